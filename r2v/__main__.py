@@ -1,0 +1,7 @@
+"""`python -m r2v <command>`: the same door as the `r2v` console script."""
+
+import sys
+
+from r2v.cli import main
+
+sys.exit(main())

@@ -1,0 +1,244 @@
+"""An episode is one task played once: what was seen, what was done, what came of it.
+
+The same record serves a teacher's demonstration, a perturbed variant of it and an evaluated method's run.
+Identities hold no time and no place: `episode_id` is "<task_id>/s<seed>[/p<perturbation_seed>]", and
+`action_hash` looks at the actions alone. An episode's success is what the environment said after the
+recorded actions were executed; replaying `[s.action.raw_text for s in steps]` gives it again.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import types
+import typing
+import warnings
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any, Literal, TypeVar
+
+SCHEMA_VERSION = "1"
+
+T = TypeVar("T")
+
+Condition = Literal["clean", "noisy", "shift"]
+Construction = Literal["native", "annotate", "insert", "reroll", "prefix_reroll"]
+ActionSource = Literal["teacher", "slm", "llm_fallback", "self_corrected", "scripted"]
+Termination = Literal["stop", "max_steps", "env_error", "budget", "parse_error"]
+PerturbationType = Literal[
+    "none", "tool_flakiness", "partial_observability", "prompt_injection", "distractor", "composite"
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Observation:
+    """What the actor saw, after any perturbation."""
+
+    raw_text: str
+    url: str | None = None
+    dom_snapshot: str | None = None
+    metadata: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Action:
+    """What the actor did. `raw_text` is what is executed and replayed; the rest is its parsed form."""
+
+    raw_text: str
+    action_type: str = ""
+    arguments: dict[str, Any] = field(default_factory=dict)
+    plan_tag: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepLabel:
+    """Judgements of a step. None means not judged, never a default opinion."""
+
+    is_correct: bool | None = None
+    is_progress: bool | None = None
+    verifier_score: float | None = None
+    teacher_agreement: bool | None = None
+    safety_violation: bool | None = None
+    value: float | None = None
+    label_source: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class AppliedPerturbation:
+    """One perturbation that hit a step, with all it needs to be told apart and counted."""
+
+    category: str
+    mode: str = "explicit_transient"
+    params: dict[str, Any] = field(default_factory=dict)
+    canary: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Candidate:
+    """One action a policy considered."""
+
+    text: str
+    logprob: float | None = None
+    score: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Decision:
+    """Why a routed step went to the small policy or to the LLM. `p_escalate` is the router's score."""
+
+    p_escalate: float | None = None
+    threshold: float | None = None
+    escalated: bool = False
+    reason: Literal["router", "budget", "forced"] = "router"
+    candidates: tuple[Candidate, ...] = ()
+    chosen_index: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """One observation and the action taken on it. `reward` is what that action returned."""
+
+    step_idx: int
+    observation: Observation
+    action: Action
+    action_source: ActionSource = "teacher"
+    reward: float = 0.0
+    clean_observation_sha256: str | None = None
+    label: StepLabel | None = None
+    perturbations: tuple[AppliedPerturbation, ...] = ()
+    perturbation_seed: int | None = None
+    decision: Decision | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tokens:
+    """Tokens spent, by side."""
+
+    slm_in: int = 0
+    slm_out: int = 0
+    llm_in: int = 0
+    llm_out: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class EpisodeMetadata:
+    """Where an episode comes from. `run_id`, `teacher_model` and `teacher_provider` version the data."""
+
+    task_id: str
+    goal: str
+    benchmark: str
+    template_id: str | None = None
+    site: str | None = None
+    repo: str | None = None
+    difficulty: str | None = None
+    split: str | None = None
+    seed: int = 0
+    run_id: str | None = None
+    teacher_model: str | None = None
+    teacher_provider: str | None = None
+    extra: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Episode:
+    """One task played once. Costs in USD; `sim_time_seconds` is modelled from tokens, `wall_time_seconds`
+    measured and None where measured times are kept in a log beside the data."""
+
+    episode_id: str
+    metadata: EpisodeMetadata
+    steps: tuple[Step, ...]
+    success: bool
+    partial_score: float = 0.0
+    termination: Termination = "stop"
+    total_cost: float = 0.0
+    tokens: Tokens = field(default_factory=Tokens)
+    num_llm_fallbacks: int = 0
+    num_self_corrections: int = 0
+    wall_time_seconds: float | None = None
+    sim_time_seconds: float = 0.0
+    condition: Condition = "clean"
+    perturbation_type: PerturbationType = "none"
+    perturbation_seed: int | None = None
+    construction: Construction = "native"
+    parent_episode_id: str | None = None
+    method: str = "teacher"
+    env_fault: str | None = None
+    schema_version: str = SCHEMA_VERSION
+    extra: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def action_hash(self) -> str:
+        """First 16 hex digits of SHA-256 over the JSON list of action texts."""
+        actions = [step.action.raw_text for step in self.steps]
+        return hashlib.sha256(json.dumps(actions, ensure_ascii=False).encode()).hexdigest()[:16]
+
+    @property
+    def dedup_key(self) -> tuple[str, str, str, str, int | None, str]:
+        """Two episodes with equal keys are duplicates. Perturbed twins and equal actions on different
+        tasks have different keys."""
+        return (self.metadata.benchmark, self.metadata.task_id, self.condition, self.perturbation_type,
+                self.perturbation_seed, self.action_hash)
+
+
+def episode_id(task_id: str, seed: int, perturbation_seed: int | None = None) -> str:
+    """The identity of a play: task, seed and, when perturbed, the perturbation's seed."""
+    return f"{task_id}/s{seed}" + ("" if perturbation_seed is None else f"/p{perturbation_seed}")
+
+
+def to_dict(record: Any) -> Any:
+    """A record as plain JSON values, keys in schema order. Optional fields that are empty are kept, so
+    every line of a file has the same keys."""
+    if dataclasses.is_dataclass(record):
+        return {f.name: to_dict(getattr(record, f.name)) for f in dataclasses.fields(record)}
+    if isinstance(record, (tuple, list)):
+        return [to_dict(item) for item in record]
+    return record
+
+
+def to_line(record: Any) -> str:
+    """One compact JSON line without its newline. NaN and infinities are refused."""
+    return json.dumps(to_dict(record), ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+
+
+@cache
+def _hints(cls: type) -> dict[str, Any]:
+    return typing.get_type_hints(cls)
+
+
+def _build(hint: Any, value: Any) -> Any:
+    if value is None:
+        return None
+    origin, args = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (typing.Union, types.UnionType):
+        return _build(next(a for a in args if a is not type(None)), value)
+    if origin is tuple:
+        return tuple(_build(args[0], item) for item in value)
+    if isinstance(hint, type) and dataclasses.is_dataclass(hint):
+        return from_dict(hint, value)
+    return value
+
+
+def from_dict(cls: type[T], record: dict[str, Any]) -> T:
+    """Rebuild a record; inverse of `to_dict`. Fields this version does not know are kept in `extra` with a
+    warning where the record has such a field, so nothing is lost when an older R2V reads newer data.
+
+    Raises TypeError or ValueError where a required field is missing or unknown fields have no place.
+    """
+    hints = _hints(cls)
+    known = {name: _build(hints[name], value) for name, value in record.items() if name in hints}
+    unknown = {name: value for name, value in record.items() if name not in hints}
+    if unknown:
+        if "extra" not in hints:
+            raise ValueError(f"{cls.__name__} has no field {sorted(unknown)[0]}")
+        warnings.warn(f"{cls.__name__}: unknown fields kept in extra: {', '.join(sorted(unknown))}", stacklevel=2)
+        known["extra"] = {**known.get("extra", {}), **unknown}
+    return cls(**known)
+
+
+def parse_episode(line: str) -> Episode:
+    """An episode from one line of a trajectories file. Raises ValueError where it is not one."""
+    try:
+        return from_dict(Episode, json.loads(line))
+    except (TypeError, AttributeError, KeyError) as error:
+        raise ValueError(f"not an episode: {error}") from error

@@ -1,0 +1,157 @@
+"""What a benchmark is: Gymnasium semantics, text first, with its capabilities declared.
+
+A new benchmark is one file that offers a `Benchmark`: its tasks, a way to make an `Environment`, and what
+that environment can do. Nothing else in R2V knows which benchmark it is working on.
+
+An agent's mistakes and a world's faults are kept apart: `Info.env_fault` (browser died, site answered 500,
+image missing) ends the episode as not measured, never as failed.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol, runtime_checkable
+
+from r2v.errors import UsageError, nearest
+from r2v.llm.types import Request, ToolSpec
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Task:
+    """One thing to be done. `payload` is what the environment needs to set it up; no actor sees it."""
+
+    task_id: str
+    goal: str
+    template_id: str | None = None
+    split: str | None = None
+    """train, calibration, evaluation or heldout where the benchmark fixes it; None: r2v.data.split decides."""
+    payload: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Capabilities:
+    """What stages may ask of an environment. `auto` label sources pick the best that these allow."""
+
+    deterministic: bool = True
+    snapshot: bool = False
+    expert: bool = False
+    parallel: bool = True
+    needs_network: bool = False
+    idempotent_errors: bool = True
+    """A call that failed with a tool error has left the state unchanged, so a retry may be inserted."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Info:
+    """What the environment says beside the observation. Actors never see it.
+
+    `success` is None until the episode ends. `harmful` is True on the step whose action carried out something
+    that was planted for the agent (an injected instruction).
+    """
+
+    success: bool | None = None
+    partial_score: float = 0.0
+    is_error: bool = False
+    harmful: bool = False
+    env_fault: str | None = None
+    extra: dict[str, Any] = field(default_factory=dict)
+
+
+class Environment(Protocol):
+    """One world, one task at a time. `reset` may be called again; actions and observations are text."""
+
+    def reset(self, *, seed: int, task: Task) -> tuple[str, Info]:
+        """Set the task up and return the first observation."""
+        ...
+
+    def step(self, action: str) -> tuple[str, float, bool, bool, Info]:
+        """Act: (observation, reward, terminated, truncated, info)."""
+        ...
+
+    def tool_specs(self) -> tuple[ToolSpec, ...]:
+        """The tools an agent may call here."""
+        ...
+
+
+@runtime_checkable
+class Snapshots(Protocol):
+    """An environment (or a wrapper around one) whose state can be taken and put back."""
+
+    def snapshot(self) -> Any:
+        """The complete state, as an immutable value."""
+        ...
+
+    def restore(self, state: Any) -> None:
+        """Go back to a state that `snapshot` gave."""
+        ...
+
+
+@runtime_checkable
+class Surface(Protocol):
+    """What a benchmark lends the perturbations so that their plants look native. Without it, generic text
+    banks are used. `u` is a keyed uniform in [0, 1): the only randomness allowed here."""
+
+    def decoys(self, observation: str, goal: str, count: int, u: float) -> list[str]:
+        """`count` look-alike lines with fresh identifiers, none of which satisfies the goal."""
+        ...
+
+    def injection(self, observation: str, goal: str, family: str, u: float) -> tuple[str, str]:
+        """(line to plant, canary): an attacker's instruction of this family and the string whose appearance
+        in an executed action shows that it was obeyed."""
+        ...
+
+
+class Expert(Protocol):
+    """A scripted stand-in teacher. It sees what a model sees (the request's messages and key), nothing else."""
+
+    def __call__(self, request: Request) -> str:
+        """The action text."""
+        ...
+
+
+@runtime_checkable
+class Benchmark(Protocol):
+    """A set of tasks and the world they are done in."""
+
+    name: str
+    version: str
+    capabilities: Capabilities
+
+    def tasks(self) -> Sequence[Task]:
+        """Every task, in a fixed order, with unique ids and unique goals per split."""
+        ...
+
+    def make(self) -> Environment:
+        """A fresh world."""
+        ...
+
+
+BENCHMARKS = {
+    "chain": "r2v.envs.chain:Chain",
+    "desk": "r2v.envs.desk:Desk",
+}
+"""Names a configuration may use. Anything else is a dotted path `package.module:Class`."""
+
+
+def load_benchmark(spec: str, options: dict[str, Any] | None = None) -> Benchmark:
+    """The benchmark that `spec` names, built with `options`.
+
+    Raises UsageError naming the nearest known benchmark, or the import that failed.
+    """
+    dotted = BENCHMARKS.get(spec, spec)
+    module_name, _, attribute = dotted.partition(":")
+    if not attribute:
+        raise UsageError(f"env.benchmark={spec}: no such benchmark; {nearest(spec, BENCHMARKS)} "
+                         "(or a dotted path package.module:Class)")
+    try:
+        factory = getattr(importlib.import_module(module_name), attribute)
+    except (ImportError, AttributeError) as error:
+        raise UsageError(f"env.benchmark={spec}: cannot load {dotted}: {error}") from error
+    try:
+        benchmark = factory(**(options or {}))
+    except TypeError as error:
+        raise UsageError(f"env.options for {spec}: {error}") from error
+    assert isinstance(benchmark, Benchmark)
+    return benchmark

@@ -1,0 +1,119 @@
+"""What is said to a model and what comes back.
+
+A conversation awaits `model.reply(request)`; where the answer is made (a local network, a scripted expert,
+a provider's batch) is the business of the backend behind it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol, TypeVar
+
+from r2v.randomness import Key
+
+Q = TypeVar("Q", contravariant=True)
+A = TypeVar("A", covariant=True)
+
+Role = Literal["system", "user", "assistant", "tool"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Message:
+    """One turn of a conversation."""
+
+    role: Role
+    content: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ToolSpec:
+    """A tool an agent may call, as a JSON schema.
+
+    `parameters` is a JSON-schema object. A property may carry `"x-free": true`: any value of its type serves
+    (the wording of a reply, any technician who is free), so doubt about it is harmless.
+    """
+
+    name: str
+    description: str
+    parameters: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def free_arguments(self) -> frozenset[str]:
+        """Names of the arguments whose value does not matter to success."""
+        properties = self.parameters.get("properties", {})
+        return frozenset(name for name, schema in properties.items() if schema.get("x-free"))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Request:
+    """One question to a model.
+
+    `key` names every random draw of the reply, e.g. (seed, task_id, step, actor); sample k of `num_samples`
+    draws under `(*key, k)`. Temperature 0 is greedy and draws nothing.
+    """
+
+    messages: tuple[Message, ...]
+    key: Key
+    tools: tuple[ToolSpec, ...] = ()
+    num_samples: int = 1
+    temperature: float = 0.0
+    top_p: float = 1.0
+    max_tokens: int = 64
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Sample:
+    """One completion. `logprobs` and `entropies` (nats, of the untempered distribution) have one entry per
+    token, rounded to 6 decimals; they are empty where a backend cannot give them."""
+
+    text: str
+    tokens: tuple[str, ...] = ()
+    logprobs: tuple[float, ...] = ()
+    entropies: tuple[float, ...] = ()
+    finish_reason: Literal["stop", "length", "error"] = "stop"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Usage:
+    """Tokens of one reply (the prompt once, however many samples) and what they cost in USD."""
+
+    tokens_in: int = 0
+    tokens_out: int = 0
+    cost_usd: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Reply:
+    """A model's answer: `num_samples` completions of one request, in sample order."""
+
+    samples: tuple[Sample, ...]
+    usage: Usage
+    model: str
+
+    @property
+    def text(self) -> str:
+        """The first sample's text."""
+        return self.samples[0].text
+
+
+class ChatModel(Protocol):
+    """Something that can be awaited for a reply."""
+
+    async def reply(self, request: Request) -> Reply:
+        """Answer one request. Raises EnvironmentFault when no answer can be had."""
+        ...
+
+
+class Backend(Protocol[Q, A]):
+    """Answers many questions at once, in order; the wave engine decides when and how many.
+
+    Chat backends are `Backend[Request, Reply]`; a verifier that scores actions is a
+    `Backend[ScoreRequest, float]`. `answer` is called in a worker thread, never twice at the same time.
+    """
+
+    max_batch: int
+
+    def answer(self, questions: Sequence[Q]) -> Sequence[A]:
+        """One answer per question, in order."""
+        ...

@@ -1,0 +1,249 @@
+"""The wave engine: thousands of conversations side by side, every model call part of a batch.
+
+A conversation is an `async def` that awaits models and worlds; it is always waiting for a model, waiting for
+its world, or done. The engine collects what waits for the same model and lets its backend answer a whole wave
+at once. There is no barrier: a wave leaves when
+
+- it is full (`Backend.max_batch`),
+- its oldest question is older than `max_age`, or
+- no conversation is acting any more, so that waiting longer could add nothing to it,
+
+and a conversation whose answer is there goes on at once. Worlds are stepped in worker threads, never on the
+event loop. With keyed draws and a backend whose answers do not depend on their company, the composition of
+waves changes no result.
+
+    waves = Waves(workers=2)
+    slm = waves.model(backend)
+    episodes = waves.run(lambda task=task: play(task, slm) for task in tasks)
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Hashable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any, Generic, Protocol, TypeVar
+
+from r2v.llm.types import Backend, ChatModel, Reply, Request
+
+Q = TypeVar("Q")
+A = TypeVar("A")
+R = TypeVar("R")
+
+Memo = dict[Hashable, "asyncio.Future[Any] | Any"]
+"""Answers by what determines them. Shared between engines, it lets methods that share a history pay once."""
+
+
+class Clock(Protocol):
+    """Time as the engine needs it; an event loop is one, and so is a test's virtual loop."""
+
+    def time(self) -> float:
+        """Seconds, monotonic."""
+        ...
+
+    def call_later(self, delay: float, callback: Callable[[], None]) -> Any:
+        """Call back once, `delay` seconds from now."""
+        ...
+
+
+@dataclass
+class WaveCounts:
+    """How the engine filled its waves."""
+
+    waves: int = 0
+    questions: int = 0
+    remembered: int = 0
+
+
+@dataclass
+class _Port(Generic[Q, A]):
+    """The queue in front of one backend."""
+
+    backend: Backend[Q, A]
+    max_age: float
+    memo: Memo | None
+    memo_key: Callable[[Q], Hashable] | None
+    counts: WaveCounts = field(default_factory=WaveCounts)
+    pending: list[tuple[Q, asyncio.Future[A], float]] = field(default_factory=list)
+    busy: bool = False
+
+
+@dataclass(frozen=True)
+class _Model:
+    """A chat backend behind the engine."""
+
+    ask: Callable[[Request], Coroutine[Any, Any, Reply]]
+
+    async def reply(self, request: Request) -> Reply:
+        return await self.ask(request)
+
+
+def chat_memo_key(request: Request) -> Hashable:
+    """What determines a reply: greedy ones depend on the context alone, sampled ones on the key too."""
+    key = request.key if request.temperature > 0 else ()
+    return (request.messages, key, request.num_samples, request.temperature, request.top_p, request.max_tokens)
+
+
+class Waves:
+    """Runs conversations and batches what they ask. One instance serves any number of `run` calls, one at a
+    time. `clock` defaults to the running event loop."""
+
+    def __init__(self, *, workers: int = 2, max_conversations: int = 64, max_age: float = 0.02,
+                 clock: Clock | None = None) -> None:
+        self._workers, self._width, self._max_age = workers, max_conversations, max_age
+        self._injected_clock = clock
+        self._ports: list[_Port[Any, Any]] = []
+        self._acting = 0
+        self._in_world = 0
+        self._pool: ThreadPoolExecutor | None = None
+        self._model_pool: ThreadPoolExecutor | None = None
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    def model(self, backend: Backend[Request, Reply], memo: Memo | None = None) -> ChatModel:
+        """A chat model whose calls are batched by this engine, remembered in `memo` where given."""
+        return _Model(self.port(backend, memo, chat_memo_key))
+
+    def port(self, backend: Backend[Q, A], memo: Memo | None = None,
+             memo_key: Callable[[Q], Hashable] | None = None) -> Callable[[Q], Coroutine[Any, Any, A]]:
+        """Any batched question-and-answer service as an awaitable function."""
+        port = _Port(backend=backend, max_age=self._max_age, memo=memo, memo_key=memo_key)
+        self._ports.append(port)
+
+        async def ask(question: Q) -> A:
+            return await self._ask(port, question)
+
+        return ask
+
+    @property
+    def counts(self) -> list[WaveCounts]:
+        """Per model, in the order they were made: waves sent, questions in them, answers remembered."""
+        return [port.counts for port in self._ports]
+
+    async def world(self, call: Callable[..., R], *args: Any, **kwargs: Any) -> R:
+        """Run a world's call in a worker thread and wait for it."""
+        assert self._pool is not None, "worlds are stepped inside Waves.run"
+        self._acting -= 1
+        self._in_world += 1
+        self._pump_soon()
+        try:
+            return await self._loop.run_in_executor(self._pool, lambda: call(*args, **kwargs))
+        finally:
+            self._in_world -= 1
+            self._acting += 1
+
+    def run(self, conversations: Iterable[Callable[[], Coroutine[Any, Any, R]]],
+            on_done: Callable[[int, R], None] | None = None) -> list[R]:
+        """Play all conversations; their results in the order they were given. `on_done(index, result)` is
+        called on the event loop as each one ends. The first exception cancels the rest and is raised."""
+        return asyncio.run(self._run(conversations, on_done))
+
+    async def _run(self, conversations: Iterable[Callable[[], Coroutine[Any, Any, R]]],
+                   on_done: Callable[[int, R], None] | None) -> list[R]:
+        self._loop = asyncio.get_running_loop()
+        self._clock: Clock = self._injected_clock or self._loop
+        waiting = enumerate(conversations)
+        results: dict[int, R] = {}
+
+        async def converse() -> None:
+            for index, make in waiting:
+                self._acting += 1
+                try:
+                    results[index] = await make()
+                finally:
+                    self._acting -= 1
+                    self._pump_soon()
+                if on_done is not None:
+                    on_done(index, results[index])
+
+        with ThreadPoolExecutor(self._workers) as self._pool, \
+                ThreadPoolExecutor(max(1, len(self._ports))) as self._model_pool:
+            try:
+                async with asyncio.TaskGroup() as group:
+                    for _ in range(self._width):
+                        group.create_task(converse())
+            except BaseExceptionGroup as failed:
+                raise failed.exceptions[0] from failed.exceptions[0].__cause__
+            finally:
+                self._forget_questions()
+        return [results[index] for index in range(len(results))]
+
+    def _forget_questions(self) -> None:
+        self._acting = self._in_world = 0
+        for task in self._tasks:
+            task.cancel()
+        for port in self._ports:
+            port.pending.clear()
+            port.busy = False
+
+    async def _ask(self, port: _Port[Q, A], question: Q) -> A:
+        key = port.memo_key(question) if port.memo is not None and port.memo_key is not None else None
+        if key is None or port.memo is None:
+            return await self._enqueue(port, question)
+        known = port.memo.get(key)
+        if known is None:
+            future: asyncio.Future[A] = self._loop.create_future()
+            port.memo[key] = future
+            try:
+                answer = await self._enqueue(port, question)
+            except BaseException:
+                del port.memo[key]
+                future.cancel()
+                raise
+            port.memo[key] = answer
+            future.set_result(answer)
+            return answer
+        port.counts.remembered += 1
+        if not isinstance(known, asyncio.Future):
+            return known  # type: ignore[no-any-return]
+        return await self._waiting_for_model(known)
+
+    async def _enqueue(self, port: _Port[Q, A], question: Q) -> A:
+        future: asyncio.Future[A] = self._loop.create_future()
+        port.pending.append((question, future, self._clock.time()))
+        if len(port.pending) == 1:
+            self._clock.call_later(port.max_age, self._pump)
+        return await self._waiting_for_model(future)
+
+    async def _waiting_for_model(self, future: asyncio.Future[A]) -> A:
+        self._acting -= 1
+        self._pump_soon()
+        try:
+            return await future
+        finally:
+            self._acting += 1
+
+    def _pump_soon(self) -> None:
+        self._loop.call_soon(self._pump)
+
+    def _pump(self) -> None:
+        idle = self._acting <= 0 and self._in_world == 0
+        for port in self._ports:
+            if port.busy or not port.pending:
+                continue
+            aged = self._clock.time() - port.pending[0][2] >= port.max_age
+            if idle or aged or len(port.pending) >= port.backend.max_batch:
+                port.busy = True
+                task = self._loop.create_task(self._send(port))
+                self._tasks.add(task)
+                task.add_done_callback(self._tasks.discard)
+
+    async def _send(self, port: _Port[Q, A]) -> None:
+        wave, port.pending = port.pending[:port.backend.max_batch], port.pending[port.backend.max_batch:]
+        port.counts.waves += 1
+        port.counts.questions += len(wave)
+        try:
+            answers: Sequence[A] = await self._loop.run_in_executor(
+                self._model_pool, port.backend.answer, [question for question, _, _ in wave])
+            for (_, future, _), answer in zip(wave, answers, strict=True):
+                if not future.done():
+                    future.set_result(answer)
+        except Exception as error:
+            for _, future, _ in wave:
+                if not future.done():
+                    future.set_exception(error)
+        finally:
+            port.busy = False
+            if port.pending:
+                self._clock.call_later(port.max_age, self._pump)
+            self._pump_soon()

@@ -1,0 +1,61 @@
+"""The one owner of every place on disk.
+
+    places = Places(benchmark="desk", condition="noisy", prefix="mrp")
+    places.output("bc")          # outputs/mrp/policy/bc
+
+A place is a symbolic link to the newest attempt in `outputs/.artifacts/`; runs of collected data live under
+`data/runs/` and are not moved by a prefix.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+ARTIFACTS = Path("outputs/.artifacts")
+RUNS = Path("data/runs")
+
+_OUTPUTS = {
+    "perturb": "data/{p}trajectories/{bc}",
+    "bc": "outputs/{p}policy/{bc}/bc",
+    "verifier": "outputs/{p}verifier/{bc}",
+    "candidates": "data/{p}candidates/{bc}",
+    "preference": "outputs/{p}policy/{bc}/preference",
+    "router_features": "data/{p}router_features/{bc}",
+    "router": "outputs/{p}router/{bc}",
+    "evaluate": "results/{p}{bc}",
+    "ablations": "results/{p}ablations/{b}",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Places:
+    """Where one pipeline's outputs are found. `root` is the checkout; with a prefix the folder
+    <benchmark>_<condition> is dropped and the prefix stands below data/, outputs/ and results/."""
+
+    benchmark: str
+    condition: str
+    prefix: str = ""
+    root: Path = Path(".")
+
+    def output(self, job: str) -> Path:
+        """The published place of a job's artifact."""
+        if self.prefix:
+            bare = {"p": f"{self.prefix}/", "bc": "", "b": ""}
+            return self.root / _OUTPUTS[job].format(**bare).rstrip("/")
+        return self.root / _OUTPUTS[job].format(p="", bc=f"{self.benchmark}_{self.condition}", b=self.benchmark)
+
+    @property
+    def artifacts(self) -> Path:
+        """Where the attempts themselves lie, each in a folder named by its fingerprint."""
+        return self.root / ARTIFACTS
+
+    @property
+    def runs(self) -> Path:
+        """Base folder of collected runs."""
+        return self.root / RUNS
+
+    @property
+    def data(self) -> Path:
+        """Root of the data registry."""
+        return self.root / "data"
