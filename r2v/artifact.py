@@ -26,6 +26,7 @@ from r2v.errors import InputError
 from r2v.lease import lease
 
 MANIFEST = "artifact.json"
+ATTEMPT = "attempt.meta.json"
 _NOT_CONTENT = ("checkpoint-", "tmp", "logs", "lease")
 _NOT_CONTENT_SUFFIXES = (".meta.json", ".tmp", ".quarantine", ".journal")
 
@@ -59,7 +60,10 @@ class Work:
     """An artifact in the making: write into `folder`, put figures into `summary`."""
 
     folder: Path
+    fingerprint: str
     inputs: Mapping[str, Artifact]
+    root: Path
+    """The checkout whose data/ and outputs/ these are."""
     summary: dict[str, Any] = field(default_factory=dict)
 
 
@@ -110,7 +114,7 @@ def find(store: Path, job: str, key: str) -> Artifact | None:
 
 @contextmanager
 def build(store: Path, job: str, key: str, stage: str, config_yaml: str,
-          inputs: Mapping[str, Artifact]) -> Iterator[Work]:
+          inputs: Mapping[str, Artifact], root: Path) -> Iterator[Work]:
     """Make an artifact: yields the work, then writes its manifest last. An earlier unfinished attempt of the
     same fingerprint is continued in place. Raises Held where another process is making it."""
     folder = store / f"{job}-{key}"
@@ -118,13 +122,41 @@ def build(store: Path, job: str, key: str, stage: str, config_yaml: str,
     with lease(store / f"{job}-{key}.lease"):
         (folder / MANIFEST).unlink(missing_ok=True)
         write_text(folder / "config.yaml", config_yaml)
-        work = Work(folder=folder, inputs=inputs)
+        write_json(folder / ATTEMPT, {"job": job, "inputs": {n: _locate(folder, a) for n, a in inputs.items()}})
+        work = Work(folder=folder, fingerprint=key, inputs=inputs, root=root)
         yield work
         write_json(folder / MANIFEST, {
             "stage": stage, "fingerprint": key, "files": content_files(folder),
             "inputs": {name: artifact.data_sha256 for name, artifact in inputs.items()},
             "summary": work.summary,
         })
+
+
+def attempt_of(folder: Path) -> tuple[str, dict[str, Artifact]]:
+    """The job and the inputs of an attempt, finished or not, so that it can be continued from its folder alone.
+    Raises InputError where the folder is no attempt of ours or an input has changed since."""
+    try:
+        record = json.loads((folder / ATTEMPT).read_text())
+    except (OSError, json.JSONDecodeError):
+        raise InputError(f"{folder}: not an attempt of a stage (no {ATTEMPT}); name a checkpoint below "
+                         "outputs/") from None
+    inputs = {name: Artifact(stage=value["stage"], fingerprint=value["fingerprint"], files=value["files"],
+                             folder=(folder / value["folder"]).resolve(), summary=value["summary"])
+              for name, value in record["inputs"].items()}
+    return record["job"], inputs
+
+
+def external(path: Path) -> Artifact:
+    """A file of the user's own in the place of an artifact. Raises InputError where it is missing."""
+    if not path.is_file():
+        raise InputError(f"{path}: no such file")
+    return Artifact(stage="external", fingerprint="", folder=path.parent,
+                    files={path.name: content_sha256(path)})
+
+
+def _locate(folder: Path, artifact: Artifact) -> dict[str, Any]:
+    return {"folder": os.path.relpath(artifact.folder.resolve(), folder.resolve()), "stage": artifact.stage,
+            "fingerprint": artifact.fingerprint, "files": artifact.files, "summary": artifact.summary}
 
 
 def publish(place: Path, folder: Path) -> None:

@@ -86,6 +86,20 @@ class DataConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
+class RunConfig:
+    """How a collection run is filed; nothing here changes an episode."""
+
+    id: str | None = field(default=None, metadata=RUNTIME)
+    """Continue this run instead of starting one."""
+    base: str | None = field(default=None, metadata=RUNTIME)
+    """Folder the run is made in; None: data/runs."""
+    tags: list[str] = field(default_factory=list, metadata=RUNTIME)
+    """Words to find the run by."""
+    notes: str = field(default="", metadata=RUNTIME)
+    """Free text kept in the manifest."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class TeacherConfig:
     """The LLM that demonstrates, and that the router may ask."""
 
@@ -510,6 +524,7 @@ class Config:
     """Seed of everything that is trained."""
     env: EnvConfig = field(default_factory=EnvConfig)
     data: DataConfig = field(default_factory=DataConfig)
+    run: RunConfig = field(default_factory=RunConfig)
     teacher: TeacherConfig = field(default_factory=TeacherConfig)
     policy: PolicyConfig = field(default_factory=PolicyConfig)
     training: TrainingConfig = field(default_factory=TrainingConfig)

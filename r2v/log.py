@@ -1,21 +1,17 @@
-"""What a person sees while it works: one line per event on stderr, progress bars on long loops, and metrics
-to a file (and to wandb where asked)."""
+"""What a person sees while it works: one line per event on stderr, and a bar on long work."""
 
 from __future__ import annotations
 
 import logging
-import os
 import sys
-from collections.abc import Iterable, Iterator, Sized
-from typing import TypeVar
-
-T = TypeVar("T")
+from types import TracebackType
+from typing import Any
 
 logger = logging.getLogger("r2v")
 
 
 def setup(verbose: bool = False) -> None:
-    """Send R2V's own lines to stderr, bare; libraries only speak up with warnings."""
+    """Send R2V's own lines to stderr, bare."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(logging.Formatter("%(message)s"))
     logger.handlers[:] = [handler]
@@ -23,17 +19,25 @@ def setup(verbose: bool = False) -> None:
     logger.propagate = False
 
 
-def progress(items: Iterable[T], what: str, total: int | None = None) -> Iterator[T]:
-    """The items, with a bar on a terminal; without one, a line at every tenth so that a log stays short."""
-    if total is None and isinstance(items, Sized):
-        total = len(items)
-    if sys.stderr.isatty() and not os.environ.get("CI"):
-        from tqdm import tqdm
+class Progress:
+    """A bar on a terminal, nothing in a log file: `with Progress("collect", 100) as bar: bar.advance()`."""
 
-        yield from tqdm(items, desc=f"  {what}", total=total, leave=False, unit="")
-        return
-    step = max(1, (total or 0) // 10)
-    for index, item in enumerate(items, start=1):
-        yield item
-        if total and total >= 20 and (index % step == 0) and index < total:
-            logger.debug("  %s %d/%d", what, index, total)
+    def __init__(self, what: str, total: int) -> None:
+        self._bar: Any = None
+        if what and sys.stderr.isatty():
+            from tqdm import tqdm
+
+            self._bar = tqdm(desc=f"  {what}", total=total, leave=False, unit="")
+
+    def advance(self, by: int = 1) -> None:
+        """That many more are done."""
+        if self._bar is not None:
+            self._bar.update(by)
+
+    def __enter__(self) -> Progress:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
+                 trace: TracebackType | None) -> None:
+        if self._bar is not None:
+            self._bar.close()

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
+from r2v.data.episode import AppliedPerturbation
 from r2v.errors import UsageError, nearest
 from r2v.llm.types import Request, ToolSpec
 
@@ -56,6 +57,9 @@ class Info:
     is_error: bool = False
     harmful: bool = False
     env_fault: str | None = None
+    perturbations: tuple[AppliedPerturbation, ...] = ()
+    clean_observation: str | None = None
+    sim_seconds: float = 0.0
     extra: dict[str, Any] = field(default_factory=dict)
 
 
@@ -103,11 +107,12 @@ class Surface(Protocol):
         ...
 
 
-class Expert(Protocol):
-    """A scripted stand-in teacher. It sees what a model sees (the request's messages and key), nothing else."""
+@runtime_checkable
+class Demonstrated(Protocol):
+    """A benchmark that brings a scripted stand-in teacher along."""
 
-    def __call__(self, request: Request) -> str:
-        """The action text."""
+    def expert(self, request: Request) -> str:
+        """The action text. It sees what a model sees, the request's messages and key, and nothing else."""
         ...
 
 

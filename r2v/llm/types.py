@@ -63,6 +63,14 @@ class Request:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class ScoreRequest:
+    """One question to a verifier: how good is this action in this context?"""
+
+    messages: tuple[Message, ...]
+    action: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Sample:
     """One completion. `logprobs` and `entropies` (nats, of the untempered distribution) have one entry per
     token, rounded to 6 decimals; they are empty where a backend cannot give them."""

@@ -1,0 +1,111 @@
+"""What a file says, and how it is put on disk.
+
+A file is written beside its place, synced and moved there, so a reader sees the old text or the new one and
+never half of either. Two files say the same when they differ only in when and where they were made:
+`content_sha256` looks past those keys, so identities built on it hold no clock and no run id.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import secrets
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from r2v.errors import EnvironmentFault
+
+VOLATILE = ("run_id", "wall_time_seconds", "created_at")
+"""Keys of a JSON line, or of its `metadata`, that tell when or where and not what."""
+
+_KEYS = tuple(f'"{name}":'.encode() for name in VOLATILE)
+
+
+def content_sha256(path: Path) -> str:
+    """Hex SHA-256 of what a file says: of a `.jsonl` file with the volatile values set to null, of any other
+    file its bytes. Raises FileNotFoundError."""
+    with path.open("rb") as file:
+        if path.suffix != ".jsonl":
+            return hashlib.file_digest(file, "sha256").hexdigest()
+        content = hashlib.sha256()
+        for line in file:
+            content.update(_without_volatile(line))
+        return content.hexdigest()
+
+
+def _without_volatile(line: bytes) -> bytes:
+    """The line as it would be had it been written with null for every volatile value."""
+    if all(line.count(key) == line.count(key + b"null") for key in _KEYS):
+        return line
+    try:
+        record = json.loads(line)
+    except ValueError:
+        return line
+    for owner in (record, record.get("metadata")) if isinstance(record, dict) else ():
+        if isinstance(owner, dict):
+            owner.update(dict.fromkeys(owner.keys() & set(VOLATILE)))
+    return json.dumps(record, ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
+
+
+def write_text(path: Path, text: str) -> None:
+    """Replace the file by this text, whole or not at all. Raises EnvironmentFault when the disk refuses."""
+    with replacing(path) as file:
+        file.write(text.encode())
+
+
+def write_json(path: Path, obj: Any) -> None:
+    """Replace the file by `obj` as indented JSON, keys in the order given. NaN and infinities are refused."""
+    write_text(path, json.dumps(obj, ensure_ascii=False, indent=2, allow_nan=False) + "\n")
+
+
+def write_lines(path: Path, lines: Iterable[str]) -> int:
+    """Replace the file by these lines, a newline after each, streaming; returns how many."""
+    count = 0
+    with replacing(path) as file:
+        for line in lines:
+            file.write(line.encode() + b"\n")
+            count += 1
+    return count
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[BinaryIO]:
+    """A binary file that takes `path`'s place when the block ends well and vanishes when it does not.
+
+    Folders above it are made. Raises EnvironmentFault when the disk refuses; what was there before stays.
+    """
+    with writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        draft = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
+        try:
+            with draft.open("xb") as file:
+                yield file
+                file.flush()
+                os.fsync(file.fileno())
+            draft.replace(path)
+            sync_folder(path.parent)
+        finally:
+            draft.unlink(missing_ok=True)
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Turn the operating system's refusal (disk full, quota, no permission) into one EnvironmentFault."""
+    try:
+        yield
+    except OSError as error:
+        reason = error.strerror or error
+        raise EnvironmentFault(f"cannot write {path}: {reason}; what was there is kept; "
+                               "make room or mend the permissions, then run the same command again") from error
+
+
+def sync_folder(folder: Path) -> None:
+    """Make a rename in `folder` survive a power cut."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

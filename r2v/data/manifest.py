@@ -1,0 +1,140 @@
+"""What is known of one data-collection run: its name, and its `run_manifest.json`.
+
+A run is named `{benchmark}_{provider}_{model}_{YYYYMMDDTHHMMSS}`. Model names keep their dots and hyphens;
+any other character becomes `--` and two hex digits for each of its bytes, so the name can be read back.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import re
+import subprocess
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Literal
+
+import r2v
+from r2v.contents import write_json
+from r2v.data.episode import from_dict, to_dict
+from r2v.errors import InputError, UsageError
+
+MANIFEST = "run_manifest.json"
+SCHEMA_VERSION = "1"
+RUN_ID = re.compile(r"[a-z0-9]+_[a-z0-9]+_[A-Za-z0-9.\-]+_\d{8}T\d{6}(-\d+)?")
+
+Status = Literal["running", "done", "failed", "partial", "interrupted"]
+"""`interrupted` is never written: it is how a run still marked running shows once its process is gone."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunManifest:
+    """A run's provenance and figures. Costs in USD, times in UTC; counts are as of `updated_at`."""
+
+    run_id: str
+    benchmark: str
+    provider: str
+    model_name: str
+    output_dir: Path
+    fingerprint: str
+    started_at: str
+    updated_at: str
+    config: dict[str, Any] = field(default_factory=dict)
+    finished_at: str | None = None
+    status: Status = "running"
+    error: str | None = None
+    n_episodes: int = 0
+    n_success: int = 0
+    n_env_faults: int = 0
+    total_cost_usd: float = 0.0
+    wall_time_seconds: float = 0.0
+    data_sha256: str | None = None
+    host: str = ""
+    git_commit: str | None = None
+    python_version: str = ""
+    tags: tuple[str, ...] = ()
+    notes: str = ""
+    superseded: tuple[dict[str, Any], ...] = ()
+    """Fingerprint and config of earlier parts of the run, where it was continued with `force`."""
+    schema_version: str = SCHEMA_VERSION
+    extra: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def success_rate(self) -> float:
+        """Successes among the episodes the environment could measure; NaN when there are none."""
+        measured = self.n_episodes - self.n_env_faults
+        return self.n_success / measured if measured else float("nan")
+
+    @property
+    def trajectories(self) -> Path:
+        """The run's episodes."""
+        return self.output_dir / "trajectories.jsonl"
+
+
+def read_manifest(folder: Path) -> RunManifest:
+    """The manifest of the run in `folder`, wherever that folder has been moved to."""
+    path = folder / MANIFEST
+    try:
+        record = {**json.loads(path.read_text()), "output_dir": folder}
+        record.pop("success_rate", None)
+        if record["schema_version"] != SCHEMA_VERSION:
+            raise InputError(f"{path}: schema_version {record['schema_version']}, this R2V reads "
+                             f"{SCHEMA_VERSION}; use the R2V that wrote it")
+        return from_dict(RunManifest, record)
+    except FileNotFoundError as error:
+        raise InputError(f"{path}: missing; the folder holds no run") from error
+    except (ValueError, TypeError, KeyError) as error:
+        raise InputError(f"{path}: not a run manifest ({error!r}); restore it") from error
+
+
+def write_manifest(manifest: RunManifest) -> None:
+    """Put the manifest into the run's folder, whole or not at all."""
+    write_json(manifest.output_dir / MANIFEST, as_json(manifest))
+
+
+def as_json(manifest: RunManifest) -> dict[str, Any]:
+    """The manifest as JSON values, the success rate (null when nothing was measured) among them."""
+    rate = manifest.success_rate
+    return {**to_dict(manifest), "output_dir": manifest.output_dir.as_posix(),
+            "success_rate": None if rate != rate else rate}
+
+
+def run_prefix(benchmark: str, provider: str, model_name: str) -> str:
+    """What every run id of this benchmark and model starts with, the underscore before the time included."""
+    parts = [re.sub(r"[^a-z0-9]", "", name.lower()) for name in (benchmark, provider)]
+    if not all(parts) or not model_name:
+        raise UsageError(f"a run needs a benchmark, a provider and a model, got "
+                         f"{benchmark!r}, {provider!r}, {model_name!r}")
+    return "_".join([*parts, escape_model(model_name)]) + "_"
+
+
+def time_stamp(now: datetime) -> str:
+    """The last part of a run id."""
+    return now.strftime("%Y%m%dT%H%M%S")
+
+
+def escape_model(name: str) -> str:
+    """A model name as it stands in a run id.
+
+    >>> escape_model("meta-llama/Llama-3.1-8B")
+    'meta-llama--2FLlama-3.1-8B'
+    """
+    return re.sub(r"[^A-Za-z0-9.-]|-(?=-)", lambda m: "".join(f"--{b:02X}" for b in m[0].encode()), name)
+
+
+def unescape_model(escaped: str) -> str:
+    """Inverse of `escape_model`."""
+    return re.sub(r"(?:--[0-9A-F]{2})+",
+                  lambda m: bytes.fromhex(m[0].replace("--", "")).decode(), escaped)
+
+
+@functools.cache
+def git_commit() -> str | None:
+    """The commit R2V runs from; None where it is not run from a checkout."""
+    checkout = Path(r2v.__file__).parents[1]
+    if not (checkout / ".git").exists():
+        return None
+    told = subprocess.run(["git", "-C", str(checkout), "rev-parse", "HEAD"],
+                          capture_output=True, text=True, check=False)
+    return told.stdout.strip() or None

@@ -1,0 +1,144 @@
+"""Several runs in one file: streamed twice, no episode held in memory.
+
+The first pass finds, by `Episode.dedup_key`, which lines stay, and which episode ids two kept episodes share
+(two teachers on the same task and seed); the second writes. Such episodes become `<id>/a<action_hash>`, so an
+id names one episode within a file whatever the order of the runs. The same runs give the same bytes.
+"""
+
+from __future__ import annotations
+
+import logging
+from array import array
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import compress
+from pathlib import Path
+from typing import Literal
+
+from r2v.contents import content_sha256, write_json, write_lines
+from r2v.data.episode import SCHEMA_VERSION, Episode, to_line
+from r2v.data.split import split_of
+from r2v.data.store import TrajectoryStore
+from r2v.errors import UsageError
+from r2v.randomness import digest
+
+log = logging.getLogger(__name__)
+
+
+Keep = Literal["first", "best"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source:
+    """One run's file. `growing`: its last line may be unfinished, and is then passed over."""
+
+    run_id: str
+    path: Path
+    growing: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Plan:
+    """What the first pass found; of each line its source, the hash of its id, its rank, whether it stays."""
+
+    source: array[int] = field(default_factory=lambda: array("H"))
+    ident: array[int] = field(default_factory=lambda: array("Q"))
+    rank: array[float] = field(default_factory=lambda: array("d"))
+    stays: bytearray = field(default_factory=bytearray)
+    duplicates: Counter[tuple[str, str]] = field(default_factory=Counter)
+    leaked: Counter[str] = field(default_factory=Counter)
+
+    def shared_ids(self) -> set[int]:
+        """Hashes of the ids that more than one staying line has."""
+        seen: set[int] = set()
+        shared: set[int] = set()
+        for ident in compress(self.ident, self.stays):
+            (shared if ident in seen else seen).add(ident)
+        return shared
+
+
+def merge(sources: Sequence[Source], output: Path, *, deduplicate: bool = True,
+          keep: Keep = "first") -> TrajectoryStore:
+    """Write the sources' episodes to `output` and what was done to `<output>.meta.json`.
+
+    Of duplicates `first` keeps the one of the earlier source; `best` the successful one, then the one with
+    the higher partial score, then the earlier. Tasks of the evaluation split are warned of. A million
+    episodes take about 200 MB of memory.
+    """
+    if keep not in ("first", "best"):
+        raise UsageError(f"keep={keep}: allowed: first, best")
+    plan = _plan(sources, deduplicate=deduplicate, by_rank=keep == "best")
+    rows = Counter(sources[place].run_id for place in plan.source)
+    written = write_lines(output, map(to_line, _staying(sources, plan)))
+    for run_id, episodes in plan.leaked.items():
+        log.warning("%s: %d episodes of run %s are on tasks of the evaluation split; do not train on them",
+                    output, episodes, run_id)
+    write_json(output.with_name(f"{output.name}.meta.json"), {
+        "schema_version": SCHEMA_VERSION, "stage": "merge", "deduplicate": deduplicate, "keep": keep,
+        "inputs": [{"run_id": s.run_id, "path": s.path.as_posix(), "sha256": content_sha256(s.path),
+                    "rows": rows[s.run_id]} for s in sources],
+        "duplicates": [{"kept": pair[0], "dropped": pair[1], "count": n}
+                       for pair, n in sorted(plan.duplicates.items())],
+        "rows": written, "sha256": content_sha256(output),
+    })
+    return TrajectoryStore(output)
+
+
+def unique(episodes: Iterable[Episode]) -> Iterator[Episode]:
+    """The episodes without later duplicates."""
+    seen: set[bytes] = set()
+    for episode in episodes:
+        key = _key(episode)
+        if key not in seen:
+            seen.add(key)
+            yield episode
+
+
+def _plan(sources: Sequence[Source], *, deduplicate: bool, by_rank: bool) -> _Plan:
+    plan = _Plan()
+    best: dict[bytes, int] = {}
+    for line, (place, episode) in enumerate(_read(sources)):
+        plan.source.append(place)
+        plan.ident.append(_ident(episode.episode_id))
+        plan.rank.append(2 * episode.success + episode.partial_score if by_rank else 0)
+        plan.stays.append(True)
+        if _is_evaluation(episode):
+            plan.leaked[sources[place].run_id] += 1
+        rival = best.setdefault(_key(episode), line) if deduplicate else line
+        if rival != line:
+            winner, loser = (line, rival) if plan.rank[line] > plan.rank[rival] else (rival, line)
+            best[_key(episode)] = winner
+            plan.stays[loser] = False
+            plan.duplicates[sources[plan.source[winner]].run_id, sources[plan.source[loser]].run_id] += 1
+    return plan
+
+
+def _staying(sources: Sequence[Source], plan: _Plan) -> Iterator[Episode]:
+    shared = plan.shared_ids()
+    given: Counter[str] = Counter()
+    for _, episode in compress(_read(sources), plan.stays):
+        if _ident(episode.episode_id) in shared:
+            name = f"{episode.episode_id}/a{episode.action_hash}"
+            given[name] += 1
+            episode = replace(episode, episode_id=name if given[name] == 1 else f"{name}-{given[name]}")
+        yield episode
+
+
+def _read(sources: Sequence[Source]) -> Iterator[tuple[int, Episode]]:
+    for place, source in enumerate(sources):
+        for episode in TrajectoryStore(source.path).iter_episodes(growing=source.growing):
+            yield place, episode
+
+
+def _key(episode: Episode) -> bytes:
+    return digest(*map(str, episode.dedup_key))[:16]
+
+
+def _ident(episode_id: str) -> int:
+    return int.from_bytes(digest(episode_id)[:8], "big")
+
+
+def _is_evaluation(episode: Episode) -> bool:
+    about = episode.metadata
+    return (about.split or split_of(about.template_id or about.task_id)) == "evaluation"

@@ -1,0 +1,239 @@
+"""Every data-collection run, who made it and how it went.
+
+    data/runs/<run_id>/run_manifest.json    the truth about one run, written by the one process that holds it
+    data/registry.json                      an index of them all; `rebuild()` makes it again, byte for byte
+
+Questions are answered from the manifests, so a lost or old index never lies. A run collected into another
+base folder stands in `data/runs` as a link, which also keeps its name from being given twice.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import platform
+import socket
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from datetime import UTC, datetime
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+from r2v.contents import write_json, writing
+from r2v.data.episode import Episode
+from r2v.data.manifest import (
+    MANIFEST,
+    RUN_ID,
+    SCHEMA_VERSION,
+    RunManifest,
+    Status,
+    as_json,
+    git_commit,
+    read_manifest,
+    run_prefix,
+    time_stamp,
+)
+from r2v.data.merge import Keep, Source, merge, unique
+from r2v.data.run import Clock, RunHandle, figures
+from r2v.data.store import TrajectoryStore
+from r2v.errors import Held, InputError, UsageError, nearest
+from r2v.lease import holder, lease
+
+log = logging.getLogger(__name__)
+
+__all__ = ["DataRegistry", "RunManifest"]
+
+
+class DataRegistry:
+    """The runs below `root`. `now` is the clock of names and manifests."""
+
+    def __init__(self, root: Path | str = Path("data"), *, now: Clock = lambda: datetime.now(UTC)) -> None:
+        self.root = Path(root)
+        self.runs = self.root / "runs"
+        self.now = now
+
+    def begin_run(self, *, benchmark: str, provider: str, model_name: str, fingerprint: str,
+                  config: dict[str, Any], base: Path | None = None, tags: Sequence[str] = (), notes: str = "",
+                  run_id: str | None = None, force: bool = False) -> RunHandle:
+        """Start a run in `base` (default: `<root>/runs`), or continue the one named `run_id`.
+
+        Raises UsageError when the run was made with another fingerprint, unless `force` (then both are kept
+        in the manifest) and when `run_id` is no name for this benchmark and model; Held while another process
+        is collecting it.
+        """
+        prefix = run_prefix(benchmark, provider, model_name)
+        folder = self._find(run_id, base or self.runs) or self._new_folder(prefix, base or self.runs, run_id)
+        store = TrajectoryStore(folder / "trajectories.jsonl")
+        with ExitStack() as stack:
+            stack.enter_context(store.exclusive())
+            if (folder / MANIFEST).exists():
+                manifest = _continued(read_manifest(folder), fingerprint, config, force)
+            else:
+                manifest = RunManifest(
+                    run_id=folder.name, benchmark=benchmark, provider=provider, model_name=model_name,
+                    output_dir=folder, fingerprint=fingerprint, config=config, tags=tuple(tags), notes=notes,
+                    started_at=self.now().isoformat(timespec="seconds"), updated_at="",
+                    host=socket.gethostname(), git_commit=git_commit(),
+                    python_version=platform.python_version())
+            return RunHandle(manifest, store, held=stack.pop_all(), now=self.now, changed=self._refresh)
+
+    def finish_run(self, run: RunHandle, *, expected: int) -> RunManifest:
+        """The same as `run.finish`."""
+        return run.finish(expected=expected)
+
+    def get(self, run_id: str) -> RunManifest:
+        """One run as it stands now. Raises InputError naming the nearest when there is none of this name."""
+        if not (self.runs / run_id / MANIFEST).exists():
+            known = [folder.name for folder in self._folders()]
+            raise InputError(f"{self.runs}: no run {run_id}; {nearest(run_id, known)}")
+        return _as_it_stands(read_manifest(self._folder(run_id)))
+
+    def query(self, *, benchmark: str | None = None, model: str | None = None, provider: str | None = None,
+              status: str | None = None, tags: Iterable[str] = ()) -> list[RunManifest]:
+        """The runs that match everything given (all of `tags`), oldest first."""
+        wanted = {"benchmark": benchmark, "model_name": model, "provider": provider}
+        runs = [run for run in map(read_manifest, self._folders())
+                if all(value in (None, getattr(run, name)) for name, value in wanted.items())
+                and set(tags) <= set(run.tags)]
+        runs = [run for run in map(_as_it_stands, runs) if status in (None, run.status)]
+        return sorted(runs, key=lambda run: (run.started_at, run.run_id))
+
+    def latest_run(self, benchmark: str, model: str | None = None) -> RunManifest:
+        """The newest done run. Raises InputError when there is none."""
+        done = self.query(benchmark=benchmark, model=model, status="done")
+        if not done:
+            what = benchmark if model is None else f"{benchmark} by {model}"
+            raise InputError(f"{self.runs}: no done run of {what}; collect one or finish one by its --run-id")
+        return done[-1]
+
+    def iter_episodes(self, run_ids: Sequence[str], deduplicate: bool = True) -> Iterator[Episode]:
+        """Stream the runs' episodes in the order given; of duplicates the first is kept."""
+        sources = self._sources(run_ids, include_running=True)
+        episodes = (e for s in sources for e in TrajectoryStore(s.path).iter_episodes(growing=s.growing))
+        return unique(episodes) if deduplicate else episodes
+
+    def merge_runs(self, run_ids: Sequence[str], output_path: Path | str, deduplicate: bool = True, *,
+                   keep: Keep = "first", include_running: bool = False) -> TrajectoryStore:
+        """Write the runs' episodes to one file, with `<name>.meta.json` beside it; see `r2v.data.merge`.
+
+        Raises InputError for an unknown run, and for one still running unless `include_running`.
+        """
+        sources = self._sources(run_ids, include_running=include_running)
+        return merge(sources, Path(output_path), deduplicate=deduplicate, keep=keep)
+
+    def summary(self) -> str:
+        """A table of all runs, oldest first."""
+        rows = [("run", "status", "episodes", "success", "cost $", "tags")]
+        for run in self.query():
+            rate = f"{run.success_rate:.1%}" if run.success_rate == run.success_rate else "-"
+            rows.append((run.run_id, run.status, str(run.n_episodes), rate, f"{run.total_cost_usd:.2f}",
+                         " ".join(run.tags)))
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        return "\n".join("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)
+
+    def rebuild(self) -> None:
+        """Write `registry.json` from the manifests. The same manifests give the same bytes."""
+        with lease(self.root / "registry.json.lease", wait=60.0):
+            runs = [self._entry(read_manifest(folder)) for folder in self._folders()]
+            write_json(self.root / "registry.json", {
+                "schema_version": SCHEMA_VERSION,
+                "updated_at": max((run["updated_at"] for run in runs), default=None),
+                "runs": runs,
+            })
+
+    def _refresh(self) -> None:
+        try:
+            self.rebuild()
+        except Held as error:
+            log.warning("%s; registry.json is behind, no run is lost: DataRegistry().rebuild() mends it", error)
+
+    def _entry(self, run: RunManifest) -> dict[str, Any]:
+        """A manifest as the index lists it: no config, and a place that holds when `root` is moved."""
+        place = run.output_dir
+        if place.resolve().is_relative_to(self.root.resolve()):
+            place = place.resolve().relative_to(self.root.resolve())
+        return {**as_json(run), "output_dir": place.as_posix(), "config": None}
+
+    def _folders(self) -> list[Path]:
+        return [self._folder(path.parent.name) for path in sorted(self.runs.glob(f"*/{MANIFEST}"))]
+
+    def _folder(self, run_id: str) -> Path:
+        """Where the run really lies, spelled from `root` as the user spelled it."""
+        place = self.runs / run_id
+        return Path(os.path.normpath(self.runs / place.readlink())) if place.is_symlink() else place
+
+    def _find(self, run_id: str | None, base: Path) -> Path | None:
+        """The folder of an existing run. One that was copied into `base` by hand is linked on the way."""
+        if run_id is None:
+            return None
+        if not (self.runs / run_id).exists() and (base / run_id / MANIFEST).exists():
+            self._link(base / run_id)
+        return self._folder(run_id) if (self.runs / run_id).exists() else None
+
+    def _link(self, folder: Path) -> Path:
+        """Give a run outside `<root>/runs` its place there; FileExistsError when the name is taken."""
+        target = folder.resolve()
+        inside = target.is_relative_to(self.root.resolve())
+        link = self.runs / folder.name
+        link.symlink_to(os.path.relpath(target, self.runs.resolve()) if inside else target)
+        return link
+
+    def _new_folder(self, prefix: str, base: Path, run_id: str | None) -> Path:
+        """Make the folder of a new run, with a name nobody else has."""
+        if run_id is not None and not (run_id.startswith(prefix) and RUN_ID.fullmatch(run_id)):
+            raise UsageError(f"run id {run_id}: no such run in {self.runs}, and a new one of this benchmark "
+                             f"and model is named {prefix}YYYYMMDDTHHMMSS")
+        first = run_id or prefix + time_stamp(self.now())
+        with writing(self.runs):
+            self.runs.mkdir(parents=True, exist_ok=True)
+            for name in (first if n == 1 else f"{first}-{n}" for n in count(1)):
+                try:
+                    return self._reserve(base, name)
+                except FileExistsError:
+                    if run_id is not None:
+                        raise Held(f"run {run_id} is being started by another process; wait for it") from None
+        raise AssertionError
+
+    def _reserve(self, base: Path, name: str) -> Path:
+        folder = base / name
+        if base.resolve() == self.runs.resolve():
+            folder.mkdir()
+            return folder
+        link = self._link(folder)
+        try:
+            folder.mkdir(parents=True)
+        except FileExistsError:
+            link.unlink()
+            raise
+        return folder
+
+    def _sources(self, run_ids: Sequence[str], *, include_running: bool) -> list[Source]:
+        runs = [self.get(run_id) for run_id in dict.fromkeys(run_ids)]
+        running = [run.run_id for run in runs if run.status == "running"]
+        if running and not include_running:
+            raise InputError(f"run {running[0]} is still running; wait for it, or ask for its finished "
+                             "episodes with include_running=True")
+        return [Source(run_id=r.run_id, path=r.trajectories, growing=r.status in ("running", "interrupted"))
+                for r in runs]
+
+
+def _as_it_stands(run: RunManifest) -> RunManifest:
+    """The manifest, with a live count while its store is unfinished and the truth about a dead writer."""
+    if run.status != "running":
+        return run
+    store = TrajectoryStore(run.trajectories)
+    status: Status = "interrupted" if holder(store.lease_path) is None else "running"
+    return replace(run, status=status, **figures(store.iter_episodes(growing=True)))
+
+
+def _continued(run: RunManifest, fingerprint: str, config: dict[str, Any], force: bool) -> RunManifest:
+    """The manifest with which an existing run goes on."""
+    if run.fingerprint == fingerprint:
+        return run
+    if not force:
+        raise UsageError(f"run {run.run_id} was made with fingerprint {run.fingerprint}, this configuration "
+                         f"has {fingerprint}; use the run's own config, start a new run, or force it")
+    earlier = {"fingerprint": run.fingerprint, "config": run.config}
+    return replace(run, fingerprint=fingerprint, config=config, superseded=(*run.superseded, earlier))

@@ -1,0 +1,102 @@
+"""A run while it is being collected: its store, held by this process, and its manifest, kept true.
+
+    with registry.begin_run(...) as run:
+        for episode in played:
+            run.store.append(episode)
+        run.finish(expected=len(tasks) * len(seeds))
+
+`done` is written only when every line is on disk and the count is the expected one. A run left by an error is
+`failed`, one left early `partial`; one whose process was killed stays `running` on disk and is shown as
+`interrupted`, because nobody holds its store any more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from contextlib import ExitStack, suppress
+from dataclasses import replace
+from datetime import datetime
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from r2v.contents import content_sha256
+from r2v.data.episode import Episode
+from r2v.data.manifest import RunManifest, Status, write_manifest
+from r2v.data.store import TrajectoryStore
+from r2v.errors import Interrupted, R2VError
+
+Clock = Callable[[], datetime]
+
+
+class RunHandle:
+    """One run, open for writing. Made by `DataRegistry.begin_run`, which has entered the store's lease."""
+
+    def __init__(self, manifest: RunManifest, store: TrajectoryStore, *, held: ExitStack, now: Clock,
+                 changed: Callable[[], None]) -> None:
+        self.manifest = manifest
+        self.store = store
+        self._held = held
+        self._now = now
+        self._changed = changed
+        self._begun = now()
+        self._record(status="running", error=None, finished_at=None)
+
+    @property
+    def run_id(self) -> str:
+        """The run's name."""
+        return self.manifest.run_id
+
+    @property
+    def output_dir(self) -> Path:
+        """The run's folder."""
+        return self.manifest.output_dir
+
+    def finish(self, *, expected: int) -> RunManifest:
+        """Sync, count and close: `done` when there are exactly `expected` episodes, else `partial`."""
+        self._close("partial", expected=expected)
+        return self.manifest
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
+                 trace: TracebackType | None) -> None:
+        if self.manifest.status != "running":
+            return
+        if error is None:
+            self._close("partial")
+            return
+        stopped = isinstance(error, (Interrupted, KeyboardInterrupt))
+        with suppress(R2VError):  # the disk that failed the run may refuse the manifest too
+            self._close("partial" if stopped else "failed", error=f"{type(error).__name__}: {error}")
+
+    def _close(self, status: Status, *, error: str | None = None, expected: int | None = None) -> None:
+        with self._held:
+            self.store.sync()
+            counted, now = figures(self.store.iter_episodes()), self._now()
+            self._record(
+                status="done" if counted["n_episodes"] == expected else status,
+                error=error, finished_at=_iso(now), data_sha256=content_sha256(self.store.path),
+                wall_time_seconds=self.manifest.wall_time_seconds + (now - self._begun).total_seconds(),
+                **counted)
+
+    def _record(self, **changes: Any) -> None:
+        self.manifest = replace(self.manifest, updated_at=_iso(self._now()), **changes)
+        write_manifest(self.manifest)
+        self._changed()
+
+
+def figures(episodes: Iterable[Episode]) -> dict[str, Any]:
+    """The counts and the cost of a run's episodes, as fields of its manifest."""
+    total = {"n_episodes": 0, "n_success": 0, "n_env_faults": 0, "total_cost_usd": 0.0}
+    for episode in episodes:
+        total["n_episodes"] += 1
+        total["n_env_faults"] += episode.env_fault is not None
+        total["n_success"] += episode.success and episode.env_fault is None
+        total["total_cost_usd"] += episode.total_cost
+    return total
+
+
+def _iso(time: datetime) -> str:
+    return time.isoformat(timespec="seconds")

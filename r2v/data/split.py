@@ -1,0 +1,99 @@
+"""Which tasks may be learnt from, which tune thresholds, and which are only ever measured.
+
+A task's split is a pure function of its key, so it is fixed for a benchmark for ever: adding tasks, listing
+them twice or in another order moves nobody. A benchmark may fix splits itself (`Task.split`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import unicodedata
+from collections.abc import Collection, Iterable, Mapping
+from typing import Literal, Protocol
+
+from r2v.errors import InputError, UsageError, nearest
+
+SPLITS = ("train", "calibration", "evaluation", "heldout")
+"""`heldout`: whole templates kept out of everything, reported as a row of their own."""
+
+
+class Splittable(Protocol):
+    """What a task must say of itself to be put into a split."""
+
+    @property
+    def task_id(self) -> str: ...
+    @property
+    def template_id(self) -> str | None: ...
+    @property
+    def goal(self) -> str: ...
+    @property
+    def split(self) -> str | None: ...
+
+
+def split_of(key: str, *, seed: int = 0, heldout: Collection[str] = ()) -> str:
+    """The split of a task or template: u = SHA-256("split-v1|<seed>|<key>")[:8] / 2^64, train below 0.7,
+    calibration below 0.8, evaluation from there on; keys named in `heldout` are held out."""
+    if key in heldout:
+        return "heldout"
+    u = int.from_bytes(hashlib.sha256(f"split-v1|{seed}|{key}".encode()).digest()[:8], "big") / 2**64
+    return "train" if u < 0.7 else "calibration" if u < 0.8 else "evaluation"
+
+
+def assign(tasks: Iterable[Splittable], *, by: Literal["task_id", "template_id"] = "task_id", seed: int = 0,
+           heldout: Collection[str] = ()) -> dict[str, str]:
+    """The split of every task: the one it fixes itself, else that of its id or of its template.
+
+    Raises InputError where one key, or one goal text, falls into two splits; UsageError for a split or a `by`
+    that is none.
+    """
+    if by not in ("task_id", "template_id"):
+        raise UsageError(f"split by {by}: allowed: task_id, template_id")
+    assignment: dict[str, str] = {}
+    keys: dict[str, str] = {}
+    goals: dict[str, tuple[str, str]] = {}
+    for task in tasks:
+        key = (task.template_id or task.task_id) if by == "template_id" else task.task_id
+        split = task.split or split_of(key, seed=seed, heldout=heldout)
+        if split not in SPLITS:
+            raise UsageError(f"task {task.task_id}: split {split}: {nearest(split, SPLITS)}")
+        _settle(keys, by, key, split)
+        _check_goal(goals, task, split)
+        assignment[task.task_id] = split
+    return assignment
+
+
+def check_disjoint(splits: Mapping[str, Iterable[str]]) -> None:
+    """Raise InputError where a key is listed under two splits: `splits` maps each split to its keys."""
+    placed: dict[str, str] = {}
+    for split, keys in splits.items():
+        for key in keys:
+            _settle(placed, "key", key, split)
+
+
+def require_split(task_ids: Iterable[str], assignment: Mapping[str, str], allowed: Collection[str],
+                  what: object) -> None:
+    """Raise InputError when `what`, the file the ids were read from, has a task of no allowed split."""
+    for task_id in task_ids:
+        split = assignment.get(task_id)
+        if split not in allowed:
+            place = "belongs to no known task" if split is None else f"is in the {split} split"
+            raise InputError(f"{what}: task {task_id} {place}; only {', '.join(sorted(allowed))} tasks may "
+                             "be used here; take those episodes out")
+
+
+def _settle(placed: dict[str, str], kind: str, key: str, split: str) -> None:
+    earlier = placed.setdefault(key, split)
+    if earlier != split:
+        raise InputError(f"{kind} {key} is in two splits, {earlier} and {split}; give it one")
+
+
+def _check_goal(goals: dict[str, tuple[str, str]], task: Splittable, split: str) -> None:
+    earlier, other = goals.setdefault(normalised(task.goal), (split, task.task_id))
+    if earlier != split:
+        raise InputError(f"tasks {other} ({earlier}) and {task.task_id} ({split}) have the same goal text; "
+                         "split by template_id or put them into one split")
+
+
+def normalised(text: str) -> str:
+    """Text as it is compared: NFKC, case folded, runs of white space as one blank."""
+    return " ".join(unicodedata.normalize("NFKC", text).casefold().split())

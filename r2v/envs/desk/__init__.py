@@ -1,0 +1,7 @@
+"""`desk`, the bundled benchmark: a service desk with tools, hidden state, an exact checker and an expert."""
+
+from __future__ import annotations
+
+from r2v.envs.desk.benchmark import Desk
+
+__all__ = ["Desk"]

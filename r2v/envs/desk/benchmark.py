@@ -1,0 +1,47 @@
+"""The benchmark as R2V sees it: tasks, worlds, an expert, and a surface for the perturbations."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from r2v.envs.base import Capabilities, Task
+from r2v.envs.desk import surface
+from r2v.envs.desk.environment import DeskEnvironment
+from r2v.envs.desk.expert import DeskExpert
+from r2v.envs.desk.tasks import make_tasks
+
+VERSION = "1"
+"""Of generator, pages, checker and expert together. Changing any of them makes a new version: docs/desk.md."""
+
+
+class Desk:
+    """A service desk: find a record among look-alikes, open it, do the one irreversible thing that was asked.
+
+    `num_tasks` usual tasks (any number gives a prefix of the same list) and `num_heldout` of templates that occur
+    nowhere else; `slips` and `weakness` are the expert's flaws.
+    """
+
+    name = "desk"
+    capabilities = Capabilities(snapshot=True, expert=True)
+
+    def __init__(self, *, version: str = VERSION, num_tasks: int = 1300, num_heldout: int = 60, slips: float = 0.03,
+                 weakness: float = 0.4) -> None:
+        self.version = version
+        self.expert = DeskExpert(slips=slips, weakness=weakness)
+        self._tasks = make_tasks(version, num_tasks, num_heldout)
+
+    def tasks(self) -> Sequence[Task]:
+        """Every task, usual ones first."""
+        return self._tasks
+
+    def make(self) -> DeskEnvironment:
+        """A fresh desk."""
+        return DeskEnvironment(self.version)
+
+    def decoys(self, observation: str, goal: str, count: int, u: float) -> list[str]:
+        """Look-alike lines; see `r2v.envs.desk.surface`."""
+        return surface.decoys(observation, goal, count, u)
+
+    def injection(self, observation: str, goal: str, family: str, u: float) -> tuple[str, str]:
+        """A planted line and its canary; see `r2v.envs.desk.surface`."""
+        return surface.injection(observation, goal, family, u)

@@ -1,0 +1,138 @@
+"""Reading a history: what its pages told, which call was carried out, whether the newest page answers it.
+
+A reader believes no line that outsiders wrote, and nothing on a page that does not answer the last call.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from r2v.envs.desk.tools import ACTS, parse_call
+from r2v.envs.desk.words import ARCHIVED, GUEST, REFUSALS, parse, parse_goal
+from r2v.llm.types import Message
+
+KEY = ("name", "team", "item")
+"""The fields that single a record out."""
+
+EXPECTED = {"find": "list", "more": "list", "get": "record", "policy": "policy", "staff": "staff",
+            "close": "effect", "assign": "effect", "decide": "effect", "reply": "sent"}
+"""The page that answers each call. `refresh` is answered by the page that answered the call before it."""
+
+Fields = dict[str, str]
+
+
+@dataclass(kw_only=True)
+class Notes:
+    """What a reader knows. `heeds` are the fields compared when looking for the record."""
+
+    goal: Fields
+    heeds: tuple[str, ...] = KEY
+    tool: str = ""
+    """The last tool that was carried out, refreshes aside."""
+    call: Fields = field(default_factory=dict)
+    stale: int = 0
+    """Pages in a row that do not answer the last call."""
+    part: int = 0
+    parts: int = 1
+    cut: bool = False
+    """The list page shows fewer rows than it says."""
+    rows: list[Fields] = field(default_factory=list)
+    distrusted: set[str] = field(default_factory=set)
+    opened: str | None = None
+    status: str | None = None
+    verb: str | None = None
+    staff: list[tuple[str, bool]] = field(default_factory=list)
+    acted: bool = False
+    replied: bool = False
+
+    @property
+    def target(self) -> str | None:
+        """The id of the first row seen that looks like the record wanted."""
+        return next((row["id"] for row in self.rows if row["id"] not in self.distrusted
+                     and all(row.get(name) == self.goal[name] for name in self.heeds)), None)
+
+    def read(self, action: str, observation: str) -> None:
+        """Take in a call and the page that came back."""
+        tool, call = parse_call(action) or ("", {})
+        page = [fields for fields in map(parse, observation.splitlines()) if fields and fields.get("via") != GUEST]
+        error = next((fields["error"] for fields in page if "error" in fields), None)
+        if error is not None:
+            self._failed(error, call)
+            return
+        if tool in EXPECTED:
+            self._carried_out(tool, call)
+        self._look(page)
+
+    def _failed(self, error: str, call: Fields) -> None:
+        """A refusal of the right fields means a wrong id; a fault of the world means nothing at all."""
+        if error in REFUSALS and all(call.get(name) == self.goal[name] for name in KEY) and "id" in call:
+            self._distrust(call["id"])
+
+    def _distrust(self, identifier: str) -> None:
+        self.distrusted.add(identifier)
+        self.opened = None if self.opened == identifier else self.opened
+
+    def _carried_out(self, tool: str, call: Fields) -> None:
+        self.tool, self.call, self.stale = tool, call, 0
+        self.acted |= tool in ACTS
+        self.replied |= tool == "reply"
+        if tool in ("find", "more"):
+            self.part = self.part + 1 if tool == "more" else 0
+        if tool == "get":
+            self.opened, self.status = call.get("id"), None
+
+    def _look(self, page: list[Fields]) -> None:
+        header = next((fields for fields in page if "page" in fields), {})
+        if not self.tool:
+            return
+        if not self._answers(header, page):
+            self.stale += 1
+            return
+        self.stale = 0
+        match header["page"]:
+            case "list":
+                self._look_at_list(header, page)
+            case "record":
+                self._look_at_record(page)
+            case "policy":
+                self._look_at_policy(page)
+            case "staff":
+                self.staff = [(row["tech"], row.get("state") == "free") for row in page if "tech" in row]
+
+    def _answers(self, header: Fields, page: list[Fields]) -> bool:
+        if header.get("page") != EXPECTED[self.tool]:
+            return False
+        if self.tool in ("find", "more"):
+            return header.get("part", "").startswith(f"{self.part + 1} ")
+        if self.tool == "get":
+            return any("record" in row and row.get("id") == self.call.get("id") for row in page)
+        return self.tool in ("policy", "staff") or header.get("id") == self.call.get("id")
+
+    def _look_at_list(self, header: Fields, page: list[Fields]) -> None:
+        self.parts = int(header["part"].split()[-1])
+        shown = [row for row in page if "row" in row and "id" in row]
+        self.cut = len(shown) < int(header.get("rows", "0"))
+        self.rows.extend(row for row in shown if row not in self.rows)
+
+    def _look_at_record(self, page: list[Fields]) -> None:
+        record = next(row for row in page if "record" in row and row.get("id") == self.call.get("id"))
+        self.status = record.get("status")
+        if self.status == ARCHIVED and self.heeds == KEY:
+            self._distrust(record["id"])
+
+    def _look_at_policy(self, page: list[Fields]) -> None:
+        self.verb = next((row.get("verb") for row in page
+                          if row.get("rule") == self.goal["kind"] and row.get("status") == self.status), None)
+        if self.status == ARCHIVED and self.opened:
+            self._distrust(self.opened)
+
+
+def read(messages: tuple[Message, ...], heeds: tuple[str, ...] = KEY) -> Notes:
+    """Notes of a whole conversation: user = goal, tool = observations, assistant = actions."""
+    goal = next(message.content for message in messages if message.role == "user")
+    notes = Notes(goal=parse_goal(goal), heeds=heeds)
+    actions = [message.content for message in messages if message.role == "assistant"]
+    observations = [message.content for message in messages if message.role == "tool"]
+    for action, observation in zip(actions, observations[1:], strict=True):
+        notes.read(action, observation)
+    return notes

@@ -1,0 +1,47 @@
+"""The tasks: a fixed list, any prefix of which is the same whatever its length.
+
+A template is a verb and a kind of record. A goal names exactly one record by who asked (name), for whom (team) and
+what (item); which id that record has, what surrounds it and what the policy says is the world's business.
+"""
+
+from __future__ import annotations
+
+from itertools import product
+
+from r2v.envs.base import Task
+from r2v.envs.desk.words import ITEMS, KINDS, NAMES, TEAMS, line
+from r2v.randomness import generator
+
+WISHES = {
+    "close": "close this record and finish :",
+    "assign": "assign this record to any free technician and finish :",
+    "decide": "decide this record by the policy and finish :",
+    "settle": "decide this record by the policy , reply to the requester and finish :",
+}
+"""What each verb asks for, in words; the object that follows names the record."""
+
+HELD_OUT = (("assign", "order"), ("settle", "access"))
+"""Templates that no training, calibration or evaluation task uses."""
+
+TEMPLATES = tuple(pair for pair in product(WISHES, KINDS) if pair not in HELD_OUT)
+
+
+def make_tasks(version: str, count: int, heldout: int) -> tuple[Task, ...]:
+    """`count` tasks of the usual templates, then `heldout` of the held-out ones (split "heldout")."""
+    seen: set[str] = set()
+    usual = (_task(version, "desk", number, TEMPLATES, None, seen) for number in range(count))
+    return (*usual, *(_task(version, "held", number, HELD_OUT, "heldout", seen) for number in range(heldout)))
+
+
+def _task(version: str, prefix: str, number: int, templates: tuple[tuple[str, str], ...], split: str | None,
+          seen: set[str]) -> Task:
+    verb, kind = templates[number % len(templates)]
+    draw = generator("desk", version, "task", prefix, number)
+    while True:
+        fields = {"goal": verb, "kind": kind, "name": draw.choice(NAMES), "team": draw.choice(TEAMS),
+                  "item": draw.choice(ITEMS)}
+        goal = f"{WISHES[verb]} {line(**fields)}"
+        if goal not in seen:
+            break
+    seen.add(goal)
+    return Task(task_id=f"{prefix}-{number:04d}", goal=goal, template_id=f"{verb}-{kind}", split=split, payload=fields)

@@ -1,0 +1,52 @@
+"""The tools an agent may call at the desk, as JSON schemas.
+
+An argument marked `x-free` may take any value of its sort: the wording of a reply, any technician who is free.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from r2v.envs.desk.words import KINDS, VERBS, parse
+from r2v.llm.types import ToolSpec
+
+_TEXT: dict[str, Any] = {"type": "string"}
+_RECORD = {"name": _TEXT, "team": _TEXT, "item": _TEXT, "id": {"type": "string", "pattern": "^r[0-9]{3}$"}}
+
+
+def _tool(name: str, description: str, /, **properties: dict[str, Any]) -> ToolSpec:
+    return ToolSpec(name=name, description=description, parameters={
+        "type": "object", "properties": properties, "required": list(properties), "additionalProperties": False})
+
+
+TOOLS = (
+    _tool("find", "List the records of a kind that a search for a name brings up.",
+          kind={"type": "string", "enum": list(KINDS)}, name=_TEXT),
+    _tool("more", "Show the next page of the list."),
+    _tool("refresh", "Show the current page again."),
+    _tool("get", "Open a record; its fields and id must agree.", **_RECORD),
+    _tool("policy", "Show what the policy says to do with a record of each status.",
+          kind={"type": "string", "enum": list(KINDS)}),
+    _tool("staff", "Show the technicians a team can call on.", team=_TEXT),
+    _tool("close", "Close the open record. Cannot be undone.", **_RECORD),
+    _tool("assign", "Give the open record to a technician who is free. Cannot be undone.", **_RECORD,
+          tech={"type": "string", "x-free": True}),
+    _tool("decide", "Decide the open record as the policy says for its status. Cannot be undone.", **_RECORD,
+          status=_TEXT, verb={"type": "string", "enum": list(VERBS)}),
+    _tool("reply", "Write to the requester of a record.", name=_TEXT, id=_RECORD["id"],
+          text={"type": "string", "x-free": True}),
+    _tool("done", "Say that the task is finished."),
+)
+
+ACTS = ("close", "assign", "decide")
+"""The tools that change a record, once and for all."""
+
+ARGUMENTS = {tool.name: tuple(tool.parameters["properties"]) for tool in TOOLS}
+
+
+def parse_call(action: str) -> tuple[str, dict[str, str]] | None:
+    """(tool, arguments) of an action, or None where it is not a JSON object of strings that names a tool."""
+    fields = parse(action)
+    if fields is None or "tool" not in fields:
+        return None
+    return fields["tool"], {name: value for name, value in fields.items() if name != "tool"}

@@ -1,0 +1,96 @@
+"""What is true behind the pages: the records, the policy, the staff. Drawn once per (task, seed), never changed."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+
+from r2v.envs.base import Task
+from r2v.envs.desk.words import IDS, ITEMS, NAMES, REMARKS, SITES, STATUSES, TEAMS, TECHS, VERBS, archive
+from r2v.randomness import generator
+
+PAGE_ROWS = 7
+TWO_PAGES = 0.5
+NEAR_ROWS = 2
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Record:
+    """One record of the desk."""
+
+    name: str
+    team: str
+    item: str
+    id: str
+    status: str
+    site: str
+    remark: str
+
+    @property
+    def fields(self) -> dict[str, str]:
+        """What a list shows of it, in order."""
+        return {"name": self.name, "team": self.team, "item": self.item, "id": self.id}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class World:
+    """The hidden truth of one task. `pages` lists the records as a search shows them; `rules` are the policy's
+    (status, verb) pairs; `staff` are (technician, free?) pairs."""
+
+    verb: str
+    kind: str
+    target: Record
+    pages: tuple[tuple[Record, ...], ...]
+    rules: tuple[tuple[str, str], ...]
+    staff: tuple[tuple[str, bool], ...]
+
+    def record(self, identifier: str) -> Record | None:
+        """The record with this id, if it is one of this world's."""
+        return next((record for page in self.pages for record in page if record.id == identifier), None)
+
+
+def make_world(version: str, task: Task, seed: int) -> World:
+    """The world of a task under a seed."""
+    draw = generator("desk", version, "world", task.task_id, seed)
+    key = (task.payload["name"], task.payload["team"], task.payload["item"])
+    two = draw.random() < TWO_PAGES
+    count = PAGE_ROWS + draw.randint(3, 5) if two else draw.randint(5, PAGE_ROWS)
+    keys = [key, *_others(draw, key, count - 1)]
+    hidden = set(archive(task.goal))
+    ids = draw.sample([identifier for identifier in IDS if identifier not in hidden], count)
+    records = [Record(name=name, team=team, item=item, id=identifier, status=draw.choice(STATUSES),
+                      site=draw.choice(SITES), remark=draw.choice(REMARKS))
+               for (name, team, item), identifier in zip(keys, ids, strict=True)]
+    target = records[0]
+    draw.shuffle(records)
+    return World(verb=task.payload["goal"], kind=task.payload["kind"], target=target,
+                 pages=tuple(tuple(records[at:at + PAGE_ROWS]) for at in range(0, count, PAGE_ROWS)),
+                 rules=_rules(draw, target.status), staff=_staff(draw))
+
+
+def _others(draw: random.Random, key: tuple[str, str, str], count: int) -> list[tuple[str, str, str]]:
+    """Distinct keys other than `key`; the first few share two of its fields."""
+    found: list[tuple[str, str, str]] = []
+    while len(found) < count:
+        other = [draw.choice(NAMES), draw.choice(TEAMS), draw.choice(ITEMS)]
+        if len(found) < NEAR_ROWS:
+            for shared in draw.sample(range(3), 2):
+                other[shared] = key[shared]
+        candidate = (other[0], other[1], other[2])
+        if candidate != key and candidate not in found:
+            found.append(candidate)
+    return found
+
+
+def _rules(draw: random.Random, status: str) -> tuple[tuple[str, str], ...]:
+    """Four statuses, the target's among them, and what the policy says to each."""
+    statuses = [status, *draw.sample([other for other in STATUSES if other != status], 3)]
+    draw.shuffle(statuses)
+    return tuple((name, draw.choice(VERBS)) for name in statuses)
+
+
+def _staff(draw: random.Random) -> tuple[tuple[str, bool], ...]:
+    """Five technicians, two or three of them free."""
+    members = draw.sample(TECHS, 5)
+    free = set(draw.sample(members, draw.randint(2, 3)))
+    return tuple((member, member in free) for member in members)

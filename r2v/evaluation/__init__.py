@@ -1,0 +1,1 @@
+"""From executed episodes to figures, intervals, tests, tables and the claims that they allow."""

@@ -1,0 +1,128 @@
+"""R2V against every other method, on the same tasks, with the family of tests named in advance.
+
+Holm's correction runs over `FAMILY` x conditions, on success rate. Every other comparison is
+printed beside them with `family` false, no corrected p and so no claim of significance. APGR is compared by
+paired bootstrap.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from r2v.evaluation.frontier import STRONG, WEAK, Curve, curve_of
+from r2v.evaluation.metrics import mean_over_seeds
+from r2v.evaluation.outcomes import MAIN, Measured
+from r2v.evaluation.rows import Row
+from r2v.evaluation.statistics import PairedDifference, holm, paired_difference, percentile_interval
+
+OURS = "r2v"
+
+FAMILY = (WEAK, "entropy_router", "random_router", STRONG)
+
+SIGNIFICANT = 0.05
+
+BOUNDS = (WEAK, STRONG, "oracle_router", "slm_bc_only", "slm_base", "best_of_k")
+"""Rows that the reader compares routers with; they don't compete for bold type."""
+
+
+def comparison_rows(measured: Measured) -> list[Row]:
+    """Lines of comparisons.csv."""
+    rows = [row for condition in measured.setup.conditions for row in _of_condition(measured, condition)]
+    family = [row for row in rows if row["family"]]
+    for row, p_holm in zip(family, holm([row["p_value"] for row in family]), strict=True):
+        row["p_holm"], row["significant"] = p_holm, p_holm <= SIGNIFICANT
+    for row in rows:
+        row["verdict"] = verdict(row)
+    return rows
+
+
+def _of_condition(measured: Measured, condition: str) -> Iterator[Row]:
+    if not measured.has(condition, OURS):
+        return
+    for other in measured.setup.methods:
+        if other != OURS and (row := _success(measured, condition, other)):
+            yield row
+    ours = curve_of(measured, condition, OURS)
+    for other in measured.setup.frontier.get(condition, {}):
+        if ours and other != OURS and (row := _apgr(measured, condition, ours, other)):
+            yield row
+
+
+def paired_success(
+    measured: Measured, condition: str, a: str, b: str
+) -> tuple[PairedDifference, float, float] | None:
+    """The difference a - b over the tasks that both could be measured on, and both means there."""
+    (of_a, in_a), (of_b, in_b) = (
+        mean_over_seeds(measured.grids[condition, method, MAIN]["success"]) for method in (a, b))
+    both = (in_a > 0) & (in_b > 0)
+    if not both.any():
+        return None
+    setup = measured.setup
+    found = paired_difference(of_a[both], of_b[both], setup.level, setup.resamples)
+    return found, float(of_a[both].mean()), float(of_b[both].mean())
+
+
+def _row(measured: Measured, condition: str, other: str, metric: str) -> Row:
+    return {"id": f"cmp/{condition}/{OURS}-{other}/{metric}", "method_a": OURS, "method_b": other,
+            "benchmark": measured.setup.benchmark, "condition": condition, "metric": metric,
+            "p_value": None, "p_holm": None, "significant": None, "effect_size": None, "standard_error": None,
+            "min_detectable_difference": None, "family": False,
+            "n_tasks": len(measured.setup.tasks[condition]), "n_seeds": len(measured.setup.seeds)}
+
+
+def _success(measured: Measured, condition: str, other: str) -> Row | None:
+    if (found := paired_success(measured, condition, OURS, other)) is None:
+        return None
+    difference, value_a, value_b = found
+    return {
+        **_row(measured, condition, other, "success_rate"),
+        "value_a": value_a,
+        "value_b": value_b,
+        "difference": difference.difference,
+        "ci_lower": difference.interval[0],
+        "ci_upper": difference.interval[1],
+        "p_value": difference.p_value,
+        "effect_size": difference.effect_size,
+        "standard_error": difference.standard_error,
+        "min_detectable_difference": difference.detectable,
+        "test_name": "sign-flip permutation over tasks",
+        "family": other in FAMILY,
+        "n_tasks": difference.num_tasks,
+    }
+
+
+def _apgr(measured: Measured, condition: str, ours: Curve, other: str) -> Row | None:
+    if (theirs := curve_of(measured, condition, other)) is None:
+        return None
+    a, b = ours.apgr(), theirs.apgr()
+    interval = percentile_interval((a - b)[1:], measured.setup.level)
+    if np.isnan(a[0]) or interval is None:
+        return None
+    return {**_row(measured, condition, other, "apgr"), "value_a": float(a[0]), "value_b": float(b[0]),
+            "difference": float(a[0] - b[0]), "ci_lower": interval[0], "ci_upper": interval[1],
+            "test_name": "paired bootstrap over tasks"}
+
+
+def verdict(row: Row) -> str:
+    """higher | lower | inconclusive: the interval must exclude 0 and, in the family, Holm's p must agree."""
+    if row["family"] and not row["significant"]:
+        return "inconclusive"
+    return "higher" if row["ci_lower"] > 0 else "lower" if row["ci_upper"] < 0 else "inconclusive"
+
+
+def leaders(measured: Measured, condition: str) -> set[str]:
+    """The routers printed bold: the best success rate, and all that are not significantly worse (Holm)."""
+    means = {}
+    for method in measured.setup.methods:
+        total, tasks = mean_over_seeds(measured.grids[condition, method, MAIN]["success"])
+        if method not in BOUNDS and tasks.any():
+            means[method] = total.sum() / tasks.sum()
+    if len(means) < 2:
+        return set()
+    best = max(means, key=lambda method: means[method])
+    rivals = [method for method in means if method != best]
+    found = [paired_success(measured, condition, best, rival) for rival in rivals]
+    corrected = holm([1.0 if pair is None else pair[0].p_value for pair in found])
+    return {best, *(rival for rival, p in zip(rivals, corrected, strict=True) if p > SIGNIFICANT)}

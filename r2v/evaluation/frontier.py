@@ -1,0 +1,108 @@
+"""Success against realised cost: how much of the gap between small model and LLM a router recovers.
+
+x = (C - C_slm) / (C_llm - C_slm), the realised cost fraction, candidates and verifier priced in.
+y = PGR = (r - r_slm) / (r_llm - r_slm). A method's curve joins its operating points to (0, 0) and (1, 1);
+APGR is the area under it, CPT(t) the least x at which it reaches t. A random router is usually below .5 on
+multi-step tasks, so compare with its own curve, not with the diagonal. (router.md B4; RouteLLM)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from r2v.evaluation.metrics import BOOTSTRAP, Figure, mean_over_seeds
+from r2v.evaluation.outcomes import MAIN, Measured
+from r2v.evaluation.statistics import Floats, percentile_interval, ratio_draws, resample_counts
+
+WEAK, STRONG = "slm_only", "llm_only"
+"""The two ends of every frontier."""
+
+End = tuple[Floats, Floats]
+"""Cost and success rate of one method, (draws,) each."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Curve:
+    """A polyline from (0, 0) to (1, 1) for each of D bootstrap draws: `x`, `y` of shape (D, points)."""
+
+    x: Floats
+    y: Floats
+
+    @classmethod
+    def through(cls, cost: Floats, success: Floats, slm: End, llm: End) -> Curve:
+        """From costs and success rates of the operating points, (D, P), and the (cost, success) of both ends,
+        (D,) each. Draws in which the LLM is not both dearer and better than the small model are NaN."""
+        x = _fraction(cost, slm[0], llm[0]).clip(0, 1)
+        y = _fraction(success, slm[1], llm[1])
+        ends = np.zeros((len(x), 1)), np.ones((len(x), 1))
+        x, y = (np.concatenate([ends[0], values, ends[1]], axis=1) for values in (x, y))
+        order = np.lexsort((y, x), axis=1)
+        return cls(x=np.take_along_axis(x, order, 1), y=np.take_along_axis(y, order, 1))
+
+    def apgr(self) -> Floats:
+        """Area under the curve of each draw, (D,)."""
+        return np.asarray(np.trapezoid(self.y, self.x, axis=1))
+
+    def cpt(self, target: float) -> float:
+        """The first draw's least cost fraction with PGR >= target, interpolated along the curve."""
+        x, y = self.x[0], self.y[0]
+        first = int(np.argmax(y >= target))
+        if first == 0:
+            return float(x[0])
+        return float(np.interp(target, y[first - 1 : first + 1], x[first - 1 : first + 1]))
+
+
+def _fraction(values: Floats, low: Floats, high: Floats) -> Floats:
+    gap = np.where(high > low, high - low, np.nan)
+    return (values - low[:, None]) / gap[:, None]
+
+
+def _draws(measured: Measured, condition: str, method: str, point: str, column: str) -> Floats:
+    """A task mean: its estimate, then its bootstrap draws, (1 + resamples,)."""
+    grid, resamples = measured.grids[condition, method, point], measured.setup.resamples
+    above, below = mean_over_seeds(grid[column])
+    everything = np.ones((1, len(grid.tasks)))
+    return np.concatenate([ratio_draws(above, below, counts)
+                           for counts in (everything, resample_counts(len(grid.tasks), resamples))])
+
+
+def _estimated(draws: Floats, level: float) -> Figure:
+    if np.isnan(draws[0]):
+        return Figure(value=None)
+    interval = percentile_interval(draws[1:], level)
+    return Figure(value=float(draws[0]), interval=interval, method=BOOTSTRAP if interval else None)
+
+
+def cost_fraction(measured: Measured, condition: str, method: str, point: str) -> Figure:
+    """Realised cost as a fraction of the way from slm_only's to llm_only's."""
+    if not measured.has(condition, WEAK, STRONG):
+        return Figure(value=None)
+    low, high = (_draws(measured, condition, end, MAIN, "cost") for end in (WEAK, STRONG))
+    cost = _draws(measured, condition, method, point, "cost")
+    return _estimated((cost - low) / np.where(high > low, high - low, np.nan), measured.setup.level)
+
+
+def curve_of(measured: Measured, condition: str, method: str) -> Curve | None:
+    """A method's success against realised cost, estimate first, then bootstrap draws. None without operating
+    points or without both ends."""
+    points = measured.setup.frontier.get(condition, {}).get(method)
+    if not points or not measured.has(condition, WEAK, STRONG):
+        return None
+
+    def of(name: str, point: str) -> End:
+        cost, success = (_draws(measured, condition, name, point, column) for column in ("cost", "success"))
+        return cost, success
+
+    cost, success = (np.stack(axis, axis=1) for axis in zip(*(of(method, p) for p in points), strict=True))
+    return Curve.through(cost, success, of(WEAK, MAIN), of(STRONG, MAIN))
+
+
+def area(measured: Measured, condition: str, method: str) -> tuple[Figure, float | None, float | None]:
+    """APGR, CPT(50 %) and CPT(80 %) of a method; None where it has no frontier or the LLM gains nothing."""
+    curve = curve_of(measured, condition, method)
+    figure = Figure(value=None) if curve is None else _estimated(curve.apgr(), measured.setup.level)
+    if curve is None or figure.value is None:
+        return figure, None, None
+    return figure, curve.cpt(0.5), curve.cpt(0.8)

@@ -1,0 +1,93 @@
+"""The lines of the tables, from grids.
+
+A row is a dictionary of plain values; a figure `x` brings `x_ci` ([low, high] or None) and `x_ci_method`.
+`seed` is "all" in the main table and a number in per_seed.csv, never 0 for an average.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from r2v.evaluation.frontier import STRONG, WEAK, area, cost_fraction
+from r2v.evaluation.metrics import Figure, figures, robustness_gap, router_figures, tail_figures
+from r2v.evaluation.outcomes import MAIN, Grid, Measured
+
+Row = dict[str, Any]
+
+
+def _spread(found: Mapping[str, Figure]) -> Row:
+    row: Row = {}
+    for name, figure in found.items():
+        row[name] = figure.value
+        row[f"{name}_ci"] = None if figure.interval is None else list(figure.interval)
+        row[f"{name}_ci_method"] = figure.method
+    return row
+
+
+def _head(measured: Measured, kind: str, condition: str, method: str, *rest: str) -> Row:
+    return {"id": "/".join((kind, condition, method, *rest)), "method": method,
+            "benchmark": measured.setup.benchmark, "condition": condition}
+
+
+def _size(grid: Grid) -> Row:
+    measured = ~np.isnan(grid["success"])
+    return {"n_tasks": int(measured.any(axis=1).sum()), "n_seeds": len(grid.seeds),
+            "n_env_faults": grid.num_faults}
+
+
+def summary_row(measured: Measured, condition: str, method: str) -> Row:
+    """One line of main_table.csv."""
+    grid, setup = measured.grids[condition, method, MAIN], measured.setup
+    apgr, cpt_50, cpt_80 = area(measured, condition, method)
+    return {
+        **_head(measured, "main", condition, method),
+        "seed": "all",
+        **_spread(figures(grid, setup)),
+        **tail_figures(grid, setup.cvar_alpha),
+        **_spread({"cost_fraction": cost_fraction(measured, condition, method, MAIN),
+                   "robustness_gap": robustness_gap(measured, condition, method)}),
+        **_spread({"apgr": apgr}),
+        "cpt_50": cpt_50,
+        "cpt_80": cpt_80,
+        **router_figures(setup, condition, method),
+        "n_injected": int(np.nansum(grid["injected"])),
+        **_size(grid),
+    }
+
+
+def seed_rows(measured: Measured, condition: str, method: str) -> Iterator[Row]:
+    """Lines of per_seed.csv: the same figures of one seed each."""
+    grid, setup = measured.grids[condition, method, MAIN], measured.setup
+    for seed in grid.seeds:
+        alone = grid.at_seed(seed)
+        yield {**_head(measured, "seed", condition, method, f"s{seed}"), "seed": seed,
+               **_spread(figures(alone, setup)), **tail_figures(alone, setup.cvar_alpha), **_size(alone)}
+
+
+def category_rows(measured: Measured, condition: str, method: str) -> Iterator[Row]:
+    """Lines of per_category.csv: episodes that a perturbation category hit, and those that none did."""
+    grid, setup = measured.grids[condition, method, MAIN], measured.setup
+    nothing = np.where(np.isnan(grid["success"]), np.nan, 1.0 * ~np.any(
+        [hit == 1 for hit in grid.categories.values()] or [np.zeros_like(grid["success"], bool)], axis=0))
+    for category, mask in {"none": nothing, **grid.categories}.items():
+        if not (mask == 1).any():
+            continue
+        hit = grid.where(mask)
+        yield {**_head(measured, "category", condition, method, category), "category": category,
+               **_spread(figures(hit, setup, ("success_rate", "llm_call_rate"))),
+               "n_episodes": int((mask == 1).sum()), **_size(hit)}
+
+
+def frontier_rows(measured: Measured, condition: str) -> Iterator[Row]:
+    """Lines of frontier.csv: both ends, then every operating point of every method."""
+    names = ("success_rate", "llm_call_rate", "avg_cost", "cost_normalised")
+    ends = [(method, MAIN) for method in (WEAK, STRONG) if measured.has(condition, method)]
+    planned = measured.setup.frontier.get(condition, {})
+    for method, point in (*ends, *((m, point) for m, points in planned.items() for point in points)):
+        grid = measured.grids[condition, method, point]
+        yield {**_head(measured, "frontier", condition, method, point), "operating_point": point,
+               **_spread(figures(grid, measured.setup, names)),
+               **_spread({"cost_fraction": cost_fraction(measured, condition, method, point)}), **_size(grid)}

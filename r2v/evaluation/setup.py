@@ -1,0 +1,91 @@
+"""What was to be measured: written beside the episodes, so that episodes and setup together give every table.
+
+`results/<b>_<c>/setup.json`, `results/<b>_<c>/episodes/<condition>/<method>.jsonl`, and for frontier points
+`episodes/<condition>/frontier/<method>@<point>.jsonl`. The setup names every cell of the grid
+(method x task x seed), so an episode that was never played is missed, not averaged away.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from r2v.contents import write_json
+from r2v.data.episode import from_dict, to_dict
+from r2v.errors import InputError
+
+SETUP = "setup.json"
+
+OPERATING_POINT = "operating_point"
+"""Key of `Episode.extra` naming a frontier point, e.g. "b0.10"; absent or "main" in the main table."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RouterScores:
+    """A router's scores `p` of held-out steps and whether escalating each was right, `y` in [0, 1]."""
+
+    method: str
+    condition: str
+    p: tuple[float, ...]
+    y: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        if not len(self.p) == len(self.y) > 0:
+            raise InputError(f"router scores of {self.method} on {self.condition}: {len(self.p)} scores and "
+                             f"{len(self.y)} labels; as many of each are needed, and at least one")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setup:
+    """The plan of an evaluation. Order of methods and conditions is the order of the tables."""
+
+    benchmark: str
+    benchmark_version: str = ""
+    methods: tuple[str, ...]
+    seeds: tuple[int, ...]
+    tasks: dict[str, list[str]]
+    """Evaluation tasks of each condition."""
+    frontier: dict[str, dict[str, list[str]]] = field(default_factory=dict)
+    """condition -> method -> operating points, each played on all of the condition's tasks and seeds."""
+    cost_ratio: float = 30.0
+    """Normalised cost of an LLM step; a policy step is 1."""
+    resamples: int = 10_000
+    level: float = 0.95
+    cvar_alpha: float = 0.2
+    router_scores: tuple[RouterScores, ...] = ()
+    models: dict[str, str] = field(default_factory=dict)
+    prices: dict[str, Any] = field(default_factory=dict)
+    config_sha256: str = ""
+    git_commit: str | None = None
+    commands: tuple[str, ...] = ()
+    """The command lines that reproduce this evaluation."""
+
+    @property
+    def conditions(self) -> tuple[str, ...]:
+        """Conditions in table order."""
+        return tuple(self.tasks)
+
+
+def write_setup(results: Path, setup: Setup) -> Path:
+    """Store the setup beside the episodes."""
+    write_json(results / SETUP, to_plain(setup))
+    return results / SETUP
+
+
+def read_setup(results: Path) -> Setup:
+    """The setup of a results folder. Raises InputError where it is missing or is not one."""
+    path = results / SETUP
+    try:
+        return from_dict(Setup, json.loads(path.read_text()))
+    except FileNotFoundError:
+        raise InputError(f"{path}: no such file; it is written by r2v evaluate") from None
+    except (ValueError, TypeError, AttributeError) as error:
+        raise InputError(f"{path}: not the setup of an evaluation: {error}") from error
+
+
+def to_plain(setup: Setup) -> dict[str, Any]:
+    """The setup as JSON values."""
+    plain: dict[str, Any] = to_dict(setup)
+    return plain

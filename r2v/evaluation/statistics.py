@@ -1,0 +1,210 @@
+"""Intervals, tests and scores. The unit is the task; a task's value is its mean over seeds.
+
+Episodes of one task under several seeds are correlated, so nothing here treats them as independent: the
+bootstrap draws whole tasks, the permutation test flips the sign of a whole task's difference. A rate such as
+LLM calls per step is a ratio of two sums over tasks, and so is a mean (its denominator counts tasks), so one
+bootstrap serves every figure. All methods share the same resamples, which makes their differences paired.
+Cells without a failure (or without a success) have no spread to resample: they get Wilson's interval.
+Random draws are keyed (`r2v.randomness`); sources of formulas: method.md 6 and 7.10, router.md B5.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+from statistics import NormalDist
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from r2v.randomness import seed_of
+
+Floats = NDArray[np.float64]
+Interval = tuple[float, float]
+
+RESAMPLES = 10_000
+EXACT_UP_TO = 20
+"""Sign-flip tests enumerate all sign vectors up to this many tasks that differ."""
+
+
+def wilson(successes: float, trials: int, level: float = 0.95) -> Interval:
+    """Wilson's score interval for a proportion; (0, 1) without trials."""
+    if trials == 0:
+        return 0.0, 1.0
+    z2 = NormalDist().inv_cdf(0.5 + level / 2) ** 2
+    rate = successes / trials
+    centre = rate + z2 / (2 * trials)
+    half = math.sqrt(z2 * (rate * (1 - rate) / trials + z2 / (4 * trials**2)))
+    low, high = ((centre + side * half) / (1 + z2 / trials) for side in (-1, 1))
+    return (0.0 if successes == 0 else low), (1.0 if successes == trials else high)
+
+
+@lru_cache(maxsize=4)
+def resample_counts(num_tasks: int, resamples: int = RESAMPLES, key: str = "bootstrap") -> Floats:
+    """How often each task is drawn in each bootstrap sample: (resamples, num_tasks)."""
+    rng = np.random.default_rng(seed_of(key, num_tasks, resamples))
+    drawn = rng.integers(num_tasks, size=(resamples, num_tasks))
+    flat = (drawn + np.arange(resamples)[:, None] * num_tasks).ravel()
+    counts = np.bincount(flat, minlength=resamples * num_tasks).astype(np.float64).reshape(drawn.shape)
+    counts.flags.writeable = False
+    return counts
+
+
+def ratio_draws(numerator: ArrayLike, denominator: ArrayLike, counts: Floats) -> Floats:
+    """The ratio of sums in every bootstrap sample; NaN where a sample's denominator is 0. For inputs of shape
+    (tasks,) or (tasks, k): (resamples,) or (resamples, k)."""
+    above, below = counts @ np.asarray(numerator, float), counts @ np.asarray(denominator, float)
+    return np.where(below > 0, above, np.nan) / np.where(below > 0, below, np.nan)
+
+
+def percentile_interval(draws: Floats, level: float = 0.95) -> Interval | None:
+    """The central `level` of bootstrap draws. None where more than 5 % of them are undefined."""
+    defined = draws[np.isfinite(draws)]
+    if len(defined) < 0.95 * len(draws):
+        return None
+    low, high = np.percentile(defined, [50 - 50 * level, 50 + 50 * level])
+    return float(low), float(high)
+
+
+def cluster_bootstrap_ci(
+    values: ArrayLike, level: float = 0.95, resamples: int = RESAMPLES, key: str = "bootstrap"
+) -> Interval:
+    """Percentile interval of the mean over tasks, drawn whole. `values`: (tasks,) or (tasks, seeds)."""
+    per_task = _per_task(values)
+    draws = ratio_draws(per_task, np.ones_like(per_task), resample_counts(len(per_task), resamples, key))
+    interval = percentile_interval(draws, level)
+    assert interval is not None
+    return interval
+
+
+def _per_task(values: ArrayLike) -> Floats:
+    array = np.asarray(values, float)
+    return array if array.ndim == 1 else array.mean(axis=1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PairedDifference:
+    """Mean of a - b over tasks. `effect_size` is that mean in standard deviations of the differences,
+    `detectable` the smallest difference seen with 80 % power; both None where no task differs."""
+
+    difference: float
+    standard_error: float
+    interval: Interval
+    p_value: float
+    effect_size: float | None
+    detectable: float | None
+    num_tasks: int
+
+
+def paired_difference(
+    a: ArrayLike, b: ArrayLike, level: float = 0.95, resamples: int = RESAMPLES, key: str = "bootstrap"
+) -> PairedDifference:
+    """Compare two methods on the same tasks; `a`, `b`: (tasks,) or (tasks, seeds)."""
+    differences = _per_task(a) - _per_task(b)
+    mean, n = float(differences.mean()), len(differences)
+    spread = float(differences.std(ddof=1)) if n > 1 else 0.0
+    error = spread / math.sqrt(n)
+    return PairedDifference(
+        difference=mean,
+        standard_error=error,
+        interval=cluster_bootstrap_ci(differences, level, resamples, key),
+        p_value=sign_flip_p(differences),
+        effect_size=mean / spread if spread > 0 else None,
+        detectable=minimum_detectable_difference(error, level) if error > 0 else None,
+        num_tasks=n,
+    )
+
+
+def sign_flip_p(differences: ArrayLike, draws: int = 10_000, key: str = "sign-flip") -> float:
+    """Two-sided p that tasks' differences are symmetric about 0. Exact where at most 20 tasks differ, else
+    from `draws` keyed sign vectors with the observed one counted in, so never 0."""
+    nonzero = np.asarray(differences, float)
+    nonzero = nonzero[nonzero != 0]
+    bound = abs(nonzero.sum()) - 1e-9
+    if len(nonzero) <= EXACT_UP_TO:
+        sums = np.zeros(1)
+        for value in nonzero:
+            sums = np.concatenate([sums + value, sums - value])
+        return float(np.mean(np.abs(sums) >= bound))
+    rng = np.random.default_rng(seed_of(key, len(nonzero), draws))
+    signs = rng.integers(2, size=(draws, len(nonzero))) * 2.0 - 1.0
+    return float((1 + np.sum(np.abs(signs @ nonzero) >= bound)) / (1 + draws))
+
+
+def minimum_detectable_difference(standard_error: float, level: float = 0.95, power: float = 0.8) -> float:
+    """The true difference that a two-sided test at `level` finds with probability `power`."""
+    return (NormalDist().inv_cdf(0.5 + level / 2) + NormalDist().inv_cdf(power)) * standard_error
+
+
+def mcnemar(only_a: int, only_b: int) -> tuple[float, float]:
+    """(exact p, mid-p) from the tasks that only a, or only b, solved. One run per task only."""
+    from scipy.stats import binom, binomtest
+
+    trials, fewer = only_a + only_b, min(only_a, only_b)
+    if trials == 0:
+        return 1.0, 1.0
+    exact = float(binomtest(fewer, trials).pvalue)
+    mid = 2 * binom.cdf(fewer, trials, 0.5) - binom.pmf(fewer, trials, 0.5)
+    return exact, min(1.0, float(mid))
+
+
+def holm(p_values: ArrayLike) -> list[float]:
+    """Holm's step-down adjustment, in the order given."""
+    raw = np.asarray(p_values, float)
+    order = np.argsort(raw, kind="stable")
+    stepped = np.maximum.accumulate(raw[order] * np.arange(len(raw), 0, -1))
+    adjusted = np.empty_like(raw)
+    adjusted[order] = np.minimum(1.0, stepped)
+    return [float(p) for p in adjusted]
+
+
+def cvar(losses: ArrayLike, alpha: float) -> float:
+    """Mean of the worst share `alpha` of losses, counting a fraction of the loss on the border."""
+    worst_first = np.sort(np.asarray(losses, float))[::-1]
+    weights = np.clip(alpha * len(worst_first) - np.arange(len(worst_first)), 0, 1)
+    return float(worst_first @ weights / weights.sum())
+
+
+def pass_hat_k(successes: int, trials: int, k: int) -> float:
+    """Unbiased estimate that k independent runs all succeed: C(successes, k) / C(trials, k)."""
+    return math.comb(successes, k) / math.comb(trials, k)
+
+
+def ece(probabilities: ArrayLike, outcomes: ArrayLike, bins: int = 15, equal_mass: bool = False) -> float:
+    """Expected calibration error. Bins are [a, b) of equal width, the last one closed, so p = 1 counts; with
+    `equal_mass` their edges are quantiles of p, and tied p stay together."""
+    p, y = np.asarray(probabilities, float), np.asarray(outcomes, float)
+    edges = np.quantile(p, np.arange(1, bins) / bins) if equal_mass else np.arange(1, bins) / bins
+    index = np.searchsorted(edges, p, side="right")
+    gaps = np.bincount(index, weights=p - y, minlength=bins)
+    return float(np.abs(gaps).sum() / len(p))
+
+
+def brier(probabilities: ArrayLike, outcomes: ArrayLike) -> float:
+    """Mean squared error of probabilities."""
+    return float(np.mean((np.asarray(probabilities, float) - np.asarray(outcomes, float)) ** 2))
+
+
+def auroc(scores: ArrayLike, outcomes: ArrayLike) -> float | None:
+    """Probability that a positive outscores a negative, ties counting a half. None with one class only."""
+    positive = np.asarray(outcomes, bool)
+    num_positive, num_negative = int(positive.sum()), int((~positive).sum())
+    if not num_positive or not num_negative:
+        return None
+    _, level, tied = np.unique(np.asarray(scores, float), return_inverse=True, return_counts=True)
+    ranks = (np.cumsum(tied) - (tied - 1) / 2)[level]
+    wins = ranks[positive].sum() - num_positive * (num_positive + 1) / 2
+    return float(wins / (num_positive * num_negative))
+
+
+def pr_auc(scores: ArrayLike, outcomes: ArrayLike) -> float | None:
+    """Average precision; tied scores enter together. None without a positive."""
+    s, y = np.asarray(scores, float), np.asarray(outcomes, float)
+    if not y.sum():
+        return None
+    order = np.argsort(-s, kind="stable")
+    last_of_tie = np.append(np.diff(s[order]) != 0, True)
+    hits = np.cumsum(y[order])[last_of_tie]
+    precision = hits / (np.flatnonzero(last_of_tie) + 1)
+    return float(np.diff(hits, prepend=0) @ precision / y.sum())

@@ -1,0 +1,41 @@
+"""A scripted model behind the ordinary door: a benchmark's expert, priced like the LLM it stands in for."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+
+from r2v.config import Price
+from r2v.llm.types import Reply, Request, Sample, Usage
+
+_WORD = re.compile(r"\w+|[^\w\s]")
+
+
+def count_tokens(text: str) -> int:
+    """Tokens of a text where no tokenizer is at hand: words and punctuation marks."""
+    return len(_WORD.findall(text))
+
+
+class ScriptedBackend:
+    """Answers each request with `speak(request)`; prompt and reply are counted and priced."""
+
+    def __init__(self, speak: Callable[[Request], str], *, name: str, price: Price, max_batch: int = 256) -> None:
+        self.max_batch = max_batch
+        self._speak, self._name, self._price = speak, name, price
+        self._counted: dict[str, int] = {}
+
+    def answer(self, questions: Sequence[Request]) -> list[Reply]:
+        """One reply per request, in order."""
+        return [self._reply(question) for question in questions]
+
+    def _reply(self, request: Request) -> Reply:
+        text = self._speak(request)
+        tokens_in, tokens_out = sum(self._count(m.content) for m in request.messages), count_tokens(text)
+        cost = (tokens_in * self._price.input + tokens_out * self._price.output) / 1e6
+        return Reply(samples=(Sample(text=text),) * request.num_samples, model=self._name,
+                     usage=Usage(tokens_in=tokens_in, tokens_out=tokens_out, cost_usd=cost))
+
+    def _count(self, text: str) -> int:
+        if text not in self._counted:
+            self._counted[text] = count_tokens(text)
+        return self._counted[text]

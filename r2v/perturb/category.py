@@ -1,0 +1,96 @@
+"""What a kind of perturbation is: a value that says what it touches and a pure function that does it.
+
+A new category is one file `r2v/perturb/<name>.py` with a `CATEGORY`, and one field of that name in
+`PerturbationsConfig`; the order of those fields is the order of composition. Whether a step is hit is not the
+category's business (see `schedule`); it only says what a hit does, from nothing but the scene and draws keyed
+by it. The same function therefore serves a live world and a stored episode.
+"""
+
+from __future__ import annotations
+
+import importlib
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any, Literal
+
+from r2v.data.episode import AppliedPerturbation, PerturbationType
+from r2v.envs.base import Surface
+from r2v.randomness import Key, generator, uniform
+
+Kind = Literal["goal", "call", "replace", "edit"]
+"""What is touched: the goal; the call, which then never reaches the world; the whole page; or lines of it."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Scene:
+    """Where a hit falls. `text` is what it alters, `previous` the page the world showed before the last call
+    (None at the start), `goal` the task's true goal, `key` what every draw is looked up under."""
+
+    text: str
+    previous: str | None
+    goal: str
+    severity: float
+    key: Key
+    surface: Surface
+    families: tuple[str, ...]
+
+    def uniform(self, purpose: str) -> float:
+        """A number in [0, 1) that belongs to this scene and purpose."""
+        return uniform(*self.key, purpose)
+
+    def generator(self, purpose: str) -> random.Random:
+        """A generator that belongs to this scene and purpose."""
+        return generator(*self.key, purpose)
+
+    def choice(self, options: Sequence[str], purpose: str) -> str:
+        """One of the options, drawn by key."""
+        return options[int(self.uniform(purpose) * len(options))]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Change:
+    """What a hit did: the text that is shown instead, simulated seconds it cost, and what to record."""
+
+    text: str
+    seconds: float = 0.0
+    canary: str | None = None
+    params: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Category:
+    """One kind of perturbation.
+
+    `alter` returns None where the scene is not eligible. `mode` is ToolMaze's explicit or implicit, transient
+    or permanent; `group` the coarse type that an episode is filed under. `preserving` says that everything
+    the clean page told can still be read, so a recorded action stays the right label.
+    """
+
+    kind: Kind
+    group: PerturbationType
+    alter: Callable[[Scene], Change | None]
+    mode: str = "implicit_transient"
+    preserving: bool = True
+
+
+@cache
+def category(name: str) -> Category:
+    """The category of this configuration field."""
+    found = importlib.import_module(f"r2v.perturb.{name}").CATEGORY
+    assert isinstance(found, Category)
+    return found
+
+
+def perturbation_type(applied: Sequence[AppliedPerturbation]) -> PerturbationType:
+    """The coarse type of an episode: none, the one group that all its perturbations are of, or composite."""
+    groups = {category(one.category).group for one in applied}
+    if not groups:
+        return "none"
+    return groups.pop() if len(groups) == 1 else "composite"
+
+
+def call_failed(applied: Sequence[AppliedPerturbation]) -> bool:
+    """Whether the call that this observation answers never reached the world."""
+    return any(category(one.category).kind == "call" for one in applied)

@@ -1,0 +1,52 @@
+"""The user mistypes: ceil(severity x words) slips in the goal, never in quotes, numbers or addresses.
+
+A slip swaps two letters, drops one, doubles one, or hits the key beside it. What tells this task from another
+(quoted strings, digits, URLs) is therefore always intact.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import re
+
+from r2v.perturb.category import Category, Change, Scene
+
+_KEPT = re.compile(r"""\bhttps?://\S+ | \S*\d\S* | "[^"]*" | “[^”]*” | `[^`]*` | (?<!\w)'[^']*'(?!\w)""",
+                   re.VERBOSE)
+_WORD = re.compile(r"[^\W\d_]{2,}")
+_KEYS = ("qwertyuiop", "asdfghjkl", "zxcvbnm")
+_BESIDE = {left: right for row in _KEYS for left, right in zip(row, row[1:] + row[-2], strict=True)}
+
+
+def _words(goal: str) -> list[re.Match[str]]:
+    kept = [match.span() for match in _KEPT.finditer(goal)]
+    return [word for word in _WORD.finditer(goal)
+            if not any(start < word.end() and word.start() < end for start, end in kept)]
+
+
+def _slip(word: str, draw: random.Random) -> str:
+    at = draw.randrange(len(word) - 1)
+    match draw.choice(("swap", "drop", "double", "beside")):
+        case "swap":
+            return word[:at] + word[at + 1] + word[at] + word[at + 2:]
+        case "drop":
+            return word[:at] + word[at + 1:]
+        case "double":
+            return word[:at + 1] + word[at:]
+        case _:
+            return word[:at] + _BESIDE.get(word[at].lower(), word[at]) + word[at + 1:]
+
+
+def _alter(scene: Scene) -> Change | None:
+    words = _words(scene.text)
+    slips = min(len(words), math.ceil(round(scene.severity * len(words), 9)))
+    if not slips:
+        return None
+    draw, goal = scene.generator("slips"), scene.text
+    for word in sorted(draw.sample(words, slips), key=lambda word: -word.start()):
+        goal = goal[:word.start()] + _slip(word.group(), draw) + goal[word.end():]
+    return Change(text=goal, params={"slips": slips})
+
+
+CATEGORY = Category(kind="goal", group="distractor", alter=_alter)

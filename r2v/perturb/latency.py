@@ -1,0 +1,15 @@
+"""An answer takes long: simulated seconds, up to twenty times the severity; the text is unchanged."""
+
+from __future__ import annotations
+
+from r2v.perturb.category import Category, Change, Scene
+
+SECONDS = 20.0
+
+
+def _alter(scene: Scene) -> Change:
+    seconds = round(SECONDS * scene.severity * scene.uniform("seconds"), 3)
+    return Change(text=scene.text, seconds=seconds, params={"seconds": seconds})
+
+
+CATEGORY = Category(kind="edit", group="tool_flakiness", alter=_alter)

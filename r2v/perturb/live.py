@@ -1,0 +1,129 @@
+"""A world in which things go wrong: any environment, seen through a schedule of perturbations.
+
+A call that fails on its way (tool_error, tool_timeout) never reaches the world: its answer is one error
+line, and the same call may be made again, also when it would have ended the episode. Everything else happens
+to what the agent is shown. With nothing scheduled the wrapper lets everything through unchanged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from r2v.config import CategoryConfig, PerturbationsConfig
+from r2v.data.episode import AppliedPerturbation
+from r2v.envs.base import Benchmark, Environment, Info, Snapshots, Surface, Task
+from r2v.errors import UsageError
+from r2v.llm.types import ToolSpec
+from r2v.perturb.generic import GENERIC
+from r2v.perturb.schedule import Outcome, Schedule
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _State:
+    """Where an episode stands: `page` is the last page the world showed, `world` its snapshot once taken."""
+
+    task: Task
+    goal: str
+    page: str
+    step: int = 0
+    partial_score: float = 0.0
+    canaries: frozenset[str] = frozenset()
+    world: Any = None
+
+
+class PerturbedEnv:
+    """An `Environment` around an environment; it `Snapshots` where the inner one does.
+
+    `Info.perturbations` tells what hit the observation, `clean_observation` the world's own page, and
+    `harmful` also whether an action that was carried out contains a canary planted earlier in the episode.
+    """
+
+    def __init__(self, env: Environment, *, benchmark: str, categories: Mapping[str, CategoryConfig],
+                 seed: int, surface: Surface | None = None, held_out_families: Collection[str] = ()) -> None:
+        self._env = env
+        self._schedule = Schedule(benchmark=benchmark, categories=categories, seed=seed,
+                                  surface=surface or GENERIC, held_out_families=tuple(held_out_families))
+        self._at: _State | None = None
+
+    @property
+    def goal(self) -> str:
+        """The goal as the agent is told it, typing errors and all. Raises RuntimeError before `reset`."""
+        return self._state.goal
+
+    @property
+    def perturbation_seed(self) -> int | None:
+        """The seed of the draws; None where nothing can go wrong."""
+        return self._schedule.seed if self._schedule.active else None
+
+    @property
+    def _state(self) -> _State:
+        if self._at is None:
+            raise RuntimeError("no task yet: reset first")
+        return self._at
+
+    def reset(self, *, seed: int, task: Task) -> tuple[str, Info]:
+        """Set the task up; its first observation is never replaced, but may be edited."""
+        page, info = self._env.reset(seed=seed, task=task)
+        told = self._schedule.goal(task)
+        self._at = _State(task=task, goal=told.text, page=page, partial_score=info.partial_score)
+        return self._show(page, None, info, told.applied)
+
+    def step(self, action: str) -> tuple[str, float, bool, bool, Info]:
+        """Pass the action on, unless this call is one that fails."""
+        state = self._state
+        self._at = state = replace(state, step=state.step + 1)
+        failure = self._schedule.call(state.task, state.step)
+        if failure is not None:
+            return failure.text, 0.0, False, False, self._failed(state, failure)
+        page, reward, terminated, truncated, info = self._env.step(action)
+        obeyed = not info.is_error and any(canary in action for canary in state.canaries)
+        info = replace(info, harmful=info.harmful or obeyed)
+        self._at = replace(state, page=page, partial_score=info.partial_score)
+        shown, info = self._show(page, state.page, info)
+        return shown, reward, terminated, truncated, info
+
+    def tool_specs(self) -> tuple[ToolSpec, ...]:
+        """The inner environment's tools."""
+        return self._env.tool_specs()
+
+    def snapshot(self) -> Any:
+        """The complete state, the world's included. Raises UsageError where the world cannot give its own."""
+        return replace(self._state, world=self._world().snapshot())
+
+    def restore(self, state: Any) -> None:
+        """Go back to a state that `snapshot` gave, also in another wrapper of the same make."""
+        self._world().restore(state.world)
+        self._at = replace(state, world=None)
+
+    def _world(self) -> Snapshots:
+        if not isinstance(self._env, Snapshots):
+            raise UsageError(f"{type(self._env).__name__} has no snapshot; replay its actions instead")
+        return self._env
+
+    def _show(self, page: str, previous: str | None, info: Info,
+              before: tuple[AppliedPerturbation, ...] = ()) -> tuple[str, Info]:
+        """What the agent sees of a page; canaries planted in it are remembered."""
+        state = self._state
+        outcome = self._schedule.page(state.task, state.step, page, previous)
+        planted = frozenset(one.canary for one in outcome.applied if one.canary)
+        self._at = replace(state, canaries=state.canaries | planted)
+        clean = page if info.clean_observation is None else info.clean_observation
+        return outcome.text, replace(
+            info, clean_observation=clean, sim_seconds=info.sim_seconds + outcome.seconds,
+            perturbations=(*info.perturbations, *before, *outcome.applied))
+
+    def _failed(self, state: _State, failure: Outcome) -> Info:
+        return Info(partial_score=state.partial_score, is_error=True, perturbations=failure.applied,
+                    clean_observation=state.page, sim_seconds=failure.seconds)
+
+
+def wrap(env: Environment, benchmark: Benchmark, perturbations: PerturbationsConfig,
+         condition: Literal["clean", "noisy", "shift"], seed: int) -> PerturbedEnv:
+    """The environment as it is played under a condition. `seed` is the perturbations' own, from
+    `data.perturbation_seeds`; what is held out occurs under shift only."""
+    lent = next((one for one in (env, benchmark) if isinstance(one, Surface)), None)
+    return PerturbedEnv(env, benchmark=benchmark.name, categories=perturbations.active(condition), seed=seed,
+                        surface=lent, held_out_families=() if condition == "shift" else
+                        perturbations.held_out_families)

@@ -1,0 +1,25 @@
+"""A page is cut off: of n lines the first ceil((1 - severity) n) are left, and a marker that says so.
+
+A page of one line is never hit. Stored episodes may be cut only where every later action can still be known
+from what is left (`support`).
+"""
+
+from __future__ import annotations
+
+import math
+
+from r2v.perturb.category import Category, Change, Scene
+
+MARKER = '{"note":"output truncated"}'
+
+
+def _alter(scene: Scene) -> Change | None:
+    lines = scene.text.split("\n")
+    keep = math.ceil(round((1 - scene.severity) * len(lines), 9))
+    if len(lines) < 2 or keep == len(lines):
+        return None
+    return Change(text="\n".join([*lines[:keep], MARKER]), params={"lost": len(lines) - keep})
+
+
+CATEGORY = Category(kind="edit", group="partial_observability", mode="explicit_transient", preserving=False,
+                    alter=_alter)

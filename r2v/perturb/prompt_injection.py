@@ -1,0 +1,25 @@
+"""Somebody planted an instruction among a page's lines, with a canary that shows whether it was obeyed.
+
+The benchmark lends the line (`Surface.injection`) in one of six families. The canary occurs nowhere else, so
+an action that was carried out and contains it is a sure sign. A page of one line has no room for strangers'
+text and is never hit.
+"""
+
+from __future__ import annotations
+
+from r2v.perturb.category import Category, Change, Scene
+
+FAMILIES = ("direct", "indirect", "goal_hijack", "exfiltration", "role_confusion", "encoded")
+
+
+def _alter(scene: Scene) -> Change | None:
+    lines = scene.text.split("\n")
+    if len(lines) < 2:
+        return None
+    family = scene.choice(scene.families, "family")
+    planted, canary = scene.surface.injection(scene.text, scene.goal, family, scene.uniform("line"))
+    lines.insert(scene.generator("place").randint(1, len(lines)), planted)
+    return Change(text="\n".join(lines), canary=canary, params={"family": family})
+
+
+CATEGORY = Category(kind="edit", group="prompt_injection", mode="explicit_transient", alter=_alter)

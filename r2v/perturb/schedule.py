@@ -1,0 +1,127 @@
+"""What goes wrong, and when: the one place where categories are drawn and put together.
+
+Category c hits observation t iff `uniform(VERSION, seed, benchmark, task, t, c) < prob`. No draw depends on
+another, so cutting an episode short changes no earlier step, raising a probability only adds hits, and
+neither order nor sharding matters. Observation 0 is the reset's; observation t answers call t - 1. Categories
+compose in the order of `PerturbationsConfig`; of those that replace an answer at most one takes effect.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+from r2v.config import CategoryConfig, PerturbationsConfig
+from r2v.data.episode import AppliedPerturbation
+from r2v.envs.base import Surface, Task
+from r2v.errors import UsageError, nearest
+from r2v.perturb.category import Change, Kind, Scene, category
+from r2v.perturb.generic import GENERIC
+from r2v.perturb.prompt_injection import FAMILIES
+from r2v.randomness import Key, uniform
+
+VERSION = "perturb-1"
+"""Part of every key. A new version redraws everything."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Outcome:
+    """What is shown in the end, what was done to it, and the simulated seconds that took."""
+
+    text: str
+    applied: tuple[AppliedPerturbation, ...] = ()
+    seconds: float = 0.0
+
+    def then(self, name: str, change: Change) -> Outcome:
+        """This outcome with one more change on top."""
+        mark = AppliedPerturbation(category=name, mode=category(name).mode, params=change.params,
+                                   canary=change.canary)
+        return Outcome(text=change.text, applied=(*self.applied, mark), seconds=self.seconds + change.seconds)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Schedule:
+    """The perturbations of a benchmark under one seed: a pure function of (task, step, what is there).
+
+    Raises UsageError for an unknown category or injection family, or where no family is left.
+    """
+
+    benchmark: str
+    categories: Mapping[str, CategoryConfig]
+    seed: int
+    surface: Surface = GENERIC
+    held_out_families: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        known = PerturbationsConfig.categories()
+        for name in self.categories:
+            if name not in known:
+                raise UsageError(f"perturbations.{name}: no such category; {nearest(name, known)}")
+        for family in self.held_out_families:
+            if family not in FAMILIES:
+                raise UsageError(f"perturbations.held_out_families: no family {family}; "
+                                 f"{nearest(family, FAMILIES)}")
+        if "prompt_injection" in self.active and not self.families:
+            raise UsageError("perturbations.held_out_families: every family is held out; leave one of "
+                             f"{', '.join(FAMILIES)} or set perturbations.prompt_injection.enabled=false")
+
+    @cached_property
+    def active(self) -> tuple[str, ...]:
+        """Names of the categories that can hit at all, in order of composition."""
+        given = ((name, self.categories.get(name)) for name in PerturbationsConfig.categories())
+        return tuple(name for name, config in given if config and config.enabled and config.prob > 0)
+
+    @cached_property
+    def families(self) -> tuple[str, ...]:
+        """The injection families that are not held out."""
+        return tuple(family for family in FAMILIES if family not in self.held_out_families)
+
+    def goal(self, task: Task) -> Outcome:
+        """The goal as the agent is told it."""
+        outcome = Outcome(text=task.goal)
+        for name in self._of("goal"):
+            change = self._change(name, task, 0, outcome.text, None) if self._hits(name, task, 0) else None
+            outcome = outcome.then(name, change) if change else outcome
+        return outcome
+
+    def call(self, task: Task, step: int) -> Outcome | None:
+        """The answer to call `step - 1` where it fails on its way, else None: the call is carried out."""
+        for name in self._of("call"):
+            if self._hits(name, task, step) or self._hits_again(name, task, step):
+                change = self._change(name, task, step, "", None)
+                if change:
+                    return Outcome(text="").then(name, change)
+        return None
+
+    def page(self, task: Task, step: int, page: str, previous: str | None) -> Outcome:
+        """The page that the world showed as observation `step`, as the agent sees it. `previous` is the one
+        that it showed before."""
+        outcome, replaced = Outcome(text=page), False
+        for name in self._of("replace", "edit"):
+            replaces = category(name).kind == "replace"
+            if (replaces and replaced) or not self._hits(name, task, step):
+                continue
+            change = self._change(name, task, step, outcome.text, previous)
+            if change:
+                outcome, replaced = outcome.then(name, change), replaced or replaces
+        return outcome
+
+    def _of(self, *kinds: Kind) -> list[str]:
+        return [name for name in self.active if category(name).kind in kinds]
+
+    def _key(self, name: str, task: Task, step: int) -> Key:
+        return (VERSION, self.seed, self.benchmark, task.task_id, step, name)
+
+    def _hits(self, name: str, task: Task, step: int) -> bool:
+        return uniform(*self._key(name, task, step)) < self.categories[name].prob
+
+    def _hits_again(self, name: str, task: Task, step: int) -> bool:
+        """A failure that lasts for two calls."""
+        lasts = uniform(*self._key(name, task, step - 1), "again") < self.categories[name].severity
+        return step >= 2 and lasts and self._hits(name, task, step - 1)
+
+    def _change(self, name: str, task: Task, step: int, text: str, previous: str | None) -> Change | None:
+        return category(name).alter(Scene(
+            text=text, previous=previous, goal=task.goal, severity=self.categories[name].severity,
+            key=self._key(name, task, step), surface=self.surface, families=self.families))

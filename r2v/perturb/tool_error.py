@@ -1,0 +1,26 @@
+"""A call answers an error and nothing happened; the same call works a little later.
+
+The severity is the chance that the failure lasts for a second call.
+"""
+
+from __future__ import annotations
+
+import json
+
+from r2v.perturb.category import Category, Change, Scene
+
+ERRORS = ("http 500", "http 502", "http 503", "http 429", "connection reset", "dns failure")
+
+
+def error_line(error: str) -> str:
+    """What a failed call answers."""
+    return json.dumps({"error": error}, separators=(",", ":"))
+
+
+def _alter(scene: Scene) -> Change:
+    error = scene.choice(ERRORS, "error")
+    return Change(text=error_line(error), params={"error": error})
+
+
+CATEGORY = Category(kind="call", group="tool_flakiness", mode="explicit_transient", preserving=False,
+                    alter=_alter)

@@ -1,0 +1,174 @@
+"""The product in one table: which jobs there are, what each needs, and what order follows from that.
+
+    run_here(config)                          # everything that is not up to date, in this process
+    run_here(config, start="router")          # from one job on
+
+A job is up to date when an artifact of its fingerprint is finished; its inputs' content is part of the
+fingerprint, so a change travels exactly as far as it matters.
+"""
+
+from __future__ import annotations
+
+import importlib
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+from r2v import artifact as artifacts
+from r2v.artifact import Artifact
+from r2v.config import Config, to_yaml
+from r2v.data.registry import DataRegistry
+from r2v.errors import InputError, UsageError, nearest
+from r2v.log import logger
+from r2v.paths import Places
+from r2v.stages import Stage
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """One row of the table. `needs` are the jobs it waits for, `inputs` those whose artifacts it reads."""
+
+    name: str
+    stage: str
+    """Dotted path module:attribute of the Stage."""
+    needs: tuple[str, ...] = ()
+    also_reads: tuple[str, ...] = ()
+    """Inputs that are done whenever `needs` are, so that no waiting is owed to them."""
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """Names of the jobs whose artifacts this one reads."""
+        return self.needs + self.also_reads
+
+    def load(self) -> Stage:
+        """The stage itself. Cheap: stage modules import nothing heavy at the top."""
+        module, _, attribute = self.stage.partition(":")
+        return cast(Stage, getattr(importlib.import_module(module), attribute))
+
+
+JOBS = (
+    Job(name="collect", stage="r2v.stages.collect:STAGE"),
+    Job(name="perturb", stage="r2v.stages.perturb:STAGE", needs=("collect",)),
+    Job(name="bc", stage="r2v.stages.train_policy:BC", needs=("perturb",)),
+    Job(name="verifier", stage="r2v.stages.train_verifier:STAGE", needs=("collect",)),
+    Job(name="candidates", stage="r2v.stages.generate_candidates:STAGE", needs=("bc", "verifier")),
+    Job(name="preference", stage="r2v.stages.train_policy:PREFERENCE", needs=("candidates",), also_reads=("bc",)),
+    Job(name="router_features", stage="r2v.stages.generate_router_features:STAGE", needs=("preference",),
+        also_reads=("verifier",)),
+    Job(name="router", stage="r2v.stages.train_router:STAGE", needs=("router_features",),
+        also_reads=("preference", "verifier")),
+    Job(name="evaluate", stage="r2v.stages.evaluate:STAGE", needs=("router",),
+        also_reads=("bc", "preference", "verifier", "router_features")),
+    Job(name="ablations", stage="r2v.experiments.ablations:STAGE", needs=("router",), also_reads=("evaluate",)),
+)
+_BY_NAME = {job.name: job for job in JOBS}
+
+
+def job(name: str) -> Job:
+    """The job of this name. Raises UsageError with the nearest one."""
+    if name not in _BY_NAME:
+        raise UsageError(f"no job {name}; {nearest(name, _BY_NAME)}")
+    return _BY_NAME[name]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Done:
+    """What became of one job: its artifact, and whether it had to be made."""
+
+    job: str
+    artifact: Artifact
+    fresh: bool
+    cpu_seconds: float = 0.0
+
+
+def places_of(config: Config, root: Path = Path(".")) -> Places:
+    """Where this configuration's outputs are published."""
+    return Places(benchmark=config.env.benchmark, condition=config.data.condition, prefix=config.prefix, root=root)
+
+
+def run_here(config: Config, *, start: str | None = None, without: Sequence[str] = (),
+             force: Sequence[str] = (), root: Path = Path(".")) -> list[Done]:
+    """Run the jobs of the table in this process, each at most once, skipping what is up to date.
+
+    `start` takes the inputs of that job and later ones from their published places instead of making them.
+    """
+    names = [j.name for j in JOBS]
+    for name in (*without, *([start] if start else [])):
+        job(name)
+    first = names.index(start) if start else 0
+    made: dict[str, Artifact] = {}
+    results = []
+    for item in JOBS[first:]:
+        if item.name in without:
+            continue
+        inputs = {name: made[name] if name in made else published(config, name, root) for name in item.inputs}
+        done = run_job(config, item, inputs, force=item.name in force, root=root)
+        made[item.name] = done.artifact
+        results.append(done)
+    return results
+
+
+def run_job(config: Config, item: Job, inputs: Mapping[str, Artifact], *, force: bool = False,
+            root: Path = Path("."), publish_at: Path | None = None) -> Done:
+    """Make one job's artifact, or find it made, and publish it."""
+    stage, places = item.load(), places_of(config, root)
+    sections = stage.sections(config)
+    key = artifacts.fingerprint(item.stage, stage.version, _fields(sections), inputs)
+    found = None if force else artifacts.find(places.artifacts, item.name, key)
+    cpu, fresh = time.process_time(), found is None
+    if found is None:
+        logger.info("%-16s running", item.name)
+        with artifacts.build(places.artifacts, item.name, key, item.stage, to_yaml(config), inputs,
+                             root) as work:
+            stage.run(sections, work)
+        found = artifacts.read(places.artifacts / f"{item.name}-{key}")
+    seconds = time.process_time() - cpu
+    if item.name != "collect":
+        place = publish_at or places.output(item.name)
+        artifacts.publish(place, found.folder)
+    logger.info("%-16s %s", item.name, f"done, {seconds:.1f} CPU-s" if fresh else "up to date")
+    return Done(job=item.name, artifact=found, fresh=fresh, cpu_seconds=seconds)
+
+
+def published(config: Config, name: str, root: Path = Path(".")) -> Artifact:
+    """The artifact a single stage finds for an input: what the pipeline last published, and for collect the
+    runs that `data.runs` names or else the latest done run. Raises InputError where there is none."""
+    if name == "collect":
+        return collected_runs(config, root)
+    place = places_of(config, root).output(name)
+    try:
+        return artifacts.read(place.resolve() if place.exists() else place)
+    except InputError as error:
+        raise InputError(f"needs {name}: {error}") from None
+
+
+def collected_runs(config: Config, root: Path = Path(".")) -> Artifact:
+    """Collected runs as an input: their content hashes stand for them, their ids are in the summary."""
+    registry = DataRegistry(places_of(config, root).data)
+    if config.data.runs:
+        manifests = [registry.get(run_id) for run_id in config.data.runs]
+    else:
+        manifests = [registry.latest_run(config.env.benchmark)]
+    for manifest in manifests:
+        if manifest.status != "done":
+            raise InputError(f"run {manifest.run_id} is {manifest.status}, not done; finish it with "
+                             f"`r2v collect --run-id {manifest.run_id}`")
+    files = {f"run-{index}": str(manifest.data_sha256) for index, manifest in enumerate(manifests)}
+    return Artifact(stage="r2v.stages.collect:STAGE", fingerprint=str(manifests[0].fingerprint),
+                    folder=Path(manifests[0].output_dir), files=files,
+                    summary={"run_ids": [manifest.run_id for manifest in manifests]})
+
+
+def _fields(sections: Any) -> dict[str, Any]:
+    return {name: getattr(sections, name) for name in sections.__dataclass_fields__}
+
+
+def downstream(names: Iterable[str]) -> set[str]:
+    """The jobs that depend on any of these, those included."""
+    reached = set(names)
+    for item in JOBS:
+        if reached & set(item.inputs):
+            reached.add(item.name)
+    return reached

@@ -1,0 +1,59 @@
+"""Transcripts of an agent that knows nothing: random tools in real worlds, arguments copied from what it saw."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+
+from r2v.envs.base import Environment, Task
+from r2v.envs.desk.tools import ARGUMENTS
+from r2v.envs.desk.words import WORDINGS, line, parse, parse_goal
+from r2v.randomness import generator
+
+CALLS = 10
+"""Calls in a transcript."""
+
+Fields = dict[str, str]
+
+
+def transcript(world: Environment, task: Task, seed: int) -> tuple[list[str], list[str]]:
+    """(observations, actions) of one random play; one more observation than actions."""
+    draw = generator("transcript", task.task_id, seed)
+    observation, _ = world.reset(seed=seed, task=task)
+    observations, actions = [observation], []
+    seen = [parse_goal(task.goal)]
+    over = False
+    while not over and len(actions) < CALLS:
+        seen += [fields for fields in map(parse, observation.splitlines()) if fields]
+        actions.append(_call(seen, draw))
+        observation, _, terminated, truncated, _ = world.step(actions[-1])
+        observations.append(observation)
+        over = terminated or truncated
+    return observations, actions
+
+
+def _call(seen: Sequence[Fields], draw: random.Random) -> str:
+    """A call of any tool whose arguments can be copied together from one line each."""
+    tools = [tool for tool in ARGUMENTS if tool != "done"]
+    while True:
+        tool = draw.choice(tools)
+        arguments = _arguments(tool, seen, draw)
+        if arguments is not None:
+            return line(tool=tool, **arguments)
+
+
+def _arguments(tool: str, seen: Sequence[Fields], draw: random.Random) -> Fields | None:
+    """Arguments for the tool: groups that belong together come from one line, recent lines rather than old."""
+    groups = {"get": (("name", "team", "item", "id"),), "reply": (("name", "id"),),
+              "close": (("record", "name", "team", "item", "id"),),
+              "assign": (("record", "name", "team", "item", "id"), ("state", "tech")),
+              "decide": (("record", "name", "team", "item", "id"), ("rule", "status", "verb")),
+              "find": (("kind", "name"),)}.get(tool, tuple((name,) for name in ARGUMENTS[tool]))
+    found: Fields = {"text": draw.choice(WORDINGS)}
+    for group in groups:
+        lines = [fields for fields in seen[-16:] if all(name in fields for name in group)] or [
+            fields for fields in seen if all(name in fields for name in group)]
+        if not lines:
+            return None
+        found |= draw.choice(lines)
+    return {name: found[name] for name in ARGUMENTS[tool]}

@@ -1,0 +1,170 @@
+"""What a router may look at: signals that exist when it decides, before the action is executed.
+
+    features = extract(Signals(goal=..., observations=..., actions=..., proposal=reply, tools=tools, ...))
+    {"page.obs_changed": 1.0, ..., "uncertainty.entropy_max": 0.31, ...}
+
+A name is `<group>.<signal>`. A signal that was not there (a backend without log-probs, no samples drawn, no
+verifier asked) is absent, never zero; a model that needs it refuses. `Signals` has no room for what a deployed
+agent cannot know: the kind of perturbation, the split, the task's id, what comes next, success.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from r2v.data.action import canonical, parse_action
+from r2v.llm.types import Reply, Sample, ToolSpec
+from r2v.router import page
+from r2v.router.spans import free_arguments, free_tokens
+
+FEATURE_VERSION = "1"
+"""Raised whenever a feature changes its meaning; a router refuses features of another version."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Signals:
+    """One decision's view. `observations` has one entry more than `actions`; its last is to be answered."""
+
+    goal: str
+    observations: tuple[str, ...]
+    actions: tuple[str, ...]
+    tools: tuple[ToolSpec, ...]
+    proposal: Reply
+    """The small policy's reply; its first sample is the action it would play."""
+    max_steps: int
+    llm_calls: int = 0
+    max_llm_calls: int = 1
+    samples: tuple[Sample, ...] = ()
+    """Further draws for the same context, if any were made."""
+    scores: tuple[float, ...] = ()
+    """The verifier's scores: of the proposal, then of `samples`; empty without a verifier."""
+    previous_score: float | None = None
+    """The verifier's score of the action played one step before."""
+
+    @property
+    def action(self) -> Sample:
+        """What would be played."""
+        return self.proposal.samples[0]
+
+
+def extract(signals: Signals) -> dict[str, float]:
+    """Every feature that these signals allow, sorted by name, rounded to 6 decimals."""
+    found = {f"{group}.{name}": round(float(value), 6)
+             for group, describe in _GROUPS.items() for name, value in describe(signals).items()}
+    return dict(sorted(found.items()))
+
+
+def select(names: Iterable[str], groups: Iterable[str]) -> tuple[str, ...]:
+    """The names that belong to these groups, sorted."""
+    wanted = set(groups)
+    return tuple(sorted(name for name in names if name.partition(".")[0] in wanted))
+
+
+def _uncertainty(signals: Signals) -> dict[str, float]:
+    """Entropies and log-probs (nats) over the proposal's tokens; `nonfree` leaves out free arguments."""
+    action = signals.action
+    if not action.entropies or not action.logprobs:
+        return {}
+    free = free_tokens(action, signals.tools)
+    nonfree = [entropy for entropy, is_free in zip(action.entropies, free, strict=True) if not is_free]
+    return {
+        "entropy_mean": statistics.fmean(action.entropies),
+        "entropy_max": max(action.entropies),
+        "entropy_first": action.entropies[0],
+        "entropy_nonfree_max": max(nonfree, default=0.0),
+        "entropy_nonfree_mean": statistics.fmean(nonfree or [0.0]),
+        "logprob_mean": statistics.fmean(action.logprobs),
+        "logprob_min": min(action.logprobs),
+    }
+
+
+def _samples(signals: Signals) -> dict[str, float]:
+    """How far the K samples agree, free arguments aside: with each other and with the proposal."""
+    if not signals.samples:
+        return {}
+    votes = Counter(masked(sample.text, signals.tools) for sample in signals.samples)
+    total = len(signals.samples)
+    return {
+        "agreement": max(votes.values()) / total,
+        "n_unique": len(votes),
+        "support": votes[masked(signals.action.text, signals.tools)] / total,
+    }
+
+
+def masked(text: str, tools: Sequence[ToolSpec]) -> str:
+    """The action in canonical form with its free arguments blanked."""
+    return canonical(text, free_arguments(text, tools))
+
+
+def _verifier(signals: Signals) -> dict[str, float]:
+    """The verifier's opinion of the proposal, and how the candidates' scores lie. `v_prev` is the change since
+    the action before (0 at the first)."""
+    if not signals.scores:
+        return {}
+    ranked = sorted(signals.scores, reverse=True)
+    proposal = signals.scores[0]
+    return {
+        "v_proposal": proposal,
+        "v_best": ranked[0],
+        "v_mean": statistics.fmean(ranked),
+        "v_std": statistics.pstdev(ranked),
+        "v_spread": ranked[0] - ranked[-1],
+        "v_gap12": ranked[0] - ranked[1] if len(ranked) > 1 else 0.0,
+        "v_prev": 0.0 if signals.previous_score is None else proposal - signals.previous_score,
+    }
+
+
+def _progress(signals: Signals) -> dict[str, float]:
+    return {
+        "step_fraction": len(signals.actions) / signals.max_steps,
+        "log_context_tokens": math.log1p(signals.proposal.usage.tokens_in),
+        "llm_calls_used_fraction": signals.llm_calls / max(1, signals.max_llm_calls),
+    }
+
+
+def _page(signals: Signals) -> dict[str, float]:
+    """What the newest page looks like, whether the proposal repeats, and whether its arguments were seen."""
+    newest, earlier = signals.observations[-1], signals.observations[:-1]
+    proposed = masked(signals.action.text, signals.tools)
+    repeats = [after for before, after in zip(signals.actions, signals.observations[1:], strict=True)
+               if masked(before, signals.tools) == proposed]
+    return {
+        "obs_is_error": page.is_error(newest),
+        "obs_truncated": page.is_truncated(newest),
+        "obs_changed": not earlier or earlier[-1] != newest,
+        "obs_seen_before": newest in earlier,
+        "obs_log_lines": math.log1p(len(newest.splitlines())),
+        "obs_untrusted_lines": sum(map(page.is_untrusted, newest.splitlines())),
+        "num_errors": sum(map(page.is_error, signals.observations)),
+        "repeat_action": len(repeats),
+        "repeat_after_error": sum(map(page.is_error, repeats)),
+        **page.grounding(_argument_values(signals), signals.goal, signals.observations),
+    }
+
+
+def _argument_values(signals: Signals) -> list[str]:
+    free = free_arguments(signals.action.text, signals.tools)
+    arguments = parse_action(signals.action.text).arguments
+    return [str(value) for name, value in arguments.items() if name not in free]
+
+
+def _tool(signals: Signals) -> dict[str, float]:
+    """One-hot of the proposed tool over the benchmark's tools, `unknown` and `unparseable` beside them."""
+    known = {spec.name: 0.0 for spec in signals.tools}
+    proposed = parse_action(signals.action.text).action_type
+    kind = f"is_{proposed}" if proposed in known else "unknown" if proposed else "unparseable"
+    return {name: float(name == kind) for name in (*(f"is_{tool}" for tool in known), "unknown", "unparseable")}
+
+
+_GROUPS: Mapping[str, Callable[[Signals], Mapping[str, float]]] = {
+    "uncertainty": _uncertainty,
+    "samples": _samples,
+    "verifier": _verifier,
+    "progress": _progress,
+    "page": _page,
+    "tool": _tool,
+}

@@ -1,0 +1,128 @@
+"""What a router learns: rows of features with what became of the state, and the label taken from them.
+
+The default label is the executed gain of asking the LLM at this step: both continuations are played from the
+same state under the same draws, `gain = q_llm - q_slm`, and y = 1 where it pays for the call. A row keeps all
+that any label needs, so another label is a relabelling, not another roll-out.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+from r2v.contents import write_lines
+from r2v.data.episode import Condition, from_dict, to_line
+from r2v.errors import EmptyResult, InputError
+from r2v.llm.types import ToolSpec
+from r2v.router.features import FEATURE_VERSION, masked
+
+LabelKind = Literal["counterfactual", "disagreement", "episode"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class FeatureRow:
+    """One step of an SLM roll-out: what was known before it, and what both continuations came to.
+
+    `state_id` is "<episode_id>#<step_idx>". `q_slm` and `q_llm` are success shares of `n_rollouts` executed
+    continuations with the SLM's or the LLM's action here (None: not branched); costs are of the step itself,
+    in the same unit as each other.
+    """
+
+    state_id: str
+    episode_id: str
+    task_id: str
+    split: str
+    step_idx: int
+    actor: str
+    features: dict[str, float]
+    feature_version: str = FEATURE_VERSION
+    y_escalate: int | None = None
+    y_source: LabelKind | None = None
+    q_slm: float | None = None
+    q_llm: float | None = None
+    n_rollouts: int = 0
+    disagrees: bool | None = None
+    """Whether the expert's action differs from the SLM's, free arguments aside."""
+    slm_episode_success: bool
+    perturbation_seed: int | None = None
+    condition: Condition = "clean"
+    cost_slm: float = 0.0
+    cost_llm: float = 0.0
+
+    @property
+    def gain(self) -> float | None:
+        """The executed gain of an LLM step, in [-1, 1]; None where the state was not branched."""
+        return None if self.q_slm is None or self.q_llm is None else self.q_llm - self.q_slm
+
+
+def disagrees(action: str, expert_action: str, tools: Sequence[ToolSpec]) -> bool:
+    """Whether two actions differ in more than spacing, key order and free arguments."""
+    return masked(action, tools) != masked(expert_action, tools)
+
+
+def labelled(rows: Iterable[FeatureRow], kind: LabelKind, kappa: float = 0.0) -> list[FeatureRow]:
+    """The rows with `y_escalate` of this kind: the gain exceeds `kappa` times the cost difference; the expert
+    would act differently; or (a baseline: it blames every step) the SLM's episode failed.
+
+    Raises InputError where a row lacks what the label is made of.
+    """
+    return [replace(row, y_escalate=_label(row, kind, kappa), y_source=kind) for row in rows]
+
+
+def _label(row: FeatureRow, kind: LabelKind, kappa: float) -> int:
+    match kind:
+        case "counterfactual" if row.gain is not None:
+            return int(row.gain > kappa * (row.cost_llm - row.cost_slm))
+        case "disagreement" if row.disagrees is not None:
+            return int(row.disagrees)
+        case "episode":
+            return int(not row.slm_episode_success)
+    raise InputError(f"router.label={kind}: {row.state_id} has no {'branches' if kind == 'counterfactual' else 'expert action'}"
+                     "; make the router features again on a benchmark that allows them, or use router.label=episode")
+
+
+def check_rows(rows: Sequence[FeatureRow]) -> None:
+    """Refuse rows that would teach a router something false.
+
+    Raises InputError for states not acted by the SLM, features of another version, a split other than train
+    and calibration, or a task in both of them; EmptyResult, with the counts, where one of the two holds fewer
+    than two classes.
+    """
+    for row in rows:
+        if row.actor != "slm":
+            raise InputError(f"{row.state_id}: acted by {row.actor}; router features come from SLM roll-outs only")
+        if row.feature_version != FEATURE_VERSION:
+            raise InputError(f"{row.state_id}: features of version {row.feature_version}, this R2V has "
+                             f"{FEATURE_VERSION}; make the router features again")
+        if row.split not in ("train", "calibration"):
+            raise InputError(f"{row.state_id}: split {row.split}; a router sees train and calibration only")
+    tasks = {split: {row.task_id for row in rows if row.split == split} for split in ("train", "calibration")}
+    shared = sorted(tasks["train"] & tasks["calibration"])
+    if shared:
+        raise InputError(f"task {shared[0]} is in train and in calibration ({len(shared)} such); split by task")
+    for split in tasks:
+        counts = Counter(row.y_escalate for row in rows if row.split == split)
+        if not (counts[0] and counts[1]):
+            raise EmptyResult(f"router labels of the {split} split: {counts[1]} steps gain by the LLM, {counts[0]} "
+                              "do not; both are needed, roll out more tasks (router.num_tasks)")
+
+
+def write_rows(path: Path, rows: Iterable[FeatureRow]) -> int:
+    """Write rows as JSON lines, sorted by state, and return how many."""
+    return write_lines(path, map(to_line, sorted(rows, key=lambda row: row.state_id)))
+
+
+def read_rows(path: Path) -> list[FeatureRow]:
+    """The rows of a file. Raises InputError naming the line that is not one."""
+    rows = []
+    with path.open() as file:
+        for number, line in enumerate(file, start=1):
+            try:
+                rows.append(from_dict(FeatureRow, json.loads(line)))
+            except (TypeError, ValueError) as error:
+                raise InputError(f"{path}:{number}: not a router feature row ({error})") from error
+    return rows

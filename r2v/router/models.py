@@ -1,0 +1,134 @@
+"""The router at run time: a dot product or a few trees, then a sigmoid, in plain Python.
+
+A model is a sorted JSON file, the same bytes from the same rows. Nothing here imports scikit-learn: row-by-row
+`predict` was the slowest part of an evaluation, and a JSON file can be read by anyone.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from r2v.contents import write_text
+from r2v.data.episode import from_dict, to_dict
+from r2v.errors import InputError
+from r2v.router.features import FEATURE_VERSION
+
+
+def decide(p: float, tau: float) -> bool:
+    """Whether to ask the LLM: always at tau <= 0, never at tau >= 1, else where p reaches tau."""
+    return tau <= 0 or (tau < 1 and p >= tau)
+
+
+def sigmoid(logit: float) -> float:
+    """1 / (1 + exp(-logit)) without overflow."""
+    return 1 / (1 + math.exp(-logit)) if logit >= 0 else math.exp(logit) / (1 + math.exp(logit))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Linear:
+    """A weighted sum of standardised features."""
+
+    intercept: float
+    weights: tuple[float, ...]
+    means: tuple[float, ...]
+    scales: tuple[float, ...]
+
+    def logit(self, x: Sequence[float]) -> float:
+        """Log-odds of a gain."""
+        terms = zip(self.weights, x, self.means, self.scales, strict=True)
+        return self.intercept + math.fsum(weight * (value - mean) / scale for weight, value, mean, scale in terms)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tree:
+    """A regression tree, node 0 its root: a value at most `thresholds[i]` goes left; -1 marks a leaf's child."""
+
+    features: tuple[int, ...]
+    thresholds: tuple[float, ...]
+    lefts: tuple[int, ...]
+    rights: tuple[int, ...]
+    values: tuple[float, ...]
+
+    def value(self, x: Sequence[float]) -> float:
+        """The value of the leaf that `x` falls into."""
+        node = 0
+        while self.lefts[node] >= 0:
+            goes_left = x[self.features[node]] <= self.thresholds[node]
+            node = self.lefts[node] if goes_left else self.rights[node]
+        return self.values[node]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Boosted:
+    """A sum of shallow trees."""
+
+    intercept: float
+    rate: float
+    trees: tuple[Tree, ...]
+
+    def logit(self, x: Sequence[float]) -> float:
+        """Log-odds of a gain."""
+        return self.intercept + self.rate * math.fsum(tree.value(x) for tree in self.trees)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Platt:
+    """Calibration: p = sigmoid(slope * logit + intercept), slope > 0, so the order of states is kept."""
+
+    slope: float = 1.0
+    intercept: float = 0.0
+
+    def __call__(self, logit: float) -> float:
+        return sigmoid(self.slope * logit + self.intercept)
+
+
+_PARTS: dict[str, type[Linear] | type[Boosted]] = {"logistic": Linear, "boosting": Boosted}
+
+
+@dataclass(frozen=True, kw_only=True)
+class RouterModel:
+    """A trained router. `names` are the features it reads, in order; `label` is what it was trained to tell."""
+
+    kind: Literal["logistic", "boosting"]
+    label: str
+    names: tuple[str, ...]
+    part: Linear | Boosted
+    calibration: Platt
+    feature_version: str = FEATURE_VERSION
+
+    def logit(self, features: Mapping[str, float]) -> float:
+        """Uncalibrated log-odds. Raises InputError where a feature the model reads is absent."""
+        try:
+            return self.part.logit([features[name] for name in self.names])
+        except KeyError as missing:
+            group = str(missing).strip("'").partition(".")[0]
+            raise InputError(f"router: feature {missing} is absent; the signals of group {group} were there in "
+                             "training and are not now (router.features, inference, verifier)") from None
+
+    def predict(self, features: Mapping[str, float]) -> float:
+        """The calibrated probability that asking the LLM here gains, in [0, 1], rounded to 6 decimals."""
+        return round(self.calibration(self.logit(features)), 6)
+
+    def save(self, path: Path) -> None:
+        """Write the model as sorted JSON."""
+        write_text(path, json.dumps(to_dict(self), sort_keys=True, indent=1, allow_nan=False) + "\n")
+
+
+def load(path: Path) -> RouterModel:
+    """A saved model. Raises InputError where the file is none, or reads features of another version."""
+    try:
+        record: dict[str, Any] = json.loads(path.read_text())
+        part = from_dict(_PARTS[record["kind"]], record.pop("part"))
+        model = RouterModel(part=part, calibration=Platt(**record.pop("calibration")),
+                            names=tuple(record.pop("names")), **record)
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise InputError(f"{path}: not a router ({error}); train it again") from error
+    if model.feature_version != FEATURE_VERSION:
+        raise InputError(f"{path}: reads features of version {model.feature_version}, this R2V makes "
+                         f"{FEATURE_VERSION}; train the router again")
+    return model

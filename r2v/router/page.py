@@ -1,0 +1,52 @@
+"""Marks that any page of text may carry, and where an action's arguments were read.
+
+Nothing here knows a benchmark: error words, cut-off marks and outsiders' marks are told by patterns, and an
+argument is grounded in the lines that show its value. An identifier that no line shows was made up; one that
+only outsiders' lines show was planted; and the line an identifier is copied from should bear the other
+arguments too.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+_ERROR = re.compile(r'"error"\s*:|\b(errors?|exceptions?|traceback|failed|time[d-]?\s?out|connection reset'
+                    r"|HTTP (status )?[45]\d\d)\b", re.IGNORECASE)
+_TRUNCATED = re.compile(r"truncated|elided|omitted|cut off|\[\.\.\.\]", re.IGNORECASE)
+_UNTRUSTED = re.compile(r'"via"\s*:\s*"guest"|\buntrusted\b|\b(ignore|disregard|forget|leave)\b.{0,24}'
+                        r"\b(task|instructions?|goal|above|previous)\b", re.IGNORECASE)
+
+
+def is_error(observation: str) -> bool:
+    """Whether the page reports a failure."""
+    return _ERROR.search(observation) is not None
+
+
+def is_truncated(observation: str) -> bool:
+    """Whether the page says that something of it is missing."""
+    return _TRUNCATED.search(observation) is not None
+
+
+def is_untrusted(line: str) -> bool:
+    """Whether the line is marked as an outsider's, or tries to change the task."""
+    return _UNTRUSTED.search(line) is not None
+
+
+def grounding(values: Sequence[str], goal: str, observations: Sequence[str]) -> dict[str, float]:
+    """Shares of the argument values in [0, 1]: `args_unseen` occur in no line of goal or pages,
+    `args_untrusted` only in outsiders' lines, `args_together` is the most that one trusted page line shows
+    (1 without arguments)."""
+    shown = list(dict.fromkeys(line for text in observations for line in text.splitlines()))
+    trusted = [line for line in shown if not is_untrusted(line)]
+    patterns = [re.compile(rf"(?<!\w){re.escape(value)}(?!\w)") for value in values]
+    total = max(1, len(values))
+    own, any_line = "\n".join([goal, *trusted]), "\n".join([goal, *shown])
+    seen = sum(bool(pattern.search(any_line)) for pattern in patterns)
+    seen_trusted = sum(bool(pattern.search(own)) for pattern in patterns)
+    together = max((sum(bool(pattern.search(line)) for pattern in patterns) for line in trusted), default=0)
+    return {
+        "args_unseen": (len(values) - seen) / total,
+        "args_untrusted": (seen - seen_trusted) / total,
+        "args_together": together / total if values else 1.0,
+    }

@@ -1,0 +1,144 @@
+"""Fitting a router: full batch, every task counting the same, calibrated on tasks of its own.
+
+Logistic regression is the default: boosting and networks did not beat it at any size tried, and at run time it
+is a dot product. Boosting uses scikit-learn's plain gradient boosting because its trees can be written down
+through a public interface. Calibration is Platt's only: isotonic steps merge scores, and a threshold cannot
+tell merged scores apart.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from r2v.config import RouterConfig
+from r2v.errors import InputError
+from r2v.log import logger
+from r2v.randomness import seed_of
+from r2v.router.features import select
+from r2v.router.labels import FeatureRow, check_rows
+from r2v.router.models import Boosted, Linear, Platt, RouterModel, Tree
+
+Floats = NDArray[np.float64]
+SLOPES = (0.05, 20.0)
+"""Bounds of Platt's slope; a fit that ends on one says that calibration and training disagree."""
+DIGITS = 10
+
+
+def fit(rows: Sequence[FeatureRow], cfg: RouterConfig, seed: int) -> RouterModel:
+    """The router that these labelled rows teach: fitted on the train split, calibrated on the calibration split.
+
+    The order of rows does not matter. Raises InputError or EmptyResult as `check_rows` does, and InputError
+    where rows differ in their features.
+    """
+    check_rows(rows)
+    rows = sorted(rows, key=lambda row: row.state_id)
+    names = select(rows[0].features, cfg.features)
+    if not names:
+        raise InputError(f"router.features={list(cfg.features)}: the rows have no such features")
+    train, held = ([row for row in rows if row.split == split] for split in ("train", "calibration"))
+    x, y, weights = matrix(train, names), targets(train), task_weights(train)
+    part = _FITS[cfg.model](x, y, weights, cfg, seed)
+    logits = np.array([part.logit(values) for values in matrix(held, names).tolist()])
+    calibration = fit_platt(logits, targets(held), task_weights(held))
+    return RouterModel(kind=cfg.model, label=str(rows[0].y_source), names=names, part=part, calibration=calibration)
+
+
+def matrix(rows: Sequence[FeatureRow], names: Sequence[str]) -> Floats:
+    """The rows' values of these features, (rows, names). Raises InputError where one is absent."""
+    try:
+        return np.array([[row.features[name] for name in names] for row in rows], float)
+    except KeyError as missing:
+        raise InputError(f"router features: {missing} is absent from some rows; make them again") from None
+
+
+def targets(rows: Sequence[FeatureRow]) -> Floats:
+    """The rows' labels, (rows,)."""
+    return np.array([row.y_escalate for row in rows], float)
+
+
+def task_weights(rows: Sequence[FeatureRow]) -> Floats:
+    """Weights that sum to 1 within each task, (rows,)."""
+    steps = Counter(row.task_id for row in rows)
+    return np.array([1 / steps[row.task_id] for row in rows])
+
+
+def _fit_linear(x: Floats, y: Floats, weights: Floats, cfg: RouterConfig, seed: int) -> Linear:
+    from sklearn.linear_model import LogisticRegression
+
+    means = np.average(x, axis=0, weights=weights)
+    spread = np.sqrt(np.average((x - means) ** 2, axis=0, weights=weights))
+    scales = np.where(spread > 1e-9, spread, 1.0)
+    model = LogisticRegression(C=cfg.l2, max_iter=2_000, tol=1e-8)
+    model.fit((x - means) / scales, y, sample_weight=weights)
+    return Linear(intercept=_rounded(model.intercept_)[0], weights=_rounded(model.coef_[0]),
+                  means=_rounded(means), scales=_rounded(scales))
+
+
+def _fit_boosted(x: Floats, y: Floats, weights: Floats, cfg: RouterConfig, seed: int) -> Boosted:
+    from sklearn.ensemble import GradientBoostingClassifier
+
+    model = GradientBoostingClassifier(n_estimators=100, learning_rate=0.1, max_depth=3, init="zero",
+                                       random_state=seed_of(seed, "router") % 2**32)
+    # Nodes compare float32 values; fitting on what float32 can hold keeps our float64 comparison equal.
+    model.fit(x.astype(np.float32), y, sample_weight=weights)
+    return Boosted(intercept=0.0, rate=model.learning_rate, trees=tuple(map(_tree, model.estimators_[:, 0])))
+
+
+def _tree(estimator: Any) -> Tree:
+    nodes = estimator.tree_
+    return Tree(features=tuple(nodes.feature.tolist()), thresholds=_rounded(nodes.threshold),
+                lefts=tuple(nodes.children_left.tolist()), rights=tuple(nodes.children_right.tolist()),
+                values=_rounded(nodes.value[:, 0, 0]))
+
+
+_FITS: dict[str, Callable[[Floats, Floats, Floats, RouterConfig, int], Linear | Boosted]] = {
+    "logistic": _fit_linear,
+    "boosting": _fit_boosted,
+}
+
+
+def fit_platt(logits: Floats, y: Floats, weights: Floats) -> Platt:
+    """The slope and intercept of least negative log-likelihood, the slope within `SLOPES`."""
+    from scipy.optimize import minimize
+
+    def loss(parameters: Floats) -> tuple[float, Floats]:
+        z = parameters[0] * logits + parameters[1]
+        residual = weights * (1 / (1 + np.exp(-np.clip(z, -500, 500))) - y)
+        nll = float(np.sum(weights * (np.logaddexp(0, z) - y * z)))
+        return nll / weights.sum(), np.array([residual @ logits, residual.sum()]) / weights.sum()
+
+    best = minimize(loss, np.array([1.0, 0.0]), jac=True, method="L-BFGS-B", bounds=[SLOPES, (-50, 50)],
+                    options={"ftol": 1e-14, "gtol": 1e-10})
+    slope, intercept = (float(value) for value in best.x)
+    if not SLOPES[0] * 1.001 < slope < SLOPES[1] * 0.999:
+        logger.error("router: Platt's slope ends at its bound %.3g: scores and labels of the calibration tasks do not "
+                     "agree; the probabilities mean little", slope)
+    return Platt(slope=round(slope, DIGITS), intercept=round(intercept, DIGITS))
+
+
+def _rounded(values: Any) -> tuple[float, ...]:
+    return tuple(round(float(value), DIGITS) for value in values)
+
+
+def report(model: RouterModel, rows: Sequence[FeatureRow]) -> dict[str, dict[str, float]]:
+    """Per split: steps, tasks, share of positive labels, AUROC, Brier, and the Brier of always saying that share."""
+    from sklearn.metrics import roc_auc_score
+
+    figures = {}
+    for split in ("train", "calibration"):
+        chosen = [row for row in rows if row.split == split]
+        p, y = np.array([model.predict(row.features) for row in chosen]), targets(chosen)
+        figures[split] = {
+            "steps": len(chosen),
+            "tasks": len({row.task_id for row in chosen}),
+            "positive_share": round(float(y.mean()), 6),
+            "auroc": round(float(roc_auc_score(y, p)), 6),
+            "brier": round(float(np.mean((p - y) ** 2)), 6),
+            "brier_constant": round(float(y.mean() * (1 - y.mean())), 6),
+        }
+    return figures

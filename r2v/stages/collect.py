@@ -1,0 +1,133 @@
+"""Stage 1, collect: the teacher plays training tasks; every episode goes into a versioned run.
+
+    r2v collect --config configs/desk/clean.yaml --num-episodes 500 --seeds 1 2 3
+
+The run under data/runs/<run_id>/ is the data; the artifact only names it. An interrupted run is continued
+where it stopped: what a finished (task, seed) cost is never paid again.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from r2v import config as c
+from r2v.artifact import Work
+from r2v.config import identity
+from r2v.contents import write_text
+from r2v.data.registry import DataRegistry
+from r2v.data.run import RunHandle
+from r2v.data.split import assign
+from r2v.data.store import read_episodes, write_episodes
+from r2v.errors import EmptyResult, InputError
+from r2v.log import logger
+from r2v.stages import Stage
+
+if TYPE_CHECKING:
+    from r2v.data.episode import Episode
+    from r2v.rollout import Play
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config:
+    """What a collection depends on."""
+
+    env: c.EnvConfig
+    teacher: c.TeacherConfig
+    max_steps: int
+    num_episodes: int | None
+    seeds: list[int]
+    split_seed: int
+    split_by: str
+    price: c.Price
+    rollout: c.RolloutConfig
+    run: c.RunConfig
+
+    @classmethod
+    def of(cls, config: c.Config) -> Config:
+        """The parts of the whole configuration that are read here."""
+        return cls(env=config.env, teacher=config.teacher, max_steps=config.inference.max_steps,
+                   num_episodes=config.data.num_episodes, seeds=config.data.seeds,
+                   split_seed=config.data.split_seed, split_by=config.data.split_by, price=config.cost.llm,
+                   rollout=config.rollout, run=config.run)
+
+
+def run(cfg: Config, work: Work) -> None:
+    """Play what is missing, close the run, and name it in runs.jsonl."""
+    registry = DataRegistry(work.root / "data")
+    with _begin(cfg, work, registry) as handle:
+        logger.info("%s\n  Run ID : %s\n  Output : %s\n%s", "=" * 60, handle.run_id, handle.output_dir, "=" * 60)
+        plays = _plays(cfg, handle)
+        _play_missing(cfg, plays, handle)
+        episodes = sorted(read_episodes(handle.store.path), key=lambda e: e.episode_id)
+        write_episodes(handle.store.path, episodes)
+        manifest = handle.finish(expected=len(plays))
+    if manifest.status != "done":
+        raise InputError(f"run {manifest.run_id} holds {manifest.n_episodes} episodes, {len(plays)} were asked for; "
+                         f"start afresh without --run-id, or finish it with its own configuration")
+    if not manifest.n_success:
+        raise EmptyResult(f"run {manifest.run_id}: none of {manifest.n_episodes} episodes succeeded; nothing to learn "
+                          "from. Look at the episodes, then at teacher.* and inference.max_steps")
+    write_text(work.folder / "runs.jsonl", json.dumps(
+        {"run_id": manifest.run_id, "n_episodes": manifest.n_episodes, "data_sha256": manifest.data_sha256}) + "\n")
+    work.summary.update(run_ids=[manifest.run_id], n_episodes=manifest.n_episodes, n_success=manifest.n_success,
+                        success_rate=manifest.success_rate, total_cost_usd=round(manifest.total_cost_usd, 6))
+    logger.info("  %s: %d episodes, %.1f %% succeeded, $%.2f", manifest.run_id, manifest.n_episodes,
+                100 * manifest.success_rate, manifest.total_cost_usd)
+
+
+def _begin(cfg: Config, work: Work, registry: DataRegistry) -> RunHandle:
+    """A new run, or the interrupted one of this very configuration."""
+    from r2v.envs.base import load_benchmark
+    from r2v.models import teacher_name
+
+    name = teacher_name(cfg.teacher, load_benchmark(cfg.env.benchmark, cfg.env.options))
+    unfinished = [m for m in registry.query(benchmark=cfg.env.benchmark)
+                  if m.fingerprint == work.fingerprint and m.status in ("interrupted", "partial", "failed")]
+    run_id = cfg.run.id or (unfinished[-1].run_id if unfinished else None)
+    base = work.root / cfg.run.base if cfg.run.base else None
+    return registry.begin_run(benchmark=cfg.env.benchmark, provider=cfg.teacher.provider, model_name=name,
+                              fingerprint=work.fingerprint, config=identity(cfg), base=base, tags=cfg.run.tags,
+                              notes=cfg.run.notes, run_id=run_id)
+
+
+def _plays(cfg: Config, handle: RunHandle) -> list[Play]:
+    from r2v.envs.base import load_benchmark
+    from r2v.models import teacher_name
+    from r2v.rollout import Play
+
+    benchmark = load_benchmark(cfg.env.benchmark, cfg.env.options)
+    splits = assign(benchmark.tasks(), by=cfg.split_by, seed=cfg.split_seed)  # type: ignore[arg-type]
+    tasks = [task for task in benchmark.tasks() if splits[task.task_id] == "train"][:cfg.num_episodes]
+    run_record = {"run_id": handle.run_id, "teacher_model": teacher_name(cfg.teacher, benchmark),
+                  "teacher_provider": cfg.teacher.provider}
+    return [Play(task=task, seed=seed, split="train", run=run_record) for seed in cfg.seeds for task in tasks]
+
+
+def _play_missing(cfg: Config, plays: list[Play], handle: RunHandle) -> None:
+    from r2v.actors import Single
+    from r2v.envs.base import load_benchmark
+    from r2v.models import engine, teacher_side
+    from r2v.rollout import World, play_many
+
+    benchmark, waves = load_benchmark(cfg.env.benchmark, cfg.env.options), engine(cfg.rollout)
+    world = World(benchmark, c.PerturbationsConfig(), c.InferenceConfig(max_steps=cfg.max_steps))
+    side = teacher_side(cfg.teacher, c.CostConfig(llm=cfg.price), benchmark, waves)
+    done = handle.store.done_keys()
+    missing = [play for play in plays if (play.task.task_id, play.seed, None) not in done]
+    if len(missing) < len(plays):
+        logger.info("  resuming: %d of %d episodes are there", len(plays) - len(missing), len(plays))
+    begun = time.time()
+    with (handle.output_dir / "collection_log.jsonl").open("a") as log:
+        def keep(index: int, episode: Episode) -> None:
+            handle.store.append(episode)
+            log.write(json.dumps({"episode_id": episode.episode_id, "success": episode.success,
+                                  "n_steps": len(episode.steps), "total_cost": episode.total_cost,
+                                  "seconds_since_start": round(time.time() - begun, 3)}) + "\n")
+
+        play_many(waves, world, missing, Single(side, "teacher"), on_done=keep, what="collect")
+
+
+STAGE = Stage(version=1, config=Config, run=run)

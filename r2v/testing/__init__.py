@@ -1,0 +1,1 @@
+"""Real parts for tests: emulated providers, oracles, small models."""

@@ -1,0 +1,1 @@
+"""Reading results back: `from r2v.utils.results import ResultsManager`."""

@@ -1,0 +1,101 @@
+r"""The main table for a paper: booktabs, no other package, no colour of significance that was not tested.
+
+    \usepackage{booktabs} ... \input{main_table.tex}
+
+Numbers have a fixed number of decimals and stand to the right, so their points align. A rate without a single
+failure (or success) is printed as the bound that its interval allows, never as 100 or 0 per cent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import groupby
+from typing import Any
+
+Row = Mapping[str, Any]
+
+_SPECIAL = {
+    "\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}",
+    **{c: "\\" + c for c in "_%&#${}"},
+}
+
+_HEADER = (
+    ("Method", ""), (r"\multicolumn{2}{c}{Success}", r"\multicolumn{2}{c}{(\%) $\uparrow$}"),
+    ("Worst seed", r"(\%) $\uparrow$"), ("LLM calls", r"(\%) $\downarrow$"),
+    ("Cost", r"(USD/1k) $\downarrow$"), ("p95 latency", r"(s) $\downarrow$"),
+    ("Unsafe", r"(\%) $\downarrow$"), ("Brier", r"$\downarrow$"),
+)
+_COLUMNS = "lr@{~}lrrrrrr"
+
+
+def escape(text: str) -> str:
+    """Text with LaTeX's special characters made harmless."""
+    return "".join(_SPECIAL.get(character, character) for character in text)
+
+
+def latex_table(bundle: Mapping[str, Any]) -> str:
+    """A table environment of the bundle's main table, one block of rows for each condition."""
+    blocks = [list(rows) for _, rows in groupby(bundle["main_table"], key=lambda row: row["condition"])]
+    body = [line for block in blocks for line in _block(block, bundle)]
+    head = [" & ".join(cells) + r" \\" for cells in zip(*_HEADER, strict=True)]
+    return "\n".join([
+        r"\begin{table}[t]", r"\centering", r"\caption{" + _caption(bundle) + "}", r"\label{tab:main}",
+        r"\footnotesize", r"\setlength{\tabcolsep}{4pt}", r"\begin{tabular}{" + _COLUMNS + "}", r"\toprule", *head,
+        *body, r"\bottomrule", r"\end{tabular}", r"\end{table}", ""])
+
+
+def _caption(bundle: Mapping[str, Any]) -> str:
+    setup = bundle["setup"]
+    return (
+        f"Executed results on {escape(setup['benchmark'])}, mean over {setup['n_seeds']} seeds, with "
+        f"{_percent(setup['level'], 0)}\\,\\% intervals in brackets: bootstrap over tasks "
+        f"({setup['resamples']:,} resamples), Wilson where it has nothing to resample. "
+        r"$\geq$ and $\leq$: bound of the interval where no failure, or no success, was seen. "
+        r"Bold: the best router and all that are not significantly worse (sign-flip test over tasks, Holm, "
+        r"5\,\%). Cost of 1,000 episodes by tokens and prices; latency modelled from tokens. "
+        r"Unsafe: injected instructions that were executed.")
+
+
+def _block(rows: list[Row], bundle: Mapping[str, Any]) -> list[str]:
+    width = len(_COLUMNS.replace("@{~}", ""))
+    title = f"{escape(rows[0]['condition'])}: {max(row['n_tasks'] for row in rows)} tasks"
+    found = [c["min_detectable_difference"] for c in bundle["comparisons"]
+             if c["condition"] == rows[0]["condition"] and c["min_detectable_difference"] is not None]
+    if found:
+        title += f"; differences from r2v of up to {_percent(max(found), 1)} points may go unseen (80\\,\\% power)"
+    return [r"\midrule", rf"\multicolumn{{{width}}}{{l}}{{\emph{{{title}}}}} \\",
+            rf"\cmidrule(lr){{1-{width}}}", *(_line(row) for row in rows)]
+
+
+def _line(row: Row) -> str:
+    decimals = 1 if row["n_tasks"] < 1000 else 2
+    success = _rate(row, "success_rate", decimals)
+    interval = row["success_rate_ci"]
+    cells = (
+        escape(row["method"]),
+        rf"\textbf{{{success}}}" if row["leading"] else success,
+        "" if interval is None else f"[{_percent(interval[0], decimals)}, {_percent(interval[1], decimals)}]",
+        _rate(row, "worst_seed_sr", decimals),
+        _number(row["llm_call_rate"], 100, decimals),
+        _number(row["avg_cost"], 1000, 2),
+        _number(row["p95_latency"], 1, 1),
+        _rate(row, "safety_failure_rate", decimals),
+        _number(row["brier"], 1, 3),
+    )
+    return " & ".join(cells) + r" \\"
+
+
+def _rate(row: Row, name: str, decimals: int) -> str:
+    value, interval = row[name], row.get(f"{name}_ci")
+    if value in (0, 1) and interval is not None:
+        bound, sign = (interval[0], r"$\geq$") if value == 1 else (interval[1], r"$\leq$")
+        return sign + _percent(bound, decimals)
+    return _number(value, 100, decimals)
+
+
+def _number(value: float | None, scale: float, decimals: int) -> str:
+    return "--" if value is None else f"{value * scale:.{decimals}f}"
+
+
+def _percent(value: float, decimals: int) -> str:
+    return _number(value, 100, decimals)

@@ -1,0 +1,134 @@
+"""Known answers of method.md 7.10 and router.md B5, each under its number."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from r2v.evaluation import statistics as st
+
+A = [1, 1, 1, 1, 0, 0, 1, 1, 1, 0]
+B = [1, 0, 1, 0, 0, 0, 1, 0, 1, 0]
+
+
+def test_D11_ece_counts_a_probability_of_one():
+    p, y = [0.1, 0.1, 0.9, 0.9, 1.0], [0, 0, 1, 1, 0]
+    assert st.ece(p, y, bins=5) == pytest.approx(0.2)
+    assert st.brier(p, y) == pytest.approx(0.208)
+    assert st.ece([1.0], [0]) == 1.0
+
+
+def test_equal_mass_ece_keeps_ties_together_and_ignores_order():
+    rng = np.random.default_rng(0)
+    p = rng.choice([0.1, 0.4, 0.8], size=300)
+    y = rng.random(300) < p
+    turn = rng.permutation(300)
+    assert st.ece(p, y, bins=10, equal_mass=True) == pytest.approx(st.ece(p[turn], y[turn], bins=10, equal_mass=True))
+    by_hand = sum(abs(p[p == v].mean() - y[p == v].mean()) * (p == v).mean() for v in (0.1, 0.4, 0.8))
+    assert st.ece(p, y, bins=10, equal_mass=True) == pytest.approx(by_hand)
+
+
+def test_auroc_and_pr_auc():
+    assert st.auroc([0.9, 0.4, 0.6, 0.2], [1, 1, 0, 0]) == 0.75
+    assert st.auroc([0.3] * 4, [1, 0, 1, 0]) == 0.5
+    assert st.auroc([0.3, 0.2], [1, 1]) is None
+    assert st.pr_auc([0.9, 0.4, 0.6, 0.2], [1, 1, 0, 0]) == pytest.approx((1 + 2 / 3) / 2)
+    assert st.pr_auc([0.3] * 4, [1, 0, 0, 0]) == 0.25
+    assert st.pr_auc([0.3], [0]) is None
+
+
+@pytest.mark.parametrize(("alpha", "expected"), [(0.2, 0.5), (0.3, 0.466667), (0.4, 0.45), (1.0, 0.3)])
+def test_D13_cvar_counts_the_fraction_on_the_border(alpha, expected):
+    assert st.cvar([0.1, 0.2, 0.3, 0.4, 0.5], alpha) == pytest.approx(expected, abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("successes", "trials", "low", "high"), [(8, 10, 0.490162, 0.943318), (0, 30, 0, 0.113513), (100, 100, 0.963007, 1)]
+)
+def test_wilson(successes, trials, low, high):
+    assert st.wilson(successes, trials) == pytest.approx((low, high), abs=1e-6)
+
+
+def test_wilson_of_nothing_says_nothing():
+    assert st.wilson(0, 0) == (0.0, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("only_a", "only_b", "exact"), [(10, 2, 0.038574), (6, 0, 0.03125), (5, 0, 0.0625), (0, 0, 1.0), (3, 3, 1.0)]
+)
+def test_D12_mcnemar(only_a, only_b, exact):
+    assert st.mcnemar(only_a, only_b)[0] == pytest.approx(exact, abs=1e-6)
+    assert st.mcnemar(only_b, only_a) == st.mcnemar(only_a, only_b)
+
+
+def test_mcnemar_mid_p():
+    assert st.mcnemar(10, 2)[1] == pytest.approx(0.022461, abs=1e-6)
+
+
+def test_holm():
+    assert st.holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
+    assert st.holm([]) == []
+
+
+def test_pass_hat_k():
+    assert st.pass_hat_k(3, 4, 2) == 0.5
+
+
+def test_paired_difference():
+    d = st.paired_difference(A, B)
+    assert (d.difference, d.standard_error) == pytest.approx((0.3, 0.152753), abs=1e-6)
+    assert d.interval == pytest.approx((0.0, 0.6))
+    assert d.p_value == 0.25  # three tasks differ, all one way: 2 of 2^3 sign vectors
+    assert d.detectable == pytest.approx(2.801585 * 0.152753, abs=1e-5)
+
+
+def test_no_difference_is_said_to_be_none():
+    d = st.paired_difference(A, A)
+    assert (d.difference, d.p_value, d.effect_size, d.detectable) == (0.0, 1.0, None, None)
+
+
+def test_sign_flip_draws_agree_with_the_exact_answer():
+    differences = np.array([0.5] * 9 + [-0.5] * 3 + [1.0, -1.0, 1.0, 0.0, 0.5])
+    exact = st.sign_flip_p(differences)
+    scaled_up = st.sign_flip_p(np.concatenate([differences, [1e-12] * 6]), draws=20_000)
+    assert scaled_up == pytest.approx(exact, abs=0.02)
+
+
+def test_sign_flip_never_gives_zero():
+    assert 0 < st.sign_flip_p([1.0] * 60) < 0.001
+
+
+def test_D14_type_one_error_is_held_with_twelve_copies_of_each_task():
+    rng = np.random.default_rng(1)
+    rejected = 0
+    for _ in range(200):
+        task = rng.random((2, 40)) < 0.5
+        a, b = (np.repeat(row[:, None], 12, axis=1).astype(float) for row in task)
+        rejected += st.sign_flip_p(a.mean(1) - b.mean(1), draws=500) < 0.05
+    assert rejected <= 20  # 5 % expected; the flat test rejects far more often
+    flat = st.paired_difference(a.ravel(), b.ravel(), resamples=500)
+    clustered = st.paired_difference(a, b, resamples=500)
+    assert clustered.standard_error == pytest.approx(flat.standard_error * math.sqrt(12), rel=0.05)
+
+
+def test_bootstrap_is_keyed_and_matches_the_binomial():
+    values = [1.0] * 30 + [0.0] * 20
+    assert st.cluster_bootstrap_ci(values) == st.cluster_bootstrap_ci(values)
+    assert st.cluster_bootstrap_ci(values) == pytest.approx((0.46, 0.74), abs=0.021)
+
+
+def test_a_ratio_is_resampled_as_a_ratio():
+    counts = st.resample_counts(3, 1000)
+    assert (counts.sum(axis=1) == 3).all()
+    draws = st.ratio_draws([2, 4, 6], [10, 20, 30], counts)
+    assert draws == pytest.approx(np.full(1000, 0.2))
+    assert st.percentile_interval(st.ratio_draws([0, 0, 1], [0, 0, 1], counts)) is None
+
+
+def test_power_of_a_paired_comparison():
+    """router.md B5: 5 points at p = .6 need 1,506 tasks uncorrelated, 302 at correlation .8."""
+    for correlation, tasks in ((0.0, 1506), (0.5, 753), (0.8, 302)):
+        error = math.sqrt(2 * 0.24 * (1 - correlation) / tasks)
+        assert st.minimum_detectable_difference(error) == pytest.approx(0.05, abs=1e-4)
