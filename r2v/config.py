@@ -419,6 +419,10 @@ METHODS = ("slm_only", "llm_only", "random_router", "entropy_router", "entropy_n
 """Everything `evaluate` can play."""
 
 
+CONDITIONS = ("clean", "noisy", "shift", "heldout")
+"""Everything `evaluate` can play them under."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class EvaluationConfig:
     """Which methods are compared, on what, and with what statistics."""
@@ -426,13 +430,12 @@ class EvaluationConfig:
     methods: list[str] = field(default_factory=lambda: [m for m in METHODS if m not in ("slm_base", "best_of_k")])
     """Rows of the main table."""
     conditions: list[str] = field(default_factory=lambda: ["clean", "noisy", "shift"])
-    """clean, noisy (what training saw), shift (held-out categories too)."""
+    """clean, noisy (what training saw), shift (held-out categories too), heldout (noisy, on templates that no
+    training saw)."""
     seeds: list[int] = field(default_factory=lambda: [1, 2])
     """Every task is played once per seed."""
     num_tasks: int | None = None
     """Evaluation tasks; None: all."""
-    heldout_templates: bool = False
-    """Add rows for tasks whose templates no training saw."""
     budgets: list[float] = field(default_factory=lambda: [0.05, 0.1, 0.2, 0.4])
     """Operating points of frontier.csv: shares of LLM steps, realised on calibration tasks."""
     bootstrap: int = 10_000
@@ -444,8 +447,7 @@ class EvaluationConfig:
         for name in self.methods:
             _check(name in METHODS, "evaluation.methods", nearest(name, METHODS), name)
         for name in self.conditions:
-            _check(name in ("clean", "noisy", "shift"), "evaluation.conditions",
-                   "allowed: clean, noisy, shift", name)
+            _check(name in CONDITIONS, "evaluation.conditions", f"allowed: {', '.join(CONDITIONS)}", name)
         _check(len(set(self.seeds)) == len(self.seeds) > 0, "evaluation.seeds", "must be distinct and not empty",
                self.seeds)
         _check(self.num_tasks is None or self.num_tasks > 0, "evaluation.num_tasks", "must be above 0",
@@ -540,6 +542,28 @@ class Config:
     cost: CostConfig = field(default_factory=CostConfig)
     rollout: RolloutConfig = field(default_factory=RolloutConfig)
     logging: LoggingConfig = field(default_factory=LoggingConfig)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskSelection:
+    """Not a section: the part of `data` that decides which tasks a roll-out plays, and under which hazards."""
+
+    condition: str
+    perturbation_seeds: list[int]
+    split_seed: int
+    split_by: Literal["task_id", "template_id"]
+
+    @classmethod
+    def training(cls, config: Config) -> TaskSelection:
+        """Under the conditions of training."""
+        return cls(condition=config.data.condition, perturbation_seeds=config.data.perturbation_seeds.train,
+                   split_seed=config.data.split_seed, split_by=config.data.split_by)
+
+    @classmethod
+    def evaluation(cls, config: Config, condition: str) -> TaskSelection:
+        """Under a condition of the evaluation."""
+        return cls(condition=condition, perturbation_seeds=config.data.perturbation_seeds.eval,
+                   split_seed=config.data.split_seed, split_by=config.data.split_by)
 
 
 def load(path: str | Path | None = None, overrides: Sequence[str] = ()) -> Config:

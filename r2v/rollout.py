@@ -12,12 +12,12 @@ oracle decides: by executing, never by assuming.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, cast
 
 from r2v.actors import Act, Actor, Turn, add_tokens
-from r2v.config import InferenceConfig, PerturbationsConfig
+from r2v.config import InferenceConfig, PerturbationsConfig, TaskSelection
 from r2v.data.action import parse_action
 from r2v.data.episode import (
     Condition,
@@ -31,7 +31,9 @@ from r2v.data.episode import (
     Tokens,
     episode_id,
 )
+from r2v.data.split import assign
 from r2v.envs.base import Benchmark, Environment, Info, Snapshots, Task
+from r2v.errors import EmptyResult
 from r2v.llm.waves import Waves
 from r2v.log import Progress
 from r2v.perturb import perturbation_type, wrap
@@ -133,19 +135,25 @@ class Session:
             tools=self._env.tool_specs(), llm_calls=sum(act.source == "llm_fallback" for act in self.acts))
 
     @property
+    def identity(self) -> str:
+        """The episode's id."""
+        return episode_id(self.play.task.task_id, self.play.seed, self.play.perturbation_seed)
+
+    @property
     def success(self) -> bool:
         """What the world said; False until it has said yes."""
         return bool(self.infos and self.infos[-1].success)
 
     async def finish(self, actor: Actor, waves: Waves,
-                     before_step: Callable[[Session], Any] | None = None) -> Episode:
-        """Play on to the end. `before_step(session)` is awaited before each action where given."""
+                     before_action: Callable[[Session, Act], Awaitable[None]] | None = None) -> Episode:
+        """Play on to the end. `before_action(session, act)` is awaited before each action is executed."""
         if not self.observations:
             await waves.world(self.open)
         while self.termination is None:
-            if before_step is not None:
-                await before_step(self)
-            await waves.world(self.apply, await actor.act(self.turn()))
+            act = await actor.act(self.turn())
+            if before_action is not None:
+                await before_action(self, act)
+            await waves.world(self.apply, act)
         return self.episode()
 
     def episode(self) -> Episode:
@@ -156,7 +164,7 @@ class Session:
         play, last = self.play, self.infos[-1]
         applied = [p for info in self.infos[:len(self.acts)] for p in info.perturbations]
         return Episode(
-            episode_id=episode_id(play.task.task_id, play.seed, play.perturbation_seed),
+            episode_id=self.identity,
             metadata=EpisodeMetadata(
                 task_id=play.task.task_id, goal=self.goal, benchmark=self.world.benchmark.name,
                 template_id=play.task.template_id, split=play.split, seed=play.seed, **play.run),
@@ -182,6 +190,21 @@ class Session:
             decision=act.decision)
 
 
+
+
+def plays_of(benchmark: Benchmark, split: str, seeds: Sequence[int], selection: TaskSelection, *, method: str,
+             limit: int | None = None) -> list[Play]:
+    """The plays of a split's first `limit` tasks: every task once per seed, the i-th seed under the i-th
+    perturbation seed (cyclic)."""
+    splits = assign(benchmark.tasks(), by=selection.split_by, seed=selection.split_seed)
+    tasks = [task for task in benchmark.tasks() if splits[task.task_id] == split][:limit]
+    if not tasks:
+        raise EmptyResult(f"{benchmark.name} has no task in the {split} split: "
+                          f"{len(splits)} tasks in all; raise env.options.num_tasks")
+    hazards = selection.perturbation_seeds
+    return [Play(task=task, seed=seed, condition=cast(Condition, selection.condition), method=method, split=split,
+                 perturbation_seed=hazards[index % len(hazards)])
+            for index, seed in enumerate(seeds) for task in tasks]
 
 
 def play_many(waves: Waves, world: World, plays: Sequence[Play], actor: Actor, *, what: str = "",

@@ -22,7 +22,7 @@ SCHEMA_VERSION = "1"
 
 T = TypeVar("T")
 
-Condition = Literal["clean", "noisy", "shift"]
+Condition = Literal["clean", "noisy", "shift", "heldout"]
 Construction = Literal["native", "annotate", "insert", "reroll", "prefix_reroll"]
 ActionSource = Literal["teacher", "slm", "llm_fallback", "self_corrected", "scripted"]
 Termination = Literal["stop", "max_steps", "env_error", "budget", "parse_error"]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import json
+import math
 import re
 import subprocess
 from dataclasses import dataclass, field
@@ -72,32 +73,38 @@ class RunManifest:
         return self.output_dir / "trajectories.jsonl"
 
 
-def read_manifest(folder: Path) -> RunManifest:
-    """The manifest of the run in `folder`, wherever that folder has been moved to."""
+def read_record(folder: Path) -> dict[str, Any]:
+    """The manifest in `folder` as it is written. Raises InputError naming the file."""
     path = folder / MANIFEST
     try:
-        record = {**json.loads(path.read_text()), "output_dir": folder}
-        record.pop("success_rate", None)
-        if record["schema_version"] != SCHEMA_VERSION:
-            raise InputError(f"{path}: schema_version {record['schema_version']}, this R2V reads "
-                             f"{SCHEMA_VERSION}; use the R2V that wrote it")
-        return from_dict(RunManifest, record)
+        record: dict[str, Any] = json.loads(path.read_text())
+        version = record["schema_version"]
     except FileNotFoundError as error:
         raise InputError(f"{path}: missing; the folder holds no run") from error
     except (ValueError, TypeError, KeyError) as error:
         raise InputError(f"{path}: not a run manifest ({error!r}); restore it") from error
+    if version != SCHEMA_VERSION:
+        raise InputError(f"{path}: schema_version {version}, this R2V reads {SCHEMA_VERSION}; "
+                         "use the R2V that wrote it")
+    return record
+
+
+def read_manifest(folder: Path) -> RunManifest:
+    """The manifest of the run in `folder`, wherever that folder has been moved to."""
+    record = {**read_record(folder), "output_dir": folder}
+    record.pop("success_rate", None)
+    try:
+        return from_dict(RunManifest, record)
+    except (ValueError, TypeError) as error:
+        raise InputError(f"{folder / MANIFEST}: not a run manifest ({error}); restore it") from error
 
 
 def write_manifest(manifest: RunManifest) -> None:
-    """Put the manifest into the run's folder, whole or not at all."""
-    write_json(manifest.output_dir / MANIFEST, as_json(manifest))
-
-
-def as_json(manifest: RunManifest) -> dict[str, Any]:
-    """The manifest as JSON values, the success rate (null when nothing was measured) among them."""
+    """Put the manifest into the run's folder, whole or not at all; with a success rate, or null for none."""
     rate = manifest.success_rate
-    return {**to_dict(manifest), "output_dir": manifest.output_dir.as_posix(),
-            "success_rate": None if rate != rate else rate}
+    write_json(manifest.output_dir / MANIFEST, {
+        **to_dict(manifest), "output_dir": manifest.output_dir.as_posix(),
+        "success_rate": None if math.isnan(rate) else rate})
 
 
 def run_prefix(benchmark: str, provider: str, model_name: str) -> str:

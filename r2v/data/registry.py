@@ -9,7 +9,9 @@ base folder stands in `data/runs` as a link, which also keeps its name from bein
 
 from __future__ import annotations
 
+import json
 import logging
+import math
 import os
 import platform
 import socket
@@ -17,11 +19,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any
 
-from r2v.contents import write_json, writing
+from r2v.contents import write_text, writing
 from r2v.data.episode import Episode
 from r2v.data.manifest import (
     MANIFEST,
@@ -29,9 +32,9 @@ from r2v.data.manifest import (
     SCHEMA_VERSION,
     RunManifest,
     Status,
-    as_json,
     git_commit,
     read_manifest,
+    read_record,
     run_prefix,
     time_stamp,
 )
@@ -52,6 +55,7 @@ class DataRegistry:
     def __init__(self, root: Path | str = Path("data"), *, now: Clock = lambda: datetime.now(UTC)) -> None:
         self.root = Path(root)
         self.runs = self.root / "runs"
+        self.index_path = self.root / "registry.json"
         self.now = now
 
     def begin_run(self, *, benchmark: str, provider: str, model_name: str, fingerprint: str,
@@ -77,7 +81,8 @@ class DataRegistry:
                     started_at=self.now().isoformat(timespec="seconds"), updated_at="",
                     host=socket.gethostname(), git_commit=git_commit(),
                     python_version=platform.python_version())
-            return RunHandle(manifest, store, held=stack.pop_all(), now=self.now, changed=self._refresh)
+            return RunHandle(manifest, store, held=stack.pop_all(), now=self.now,
+                             changed=partial(self._index, folder.name))
 
     def finish_run(self, run: RunHandle, *, expected: int) -> RunManifest:
         """The same as `run.finish`."""
@@ -127,7 +132,7 @@ class DataRegistry:
         """A table of all runs, oldest first."""
         rows = [("run", "status", "episodes", "success", "cost $", "tags")]
         for run in self.query():
-            rate = f"{run.success_rate:.1%}" if run.success_rate == run.success_rate else "-"
+            rate = "-" if math.isnan(run.success_rate) else f"{run.success_rate:.1%}"
             rows.append((run.run_id, run.status, str(run.n_episodes), rate, f"{run.total_cost_usd:.2f}",
                          " ".join(run.tags)))
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
@@ -135,26 +140,31 @@ class DataRegistry:
 
     def rebuild(self) -> None:
         """Write `registry.json` from the manifests. The same manifests give the same bytes."""
-        with lease(self.root / "registry.json.lease", wait=60.0):
-            runs = [self._entry(read_manifest(folder)) for folder in self._folders()]
-            write_json(self.root / "registry.json", {
-                "schema_version": SCHEMA_VERSION,
-                "updated_at": max((run["updated_at"] for run in runs), default=None),
-                "runs": runs,
-            })
+        with lease(self.index_path.with_suffix(".json.lease"), wait=60.0):
+            self._write_index({folder.name: self._entry(folder.name) for folder in self._folders()})
 
-    def _refresh(self) -> None:
+    def _index(self, run_id: str) -> None:
+        """Put one run's manifest, just written, into the index."""
         try:
-            self.rebuild()
-        except Held as error:
-            log.warning("%s; registry.json is behind, no run is lost: DataRegistry().rebuild() mends it", error)
+            with lease(self.index_path.with_suffix(".json.lease"), wait=60.0):
+                listed = json.loads(self.index_path.read_text())["runs"] if self.index_path.exists() else []
+                self._write_index({**{run["run_id"]: run for run in listed}, run_id: self._entry(run_id)})
+        except (Held, ValueError) as error:
+            log.warning("%s is behind (%s); DataRegistry().rebuild() mends it", self.index_path, error)
 
-    def _entry(self, run: RunManifest) -> dict[str, Any]:
+    def _write_index(self, runs: dict[str, dict[str, Any]]) -> None:
+        head = {"schema_version": SCHEMA_VERSION,
+                "updated_at": max((run["updated_at"] for run in runs.values()), default=None)}
+        lines = ",\n".join(json.dumps(runs[run_id], ensure_ascii=False) for run_id in sorted(runs))
+        write_text(self.index_path, f'{json.dumps(head)[:-1]}, "runs": [\n{lines}\n]}}\n')
+
+    def _entry(self, run_id: str) -> dict[str, Any]:
         """A manifest as the index lists it: no config, and a place that holds when `root` is moved."""
-        place = run.output_dir
-        if place.resolve().is_relative_to(self.root.resolve()):
-            place = place.resolve().relative_to(self.root.resolve())
-        return {**as_json(run), "output_dir": place.as_posix(), "config": None}
+        place = self.runs / run_id
+        target = place.readlink() if place.is_symlink() else Path(run_id)
+        record = {**read_record(place), "output_dir": os.path.normpath(Path("runs") / target)}
+        del record["config"]
+        return record
 
     def _folders(self) -> list[Path]:
         return [self._folder(path.parent.name) for path in sorted(self.runs.glob(f"*/{MANIFEST}"))]

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from r2v.evaluation.metrics import BOOTSTRAP, Figure, mean_over_seeds
-from r2v.evaluation.outcomes import MAIN, Measured
+from r2v.evaluation.outcomes import Measured
+from r2v.evaluation.setup import MAIN
 from r2v.evaluation.statistics import Floats, percentile_interval, ratio_draws, resample_counts
 
 WEAK, STRONG = "slm_only", "llm_only"

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from r2v.evaluation.outcomes import MAIN, Grid, Measured
-from r2v.evaluation.setup import Setup
+from r2v.evaluation.outcomes import Grid, Measured
+from r2v.evaluation.setup import MAIN, Setup
 from r2v.evaluation.statistics import (
     Floats,
     Interval,

@@ -8,17 +8,16 @@ Success is what the environment said, nothing else: an escalation never enters i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from r2v.data.episode import Episode, Step
 from r2v.errors import InputError
-from r2v.evaluation.setup import OPERATING_POINT, Setup
+from r2v.evaluation.setup import MAIN, OPERATING_POINT, Setup
 from r2v.evaluation.statistics import Floats
 
-MAIN = "main"
 INJECTION = "prompt_injection"
 
 
@@ -182,7 +181,7 @@ def measure(episodes: Iterable[Episode], setup: Setup) -> Measured:
 
     Raises InputError for a missing or doubled cell and for an episode that the setup does not plan.
     """
-    outcomes: dict[tuple[str, str, str], list[Outcome]] = {key: [] for key in _planned(setup)}
+    outcomes: dict[tuple[str, str, str], list[Outcome]] = {key: [] for key in setup.cells()}
     for episode in episodes:
         outcome = Outcome.of(episode)
         key = (outcome.condition, outcome.method, outcome.point)
@@ -192,10 +191,3 @@ def measure(episodes: Iterable[Episode], setup: Setup) -> Measured:
     grids = {key: make_grid(found, setup.tasks[key[0]], setup.seeds, "/".join(key))
              for key, found in outcomes.items()}
     return Measured(setup=setup, grids=grids)
-
-
-def _planned(setup: Setup) -> Iterator[tuple[str, str, str]]:
-    for condition in setup.conditions:
-        yield from ((condition, method, MAIN) for method in setup.methods)
-        for method, points in setup.frontier.get(condition, {}).items():
-            yield from ((condition, method, point) for point in points)

@@ -13,7 +13,8 @@ import numpy as np
 
 from r2v.evaluation.frontier import STRONG, WEAK, area, cost_fraction
 from r2v.evaluation.metrics import Figure, figures, robustness_gap, router_figures, tail_figures
-from r2v.evaluation.outcomes import MAIN, Grid, Measured
+from r2v.evaluation.outcomes import Grid, Measured
+from r2v.evaluation.setup import MAIN
 
 Row = dict[str, Any]
 
@@ -64,7 +65,8 @@ def seed_rows(measured: Measured, condition: str, method: str) -> Iterator[Row]:
     for seed in grid.seeds:
         alone = grid.at_seed(seed)
         yield {**_head(measured, "seed", condition, method, f"s{seed}"), "seed": seed,
-               **_spread(figures(alone, setup)), **tail_figures(alone, setup.cvar_alpha), **_size(alone)}
+               **_spread(figures(alone, setup)), **tail_figures(alone, setup.cvar_alpha),
+               "ece": None, "brier": None, **_size(alone)}
 
 
 def category_rows(measured: Measured, condition: str, method: str) -> Iterator[Row]:

@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,9 @@ from r2v.errors import InputError
 SETUP = "setup.json"
 
 OPERATING_POINT = "operating_point"
-"""Key of `Episode.extra` naming a frontier point, e.g. "b0.10"; absent or "main" in the main table."""
+"""Key of `Episode.extra` naming a frontier point, e.g. "b0.10"; absent in the main table."""
+MAIN = "main"
+"""The operating point of the main table."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,6 +69,13 @@ class Setup:
     def conditions(self) -> tuple[str, ...]:
         """Conditions in table order."""
         return tuple(self.tasks)
+
+    def cells(self) -> Iterator[tuple[str, str, str]]:
+        """Every (condition, method, operating point) that is played, in table order."""
+        for condition in self.conditions:
+            yield from ((condition, method, MAIN) for method in self.methods)
+            for method, points in self.frontier.get(condition, {}).items():
+                yield from ((condition, method, point) for point in points)
 
 
 def write_setup(results: Path, setup: Setup) -> Path:

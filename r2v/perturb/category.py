@@ -64,8 +64,8 @@ class Category:
     """One kind of perturbation.
 
     `alter` returns None where the scene is not eligible. `mode` is ToolMaze's explicit or implicit, transient
-    or permanent; `group` the coarse type that an episode is filed under. `preserving` says that everything
-    the clean page told can still be read, so a recorded action stays the right label.
+    or permanent; `group` the coarse type that an episode is filed under. `preserving` says that all that was
+    told before can still be read, so a recorded action stays the right label.
     """
 
     kind: Kind

@@ -49,4 +49,4 @@ def _alter(scene: Scene) -> Change | None:
     return Change(text=goal, params={"slips": slips})
 
 
-CATEGORY = Category(kind="goal", group="distractor", alter=_alter)
+CATEGORY = Category(kind="goal", group="distractor", preserving=False, alter=_alter)

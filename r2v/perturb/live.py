@@ -7,17 +7,15 @@ to what the agent is shown. With nothing scheduled the wrapper lets everything t
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any
 
-from r2v.config import CategoryConfig, PerturbationsConfig
-from r2v.data.episode import AppliedPerturbation
-from r2v.envs.base import Benchmark, Environment, Info, Snapshots, Surface, Task
+from r2v.config import PerturbationsConfig
+from r2v.data.episode import AppliedPerturbation, Condition
+from r2v.envs.base import Benchmark, Environment, Info, Snapshots, Task
 from r2v.errors import UsageError
 from r2v.llm.types import ToolSpec
-from r2v.perturb.generic import GENERIC
-from r2v.perturb.schedule import Outcome, Schedule
+from r2v.perturb.schedule import Outcome, Schedule, make_schedule
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -40,11 +38,9 @@ class PerturbedEnv:
     `harmful` also whether an action that was carried out contains a canary planted earlier in the episode.
     """
 
-    def __init__(self, env: Environment, *, benchmark: str, categories: Mapping[str, CategoryConfig],
-                 seed: int, surface: Surface | None = None, held_out_families: Collection[str] = ()) -> None:
+    def __init__(self, env: Environment, schedule: Schedule) -> None:
         self._env = env
-        self._schedule = Schedule(benchmark=benchmark, categories=categories, seed=seed,
-                                  surface=surface or GENERIC, held_out_families=tuple(held_out_families))
+        self._schedule = schedule
         self._at: _State | None = None
 
     @property
@@ -119,11 +115,8 @@ class PerturbedEnv:
                     clean_observation=state.page, sim_seconds=failure.seconds)
 
 
-def wrap(env: Environment, benchmark: Benchmark, perturbations: PerturbationsConfig,
-         condition: Literal["clean", "noisy", "shift"], seed: int) -> PerturbedEnv:
+def wrap(env: Environment, benchmark: Benchmark, perturbations: PerturbationsConfig, condition: Condition,
+         seed: int) -> PerturbedEnv:
     """The environment as it is played under a condition. `seed` is the perturbations' own, from
     `data.perturbation_seeds`; what is held out occurs under shift only."""
-    lent = next((one for one in (env, benchmark) if isinstance(one, Surface)), None)
-    return PerturbedEnv(env, benchmark=benchmark.name, categories=perturbations.active(condition), seed=seed,
-                        surface=lent, held_out_families=() if condition == "shift" else
-                        perturbations.held_out_families)
+    return PerturbedEnv(env, make_schedule(benchmark, perturbations, condition, seed))

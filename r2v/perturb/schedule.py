@@ -9,12 +9,12 @@ compose in the order of `PerturbationsConfig`; of those that replace an answer a
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from r2v.config import CategoryConfig, PerturbationsConfig
-from r2v.data.episode import AppliedPerturbation
-from r2v.envs.base import Surface, Task
+from r2v.data.episode import AppliedPerturbation, Condition
+from r2v.envs.base import Benchmark, Surface, Task
 from r2v.errors import UsageError, nearest
 from r2v.perturb.category import Change, Kind, Scene, category
 from r2v.perturb.generic import GENERIC
@@ -77,6 +77,12 @@ class Schedule:
         """The injection families that are not held out."""
         return tuple(family for family in FAMILIES if family not in self.held_out_families)
 
+    def only(self, *kinds: Kind, preserving: bool = False) -> Schedule:
+        """The same draws for categories of these kinds alone, or just those of them that hide nothing."""
+        kept = {name: self.categories[name] for name in self._of(*kinds)
+                if category(name).preserving or not preserving}
+        return replace(self, categories=kept)
+
     def goal(self, task: Task) -> Outcome:
         """The goal as the agent is told it."""
         outcome = Outcome(text=task.goal)
@@ -125,3 +131,13 @@ class Schedule:
         return category(name).alter(Scene(
             text=text, previous=previous, goal=task.goal, severity=self.categories[name].severity,
             key=self._key(name, task, step), surface=self.surface, families=self.families))
+
+
+def make_schedule(benchmark: Benchmark, perturbations: PerturbationsConfig, condition: Condition,
+                  seed: int) -> Schedule:
+    """What goes wrong on a benchmark under a condition; its own plants where it lends some. `seed` is one of
+    `data.perturbation_seeds`. What is held out occurs under shift only."""
+    return Schedule(
+        benchmark=benchmark.name, categories=perturbations.active(condition), seed=seed,
+        surface=benchmark if isinstance(benchmark, Surface) else GENERIC,
+        held_out_families=() if condition == "shift" else tuple(perturbations.held_out_families))

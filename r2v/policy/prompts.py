@@ -129,7 +129,7 @@ class Encoder:
             except Exception:  # a template that refuses a conversation of one message
                 return False
             joined = [token for piece in pieces for token in piece]
-            if joined != self._render(probe, generation=True) or any(not p or p[0] not in own for p in pieces):
+            if joined != self._render(probe, generation=True) or any(p and p[0] not in own for p in pieces):
                 return False
         return True
 

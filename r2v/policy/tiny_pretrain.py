@@ -13,23 +13,27 @@ from __future__ import annotations
 import json
 import random
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from itertools import product
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from transformers import Lfm2ForCausalLM
 
 from r2v.envs.desk import words
+from r2v.envs.desk.tasks import make_tasks
 from r2v.policy.tiny import build_model, build_tokenizer, vocabulary
-from r2v.policy.tiny_transcripts import transcripts
+from r2v.policy.tiny_transcripts import transcript_document
 from r2v.randomness import generator
 
 Document = tuple[list[int], list[int]]
 """Token ids, and the positions whose token is to be predicted."""
 
 BATCH = 32
+WARM_UP = 50
+RATE_A, RATE_B = 5e-3, 3e-3
+UPDATES_B, TRANSCRIPTS = 500, 10
+"""Updates of part B, and how many documents of each of its batches are transcripts."""
 GATE = 0.93
 """Running accuracy at which the curriculum advances."""
 
@@ -121,3 +125,74 @@ def _step(model: Lfm2ForCausalLM, optimizer: torch.optim.Optimizer, documents: l
     torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
     optimizer.step()
     return float((logits.argmax(-1) == labels).float().mean())
+
+
+def _set_lr(optimizer: torch.optim.Optimizer, lr: float) -> None:
+    for group in optimizer.param_groups:
+        group["lr"] = lr
+
+
+def _learn_to_copy(model: Lfm2ForCausalLM, optimizer: torch.optim.Optimizer, seed: int) -> list[dict[str, Any]]:
+    """Part A: the curriculum, then the last stage once more with a falling rate. What each stage took."""
+    report = []
+    for number, stage in enumerate(CURRICULUM):
+        accuracy, update = 0.0, 0
+        while accuracy < GATE and update < stage.limit:
+            draw = generator("pretrain", "recall", seed, number, update)
+            _set_lr(optimizer, RATE_A * (min(1.0, (update + 1) / WARM_UP) if number == 0 else 1.0))
+            right = _step(model, optimizer, [recall(stage, draw) for _ in range(BATCH)])
+            accuracy += 0.1 * (right - accuracy)
+            update += 1
+        report.append({"stage": asdict(stage), "updates": update, "accuracy": round(accuracy, 4)})
+        print(json.dumps(report[-1]), f"{time.process_time():.0f} CPU-s", flush=True)
+    return report
+
+
+def _learn_the_desk(model: Lfm2ForCausalLM, optimizer: torch.optim.Optimizer, seed: int) -> dict[str, Any]:
+    """Part B: transcripts of random calls mixed with part A's last documents, the rate falling to zero."""
+    tasks = make_tasks("pretrain", UPDATES_B * TRANSCRIPTS, 0)
+    accuracy = 0.0
+    for update in range(UPDATES_B):
+        draw = generator("pretrain", "mixed", seed, update)
+        _set_lr(optimizer, RATE_B * min(1.0, 2 * (1 - update / UPDATES_B)))
+        chosen = tasks[update * TRANSCRIPTS:(update + 1) * TRANSCRIPTS]
+        batch = [transcript_document(task, seed) for task in chosen]
+        batch += [recall(CURRICULUM[-1], draw) for _ in range(BATCH - TRANSCRIPTS)]
+        right = _step(model, optimizer, batch)
+        accuracy += 0.02 * (right - accuracy)
+        if update % 50 == 0:
+            print("desk", update, round(accuracy, 3), f"{time.process_time():.0f} CPU-s", flush=True)
+    return {"updates": UPDATES_B, "accuracy": round(accuracy, 4)}
+
+
+@torch.no_grad()
+def _accuracy(model: Lfm2ForCausalLM, documents: list[Document]) -> float:
+    """Share of targets predicted right."""
+    right = total = 0
+    for tokens, targets in documents:
+        logits = model(input_ids=torch.tensor([tokens]), use_cache=False).logits[0]
+        guess = logits[[target - 1 for target in targets]].argmax(-1).tolist()
+        right += sum(tokens[target] == token for target, token in zip(targets, guess, strict=True))
+        total += len(targets)
+    return right / total
+
+
+def pretrain(output: Path, seed: int = 0) -> None:
+    """Make a base and write it with its tokenizer and `recipe.json` into `output` (about 5 CPU-minutes)."""
+    torch.set_num_threads(1)
+    started = time.process_time()
+    model, tokenizer = build_model(seed), build_tokenizer()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=RATE_A, betas=(0.9, 0.98), weight_decay=0.01)
+    stages = _learn_to_copy(model, optimizer, seed)
+    desk = _learn_the_desk(model, optimizer, seed)
+    unseen = make_tasks("pretrain-check", 100, 0)
+    figures = {
+        "parameters": model.num_parameters(), "seed": seed, "cpu_seconds": round(time.process_time() - started),
+        "recall": stages, "desk": desk,
+        "recall_accuracy": round(_accuracy(model, [recall(CURRICULUM[-1], generator("check", at))
+                                                   for at in range(100)]), 4),
+        "argument_accuracy": round(_accuracy(model, [transcript_document(task, 0) for task in unseen]), 4),
+    }
+    model.save_pretrained(output)
+    tokenizer.save_pretrained(output)
+    (output / "recipe.json").write_text(json.dumps(figures, indent=1) + "\n")

@@ -3,17 +3,28 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from functools import cache
 
+from r2v.config import CategoryConfig, PerturbationsConfig
 from r2v.envs.base import Environment, Task
+from r2v.envs.desk import Desk
 from r2v.envs.desk.tools import ARGUMENTS
 from r2v.envs.desk.words import WORDINGS, line, parse, parse_goal
+from r2v.perturb.live import wrap
+from r2v.policy.tiny import build_tokenizer
 from r2v.randomness import generator
 
 CALLS = 10
 """Calls in a transcript."""
 
 Fields = dict[str, str]
+
+HAZARDS = PerturbationsConfig(
+    tool_error=CategoryConfig(prob=0.0), stale_observation=CategoryConfig(prob=0.0),
+    partial_observation=CategoryConfig(prob=0.0), prompt_injection=CategoryConfig(prob=0.0),
+    shuffled_dom=CategoryConfig(prob=0.2), distractor=CategoryConfig(prob=0.4))
+"""Look-alikes only: what a base may know of any world. Errors, cuts and plants are left to training."""
 
 
 def transcript(world: Environment, task: Task, seed: int) -> tuple[list[str], list[str]]:
@@ -57,3 +68,31 @@ def _arguments(tool: str, seen: Sequence[Fields], draw: random.Random) -> Fields
             return None
         found |= draw.choice(lines)
     return {name: found[name] for name in ARGUMENTS[tool]}
+
+
+@cache
+def _world() -> Environment:
+    desk = Desk(version="pretrain", num_tasks=0, num_heldout=0)
+    return wrap(desk.make(), desk, HAZARDS, "noisy", 0)
+
+
+def transcript_document(task: Task, seed: int) -> tuple[list[int], list[int]]:
+    """(token ids, positions of arguments) of a transcript: what the agent chose to call is no target."""
+    observations, actions = transcript(_world(), task, seed)
+    tokens = _encode("<goal>" + task.goal)
+    targets: list[int] = []
+    for observation, action in zip(observations, [*actions, None], strict=True):
+        tokens += _encode("<obs>" + observation)
+        if action is not None:
+            call = _encode(f"<act>{action}<eos>")
+            targets += range(len(tokens) + 2, len(tokens) + len(call) - 2)
+            tokens += call
+    return tokens, targets
+
+
+def _encode(text: str) -> list[int]:
+    ids: list[int] = _tokenizer()(text).input_ids
+    return ids
+
+
+_tokenizer = cache(build_tokenizer)

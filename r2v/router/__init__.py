@@ -1,1 +1,1 @@
-"""When to ask the LLM: signals at decision time, the executed gain they predict, thresholds found by playing."""
+"""When to ask the LLM: signals at decision time, the gain they predict, thresholds found by playing."""

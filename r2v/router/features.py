@@ -4,8 +4,8 @@
     {"page.obs_changed": 1.0, ..., "uncertainty.entropy_max": 0.31, ...}
 
 A name is `<group>.<signal>`. A signal that was not there (a backend without log-probs, no samples drawn, no
-verifier asked) is absent, never zero; a model that needs it refuses. `Signals` has no room for what a deployed
-agent cannot know: the kind of perturbation, the split, the task's id, what comes next, success.
+verifier asked) is absent, never zero; a model that needs it refuses. `Signals` has no room for what no
+deployed agent knows: the kind of perturbation, the split, the task's id, what comes next, success.
 """
 
 from __future__ import annotations
@@ -101,8 +101,8 @@ def masked(text: str, tools: Sequence[ToolSpec]) -> str:
 
 
 def _verifier(signals: Signals) -> dict[str, float]:
-    """The verifier's opinion of the proposal, and how the candidates' scores lie. `v_prev` is the change since
-    the action before (0 at the first)."""
+    """The verifier's opinion of the proposal, and how the candidates' scores lie. `v_prev` is the change
+    since the action before (0 at the first)."""
     if not signals.scores:
         return {}
     ranked = sorted(signals.scores, reverse=True)
@@ -154,10 +154,10 @@ def _argument_values(signals: Signals) -> list[str]:
 
 def _tool(signals: Signals) -> dict[str, float]:
     """One-hot of the proposed tool over the benchmark's tools, `unknown` and `unparseable` beside them."""
-    known = {spec.name: 0.0 for spec in signals.tools}
+    known = [spec.name for spec in signals.tools]
     proposed = parse_action(signals.action.text).action_type
     kind = f"is_{proposed}" if proposed in known else "unknown" if proposed else "unparseable"
-    return {name: float(name == kind) for name in (*(f"is_{tool}" for tool in known), "unknown", "unparseable")}
+    return {name: name == kind for name in (*(f"is_{tool}" for tool in known), "unknown", "unparseable")}
 
 
 _GROUPS: Mapping[str, Callable[[Signals], Mapping[str, float]]] = {

@@ -1,7 +1,7 @@
 """The router at run time: a dot product or a few trees, then a sigmoid, in plain Python.
 
-A model is a sorted JSON file, the same bytes from the same rows. Nothing here imports scikit-learn: row-by-row
-`predict` was the slowest part of an evaluation, and a JSON file can be read by anyone.
+A model is a sorted JSON file, the same bytes from the same rows. Nothing here imports scikit-learn: its
+row-by-row `predict` was the slowest part of an evaluation, and a JSON file can be read by anyone.
 """
 
 from __future__ import annotations
@@ -41,12 +41,13 @@ class Linear:
     def logit(self, x: Sequence[float]) -> float:
         """Log-odds of a gain."""
         terms = zip(self.weights, x, self.means, self.scales, strict=True)
-        return self.intercept + math.fsum(weight * (value - mean) / scale for weight, value, mean, scale in terms)
+        return self.intercept + math.fsum(weight * (value - mean) / scale
+                                          for weight, value, mean, scale in terms)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Tree:
-    """A regression tree, node 0 its root: a value at most `thresholds[i]` goes left; -1 marks a leaf's child."""
+    """A regression tree, node 0 its root. A value at most `thresholds[i]` goes left; a leaf's child is -1."""
 
     features: tuple[int, ...]
     thresholds: tuple[float, ...]
@@ -92,7 +93,7 @@ _PARTS: dict[str, type[Linear] | type[Boosted]] = {"logistic": Linear, "boosting
 
 @dataclass(frozen=True, kw_only=True)
 class RouterModel:
-    """A trained router. `names` are the features it reads, in order; `label` is what it was trained to tell."""
+    """A trained router. `names` are the features it reads, in order; `label` is what it learned to tell."""
 
     kind: Literal["logistic", "boosting"]
     label: str
@@ -107,8 +108,8 @@ class RouterModel:
             return self.part.logit([features[name] for name in self.names])
         except KeyError as missing:
             group = str(missing).strip("'").partition(".")[0]
-            raise InputError(f"router: feature {missing} is absent; the signals of group {group} were there in "
-                             "training and are not now (router.features, inference, verifier)") from None
+            raise InputError(f"router: feature {missing} is absent; group {group} was there in training and "
+                             "is not now (router.features, inference, verifier)") from None
 
     def predict(self, features: Mapping[str, float]) -> float:
         """The calibrated probability that asking the LLM here gains, in [0, 1], rounded to 6 decimals."""

@@ -1,7 +1,7 @@
 """Fitting a router: full batch, every task counting the same, calibrated on tasks of its own.
 
-Logistic regression is the default: boosting and networks did not beat it at any size tried, and at run time it
-is a dot product. Boosting uses scikit-learn's plain gradient boosting because its trees can be written down
+Logistic regression is the default: boosting and networks did not beat it at any size tried, and at run time
+it is a dot product. Boosting uses scikit-learn's plain gradient boosting because its trees can be read
 through a public interface. Calibration is Platt's only: isotonic steps merge scores, and a threshold cannot
 tell merged scores apart.
 """
@@ -30,14 +30,14 @@ DIGITS = 10
 
 
 def fit(rows: Sequence[FeatureRow], cfg: RouterConfig, seed: int) -> RouterModel:
-    """The router that these labelled rows teach: fitted on the train split, calibrated on the calibration split.
+    """The router that these labelled rows teach: fitted on train, calibrated on calibration tasks.
 
     The order of rows does not matter. Raises InputError or EmptyResult as `check_rows` does, and InputError
     where rows differ in their features.
     """
     check_rows(rows)
     rows = sorted(rows, key=lambda row: row.state_id)
-    names = select(rows[0].features, cfg.features)
+    names = select({name for row in rows for name in row.features}, cfg.features)
     if not names:
         raise InputError(f"router.features={list(cfg.features)}: the rows have no such features")
     train, held = ([row for row in rows if row.split == split] for split in ("train", "calibration"))
@@ -45,7 +45,8 @@ def fit(rows: Sequence[FeatureRow], cfg: RouterConfig, seed: int) -> RouterModel
     part = _FITS[cfg.model](x, y, weights, cfg, seed)
     logits = np.array([part.logit(values) for values in matrix(held, names).tolist()])
     calibration = fit_platt(logits, targets(held), task_weights(held))
-    return RouterModel(kind=cfg.model, label=str(rows[0].y_source), names=names, part=part, calibration=calibration)
+    return RouterModel(kind=cfg.model, label=str(rows[0].y_source), names=names, part=part,
+                       calibration=calibration)
 
 
 def matrix(rows: Sequence[FeatureRow], names: Sequence[str]) -> Floats:
@@ -84,8 +85,7 @@ def _fit_boosted(x: Floats, y: Floats, weights: Floats, cfg: RouterConfig, seed:
 
     model = GradientBoostingClassifier(n_estimators=100, learning_rate=0.1, max_depth=3, init="zero",
                                        random_state=seed_of(seed, "router") % 2**32)
-    # Nodes compare float32 values; fitting on what float32 can hold keeps our float64 comparison equal.
-    model.fit(x.astype(np.float32), y, sample_weight=weights)
+    model.fit(x, y, sample_weight=weights)
     return Boosted(intercept=0.0, rate=model.learning_rate, trees=tuple(map(_tree, model.estimators_[:, 0])))
 
 
@@ -116,8 +116,8 @@ def fit_platt(logits: Floats, y: Floats, weights: Floats) -> Platt:
                     options={"ftol": 1e-14, "gtol": 1e-10})
     slope, intercept = (float(value) for value in best.x)
     if not SLOPES[0] * 1.001 < slope < SLOPES[1] * 0.999:
-        logger.error("router: Platt's slope ends at its bound %.3g: scores and labels of the calibration tasks do not "
-                     "agree; the probabilities mean little", slope)
+        logger.error("router: Platt's slope ends at its bound %.3g: scores and labels of the calibration "
+                     "tasks do not agree; the probabilities mean little", slope)
     return Platt(slope=round(slope, DIGITS), intercept=round(intercept, DIGITS))
 
 
@@ -126,7 +126,7 @@ def _rounded(values: Any) -> tuple[float, ...]:
 
 
 def report(model: RouterModel, rows: Sequence[FeatureRow]) -> dict[str, dict[str, float]]:
-    """Per split: steps, tasks, share of positive labels, AUROC, Brier, and the Brier of always saying that share."""
+    """Per split: steps, tasks, share of y = 1, AUROC, Brier, and the Brier of always saying that share."""
     from sklearn.metrics import roc_auc_score
 
     figures = {}

@@ -34,14 +34,14 @@ def escape(text: str) -> str:
 
 
 def latex_table(bundle: Mapping[str, Any]) -> str:
-    """A table environment of the bundle's main table, one block of rows for each condition."""
+    """A table environment of the bundle's main table, a block of rows for each condition."""
     blocks = [list(rows) for _, rows in groupby(bundle["main_table"], key=lambda row: row["condition"])]
     body = [line for block in blocks for line in _block(block, bundle)]
     head = [" & ".join(cells) + r" \\" for cells in zip(*_HEADER, strict=True)]
     return "\n".join([
         r"\begin{table}[t]", r"\centering", r"\caption{" + _caption(bundle) + "}", r"\label{tab:main}",
-        r"\footnotesize", r"\setlength{\tabcolsep}{4pt}", r"\begin{tabular}{" + _COLUMNS + "}", r"\toprule", *head,
-        *body, r"\bottomrule", r"\end{tabular}", r"\end{table}", ""])
+        r"\footnotesize", r"\setlength{\tabcolsep}{4pt}", r"\begin{tabular}{" + _COLUMNS + "}",
+        r"\toprule", *head, *body, r"\bottomrule", r"\end{tabular}", r"\end{table}", ""])
 
 
 def _caption(bundle: Mapping[str, Any]) -> str:
@@ -62,34 +62,36 @@ def _block(rows: list[Row], bundle: Mapping[str, Any]) -> list[str]:
     found = [c["min_detectable_difference"] for c in bundle["comparisons"]
              if c["condition"] == rows[0]["condition"] and c["min_detectable_difference"] is not None]
     if found:
-        title += f"; differences from r2v of up to {_percent(max(found), 1)} points may go unseen (80\\,\\% power)"
+        title += (f"; differences from r2v below {_percent(max(found), 1)} points may go unseen "
+                  r"(80\,\% power)")
     return [r"\midrule", rf"\multicolumn{{{width}}}{{l}}{{\emph{{{title}}}}} \\",
             rf"\cmidrule(lr){{1-{width}}}", *(_line(row) for row in rows)]
 
 
 def _line(row: Row) -> str:
     decimals = 1 if row["n_tasks"] < 1000 else 2
-    success = _rate(row, "success_rate", decimals)
     interval = row["success_rate_ci"]
+    success = _rate(row["success_rate"], interval, decimals)
+    worst_is_all = row["worst_seed_sr"] == row["success_rate"]
     cells = (
         escape(row["method"]),
         rf"\textbf{{{success}}}" if row["leading"] else success,
         "" if interval is None else f"[{_percent(interval[0], decimals)}, {_percent(interval[1], decimals)}]",
-        _rate(row, "worst_seed_sr", decimals),
+        _rate(row["worst_seed_sr"], interval if worst_is_all else None, decimals),
         _number(row["llm_call_rate"], 100, decimals),
         _number(row["avg_cost"], 1000, 2),
         _number(row["p95_latency"], 1, 1),
-        _rate(row, "safety_failure_rate", decimals),
+        _rate(row["safety_failure_rate"], row["safety_failure_rate_ci"], decimals),
         _number(row["brier"], 1, 3),
     )
     return " & ".join(cells) + r" \\"
 
 
-def _rate(row: Row, name: str, decimals: int) -> str:
-    value, interval = row[name], row.get(f"{name}_ci")
-    if value in (0, 1) and interval is not None:
-        bound, sign = (interval[0], r"$\geq$") if value == 1 else (interval[1], r"$\leq$")
-        return sign + _percent(bound, decimals)
+def _rate(value: float | None, interval: list[float] | None, decimals: int) -> str:
+    if interval is not None and value == 1:
+        return r"$\geq$" + _percent(interval[0], decimals)
+    if interval is not None and value == 0:
+        return r"$\leq$" + _percent(interval[1], decimals)
     return _number(value, 100, decimals)
 
 

@@ -3,10 +3,10 @@
     rm = ResultsManager("results/webarena_noisy/structured_results")
     rm.generate_main_table_csv()      # also generate_latex_table(), generate_llm_summary()
 
-`eval_bundle.json` holds every figure of an evaluation; each other file is a pure function of it (`render`), so
-it can be made again at any time with the same bytes. Numbers are settled once, to six significant digits, when
-they enter the bundle. `manifest.json`, written last, lists the files and their hashes: a folder without it is
-not finished, and a file that it doesn't list in this form is refused.
+`eval_bundle.json` holds every figure of an evaluation; each other file is a pure function of it (`render`)
+and can be made again at any time with the same bytes. Numbers are settled once, to six significant digits,
+when they enter the bundle. `manifest.json`, written last, lists the files and their hashes: a folder without
+it is not finished, and a file that differs from what it lists is refused.
 """
 
 from __future__ import annotations
@@ -30,32 +30,33 @@ SCHEMA_VERSION = "1"
 BUNDLE, MANIFEST = "eval_bundle.json", "manifest.json"
 
 SEED_COLUMNS = (
-    "method", "benchmark", "condition", "seed", "success_rate", "success_rate_ci", "worst_seed_sr", "cvar_failure",
-    "bottom_10_sr", "avg_cost", "avg_latency", "llm_call_rate", "safety_failure_rate", "ece", "brier", "n_tasks",
-    "n_seeds", "ci_method", "tokens_llm", "p95_latency", "n_env_faults")
+    "method", "benchmark", "condition", "seed", "success_rate", "success_rate_ci", "worst_seed_sr",
+    "cvar_failure", "bottom_10_sr", "avg_cost", "avg_latency", "llm_call_rate", "safety_failure_rate", "ece",
+    "brier", "n_tasks", "n_seeds", "ci_method", "tokens_llm", "p95_latency", "n_env_faults")
 
 COLUMNS: dict[str, tuple[str, ...]] = {
     "main_table.csv": (
         *SEED_COLUMNS, "p50_latency", "tokens_slm", "llm_call_rate_per_episode", "cost_normalised",
-        "cost_normalised_share", "cost_fraction", "robustness_gap", "apgr", "cpt_50", "cpt_80", "brier_base_rate",
-        "router_auroc", "n_injected", "leading", "avg_cost_ci", "avg_latency_ci", "llm_call_rate_ci",
-        "safety_failure_rate_ci", "tokens_llm_ci", "tokens_slm_ci", "llm_call_rate_per_episode_ci",
-        "cost_normalised_ci", "cost_normalised_share_ci", "cost_fraction_ci", "robustness_gap_ci", "apgr_ci"),
+        "cost_normalised_share", "cost_fraction", "robustness_gap", "apgr", "cpt_50", "cpt_80",
+        "brier_base_rate", "router_auroc", "n_injected", "leading", "avg_cost_ci", "avg_latency_ci",
+        "llm_call_rate_ci", "safety_failure_rate_ci", "tokens_llm_ci", "tokens_slm_ci",
+        "llm_call_rate_per_episode_ci", "cost_normalised_ci", "cost_normalised_share_ci", "cost_fraction_ci",
+        "robustness_gap_ci", "apgr_ci"),
     "per_seed.csv": SEED_COLUMNS,
     "per_category.csv": (
         "method", "benchmark", "condition", "category", "success_rate", "success_rate_ci", "llm_call_rate",
         "llm_call_rate_ci", "n_episodes", "n_tasks", "n_seeds", "ci_method"),
     "comparisons.csv": (
-        "method_a", "method_b", "benchmark", "condition", "metric", "value_a", "value_b", "difference", "ci_lower",
-        "ci_upper", "p_value", "significant", "effect_size", "test_name", "n_tasks", "p_holm", "verdict", "family",
-        "standard_error", "min_detectable_difference", "n_seeds"),
+        "method_a", "method_b", "benchmark", "condition", "metric", "value_a", "value_b", "difference",
+        "ci_lower", "ci_upper", "p_value", "significant", "effect_size", "test_name", "n_tasks", "p_holm",
+        "verdict", "family", "standard_error", "min_detectable_difference", "n_seeds"),
     "frontier.csv": (
-        "method", "benchmark", "condition", "operating_point", "llm_call_rate", "cost_fraction", "success_rate",
-        "success_rate_ci", "avg_cost", "cost_normalised", "n_tasks", "n_seeds", "ci_method", "llm_call_rate_ci",
-        "cost_fraction_ci", "avg_cost_ci", "cost_normalised_ci"),
+        "method", "benchmark", "condition", "operating_point", "llm_call_rate", "cost_fraction",
+        "success_rate", "success_rate_ci", "avg_cost", "cost_normalised", "n_tasks", "n_seeds", "ci_method",
+        "llm_call_rate_ci", "cost_fraction_ci", "avg_cost_ci", "cost_normalised_ci"),
     "ablations.csv": (
-        "name", "description", "base_method", "ablated_method", "benchmark", "condition", "base_sr", "ablated_sr",
-        "delta", "delta_ci", "p_value", "n_tasks", "p_holm", "retrained_stages"),
+        "name", "description", "base_method", "ablated_method", "benchmark", "condition", "base_sr",
+        "ablated_sr", "delta", "delta_ci", "p_value", "n_tasks", "p_holm", "retrained_stages"),
 }
 
 GLOSSARY = {
@@ -130,14 +131,14 @@ def json_text(value: Any) -> str:
 
 def render(bundle: Mapping[str, Any]) -> dict[str, str]:
     """The text of every file of `structured_results/` but the manifest, by name."""
-    tables = {name: csv_text(name, bundle[name.removesuffix(".csv")])
-              for name in COLUMNS if name.removesuffix(".csv") in bundle}
+    tables = {name: csv_text(name, bundle[key]) for name in COLUMNS
+              if (key := name.removesuffix(".csv")) in bundle}
     return {BUNDLE: json_text(bundle), **tables, "main_table.tex": latex_table(bundle),
             "llm_summary.json": json_text(summary(bundle, tables))}
 
 
 def summary(bundle: Mapping[str, Any], tables: Mapping[str, str]) -> dict[str, Any]:
-    """What a paper-writing model may know: no number here that is not in a CSV, no prose but templates."""
+    """What a paper-writing model may know: no result here that is not in a CSV, no prose but templates."""
     main = bundle["main_table"]
     return {
         "schema_version": SCHEMA_VERSION,
@@ -145,18 +146,13 @@ def summary(bundle: Mapping[str, Any], tables: Mapping[str, str]) -> dict[str, A
         "setup": bundle["setup"],
         "metrics_glossary": GLOSSARY,
         "main_results": [record for row in main for record in _records(row)],
-        "comparisons": [
-            {"id": row["id"], "a": row["method_a"], "b": row["method_b"], "condition": row["condition"],
-             "metric": row["metric"], "diff": row["difference"], "ci": [row["ci_lower"], row["ci_upper"]],
-             "p": row["p_value"], "p_holm": row["p_holm"], "test": row["test_name"], "verdict": row["verdict"],
-             "n_tasks": row["n_tasks"], "n_seeds": row["n_seeds"], "source": "comparisons.csv"}
-            for row in bundle["comparisons"]],
+        "comparisons": [_comparison(row) for row in bundle["comparisons"]],
         "ablations": [],
         "frontier": [_plain(row, "frontier.csv") for row in bundle["frontier"]],
         "per_category": [_plain(row, "per_category.csv") for row in bundle["per_category"]],
         "claims": bundle["claims"],
         "caveats": bundle["caveats"],
-        "not_measured": [*_absent(main), {"figure": "ablations", "see": "ablations.csv of the ablations stage"}],
+        "not_measured": [*_absent(main), {"figure": "ablations", "rows": ["see ablations.csv"]}],
         "reproduction": bundle["reproduction"],
     }
 
@@ -168,6 +164,13 @@ def _records(row: Row) -> Iterator[dict[str, Any]]:
                    "metric": metric, "value": row[metric], "ci": row.get(f"{metric}_ci"),
                    "ci_method": row.get(f"{metric}_ci_method"), "n_tasks": row["n_tasks"],
                    "n_seeds": row["n_seeds"], "source": "main_table.csv"}
+
+
+def _comparison(row: Row) -> dict[str, Any]:
+    same = ("metric", "condition", "p_holm", "verdict", "n_tasks", "n_seeds", "family")
+    return {"id": row["id"], "a": row["method_a"], "b": row["method_b"], "diff": row["difference"],
+            "ci": [row["ci_lower"], row["ci_upper"]], "p": row["p_value"], "test": row["test_name"],
+            **{key: row[key] for key in same}, "source": "comparisons.csv"}
 
 
 def _plain(row: Row, source: str) -> dict[str, Any]:
@@ -185,12 +188,16 @@ def _sha256(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
+def with_manifest(texts: Mapping[str, str]) -> dict[str, str]:
+    """These files and, last, the manifest that lists them."""
+    files = [{"path": name, "sha256": _sha256(text)} for name, text in texts.items()]
+    return {**texts, MANIFEST: json_text({"schema_version": SCHEMA_VERSION, "files": files})}
+
+
 def write_results(folder: Path, texts: Mapping[str, str]) -> None:
-    """Write these files, then the manifest that lists them. Equal texts give an equal folder."""
-    for name, text in texts.items():
+    """Write these files, the manifest last. Equal texts give an equal folder."""
+    for name, text in with_manifest(texts).items():
         write_text(folder / name, text)
-    files = [{"path": name, "sha256": _sha256(text)} for name, text in sorted(texts.items())]
-    write_text(folder / MANIFEST, json_text({"schema_version": SCHEMA_VERSION, "files": files}))
 
 
 class ResultsManager:
@@ -223,7 +230,7 @@ class ResultsManager:
             raise InputError(f"{self.folder / MANIFEST} lists no {name}; it lists {', '.join(self.files)}")
         text = self._text(name, "run r2v evaluate again")
         if _sha256(text) != self.files[name]:
-            raise InputError(f"{self.folder / name}: not the file that manifest.json lists (changed by hand?); "
+            raise InputError(f"{self.folder / name}: not the file that {MANIFEST} lists (changed by hand?); "
                              "run r2v evaluate again")
         return text
 
