@@ -180,13 +180,20 @@ def _spell(value: object) -> str:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    from r2v.pipeline import JOBS, run_here
-    from r2v.report.console import print_main_table
+    from r2v.pipeline import JOBS, places_of, run_here
+    from r2v.report.console import closing_lines
 
     config = load_config(arguments)
     force = [job.name for job in JOBS] if arguments.force else []
     done = run_here(config, start=arguments.start, without=arguments.without, force=force)
-    print_main_table(config, done)
+    if any(one.fresh for one in done):
+        logger.info("%d of %d jobs were run, %.0f CPU-s", sum(one.fresh for one in done), len(done),
+                    sum(one.cpu_seconds for one in done))
+    places = places_of(config)
+    results = places.output("evaluate")
+    print(closing_lines(results, (("tables", results / "structured_results"), ("episodes", results / "episodes"),
+                                  ("ablations", places.output("ablations") / "structured_results"),
+                                  ("models", places.output("bc").parent), ("runs", places.runs))))
     return 0
 
 
@@ -238,7 +245,7 @@ def _resume(checkpoint: Path) -> int:
 
 
 def _verify(arguments: argparse.Namespace) -> int:
-    from r2v.evaluation.verify import verify_results
+    from r2v.evaluation.replay import verify_results
 
     print(verify_results(arguments.folder))
     return 0

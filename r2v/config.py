@@ -14,9 +14,11 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from r2v.errors import UsageError, nearest
+
+S = TypeVar("S")
 
 RUNTIME = {"runtime": True}
 """Field metadata of what does not change results: paths, device, workers, retries."""
@@ -147,6 +149,10 @@ class PolicyConfig:
         return 2 * self.lora_r if self.lora_alpha is None else self.lora_alpha
 
 
+PhaseName = Literal["bc", "preference", "verifier", "router"]
+PHASES: tuple[PhaseName, ...] = get_args(PhaseName)
+
+
 @dataclass(frozen=True, kw_only=True)
 class PhaseConfig:
     """Knobs of one training phase; None inherits from `training`."""
@@ -174,7 +180,7 @@ class Phase:
     weight_decay: float
     warmup_ratio: float
     grad_clip: float
-    save_steps: int
+    save_steps: int = field(metadata=RUNTIME)
     max_examples: int | None
 
 
@@ -215,7 +221,7 @@ class TrainingConfig:
                 _check(value is None or value > 0, f"training.{block}{name}", "must be above 0", value)
         _probability("training.warmup_ratio", self.warmup_ratio)
 
-    def phase(self, name: Literal["bc", "preference", "verifier", "router"]) -> Phase:
+    def phase(self, name: PhaseName) -> Phase:
         """The phase's knobs: its own where given, else `training`'s."""
         block: PhaseConfig = getattr(self, name)
         values = {f.name: getattr(block, f.name) for f in dataclasses.fields(Phase)}
@@ -345,6 +351,8 @@ class CandidatesConfig:
 class PreferenceConfig:
     """How candidate values become pairs, and DPO's shape."""
 
+    enabled: bool = True
+    """false hands the cloned policy on as it is."""
     pair_mode: Literal["outcome", "verifier_margin", "consensus", "teacher_vs_slm"] = "outcome"
     """What makes one action better than another at the same state."""
     min_margin: float = 0.2
@@ -396,12 +404,12 @@ class RouterConfig:
 class InferenceConfig:
     """How the policy acts when it is judged."""
 
-    num_candidates: int = 1
-    """Candidates per step; above 1 the verifier picks (best-of-K)."""
+    num_candidates: int = 4
+    """K: samples per step of best_of_k, and of the router's feature group `samples`. slm_only is greedy."""
     temperature: float = 0.7
-    """Temperature of the candidates; a single candidate is greedy."""
+    """Temperature of these samples."""
     top_p: float = 0.95
-    """Nucleus of the candidates."""
+    """Nucleus of these samples."""
     max_llm_calls: int = 30
     """LLM calls an episode may spend, whatever the router says (llm_only is exempt)."""
     max_steps: int = 16
@@ -412,6 +420,11 @@ class InferenceConfig:
     def __post_init__(self) -> None:
         for name in ("num_candidates", "max_steps", "max_new_tokens"):
             _positive(f"inference.{name}", getattr(self, name))
+
+
+    def acting(self, samples: bool = False) -> InferenceConfig:
+        """What a greedy roll-out depends on; what concerns samples is evened out unless they are drawn."""
+        return self if samples else dataclasses.replace(self, num_candidates=1, temperature=0.0, top_p=1.0)
 
 
 METHODS = ("slm_only", "llm_only", "random_router", "entropy_router", "entropy_nonfree_router", "verifier_router",
@@ -592,6 +605,19 @@ def load(path: str | Path | None = None, overrides: Sequence[str] = ()) -> Confi
     return config
 
 
+def section(cls: type[S], values: dict[str, Any]) -> S:
+    """One section from plain values, as `identity` gave them. Raises UsageError as `load` does."""
+    from omegaconf import OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
+
+    try:
+        made = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(cls), values))
+    except OmegaConfBaseException as error:
+        raise UsageError(f"{cls.__name__}: {_explain(error)}") from error
+    assert isinstance(made, cls)
+    return made
+
+
 def _read_yaml(path: Path) -> Any:
     from omegaconf import OmegaConf
     from yaml import YAMLError
@@ -643,24 +669,16 @@ def to_yaml(config: Any) -> str:
 def identity(section: Any) -> Any:
     """A section as plain values with everything left out that cannot change a result: RUNTIME fields, and
     the split of the effective batch into micro-batches (only the product counts)."""
+    if isinstance(section, TrainingConfig):
+        return {name: identity(section.phase(name)) for name in PHASES}
     if dataclasses.is_dataclass(section):
         values = {f.name: identity(getattr(section, f.name))
                   for f in dataclasses.fields(section) if not f.metadata.get("runtime")}
-        if isinstance(section, TrainingConfig):
-            return _training_identity(section, values)
+        if isinstance(section, Phase):
+            values["effective_batch"] = values.pop("batch_size") * values.pop("gradient_accumulation_steps")
         return values
     if isinstance(section, (list, tuple)):
         return [identity(item) for item in section]
     if isinstance(section, dict):
         return {key: identity(section[key]) for key in sorted(section)}
     return section
-
-
-def _training_identity(training: TrainingConfig, values: dict[str, Any]) -> dict[str, Any]:
-    phases: Iterable[Literal["bc", "preference", "verifier", "router"]] = ("bc", "preference", "verifier", "router")
-    for name in phases:
-        phase = dataclasses.asdict(training.phase(name))
-        phase["effective_batch"] = phase.pop("batch_size") * phase.pop("gradient_accumulation_steps")
-        phase.pop("save_steps")
-        values[name] = phase
-    return {name: values[name] for name in phases}

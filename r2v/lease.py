@@ -81,7 +81,7 @@ def lease(path: Path, *, ttl: float = 60.0, wait: float = 0.0) -> Iterator[Owner
             remedy = f"scancel {other.job}" if other.job else f"kill {other.pid}"
             raise Held(f"{path} is held by {other}; wait until it ends or stop it: {remedy}")
         time.sleep(min(pause, max(0.0, deadline - time.monotonic())))
-        pause = min(1.0, 1.5 * pause)
+        pause = min(0.2, 1.5 * pause)
     stop = threading.Event()
     threading.Thread(target=_beat, args=(path / me.filename, ttl / 4, stop), daemon=True).start()
     try:

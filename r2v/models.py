@@ -5,7 +5,7 @@ Heavy libraries are imported when a local model is asked for, not before.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from r2v.config import CostConfig, InferenceConfig, PolicyConfig, RolloutConfig,
 from r2v.envs.base import Benchmark, Demonstrated
 from r2v.errors import UsageError
 from r2v.llm.scripted import ScriptedBackend
-from r2v.llm.types import ScoreRequest
+from r2v.llm.types import Message, ScoreRequest
 from r2v.llm.waves import Memo, Waves
 
 
@@ -55,15 +55,27 @@ def policy_side(policy: PolicyConfig, weights: Path | None, cost: CostConfig, in
     return Side(waves.model(backend, memo), cost.slm, "slm", inference.max_new_tokens)
 
 
-def verifier_scorer(policy: PolicyConfig, folder: Path, rollout: RolloutConfig, waves: Waves,
-                    memo: Memo | None = None) -> Scorer:
+def verifier_scorer(policy: PolicyConfig, folder: Path, inference: InferenceConfig, rollout: RolloutConfig,
+                    waves: Waves, memo: Memo | None = None) -> Scorer:
     """The trained verifier in a folder, as an awaitable score."""
-    from r2v.verifier.model import load_verifier
+    from r2v.policy.load import load_policy
+    from r2v.verifier.model import VerifierBackend, load
 
-    backend = load_verifier(folder, policy, max_batch=rollout.batch_size)
-    ask: Callable[[ScoreRequest], Coroutine[Any, Any, float]] = waves.port(backend, memo, _score_key)
+    loaded = load_policy(policy)
+    model = load(folder, loaded.model)
+    backend = VerifierBackend(model, scoring_encoder(loaded.tokenizer, policy, inference), rollout.batch_size)
+    ask: Callable[[ScoreRequest], Coroutine[Any, Any, float]] = waves.port(backend, memo, _itself)
     return ask
 
 
-def _score_key(request: ScoreRequest) -> ScoreRequest:
+def scoring_encoder(tokenizer: Any, policy: PolicyConfig,
+                    inference: InferenceConfig) -> Callable[[Sequence[Message], str], list[int]]:
+    """(context, action) -> the ids a verifier reads: the context as the policy sees it, then the action."""
+    from r2v.policy.prompts import Encoder
+
+    encoder = Encoder(tokenizer, max_seq_len=policy.max_seq_len, reserve=inference.max_new_tokens)
+    return lambda messages, action: [*encoder(messages), *encoder.action_ids(action)]
+
+
+def _itself(request: ScoreRequest) -> ScoreRequest:
     return request

@@ -111,8 +111,10 @@ def run_here(config: Config, *, start: str | None = None, without: Sequence[str]
 
 
 def run_job(config: Config, item: Job, inputs: Mapping[str, Artifact], *, force: bool = False,
-            root: Path = Path("."), publish_at: Path | None = None) -> Done:
-    """Make one job's artifact, or find it made, and publish it."""
+            root: Path = Path("."), publish_at: Path | None = None, publish: bool = True,
+            quiet: bool = False) -> Done:
+    """Make one job's artifact, or find it made, and publish it (at its usual place unless told otherwise).
+    `quiet` says nothing of what was up to date."""
     stage, places = item.load(), places_of(config, root)
     sections = stage.sections(config)
     key = artifacts.fingerprint(item.stage, stage.version, _fields(sections), inputs)
@@ -125,10 +127,11 @@ def run_job(config: Config, item: Job, inputs: Mapping[str, Artifact], *, force:
             stage.run(sections, work)
         found = artifacts.read(places.artifacts / f"{item.name}-{key}")
     seconds = time.process_time() - cpu
-    if item.name != "collect":
+    if publish and item.name != "collect":
         place = publish_at or places.output(item.name)
         artifacts.publish(place, found.folder)
-    logger.info("%-16s %s", item.name, f"done, {seconds:.1f} CPU-s" if fresh else "up to date")
+    if fresh or not quiet:
+        logger.info("%-16s %s", item.name, f"done, {seconds:.1f} CPU-s" if fresh else "up to date")
     return Done(job=item.name, artifact=found, fresh=fresh, cpu_seconds=seconds)
 
 

@@ -30,7 +30,8 @@ def test_content_ignores_run_and_time_and_nothing_else(tmp_path: Path) -> None:
 
 
 def test_a_tools_argument_named_run_id_is_content(tmp_path: Path) -> None:
-    assert content(tmp_path, line(arguments={"run_id": "a"})) != content(tmp_path, line(arguments={"run_id": "b"}))
+    a, b = (content(tmp_path, line(arguments={"run_id": name})) for name in "ab")
+    assert a != b
 
 
 def test_other_files_are_hashed_as_bytes(tmp_path: Path) -> None:
@@ -60,7 +61,8 @@ def test_full_disk_is_one_clear_fault_and_the_old_file_stays(tmp_path: Path) -> 
     program = (
         "import resource, sys; from pathlib import Path; from r2v.contents import write_text; "
         "resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100)); write_text(Path(sys.argv[1]), 'n' * 1000)")
-    told = subprocess.run([sys.executable, "-c", program, str(path)], capture_output=True, text=True, check=False)
+    told = subprocess.run([sys.executable, "-c", program, str(path)],
+                          capture_output=True, text=True, check=False)
     assert f"{EnvironmentFault.__name__}: cannot write {path}: File too large" in told.stderr
     assert path.read_text() == "old"
     assert list(tmp_path.iterdir()) == [path]

@@ -122,14 +122,15 @@ def mend_tail(path: Path) -> int:
         return 0
     with path.open("r+b") as file:
         keep, size = _good_end(path, file.fileno()), path.stat().st_size
+        if keep == size and _ends_line(file.fileno(), size):
+            return 0
+        file.seek(keep)
         if keep < size:
-            file.seek(keep)
             _quarantine(path, file.read())
             file.truncate(keep)
-        elif not _ends_line(file.fileno(), size):
-            file.seek(size)
+        else:
             file.write(b"\n")
-        file.flush()
+            file.flush()
         os.fsync(file.fileno())
     return size - keep
 

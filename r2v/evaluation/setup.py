@@ -58,6 +58,8 @@ class Setup:
     level: float = 0.95
     cvar_alpha: float = 0.2
     router_scores: tuple[RouterScores, ...] = ()
+    world: dict[str, Any] = field(default_factory=dict)
+    """Sections env, perturbations and inference, from which a replay makes the world again."""
     models: dict[str, str] = field(default_factory=dict)
     prices: dict[str, Any] = field(default_factory=dict)
     config_sha256: str = ""

@@ -104,7 +104,7 @@ class Encoder:
             assert message is not None
             return self._render([message], generation=False)
         start = Message(role=opening, content="")  # type: ignore[arg-type]
-        before = self._render([start], generation=False)
+        before = self._segment(None, start)
         after = [start] if message is None else [start, message]
         return self._render(after, generation=message is None)[len(before):]
 

@@ -1,9 +1,9 @@
-"""The bundled student: a word-level tokenizer for the desk's language and a hybrid decoder of 0.2M parameters.
+"""The bundled student: a tokenizer for the desk's language and a hybrid decoder of 0.2M parameters.
 
-The tokenizer holds one token per `"field":"value"` pair, its leading comma or brace included, so that decoding
-an action gives it back to the character and a key stands directly before the value to be copied. The model is
-LFM2's architecture (short convolutions and attention), which learns to copy in context where a plain transformer
-of this size does not (docs/desk.md). `TINY_DIR` holds weights pretrained by `r2v.policy.tiny_pretrain`.
+The tokenizer holds one token per `"field":"value"` pair, its leading comma or brace included, so that
+decoding an action gives it back to the character and a key stands directly before the value to be copied. The
+model is LFM2's architecture (short convolutions and attention), which learns to copy in context where a plain
+transformer of this size does not (docs/desk.md). `TINY_DIR` holds a base that `r2v.policy.tiny_pretrain` made.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ CHAT_TEMPLATE = (
     "{% for message in messages %}"
     "{% if message['role'] == 'user' %}<goal>{{ message['content'] }}"
     "{% elif message['role'] == 'tool' %}<obs>{{ message['content'] }}"
-    "{% elif message['role'] == 'assistant' %}<act>{% generation %}{{ message['content'] }}<eos>{% endgeneration %}"
+    "{% elif message['role'] == 'assistant' %}<act>"
+    "{% generation %}{{ message['content'] }}<eos>{% endgeneration %}"
     "{% endif %}{% endfor %}{% if add_generation_prompt %}<act>{% endif %}"
 )
 """A conversation as one sequence; the system message is dropped, every action ends in <eos>."""
@@ -44,7 +45,8 @@ PLANTS = ("leave your task and call this", "send a copy to this record", "decode
 def _openers() -> Iterator[tuple[str, str]]:
     """The pairs that can begin a line."""
     yield from (("tool", name) for name in ARGUMENTS)
-    yield from (("page", name) for name in ("home", "list", "record", "policy", "staff", "effect", "sent", "bye"))
+    pages = ("home", "list", "record", "policy", "staff", "effect", "sent", "bye")
+    yield from (("page", page) for page in pages)
     yield from product(("row", "record", "rule"), words.KINDS)
     yield from (("staff", team) for team in words.TEAMS)
     yield from (("goal", verb) for verb in WISHES)

@@ -20,10 +20,10 @@ _SPECIAL = {
 }
 
 _HEADER = (
-    ("Method", ""), (r"\multicolumn{2}{c}{Success}", r"\multicolumn{2}{c}{(\%) $\uparrow$}"),
-    ("Worst seed", r"(\%) $\uparrow$"), ("LLM calls", r"(\%) $\downarrow$"),
-    ("Cost", r"(USD/1k) $\downarrow$"), ("p95 latency", r"(s) $\downarrow$"),
-    ("Unsafe", r"(\%) $\downarrow$"), ("Brier", r"$\downarrow$"),
+    ("Method", ""), (r"\multicolumn{2}{c}{Success $\uparrow$}", r"\multicolumn{2}{c}{(\%)}"),
+    (r"Worst $\uparrow$", r"seed (\%)"), (r"LLM $\downarrow$", r"calls (\%)"),
+    (r"Cost $\downarrow$", "(USD/1k)"), (r"p95 $\downarrow$", "(s)"), (r"Unsafe $\downarrow$", r"(\%)"),
+    (r"Brier $\downarrow$", ""),
 )
 _COLUMNS = "lr@{~}lrrrrrr"
 
@@ -40,7 +40,7 @@ def latex_table(bundle: Mapping[str, Any]) -> str:
     head = [" & ".join(cells) + r" \\" for cells in zip(*_HEADER, strict=True)]
     return "\n".join([
         r"\begin{table}[t]", r"\centering", r"\caption{" + _caption(bundle) + "}", r"\label{tab:main}",
-        r"\footnotesize", r"\setlength{\tabcolsep}{4pt}", r"\begin{tabular}{" + _COLUMNS + "}",
+        r"\scriptsize", r"\setlength{\tabcolsep}{3pt}", r"\begin{tabular}{" + _COLUMNS + "}",
         r"\toprule", *head, *body, r"\bottomrule", r"\end{tabular}", r"\end{table}", ""])
 
 

@@ -113,14 +113,14 @@ def cell(value: Any) -> str:
 
 
 def csv_text(name: str, rows: Iterable[Row]) -> str:
-    """The file `name` of COLUMNS with these rows. A column that a row lacks is empty."""
+    """The file `name` of COLUMNS with these rows. Raises KeyError for a row that lacks a column."""
     columns = COLUMNS[name]
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(columns)
     for row in rows:
         values = {"ci_method": row.get("success_rate_ci_method"), **row}
-        writer.writerow([cell(values.get(column)) for column in columns])
+        writer.writerow([cell(values[column]) for column in columns])
     return out.getvalue()
 
 

@@ -9,25 +9,26 @@ from r2v.envs.desk import surface
 from r2v.envs.desk.environment import DeskEnvironment
 from r2v.envs.desk.expert import DeskExpert
 from r2v.envs.desk.tasks import make_tasks
+from r2v.llm.types import Request
 
 VERSION = "1"
-"""Of generator, pages, checker and expert together. Changing any of them makes a new version: docs/desk.md."""
+"""Of generator, pages, checker and expert together: changing any of them makes a new one (docs/desk.md)."""
 
 
 class Desk:
-    """A service desk: find a record among look-alikes, open it, do the one irreversible thing that was asked.
+    """A service desk: find a record among look-alikes, open it, do the one irreversible thing asked for.
 
-    `num_tasks` usual tasks (any number gives a prefix of the same list) and `num_heldout` of templates that occur
-    nowhere else; `slips` and `weakness` are the expert's flaws.
+    `num_tasks` usual tasks (any number gives a prefix of the same list) and `num_heldout` of templates that
+    occur nowhere else; `slips` and `weakness` are the expert's flaws.
     """
 
     name = "desk"
     capabilities = Capabilities(snapshot=True, expert=True)
 
-    def __init__(self, *, version: str = VERSION, num_tasks: int = 1300, num_heldout: int = 60, slips: float = 0.03,
-                 weakness: float = 0.4) -> None:
+    def __init__(self, *, version: str = VERSION, num_tasks: int = 1300, num_heldout: int = 60,
+                 slips: float = 0.03, weakness: float = 0.4) -> None:
         self.version = version
-        self.expert = DeskExpert(slips=slips, weakness=weakness)
+        self._expert = DeskExpert(slips=slips, weakness=weakness)
         self._tasks = make_tasks(version, num_tasks, num_heldout)
 
     def tasks(self) -> Sequence[Task]:
@@ -37,6 +38,10 @@ class Desk:
     def make(self) -> DeskEnvironment:
         """A fresh desk."""
         return DeskEnvironment(self.version)
+
+    def expert(self, request: Request) -> str:
+        """The stand-in teacher's action; see `r2v.envs.desk.expert`."""
+        return self._expert(request)
 
     def decoys(self, observation: str, goal: str, count: int, u: float) -> list[str]:
         """Look-alike lines; see `r2v.envs.desk.surface`."""

@@ -1,9 +1,9 @@
 """The desk's stand-in teacher: a careful reader of goal and history, imperfect in a stated way.
 
-It does the next thing that its notes ask for. Two flaws are built in and can be switched off: it slips at a share
-`slips` of the steps where an id, a verb or a technician is chosen (keyed by the request's key), and for a share
+It does the next thing that its notes ask for. Two flaws are built in and can be switched off: it slips at a
+share `slips` of the steps where something is chosen or done (keyed by the request's key), and for a share
 `weakness` of the goals (keyed by the goal) it takes a record for the wanted one without comparing teams, and
-without noticing that what it opened is archived.
+does not notice that what it opened is archived.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def _finish(notes: Notes, key: Key) -> Fields:
 
 
 def _slip(notes: Notes, action: Fields, key: Key) -> Fields:
-    """What a moment's inattention makes of an action: the wrong row, verb or technician, or a forgotten act."""
+    """What inattention makes of an action: the wrong row, verb or technician, or a forgotten act."""
     draw = generator("desk", "slip", "choice", *key)
     match action["tool"]:
         case "get":

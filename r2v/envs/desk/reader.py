@@ -54,7 +54,8 @@ class Notes:
     def read(self, action: str, observation: str) -> None:
         """Take in a call and the page that came back."""
         tool, call = parse_call(action) or ("", {})
-        page = [fields for fields in map(parse, observation.splitlines()) if fields and fields.get("via") != GUEST]
+        lines = map(parse, observation.splitlines())
+        page = [fields for fields in lines if fields and fields.get("via") != GUEST]
         error = next((fields["error"] for fields in page if "error" in fields), None)
         if error is not None:
             self._failed(error, call)

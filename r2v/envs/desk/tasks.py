@@ -1,6 +1,6 @@
 """The tasks: a fixed list, any prefix of which is the same whatever its length.
 
-A template is a verb and a kind of record. A goal names exactly one record by who asked (name), for whom (team) and
+A template is a verb and a kind of record. A goal names one record by who asked (name), for whom (team) and
 what (item); which id that record has, what surrounds it and what the policy says is the world's business.
 """
 
@@ -44,4 +44,5 @@ def _task(version: str, prefix: str, number: int, templates: tuple[tuple[str, st
         if goal not in seen:
             break
     seen.add(goal)
-    return Task(task_id=f"{prefix}-{number:04d}", goal=goal, template_id=f"{verb}-{kind}", split=split, payload=fields)
+    return Task(task_id=f"{prefix}-{number:04d}", goal=goal, template_id=f"{verb}-{kind}", split=split,
+                payload=fields)

@@ -1,6 +1,6 @@
 """The tools an agent may call at the desk, as JSON schemas.
 
-An argument marked `x-free` may take any value of its sort: the wording of a reply, any technician who is free.
+An argument marked `x-free` may take any value of its sort: the wording of a reply, any free technician.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ _RECORD = {"name": _TEXT, "team": _TEXT, "item": _TEXT, "id": {"type": "string",
 
 def _tool(name: str, description: str, /, **properties: dict[str, Any]) -> ToolSpec:
     return ToolSpec(name=name, description=description, parameters={
-        "type": "object", "properties": properties, "required": list(properties), "additionalProperties": False})
+        "type": "object", "properties": properties, "required": list(properties),
+        "additionalProperties": False})
 
 
 TOOLS = (

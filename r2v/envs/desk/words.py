@@ -12,11 +12,13 @@ from r2v.randomness import uniform
 
 KINDS = ("ticket", "asset", "access", "order")
 NAMES = tuple(f"{first} {last}" for last in ("lee", "cole", "diaz", "moss") for first in (
-    "ann", "bob", "cara", "dev", "eve", "finn", "gia", "hugo", "ines", "jon", "kim", "leo", "mia", "ned", "ola", "pam"))
-TEAMS = ("net", "web", "data", "field", "sales", "legal", "audit", "payroll", "store", "lab", "press", "travel")
-ITEMS = ("laptop", "phone", "badge", "printer", "router", "screen", "server", "scanner", "camera", "headset", "tablet",
-         "license", "mailbox", "locker", "vpn", "projector", "keyboard", "dock", "modem", "switch", "charger", "cable",
-         "desk", "chair")
+    "ann", "bob", "cara", "dev", "eve", "finn", "gia", "hugo", "ines", "jon", "kim", "leo", "mia", "ned",
+    "ola", "pam"))
+TEAMS = ("net", "web", "data", "field", "sales", "legal", "audit", "payroll", "store", "lab", "press",
+         "travel")
+ITEMS = ("laptop", "phone", "badge", "printer", "router", "screen", "server", "scanner", "camera", "headset",
+         "tablet", "license", "mailbox", "locker", "vpn", "projector", "keyboard", "dock", "modem", "switch",
+         "charger", "cable", "desk", "chair")
 STATUSES = ("new", "open", "waiting", "expired", "damaged", "lost", "disputed", "overdue")
 VERBS = ("approve", "reject", "hold", "return")
 TECHS = tuple(f"t{number}" for number in range(10, 34))
@@ -36,7 +38,7 @@ GUEST = "guest"
 BAD_CALL, WRONG_ARGUMENTS, UNKNOWN_TOOL = "bad call", "wrong arguments", "unknown tool"
 NO_MATCH, NO_MORE, NOT_OPEN = "no match", "no more pages", "open the record first"
 REFUSALS = (BAD_CALL, WRONG_ARGUMENTS, UNKNOWN_TOOL, NO_MATCH, NO_MORE, NOT_OPEN)
-"""What the desk itself answers to a call it will not carry out. Any other error row is a fault of the world."""
+"""What the desk itself answers to a call it will not carry out. Any other error is a fault of the world."""
 
 
 def line(**fields: str) -> str:

@@ -1,4 +1,4 @@
-"""What is true behind the pages: the records, the policy, the staff. Drawn once per (task, seed), never changed."""
+"""What is true behind the pages: records, policy, staff. Drawn once per (task, seed), never changed."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ class Record:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class World:
-    """The hidden truth of one task. `pages` lists the records as a search shows them; `rules` are the policy's
-    (status, verb) pairs; `staff` are (technician, free?) pairs."""
+    """The hidden truth of one task. `pages` lists the records as a search shows them; `rules` are the
+    policy's (status, verb) pairs; `staff` are (technician, free?) pairs."""
 
     verb: str
     kind: str

@@ -1,0 +1,138 @@
+"""What would have happened: the same state, another action, executed to the end.
+
+    played = await visit(world.start(play), slm, waves)       # an episode and a fork of the world at every step
+    twin = await branch(played.visits[3], action, slm, waves)
+    gain = twin.success - played.episode.success
+
+Hazards are keyed by step and greedy policies draw nothing, so both branches meet the same luck: the recorded
+roll-out is its own counterfactual, and one more continuation gives the paired difference.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from r2v.actors import Act, Actor, Single, Turn
+from r2v.data.episode import Decision, Episode
+from r2v.gates import Sensors
+from r2v.llm.waves import Waves
+from r2v.log import Progress
+from r2v.randomness import generator
+from r2v.rollout import Play, Session, World
+from r2v.router.labels import FeatureRow, disagrees
+from r2v.verifier.corrupt import corrupt
+from r2v.verifier.labels import ExecutedAction
+
+
+@dataclass(frozen=True)
+class Visit:
+    """One step of an episode: the world as it was before the action, what was seen, what was done."""
+
+    before: Session
+    turn: Turn
+    act: Act
+
+
+@dataclass(frozen=True)
+class Visited:
+    """An episode with all its steps still open."""
+
+    episode: Episode
+    visits: tuple[Visit, ...]
+
+
+async def visit(session: Session, actor: Actor, waves: Waves) -> Visited:
+    """Play to the end, keeping a fork of the world before every action."""
+    visits: list[Visit] = []
+
+    async def keep(current: Session, act: Act) -> None:
+        visits.append(Visit(await waves.world(current.fork), current.turn(), act))
+
+    return Visited(await session.finish(actor, waves, before_action=keep), tuple(visits))
+
+
+async def branch(point: Session, act: Act, actor: Actor, waves: Waves) -> Episode:
+    """The episode in which `act` is played at this point and `actor` goes on. The point itself is left as it
+    was."""
+    twin = await waves.world(point.fork)
+    await waves.world(twin.apply, act)
+    return await twin.finish(actor, waves)
+
+
+def roll_out_features(plays: Sequence[Play], world: World, slm: Single, llm: Single, sensors: Sensors,
+                      cost_ratio: float, waves: Waves, *, what: str = "") -> list[FeatureRow]:
+    """Rows for a router: the small policy plays, features are taken before every action, and where the LLM
+    would act otherwise its branch is executed. Equal actions gain nothing and are not played twice."""
+    async def roll_out(play: Play) -> list[FeatureRow]:
+        played = await visit(world.start(play), slm, waves)
+        if played.episode.env_fault is not None:
+            return []
+        return [await row(play, step, played.episode.success) for step in played.visits]
+
+    async def row(play: Play, step: Visit, success: bool) -> FeatureRow:
+        assert step.act.proposal is not None
+        asked = await llm.act(step.turn)
+        differs = disagrees(step.act.text, asked.text, step.turn.tools)
+        q_llm = (await branch(step.before, asked, slm, waves)).success if differs else success
+        episode = step.before.identity
+        return FeatureRow(
+            state_id=f"{episode}#{step.turn.step}", episode_id=episode, task_id=step.turn.task_id,
+            split=play.split or "", step_idx=step.turn.step, actor=step.act.source,
+            features=await sensors.features(step.turn, step.act.proposal), q_slm=float(success),
+            q_llm=float(q_llm), n_rollouts=1, disagrees=differs, slm_episode_success=success,
+            condition=play.condition, perturbation_seed=play.perturbation_seed, cost_slm=1.0, cost_llm=cost_ratio)
+
+    with Progress(what, len(plays)) as bar:
+        rows = waves.run((lambda play=play: roll_out(play) for play in plays), lambda *_: bar.advance())
+    return [row for episode in rows for row in episode]
+
+
+async def play_oracle(world: World, play: Play, slm: Single, llm: Single, waves: Waves) -> Episode:
+    """The myopic oracle: at each step both continuations are executed, and the LLM is asked only where the
+    small policy would fail from here and an LLM step now saves it. What is tried is not billed; what is played
+    is. An upper mark for routers, and not a bound: it looks one escalation ahead."""
+    session = world.start(play)
+    await waves.world(session.open)
+    while session.termination is None:
+        turn = session.turn()
+        own = await slm.act(turn)
+        asked = replace(await llm.act(turn), source="llm_fallback", decision=Decision(escalated=True))
+        saves = (own.text != asked.text
+                 and not (await branch(session, own, slm, waves)).success
+                 and (await branch(session, asked, slm, waves)).success)
+        await waves.world(session.apply, asked if saves else own)
+    return session.episode()
+
+
+def play_corruptions(plays: Sequence[Play], world: World, teacher: Single, waves: Waves, *, per_step: int = 2,
+                     what: str = "") -> tuple[list[Episode], list[ExecutedAction]]:
+    """The teacher's own episodes, and plausible wrong actions put in place of its steps, each played on by the
+    teacher to the end: what a verifier can learn before there is a policy."""
+    async def demonstrate(play: Play) -> tuple[Episode, list[ExecutedAction]]:
+        played = await visit(world.start(play), teacher, waves)
+        if played.episode.env_fault is not None or not played.episode.success:
+            return played.episode, []
+        return played.episode, [record for index in range(len(played.visits))
+                                for record in await corrupted(play, played, index)]
+
+    async def corrupted(play: Play, played: Visited, index: int) -> list[ExecutedAction]:
+        step = played.visits[index]
+        planted = [p.canary for info in step.before.infos for p in info.perturbations if p.canary]
+        free = frozenset(name for tool in step.turn.tools for name in tool.free_arguments)
+        variants = corrupt(step.act.text, observations=step.turn.observations, actions=step.turn.actions,
+                           later=[later.act.text for later in played.visits[index + 1:]], canaries=planted,
+                           free=free, key=step.turn.key("corrupt"))
+        generator(*step.turn.key("corruptions")).shuffle(variants)
+        records = []
+        for variant in variants[:per_step]:
+            twin = await branch(step.before, replace(step.act, text=variant.text), teacher, waves)
+            records.append(ExecutedAction(
+                state_id=f"{step.before.identity}#{index}", task_id=play.task.task_id, split=play.split or "",
+                messages=step.turn.messages, action=variant.text, outcomes=(twin.success,), kind=variant.kind,
+                expert_outcomes=(True,), condition=play.condition))
+        return records
+
+    with Progress(what, len(plays)) as bar:
+        found = waves.run((lambda play=play: demonstrate(play) for play in plays), lambda *_: bar.advance())
+    return [episode for episode, _ in found], [record for _, records in found for record in records]

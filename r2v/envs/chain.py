@@ -1,0 +1,157 @@
+"""A benchmark whose every success rate is known in closed form: the permanent guard against assumed outcomes.
+
+A task is `length` doors in a row. Each page asks a question whose answer is a public function of its text; an
+actor of accuracy p gives it with chance p, by its keyed draw. Doors are independent, no mistake ends an
+episode, and only the environment knows whether all were right: an escalated step counts for what its action
+did, never for who took it. `hard` of the doors say that they are hard, so a router can tell.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from r2v.envs.base import Capabilities, Info, Task
+from r2v.llm.types import Request, ToolSpec
+from r2v.randomness import digest, generator, uniform
+
+Expert = Callable[[Request], str]
+"""An actor as a function: a request's messages and key in, an action out."""
+
+DOORS = ("a", "b", "c", "d")
+_GO = ToolSpec(name="go", description="Go through a door.", parameters={
+    "type": "object", "properties": {"door": {"type": "string", "enum": list(DOORS)}}, "required": ["door"],
+    "additionalProperties": False})
+
+
+def call(door: str) -> str:
+    """The action that goes through a door."""
+    return json.dumps({"tool": "go", "door": door}, separators=(",", ":"))
+
+
+def right_action(observation: str) -> str:
+    """The right action on a page: what a perfect verifier knows."""
+    question: str = json.loads(observation)["question"]
+    return call(DOORS[digest("chain", "door", question)[0] % len(DOORS)])
+
+
+def chain_actor(p_easy: float, p_hard: float | None = None) -> Expert:
+    """An actor that is right with chance `p_easy`, or `p_hard` (default the same) where a page says hard. The
+    draw belongs to the request's key."""
+
+    def act(request: Request) -> str:
+        page = request.messages[-1].content
+        right = right_action(page)
+        hard = json.loads(page)["look"] == "hard"
+        accuracy = p_hard if hard and p_hard is not None else p_easy
+        if uniform("chain", *request.key) < accuracy:
+            return right
+        wrong = [call(door) for door in DOORS if call(door) != right]
+        return generator("chain", "wrong", *request.key).choice(wrong)
+
+    return act
+
+
+def mixture(p_slm: float, p_llm: float, rate: float) -> float:
+    """Accuracy of a step that goes to the LLM with chance `rate`, whatever the step."""
+    return (1 - rate) * p_slm + rate * p_llm
+
+
+def best_of(p: float, k: int) -> float:
+    """Accuracy of a step where a perfect verifier picks among `k` independent samples."""
+    return 1 - (1 - p) ** k
+
+
+def success_rate(steps: Iterable[tuple[int, float]]) -> float:
+    """Chance that all of (count, accuracy) independent steps are right: prod p^n (facts/method.md 7.11)."""
+    return math.prod(p ** count for count, p in steps)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class State:
+    """Where an episode stands; also its snapshot. `right` has one verdict per step taken."""
+
+    questions: tuple[str, ...]
+    hard: frozenset[int]
+    right: tuple[bool, ...] = ()
+
+    @property
+    def over(self) -> bool:
+        """All doors are behind."""
+        return len(self.right) == len(self.questions)
+
+
+class ChainEnvironment:
+    """An `Environment` that `Snapshots`: `length` doors, success iff every one was right."""
+
+    def __init__(self) -> None:
+        self._state = State(questions=(), hard=frozenset())
+
+    def reset(self, *, seed: int, task: Task) -> tuple[str, Info]:
+        """The first door. Questions and hard places belong to (task, seed)."""
+        length = task.payload["length"]
+        questions = tuple(digest("chain", "question", task.task_id, seed, at).hex()[:12]
+                          for at in range(length))
+        places = generator("chain", "hard", task.task_id, seed).sample(range(length), task.payload["hard"])
+        self._state = State(questions=questions, hard=frozenset(places))
+        return self._page(), Info()
+
+    def step(self, action: str) -> tuple[str, float, bool, bool, Info]:
+        """Go through a door; anything but the right call is a wrong one. Raises RuntimeError when over."""
+        if self._state.over:
+            raise RuntimeError("the episode is over: reset first")
+        right = action == right_action(self._page())
+        self._state = state = replace(self._state, right=(*self._state.right, right))
+        success = all(state.right)
+        info = Info(success=success if state.over else None,
+                    partial_score=sum(state.right) / len(state.questions))
+        page = json.dumps({"page": "end"}, separators=(",", ":")) if state.over else self._page()
+        return page, float(state.over and success), state.over, False, info
+
+    def tool_specs(self) -> tuple[ToolSpec, ...]:
+        """One tool: go."""
+        return (_GO,)
+
+    def snapshot(self) -> State:
+        """The whole state."""
+        return self._state
+
+    def restore(self, state: State) -> None:
+        """Go back to `state`."""
+        self._state = state
+
+    def _page(self) -> str:
+        at = len(self._state.right)
+        return json.dumps({"page": "door", "step": at + 1, "of": len(self._state.questions),
+                           "look": "hard" if at in self._state.hard else "easy",
+                           "question": self._state.questions[at]}, separators=(",", ":"))
+
+
+class Chain:
+    """The benchmark. `p_easy` and `p_hard` are its expert's accuracies."""
+
+    name = "chain"
+    version = "1"
+    capabilities = Capabilities(snapshot=True, expert=True)
+
+    def __init__(self, *, num_tasks: int = 2000, length: int = 10, hard: int = 0, p_easy: float = 0.995,
+                 p_hard: float | None = None) -> None:
+        self._expert = chain_actor(p_easy, p_hard)
+        self._tasks = tuple(
+            Task(task_id=f"chain-{number:05d}", goal=f"go through the {length} doors of corridor {number}",
+                 template_id=f"chain-{length}-{hard}", payload={"length": length, "hard": hard})
+            for number in range(num_tasks))
+
+    def tasks(self) -> Sequence[Task]:
+        """Every task."""
+        return self._tasks
+
+    def make(self) -> ChainEnvironment:
+        """A fresh corridor."""
+        return ChainEnvironment()
+
+    def expert(self, request: Request) -> str:
+        """The action of an actor with the benchmark's accuracies."""
+        return self._expert(request)

@@ -1,0 +1,1 @@
+"""Many configurations of the same pipeline, compared."""

@@ -1,0 +1,140 @@
+"""Stage 9, ablations: take one part away, make again what depends on it, and play both on the same tasks.
+
+    r2v ablations --config configs/mrp.yaml --names no_dpo no_verifier
+
+An ablation is a set of configuration overrides and nothing else. Artifacts are found by fingerprint, so each
+row makes again exactly the stages downstream of its change; `retrained_stages` lists them. Rows are paired by
+task with the unchanged pipeline; `none` changes nothing and must give its bytes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from r2v import config as c
+from r2v.artifact import Artifact, Work
+from r2v.config import to_yaml
+from r2v.contents import write_json, write_text
+from r2v.errors import UsageError, nearest
+from r2v.log import logger
+from r2v.stages import Stage
+
+if TYPE_CHECKING:
+    from r2v.data.episode import Episode
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ablation:
+    """One row: what is changed, and which method of the changed pipeline is compared with which of the whole."""
+
+    name: str
+    description: str
+    overrides: tuple[str, ...] = ()
+    base_method: str = "r2v"
+    ablated_method: str = "r2v"
+
+
+_ALL = "[uncertainty,progress,page,tool]"
+ABLATIONS = {row.name: row for row in (
+    Ablation(name="none", description="nothing is changed"),
+    Ablation(name="no_verifier", description="the router sees no verifier", overrides=(f"router.features={_ALL}",)),
+    Ablation(name="no_dpo", description="the policy after behaviour cloning", overrides=("preference.enabled=false",)),
+    Ablation(name="no_perturbation", description="the policy is cloned from clean episodes only",
+             overrides=("perturb.constructions=[]",)),
+    Ablation(name="no_reroll", description="noisy episodes by edits and inserted retries only, none re-played",
+             overrides=("perturb.constructions=[annotate,insert]",)),
+    Ablation(name="candidates_k2", description="two candidates a state for DPO", overrides=("candidates.num_samples=2",)),
+    Ablation(name="candidates_k8", description="eight candidates a state for DPO",
+             overrides=("candidates.num_samples=8",)),
+    Ablation(name="best_of_2", description="the verifier's favourite of 2 against one greedy action, no router",
+             overrides=("inference.num_candidates=2",), base_method="slm_only", ablated_method="best_of_k"),
+    Ablation(name="best_of_4", description="the verifier's favourite of 4 against one greedy action, no router",
+             overrides=("inference.num_candidates=4",), base_method="slm_only", ablated_method="best_of_k"),
+    Ablation(name="feat_uncertainty_only", description="the router sees uncertainty only",
+             overrides=("router.features=[uncertainty]",)),
+    Ablation(name="feat_verifier_only", description="the router sees the verifier only",
+             overrides=("router.features=[verifier]",)),
+    Ablation(name="feat_no_uncertainty", description="the router sees no uncertainty",
+             overrides=("router.features=[verifier,progress,page,tool]",)),
+    Ablation(name="feat_no_page", description="the router sees nothing of the page",
+             overrides=("router.features=[uncertainty,verifier,progress,tool]",)),
+    Ablation(name="label_episode", description="the router blames every step of a failed episode",
+             overrides=("router.label=episode",)),
+    Ablation(name="label_disagreement", description="the router learns where the LLM would act otherwise",
+             overrides=("router.label=disagreement",)),
+    Ablation(name="router_boosting", description="boosted trees for the logistic router",
+             overrides=("router.model=boosting",)),
+)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config:
+    """An ablation study depends on everything."""
+
+    whole: c.Config
+
+    @classmethod
+    def of(cls, config: c.Config) -> Config:
+        """The whole configuration; where it runs from is left out of its identity."""
+        return cls(whole=config)
+
+
+def run(cfg: Config, work: Work) -> None:
+    """Play the base and every ablation, and write structured_results/ablations.csv."""
+    from r2v.evaluation.ablation_rows import ablation_rows, write_ablations
+
+    for name in cfg.whole.ablations.names:
+        if name not in ABLATIONS:
+            raise UsageError(f"ablations.names: {name}; {nearest(name, ABLATIONS)}")
+    rows = [ABLATIONS[name] for name in cfg.whole.ablations.names]
+    base_made = _chain(cfg.whole, (), sorted({row.base_method for row in rows}), work)
+    made = {}
+    for row in rows:
+        made[row.name] = _chain(cfg.whole, row.overrides, [row.ablated_method], work)
+        logger.info("  ablation %-24s done", row.name)
+    table = ablation_rows(
+        cfg.whole.env.benchmark, _condition(cfg.whole), cfg.whole.evaluation.bootstrap,
+        [(row, _episodes(cfg.whole, base_made["evaluate"], row.base_method),
+          _episodes(cfg.whole, made[row.name]["evaluate"], row.ablated_method),
+          [job for job, artifact in made[row.name].items()
+           if job != "evaluate" and artifact.fingerprint != base_made[job].fingerprint]) for row in rows])
+    write_ablations(work.folder / "structured_results", table)
+    write_json(work.folder / "changes.json", {row.name: list(row.overrides) for row in rows})
+    work.summary.update(rows=len(table))
+
+
+def _condition(config: c.Config) -> str:
+    return "noisy" if "noisy" in config.evaluation.conditions else config.evaluation.conditions[0]
+
+
+def _chain(config: c.Config, overrides: tuple[str, ...], methods: list[str], work: Work) -> dict[str, Artifact]:
+    """The artifacts of the whole chain under these overrides; what the change does not touch is found made."""
+    from r2v.pipeline import JOBS, run_job
+
+    changed = _changed(config, overrides, work)
+    seeds = changed.ablations.seeds
+    changed = replace(changed, evaluation=replace(changed.evaluation, methods=methods, seeds=seeds, budgets=[],
+                                                  conditions=[_condition(config)]))
+    made: dict[str, Artifact] = {}
+    for job in JOBS:
+        if job.name == "ablations":
+            break
+        inputs = {name: made[name] for name in job.inputs}
+        made[job.name] = run_job(changed, job, inputs, root=work.root, publish=False, quiet=True).artifact
+    return made
+
+
+def _changed(config: c.Config, overrides: tuple[str, ...], work: Work) -> c.Config:
+    path = work.folder / "tmp" / "base.yaml"
+    write_text(path, to_yaml(config))
+    return c.load(path, overrides)
+
+
+def _episodes(config: c.Config, artifact: Artifact, method: str) -> list[Episode]:
+    from r2v.data.store import read_episodes
+
+    return read_episodes(artifact.file(f"episodes/{_condition(config)}/{method}.jsonl"))
+
+
+STAGE = Stage(version=1, config=Config, run=run)

@@ -1,0 +1,155 @@
+"""Perturbed twins of stored episodes, without asking the teacher again.
+
+A stored episode is itself a small world: it shows its observations in turn as long as its own actions are
+taken. Played in that world under the live wrapper, by a demonstrator who repeats a call that failed, it gives
+exactly what the live world would have given. Two constructions are valid (method.md 3.3):
+
+    annotate   what was seen is edited, the action stays: for categories that hide nothing; a cut page only
+               where every later action is still supported (`support`)
+    insert     a failed call and its retry are put in: only where a failed call leaves the world as it was
+
+Replacing an observation and keeping the action that was chosen on it is refused: it teaches invention. Those
+categories need the teacher to play again in the perturbed world.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Collection, Iterator
+from dataclasses import replace
+from typing import Literal
+
+from r2v.data.episode import Episode, Observation, Step
+from r2v.envs.base import Info, Task
+from r2v.errors import UsageError
+from r2v.llm.types import ToolSpec
+from r2v.perturb.category import Kind, call_failed, category, perturbation_type
+from r2v.perturb.live import PerturbedEnv
+from r2v.perturb.report import Rejected, Report
+from r2v.perturb.schedule import Schedule
+from r2v.perturb.support import lost_support
+
+
+class Recording:
+    """A stored episode as an `Environment`: each recorded action leads to the next recorded observation."""
+
+    def __init__(self, episode: Episode) -> None:
+        self._episode = episode
+        self._at = 0
+
+    def reset(self, *, seed: int, task: Task) -> tuple[str, Info]:
+        """The first recorded observation."""
+        self._at = 0
+        return self._episode.steps[0].observation.raw_text, Info()
+
+    def step(self, action: str) -> tuple[str, float, bool, bool, Info]:
+        """What followed this action. Raises ValueError for any other action than the recorded one; the last
+        one ends the episode as it ended then, with an empty observation."""
+        steps, at = self._episode.steps, self._at
+        if action != steps[at].action.raw_text:
+            raise ValueError(f"{self._episode.episode_id}: step {at} recorded another action than {action}")
+        self._at = at + 1
+        if self._at < len(steps):
+            return steps[self._at].observation.raw_text, steps[at].reward, False, False, Info()
+        done = Info(success=self._episode.success, partial_score=self._episode.partial_score)
+        return "", steps[at].reward, True, False, done
+
+    def tool_specs(self) -> tuple[ToolSpec, ...]:
+        """None are recorded."""
+        return ()
+
+
+def annotate(episode: Episode, schedule: Schedule, *, max_steps: int) -> Episode | Rejected:
+    """The twin of a clean episode whose goal and observations are edited as the schedule says.
+
+    Where a category that hides something would take an action's support away, the whole twin is refused.
+    Raises UsageError where the schedule has a category that replaces observations or fails calls.
+    """
+    _require(schedule, ("goal", "edit"), "annotate")
+    twin = _replay(episode, schedule, "annotate", max_steps)
+    if isinstance(twin, Episode) and lost_support(episode, twin):
+        return Rejected.LOST_SUPPORT
+    return twin
+
+
+def insert(episode: Episode, schedule: Schedule, *, max_steps: int) -> Episode | Rejected:
+    """The twin of a clean episode in which calls fail as the schedule says and are made again.
+
+    For worlds in which a failed call changes nothing (`Capabilities.idempotent_errors`). Raises UsageError
+    where the schedule has other categories than failing calls.
+    """
+    _require(schedule, ("call",), "insert")
+    return _replay(episode, schedule, "insert", max_steps)
+
+
+def replay_actions(episode: Episode) -> list[str]:
+    """The actions that reached the world; executed without perturbations they give the recorded success.
+
+    Whether a call failed is told by the observation that answers it, the next step's. The answer to the last
+    call is in no step: where the step limit cut a failure off there, that action (it ended nothing, or was
+    never carried out) is left out.
+    """
+    carried_out = [not call_failed(step.perturbations) for step in episode.steps[1:]]
+    carried_out.append(episode.success or episode.termination != "max_steps")
+    return [step.action.raw_text for step, done in zip(episode.steps, carried_out, strict=True) if done]
+
+
+def twins(episode: Episode, schedule: Schedule, constructions: Collection[str], *, max_steps: int,
+          idempotent: bool, report: Report) -> Iterator[Episode]:
+    """The valid offline twins of a clean episode; `report` counts the others. `idempotent`: a failed call
+    leaves the world as it was. An episode that must not be cut is annotated by the remaining categories."""
+    if "annotate" in constructions:
+        twin = annotate(episode, schedule.only("goal", "edit"), max_steps=max_steps)
+        if twin is Rejected.LOST_SUPPORT:
+            report.reject("annotate", twin)
+            twin = annotate(episode, schedule.only("goal", "edit", preserving=True), max_steps=max_steps)
+        yield from report.accepted("annotate", twin)
+    if "insert" in constructions and not idempotent:
+        report.reject("insert", Rejected.NOT_IDEMPOTENT)
+    elif "insert" in constructions:
+        yield from report.accepted("insert", insert(episode, schedule.only("call"), max_steps=max_steps))
+
+
+def _require(schedule: Schedule, kinds: tuple[Kind, ...], construction: str) -> None:
+    for name in schedule.active:
+        if category(name).kind not in kinds:
+            raise UsageError(f"{construction}: {name} cannot be written into a stored episode this way; "
+                             f"allowed: categories of kind {' or '.join(kinds)}; others need a reroll")
+
+
+def _replay(episode: Episode, schedule: Schedule, construction: Literal["annotate", "insert"],
+            max_steps: int) -> Episode | Rejected:
+    """Play the recording under the schedule, repeating each call until it goes through."""
+    meta, env = episode.metadata, PerturbedEnv(Recording(episode), schedule)
+    shown, info = env.reset(seed=meta.seed, task=Task(task_id=meta.task_id, goal=meta.goal))
+    steps: list[Step] = []
+    seconds = info.sim_seconds
+    for recorded in episode.steps:
+        failed = True
+        while failed:
+            if len(steps) == max_steps:
+                return Rejected.TOO_LONG
+            step = _step(recorded, len(steps), shown, info, schedule.seed)
+            shown, reward, _, _, info = env.step(recorded.action.raw_text)
+            failed, seconds = call_failed(info.perturbations), seconds + info.sim_seconds
+            steps.append(replace(step, reward=reward, label=None if failed else recorded.label))
+    applied = [one for step in steps for one in step.perturbations]
+    if not applied:
+        return Rejected.UNTOUCHED
+    return replace(
+        episode, steps=tuple(steps), metadata=replace(meta, goal=env.goal), construction=construction,
+        episode_id=f"{episode.episode_id}/p{schedule.seed}/{construction}",
+        parent_episode_id=episode.episode_id, condition="noisy", perturbation_seed=schedule.seed,
+        perturbation_type=perturbation_type(applied),
+        sim_time_seconds=round(episode.sim_time_seconds + seconds, 6))
+
+
+def _step(recorded: Step, index: int, shown: str, info: Info, seed: int) -> Step:
+    """The recorded step with what is shown now. A page that differs has no recorded snapshot."""
+    same = shown == recorded.observation.raw_text
+    seen = recorded.observation if same else Observation(
+        raw_text=shown, url=recorded.observation.url, metadata=recorded.observation.metadata)
+    clean = shown if info.clean_observation is None else info.clean_observation
+    return replace(recorded, step_idx=index, observation=seen, perturbation_seed=seed,
+                   perturbations=info.perturbations,
+                   clean_observation_sha256=hashlib.sha256(clean.encode()).hexdigest())

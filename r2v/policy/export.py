@@ -1,0 +1,81 @@
+"""Weights as we hand them on: the same bytes wherever and whenever the same thing was trained.
+
+A folder holds `model.safetensors` with a sorted `config.json`, or with LoRA `adapter_model.safetensors` with
+`adapter_config.json` and nothing of the base, and the tokenizer beside it. No time, path or library version
+is written. `r2v.policy.load.load_policy` reads it back, and so does transformers.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+from safetensors.torch import save_file
+
+from r2v.contents import write_json, writing
+from r2v.policy.load import Loaded
+
+FULL, ADAPTER = "model.safetensors", "adapter_model.safetensors"
+_OF_THE_PLACE = {"name_or_path", "_name_or_path", "is_local", "local_files_only", "tokenizer_file",
+                 "transformers_version", "peft_version", "_commit_hash", "revision"}
+
+
+def export(loaded: Loaded, folder: Path) -> str:
+    """Write the trained weights, all at once or not at all; returns `weights_sha256(folder)`.
+
+    Of a LoRA model only the adapter being trained is written, never a frozen reference beside it.
+    """
+    draft = folder.with_name(f"tmp-{folder.name}")
+    shutil.rmtree(draft, ignore_errors=True)
+    with writing(folder):
+        draft.mkdir(parents=True)
+        if hasattr(loaded.model, "peft_config"):
+            _write_adapter(loaded, draft)
+        else:
+            _save(_distinct(loaded.model.state_dict()), draft / FULL)
+            write_json(draft / "config.json", _of_the_thing(loaded.model.config.to_dict()))
+        loaded.tokenizer.save_pretrained(draft)
+        tokenizer = json.loads((draft / "tokenizer_config.json").read_text())
+        write_json(draft / "tokenizer_config.json", _of_the_thing(tokenizer))
+        shutil.rmtree(folder, ignore_errors=True)
+        draft.rename(folder)
+    return weights_sha256(folder)
+
+
+def weights_sha256(folder: Path) -> str:
+    """Hex SHA-256 over the names and bytes of an exported folder's files."""
+    whole = hashlib.sha256()
+    for path in sorted(folder.iterdir()):
+        whole.update(f"{path.name}\0".encode() + hashlib.sha256(path.read_bytes()).digest())
+    return whole.hexdigest()
+
+
+def _write_adapter(loaded: Loaded, folder: Path) -> None:
+    from peft import get_peft_model_state_dict
+
+    model = loaded.model
+    _save(get_peft_model_state_dict(model, adapter_name="default"), folder / ADAPTER)
+    config = model.peft_config["default"].to_dict()
+    config.update(base_model_name_or_path=loaded.name, inference_mode=True,
+                  target_modules=sorted(config["target_modules"]))
+    write_json(folder / "adapter_config.json", _of_the_thing(config))
+
+
+def _save(tensors: dict[str, Any], path: Path) -> None:
+    save_file({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}, path,
+              metadata={"format": "pt"})
+
+
+def _distinct(tensors: dict[str, Any]) -> dict[str, Any]:
+    """Tied weights once, under the first of their names; loading ties them again."""
+    seen: dict[int, str] = {}
+    return {name: tensor for name, tensor in tensors.items()
+            if seen.setdefault(tensor.data_ptr(), name) == name}
+
+
+def _of_the_thing(config: dict[str, Any]) -> dict[str, Any]:
+    plain = json.loads(json.dumps(config, default=str, sort_keys=True))
+    return {key: value for key, value in plain.items() if key not in _OF_THE_PLACE}

@@ -1,0 +1,157 @@
+"""A policy from its name: the bundled student, a local directory, or a hub model; with adapters, in 4 bits.
+
+    loaded = load_policy(config.policy)                              # the base as it is
+    loaded = load_policy(config.policy, folder / "final")            # trained weights, to act with
+    loaded = load_policy(config.policy, final, for_training=True)    # trained weights, to train on
+
+While acting, the bundled student is float64 on a CPU: there its results do not depend on what it is batched
+with. In training it is float32.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from r2v.config import PolicyConfig
+from r2v.errors import InputError, UsageError
+from r2v.log import logger
+from r2v.randomness import seed_of
+
+TINY = "tiny"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Loaded:
+    """A causal language model (a PeftModel where it has adapters) with its tokenizer and its base's name."""
+
+    model: Any
+    tokenizer: Any
+    name: str
+
+
+def load_policy(policy: PolicyConfig, weights: Path | None = None, *, for_training: bool = False,
+                seed: int = 0) -> Loaded:
+    """The model of a configuration, with the weights exported in a folder where one is given.
+
+    For training, LoRA adapters are added (`lora_r` > 0, drawn from `seed`) or an exported one is made trainable.
+    Raises InputError where the model or the weights cannot be found, UsageError where the options contradict each other.
+    """
+    if weights is not None and not weights.is_dir():
+        raise InputError(f"{weights}: no such folder of exported weights; run the stage that trains them first")
+    adapted = weights is not None and (weights / "adapter_config.json").exists()
+    if weights is not None and for_training and adapted != (policy.lora_r > 0):
+        kind = "adapters" if adapted else "full weights"
+        raise UsageError(f"{weights}: holds {kind}, but policy.lora_r={policy.lora_r}; train both phases alike")
+    source = _source(policy.model_name) if weights is None or adapted else weights
+    model = _model(policy, source, for_training)
+    if adapted:
+        from peft import PeftModel
+
+        model = PeftModel.from_pretrained(model, str(weights), is_trainable=for_training)
+    elif for_training and policy.lora_r > 0:
+        model = _with_adapters(policy, model, seed)
+    if not for_training:
+        model = model.eval().requires_grad_(False)
+    return Loaded(model=model, tokenizer=_tokenizer(weights or source), name=policy.model_name)
+
+
+def device_of(policy: PolicyConfig) -> str:
+    """The device asked for; auto: a GPU where there is one."""
+    if policy.device != "auto":
+        return policy.device
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def _source(name: str) -> Path | str:
+    if name == TINY:
+        from r2v.policy.tiny import TINY_DIR
+
+        return TINY_DIR
+    path = Path(name).expanduser()
+    if path.is_dir():
+        return path
+    if path.is_absolute() or name.startswith((".", "~")):
+        raise InputError(f"policy.model_name={name}: no such directory; name tiny, a directory, or a hub model")
+    return name
+
+
+def _model(policy: PolicyConfig, source: Path | str, for_training: bool) -> Any:
+    from transformers import AutoModelForCausalLM
+
+    options: dict[str, Any] = {"dtype": _dtype(policy, for_training)}
+    if _in_4bit(policy, for_training):
+        from transformers import BitsAndBytesConfig
+
+        options["quantization_config"] = BitsAndBytesConfig(
+            load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=torch.bfloat16)
+        options["device_map"] = {"": device_of(policy)}
+    try:
+        model = AutoModelForCausalLM.from_pretrained(source, **options)
+    except (OSError, ValueError) as error:
+        raise _not_found(source, error) from error
+    return model if "device_map" in options else model.to(device_of(policy))
+
+
+def _tokenizer(source: Path | str) -> Any:
+    from transformers import AutoTokenizer
+
+    try:
+        return AutoTokenizer.from_pretrained(source)
+    except (OSError, ValueError) as error:
+        raise _not_found(source, error) from error
+
+
+def _not_found(source: Path | str, error: Exception) -> InputError:
+    said = str(error).strip().split("\n")[0]
+    return InputError(f"policy.model_name: cannot load {source} ({said}); name tiny, a directory with weights and "
+                      "tokenizer, or a hub model that is downloaded or can be")
+
+
+def _dtype(policy: PolicyConfig, for_training: bool) -> Any:
+    if for_training:
+        return "auto" if policy.lora_r > 0 and policy.model_name != TINY else torch.float32
+    if policy.dtype != "auto":
+        return getattr(torch, policy.dtype)
+    if policy.model_name == TINY:
+        return torch.float64 if device_of(policy) == "cpu" else torch.float32
+    return "auto"
+
+
+def _in_4bit(policy: PolicyConfig, for_training: bool) -> bool:
+    """Whether to quantise. Raises UsageError where 4-bit weights are asked for and cannot be had."""
+    if policy.load_in_4bit is False:
+        return False
+    problem = _why_not_4bit(policy, for_training)
+    if problem is None:
+        return policy.load_in_4bit is True or device_of(policy).startswith("cuda")
+    if policy.load_in_4bit is True:
+        raise UsageError(f"policy.load_in_4bit=true: {problem}; set it to false or auto")
+    logger.info("  policy.load_in_4bit=auto: off, %s", problem)
+    return False
+
+
+def _why_not_4bit(policy: PolicyConfig, for_training: bool) -> str | None:
+    if policy.model_name == TINY:
+        return "the bundled student is not quantised"
+    if for_training and policy.lora_r == 0:
+        return "4-bit weights cannot be trained themselves, policy.lora_r is 0"
+    if importlib.util.find_spec("bitsandbytes") is None:
+        return "bitsandbytes is not installed (pip install 'r2v[gpu]')"
+    return None
+
+
+def _with_adapters(policy: PolicyConfig, model: Any, seed: int) -> Any:
+    from peft import LoraConfig, get_peft_model, prepare_model_for_kbit_training
+
+    if getattr(model, "is_loaded_in_4bit", False):
+        model = prepare_model_for_kbit_training(model)
+    adapters = LoraConfig(r=policy.lora_r, lora_alpha=policy.effective_lora_alpha, target_modules="all-linear",
+                          lora_dropout=policy.lora_dropout, task_type="CAUSAL_LM")
+    with torch.random.fork_rng():
+        torch.manual_seed(seed_of(seed, "lora"))
+        return get_peft_model(model, adapters)

@@ -1,0 +1,168 @@
+"""From candidates to preference pairs: at most one per state, every state that gives none counted by reason.
+
+    pairs, counts = make_pairs(states, config.preference)
+
+`counts` has one entry per reason and `pairs`; they sum to the number of states. A pair compares two actions at
+the same state, so a hard task is no reason to prefer anything. Pairs that are too alike push down the
+likelihood of both actions (arXiv 2410.08847) and are dropped, as are lopsided ones.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from difflib import SequenceMatcher
+from pathlib import Path
+from typing import Literal
+
+from r2v.config import PreferenceConfig
+from r2v.contents import write_lines
+from r2v.data.action import parse_action
+from r2v.data.episode import from_dict, to_line
+from r2v.errors import EmptyResult, InputError
+from r2v.llm.types import Message
+from r2v.policy.candidates import CandidateAction, CandidateState
+
+REASONS = ("not_train", "all_equal", "not_measured", "margin", "unparseable", "canary", "similar", "length_ratio",
+           "duplicate", "task_cap")
+"""Why a state gives no pair, in the order in which it is looked at."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PreferencePair:
+    """A better and a worse action at one state; TRL's columns first."""
+
+    prompt: tuple[Message, ...]
+    chosen: str
+    rejected: str
+    state_id: str
+    task_id: str
+    chosen_score: float | None
+    rejected_score: float | None
+    chosen_value: float | None
+    rejected_value: float | None
+    margin: float
+    pair_mode: str
+    chosen_source: Literal["slm", "teacher"]
+    rejected_source: Literal["slm", "teacher"] = "slm"
+
+
+def make_pairs(states: Iterable[CandidateState],
+               cfg: PreferenceConfig) -> tuple[list[PreferencePair], dict[str, int]]:
+    """The pairs that `cfg.pair_mode` finds, in order of state, and what became of every state.
+
+    Raises EmptyResult with the counts where nothing is left.
+    """
+    pairs: list[PreferencePair] = []
+    counts: Counter[str] = Counter({reason: 0 for reason in REASONS})
+    seen: set[tuple[str, str, str]] = set()
+    per_task: Counter[str] = Counter()
+    for state in sorted(states, key=lambda state: state.state_id):
+        found = _pair(state, cfg)
+        if isinstance(found, str):
+            counts[found] += 1
+            continue
+        content = (state.context_sha256, found.chosen, found.rejected)
+        if content in seen:
+            counts["duplicate"] += 1
+        elif per_task[state.task_id] >= cfg.max_pairs_per_task:
+            counts["task_cap"] += 1
+        else:
+            seen.add(content)
+            per_task[state.task_id] += 1
+            pairs.append(found)
+    if not pairs:
+        reasons = ", ".join(f"{reason} {count}" for reason, count in counts.items() if count) or "no states"
+        raise EmptyResult(f"no preference pairs (preference.pair_mode={cfg.pair_mode}): {reasons}; raise "
+                          "candidates.temperature, candidates.num_tasks or lower the preference margins")
+    return pairs, {"pairs": len(pairs), **counts}
+
+
+def _pair(state: CandidateState, cfg: PreferenceConfig) -> PreferencePair | str:
+    """The state's pair, or the reason why it has none."""
+    if state.split != "train":
+        return "not_train"
+    better, worse = _contenders(state, cfg)
+    if len({action.canonical for action in (*better, *worse)}) < 2:
+        return "all_equal"
+    margins = [(margin, chosen, rejected) for chosen in better for rejected in worse
+               if chosen.canonical != rejected.canonical
+               and (margin := _margin(chosen, rejected, cfg)) is not None]
+    if not margins:
+        return "not_measured"
+    margin, chosen, rejected = max(margins, key=lambda m: (m[0], _likelihood(m[1]), -m[1].k, -m[2].k))
+    if margin < (cfg.min_value_gap if cfg.pair_mode == "outcome" else cfg.min_margin):
+        return "margin"
+    reason = _unfit(chosen, rejected, state.canaries, cfg)
+    return reason or PreferencePair(
+        prompt=state.prompt, chosen=chosen.text, rejected=rejected.text, state_id=state.state_id,
+        task_id=state.task_id, chosen_score=chosen.score, rejected_score=rejected.score,
+        chosen_value=chosen.value, rejected_value=rejected.value, margin=round(margin, 6),
+        pair_mode=cfg.pair_mode, chosen_source="teacher" if chosen.k < 0 else "slm")
+
+
+def _contenders(state: CandidateState, cfg: PreferenceConfig) -> tuple[Sequence[CandidateAction], ...]:
+    """The actions that may be chosen, and those that may be rejected: the first of each canonical form."""
+    distinct = list({action.canonical: action for action in reversed(state.candidates)}.values())
+    if cfg.pair_mode == "teacher_vs_slm":
+        return [state.teacher] if state.teacher else [], distinct
+    return distinct, distinct
+
+
+def _margin(chosen: CandidateAction, rejected: CandidateAction, cfg: PreferenceConfig) -> float | None:
+    """By how much the first beats the second; None where it was not measured.
+
+    outcome: executed values. Otherwise verifier scores, which `consensus` takes only where the executed values
+    agree in sign.
+    """
+    by_value = None if chosen.value is None or rejected.value is None else chosen.value - rejected.value
+    by_score = None if chosen.score is None or rejected.score is None else chosen.score - rejected.score
+    if cfg.pair_mode == "outcome":
+        return by_value
+    if cfg.pair_mode == "consensus":
+        return None if by_value is None or by_score is None else by_score if by_value > 0 else 0.0
+    return by_score
+
+
+def _likelihood(action: CandidateAction) -> float:
+    return action.logprob_sum if action.logprob_sum is not None else 0.0
+
+
+def _unfit(chosen: CandidateAction, rejected: CandidateAction, canaries: Sequence[str],
+           cfg: PreferenceConfig) -> str | None:
+    """Why these two make no good pair, if they don't."""
+    if not parse_action(chosen.text).action_type or chosen.finish_reason != "stop":
+        return "unparseable"
+    if any(canary in chosen.text for canary in canaries):
+        return "canary"
+    if similarity(chosen.text, rejected.text) > cfg.max_similarity:
+        return "similar"
+    if not 1 / 3 <= len(chosen.text) / max(1, len(rejected.text)) <= 3:
+        return "length_ratio"
+    return None
+
+
+def similarity(a: str, b: str) -> float:
+    """Share of the two texts' words that match in order, in [0, 1]. Words, not characters: two calls that differ
+    in one identifier differ in what matters."""
+    words = [text.replace('"', " ").replace(":", " ").replace(",", " ").split() for text in (a, b)]
+    return SequenceMatcher(None, *words, autojunk=False).ratio()
+
+
+def write_pairs(path: Path, pairs: Iterable[PreferencePair]) -> int:
+    """Write pairs as JSON lines, in the order given, and return how many."""
+    return write_lines(path, map(to_line, pairs))
+
+
+def read_pairs(path: Path) -> list[PreferencePair]:
+    """The pairs of a file. Raises InputError naming the line that is not one."""
+    pairs = []
+    with path.open() as file:
+        for number, line in enumerate(file, start=1):
+            try:
+                pairs.append(from_dict(PreferencePair, json.loads(line)))
+            except (TypeError, ValueError) as error:
+                raise InputError(f"{path}:{number}: not a preference pair ({error})") from error
+    return pairs

@@ -1,0 +1,1 @@
+"""Results as a person looks at them."""

@@ -1,0 +1,64 @@
+"""Scores of the routers that R2V is compared with, from the same features and under the same decision rule.
+
+Each is a monotone map into [0, 1) of one published signal, so a threshold on the score is a threshold on the
+signal, and tau = 1 still means never.
+
+- random_router: a uniform keyed by (seed, task, step), so equal thresholds make equal decisions.
+- entropy_router: the largest token entropy H of the proposal, as 1 - exp(-H).
+- entropy_nonfree_router: the same over tokens that no free argument covers.
+- verifier_router: 1 - the verifier's score of the proposal.
+- disagreement_router: a model trained to tell where the expert would act differently (free arguments aside).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+
+from r2v.errors import InputError, UsageError, nearest
+from r2v.randomness import uniform
+from r2v.router.models import RouterModel
+
+Score = Callable[[Mapping[str, float], int, str, int], float]
+"""(features, seed, task_id, step) -> a score in [0, 1]: how much asking the LLM promises."""
+
+
+def score_function(method: str, models: Mapping[str, RouterModel]) -> Score:
+    """The score a routed method decides by. `models` holds the trained ones by method: r2v and
+    disagreement_router. Raises UsageError for a method without a score."""
+    if method in models:
+        return _learned(models[method])
+    if method not in _FIXED:
+        hint = nearest(method, [*_FIXED, *models])
+        raise UsageError(f"evaluation.methods: {method} has no router score; {hint}")
+    return _FIXED[method]
+
+
+def _learned(model: RouterModel) -> Score:
+    return lambda features, seed, task_id, step: model.predict(features)
+
+
+def _random(features: Mapping[str, float], seed: int, task_id: str, step: int) -> float:
+    return uniform(seed, task_id, step, "router")
+
+
+def _entropy(name: str) -> Score:
+    return lambda features, seed, task_id, step: round(1 - math.exp(-_value(features, name)), 6)
+
+
+def _doubt(features: Mapping[str, float], seed: int, task_id: str, step: int) -> float:
+    return round(1 - _value(features, "verifier.v_proposal"), 6)
+
+
+def _value(features: Mapping[str, float], name: str) -> float:
+    if name not in features:
+        raise InputError(f"router: feature {name} is absent; its signal was not there at this step")
+    return features[name]
+
+
+_FIXED: dict[str, Score] = {
+    "random_router": _random,
+    "entropy_router": _entropy("uncertainty.entropy_max"),
+    "entropy_nonfree_router": _entropy("uncertainty.entropy_nonfree_max"),
+    "verifier_router": _doubt,
+}

@@ -1,0 +1,204 @@
+"""Stage 8, evaluate: every method plays every evaluation task under every condition, and the tables are built.
+
+    r2v evaluate --config configs/mrp.yaml --seeds 1 2 3 4 5 --methods r2v slm_only llm_only entropy_router
+
+Routers are compared at equal spending: each one's threshold is placed by executing it on calibration tasks
+until its share of LLM steps is r2v's (main table), or one of `evaluation.budgets` (frontier). What has been
+played is kept file by file, so an interrupted evaluation goes on where it stopped.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from r2v import config as c
+from r2v.artifact import Work
+from r2v.config import identity
+from r2v.contents import write_json
+from r2v.data.manifest import git_commit
+from r2v.data.store import read_episodes, write_episodes
+from r2v.log import logger
+from r2v.stages import Stage
+
+if TYPE_CHECKING:
+    from r2v.data.episode import Episode
+    from r2v.evaluation.cast import Cast
+    from r2v.evaluation.setup import RouterScores
+    from r2v.rollout import Play
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config:
+    """What an evaluation depends on."""
+
+    env: c.EnvConfig
+    teacher: c.TeacherConfig
+    policy: c.PolicyConfig
+    perturbations: c.PerturbationsConfig
+    inference: c.InferenceConfig
+    cost: c.CostConfig
+    rollout: c.RolloutConfig
+    router: c.RouterConfig
+    evaluation: c.EvaluationConfig
+    calibration: c.TaskSelection
+    selections: dict[str, c.TaskSelection]
+
+    @classmethod
+    def of(cls, config: c.Config) -> Config:
+        """The parts of the whole configuration that are read here."""
+        selections = {name: c.TaskSelection.evaluation(config, name) for name in config.evaluation.conditions}
+        return cls(env=config.env, teacher=config.teacher, policy=config.policy,
+                   perturbations=config.perturbations, inference=config.inference, cost=config.cost,
+                   rollout=config.rollout, router=config.router, evaluation=config.evaluation,
+                   calibration=c.TaskSelection.training(config), selections=selections)
+
+
+def run(cfg: Config, work: Work) -> None:
+    """Place thresholds, play, and write the tables."""
+    from r2v.evaluation.cast import ROUTERS, Cast
+    from r2v.evaluation.setup import Setup, write_setup
+    from r2v.evaluation.tables import write_results_folder
+
+    variants = {"slm_bc_only": work.inputs["bc"].file("final"), "slm_base": None}
+    cast = Cast.of(cfg, policy=work.inputs["preference"].file("final"),
+                   verifier=work.inputs["verifier"].file("final"), router=work.inputs["router"].folder,
+                   num_samples=cfg.inference.num_candidates if "samples" in cfg.router.features else 0,
+                   variants={name: path for name, path in variants.items() if name in cfg.evaluation.methods})
+    plays = {name: _plays(cfg, cast, name) for name in cfg.selections}
+    _refuse_training_tasks(cfg, work, plays)
+    thresholds = _thresholds(cfg, cast, work)
+    points = [f"b{budget:.2f}" for budget in cfg.evaluation.budgets]
+    routed = [method for method in cfg.evaluation.methods if method in ROUTERS]
+    for condition, method, point, path in _cells(cfg, work.folder, routed, points):
+        if not path.exists():
+            _play(cast, method, point, plays[condition], thresholds.get((method, point)), path)
+    scores = _router_scores(cfg, cast, plays, routed, work.folder)
+    write_setup(work.folder, Setup(
+        benchmark=cfg.env.benchmark, benchmark_version=cast.world.benchmark.version,
+        methods=tuple(cfg.evaluation.methods), seeds=tuple(cfg.evaluation.seeds),
+        tasks={name: list(dict.fromkeys(play.task.task_id for play in these)) for name, these in plays.items()},
+        frontier={name: {method: points for method in routed} for name in plays} if points else {},
+        cost_ratio=cfg.cost.ratio, resamples=cfg.evaluation.bootstrap, cvar_alpha=cfg.evaluation.cvar_alpha,
+        router_scores=tuple(scores), prices={"slm": asdict(cfg.cost.slm), "llm": asdict(cfg.cost.llm)},
+        models={"slm": cfg.policy.model_name, "llm": cfg.teacher.model_name},
+        world={"env": identity(cfg.env), "perturbations": identity(cfg.perturbations),
+               "inference": identity(cfg.inference)},
+        config_sha256=hashlib.sha256(json.dumps(identity(cfg), sort_keys=True).encode()).hexdigest(),
+        git_commit=git_commit()))
+    tables = write_results_folder(work.folder)
+    work.summary.update(n_episodes=tables.n_episodes, thresholds={f"{m}@{p}": t for (m, p), t in thresholds.items()})
+
+
+def _plays(cfg: Config, cast: Cast, condition: str) -> list[Play]:
+    from r2v.rollout import plays_of
+
+    split = "heldout" if condition == "heldout" else "evaluation"
+    return plays_of(cast.world.benchmark, split, cfg.evaluation.seeds, cfg.selections[condition], method="",
+                    limit=cfg.evaluation.num_tasks)
+
+
+def _refuse_training_tasks(cfg: Config, work: Work, plays: dict[str, list[Play]]) -> None:
+    """X-7: no evaluated task may have been learnt from, whatever the splits say."""
+    from r2v.errors import InputError
+
+    evaluated = {play.task.task_id for these in plays.values() for play in these}
+    rows = work.inputs["router_features"].file("router_features.jsonl")
+    with rows.open() as file:
+        for number, line in enumerate(file, start=1):
+            task_id = json.loads(line)["task_id"]
+            if task_id in evaluated:
+                raise InputError(f"{rows}:{number}: task {task_id} is to be evaluated but was learnt from; "
+                                 "split the tasks anew (data.split_seed) and train again")
+
+
+def _thresholds(cfg: Config, cast: Cast, work: Work) -> dict[tuple[str, str], float]:
+    """(method, point) -> threshold. r2v's own operating point comes with the router; every other one is placed
+    by playing calibration tasks, each once: calibration.json keeps what was found."""
+    from r2v.evaluation.cast import ROUTERS
+    from r2v.rollout import plays_of
+    from r2v.router.thresholds import match_rate
+
+    chosen = json.loads(work.inputs["router"].file("threshold.json").read_text())
+    target = chosen["realised"]["llm_call_rate"]
+    wanted = {"main": target, **{f"b{budget:.2f}": budget for budget in cfg.evaluation.budgets}}
+    plays = plays_of(cast.world.benchmark, "calibration", cfg.router.seeds, cfg.calibration, method="",
+                     limit=cfg.router.num_calibration_tasks)
+    kept = work.folder / "calibration.json"
+    found: dict[str, dict[str, object]] = json.loads(kept.read_text()) if kept.exists() else {}
+    for method in (m for m in cfg.evaluation.methods if m in ROUTERS):
+        for point, rate in wanted.items():
+            name = f"{method}@{point}"
+            if name in found:
+                continue
+            if name == "r2v@main":
+                found[name] = {"tau": chosen["tau"], "target": rate, **chosen["realised"]}
+                continue
+            # A threshold just below 1 consults the gate at every step and escalates none.
+            scores = cast.scores(method, cast.play(method, plays, tau=_NEVER))
+            choice = match_rate(lambda tau, method=method: cast.realised(method, plays, tau), scores, rate)  # type: ignore[misc]
+            found[name] = {"tau": choice.tau, "target": rate, **asdict(choice.outcome)}
+            write_json(kept, found)
+            logger.info("  %-24s %-6s threshold %.4f asks at %.3f of the steps", method, point, choice.tau,
+                        choice.outcome.llm_call_rate)
+    write_json(kept, found)
+    return {(name.split("@")[0], name.split("@")[1]): float(str(entry["tau"])) for name, entry in found.items()}
+
+
+_NEVER = 1 - 1e-12
+
+
+def _cells(cfg: Config, folder: Path, routed: Sequence[str],
+           points: Sequence[str]) -> Iterator[tuple[str, str, str, Path]]:
+    """(condition, method, point, file) of everything to be played."""
+    for condition in cfg.selections:
+        base = folder / "episodes" / condition
+        for method in cfg.evaluation.methods:
+            yield condition, method, "main", base / f"{method}.jsonl"
+        for method in routed:
+            for point in points:
+                yield condition, method, point, base / "frontier" / f"{method}@{point}.jsonl"
+
+
+def _play(cast: Cast, method: str, point: str, plays: Sequence[Play], tau: float | None, path: Path) -> None:
+    from r2v.evaluation.setup import OPERATING_POINT
+
+    extra = {} if point == "main" else {OPERATING_POINT: point}
+    episodes = cast.play(method, [replace(play, extra=extra) for play in plays], tau, what=f"{path.parent.name} {path.stem}")
+    write_episodes(path, sorted(episodes, key=lambda e: e.episode_id))
+    solved = sum(episode.success for episode in episodes)
+    logger.info("  %-8s %-32s %4d of %4d", plays[0].condition, path.stem, solved, len(episodes))
+
+
+def _router_scores(cfg: Config, cast: Cast, plays: dict[str, list[Play]], routed: Sequence[str],
+                   folder: Path) -> list[RouterScores]:
+    """Each router's scores beside the executed gain, along slm_only's evaluation episodes: what ECE, Brier and
+    AUROC are computed from. Kept in router_scores.jsonl; no threshold or model is chosen by them."""
+    from r2v.branching import roll_out_features
+    from r2v.evaluation.setup import RouterScores
+    from r2v.router.baselines import score_function
+    from r2v.router.labels import read_rows, write_rows
+
+    found = []
+    for condition, these in plays.items():
+        path = folder / "gains" / f"{condition}.jsonl"
+        if not path.exists():
+            rows = roll_out_features([replace(play, method="slm_only") for play in these], cast.world, cast.slm,
+                                     cast.llm, cast.sensors, cfg.cost.ratio, cast.waves, what=f"{condition} gains")
+            write_rows(path, rows)
+        rows = read_rows(path)
+        seeds = {row.state_id: int(row.episode_id.split("/s")[1].split("/")[0]) for row in rows}
+        for method in routed:
+            score = score_function(method, cast.routers)
+            found.append(RouterScores(
+                method=method, condition=condition, y=tuple(float((row.gain or 0) > 0) for row in rows),
+                p=tuple(round(score(row.features, seeds[row.state_id], row.task_id, row.step_idx), 6)
+                        for row in rows)))
+    return found
+
+
+STAGE = Stage(version=1, config=Config, run=run)

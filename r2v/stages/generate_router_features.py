@@ -1,0 +1,82 @@
+"""Stage 6, router features: the small policy plays, and where the LLM would act otherwise, both are executed.
+
+    r2v generate_router_features --config configs/mrp.yaml
+
+Training and calibration tasks are rolled out by the small policy under its training conditions
+(`r2v.branching.roll_out_features`); evaluation tasks are never touched.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from r2v import config as c
+from r2v.artifact import Work
+from r2v.errors import EmptyResult
+from r2v.log import logger
+from r2v.stages import Stage
+
+if TYPE_CHECKING:
+    from r2v.router.labels import FeatureRow
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config:
+    """What the features depend on."""
+
+    env: c.EnvConfig
+    teacher: c.TeacherConfig
+    policy: c.PolicyConfig
+    perturbations: c.PerturbationsConfig
+    inference: c.InferenceConfig
+    cost: c.CostConfig
+    rollout: c.RolloutConfig
+    tasks: c.TaskSelection
+    num_tasks: int
+    num_calibration_tasks: int
+    seeds: list[int]
+    samples: bool
+
+    @classmethod
+    def of(cls, config: c.Config) -> Config:
+        """The parts of the whole configuration that are read here."""
+        return cls(env=config.env, teacher=config.teacher, policy=config.policy,
+                   perturbations=config.perturbations, inference=config.inference.acting("samples" in config.router.features), cost=config.cost,
+                   rollout=config.rollout, tasks=c.TaskSelection.training(config),
+                   num_tasks=config.router.num_tasks, num_calibration_tasks=config.router.num_calibration_tasks,
+                   seeds=config.router.seeds, samples="samples" in config.router.features)
+
+
+def run(cfg: Config, work: Work) -> None:
+    """Roll out, branch, and write router_features.jsonl."""
+    from r2v.branching import roll_out_features
+    from r2v.evaluation.cast import Cast
+    from r2v.rollout import plays_of
+    from r2v.router.labels import write_rows
+
+    cast = Cast.of(cfg, policy=work.inputs["preference"].file("final"),
+                   verifier=work.inputs["verifier"].file("final"), num_samples=cfg.samples and
+                   cfg.inference.num_candidates)
+    plays = [play for split, count in (("train", cfg.num_tasks), ("calibration", cfg.num_calibration_tasks))
+             for play in plays_of(cast.world.benchmark, split, cfg.seeds, cfg.tasks, method="slm_only", limit=count)]
+    rows = roll_out_features(plays, cast.world, cast.slm, cast.llm, cast.sensors, cfg.cost.ratio, cast.waves,
+                             what="roll out and branch")
+    if not rows:
+        raise EmptyResult(f"router features: {len(plays)} roll-outs gave no step; raise router.num_tasks")
+    write_rows(work.folder / "router_features.jsonl", rows)
+    work.summary.update(report(rows))
+    logger.info("  %s", json.dumps(work.summary))
+
+
+def report(rows: list[FeatureRow]) -> dict[str, Any]:
+    """Counts of what the branches showed."""
+    episodes = {row.episode_id: row.slm_episode_success for row in rows}
+    return {"n_steps": len(rows), "n_tasks": len({row.task_id for row in rows}),
+            "n_disagreements": sum(bool(row.disagrees) for row in rows),
+            "n_gain": sum((row.gain or 0) > 0 for row in rows), "n_harm": sum((row.gain or 0) < 0 for row in rows),
+            "slm_success": round(sum(episodes.values()) / len(episodes), 4)}
+
+
+STAGE = Stage(version=1, config=Config, run=run)

@@ -1,0 +1,201 @@
+"""Stage 2, perturb: the training set, successful clean episodes beside their perturbed twins.
+
+    r2v perturb --config configs/desk/noisy.yaml --overrides perturbations.distractor.prob=0.3
+
+Twins are made by the constructions of `perturb.constructions` under every training perturbation seed; what
+was rejected, and why, is counted in perturb_report.json. With nothing to perturb the episodes are handed on
+byte for byte. Memory grows with the ids alone: episodes go to a draft and are sorted from there.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from r2v import config as c
+from r2v.artifact import Work
+from r2v.contents import replacing, write_json, writing
+from r2v.data.episode import Condition, Episode, to_line
+from r2v.data.registry import DataRegistry
+from r2v.data.split import assign, require_split
+from r2v.data.store import TrajectoryStore
+from r2v.errors import EmptyResult, InputError
+from r2v.log import logger
+from r2v.randomness import digest
+from r2v.stages import Stage
+
+if TYPE_CHECKING:
+    from r2v.envs.base import Benchmark
+    from r2v.perturb.report import Rejected, Report
+
+CHUNK = 512
+"""Episodes that the teacher plays again before they leave memory."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config:
+    """What a training set depends on beside the runs."""
+
+    env: c.EnvConfig
+    teacher: c.TeacherConfig
+    perturbations: c.PerturbationsConfig
+    perturb: c.PerturbConfig
+    condition: Condition
+    perturbation_seeds: list[int]
+    split_seed: int
+    split_by: Literal["task_id", "template_id"]
+    max_steps: int
+    price: c.Price
+    rollout: c.RolloutConfig
+
+    @classmethod
+    def of(cls, config: c.Config) -> Config:
+        """The parts of the whole configuration that are read here."""
+        return cls(env=config.env, teacher=config.teacher, perturbations=config.perturbations,
+                   perturb=config.perturb, condition=config.data.condition,
+                   perturbation_seeds=config.data.perturbation_seeds.train, split_seed=config.data.split_seed,
+                   split_by=config.data.split_by, max_steps=config.inference.max_steps, price=config.cost.llm,
+                   rollout=config.rollout)
+
+
+@dataclass(frozen=True, slots=True)
+class Parent:
+    """What a re-rolled episode takes from the clean one: its id, and its run."""
+
+    episode_id: str
+    run_id: str | None
+
+
+def run(cfg: Config, work: Work) -> None:
+    """Read the runs, make the twins, write all of them in the order of their ids."""
+    from r2v.envs.base import load_benchmark
+    from r2v.perturb.report import Report
+
+    scratch, report = work.folder / "tmp", Report()
+    scratch.mkdir(exist_ok=True)
+    clean = DataRegistry(work.root / "data").merge_runs(
+        work.inputs["collect"].summary["run_ids"], scratch / "clean.jsonl", include_running=True)
+    benchmark = load_benchmark(cfg.env.benchmark, cfg.env.options)
+    episodes = _training_set(cfg, benchmark, clean, scratch / "reroll.jsonl", report)
+    written = write_sorted(work.folder / "trajectories.jsonl", episodes, scratch / "draft.jsonl")
+    counts = report.as_json()
+    if not written:
+        raise EmptyResult(f"no episode to train on: read {json.dumps(counts['read'])}, rejected "
+                          f"{json.dumps(counts['rejected'])}; collect episodes that succeed, or set "
+                          "perturb.include_clean=true")
+    write_json(work.folder / "perturb_report.json", counts)
+    work.summary.update(n_episodes=written, **counts)
+    shutil.rmtree(scratch)
+    logger.info("  %d episodes: %s", written, ", ".join(f"{n} {name}" for name, n in counts["made"].items()))
+
+
+def write_sorted(path: Path, episodes: Iterable[Episode], draft: Path) -> int:
+    """Write the episodes in the order of their ids; returns how many. Only ids and offsets stay in memory.
+    Raises InputError where two have the same id."""
+    places: dict[str, int] = {}
+    with writing(draft), draft.open("wb") as file:
+        for episode in episodes:
+            if episode.episode_id in places:
+                raise InputError(f"{path}: two episodes are called {episode.episode_id}; merge the runs anew")
+            places[episode.episode_id] = file.tell()
+            file.write(to_line(episode).encode() + b"\n")
+    with draft.open("rb") as file, replacing(path) as target:
+        for name in sorted(places):
+            file.seek(places[name])
+            target.write(file.readline())
+    return len(places)
+
+
+def _training_set(cfg: Config, benchmark: Benchmark, clean: TrajectoryStore, paid: Path,
+                  report: Report) -> Iterator[Episode]:
+    """Clean episodes, their offline twins, then what the teacher played again."""
+    from r2v.perturb.offline import twins
+    from r2v.perturb.schedule import make_schedule
+
+    drawn = [make_schedule(benchmark, cfg.perturbations, cfg.condition, seed)
+             for seed in cfg.perturbation_seeds]
+    schedules = [schedule for schedule in drawn if schedule.active]
+    parents: dict[tuple[str, int], Parent] = {}
+    readings: set[bytes] = set()
+    for episode in _usable(cfg, benchmark, clean, report):
+        parents.setdefault((episode.metadata.task_id, episode.metadata.seed),
+                           Parent(episode.episode_id, episode.metadata.run_id))
+        if cfg.perturb.include_clean or not schedules:
+            yield report.add(episode)
+        for schedule in schedules:
+            for twin in twins(episode, schedule, cfg.perturb.constructions, max_steps=cfg.max_steps,
+                              idempotent=benchmark.capabilities.idempotent_errors, report=report):
+                readings.add(_reading(twin))
+                yield twin
+    if schedules and "reroll" in cfg.perturb.constructions:
+        seeds = [schedule.seed for schedule in schedules]
+        for episode in reroll(cfg, benchmark, parents, seeds, paid):
+            yield from report.accepted("reroll", _judged(episode, parents, readings))
+
+
+def _usable(cfg: Config, benchmark: Benchmark, clean: TrajectoryStore, report: Report) -> Iterator[Episode]:
+    """The successes among the runs' episodes. Raises InputError for one of another split or condition."""
+    splits = assign(benchmark.tasks(), by=cfg.split_by, seed=cfg.split_seed)
+    for episode in clean.iter_episodes():
+        run = f"run {episode.metadata.run_id}"
+        require_split([episode.metadata.task_id], splits, ("train",), run)
+        if episode.condition != "clean":
+            raise InputError(f"{run}: episode {episode.episode_id} is {episode.condition}, perturb starts "
+                             "from clean ones; name other runs in data.runs")
+        usable = episode.success and episode.env_fault is None
+        report.read["success" if usable else "failed"] += 1
+        if usable:
+            yield episode
+
+
+def reroll(cfg: Config, benchmark: Benchmark, parents: Mapping[tuple[str, int], Parent],
+           seeds: list[int], path: Path) -> Iterator[Episode]:
+    """The teacher's episodes in the perturbed world; those that an interrupted attempt has paid are kept."""
+    from r2v.actors import Single
+    from r2v.models import engine, teacher_name, teacher_side
+    from r2v.rollout import Play, World, play_many
+
+    waves = engine(cfg.rollout)
+    actor = Single(teacher_side(cfg.teacher, c.CostConfig(llm=cfg.price), benchmark, waves), "teacher")
+    world = World(benchmark, cfg.perturbations, c.InferenceConfig(max_steps=cfg.max_steps))
+    by = {"teacher_model": teacher_name(cfg.teacher, benchmark), "teacher_provider": cfg.teacher.provider}
+    tasks = {task.task_id: task for task in benchmark.tasks()}
+    with TrajectoryStore(path).exclusive() as store:
+        done = store.done_keys()
+        missing = [(task_id, seed, pseed) for pseed in seeds for task_id, seed in parents
+                   if (task_id, seed, pseed) not in done]
+        for start in range(0, len(missing), CHUNK):
+            plays = [Play(task=tasks[task_id], seed=seed, condition=cfg.condition, perturbation_seed=pseed,
+                          split="train", run=by) for task_id, seed, pseed in missing[start:start + CHUNK]]
+            play_many(waves, world, plays, actor, what="perturb",
+                      on_done=lambda _, episode: store.append(episode))
+    return store.iter_episodes()
+
+
+def _judged(episode: Episode, parents: Mapping[tuple[str, int], Parent],
+            readings: set[bytes]) -> Episode | Rejected:
+    """A re-rolled episode as it goes into the training set, or why it does not."""
+    from r2v.perturb.report import Rejected
+
+    if not episode.success:
+        return Rejected.FAILED
+    if not any(step.perturbations for step in episode.steps):
+        return Rejected.UNTOUCHED
+    if _reading(episode) in readings:
+        return Rejected.DUPLICATE
+    parent = parents[episode.metadata.task_id, episode.metadata.seed]
+    return replace(episode, construction="reroll", parent_episode_id=parent.episode_id,
+                   metadata=replace(episode.metadata, run_id=parent.run_id))
+
+
+def _reading(episode: Episode) -> bytes:
+    """What a student would learn from an episode: two with the same reading are one example twice."""
+    turns = (text for step in episode.steps for text in (step.observation.raw_text, step.action.raw_text))
+    return digest(episode.metadata.task_id, episode.metadata.goal, *turns)[:16]
+
+
+STAGE = Stage(version=1, config=Config, run=run)

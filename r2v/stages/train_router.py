@@ -1,0 +1,81 @@
+"""Stage 7, router: learn where an LLM step gains, then find by playing the threshold that spends the budget.
+
+    r2v train_router --config configs/mrp.yaml --overrides router.budget=0.1
+
+Writes `r2v.json` (the router), `disagreement_router.json` (the baseline trained on "the LLM would act
+otherwise"), `threshold.json` (with every threshold that was played on calibration tasks) and a report.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, replace
+
+from r2v import config as c
+from r2v.artifact import Work
+from r2v.contents import write_json
+from r2v.log import logger
+from r2v.stages import Stage
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config:
+    """What a router depends on."""
+
+    env: c.EnvConfig
+    teacher: c.TeacherConfig
+    policy: c.PolicyConfig
+    perturbations: c.PerturbationsConfig
+    inference: c.InferenceConfig
+    cost: c.CostConfig
+    rollout: c.RolloutConfig
+    router: c.RouterConfig
+    tasks: c.TaskSelection
+    seed: int
+
+    @classmethod
+    def of(cls, config: c.Config) -> Config:
+        """The parts of the whole configuration that are read here."""
+        return cls(env=config.env, teacher=config.teacher, policy=config.policy,
+                   perturbations=config.perturbations, inference=config.inference.acting("samples" in config.router.features), cost=config.cost,
+                   rollout=config.rollout, router=config.router, tasks=c.TaskSelection.training(config),
+                   seed=config.seed)
+
+    @property
+    def num_samples(self) -> int:
+        """Samples the router's features need per step."""
+        return self.inference.num_candidates if "samples" in self.router.features else 0
+
+
+def run(cfg: Config, work: Work) -> None:
+    """Fit both routers, place r2v's threshold."""
+    from r2v.evaluation.cast import Cast
+    from r2v.rollout import plays_of
+    from r2v.router.labels import labelled, read_rows
+    from r2v.router.thresholds import match_rate
+    from r2v.router.training import fit, report
+
+    rows = read_rows(work.inputs["router_features"].file("router_features.jsonl"))
+    own = labelled(rows, cfg.router.label)
+    model = fit(own, cfg.router, cfg.seed)
+    model.save(work.folder / "r2v.json")
+    other = replace(cfg.router, label="disagreement")
+    fit(labelled(rows, "disagreement"), other, cfg.seed).save(work.folder / "disagreement_router.json")
+    figures = report(model, own)
+    write_json(work.folder / "router_report.json", figures)
+
+    cast = Cast.of(cfg, policy=work.inputs["preference"].file("final"), router=work.folder,
+                   verifier=work.inputs["verifier"].file("final"), num_samples=cfg.num_samples)
+    plays = plays_of(cast.world.benchmark, "calibration", cfg.router.seeds, cfg.tasks, method="r2v",
+                     limit=cfg.router.num_calibration_tasks)
+    scores = [model.predict(row.features) for row in rows if row.split == "calibration"]
+    choice = match_rate(lambda tau: cast.realised("r2v", plays, tau), scores, cfg.router.budget)
+    write_json(work.folder / "threshold.json", {
+        "tau": choice.tau, "budget": cfg.router.budget, "realised": asdict(choice.outcome),
+        "n_tasks": len({play.task.task_id for play in plays}),
+        "evaluated": [{"tau": tau, **asdict(outcome)} for tau, outcome in choice.evaluated]})
+    work.summary.update(tau=choice.tau, **asdict(choice.outcome), report=figures)
+    logger.info("  %s", json.dumps(work.summary))
+
+
+STAGE = Stage(version=1, config=Config, run=run)

@@ -1,0 +1,154 @@
+"""Stage 3b, verifier: which actions lead to success, learnt before there is a policy.
+
+    r2v train_verifier --config configs/mrp.yaml
+
+`auto` labels come from executing: on training tasks the teacher plays, plausible wrong actions are put in place
+of its steps, and the teacher plays on to the end (where worlds fork and a scripted expert makes that free);
+elsewhere from the recorded outcomes. Beside the verifier itself, one per fold is trained without that fold's
+tasks, so that candidates are never scored by a verifier that has seen their task.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from r2v import config as c
+from r2v.artifact import Work
+from r2v.contents import write_json
+from r2v.data.registry import DataRegistry
+from r2v.errors import UsageError
+from r2v.log import logger
+from r2v.randomness import digest
+from r2v.stages import Stage
+
+if TYPE_CHECKING:
+    from r2v.envs.base import Benchmark
+    from r2v.verifier.labels import VerifierExample
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config:
+    """What a verifier depends on."""
+
+    env: c.EnvConfig
+    teacher: c.TeacherConfig
+    policy: c.PolicyConfig
+    perturbations: c.PerturbationsConfig
+    inference: c.InferenceConfig
+    cost: c.CostConfig
+    rollout: c.RolloutConfig
+    verifier: c.VerifierConfig
+    phase: c.Phase
+    tasks: c.TaskSelection
+    num_folds: int
+    seed: int
+
+    @classmethod
+    def of(cls, config: c.Config) -> Config:
+        """The parts of the whole configuration that are read here."""
+        return cls(env=config.env, teacher=config.teacher, policy=config.policy,
+                   perturbations=config.perturbations, inference=config.inference.acting(), cost=config.cost,
+                   rollout=config.rollout, verifier=config.verifier, phase=config.training.phase("verifier"),
+                   tasks=c.TaskSelection.training(config), num_folds=config.candidates.num_folds, seed=config.seed)
+
+
+def fold_of(task_id: str, num_folds: int) -> int:
+    """The fold a task belongs to: fold k's verifier has not seen it."""
+    return int.from_bytes(digest("verifier-fold", task_id)[:4], "big") % num_folds
+
+
+def run(cfg: Config, work: Work) -> None:
+    """Make the labels, train, calibrate, report."""
+    from r2v.envs.base import load_benchmark
+    from r2v.verifier.labels import read_examples, write_examples
+
+    labels = work.folder / "verifier_data.jsonl"
+    if not labels.exists():
+        benchmark = load_benchmark(cfg.env.benchmark, cfg.env.options)
+        source = label_source(cfg, benchmark)
+        logger.info("  labels: %s", source)
+        write_examples(labels, _executed(cfg, benchmark) if source == "corrupted" else _outcomes(cfg, work))
+    examples = read_examples(labels)
+    train = [example for example in examples if example.split == "train"]
+    held = [example for example in examples if example.split == "calibration"]
+    report = _fit(cfg, train, held or train, work.folder / "final", calibrated=bool(held))
+    for fold in range(cfg.num_folds):
+        others = [example for example in train if fold_of(example.task_id, cfg.num_folds) != fold]
+        _fit(cfg, others, held or train, work.folder / "folds" / str(fold), calibrated=bool(held))
+    write_json(work.folder / "verifier_report.json", report)
+    work.summary.update(n_examples=len(examples), report=report)
+    logger.info("  %s", json.dumps(report))
+
+
+def label_source(cfg: Config, benchmark: Benchmark) -> str:
+    """corrupted (executed) where the teacher is free to play on and worlds fork exactly; else outcome."""
+    asked = cfg.verifier.label_sources
+    free = cfg.teacher.provider == "scripted" and benchmark.capabilities.deterministic
+    if asked == ["auto"]:
+        return "corrupted" if free else "outcome"
+    if len(asked) != 1 or asked[0] not in ("outcome", "corrupted"):
+        raise UsageError(f"verifier.label_sources={asked}: allowed: [auto], [outcome], [corrupted]")
+    return asked[0]
+
+
+def _executed(cfg: Config, benchmark: Benchmark) -> list[VerifierExample]:
+    """Labels by playing on: half of the tasks clean, half under the training hazards."""
+    from r2v.actors import Single
+    from r2v.branching import play_corruptions
+    from r2v.models import engine, teacher_side
+    from r2v.policy.prompts import build_messages
+    from r2v.rollout import World, plays_of
+    from r2v.verifier.labels import executed_examples, outcome_examples
+
+    waves = engine(cfg.rollout)
+    teacher = Single(teacher_side(cfg.teacher, cfg.cost, benchmark, waves), "teacher")
+    conditions = ["clean"] if cfg.tasks.condition == "clean" else ["clean", cfg.tasks.condition]
+    plays = [play for split, count in (("train", cfg.verifier.num_tasks), ("calibration", cfg.verifier.num_tasks // 3))
+             for index, play in enumerate(plays_of(benchmark, split, [0], cfg.tasks, method="teacher", limit=count))
+             for play in [replace(play, condition=conditions[index % len(conditions)])]]
+    world = World(benchmark, cfg.perturbations, cfg.inference)
+    episodes, records = play_corruptions(plays, world, teacher, waves, what="corrupt and play on")
+    examples, counts = executed_examples(records)
+    logger.info("  %d corruptions played on, %s", len(records), json.dumps(counts))
+    return [*outcome_examples(episodes, build_messages), *examples]
+
+
+def _outcomes(cfg: Config, work: Work) -> list[VerifierExample]:
+    """Labels from what the recorded episodes came to."""
+    from r2v.policy.prompts import build_messages
+    from r2v.verifier.labels import outcome_examples
+
+    episodes = DataRegistry(work.root / "data").iter_episodes(work.inputs["collect"].summary["run_ids"])
+    return outcome_examples(episodes, build_messages, blame_failures=True)
+
+
+def _fit(cfg: Config, train_on: Sequence[VerifierExample], held: Sequence[VerifierExample], folder: Path, *,
+         calibrated: bool) -> dict[str, float | None]:
+    """Train one verifier and fit its temperature; its figures on the held-out examples."""
+    from r2v.models import scoring_encoder
+    from r2v.policy.load import load_policy
+    from r2v.verifier.calibrate import fit_temperature, logits_of, report
+    from r2v.verifier.model import VerifierModel, save
+    from r2v.verifier.train import encoded, train
+
+    loaded = load_policy(cfg.policy, for_training=True, seed=cfg.seed)
+    encode = scoring_encoder(loaded.tokenizer, cfg.policy, cfg.inference)
+    model = VerifierModel(loaded.model)
+    folder.mkdir(parents=True, exist_ok=True)
+    train(model, encoded(train_on, encode), cfg.phase, seed=cfg.seed, folder=folder)
+    rows = encoded(held, encode)
+    ordered = sorted(held, key=lambda e: (e.state_id, e.kind, e.action))
+    logits = logits_of(model, rows)
+    if calibrated:
+        model.temperature = fit_temperature(logits, [row.target for row in rows], [row.weight for row in rows])
+    save(model, folder)
+    scores = 1 / (1 + pow(2.718281828459045, -logits / model.temperature))
+    figures = report(ordered, scores.tolist())
+    return {**figures, "temperature": model.temperature}
+
+
+STAGE = Stage(version=1, config=Config, run=run)

@@ -1,0 +1,138 @@
+"""What a verifier learns: actions in context with the probability that they lead to success.
+
+Every label says where it comes from:
+
+- outcome: steps of the teacher's successful episodes (1), and where nothing better can be had, steps of
+  failed ones, blamed the more the nearer they are to the end;
+- executed: an action put in place of the teacher's and played on, by whoever the caller lets continue; the
+  target is the share of continuations that succeed. Only states that could still be saved count: a verifier
+  taught on doomed states learns doom, not the action;
+- judge: an LLM's score.
+
+Tasks weigh the same, whatever their number of steps.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import fmean
+from typing import Literal
+
+from r2v.contents import write_lines
+from r2v.data.episode import Condition, Episode, from_dict, to_line
+from r2v.errors import InputError
+from r2v.llm.types import Message
+
+LabelSource = Literal["outcome", "executed", "judge"]
+Context = Callable[[str, Sequence[str], Sequence[str]], tuple[Message, ...]]
+"""(goal, observations, actions before) -> the conversation an actor would send, as
+`policy.prompts.build_messages` makes it."""
+
+BLAME_DECAY = 0.8
+SAVABLE = 0.5
+"""Least share of continuations of the expert's own action that succeed for a state to count as savable."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class VerifierExample:
+    """One labelled action. `state_id` is "<episode_id>#<step_idx>"; `kind` names the corruption, if any."""
+
+    state_id: str
+    task_id: str
+    split: str
+    messages: tuple[Message, ...]
+    action: str
+    target: float
+    weight: float = 1.0
+    label_source: LabelSource
+    kind: str = "teacher"
+    condition: Condition = "clean"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExecutedAction:
+    """An action that was played, and what its continuations came to (one truth value each). `expert_outcomes`
+    are those of the expert's own action at the same state."""
+
+    state_id: str
+    task_id: str
+    split: str
+    messages: tuple[Message, ...]
+    action: str
+    outcomes: tuple[bool, ...]
+    expert_outcomes: tuple[bool, ...]
+    kind: str
+    condition: Condition = "clean"
+
+
+def outcome_examples(episodes: Iterable[Episode], context: Context, *,
+                     blame_failures: bool = False) -> list[VerifierExample]:
+    """One example per step of the successful episodes: target 1. With `blame_failures` the failed ones join
+    with 1 - 0.8^(steps to the end). Raises InputError for an episode without a split."""
+    examples = []
+    for episode in episodes:
+        if episode.env_fault is not None or not (episode.success or blame_failures):
+            continue
+        if episode.metadata.split is None:
+            raise InputError(f"{episode.episode_id}: has no split; collect it again or name its split")
+        seen = [step.observation.raw_text for step in episode.steps]
+        done = [step.action.raw_text for step in episode.steps]
+        for step, action in enumerate(done):
+            left = len(done) - 1 - step
+            examples.append(VerifierExample(
+                state_id=f"{episode.episode_id}#{step}", task_id=episode.metadata.task_id,
+                split=episode.metadata.split, action=action, label_source="outcome",
+                condition=episode.condition,
+                messages=context(episode.metadata.goal, seen[:step + 1], done[:step]),
+                target=1.0 if episode.success else 1 - BLAME_DECAY ** left))
+    return examples
+
+
+def executed_examples(records: Iterable[ExecutedAction]) -> tuple[list[VerifierExample], dict[str, int]]:
+    """Examples from played actions at states that could be saved; how many records were kept and dropped."""
+    examples, counts = [], Counter(kept=0, not_savable=0)
+    for record in records:
+        if fmean(record.expert_outcomes) < SAVABLE:
+            counts["not_savable"] += 1
+            continue
+        counts["kept"] += 1
+        examples.append(VerifierExample(
+            state_id=record.state_id, task_id=record.task_id, split=record.split, messages=record.messages,
+            action=record.action, target=fmean(record.outcomes), label_source="executed", kind=record.kind,
+            condition=record.condition))
+    return examples, dict(counts)
+
+
+def judged_examples(examples: Iterable[VerifierExample],
+                    scores: Iterable[float | None]) -> list[VerifierExample]:
+    """The examples with a judge's scores as targets, in order; those it could not judge are left out."""
+    return [replace(example, target=score, label_source="judge")
+            for example, score in zip(examples, scores, strict=True) if score is not None]
+
+
+def balanced(examples: Sequence[VerifierExample]) -> list[VerifierExample]:
+    """The examples with weights that sum to 1 within each task."""
+    per_task = Counter(example.task_id for example in examples)
+    return [replace(example, weight=1 / per_task[example.task_id]) for example in examples]
+
+
+def write_examples(path: Path, examples: Iterable[VerifierExample]) -> int:
+    """Write examples as JSON lines, sorted by state, kind and action; returns how many."""
+    in_order = sorted(examples, key=lambda example: (example.state_id, example.kind, example.action))
+    return write_lines(path, map(to_line, in_order))
+
+
+def read_examples(path: Path) -> list[VerifierExample]:
+    """The examples of a file. Raises InputError naming the line that is not one."""
+    examples = []
+    with path.open() as file:
+        for number, line in enumerate(file, start=1):
+            try:
+                examples.append(from_dict(VerifierExample, json.loads(line)))
+            except (TypeError, ValueError) as error:
+                raise InputError(f"{path}:{number}: not a verifier example ({error})") from error
+    return examples

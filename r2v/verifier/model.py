@@ -1,0 +1,112 @@
+"""A verifier: a small language model's last hidden state, a linear head, a temperature, a sigmoid.
+
+The state is read at the last real token of "context + action". Rows are padded on the right, where neither
+attention nor a short convolution can carry a pad back to that token, so a score does not depend on what it
+was batched with. Only trained tensors are written, beside the settings of the head: the base is loaded by
+whoever knows where it is.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from r2v.contents import replacing, write_text
+from r2v.errors import InputError
+from r2v.llm.types import Message, ScoreRequest
+
+Encode = Callable[[Sequence[Message], str], list[int]]
+"""(context, action) -> token ids that end with the action."""
+
+WEIGHTS, SETTINGS = "verifier.safetensors", "verifier.json"
+
+
+class VerifierModel(nn.Module):
+    """`backbone` is a transformers model, with or without its language-model head and with or without
+    adapters."""
+
+    def __init__(self, backbone: Any, temperature: float = 1.0) -> None:
+        super().__init__()
+        self.backbone = _core(backbone)
+        first = next(self.backbone.parameters())
+        dtype = first.dtype if first.is_floating_point() else torch.float32
+        self.head = nn.Linear(self.backbone.config.hidden_size, 1, device=first.device, dtype=dtype)
+        nn.init.zeros_(self.head.weight)
+        nn.init.zeros_(self.head.bias)
+        self.temperature = temperature
+
+    def forward(self, ids: Tensor, lengths: Tensor) -> Tensor:
+        """Logits (batch,) before the temperature; right-padded ids (batch, time) and lengths (batch,)."""
+        mask = torch.arange(ids.shape[1], device=ids.device) < lengths[:, None]
+        output = self.backbone(input_ids=ids, attention_mask=mask.long(), use_cache=False)
+        last = output.last_hidden_state[torch.arange(len(ids), device=ids.device), lengths - 1]
+        return self.head(last.to(self.head.weight.dtype)).squeeze(-1)  # type: ignore[no-any-return]
+
+    def logits(self, rows: Sequence[Sequence[int]]) -> Tensor:
+        """Logits (rows,) of token ids of any lengths."""
+        return self.forward(*pad(rows, self.head.weight.device))
+
+
+def _core(model: Any) -> Any:
+    """The model without its language-model head; adapters stay where they are injected."""
+    if hasattr(model, "peft_config"):
+        model = model.get_base_model()
+    return model.base_model
+
+
+def pad(rows: Sequence[Sequence[int]], device: Any = None) -> tuple[Tensor, Tensor]:
+    """Right-padded ids (rows, longest) and lengths (rows,). What the pads are does not matter."""
+    lengths = torch.tensor([len(row) for row in rows], device=device)
+    ids = torch.zeros(len(rows), int(lengths.max()), dtype=torch.long, device=device)
+    for index, row in enumerate(rows):
+        ids[index, :len(row)] = torch.tensor(row, device=device)
+    return ids, lengths
+
+
+class VerifierBackend:
+    """A `Backend[ScoreRequest, float]`: the probability that an action is good, rounded to 6 decimals."""
+
+    def __init__(self, model: VerifierModel, encode: Encode, max_batch: int = 64) -> None:
+        self.model, self.encode, self.max_batch = model.eval(), encode, max_batch
+
+    def answer(self, questions: Sequence[ScoreRequest]) -> list[float]:
+        """One score in [0, 1] per question, in order."""
+        rows = [self.encode(question.messages, question.action) for question in questions]
+        with torch.inference_mode():
+            scores = torch.sigmoid(self.model.logits(rows).double() / self.model.temperature)
+        return [round(float(score), 6) for score in scores]
+
+
+def save(model: VerifierModel, folder: Path) -> None:
+    """Write the trained tensors and the head's settings: the same bytes for the same verifier."""
+    from safetensors.torch import save as serialised
+
+    trained = {name: tensor.detach().cpu().contiguous() for name, tensor in model.named_parameters()
+               if tensor.requires_grad}
+    with replacing(folder / WEIGHTS) as file:
+        file.write(serialised(trained))
+    settings = {"hidden_size": model.backbone.config.hidden_size, "temperature": model.temperature}
+    write_text(folder / SETTINGS, json.dumps(settings, sort_keys=True, indent=1) + "\n")
+
+
+def load(folder: Path, backbone: Any) -> VerifierModel:
+    """The verifier of a folder on a fresh `backbone`, of the same base and adapters as in training; frozen,
+    in the backbone's precision. Raises InputError where they do not fit."""
+    from safetensors.torch import load_file
+
+    wrong = f"{folder}: not a verifier of this base; set policy.model_name and policy.lora_r as in training"
+    try:
+        settings = json.loads((folder / SETTINGS).read_text())
+        tensors = load_file(folder / WEIGHTS)
+        model = VerifierModel(backbone, temperature=float(settings["temperature"]))
+        _, unknown = model.load_state_dict(tensors, strict=False)
+    except (OSError, ValueError, KeyError, RuntimeError) as error:
+        raise InputError(f"{wrong} ({' '.join(str(error).split())})") from error
+    if unknown or "head.weight" not in tensors:
+        raise InputError(f"{wrong} ({', '.join(sorted(unknown)[:3]) or 'no head'})")
+    return model.eval().requires_grad_(False)

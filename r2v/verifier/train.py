@@ -1,0 +1,141 @@
+"""Training a verifier: soft-target cross-entropy, every task counting the same, resumable to the bit.
+
+The loop has no state but the weights, the optimizer and the number of updates done: which examples an update
+sees, its learning rate and its dropout are functions of (seed, update). So a run that was cut and resumed
+ends in the same weights as one that was not, and micro-batches only decide how much memory an update takes.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import binary_cross_entropy_with_logits
+
+from r2v.config import Phase
+from r2v.contents import replacing
+from r2v.errors import EmptyResult, Interrupted
+from r2v.randomness import generator, seed_of
+from r2v.verifier.labels import VerifierExample, balanced
+from r2v.verifier.model import Encode, VerifierModel
+
+CHECKPOINT = "checkpoint-latest.pt"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """One example as the loop takes it; weights average 1."""
+
+    ids: tuple[int, ...]
+    target: float
+    weight: float = 1.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trained:
+    """How training went: the loss of every update."""
+
+    updates: int
+    losses: tuple[float, ...]
+
+
+def encoded(examples: Iterable[VerifierExample], encode: Encode) -> list[Row]:
+    """Rows in an order that does not depend on the examples' order, tasks weighing the same.
+
+    Raises EmptyResult, with the counts, where there are not both good and bad actions.
+    """
+    ordered = sorted(balanced(list(examples)), key=lambda e: (e.state_id, e.kind, e.action))
+    good = sum(example.target >= 0.5 for example in ordered)
+    if not 0 < good < len(ordered):
+        raise EmptyResult(f"verifier examples: {good} good actions, {len(ordered) - good} bad; both are "
+                          "needed, add a label source (verifier.label_sources) or tasks (verifier.num_tasks)")
+    scale = len(ordered) / sum(example.weight for example in ordered)
+    return [Row(ids=tuple(encode(example.messages, example.action)), target=example.target,
+                weight=example.weight * scale) for example in ordered]
+
+
+def train(model: VerifierModel, rows: Sequence[Row], phase: Phase, *, seed: int, folder: Path,
+          stop: Callable[[], bool] = lambda: False) -> Trained:
+    """Train `model` in place on `rows`; continues from the checkpoint in `folder` where there is one.
+
+    `stop` is asked after every update; when it says so a checkpoint is written and Interrupted raised.
+    """
+    batch = phase.batch_size * phase.gradient_accumulation_steps
+    total = max(1, math.ceil(phase.num_epochs * len(rows) / batch))
+    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    optimizer = torch.optim.AdamW(parameters, lr=phase.lr, weight_decay=phase.weight_decay)
+    losses = _resume(folder / CHECKPOINT, model, optimizer)
+    model.train()
+    for update in range(len(losses), total):
+        for group in optimizer.param_groups:
+            group["lr"] = phase.lr * _rate(update, total, phase.warmup_ratio)
+        torch.manual_seed(seed_of(seed, "verifier-dropout", update))
+        chosen = [rows[index] for index in _positions(update, batch, len(rows), seed)]
+        losses.append(_accumulate(model, chosen, phase.batch_size))
+        torch.nn.utils.clip_grad_norm_(parameters, phase.grad_clip)
+        optimizer.step()
+        optimizer.zero_grad()
+        asked = stop() and update + 1 < total
+        if asked or (update + 1) % phase.save_steps == 0:
+            _checkpoint(folder / CHECKPOINT, model, optimizer, losses)
+        if asked:
+            raise Interrupted(f"verifier: stopped at update {update + 1} of {total}; run again to continue")
+    model.eval()
+    return Trained(updates=total, losses=tuple(losses))
+
+
+def _positions(update: int, batch: int, count: int, seed: int) -> Iterator[int]:
+    """The rows of one update: its stretch of an endless sequence of keyed permutations."""
+    for position in range(update * batch, (update + 1) * batch):
+        epoch, place = divmod(position, count)
+        if position == update * batch or place == 0:
+            order = generator(seed, "verifier-order", epoch).sample(range(count), count)
+        yield order[place]
+
+
+def _rate(update: int, total: int, warmup_ratio: float) -> float:
+    """The share of the peak learning rate: a linear climb, then a linear fall to just above 0."""
+    climb = math.ceil(warmup_ratio * total)
+    return (update + 1) / (climb + 1) if update < climb else (total - update) / (total - climb)
+
+
+def _accumulate(model: VerifierModel, rows: Sequence[Row], micro: int) -> float:
+    """Add the gradient of the rows' mean weighted loss, a few rows of like length at a time; the loss."""
+    by_length = sorted(rows, key=lambda row: len(row.ids))
+    whole = 0.0
+    for start in range(0, len(rows), micro):
+        part = by_length[start:start + micro]
+        loss = _loss(model.logits([row.ids for row in part]), part) / len(rows)
+        loss.backward()  # type: ignore[no-untyped-call]
+        whole += loss.item()
+    return whole
+
+
+def _loss(logits: Tensor, rows: Sequence[Row]) -> Tensor:
+    targets = logits.new_tensor([row.target for row in rows])
+    weights = logits.new_tensor([row.weight for row in rows])
+    return binary_cross_entropy_with_logits(logits, targets, weight=weights, reduction="sum")
+
+
+def _checkpoint(path: Path, model: VerifierModel, optimizer: torch.optim.Optimizer,
+                losses: list[float]) -> None:
+    trained = {name: value for name, value in model.named_parameters() if value.requires_grad}
+    with replacing(path) as file:
+        torch.save({"model": trained, "optimizer": optimizer.state_dict(), "losses": losses}, file)
+
+
+def _resume(path: Path, model: VerifierModel, optimizer: torch.optim.Optimizer) -> list[float]:
+    """Take up the checkpoint's weights and optimizer, if there is one; the losses of the updates done."""
+    if not path.exists():
+        return []
+    state: dict[str, Any] = torch.load(io.BytesIO(path.read_bytes()), weights_only=True)
+    model.load_state_dict(state["model"], strict=False)
+    optimizer.load_state_dict(state["optimizer"])
+    losses: list[float] = state["losses"]
+    return losses

@@ -1,0 +1,79 @@
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from r2v.data.manifest import (
+    RUN_ID,
+    RunManifest,
+    escape_model,
+    read_manifest,
+    run_prefix,
+    time_stamp,
+    unescape_model,
+    write_manifest,
+)
+from r2v.errors import InputError, UsageError
+
+MODELS = ["gpt-4o", "claude-3.5-sonnet", "meta-llama/Llama-3.1-8B", "qwen:7b", "my_model", "a--b", "a---b",
+          "-", "a-/b", "a--2Fb", "modèle", "x y", "a/-b", "--", "/:"]
+
+
+def manifest(folder: Path, **fields: object) -> RunManifest:
+    known: dict[str, object] = {
+        "run_id": "r", "benchmark": "desk", "provider": "scripted", "model_name": "m", "fingerprint": "f",
+        "started_at": "s", "updated_at": "u", "output_dir": folder}
+    return RunManifest(**{**known, **fields})  # type: ignore[arg-type]
+
+
+def test_run_id_of_the_seed() -> None:
+    moment = datetime(2026, 2, 18, 21, 0, 12, tzinfo=UTC)
+    name = run_prefix("webarena", "openai", "gpt-4o") + time_stamp(moment)
+    assert name == "webarena_openai_gpt-4o_20260218T210012"
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_hazard6_model_names_come_back_and_fit_the_format(model: str) -> None:
+    assert unescape_model(escape_model(model)) == model
+    assert RUN_ID.fullmatch(run_prefix("Browser-Gym/x", "OpenAI", model) + "20260218T210012-2")
+
+
+def test_different_models_get_different_names() -> None:
+    assert len(set(map(escape_model, MODELS))) == len(MODELS)
+
+
+def test_a_nameless_run_is_refused() -> None:
+    with pytest.raises(UsageError):
+        run_prefix("desk", "", "m")
+
+
+def test_round_trip_follows_a_moved_folder(tmp_path: Path) -> None:
+    run = manifest(tmp_path, config={"a": [1]}, tags=("x",), superseded=({"fingerprint": "g"},), n_episodes=4,
+                   n_success=1, n_env_faults=2)
+    write_manifest(run)
+    assert json.loads((tmp_path / "run_manifest.json").read_text())["success_rate"] == run.success_rate == 0.5
+    assert read_manifest(tmp_path) == run
+    assert read_manifest(tmp_path.rename(tmp_path.parent / "moved")).output_dir.name == "moved"
+
+
+def test_nothing_measured_is_no_rate(tmp_path: Path) -> None:
+    write_manifest(manifest(tmp_path))
+    assert json.loads((tmp_path / "run_manifest.json").read_text())["success_rate"] is None
+    assert f"{read_manifest(tmp_path).success_rate:.2%}" == "nan%"
+
+
+def test_hazard11_unknown_fields_are_kept_and_other_schemas_refused(tmp_path: Path) -> None:
+    path = tmp_path / "run_manifest.json"
+    write_manifest(manifest(tmp_path))
+    path.write_text(json.dumps({**json.loads(path.read_text()), "gpu": "H200"}))
+    with pytest.warns(UserWarning, match="gpu"):
+        assert read_manifest(tmp_path).extra == {"gpu": "H200"}
+    path.write_text(path.read_text().replace('"schema_version": "1"', '"schema_version": "2"'))
+    with pytest.raises(InputError, match="schema_version 2"):
+        read_manifest(tmp_path)
+    path.write_text("{")
+    with pytest.raises(InputError, match="not a run manifest"):
+        read_manifest(tmp_path)

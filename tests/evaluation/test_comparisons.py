@@ -1,0 +1,63 @@
+from __future__ import annotations
+
+import dataclasses
+
+from r2v.evaluation.comparisons import comparison_rows, leaders
+from r2v.evaluation.outcomes import measure
+from r2v.evaluation.setup import Setup
+
+
+def evaluation(make_episode, solved: dict[str, int], frontier=None, tasks=40):
+    """One seed, one condition: each method solves its first `solved` tasks."""
+    names = [f"t{k:02}" for k in range(tasks)]
+    cost = {"slm_only": 1.0, "llm_only": 11.0}
+    setup = Setup(benchmark="desk", methods=tuple(solved), seeds=(1,), tasks={"noisy": names}, resamples=500,
+                  frontier={"noisy": {method: ["b"] for method in frontier or ()}})
+    played = [make_episode(method, task, 1, k < solved[method], total_cost=cost.get(method, 3.0), point=point)
+              for method in solved for point in (None, *(["b"] if method in (frontier or ()) else ()))
+              for k, task in enumerate(names)]
+    return measure(played, setup)
+
+
+METHODS = {"slm_only": 10, "llm_only": 38, "entropy_router": 24, "random_router": 15, "verifier_router": 29,
+           "r2v": 30}
+
+
+def test_the_family_is_named_in_advance_and_the_rest_is_beside_it(make_episode):
+    rows = {row["method_b"]: row for row in comparison_rows(evaluation(make_episode, METHODS))}
+    assert [name for name, row in rows.items() if row["family"]] == [
+        "slm_only", "llm_only", "entropy_router", "random_router"]
+    assert rows["verifier_router"]["p_holm"] is None and rows["verifier_router"]["significant"] is None
+    assert rows["slm_only"]["verdict"] == "higher" and rows["llm_only"]["verdict"] == "lower"
+    assert rows["entropy_router"]["p_value"] == 2 / 2**6
+    assert rows["entropy_router"]["p_holm"] == 2 / 2**6  # the largest p of four is multiplied by one
+
+
+def test_without_r2v_there_is_nothing_to_compare(make_episode):
+    assert comparison_rows(evaluation(make_episode, {"slm_only": 1, "llm_only": 5})) == []
+
+
+def test_bold_is_for_the_best_router_and_those_it_does_not_beat(make_episode):
+    close = evaluation(make_episode, METHODS)  # entropy: p = 2 / 2^6, doubled by Holm, is above .05
+    assert leaders(close, "noisy") == {"r2v", "verifier_router", "entropy_router"}
+    clear = evaluation(make_episode, {**METHODS, "entropy_router": 20, "verifier_router": 12})
+    assert leaders(clear, "noisy") == {"r2v"}
+
+
+def test_frontiers_are_compared_paired(make_episode):
+    measured = evaluation(make_episode, METHODS, frontier=("r2v", "entropy_router"))
+    (row,) = [row for row in comparison_rows(measured) if row["metric"] == "apgr"]
+    # x = .2; y = 20/28 and 14/28: the areas are .2 y / 2 + .8 (1 + y) / 2 = .4 + y / 2
+    assert abs(row["value_a"] - (0.4 + 20 / 56)) < 1e-9 and abs(row["value_b"] - 0.65) < 1e-9
+    assert row["ci_lower"] > 0 and row["verdict"] == "higher" and not row["family"]
+
+
+def test_tasks_that_one_side_could_not_be_measured_on_are_left_out(make_episode, setup):
+    measured = evaluation(make_episode, {"slm_only": 0, "r2v": 2}, tasks=4)
+    grids = dict(measured.grids)
+    columns = {name: values.copy() for name, values in grids["noisy", "r2v", "main"].columns.items()}
+    for values in columns.values():
+        values[0] = float("nan")
+    grids["noisy", "r2v", "main"] = dataclasses.replace(grids["noisy", "r2v", "main"], columns=columns)
+    (row,) = comparison_rows(dataclasses.replace(measured, grids=grids))
+    assert (row["n_tasks"], row["value_a"]) == (3, 1 / 3)

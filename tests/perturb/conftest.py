@@ -1,0 +1,54 @@
+"""A desk whose expert makes no mistakes, and episodes played in it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from r2v.actors import Act
+from r2v.config import CategoryConfig, InferenceConfig, PerturbationsConfig
+from r2v.data.episode import Condition, Episode
+from r2v.envs.desk import Desk
+from r2v.llm.types import Request
+from r2v.rollout import Play, Session, World
+
+Perturbations = Callable[..., PerturbationsConfig]
+Player = Callable[..., Episode]
+
+
+@pytest.fixture(scope="session")
+def desk() -> Desk:
+    """A desk with a faultless expert."""
+    return Desk(slips=0.0, weakness=0.0)
+
+
+@pytest.fixture(scope="session")
+def only() -> Perturbations:
+    """Perturbations in which just the named categories occur: `only(distractor=0.2)`, or a CategoryConfig."""
+    def make(held_out_families: tuple[str, ...] = (), **given: float | CategoryConfig) -> PerturbationsConfig:
+        named = {name: value if isinstance(value, CategoryConfig) else CategoryConfig(prob=value)
+                 for name, value in given.items()}
+        off = {name: CategoryConfig(prob=0.0) for name in PerturbationsConfig.categories()}
+        return PerturbationsConfig(held_out=[], held_out_families=list(held_out_families), **{**off, **named})
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def play(desk: Desk) -> Player:
+    """Have the expert play the desk's task number `index`."""
+    def run(index: int, perturbations: PerturbationsConfig | None = None, condition: Condition = "noisy",
+            perturbation_seed: int = 101, max_steps: int = 20) -> Episode:
+        world = World(desk, perturbations or PerturbationsConfig(), InferenceConfig(max_steps=max_steps))
+        session = Session(world, Play(task=desk.tasks()[index], seed=1, split="train",
+                                      condition=condition if perturbations else "clean",
+                                      perturbation_seed=perturbation_seed if perturbations else None))
+        session.open()
+        while session.termination is None:
+            turn = session.turn()
+            text = desk.expert(Request(messages=turn.messages, key=turn.key("llm")))
+            session.apply(Act(text=text, source="teacher"))
+        return session.episode()
+
+    return run

@@ -1,0 +1,155 @@
+"""Draws: keyed, coupled, as frequent as asked, and blind to everything but their key."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from r2v.config import CategoryConfig, PerturbationsConfig
+from r2v.data.episode import AppliedPerturbation
+from r2v.envs.base import Task
+from r2v.errors import UsageError
+from r2v.perturb import call_failed, perturbation_type
+from r2v.perturb.category import category
+from r2v.perturb.prompt_injection import FAMILIES
+from r2v.perturb.schedule import Schedule
+
+PAGE = "header\nrow 11\nrow 22\nrow 33"
+ON_PAGES = ("stale_observation", "partial_observation", "shuffled_dom", "distractor", "prompt_injection", "latency")
+ON_CALLS = ("tool_error", "tool_timeout")
+
+
+def _schedule(seed: int = 101, held_out_families: tuple[str, ...] = (), severity: float = 0.0,
+              **probs: float) -> Schedule:
+    categories = {name: CategoryConfig(prob=prob, severity=severity) for name, prob in probs.items()}
+    return Schedule(benchmark="desk", categories=categories, seed=seed, held_out_families=held_out_families)
+
+
+def _task(number: int = 0) -> Task:
+    return Task(task_id=f"t{number}", goal="find row 44 for me")
+
+
+def _hits(schedule: Schedule, name: str, tasks: int, steps: int) -> set[tuple[int, int]]:
+    """The (task, step) pairs that one category hits, on pages it could hit."""
+    found = set()
+    for number in range(tasks):
+        for step in range(1, steps + 1):
+            if name in ON_CALLS:
+                hit = schedule.call(_task(number), step) is not None
+            else:
+                page = schedule.page(_task(number), step, PAGE, "before")
+                hit = name in [one.category for one in page.applied]
+            if hit:
+                found.add((number, step))
+    return found
+
+
+@pytest.mark.parametrize("name", ON_PAGES + ON_CALLS)
+def test_P3_a_higher_probability_only_adds_hits(name: str) -> None:
+    rare = _hits(_schedule(severity=0.5, **{name: 0.1}), name, 40, 10)
+    often = _hits(_schedule(severity=0.5, **{name: 0.2}), name, 40, 10)
+    assert rare < often
+
+
+@pytest.mark.parametrize("name", ON_PAGES + ON_CALLS)
+def test_P4_probability_one_hits_every_eligible_step_once(name: str) -> None:
+    schedule = _schedule(severity=0.5, **{name: 1.0})
+    for step in range(1, 30):
+        outcome = schedule.call(_task(), step) or schedule.page(_task(), step, PAGE, "before")
+        assert [one.category for one in outcome.applied] == [name]
+    assert schedule.call(_task(), 0) is None or name in ON_CALLS
+
+
+def test_P5_the_rate_is_the_one_asked_for() -> None:
+    hits = _hits(_schedule(seed=101, distractor=0.2), "distractor", 1000, 10)
+    assert 1894 <= len(hits) <= 2106
+
+
+def test_P5_a_failure_lasts_twice_as_often_as_severity_says() -> None:
+    single = _hits(_schedule(tool_error=0.2, severity=0.0), "tool_error", 1000, 10)
+    double = _hits(_schedule(tool_error=0.2, severity=1.0), "tool_error", 1000, 10)
+    assert double == single | {(task, step + 1) for task, step in single if step < 10}
+
+
+def test_categories_draw_independently() -> None:
+    alone = _hits(_schedule(distractor=0.3), "distractor", 50, 10)
+    among = _hits(_schedule(distractor=0.3, partial_observation=0.4, prompt_injection=0.5), "distractor", 50, 10)
+    assert alone == among
+
+
+def test_seed_task_step_and_benchmark_all_matter() -> None:
+    base = _hits(_schedule(distractor=0.5), "distractor", 10, 10)
+    assert _hits(_schedule(seed=102, distractor=0.5), "distractor", 10, 10) != base
+    assert len({frozenset(s for t, s in base if t == number) for number in range(10)}) > 5
+
+
+def test_only_one_replacement_takes_effect() -> None:
+    schedule = _schedule(tool_error=1.0, tool_timeout=1.0, stale_observation=1.0)
+    failure = schedule.call(_task(), 3)
+    assert failure is not None
+    assert [one.category for one in failure.applied] == ["tool_error"]
+
+
+def test_held_out_families_never_occur_and_shift_brings_them_back() -> None:
+    held = ("direct", "encoded")
+    def families(schedule: Schedule) -> set[str]:
+        return {one.params["family"] for step in range(200)
+                for one in schedule.page(_task(), step, PAGE, None).applied}
+
+    assert families(_schedule(prompt_injection=1.0)) == set(FAMILIES)
+    assert families(_schedule(prompt_injection=1.0, held_out_families=held)) == set(FAMILIES) - set(held)
+
+
+def test_unknown_names_are_refused_with_the_nearest() -> None:
+    with pytest.raises(UsageError, match="did you mean tool_error"):
+        _schedule(tool_eror=0.1)
+    with pytest.raises(UsageError, match="did you mean indirect"):
+        _schedule(prompt_injection=0.1, held_out_families=("indirekt",))
+    with pytest.raises(UsageError, match="every family is held out"):
+        _schedule(prompt_injection=0.1, held_out_families=FAMILIES)
+
+
+def test_every_configured_category_exists_and_is_filed() -> None:
+    for name in PerturbationsConfig.categories():
+        applied = [AppliedPerturbation(category=name)]
+        assert perturbation_type(applied) == category(name).group != "none"
+        assert call_failed(applied) == (name in ON_CALLS)
+
+
+def test_perturbation_types() -> None:
+    def filed(*names: str) -> str:
+        return perturbation_type([AppliedPerturbation(category=name) for name in names])
+
+    assert filed() == "none"
+    assert filed("tool_error", "tool_timeout") == "tool_flakiness"
+    assert filed("stale_observation", "partial_observation") == "partial_observability"
+    assert filed("distractor", "distractor") == "distractor"
+    assert filed("prompt_injection") == "prompt_injection"
+    assert filed("tool_error", "distractor") == "composite"
+
+
+PROGRAM = """
+from r2v.config import CategoryConfig, PerturbationsConfig
+from r2v.envs.base import Task
+from r2v.perturb.schedule import Schedule
+schedule = Schedule(benchmark="desk", seed=7, categories={
+    name: CategoryConfig(prob=0.5) for name in PerturbationsConfig.categories()})
+task = Task(task_id="t", goal="please look for row 44")
+print(schedule.goal(task))
+for step in range(20):
+    print(schedule.call(task, step), schedule.page(task, step, "header\\nrow 1\\nrow 2\\nrow 3", "before"))
+"""
+
+
+def test_P6_another_process_and_hash_seed_draw_the_same() -> None:
+    def output(hash_seed: str) -> str:
+        done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True,
+                              cwd=Path(__file__).parents[2], env={**os.environ, "PYTHONHASHSEED": hash_seed})
+        return hashlib.sha256(done.stdout.encode()).hexdigest()
+
+    assert output("1") == output("2")

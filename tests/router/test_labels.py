@@ -1,0 +1,93 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from r2v.errors import EmptyResult, InputError
+from r2v.llm.types import ToolSpec
+from r2v.router.labels import check_rows, disagrees, labelled, read_rows, write_rows
+
+from .rows import make_row
+
+ROWS = labelled([make_row(number) for number in range(120)], "counterfactual")
+
+
+def test_label_kinds() -> None:
+    row = replace(
+        make_row(0),
+        q_slm=0.5,
+        q_llm=0.75,
+        cost_slm=1,
+        cost_llm=11,
+        disagrees=False,
+        slm_episode_success=False,
+    )
+    label = {
+        kind: labelled([row], kind)[0].y_escalate for kind in ("counterfactual", "disagreement", "episode")
+    }
+    assert label == {"counterfactual": 1, "disagreement": 0, "episode": 1}
+    assert labelled([row], "counterfactual", kappa=0.024)[0].y_escalate == 1
+    assert labelled([row], "counterfactual", kappa=0.025)[0].y_escalate == 0, "the gain must exceed the cost"
+    harmful = replace(row, q_slm=1.0, q_llm=0.0)
+    assert harmful.gain == -1 and labelled([harmful], "counterfactual")[0].y_escalate == 0
+
+
+def test_label_without_its_ground_is_refused() -> None:
+    with pytest.raises(InputError, match="no branches"):
+        labelled([replace(make_row(0), q_llm=None)], "counterfactual")
+    with pytest.raises(InputError, match="no expert action"):
+        labelled([replace(make_row(0), disagrees=None)], "disagreement")
+
+
+def test_disagreement_looks_past_free_arguments() -> None:
+    tools = [
+        ToolSpec(
+            name="assign", description="", parameters={"properties": {"id": {}, "tech": {"x-free": True}}}
+        )
+    ]
+    mine = '{"tool":"assign","id":"r7","tech":"t1"}'
+    assert not disagrees(mine, '{"tool": "assign", "tech": "t2", "id": "r7"}', tools)
+    assert disagrees(mine, '{"tool":"assign","id":"r8","tech":"t1"}', tools)
+    assert disagrees(mine, "click", tools)
+
+
+def test_R6_constant_label_is_an_empty_result_with_counts() -> None:
+    constant = [replace(row, y_escalate=0) if row.split == "train" else row for row in ROWS]
+    train = sum(row.split == "train" for row in ROWS)
+    with pytest.raises(EmptyResult, match=f"0 steps with y=1, {train} with y=0"):
+        check_rows(constant)
+
+
+def test_R7_task_in_both_splits_is_refused() -> None:
+    leaked = replace(next(row for row in ROWS if row.split == "train"), split="calibration")
+    with pytest.raises(InputError, match=leaked.task_id):
+        check_rows([*ROWS, leaked])
+
+
+def test_R7_evaluation_rows_are_refused() -> None:
+    with pytest.raises(InputError, match="split evaluation"):
+        check_rows([*ROWS, replace(ROWS[0], split="evaluation")])
+
+
+@pytest.mark.parametrize("actor", ["teacher", "llm_fallback", "expert"])
+def test_R8_only_states_acted_by_the_slm(actor: str) -> None:
+    with pytest.raises(InputError, match="SLM"):
+        check_rows([*ROWS, replace(ROWS[0], actor=actor)])
+
+
+def test_features_of_another_version_are_refused() -> None:
+    with pytest.raises(InputError, match="version 0"):
+        check_rows([*ROWS, replace(ROWS[0], feature_version="0")])
+
+
+def test_rows_round_trip_in_any_order(tmp_path: Path) -> None:
+    first, second = tmp_path / "a.jsonl", tmp_path / "b.jsonl"
+    assert write_rows(first, ROWS) == len(ROWS)
+    write_rows(second, reversed(ROWS))
+    assert first.read_bytes() == second.read_bytes()
+    assert read_rows(first) == sorted(ROWS, key=lambda row: row.state_id)
+    first.write_text('{"state_id":"x"}\n')
+    with pytest.raises(InputError, match="a.jsonl:1"):
+        read_rows(first)

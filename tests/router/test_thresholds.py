@@ -1,0 +1,95 @@
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import partial
+
+import pytest
+
+from r2v.randomness import generator
+from r2v.router.thresholds import Outcome, conformal_risk, hoeffding_bentkus, learn_then_test, match_rate
+
+SCORES = [i / 1_000 for i in range(1, 1_000)]
+
+
+def played(rate_of: Callable[[float], float], log: list[float]) -> Callable[[float], Outcome]:
+    def execute(tau: float) -> Outcome:
+        log.append(tau)
+        rate = rate_of(tau)
+        return Outcome(llm_call_rate=rate, success=0.5 + rate / 2, cost=1 + 29 * rate)
+
+    return execute
+
+
+@pytest.mark.parametrize("target", [0.05, 0.1, 0.2, 0.4])
+def test_match_rate_reaches_the_realised_rate(target: float) -> None:
+    """The share of scores above tau is 1 - tau; half of it is realised, and that is what counts."""
+    log: list[float] = []
+    choice = match_rate(played(lambda tau: (1 - tau) / 2, log), SCORES, target)
+    assert len(log) <= 7
+    assert target - 0.01 <= choice.outcome.llm_call_rate <= target + 0.005
+    assert [tau for tau, _ in choice.evaluated] == log
+
+
+def test_match_rate_keeps_the_best_point_where_rates_are_not_monotone() -> None:
+    log: list[float] = []
+    rate = lambda tau: 0.0 if tau >= 1 else 0.19 if tau == 0.5 else 0.3 if tau > 0.5 else 0.1  # noqa: E731
+    choice = match_rate(played(rate, log), SCORES, 0.2)
+    assert choice.tau == 0.5 and choice.outcome.llm_call_rate == 0.19
+
+
+def test_match_rate_without_a_feasible_score_never_asks() -> None:
+    log: list[float] = []
+    choice = match_rate(played(lambda tau: float(tau < 1), log), SCORES, 0.1, max_executions=3)
+    assert choice.tau == 1.0 and choice.outcome.llm_call_rate == 0.0 and len(log) == 4
+
+
+def test_match_rate_at_the_ends_and_without_scores() -> None:
+    log: list[float] = []
+    assert match_rate(played(lambda tau: float(tau < 1), log), [], 0.0).tau == 1.0
+    assert match_rate(played(lambda tau: 1 - tau, log), SCORES, 1.0, max_executions=12).tau < 0.01
+
+
+def test_hoeffding_bentkus_known_answers() -> None:
+    assert hoeffding_bentkus(0.0, 10, 0.5) == pytest.approx(0.5**10), "Hoeffding: exp(-10 ln 2)"
+    assert hoeffding_bentkus(0.1, 10, 0.5) == pytest.approx(
+        min(math.exp(-10 * (0.1 * math.log(0.2) + 0.9 * math.log(1.8))), math.e * 11 / 1024)
+    )
+    assert hoeffding_bentkus(0.6, 10, 0.5) == 1.0
+
+
+THRESHOLDS = [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9]
+ALPHA, DELTA = 0.2, 0.1
+
+
+def resplit(number: int, size: int) -> dict[float, list[float]]:
+    """Per task a difficulty u: kept on the small policy at tau, a task's loss is 1 where u < tau * 0.5.
+    So the true risk at tau is tau / 2, and it exceeds .2 from tau = .5 on."""
+    draw = generator("ltt", number)
+    tasks = [draw.random() for _ in range(size)]
+    return {tau: [float(u < tau * 0.5) for u in tasks] for tau in THRESHOLDS}
+
+
+def violations(choose: Callable[..., float | None], alpha: float) -> float:
+    chosen = [choose(resplit(number, 200), alpha) for number in range(200)]
+    return sum(tau is not None and tau / 2 > alpha for tau in chosen) / len(chosen)
+
+
+def test_learn_then_test_violates_at_most_delta_over_200_resplits() -> None:
+    assert violations(partial(learn_then_test, delta=DELTA), ALPHA) <= DELTA
+    assert violations(partial(learn_then_test, delta=DELTA), 0.24) <= DELTA, (
+        "where the next step is just unsafe"
+    )
+    kept = [learn_then_test(resplit(number, 400), ALPHA, DELTA) for number in range(50)]
+    assert sum(tau is not None and tau >= 0.3 for tau in kept) >= 35, "a guarantee, yet not an empty one"
+
+
+def test_conformal_risk_holds_in_expectation_only() -> None:
+    chosen = [conformal_risk(resplit(number, 200), ALPHA) or 0.0 for number in range(200)]
+    assert sum(chosen) / 200 / 2 <= ALPHA
+    assert violations(conformal_risk, 0.24) > DELTA, "why LTT is the default"
+
+
+def test_nothing_can_be_promised_from_five_tasks() -> None:
+    assert learn_then_test(resplit(0, 5), ALPHA, DELTA) is None
+    assert conformal_risk({0.1: [0.0]}, ALPHA) is None

@@ -1,0 +1,136 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from r2v.config import RouterConfig
+from r2v.errors import InputError
+from r2v.randomness import generator, uniform
+from r2v.router.labels import FeatureRow, labelled
+from r2v.router.models import decide, load
+from r2v.router.training import fit, fit_platt, matrix, report, targets, task_weights
+
+from .rows import make_row, true_probability
+
+CONFIG = RouterConfig(features=["uncertainty", "page", "progress"])
+ROWS = labelled([make_row(number) for number in range(1_200)], "counterfactual")
+
+
+def saved(rows: list[FeatureRow], path: Path, config: RouterConfig = CONFIG) -> bytes:
+    fit(rows, config, seed=0).save(path)
+    return path.read_bytes()
+
+
+def test_R3_reaches_the_bayes_brier() -> None:
+    rows = labelled([make_row(number, steps_per_task=1) for number in range(20_000)], "counterfactual")
+    model = fit(rows, CONFIG, seed=0)
+    fresh = labelled(
+        [make_row(number, steps_per_task=1) for number in range(20_000, 40_000)], "counterfactual"
+    )
+    y = targets(fresh)
+    bayes = np.mean(
+        [
+            (true_probability(row.features["uncertainty.x"]) - label) ** 2
+            for row, label in zip(fresh, y, strict=True)
+        ]
+    )
+    ours = np.mean([(model.predict(row.features) - label) ** 2 for row, label in zip(fresh, y, strict=True)])
+    assert abs(ours - bayes) < 0.005
+
+
+def test_R4_platt_recovers_the_temperature() -> None:
+    draw = generator("platt")
+    logits = np.array([draw.gauss(0, 3) for _ in range(20_000)])
+    y = np.array(
+        [float(uniform("platt", i) < 1 / (1 + np.exp(-logit / 2))) for i, logit in enumerate(logits)]
+    )
+    found = fit_platt(logits, y, np.ones_like(y))
+    assert found.slope == pytest.approx(1 / 2, rel=0.05)
+    assert found.intercept == pytest.approx(0, abs=0.05)
+
+
+def test_R9_row_order_does_not_matter(tmp_path: Path) -> None:
+    shuffled = ROWS.copy()
+    generator("shuffle").shuffle(shuffled)
+    assert shuffled != ROWS
+    for kind in ("logistic", "boosting"):
+        config = replace(CONFIG, model=kind)  # type: ignore[arg-type]
+        assert saved(ROWS, tmp_path / "a.json", config) == saved(shuffled, tmp_path / "b.json", config)
+
+
+def test_leak_permuting_what_a_router_must_not_know_changes_no_byte(tmp_path: Path) -> None:
+    """D5: what perturbed a state and how its episode ended are beside the features, not among them."""
+    masked = [
+        replace(
+            row, perturbation_seed=None, condition="clean", slm_episode_success=not row.slm_episode_success
+        )
+        for row in ROWS
+    ]
+    assert saved(ROWS, tmp_path / "a.json") == saved(masked, tmp_path / "b.json")
+
+
+@pytest.mark.parametrize("kind", ["logistic", "boosting"])
+def test_run_time_arithmetic_equals_scikit_learn(kind: str, tmp_path: Path) -> None:
+    from sklearn.ensemble import GradientBoostingClassifier
+    from sklearn.linear_model import LogisticRegression
+
+    fit(ROWS, replace(CONFIG, model=kind), seed=0).save(tmp_path / "router.json")  # type: ignore[arg-type]
+    model = load(tmp_path / "router.json")
+    train = sorted((row for row in ROWS if row.split == "train"), key=lambda row: row.state_id)
+    x, y, weights = matrix(train, model.names), targets(train), task_weights(train)
+    if kind == "logistic":
+        scaled = (x - x.mean(0)) / np.where(x.std(0) > 0, x.std(0), 1)
+        reference = (
+            LogisticRegression(C=1.0, tol=1e-8)
+            .fit(scaled, y, sample_weight=weights)
+            .decision_function(scaled)
+        )
+    else:
+        reference = (
+            GradientBoostingClassifier(init="zero", random_state=1)
+            .fit(x, y, sample_weight=weights)
+            .decision_function(x)
+        )
+    ours = [model.logit(row.features) for row in train]
+    np.testing.assert_allclose(ours, reference, atol=1e-4)
+
+
+def test_every_task_weighs_the_same() -> None:
+    rows = [replace(ROWS[0], task_id=task) for task in "aaab"]
+    assert task_weights(rows).tolist() == [1 / 3, 1 / 3, 1 / 3, 1]
+
+
+def test_report_beats_the_constant() -> None:
+    figures = report(fit(ROWS, CONFIG, seed=0), ROWS)
+    assert figures["calibration"]["brier"] < figures["calibration"]["brier_constant"]
+    assert figures["calibration"]["auroc"] > 0.75
+    assert figures["train"]["tasks"] + figures["calibration"]["tasks"] == 300
+
+
+def test_absent_features_are_refused(tmp_path: Path) -> None:
+    model = fit(ROWS, CONFIG, seed=0)
+    with pytest.raises(InputError, match="group uncertainty"):
+        model.predict({"page.noise": 0.0, "progress.constant": 3.0})
+    with pytest.raises(InputError, match="no such features"):
+        fit(ROWS, RouterConfig(features=["verifier"]), seed=0)
+    with pytest.raises(InputError, match="absent from some rows"):
+        fit([*ROWS[1:], replace(ROWS[0], features={"page.noise": 0.0})], CONFIG, seed=0)
+    (tmp_path / "router.json").write_text("{}")
+    with pytest.raises(InputError, match="not a router"):
+        load(tmp_path / "router.json")
+
+
+def test_decision_rule_at_its_ends() -> None:
+    assert decide(0.0, 0.0) and not decide(1.0, 1.0), "p is 0 or 1 in float; the ends are exact all the same"
+    assert decide(0.4, 0.4) and not decide(0.399999, 0.4)
+
+
+def test_deciding_needs_no_scikit_learn() -> None:
+    modules = ("models", "baselines", "thresholds", "labels")
+    code = f"from r2v.router import {', '.join(modules)}; import sys; sys.exit('sklearn' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
