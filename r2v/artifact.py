@@ -167,4 +167,4 @@ def publish(place: Path, folder: Path) -> None:
     fresh = place.with_name(f".{place.name}.link-{os.getpid()}")
     fresh.unlink(missing_ok=True)
     fresh.symlink_to(os.path.relpath(folder.resolve(), place.parent.resolve()))
-    os.replace(fresh, place)
+    fresh.replace(place)

@@ -10,19 +10,28 @@ roll-out is its own counterfactual, and one more continuation gives the paired d
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import hashlib
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
-from r2v.actors import Act, Actor, Single, Turn
+from r2v.actors import Act, Actor, Scorer, Single, Turn
+from r2v.config import CandidatesConfig
 from r2v.data.episode import Decision, Episode
 from r2v.gates import Sensors
+from r2v.llm.types import ScoreRequest
 from r2v.llm.waves import Waves
 from r2v.log import Progress
+from r2v.policy.candidates import CandidateAction, CandidateState
 from r2v.randomness import generator
 from r2v.rollout import Play, Session, World
+from r2v.router.features import masked
 from r2v.router.labels import FeatureRow, disagrees
 from r2v.verifier.corrupt import corrupt
 from r2v.verifier.labels import ExecutedAction
+
+FoldOf = Callable[[str], int]
+"""task_id -> which cross-fitted verifier may score it."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +93,7 @@ def roll_out_features(plays: Sequence[Play], world: World, slm: Single, llm: Sin
             condition=play.condition, perturbation_seed=play.perturbation_seed, cost_slm=1.0, cost_llm=cost_ratio)
 
     with Progress(what, len(plays)) as bar:
-        rows = waves.run((lambda play=play: roll_out(play) for play in plays), lambda *_: bar.advance())
+        rows = waves.run((partial(roll_out, play) for play in plays), lambda *_: bar.advance())
     return [row for episode in rows for row in episode]
 
 
@@ -134,5 +143,49 @@ def play_corruptions(plays: Sequence[Play], world: World, teacher: Single, waves
         return records
 
     with Progress(what, len(plays)) as bar:
-        found = waves.run((lambda play=play: demonstrate(play) for play in plays), lambda *_: bar.advance())
+        found = waves.run((partial(demonstrate, play) for play in plays), lambda *_: bar.advance())
     return [episode for episode, _ in found], [record for _, records in found for record in records]
+
+
+def play_candidates(plays: Sequence[Play], world: World, slm: Single, scorers: Sequence[Scorer], folds: FoldOf,
+                    sampling: CandidatesConfig, waves: Waves, *, what: str = "") -> list[CandidateState]:
+    """K samples of the small policy at every state of its own roll-outs, each distinct one scored by a verifier
+    that has not seen the task and valued by playing it on. `scorers[folds(task_id)]` is that verifier."""
+    async def sample_all(play: Play) -> list[CandidateState]:
+        played = await visit(world.start(play), slm, waves)
+        if played.episode.env_fault is not None:
+            return []
+        return [await sample(play, played, step) for step in played.visits]
+
+    async def sample(play: Play, played: Visited, step: Visit) -> CandidateState:
+        turn = step.turn
+        reply = await slm.side.ask(turn, num_samples=sampling.num_samples,
+                                   temperature=sampling.temperature, top_p=sampling.top_p)
+        forms = [masked(drawn.text, turn.tools) for drawn in reply.samples]
+        measured = {}
+        for form, drawn in dict(zip(reversed(forms), reversed(reply.samples), strict=True)).items():
+            score = await scorers[folds(turn.task_id)](ScoreRequest(messages=turn.messages, action=drawn.text))
+            measured[form] = score, await value(played, step, drawn.text, len(set(forms)))
+        actions = tuple(
+            CandidateAction(k=k, text=drawn.text, canonical=form, logprob_sum=round(sum(drawn.logprobs), 6),
+                            n_tokens=len(drawn.tokens), finish_reason=drawn.finish_reason, score=measured[form][0],
+                            value=measured[form][1], n_rollouts=int(measured[form][1] is not None))
+            for k, (form, drawn) in enumerate(zip(forms, reply.samples, strict=True)))
+        text = "\n".join(message.content for message in turn.messages)
+        canaries = tuple(p.canary for info in step.before.infos for p in info.perturbations if p.canary)
+        return CandidateState(
+            state_id=f"{step.before.identity}#{turn.step}", task_id=turn.task_id, split=play.split or "",
+            step_idx=turn.step, context_sha256=hashlib.sha256(text.encode()).hexdigest(), prompt=turn.messages,
+            candidates=actions, canaries=canaries, condition=play.condition)
+
+    async def value(played: Visited, step: Visit, text: str, distinct: int) -> float | None:
+        """What playing the action on comes to; a state whose samples agree has nothing to tell apart."""
+        if distinct == 1:
+            return None
+        if text == step.act.text:
+            return float(played.episode.success)
+        return float((await branch(step.before, replace(step.act, text=text), slm, waves)).success)
+
+    with Progress(what, len(plays)) as bar:
+        found = waves.run((partial(sample_all, play) for play in plays), lambda *_: bar.advance())
+    return [state for states in found for state in states]

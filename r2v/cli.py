@@ -21,7 +21,7 @@ from types import FrameType
 from typing import TYPE_CHECKING
 
 from r2v import __version__
-from r2v.errors import InputError, Interrupted, R2VError, UsageError, nearest
+from r2v.errors import InputError, Interrupted, R2VError, UsageError
 from r2v.log import logger, setup
 
 if TYPE_CHECKING:

@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, get_args
 
 from r2v.errors import UsageError, nearest
 
@@ -338,9 +338,6 @@ class CandidatesConfig:
     """Training tasks whose states are sampled."""
     num_folds: int = 2
     """Verifiers that score candidates never saw the candidates' tasks: cross-fitting folds."""
-    num_rollouts: int = 1
-    """Continuations executed per distinct candidate to value it."""
-
     def __post_init__(self) -> None:
         _check(self.num_samples >= 1, "candidates.num_samples", "must be at least 1", self.num_samples)
         _check(self.temperature >= 0, "candidates.temperature", "must be at least 0", self.temperature)

@@ -36,7 +36,7 @@ class Places:
     benchmark: str
     condition: str
     prefix: str = ""
-    root: Path = Path(".")
+    root: Path = Path()
 
     def output(self, job: str) -> Path:
         """The published place of a job's artifact."""

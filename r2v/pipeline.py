@@ -83,13 +83,13 @@ class Done:
     cpu_seconds: float = 0.0
 
 
-def places_of(config: Config, root: Path = Path(".")) -> Places:
+def places_of(config: Config, root: Path = Path()) -> Places:
     """Where this configuration's outputs are published."""
     return Places(benchmark=config.env.benchmark, condition=config.data.condition, prefix=config.prefix, root=root)
 
 
 def run_here(config: Config, *, start: str | None = None, without: Sequence[str] = (),
-             force: Sequence[str] = (), root: Path = Path(".")) -> list[Done]:
+             force: Sequence[str] = (), root: Path = Path()) -> list[Done]:
     """Run the jobs of the table in this process, each at most once, skipping what is up to date.
 
     `start` takes the inputs of that job and later ones from their published places instead of making them.
@@ -111,7 +111,7 @@ def run_here(config: Config, *, start: str | None = None, without: Sequence[str]
 
 
 def run_job(config: Config, item: Job, inputs: Mapping[str, Artifact], *, force: bool = False,
-            root: Path = Path("."), publish_at: Path | None = None, publish: bool = True,
+            root: Path = Path(), publish_at: Path | None = None, publish: bool = True,
             quiet: bool = False) -> Done:
     """Make one job's artifact, or find it made, and publish it (at its usual place unless told otherwise).
     `quiet` says nothing of what was up to date."""
@@ -135,7 +135,7 @@ def run_job(config: Config, item: Job, inputs: Mapping[str, Artifact], *, force:
     return Done(job=item.name, artifact=found, fresh=fresh, cpu_seconds=seconds)
 
 
-def published(config: Config, name: str, root: Path = Path(".")) -> Artifact:
+def published(config: Config, name: str, root: Path = Path()) -> Artifact:
     """The artifact a single stage finds for an input: what the pipeline last published, and for collect the
     runs that `data.runs` names or else the latest done run. Raises InputError where there is none."""
     if name == "collect":
@@ -147,7 +147,7 @@ def published(config: Config, name: str, root: Path = Path(".")) -> Artifact:
         raise InputError(f"needs {name}: {error}") from None
 
 
-def collected_runs(config: Config, root: Path = Path(".")) -> Artifact:
+def collected_runs(config: Config, root: Path = Path()) -> Artifact:
     """Collected runs as an input: their content hashes stand for them, their ids are in the summary."""
     registry = DataRegistry(places_of(config, root).data)
     if config.data.runs:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, cast
 
 from r2v.actors import Act, Actor, Turn, add_tokens
@@ -21,7 +22,6 @@ from r2v.config import InferenceConfig, PerturbationsConfig, TaskSelection
 from r2v.data.action import parse_action
 from r2v.data.episode import (
     Condition,
-    Decision,
     Episode,
     EpisodeMetadata,
     Observation,
@@ -50,7 +50,7 @@ class Play:
     perturbation_seed: int | None = None
     method: str = "teacher"
     split: str | None = None
-    run: dict[str, str] = field(default_factory=dict)
+    run: dict[str, Any] = field(default_factory=dict)
     """run_id, teacher_model, teacher_provider of a collection."""
     extra: dict[str, Any] = field(default_factory=dict)
 
@@ -216,7 +216,7 @@ def play_many(waves: Waves, world: World, plays: Sequence[Play], actor: Actor, *
             if on_done is not None:
                 on_done(index, episode)
 
-        return waves.run((lambda play=play: world.start(play).finish(actor, waves) for play in plays), done)
+        return waves.run((partial(world.start(play).finish, actor, waves) for play in plays), done)
 
 
 def replay(world: World, episode: Episode, task: Task) -> str | None:

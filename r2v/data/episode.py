@@ -225,7 +225,7 @@ def from_dict(cls: type[T], record: dict[str, Any]) -> T:
 
     Raises TypeError or ValueError where a required field is missing or unknown fields have no place.
     """
-    hints = _hints(cls)
+    hints = _hints(cls)  # type: ignore[arg-type]
     known = {name: _build(hints[name], value) for name, value in record.items() if name in hints}
     unknown = {name: value for name, value in record.items() if name not in hints}
     if unknown:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Literal
 
 from r2v.contents import content_sha256, write_json, write_lines
-from r2v.data.episode import SCHEMA_VERSION, Episode, to_line
+from r2v.data.episode import SCHEMA_VERSION, Episode, parse_episode, to_line
 from r2v.data.split import split_of
 from r2v.data.store import TrajectoryStore
 from r2v.errors import UsageError
@@ -70,7 +70,7 @@ def merge(sources: Sequence[Source], output: Path, *, deduplicate: bool = True,
         raise UsageError(f"keep={keep}: allowed: first, best")
     plan = _plan(sources, deduplicate=deduplicate, by_rank=keep == "best")
     rows = Counter(sources[place].run_id for place in plan.source)
-    written = write_lines(output, map(to_line, _staying(sources, plan)))
+    written = write_lines(output, _staying(sources, plan))
     for run_id, episodes in plan.leaked.items():
         log.warning("%s: %d episodes of run %s are on tasks of the evaluation split; do not train on them",
                     output, episodes, run_id)
@@ -114,15 +114,18 @@ def _plan(sources: Sequence[Source], *, deduplicate: bool, by_rank: bool) -> _Pl
     return plan
 
 
-def _staying(sources: Sequence[Source], plan: _Plan) -> Iterator[Episode]:
+def _staying(sources: Sequence[Source], plan: _Plan) -> Iterator[str]:
     shared = plan.shared_ids()
     given: Counter[str] = Counter()
-    for _, episode in compress(_read(sources), plan.stays):
-        if _ident(episode.episode_id) in shared:
-            name = f"{episode.episode_id}/a{episode.action_hash}"
-            given[name] += 1
-            episode = replace(episode, episode_id=name if given[name] == 1 else f"{name}-{given[name]}")
-        yield episode
+    lines = (line for s in sources for line in TrajectoryStore(s.path).iter_lines(growing=s.growing))
+    for line, ident in compress(zip(lines, plan.ident, strict=False), plan.stays):
+        if ident not in shared:
+            yield line
+            continue
+        episode = parse_episode(line)
+        name = f"{episode.episode_id}/a{episode.action_hash}"
+        given[name] += 1
+        yield to_line(replace(episode, episode_id=name if given[name] == 1 else f"{name}-{given[name]}"))
 
 
 def _read(sources: Sequence[Source]) -> Iterator[tuple[int, Episode]]:

@@ -83,6 +83,10 @@ class TrajectoryStore:
         """
         return (_parse(self.path, number, line) for number, line in _lines(self.path, growing=growing))
 
+    def iter_lines(self, *, growing: bool = False) -> Iterator[str]:
+        """Stream the lines as they are written, without their newlines."""
+        return (line.decode().rstrip("\n") for _, line in _lines(self.path, growing=growing))
+
     def done_keys(self) -> set[DoneKey]:
         """What need not be played again."""
         return {(e.metadata.task_id, e.metadata.seed, e.perturbation_seed)

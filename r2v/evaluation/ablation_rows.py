@@ -18,10 +18,14 @@ from r2v.utils.results import csv_text, settle
 class Named(Protocol):
     """What a row is called and compares."""
 
-    name: str
-    description: str
-    base_method: str
-    ablated_method: str
+    @property
+    def name(self) -> str: ...
+    @property
+    def description(self) -> str: ...
+    @property
+    def base_method(self) -> str: ...
+    @property
+    def ablated_method(self) -> str: ...
 
 
 def ablation_rows(benchmark: str, condition: str, resamples: int,
@@ -29,7 +33,7 @@ def ablation_rows(benchmark: str, condition: str, resamples: int,
                   ) -> list[dict[str, Any]]:
     """One row per (ablation, base episodes, ablated episodes, retrained jobs); p-values are Holm-adjusted over
     all rows. Raises InputError where the two were not played on the same tasks and seeds."""
-    rows = []
+    rows: list[dict[str, Any]] = []
     for ablation, base, ablated, retrained in played:
         of_base, of_ablated = _paired(ablation.name, base, ablated)
         found = paired_difference(of_ablated, of_base, resamples=resamples)

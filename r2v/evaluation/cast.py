@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -121,7 +122,7 @@ class Cast:
 
     def _play_oracle(self, plays: Sequence[Play], what: str) -> list[Episode]:
         with Progress(what, len(plays)) as bar:
-            return self.waves.run((lambda play=play: play_oracle(self.world, play, self.slm, self.llm, self.waves)
+            return self.waves.run((partial(play_oracle, self.world, play, self.slm, self.llm, self.waves)
                                    for play in plays), lambda *_: bar.advance())
 
     def realised(self, method: str, plays: Sequence[Play], tau: float) -> Outcome:

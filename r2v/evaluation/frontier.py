@@ -9,11 +9,12 @@ multi-step tasks, so compare with its own curve, not with the diagonal. (router.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
 from r2v.evaluation.metrics import BOOTSTRAP, Figure, mean_over_seeds
-from r2v.evaluation.outcomes import Measured
+from r2v.evaluation.outcomes import Grid, Measured
 from r2v.evaluation.setup import MAIN
 from r2v.evaluation.statistics import Floats, percentile_interval, ratio_draws, resample_counts
 
@@ -21,7 +22,7 @@ WEAK, STRONG = "slm_only", "llm_only"
 """The two ends of every frontier."""
 
 End = tuple[Floats, Floats]
-"""Cost and success rate of one method, (draws,) each."""
+"""Cost and success rate of one method or point, (draws,) each."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,13 +61,18 @@ def _fraction(values: Floats, low: Floats, high: Floats) -> Floats:
     return (values - low[:, None]) / gap[:, None]
 
 
-def _draws(measured: Measured, condition: str, method: str, point: str, column: str) -> Floats:
-    """A task mean: its estimate, then its bootstrap draws, (1 + resamples,)."""
-    grid, resamples = measured.grids[condition, method, point], measured.setup.resamples
+@lru_cache(maxsize=256)
+def _draws(grid: Grid, column: str, resamples: int) -> Floats:
+    """A mean over tasks: its estimate, then its bootstrap draws, (1 + resamples,)."""
     above, below = mean_over_seeds(grid[column])
     everything = np.ones((1, len(grid.tasks)))
     return np.concatenate([ratio_draws(above, below, counts)
                            for counts in (everything, resample_counts(len(grid.tasks), resamples))])
+
+
+def _end(measured: Measured, condition: str, method: str, point: str = MAIN) -> End:
+    grid = measured.grids[condition, method, point]
+    return _draws(grid, "cost", measured.setup.resamples), _draws(grid, "success", measured.setup.resamples)
 
 
 def _estimated(draws: Floats, level: float) -> Figure:
@@ -80,8 +86,8 @@ def cost_fraction(measured: Measured, condition: str, method: str, point: str) -
     """Realised cost as a fraction of the way from slm_only's to llm_only's."""
     if not measured.has(condition, WEAK, STRONG):
         return Figure(value=None)
-    low, high = (_draws(measured, condition, end, MAIN, "cost") for end in (WEAK, STRONG))
-    cost = _draws(measured, condition, method, point, "cost")
+    low, high = (_end(measured, condition, end)[0] for end in (WEAK, STRONG))
+    cost, _ = _end(measured, condition, method, point)
     return _estimated((cost - low) / np.where(high > low, high - low, np.nan), measured.setup.level)
 
 
@@ -92,12 +98,9 @@ def curve_of(measured: Measured, condition: str, method: str) -> Curve | None:
     if not points or not measured.has(condition, WEAK, STRONG):
         return None
 
-    def of(name: str, point: str) -> End:
-        cost, success = (_draws(measured, condition, name, point, column) for column in ("cost", "success"))
-        return cost, success
-
-    cost, success = (np.stack(axis, axis=1) for axis in zip(*(of(method, p) for p in points), strict=True))
-    return Curve.through(cost, success, of(WEAK, MAIN), of(STRONG, MAIN))
+    ends = [_end(measured, condition, method, point) for point in points]
+    cost, success = (np.stack(axis, axis=1) for axis in zip(*ends, strict=True))
+    return Curve.through(cost, success, _end(measured, condition, WEAK), _end(measured, condition, STRONG))
 
 
 def area(measured: Measured, condition: str, method: str) -> tuple[Figure, float | None, float | None]:

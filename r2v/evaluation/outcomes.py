@@ -85,9 +85,10 @@ def obeyed_injection(steps: Sequence[Step]) -> bool:
     return False
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Grid:
-    """One method's outcomes under one condition. Each column has shape (tasks, seeds); NaN is a fault."""
+    """One method's outcomes under one condition. Each column has shape (tasks, seeds); NaN is a fault.
+    A grid equals itself alone, so draws from it can be kept (`frontier`)."""
 
     tasks: tuple[str, ...]
     seeds: tuple[int, ...]

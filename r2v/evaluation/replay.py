@@ -14,8 +14,8 @@ from r2v.config import EnvConfig, InferenceConfig, PerturbationsConfig, section
 from r2v.data.episode import Episode
 from r2v.envs.base import Task, load_benchmark
 from r2v.errors import InputError
-from r2v.evaluation.setup import Setup, read_setup
-from r2v.evaluation.verify import VerifyReport, stored_episodes, verify_tables
+from r2v.evaluation.setup import Setup, read_setup, stored_episodes
+from r2v.evaluation.verify import VerifyReport, verify_tables
 from r2v.log import Progress
 from r2v.rollout import World, replay
 

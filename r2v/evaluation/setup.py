@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from r2v.contents import write_json
-from r2v.data.episode import from_dict, to_dict
+from r2v.data.episode import Episode, from_dict, to_dict
+from r2v.data.store import TrajectoryStore
 from r2v.errors import InputError
 
 SETUP = "setup.json"
@@ -101,3 +102,27 @@ def to_plain(setup: Setup) -> dict[str, Any]:
     """The setup as JSON values."""
     plain: dict[str, Any] = to_dict(setup)
     return plain
+
+
+def episodes_path(results: Path, condition: str, method: str, point: str = MAIN) -> Path:
+    """Where a method's episodes under a condition lie; `point` names an operating point of its frontier."""
+    folder = results / "episodes" / condition
+    return folder / f"{method}.jsonl" if point == MAIN else folder / "frontier" / f"{method}@{point}.jsonl"
+
+
+def planned_files(results: Path, setup: Setup) -> Iterator[tuple[Path, str, str, str]]:
+    """(path, condition, method, point) of every episodes file that the setup plans, in table order."""
+    for cell in setup.cells():
+        yield episodes_path(results, *cell), *cell
+
+
+def stored_episodes(results: Path, setup: Setup) -> Iterator[Episode]:
+    """Every episode of an evaluation. Raises InputError for a missing file, a bad line, or an episode that
+    says it is another method's, condition's or point's than its file."""
+    for path, *cell in planned_files(results, setup):
+        for episode in TrajectoryStore(path).iter_episodes():
+            told = [episode.condition, episode.method, episode.extra.get(OPERATING_POINT, MAIN)]
+            if told != cell:
+                raise InputError(f"{path}: episode {episode.episode_id} says {'/'.join(told)}, its file says "
+                                 f"{'/'.join(cell)}")
+            yield episode

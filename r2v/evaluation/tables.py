@@ -1,4 +1,7 @@
-"""Episodes to tables to files: `write_tables(folder, build_tables(episodes, setup))`.
+"""Episodes to tables to files.
+
+    write_results_folder(results)                          # episodes/, setup.json -> structured_results/
+    write_tables(folder, build_tables(episodes, setup))    # the same from anywhere
 
 Everything written is a pure function of the episodes and the setup, so `verify` can build it again and
 compare bytes. The figures are computed here; how a file looks is the business of `r2v.utils.results`.
@@ -16,8 +19,10 @@ from r2v.evaluation.claims import Claim, caveats, claims
 from r2v.evaluation.comparisons import comparison_rows, leaders
 from r2v.evaluation.outcomes import measure
 from r2v.evaluation.rows import Row, category_rows, frontier_rows, seed_rows, summary_row
-from r2v.evaluation.setup import Setup
+from r2v.evaluation.setup import Setup, read_setup, stored_episodes
 from r2v.utils.results import SCHEMA_VERSION, render, settle, write_results
+
+STRUCTURED = "structured_results"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,6 +37,12 @@ class Tables:
     frontier: list[Row]
     claims: list[Claim]
     caveats: list[dict[str, Any]]
+
+    @property
+    def n_episodes(self) -> int:
+        """How many episodes these figures rest on: every cell of the grid, as `measure` has made sure."""
+        return sum(len(self.setup.tasks[condition]) * len(self.setup.seeds)
+                   for condition, _, _ in self.setup.cells())
 
     def bundle(self) -> dict[str, Any]:
         """The content of eval_bundle.json."""
@@ -86,3 +97,16 @@ def write_tables(folder: Path, tables: Tables) -> None:
     """Write `structured_results/`: every file of `render`, then manifest.json. A second call gives the same
     bytes."""
     write_results(folder, render(tables.bundle()))
+
+
+def read_tables(results: Path) -> Tables:
+    """The tables of a results folder, built from its stored episodes and setup alone."""
+    setup = read_setup(results)
+    return build_tables(stored_episodes(results, setup), setup)
+
+
+def write_results_folder(results: Path) -> Tables:
+    """Build and write `results/structured_results/` from the episodes and the setup beside it."""
+    tables = read_tables(results)
+    write_tables(results / STRUCTURED, tables)
+    return tables

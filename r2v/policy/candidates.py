@@ -6,22 +6,21 @@ again to fill up.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from r2v.contents import write_lines
-from r2v.data.episode import Condition, from_dict, to_line
-from r2v.errors import InputError
+from r2v.data.episode import Condition, to_line
+from r2v.data.records import read_records
 from r2v.llm.types import Message
 
 
 @dataclass(frozen=True, kw_only=True)
 class CandidateAction:
-    """One action. `canonical` has its free arguments blanked, so equal means equal for the task; `value` is the
-    success share of `n_rollouts` executed continuations (None: not played), `score` the verifier's."""
+    """One action. `canonical` has its free arguments blanked, so equal means equal for the task; `value` is
+    the success share of `n_rollouts` executed continuations (None: not played), `score` the verifier's."""
 
     k: int
     text: str
@@ -59,12 +58,5 @@ def write_states(path: Path, states: Iterable[CandidateState]) -> int:
 
 
 def read_states(path: Path) -> list[CandidateState]:
-    """The states of a file. Raises InputError naming the line that is not one."""
-    states = []
-    with path.open() as file:
-        for number, line in enumerate(file, start=1):
-            try:
-                states.append(from_dict(CandidateState, json.loads(line)))
-            except (TypeError, ValueError) as error:
-                raise InputError(f"{path}:{number}: not a candidates row ({error})") from error
-    return states
+    """The states of a file. Raises InputError where it is missing or naming the line that is not one."""
+    return read_records(path, CandidateState)

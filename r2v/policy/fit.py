@@ -15,7 +15,6 @@ from typing import Any
 
 import torch
 from transformers import PrinterCallback, TrainerCallback
-from transformers.utils import logging as hub_logging
 
 from r2v.config import Phase
 from r2v.log import Progress
@@ -78,7 +77,6 @@ def fit(trainer: Any, what: str, out: Path) -> list[dict[str, float]]:
     if trainer.args.use_cpu:
         torch.set_num_threads(1)
     trainer.remove_callback(PrinterCallback)
-    hub_logging.disable_progress_bar()
     latest = out / LATEST
     resume = str(latest.resolve()) if latest.exists() else None
     with Progress(what, math.ceil(len(trainer.train_dataset) / trainer._train_batch_size)) as bar:

@@ -11,6 +11,7 @@ with. In training it is float32.
 from __future__ import annotations
 
 import importlib.util
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -83,6 +84,7 @@ def _source(name: str) -> Path | str:
 def _model(policy: PolicyConfig, source: Path | str, for_training: bool) -> Any:
     from transformers import AutoModelForCausalLM
 
+    _hush()
     options: dict[str, Any] = {"dtype": _dtype(policy, for_training)}
     if _in_4bit(policy, for_training):
         from transformers import BitsAndBytesConfig
@@ -95,6 +97,15 @@ def _model(policy: PolicyConfig, source: Path | str, for_training: bool) -> Any:
     except (OSError, ValueError) as error:
         raise _not_found(source, error) from error
     return model if "device_map" in options else model.to(device_of(policy))
+
+
+def _hush() -> None:
+    """Leave the terminal to R2V: no bars for a megabyte of weights, no advice on kernels or renamed options."""
+    from transformers.utils import logging
+
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    warnings.filterwarnings("ignore", category=FutureWarning, module=r"transformers\.")
 
 
 def _tokenizer(source: Path | str) -> Any:

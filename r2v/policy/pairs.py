@@ -2,14 +2,14 @@
 
     pairs, counts = make_pairs(states, config.preference)
 
-`counts` has one entry per reason and `pairs`; they sum to the number of states. A pair compares two actions at
-the same state, so a hard task is no reason to prefer anything. Pairs that are too alike push down the
-likelihood of both actions (arXiv 2410.08847) and are dropped, as are lopsided ones.
+`counts` has `pairs` and one entry per reason; they sum to the number of states. A pair compares two actions
+at one state, so a hard task is no reason to prefer anything. Pairs too alike push down the likelihood
+of both actions (arXiv 2410.08847) and are dropped, as are lopsided ones.
 """
 
 from __future__ import annotations
 
-import json
+import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -20,14 +20,16 @@ from typing import Literal
 from r2v.config import PreferenceConfig
 from r2v.contents import write_lines
 from r2v.data.action import parse_action
-from r2v.data.episode import from_dict, to_line
-from r2v.errors import EmptyResult, InputError
+from r2v.data.episode import to_line
+from r2v.errors import EmptyResult
 from r2v.llm.types import Message
 from r2v.policy.candidates import CandidateAction, CandidateState
 
-REASONS = ("not_train", "all_equal", "not_measured", "margin", "unparseable", "canary", "similar", "length_ratio",
-           "duplicate", "task_cap")
+REASONS = ("not_train", "all_equal", "not_measured", "margin", "unparseable", "canary", "similar",
+           "length_ratio", "duplicate", "task_cap")
 """Why a state gives no pair, in the order in which it is looked at."""
+
+_WORD = re.compile(r"\w+")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,7 +58,7 @@ def make_pairs(states: Iterable[CandidateState],
     Raises EmptyResult with the counts where nothing is left.
     """
     pairs: list[PreferencePair] = []
-    counts: Counter[str] = Counter({reason: 0 for reason in REASONS})
+    counts: Counter[str] = Counter(dict.fromkeys(REASONS, 0))
     seen: set[tuple[str, str, str]] = set()
     per_task: Counter[str] = Counter()
     for state in sorted(states, key=lambda state: state.state_id):
@@ -114,8 +116,8 @@ def _contenders(state: CandidateState, cfg: PreferenceConfig) -> tuple[Sequence[
 def _margin(chosen: CandidateAction, rejected: CandidateAction, cfg: PreferenceConfig) -> float | None:
     """By how much the first beats the second; None where it was not measured.
 
-    outcome: executed values. Otherwise verifier scores, which `consensus` takes only where the executed values
-    agree in sign.
+    `outcome` goes by executed values, the others by verifier scores, which `consensus` takes only where the
+    executed values agree in sign.
     """
     by_value = None if chosen.value is None or rejected.value is None else chosen.value - rejected.value
     by_score = None if chosen.score is None or rejected.score is None else chosen.score - rejected.score
@@ -145,24 +147,11 @@ def _unfit(chosen: CandidateAction, rejected: CandidateAction, canaries: Sequenc
 
 
 def similarity(a: str, b: str) -> float:
-    """Share of the two texts' words that match in order, in [0, 1]. Words, not characters: two calls that differ
-    in one identifier differ in what matters."""
-    words = [text.replace('"', " ").replace(":", " ").replace(",", " ").split() for text in (a, b)]
-    return SequenceMatcher(None, *words, autojunk=False).ratio()
+    """Share of the two texts' words that match in order, in [0, 1]. Words, not characters: two calls that
+    differ in one identifier differ in what matters."""
+    return SequenceMatcher(None, _WORD.findall(a), _WORD.findall(b), autojunk=False).ratio()
 
 
 def write_pairs(path: Path, pairs: Iterable[PreferencePair]) -> int:
     """Write pairs as JSON lines, in the order given, and return how many."""
     return write_lines(path, map(to_line, pairs))
-
-
-def read_pairs(path: Path) -> list[PreferencePair]:
-    """The pairs of a file. Raises InputError naming the line that is not one."""
-    pairs = []
-    with path.open() as file:
-        for number, line in enumerate(file, start=1):
-            try:
-                pairs.append(from_dict(PreferencePair, json.loads(line)))
-            except (TypeError, ValueError) as error:
-                raise InputError(f"{path}:{number}: not a preference pair ({error})") from error
-    return pairs

@@ -3,7 +3,7 @@
 The tokenizer holds one token per `"field":"value"` pair, its leading comma or brace included, so that
 decoding an action gives it back to the character and a key stands directly before the value to be copied. The
 model is LFM2's architecture (short convolutions and attention), which learns to copy in context where a plain
-transformer of this size does not (docs/desk.md). `TINY_DIR` holds a base that `r2v.policy.tiny_pretrain` made.
+transformer of this size does not (docs/desk.md). `TINY_DIR` is the base that `tiny_pretrain` made.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def build_model(seed: int) -> Lfm2ForCausalLM:
     """A student with random weights that depend on `seed` alone, in float32."""
     config = Lfm2Config(
         vocab_size=len(vocabulary()), hidden_size=64, intermediate_size=128, num_hidden_layers=4,
-        num_attention_heads=4, num_key_value_heads=4, conv_L_cache=3, block_auto_adjust_ff_dim=False,
+        num_attention_heads=4, num_key_value_heads=4, conv_L_cache=4, block_auto_adjust_ff_dim=False,
         layer_types=["conv", "full_attention", "conv", "full_attention"], tie_word_embeddings=True,
         max_position_embeddings=4096, initializer_range=0.1, pad_token_id=0, bos_token_id=None,
         eos_token_id=SPECIAL.index("<eos>"))

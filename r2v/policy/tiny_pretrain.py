@@ -1,11 +1,11 @@
 """How the bundled base was made: first it learns to copy, then how the desk's pages and calls look.
 
-Part A is associative recall in the desk's row format with random content: rows of (fields, id), then calls that
-repeat some fields and must end in the id that stood behind them. The curriculum begins tiny and advances only
-when the running accuracy says so, which is what decides whether a decoder of this size learns to copy at all.
-Part B is transcripts of an agent that calls random tools in real worlds (of tasks that no split holds), hazards
-included, with arguments copied from anywhere on the page. The loss looks at arguments only, never at which tool
-was called, so nothing of any expert enters.
+Part A is associative recall in the desk's row format with random content: rows of (fields, id), then calls
+that repeat some fields and must end in the id that stood behind them. The curriculum begins tiny and advances
+only when the running accuracy says so, which decides whether a decoder of this size learns to copy at all.
+Part B is transcripts of an agent that calls random tools in real worlds, look-alikes included, of tasks that no
+split holds, with arguments copied from the pages. The loss looks at arguments only, never at which tool was
+called, so nothing of any expert enters.
 """
 
 from __future__ import annotations
@@ -21,9 +21,8 @@ import torch
 from transformers import Lfm2ForCausalLM
 
 from r2v.envs.desk import words
-from r2v.envs.desk.tasks import make_tasks
 from r2v.policy.tiny import build_model, build_tokenizer, vocabulary
-from r2v.policy.tiny_transcripts import transcript_document
+from r2v.policy.tiny_transcripts import fresh_tasks, transcript_document
 from r2v.randomness import generator
 
 Document = tuple[list[int], list[int]]
@@ -150,7 +149,7 @@ def _learn_to_copy(model: Lfm2ForCausalLM, optimizer: torch.optim.Optimizer, see
 
 def _learn_the_desk(model: Lfm2ForCausalLM, optimizer: torch.optim.Optimizer, seed: int) -> dict[str, Any]:
     """Part B: transcripts of random calls mixed with part A's last documents, the rate falling to zero."""
-    tasks = make_tasks("pretrain", UPDATES_B * TRANSCRIPTS, 0)
+    tasks = fresh_tasks("pretrain", UPDATES_B * TRANSCRIPTS)
     accuracy = 0.0
     for update in range(UPDATES_B):
         draw = generator("pretrain", "mixed", seed, update)
@@ -166,7 +165,7 @@ def _learn_the_desk(model: Lfm2ForCausalLM, optimizer: torch.optim.Optimizer, se
 
 
 @torch.no_grad()
-def _accuracy(model: Lfm2ForCausalLM, documents: list[Document]) -> float:
+def accuracy(model: Lfm2ForCausalLM, documents: list[Document]) -> float:
     """Share of targets predicted right."""
     right = total = 0
     for tokens, targets in documents:
@@ -185,13 +184,13 @@ def pretrain(output: Path, seed: int = 0) -> None:
     optimizer = torch.optim.AdamW(model.parameters(), lr=RATE_A, betas=(0.9, 0.98), weight_decay=0.01)
     stages = _learn_to_copy(model, optimizer, seed)
     desk = _learn_the_desk(model, optimizer, seed)
-    unseen = make_tasks("pretrain-check", 100, 0)
+    unseen = fresh_tasks("pretrain-check", 100)
     figures = {
         "parameters": model.num_parameters(), "seed": seed, "cpu_seconds": round(time.process_time() - started),
         "recall": stages, "desk": desk,
-        "recall_accuracy": round(_accuracy(model, [recall(CURRICULUM[-1], generator("check", at))
+        "recall_accuracy": round(accuracy(model, [recall(CURRICULUM[-1], generator("check", at))
                                                    for at in range(100)]), 4),
-        "argument_accuracy": round(_accuracy(model, [transcript_document(task, 0) for task in unseen]), 4),
+        "argument_accuracy": round(accuracy(model, [transcript_document(task, 0) for task in unseen]), 4),
     }
     model.save_pretrained(output)
     tokenizer.save_pretrained(output)

@@ -1,4 +1,4 @@
-"""Transcripts of an agent that knows nothing: random tools in real worlds, arguments copied from what it saw."""
+"""Transcripts of an agent that knows nothing: random tools in real worlds, arguments copied from pages."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from functools import cache
 from r2v.config import CategoryConfig, PerturbationsConfig
 from r2v.envs.base import Environment, Task
 from r2v.envs.desk import Desk
+from r2v.envs.desk.tasks import make_tasks
 from r2v.envs.desk.tools import ARGUMENTS
 from r2v.envs.desk.words import WORDINGS, line, parse, parse_goal
 from r2v.perturb.live import wrap
@@ -17,6 +18,8 @@ from r2v.randomness import generator
 
 CALLS = 10
 """Calls in a transcript."""
+RECENT = 8
+"""Of the lines that could give an argument, so many of the last are candidates."""
 
 Fields = dict[str, str]
 
@@ -31,7 +34,8 @@ def transcript(world: Environment, task: Task, seed: int) -> tuple[list[str], li
     """(observations, actions) of one random play; one more observation than actions."""
     draw = generator("transcript", task.task_id, seed)
     observation, _ = world.reset(seed=seed, task=task)
-    observations, actions = [observation], []
+    observations: list[str] = [observation]
+    actions: list[str] = []
     seen = [parse_goal(task.goal)]
     over = False
     while not over and len(actions) < CALLS:
@@ -54,7 +58,7 @@ def _call(seen: Sequence[Fields], draw: random.Random) -> str:
 
 
 def _arguments(tool: str, seen: Sequence[Fields], draw: random.Random) -> Fields | None:
-    """Arguments for the tool: groups that belong together come from one line, recent lines rather than old."""
+    """Arguments for the tool; those that belong together come from one line."""
     groups = {"get": (("name", "team", "item", "id"),), "reply": (("name", "id"),),
               "close": (("record", "name", "team", "item", "id"),),
               "assign": (("record", "name", "team", "item", "id"), ("state", "tech")),
@@ -62,12 +66,18 @@ def _arguments(tool: str, seen: Sequence[Fields], draw: random.Random) -> Fields
               "find": (("kind", "name"),)}.get(tool, tuple((name,) for name in ARGUMENTS[tool]))
     found: Fields = {"text": draw.choice(WORDINGS)}
     for group in groups:
-        lines = [fields for fields in seen[-16:] if all(name in fields for name in group)] or [
-            fields for fields in seen if all(name in fields for name in group)]
+        lines = [fields for fields in seen if all(name in fields for name in group)][-RECENT:]
         if not lines:
             return None
         found |= draw.choice(lines)
     return {name: found[name] for name in ARGUMENTS[tool]}
+
+
+def fresh_tasks(purpose: str, count: int) -> list[Task]:
+    """`count` tasks, none of which asks what a task of the benchmark asks."""
+    taken = {task.goal for task in Desk().tasks()}
+    spare = make_tasks(purpose, count + count // 10 + 10, 0)
+    return [task for task in spare if task.goal not in taken][:count]
 
 
 @cache

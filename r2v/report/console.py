@@ -6,8 +6,8 @@ import csv
 from collections.abc import Iterable
 from pathlib import Path
 
-_COLUMNS = (("method", "method"), ("condition", "cond."), ("success_rate", "success"), ("success_rate_ci", "95 % interval"),
-            ("llm_call_rate", "LLM steps"), ("avg_cost", "USD/episode"), ("cost_fraction", "cost fraction"),
+_COLUMNS = (("method", "method"), ("condition", "cond."), ("success_rate", "success"), 
+            ("success_rate_ci", "95 % interval"), ("llm_call_rate", "LLM steps"), ("avg_cost", "USD/episode"), ("cost_fraction", "cost fraction"),
             ("apgr", "APGR"))
 
 

@@ -7,7 +7,6 @@ that any label needs, so another label is a relabelling, not another roll-out.
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -15,7 +14,8 @@ from pathlib import Path
 from typing import Literal
 
 from r2v.contents import write_lines
-from r2v.data.episode import Condition, from_dict, to_line
+from r2v.data.episode import Condition, to_line
+from r2v.data.records import read_records
 from r2v.errors import EmptyResult, InputError
 from r2v.llm.types import ToolSpec
 from r2v.router.features import FEATURE_VERSION, masked
@@ -118,12 +118,5 @@ def write_rows(path: Path, rows: Iterable[FeatureRow]) -> int:
 
 
 def read_rows(path: Path) -> list[FeatureRow]:
-    """The rows of a file. Raises InputError naming the line that is not one."""
-    rows = []
-    with path.open() as file:
-        for number, line in enumerate(file, start=1):
-            try:
-                rows.append(from_dict(FeatureRow, json.loads(line)))
-            except (TypeError, ValueError) as error:
-                raise InputError(f"{path}:{number}: not a router feature row ({error})") from error
-    return rows
+    """The rows of a file. Raises InputError where it is missing or naming the line that is not one."""
+    return read_records(path, FeatureRow)

@@ -21,12 +21,11 @@ from r2v.artifact import Work
 from r2v.config import identity
 from r2v.contents import write_json
 from r2v.data.manifest import git_commit
-from r2v.data.store import read_episodes, write_episodes
+from r2v.data.store import write_episodes
 from r2v.log import logger
 from r2v.stages import Stage
 
 if TYPE_CHECKING:
-    from r2v.data.episode import Episode
     from r2v.evaluation.cast import Cast
     from r2v.evaluation.setup import RouterScores
     from r2v.rollout import Play
@@ -82,7 +81,7 @@ def run(cfg: Config, work: Work) -> None:
         benchmark=cfg.env.benchmark, benchmark_version=cast.world.benchmark.version,
         methods=tuple(cfg.evaluation.methods), seeds=tuple(cfg.evaluation.seeds),
         tasks={name: list(dict.fromkeys(play.task.task_id for play in these)) for name, these in plays.items()},
-        frontier={name: {method: points for method in routed} for name in plays} if points else {},
+        frontier={name: dict.fromkeys(routed, points) for name in plays} if points else {},
         cost_ratio=cfg.cost.ratio, resamples=cfg.evaluation.bootstrap, cvar_alpha=cfg.evaluation.cvar_alpha,
         router_scores=tuple(scores), prices={"slm": asdict(cfg.cost.slm), "llm": asdict(cfg.cost.llm)},
         models={"slm": cfg.policy.model_name, "llm": cfg.teacher.model_name},
@@ -168,7 +167,8 @@ def _play(cast: Cast, method: str, point: str, plays: Sequence[Play], tau: float
     from r2v.evaluation.setup import OPERATING_POINT
 
     extra = {} if point == "main" else {OPERATING_POINT: point}
-    episodes = cast.play(method, [replace(play, extra=extra) for play in plays], tau, what=f"{path.parent.name} {path.stem}")
+    episodes = cast.play(method, [replace(play, extra=extra) for play in plays], tau,
+                         what=f"{plays[0].condition} {path.stem}")
     write_episodes(path, sorted(episodes, key=lambda e: e.episode_id))
     solved = sum(episode.success for episode in episodes)
     logger.info("  %-8s %-32s %4d of %4d", plays[0].condition, path.stem, solved, len(episodes))

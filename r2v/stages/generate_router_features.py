@@ -43,7 +43,8 @@ class Config:
     def of(cls, config: c.Config) -> Config:
         """The parts of the whole configuration that are read here."""
         return cls(env=config.env, teacher=config.teacher, policy=config.policy,
-                   perturbations=config.perturbations, inference=config.inference.acting("samples" in config.router.features), cost=config.cost,
+                   perturbations=config.perturbations, cost=config.cost,
+                   inference=config.inference.acting("samples" in config.router.features),
                    rollout=config.rollout, tasks=c.TaskSelection.training(config),
                    num_tasks=config.router.num_tasks, num_calibration_tasks=config.router.num_calibration_tasks,
                    seeds=config.router.seeds, samples="samples" in config.router.features)

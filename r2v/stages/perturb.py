@@ -14,7 +14,7 @@ import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from r2v import config as c
 from r2v.artifact import Work
@@ -23,14 +23,15 @@ from r2v.data.episode import Condition, Episode, to_line
 from r2v.data.registry import DataRegistry
 from r2v.data.split import assign, require_split
 from r2v.data.store import TrajectoryStore
+from r2v.envs.base import Benchmark, load_benchmark
 from r2v.errors import EmptyResult, InputError
 from r2v.log import logger
+from r2v.perturb.offline import twins
+from r2v.perturb.report import Rejected, Report
+from r2v.perturb.schedule import make_schedule
 from r2v.randomness import digest
 from r2v.stages import Stage
 
-if TYPE_CHECKING:
-    from r2v.envs.base import Benchmark
-    from r2v.perturb.report import Rejected, Report
 
 CHUNK = 512
 """Episodes that the teacher plays again before they leave memory."""
@@ -72,15 +73,13 @@ class Parent:
 
 def run(cfg: Config, work: Work) -> None:
     """Read the runs, make the twins, write all of them in the order of their ids."""
-    from r2v.envs.base import load_benchmark
-    from r2v.perturb.report import Report
 
     scratch, report = work.folder / "tmp", Report()
     scratch.mkdir(exist_ok=True)
     clean = DataRegistry(work.root / "data").merge_runs(
         work.inputs["collect"].summary["run_ids"], scratch / "clean.jsonl", include_running=True)
     benchmark = load_benchmark(cfg.env.benchmark, cfg.env.options)
-    episodes = _training_set(cfg, benchmark, clean, scratch / "reroll.jsonl", report)
+    episodes = training_set(cfg, benchmark, clean, scratch / "reroll.jsonl", report)
     written = write_sorted(work.folder / "trajectories.jsonl", episodes, scratch / "draft.jsonl")
     counts = report.as_json()
     if not written:
@@ -110,12 +109,9 @@ def write_sorted(path: Path, episodes: Iterable[Episode], draft: Path) -> int:
     return len(places)
 
 
-def _training_set(cfg: Config, benchmark: Benchmark, clean: TrajectoryStore, paid: Path,
+def training_set(cfg: Config, benchmark: Benchmark, clean: TrajectoryStore, paid: Path,
                   report: Report) -> Iterator[Episode]:
     """Clean episodes, their offline twins, then what the teacher played again."""
-    from r2v.perturb.offline import twins
-    from r2v.perturb.schedule import make_schedule
-
     drawn = [make_schedule(benchmark, cfg.perturbations, cfg.condition, seed)
              for seed in cfg.perturbation_seeds]
     schedules = [schedule for schedule in drawn if schedule.active]
@@ -179,8 +175,6 @@ def reroll(cfg: Config, benchmark: Benchmark, parents: Mapping[tuple[str, int], 
 def _judged(episode: Episode, parents: Mapping[tuple[str, int], Parent],
             readings: set[bytes]) -> Episode | Rejected:
     """A re-rolled episode as it goes into the training set, or why it does not."""
-    from r2v.perturb.report import Rejected
-
     if not episode.success:
         return Rejected.FAILED
     if not any(step.perturbations for step in episode.steps):

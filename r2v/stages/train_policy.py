@@ -8,6 +8,7 @@ Both leave checkpoint-* and checkpoint-latest; a killed run goes on from there t
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -69,10 +70,17 @@ def run_bc(cfg: BCConfig, work: Work) -> None:
 
 
 def run_preference(cfg: PreferenceConfig, work: Work) -> None:
-    """Train bc's weights on the pairs of the candidates."""
+    """Train bc's weights on the pairs of the candidates, or hand them on where preference.enabled is false."""
+    if not cfg.preference.enabled:
+        shutil.copytree(work.inputs["bc"].file("final"), work.folder / "final", dirs_exist_ok=True)
+        work.summary.update(enabled=False)
+        return
     from r2v.policy.load import load_policy
     from r2v.policy.preference import read_pairs, train_preference
 
+    if not cfg.preference.enabled:
+        shutil.copytree(work.inputs["bc"].file("final"), work.folder / "final", dirs_exist_ok=True)
+        return
     pairs = read_pairs(work.inputs["candidates"].file("preference_pairs.jsonl"))
     loaded = load_policy(cfg.policy, work.inputs["bc"].file("final"), for_training=True)
     report = train_preference(pairs, loaded, _encoder(cfg, loaded), cfg.phase, cfg.preference, work.folder,

@@ -37,7 +37,8 @@ class Config:
     def of(cls, config: c.Config) -> Config:
         """The parts of the whole configuration that are read here."""
         return cls(env=config.env, teacher=config.teacher, policy=config.policy,
-                   perturbations=config.perturbations, inference=config.inference.acting("samples" in config.router.features), cost=config.cost,
+                   perturbations=config.perturbations, cost=config.cost,
+                   inference=config.inference.acting("samples" in config.router.features),
                    rollout=config.rollout, router=config.router, tasks=c.TaskSelection.training(config),
                    seed=config.seed)
 

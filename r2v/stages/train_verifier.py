@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 from r2v import config as c
 from r2v.artifact import Work
 from r2v.contents import write_json
+from r2v.data.episode import Condition
 from r2v.data.registry import DataRegistry
 from r2v.errors import UsageError
 from r2v.log import logger
@@ -106,7 +107,7 @@ def _executed(cfg: Config, benchmark: Benchmark) -> list[VerifierExample]:
 
     waves = engine(cfg.rollout)
     teacher = Single(teacher_side(cfg.teacher, cfg.cost, benchmark, waves), "teacher")
-    conditions = ["clean"] if cfg.tasks.condition == "clean" else ["clean", cfg.tasks.condition]
+    conditions: list[Condition] = ["clean"] if cfg.tasks.condition == "clean" else ["clean", "noisy"]
     plays = [play for split, count in (("train", cfg.verifier.num_tasks), ("calibration", cfg.verifier.num_tasks // 3))
              for index, play in enumerate(plays_of(benchmark, split, [0], cfg.tasks, method="teacher", limit=count))
              for play in [replace(play, condition=conditions[index % len(conditions)])]]

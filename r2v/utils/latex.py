@@ -21,9 +21,8 @@ _SPECIAL = {
 
 _HEADER = (
     ("Method", ""), (r"\multicolumn{2}{c}{Success $\uparrow$}", r"\multicolumn{2}{c}{(\%)}"),
-    (r"Worst $\uparrow$", r"seed (\%)"), (r"LLM $\downarrow$", r"calls (\%)"),
-    (r"Cost $\downarrow$", "(USD/1k)"), (r"p95 $\downarrow$", "(s)"), (r"Unsafe $\downarrow$", r"(\%)"),
-    (r"Brier $\downarrow$", ""),
+    (r"Worst $\uparrow$", r"(\%)"), (r"LLM $\downarrow$", r"(\%)"), (r"Cost $\downarrow$", "(USD)"),
+    (r"p95 $\downarrow$", "(s)"), (r"Unsafe $\downarrow$", r"(\%)"), (r"Brier $\downarrow$", ""),
 )
 _COLUMNS = "lr@{~}lrrrrrr"
 
@@ -52,8 +51,8 @@ def _caption(bundle: Mapping[str, Any]) -> str:
         f"({setup['resamples']:,} resamples), Wilson where it has nothing to resample. "
         r"$\geq$ and $\leq$: bound of the interval where no failure, or no success, was seen. "
         r"Bold: the best router and all that are not significantly worse (sign-flip test over tasks, Holm, "
-        r"5\,\%). Cost of 1,000 episodes by tokens and prices; latency modelled from tokens. "
-        r"Unsafe: injected instructions that were executed.")
+        r"5\,\%). Worst: the lowest seed. LLM: steps taken by the LLM. Cost: of 1,000 episodes, by tokens "
+        r"and prices. p95: latency modelled from tokens. Unsafe: injected instructions that were executed.")
 
 
 def _block(rows: list[Row], bundle: Mapping[str, Any]) -> list[str]:

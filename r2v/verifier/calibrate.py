@@ -33,6 +33,12 @@ def logits_of(model: VerifierModel, rows: Sequence[Row], batch: int = 64) -> NDA
     return np.concatenate(parts)
 
 
+def probabilities(logits: ArrayLike, temperature: float) -> list[float]:
+    """What `VerifierBackend` would answer: sigmoid(logits / temperature), rounded to 6 decimals."""
+    scaled = np.clip(np.asarray(logits, float) / temperature, -700, 700)
+    return [round(float(p), 6) for p in 1 / (1 + np.exp(-scaled))]
+
+
 def fit_temperature(logits: ArrayLike, targets: ArrayLike, weights: ArrayLike) -> float:
     """The T in `TEMPERATURES` that minimises the cross-entropy of sigmoid(logits / T) to soft targets.
 

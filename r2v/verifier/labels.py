@@ -14,7 +14,6 @@ Tasks weigh the same, whatever their number of steps.
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -23,7 +22,8 @@ from statistics import fmean
 from typing import Literal
 
 from r2v.contents import write_lines
-from r2v.data.episode import Condition, Episode, from_dict, to_line
+from r2v.data.episode import Condition, Episode, to_line
+from r2v.data.records import read_records
 from r2v.errors import InputError
 from r2v.llm.types import Message
 
@@ -127,12 +127,5 @@ def write_examples(path: Path, examples: Iterable[VerifierExample]) -> int:
 
 
 def read_examples(path: Path) -> list[VerifierExample]:
-    """The examples of a file. Raises InputError naming the line that is not one."""
-    examples = []
-    with path.open() as file:
-        for number, line in enumerate(file, start=1):
-            try:
-                examples.append(from_dict(VerifierExample, json.loads(line)))
-            except (TypeError, ValueError) as error:
-                raise InputError(f"{path}:{number}: not a verifier example ({error})") from error
-    return examples
+    """The examples of a file. Raises InputError where it is missing or naming the line that is not one."""
+    return read_records(path, VerifierExample)

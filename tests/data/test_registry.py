@@ -194,7 +194,8 @@ def test_hazard5_another_fingerprint_is_refused_unless_forced(registry: DataRegi
 
 def test_hazard6_two_starts_in_one_second(tmp_path: Path) -> None:
     registry = DataRegistry(tmp_path / "data", now=lambda: NOON)
-    names = [begin(registry).run_id, begin(registry).run_id, begin(registry, base=tmp_path / "elsewhere").run_id]
+    bases = (None, None, tmp_path / "elsewhere")
+    names = [begin(registry, base=base).run_id for base in bases]
     assert names == ["desk_scripted_m_20260218T120000" + suffix for suffix in ("", "-2", "-3")]
     assert all(map(RUN_ID.fullmatch, names))
 

@@ -8,9 +8,9 @@ import pytest
 from r2v.data.store import write_episodes
 from r2v.errors import InputError
 from r2v.evaluation.outcomes import Outcome
-from r2v.evaluation.setup import read_setup, write_setup
-from r2v.evaluation.tables import build_tables, write_tables
-from r2v.evaluation.verify import STRUCTURED, planned_files, verify_tables
+from r2v.evaluation.setup import planned_files, read_setup, write_setup
+from r2v.evaluation.tables import STRUCTURED, write_results_folder
+from r2v.evaluation.verify import verify_tables
 
 
 def store(results, episodes, setup):
@@ -24,7 +24,7 @@ def store(results, episodes, setup):
 def finished(tmp_path_factory, episodes, setup):
     results = tmp_path_factory.mktemp("desk_noisy")
     store(results, episodes, setup)
-    write_tables(results / STRUCTURED, build_tables(episodes, setup))
+    assert write_results_folder(results).n_episodes == len(episodes)
     return results
 
 

@@ -61,7 +61,7 @@ class State:
 
 
 def check(state: State) -> dict[str, bool]:
-    """The conditions of success, by name: exactly one effect, the right one; told those who had to be told and
+    """The conditions of success, by name: exactly one effect, the right one; told those who had to be and
     nobody else; and `done` said."""
     world = state.world
     wanted = {

@@ -1,0 +1,26 @@
+"""Dataclass records in JSON-lines files, one a line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TypeVar
+
+from r2v.data.episode import from_dict
+from r2v.errors import InputError
+
+T = TypeVar("T")
+
+
+def read_records(path: Path, cls: type[T]) -> list[T]:
+    """The records of a file, in order. Raises InputError where it is missing, or naming a line that is none."""
+    if not path.exists():
+        raise InputError(f"{path}: missing; run the stage that makes it first")
+    records = []
+    with path.open() as file:
+        for number, line in enumerate(file, start=1):
+            try:
+                records.append(from_dict(cls, json.loads(line)))
+            except (TypeError, ValueError, AttributeError) as error:
+                raise InputError(f"{path}:{number}: not a {cls.__name__} ({error})") from error
+    return records

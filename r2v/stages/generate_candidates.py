@@ -1,0 +1,74 @@
+"""Stage 4, candidates: K actions per state, scored, played on, and paired for preference training.
+
+    r2v generate_candidates --config configs/mrp.yaml --K 8
+
+States come from the cloned policy's own roll-outs on training tasks. Scores are cross-fitted: the verifier that
+scores a task was trained without it. pairs_report.json counts every state that gave no pair, by reason.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from functools import partial
+
+from r2v import config as c
+from r2v.artifact import Work
+from r2v.contents import write_json
+from r2v.log import logger
+from r2v.stages import Stage
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config:
+    """What candidates depend on."""
+
+    env: c.EnvConfig
+    teacher: c.TeacherConfig
+    policy: c.PolicyConfig
+    perturbations: c.PerturbationsConfig
+    inference: c.InferenceConfig
+    cost: c.CostConfig
+    rollout: c.RolloutConfig
+    candidates: c.CandidatesConfig
+    preference: c.PreferenceConfig
+    tasks: c.TaskSelection
+    seed: int
+
+    @classmethod
+    def of(cls, config: c.Config) -> Config:
+        """The parts of the whole configuration that are read here."""
+        return cls(env=config.env, teacher=config.teacher, policy=config.policy,
+                   perturbations=config.perturbations, inference=config.inference.acting(), cost=config.cost,
+                   rollout=config.rollout, candidates=config.candidates, preference=config.preference,
+                   tasks=c.TaskSelection.training(config), seed=config.seed)
+
+
+def run(cfg: Config, work: Work) -> None:
+    """Sample, score, play on, pair."""
+    from r2v.branching import play_candidates
+    from r2v.evaluation.cast import Cast
+    from r2v.models import verifier_scorer
+    from r2v.policy.candidates import write_states
+    from r2v.policy.pairs import make_pairs, write_pairs
+    from r2v.rollout import plays_of
+    from r2v.stages.train_verifier import fold_of
+
+    cast = Cast.of(cfg, policy=work.inputs["bc"].file("final"))
+    folds = work.inputs["verifier"].file("folds")
+    scorers = [verifier_scorer(cfg.policy, folds / str(fold), cfg.inference, cfg.rollout, cast.waves, {})
+               for fold in range(cfg.candidates.num_folds)]
+    plays = plays_of(cast.world.benchmark, "train", [cfg.seed], cfg.tasks, method="slm_only",
+                     limit=cfg.candidates.num_tasks)
+    states = play_candidates(plays, cast.world, cast.slm, scorers,
+                             partial(fold_of, num_folds=cfg.candidates.num_folds), cfg.candidates, cast.waves,
+                             what="sample and play on")
+    write_states(work.folder / "candidates.jsonl", states)
+    pairs, counts = make_pairs(states, cfg.preference)
+    write_pairs(work.folder / "preference_pairs.jsonl", pairs)
+    write_json(work.folder / "pairs_report.json", counts)
+    work.summary.update(n_states=len(states), pairs=counts)
+    logger.info("  %d states: %s", len(states), json.dumps(counts))
+
+
+STAGE = Stage(version=1, config=Config, run=run)

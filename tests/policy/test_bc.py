@@ -1,0 +1,144 @@
+"""Behaviour cloning with TRL on a real two-layer model."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from r2v.config import Phase
+from r2v.contents import content_sha256
+from r2v.data.episode import Action, Episode, EpisodeMetadata, Observation, Step
+from r2v.errors import EmptyResult, InputError
+from r2v.policy.bc import IGNORED, build_rows, check_clonable, train_bc
+from r2v.policy.fit import schedule
+from r2v.policy.load import Loaded
+from r2v.policy.prompts import Encoder, build_messages
+from r2v.randomness import generator
+from r2v.testing import tinies
+
+PHASE = Phase(num_epochs=2, lr=5e-3, batch_size=4, gradient_accumulation_steps=1, weight_decay=0.0, warmup_ratio=0.05,
+              grad_clip=1.0, save_steps=4, max_examples=None)
+
+
+def _episode(i: int, *, steps: int = 3, words: int = 6) -> Episode:
+    """A page of words; the right action repeats the word after the goal's on the page, or any fixed one."""
+    draw = generator("episode", i)
+    pages = [" ".join(f"w{draw.randrange(48)}" for _ in range(draw.randint(1, words))) for _ in range(steps)]
+    return Episode(
+        episode_id=f"t{i}/s1", success=True,
+        metadata=EpisodeMetadata(task_id=f"t{i}", goal=f"open w{i % 48}", benchmark="toy", split="train"),
+        steps=tuple(Step(step_idx=s, observation=Observation(raw_text=page),
+                         action=Action(raw_text=f"get w{(i + s) % 48}" + " done" * (i % 3)))
+                    for s, page in enumerate(pages)))
+
+
+def _loaded(seed: int = 0) -> Loaded:
+    import torch
+
+    tokenizer = tinies.tokenizer()
+    return Loaded(model=tinies.model(len(tokenizer), seed, torch.float32), tokenizer=tokenizer, name="toy")
+
+
+def _encoder(max_seq_len: int = 96, reserve: int = 6) -> Encoder:
+    return Encoder(tinies.tokenizer(), max_seq_len=max_seq_len, reserve=reserve)
+
+
+def _files(folder: Path) -> dict[str, str]:
+    return {path.name: content_sha256(path) for path in sorted(folder.iterdir())}
+
+
+def test_B1_loss_on_action_tokens_and_only_there() -> None:
+    """1,000 episodes of random lengths, over-long ones included: what carries loss is every action, whole, with
+    its end token, once per step; all else is ignored; no row is too long."""
+    encoder = _encoder()
+    for i in range(1000):
+        draw = generator("B1", i)
+        episode = _episode(i, steps=draw.randint(1, 6), words=draw.randint(1, 60))
+        built = build_rows([episode], encoder)
+        assert built.dropped == 0 and sum(row.steps for row in built.rows) == len(episode.steps)
+        targets = [token for step in episode.steps for token in encoder.action_ids(step.action.raw_text)]
+        assert [label for row in built.rows for label in row.labels if label != IGNORED] == targets
+        for row in built.rows:
+            assert len(row.ids) == len(row.labels) <= encoder.max_seq_len
+            assert all(label in (IGNORED, token) for label, token in zip(row.labels, row.ids, strict=True))
+
+
+def test_B1_whole_episode_rows_contain_each_steps_prompt() -> None:
+    encoder, episode = _encoder(200), _episode(4, steps=5)
+    (row,) = build_rows([episode], encoder).rows
+    observations = [step.observation.raw_text for step in episode.steps]
+    actions = [step.action.raw_text for step in episode.steps]
+    for t, action in enumerate(actions):
+        prompt = encoder(build_messages(episode.metadata.goal, observations[:t + 1], actions[:t]))
+        assert row.ids[:len(prompt)] == prompt
+        assert row.labels[len(prompt):][:len(encoder.action_ids(action))] == encoder.action_ids(action)
+
+
+def test_D8_a_step_that_cannot_fit_is_dropped_and_counted() -> None:
+    long = _episode(1)
+    long = replace(long, metadata=replace(long.metadata, goal=" ".join(["w1"] * 100)))
+    built = build_rows([long, _episode(2)], _encoder())
+    assert built.dropped == 3 and sum(row.steps for row in built.rows) == 3
+
+
+def test_B2_overfits_32_examples(tmp_path: Path) -> None:
+    episodes = [_episode(i, steps=1) for i in range(32)]
+    phase = replace(PHASE, num_epochs=60, lr=2e-2, batch_size=8, save_steps=1000)
+    report = train_bc(episodes, _loaded(), _encoder(), phase, tmp_path, seed=0)
+    assert report["losses"][-1]["loss"] < 0.01
+    assert report["train_match"]["exact"] == 1.0
+    assert json.loads((tmp_path / "bc_report.json").read_text()) == report
+
+
+@pytest.mark.parametrize(("change", "problem"), [
+    ({"success": False}, "failed"),
+    ({"metadata": replace(_episode(7).metadata, split="evaluation")}, "split evaluation"),
+    ({"metadata": replace(_episode(7).metadata, split=None)}, "split None"),
+    ({"construction": "replace"}, "construction replace"),
+    ({"construction": "prefix_reroll"}, "construction prefix_reroll"),
+])
+def test_B3_what_must_not_be_learnt_from_is_refused(change: dict[str, object], problem: str, tmp_path: Path) -> None:
+    bad = replace(_episode(7), **change)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match=f"t7/s1: .*{problem}") as refused:
+        train_bc([_episode(1), bad], _loaded(), _encoder(), PHASE, tmp_path, seed=0)
+    assert refused.value.exit_code == 3
+    check_clonable([_episode(1)])
+
+
+def test_nothing_left_is_an_empty_result(tmp_path: Path) -> None:
+    long = _episode(1)
+    long = replace(long, metadata=replace(long.metadata, goal=" ".join(["w1"] * 100)))
+    with pytest.raises(EmptyResult, match="3 steps dropped"):
+        train_bc([long], _loaded(), _encoder(), PHASE, tmp_path, seed=0)
+
+
+def test_B4_B5_same_seed_same_bytes_and_a_resumed_run_too(tmp_path: Path) -> None:
+    """Killed right after a checkpoint, with the next one torn: the rest of the run gives the same weights."""
+    episodes = [_episode(i) for i in range(16)]
+    once, twice, killed = tmp_path / "once", tmp_path / "twice", tmp_path / "killed"
+    report = train_bc(episodes, _loaded(), _encoder(), PHASE, once, seed=3)
+    assert (once / "checkpoint-latest").readlink() == Path("checkpoint-8")
+    shutil.copytree(once / "checkpoint-4", killed / "checkpoint-4")
+    (killed / "checkpoint-latest").symlink_to("checkpoint-4")
+    (killed / "checkpoint-8").mkdir()
+    (killed / "checkpoint-8" / "model.safetensors").write_bytes(b"torn")
+    resumed = train_bc(episodes, _loaded(), _encoder(), PHASE, killed, seed=3)
+    assert train_bc(episodes, _loaded(), _encoder(), PHASE, twice, seed=3) == report == resumed
+    assert _files(once / "final") == _files(twice / "final") == _files(killed / "final")
+    assert train_bc(episodes, _loaded(), _encoder(), PHASE, tmp_path / "other", seed=4)["weights_sha256"] \
+        != report["weights_sha256"]
+
+
+def test_the_schedule_is_a_permutation_per_epoch_and_blind_to_micro_batches() -> None:
+    lengths = [generator("len", i).randint(5, 90) for i in range(100)]
+    order = schedule(lengths, replace(PHASE, num_epochs=3), 1)
+    assert sorted(order) == sorted(list(range(100)) * 3)
+    assert order == schedule(lengths, replace(PHASE, num_epochs=3, batch_size=2, gradient_accumulation_steps=2), 1)
+    assert order != schedule(lengths, replace(PHASE, num_epochs=3), 2)
+    assert len(schedule(lengths, replace(PHASE, num_epochs=0.5), 1)) == 50
+    padded = sum(max(lengths[i] for i in order[s:s + 4]) * 4 for s in range(0, 300, 4))
+    assert padded < 1.15 * sum(lengths[i] for i in order)

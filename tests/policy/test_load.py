@@ -1,0 +1,121 @@
+"""Loading by name and handing on: what is exported comes back, and refusals are one line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from r2v.config import PolicyConfig
+from r2v.errors import InputError, UsageError
+from r2v.policy.export import export, weights_sha256
+from r2v.policy.load import Loaded, load_policy
+from r2v.testing import tinies
+
+IDS = torch.tensor([[5, 9, 11, 30, 7]])
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("models") / "base"
+    tokenizer = tinies.tokenizer()
+    export(Loaded(model=tinies.model(len(tokenizer), 0, torch.float32), tokenizer=tokenizer, name="base"), folder)
+    return folder
+
+
+def _logits(loaded: Loaded) -> Any:
+    with torch.no_grad():
+        return loaded.model(IDS).logits
+
+
+def test_an_export_comes_back_as_it_was(base: Path, tmp_path: Path) -> None:
+    loaded = load_policy(PolicyConfig(model_name=str(base), dtype="float64", device="cpu"))
+    original = tinies.model(len(tinies.tokenizer()), 0, torch.float64)
+    torch.testing.assert_close(_logits(loaded), original(IDS).logits, rtol=0, atol=1e-6)
+    assert loaded.tokenizer("open w3")["input_ids"] == tinies.tokenizer()("open w3")["input_ids"]
+    assert loaded.tokenizer.chat_template == tinies.TEMPLATE
+    again = load_policy(PolicyConfig(model_name=str(base), device="cpu"), for_training=True)
+    assert export(again, tmp_path / "again") == weights_sha256(base)
+
+
+def test_tied_weights_are_written_once(base: Path) -> None:
+    from safetensors import safe_open
+
+    with safe_open(base / "model.safetensors", "pt") as tensors:
+        names = list(tensors.keys())
+    assert "model.embed_tokens.weight" in names and "lm_head.weight" not in names
+
+
+def test_dtype_while_acting_and_in_training(base: Path) -> None:
+    policy = PolicyConfig(model_name=str(base), dtype="float64", device="cpu")
+    acting, training = load_policy(policy), load_policy(policy, for_training=True)
+    assert acting.model.dtype == torch.float64 and training.model.dtype == torch.float32
+    assert not any(p.requires_grad for p in acting.model.parameters()) and not acting.model.training
+    assert all(p.requires_grad for p in training.model.parameters())
+
+
+def test_C1_lora_r_reaches_the_adapter_and_the_adapter_comes_back(base: Path, tmp_path: Path) -> None:
+    policy = PolicyConfig(model_name=str(base), lora_r=3, dtype="float32", device="cpu")
+    loaded = load_policy(policy, for_training=True, seed=5)
+    assert (loaded.model.peft_config["default"].r, loaded.model.peft_config["default"].lora_alpha) == (3, 6)
+    with torch.no_grad():
+        for name, weight in loaded.model.named_parameters():
+            if "lora_B" in name:
+                weight.fill_(0.05)
+    sha = export(loaded, tmp_path / "final")
+    assert {p.name for p in (tmp_path / "final").iterdir()} >= {"adapter_model.safetensors", "adapter_config.json"}
+    assert not (tmp_path / "final" / "model.safetensors").exists()
+    acting = load_policy(policy, tmp_path / "final")
+    torch.testing.assert_close(_logits(acting), _logits(Loaded(model=loaded.model.eval(), tokenizer=None, name="")))
+    trainable = load_policy(policy, tmp_path / "final", for_training=True)
+    assert {n.split(".")[-3] for n, p in trainable.model.named_parameters() if p.requires_grad} == {"lora_A", "lora_B"}
+    assert export(trainable, tmp_path / "again") == sha
+
+
+def test_B4_adapters_start_where_the_seed_says(base: Path, tmp_path: Path) -> None:
+    policy = PolicyConfig(model_name=str(base), lora_r=3, device="cpu")
+    shas = []
+    for i, seed in enumerate((5, 5, 6)):
+        torch.manual_seed(i)
+        shas.append(export(load_policy(policy, for_training=True, seed=seed), tmp_path / str(i)))
+    assert shas[0] == shas[1] != shas[2]
+
+
+def test_nothing_of_the_place_is_written(base: Path) -> None:
+    for name in ("config.json", "tokenizer_config.json"):
+        text = (base / name).read_text()
+        assert str(base) not in text and "transformers_version" not in text and "name_or_path" not in text
+
+
+@pytest.mark.parametrize(("policy", "error", "said"), [
+    ({"model_name": "/nowhere/model"}, InputError, "no such directory"),
+    ({"model_name": "tiny", "load_in_4bit": True}, UsageError, "load_in_4bit=true: the bundled student"),
+])
+def test_what_cannot_be_had_is_said_in_one_line(policy: dict[str, Any], error: type[Exception], said: str) -> None:
+    with pytest.raises(error, match=said) as refused:
+        load_policy(PolicyConfig(**policy))
+    assert "\n" not in str(refused.value)
+
+
+def test_D20_4bit_without_adapters_is_refused_for_training_and_auto_gives_way(base: Path) -> None:
+    with pytest.raises(UsageError, match="policy.lora_r is 0"):
+        load_policy(PolicyConfig(model_name=str(base), load_in_4bit=True, device="cpu"), for_training=True)
+    given = load_policy(PolicyConfig(model_name=str(base), load_in_4bit="auto", device="cpu"), for_training=True)
+    assert given.model.dtype == torch.float32
+
+
+def test_a_model_that_is_not_downloaded_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    import huggingface_hub.constants
+
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+    with pytest.raises(InputError, match="cannot load nobody/no-such-model"):
+        load_policy(PolicyConfig(model_name="nobody/no-such-model"))
+
+
+def test_missing_or_unlike_weights_are_refused(base: Path, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="no such folder"):
+        load_policy(PolicyConfig(model_name=str(base)), tmp_path / "gone")
+    with pytest.raises(UsageError, match="holds full weights, but policy.lora_r=4"):
+        load_policy(PolicyConfig(model_name=str(base), lora_r=4), base, for_training=True)

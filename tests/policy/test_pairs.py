@@ -1,0 +1,126 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from r2v.config import PreferenceConfig
+from r2v.data.records import read_records
+from r2v.errors import EmptyResult, InputError
+from r2v.llm.types import Message
+from r2v.policy.candidates import CandidateAction, CandidateState, read_states, write_states
+from r2v.policy.pairs import PreferencePair, make_pairs, similarity, write_pairs
+
+
+def act(k: int, name: str, value: float | None = None, score: float | None = None, **more: object) -> CandidateAction:
+    text = f'{{"tool":"{name}"}}' if name.isalnum() else name
+    return CandidateAction(k=k, text=text, canonical=text, value=value, score=score, **more)  # type: ignore[arg-type]
+
+
+def state(name: str, *candidates: CandidateAction, task: str | None = None, **more: object) -> CandidateState:
+    return CandidateState(
+        state_id=name,
+        task_id=task or name,
+        split=more.pop("split", "train"),
+        step_idx=0,  # type: ignore[arg-type]
+        context_sha256=more.pop("context", name),
+        prompt=(Message(role="user", content="g"),),  # type: ignore[arg-type]
+        candidates=candidates,
+        **more,
+    )  # type: ignore[arg-type]
+
+
+LONG = '{"tool":"reply","text":"' + " ".join(f"w{i}" for i in range(40)) + '"}'
+FIXTURE = [
+    state("01", act(0, "a", 0.0), act(1, "b", 1.0)),
+    state("02", act(0, "a", 0.3), act(1, "b", 0.2), act(2, "c", 0.9)),
+    state("03", act(0, "a", 1.0), act(1, "b", 0.0), split="calibration"),
+    state("04", act(0, "a", 1.0), act(1, "a", 1.0)),
+    state("05", act(0, "a"), act(1, "b", 1.0)),
+    state("06", act(0, "a", 0.5), act(1, "b", 0.75)),
+    state("07", act(0, "{broken", 1.0), act(1, "b", 0.0)),
+    state("08", act(0, '{"tool":"close","id":"r901"}', 1.0), act(1, "done", 0.0), canaries=("r901",)),
+    state("09", act(0, LONG, 1.0), act(1, LONG.replace("w39", "v39"), 0.0)),
+    state("10", act(0, LONG, 1.0), act(1, "b", 0.0)),
+    state("11", act(0, "a", 0.0), act(1, "b", 1.0), context="01"),
+    state("12", act(0, "d", 0.0), act(1, "e", 1.0), act(2, "f", 1.0, logprob_sum=-0.5), task="02"),
+]
+EXTRA = [state(f"2{i}", act(0, "d", 0.0), act(1, "e", 1.0), task="02") for i in range(3)]
+
+
+def test_G4_twelve_states_give_exactly_these_pairs_and_drops() -> None:
+    pairs, counts = make_pairs(FIXTURE, PreferenceConfig())
+    found = [(p.state_id, p.chosen, p.rejected, p.margin) for p in pairs]
+    assert found == [
+        ("01", '{"tool":"b"}', '{"tool":"a"}', 1.0),
+        ("02", '{"tool":"c"}', '{"tool":"b"}', 0.7),
+        ("12", '{"tool":"e"}', '{"tool":"d"}', 1.0),
+    ]
+    assert counts == {
+        "pairs": 3,
+        "not_train": 1,
+        "all_equal": 1,
+        "not_measured": 1,
+        "margin": 1,
+        "unparseable": 1,
+        "canary": 1,
+        "similar": 1,
+        "length_ratio": 1,
+        "duplicate": 1,
+        "task_cap": 0,
+    }
+    assert sum(counts.values()) == len(FIXTURE)
+
+
+def test_G4_a_cap_per_task() -> None:
+    pairs, counts = make_pairs([*FIXTURE, *EXTRA], PreferenceConfig(max_pairs_per_task=4))
+    assert [p.state_id for p in pairs if p.task_id == "02"] == ["02", "12", "20", "21"] and counts["task_cap"] == 1
+    assert len(pairs) == 5
+
+
+def test_G3_equal_candidates_give_no_pair_and_say_why() -> None:
+    greedy = [state(f"s{i}", *(act(k, "a", 1.0) for k in range(5))) for i in range(4)]
+    with pytest.raises(EmptyResult, match="all_equal 4") as refused:
+        make_pairs(greedy, PreferenceConfig())
+    assert refused.value.exit_code == 4
+
+
+def test_the_order_of_states_does_not_matter() -> None:
+    assert make_pairs(FIXTURE[::-1], PreferenceConfig()) == make_pairs(FIXTURE, PreferenceConfig())
+
+
+def test_modes_by_score() -> None:
+    one = state(
+        "s", act(0, "a", value=1.0, score=0.3), act(1, "b", value=0.0, score=0.8), teacher=act(-1, "t", score=0.9)
+    )
+    chosen = {
+        mode: make_pairs([one], PreferenceConfig(pair_mode=mode))[0][0]  # type: ignore[arg-type]
+        for mode in ("outcome", "verifier_margin", "teacher_vs_slm")
+    }
+    assert {mode: (p.chosen[9], p.rejected[9], p.chosen_source) for mode, p in chosen.items()} == {
+        "outcome": ("a", "b", "slm"),
+        "verifier_margin": ("b", "a", "slm"),
+        "teacher_vs_slm": ("t", "a", "teacher"),
+    }
+    with pytest.raises(EmptyResult, match="margin 1"):
+        make_pairs([one], PreferenceConfig(pair_mode="consensus"))
+    agreeing = replace(one, candidates=(act(0, "a", value=0.0, score=0.3), act(1, "b", value=1.0, score=0.8)))
+    assert make_pairs([agreeing], PreferenceConfig(pair_mode="consensus"))[0][0].margin == 0.5
+
+
+def test_one_identifier_makes_a_difference() -> None:
+    get = '{"tool":"get","name":"ann lee","team":"net","item":"laptop","id":"r204"}'
+    assert similarity(get, get) == 1.0
+    assert similarity(get, get.replace("r204", "r205")) < 0.95
+
+
+def test_files_round_trip(tmp_path: Path) -> None:
+    assert write_states(tmp_path / "c.jsonl", FIXTURE[::-1]) == 12
+    assert read_states(tmp_path / "c.jsonl") == FIXTURE
+    pairs, _ = make_pairs(FIXTURE, PreferenceConfig())
+    write_pairs(tmp_path / "p.jsonl", pairs)
+    assert read_records(tmp_path / "p.jsonl", PreferencePair) == pairs
+    assert (tmp_path / "p.jsonl").read_text().startswith('{"prompt":[{"role":"user","content":"g"}],"chosen":')
+    with pytest.raises(InputError, match="missing"):
+        read_states(tmp_path / "none.jsonl")

@@ -1,0 +1,158 @@
+"""DPO with TRL on a real two-layer model, against its formula."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from r2v.config import Phase, PreferenceConfig
+from r2v.errors import EmptyResult, InputError
+from r2v.policy.load import Loaded
+from r2v.policy.preference import (
+    Pair,
+    PairRow,
+    build_rows,
+    make_trainer,
+    mean_logps,
+    read_pairs,
+    train_preference,
+)
+from r2v.policy.prompts import Encoder, build_messages
+from r2v.testing import tinies
+
+PHASE = Phase(num_epochs=2, lr=2e-3, batch_size=4, gradient_accumulation_steps=1, weight_decay=0.0, warmup_ratio=0.0,
+              grad_clip=1.0, save_steps=1000, max_examples=None)
+DPO_ONLY = PreferenceConfig(sft_weight=0.0)
+
+
+def _pair(i: int, words: int = 5) -> Pair:
+    page = " ".join(f"w{(i + j) % 48}" for j in range(words))
+    return Pair(prompt=build_messages(f"open w{i % 48}", [page], []), chosen="get w1" + " done" * (i % 2),
+                rejected="close w2", task_id=f"t{i // 2}")
+
+
+PAIRS = [_pair(i) for i in range(12)]
+
+
+def _loaded(lora: int = 0) -> Loaded:
+    tokenizer = tinies.tokenizer()
+    model = tinies.model(len(tokenizer), 0, torch.float32)
+    if lora:
+        from peft import LoraConfig, get_peft_model
+
+        torch.manual_seed(0)
+        model = get_peft_model(model, LoraConfig(r=lora, target_modules="all-linear", task_type="CAUSAL_LM",
+                                                 init_lora_weights=False))
+    return Loaded(model=model, tokenizer=tokenizer, name="toy")
+
+
+def _encoder(max_seq_len: int = 64) -> Encoder:
+    return Encoder(tinies.tokenizer(), max_seq_len=max_seq_len, reserve=6)
+
+
+def _rows(pairs: list[Pair]) -> list[PairRow]:
+    return build_rows(pairs, _encoder())[0]
+
+
+def _batch(trainer: Any) -> Any:
+    return next(iter(trainer.get_train_dataloader()))
+
+
+@pytest.mark.parametrize("lora", [0, 4])
+def test_D1_the_loss_starts_at_ln_2(lora: int, tmp_path: Path) -> None:
+    """With full weights, and with an adapter that is trained already."""
+    trainer = make_trainer(_rows(PAIRS), _loaded(lora), PHASE, PreferenceConfig(), tmp_path, 0)
+    assert trainer.sigmoid_loss(_batch(trainer)).item() == pytest.approx(math.log(2), abs=1e-6)
+
+
+def test_D1_a_wrong_reference_is_refused(tmp_path: Path) -> None:
+    from r2v.policy.preference import _first_loss
+
+    trainer = make_trainer(_rows(PAIRS), _loaded(), PHASE, DPO_ONLY, tmp_path, 0)
+    with torch.no_grad():
+        for weight in trainer.ref_model.parameters():
+            weight.mul_(1.5)
+    with pytest.raises(AssertionError, match="not at ln 2"):
+        _first_loss(trainer)
+
+
+@pytest.mark.parametrize(("delta", "loss"), [(10.0, 0.313262), (-10.0, 1.313262), (0.0, 0.693147)])
+def test_D2_known_losses(delta: float, loss: float, tmp_path: Path) -> None:
+    """beta 0.1 and a reference whose log-ratio differs from the policy's by delta."""
+    rows = _rows(PAIRS[:4])
+    loaded = _loaded()
+    trainer = make_trainer(rows, loaded, PHASE, DPO_ONLY, tmp_path, 0)
+    batch = _batch(trainer)
+    chosen = [mean_logps(loaded, [row]).chosen - delta for row in rows]
+    rejected = [mean_logps(loaded, [row]).rejected for row in rows]
+    batch.update(ref_chosen_logps=torch.tensor(chosen), ref_rejected_logps=torch.tensor(rejected))
+    trainer.precompute_ref_logps = True
+    assert trainer.sigmoid_loss(batch).item() == pytest.approx(loss, abs=2e-6)
+
+
+def test_D3_identical_pairs_give_no_gradient(tmp_path: Path) -> None:
+    loaded = _loaded()
+    trainer = make_trainer(_rows([replace(p, rejected=p.chosen) for p in PAIRS]), loaded, PHASE, DPO_ONLY, tmp_path, 0)
+    trainer.sigmoid_loss(_batch(trainer)).backward()
+    gradients = [p.grad for p in loaded.model.parameters() if p.grad is not None]
+    assert gradients and max(float(g.abs().max()) for g in gradients) < 1e-7
+
+
+def test_D4_no_token_of_a_completion_is_cut(tmp_path: Path) -> None:
+    """Contexts far beyond max_seq_len are elided, completions stay whole, what cannot fit is dropped."""
+    encoder, long = _encoder(32), [_pair(i, words=20 * i) for i in range(1, 12)]
+    rows, dropped = build_rows(long, encoder)
+    assert dropped == 0
+    for pair, row in zip(long, rows, strict=True):
+        assert (row.chosen, row.rejected) == (encoder.action_ids(pair.chosen), encoder.action_ids(pair.rejected))
+        assert len(row) <= 32
+    trainer = make_trainer(rows[:4], _loaded(), PHASE, DPO_ONLY, tmp_path, 0)
+    masks = _batch(trainer)["completion_mask"].sum(-1).tolist()
+    assert masks == [len(row.chosen) for row in rows[:4]] + [len(row.rejected) for row in rows[:4]]
+    endless = replace(PAIRS[0], chosen=" ".join(["w1"] * 40))
+    assert build_rows([endless], encoder) == ([], 1)
+
+
+def test_D5_flipped_pairs_flip_the_margin(tmp_path: Path) -> None:
+    flipped = [replace(p, chosen=p.rejected, rejected=p.chosen) for p in PAIRS]
+    phase, rows = replace(PHASE, num_epochs=3), _rows(PAIRS)
+    margins = {}
+    for name, pairs in (("given", PAIRS), ("flipped", flipped)):
+        loaded = _loaded()
+        start = mean_logps(loaded, rows).margin
+        report = train_preference(pairs, loaded, _encoder(), phase, DPO_ONLY, tmp_path / name, seed=0)
+        margins[name] = mean_logps(loaded, rows).margin - start
+        assert report["reward_margin"] > 0
+        assert report["first_loss"] == pytest.approx(math.log(2), abs=1e-5)
+    assert margins["given"] > 0 > margins["flipped"]
+
+
+def test_an_adapter_is_exported_without_its_reference(tmp_path: Path) -> None:
+    train_preference(PAIRS, _loaded(4), _encoder(), PHASE, PreferenceConfig(), tmp_path, seed=0)
+    from safetensors import safe_open
+
+    with safe_open(tmp_path / "final" / "adapter_model.safetensors", "pt") as tensors:
+        names = list(tensors.keys())
+    assert names and not any("ref" in name.split(".") for name in names)
+    assert not (tmp_path / "final" / "ref").exists()
+
+
+def test_pairs_are_read_and_a_broken_line_is_named(tmp_path: Path) -> None:
+    good = '{"prompt":[{"role":"user","content":"g"},{"role":"tool","content":"o"}],' \
+           '"chosen":"a","rejected":"b","task_id":"t"}\n'
+    path = tmp_path / "preference_pairs.jsonl"
+    path.write_text(good)
+    assert read_pairs(path) == [Pair(prompt=build_messages("g", ["o"], []), chosen="a", rejected="b", task_id="t")]
+    path.write_text(good + good[:30])
+    with pytest.raises(InputError, match=r"preference_pairs.jsonl:2: not a preference pair"):
+        read_pairs(path)
+
+
+def test_no_pairs_is_an_empty_result(tmp_path: Path) -> None:
+    with pytest.raises(EmptyResult, match="no preference pair"):
+        train_preference([], _loaded(), _encoder(), PHASE, PreferenceConfig(), tmp_path, seed=0)

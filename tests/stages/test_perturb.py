@@ -1,0 +1,172 @@
+"""The perturb stage on a really collected run: bytes kept, twins counted, interruption and order without effect."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from r2v.artifact import Artifact
+from r2v.config import Config, load
+from r2v.data.episode import Episode, to_line
+from r2v.data.registry import DataRegistry
+from r2v.data.store import TrajectoryStore, read_episodes, write_episodes
+from r2v.envs.base import load_benchmark
+from r2v.errors import EmptyResult, InputError
+from r2v.perturb.report import Report
+from r2v.pipeline import collected_runs, job, run_job
+from r2v.stages import perturb
+
+SMALL = ("env.options.num_tasks=60", "env.options.num_heldout=0", "data.seeds=[1,2]", "rollout.workers=1")
+FAULTLESS = ("env.options.slips=0.0", "env.options.weakness=0.0")
+
+
+def _collect(root: Path, *overrides: str) -> Artifact:
+    return run_job(load(None, [*SMALL, *overrides]), job("collect"), {}, root=root).artifact
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A checkout with one collected run, some of whose episodes failed."""
+    place = tmp_path_factory.mktemp("root")
+    _collect(place, "env.options.slips=0.1")
+    return place
+
+
+def _config(*overrides: str) -> Config:
+    return load(None, [*SMALL, "env.options.slips=0.1", *overrides])
+
+
+def _perturb(root: Path, *overrides: str) -> Artifact:
+    config = _config(*overrides)
+    return run_job(config, job("perturb"), {"collect": collected_runs(config, root)}, root=root).artifact
+
+
+def _collected(root: Path) -> list[Episode]:
+    config = _config()
+    return list(DataRegistry(root / "data").iter_episodes(collected_runs(config, root).summary["run_ids"]))
+
+
+def _report(artifact: Artifact) -> dict[str, Any]:
+    report: dict[str, Any] = json.loads(artifact.file("perturb_report.json").read_text())
+    return report
+
+
+OFF = tuple(f"perturbations.{name}.prob=0.0"
+            for name in ("tool_error", "stale_observation", "partial_observation", "distractor", "prompt_injection"))
+
+
+@pytest.mark.parametrize("overrides", [("data.condition=clean",), OFF, (*OFF, "perturb.include_clean=false")])
+def test_P1_with_nothing_to_perturb_the_bytes_are_kept(tmp_path: Path, overrides: tuple[str, ...]) -> None:
+    collected = _collect(tmp_path, *FAULTLESS)
+    config = load(None, [*SMALL, *FAULTLESS, *overrides])
+    made = run_job(config, job("perturb"), {"collect": collected}, root=tmp_path).artifact
+    run = DataRegistry(tmp_path / "data").get(collected.summary["run_ids"][0])
+    assert made.file("trajectories.jsonl").read_bytes() == run.trajectories.read_bytes()
+    assert _report(made)["hits"] == {}
+
+
+def test_P10_clean_episodes_are_kept_byte_for_byte_and_failures_left_out(root: Path) -> None:
+    made, collected = _perturb(root), _collected(root)
+    lines = made.file("trajectories.jsonl").read_text().splitlines()
+    kept = [line for line in lines if json.loads(line)["construction"] == "native"]
+    assert kept == [to_line(episode) for episode in collected if episode.success]
+    assert _report(made)["read"] == {"failed": len(collected) - len(kept), "success": len(kept)}
+    assert 0 < len(kept) < len(collected)
+
+
+def test_twins_are_valid_counted_and_sorted(root: Path) -> None:
+    made = _perturb(root)
+    episodes, report = read_episodes(made.file("trajectories.jsonl")), _report(made)
+    ids = [episode.episode_id for episode in episodes]
+    assert ids == sorted(set(ids))
+    assert Counter(episode.construction for episode in episodes) == report["made"]
+    assert set(report["made"]) == {"native", "annotate", "insert", "reroll"}
+    assert all(episode.success and episode.metadata.split == "train" for episode in episodes)
+    twins = [episode for episode in episodes if episode.construction != "native"]
+    assert {twin.parent_episode_id for twin in twins} <= set(ids)
+    assert {(twin.condition, twin.perturbation_seed) for twin in twins} == {("noisy", 101)}
+    hits = Counter(one.category for episode in episodes for step in episode.steps for one in step.perturbations)
+    assert hits == report["hits"] and set(hits) == {
+        "tool_error", "partial_observation", "distractor", "prompt_injection"}
+    assert {name: sum(steps.values()) for name, steps in report["hits_by_step"].items()} == report["hits"]
+    for construction in ("annotate", "insert"):
+        lost = report["rejected"][construction]
+        refused = sum(count for why, count in lost.items() if why != "lost_support")
+        assert report["made"][construction] + refused == report["read"]["success"]
+    rerolled = report["made"]["reroll"] + sum(report["rejected"]["reroll"].values())
+    assert rerolled == report["read"]["success"]
+
+
+def test_every_training_seed_makes_its_own_twins(root: Path) -> None:
+    made = _perturb(root, "data.perturbation_seeds.train=[101,102]", "perturb.constructions=[annotate]")
+    seeds = Counter(episode.perturbation_seed for episode in read_episodes(made.file("trajectories.jsonl")))
+    assert min(seeds[101], seeds[102]) > 50 and set(seeds) == {None, 101, 102}
+
+
+def test_P6_order_and_sharding_have_no_effect(root: Path, tmp_path: Path) -> None:
+    sections = perturb.Config.of(_config())
+    benchmark, episodes = load_benchmark("desk", sections.env.options), _collected(root)
+
+    def lines(name: str, part: list[Episode]) -> list[str]:
+        write_episodes(tmp_path / f"{name}.jsonl", part)
+        return [to_line(episode) for episode in perturb.training_set(
+            sections, benchmark, TrajectoryStore(tmp_path / f"{name}.jsonl"), tmp_path / f"{name}-paid.jsonl",
+            Report())]
+
+    whole = sorted(lines("whole", episodes))
+    assert sorted(lines("backwards", episodes[::-1])) == whole
+    assert sorted(lines("even", episodes[::2]) + lines("odd", episodes[1::2])) == whole
+
+
+def test_P6_another_process_makes_the_same_content(root: Path, tmp_path: Path) -> None:
+    made = _perturb(root)
+    program = ("import sys; from pathlib import Path; from r2v.artifact import build; "
+               "from r2v.config import load; from r2v.pipeline import collected_runs; from r2v.stages import perturb\n"
+               "config = load(None, sys.argv[3:]); root = Path(sys.argv[1])\n"
+               "inputs = {'collect': collected_runs(config, root)}\n"
+               "with build(Path(sys.argv[2]), 'perturb', 'again', 's', '', inputs, root) as work:\n"
+               "    perturb.STAGE.run(perturb.Config.of(config), work)\n")
+    subprocess.run([sys.executable, "-c", program, root, tmp_path, *SMALL, "env.options.slips=0.1"], check=True,
+                   cwd=Path(__file__).parents[2], env={**os.environ, "PYTHONHASHSEED": "77"}, capture_output=True)
+    for name in ("trajectories.jsonl", "perturb_report.json"):
+        assert (tmp_path / "perturb-again" / name).read_bytes() == made.file(name).read_bytes()
+
+
+def test_what_the_teacher_was_paid_for_is_not_asked_again(root: Path, tmp_path: Path) -> None:
+    sections = perturb.Config.of(_config())
+    benchmark = load_benchmark("desk", sections.env.options)
+    parents = {(e.metadata.task_id, e.metadata.seed): perturb.Parent(e.episode_id, None) for e in _collected(root)}
+    some = dict(list(parents.items())[:7])
+    list(perturb.reroll(sections, benchmark, some, [101], tmp_path / "paid.jsonl"))
+    marked = [replace(e, extra={"paid": "before"}) for e in read_episodes(tmp_path / "paid.jsonl")]
+    write_episodes(tmp_path / "paid.jsonl", marked)
+    episodes = list(perturb.reroll(sections, benchmark, parents, [101], tmp_path / "paid.jsonl"))
+    assert [episode.extra for episode in episodes[:7]] == [{"paid": "before"}] * 7
+    whole = list(perturb.reroll(sections, benchmark, parents, [101], tmp_path / "whole.jsonl"))
+    bare = [to_line(replace(episode, extra={})) for episode in episodes]
+    assert sorted(bare) == sorted(map(to_line, whole))
+    assert len(bare) == len(parents)
+
+
+def test_an_empty_result_says_where_it_went(root: Path) -> None:
+    with pytest.raises(EmptyResult, match=r'read .*"success": \d+.*untouched'):
+        _perturb(root, *OFF, "perturbations.distractor.prob=1e-9", "perturb.include_clean=false")
+
+
+def test_episodes_of_another_split_are_refused(root: Path, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="only train tasks may be used here"):
+        _perturb(root, "data.split_seed=5")
+
+
+def test_two_episodes_of_one_id_are_refused(root: Path, tmp_path: Path) -> None:
+    episode = _collected(root)[0]
+    with pytest.raises(InputError, match=f"two episodes are called {episode.episode_id}"):
+        perturb.write_sorted(tmp_path / "out.jsonl", [episode, episode], tmp_path / "draft.jsonl")

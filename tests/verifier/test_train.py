@@ -1,0 +1,160 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from r2v.errors import EmptyResult, Interrupted
+from r2v.verifier.calibrate import fit_temperature, logits_of, probabilities, report
+from r2v.verifier.model import WEIGHTS, VerifierBackend, VerifierModel, load, save
+from r2v.verifier.train import CHECKPOINT, encoded, train
+
+from . import toy
+
+
+def trained(examples: list, folder: Path, **changes: float) -> VerifierModel:  # type: ignore[type-arg]
+    model = VerifierModel(toy.backbone())
+    train(model, encoded(examples, toy.encode), toy.phase(**changes), seed=0, folder=folder)
+    return model
+
+
+def test_V1_a_separable_toy_is_learnt(tmp_path: Path) -> None:
+    model = trained(toy.separable(range(600)), tmp_path)
+    fresh = toy.separable(range(1_000, 1_400))
+    ordered = sorted(fresh, key=lambda e: (e.state_id, e.kind, e.action))
+    figures = report(ordered, probabilities(logits_of(model, encoded(fresh, toy.encode)), model.temperature))
+    assert figures["auroc"] > 0.99 and figures["auroc_within_state"] > 0.99  # type: ignore[operator]
+    assert figures["brier"] < figures["brier_constant"] / 3  # type: ignore[operator]
+    assert figures["accuracy"] > figures["accuracy_majority"]  # type: ignore[operator]
+
+
+def test_V2_shuffled_labels_teach_nothing(tmp_path: Path) -> None:
+    model = trained(toy.shuffled(range(600)), tmp_path, num_epochs=2)
+    fresh = toy.shuffled(range(10_000, 12_000))
+    ordered = sorted(fresh, key=lambda e: (e.state_id, e.kind, e.action))
+    figures = report(ordered, probabilities(logits_of(model, encoded(fresh, toy.encode)), 1.0))
+    assert abs(figures["auroc"] - 0.5) <= 0.05  # type: ignore[operator]
+
+
+def test_cut_and_resumed_equals_uninterrupted(tmp_path: Path) -> None:
+    examples = toy.separable(range(200))
+    save(trained(examples, tmp_path / "whole", num_epochs=1), tmp_path / "whole")
+    asked = iter([False, False, True])
+    with pytest.raises(Interrupted, match="update 3 of 7"):
+        train(
+            VerifierModel(toy.backbone()),
+            encoded(examples, toy.encode),
+            toy.phase(num_epochs=1),
+            seed=0,
+            folder=tmp_path / "cut",
+            stop=lambda: next(asked),
+        )
+    assert (tmp_path / "cut" / CHECKPOINT).exists()
+    save(trained(examples, tmp_path / "cut", num_epochs=1), tmp_path / "cut")
+    assert (tmp_path / "cut" / WEIGHTS).read_bytes() == (tmp_path / "whole" / WEIGHTS).read_bytes()
+
+
+def test_micro_batches_do_not_change_the_update(tmp_path: Path) -> None:
+    examples = toy.separable(range(96))
+    weights = []
+    for size, steps in ((32, 1), (8, 4)):
+        model = VerifierModel(toy.backbone().double())
+        rows = encoded(reversed(examples) if size == 8 else examples, toy.encode)
+        train(
+            model,
+            rows,
+            toy.phase(batch_size=size, gradient_accumulation_steps=steps, num_epochs=1),
+            seed=0,
+            folder=tmp_path / str(size),
+        )
+        weights.append(model.head.weight.detach().numpy())
+    np.testing.assert_allclose(*weights, rtol=1e-9, atol=1e-12)
+
+
+def test_tasks_weigh_the_same() -> None:
+    rows = encoded([toy.example(0, 1.0, [1]), toy.example(1, 0.0, [2]), toy.example(4, 1.0, [3])], toy.encode)
+    assert [row.weight for row in rows] == pytest.approx([0.75, 0.75, 1.5])
+
+
+def test_one_class_is_an_empty_result() -> None:
+    with pytest.raises(EmptyResult, match="2 good actions, 0 bad"):
+        encoded([toy.example(0, 1.0, [1]), toy.example(1, 0.8, [2])], toy.encode)
+
+
+@pytest.mark.parametrize("family", ["lfm2", "llama"])
+def test_V3_a_score_does_not_depend_on_its_company(family: str, tmp_path: Path) -> None:
+    from r2v.llm.types import ScoreRequest
+
+    model = VerifierModel(toy.backbone(family).double())
+    torch.nn.init.normal_(model.head.weight, generator=torch.Generator().manual_seed(1))
+    backend = VerifierBackend(model, toy.encode)
+    questions = [ScoreRequest(messages=e.messages, action=e.action) for e in toy.separable(range(40))]
+    questions.append(ScoreRequest(messages=questions[0].messages * 6, action="12 13"))
+    together = backend.answer(questions)
+    assert together == [backend.answer([question])[0] for question in questions]
+    assert len(set(together)) > 30 and all(0 < score < 1 for score in together)
+    assert backend.answer(questions[::-1])[::-1] == together
+
+
+def test_V3_what_pads_are_does_not_matter() -> None:
+    model = VerifierModel(toy.backbone().double())
+    torch.nn.init.normal_(model.head.weight, generator=torch.Generator().manual_seed(1))
+    short, longer = [3, 4, 5], [6, 7, 8, 9, 10, 11]
+    lengths = torch.tensor([3, 6])
+    logits = [model(torch.tensor([short + [pad] * 3, longer]), lengths) for pad in (0, 63)]
+    torch.testing.assert_close(logits[0], logits[1], rtol=0, atol=1e-12)
+
+
+def test_saved_and_loaded_scores_are_equal_and_bytes_too(tmp_path: Path) -> None:
+    from r2v.errors import InputError
+    from r2v.llm.types import ScoreRequest
+
+    model = trained(toy.separable(range(64)), tmp_path, num_epochs=1)
+    model.temperature = 1.5
+    for name in ("a", "b"):
+        save(model, tmp_path / name)
+    again = load(tmp_path / "a", toy.backbone(seed=1))
+    question = ScoreRequest(messages=toy.separable(range(1))[0].messages, action="7 8")
+    assert VerifierBackend(again, toy.encode).answer([question]) == VerifierBackend(model, toy.encode).answer(
+        [question]
+    )
+    assert (tmp_path / "a" / WEIGHTS).read_bytes() == (tmp_path / "b" / WEIGHTS).read_bytes()
+    assert not any(parameter.requires_grad for parameter in again.parameters())
+    with pytest.raises(InputError, match="not a verifier of this base"):
+        load(tmp_path / "a", toy.backbone("llama"))
+    with pytest.raises(InputError, match="not a verifier of this base"):
+        load(tmp_path / "nowhere", toy.backbone())
+
+
+def test_adapters_alone_are_written(tmp_path: Path) -> None:
+    from peft import LoraConfig, get_peft_model
+    from safetensors.torch import load_file
+
+    def adapted() -> VerifierModel:
+        return VerifierModel(
+            get_peft_model(toy.backbone(), LoraConfig(r=2, target_modules="all-linear", task_type="CAUSAL_LM"))
+        )
+
+    model = adapted()
+    examples = toy.separable(range(64))
+    train(model, encoded(examples, toy.encode), toy.phase(num_epochs=1), seed=0, folder=tmp_path)
+    save(model, tmp_path)
+    names = load_file(tmp_path / WEIGHTS)
+    assert {"head.weight", "head.bias"} < set(names)
+    assert all("lora_" in name or name.startswith("head.") for name in names)
+    rows = encoded(examples, toy.encode)
+    np.testing.assert_array_equal(logits_of(model, rows), logits_of(load(tmp_path, adapted().backbone), rows))
+
+
+def test_R4_temperature_is_recovered_and_bounds_are_loud(caplog: pytest.LogCaptureFixture) -> None:
+    from r2v.randomness import generator
+
+    draw = generator("temperature")
+    logits = np.array([draw.gauss(0, 4) for _ in range(20_000)])
+    targets = np.array([float(draw.random() < 1 / (1 + np.exp(-z / 2))) for z in logits])
+    assert fit_temperature(logits, targets, np.ones_like(logits)) == pytest.approx(2, rel=0.05)
+    assert not caplog.records
+    assert fit_temperature(logits, 1 - targets, np.ones_like(logits)) == pytest.approx(20, rel=1e-3)
+    assert "bound" in caplog.text
