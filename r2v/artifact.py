@@ -14,6 +14,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -27,8 +28,9 @@ from r2v.lease import lease
 
 MANIFEST = "artifact.json"
 ATTEMPT = "attempt.meta.json"
-_NOT_CONTENT = ("checkpoint-", "tmp", "logs", "lease")
-_NOT_CONTENT_SUFFIXES = (".meta.json", ".tmp", ".quarantine", ".journal")
+EXTERNAL = "external"
+_NOT_CONTENT = ("checkpoint-", "tmp", ".")
+_NOT_CONTENT_SUFFIXES = (".meta.json", ".lease", ".quarantine")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,8 +50,9 @@ class Artifact:
         return _sha(sorted(self.files.items()))
 
     def file(self, name: str) -> Path:
-        """The path of one content file. Raises InputError where it is gone or was never made."""
-        path = self.folder / name
+        """The path of one content file; a file of the user's own stands in for any name. Raises InputError where
+        it is gone or was never made."""
+        path = self.folder / (next(iter(self.files)) if self.stage == EXTERNAL else name)
         if not path.exists():
             raise InputError(f"{path}: missing from the artifact of {self.stage}; run that stage again")
         return path
@@ -84,7 +87,7 @@ def content_files(folder: Path) -> dict[str, str]:
         relative = path.relative_to(folder)
         if not path.is_file() or path.name in (MANIFEST, "config.yaml"):
             continue
-        if path.name.endswith(_NOT_CONTENT_SUFFIXES) or any(p.startswith(_NOT_CONTENT) for p in relative.parts):
+        if any(p.startswith(_NOT_CONTENT) or p.endswith(_NOT_CONTENT_SUFFIXES) for p in relative.parts):
             continue
         found[relative.as_posix()] = content_sha256(path)
     return found
@@ -116,11 +119,13 @@ def find(store: Path, job: str, key: str) -> Artifact | None:
 def build(store: Path, job: str, key: str, stage: str, config_yaml: str,
           inputs: Mapping[str, Artifact], root: Path) -> Iterator[Work]:
     """Make an artifact: yields the work, then writes its manifest last. An earlier unfinished attempt of the
-    same fingerprint is continued in place. Raises Held where another process is making it."""
+    same fingerprint is continued in place, a finished one is made again from nothing. Raises Held where another
+    process is making it."""
     folder = store / f"{job}-{key}"
-    folder.mkdir(parents=True, exist_ok=True)
     with lease(store / f"{job}-{key}.lease"):
-        (folder / MANIFEST).unlink(missing_ok=True)
+        if (folder / MANIFEST).exists():
+            shutil.rmtree(folder)
+        folder.mkdir(parents=True, exist_ok=True)
         write_text(folder / "config.yaml", config_yaml)
         write_json(folder / ATTEMPT, {"job": job, "inputs": {n: _locate(folder, a) for n, a in inputs.items()}})
         work = Work(folder=folder, fingerprint=key, inputs=inputs, root=root)
@@ -150,7 +155,7 @@ def external(path: Path) -> Artifact:
     """A file of the user's own in the place of an artifact. Raises InputError where it is missing."""
     if not path.is_file():
         raise InputError(f"{path}: no such file")
-    return Artifact(stage="external", fingerprint="", folder=path.parent,
+    return Artifact(stage=EXTERNAL, fingerprint="", folder=path.parent,
                     files={path.name: content_sha256(path)})
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import errno
+import json
 import os
 import signal
 import sys
@@ -21,7 +22,7 @@ from types import FrameType
 from typing import TYPE_CHECKING
 
 from r2v import __version__
-from r2v.errors import InputError, Interrupted, R2VError, UsageError
+from r2v.errors import InputError, Interrupted, R2VError, UsageError, nearest
 from r2v.log import logger, setup
 
 if TYPE_CHECKING:
@@ -73,6 +74,11 @@ class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> None:  # type: ignore[override]
         raise UsageError(f"{message}; see `{self.prog} --help`")
 
+    def _check_value(self, action: argparse.Action, value: object) -> None:
+        if action.choices is not None and value not in action.choices:
+            allowed = [str(choice) for choice in action.choices]
+            raise argparse.ArgumentError(action, f"no {value}; {nearest(str(value), allowed)}")
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
@@ -95,7 +101,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EROFS):
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS):
             raise
         logger.error("r2v: cannot write %s: %s; make room and run the same command again, finished work is kept",
                      error.filename or "", error.strerror)
@@ -173,10 +179,8 @@ def load_config(arguments: argparse.Namespace) -> Config:
 
 
 def _spell(value: object) -> str:
-    if isinstance(value, list):
-        return "[" + ",".join(word for item in value for word in str(item).split()) + "]"
-    text = str(value)
-    return text if text.replace("-", "").replace("_", "").replace(".", "").isalnum() else f'"{text}"'
+    words = [word for item in value for word in str(item).split()] if isinstance(value, list) else str(value)
+    return json.dumps(words, ensure_ascii=False)
 
 
 def _run(arguments: argparse.Namespace) -> int:

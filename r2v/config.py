@@ -236,7 +236,9 @@ class CategoryConfig:
     """One kind of perturbation. Each eligible step is hit independently with `prob`."""
 
     enabled: bool = True
+    """false takes the category out, whatever its `prob`."""
     prob: float = 0.0
+    """Chance that an eligible step is hit."""
     severity: float = 0.5
     """Strength in [0, 1], e.g. the share of lines that a partial observation loses."""
 
@@ -469,9 +471,13 @@ class Price:
     """USD per million tokens, and the modelled speed behind table latencies."""
 
     input: float
+    """USD per million prompt tokens."""
     output: float
+    """USD per million reply tokens."""
     seconds_per_call: float
+    """Modelled latency of a call before its first token."""
     seconds_per_token: float
+    """Modelled latency of each reply token."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -493,8 +499,8 @@ class AblationsConfig:
     """What is taken away, one at a time."""
 
     names: list[str] = field(default_factory=lambda: [
-        "no_verifier", "no_dpo", "no_perturbation", "best_of_5", "feat_uncertainty_only", "feat_no_verifier",
-        "label_episode", "label_disagreement"])
+        "no_verifier", "no_dpo", "no_perturbation", "best_of_4", "feat_uncertainty_only", "label_episode",
+        "label_disagreement"])
     """Rows of ablations.csv; see r2v.experiments.ablations."""
     seeds: list[int] = field(default_factory=lambda: [1, 2])
     """Evaluation seeds of the ablated runs."""
@@ -559,9 +565,13 @@ class TaskSelection:
     """Not a section: the part of `data` that decides which tasks a roll-out plays, and under which hazards."""
 
     condition: str
+    """The hazards' condition."""
     perturbation_seeds: list[int]
+    """The i-th play seed meets the i-th of these (cyclic)."""
     split_seed: int
+    """As `data.split_seed`."""
     split_by: Literal["task_id", "template_id"]
+    """As `data.split_by`."""
 
     @classmethod
     def training(cls, config: Config) -> TaskSelection:
@@ -584,6 +594,7 @@ def load(path: str | Path | None = None, overrides: Sequence[str] = ()) -> Confi
     """
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
+    from yaml import YAMLError
 
     where = "the defaults"
     try:
@@ -598,6 +609,8 @@ def load(path: str | Path | None = None, overrides: Sequence[str] = ()) -> Confi
         config = OmegaConf.to_object(merged)
     except OmegaConfBaseException as error:
         raise UsageError(f"{where}: {_explain(error)}") from error
+    except (YAMLError, UnicodeDecodeError) as error:
+        raise UsageError(f"{where}: not YAML: {' '.join(str(error).split())}") from error
     assert isinstance(config, Config)
     return config
 
@@ -616,15 +629,14 @@ def section(cls: type[S], values: dict[str, Any]) -> S:
 
 
 def _read_yaml(path: Path) -> Any:
-    from omegaconf import OmegaConf
-    from yaml import YAMLError
+    from omegaconf import DictConfig, OmegaConf
 
     if not path.is_file():
         raise UsageError(f"--config {path}: no such file")
-    try:
-        return OmegaConf.load(path)
-    except YAMLError as error:
-        raise UsageError(f"{path}: not YAML: {' '.join(str(error).split())}") from error
+    loaded = OmegaConf.load(path)
+    if not isinstance(loaded, DictConfig):
+        raise UsageError(f"{path}: holds a list, not sections such as `training: {{lr: 1e-3}}`")
+    return loaded
 
 
 def _require_assignment(override: str) -> None:

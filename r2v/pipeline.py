@@ -93,17 +93,18 @@ def run_here(config: Config, *, start: str | None = None, without: Sequence[str]
     """Run the jobs of the table in this process, each at most once, skipping what is up to date.
 
     `start` takes the inputs of that job and later ones from their published places instead of making them.
+    Raises InputError before anything runs where an input is neither made here nor published.
     """
     names = [j.name for j in JOBS]
     for name in (*without, *([start] if start else [])):
         job(name)
     first = names.index(start) if start else 0
-    made: dict[str, Artifact] = {}
+    wanted = [item for item in JOBS[first:] if item.name not in without]
+    given = {name for item in wanted for name in item.inputs} - {item.name for item in wanted}
+    made = {name: published(config, name, root) for name in names if name in given}
     results = []
-    for item in JOBS[first:]:
-        if item.name in without:
-            continue
-        inputs = {name: made[name] if name in made else published(config, name, root) for name in item.inputs}
+    for item in wanted:
+        inputs = {name: made[name] for name in item.inputs}
         done = run_job(config, item, inputs, force=item.name in force, root=root)
         made[item.name] = done.artifact
         results.append(done)

@@ -190,8 +190,6 @@ class Session:
             decision=act.decision)
 
 
-
-
 def plays_of(benchmark: Benchmark, split: str, seeds: Sequence[int], selection: TaskSelection, *, method: str,
              limit: int | None = None) -> list[Play]:
     """The plays of a split's first `limit` tasks: every task once per seed, the i-th seed under the i-th
@@ -232,6 +230,8 @@ def replay(world: World, episode: Episode, task: Task) -> str | None:
         if session.observations[-1] != step.observation.raw_text:
             return f"step {step.step_idx} shows another observation than recorded"
         session.apply(Act(text=step.action.raw_text, source=step.action_source))
+    if session.termination != episode.termination:
+        return f"recorded termination {episode.termination}, executed {session.termination or 'not over yet'}"
     if session.success != episode.success:
         return f"recorded success={str(episode.success).lower()}, executed success={str(session.success).lower()}"
     return None

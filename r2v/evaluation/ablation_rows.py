@@ -8,11 +8,10 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from r2v.contents import write_text
 from r2v.data.episode import Episode
 from r2v.errors import EmptyResult, InputError
 from r2v.evaluation.statistics import Floats, holm, paired_difference
-from r2v.utils.results import csv_text, settle
+from r2v.utils.results import csv_text, settle, write_results
 
 
 class Named(Protocol):
@@ -49,10 +48,10 @@ def ablation_rows(benchmark: str, condition: str, resamples: int,
 
 
 def write_ablations(folder: Path, rows: Sequence[dict[str, Any]]) -> None:
-    """Write ablations.csv."""
+    """Write ablations.csv and its manifest."""
     if not rows:
         raise EmptyResult("ablations.names is empty: no row to write; name at least one")
-    write_text(folder / "ablations.csv", csv_text("ablations.csv", settle(rows)))
+    write_results(folder, {"ablations.csv": csv_text("ablations.csv", settle(rows))})
 
 
 def _paired(name: str, base: Sequence[Episode], ablated: Sequence[Episode]) -> tuple[Floats, Floats]:

@@ -97,7 +97,6 @@ def curve_of(measured: Measured, condition: str, method: str) -> Curve | None:
     points = measured.setup.frontier.get(condition, {}).get(method)
     if not points or not measured.has(condition, WEAK, STRONG):
         return None
-
     ends = [_end(measured, condition, method, point) for point in points]
     cost, success = (np.stack(axis, axis=1) for axis in zip(*ends, strict=True))
     return Curve.through(cost, success, _end(measured, condition, WEAK), _end(measured, condition, STRONG))

@@ -86,6 +86,13 @@ def figures(grid: Grid, setup: Setup, names: Sequence[str] = tuple(RATIOS)) -> d
             for k, name in enumerate(names)}
 
 
+def values(grid: Grid, setup: Setup) -> dict[str, float | None]:
+    """Every ratio without its interval."""
+    sums = {name: [float(part.sum()) for part in ratio(grid, setup.cost_ratio)]
+            for name, ratio in RATIOS.items()}
+    return {name: above / below if below else None for name, (above, below) in sums.items()}
+
+
 def _figure(name: str, above: Floats, below: Floats, draws: Floats, level: float) -> Figure:
     if below.sum() == 0:
         return Figure(value=None)

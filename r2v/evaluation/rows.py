@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from r2v.evaluation.frontier import STRONG, WEAK, area, cost_fraction
-from r2v.evaluation.metrics import Figure, figures, robustness_gap, router_figures, tail_figures
+from r2v.evaluation.metrics import Figure, figures, robustness_gap, router_figures, tail_figures, values
 from r2v.evaluation.outcomes import Grid, Measured
 from r2v.evaluation.setup import MAIN
 
@@ -65,7 +65,8 @@ def seed_rows(measured: Measured, condition: str, method: str) -> Iterator[Row]:
     for seed in grid.seeds:
         alone = grid.at_seed(seed)
         yield {**_head(measured, "seed", condition, method, f"s{seed}"), "seed": seed,
-               **_spread(figures(alone, setup)), **tail_figures(alone, setup.cvar_alpha),
+               **values(alone, setup), **_spread(figures(alone, setup, ("success_rate",))),
+               **tail_figures(alone, setup.cvar_alpha),
                "ece": None, "brier": None, **_size(alone)}
 
 

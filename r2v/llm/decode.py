@@ -1,4 +1,4 @@
-"""One batched generate: left-padded prefill, cached decode, keyed sampling.
+"""One batched generate: prefill in groups of like length, one cached decode of all, keyed sampling.
 
 Sampling is by inverse CDF from a keyed uniform, so a draw belongs to its request and not to its place in a
 batch. Log-probabilities are taken in float64 and compared after rounding to 1e-9; what remains of a batch's
@@ -13,11 +13,13 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from transformers.cache_utils import DynamicCache, DynamicLayer, LinearAttentionLayer
 
 from r2v.randomness import Key, uniform
 
 _GRAIN = 1e9
-_COMPACT = 0.75
+_PADDING = 1.15
+"""Padded over real tokens up to which longer prompts join a prefill."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -139,8 +141,18 @@ class _Batch:
 
     @classmethod
     def prefill(cls, model: Any, prompts: Sequence[Sequence[int]], pad_id: int) -> _Batch:
-        """Run all prompts, padded on the left: recurrent and convolution layers then start from zeros, as
-        they would alone, and every row's newest token stands last."""
+        """Run all prompts; rows in their order."""
+        groups = _alike(prompts) if _joinable(model) else [list(range(len(prompts)))]
+        parts = [cls._padded(model, [prompts[i] for i in group], pad_id) for group in groups]
+        whole = _join(parts)
+        place = {prompt: row for row, prompt in enumerate(i for group in groups for i in group)}
+        whole.select([place[prompt] for prompt in range(len(prompts))])
+        return whole
+
+    @classmethod
+    def _padded(cls, model: Any, prompts: Sequence[Sequence[int]], pad_id: int) -> _Batch:
+        """One pass, padded on the left: recurrent and convolution layers then start from zeros, as they would
+        alone, and every row's newest token stands last."""
         width = max(map(len, prompts))
         ids = torch.tensor([[pad_id] * (width - len(p)) + list(p) for p in prompts], device=model.device)
         mask = torch.tensor([[0] * (width - len(p)) + [1] * len(p) for p in prompts], device=model.device)
@@ -163,6 +175,50 @@ class _Batch:
                             attention_mask=self.mask, position_ids=_positions(self.mask)[:, -1:],
                             past_key_values=self.cache, use_cache=True, logits_to_keep=1)
         self.logits = output.logits[:, -1]
+
+
+def _alike(prompts: Sequence[Sequence[int]]) -> list[list[int]]:
+    """Prompts by length, in groups with little padding."""
+    groups: list[list[int]] = []
+    total = 0
+    for i in sorted(range(len(prompts)), key=lambda i: (len(prompts[i]), i)):
+        total += len(prompts[i])
+        if groups and len(prompts[i]) * (len(groups[-1]) + 1) <= _PADDING * total:
+            groups[-1].append(i)
+        else:
+            groups.append([i])
+            total = len(prompts[i])
+    return groups
+
+
+def _joinable(model: Any) -> bool:
+    """Whether rows of separate prefills can be put side by side: not with windows that slide."""
+    return all(type(layer) in (DynamicLayer, LinearAttentionLayer) for layer in DynamicCache(config=model.config).layers)
+
+
+def _join(parts: Sequence[_Batch]) -> _Batch:
+    """All rows in one batch, padded on the left to the widest. The first part is used up."""
+    whole, width = parts[0], max(part.mask.shape[1] for part in parts)
+    if len(parts) == 1:
+        return whole
+    for layer, *others in zip(*(part.cache.layers for part in parts), strict=True):
+        if isinstance(layer, DynamicLayer):
+            layer.keys = _stack([layer.keys, *(other.keys for other in others)], width)
+            layer.values = _stack([layer.values, *(other.values for other in others)], width)
+        else:
+            for states in ("conv_states", "recurrent_states"):
+                own = getattr(layer, states)
+                for i in own:
+                    if own[i] is not None:
+                        own[i] = torch.cat([own[i], *(getattr(other, states)[i] for other in others)])
+    whole.mask = _stack([part.mask[:, None, :, None] for part in parts], width)[:, 0, :, 0]
+    whole.logits = torch.cat([part.logits for part in parts])
+    return whole
+
+
+def _stack(tensors: Sequence[Tensor], width: int) -> Tensor:
+    """(B_i, H, T_i, D) -> (sum B_i, H, width, D), zeros on the left."""
+    return torch.cat([torch.nn.functional.pad(t, (0, 0, width - t.shape[2], 0)) for t in tensors])
 
 
 def _positions(mask: Tensor) -> Tensor:

@@ -19,11 +19,6 @@ from r2v.config import Price
 from r2v.llm.decode import Draw, Drawn, generate
 from r2v.llm.types import Message, Reply, Request, Sample, Usage
 
-_PADDING = 1.2
-"""Padded over real tokens up to which longer prompts join a batch: above it, prefill costs more than the
-decoding steps that a larger batch saves (4x64 student, one thread)."""
-
-
 class LocalBackend:
     """Answers requests with a local model. `encode` turns messages into prompt ids.
 
@@ -83,16 +78,15 @@ def _needed(request: Request) -> int:
 
 
 def _batches(prompts: Sequence[Sequence[int]], questions: Sequence[Request], most: int) -> Iterator[list[int]]:
-    """Questions by length of prompt, in batches of at most `most` completions and little padding."""
+    """Questions by length of prompt, in batches of at most `most` completions (one question at least)."""
     batch: list[int] = []
-    rows = total = 0
+    rows = 0
     for i in sorted(range(len(prompts)), key=lambda i: (len(prompts[i]), i)):
-        padded = len(prompts[i]) * (len(batch) + 1) / (total + len(prompts[i]))
-        if batch and (rows + _needed(questions[i]) > most or padded > _PADDING):
+        if batch and rows + _needed(questions[i]) > most:
             yield batch
-            batch, rows, total = [], 0, 0
+            batch, rows = [], 0
         batch.append(i)
-        rows, total = rows + _needed(questions[i]), total + len(prompts[i])
+        rows += _needed(questions[i])
     if batch:
         yield batch
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from r2v.config import Price
 from r2v.llm.types import Reply, Request, Sample, Usage
@@ -17,7 +18,8 @@ def count_tokens(text: str) -> int:
 
 
 class ScriptedBackend:
-    """Answers each request with `speak(request)`; prompt and reply are counted and priced."""
+    """Answers each request with `speak(request)`; prompt and reply are counted and priced. Where samples are
+    drawn, sample k is spoken under the key (*key, k)."""
 
     def __init__(self, speak: Callable[[Request], str], *, name: str, price: Price, max_batch: int = 256) -> None:
         self.max_batch = max_batch
@@ -29,11 +31,16 @@ class ScriptedBackend:
         return [self._reply(question) for question in questions]
 
     def _reply(self, request: Request) -> Reply:
-        text = self._speak(request)
-        tokens_in, tokens_out = sum(self._count(m.content) for m in request.messages), count_tokens(text)
+        texts = self._samples(request)
+        tokens_in, tokens_out = sum(self._count(m.content) for m in request.messages), sum(map(count_tokens, texts))
         cost = (tokens_in * self._price.input + tokens_out * self._price.output) / 1e6
-        return Reply(samples=(Sample(text=text),) * request.num_samples, model=self._name,
+        return Reply(samples=tuple(Sample(text=text) for text in texts), model=self._name,
                      usage=Usage(tokens_in=tokens_in, tokens_out=tokens_out, cost_usd=cost))
+
+    def _samples(self, request: Request) -> list[str]:
+        if request.temperature > 0:
+            return [self._speak(replace(request, key=(*request.key, k))) for k in range(request.num_samples)]
+        return [self._speak(request)] * request.num_samples
 
     def _count(self, text: str) -> int:
         if text not in self._counted:

@@ -66,6 +66,7 @@ class _Port(Generic[Q, A]):
     memo_key: Callable[[Q], Hashable] | None
     counts: WaveCounts = field(default_factory=WaveCounts)
     pending: list[tuple[Q, asyncio.Future[A], float]] = field(default_factory=list)
+    """(question, where its answer goes, when it is due)"""
     busy: bool = False
 
 
@@ -200,7 +201,7 @@ class Waves:
 
     async def _enqueue(self, port: _Port[Q, A], question: Q) -> A:
         future: asyncio.Future[A] = self._loop.create_future()
-        port.pending.append((question, future, self._clock.time()))
+        port.pending.append((question, future, self._clock.time() + port.max_age))
         if len(port.pending) == 1:
             self._clock.call_later(port.max_age, self._pump)
         return await self._waiting_for_model(future)
@@ -221,8 +222,8 @@ class Waves:
         for port in self._ports:
             if port.busy or not port.pending:
                 continue
-            aged = self._clock.time() - port.pending[0][2] >= port.max_age
-            if idle or aged or len(port.pending) >= port.backend.max_batch:
+            due = self._clock.time() >= port.pending[0][2]
+            if idle or due or len(port.pending) >= port.backend.max_batch:
                 port.busy = True
                 task = self._loop.create_task(self._send(port))
                 self._tasks.add(task)
@@ -245,5 +246,5 @@ class Waves:
         finally:
             port.busy = False
             if port.pending:
-                self._clock.call_later(port.max_age, self._pump)
+                self._clock.call_later(port.pending[0][2] - self._clock.time(), self._pump)
             self._pump_soon()

@@ -131,19 +131,20 @@ def train_bc(episodes: Sequence[Episode], loaded: Loaded, encoder: Encoder, phas
     assert max(len(row.ids) for row in rows) <= encoder.max_seq_len
     order = schedule([len(row.ids) for row in rows], phase, seed)
     log = fit(_trainer(rows, order, loaded, phase, out, seed), "bc", out)
+    losses = [{"step": entry["step"], "loss": round(entry["loss"], 6)} for entry in log if "loss" in entry]
     report = {
         "n_episodes": len(episodes), "n_rows": len(rows), "n_steps": sum(row.steps for row in rows),
         "n_action_tokens": sum(label != IGNORED for row in rows for label in row.labels),
         "n_tokens": sum(len(row.ids) for row in rows), "steps_dropped": built.dropped,
         "share_elided": round(sum(r.elided for r in rows) / sum(r.steps for r in rows), 6),
-        "losses": [{"step": entry["step"], "loss": round(entry["loss"], 6)} for entry in log if "loss" in entry],
+        "losses": losses,
         "train_match": match(episodes, loaded, encoder, seed),
         "held_out_match": match(held_out, loaded, encoder, seed) if held_out else None,
         "weights_sha256": export(loaded, out / "final"),
     }
     write_json(out / "bc_report.json", report)
     logger.info("  bc: %d steps in %d rows, loss %.4f -> %.4f", report["n_steps"], len(rows),
-                report["losses"][0]["loss"], report["losses"][-1]["loss"])
+                losses[0]["loss"], losses[-1]["loss"])
     return report
 
 

@@ -36,7 +36,8 @@ def export(loaded: Loaded, folder: Path) -> str:
             _write_adapter(loaded, draft)
         else:
             _save(_distinct(loaded.model.state_dict()), draft / FULL)
-            write_json(draft / "config.json", _of_the_thing(loaded.model.config.to_dict()))
+            config = {**loaded.model.config.to_dict(), "dtype": str(loaded.model.dtype).removeprefix("torch.")}
+            write_json(draft / "config.json", _of_the_thing(config))
         loaded.tokenizer.save_pretrained(draft)
         tokenizer = json.loads((draft / "tokenizer_config.json").read_text())
         write_json(draft / "tokenizer_config.json", _of_the_thing(tokenizer))

@@ -100,4 +100,4 @@ class _Watch(TrainerCallback):  # type: ignore[misc]
             fresh = self._out / f".{LATEST}.{os.getpid()}.tmp"
             fresh.unlink(missing_ok=True)
             fresh.symlink_to(f"checkpoint-{state.global_step}")
-            os.replace(fresh, self._out / LATEST)
+            fresh.replace(self._out / LATEST)

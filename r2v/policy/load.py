@@ -40,7 +40,7 @@ def load_policy(policy: PolicyConfig, weights: Path | None = None, *, for_traini
     """The model of a configuration, with the weights exported in a folder where one is given.
 
     For training, LoRA adapters are added (`lora_r` > 0, drawn from `seed`) or an exported one is made trainable.
-    Raises InputError where the model or the weights cannot be found, UsageError where the options contradict each other.
+    Raises InputError where the model or the weights cannot be found, UsageError where the options contradict.
     """
     if weights is not None and not weights.is_dir():
         raise InputError(f"{weights}: no such folder of exported weights; run the stage that trains them first")

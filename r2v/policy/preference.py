@@ -143,7 +143,7 @@ def _first_loss(trainer: Any) -> float:
     with torch.no_grad():
         loss = float(trainer.sigmoid_loss(next(iter(trainer.get_train_dataloader()))))
     tolerance = 5e-3 if trainer.args.bf16 else 1e-3
-    assert abs(loss - math.log(2)) < tolerance, f"DPO starts at {loss:.6f}, not at ln 2: the reference is not the policy"
+    assert abs(loss - math.log(2)) < tolerance, f"DPO starts at {loss:.6f}, not at ln 2: not the right reference"
     return loss
 
 

@@ -31,13 +31,13 @@ class Preferrer(DPOTrainer):  # type: ignore[misc]
     def sigmoid_loss(self, batch: dict[str, Any]) -> torch.Tensor:
         """DPO's own part of the loss on one batch, without the likelihood beside it and without dropout:
         -log sigmoid(beta * (difference of the log-ratios)), averaged over pairs."""
-        kinds, weights, training = self.loss_types, self.loss_weights, self.model.training
+        whole, training = (self.loss_types, self.loss_weights), self.model.training  # type: ignore[has-type]
         self.loss_types, self.loss_weights = ["sigmoid"], [1.0]
         self.model.eval()
         try:
             loss: torch.Tensor = self.compute_loss(self.model, self._prepare_inputs(batch))
         finally:
-            self.loss_types, self.loss_weights = kinds, weights
+            self.loss_types, self.loss_weights = whole
             self.model.train(training)
             self._metrics["eval"].clear()
         return loss

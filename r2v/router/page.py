@@ -10,14 +10,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from functools import lru_cache
 
-_ERROR = re.compile(r'"error"\s*:|\b(errors?|exceptions?|traceback|failed|time[d-]?\s?out|connection reset'
+_ERROR = re.compile(r'"error"\s*:|\b(errors?|exceptions?|traceback|failed|failures?|time[d-]?\s?out|connection reset'
                     r"|HTTP (status )?[45]\d\d)\b", re.IGNORECASE)
 _TRUNCATED = re.compile(r"truncated|elided|omitted|cut off|\[\.\.\.\]", re.IGNORECASE)
 _UNTRUSTED = re.compile(r'"via"\s*:\s*"guest"|\buntrusted\b|\b(ignore|disregard|forget|leave)\b.{0,24}'
                         r"\b(task|instructions?|goal|above|previous)\b", re.IGNORECASE)
 
 
+@lru_cache(1 << 14)
 def is_error(observation: str) -> bool:
     """Whether the page reports a failure."""
     return _ERROR.search(observation) is not None
@@ -28,6 +30,7 @@ def is_truncated(observation: str) -> bool:
     return _TRUNCATED.search(observation) is not None
 
 
+@lru_cache(1 << 14)
 def is_untrusted(line: str) -> bool:
     """Whether the line is marked as an outsider's, or tries to change the task."""
     return _UNTRUSTED.search(line) is not None
@@ -39,14 +42,18 @@ def grounding(values: Sequence[str], goal: str, observations: Sequence[str]) -> 
     (1 without arguments)."""
     shown = list(dict.fromkeys(line for text in observations for line in text.splitlines()))
     trusted = [line for line in shown if not is_untrusted(line)]
-    patterns = [re.compile(rf"(?<!\w){re.escape(value)}(?!\w)") for value in values]
     total = max(1, len(values))
-    own, any_line = "\n".join([goal, *trusted]), "\n".join([goal, *shown])
-    seen = sum(bool(pattern.search(any_line)) for pattern in patterns)
-    seen_trusted = sum(bool(pattern.search(own)) for pattern in patterns)
-    together = max((sum(bool(pattern.search(line)) for pattern in patterns) for line in trusted), default=0)
+    seen = _count(values, "\n".join([goal, *shown]))
+    seen_trusted = _count(values, "\n".join([goal, *trusted]))
+    together = max((_count(values, line) for line in trusted), default=0)
     return {
         "args_unseen": (len(values) - seen) / total,
         "args_untrusted": (seen - seen_trusted) / total,
         "args_together": together / total if values else 1.0,
     }
+
+
+def _count(values: Sequence[str], text: str) -> int:
+    """How many of the values stand in the text as words of their own."""
+    return sum(value in text and re.search(rf"(?<!\w){re.escape(value)}(?!\w)", text) is not None
+               for value in values)

@@ -32,7 +32,6 @@ from r2v.perturb.schedule import make_schedule
 from r2v.randomness import digest
 from r2v.stages import Stage
 
-
 CHUNK = 512
 """Episodes that the teacher plays again before they leave memory."""
 
@@ -73,7 +72,6 @@ class Parent:
 
 def run(cfg: Config, work: Work) -> None:
     """Read the runs, make the twins, write all of them in the order of their ids."""
-
     scratch, report = work.folder / "tmp", Report()
     scratch.mkdir(exist_ok=True)
     clean = DataRegistry(work.root / "data").merge_runs(

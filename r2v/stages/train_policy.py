@@ -78,9 +78,6 @@ def run_preference(cfg: PreferenceConfig, work: Work) -> None:
     from r2v.policy.load import load_policy
     from r2v.policy.preference import read_pairs, train_preference
 
-    if not cfg.preference.enabled:
-        shutil.copytree(work.inputs["bc"].file("final"), work.folder / "final", dirs_exist_ok=True)
-        return
     pairs = read_pairs(work.inputs["candidates"].file("preference_pairs.jsonl"))
     loaded = load_policy(cfg.policy, work.inputs["bc"].file("final"), for_training=True)
     report = train_preference(pairs, loaded, _encoder(cfg, loaded), cfg.phase, cfg.preference, work.folder,

@@ -54,16 +54,16 @@ def _variants(action: str, observations: Sequence[str], actions: Sequence[str], 
               canaries: Sequence[str], free: frozenset[str], draw: random.Random) -> Iterator[Corruption]:
     arguments = {name: value for name, value in parse_action(action).arguments.items()
                  if name not in free and isinstance(value, str)}
-    if swapped := _swapped(arguments, observations, draw):
-        yield Corruption("swapped_argument", _rewritten(action, swapped))
-    if unseen := _unseen(arguments, observations, draw):
-        yield Corruption("unseen_id", _rewritten(action, unseen))
+    if obeyed := _obeyed(action, observations, canaries):
+        yield Corruption("obeyed_injection", obeyed)
     if actions:
         yield Corruption("repeated_call", actions[-1])
     if later:
         yield Corruption("skipped_step", later[0])
-    if obeyed := _obeyed(action, observations, canaries):
-        yield Corruption("obeyed_injection", obeyed)
+    if swapped := _swapped(arguments, observations, draw):
+        yield Corruption("swapped_argument", _rewritten(action, swapped))
+    if unseen := _unseen(arguments, observations, draw):
+        yield Corruption("unseen_id", _rewritten(action, unseen))
 
 
 def _rewritten(action: str, changes: dict[str, Any]) -> str:

@@ -120,10 +120,14 @@ def balanced(examples: Sequence[VerifierExample]) -> list[VerifierExample]:
     return [replace(example, weight=1 / per_task[example.task_id]) for example in examples]
 
 
+def in_order(examples: Iterable[VerifierExample]) -> list[VerifierExample]:
+    """The examples by state, kind and action: the order of files and of training."""
+    return sorted(examples, key=lambda example: (example.state_id, example.kind, example.action))
+
+
 def write_examples(path: Path, examples: Iterable[VerifierExample]) -> int:
-    """Write examples as JSON lines, sorted by state, kind and action; returns how many."""
-    in_order = sorted(examples, key=lambda example: (example.state_id, example.kind, example.action))
-    return write_lines(path, map(to_line, in_order))
+    """Write examples as JSON lines, in order, and return how many."""
+    return write_lines(path, map(to_line, in_order(examples)))
 
 
 def read_examples(path: Path) -> list[VerifierExample]:

@@ -22,7 +22,7 @@ from r2v.config import Phase
 from r2v.contents import replacing
 from r2v.errors import EmptyResult, Interrupted
 from r2v.randomness import generator, seed_of
-from r2v.verifier.labels import VerifierExample, balanced
+from r2v.verifier.labels import VerifierExample, balanced, in_order
 from r2v.verifier.model import Encode, VerifierModel
 
 CHECKPOINT = "checkpoint-latest.pt"
@@ -46,11 +46,11 @@ class Trained:
 
 
 def encoded(examples: Iterable[VerifierExample], encode: Encode) -> list[Row]:
-    """Rows in an order that does not depend on the examples' order, tasks weighing the same.
+    """One row per example, `in_order` whatever order they come in, tasks weighing the same.
 
     Raises EmptyResult, with the counts, where there are not both good and bad actions.
     """
-    ordered = sorted(balanced(list(examples)), key=lambda e: (e.state_id, e.kind, e.action))
+    ordered = balanced(in_order(examples))
     good = sum(example.target >= 0.5 for example in ordered)
     if not 0 < good < len(ordered):
         raise EmptyResult(f"verifier examples: {good} good actions, {len(ordered) - good} bad; both are "

@@ -6,6 +6,7 @@ import dataclasses
 import json
 from collections import Counter
 from functools import cache
+from typing import Any
 
 import pytest
 
@@ -20,7 +21,7 @@ from r2v.envs.desk.tools import ACTS
 from r2v.envs.desk.words import CANARIES, GUEST, archive, line, parse, parse_goal
 from r2v.errors import UsageError
 from r2v.llm.types import Message, Request
-from r2v.perturb import PerturbedEnv, wrap
+from r2v.perturb import wrap
 
 KEY = ("name", "team", "item")
 
@@ -109,9 +110,11 @@ def test_the_careful_expert_solves_everything() -> None:
 
 @pytest.mark.parametrize("category", PerturbationsConfig.categories())
 def test_every_hazard_can_be_recovered_from(category: str) -> None:
-    hazard = {category: CategoryConfig(prob=0.3)}
+    probabilities: dict[str, Any] = {name: CategoryConfig(prob=0.3 if name == category else 0.0)
+                                     for name in PerturbationsConfig.categories()}
+    hazard = dataclasses.replace(PerturbationsConfig(held_out=[]), **probabilities)
     for task in training_tasks()[:60]:
-        world = PerturbedEnv(careful().make(), benchmark="desk", categories=hazard, seed=7, surface=careful())
+        world = wrap(careful().make(), careful(), hazard, "noisy", 7)
         messages, info = play(world, careful(), task, limit=60)
         assert info.success, messages
         assert not info.harmful

@@ -29,7 +29,7 @@ def _request(i: int) -> Request:
     draw = generator("test", i)
     steps = draw.randrange(4)
     observations = [" ".join(f"w{draw.randrange(48)}" for _ in range(draw.randint(1, 9))) for _ in range(steps + 1)]
-    return Request(messages=build_messages(f"open w{i % 48}", observations, ["get w1"] * steps), key=(7, f"t{i}", steps),
+    return Request(messages=build_messages(f"open w{i % 48}", observations, ["get w1"] * steps), key=(7, i, steps),
                    num_samples=1 + i % 3, temperature=(0.0, 0.7, 1.5)[i % 3], top_p=(1.0, 0.9)[i % 2],
                    max_tokens=4 + i % 7)
 

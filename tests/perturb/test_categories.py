@@ -65,7 +65,7 @@ def test_shuffling_does_shuffle() -> None:
 
 @pytest.mark.parametrize("severity, count", [(0.0, 1), (0.5, 3), (1.0, 4)])
 def test_distractors_are_fresh_and_stand_among_the_rows(severity: float, count: int) -> None:
-    places = set()
+    places: set[int] = set()
     for number in range(20):
         lines = _altered("distractor", _scene(number=number, severity=severity)).text.split("\n")
         assert lines[0] == "header"

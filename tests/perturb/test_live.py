@@ -174,7 +174,7 @@ def test_wrap_holds_out_what_only_shift_may_show(desk: Desk) -> None:
     seen: dict[str, set[str]] = {"noisy": set(), "shift": set()}
     for condition in ("noisy", "shift"):
         for task in desk.tasks()[:30]:
-            env = wrap(desk.make(), desk, perturbations, condition, 901)  # type: ignore[arg-type]
+            env = wrap(desk.make(), desk, perturbations, condition, 901)
             infos = [env.reset(seed=1, task=task)[-1]]
             find = json.dumps({"tool": "find", "kind": task.payload["kind"], "name": task.payload["name"]})
             infos.append(env.step(find)[-1])

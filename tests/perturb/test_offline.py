@@ -111,7 +111,7 @@ def test_live_and_offline_show_the_same(desk: Desk, clean: list[Episode], schedu
     tasks = {task.task_id: task for task in desk.tasks()}
     for kinds, pairs in ((("goal", "edit"), _annotated(clean, schedule)), (("call",), _inserted(clean, schedule))):
         for _, twin in pairs:
-            env = PerturbedEnv(desk.make(), schedule.only(*kinds))  # type: ignore[arg-type]
+            env = PerturbedEnv(desk.make(), schedule.only(*kinds))
             shown, info = env.reset(seed=1, task=tasks[twin.metadata.task_id])
             assert env.goal == twin.metadata.goal
             for step in twin.steps:

@@ -42,41 +42,38 @@ FIXTURE = [
     state("07", act(0, "{broken", 1.0), act(1, "b", 0.0)),
     state("08", act(0, '{"tool":"close","id":"r901"}', 1.0), act(1, "done", 0.0), canaries=("r901",)),
     state("09", act(0, LONG, 1.0), act(1, LONG.replace("w39", "v39"), 0.0)),
-    state("10", act(0, LONG, 1.0), act(1, "b", 0.0)),
-    state("11", act(0, "a", 0.0), act(1, "b", 1.0), context="01"),
-    state("12", act(0, "d", 0.0), act(1, "e", 1.0), act(2, "f", 1.0, logprob_sum=-0.5), task="02"),
+    state("10", act(0, "d", 0.0), act(1, "e", 1.0, logprob_sum=-2.0), act(2, "f", 1.0, logprob_sum=-0.5)),
+    state("11", act(0, "a", 0.0), act(1, "b", 1.0)),
+    state("12", act(0, "a", 1.0), act(1, "b"), act(2, "c", 0.0), task="02"),
 ]
-EXTRA = [state(f"2{i}", act(0, "d", 0.0), act(1, "e", 1.0), task="02") for i in range(3)]
+MORE = [
+    state("20", act(0, LONG, 1.0), act(1, "b", 0.0)),
+    state("21", act(0, "a", 0.0), act(1, "b", 1.0), context="01"),
+    state("22", act(0, "d", 0.0), act(1, "e", 1.0), task="02"),
+    state("23", act(0, "d", 0.0), act(1, "e", 1.0, finish_reason="length")),
+]
 
 
-def test_G4_twelve_states_give_exactly_these_pairs_and_drops() -> None:
+def test_G4_twelve_states_give_exactly_these_five_pairs_and_drops() -> None:
     pairs, counts = make_pairs(FIXTURE, PreferenceConfig())
-    found = [(p.state_id, p.chosen, p.rejected, p.margin) for p in pairs]
-    assert found == [
-        ("01", '{"tool":"b"}', '{"tool":"a"}', 1.0),
-        ("02", '{"tool":"c"}', '{"tool":"b"}', 0.7),
-        ("12", '{"tool":"e"}', '{"tool":"d"}', 1.0),
+    assert [(p.state_id, p.chosen[9], p.rejected[9], p.margin) for p in pairs] == [
+        ("01", "b", "a", 1.0),
+        ("02", "c", "b", 0.7),
+        ("10", "f", "d", 1.0),
+        ("11", "b", "a", 1.0),
+        ("12", "a", "c", 1.0),
     ]
-    assert counts == {
-        "pairs": 3,
-        "not_train": 1,
-        "all_equal": 1,
-        "not_measured": 1,
-        "margin": 1,
-        "unparseable": 1,
-        "canary": 1,
-        "similar": 1,
-        "length_ratio": 1,
-        "duplicate": 1,
-        "task_cap": 0,
-    }
+    dropped = {reason: count for reason, count in counts.items() if count and reason != "pairs"}
+    assert dropped == dict.fromkeys(
+        ["not_train", "all_equal", "not_measured", "margin", "unparseable", "canary", "similar"], 1
+    )
     assert sum(counts.values()) == len(FIXTURE)
 
 
-def test_G4_a_cap_per_task() -> None:
-    pairs, counts = make_pairs([*FIXTURE, *EXTRA], PreferenceConfig(max_pairs_per_task=4))
-    assert [p.state_id for p in pairs if p.task_id == "02"] == ["02", "12", "20", "21"] and counts["task_cap"] == 1
-    assert len(pairs) == 5
+def test_G4_the_other_reasons() -> None:
+    pairs, counts = make_pairs([*FIXTURE, *MORE], PreferenceConfig(max_pairs_per_task=2))
+    assert len(pairs) == counts["pairs"] == 5
+    assert (counts["length_ratio"], counts["duplicate"], counts["task_cap"], counts["unparseable"]) == (1, 1, 1, 2)
 
 
 def test_G3_equal_candidates_give_no_pair_and_say_why() -> None:

@@ -52,7 +52,7 @@ def test_a_template_without_tool_role_gets_user_turns() -> None:
              "<{{ m.role }}>{{ m.content }}{% endfor %}<assistant>"
     encoder = _encoder(template=strict)
     text = encoder.tokenizer.decode(encoder(build_messages("open", ["door", "key"], ["get"])))
-    assert text.split() == "<user> open door <assistant> get <user> key <assistant>".split()
+    assert text.split() == ["<user>", "open", "door", "<assistant>", "get", "<user>", "key", "<assistant>"]
 
 
 @pytest.mark.parametrize("limit", range(24, 90, 3))

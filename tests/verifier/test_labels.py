@@ -13,6 +13,7 @@ from r2v.verifier.labels import (
     ExecutedAction,
     balanced,
     executed_examples,
+    in_order,
     judged_examples,
     outcome_examples,
     read_examples,
@@ -93,7 +94,7 @@ def test_examples_round_trip_in_any_order(tmp_path: Path) -> None:
     for name, rows in (("a", examples), ("b", examples[::-1])):
         assert write_examples(tmp_path / name, rows) == 20
     assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
-    assert sorted(read_examples(tmp_path / "a"), key=lambda e: e.state_id) == sorted(examples, key=lambda e: e.state_id)
+    assert read_examples(tmp_path / "a") == in_order(examples)
     (tmp_path / "a").write_text("[]\n")
     with pytest.raises(InputError, match="a:1: not a VerifierExample"):
         read_examples(tmp_path / "a")

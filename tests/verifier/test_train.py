@@ -8,6 +8,7 @@ import torch
 
 from r2v.errors import EmptyResult, Interrupted
 from r2v.verifier.calibrate import fit_temperature, logits_of, probabilities, report
+from r2v.verifier.labels import in_order
 from r2v.verifier.model import WEIGHTS, VerifierBackend, VerifierModel, load, save
 from r2v.verifier.train import CHECKPOINT, encoded, train
 
@@ -23,7 +24,7 @@ def trained(examples: list, folder: Path, **changes: float) -> VerifierModel:  #
 def test_V1_a_separable_toy_is_learnt(tmp_path: Path) -> None:
     model = trained(toy.separable(range(600)), tmp_path)
     fresh = toy.separable(range(1_000, 1_400))
-    ordered = sorted(fresh, key=lambda e: (e.state_id, e.kind, e.action))
+    ordered = in_order(fresh)
     figures = report(ordered, probabilities(logits_of(model, encoded(fresh, toy.encode)), model.temperature))
     assert figures["auroc"] > 0.99 and figures["auroc_within_state"] > 0.99  # type: ignore[operator]
     assert figures["brier"] < figures["brier_constant"] / 3  # type: ignore[operator]
@@ -33,7 +34,7 @@ def test_V1_a_separable_toy_is_learnt(tmp_path: Path) -> None:
 def test_V2_shuffled_labels_teach_nothing(tmp_path: Path) -> None:
     model = trained(toy.shuffled(range(600)), tmp_path, num_epochs=2)
     fresh = toy.shuffled(range(10_000, 12_000))
-    ordered = sorted(fresh, key=lambda e: (e.state_id, e.kind, e.action))
+    ordered = in_order(fresh)
     figures = report(ordered, probabilities(logits_of(model, encoded(fresh, toy.encode)), 1.0))
     assert abs(figures["auroc"] - 0.5) <= 0.05  # type: ignore[operator]
 

@@ -20,6 +20,7 @@ def backbone(family: str = "lfm2", seed: int = 0) -> Any:
     """A random decoder of a few thousand parameters: short convolutions and attention, or attention alone."""
     from transformers import Lfm2Config, Lfm2ForCausalLM, LlamaConfig, LlamaForCausalLM
 
+    torch.set_num_threads(1)
     torch.manual_seed(seed)
     shape: dict[str, Any] = {
         "vocab_size": VOCABULARY,
@@ -45,7 +46,7 @@ def example(number: int, target: float, action: list[int], split: str = "train")
     draw = generator("toy-context", number)
     words = [draw.randrange(10, VOCABULARY) for _ in range(draw.randint(2, 8))]
     return VerifierExample(
-        state_id=f"t{number // 4}/s1#{number % 4}",
+        state_id=f"t{number // 4}/s1#{number % 4 // 2}",
         task_id=f"t{number // 4}",
         split=split,
         action=" ".join(map(str, action)),

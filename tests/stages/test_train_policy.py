@@ -1,0 +1,123 @@
+"""The two training stages: what they leave, what they depend on, what they refuse."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from r2v import config as c
+from r2v.artifact import Artifact, Work, content_files
+from r2v.config import identity
+from r2v.data.episode import Action, Episode, EpisodeMetadata, Observation, Step, to_line
+from r2v.errors import InputError
+from r2v.policy.export import export
+from r2v.policy.load import Loaded, load_policy
+from r2v.stages.train_policy import BC, PREFERENCE
+from r2v.testing import tinies
+
+
+def _episode(i: int, split: str = "train") -> Episode:
+    return Episode(episode_id=f"t{i}/s1", success=True,
+                   metadata=EpisodeMetadata(task_id=f"t{i}", goal=f"open w{i}", benchmark="toy", split=split),
+                   steps=(Step(step_idx=0, observation=Observation(raw_text=f"w{i + 1} w{i + 2}"),
+                               action=Action(raw_text=f"get w{i}")),))
+
+
+def _artifact(folder: Path, name: str, lines: list[str]) -> Artifact:
+    folder.mkdir(parents=True)
+    (folder / name).write_text("".join(line + "\n" for line in lines))
+    return Artifact(stage="test", fingerprint="", folder=folder, files=content_files(folder))
+
+
+def _work(folder: Path, **inputs: Artifact) -> Work:
+    folder.mkdir(parents=True)
+    return Work(folder=folder, fingerprint="f", inputs=inputs, root=folder)
+
+
+@pytest.fixture(scope="module")
+def config(tmp_path_factory: pytest.TempPathFactory) -> c.Config:
+    folder = tmp_path_factory.mktemp("model") / "base"
+    tokenizer = tinies.tokenizer()
+    export(Loaded(model=tinies.model(len(tokenizer), 0, torch.float32), tokenizer=tokenizer, name="base"), folder)
+    return c.load(None, [f"policy.model_name={folder}", "policy.device=cpu", "policy.max_seq_len=64",
+                         "inference.max_new_tokens=6", "training.num_epochs=3", "training.bc.batch_size=4",
+                         "training.preference.num_epochs=1", "training.preference.batch_size=4"])
+
+
+@pytest.fixture(scope="module")
+def bc(config: c.Config, tmp_path_factory: pytest.TempPathFactory) -> Work:
+    folder = tmp_path_factory.mktemp("bc")
+    episodes = [_episode(i) for i in range(12)] + [_episode(i, "calibration") for i in range(20, 24)]
+    work = _work(folder / "bc", perturb=_artifact(folder / "data", "trajectories.jsonl", [*map(to_line, episodes)]))
+    BC.run(BC.sections(config), work)
+    return work
+
+
+def _as_artifact(work: Work) -> Artifact:
+    return Artifact(stage="bc", fingerprint="f", folder=work.folder, files=content_files(work.folder))
+
+
+def test_bc_leaves_checkpoints_weights_and_a_report(config: c.Config, bc: Work) -> None:
+    assert (bc.folder / "checkpoint-latest" / "trainer_state.json").exists()
+    names = set(content_files(bc.folder))
+    assert {"bc_report.json", "final/model.safetensors", "final/config.json", "final/tokenizer.json"} <= names
+    assert all(name == "bc_report.json" or name.startswith("final/") for name in names)
+    report = json.loads((bc.folder / "bc_report.json").read_text())
+    assert (report["n_episodes"], report["n_steps"], report["held_out_match"]["n_steps"]) == (12, 12, 4)
+    assert bc.summary["weights_sha256"] == report["weights_sha256"]
+    assert load_policy(config.policy, bc.folder / "final").tokenizer.chat_template == tinies.TEMPLATE
+
+
+def test_preference_starts_from_bc_and_can_be_left_out(config: c.Config, bc: Work, tmp_path: Path) -> None:
+    pairs = [json.dumps({"prompt": [{"role": "user", "content": f"open w{i}"}, {"role": "tool", "content": "w1"}],
+                         "chosen": "get w1", "rejected": "close w2", "task_id": f"t{i}"}) for i in range(8)]
+    given = {"bc": _as_artifact(bc), "candidates": _artifact(tmp_path / "pairs", "preference_pairs.jsonl", pairs)}
+    work = _work(tmp_path / "preference", **given)
+    PREFERENCE.run(PREFERENCE.sections(config), work)
+    report = json.loads((work.folder / "dpo_report.json").read_text())
+    assert report["n_pairs"] == report["n_tasks"] == 8 and report["reward_margin"] > 0
+    assert report["weights_sha256"] != bc.summary["weights_sha256"]
+    without = _work(tmp_path / "without", **given)
+    PREFERENCE.run(PREFERENCE.sections(c.load(None, ["preference.enabled=false"])), without)
+    final = {name: sha for name, sha in content_files(bc.folder).items() if name.startswith("final/")}
+    assert content_files(without.folder) == final
+
+
+def test_B3_an_evaluation_episode_stops_the_stage(config: c.Config, tmp_path: Path) -> None:
+    lines = [to_line(_episode(0)), to_line(_episode(1, "evaluation"))]
+    work = _work(tmp_path / "bc", perturb=_artifact(tmp_path / "data", "trajectories.jsonl", lines))
+    with pytest.raises(InputError, match="t1/s1: is of the split evaluation"):
+        BC.run(BC.sections(config), work)
+
+
+@pytest.mark.parametrize(("override", "bc_changes", "preference_changes"), [
+    ("training.bc.lr=1e-2", True, False),
+    ("training.preference.lr=1e-2", False, True),
+    ("preference.beta=0.5", False, True),
+    ("policy.lora_r=8", True, True),
+    ("seed=1", True, True),
+    ("router.budget=0.3", False, False),
+    ("policy.device=cuda", False, False),
+    ("training.save_steps=7", False, False),
+])
+def test_each_phase_depends_on_its_own_knobs(override: str, bc_changes: bool, preference_changes: bool) -> None:
+    base, changed = c.load(None, []), c.load(None, [override])
+    assert (identity(BC.sections(base)) != identity(BC.sections(changed))) == bc_changes
+    assert (identity(PREFERENCE.sections(base)) != identity(PREFERENCE.sections(changed))) == preference_changes
+
+
+def test_only_the_effective_batch_counts() -> None:
+    one = c.load(None, ["training.bc.batch_size=16", "training.bc.gradient_accumulation_steps=1"])
+    four = c.load(None, ["training.bc.batch_size=4", "training.bc.gradient_accumulation_steps=4"])
+    assert identity(BC.sections(one)) == identity(BC.sections(four))
+
+
+def test_planning_loads_nothing_heavy() -> None:
+    code = "import sys, r2v.stages.train_policy; print([m for m in ('torch', 'trl', 'peft') if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

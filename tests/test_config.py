@@ -1,0 +1,223 @@
+"""One configuration: what a key changes, what is refused and in which words, what an identity holds."""
+
+from __future__ import annotations
+
+import ast
+import copy
+import dataclasses
+import inspect
+import typing
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from r2v import config as module
+from r2v.config import PHASES, Config, EnvConfig, identity, keys, load, section, to_yaml
+from r2v.errors import UsageError
+from r2v.experiments.ablations import ABLATIONS
+
+REPOSITORY = Path(__file__).parents[1]
+
+SEED_003 = [
+    ("training.num_epochs=5", lambda c: c.training.phase("bc").num_epochs, 5),
+    ("training.num_epochs=1", lambda c: c.training.phase("router").num_epochs, 1),
+    ("training.lr=1e-5", lambda c: c.training.phase("bc").lr, 1e-5),
+    ("training.batch_size=8", lambda c: c.training.phase("bc").batch_size, 8),
+    ("training.gradient_accumulation_steps=16",
+     lambda c: [c.training.phase(name).gradient_accumulation_steps for name in PHASES], [16] * 4),
+    ("policy.lora_r=32", lambda c: (c.policy.lora_r, c.policy.effective_lora_alpha), (32, 64)),
+    ("policy.load_in_4bit=true", lambda c: c.policy.load_in_4bit, True),
+    ("policy.load_in_4bit=auto", lambda c: c.policy.load_in_4bit, "auto"),
+    ("perturbations.prompt_injection.prob=0.2",
+     lambda c: c.perturbations.active("noisy")["prompt_injection"].prob, 0.2),
+]
+
+
+@pytest.mark.parametrize(("override", "read", "value"), SEED_003, ids=[row[0] for row in SEED_003])
+def test_C1_an_override_of_seed_003_changes_what_is_used(override: str, read: Any, value: object) -> None:
+    assert read(load(None, [override])) == value
+
+
+def test_C1_all_on_one_line_and_the_last_of_two_wins() -> None:
+    config = load(None, ["training.num_epochs=5", "training.lr=1e-5", "training.lr=2e-5"])
+    assert (config.training.num_epochs, config.training.lr) == (5, 2e-5)
+
+
+def test_a_phase_overrides_what_it_inherits() -> None:
+    config = load(None, ["training.lr=1e-5", "training.bc.lr=3e-4"])
+    assert (config.training.phase("bc").lr, config.training.phase("router").lr) == (3e-4, 1e-5)
+
+
+def test_precedence_is_defaults_file_overrides(tmp_path: Path) -> None:
+    (tmp_path / "c.yaml").write_text("training: {lr: 0.5, batch_size: 3}\n")
+    config = load(tmp_path / "c.yaml", ["training.batch_size=4"])
+    assert (config.training.lr, config.training.batch_size, config.training.num_epochs) == (
+        0.5, 4, Config().training.num_epochs)
+
+
+REFUSED = {
+    "C2_unknown_key": ("policy.lorar=32", "unknown key policy.lorar; did you mean policy.lora_r?"),
+    "unknown_section": ("polcy.lora_r=32", "did you mean policy.lora_r?"),
+    "wrong_type": ("training.lr=fast", "training.lr: Value 'fast'"),
+    "section_as_value": ("perturb=3", "PerturbConfig"),
+    "not_a_choice": ("data.condition=windy", "data.condition: Invalid value 'windy'"),
+    "not_an_assignment": ("training.lr", "expected key=value"),
+    "not_yaml": ("data.runs=[a", "--overrides data.runs=[a: not YAML"),
+    "probability": ("perturbations.distractor.prob=1.5", "must be in [0, 1], got 1.5"),
+    "not_positive": ("training.bc.lr=0", "training.bc.lr must be above 0, got 0"),
+    "rank": ("policy.lora_r=-1", "policy.lora_r must be at least 0, got -1"),
+    "no_seed": ("evaluation.seeds=[]", "evaluation.seeds must be distinct and not empty"),
+    "twice_a_seed": ("data.seeds=[1,1]", "data.seeds must be distinct and not empty"),
+    "leaking_hazards": ("data.perturbation_seeds.train=[901]", "train and eval must be disjoint"),
+    "unknown_method": ("evaluation.methods=[slm_onli]", "did you mean slm_only?"),
+    "unknown_group": ("router.features=[uncertainity]", "did you mean uncertainty?"),
+    "unknown_category": ("perturbations.held_out=[distracter]", "did you mean distractor?"),
+    "four_bits": ("policy.load_in_4bit=maybe", "policy.load_in_4bit must be true, false or auto, got maybe"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_refused_in_one_line(name: str) -> None:
+    override, words = REFUSED[name]
+    with pytest.raises(UsageError) as refusal:
+        load(None, [override])
+    assert words in str(refusal.value)
+    assert "\n" not in str(refusal.value)
+
+
+FILES = {
+    "C2_unknown_key": ("policy: {lorar: 32}", "unknown key policy.lorar; did you mean policy.lora_r?"),
+    "unknown_section": ("polcy: {lora_r: 32}", "unknown key polcy; did you mean policy?"),
+    "wrong_type": ("training: {num_epochs: many}", "training.num_epochs: Value 'many'"),
+    "not_yaml": ("training: [1, 2", "not YAML"),
+    "a_list": ("- training\n- policy", "holds a list"),
+    "empty_section": ("training:", "training"),
+    "a_word": ("training", "training"),
+}
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_refused_file_is_named(name: str, tmp_path: Path) -> None:
+    text, words = FILES[name]
+    path = tmp_path / "wrong.yaml"
+    path.write_text(text)
+    with pytest.raises(UsageError) as refusal:
+        load(path)
+    assert str(path) in str(refusal.value) and words in str(refusal.value)
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="--config .*none.yaml: no such file"):
+        load(tmp_path / "none.yaml")
+
+
+@pytest.mark.parametrize("overrides", [
+    [], [row[0] for row in SEED_003[:-2]], ["env.options.length=3", 'run.notes="a: b # c"', "router.features=[]",
+                                            "data.num_episodes=7", "training.bc.lr=1e-7"]])
+def test_a_resolved_configuration_is_a_configuration_file(overrides: list[str], tmp_path: Path) -> None:
+    config = load(None, overrides)
+    (tmp_path / "config.yaml").write_text(to_yaml(config))
+    again = load(tmp_path / "config.yaml")
+    assert again == config
+    assert to_yaml(again) == to_yaml(config)
+
+
+def test_every_configuration_of_the_repository_loads() -> None:
+    found = [path for path in sorted((REPOSITORY / "configs").rglob("*.yaml")) if path.parent.name != "experiments"]
+    assert found
+    for path in found:
+        load(path)
+
+
+def test_a_section_comes_back_from_its_identity() -> None:
+    env = EnvConfig(benchmark="chain", options={"length": 3})
+    assert section(EnvConfig, identity(env)) == env
+    with pytest.raises(UsageError, match="EnvConfig"):
+        section(EnvConfig, {"benchmrk": "chain"})
+
+
+def test_default_ablations_exist() -> None:
+    assert set(Config().ablations.names) <= set(ABLATIONS)
+
+
+def leaves(record: Any, stem: str = "") -> Iterator[tuple[str, Any, dataclasses.Field[Any]]]:
+    """(dotted key, owner of the field, field) of everything that is not itself a section."""
+    for item in dataclasses.fields(record):
+        value = getattr(record, item.name)
+        if dataclasses.is_dataclass(value):
+            yield from leaves(value, f"{stem}{item.name}.")
+        else:
+            yield stem + item.name, record, item
+
+
+def another(value: Any) -> Any:
+    """A value that is not this one."""
+    match value:
+        case bool():
+            return not value
+        case int() | float():
+            return value + 7
+        case str():
+            return value + "x"
+        case list():
+            return [*value, "x"]
+        case dict():
+            return {**value, "x": 1}
+    return 7
+
+
+ALL_KEYS = [key for key, _, _ in leaves(Config())]
+
+
+@pytest.mark.parametrize("key", ALL_KEYS)
+def test_an_identity_holds_everything_but_where_and_how(key: str) -> None:
+    config = copy.deepcopy(Config())
+    owner, item = next((owner, item) for name, owner, item in leaves(config) if name == key)
+    object.__setattr__(owner, item.name, another(getattr(owner, item.name)))
+    assert (identity(config) == identity(Config())) == bool(item.metadata.get("runtime"))
+
+
+def test_an_identity_knows_the_effective_batch_only() -> None:
+    def of(batch_size: int, steps: int) -> Any:
+        return identity(load(None, [f"training.bc.batch_size={batch_size}",
+                                    f"training.bc.gradient_accumulation_steps={steps}"]).training)
+
+    assert of(16, 1) == of(8, 2) == of(1, 16) != of(8, 1)
+    config = load(None, ["training.batch_size=8", "training.gradient_accumulation_steps=2"])
+    assert identity(config.training.phase("bc")) == identity(Config().training.phase("bc"))
+
+
+def test_keys_are_those_of_the_tree() -> None:
+    found = list(keys())
+    assert len(found) == len(set(found))
+    assert set(ALL_KEYS) <= set(found)
+
+
+def documented(node: ast.ClassDef) -> dict[str, bool]:
+    """Field -> whether a docstring stands under it, or its annotation is a documented section."""
+    found = {}
+    for item, following in zip(node.body, [*node.body[1:], None], strict=True):
+        if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name):
+            own = isinstance(following, ast.Expr) and isinstance(following.value, ast.Constant)
+            named = item.annotation.id if isinstance(item.annotation, ast.Name) else ""
+            found[item.target.id] = own or bool(getattr(getattr(module, named, None), "__doc__", None)) \
+                and named.endswith(("Config", "Seeds"))
+    return found
+
+
+def test_every_knob_is_documented() -> None:
+    tree = ast.parse(inspect.getsource(module))
+    classes = {node.name: node for node in tree.body if isinstance(node, ast.ClassDef)}
+    inherited = documented(classes["PhaseConfig"]) | documented(classes["TrainingConfig"])
+    bare = [f"{name}.{field}" for name, node in classes.items() for field, told in documented(node).items()
+            if not told and not (name in ("Phase", "PhaseConfig") and inherited[field])]
+    assert bare == []
+    assert all(ast.get_docstring(node) for node in classes.values())
+
+
+def test_every_field_is_typed_as_the_file_may_say_it() -> None:
+    """A default that its own annotation would refuse could not be written into a file."""
+    hints = typing.get_type_hints(Config)
+    assert [item.name for item in dataclasses.fields(Config) if item.name not in hints] == []
