@@ -27,7 +27,7 @@ from r2v.randomness import generator
 from r2v.rollout import Play, Session, World
 from r2v.router.features import masked
 from r2v.router.labels import FeatureRow, disagrees
-from r2v.verifier.corrupt import corrupt
+from r2v.verifier.corrupt import Corruption, corrupt
 from r2v.verifier.labels import ExecutedAction
 
 FoldOf = Callable[[str], int]
@@ -114,7 +114,7 @@ async def play_oracle(world: World, play: Play, slm: Single, llm: Single, waves:
     return session.episode()
 
 
-def play_corruptions(plays: Sequence[Play], world: World, teacher: Single, waves: Waves, *, per_step: int = 2,
+def play_corruptions(plays: Sequence[Play], world: World, teacher: Single, waves: Waves, *, per_episode: int = 4,
                      what: str = "") -> tuple[list[Episode], list[ExecutedAction]]:
     """The teacher's own episodes, and plausible wrong actions put in place of its steps, each played on by the
     teacher to the end: what a verifier can learn before there is a policy."""
@@ -122,25 +122,25 @@ def play_corruptions(plays: Sequence[Play], world: World, teacher: Single, waves
         played = await visit(world.start(play), teacher, waves)
         if played.episode.env_fault is not None or not played.episode.success:
             return played.episode, []
-        return played.episode, [record for index in range(len(played.visits))
-                                for record in await corrupted(play, played, index)]
+        variants = [(index, variant) for index in range(len(played.visits)) for variant in wrong(played, index)]
+        generator(*played.visits[0].turn.key("corruptions")).shuffle(variants)
+        return played.episode, [await execute(play, played.visits[index], variant)
+                                for index, variant in variants[:per_episode]]
 
-    async def corrupted(play: Play, played: Visited, index: int) -> list[ExecutedAction]:
+    def wrong(played: Visited, index: int) -> list[Corruption]:
         step = played.visits[index]
         planted = [p.canary for info in step.before.infos for p in info.perturbations if p.canary]
         free = frozenset(name for tool in step.turn.tools for name in tool.free_arguments)
-        variants = corrupt(step.act.text, observations=step.turn.observations, actions=step.turn.actions,
-                           later=[later.act.text for later in played.visits[index + 1:]], canaries=planted,
-                           free=free, key=step.turn.key("corrupt"))
-        generator(*step.turn.key("corruptions")).shuffle(variants)
-        records = []
-        for variant in variants[:per_step]:
-            twin = await branch(step.before, replace(step.act, text=variant.text), teacher, waves)
-            records.append(ExecutedAction(
-                state_id=f"{step.before.identity}#{index}", task_id=play.task.task_id, split=play.split or "",
-                messages=step.turn.messages, action=variant.text, outcomes=(twin.success,), kind=variant.kind,
-                expert_outcomes=(True,), condition=play.condition))
-        return records
+        return corrupt(step.act.text, observations=step.turn.observations, actions=step.turn.actions,
+                       later=[later.act.text for later in played.visits[index + 1:]], canaries=planted,
+                       free=free, key=step.turn.key("corrupt"))
+
+    async def execute(play: Play, step: Visit, variant: Corruption) -> ExecutedAction:
+        twin = await branch(step.before, replace(step.act, text=variant.text), teacher, waves)
+        return ExecutedAction(
+            state_id=f"{step.before.identity}#{step.turn.step}", task_id=play.task.task_id, split=play.split or "",
+            messages=step.turn.messages, action=variant.text, outcomes=(twin.success,), kind=variant.kind,
+            expert_outcomes=(True,), condition=play.condition)
 
     with Progress(what, len(plays)) as bar:
         found = waves.run((partial(demonstrate, play) for play in plays), lambda *_: bar.advance())

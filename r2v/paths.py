@@ -24,7 +24,7 @@ _OUTPUTS = {
     "router_features": "data/{p}router_features/{bc}",
     "router": "outputs/{p}router/{bc}",
     "evaluate": "results/{p}{bc}",
-    "ablations": "results/{p}ablations/{b}",
+    "ablations": "results/ablations/{b}",
 }
 
 
@@ -41,7 +41,7 @@ class Places:
     def output(self, job: str) -> Path:
         """The published place of a job's artifact."""
         if self.prefix:
-            bare = {"p": f"{self.prefix}/", "bc": "", "b": ""}
+            bare = {"p": f"{self.prefix}/", "bc": "", "b": self.prefix}
             return self.root / _OUTPUTS[job].format(**bare).rstrip("/")
         return self.root / _OUTPUTS[job].format(p="", bc=f"{self.benchmark}_{self.condition}", b=self.benchmark)
 

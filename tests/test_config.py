@@ -6,7 +6,6 @@ import ast
 import copy
 import dataclasses
 import inspect
-import typing
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -215,9 +214,3 @@ def test_every_knob_is_documented() -> None:
             if not told and not (name in ("Phase", "PhaseConfig") and inherited[field])]
     assert bare == []
     assert all(ast.get_docstring(node) for node in classes.values())
-
-
-def test_every_field_is_typed_as_the_file_may_say_it() -> None:
-    """A default that its own annotation would refuse could not be written into a file."""
-    hints = typing.get_type_hints(Config)
-    assert [item.name for item in dataclasses.fields(Config) if item.name not in hints] == []

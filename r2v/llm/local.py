@@ -19,6 +19,7 @@ from r2v.config import Price
 from r2v.llm.decode import Draw, Drawn, generate
 from r2v.llm.types import Message, Reply, Request, Sample, Usage
 
+
 class LocalBackend:
     """Answers requests with a local model. `encode` turns messages into prompt ids.
 

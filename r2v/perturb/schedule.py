@@ -3,7 +3,8 @@
 Category c hits observation t iff `uniform(VERSION, seed, benchmark, task, t, c) < prob`. No draw depends on
 another, so cutting an episode short changes no earlier step, raising a probability only adds hits, and
 neither order nor sharding matters. Observation 0 is the reset's; observation t answers call t - 1. Categories
-compose in the order of `PerturbationsConfig`; of those that replace an answer at most one takes effect.
+compose in the order of `PerturbationsConfig`. A call that failed has no page, so at most one category
+replaces an answer.
 """
 
 from __future__ import annotations
@@ -103,14 +104,11 @@ class Schedule:
     def page(self, task: Task, step: int, page: str, previous: str | None) -> Outcome:
         """The page that the world showed as observation `step`, as the agent sees it. `previous` is the one
         that it showed before."""
-        outcome, replaced = Outcome(text=page), False
+        outcome = Outcome(text=page)
         for name in self._of("replace", "edit"):
-            replaces = category(name).kind == "replace"
-            if (replaces and replaced) or not self._hits(name, task, step):
-                continue
-            change = self._change(name, task, step, outcome.text, previous)
-            if change:
-                outcome, replaced = outcome.then(name, change), replaced or replaces
+            if self._hits(name, task, step):
+                change = self._change(name, task, step, outcome.text, previous)
+                outcome = outcome.then(name, change) if change else outcome
         return outcome
 
     def _of(self, *kinds: Kind) -> list[str]:

@@ -132,7 +132,8 @@ def _fit(cfg: Config, train_on: Sequence[VerifierExample], held: Sequence[Verifi
     """Train one verifier and fit its temperature; its figures on the held-out examples."""
     from r2v.models import scoring_encoder
     from r2v.policy.load import load_policy
-    from r2v.verifier.calibrate import fit_temperature, logits_of, report
+    from r2v.verifier.calibrate import fit_temperature, logits_of, probabilities, report
+    from r2v.verifier.labels import in_order
     from r2v.verifier.model import VerifierModel, save
     from r2v.verifier.train import encoded, train
 
@@ -142,13 +143,11 @@ def _fit(cfg: Config, train_on: Sequence[VerifierExample], held: Sequence[Verifi
     folder.mkdir(parents=True, exist_ok=True)
     train(model, encoded(train_on, encode), cfg.phase, seed=cfg.seed, folder=folder)
     rows = encoded(held, encode)
-    ordered = sorted(held, key=lambda e: (e.state_id, e.kind, e.action))
     logits = logits_of(model, rows)
     if calibrated:
         model.temperature = fit_temperature(logits, [row.target for row in rows], [row.weight for row in rows])
     save(model, folder)
-    scores = 1 / (1 + pow(2.718281828459045, -logits / model.temperature))
-    figures = report(ordered, scores.tolist())
+    figures = report(in_order(held), probabilities(logits, model.temperature))
     return {**figures, "temperature": model.temperature}
 
 

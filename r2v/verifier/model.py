@@ -40,16 +40,24 @@ class VerifierModel(nn.Module):
         nn.init.zeros_(self.head.bias)
         self.temperature = temperature
 
-    def forward(self, ids: Tensor, lengths: Tensor) -> Tensor:
-        """Logits (batch,) before the temperature; right-padded ids (batch, time) and lengths (batch,)."""
+    def forward(self, ids: Tensor, lengths: Tensor, row: Tensor, end: Tensor) -> Tensor:
+        """Logits (marks,) before the temperature, of the first `end` tokens of each `row`; right-padded ids
+        (rows, time) and lengths (rows,)."""
         mask = torch.arange(ids.shape[1], device=ids.device) < lengths[:, None]
         output = self.backbone(input_ids=ids, attention_mask=mask.long(), use_cache=False)
-        last = output.last_hidden_state[torch.arange(len(ids), device=ids.device), lengths - 1]
-        return self.head(last.to(self.head.weight.dtype)).squeeze(-1)  # type: ignore[no-any-return]
+        states = output.last_hidden_state[row, end - 1]
+        return self.head(states.to(self.head.weight.dtype)).squeeze(-1)  # type: ignore[no-any-return]
+
+    def logits_at(self, rows: Sequence[Sequence[int]], ends: Sequence[Sequence[int]]) -> Tensor:
+        """Logits of the beginnings of rows: `ends[i]` are lengths of beginnings of `rows[i]`; flat, in order."""
+        device = self.head.weight.device
+        places = [(row, end) for row, own in enumerate(ends) for end in own]
+        row, end = torch.tensor(places, device=device).T
+        return self.forward(*pad(rows, device), row, end)
 
     def logits(self, rows: Sequence[Sequence[int]]) -> Tensor:
         """Logits (rows,) of token ids of any lengths."""
-        return self.forward(*pad(rows, self.head.weight.device))
+        return self.logits_at(rows, [[len(row)] for row in rows])
 
 
 def _core(model: Any) -> Any:

@@ -38,6 +38,16 @@ class Row:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Strand:
+    """Rows that are beginnings of one another, read in a single pass: the model is causal, so the state at the
+    end of a shorter row is the same inside the longer one."""
+
+    ids: tuple[int, ...]
+    marks: tuple[Row, ...]
+    """Each is scored at its own last token."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Trained:
     """How training went: the loss of every update."""
 
@@ -60,14 +70,27 @@ def encoded(examples: Iterable[VerifierExample], encode: Encode) -> list[Row]:
                 weight=example.weight * scale) for example in ordered]
 
 
+def strands(rows: Iterable[Row]) -> list[Strand]:
+    """The rows, those that begin a longer one laid into it; in the order of their ids."""
+    found: list[Strand] = []
+    for row in sorted(rows, key=lambda row: (row.ids, row.target, row.weight), reverse=True):
+        if found and found[-1].ids[:len(row.ids)] == row.ids:
+            found[-1] = Strand(ids=found[-1].ids, marks=(*found[-1].marks, row))
+        else:
+            found.append(Strand(ids=row.ids, marks=(row,)))
+    return found[::-1]
+
+
 def train(model: VerifierModel, rows: Sequence[Row], phase: Phase, *, seed: int, folder: Path,
           stop: Callable[[], bool] = lambda: False) -> Trained:
-    """Train `model` in place on `rows`; continues from the checkpoint in `folder` where there is one.
+    """Train `model` in place on `rows`; continues from the checkpoint in `folder` where there is one. A batch
+    counts strands.
 
     `stop` is asked after every update; when it says so a checkpoint is written and Interrupted raised.
     """
     batch = phase.batch_size * phase.gradient_accumulation_steps
-    total = max(1, math.ceil(phase.num_epochs * len(rows) / batch))
+    sequences = strands(rows)
+    total, scale = max(1, math.ceil(phase.num_epochs * len(sequences) / batch)), len(sequences) / len(rows) / batch
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     optimizer = torch.optim.AdamW(parameters, lr=phase.lr, weight_decay=phase.weight_decay)
     losses = _resume(folder / CHECKPOINT, model, optimizer)
@@ -76,8 +99,8 @@ def train(model: VerifierModel, rows: Sequence[Row], phase: Phase, *, seed: int,
         for group in optimizer.param_groups:
             group["lr"] = phase.lr * _rate(update, total, phase.warmup_ratio)
         torch.manual_seed(seed_of(seed, "verifier-dropout", update))
-        chosen = [rows[index] for index in _positions(update, batch, len(rows), seed)]
-        losses.append(_accumulate(model, chosen, phase.batch_size))
+        chosen = [sequences[index] for index in _positions(update, batch, len(sequences), seed)]
+        losses.append(_accumulate(model, chosen, phase.batch_size, scale))
         torch.nn.utils.clip_grad_norm_(parameters, phase.grad_clip)
         optimizer.step()
         optimizer.zero_grad()
@@ -91,7 +114,7 @@ def train(model: VerifierModel, rows: Sequence[Row], phase: Phase, *, seed: int,
 
 
 def _positions(update: int, batch: int, count: int, seed: int) -> Iterator[int]:
-    """The rows of one update: its stretch of an endless sequence of keyed permutations."""
+    """The strands of one update: its stretch of an endless sequence of keyed permutations."""
     for position in range(update * batch, (update + 1) * batch):
         epoch, place = divmod(position, count)
         if position == update * batch or place == 0:
@@ -105,13 +128,16 @@ def _rate(update: int, total: int, warmup_ratio: float) -> float:
     return (update + 1) / (climb + 1) if update < climb else (total - update) / (total - climb)
 
 
-def _accumulate(model: VerifierModel, rows: Sequence[Row], micro: int) -> float:
-    """Add the gradient of the rows' mean weighted loss, a few rows of like length at a time; the loss."""
-    by_length = sorted(rows, key=lambda row: len(row.ids))
+def _accumulate(model: VerifierModel, chosen: Sequence[Strand], micro: int, scale: float) -> float:
+    """Add the gradient of the strands' weighted loss times `scale` (one over the rows of an average update), a
+    few strands of like length at a time; the loss."""
+    by_length = sorted(chosen, key=lambda strand: len(strand.ids))
     whole = 0.0
-    for start in range(0, len(rows), micro):
+    for start in range(0, len(chosen), micro):
         part = by_length[start:start + micro]
-        loss = _loss(model.logits([row.ids for row in part]), part) / len(rows)
+        ends = [[len(row.ids) for row in strand.marks] for strand in part]
+        logits = model.logits_at([strand.ids for strand in part], ends)
+        loss = _loss(logits, [row for strand in part for row in strand.marks]) * scale
         loss.backward()  # type: ignore[no-untyped-call]
         whole += loss.item()
     return whole

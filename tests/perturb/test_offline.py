@@ -174,9 +174,24 @@ def test_support_is_not_found_in_planted_lines_or_longer_words(clean: list[Episo
     assert lost_support(whole, _stored(("head\nplanted r22", {"id": "r22"}), base=clean[0])) == [(0, "r22")]
     longer = _stored(("head r222\nid r22", {"id": "r22"}), base=clean[0])
     assert lost_support(longer, _stored(("head r222", {"id": "r22"}), base=clean[0])) == [(0, "r22")]
+    inner = _stored(("head xr22\nid r22", {"id": "r22"}), base=clean[0])
+    assert lost_support(inner, _stored(("head xr22", {"id": "r22"}), base=clean[0])) == [(0, "r22")]
     named = _stored(("head\nid r1", {"id": "r1"}), base=clean[0])
     assert lost_support(named, _stored(("head", {"id": "r1"}), base=clean[0])) == []
     assert lost_support(named, _stored(("head", {"id": "r1"}), goal="open 1r", base=clean[0])) == [(0, "r1")]
+
+
+def test_simulated_seconds_are_added_from_the_first_page_on(desk: Desk, clean: list[Episode], only: Make) -> None:
+    slow = make_schedule(desk, only(latency=1.0), "noisy", 101)
+    for episode in clean[:5]:
+        world = PerturbedEnv(desk.make(), slow)
+        task = next(task for task in desk.tasks() if task.task_id == episode.metadata.task_id)
+        infos = [world.reset(seed=1, task=task)[-1]]
+        infos += [world.step(step.action.raw_text)[-1] for step in episode.steps]
+        twin = annotate(episode, slow, max_steps=16)
+        assert isinstance(twin, Episode)
+        added = sum(info.sim_seconds for info in infos)
+        assert twin.sim_time_seconds == pytest.approx(episode.sim_time_seconds + added)
 
 
 @pytest.mark.parametrize("name", ["stale_observation", "tool_error", "tool_timeout"])

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 import torch
 
-from r2v.config import Phase, PreferenceConfig
+from r2v.config import Phase, PreferenceConfig, Price
+from r2v.data.episode import Action, Episode, EpisodeMetadata, Observation, Step
 from r2v.errors import EmptyResult, InputError
 from r2v.policy.load import Loaded
 from r2v.policy.preference import (
@@ -156,3 +157,35 @@ def test_pairs_are_read_and_a_broken_line_is_named(tmp_path: Path) -> None:
 def test_no_pairs_is_an_empty_result(tmp_path: Path) -> None:
     with pytest.raises(EmptyResult, match="no preference pair"):
         train_preference([], _loaded(), _encoder(), PHASE, PreferenceConfig(), tmp_path, seed=0)
+
+
+def test_D6_where_the_pairs_are_right_executed_success_rises(tmp_path: Path) -> None:
+    """A world of one step that is done by `get w1` alone. The clone was shown `get w1` and `close w2` equally
+    often; 200 sampled actions a policy are executed. Seeds fixed: .50 before, .98 after."""
+    from r2v.llm.local import LocalBackend
+    from r2v.llm.types import Request
+    from r2v.policy.bc import train_bc
+
+    def world(action: str) -> bool:
+        return action == "get w1"
+
+    def executed(loaded: Loaded) -> float:
+        backend = LocalBackend(loaded.model, loaded.tokenizer, _encoder(), name="slm",
+                               price=Price(input=0, output=0, seconds_per_call=0, seconds_per_token=0))
+        requests = [Request(messages=_pair(i % 12).prompt, key=("D6", i), temperature=1.0, max_tokens=6)
+                    for i in range(200)]
+        return sum(world(reply.text) for reply in backend.answer(requests)) / 200
+
+    shown = [Episode(episode_id=f"t{i}/{action}", success=True,
+                     metadata=EpisodeMetadata(task_id=f"t{i}", goal=_pair(i).prompt[0].content, benchmark="toy",
+                                              split="train"),
+                     steps=(Step(step_idx=0, observation=Observation(raw_text=_pair(i).prompt[1].content),
+                                 action=Action(raw_text=action)),))
+             for i in range(12) for action in ("get w1", "close w2")]
+    loaded = _loaded()
+    train_bc(shown, loaded, _encoder(), replace(PHASE, num_epochs=20, lr=5e-3), tmp_path / "bc", seed=0)
+    before = executed(loaded)
+    pairs = [replace(pair, chosen="get w1") for pair in PAIRS]
+    train_preference(pairs, loaded, _encoder(), replace(PHASE, num_epochs=8), DPO_ONLY, tmp_path / "dpo", seed=0)
+    print(before, executed(loaded))
+    assert 0.4 < before < 0.6 < 0.9 < executed(loaded)

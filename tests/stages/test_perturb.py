@@ -105,6 +105,14 @@ def test_twins_are_valid_counted_and_sorted(root: Path) -> None:
     assert rerolled == report["read"]["success"]
 
 
+def test_no_two_episodes_teach_the_same(root: Path) -> None:
+    episodes = read_episodes(_perturb(root).file("trajectories.jsonl"))
+    read = Counter((e.metadata.task_id, e.metadata.seed, e.metadata.goal,
+                    tuple((s.observation.raw_text, s.action.raw_text) for s in e.steps)) for e in episodes)
+    assert max(read.values()) == 1
+    assert _report(_perturb(root))["rejected"]["reroll"]["duplicate"] > 0
+
+
 def test_every_training_seed_makes_its_own_twins(root: Path) -> None:
     made = _perturb(root, "data.perturbation_seeds.train=[101,102]", "perturb.constructions=[annotate]")
     seeds = Counter(episode.perturbation_seed for episode in read_episodes(made.file("trajectories.jsonl")))

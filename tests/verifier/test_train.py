@@ -10,7 +10,7 @@ from r2v.errors import EmptyResult, Interrupted
 from r2v.verifier.calibrate import fit_temperature, logits_of, probabilities, report
 from r2v.verifier.labels import in_order
 from r2v.verifier.model import WEIGHTS, VerifierBackend, VerifierModel, load, save
-from r2v.verifier.train import CHECKPOINT, encoded, train
+from r2v.verifier.train import CHECKPOINT, Row, encoded, strands, train
 
 from . import toy
 
@@ -104,7 +104,8 @@ def test_V3_what_pads_are_does_not_matter() -> None:
     torch.nn.init.normal_(model.head.weight, generator=torch.Generator().manual_seed(1))
     short, longer = [3, 4, 5], [6, 7, 8, 9, 10, 11]
     lengths = torch.tensor([3, 6])
-    logits = [model(torch.tensor([short + [pad] * 3, longer]), lengths) for pad in (0, 63)]
+    every_row = torch.arange(2)
+    logits = [model(torch.tensor([short + [pad] * 3, longer]), lengths, every_row, lengths) for pad in (0, 63)]
     torch.testing.assert_close(logits[0], logits[1], rtol=0, atol=1e-12)
 
 
@@ -159,3 +160,15 @@ def test_R4_temperature_is_recovered_and_bounds_are_loud(caplog: pytest.LogCaptu
     assert not caplog.records
     assert fit_temperature(logits, 1 - targets, np.ones_like(logits)) == pytest.approx(20, rel=1e-3)
     assert "bound" in caplog.text
+
+
+def test_a_row_inside_a_longer_one_is_read_with_it_and_scores_the_same() -> None:
+    rows = [Row(ids=(5, 6), target=1.0), Row(ids=(5, 6, 7, 8), target=0.0), Row(ids=(5, 9), target=1.0)]
+    found = strands(rows)
+    assert [strand.ids for strand in found] == [(5, 6, 7, 8), (5, 9)]
+    assert sorted(len(row.ids) for strand in found for row in strand.marks) == [2, 2, 4]
+    model = VerifierModel(toy.backbone().double())
+    torch.nn.init.normal_(model.head.weight)
+    together = model.logits_at([(5, 6, 7, 8), (5, 9)], [[4, 2], [2]])
+    apart = model.logits([(5, 6, 7, 8), (5, 6), (5, 9)])
+    assert torch.allclose(together, apart, atol=1e-12)

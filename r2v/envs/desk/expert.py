@@ -2,8 +2,7 @@
 
 It does the next thing that its notes ask for. Two flaws are built in and can be switched off: it slips at a
 share `slips` of the steps where something is chosen or done (keyed by the request's key), and for a share
-`weakness` of the goals (keyed by the goal) it takes a record for the wanted one without comparing teams, and
-does not notice that what it opened is archived.
+`weakness` of the goals (keyed by the goal) it reads carelessly and look-alikes take it in (`reader.Notes`).
 """
 
 from __future__ import annotations
@@ -29,8 +28,7 @@ class DeskExpert:
     def __call__(self, request: Request) -> str:
         """The action text."""
         goal = next(message.content for message in request.messages if message.role == "user")
-        careless = uniform("desk", "weakness", goal) < self.weakness
-        notes = read(request.messages, ("name", "item") if careless else KEY)
+        notes = read(request.messages, careless=uniform("desk", "weakness", goal) < self.weakness)
         action = plan(notes, request.key)
         if uniform("desk", "slip", *request.key) < self.slips:
             action = _slip(notes, action, request.key)

@@ -23,10 +23,11 @@ Fields = dict[str, str]
 
 @dataclass(kw_only=True)
 class Notes:
-    """What a reader knows. `heeds` are the fields compared when looking for the record."""
+    """What a reader knows. A careless one is taken in by look-alikes: it does not compare teams, nor whose rule
+    a rule is, nor does it notice that a record is archived."""
 
     goal: Fields
-    heeds: tuple[str, ...] = KEY
+    careless: bool = False
     tool: str = ""
     """The last tool that was carried out, refreshes aside."""
     call: Fields = field(default_factory=dict)
@@ -48,8 +49,9 @@ class Notes:
     @property
     def target(self) -> str | None:
         """The id of the first row seen that looks like the record wanted."""
+        compared = ("name", "item") if self.careless else KEY
         return next((row["id"] for row in self.rows if row["id"] not in self.distrusted
-                     and all(row.get(name) == self.goal[name] for name in self.heeds)), None)
+                     and all(row.get(name) == self.goal[name] for name in compared)), None)
 
     def read(self, action: str, observation: str) -> None:
         """Take in a call and the page that came back."""
@@ -118,20 +120,20 @@ class Notes:
     def _look_at_record(self, page: list[Fields]) -> None:
         record = next(row for row in page if "record" in row and row.get("id") == self.call.get("id"))
         self.status = record.get("status")
-        if self.status == ARCHIVED and self.heeds == KEY:
+        if self.status == ARCHIVED and not self.careless:
             self._distrust(record["id"])
 
     def _look_at_policy(self, page: list[Fields]) -> None:
-        self.verb = next((row.get("verb") for row in page
-                          if row.get("rule") == self.goal["kind"] and row.get("status") == self.status), None)
+        self.verb = next((row.get("verb") for row in page if "rule" in row and row.get("status") == self.status
+                          and (self.careless or row["rule"] == self.goal["kind"])), None)
         if self.status == ARCHIVED and self.opened:
             self._distrust(self.opened)
 
 
-def read(messages: tuple[Message, ...], heeds: tuple[str, ...] = KEY) -> Notes:
+def read(messages: tuple[Message, ...], *, careless: bool = False) -> Notes:
     """Notes of a whole conversation: user = goal, tool = observations, assistant = actions."""
     goal = next(message.content for message in messages if message.role == "user")
-    notes = Notes(goal=parse_goal(goal), heeds=heeds)
+    notes = Notes(goal=parse_goal(goal), careless=careless)
     actions = [message.content for message in messages if message.role == "assistant"]
     observations = [message.content for message in messages if message.role == "tool"]
     for action, observation in zip(actions, observations[1:], strict=True):

@@ -1,0 +1,122 @@
+"""Rollouts through the wave engine against the ways people write them by hand, in the same run.
+
+    python benchmarks/rollout.py [--policy outputs/mrp/policy/preference/final] [--tasks 40]
+
+1. Episodes per CPU-second: all conversations through `Waves` and one batched generate per flush, against one episode
+   after the other with transformers' own `generate`, both in float64 on one thread. Both must play equal episodes.
+2. K = 5 candidates: five samples from one shared prefix, against five prompts of one sample each.
+
+Each figure is the best of `--rounds` interleaved rounds; the ratios are what counts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import torch
+
+from r2v.actors import Side, Single
+from r2v.config import Config, TaskSelection
+from r2v.envs.base import load_benchmark
+from r2v.llm.local import LocalBackend
+from r2v.llm.types import Reply, Request, Sample, Usage
+from r2v.llm.waves import Waves
+from r2v.policy.load import load_policy
+from r2v.policy.prompts import Encoder
+from r2v.rollout import World, play_many, plays_of
+
+K = 5
+
+
+class OneAtATime:
+    """The peer: transformers' `generate`, one prompt, greedy."""
+
+    max_batch = 1
+
+    def __init__(self, model: Any, tokenizer: Any, encode: Encoder) -> None:
+        self.model, self.tokenizer, self.encode = model, tokenizer, encode
+
+    def answer(self, questions: Sequence[Request]) -> list[Reply]:
+        """One reply, by one `generate`."""
+        replies = []
+        for question in questions:
+            ids = torch.tensor([self.encode(question.messages)])
+            with torch.inference_mode():
+                out = self.model.generate(input_ids=ids, attention_mask=torch.ones_like(ids), do_sample=False,
+                                          max_new_tokens=question.max_tokens,
+                                          pad_token_id=self.tokenizer.eos_token_id)
+            text = self.tokenizer.decode(out[0, ids.shape[1]:], skip_special_tokens=True)
+            replies.append(Reply(samples=(Sample(text=text),), usage=Usage(), model="peer"))
+        return replies
+
+
+def best(rounds: int, *works: Callable[[], object]) -> list[float]:
+    """The least CPU-seconds of each, over interleaved rounds."""
+    seconds = [float("inf")] * len(works)
+    for _ in range(rounds):
+        for index, work in enumerate(works):
+            begun = time.process_time()
+            work()
+            seconds[index] = min(seconds[index], time.process_time() - begun)
+    return seconds
+
+
+def main() -> None:
+    """Print both ratios."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--policy", type=Path, default=Path("outputs/mrp/policy/preference/final"))
+    parser.add_argument("--tasks", type=int, default=40)
+    parser.add_argument("--rounds", type=int, default=2)
+    arguments = parser.parse_args()
+    if not arguments.policy.exists():
+        parser.error(f"{arguments.policy}: no such policy; run `make mrp` first or name one with --policy")
+    torch.set_num_threads(1)
+    config = Config()
+    loaded = load_policy(config.policy, arguments.policy.resolve())
+    encode = Encoder(loaded.tokenizer, max_seq_len=config.policy.max_seq_len, reserve=config.inference.max_new_tokens)
+    benchmark = load_benchmark("desk")
+    world = World(benchmark, config.perturbations, config.inference)
+    plays = plays_of(benchmark, "calibration", [1], TaskSelection.training(config), method="slm_only",
+                     limit=arguments.tasks)
+    local = LocalBackend(loaded.model, loaded.tokenizer, encode, name="slm", price=config.cost.slm)
+    peer = OneAtATime(loaded.model, loaded.tokenizer, encode)
+
+    def play(backend: Any, width: int) -> list[Any]:
+        waves = Waves(workers=1, max_conversations=width)
+        side = Side(waves.model(backend), config.cost.slm, "slm", config.inference.max_new_tokens)
+        return play_many(waves, world, plays, Single(side, "slm"))
+
+    together, alone = play(local, 64), play(peer, 1)
+    differing = sum([s.action for s in a.steps] != [s.action for s in b.steps] for a, b in zip(together, alone, strict=True))
+    ours, theirs = best(arguments.rounds, lambda: play(local, 64), lambda: play(peer, 1))
+    print(f"episodes per CPU-second: waves {len(plays) / ours:.1f}, one at a time {len(plays) / theirs:.1f}, "
+          f"ratio {theirs / ours:.2f} (aim 5); {differing} of {len(plays)} episodes differ")
+
+    requests = [Request(messages=world_messages(world, play), key=("bench", index), temperature=0.7, top_p=0.95,
+                        num_samples=K, max_tokens=config.inference.max_new_tokens)
+                for index, play in enumerate(plays)]
+    five = [replace(request, num_samples=1, key=(*request.key, k)) for request in requests for k in range(K)]
+    shared, separate = best(arguments.rounds, lambda: local.answer(requests), lambda: [local.answer([q]) for q in five])
+    batched, = best(arguments.rounds, lambda: local.answer(five))
+    print(f"K={K} candidates, states per CPU-second: shared prefix {len(requests) / shared:.1f}, five prompts one by one "
+          f"{len(requests) / separate:.1f}, ratio {separate / shared:.2f}; five prompts batched "
+          f"{len(requests) / batched:.1f}, ratio {batched / shared:.2f} (aim 2)")
+
+
+def world_messages(world: World, play: Any) -> Any:
+    """The conversation at the first step of a play."""
+    session = world.start(play)
+    session.open()
+    return session.turn().messages
+
+
+if __name__ == "__main__":
+    main()

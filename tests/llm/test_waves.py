@@ -1,0 +1,438 @@
+"""The wave engine: when a wave leaves, what is remembered, what an exception does, and what changes nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import heapq
+import threading
+from collections.abc import Callable, Coroutine, Sequence
+from functools import partial
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from r2v.errors import EnvironmentFault
+from r2v.llm.types import Message, Reply, Request, Sample, Usage
+from r2v.llm.waves import Waves
+
+PATIENCE = 30.0
+"""Seconds after which a blocked thread gives up, so that a broken engine fails instead of hanging."""
+
+
+class Echo:
+    """Answers what it was asked and keeps every wave. It refuses to be asked twice at the same time."""
+
+    def __init__(self, max_batch: int = 64) -> None:
+        self.max_batch = max_batch
+        self.waves: list[list[str]] = []
+        self.threads: set[int] = set()
+        self._alone = threading.Lock()
+
+    def answer(self, questions: Sequence[Any]) -> list[Any]:
+        assert self._alone.acquire(blocking=False), "asked while it was still answering"
+        try:
+            self.threads.add(threading.get_ident())
+            self.waves.append(list(questions))
+            return [f"re: {question}" for question in questions]
+        finally:
+            self._alone.release()
+
+
+class Manual:
+    """A clock that stands still until it is told how late it is."""
+
+    def __init__(self, now: float = 0.0) -> None:
+        self.now = now
+        self._calls: list[tuple[float, int, Callable[[], None]]] = []
+
+    def time(self) -> float:
+        return self.now
+
+    def call_later(self, delay: float, callback: Callable[[], None]) -> None:
+        heapq.heappush(self._calls, (self.now + delay, len(self._calls), callback))
+
+    def set(self, now: float) -> None:
+        self.now = now
+        while self._calls and self._calls[0][0] <= now:
+            heapq.heappop(self._calls)[2]()
+
+
+async def settle() -> None:
+    """Let everything that can happen without time or worlds happen."""
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
+def blocked(event: threading.Event) -> None:
+    assert event.wait(PATIENCE), "nobody released this world"
+
+
+def test_no_barrier_a_slow_world_holds_nobody() -> None:
+    waves, backend, released = Waves(workers=2, max_age=0.001), Echo(), threading.Event()
+    ask = waves.port(backend)
+    order: list[str] = []
+
+    async def fast(name: str) -> None:
+        for turn in range(8):
+            await ask(f"{name}{turn}")
+            await waves.world(int)
+        order.append(name)
+        if len(order) == 3:
+            released.set()
+
+    async def slow() -> None:
+        await waves.world(blocked, released)
+        await ask("slow")
+        order.append("slow")
+
+    waves.run([slow, *(partial(fast, name) for name in "abc")])
+    assert sorted(order[:3]) == ["a", "b", "c"] and order[3] == "slow"
+    assert "slow" in backend.waves[-1] and len(backend.waves) > 8
+
+
+def test_a_wave_leaves_when_it_is_full() -> None:
+    waves, backend, released = Waves(workers=1, clock=Manual()), Echo(max_batch=3), threading.Event()
+    ask, sizes = waves.port(backend), list[list[int]]()
+
+    async def asking(number: int) -> None:
+        await ask(number)
+
+    async def watching() -> None:
+        await settle_until(lambda: len(backend.waves) == 2)
+        await settle()
+        sizes.append([len(wave) for wave in backend.waves])
+        released.set()
+
+    waves.run([partial(waves.world, blocked, released), watching, *(partial(asking, n) for n in range(7))])
+    assert sizes == [[3, 3]], "the seventh waits: it is young, alone, and somebody is still acting"
+    assert [len(wave) for wave in backend.waves] == [3, 3, 1]
+
+
+async def settle_until(condition: Callable[[], bool]) -> None:
+    for _ in range(3000):
+        if condition():
+            return
+        await asyncio.sleep(0.001)
+    raise AssertionError("it never came to that")
+
+
+def test_a_wave_leaves_when_its_oldest_question_is_old() -> None:
+    clock = Manual(now=100.0)
+    waves, backend, released = Waves(workers=1, max_age=5.0, clock=clock), Echo(), threading.Event()
+    ask, seen = waves.port(backend), list[int]()
+
+    async def watching() -> None:
+        await settle()
+        for now in (102.0, 104.9, 105.0):
+            clock.set(now)
+            await settle()
+            seen.append(waves.counts[0].waves)
+        released.set()
+
+    waves.run([partial(waves.world, blocked, released), watching, partial(ask, "q")])
+    assert seen == [0, 0, 1]
+
+
+def test_the_timer_finds_its_question_old_whatever_the_hour() -> None:
+    """(t + age) - t is not age in floating point; a wave must not miss its hour by a rounding."""
+    for number in range(200):
+        clock = Manual(now=0.1 * number)
+        waves, backend, released = Waves(workers=1, max_age=0.02, clock=clock), Echo(), threading.Event()
+        ask, left = waves.port(backend), list[int]()
+
+        async def watching(clock: Manual = clock, waves: Waves = waves, left: list[int] = left,
+                           released: threading.Event = released) -> None:
+            await settle()
+            clock.set(clock.now + 0.02)
+            await settle()
+            left.append(waves.counts[0].waves)
+            released.set()
+
+        waves.run([partial(waves.world, blocked, released), watching, partial(ask, "q")])
+        assert left == [1], f"started at {clock.now - 0.02!r}"
+
+
+def test_a_wave_leaves_when_nobody_acts() -> None:
+    """The clock stands still and the wave is not full: waiting longer could add nothing."""
+    waves, backend = Waves(workers=2, clock=Manual()), Echo(max_batch=1000)
+    ask = waves.port(backend)
+
+    async def conversation(number: int) -> list[str]:
+        return [await ask(f"{number}.{turn}") for turn in range(3)]
+
+    found = waves.run(partial(conversation, number) for number in range(5))
+    assert [sorted(wave) for wave in backend.waves] == [[f"{n}.{turn}" for n in range(5)] for turn in range(3)]
+    assert found[4] == ["re: 4.0", "re: 4.1", "re: 4.2"]
+    assert (waves.counts[0].waves, waves.counts[0].questions) == (3, 15)
+
+
+def test_a_question_left_over_keeps_its_own_hour() -> None:
+    """Three ask at 0, two at 4; two leave, full. The rest goes at 5, when the oldest of it is due."""
+    clock = Manual()
+    waves, backend, released = Waves(workers=1, max_age=5.0, clock=clock), Echo(max_batch=4), threading.Event()
+    ask, seen = waves.port(backend), list[int]()
+    gate: list[asyncio.Event] = []
+
+    async def late(number: int) -> None:
+        while not gate:
+            await asyncio.sleep(0)
+        await gate[0].wait()
+        await ask(number)
+
+    async def watching() -> None:
+        await settle()
+        gate.append(asyncio.Event())
+        clock.set(4.0)
+        gate[0].set()
+        await settle_until(lambda: len(backend.waves) == 1)
+        await settle()
+        for now in (5.0, 8.9, 9.0):
+            clock.set(now)
+            await settle()
+            seen.append(waves.counts[0].waves)
+        released.set()
+
+    waves.run([partial(waves.world, blocked, released), watching, *(partial(ask, n) for n in range(3)),
+               *(partial(late, n) for n in (3, 4))])
+    assert seen == [1, 1, 2]
+
+
+def chat(text: str, *, key: int = 0, temperature: float = 0.0) -> Request:
+    return Request(messages=(Message(role="user", content=text),), key=(key,), temperature=temperature)
+
+
+class Parrot:
+    """A chat backend that says the user's words again and counts how often it was asked."""
+
+    max_batch = 4
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[str, Any]] = []
+
+    def answer(self, questions: Sequence[Request]) -> list[Reply]:
+        self.asked += [(question.messages[-1].content, question.key) for question in questions]
+        return [Reply(samples=(Sample(text=q.messages[-1].content),), usage=Usage(), model="parrot")
+                for q in questions]
+
+
+def test_each_distinct_greedy_question_is_asked_once() -> None:
+    waves, parrot = Waves(), Parrot()
+    model = waves.model(parrot, {})
+
+    async def conversation(number: int) -> list[str]:
+        texts = ["same", f"only {number % 3}", "same"]
+        return [(await model.reply(chat(text, key=number))).text for text in texts]
+
+    found = waves.run(partial(conversation, number) for number in range(9))
+    assert [text for text, _ in sorted(parrot.asked)] == ["only 0", "only 1", "only 2", "same"]
+    assert found == [["same", f"only {number % 3}", "same"] for number in range(9)]
+    assert waves.counts[0].remembered == 9 * 3 - 4
+
+
+def test_sampled_questions_are_remembered_by_their_key() -> None:
+    waves, parrot = Waves(), Parrot()
+    model = waves.model(parrot, {})
+    waves.run(partial(model.reply, chat("q", key=number % 4, temperature=0.7)) for number in range(12))
+    assert sorted(parrot.asked) == [("q", (key,)) for key in range(4)]
+
+
+def test_without_a_memo_every_question_is_asked() -> None:
+    waves, parrot = Waves(), Parrot()
+    waves.run([partial(waves.model(parrot).reply, chat("q"))] * 5)
+    assert len(parrot.asked) == 5
+
+
+def test_a_memo_serves_engines_one_after_the_other() -> None:
+    memo: dict[Any, Any] = {}
+    parrot = Parrot()
+    for _ in range(3):
+        waves = Waves()
+        assert waves.run([partial(waves.model(parrot, memo).reply, chat("q"))])[0].text == "q"
+    assert len(parrot.asked) == 1
+
+
+def test_results_in_the_order_given_and_told_as_they_end() -> None:
+    waves = Waves(max_conversations=8)
+    ask, told = waves.port(Echo()), list[tuple[int, int]]()
+
+    async def conversation(length: int) -> int:
+        for turn in range(length):
+            await ask(turn)
+        return length
+
+    lengths = [5, 1, 4, 2, 3]
+    assert waves.run((partial(conversation, n) for n in lengths), lambda i, r: told.append((i, r))) == lengths
+    assert told == sorted(enumerate(lengths), key=lambda pair: pair[1])
+    assert waves.run([]) == []
+
+
+def test_the_first_exception_cancels_the_rest_and_is_raised() -> None:
+    waves, backend = Waves(workers=2), Echo()
+    ask, ended = waves.port(backend), list[str]()
+    problem = ValueError("this conversation's own")
+
+    async def failing() -> None:
+        await ask("a")
+        raise problem
+
+    async def endless(name: str) -> None:
+        try:
+            while True:
+                await ask(name)
+                await waves.world(int)
+        except asyncio.CancelledError:
+            ended.append(name)
+            raise
+
+    with pytest.raises(ValueError) as raised:
+        waves.run([partial(endless, "b"), failing, partial(endless, "c")])
+    assert raised.value is problem
+    assert sorted(ended) == ["b", "c"]
+    assert waves.run([partial(ask, "again")]) == ["re: again"], "the engine serves on"
+
+
+class Moody:
+    """A backend that fails until it is told not to."""
+
+    max_batch = 8
+
+    def __init__(self) -> None:
+        self.well = False
+
+    def answer(self, questions: Sequence[str]) -> list[str]:
+        if not self.well:
+            raise EnvironmentFault("no answer can be had")
+        return [question.upper() for question in questions]
+
+
+def test_a_failed_wave_is_raised_and_not_remembered() -> None:
+    waves, backend, memo = Waves(), Moody(), dict[Any, Any]()
+    ask = waves.port(backend, memo, str)
+    with pytest.raises(EnvironmentFault, match="no answer can be had"):
+        waves.run([partial(ask, "q")] * 3)
+    assert memo == {}
+    backend.well = True
+    assert waves.run([partial(ask, "q")] * 3) == ["Q"] * 3
+
+
+def test_a_backend_that_answers_too_few_is_an_error() -> None:
+    class Short:
+        max_batch = 8
+
+        def answer(self, questions: Sequence[str]) -> list[str]:
+            return list(questions[1:])
+
+    waves = Waves()
+    with pytest.raises(ValueError, match="shorter"):
+        waves.run([partial(waves.port(Short()), "q")] * 2)
+
+
+def test_a_worlds_exception_reaches_its_conversation() -> None:
+    waves = Waves()
+
+    async def conversation() -> str:
+        try:
+            await waves.world(int, "no number")
+        except ValueError:
+            return await waves.world(str, "caught")
+        return "not raised"
+
+    assert waves.run([conversation]) == ["caught"]
+
+
+def test_worlds_and_models_run_off_the_event_loop() -> None:
+    waves, backend, worlds = Waves(workers=2), Echo(), set[int]()
+    ask = waves.port(backend)
+
+    async def conversation(number: int) -> None:
+        worlds.add(await waves.world(threading.get_ident))
+        await ask(number)
+
+    waves.run(partial(conversation, number) for number in range(8))
+    assert worlds and backend.threads
+    assert threading.get_ident() not in worlds | backend.threads
+
+
+def test_no_more_conversations_than_allowed_and_none_begun_early() -> None:
+    waves = Waves(max_conversations=3)
+    ask, open_now, most, begun = waves.port(Echo()), set[int](), list[int](), list[int]()
+
+    async def conversation(number: int) -> None:
+        open_now.add(number)
+        most.append(len(open_now))
+        await ask(number)
+        await waves.world(int)
+        open_now.remove(number)
+
+    def conversations() -> Any:
+        for number in range(10):
+            begun.append(len(open_now))
+            yield partial(conversation, number)
+
+    waves.run(conversations())
+    assert max(most) == 3
+    assert max(begun) == 2, "the next conversation is made when one has ended, not before"
+
+
+def test_a_backend_is_never_asked_twice_at_once_and_two_answer_side_by_side() -> None:
+    meeting = threading.Barrier(2, timeout=PATIENCE)
+
+    class Meeting(Echo):
+        def answer(self, questions: Sequence[Any]) -> list[Any]:
+            if not self.waves:
+                meeting.wait()
+            return super().answer(questions)
+
+    waves = Waves(workers=2, max_age=0.0)
+    backends = [Meeting(max_batch=2), Meeting(max_batch=2)]
+    ports = [waves.port(backend) for backend in backends]
+
+    async def conversation(number: int) -> None:
+        for turn in range(5):
+            await ports[number % 2](f"{number}.{turn}")
+            await waves.world(int)
+
+    waves.run(partial(conversation, number) for number in range(12))
+    for backend in backends:
+        assert len(backend.threads) >= 1 and sum(map(len, backend.waves)) == 30
+        assert max(map(len, backend.waves)) <= 2
+
+
+def fold(state: str, said: str) -> str:
+    return hashlib.sha256(f"{state}|{said}".encode()).hexdigest()[:8]
+
+
+Script = list[bool]
+"""A conversation's turns: True asks the model, False steps the world."""
+
+
+def alone(number: int, script: Script) -> str:
+    """What a conversation comes to without any engine."""
+    state = str(number)
+    for is_question in script:
+        state = fold(state, f"re: {state}" if is_question else "world")
+    return state
+
+
+@settings(max_examples=40, deadline=None)
+@given(scripts=st.lists(st.lists(st.booleans(), max_size=8), max_size=12), workers=st.integers(1, 4),
+       width=st.integers(1, 16), max_batch=st.integers(1, 8), max_age=st.sampled_from([0.0, 0.001, 10.0]),
+       remember=st.booleans())
+def test_X3_company_changes_no_result(scripts: list[Script], workers: int, width: int, max_batch: int,
+                                      max_age: float, remember: bool) -> None:
+    waves = Waves(workers=workers, max_conversations=width, max_age=max_age)
+    ask: Callable[[str], Coroutine[Any, Any, str]] = waves.port(
+        Echo(max_batch), {} if remember else None, str if remember else None)
+
+    async def conversation(number: int, script: Script) -> str:
+        state = str(number)
+        for is_question in script:
+            said = await ask(state) if is_question else "world"
+            state = fold(state, said) if is_question else await waves.world(fold, state, said)
+        return state
+
+    found = waves.run(partial(conversation, number, script) for number, script in enumerate(scripts))
+    assert found == [alone(number, script) for number, script in enumerate(scripts)]
