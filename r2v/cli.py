@@ -87,6 +87,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     setup()
     try:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
         signal.signal(signal.SIGTERM, _interrupt)
         arguments = build_parser().parse_args(list(sys.argv[1:] if argv is None else argv))
         act: Callable[[argparse.Namespace], int] = arguments.act
@@ -109,7 +110,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _interrupt(signum: int, frame: FrameType | None) -> None:
-    raise KeyboardInterrupt
+    """SIGTERM is another Ctrl-C: an event loop that runs is stopped in order, anything else is interrupted."""
+    signal.raise_signal(signal.SIGINT)
 
 
 def build_parser() -> argparse.ArgumentParser:

@@ -188,7 +188,7 @@ class Phase:
 class TrainingConfig:
     """Optimisation. The blocks below inherit every field they leave out."""
 
-    num_epochs: float = 6
+    num_epochs: float = 6.0
     """Passes over the data."""
     lr: float = 3e-3
     """Peak learning rate (AdamW, linear decay)."""
@@ -207,9 +207,9 @@ class TrainingConfig:
     bc: PhaseConfig = field(default_factory=PhaseConfig)
     """Behaviour cloning."""
     preference: PhaseConfig = field(
-        default_factory=lambda: PhaseConfig(num_epochs=2, lr=2e-4, batch_size=16, weight_decay=0.0))
+        default_factory=lambda: PhaseConfig(num_epochs=2.0, lr=2e-4, batch_size=16, weight_decay=0.0))
     """DPO."""
-    verifier: PhaseConfig = field(default_factory=lambda: PhaseConfig(num_epochs=2, lr=1e-3, batch_size=32))
+    verifier: PhaseConfig = field(default_factory=lambda: PhaseConfig(num_epochs=2.0, lr=1e-3, batch_size=32))
     """The verifier's head and backbone."""
     router: PhaseConfig = field(default_factory=PhaseConfig)
     """Reserved for gradient-trained routers; logistic and boosting take no steps."""
@@ -369,6 +369,10 @@ class PreferenceConfig:
 
     def __post_init__(self) -> None:
         _positive("preference.beta", self.beta)
+
+    def pairing(self) -> PreferenceConfig:
+        """What making the pairs depends on; what concerns DPO alone is evened out."""
+        return dataclasses.replace(self, enabled=True, beta=1.0, sft_weight=0.0)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,17 +5,28 @@ Heavy libraries are imported when a local model is asked for, not before.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any
 
 from r2v.actors import Scorer, Side
-from r2v.config import CostConfig, InferenceConfig, PolicyConfig, RolloutConfig, TeacherConfig
+from r2v.artifact import content_files
+from r2v.config import CostConfig, InferenceConfig, PolicyConfig, RolloutConfig, TeacherConfig, identity
 from r2v.envs.base import Benchmark, Demonstrated
 from r2v.errors import UsageError
 from r2v.llm.scripted import ScriptedBackend
 from r2v.llm.types import Message, ScoreRequest
 from r2v.llm.waves import Memo, Waves
+
+
+_REMEMBERED: dict[str, Memo] = {}
+
+
+def _memory(weights: Path | None, *sections: Any) -> Memo:
+    """The answers this process has already had of a model: stages that play the same weights share them."""
+    content = None if weights is None else content_files(weights)
+    return _REMEMBERED.setdefault(json.dumps([content, [identity(section) for section in sections]]), {})
 
 
 def engine(rollout: RolloutConfig) -> Waves:
@@ -30,11 +41,16 @@ def teacher_name(teacher: TeacherConfig, benchmark: Benchmark) -> str:
     return teacher.model_name
 
 
+def require_provider(teacher: TeacherConfig) -> None:
+    """Raises UsageError where the teacher's provider is not there yet."""
+    if teacher.provider != "scripted":
+        raise UsageError(f"teacher.provider={teacher.provider}: provider backends are not in this version; allowed: "
+                         "scripted")
+
+
 def teacher_side(teacher: TeacherConfig, cost: CostConfig, benchmark: Benchmark, waves: Waves) -> Side:
     """The LLM. Raises UsageError where the benchmark has no expert, or the provider is not there yet."""
-    if teacher.provider != "scripted":
-        raise UsageError(f"teacher.provider={teacher.provider}: provider batches are not in this version; allowed: "
-                         "scripted")
+    require_provider(teacher)
     if not isinstance(benchmark, Demonstrated):
         raise UsageError(f"teacher.provider=scripted: {benchmark.name} brings no expert; name a provider")
     backend = ScriptedBackend(benchmark.expert, name=teacher_name(teacher, benchmark), price=cost.llm)
@@ -42,7 +58,7 @@ def teacher_side(teacher: TeacherConfig, cost: CostConfig, benchmark: Benchmark,
 
 
 def policy_side(policy: PolicyConfig, weights: Path | None, cost: CostConfig, inference: InferenceConfig,
-                rollout: RolloutConfig, waves: Waves, memo: Memo | None = None) -> Side:
+                rollout: RolloutConfig, waves: Waves) -> Side:
     """The small policy with the weights exported in a folder (None: the base model as it is)."""
     from r2v.llm.local import LocalBackend
     from r2v.policy.load import load_policy
@@ -52,11 +68,12 @@ def policy_side(policy: PolicyConfig, weights: Path | None, cost: CostConfig, in
     encode = Encoder(loaded.tokenizer, max_seq_len=policy.max_seq_len, reserve=inference.max_new_tokens)
     backend = LocalBackend(loaded.model, loaded.tokenizer, encode, name="slm", price=cost.slm,
                            max_batch=rollout.batch_size)
-    return Side(waves.model(backend, memo), cost.slm, "slm", inference.max_new_tokens)
+    memory = _memory(weights, policy, inference.max_new_tokens, cost.slm)
+    return Side(waves.model(backend, memory), cost.slm, "slm", inference.max_new_tokens)
 
 
 def verifier_scorer(policy: PolicyConfig, folder: Path, inference: InferenceConfig, rollout: RolloutConfig,
-                    waves: Waves, memo: Memo | None = None) -> Scorer:
+                    waves: Waves) -> Scorer:
     """The trained verifier in a folder, as an awaitable score."""
     from r2v.policy.load import load_policy
     from r2v.verifier.model import VerifierBackend, load
@@ -64,7 +81,8 @@ def verifier_scorer(policy: PolicyConfig, folder: Path, inference: InferenceConf
     loaded = load_policy(policy)
     model = load(folder, loaded.model)
     backend = VerifierBackend(model, scoring_encoder(loaded.tokenizer, policy, inference), rollout.batch_size)
-    ask: Callable[[ScoreRequest], Coroutine[Any, Any, float]] = waves.port(backend, memo, _itself)
+    ask: Callable[[ScoreRequest], Coroutine[Any, Any, float]] = waves.port(
+        backend, _memory(folder, policy, inference.max_new_tokens), _itself)
     return ask
 
 

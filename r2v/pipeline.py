@@ -20,6 +20,7 @@ from r2v import artifact as artifacts
 from r2v.artifact import Artifact
 from r2v.config import Config, to_yaml
 from r2v.data.registry import DataRegistry
+from r2v.envs.base import benchmark_class
 from r2v.errors import InputError, UsageError, nearest
 from r2v.log import logger
 from r2v.paths import Places
@@ -114,26 +115,41 @@ def run_here(config: Config, *, start: str | None = None, without: Sequence[str]
 def run_job(config: Config, item: Job, inputs: Mapping[str, Artifact], *, force: bool = False,
             root: Path = Path(), publish_at: Path | None = None, publish: bool = True,
             quiet: bool = False) -> Done:
-    """Make one job's artifact, or find it made, and publish it (at its usual place unless told otherwise).
-    `quiet` says nothing of what was up to date."""
+    """Make one job's artifact, or find it made, and publish it (at its usual place unless told otherwise): from
+    its first moment on, so that the checkpoints of a killed attempt are found there. `quiet` says nothing of what
+    was up to date."""
     stage, places = item.load(), places_of(config, root)
     sections = stage.sections(config)
     key = artifacts.fingerprint(item.stage, stage.version, _fields(sections), inputs)
     found = None if force else artifacts.find(places.artifacts, item.name, key)
     cpu, fresh = time.process_time(), found is None
+    place = (publish_at or places.output(item.name)) if publish and item.name != "collect" else None
     if found is None:
+        _require_world(sections)
         logger.info("%-16s running", item.name)
         with artifacts.build(places.artifacts, item.name, key, item.stage, to_yaml(config), inputs,
                              root) as work:
+            if place:
+                artifacts.publish(place, work.folder)
             stage.run(sections, work)
         found = artifacts.read(places.artifacts / f"{item.name}-{key}")
     seconds = time.process_time() - cpu
-    if publish and item.name != "collect":
-        place = publish_at or places.output(item.name)
+    if place and not fresh:
         artifacts.publish(place, found.folder)
     if fresh or not quiet:
         logger.info("%-16s %s", item.name, f"done, {seconds:.1f} CPU-s" if fresh else "up to date")
     return Done(job=item.name, artifact=found, fresh=fresh, cpu_seconds=seconds)
+
+
+def _require_world(sections: Any) -> None:
+    """Raises UsageError, before anything is written, where a stage would play in a world or with a teacher that
+    this version does not have."""
+    if hasattr(sections, "env"):
+        benchmark_class(sections.env.benchmark)
+    if hasattr(sections, "teacher"):
+        from r2v.models import require_provider
+
+        require_provider(sections.teacher)
 
 
 def published(config: Config, name: str, root: Path = Path()) -> Artifact:

@@ -6,6 +6,7 @@ import ast
 import copy
 import dataclasses
 import inspect
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -178,14 +179,19 @@ def test_an_identity_holds_everything_but_where_and_how(key: str) -> None:
     assert (identity(config) == identity(Config())) == bool(item.metadata.get("runtime"))
 
 
+def test_an_identity_is_the_same_from_python_and_from_a_file() -> None:
+    assert json.dumps(identity(Config())) == json.dumps(identity(load(None)))
+
+
 def test_an_identity_knows_the_effective_batch_only() -> None:
     def of(batch_size: int, steps: int) -> Any:
         return identity(load(None, [f"training.bc.batch_size={batch_size}",
                                     f"training.bc.gradient_accumulation_steps={steps}"]).training)
 
     assert of(16, 1) == of(8, 2) == of(1, 16) != of(8, 1)
-    config = load(None, ["training.batch_size=8", "training.gradient_accumulation_steps=2"])
-    assert identity(config.training.phase("bc")) == identity(Config().training.phase("bc"))
+    phases = [load(None, [f"training.batch_size={size}", f"training.gradient_accumulation_steps={steps}"])
+              .training.phase("bc") for size, steps in ((8, 2), (4, 4))]
+    assert phases[0] != phases[1] and identity(phases[0]) == identity(phases[1])
 
 
 def test_keys_are_those_of_the_tree() -> None:

@@ -51,8 +51,8 @@ def measured(episodes: list[Episode]) -> float:
 
 
 SINGLE = {  # facts/method.md 7.11: ten doors, .95 against .995. The old any-step rule would say .860 to .9996
-    "slm_only": (0.598737, 2000), "llm_only": (0.951110, 400), "random 0.1": (0.627710, 400),
-    "random 0.3": (0.689473, 400), "random 0.5": (0.756652, 400)}
+    "slm_only": (0.598737, 1000), "llm_only": (0.951110, 250), "random 0.1": (0.627710, 250),
+    "random 0.3": (0.689473, 250), "random 0.5": (0.756652, 250)}
 
 
 @pytest.mark.parametrize("name", SINGLE)
@@ -77,7 +77,7 @@ TWO = {  # eight easy doors at .99, two hard ones at .5; the LLM .99
 
 @pytest.mark.parametrize("name", TWO)
 def test_chain_of_two_difficulties_meets_the_closed_form(name: str) -> None:
-    count = 400
+    count = 250
     chain = Chain(num_tasks=count, hard=2)
     on = chain_stage(chain, (0.99, 0.5), 0.99)
     actors = {"slm_only": on.small, "llm_only": on.large, "perfect router": on.routed(looks_hard, 0.5),
@@ -144,31 +144,26 @@ def test_success_never_comes_from_an_escalation() -> None:
     assert on.play(plays(on.world.benchmark, 1), on.large)[0].num_llm_fallbacks == 5
 
 
-ENVIRONMENTS = ("envs/", "perturb/live.py")
-"""Where a world says how an episode ended."""
-RECORDER = "rollout.py"
+WORLDS = ("envs/",)
+"""Where it is decided how an episode ended."""
+ALLOWED = {"rollout.py": ["self.success"], "perturb/offline.py": ["self._episode.success"]}
+"""Where it is handed on: the last Info's word into the record, and a recorded outcome into its own rewriting."""
 
 
-def says_success(node: ast.AST) -> bool:
-    """Whether an expression calls something with `success=` that makes or changes an episode or a world's info."""
-    if not isinstance(node, ast.Call) or not any(keyword.arg == "success" for keyword in node.keywords):
-        return False
-    name = node.func.id if isinstance(node.func, ast.Name) else getattr(node.func, "attr", "")
-    return name in ("Episode", "Info", "replace")
+def success_given(tree: ast.AST) -> list[str]:
+    """What is said as `success=` wherever an episode or a world's info is made or changed."""
+    return [ast.unparse(keyword.value) for node in ast.walk(tree) if isinstance(node, ast.Call)
+            and ast.unparse(node.func).rpartition(".")[2] in ("Episode", "Info", "replace", "__setattr__")
+            for keyword in node.keywords if keyword.arg == "success"]
 
 
-def test_success_is_written_where_worlds_answer_and_nowhere_else() -> None:
-    """The source of R2V: `success=` goes into an Info in a world, and into an Episode from the last Info."""
+def test_success_is_decided_where_worlds_answer_and_nowhere_else() -> None:
+    """The source of R2V: no line but a world's own puts an outcome into an Info or an Episode."""
     package = Path(r2v.__file__).parent
-    found = {path.relative_to(package).as_posix(): [node for node in ast.walk(ast.parse(path.read_text()))
-                                                    if says_success(node)] for path in package.rglob("*.py")}
-    outside = {name for name, calls in found.items() if calls and not name.startswith(ENVIRONMENTS)}
-    assert outside == {RECORDER}
-    [episode] = found[RECORDER]
-    assert isinstance(episode, ast.Call)
-    given = next(keyword.value for keyword in episode.keywords if keyword.arg == "success")
-    assert ast.unparse(given) == "self.success"
-    assert any(found[name] for name in found if name.startswith("envs/"))
+    found = {path.relative_to(package).as_posix(): success_given(ast.parse(path.read_text()))
+             for path in package.rglob("*.py")}
+    assert {name: given for name, given in found.items() if given and not name.startswith(WORLDS)} == ALLOWED
+    assert all(found[name] for name in ("envs/chain.py", "envs/desk/environment.py"))
 
 
 def test_a_fault_of_the_world_is_recorded_and_is_no_failure_of_the_agent() -> None:
@@ -252,7 +247,7 @@ def test_X4_noise_of_probability_zero_is_clean() -> None:
 
 
 def recorded(condition: Condition) -> tuple[World, list[tuple[Task, Episode]]]:
-    on = desk_stage(slips=0.1)
+    on = desk_stage(slips=0.4)
     some = plays(on.world.benchmark, 12, condition=condition, perturbation_seed=902)
     episodes = on.play(some, on.routed(random_gate, 0.5))
     return on.world, [(play.task, episode) for play, episode in zip(some, episodes, strict=True)]
@@ -304,7 +299,7 @@ def test_X1_a_lie_is_named(name: str) -> None:
     told = [(task, episode) for task, episode in found
             if episode.termination == "stop" and any(step.perturbations for step in episode.steps)]
     problems = [replay(world, lie(episode), task) for task, episode in told]
-    certain = name not in ("another seed of the hazards", "another condition")
+    certain = name not in ("another seed of the hazards", "another condition", "changed action")
     assert all(problems) if certain else any(problems)
     assert all(words in problem for problem in problems if problem)
 

@@ -10,7 +10,7 @@ image missing) ends the episode as not measured, never as failed.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
@@ -139,23 +139,36 @@ BENCHMARKS = {
 }
 """Names a configuration may use. Anything else is a dotted path `package.module:Class`."""
 
+COMING = ("miniwob", "swebench", "webarena")
+"""Benchmarks with a configuration whose adapter, and the extra of the same name, a later version brings."""
 
-def load_benchmark(spec: str, options: dict[str, Any] | None = None) -> Benchmark:
-    """The benchmark that `spec` names, built with `options`.
 
-    Raises UsageError naming the nearest known benchmark, or the import that failed.
+def benchmark_class(spec: str) -> Callable[..., Any]:
+    """What makes the benchmark that `spec` names; nothing is made yet.
+
+    Raises UsageError naming the missing adapter, the nearest known benchmark, or the import that failed.
     """
     dotted = BENCHMARKS.get(spec, spec)
     module_name, _, attribute = dotted.partition(":")
+    if spec in COMING:
+        raise UsageError(f"env.benchmark={spec}: its adapter (extra [{spec}]) is not in this version; allowed: "
+                         f"{', '.join(BENCHMARKS)}, or a dotted path package.module:Class")
     if not attribute:
         raise UsageError(f"env.benchmark={spec}: no such benchmark; {nearest(spec, BENCHMARKS)} "
                          "(or a dotted path package.module:Class)")
     try:
-        factory = getattr(importlib.import_module(module_name), attribute)
+        made_by: Callable[..., Any] = getattr(importlib.import_module(module_name), attribute)
     except (ImportError, AttributeError) as error:
         raise UsageError(f"env.benchmark={spec}: cannot load {dotted}: {error}") from error
+    return made_by
+
+
+def load_benchmark(spec: str, options: dict[str, Any] | None = None) -> Benchmark:
+    """The benchmark that `spec` names, built with `options`. Raises UsageError as `benchmark_class` does, and
+    for options that it does not take."""
+    made_by = benchmark_class(spec)
     try:
-        benchmark = factory(**(options or {}))
+        benchmark = made_by(**(options or {}))
     except TypeError as error:
         raise UsageError(f"env.options for {spec}: {error}") from error
     assert isinstance(benchmark, Benchmark)

@@ -30,7 +30,7 @@ from r2v.data.episode import Episode
 from r2v.envs.base import load_benchmark
 from r2v.errors import EmptyResult, UsageError
 from r2v.gates import ScoreGate, Sensors
-from r2v.llm.waves import Memo, Waves
+from r2v.llm.waves import Waves
 from r2v.log import Progress
 from r2v.models import engine, policy_side, teacher_side, verifier_scorer
 from r2v.rollout import Play, World, play_many
@@ -77,13 +77,12 @@ class Cast:
         benchmark, waves = load_benchmark(sections.env.benchmark, sections.env.options), engine(sections.rollout)
 
         def side(weights: Path | None) -> Single:
-            memo: Memo = {}
             return Single(policy_side(sections.policy, weights, sections.cost, sections.inference, sections.rollout,
-                                      waves, memo), "slm")
+                                      waves), "slm")
 
         slm = side(policy)
         scorer = None if verifier is None else verifier_scorer(
-            sections.policy, verifier, sections.inference, sections.rollout, waves, {})
+            sections.policy, verifier, sections.inference, sections.rollout, waves)
         return cls(
             waves=waves, world=World(benchmark, sections.perturbations, sections.inference), slm=slm,
             llm=Single(teacher_side(sections.teacher, sections.cost, benchmark, waves), "llm_fallback"),

@@ -68,6 +68,7 @@ def _write_adapter(loaded: Loaded, folder: Path) -> None:
 def _save(tensors: dict[str, Any], path: Path) -> None:
     save_file({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}, path,
               metadata={"format": "pt"})
+    path.chmod(0o644)  # safetensors leaves it to its owner alone, and a cluster's jobs share it
 
 
 def _distinct(tensors: dict[str, Any]) -> dict[str, Any]:

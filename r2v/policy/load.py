@@ -11,6 +11,7 @@ with. In training it is float32.
 from __future__ import annotations
 
 import importlib.util
+import os
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
@@ -100,11 +101,14 @@ def _model(policy: PolicyConfig, source: Path | str, for_training: bool) -> Any:
 
 
 def _hush() -> None:
-    """Leave the terminal to R2V: no bars for a megabyte of weights, no advice on kernels or renamed options."""
+    """Leave the terminal to R2V: no bars for a megabyte of weights, no advice on kernels, renamed options or
+    accelerators that are not there."""
     from transformers.utils import logging
 
     logging.set_verbosity_error()
     logging.disable_progress_bar()
+    if not torch.cuda.is_available():
+        os.environ.setdefault("DS_ACCELERATOR", "cpu")
     warnings.filterwarnings("ignore", category=FutureWarning, module=r"transformers\.")
 
 

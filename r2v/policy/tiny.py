@@ -65,7 +65,7 @@ def _fields() -> Iterator[tuple[str, str]]:
     yield from (("status", status) for status in (*words.STATUSES, words.ARCHIVED))
     yield from (("verb", verb) for verb in words.VERBS)
     yield from (("tech", member) for member in words.TECHS)
-    yield from (("state", state) for state in ("free", "busy"))
+    yield from (("state", state) for state in words.STATES)
     yield from (("site", site) for site in (*words.SITES, "archive"))
     yield from (("text", wording) for wording in words.WORDINGS)
     yield from (("rows", str(count)) for count in range(10))

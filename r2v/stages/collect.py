@@ -58,12 +58,13 @@ def run(cfg: Config, work: Work) -> None:
     """Play what is missing, close the run, and name it in runs.jsonl."""
     registry = DataRegistry(work.root / "data")
     with _begin(cfg, work, registry) as handle:
-        logger.info("%s\n  Run ID : %s\n  Output : %s\n%s", "=" * 60, handle.run_id, handle.output_dir, "=" * 60)
+        _announce(handle)
         plays = _plays(cfg, handle)
         _play_missing(cfg, plays, handle)
         episodes = sorted(read_episodes(handle.store.path), key=lambda e: e.episode_id)
         write_episodes(handle.store.path, episodes)
         manifest = handle.finish(expected=len(plays))
+        _announce(handle)
     if manifest.status != "done":
         raise InputError(f"run {manifest.run_id} holds {manifest.n_episodes} episodes, {len(plays)} were asked for; "
                          f"start afresh without --run-id, or finish it with its own configuration")
@@ -76,6 +77,12 @@ def run(cfg: Config, work: Work) -> None:
                         success_rate=manifest.success_rate, total_cost_usd=round(manifest.total_cost_usd, 6))
     logger.info("  %s: %d episodes, %.1f %% succeeded, $%.2f", manifest.run_id, manifest.n_episodes,
                 100 * manifest.success_rate, manifest.total_cost_usd)
+
+
+def _announce(handle: RunHandle) -> None:
+    """Print the run's name and place, as a run does on start and finish."""
+    rule = "=" * 60
+    logger.info("%s\n  Run ID : %s\n  Output : %s\n%s", rule, handle.run_id, handle.output_dir, rule)
 
 
 def _begin(cfg: Config, work: Work, registry: DataRegistry) -> RunHandle:

@@ -40,7 +40,7 @@ class Config:
         """The parts of the whole configuration that are read here."""
         return cls(env=config.env, teacher=config.teacher, policy=config.policy,
                    perturbations=config.perturbations, inference=config.inference.acting(), cost=config.cost,
-                   rollout=config.rollout, candidates=config.candidates, preference=config.preference,
+                   rollout=config.rollout, candidates=config.candidates, preference=config.preference.pairing(),
                    tasks=c.TaskSelection.training(config), seed=config.seed)
 
 
@@ -56,7 +56,7 @@ def run(cfg: Config, work: Work) -> None:
 
     cast = Cast.of(cfg, policy=work.inputs["bc"].file("final"))
     folds = work.inputs["verifier"].file("folds")
-    scorers = [verifier_scorer(cfg.policy, folds / str(fold), cfg.inference, cfg.rollout, cast.waves, {})
+    scorers = [verifier_scorer(cfg.policy, folds / str(fold), cfg.inference, cfg.rollout, cast.waves)
                for fold in range(cfg.candidates.num_folds)]
     plays = plays_of(cast.world.benchmark, "train", [cfg.seed], cfg.tasks, method="slm_only",
                      limit=cfg.candidates.num_tasks)

@@ -57,10 +57,12 @@ class PreferenceConfig:
 def run_bc(cfg: BCConfig, work: Work) -> None:
     """Clone the successful training episodes; calibration episodes, where there are any, are measured on."""
     from r2v.data.store import read_episodes
+
+    episodes = read_episodes(work.inputs["perturb"].file("trajectories.jsonl"))
+
     from r2v.policy.bc import train_bc
     from r2v.policy.load import load_policy
 
-    episodes = read_episodes(work.inputs["perturb"].file("trajectories.jsonl"))
     held_out = [episode for episode in episodes if episode.metadata.split == "calibration"]
     cloned = [episode for episode in episodes if episode.metadata.split != "calibration"]
     loaded = load_policy(cfg.policy, for_training=True, seed=cfg.seed)

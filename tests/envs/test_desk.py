@@ -194,7 +194,7 @@ def wrong_endings(task: Task) -> dict[str, list[str]]:
         endings["wrong verb"] = [*calls[:at], line(**(act | {"verb": verb})), *calls[at + 1:]]
     if act["tool"] == "assign":
         busy = next(member for member, free in truth.staff if not free)
-        endings["busy"] = [*calls[:at], line(**(act | {"tech": busy})), *calls[at + 1:]]
+        endings["busy"] = [*calls[:at], line(**(act | {"state": "busy", "tech": busy})), *calls[at + 1:]]
     if truth.verb == "settle":
         endings["not told"] = [*calls[:-2], calls[-1]]
     return endings

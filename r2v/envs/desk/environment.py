@@ -112,7 +112,7 @@ def _act(state: State, tool: str, call: Arguments) -> State:
         raise Refused(NO_MATCH)
     if tool == "decide" and call["verb"] not in VERBS:
         raise Refused(WRONG_ARGUMENTS)
-    if tool == "assign" and call["tech"] not in dict(state.world.staff):
+    if tool == "assign" and dict(state.world.staff).get(call["tech"]) != (call["state"] == "free"):
         raise Refused(NO_MATCH)
     detail = {"close": "", "assign": call.get("tech", ""), "decide": call.get("verb", "")}[tool]
     return replace(state, page=pages.effect(tool, call["id"]),

@@ -39,8 +39,8 @@ def plan(notes: Notes, key: Key) -> Fields:
     """The next thing to do, given what is known. `key` settles the free choices."""
     if 0 < notes.stale <= PATIENCE:
         return {"tool": "refresh"}
-    if notes.acted:
-        return _finish(notes, key)
+    if notes.acted is not None:
+        return _finish(notes, notes.acted, key)
     if notes.target is None or notes.opened != notes.target or notes.status is None:
         return _locate(notes)
     record = {name: notes.goal[name] for name in KEY} | {"id": notes.target}
@@ -66,7 +66,8 @@ def _locate(notes: Notes) -> Fields:
 def _assign(notes: Notes, record: Fields, key: Key) -> Fields:
     free = [member for member, is_free in notes.staff if is_free]
     if free:
-        return {"tool": "assign"} | record | {"tech": generator("desk", "free", *key).choice(free)}
+        return {"tool": "assign"} | record | {
+            "state": "free", "tech": generator("desk", "free", *key).choice(free)}
     return {"tool": "refresh"} if notes.tool == "staff" else {"tool": "staff", "team": notes.goal["team"]}
 
 
@@ -76,10 +77,10 @@ def _decide(notes: Notes, record: Fields) -> Fields:
     return {"tool": "refresh"} if notes.tool == "policy" else {"tool": "policy", "kind": notes.goal["kind"]}
 
 
-def _finish(notes: Notes, key: Key) -> Fields:
+def _finish(notes: Notes, identifier: str, key: Key) -> Fields:
     if notes.goal["goal"] == "settle" and not notes.replied:
         text = generator("desk", "wording", *key).choice(WORDINGS)
-        return {"tool": "reply", "name": notes.goal["name"], "id": notes.call["id"], "text": text}
+        return {"tool": "reply", "name": notes.goal["name"], "id": identifier, "text": text}
     return {"tool": "done"}
 
 
@@ -92,7 +93,7 @@ def _slip(notes: Notes, action: Fields, key: Key) -> Fields:
             return action | {"id": draw.choice(others)} if others else action
         case "assign":
             busy = [member for member, is_free in notes.staff if not is_free]
-            return action | {"tech": draw.choice(busy)} if busy else action
+            return action | {"state": "busy", "tech": draw.choice(busy)} if busy else action
         case "decide":
             return action | {"verb": draw.choice([verb for verb in VERBS if verb != action["verb"]])}
         case "close":

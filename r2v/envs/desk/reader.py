@@ -43,7 +43,8 @@ class Notes:
     status: str | None = None
     verb: str | None = None
     staff: list[tuple[str, bool]] = field(default_factory=list)
-    acted: bool = False
+    acted: str | None = None
+    """The id that an act was carried out on."""
     replied: bool = False
 
     @property
@@ -77,7 +78,7 @@ class Notes:
 
     def _carried_out(self, tool: str, call: Fields) -> None:
         self.tool, self.call, self.stale = tool, call, 0
-        self.acted |= tool in ACTS
+        self.acted = call.get("id") if tool in ACTS else self.acted
         self.replied |= tool == "reply"
         if tool in ("find", "more"):
             self.part = self.part + 1 if tool == "more" else 0

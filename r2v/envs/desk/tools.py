@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from r2v.envs.desk.words import KINDS, VERBS, parse
+from r2v.envs.desk.words import KINDS, STATES, VERBS, parse
 from r2v.llm.types import ToolSpec
 
 _TEXT: dict[str, Any] = {"type": "string"}
@@ -30,10 +30,10 @@ TOOLS = (
           kind={"type": "string", "enum": list(KINDS)}),
     _tool("staff", "Show the technicians a team can call on.", team=_TEXT),
     _tool("close", "Close the open record. Cannot be undone.", **_RECORD),
-    _tool("assign", "Give the open record to a technician who is free. Cannot be undone.", **_RECORD,
-          tech={"type": "string", "x-free": True}),
-    _tool("decide", "Decide the open record as the policy says for its status. Cannot be undone.", **_RECORD,
-          status=_TEXT, verb={"type": "string", "enum": list(VERBS)}),
+    _tool("assign", "Give the open record to a technician in the state named. Cannot be undone.", **_RECORD,
+          state={"type": "string", "enum": list(STATES)}, tech={"type": "string", "x-free": True}),
+    _tool("decide", "Decide the open record, whose status is named, as the policy says. Cannot be undone.",
+          **_RECORD, status=_TEXT, verb={"type": "string", "enum": list(VERBS)}),
     _tool("reply", "Write to the requester of a record.", name=_TEXT, id=_RECORD["id"],
           text={"type": "string", "x-free": True}),
     _tool("done", "Say that the task is finished."),

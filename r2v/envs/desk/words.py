@@ -22,6 +22,7 @@ ITEMS = ("laptop", "phone", "badge", "printer", "router", "screen", "server", "s
 STATUSES = ("new", "open", "waiting", "expired", "damaged", "lost", "disputed", "overdue")
 VERBS = ("approve", "reject", "hold", "return")
 TECHS = tuple(f"t{number}" for number in range(10, 34))
+STATES = ("free", "busy")
 WORDINGS = ("it is done", "this has been settled", "we took care of it", "see the record")
 SITES = ("north", "south", "east", "west")
 REMARKS = ("thanks for the quick help", "please call me back", "i am out on friday", "any news on this")

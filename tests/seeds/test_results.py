@@ -1,0 +1,73 @@
+"""Section 8: the result files where the seed looks for them, and made again by its own lines."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from pathlib import Path
+
+import pytest
+
+from r2v.data.store import write_episodes
+from r2v.evaluation.ablation_rows import ablation_rows, write_ablations
+from r2v.evaluation.setup import Setup, episodes_path, write_setup
+from r2v.evaluation.tables import write_results_folder
+from r2v.experiments.ablations import ABLATIONS
+from r2v.paths import Places
+
+from . import seed
+from .workspace import play, sh
+
+METHODS = {"slm_only": {"slips": 0.5}, "llm_only": {}, "r2v": {"slips": 0.5, "helped_from": 3}}
+"""All are the desk's expert, with this share of slips."""
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A checkout with an evaluation of three players on eight noisy tasks, and an ablation that changes nothing."""
+    root = tmp_path_factory.mktemp("results")
+    places = Places(benchmark="webarena", condition="noisy", root=root)
+    played = {method: play("evaluation", 8, condition="noisy", method=method, **player)
+              for method, player in METHODS.items()}
+    for method, episodes in played.items():
+        write_episodes(episodes_path(places.output("evaluate"), "noisy", method), episodes)
+    tasks = [episode.metadata.task_id for episode in played["llm_only"]]
+    write_setup(places.output("evaluate"), Setup(benchmark="desk", benchmark_version="1", methods=tuple(METHODS),
+                                                 seeds=(1,), tasks={"noisy": tasks}, resamples=500))
+    write_results_folder(places.output("evaluate"))
+    again = play("evaluation", 8, condition="noisy", method="llm_only")
+    write_ablations(places.output("ablations") / "structured_results", ablation_rows(
+        "desk", "noisy", 500, [(ABLATIONS["none"], played["llm_only"], again, [])]))
+    return root
+
+
+VIEWED = [words[1] for words in seed.commands(seed.block("Structured results for LLM paper writing"))]
+
+
+@pytest.mark.parametrize("path", VIEWED)
+def test_the_files_are_where_the_seed_looks(path: str, root: Path) -> None:
+    shown = sh(root, f"cat {path}")
+    assert shown.returncode == 0, shown.stderr
+    if path.endswith(".json"):
+        assert json.loads(shown.stdout)["main_results"]
+        return
+    rows = list(csv.DictReader(io.StringIO(shown.stdout)))
+    assert rows and {row["condition"] for row in rows} == {"noisy"}
+
+
+def test_the_main_table_is_what_was_played(root: Path) -> None:
+    with (root / "results/webarena_noisy/structured_results/main_table.csv").open(newline="") as file:
+        rates = {row["method"]: float(row["success_rate"]) for row in csv.DictReader(file)}
+    assert rates.keys() == METHODS.keys()
+    assert rates["slm_only"] < rates["llm_only"]
+
+
+def test_generate_latex_tables(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(root)
+    folder = Path("results/webarena_noisy/structured_results")
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    for name in ("main_table.csv", "main_table.tex", "llm_summary.json"):
+        (folder / name).unlink()
+    exec(compile(seed.block("Generate LaTeX tables", "python"), "seed_003", "exec"), {})
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before

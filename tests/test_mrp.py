@@ -1,0 +1,117 @@
+"""The main job end to end, as a user runs it: finished, repeated, changed, checked, tampered with and killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+MICRO = ROOT / "tests" / "micro.yaml"
+TABLES = ("main_table.csv", "comparisons.csv", "per_seed.csv", "frontier.csv", "llm_summary.json", "main_table.tex")
+JOBS = ("collect", "perturb", "bc", "verifier", "candidates", "preference", "router_features", "router", "evaluate",
+        "ablations")
+
+
+def start(folder: Path, *arguments: str) -> subprocess.Popen[str]:
+    folder.mkdir(parents=True, exist_ok=True)
+    return subprocess.Popen([sys.executable, "-m", "r2v", *arguments], cwd=folder, text=True, stdout=subprocess.PIPE,
+                            stderr=subprocess.STDOUT, env={**os.environ, "PYTHONPATH": str(ROOT)})
+
+
+def r2v(folder: Path, *arguments: str) -> str:
+    process = start(folder, *arguments)
+    said, _ = process.communicate()
+    assert process.returncode == 0, said
+    return said
+
+
+def hashes(folder: Path) -> dict[str, dict[str, str]]:
+    """Every artifact's content hashes, by job and fingerprint."""
+    found = sorted((folder / "outputs" / ".artifacts").glob("*/artifact.json"))
+    return {path.parent.name: json.loads(path.read_text())["files"] for path in found}
+
+
+@pytest.fixture(scope="session")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("mrp")
+    r2v(folder, "run", "--config", str(MICRO))
+    return folder
+
+
+@pytest.fixture
+def copy(finished: Path, tmp_path: Path) -> Iterator[Path]:
+    shutil.copytree(finished, tmp_path / "copy", symlinks=True)
+    yield tmp_path / "copy"
+
+
+def test_everything_the_seed_names_is_there(finished: Path) -> None:
+    tables = finished / "results" / "micro" / "structured_results"
+    assert all((tables / name).stat().st_size for name in TABLES)
+    assert (finished / "results" / "ablations" / "micro" / "structured_results" / "ablations.csv").stat().st_size
+    assert (finished / "data" / "micro" / "trajectories" / "trajectories.jsonl").stat().st_size
+    assert (finished / "outputs" / "micro" / "policy" / "bc" / "final").is_dir()
+    assert {name.rsplit("-", 1)[0] for name in hashes(finished)} == set(JOBS)
+
+
+def test_X1_every_episode_replays_and_every_table_is_rebuilt(finished: Path) -> None:
+    said = r2v(finished, "verify-results", "results/micro")
+    setup = json.loads((finished / "results" / "micro" / "setup.json").read_text())
+    cells = sum(1 for _ in (finished / "results" / "micro" / "episodes").rglob("*.jsonl"))
+    assert f"{cells * 10 * len(setup['seeds'])} episodes replayed" in said and "identical" in said
+
+
+def test_a_flipped_success_is_found_and_named(copy: Path) -> None:
+    path = copy / "results" / "micro" / "episodes" / "noisy" / "r2v.jsonl"
+    first, *rest = path.read_text().splitlines()
+    episode = json.loads(first)
+    path.write_text("\n".join([json.dumps({**episode, "success": not episode["success"]}), *rest]) + "\n")
+    process = start(copy, "verify-results", "results/micro")
+    said, _ = process.communicate()
+    assert process.returncode == 3 and episode["episode_id"] in said and "executed success" in said
+
+
+def test_a_second_run_does_nothing(finished: Path) -> None:
+    said = r2v(finished, "run", "--config", str(MICRO))
+    assert [line.split()[0] for line in said.splitlines() if line.endswith("up to date")] == list(JOBS)
+
+
+def test_a_router_change_reruns_the_router_and_what_follows(copy: Path) -> None:
+    said = r2v(copy, "run", "--config", str(MICRO), "--overrides", "router.l2=0.5")
+    reran = {line.split()[0] for line in said.splitlines() if "done, " in line and line.split()[0] in JOBS}
+    assert reran == {"router", "evaluate", "ablations"}
+
+
+def test_A1_ablation_none_reproduces_the_main_run(finished: Path) -> None:
+    rows = (finished / "results" / "ablations" / "micro" / "structured_results" / "ablations.csv").read_text()
+    none = next(line for line in rows.splitlines() if line.startswith("none,"))
+    assert ",0,\"[0, 0]\",1," in none and none.endswith(",none")
+    played = [path for name in hashes(finished) if name.startswith("evaluate-")
+              for path in [finished / "outputs" / ".artifacts" / name / "episodes" / "noisy" / "r2v.jsonl"]]
+    assert len({path.read_bytes() for path in played[:1]}) == 1
+
+
+def test_X3_two_folders_and_other_workers_give_the_same_content(finished: Path, tmp_path: Path) -> None:
+    r2v(tmp_path, "run", "--config", str(MICRO), "--overrides", "rollout.workers=4", "rollout.max_conversations=7",
+        "rollout.batch_size=5")
+    assert hashes(tmp_path) == hashes(finished)
+
+
+def test_killed_anywhere_and_run_again_it_ends_in_the_same_content(finished: Path, tmp_path: Path) -> None:
+    draw = random.Random(7)
+    for _ in range(4):
+        process = start(tmp_path, "run", "--config", str(MICRO))
+        time.sleep(draw.uniform(6, 20))
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+    r2v(tmp_path, "run", "--config", str(MICRO))
+    assert hashes(tmp_path) == hashes(finished)
