@@ -11,17 +11,18 @@ from __future__ import annotations
 
 import importlib
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
 from r2v import artifact as artifacts
 from r2v.artifact import Artifact
-from r2v.config import Config, to_yaml
+from r2v.config import Config, identity, load, to_yaml
 from r2v.data.registry import DataRegistry
 from r2v.envs.base import benchmark_class
-from r2v.errors import InputError, UsageError, nearest
+from r2v.errors import EmptyResult, InputError, UsageError, nearest
 from r2v.log import logger
 from r2v.paths import Places
 from r2v.stages import Stage
@@ -128,9 +129,7 @@ def run_job(config: Config, item: Job, inputs: Mapping[str, Artifact], *, force:
         _require_world(sections)
         logger.info("%-16s running", item.name)
         with artifacts.build(places.artifacts, item.name, key, item.stage, to_yaml(config), inputs,
-                             root) as work:
-            if place:
-                artifacts.publish(place, work.folder)
+                             root) as work, _published_at(place, work.folder):
             stage.run(sections, work)
         found = artifacts.read(places.artifacts / f"{item.name}-{key}")
     seconds = time.process_time() - cpu
@@ -139,6 +138,21 @@ def run_job(config: Config, item: Job, inputs: Mapping[str, Artifact], *, force:
     if fresh or not quiet:
         logger.info("%-16s %s", item.name, f"done, {seconds:.1f} CPU-s" if fresh else "up to date")
     return Done(job=item.name, artifact=found, fresh=fresh, cpu_seconds=seconds)
+
+
+@contextmanager
+def _published_at(place: Path | None, folder: Path) -> Iterator[None]:
+    """Publish an attempt while it is made. What was there before comes back where the attempt cannot succeed."""
+    if place is None:
+        yield
+        return
+    before = place.resolve() if place.is_symlink() else folder
+    artifacts.publish(place, folder)
+    try:
+        yield
+    except (UsageError, InputError, EmptyResult):
+        artifacts.publish(place, before)
+        raise
 
 
 def _require_world(sections: Any) -> None:
@@ -159,9 +173,32 @@ def published(config: Config, name: str, root: Path = Path()) -> Artifact:
         return collected_runs(config, root)
     place = places_of(config, root).output(name)
     try:
-        return artifacts.read(place.resolve() if place.exists() else place)
+        found = artifacts.read(place.resolve() if place.exists() else place)
     except InputError as error:
         raise InputError(f"needs {name}: {error}") from None
+    _tell_differences(config, name, place, found)
+    return found
+
+
+def _tell_differences(config: Config, name: str, place: Path, found: Artifact) -> None:
+    """Warn of the keys in which the configuration that made an artifact would have made another than this one."""
+    sections = job(name).load().sections
+    try:
+        made, asked = (_flat(identity(sections(one))) for one in (load(found.folder / "config.yaml"), config))
+    except UsageError as error:
+        logger.warning("  %s was made by another version of R2V: %s", place, error)
+        return
+    differing = sorted(key for key in made.keys() | asked.keys() if made.get(key) != asked.get(key))
+    if differing:
+        logger.warning("  %s was made with other values of %s; to apply these, run its own command with them, or "
+                       "`r2v run`", place, ", ".join(differing))
+
+
+def _flat(values: Mapping[str, Any], stem: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in values.items():
+        flat |= _flat(value, f"{stem}{key}.") if isinstance(value, dict) else {stem + key: value}
+    return flat
 
 
 def collected_runs(config: Config, root: Path = Path()) -> Artifact:

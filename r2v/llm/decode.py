@@ -15,12 +15,13 @@ import torch
 from torch import Tensor
 from transformers.cache_utils import DynamicCache, DynamicLayer, LinearAttentionLayer
 
+from r2v.llm.prefix import BLOCK, Prefixes
 from r2v.randomness import Key, uniform
 
 _GRAIN = 1e9
-_PADDING = 1.2
-"""Padded over real tokens up to which longer prompts join a prefill (one thread, 4x64 student: 1.1 to 1.4 are
-equal, no bound costs half the speed)."""
+_PASS = 200
+"""Tokens of padding that cost as much as another pass through the model (one thread, 4x64 student)."""
+_ROOM = 16
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -81,15 +82,16 @@ def entropy(logprobs: Tensor) -> Tensor:
 
 
 def generate(model: Any, prompts: Sequence[Sequence[int]], draws: Sequence[Draw], *, end_ids: frozenset[int],
-             pad_id: int) -> list[Drawn]:
-    """One completion per draw. Every prompt goes through the model once, however many draws share it.
+             pad_id: int, prefixes: Prefixes | None = None) -> list[Drawn]:
+    """One completion per draw. Every prompt goes through the model once, however many draws share it, and what
+    `prefixes` remembers of it not at all.
 
     `model` is a transformers causal language model in evaluation mode. Rows that have ended leave the batch.
     """
     drawn = [Drawn() for _ in draws]
     rows = list(range(len(draws)))
     with torch.inference_mode():
-        batch = _Batch.prefill(model, prompts, pad_id)
+        batch = _Batch.prefill(model, prompts, pad_id, prefixes)
         batch.select([draw.prompt for draw in draws])
         while True:
             tokens = _choose(batch.logits, [draws[r] for r in rows], [drawn[r] for r in rows])
@@ -131,6 +133,36 @@ def _choose(logits: Tensor, draws: Sequence[Draw], drawn: Sequence[Drawn]) -> li
     return tokens
 
 
+class _Growing(DynamicLayer):
+    """Attention states with room behind them, so that a token is written in place; concatenating copies all of
+    them for every token (a third of a step of the student)."""
+
+    def __init__(self, layer: DynamicLayer) -> None:
+        super().__init__()
+        self.lazy_initialization(layer.keys, layer.values)
+        self._set(layer.keys, layer.values, layer.keys.shape[2])
+
+    def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+        """Append (B, H, T, D) to both; returns all of both."""
+        begin = self.keys.shape[2]
+        end = begin + key_states.shape[2]
+        keys, values = self._rooms
+        if end > keys.shape[2]:
+            keys, values = (torch.nn.functional.pad(r, (0, 0, 0, end - begin + _ROOM)) for r in self._rooms)
+        keys[:, :, begin:end], values[:, :, begin:end] = key_states, value_states
+        self._set(keys, values, end)
+        return self.keys, self.values
+
+    def reorder_cache(self, beam_idx: Tensor) -> None:
+        """Keep these rows, in this order."""
+        keys, values = (room.index_select(0, beam_idx) for room in self._rooms)
+        self._set(keys, values, self.keys.shape[2])
+
+    def _set(self, keys: Tensor, values: Tensor, length: int) -> None:
+        self._rooms = keys, values
+        self.keys, self.values = keys[:, :, :length], values[:, :, :length]
+
+
 @dataclass(slots=True)
 class _Batch:
     """Rows in flight: the model's cache, who is padding, and the logits (B, V) of the next token."""
@@ -141,24 +173,35 @@ class _Batch:
     logits: Tensor
 
     @classmethod
-    def prefill(cls, model: Any, prompts: Sequence[Sequence[int]], pad_id: int) -> _Batch:
+    def prefill(cls, model: Any, prompts: Sequence[tuple[int, ...]], pad_id: int,
+                prefixes: Prefixes | None = None) -> _Batch:
         """Run all prompts; rows in their order."""
-        groups = _alike(prompts) if _separable(model) else [list(range(len(prompts)))]
-        parts = [cls._padded(model, [prompts[i] for i in group], pad_id) for group in groups]
+        known = [[] if prefixes is None else prefixes.known(prompt) for prompt in prompts]
+        new = [max(1, len(prompt) - BLOCK * len(blocks)) for prompt, blocks in zip(prompts, known, strict=True)]
+        groups = _alike(new) if _separable(model) else [list(range(len(prompts)))]
+        parts = [cls._read(model, [prompts[i] for i in group], max(new[i] for i in group), pad_id, prefixes,
+                           [known[i] for i in group]) for group in groups]
         whole = _join(parts)
+        whole.cache.layers = [_Growing(layer) if type(layer) is DynamicLayer else layer
+                              for layer in whole.cache.layers]
         place = {prompt: row for row, prompt in enumerate(i for group in groups for i in group)}
         whole.select([place[prompt] for prompt in range(len(prompts))])
         return whole
 
     @classmethod
-    def _padded(cls, model: Any, prompts: Sequence[Sequence[int]], pad_id: int) -> _Batch:
-        """One pass, padded on the left: recurrent and convolution layers then start from zeros, as they would
-        alone, and every row's newest token stands last."""
-        width = max(map(len, prompts))
-        ids = torch.tensor([[pad_id] * (width - len(p)) + list(p) for p in prompts], device=model.device)
-        mask = torch.tensor([[0] * (width - len(p)) + [1] * len(p) for p in prompts], device=model.device)
-        output = model(input_ids=ids, attention_mask=mask, position_ids=_positions(mask), use_cache=True,
-                       logits_to_keep=1)
+    def _read(cls, model: Any, prompts: Sequence[tuple[int, ...]], width: int, pad_id: int,
+              prefixes: Prefixes | None, known: Sequence[Sequence[Tensor]]) -> _Batch:
+        """One pass over the last `width` tokens of every prompt, padded on the left: recurrent and convolution
+        layers then start from zeros, as they would alone, and every row's newest token stands last."""
+        kept = [max(0, len(prompt) - width) for prompt in prompts]
+        cache = None if prefixes is None else prefixes.cache(known, kept)
+        total = max(kept) + width
+        ids = torch.tensor([([pad_id] * width + list(p))[-width:] for p in prompts], device=model.device)
+        mask = torch.tensor([[0] * (total - len(p)) + [1] * len(p) for p in prompts], device=model.device)
+        output = model(input_ids=ids, attention_mask=mask, position_ids=_positions(mask)[:, -width:],
+                       past_key_values=cache, use_cache=True, logits_to_keep=1)
+        if prefixes is not None:
+            prefixes.remember(prompts, cache, width)
         return cls(model, output.past_key_values, mask, output.logits[:, -1])
 
     def select(self, rows: Sequence[int]) -> None:
@@ -178,17 +221,18 @@ class _Batch:
         self.logits = output.logits[:, -1]
 
 
-def _alike(prompts: Sequence[Sequence[int]]) -> list[list[int]]:
+def _alike(lengths: Sequence[int]) -> list[list[int]]:
     """Prompts by length, in groups with little padding."""
     groups: list[list[int]] = []
-    total = 0
-    for i in sorted(range(len(prompts)), key=lambda i: (len(prompts[i]), i)):
-        total += len(prompts[i])
-        if groups and len(prompts[i]) * (len(groups[-1]) + 1) <= _PADDING * total:
+    width = spent = 0
+    for i in sorted(range(len(lengths)), key=lambda i: (lengths[i], i)):
+        spent += (lengths[i] - width) * len(groups[-1]) if groups else 0
+        if groups and spent <= _PASS:
             groups[-1].append(i)
         else:
             groups.append([i])
-            total = len(prompts[i])
+            spent = 0
+        width = lengths[i]
     return groups
 
 

@@ -17,6 +17,7 @@ import torch
 
 from r2v.config import Price
 from r2v.llm.decode import Draw, Drawn, generate
+from r2v.llm.prefix import Prefixes
 from r2v.llm.types import Message, Reply, Request, Sample, Usage
 
 
@@ -33,6 +34,7 @@ class LocalBackend:
         self.name, self.price, self.max_batch = name, price, max_batch
         self._end_ids = _end_ids(model, tokenizer)
         self._pad_id = min(self._end_ids) if tokenizer.pad_token_id is None else tokenizer.pad_token_id
+        self._prefixes = Prefixes(model) if Prefixes.serve(model) else None
         self._word = lru_cache(None)(self._decode_one)
 
     def answer(self, questions: Sequence[Request]) -> list[Reply]:
@@ -51,7 +53,8 @@ class LocalBackend:
         draws = [Draw(prompt=distinct[prompts[i]], key=(*questions[i].key, k), top_p=questions[i].top_p,
                       temperature=questions[i].temperature, max_tokens=questions[i].max_tokens)
                  for i in batch for k in range(_needed(questions[i]))]
-        drawn = iter(generate(self.model, list(distinct), draws, end_ids=self._end_ids, pad_id=self._pad_id))
+        drawn = iter(generate(self.model, list(distinct), draws, end_ids=self._end_ids, pad_id=self._pad_id,
+                              prefixes=self._prefixes))
         for i in batch:
             own = [next(drawn) for _ in range(_needed(questions[i]))]
             own *= questions[i].num_samples // len(own)

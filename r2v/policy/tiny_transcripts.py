@@ -70,7 +70,8 @@ def _arguments(tool: str, seen: Sequence[Fields], draw: random.Random) -> Fields
         lines = [fields for fields in seen if all(name in fields for name in group)][-RECENT:]
         if not lines:
             return None
-        agreeing = [fields for fields in lines if all(found.get(name, fields[name]) == fields[name] for name in group)]
+        agreeing = [fields for fields in lines
+                    if all(found.get(name, fields[name]) == fields[name] for name in group)]
         found |= draw.choice(agreeing or lines)
     return {name: found[name] for name in ARGUMENTS[tool]}
 

@@ -104,6 +104,18 @@ def test_C1_the_injection_rate_is_measured(prob: float) -> None:
     assert low < prob < high
 
 
+def test_C1_an_override_of_an_earlier_stage_is_not_passed_over_in_silence(root: Path,
+                                                                         capfd: pytest.CaptureFixture[str]) -> None:
+    word = "perturbations.prompt_injection.prob=0.6"
+    for command in ("train_policy --stage bc", "perturb", "train_policy --stage bc"):
+        with standing_in(root):
+            assert cli.main([*command.split(), "--config", "configs/desk/noisy.yaml", "--overrides", word,
+                             "training.num_epochs=0.1"]) == 0
+    told = [line for line in capfd.readouterr().err.splitlines() if "other values" in line]
+    assert told == ["  data/trajectories/desk_noisy was made with other values of perturbations.prompt_injection.prob; "
+                    "to apply these, run its own command with them, or `r2v run`"]
+
+
 def test_C1_less_memory_is_the_same_training(root: Path) -> None:
     smaller = OUT_OF_MEMORY[0][1:]
     assert smaller == ["training.batch_size=2", "training.gradient_accumulation_steps=8"]
@@ -119,9 +131,10 @@ def test_C1_more_accumulation_is_fewer_updates(root: Path) -> None:
 
 
 def test_C1_four_bits_are_refused_where_they_cannot_be_had(root: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    before = _trained(root / BC)
     with standing_in(root):
         code = cli.main(["train_policy", "--config", "configs/desk/noisy.yaml", "--stage", "bc", *OUT_OF_MEMORY[2]])
-    assert code == 2
+    assert code == 2 and _trained(root / BC) == before
     assert capfd.readouterr().err.splitlines()[-1] == (
         "r2v: policy.load_in_4bit=true: the bundled student is not quantised; set it to false or auto")
 

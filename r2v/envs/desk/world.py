@@ -10,7 +10,7 @@ from r2v.envs.desk.words import IDS, ITEMS, NAMES, REMARKS, SITES, STATUSES, TEA
 from r2v.randomness import generator
 
 PAGE_ROWS = 7
-TWO_PAGES = 0.5
+TWO_PAGES = 0.3
 NEAR_ROWS = 2
 
 

@@ -1,0 +1,117 @@
+"""What a model made of the prompts it has seen, for prompts that begin like them.
+
+Conversations only grow, and samples and branches share their past, so most of a prompt has been through the model
+before. `Prefixes` keeps what attention and short-convolution layers hold of each token, in blocks of tokens named
+by everything up to their end, newest used last:
+
+    blocks = prefixes.known(prompt)             # of the longest beginning that is still here
+    cache = prefixes.cache([blocks, ...], kept) # a transformers cache that holds the first kept[i] tokens of row i
+    ...                                         # the model reads the rest
+    prefixes.remember(prompts, cache, width)
+
+A state of a token depends on the tokens before it alone, so what is kept changes no result (in float64: by more
+than 1e-12).
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+from transformers.cache_utils import DynamicCache, DynamicLayer, LinearAttentionLayer
+
+BLOCK = 16
+"""Tokens a block."""
+
+
+class Prefixes:
+    """States of prompts by their beginnings, at most `max_bytes` of them; what was unused longest goes first.
+
+    They belong to one model, whose weights stay as they are.
+    """
+
+    def __init__(self, model: Any, max_bytes: int = 1 << 28) -> None:
+        self.config, self.max_bytes = model.config, max_bytes
+        self._blocks: OrderedDict[tuple[int, ...], Tensor] = OrderedDict()
+        self._shapes: list[tuple[int, int]] = []
+        """Per state of a token: heads (or a convolution's kernel), and numbers in all."""
+
+    @staticmethod
+    def serve(model: Any) -> bool:
+        """Whether every layer's cache is of a kind whose states can be cut at any token: full attention or a
+        short convolution, on a CPU. Sliding windows and recurrent states cannot."""
+        kinds = getattr(model.config, "layer_types", None) or ()
+        layers = DynamicCache(config=model.config).layers
+        return model.device.type == "cpu" and bool(layers) and all(
+            type(layer) is DynamicLayer or (type(layer) is LinearAttentionLayer and kinds[i] == "conv")
+            for i, layer in enumerate(layers))
+
+    def known(self, prompt: tuple[int, ...]) -> list[Tensor]:
+        """The blocks (BLOCK, F) of the longest beginning that is remembered."""
+        found = []
+        for end in range(BLOCK, len(prompt) + 1, BLOCK):
+            block = self._blocks.get(prompt[:end])
+            if block is None:
+                break
+            found.append(block)
+        for end in range(BLOCK * len(found), 0, -BLOCK):
+            self._blocks.move_to_end(prompt[:end])
+        return found
+
+    def cache(self, rows: Sequence[Sequence[Tensor]], kept: Sequence[int]) -> Any:
+        """A cache of the first `kept[i]` tokens of every row, padded with zeros on the left."""
+        cache = DynamicCache(config=self.config)
+        cache.activate_past_recording()
+        room = max(kept)
+        if room == 0:
+            return cache
+        past = next(block for row in rows for block in row).new_zeros(len(rows), room, self._width)
+        for row, blocks, keep in zip(past, rows, kept, strict=True):
+            if keep:
+                row[room - keep:] = torch.cat(list(blocks))[:keep]
+        states = zip(past.split([size for _, size in self._shapes], dim=-1), self._shapes, strict=True)
+        for layer in cache.layers:
+            if isinstance(layer, DynamicLayer):
+                (keys, (heads, _)), (values, _) = next(states), next(states)
+                layer.lazy_initialization(keys, values)
+                layer.keys, layer.values = (s.unflatten(-1, (heads, -1)).transpose(1, 2) for s in (keys, values))
+            else:
+                inputs, (kernel, _) = next(states)
+                inputs = pad(inputs.transpose(1, 2), (kernel, 0))[..., -kernel:]
+                layer.update_conv_state(inputs, conv_kernel_size=kernel)
+        return cache
+
+    def remember(self, prompts: Sequence[tuple[int, ...]], cache: Any, width: int) -> None:
+        """Keep what the model made of the last `width` tokens of each prompt; the cache is then ready to decode
+        with."""
+        states, self._shapes = [], []
+        for layer in cache.layers:
+            if isinstance(layer, DynamicLayer):
+                for kept in (layer.keys, layer.values):
+                    states.append(kept[:, :, -width:].transpose(1, 2).flatten(2))
+                    self._shapes.append((kept.shape[1], states[-1].shape[-1]))
+            else:
+                kernel, inputs = layer.conv_kernel_size[0], layer.conv_states[0]
+                states.append(inputs[..., -width:].transpose(1, 2))
+                self._shapes.append((kernel, inputs.shape[1]))
+                layer.conv_states[0] = pad(inputs, (kernel, 0))[..., -kernel:].contiguous()
+                layer.record_past = False
+        for prompt, rows in zip(prompts, torch.cat(states, dim=-1), strict=True):
+            self._keep(prompt, rows)
+
+    def _keep(self, prompt: tuple[int, ...], states: Tensor) -> None:
+        """states: (width, F), of the prompt's last tokens; the first of its blocks is the last to go."""
+        start = len(prompt) - len(states)
+        for end in range(len(prompt) // BLOCK * BLOCK, max(start, 0) + BLOCK - 1, -BLOCK):
+            if prompt[:end] not in self._blocks:
+                self._blocks[prompt[:end]] = states[end - BLOCK - start:end - start].clone()
+        while self._blocks and len(self._blocks) * BLOCK * self._width * states.element_size() > self.max_bytes:
+            self._blocks.popitem(last=False)
+
+    @property
+    def _width(self) -> int:
+        return sum(size for _, size in self._shapes)

@@ -1,0 +1,78 @@
+"""The pages for readers: every link leads somewhere, and every command line is one that R2V takes."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from r2v import cli
+
+REPOSITORY = Path(__file__).parents[1]
+PAGES = [path for path in (*REPOSITORY.glob("*.md"), *sorted((REPOSITORY / "docs").glob("*.md"))) if path.is_file()]
+TARGETS = set(re.findall(r"^([\w-]+):", (REPOSITORY / "Makefile").read_text(), re.M))
+OURS = ("r2v", "make", "python", ".venv/bin/r2v", ".venv/bin/python")
+PLACEHOLDER = re.compile(r"<[\w ]+>|\.\.\.|\u2026")
+
+
+def _commands() -> Iterator[tuple[str, str]]:
+    """(page, command) of every line in a shell block, and of every code span, that begins with a command of ours."""
+    for page in PAGES:
+        text, name = page.read_text(), str(page.relative_to(REPOSITORY))
+        fenced = re.findall(r"^```(?:bash|sh|console)\n(.*?)^```$", text, re.M | re.S)
+        lines = [line for block in fenced for line in block.replace("\\\n", " ").splitlines()]
+        spans = re.findall(r"(?<!`)`([^`\n]+)`(?!`)", re.sub(r"^```.*?^```$", "", text, flags=re.M | re.S))
+        for line in (*lines, *spans):
+            words = shlex.split(line, comments=True) if line.split()[:1] and line.split()[0] in OURS else []
+            if len(words) > 1:
+                yield name, line
+
+
+COMMANDS = [*dict.fromkeys(_commands())]
+
+
+def _parsed(words: list[str]) -> None:
+    """The command line as the real parser takes it, its configuration loaded and its overrides applied."""
+    arguments = cli.build_parser().parse_args([word for word in words if word != "--help"] or ["config"])
+    if hasattr(arguments, "overrides"):
+        if arguments.config == "FILE":
+            arguments.config = None
+        cli.load_config(arguments)
+
+
+def test_there_are_pages_and_commands() -> None:
+    assert {page.name for page in PAGES} >= {"README.md", "CONTRIBUTING.md", "data.md", "pipeline.md"}
+    assert {name for name, _ in COMMANDS} >= {"README.md", "docs/data.md", "docs/pipeline.md"}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_link_leads_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text()):
+        path, _, anchor = target.partition("#")
+        if "://" in target or target.startswith("mailto:"):
+            continue
+        linked = page.parent / path if path else page
+        assert linked.exists(), f"{page.name}: {target} is not there"
+        if anchor:
+            heads = re.findall(r"^#+ (.+)$", linked.read_text(), re.M)
+            assert anchor in {re.sub(r"[^\w -]", "", head).lower().replace(" ", "-") for head in heads}
+
+
+@pytest.mark.parametrize(("page", "line"), COMMANDS)
+def test_every_command_line_is_one_that_is_taken(page: str, line: str) -> None:
+    program, *words = shlex.split(PLACEHOLDER.sub("X", line), comments=True)
+    program = Path(program).name
+    if program == "make":
+        assert set(words) <= TARGETS
+    elif program == "r2v":
+        _parsed(words)
+    elif words[:2] == ["-m", "r2v"]:
+        _parsed(words[2:])
+    elif words[0].startswith("scripts/"):
+        assert (REPOSITORY / words[0]).is_file()
+        _parsed([{"collect_trajectories": "collect"}.get(name := Path(words[0]).stem, name), *words[1:]])
+    elif words[0] not in ("-m", "-c"):
+        assert (REPOSITORY / words[0]).is_file()
