@@ -16,9 +16,12 @@ Key = tuple[str | int, ...]
 """What identifies a draw, e.g. `(seed, task_id, step, actor, k)`."""
 
 
+_as_json = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+
+
 def digest(*key: str | int) -> bytes:
     """SHA-256 of the key's JSON: 32 bytes, equal on every machine and Python version."""
-    return hashlib.sha256(json.dumps(key, ensure_ascii=False, separators=(",", ":")).encode()).digest()
+    return hashlib.sha256(_as_json(key).encode()).digest()
 
 
 def uniform(*key: str | int) -> float:

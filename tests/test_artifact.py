@@ -210,8 +210,7 @@ def test_two_builders_of_one_thing_and_a_kill(tmp_path: Path) -> None:
         os.kill(other.pid, signal.SIGKILL)
         other.wait()
     assert find(tmp_path, "bc", "k") is None
-    with build(tmp_path, "bc", "k", "m:S", "", {}, tmp_path) as work:
-        with (work.folder / "kept.jsonl").open("a") as file:
-            file.write("two\n")
+    with build(tmp_path, "bc", "k", "m:S", "", {}, tmp_path) as work, (work.folder / "kept.jsonl").open("a") as file:
+        file.write("two\n")
     found = find(tmp_path, "bc", "k")
     assert found is not None and found.file("kept.jsonl").read_text() == "one\ntwo\n"

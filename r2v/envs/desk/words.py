@@ -7,6 +7,7 @@ tiny tokenizer can hold one token per `"field":"value"` pair; ids are opaque to 
 from __future__ import annotations
 
 import json
+from functools import lru_cache
 
 from r2v.randomness import uniform
 
@@ -67,6 +68,7 @@ def parse_goal(goal: str) -> dict[str, str]:
     return parse(goal[goal.find("{"):]) or {}
 
 
+@lru_cache(4096)
 def archive(goal: str) -> tuple[str, ...]:
     """The quarter of all ids that the records of this goal's world never bear: the ids of its look-alikes."""
     key = json.dumps(parse_goal(goal))

@@ -1,0 +1,112 @@
+"""The house stands as it was drawn: every room where DESIGN section 3 puts it, none grown out of hand."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).parents[1]
+PACKAGE = REPOSITORY / "r2v"
+MODULES = sorted(path for path in PACKAGE.rglob("*.py"))
+TREES = {path.relative_to(PACKAGE).as_posix(): ast.parse(path.read_text()) for path in MODULES}
+
+ROOMS = {"data", "llm", "envs", "perturb", "policy", "verifier", "router", "evaluation", "stages", "experiments",
+         "report", "testing", "utils"}
+LATER = {"slurm", "memory", "hrl", "game"}
+DRAWERS = {"common", "core", "helpers", "misc", "util", "lib", "shared"}
+"""Names that say nothing of what is inside."""
+LONGEST = 320
+KNOBS = {"config.py"}
+"""A table of every knob, documented field by field: as long as it has to be."""
+
+
+def test_the_rooms_are_those_of_the_drawing() -> None:
+    found = {path.parent.name for path in PACKAGE.glob("*/__init__.py")}
+    assert found - LATER == ROOMS
+    assert {path.name for path in REPOSITORY.iterdir() if path.is_dir() and not path.name.startswith(".")} >= {
+        "r2v", "configs", "scripts", "examples", "benchmarks", "data", "outputs", "results", "logs", "docs", "tests"}
+
+
+def test_no_drawer_for_what_found_no_place() -> None:
+    assert [name for name in TREES if DRAWERS.intersection(Path(name).with_suffix("").parts)] == []
+    assert {path.name for path in (PACKAGE / "utils").glob("*.py")} <= {"__init__.py", "results.py", "latex.py"}
+
+
+@pytest.mark.parametrize("name", TREES)
+def test_a_module_says_what_it_is_and_stays_readable(name: str) -> None:
+    tree, text = TREES[name], (PACKAGE / name).read_text()
+    assert ast.get_docstring(tree), "no docstring"
+    assert name in KNOBS or len(text.splitlines()) <= LONGEST
+    if any(isinstance(node, (ast.FunctionDef, ast.ClassDef)) for node in tree.body):
+        assert "from __future__ import annotations" in text
+    for node in tree.body:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
+            exported = ast.literal_eval(node.value)
+            assert list(exported) == sorted(exported)
+
+
+def public(tree: ast.Module) -> list[ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef]:
+    """The classes and functions of a module that others may use."""
+    return [node for node in tree.body if isinstance(node, (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef))
+            and not node.name.startswith("_")]
+
+
+def test_everything_public_has_a_docstring() -> None:
+    bare = [f"{name}:{node.name}" for name, tree in TREES.items() for node in public(tree)
+            if not ast.get_docstring(node)]
+    assert bare == []
+
+
+def test_functions_are_short() -> None:
+    lengths = [(node.end_lineno or 0) - node.lineno + 1 for tree in TREES.values() for node in ast.walk(tree)
+               if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))]
+    assert sorted(lengths)[len(lengths) // 2] <= 12
+    assert sum(length > 50 for length in lengths) <= len(lengths) // 100
+
+
+def test_packages_do_nothing_when_they_are_imported() -> None:
+    for name, tree in TREES.items():
+        if Path(name).name == "__init__.py":
+            kinds = {type(node) for node in tree.body}
+            assert kinds <= {ast.Expr, ast.Import, ast.ImportFrom, ast.Assign, ast.AnnAssign, ast.FunctionDef,
+                             ast.ClassDef}, name
+
+
+def test_tests_mirror_the_package() -> None:
+    """tests/<room>/test_<module>.py names a module that is there."""
+    stray = [path.relative_to(REPOSITORY).as_posix() for room in ROOMS
+             for path in (REPOSITORY / "tests" / room).glob("test_*.py")
+             if not any((PACKAGE / room).rglob(f"{path.stem.removeprefix('test_')}.py"))
+             and not (PACKAGE / room / path.stem.removeprefix("test_")).is_dir()]
+    assert [name for name in stray if name not in MIXED] == []
+
+
+MIXED = {"tests/perturb/test_categories.py"}
+"""All categories of perturbations together."""
+
+
+def ignored(path: str) -> bool:
+    return subprocess.run(["git", "check-ignore", "--quiet", "--no-index", path], cwd=REPOSITORY).returncode == 0
+
+
+@pytest.mark.skipif(not (REPOSITORY / ".git").exists(), reason="not a checkout")
+def test_git_ignores_results_and_no_source() -> None:
+    """An ignore of data/ without its leading slash would hide r2v/data."""
+    hidden = [path for path in MODULES if ignored(path.relative_to(REPOSITORY).as_posix())]
+    assert hidden == []
+    for path in ("data/runs/x/trajectories.jsonl", "outputs/.artifacts/x", "results/mrp", "logs/x.out", ".venv/bin"):
+        assert ignored(path), path
+    for path in ("data/.gitkeep", "tests/data/test_x.py", "configs/desk/noisy.yaml", "r2v/policy/tiny_base/x"):
+        assert not ignored(path), path
+
+
+def test_no_line_of_the_package_swears_at_its_reader() -> None:
+    """What is unfinished is not shipped: no TODO, FIXME or NotImplementedError."""
+    found = [f"{path.name}:{number}" for path in MODULES
+             for number, line in enumerate(path.read_text().splitlines(), start=1)
+             if re.search(r"\b(TODO|FIXME|XXX|HACK)\b|NotImplementedError", line)]
+    assert found == []
