@@ -89,24 +89,29 @@ def generate(model: Any, prompts: Sequence[Sequence[int]], draws: Sequence[Draw]
     `model` is a transformers causal language model in evaluation mode. Rows that have ended leave the batch.
     """
     drawn = [Drawn() for _ in draws]
-    rows = list(range(len(draws)))
     with torch.inference_mode():
-        batch = _Batch.prefill(model, prompts, pad_id, prefixes)
-        batch.select([draw.prompt for draw in draws])
+        batch, place = _Batch.prefill(model, prompts, pad_id, prefixes)
+        rows = sorted(range(len(draws)), key=lambda row: place[draws[row].prompt])
+        batch.select([place[draws[row].prompt] for row in rows])
+        alive = list(range(len(rows)))
         while True:
-            tokens = _choose(batch.logits, [draws[r] for r in rows], [drawn[r] for r in rows])
+            logits = batch.logits if len(alive) == len(rows) else batch.logits[alive]
+            tokens = _choose(logits, [draws[rows[i]] for i in alive], [drawn[rows[i]] for i in alive])
+            feed = [pad_id] * len(rows)
             going = []
-            for place, (row, token) in enumerate(zip(rows, tokens, strict=True)):
-                drawn[row].ended = token in end_ids
-                if not drawn[row].ended and len(drawn[row].tokens) < draws[row].max_tokens:
-                    going.append(place)
+            for i, token in zip(alive, tokens, strict=True):
+                record, feed[i] = drawn[rows[i]], token
+                record.ended = token in end_ids
+                if not record.ended and len(record.tokens) < draws[rows[i]].max_tokens:
+                    going.append(i)
             if not going:
                 return drawn
-            if len(going) < len(rows):
+            if 2 * len(going) <= len(rows):
                 batch.select(going)
-                rows = [rows[place] for place in going]
-                tokens = [tokens[place] for place in going]
-            batch.step(tokens)
+                rows, feed = [rows[i] for i in going], [feed[i] for i in going]
+                going = list(range(len(rows)))
+            alive = going
+            batch.step(feed)
 
 
 def _choose(logits: Tensor, draws: Sequence[Draw], drawn: Sequence[Drawn]) -> list[int]:
@@ -174,8 +179,8 @@ class _Batch:
 
     @classmethod
     def prefill(cls, model: Any, prompts: Sequence[tuple[int, ...]], pad_id: int,
-                prefixes: Prefixes | None = None) -> _Batch:
-        """Run all prompts; rows in their order."""
+                prefixes: Prefixes | None = None) -> tuple[_Batch, dict[int, int]]:
+        """Run all prompts; and at which row each of them is."""
         known = [[] if prefixes is None else prefixes.known(prompt) for prompt in prompts]
         new = [max(1, len(prompt) - BLOCK * len(blocks)) for prompt, blocks in zip(prompts, known, strict=True)]
         groups = _alike(new) if _separable(model) else [list(range(len(prompts)))]
@@ -184,9 +189,7 @@ class _Batch:
         whole = _join(parts)
         whole.cache.layers = [_Growing(layer) if type(layer) is DynamicLayer else layer
                               for layer in whole.cache.layers]
-        place = {prompt: row for row, prompt in enumerate(i for group in groups for i in group)}
-        whole.select([place[prompt] for prompt in range(len(prompts))])
-        return whole
+        return whole, {prompt: row for row, prompt in enumerate(i for group in groups for i in group)}
 
     @classmethod
     def _read(cls, model: Any, prompts: Sequence[tuple[int, ...]], width: int, pad_id: int,
