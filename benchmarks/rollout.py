@@ -95,7 +95,8 @@ def main() -> None:
         return play_many(waves, world, plays, Single(side, "slm"))
 
     together, alone = play(local, 64), play(peer, 1)
-    differing = sum([s.action for s in a.steps] != [s.action for s in b.steps] for a, b in zip(together, alone, strict=True))
+    differing = sum([s.action for s in a.steps] != [s.action for s in b.steps]
+                    for a, b in zip(together, alone, strict=True))
     ours, theirs = best(arguments.rounds, lambda: play(local, 64), lambda: play(peer, 1))
     print(f"episodes per CPU-second: waves {len(plays) / ours:.1f}, one at a time {len(plays) / theirs:.1f}, "
           f"ratio {theirs / ours:.2f} (aim 5); {differing} of {len(plays)} episodes differ")
@@ -104,10 +105,11 @@ def main() -> None:
                         num_samples=K, max_tokens=config.inference.max_new_tokens)
                 for index, play in enumerate(plays)]
     five = [replace(request, num_samples=1, key=(*request.key, k)) for request in requests for k in range(K)]
-    shared, separate = best(arguments.rounds, lambda: local.answer(requests), lambda: [local.answer([q]) for q in five])
+    shared, separate = best(arguments.rounds, lambda: local.answer(requests),
+                            lambda: [local.answer([one]) for one in five])
     batched, = best(arguments.rounds, lambda: local.answer(five))
-    print(f"K={K} candidates, states per CPU-second: shared prefix {len(requests) / shared:.1f}, five prompts one by one "
-          f"{len(requests) / separate:.1f}, ratio {separate / shared:.2f}; five prompts batched "
+    print(f"K={K} candidates, states per CPU-second: shared prefix {len(requests) / shared:.1f}, five prompts one by "
+          f"one {len(requests) / separate:.1f}, ratio {separate / shared:.2f}; five prompts batched "
           f"{len(requests) / batched:.1f}, ratio {batched / shared:.2f} (aim 2)")
 
 

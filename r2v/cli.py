@@ -195,6 +195,8 @@ def _run(arguments: argparse.Namespace) -> int:
     if any(one.fresh for one in done):
         logger.info("%d of %d jobs were run, %.0f CPU-s", sum(one.fresh for one in done), len(done),
                     sum(one.cpu_seconds for one in done))
+    if done[-1].job not in ("evaluate", "ablations"):
+        return 0
     places = places_of(config)
     results = places.output("evaluate")
     print(closing_lines(results, (("tables", results / "structured_results"), ("episodes", results / "episodes"),

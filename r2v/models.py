@@ -19,7 +19,6 @@ from r2v.llm.scripted import ScriptedBackend
 from r2v.llm.types import Message, ScoreRequest
 from r2v.llm.waves import Memo, Waves
 
-
 _REMEMBERED: dict[str, Memo] = {}
 
 

@@ -132,7 +132,7 @@ def test_held_is_6_and_names_the_holder(r2v: Shell, tmp_path: Path) -> None:
 
 
 def test_a_signal_is_75_and_the_same_command_continues(r2v: Shell, tmp_path: Path) -> None:
-    words = ["collect", "--overrides", *SMALL, "env.options.num_tasks=250", "env.options.length=12"]
+    words = ["collect", "--overrides", *SMALL, "env.options.num_tasks=150", "env.options.length=12"]
     with subprocess.Popen(command(*words), cwd=tmp_path, env=environment(), stderr=subprocess.PIPE, text=True) as one:
         deadline = time.monotonic() + 60
         while not any(path.stat().st_size > 4000 for path in tmp_path.glob("data/runs/*/trajectories.jsonl")):

@@ -105,7 +105,7 @@ def test_places_with_and_without_a_prefix() -> None:
 
 
 def small(*overrides: str) -> Config:
-    return load(None, ["env.benchmark=chain", "env.options={num_tasks: 30, length: 3, p_easy: 0.9}", "data.seeds=[1]",
+    return load(None, ["env.benchmark=chain", "env.options={num_tasks: 20, length: 3, p_easy: 0.9}", "data.seeds=[1]",
                        "perturb.constructions=[annotate,insert]", *overrides])
 
 

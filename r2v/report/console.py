@@ -6,9 +6,9 @@ import csv
 from collections.abc import Iterable
 from pathlib import Path
 
-_COLUMNS = (("method", "method"), ("condition", "cond."), ("success_rate", "success"), 
-            ("success_rate_ci", "95 % interval"), ("llm_call_rate", "LLM steps"), ("avg_cost", "USD/episode"), ("cost_fraction", "cost fraction"),
-            ("apgr", "APGR"))
+_COLUMNS = (
+    ("method", "method"), ("condition", "cond."), ("success_rate", "success"), ("success_rate_ci", "95 % interval"),
+    ("llm_call_rate", "LLM steps"), ("avg_cost", "USD/episode"), ("cost_fraction", "cost fraction"), ("apgr", "APGR"))
 
 
 def main_table(path: Path) -> str:
