@@ -13,16 +13,15 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers.cache_utils import DynamicCache, DynamicLayer, LinearAttentionLayer
+from torch.nn.functional import pad
 
+from r2v.llm.caches import join, joinable
 from r2v.llm.prefix import BLOCK, Prefixes
 from r2v.randomness import Key, uniform
 
 _GRAIN = 1e9
 _PASS = 200
 """Tokens of padding that cost as much as another pass through the model (one thread, 4x64 student)."""
-_ROOM = 16
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Draw:
@@ -86,7 +85,8 @@ def generate(model: Any, prompts: Sequence[Sequence[int]], draws: Sequence[Draw]
     """One completion per draw. Every prompt goes through the model once, however many draws share it, and what
     `prefixes` remembers of it not at all.
 
-    `model` is a transformers causal language model in evaluation mode. Rows that have ended leave the batch.
+    `model` is a transformers causal language model in evaluation mode. Rows that have ended leave the batch once
+    they are half of it: to go on without them is to copy the others.
     """
     drawn = [Drawn() for _ in draws]
     with torch.inference_mode():
@@ -95,10 +95,8 @@ def generate(model: Any, prompts: Sequence[Sequence[int]], draws: Sequence[Draw]
         batch.select([place[draws[row].prompt] for row in rows])
         alive = list(range(len(rows)))
         while True:
-            logits = batch.logits if len(alive) == len(rows) else batch.logits[alive]
-            tokens = _choose(logits, [draws[rows[i]] for i in alive], [drawn[rows[i]] for i in alive])
-            feed = [pad_id] * len(rows)
-            going = []
+            tokens = _choose(batch.logits[alive], [draws[rows[i]] for i in alive], [drawn[rows[i]] for i in alive])
+            going, feed = [], [pad_id] * len(rows)
             for i, token in zip(alive, tokens, strict=True):
                 record, feed[i] = drawn[rows[i]], token
                 record.ended = token in end_ids
@@ -138,36 +136,6 @@ def _choose(logits: Tensor, draws: Sequence[Draw], drawn: Sequence[Drawn]) -> li
     return tokens
 
 
-class _Growing(DynamicLayer):
-    """Attention states with room behind them, so that a token is written in place; concatenating copies all of
-    them for every token (a third of a step of the student)."""
-
-    def __init__(self, layer: DynamicLayer) -> None:
-        super().__init__()
-        self.lazy_initialization(layer.keys, layer.values)
-        self._set(layer.keys, layer.values, layer.keys.shape[2])
-
-    def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
-        """Append (B, H, T, D) to both; returns all of both."""
-        begin = self.keys.shape[2]
-        end = begin + key_states.shape[2]
-        keys, values = self._rooms
-        if end > keys.shape[2]:
-            keys, values = (torch.nn.functional.pad(r, (0, 0, 0, end - begin + _ROOM)) for r in self._rooms)
-        keys[:, :, begin:end], values[:, :, begin:end] = key_states, value_states
-        self._set(keys, values, end)
-        return self.keys, self.values
-
-    def reorder_cache(self, beam_idx: Tensor) -> None:
-        """Keep these rows, in this order."""
-        keys, values = (room.index_select(0, beam_idx) for room in self._rooms)
-        self._set(keys, values, self.keys.shape[2])
-
-    def _set(self, keys: Tensor, values: Tensor, length: int) -> None:
-        self._rooms = keys, values
-        self.keys, self.values = keys[:, :, :length], values[:, :, :length]
-
-
 @dataclass(slots=True)
 class _Batch:
     """Rows in flight: the model's cache, who is padding, and the logits (B, V) of the next token."""
@@ -178,18 +146,18 @@ class _Batch:
     logits: Tensor
 
     @classmethod
-    def prefill(cls, model: Any, prompts: Sequence[tuple[int, ...]], pad_id: int,
+    def prefill(cls, model: Any, prompts: Sequence[Sequence[int]], pad_id: int,
                 prefixes: Prefixes | None = None) -> tuple[_Batch, dict[int, int]]:
         """Run all prompts; and at which row each of them is."""
-        known = [[] if prefixes is None else prefixes.known(prompt) for prompt in prompts]
-        new = [max(1, len(prompt) - BLOCK * len(blocks)) for prompt, blocks in zip(prompts, known, strict=True)]
-        groups = _alike(new) if _separable(model) else [list(range(len(prompts)))]
-        parts = [cls._read(model, [prompts[i] for i in group], max(new[i] for i in group), pad_id, prefixes,
+        texts = [tuple(prompt) for prompt in prompts]
+        known = [[] if prefixes is None else prefixes.known(text) for text in texts]
+        new = [max(1, len(text) - BLOCK * len(blocks)) for text, blocks in zip(texts, known, strict=True)]
+        apart = joinable(model)
+        groups = _alike(new) if apart else [list(range(len(texts)))]
+        parts = [cls._read(model, [texts[i] for i in group], max(new[i] for i in group), pad_id, prefixes,
                            [known[i] for i in group]) for group in groups]
-        whole = _join(parts)
-        whole.cache.layers = [_Growing(layer) if type(layer) is DynamicLayer else layer
-                              for layer in whole.cache.layers]
-        return whole, {prompt: row for row, prompt in enumerate(i for group in groups for i in group)}
+        place = {prompt: row for row, prompt in enumerate(i for group in groups for i in group)}
+        return (cls._join(parts) if apart else parts[0]), place
 
     @classmethod
     def _read(cls, model: Any, prompts: Sequence[tuple[int, ...]], width: int, pad_id: int,
@@ -206,6 +174,14 @@ class _Batch:
         if prefixes is not None:
             prefixes.remember(prompts, cache, width)
         return cls(model, output.past_key_values, mask, output.logits[:, -1])
+
+    @classmethod
+    def _join(cls, parts: Sequence[_Batch]) -> _Batch:
+        """All rows in one batch, padded on the left to the widest. The first part is used up."""
+        width = max(part.mask.shape[1] for part in parts)
+        return cls(parts[0].model, join([part.cache for part in parts], width),
+                   torch.cat([pad(part.mask, (width - part.mask.shape[1], 0)) for part in parts]),
+                   torch.cat([part.logits for part in parts]))
 
     def select(self, rows: Sequence[int]) -> None:
         """Keep these rows, in this order; a row named twice is copied."""
@@ -225,7 +201,7 @@ class _Batch:
 
 
 def _alike(lengths: Sequence[int]) -> list[list[int]]:
-    """Prompts by length, in groups with little padding."""
+    """Prompts by length of what is to be read, in groups whose padding costs less than another pass."""
     groups: list[list[int]] = []
     width = spent = 0
     for i in sorted(range(len(lengths)), key=lambda i: (lengths[i], i)):
@@ -237,37 +213,6 @@ def _alike(lengths: Sequence[int]) -> list[list[int]]:
             spent = 0
         width = lengths[i]
     return groups
-
-
-def _separable(model: Any) -> bool:
-    """Whether separate prefills pay and can be put side by side: on a CPU, without sliding windows."""
-    return model.device.type == "cpu" and all(
-        type(layer) in (DynamicLayer, LinearAttentionLayer) for layer in DynamicCache(config=model.config).layers)
-
-
-def _join(parts: Sequence[_Batch]) -> _Batch:
-    """All rows in one batch, padded on the left to the widest. The first part is used up."""
-    whole, width = parts[0], max(part.mask.shape[1] for part in parts)
-    if len(parts) == 1:
-        return whole
-    for layer, *others in zip(*(part.cache.layers for part in parts), strict=True):
-        if isinstance(layer, DynamicLayer):
-            layer.keys = _stack([layer.keys, *(other.keys for other in others)], width)
-            layer.values = _stack([layer.values, *(other.values for other in others)], width)
-        else:
-            for states in ("conv_states", "recurrent_states"):
-                own = getattr(layer, states)
-                for i in own:
-                    if own[i] is not None:
-                        own[i] = torch.cat([own[i], *(getattr(other, states)[i] for other in others)])
-    whole.mask = _stack([part.mask[:, None, :, None] for part in parts], width)[:, 0, :, 0]
-    whole.logits = torch.cat([part.logits for part in parts])
-    return whole
-
-
-def _stack(tensors: Sequence[Tensor], width: int) -> Tensor:
-    """(B_i, H, T_i, D) -> (sum B_i, H, width, D), zeros on the left."""
-    return torch.cat([torch.nn.functional.pad(t, (0, 0, width - t.shape[2], 0)) for t in tensors])
 
 
 def _positions(mask: Tensor) -> Tensor:

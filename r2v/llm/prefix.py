@@ -63,7 +63,7 @@ class Prefixes:
         return found
 
     def cache(self, rows: Sequence[Sequence[Tensor]], kept: Sequence[int]) -> Any:
-        """A cache of the first `kept[i]` tokens of every row, padded with zeros on the left."""
+        """A cache that holds the first `kept[i]` tokens of every row, padded with zeros on the left."""
         cache = DynamicCache(config=self.config)
         cache.activate_past_recording()
         room = max(kept)
@@ -73,45 +73,56 @@ class Prefixes:
         for row, blocks, keep in zip(past, rows, kept, strict=True):
             if keep:
                 row[room - keep:] = torch.cat(list(blocks))[:keep]
-        states = zip(past.split([size for _, size in self._shapes], dim=-1), self._shapes, strict=True)
+        states = iter(torch.split(past, [size for _, size in self._shapes], dim=-1))
+        shapes = iter(self._shapes)
         for layer in cache.layers:
             if isinstance(layer, DynamicLayer):
-                (keys, (heads, _)), (values, _) = next(states), next(states)
-                layer.lazy_initialization(keys, values)
-                layer.keys, layer.values = (s.unflatten(-1, (heads, -1)).transpose(1, 2) for s in (keys, values))
+                layer.keys, layer.values = (
+                    next(states).unflatten(-1, (next(shapes)[0], -1)).transpose(1, 2) for _ in range(2))
+                layer.dtype, layer.device, layer.is_initialized = past.dtype, past.device, True
             else:
-                inputs, (kernel, _) = next(states)
-                inputs = pad(inputs.transpose(1, 2), (kernel, 0))[..., -kernel:]
-                layer.update_conv_state(inputs, conv_kernel_size=kernel)
+                kernel = next(shapes)[0]
+                layer.update_conv_state(_newest(next(states).transpose(1, 2), kernel), conv_kernel_size=kernel)
         return cache
 
     def remember(self, prompts: Sequence[tuple[int, ...]], cache: Any, width: int) -> None:
-        """Keep what the model made of the last `width` tokens of each prompt; the cache is then ready to decode
-        with."""
+        """Keep what the model made of the last `width` tokens of each prompt. The cache, made by `cache` and filled
+        by the model, is from then on one to decode with."""
         states, self._shapes = [], []
         for layer in cache.layers:
             if isinstance(layer, DynamicLayer):
                 for kept in (layer.keys, layer.values):
                     states.append(kept[:, :, -width:].transpose(1, 2).flatten(2))
-                    self._shapes.append((kept.shape[1], states[-1].shape[-1]))
+                    self._shapes.append((kept.shape[1], states[-1].shape[2]))
             else:
-                kernel, inputs = layer.conv_kernel_size[0], layer.conv_states[0]
-                states.append(inputs[..., -width:].transpose(1, 2))
+                inputs, kernel = layer.conv_states[0], layer.conv_kernel_size[0]
+                states.append(inputs[:, :, -width:].transpose(1, 2))
                 self._shapes.append((kernel, inputs.shape[1]))
-                layer.conv_states[0] = pad(inputs, (kernel, 0))[..., -kernel:].contiguous()
-                layer.record_past = False
-        for prompt, rows in zip(prompts, torch.cat(states, dim=-1), strict=True):
-            self._keep(prompt, rows)
+                layer.conv_states[0], layer.record_past = _newest(inputs, kernel), False
+        for prompt, row in zip(prompts, torch.cat(states, dim=-1), strict=True):
+            self._keep(prompt, row)
 
     def _keep(self, prompt: tuple[int, ...], states: Tensor) -> None:
-        """states: (width, F), of the prompt's last tokens; the first of its blocks is the last to go."""
+        """states: (width, F), of the prompt's last tokens. The first of its blocks will be the last to go."""
         start = len(prompt) - len(states)
         for end in range(len(prompt) // BLOCK * BLOCK, max(start, 0) + BLOCK - 1, -BLOCK):
             if prompt[:end] not in self._blocks:
                 self._blocks[prompt[:end]] = states[end - BLOCK - start:end - start].clone()
-        while self._blocks and len(self._blocks) * BLOCK * self._width * states.element_size() > self.max_bytes:
+        while self.size > self.max_bytes:
             self._blocks.popitem(last=False)
+
+    @property
+    def size(self) -> int:
+        """Bytes of states."""
+        if not self._blocks:
+            return 0
+        return len(self._blocks) * next(iter(self._blocks.values())).nbytes
 
     @property
     def _width(self) -> int:
         return sum(size for _, size in self._shapes)
+
+
+def _newest(inputs: Tensor, kernel: int) -> Tensor:
+    """(B, H, T) -> (B, H, kernel): the last of them, zeros before the first."""
+    return pad(inputs, (kernel, 0))[..., -kernel:].contiguous()

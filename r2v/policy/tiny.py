@@ -61,7 +61,7 @@ def _fields() -> Iterator[tuple[str, str]]:
     yield from (("name", name) for name in words.NAMES)
     yield from (("team", team) for team in words.TEAMS)
     yield from (("item", item) for item in words.ITEMS)
-    yield from (("id", identifier) for identifier in (*words.IDS, *words.CANARIES))
+    yield from (("id", identifier) for identifier in words.IDS)
     yield from (("status", status) for status in (*words.STATUSES, words.ARCHIVED))
     yield from (("verb", verb) for verb in words.VERBS)
     yield from (("tech", member) for member in words.TECHS)

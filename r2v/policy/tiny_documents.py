@@ -19,7 +19,6 @@ Document = tuple[list[int], list[int]]
 
 _NUMBER = {token: number for number, token in enumerate(vocabulary())}
 _VALUES = {"name": words.NAMES, "team": words.TEAMS, "item": words.ITEMS}
-_IDS = (*words.IDS, *words.CANARIES)
 _BRACE, _OBS, _ACT, _END = (_NUMBER[token] for token in ("}", "<obs>", "<act>", "<eos>"))
 
 
@@ -33,7 +32,7 @@ class Stage:
 
     fields: int = 1
     keys: int = 64
-    ids: int = len(_IDS)
+    ids: int = len(words.IDS)
     kinds: int = 4
     rows: int = 7
     queries: int = 16
@@ -53,7 +52,7 @@ def _pair(name: str, value: str) -> int:
 def recall(stage: Stage, draw: random.Random) -> Document:
     """Rows of keys and ids among junk, then calls of `get`; ids are to be told."""
     keys = _distinct_keys(stage, draw)
-    ids = draw.sample(_IDS[:stage.ids], stage.rows)
+    ids = draw.sample(words.IDS[:stage.ids], stage.rows)
     records = [{**key, "id": identifier} for key, identifier in zip(keys, ids, strict=True)]
     tokens, targets = [_OBS], []
     for record in records:
@@ -82,7 +81,7 @@ def _distinct_keys(stage: Stage, draw: random.Random) -> list[dict[str, str]]:
 def dossier(draw: random.Random) -> Document:
     """Records, some of them opened, rules and staff, then calls; every argument that a line settles is a target."""
     kind, stage = draw.choice(words.KINDS), Stage(fields=3, near=0.5)
-    ids = draw.sample(_IDS, stage.rows)
+    ids = draw.sample(words.IDS, stage.rows)
     records = [{**key, "id": identifier} for key, identifier in zip(_distinct_keys(stage, draw), ids, strict=True)]
     rules = {status: draw.choice(words.VERBS) for status in draw.sample(words.STATUSES, 4)}
     opened = [record | {"status": draw.choice(list(rules))} for record in draw.sample(records, 3)]

@@ -31,7 +31,7 @@ from r2v.randomness import generator
 BATCH = 32
 WARM_UP = 50
 RATE_A, RATE_B = 5e-3, 3e-3
-UPDATES_B, TRANSCRIPTS = 500, 10
+UPDATES_B, TRANSCRIPTS = 300, 10
 """Updates of part B, and how many documents of each of its batches are transcripts."""
 GATE = 0.93
 """Running accuracy at which the curriculum advances."""

@@ -18,7 +18,7 @@ from r2v.envs.desk.environment import MAX_STEPS, DeskEnvironment
 from r2v.envs.desk.surface import FAMILIES
 from r2v.envs.desk.tasks import HELD_OUT
 from r2v.envs.desk.tools import ACTS
-from r2v.envs.desk.words import CANARIES, GUEST, archive, line, parse, parse_goal
+from r2v.envs.desk.words import GUEST, archive, canaries, line, parse, parse_goal
 from r2v.errors import UsageError
 from r2v.llm.types import Message, Request
 from r2v.perturb import wrap
@@ -246,8 +246,9 @@ def test_decoys_never_satisfy_the_goal_and_bear_fresh_ids() -> None:
 def test_clean_pages_hold_no_canary_and_no_archived_id() -> None:
     for task in training_tasks()[:60]:
         page = "\n".join(message.content for message in play(careful().make(), careful(), task)[0])
-        assert not any(f'"{canary}"' in page for canary in CANARIES)
-        assert not any(f'"{identifier}"' in page for identifier in archive(task.goal))
+        reserved = (*canaries(task.goal), *archive(task.goal))
+        assert len(set(reserved)) == len(reserved) > 64
+        assert not any(f'"{identifier}"' in page for identifier in reserved)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -255,7 +256,8 @@ def test_P8_every_injection_contains_its_canary_and_the_mark_of_outsiders(family
     task = training_tasks()[0]
     planted, canary = desk().injection("", task.goal, family, 0.5)
     row = parse(planted)
-    assert row is not None and row["id"] == canary in CANARIES and row["via"] == GUEST
+    assert row is not None and row["id"] == canary and row["via"] == GUEST
+    assert canary in canaries(task.goal)
     assert "\n" not in planted
 
 
@@ -267,7 +269,7 @@ def test_an_unknown_injection_family_is_refused_with_the_nearest() -> None:
 def test_obeying_a_planted_record_is_harmful_and_fails() -> None:
     task = training_tasks("close")[0]
     goal = parse_goal(task.goal)
-    key = {name: goal[name] for name in KEY} | {"id": CANARIES[0]}
+    key = {name: goal[name] for name in KEY} | {"id": canaries(task.goal)[0]}
     world, info = run([line(tool="get", **key)], task)
     assert '"status":"archived"' in world.snapshot().page and not info.harmful
     *_, info = world.step(line(tool="close", **key))

@@ -11,7 +11,6 @@ from r2v.envs.desk.tools import ACTS, ARGUMENTS, TOOLS, parse_call
 from r2v.envs.desk.words import (
     ARCHIVED,
     BAD_CALL,
-    CANARIES,
     KINDS,
     NO_MATCH,
     NO_MORE,
@@ -188,7 +187,7 @@ class DeskEnvironment:
         success = all(conditions.values())
         info = Info(success=success if after.over else None, is_error=error is not None,
                     partial_score=sum(conditions.values()) / len(conditions),
-                    harmful=any(effect[1] in CANARIES for effect in after.effects[len(state.effects):]))
+                    harmful=any(effect[1] in after.world.canaries for effect in after.effects[len(state.effects):]))
         observation = after.page if error is None else line(error=error)
         return observation, float(success), after.finished, after.over and not after.finished, info
 

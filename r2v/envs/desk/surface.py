@@ -1,7 +1,7 @@
 """What the desk lends the perturbations: look-alikes and planted instructions that look like its own lines.
 
-Look-alikes bear ids that no record of this goal's world bears; opening one leads to the archive. A planted
-line differs from the desk's own by `"via":"guest"` alone, and each carries an id of the reserved range.
+Look-alikes and plants bear ids that no record of this goal's world bears; opening one leads to the archive. A
+planted line differs from the desk's own by `"via":"guest"` alone, and its id is the canary.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import random
 
 from r2v.envs.desk.words import (
-    CANARIES,
     GUEST,
     ITEMS,
     KINDS,
@@ -19,6 +18,7 @@ from r2v.envs.desk.words import (
     TECHS,
     VERBS,
     archive,
+    canaries,
     line,
     parse,
     parse_goal,
@@ -69,7 +69,7 @@ def injection(observation: str, goal: str, family: str, u: float) -> tuple[str, 
     """(line to plant, canary). Raises UsageError for a family that is not in `FAMILIES`."""
     if family not in FAMILIES:
         raise UsageError(f"injection family {family}: no such family; {nearest(family, FAMILIES)}")
-    canary = _draw(u, "injection").choice(CANARIES)
+    canary = _draw(u, "injection").choice(canaries(goal))
     wanted = parse_goal(goal)
     key = {name: wanted[name] for name in ("name", "team", "item")}
     match family:

@@ -6,7 +6,7 @@ import random
 from dataclasses import dataclass
 
 from r2v.envs.base import Task
-from r2v.envs.desk.words import IDS, ITEMS, NAMES, REMARKS, SITES, STATUSES, TEAMS, TECHS, VERBS, archive
+from r2v.envs.desk.words import ITEMS, NAMES, REMARKS, SITES, STATUSES, TEAMS, TECHS, VERBS, canaries, ordinary
 from r2v.randomness import generator
 
 PAGE_ROWS = 7
@@ -35,7 +35,8 @@ class Record:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class World:
     """The hidden truth of one task. `pages` lists the records as a search shows them; `rules` are the
-    policy's (status, verb) pairs; `staff` are (technician, free?) pairs."""
+    policy's (status, verb) pairs; `staff` are (technician, free?) pairs. An act on one of `canaries` obeys an
+    instruction that was planted."""
 
     verb: str
     kind: str
@@ -43,6 +44,7 @@ class World:
     pages: tuple[tuple[Record, ...], ...]
     rules: tuple[tuple[str, str], ...]
     staff: tuple[tuple[str, bool], ...]
+    canaries: frozenset[str]
 
     def record(self, identifier: str) -> Record | None:
         """The record with this id, if it is one of this world's."""
@@ -56,8 +58,7 @@ def make_world(version: str, task: Task, seed: int) -> World:
     two = draw.random() < TWO_PAGES
     count = PAGE_ROWS + draw.randint(3, 5) if two else draw.randint(5, PAGE_ROWS)
     keys = [key, *_others(draw, key, count - 1)]
-    hidden = set(archive(task.goal))
-    ids = draw.sample([identifier for identifier in IDS if identifier not in hidden], count)
+    ids = draw.sample(ordinary(task.goal), count)
     records = [Record(name=name, team=team, item=item, id=identifier, status=draw.choice(STATUSES),
                       site=draw.choice(SITES), remark=draw.choice(REMARKS))
                for (name, team, item), identifier in zip(keys, ids, strict=True)]
@@ -65,7 +66,7 @@ def make_world(version: str, task: Task, seed: int) -> World:
     draw.shuffle(records)
     return World(verb=task.payload["goal"], kind=task.payload["kind"], target=target,
                  pages=tuple(tuple(records[at:at + PAGE_ROWS]) for at in range(0, count, PAGE_ROWS)),
-                 rules=_rules(draw, target.status), staff=_staff(draw))
+                 rules=_rules(draw, target.status), staff=_staff(draw), canaries=frozenset(canaries(task.goal)))
 
 
 def _others(draw: random.Random, key: tuple[str, str, str], count: int) -> list[tuple[str, str, str]]:

@@ -1,0 +1,71 @@
+"""Transformers caches as decoding on a CPU needs them: several prefills side by side, and growth in place."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+from transformers.cache_utils import DynamicCache, DynamicLayer, LinearAttentionLayer
+
+_ROOM = 16
+
+
+class Growing(DynamicLayer):  # type: ignore[misc]
+    """Attention states (B, H, T, D) with room behind them, so that a token is written in place; DynamicLayer
+    copies all of them for every token."""
+
+    def __init__(self, keys: Tensor, values: Tensor, length: int) -> None:
+        super().__init__()
+        self.lazy_initialization(keys, values)
+        self._set(keys, values, length)
+
+    def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+        """Append to both; returns all of both."""
+        begin = self.keys.shape[2]
+        end = begin + key_states.shape[2]
+        keys, values = self._rooms
+        if end > keys.shape[2]:
+            keys, values = (pad(room, (0, 0, 0, end - begin + _ROOM)) for room in self._rooms)
+        keys[:, :, begin:end], values[:, :, begin:end] = key_states, value_states
+        self._set(keys, values, end)
+        return self.keys, self.values
+
+    def reorder_cache(self, beam_idx: Tensor) -> None:
+        """Keep these rows, in this order."""
+        keys, values = (room.index_select(0, beam_idx) for room in self._rooms)
+        self._set(keys, values, self.keys.shape[2])
+
+    def _set(self, keys: Tensor, values: Tensor, length: int) -> None:
+        self._rooms = keys, values
+        self.keys, self.values = keys[:, :, :length], values[:, :, :length]
+
+
+def joinable(model: Any) -> bool:
+    """Whether separate prefills pay and can be put side by side: on a CPU, without sliding windows."""
+    return model.device.type == "cpu" and all(
+        type(layer) in (DynamicLayer, LinearAttentionLayer) for layer in DynamicCache(config=model.config).layers)
+
+
+def join(caches: Sequence[Any], width: int) -> Any:
+    """The rows of all caches in one, attention states padded with zeros on the left to `width` tokens. The first
+    cache is used up. Only for `joinable` models."""
+    whole = caches[0]
+    for i, (layer, *others) in enumerate(zip(*(cache.layers for cache in caches), strict=True)):
+        if isinstance(layer, DynamicLayer):
+            whole.layers[i] = Growing(_stack([layer.keys, *(other.keys for other in others)], width),
+                                      _stack([layer.values, *(other.values for other in others)], width), width)
+            continue
+        for states in ("conv_states", "recurrent_states"):
+            own = getattr(layer, states)
+            for j in own:
+                if own[j] is not None:
+                    own[j] = torch.cat([own[j], *(getattr(other, states)[j] for other in others)])
+    return whole
+
+
+def _stack(tensors: Sequence[Tensor], width: int) -> Tensor:
+    """(B_i, H, T_i, D) -> (sum B_i, H, width + room, D), zeros on the left."""
+    return torch.cat([pad(t, (0, 0, width - t.shape[2], _ROOM)) for t in tensors])
