@@ -136,6 +136,10 @@ class Gate(Protocol):
         ...
 
 
+HIGHEST = 1 - 1e-6
+"""No score is above this, so that a threshold of 1 alone means never."""
+
+
 @dataclass(frozen=True)
 class Routed:
     """The small policy proposes; the gate decides whether its action is played or the LLM is asked.
@@ -157,7 +161,7 @@ class Routed:
         if self.threshold >= 1:
             return self._keep(act, None, "router")
         assert act.proposal is not None
-        score = round(await self.gate(turn, act.proposal), 6)
+        score = min(round(await self.gate(turn, act.proposal), 6), HIGHEST)
         if score < self.threshold:
             return self._keep(act, score, "router")
         if turn.llm_calls >= self.max_llm_calls:

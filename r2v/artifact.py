@@ -23,7 +23,7 @@ from typing import Any
 
 from r2v.config import identity
 from r2v.contents import content_sha256, write_json, write_text
-from r2v.errors import InputError
+from r2v.errors import Held, InputError
 from r2v.lease import lease
 
 MANIFEST = "artifact.json"
@@ -117,14 +117,17 @@ def find(store: Path, job: str, key: str) -> Artifact | None:
 
 @contextmanager
 def build(store: Path, job: str, key: str, stage: str, config_yaml: str,
-          inputs: Mapping[str, Artifact], root: Path) -> Iterator[Work]:
+          inputs: Mapping[str, Artifact], root: Path, *, again: bool = False) -> Iterator[Work]:
     """Make an artifact: yields the work, then writes its manifest last. An earlier unfinished attempt of the
-    same fingerprint is continued in place, a finished one is made again from nothing. Raises Held where another
-    process is making it."""
+    same fingerprint is continued in place; with `again` a finished one is made anew from nothing. Raises Held
+    where another process is making it, or has just made it."""
     folder = store / f"{job}-{key}"
     with lease(store / f"{job}-{key}.lease"):
-        if (folder / MANIFEST).exists():
+        if again and (folder / MANIFEST).exists():
             shutil.rmtree(folder)
+        if find(store, job, key) is not None:
+            raise Held(f"{folder} was finished by another process just now; run the same command again to use it")
+        (folder / MANIFEST).unlink(missing_ok=True)
         folder.mkdir(parents=True, exist_ok=True)
         write_text(folder / "config.yaml", config_yaml)
         write_json(folder / ATTEMPT, {"job": job, "inputs": {n: _locate(folder, a) for n, a in inputs.items()}})

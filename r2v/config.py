@@ -423,6 +423,9 @@ class InferenceConfig:
     def __post_init__(self) -> None:
         for name in ("num_candidates", "max_steps", "max_new_tokens"):
             _positive(f"inference.{name}", getattr(self, name))
+        _check(0 < self.top_p <= 1, "inference.top_p", "must be in (0, 1]", self.top_p)
+        _check(self.temperature >= 0, "inference.temperature", "must be at least 0", self.temperature)
+        _check(self.max_llm_calls >= 0, "inference.max_llm_calls", "must be at least 0", self.max_llm_calls)
 
 
     def acting(self, samples: bool = False) -> InferenceConfig:
@@ -466,6 +469,10 @@ class EvaluationConfig:
             _check(name in CONDITIONS, "evaluation.conditions", f"allowed: {', '.join(CONDITIONS)}", name)
         _check(len(set(self.seeds)) == len(self.seeds) > 0, "evaluation.seeds", "must be distinct and not empty",
                self.seeds)
+        for budget in self.budgets:
+            _check(0 < budget < 1, "evaluation.budgets", "must lie between 0 and 1", budget)
+        _positive("evaluation.bootstrap", self.bootstrap)
+        _check(0 < self.cvar_alpha <= 1, "evaluation.cvar_alpha", "must be in (0, 1]", self.cvar_alpha)
         _check(self.num_tasks is None or self.num_tasks > 0, "evaluation.num_tasks", "must be above 0",
                self.num_tasks)
 

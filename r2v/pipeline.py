@@ -63,7 +63,7 @@ JOBS = (
         also_reads=("preference", "verifier")),
     Job(name="evaluate", stage="r2v.stages.evaluate:STAGE", needs=("router",),
         also_reads=("bc", "preference", "verifier", "router_features")),
-    Job(name="ablations", stage="r2v.experiments.ablations:STAGE", needs=("router",), also_reads=("evaluate",)),
+    Job(name="ablations", stage="r2v.experiments.ablations:STAGE", needs=("router",)),
 )
 _BY_NAME = {job.name: job for job in JOBS}
 
@@ -94,14 +94,16 @@ def run_here(config: Config, *, start: str | None = None, without: Sequence[str]
              force: Sequence[str] = (), root: Path = Path()) -> list[Done]:
     """Run the jobs of the table in this process, each at most once, skipping what is up to date.
 
-    `start` takes the inputs of that job and later ones from their published places instead of making them.
+    `start` takes the inputs of that job and later ones from their published places instead of making them, and
+    `data.runs` takes the named runs instead of collecting.
     Raises InputError before anything runs where an input is neither made here nor published.
     """
     names = [j.name for j in JOBS]
     for name in (*without, *([start] if start else [])):
         job(name)
     first = names.index(start) if start else 0
-    wanted = [item for item in JOBS[first:] if item.name not in without]
+    left_out = {*without, *(["collect"] if config.data.runs else [])}
+    wanted = [item for item in JOBS[first:] if item.name not in left_out]
     given = {name for item in wanted for name in item.inputs} - {item.name for item in wanted}
     made = {name: published(config, name, root) for name in names if name in given}
     results = []
@@ -129,7 +131,7 @@ def run_job(config: Config, item: Job, inputs: Mapping[str, Artifact], *, force:
         _require_world(sections)
         logger.info("%-16s running", item.name)
         with artifacts.build(places.artifacts, item.name, key, item.stage, to_yaml(config), inputs,
-                             root) as work, _published_at(place, work.folder):
+                             root, again=force) as work, _published_at(place, work.folder):
             stage.run(sections, work)
         found = artifacts.read(places.artifacts / f"{item.name}-{key}")
     seconds = time.process_time() - cpu

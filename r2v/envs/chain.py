@@ -42,7 +42,7 @@ def chain_actor(p_easy: float, p_hard: float | None = None) -> Expert:
     draw belongs to the request's key."""
 
     def act(request: Request) -> str:
-        page = request.messages[-1].content
+        page = next(message.content for message in reversed(request.messages) if '"question"' in message.content)
         right = right_action(page)
         hard = json.loads(page)["look"] == "hard"
         accuracy = p_hard if hard and p_hard is not None else p_easy

@@ -148,7 +148,7 @@ def _thresholds(cfg: Config, cast: Cast, work: Work) -> dict[tuple[str, str], fl
     return {(name.split("@")[0], name.split("@")[1]): float(str(entry["tau"])) for name, entry in found.items()}
 
 
-_NEVER = 1 - 1e-12
+_NEVER = 1 - 1e-9
 
 
 def _cells(cfg: Config, folder: Path, routed: Sequence[str],
