@@ -28,7 +28,7 @@ from r2v.rollout import Play, Session, World
 from r2v.router.features import masked
 from r2v.router.labels import FeatureRow, disagrees
 from r2v.verifier.corrupt import Corruption, corrupt
-from r2v.verifier.labels import ExecutedAction
+from r2v.verifier.labels import ExecutedAction, detour_value
 
 FoldOf = Callable[[str], int]
 """task_id -> which cross-fitted verifier may score it."""
@@ -114,8 +114,8 @@ async def play_oracle(world: World, play: Play, slm: Single, llm: Single, waves:
     return session.episode()
 
 
-def play_corruptions(plays: Sequence[Play], world: World, teacher: Single, waves: Waves, *, per_episode: int = 4,
-                     what: str = "") -> tuple[list[Episode], list[ExecutedAction]]:
+def play_corruptions(plays: Sequence[Play], world: World, teacher: Single, waves: Waves, *, per_episode: int,
+                     discount: float, what: str = "") -> tuple[list[Episode], list[ExecutedAction]]:
     """The teacher's own episodes, and plausible wrong actions put in place of its steps, each played on by the
     teacher to the end: what a verifier can learn before there is a policy."""
     async def demonstrate(play: Play) -> tuple[Episode, list[ExecutedAction]]:
@@ -124,8 +124,7 @@ def play_corruptions(plays: Sequence[Play], world: World, teacher: Single, waves
             return played.episode, []
         variants = [(index, variant) for index in range(len(played.visits)) for variant in wrong(played, index)]
         generator(*played.visits[0].turn.key("corruptions")).shuffle(variants)
-        return played.episode, [await execute(play, played.visits[index], variant)
-                                for index, variant in variants[:per_episode]]
+        return played.episode, [await execute(play, played, index, variant) for index, variant in variants[:per_episode]]
 
     def wrong(played: Visited, index: int) -> list[Corruption]:
         step = played.visits[index]
@@ -135,22 +134,26 @@ def play_corruptions(plays: Sequence[Play], world: World, teacher: Single, waves
                        later=[later.act.text for later in played.visits[index + 1:]], canaries=planted,
                        free=free, key=step.turn.key("corrupt"))
 
-    async def execute(play: Play, step: Visit, variant: Corruption) -> ExecutedAction:
+    async def execute(play: Play, played: Visited, index: int, variant: Corruption) -> ExecutedAction:
+        step = played.visits[index]
         twin = await branch(step.before, replace(step.act, text=variant.text), teacher, waves)
+        value = detour_value(twin.success, len(twin.steps) - len(played.episode.steps), discount)
         return ExecutedAction(
             state_id=f"{step.before.identity}#{step.turn.step}", task_id=play.task.task_id, split=play.split or "",
-            messages=step.turn.messages, action=variant.text, outcomes=(twin.success,), kind=variant.kind,
-            expert_outcomes=(True,), condition=play.condition)
+            messages=step.turn.messages, action=variant.text, outcomes=(value,), kind=variant.kind,
+            expert_outcomes=(1.0,), condition=play.condition)
 
     with Progress(what, len(plays)) as bar:
         found = waves.run((partial(demonstrate, play) for play in plays), lambda *_: bar.advance())
     return [episode for episode, _ in found], [record for _, records in found for record in records]
 
 
-def play_candidates(plays: Sequence[Play], world: World, slm: Single, scorers: Sequence[Scorer], folds: FoldOf,
-                    sampling: CandidatesConfig, waves: Waves, *, what: str = "") -> list[CandidateState]:
-    """K samples of the small policy at every state of its own roll-outs, each distinct one scored by a verifier
-    that has not seen the task and valued by playing it on. `scorers[folds(task_id)]` is that verifier."""
+def play_candidates(plays: Sequence[Play], world: World, slm: Single, teacher: Single | None,
+                    scorers: Sequence[Scorer], folds: FoldOf, sampling: CandidatesConfig, waves: Waves, *,
+                    what: str = "") -> list[CandidateState]:
+    """K samples of the small policy at every state of its own roll-outs, and the teacher's action there where one
+    is given; each distinct one is scored by a verifier that has not seen the task (`scorers[folds(task_id)]`) and
+    valued by letting the small policy play it on."""
     async def sample_all(play: Play) -> list[CandidateState]:
         played = await visit(world.start(play), slm, waves)
         if played.episode.env_fault is not None:
@@ -162,21 +165,28 @@ def play_candidates(plays: Sequence[Play], world: World, slm: Single, scorers: S
         reply = await slm.side.ask(turn, num_samples=sampling.num_samples,
                                    temperature=sampling.temperature, top_p=sampling.top_p)
         forms = [masked(drawn.text, turn.tools) for drawn in reply.samples]
+        shown = None if teacher is None else (await teacher.act(turn)).text
+        texts = {form: drawn.text for form, drawn in zip(reversed(forms), reversed(reply.samples), strict=True)}
+        if shown is not None:
+            texts.setdefault(masked(shown, turn.tools), shown)
         measured = {}
-        for form, drawn in dict(zip(reversed(forms), reversed(reply.samples), strict=True)).items():
-            score = await scorers[folds(turn.task_id)](ScoreRequest(messages=turn.messages, action=drawn.text))
-            measured[form] = score, await value(played, step, drawn.text, len(set(forms)))
+        for form, text in texts.items():
+            score = await scorers[folds(turn.task_id)](ScoreRequest(messages=turn.messages, action=text))
+            measured[form] = score, await value(played, step, text, len(texts))
         actions = tuple(
             CandidateAction(k=k, text=drawn.text, canonical=form, logprob_sum=round(sum(drawn.logprobs), 6),
                             n_tokens=len(drawn.tokens), finish_reason=drawn.finish_reason, score=measured[form][0],
                             value=measured[form][1], n_rollouts=int(measured[form][1] is not None))
             for k, (form, drawn) in enumerate(zip(forms, reply.samples, strict=True)))
-        text = "\n".join(message.content for message in turn.messages)
+        expert = None if shown is None else CandidateAction(
+            k=-1, text=shown, canonical=masked(shown, turn.tools), score=measured[masked(shown, turn.tools)][0],
+            value=measured[masked(shown, turn.tools)][1], n_rollouts=int(len(texts) > 1))
+        context = "\n".join(message.content for message in turn.messages)
         canaries = tuple(p.canary for info in step.before.infos for p in info.perturbations if p.canary)
         return CandidateState(
             state_id=f"{step.before.identity}#{turn.step}", task_id=turn.task_id, split=play.split or "",
-            step_idx=turn.step, context_sha256=hashlib.sha256(text.encode()).hexdigest(), prompt=turn.messages,
-            candidates=actions, canaries=canaries, condition=play.condition)
+            step_idx=turn.step, context_sha256=hashlib.sha256(context.encode()).hexdigest(), prompt=turn.messages,
+            candidates=actions, teacher=expert, canaries=canaries, condition=play.condition)
 
     async def value(played: Visited, step: Visit, text: str, distinct: int) -> float | None:
         """What playing the action on comes to; a state whose samples agree has nothing to tell apart."""

@@ -322,6 +322,10 @@ class VerifierConfig:
     """auto, or any of: outcome, corrupted, judge. auto takes the best that the benchmark's capabilities allow."""
     num_tasks: int = 200
     """Training tasks whose steps are labelled by executed corruptions."""
+    num_corruptions: int = 5
+    """Wrong actions played on per task."""
+    discount: float = 0.7
+    """Worth of a success per step of detour: 1 would count every mistake that can be mended as right."""
     base: Literal["auto", "policy"] = "auto"
     """Backbone: the base model of `policy.model_name`."""
 
@@ -338,6 +342,9 @@ class CandidatesConfig:
     """Nucleus of the candidates."""
     num_tasks: int = 150
     """Training tasks whose states are sampled."""
+    with_teacher: bool = True
+    """Ask the teacher at every state too and play its action on: what it would do is a candidate to be chosen.
+    Costs one teacher call per state."""
     num_folds: int = 2
     """Verifiers that score candidates never saw the candidates' tasks: cross-fitting folds."""
     def __post_init__(self) -> None:

@@ -99,7 +99,9 @@ def test_a_build_that_raises_leaves_no_manifest_and_is_continued(tmp_path: Path)
 def test_a_finished_artifact_is_made_again_from_nothing(tmp_path: Path) -> None:
     make(tmp_path)
     (tmp_path / "bc-k" / "checkpoint-3").mkdir()
-    with build(tmp_path, "bc", "k", "m:S", "", {}, tmp_path) as work:
+    with pytest.raises(Held, match="finished by another process"), build(tmp_path, "bc", "k", "m:S", "", {}, tmp_path):
+        pytest.fail("made twice")
+    with build(tmp_path, "bc", "k", "m:S", "", {}, tmp_path, again=True) as work:
         assert {path.name for path in work.folder.iterdir()} == {"config.yaml", ATTEMPT}
 
 

@@ -25,7 +25,9 @@ class LocalBackend:
     """Answers requests with a local model. `encode` turns messages into prompt ids.
 
     A sample's `tokens`, `logprobs` and `entropies` include the end token, where it was reached; its text does
-    not. Results are promised to the byte on a CPU in float64; `max_batch` bounds completions in flight.
+    not. Results are promised to the byte on a CPU in float64; `max_batch` bounds completions in flight. What the
+    model made of earlier prompts is used again where their beginnings recur and its caches can be cut
+    (`r2v.llm.prefix`); the model's weights must stay as they are.
     """
 
     def __init__(self, model: Any, tokenizer: Any, encode: Callable[[Sequence[Message]], Sequence[int]], *,

@@ -77,8 +77,7 @@ class Prefixes:
         shapes = iter(self._shapes)
         for layer in cache.layers:
             if isinstance(layer, DynamicLayer):
-                layer.keys, layer.values = (
-                    next(states).unflatten(-1, (next(shapes)[0], -1)).transpose(1, 2) for _ in range(2))
+                layer.keys, layer.values = (_by_head(next(states), next(shapes)[0]) for _ in range(2))
                 layer.dtype, layer.device, layer.is_initialized = past.dtype, past.device, True
             else:
                 kernel = next(shapes)[0]
@@ -126,3 +125,8 @@ class Prefixes:
 def _newest(inputs: Tensor, kernel: int) -> Tensor:
     """(B, H, T) -> (B, H, kernel): the last of them, zeros before the first."""
     return pad(inputs, (kernel, 0))[..., -kernel:].contiguous()
+
+
+def _by_head(states: Tensor, heads: int) -> Tensor:
+    """(B, T, heads * D) -> (B, heads, T, D)."""
+    return states.reshape(*states.shape[:2], heads, -1).transpose(1, 2)

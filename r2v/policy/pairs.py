@@ -106,11 +106,13 @@ def _pair(state: CandidateState, cfg: PreferenceConfig) -> PreferencePair | str:
 
 
 def _contenders(state: CandidateState, cfg: PreferenceConfig) -> tuple[Sequence[CandidateAction], ...]:
-    """The actions that may be chosen, and those that may be rejected: the first of each canonical form."""
+    """The actions that may be chosen, and those that may be rejected: the first of each canonical form. The
+    teacher's may be chosen where it was played on like the others, and is never rejected."""
     distinct = list({action.canonical: action for action in reversed(state.candidates)}.values())
+    shown = [state.teacher] if state.teacher else []
     if cfg.pair_mode == "teacher_vs_slm":
-        return [state.teacher] if state.teacher else [], distinct
-    return distinct, distinct
+        return shown, distinct
+    return [*distinct, *shown] if cfg.pair_mode == "outcome" else distinct, distinct
 
 
 def _margin(chosen: CandidateAction, rejected: CandidateAction, cfg: PreferenceConfig) -> float | None:

@@ -60,7 +60,8 @@ def run(cfg: Config, work: Work) -> None:
                for fold in range(cfg.candidates.num_folds)]
     plays = plays_of(cast.world.benchmark, "train", [cfg.seed], cfg.tasks, method="slm_only",
                      limit=cfg.candidates.num_tasks)
-    states = play_candidates(plays, cast.world, cast.slm, scorers,
+    teacher = cast.llm if cfg.candidates.with_teacher else None
+    states = play_candidates(plays, cast.world, cast.slm, teacher, scorers,
                              partial(fold_of, num_folds=cfg.candidates.num_folds), cfg.candidates, cast.waves,
                              what="sample and play on")
     write_states(work.folder / "candidates.jsonl", states)

@@ -112,7 +112,8 @@ def _executed(cfg: Config, benchmark: Benchmark) -> list[VerifierExample]:
              for index, play in enumerate(plays_of(benchmark, split, [0], cfg.tasks, method="teacher", limit=count))
              for play in [replace(play, condition=conditions[index % len(conditions)])]]
     world = World(benchmark, cfg.perturbations, cfg.inference)
-    episodes, records = play_corruptions(plays, world, teacher, waves, what="corrupt and play on")
+    episodes, records = play_corruptions(plays, world, teacher, waves, per_episode=cfg.verifier.num_corruptions,
+                                         discount=cfg.verifier.discount, what="corrupt and play on")
     examples, counts = executed_examples(records)
     logger.info("  %d corruptions played on, %s", len(records), json.dumps(counts))
     return [*outcome_examples(episodes, build_messages), *examples]

@@ -55,18 +55,25 @@ class VerifierExample:
 
 @dataclass(frozen=True, kw_only=True)
 class ExecutedAction:
-    """An action that was played, and what its continuations came to (one truth value each). `expert_outcomes`
-    are those of the expert's own action at the same state."""
+    """An action that was played, and what its continuations came to: 0 for failure, up to 1 for success, less
+    where it took a detour (`detour_value`). `expert_outcomes` are those of the expert's own action at the same
+    state."""
 
     state_id: str
     task_id: str
     split: str
     messages: tuple[Message, ...]
     action: str
-    outcomes: tuple[bool, ...]
-    expert_outcomes: tuple[bool, ...]
+    outcomes: tuple[float, ...]
+    expert_outcomes: tuple[float, ...]
     kind: str
     condition: Condition = "clean"
+
+
+def detour_value(success: bool, extra_steps: int, discount: float) -> float:
+    """What a continuation is worth: 0 if it failed, else discount ^ (steps more than the expert's own way took).
+    Most wrong actions can be mended; without the discount they would all count as right."""
+    return float(success) * discount ** max(0, extra_steps)
 
 
 def outcome_examples(episodes: Iterable[Episode], context: Context, *,

@@ -20,8 +20,9 @@ from r2v.randomness import generator
 from r2v.testing import tinies
 
 PRICE = Price(input=1.0, output=4.0, seconds_per_call=0, seconds_per_token=0)
-SIZES = dict(vocab_size=62, hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4,
-             num_key_value_heads=2, pad_token_id=0, bos_token_id=None, eos_token_id=2, initializer_range=0.1)
+SIZES = {"vocab_size": 62, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2,
+         "num_attention_heads": 4, "num_key_value_heads": 2, "pad_token_id": 0, "bos_token_id": None,
+         "eos_token_id": 2, "initializer_range": 0.1}
 
 
 def _model(kind: str) -> Any:
