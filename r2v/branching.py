@@ -124,7 +124,8 @@ def play_corruptions(plays: Sequence[Play], world: World, teacher: Single, waves
             return played.episode, []
         variants = [(index, variant) for index in range(len(played.visits)) for variant in wrong(played, index)]
         generator(*played.visits[0].turn.key("corruptions")).shuffle(variants)
-        return played.episode, [await execute(play, played, index, variant) for index, variant in variants[:per_episode]]
+        chosen = variants[:per_episode]
+        return played.episode, [await execute(play, played, index, variant) for index, variant in chosen]
 
     def wrong(played: Visited, index: int) -> list[Corruption]:
         step = played.visits[index]

@@ -209,7 +209,7 @@ class TrainingConfig:
     preference: PhaseConfig = field(
         default_factory=lambda: PhaseConfig(num_epochs=2.0, lr=2e-4, batch_size=16, weight_decay=0.0))
     """DPO."""
-    verifier: PhaseConfig = field(default_factory=lambda: PhaseConfig(num_epochs=2.0, lr=1e-3, batch_size=32))
+    verifier: PhaseConfig = field(default_factory=lambda: PhaseConfig(num_epochs=3.0, lr=2e-3, batch_size=16))
     """The verifier's head and backbone."""
     router: PhaseConfig = field(default_factory=PhaseConfig)
     """Reserved for gradient-trained routers; logistic and boosting take no steps."""
@@ -317,17 +317,15 @@ class VerifierConfig:
     """The step-level judge."""
 
     mode: Literal["trained", "llm_judge"] = "trained"
-    """A scalar head on the small base, or a prompted LLM."""
+    """A scalar head on the base of `policy.model_name`, or a prompted LLM (which needs a teacher that is one)."""
     label_sources: list[str] = field(default_factory=lambda: ["auto"])
     """auto, or any of: outcome, corrupted, judge. auto takes the best that the benchmark's capabilities allow."""
     num_tasks: int = 200
     """Training tasks whose steps are labelled by executed corruptions."""
-    num_corruptions: int = 5
+    num_corruptions: int = 4
     """Wrong actions played on per task."""
     discount: float = 0.7
     """Worth of a success per step of detour: 1 would count every mistake that can be mended as right."""
-    base: Literal["auto", "policy"] = "auto"
-    """Backbone: the base model of `policy.model_name`."""
 
 
 @dataclass(frozen=True, kw_only=True)

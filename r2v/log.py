@@ -1,11 +1,16 @@
-"""What a person sees while it works: one line per event on stderr, and a bar on long work."""
+"""What a person sees while it works: one line per event on stderr, a bar on long work, and figures in wandb."""
 
 from __future__ import annotations
 
 import logging
+import os
 import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, cast
+
+from r2v.errors import UsageError
 
 logger = logging.getLogger("r2v")
 
@@ -17,6 +22,31 @@ def setup(verbose: bool = False) -> None:
     logger.handlers[:] = [handler]
     logger.setLevel(logging.DEBUG if verbose else logging.INFO)
     logger.propagate = False
+
+
+def to_wandb(mode: str, project: str, job: str, figures: Mapping[str, Any], folder: Path) -> None:
+    """Record a finished job's figures as one wandb run; offline files land under `folder`/wandb. WANDB_MODE in
+    the environment wins over `mode`. Raises UsageError where wandb is asked for and not installed."""
+    mode = os.environ.get("WANDB_MODE", mode)
+    if mode == "disabled":
+        return
+    try:
+        import wandb
+    except ImportError:
+        raise UsageError(f"logging.wandb={mode}: wandb is not installed; pip install 'r2v[wandb]' or set it to "
+                         "disabled") from None
+    folder.mkdir(parents=True, exist_ok=True)
+    with wandb.init(project=project, name=job, group=job, mode=cast(Any, mode), dir=str(folder),
+                    settings=wandb.Settings(silent=True)) as run:
+        run.log(dict(_numbers(figures)))
+
+
+def _numbers(figures: Mapping[str, Any], stem: str = "") -> Iterator[tuple[str, float]]:
+    for name, value in figures.items():
+        if isinstance(value, Mapping):
+            yield from _numbers(value, f"{stem}{name}/")
+        elif isinstance(value, (int, float)):
+            yield stem + name, value
 
 
 class Progress:

@@ -23,7 +23,7 @@ from r2v.config import Config, identity, load, to_yaml
 from r2v.data.registry import DataRegistry
 from r2v.envs.base import benchmark_class
 from r2v.errors import EmptyResult, InputError, UsageError, nearest
-from r2v.log import logger
+from r2v.log import logger, to_wandb
 from r2v.paths import Places
 from r2v.stages import Stage
 
@@ -134,6 +134,7 @@ def run_job(config: Config, item: Job, inputs: Mapping[str, Artifact], *, force:
                              root, again=force) as work, _published_at(place, work.folder):
             stage.run(sections, work)
         found = artifacts.read(places.artifacts / f"{item.name}-{key}")
+        to_wandb(config.logging.wandb, config.logging.project, item.name, found.summary, root / "logs")
     seconds = time.process_time() - cpu
     if place and not fresh:
         artifacts.publish(place, found.folder)

@@ -115,3 +115,23 @@ def test_killed_anywhere_and_run_again_it_ends_in_the_same_content(finished: Pat
         process.communicate()
     r2v(tmp_path, "run", "--config", str(MICRO))
     assert hashes(tmp_path) == hashes(finished)
+
+
+def test_X7_an_evaluation_on_training_tasks_is_refused(copy: Path) -> None:
+    process = start(copy, "evaluate", "--config", str(MICRO), "--overrides", "data.split_seed=1")
+    said, _ = process.communicate()
+    last = said.strip().splitlines()[-1]
+    assert process.returncode == 3 and "is to be evaluated but was learnt from" in last and "desk-" in last
+    assert r2v(copy, "verify-results", "results/micro"), "the good results are still published"
+
+
+def test_seeds_results_manager_block_runs_on_the_results(copy: Path) -> None:
+    from r2v.utils.results import ResultsManager
+
+    tables = copy / "results" / "micro" / "structured_results"
+    before = {path.name: path.read_bytes() for path in tables.iterdir()}
+    manager = ResultsManager(tables)
+    manager.generate_main_table_csv()
+    manager.generate_latex_table()
+    manager.generate_llm_summary()
+    assert {path.name: path.read_bytes() for path in tables.iterdir()} == before

@@ -99,18 +99,18 @@ class Cast:
                 raise UsageError(f"{method} needs a threshold")
             gate = ScoreGate(score_function(method, self.routers), self.sensors)
             return Routed(self.slm.side, self.llm.side, gate, tau, self.inference.max_llm_calls)
-        if method == "best_of_k":
+        if method == "best_of_k" and self.inference.num_candidates > 1:
             return self._best_of_k()
-        own: dict[str, Actor] = {"slm_only": self.slm, "llm_only": self.llm, **self.variants}
+        own: dict[str, Actor] = {"slm_only": self.slm, "llm_only": self.llm, "best_of_k": self.slm, **self.variants}
         if method not in own:
             raise UsageError(f"evaluation.methods: {method} cannot be played here; allowed: "
-                             f"{', '.join([*own, *ROUTERS, 'best_of_k', 'oracle_router'])}")
+                             f"{', '.join([*own, *ROUTERS, 'oracle_router'])}")
         return own[method]
 
     def _best_of_k(self) -> BestOfK:
         if self.sensors.verifier is None:
             raise UsageError("best_of_k needs a verifier")
-        return BestOfK(self.slm.side, self.sensors.verifier, self.inference, max(2, self.inference.num_candidates))
+        return BestOfK(self.slm.side, self.sensors.verifier, self.inference, self.inference.num_candidates)
 
     def play(self, method: str, plays: Sequence[Play], tau: float | None = None, what: str = "") -> list[Episode]:
         """The method's episodes, in the order of `plays`."""

@@ -1,9 +1,9 @@
 """Documents that teach a decoder to copy: rows of made-up content, then calls whose arguments stand in them.
 
-`recall` is bare associative recall, as small or large as a `Stage` says: the fields of a key are repeated and the
-id that stood behind them is to be told. `dossier` sets the desk's kinds of lines side by side, so that what is
-copied depends on what is asked: an id behind a key, a status behind an id, a verb behind a status, a technician
-behind a state.
+`recall` is bare associative recall, as small or large as a `Stage` says: the fields of a key are repeated and
+the id that stood behind them is to be told. `relation` is the same for one pair of fields of any sort. `dossier`
+sets the desk's kinds of lines side by side, so that what is copied depends on what is asked: an id behind a key,
+a status behind an id, a verb behind a status, a technician behind a state.
 """
 
 from __future__ import annotations
@@ -19,6 +19,13 @@ Document = tuple[list[int], list[int]]
 
 _NUMBER = {token: number for number, token in enumerate(vocabulary())}
 _VALUES = {"name": words.NAMES, "team": words.TEAMS, "item": words.ITEMS}
+_RELATIONS = (
+    (("name", words.NAMES), ("id", words.IDS), "row", "get"),
+    (("id", words.IDS), ("status", words.STATUSES), "record", "decide"),
+    (("status", words.STATUSES), ("verb", words.VERBS), "rule", "decide"),
+    (("team", words.TEAMS), ("tech", words.TECHS), "row", "assign"),
+    (("state", words.STATES), ("tech", words.TECHS), "row", "assign"),
+)
 _BRACE, _OBS, _ACT, _END = (_NUMBER[token] for token in ("}", "<obs>", "<act>", "<eos>"))
 
 
@@ -76,6 +83,19 @@ def _distinct_keys(stage: Stage, draw: random.Random) -> list[dict[str, str]]:
         if key not in keys:
             keys.append(key)
     return keys
+
+
+def relation(draw: random.Random) -> Document:
+    """Rows of one field and the field that follows it, then the same again; the second is to be told."""
+    (key, keys), (value, values), opener, tool = draw.choice(_RELATIONS)
+    pairs = [{key: known, value: draw.choice(values)} for known in draw.sample(keys, min(7, len(keys)))]
+    tokens, targets = [_OBS], []
+    for pair in pairs:
+        tokens += _line((opener, draw.choice(words.KINDS)), **pair)
+    for _ in range(16):
+        tokens += [_ACT, *_line(("tool", tool), **draw.choice(pairs)), _END]
+        targets.append(len(tokens) - 3)
+    return tokens, targets
 
 
 def dossier(draw: random.Random) -> Document:

@@ -24,7 +24,7 @@ from transformers import Lfm2ForCausalLM
 
 from r2v.log import logger
 from r2v.policy.tiny import build_model, build_tokenizer
-from r2v.policy.tiny_documents import Document, Stage, dossier, recall
+from r2v.policy.tiny_documents import Document, Stage, dossier, recall, relation
 from r2v.policy.tiny_transcripts import fresh_tasks, transcript_document
 from r2v.randomness import generator
 
@@ -46,7 +46,10 @@ CURRICULUM = (
     Stage(fields=2, near=0.5, junk=0.1),
     Stage(fields=3, near=0.5, junk=0.2),
 )
-"""Of recall; dossiers follow."""
+LESSONS: tuple[tuple[dict[str, Any], Callable[[random.Random], Document]], ...] = (
+    *((asdict(stage), partial(recall, stage)) for stage in CURRICULUM),
+    ({"lesson": "relation"}, relation), ({"lesson": "dossier"}, dossier))
+"""Part A, in order: what to record of a lesson, and what writes its documents."""
 
 
 def _step(model: Lfm2ForCausalLM, optimizer: torch.optim.Optimizer, documents: list[Document]) -> float:
@@ -71,23 +74,20 @@ def _set_rate(optimizer: torch.optim.Optimizer, lr: float) -> None:
         group["lr"] = lr
 
 
-def _learn_to_copy(model: Lfm2ForCausalLM, optimizer: torch.optim.Optimizer, seed: int) -> list[dict[str, Any]]:
-    """Part A: the curriculum, each stage until its gate opens. What each took."""
-    lessons: list[tuple[dict[str, Any], Callable[[random.Random], Document]]] = [
-        (asdict(stage), partial(recall, stage)) for stage in CURRICULUM]
-    lessons.append(({"dossier": True}, dossier))
-    report = []
-    for number, (name, write) in enumerate(lessons):
-        running, update = 0.0, 0
-        while running < GATE and update < PATIENCE:
-            draw = generator("pretrain", "copy", seed, number, update)
-            _set_rate(optimizer, RATE_A * (min(1.0, (update + 1) / WARM_UP) if number == 0 else 1.0))
-            right = _step(model, optimizer, [write(draw) for _ in range(BATCH)])
-            running += 0.1 * (right - running)
-            update += 1
-        report.append(name | {"updates": update, "accuracy": round(running, 4)})
-        logger.info("copy %s, %.0f CPU-s", report[-1], time.process_time())
-    return report
+def _learn_to_copy(model: Lfm2ForCausalLM, optimizer: torch.optim.Optimizer, number: int,
+                   seed: int) -> dict[str, Any]:
+    """One lesson of part A, until its gate opens. What it took."""
+    name, write = LESSONS[number]
+    running, update = 0.0, 0
+    while running < GATE and update < PATIENCE:
+        draw = generator("pretrain", "copy", seed, number, update)
+        _set_rate(optimizer, RATE_A * (min(1.0, (update + 1) / WARM_UP) if number == 0 else 1.0))
+        right = _step(model, optimizer, [write(draw) for _ in range(BATCH)])
+        running += 0.1 * (right - running)
+        update += 1
+        if update % 50 == 0:
+            logger.info("lesson %d: update %d, %.3f right, %.0f CPU-s", number, update, running, time.process_time())
+    return name | {"updates": update, "accuracy": round(running, 4)}
 
 
 def _learn_the_desk(model: Lfm2ForCausalLM, optimizer: torch.optim.Optimizer, seed: int) -> None:
@@ -100,7 +100,7 @@ def _learn_the_desk(model: Lfm2ForCausalLM, optimizer: torch.optim.Optimizer, se
         right = _step(model, optimizer, [*(transcript_document(task, seed) for task in chosen),
                                          *(dossier(draw) for _ in range(BATCH - TRANSCRIPTS))])
         if update % 50 == 0:
-            logger.info("desk: update %d of %d, accuracy %.3f, %.0f CPU-s", update, UPDATES_B, right,
+            logger.info("desk: update %d of %d, %.3f right, %.0f CPU-s", update, UPDATES_B, right,
                         time.process_time())
 
 
@@ -130,12 +130,12 @@ def pretrain(output: Path, seed: int = 0) -> None:
     started = time.process_time()
     model, tokenizer = build_model(seed), build_tokenizer()
     optimizer = torch.optim.AdamW(model.parameters(), lr=RATE_A, betas=(0.9, 0.98), weight_decay=0.01)
-    stages = _learn_to_copy(model, optimizer, seed)
+    lessons = [_learn_to_copy(model, optimizer, number, seed) for number in range(len(LESSONS))]
     _learn_the_desk(model, optimizer, seed)
     unseen = fresh_tasks("pretrain-check", 100)
     figures = {
         "parameters": model.num_parameters(), "seed": seed, "cpu_seconds": round(time.process_time() - started),
-        "copy": stages, "desk_updates": UPDATES_B,
+        "copy": lessons, "desk_updates": UPDATES_B,
         "recall_accuracy": round(accuracy(model, _checks(partial(recall, CURRICULUM[-1]))), 4),
         "dossier_accuracy": round(accuracy(model, _checks(dossier)), 4),
         "argument_accuracy": round(accuracy(model, [transcript_document(task, 0) for task in unseen]), 4),

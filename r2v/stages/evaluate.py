@@ -22,8 +22,10 @@ from r2v.config import identity
 from r2v.contents import write_json
 from r2v.data.manifest import git_commit
 from r2v.data.store import write_episodes
+from r2v.errors import InputError
 from r2v.log import logger
 from r2v.stages import Stage
+from r2v.stages.train_policy import TASKS
 
 if TYPE_CHECKING:
     from r2v.evaluation.cast import Cast
@@ -69,7 +71,7 @@ def run(cfg: Config, work: Work) -> None:
                    num_samples=cfg.inference.num_candidates if "samples" in cfg.router.features else 0,
                    variants={name: path for name, path in variants.items() if name in cfg.evaluation.methods})
     plays = {name: _plays(cfg, cast, name) for name in cfg.selections}
-    _refuse_training_tasks(cfg, work, plays)
+    _refuse_training_tasks(work, plays)
     thresholds = _thresholds(cfg, cast, work)
     points = [f"b{budget:.2f}" for budget in cfg.evaluation.budgets]
     routed = [method for method in cfg.evaluation.methods if method in ROUTERS]
@@ -101,18 +103,18 @@ def _plays(cfg: Config, cast: Cast, condition: str) -> list[Play]:
                     limit=cfg.evaluation.num_tasks)
 
 
-def _refuse_training_tasks(cfg: Config, work: Work, plays: dict[str, list[Play]]) -> None:
-    """X-7: no evaluated task may have been learnt from, whatever the splits say."""
-    from r2v.errors import InputError
+def _refuse_training_tasks(work: Work, plays: dict[str, list[Play]]) -> None:
+    """X-7: no evaluated task may have been learnt from, whatever the splits say now."""
+    from r2v.router.labels import read_rows
 
+    features = work.inputs["router_features"].file("router_features.jsonl")
+    cloned = work.inputs["bc"].file(TASKS)
+    learnt = {features: {row.task_id for row in read_rows(features)}, cloned: set(json.loads(cloned.read_text()))}
     evaluated = {play.task.task_id for these in plays.values() for play in these}
-    rows = work.inputs["router_features"].file("router_features.jsonl")
-    with rows.open() as file:
-        for number, line in enumerate(file, start=1):
-            task_id = json.loads(line)["task_id"]
-            if task_id in evaluated:
-                raise InputError(f"{rows}:{number}: task {task_id} is to be evaluated but was learnt from; "
-                                 "split the tasks anew (data.split_seed) and train again")
+    for path, tasks in learnt.items():
+        if shared := sorted(tasks & evaluated):
+            raise InputError(f"{path}: task {shared[0]} is to be evaluated but was learnt from ({len(shared)} such); "
+                             "evaluate with the data.split_seed of the training, or train again with this one")
 
 
 def _thresholds(cfg: Config, cast: Cast, work: Work) -> dict[tuple[str, str], float]:

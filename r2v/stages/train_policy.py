@@ -14,11 +14,15 @@ from typing import TYPE_CHECKING, Any
 
 from r2v import config as c
 from r2v.artifact import Work
+from r2v.contents import write_json
 from r2v.stages import Stage
 
 if TYPE_CHECKING:
     from r2v.policy.load import Loaded
     from r2v.policy.prompts import Encoder
+
+TASKS = "tasks.json"
+"""The ids of the tasks that a cloned policy has learnt from."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,6 +69,7 @@ def run_bc(cfg: BCConfig, work: Work) -> None:
 
     held_out = [episode for episode in episodes if episode.metadata.split == "calibration"]
     cloned = [episode for episode in episodes if episode.metadata.split != "calibration"]
+    write_json(work.folder / TASKS, sorted({episode.metadata.task_id for episode in cloned}))
     loaded = load_policy(cfg.policy, for_training=True, seed=cfg.seed)
     report = train_bc(cloned, loaded, _encoder(cfg, loaded), cfg.phase, work.folder, seed=cfg.seed, held_out=held_out)
     work.summary.update(_figures(report, "n_episodes", "n_steps", "train_match", "held_out_match", "weights_sha256"),

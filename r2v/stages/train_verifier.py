@@ -67,6 +67,9 @@ def run(cfg: Config, work: Work) -> None:
     from r2v.envs.base import load_benchmark
     from r2v.verifier.labels import read_examples, write_examples
 
+    if cfg.verifier.mode == "llm_judge":
+        raise UsageError("verifier.mode=llm_judge: a judge needs an LLM behind teacher.provider, and provider backends "
+                         "are not in this version; allowed: trained")
     labels = work.folder / "verifier_data.jsonl"
     if not labels.exists():
         benchmark = load_benchmark(cfg.env.benchmark, cfg.env.options)

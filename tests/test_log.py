@@ -1,0 +1,25 @@
+"""Figures reach wandb, offline, where the seed looks for them; nowhere when it is disabled."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from r2v.log import to_wandb
+
+ROOT = Path(__file__).parents[1]
+
+
+def test_disabled_imports_and_writes_nothing(tmp_path: Path) -> None:
+    to_wandb("disabled", "r2v-agent", "bc", {"loss": 1.0}, tmp_path / "logs")
+    assert not (tmp_path / "logs").exists() and "wandb" not in sys.modules
+
+
+def test_offline_figures_land_under_logs_wandb(tmp_path: Path) -> None:
+    code = ("from pathlib import Path; from r2v.log import to_wandb; "
+            "to_wandb('disabled', 'r2v-agent', 'bc', {'loss': 1.0, 'report': {'auroc': 0.9}}, Path('logs'))")
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "WANDB_MODE": "offline"}
+    subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True, env=environment)
+    assert [path.suffix for path in (tmp_path / "logs" / "wandb").glob("offline-run-*/*.wandb")] == [".wandb"]
