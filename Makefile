@@ -11,7 +11,7 @@ mrp: .venv/.core  ## the whole pipeline on the bundled benchmark, in this proces
 	$(BIN)/python -m r2v run --config configs/mrp.yaml
 
 test: .venv/.dev  ## every test
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 check: .venv/.dev lint types layers test  ## what CI runs
 

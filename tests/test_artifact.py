@@ -153,15 +153,16 @@ def test_inputs_are_recorded_and_found_again_after_a_move(tmp_path: Path) -> Non
 
 
 def test_publish_switches_a_relative_link(tmp_path: Path) -> None:
-    one, two = make(tmp_path / "store", "1"), make(tmp_path / "store", "2", key="l")
-    place = tmp_path / "outputs" / "policy" / "bc"
+    root = tmp_path / "here"
+    one, two = make(root / "store", "1"), make(root / "store", "2", key="l")
+    place = root / "outputs" / "policy" / "bc"
     for artifact in (one, two, two):
         publish(place, artifact.folder)
         assert place.is_symlink() and not place.readlink().is_absolute()
         assert place.resolve() == artifact.folder.resolve()
     assert [path.name for path in place.parent.iterdir()] == ["bc"]
-    tmp_path.rename(tmp_path.with_name("moved"))
-    assert (tmp_path.with_name("moved") / "outputs/policy/bc/data.jsonl").read_text() == "2"
+    root.rename(tmp_path / "there")
+    assert (tmp_path / "there" / "outputs/policy/bc/data.jsonl").read_text() == "2"
 
 
 def test_publish_replaces_a_dangling_link(tmp_path: Path) -> None:

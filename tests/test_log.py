@@ -7,14 +7,15 @@ import subprocess
 import sys
 from pathlib import Path
 
-from r2v.log import to_wandb
-
 ROOT = Path(__file__).parents[1]
 
 
 def test_disabled_imports_and_writes_nothing(tmp_path: Path) -> None:
-    to_wandb("disabled", "r2v-agent", "bc", {"loss": 1.0}, tmp_path / "logs")
-    assert not (tmp_path / "logs").exists() and "wandb" not in sys.modules
+    code = ("import sys; from pathlib import Path; from r2v.log import to_wandb; "
+            "to_wandb('disabled', 'r2v-agent', 'bc', {'loss': 1.0}, Path('logs')); assert 'wandb' not in sys.modules")
+    environment = {name: value for name, value in os.environ.items() if name != "WANDB_MODE"}
+    subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True, env={**environment, "PYTHONPATH": str(ROOT)})
+    assert not (tmp_path / "logs").exists()
 
 
 def test_offline_figures_land_under_logs_wandb(tmp_path: Path) -> None:

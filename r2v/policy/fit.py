@@ -7,16 +7,21 @@ into micro-batches.
 
 from __future__ import annotations
 
+import errno
 import math
 import os
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from transformers import PrinterCallback, TrainerCallback
 
 from r2v.config import Phase
+from r2v.contents import writing
 from r2v.log import Progress
 from r2v.randomness import generator, seed_of
 
@@ -25,6 +30,7 @@ _WINDOW = 8
 """Batches within which rows are sorted by length: little padding, and still a random order."""
 
 _LARGE = 100_000_000
+_REFUSED = re.compile(r"os error \d+|No space left|File too large|PytorchStreamWriter")
 
 
 def schedule(lengths: Sequence[int], phase: Phase, seed: int) -> list[int]:
@@ -81,9 +87,23 @@ def fit(trainer: Any, what: str, out: Path) -> list[dict[str, float]]:
     resume = str(latest.resolve()) if latest.exists() else None
     with Progress(what, math.ceil(len(trainer.train_dataset) / trainer._train_batch_size)) as bar:
         trainer.add_callback(_Watch(out, bar))
-        trainer.train(resume_from_checkpoint=resume)
+        with _saving(out):
+            trainer.train(resume_from_checkpoint=resume)
     history: list[dict[str, float]] = trainer.state.log_history
     return history
+
+
+@contextmanager
+def _saving(out: Path) -> Iterator[None]:
+    """Checkpoints are written by torch and safetensors, whose complaints about a full disk are of their own kinds:
+    make them the one that everybody else's is."""
+    try:
+        yield
+    except (RuntimeError, SafetensorError) as error:
+        if not _REFUSED.search(str(error)):
+            raise
+        with writing(out):
+            raise OSError(errno.ENOSPC, " ".join(str(error).split())) from error
 
 
 class _Watch(TrainerCallback):  # type: ignore[misc]

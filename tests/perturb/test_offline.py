@@ -131,10 +131,12 @@ def test_P2_cutting_the_last_step_changes_no_earlier_one(clean: list[Episode], s
 
 
 def test_P8_clean_episodes_hold_no_canary(clean: list[Episode], schedule: Schedule) -> None:
-    canaries = {one.canary for _, twin in _annotated(clean, schedule) for step in twin.steps
-                for one in step.perturbations if one.canary}
-    assert canaries
-    assert not [canary for canary in canaries for episode in clean if canary in to_line(episode)]
+    """Ids are many worlds' and a canary is one world's: no clean episode of the same task shows it."""
+    planted = [(twin.metadata.task_id, one.canary) for _, twin in _annotated(clean, schedule) for step in twin.steps
+               for one in step.perturbations if one.canary]
+    assert planted
+    assert not [canary for task_id, canary in planted for episode in clean
+                if episode.metadata.task_id == task_id and canary in to_line(episode)]
 
 
 def test_P9_every_argument_can_be_known(desk: Desk, clean: list[Episode], only: Make) -> None:

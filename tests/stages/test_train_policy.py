@@ -66,7 +66,7 @@ def test_bc_leaves_checkpoints_weights_and_a_report(config: c.Config, bc: Work) 
     assert (bc.folder / "checkpoint-latest" / "trainer_state.json").exists()
     names = set(content_files(bc.folder))
     assert {"bc_report.json", "final/model.safetensors", "final/config.json", "final/tokenizer.json"} <= names
-    assert all(name == "bc_report.json" or name.startswith("final/") for name in names)
+    assert all(name in ("bc_report.json", "tasks.json") or name.startswith("final/") for name in names)
     report = json.loads((bc.folder / "bc_report.json").read_text())
     assert (report["n_episodes"], report["n_steps"], report["held_out_match"]["n_steps"]) == (12, 12, 4)
     assert bc.summary["weights_sha256"] == report["weights_sha256"]

@@ -9,13 +9,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from r2v.envs.desk.reader import KEY, Fields, Notes, read
+from r2v.envs.desk.reader import KEY, PATIENCE, Fields, Notes, read
 from r2v.envs.desk.words import VERBS, WORDINGS, line
 from r2v.llm.types import Request
 from r2v.randomness import Key, generator, uniform
-
-PATIENCE = 4
-"""Pages in a row that may fail to answer a call before the reader goes on regardless."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from r2v.envs.desk.tools import ACTS, parse_call
-from r2v.envs.desk.words import ARCHIVED, GUEST, REFUSALS, parse, parse_goal
+from r2v.envs.desk.words import ARCHIVED, GUEST, NO_MATCH, REFUSALS, parse, parse_goal
 from r2v.llm.types import Message
 
 KEY = ("name", "team", "item")
@@ -17,6 +17,9 @@ KEY = ("name", "team", "item")
 EXPECTED = {"find": "list", "more": "list", "get": "record", "policy": "policy", "staff": "staff",
             "close": "effect", "assign": "effect", "decide": "effect", "reply": "sent"}
 """The page that answers each call. `refresh` is answered by the page that answered the call before it."""
+
+PATIENCE = 3
+"""Pages in a row that may fail to answer a call before a reader concludes that it was refused unseen."""
 
 Fields = dict[str, str]
 
@@ -91,6 +94,8 @@ class Notes:
             return
         if not self._answers(header, page):
             self.stale += 1
+            if self.stale > PATIENCE and self.tool == "get":
+                self._failed(NO_MATCH, self.call)
             return
         self.stale = 0
         match header["page"]:
