@@ -209,7 +209,7 @@ class TrainingConfig:
     preference: PhaseConfig = field(
         default_factory=lambda: PhaseConfig(num_epochs=2.0, lr=2e-4, batch_size=16, weight_decay=0.0))
     """DPO."""
-    verifier: PhaseConfig = field(default_factory=lambda: PhaseConfig(num_epochs=3.0, lr=2e-3, batch_size=16))
+    verifier: PhaseConfig = field(default_factory=lambda: PhaseConfig(num_epochs=4.0, lr=2e-3, batch_size=16))
     """The verifier's head and backbone."""
     router: PhaseConfig = field(default_factory=PhaseConfig)
     """Reserved for gradient-trained routers; logistic and boosting take no steps."""
@@ -324,7 +324,7 @@ class VerifierConfig:
     """Training tasks whose steps are labelled by executed corruptions."""
     num_corruptions: int = 4
     """Wrong actions played on per task."""
-    discount: float = 0.7
+    discount: float = 0.4
     """Worth of a success per step of detour: 1 would count every mistake that can be mended as right."""
 
 
