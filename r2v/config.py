@@ -190,7 +190,7 @@ class TrainingConfig:
 
     num_epochs: float = 6.0
     """Passes over the data."""
-    lr: float = 3e-3
+    lr: float = 4e-3
     """Peak learning rate (AdamW, linear decay)."""
     batch_size: int = 16
     """Examples per device and micro-batch."""
@@ -198,7 +198,7 @@ class TrainingConfig:
     """Micro-batches per update."""
     weight_decay: float = 0.01
     """AdamW's decoupled decay."""
-    warmup_ratio: float = 0.05
+    warmup_ratio: float = 0.15
     """Share of the updates in which the rate climbs."""
     grad_clip: float = 1.0
     """Largest gradient norm."""

@@ -69,7 +69,7 @@ def arguments(phase: Phase, out: Path, rows: int, model: Any, seed: int) -> dict
         "output_dir": str(out), "num_train_epochs": 1, "train_sampling_strategy": "sequential",
         "per_device_train_batch_size": phase.batch_size,
         "gradient_accumulation_steps": phase.gradient_accumulation_steps,
-        "learning_rate": phase.lr, "lr_scheduler_type": "linear", "weight_decay": phase.weight_decay,
+        "learning_rate": phase.lr, "adam_beta2": 0.98, "lr_scheduler_type": "linear", "weight_decay": phase.weight_decay,
         "warmup_steps": math.ceil(phase.warmup_ratio * updates), "max_grad_norm": phase.grad_clip,
         "save_strategy": "steps", "save_steps": phase.save_steps, "save_total_limit": 2,
         "logging_steps": max(1, updates // 50), "logging_first_step": True, "report_to": "none",
