@@ -28,7 +28,7 @@ def test_the_rooms_are_those_of_the_drawing() -> None:
     found = {path.parent.name for path in PACKAGE.glob("*/__init__.py")}
     assert found - LATER == ROOMS
     assert {path.name for path in REPOSITORY.iterdir() if path.is_dir() and not path.name.startswith(".")} >= {
-        "r2v", "configs", "scripts", "examples", "benchmarks", "data", "outputs", "results", "logs", "docs", "tests"}
+        "r2v", "configs", "scripts", "benchmarks", "data", "outputs", "results", "logs", "docs", "tests"}
 
 
 def test_no_drawer_for_what_found_no_place() -> None:
