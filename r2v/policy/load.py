@@ -22,6 +22,7 @@ import torch
 from r2v.config import PolicyConfig
 from r2v.errors import InputError, UsageError
 from r2v.log import logger
+from r2v.policy.double import in_double
 from r2v.randomness import seed_of
 
 TINY = "tiny"
@@ -59,19 +60,8 @@ def load_policy(policy: PolicyConfig, weights: Path | None = None, *, for_traini
         model = _with_adapters(policy, model, seed)
     if not for_training:
         model = model.eval().requires_grad_(False)
-        _norms_in_own_precision(model)
+        in_double(model)
     return Loaded(model=model, tokenizer=_tokenizer(weights or source), name=policy.model_name)
-
-
-def _norms_in_own_precision(model: Any) -> None:
-    """transformers' RMS norms round to float32 whatever the model's precision. A float64 model must not: a
-    difference of 1e-16 that flips such a rounding comes out as 1e-9."""
-    for module in list(model.modules()):
-        for name, norm in module.named_children():
-            if type(norm).__name__.endswith("RMSNorm") and norm.weight.dtype == torch.float64:
-                exact = torch.nn.RMSNorm(norm.weight.shape, eps=norm.variance_epsilon, dtype=torch.float64)
-                exact.weight = norm.weight
-                setattr(module, name, exact)
 
 
 def device_of(policy: PolicyConfig) -> str:
