@@ -16,12 +16,12 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from r2v.llm.caches import join, joinable
-from r2v.llm.prefix import BLOCK, Prefixes
+from r2v.llm.prefill import positions, prefill
+from r2v.llm.prefix import Prefixes
 from r2v.randomness import Key, uniform
 
 _GRAIN = 1e9
-_PASS = 200
-"""Tokens of padding that cost as much as another pass through the model (one thread, 4x64 student)."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Draw:
@@ -149,31 +149,10 @@ class _Batch:
     def prefill(cls, model: Any, prompts: Sequence[Sequence[int]], pad_id: int,
                 prefixes: Prefixes | None = None) -> tuple[_Batch, dict[int, int]]:
         """Run all prompts; and at which row each of them is."""
-        texts = [tuple(prompt) for prompt in prompts]
-        known = [[] if prefixes is None else prefixes.known(text) for text in texts]
-        new = [max(1, len(text) - BLOCK * len(blocks)) for text, blocks in zip(texts, known, strict=True)]
-        apart = joinable(model)
-        groups = _alike(new) if apart else [list(range(len(texts)))]
-        parts = [cls._read(model, [texts[i] for i in group], max(new[i] for i in group), pad_id, prefixes,
-                           [known[i] for i in group]) for group in groups]
-        place = {prompt: row for row, prompt in enumerate(i for group in groups for i in group)}
-        return (cls._join(parts) if apart else parts[0]), place
-
-    @classmethod
-    def _read(cls, model: Any, prompts: Sequence[tuple[int, ...]], width: int, pad_id: int,
-              prefixes: Prefixes | None, known: Sequence[Sequence[Tensor]]) -> _Batch:
-        """One pass over the last `width` tokens of every prompt, padded on the left: recurrent and convolution
-        layers then start from zeros, as they would alone, and every row's newest token stands last."""
-        kept = [max(0, len(prompt) - width) for prompt in prompts]
-        cache = None if prefixes is None else prefixes.cache(known, kept)
-        total = max(kept) + width
-        ids = torch.tensor([([pad_id] * width + list(p))[-width:] for p in prompts], device=model.device)
-        mask = torch.tensor([[0] * (total - len(p)) + [1] * len(p) for p in prompts], device=model.device)
-        output = model(input_ids=ids, attention_mask=mask, position_ids=_positions(mask)[:, -width:],
-                       past_key_values=cache, use_cache=True, logits_to_keep=1)
-        if prefixes is not None:
-            prefixes.remember(prompts, cache, width)
-        return cls(model, output.past_key_values, mask, output.logits[:, -1])
+        reads = prefill(model, prompts, pad_id, prefixes, logits_to_keep=1)
+        parts = [cls(model, read.output.past_key_values, read.mask, read.output.logits[:, -1]) for read in reads]
+        place = {prompt: row for row, prompt in enumerate(i for read in reads for i in read.rows)}
+        return (cls._join(parts) if joinable(model) else parts[0]), place
 
     @classmethod
     def _join(cls, parts: Sequence[_Batch]) -> _Batch:
@@ -195,25 +174,7 @@ class _Batch:
         """Feed every row its token."""
         self.mask = torch.cat([self.mask, self.mask.new_ones(len(tokens), 1)], dim=-1)
         output = self.model(input_ids=torch.tensor(tokens, device=self.mask.device)[:, None],
-                            attention_mask=self.mask, position_ids=_positions(self.mask)[:, -1:],
+                            attention_mask=self.mask, position_ids=positions(self.mask)[:, -1:],
                             past_key_values=self.cache, use_cache=True, logits_to_keep=1)
         self.logits = output.logits[:, -1]
 
-
-def _alike(lengths: Sequence[int]) -> list[list[int]]:
-    """Prompts by length of what is to be read, in groups whose padding costs less than another pass."""
-    groups: list[list[int]] = []
-    width = spent = 0
-    for i in sorted(range(len(lengths)), key=lambda i: (lengths[i], i)):
-        spent += (lengths[i] - width) * len(groups[-1]) if groups else 0
-        if groups and spent <= _PASS:
-            groups[-1].append(i)
-        else:
-            groups.append([i])
-            spent = 0
-        width = lengths[i]
-    return groups
-
-
-def _positions(mask: Tensor) -> Tensor:
-    return (mask.cumsum(dim=-1) - 1).clamp_min(0)

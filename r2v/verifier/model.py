@@ -1,9 +1,9 @@
 """A verifier: a small language model's last hidden state, a linear head, a temperature, a sigmoid.
 
-The state is read at the last real token of "context + action". Rows are padded on the right, where neither
-attention nor a short convolution can carry a pad back to that token, so a score does not depend on what it
-was batched with. Only trained tensors are written, beside the settings of the head: the base is loaded by
-whoever knows where it is.
+The state is read at the last token of "context + action". In training rows are padded on the right, where neither
+attention nor a short convolution can carry a pad back to a token that is read; while scoring, what was read before
+is not read again (`r2v.llm.prefill`). Only trained tensors are written, beside the settings of the head: the base
+is loaded by whoever knows where it is.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ from torch import Tensor, nn
 
 from r2v.contents import replacing, write_text
 from r2v.errors import InputError
+from r2v.llm.prefill import prefill
+from r2v.llm.prefix import Prefixes
 from r2v.llm.types import Message, ScoreRequest
 
 Encode = Callable[[Sequence[Message], str], list[int]]
@@ -81,13 +83,24 @@ class VerifierBackend:
 
     def __init__(self, model: VerifierModel, encode: Encode, max_batch: int = 64) -> None:
         self.model, self.encode, self.max_batch = model.eval(), encode, max_batch
+        self._prefixes = Prefixes(model.backbone) if Prefixes.serve(model.backbone) else None
 
     def answer(self, questions: Sequence[ScoreRequest]) -> list[float]:
         """One score in [0, 1] per question, in order."""
         rows = [self.encode(question.messages, question.action) for question in questions]
+        if self.model.head.weight.device.type == "cpu":
+            torch.set_num_threads(1)
         with torch.inference_mode():
-            scores = torch.sigmoid(self.model.logits(rows).double() / self.model.temperature)
+            scores = torch.sigmoid(self._logits(rows).double() / self.model.temperature)
         return [round(float(score), 6) for score in scores]
+
+    def _logits(self, rows: Sequence[Sequence[int]]) -> Tensor:
+        """Logits (rows,) before the temperature."""
+        logits = self.model.head.weight.new_empty(len(rows))
+        for read in prefill(self.model.backbone, rows, 0, self._prefixes):
+            newest = read.output.last_hidden_state[:, -1].to(logits.dtype)
+            logits[read.rows] = self.model.head(newest).squeeze(-1)
+        return logits
 
 
 def save(model: VerifierModel, folder: Path) -> None:
