@@ -65,8 +65,6 @@ class Setup:
     prices: dict[str, Any] = field(default_factory=dict)
     config_sha256: str = ""
     git_commit: str | None = None
-    commands: tuple[str, ...] = ()
-    """The command lines that reproduce this evaluation."""
 
     @property
     def conditions(self) -> tuple[str, ...]:

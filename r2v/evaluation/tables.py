@@ -24,6 +24,9 @@ from r2v.utils.results import SCHEMA_VERSION, render, settle, write_results
 
 STRUCTURED = "structured_results"
 
+_COMMANDS = ("r2v run --config <this folder>/config.yaml", "r2v verify-results <this folder>")
+"""What makes these results again, and what replays them."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Tables:
@@ -66,7 +69,7 @@ class Tables:
             },
             **{name: getattr(self, name) for name in (
                 "main_table", "per_seed", "per_category", "comparisons", "frontier", "claims", "caveats")},
-            "reproduction": {"commands": list(setup.commands), "git_commit": setup.git_commit,
+            "reproduction": {"commands": list(_COMMANDS), "git_commit": setup.git_commit,
                              "seeds": list(setup.seeds)},
         }
 

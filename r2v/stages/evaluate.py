@@ -203,4 +203,4 @@ def _router_scores(cfg: Config, cast: Cast, plays: dict[str, list[Play]], routed
     return found
 
 
-STAGE = Stage(version=1, config=Config, run=run)
+STAGE = Stage(version=2, config=Config, run=run)

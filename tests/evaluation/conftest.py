@@ -96,7 +96,6 @@ def setup() -> Setup:
         router_scores=(RouterScores(method="r2v", condition="noisy", p=(0.1, 0.1, 0.9, 0.9, 1.0),
                                     y=(0.0, 0.0, 1.0, 1.0, 0.0)),),
         prices={"llm": {"input": 3.0}},
-        commands=("make mrp",),
     )
 
 

@@ -34,7 +34,7 @@ def bundle():
         "setup": {"benchmark": "desk", "n_seeds": 2, "level": 0.95, "resamples": 10000},
         "main_table": [main_row("slm_only", success_rate=0.0, success_rate_ci=[0.0, 0.06]), main_row()],
         "per_seed": [], "per_category": [], "comparisons": [], "frontier": [], "claims": [], "caveats": [],
-        "reproduction": {"commands": ["make mrp"]},
+        "reproduction": {"commands": ["r2v run --config <this folder>/config.yaml"]},
     }
 
 
