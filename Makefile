@@ -5,18 +5,21 @@ export OMP_NUM_THREADS ?= 1
 export HF_HUB_OFFLINE ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 
-.PHONY: mrp test check install install-dev lint types layers clean
+.PHONY: mrp test slurm check install install-dev lint types layers clean
 
 mrp: .venv/.core  ## the whole pipeline on the bundled benchmark, in this process
 	$(BIN)/python -m r2v run --config configs/mrp.yaml
 
-test: .venv/.dev  ## every test
+test: .venv/.dev slurm  ## every test; those on a real Slurm are skipped where it can't be installed
 	$(BIN)/python -m pytest -n 2 --dist loadfile
+
+slurm:  ## the Debian packages for tests/slurm, as root or with passwordless sudo; else one line says what lacks
+	@bash tests/slurm/install.sh
 
 check: .venv/.dev lint types layers test  ## what CI runs
 
 lint: .venv/.dev
-	$(BIN)/ruff check r2v tests benchmarks scripts
+	$(BIN)/ruff check r2v tests benchmarks scripts examples
 
 types: .venv/.dev
 	$(BIN)/mypy

@@ -10,7 +10,6 @@ Errors become one line on stderr and a documented exit code:
 from __future__ import annotations
 
 import argparse
-import errno
 import json
 import os
 import signal
@@ -24,6 +23,9 @@ from typing import TYPE_CHECKING
 from r2v import __version__
 from r2v.errors import InputError, Interrupted, R2VError, UsageError, nearest
 from r2v.log import logger, setup
+from r2v.record import DISK_REFUSES, recording
+from r2v.slurm.commands import add_commands
+from r2v.testing.providers import command as providers
 
 if TYPE_CHECKING:
     from r2v.artifact import Artifact
@@ -87,11 +89,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     setup()
     try:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-        signal.signal(signal.SIGTERM, _interrupt)
-        arguments = build_parser().parse_args(list(sys.argv[1:] if argv is None else argv))
-        act: Callable[[argparse.Namespace], int] = arguments.act
-        return act(arguments)
+        with recording():
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            signal.signal(signal.SIGTERM, _interrupt)
+            arguments = build_parser().parse_args(list(sys.argv[1:] if argv is None else argv))
+            act: Callable[[argparse.Namespace], int] = arguments.act
+            return act(arguments)
     except R2VError as error:
         logger.error("r2v: %s", " ".join(str(error).split()))
         return error.exit_code
@@ -102,7 +105,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS):
+        if error.errno not in DISK_REFUSES:
             raise
         logger.error("r2v: cannot write %s: %s; make room and run the same command again, finished work is kept",
                      error.filename or "", error.strerror)
@@ -126,6 +129,8 @@ def build_parser() -> argparse.ArgumentParser:
     run.set_defaults(act=_run)
     for stage in STAGES:
         _add_stage(commands, stage)
+    add_commands(commands, _run_all)
+    providers.add_commands(commands)
     _add_others(commands)
     return parser
 
@@ -248,8 +253,18 @@ def _resume(checkpoint: Path) -> int:
         raise InputError(f"--resume {checkpoint}: no such checkpoint")
     folder = checkpoint.resolve().parent
     name, inputs = attempt_of(folder)
-    run_job(load(folder / "config.yaml"), job(name), inputs)
+    place = checkpoint.absolute().parent
+    done = run_job(load(folder / "config.yaml"), job(name), inputs, publish_at=place if place.is_symlink() else None)
+    if not done.fresh:
+        logger.info("  %s is of a run that was finished; its result stands in %s", checkpoint, done.artifact.folder)
     return 0
+
+
+def _run_all(function: str, /, **values: object) -> int:
+    from r2v import run_all
+
+    door: Callable[..., int] = getattr(run_all, function)
+    return door(**values)
 
 
 def _verify(arguments: argparse.Namespace) -> int:

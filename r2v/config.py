@@ -113,6 +113,45 @@ class TeacherConfig:
     """Sampling temperature of the teacher."""
     max_tokens: int = 4096
     """Longest reply."""
+    usd_in: float | None = None
+    """USD per million prompt tokens, in place of the price table's."""
+    usd_out: float | None = None
+    """USD per million reply tokens, in place of the price table's."""
+    reuse: bool = False
+    """Identical questions at temperature 0 are asked once, whoever asks."""
+    mode: Literal["batch", "concurrent", "auto"] = field(default="auto", metadata=RUNTIME)
+    """How a provider is asked: batch API at half the price, direct calls, or whichever a wave is worth."""
+    max_usd: float | None = field(default=None, metadata=RUNTIME)
+    """Hard cap on what a run may be billed; None: none."""
+    batch_size: int | None = field(default=None, metadata=RUNTIME)
+    """Requests in one provider batch, at most; None: the provider's limit."""
+    max_concurrent: int = field(default=32, metadata=RUNTIME)
+    """Direct calls at the same time, at most."""
+    queued_tokens: int | None = field(default=None, metadata=RUNTIME)
+    """Prompt tokens in unfinished provider batches, at most; None: found out by being refused."""
+    flush_seconds: float = field(default=30.0, metadata=RUNTIME)
+    """How long a question waits for company in a provider batch."""
+    poll_seconds: float = field(default=30.0, metadata=RUNTIME)
+    """First look at a provider batch; later ones are up to twenty times as far apart."""
+    reconcile_after: float = field(default=600.0, metadata=RUNTIME)
+    """Seconds by which a batch that was made is listed: so long a create call without an answer is looked for."""
+    attempts: int = field(default=4, metadata=RUNTIME)
+    """Tries of a question that fails for a passing reason, within one process."""
+    tail: float = field(default=0.05, metadata=RUNTIME)
+    """auto: when this share of the conversations is left, they are called directly."""
+    hour_usd: float = field(default=1.0, metadata=RUNTIME)
+    """auto: what an hour of waiting is worth; a batch that saves less than its wait costs is called instead."""
+
+    def __post_init__(self) -> None:
+        _check(self.temperature >= 0, "teacher.temperature", "must be at least 0", self.temperature)
+        for name in ("max_tokens", "max_concurrent", "flush_seconds", "poll_seconds", "reconcile_after", "attempts"):
+            _positive(f"teacher.{name}", getattr(self, name))
+        for name in ("max_usd", "batch_size", "queued_tokens"):
+            if getattr(self, name) is not None:
+                _positive(f"teacher.{name}", getattr(self, name))
+        _probability("teacher.tail", self.tail)
+        for name in ("usd_in", "usd_out", "hour_usd"):
+            _check((getattr(self, name) or 0) >= 0, f"teacher.{name}", "must be at least 0", getattr(self, name))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -182,6 +221,9 @@ class Phase:
     grad_clip: float
     save_steps: int = field(metadata=RUNTIME)
     max_examples: int | None
+    ranks: int | None = field(default=None, metadata=RUNTIME)
+    zero: int = field(default=0, metadata=RUNTIME)
+    deepspeed: str | None = field(default=None, metadata=RUNTIME)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -204,6 +246,14 @@ class TrainingConfig:
     """Largest gradient norm."""
     save_steps: int = field(default=200, metadata=RUNTIME)
     """Updates between checkpoints."""
+    ranks: int | None = field(default=None, metadata=RUNTIME)
+    """Processes that train bc and preference together, a GPU each; None: one per visible GPU. The batch of an update
+    is shared among them, so their number changes no result beyond rounding."""
+    zero: int = field(default=0, metadata=RUNTIME)
+    """DeepSpeed ZeRO stage of bc and preference: 2 shards gradients and optimizer over the ranks, 3 the weights too;
+    0: every rank holds everything."""
+    deepspeed: str | None = field(default=None, metadata=RUNTIME)
+    """A DeepSpeed configuration file of one's own in place of what `zero` stands for."""
     bc: PhaseConfig = field(default_factory=PhaseConfig)
     """Behaviour cloning."""
     preference: PhaseConfig = field(
@@ -220,11 +270,14 @@ class TrainingConfig:
                 value = getattr(getattr(self, block[:-1]) if block else self, name)
                 _check(value is None or value > 0, f"training.{block}{name}", "must be above 0", value)
         _probability("training.warmup_ratio", self.warmup_ratio)
+        _check(self.ranks is None or self.ranks > 0, "training.ranks", "must be above 0", self.ranks)
+        _check(self.zero in (0, 2, 3), "training.zero", "must be 0, 2 or 3", self.zero)
+        _check(self.deepspeed is None or self.zero == 0, "training.deepspeed", "goes without training.zero", self.zero)
 
     def phase(self, name: PhaseName) -> Phase:
         """The phase's knobs: its own where given, else `training`'s."""
         block: PhaseConfig = getattr(self, name)
-        values = {f.name: getattr(block, f.name) for f in dataclasses.fields(Phase)}
+        values: dict[str, Any] = {f.name: getattr(block, f.name, None) for f in dataclasses.fields(Phase)}
         for key, value in values.items():
             if value is None and key != "max_examples":
                 values[key] = getattr(self, key)

@@ -1,16 +1,24 @@
-"""What a person sees while it works: one line per event on stderr, a bar on long work, and figures in wandb."""
+"""What a person sees while it works: one line per event on stderr, a bar on long work, and figures in wandb.
+
+What is not watched is written down: the bar's progress goes into the record of a Slurm job (`r2v.record`).
+"""
 
 from __future__ import annotations
 
 import logging
 import os
 import sys
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, cast
 
+from r2v import record
 from r2v.errors import UsageError
+
+_EVERY = 10.0
+"""Seconds between two lines of the record: a reader asks seldom, and a shared disk is slow."""
 
 logger = logging.getLogger("r2v")
 
@@ -50,24 +58,44 @@ def _numbers(figures: Mapping[str, Any], stem: str = "") -> Iterator[tuple[str, 
 
 
 class Progress:
-    """A bar on a terminal, nothing in a log file: `with Progress("collect", 100) as bar: bar.advance()`."""
+    """How far something is: a bar on a terminal, lines in the record of a Slurm job, nothing in a log file.
 
-    def __init__(self, what: str, total: int) -> None:
+        with Progress("collect", 100) as bar:
+            bar.advance()
+
+    `done` are finished already. One without a name stays silent.
+    """
+
+    def __init__(self, what: str, total: int, done: int = 0) -> None:
+        self._what, self._total, self._done = what, total, done
+        self._figures: dict[str, float] = {}
+        self._told = -_EVERY
         self._bar: Any = None
         if what and sys.stderr.isatty():
             from tqdm import tqdm
 
-            self._bar = tqdm(desc=f"  {what}", total=total, leave=False, unit="")
+            self._bar = tqdm(desc=f"  {what}", total=total, initial=done, leave=False, unit="")
 
-    def advance(self, by: int = 1) -> None:
-        """That many more are done."""
+    def advance(self, by: int = 1, **figures: float) -> None:
+        """That many more are done; what is said of the state (a loss, a rate) stands until it is said anew."""
+        self._done += by
+        self._figures |= figures
         if self._bar is not None:
             self._bar.update(by)
+        if time.monotonic() - self._told >= _EVERY:
+            self._tell()
+
+    def _tell(self) -> None:
+        if self._what:
+            record.event(self._what, self._done, self._total, self._figures)
+        self._told = time.monotonic()
 
     def __enter__(self) -> Progress:
+        self._tell()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
                  trace: TracebackType | None) -> None:
+        self._tell()
         if self._bar is not None:
             self._bar.close()

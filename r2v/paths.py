@@ -14,6 +14,7 @@ from pathlib import Path
 
 ARTIFACTS = Path("outputs/.artifacts")
 RUNS = Path("data/runs")
+CHAINS = Path("outputs/.chains")
 
 _OUTPUTS = {
     "perturb": "data/{p}trajectories/{bc}",
@@ -44,6 +45,16 @@ class Places:
             bare = {"p": f"{self.prefix}/", "bc": "", "b": self.prefix}
             return self.root / _OUTPUTS[job].format(**bare).rstrip("/")
         return self.root / _OUTPUTS[job].format(p="", bc=f"{self.benchmark}_{self.condition}", b=self.benchmark)
+
+    @property
+    def name(self) -> str:
+        """What this pipeline's chain of Slurm jobs is called."""
+        return self.prefix or f"{self.benchmark}_{self.condition}"
+
+    @property
+    def chain(self) -> Path:
+        """Where the chain of this pipeline's Slurm jobs is written down."""
+        return self.root / CHAINS / self.name
 
     @property
     def artifacts(self) -> Path:

@@ -35,6 +35,10 @@ class Job:
     name: str
     stage: str
     """Dotted path module:attribute of the Stage."""
+    command: tuple[str, ...]
+    """The `r2v` command that runs this job by itself."""
+    script: str
+    """The file in scripts/slurm/ whose header says what the job asks of the cluster."""
     needs: tuple[str, ...] = ()
     also_reads: tuple[str, ...] = ()
     """Inputs that are done whenever `needs` are, so that no waiting is owed to them."""
@@ -51,19 +55,26 @@ class Job:
 
 
 JOBS = (
-    Job(name="collect", stage="r2v.stages.collect:STAGE"),
-    Job(name="perturb", stage="r2v.stages.perturb:STAGE", needs=("collect",)),
-    Job(name="bc", stage="r2v.stages.train_policy:BC", needs=("perturb",)),
-    Job(name="verifier", stage="r2v.stages.train_verifier:STAGE", needs=("collect",)),
-    Job(name="candidates", stage="r2v.stages.generate_candidates:STAGE", needs=("bc", "verifier")),
-    Job(name="preference", stage="r2v.stages.train_policy:PREFERENCE", needs=("candidates",), also_reads=("bc",)),
-    Job(name="router_features", stage="r2v.stages.generate_router_features:STAGE", needs=("preference",),
+    Job(name="collect", stage="r2v.stages.collect:STAGE", script="01_collect.sh", command=("collect",)),
+    Job(name="perturb", stage="r2v.stages.perturb:STAGE", script="02_perturb.sh", command=("perturb",),
+        needs=("collect",)),
+    Job(name="bc", stage="r2v.stages.train_policy:BC", script="03_train_policy.sh",
+        command=("train_policy", "--stage", "bc"), needs=("perturb",)),
+    Job(name="verifier", stage="r2v.stages.train_verifier:STAGE", script="04_train_verifier.sh",
+        command=("train_verifier",), needs=("collect",)),
+    Job(name="candidates", stage="r2v.stages.generate_candidates:STAGE", script="05_generate_candidates.sh",
+        command=("generate_candidates",), needs=("bc", "verifier")),
+    Job(name="preference", stage="r2v.stages.train_policy:PREFERENCE", script="03_train_policy.sh",
+        command=("train_policy", "--stage", "preference"), needs=("candidates",), also_reads=("bc",)),
+    Job(name="router_features", stage="r2v.stages.generate_router_features:STAGE",
+        script="06_generate_router_features.sh", command=("generate_router_features",), needs=("preference",),
         also_reads=("verifier",)),
-    Job(name="router", stage="r2v.stages.train_router:STAGE", needs=("router_features",),
-        also_reads=("preference", "verifier")),
-    Job(name="evaluate", stage="r2v.stages.evaluate:STAGE", needs=("router",),
-        also_reads=("bc", "preference", "verifier", "router_features")),
-    Job(name="ablations", stage="r2v.experiments.ablations:STAGE", needs=("router",)),
+    Job(name="router", stage="r2v.stages.train_router:STAGE", script="07_train_router.sh", command=("train_router",),
+        needs=("router_features",), also_reads=("preference", "verifier")),
+    Job(name="evaluate", stage="r2v.stages.evaluate:STAGE", script="08_evaluate.sh", command=("evaluate",),
+        needs=("router",), also_reads=("bc", "preference", "verifier", "router_features")),
+    Job(name="ablations", stage="r2v.experiments.ablations:STAGE", script="09_ablations.sh", command=("ablations",),
+        needs=("router",)),
 )
 _BY_NAME = {job.name: job for job in JOBS}
 
@@ -98,14 +109,8 @@ def run_here(config: Config, *, start: str | None = None, without: Sequence[str]
     `data.runs` takes the named runs instead of collecting.
     Raises InputError before anything runs where an input is neither made here nor published.
     """
-    names = [j.name for j in JOBS]
-    for name in (*without, *([start] if start else [])):
-        job(name)
-    first = names.index(start) if start else 0
-    left_out = {*without, *(["collect"] if config.data.runs else [])}
-    wanted = [item for item in JOBS[first:] if item.name not in left_out]
-    given = {name for item in wanted for name in item.inputs} - {item.name for item in wanted}
-    made = {name: published(config, name, root) for name in names if name in given}
+    wanted, given = selection(config, start=start, without=without)
+    made = {name: published(config, name, root) for name in given}
     results = []
     for item in wanted:
         inputs = {name: made[name] for name in item.inputs}
@@ -115,6 +120,20 @@ def run_here(config: Config, *, start: str | None = None, without: Sequence[str]
     return results
 
 
+def selection(config: Config, *, start: str | None = None,
+              without: Sequence[str] = ()) -> tuple[list[Job], list[str]]:
+    """The jobs of the table from `start` on, those left out aside, and the names of the inputs that none of them
+    makes. Raises UsageError for a name that is no job's."""
+    names = [item.name for item in JOBS]
+    for name in (*without, *([start] if start else [])):
+        job(name)
+    first = names.index(start) if start else 0
+    left_out = {*without, *(["collect"] if config.data.runs else [])}
+    wanted = [item for item in JOBS[first:] if item.name not in left_out]
+    given = {name for item in wanted for name in item.inputs} - {item.name for item in wanted}
+    return wanted, [name for name in names if name in given]
+
+
 def run_job(config: Config, item: Job, inputs: Mapping[str, Artifact], *, force: bool = False,
             root: Path = Path(), publish_at: Path | None = None, publish: bool = True,
             quiet: bool = False) -> Done:
@@ -122,13 +141,12 @@ def run_job(config: Config, item: Job, inputs: Mapping[str, Artifact], *, force:
     its first moment on, so that the checkpoints of a killed attempt are found there. `quiet` says nothing of what
     was up to date."""
     stage, places = item.load(), places_of(config, root)
-    sections = stage.sections(config)
-    key = artifacts.fingerprint(item.stage, stage.version, _fields(sections), inputs)
+    sections, key = stage.sections(config), fingerprint_of(config, item, inputs)
     found = None if force else artifacts.find(places.artifacts, item.name, key)
     cpu, fresh = time.process_time(), found is None
     place = (publish_at or places.output(item.name)) if publish and item.name != "collect" else None
     if found is None:
-        _require_world(sections)
+        require_world(sections)
         logger.info("%-16s running", item.name)
         with artifacts.build(places.artifacts, item.name, key, item.stage, to_yaml(config), inputs,
                              root, again=force) as work, _published_at(place, work.folder):
@@ -141,6 +159,12 @@ def run_job(config: Config, item: Job, inputs: Mapping[str, Artifact], *, force:
     if fresh or not quiet:
         logger.info("%-16s %s", item.name, f"done, {seconds:.1f} CPU-s" if fresh else "up to date")
     return Done(job=item.name, artifact=found, fresh=fresh, cpu_seconds=seconds)
+
+
+def fingerprint_of(config: Config, item: Job, inputs: Mapping[str, Artifact]) -> str:
+    """What names the artifact that this configuration and these inputs make."""
+    stage = item.load()
+    return artifacts.fingerprint(item.stage, stage.version, _fields(stage.sections(config)), inputs)
 
 
 @contextmanager
@@ -158,7 +182,7 @@ def _published_at(place: Path | None, folder: Path) -> Iterator[None]:
         raise
 
 
-def _require_world(sections: Any) -> None:
+def require_world(sections: Any) -> None:
     """Raises UsageError, before anything is written, where a stage would play in a world or with a teacher that
     this version does not have."""
     if hasattr(sections, "env"):
@@ -187,7 +211,7 @@ def _tell_differences(config: Config, name: str, place: Path, found: Artifact) -
     """Warn of the keys in which the configuration that made an artifact would have made another than this one."""
     sections = job(name).load().sections
     try:
-        made, asked = (_flat(identity(sections(one))) for one in (load(found.folder / "config.yaml"), config))
+        made, asked = (flat(identity(sections(one))) for one in (load(found.folder / "config.yaml"), config))
     except UsageError as error:
         logger.warning("  %s was made by another version of R2V: %s", place, error)
         return
@@ -197,16 +221,23 @@ def _tell_differences(config: Config, name: str, place: Path, found: Artifact) -
                        "`r2v run`", place, ", ".join(differing))
 
 
-def _flat(values: Mapping[str, Any], stem: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
+def flat(values: Mapping[str, Any], stem: str = "") -> dict[str, Any]:
+    """Nested values by dotted key."""
+    found: dict[str, Any] = {}
     for key, value in values.items():
-        flat |= _flat(value, f"{stem}{key}.") if isinstance(value, dict) else {stem + key: value}
-    return flat
+        found |= flat(value, f"{stem}{key}.") if isinstance(value, dict) else {stem + key: value}
+    return found
 
 
 def collected_runs(config: Config, root: Path = Path()) -> Artifact:
-    """Collected runs as an input: their content hashes stand for them, their ids are in the summary."""
+    """Collected runs as an input, their ids in the summary: those that `data.runs` names, the one that this very
+    configuration collected, or else the benchmark's latest."""
     registry = DataRegistry(places_of(config, root).data)
+    if not config.data.runs:
+        own = artifacts.find(places_of(config, root).artifacts, "collect", fingerprint_of(config, job("collect"), {}))
+        done = {manifest.run_id for manifest in registry.query(benchmark=config.env.benchmark, status="done")}
+        if own is not None and done.issuperset(own.summary["run_ids"]):
+            return own
     if config.data.runs:
         manifests = [registry.get(run_id) for run_id in config.data.runs]
     else:

@@ -15,8 +15,8 @@ MODULES = sorted(path for path in PACKAGE.rglob("*.py"))
 TREES = {path.relative_to(PACKAGE).as_posix(): ast.parse(path.read_text()) for path in MODULES}
 
 ROOMS = {"data", "llm", "envs", "perturb", "policy", "verifier", "router", "evaluation", "stages", "experiments",
-         "report", "testing", "utils"}
-LATER = {"slurm", "memory", "hrl", "game"}
+         "game", "report", "slurm", "testing", "utils"}
+LATER = {"memory", "hrl"}
 DRAWERS = {"common", "core", "helpers", "misc", "util", "lib", "shared"}
 """Names that say nothing of what is inside."""
 LONGEST = 320
@@ -46,7 +46,7 @@ def test_a_module_says_what_it_is_and_stays_readable(name: str) -> None:
     for node in tree.body:
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
             exported = ast.literal_eval(node.value)
-            assert list(exported) == sorted(exported)
+            assert list(exported) in (sorted(exported), sorted(exported, key=lambda n: (not n.isupper(), n)))
 
 
 def public(tree: ast.Module) -> list[ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef]:
@@ -71,7 +71,8 @@ def test_functions_are_short() -> None:
 def test_packages_do_nothing_when_they_are_imported() -> None:
     for name, tree in TREES.items():
         if Path(name).name == "__init__.py":
-            kinds = {type(node) for node in tree.body}
+            kinds = {type(node) for node in tree.body
+                     if not (isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING")}
             assert kinds <= {ast.Expr, ast.Import, ast.ImportFrom, ast.Assign, ast.AnnAssign, ast.FunctionDef,
                              ast.ClassDef}, name
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from r2v import distributed
 from r2v.config import Phase
 from r2v.contents import write_json
 from r2v.data.action import canonical, parse_action
@@ -22,7 +23,7 @@ from r2v.errors import EmptyResult, InputError
 from r2v.llm.decode import Draw, generate
 from r2v.log import logger
 from r2v.policy.export import export
-from r2v.policy.fit import arguments, draw_rows, fit, schedule
+from r2v.policy.fit import arguments, draw_rows, fit, schedule, shared, whole
 from r2v.policy.load import Loaded
 from r2v.policy.prompts import Encoder, build_messages
 from r2v.randomness import generator
@@ -116,7 +117,8 @@ def _whole(episode: Episode, encoder: Encoder) -> Row | None:
 
 def train_bc(episodes: Sequence[Episode], loaded: Loaded, encoder: Encoder, phase: Phase, out: Path, *, seed: int,
              held_out: Sequence[Episode] = ()) -> dict[str, Any]:
-    """Clone the episodes into `out`/final, resuming from `out`/checkpoint-latest; returns and writes the report.
+    """Clone the episodes into `out`/final, resuming from `out`/checkpoint-latest; returns and writes the report
+    (as rank 0; the others' is empty).
 
     `held_out` episodes (the calibration split) are only measured on. Raises InputError for an episode that
     must not be learnt from, EmptyResult where no step is left.
@@ -130,7 +132,11 @@ def train_bc(episodes: Sequence[Episode], loaded: Loaded, encoder: Encoder, phas
                           f"policy.max_seq_len {encoder.max_seq_len}")
     assert max(len(row.ids) for row in rows) <= encoder.max_seq_len
     order = schedule([len(row.ids) for row in rows], phase, seed)
-    log = fit(_trainer(rows, order, loaded, phase, out, seed), "bc", out)
+    trainer = _trainer(rows, order, loaded, phase, out, seed)
+    log = fit(trainer, "bc", out, [len(rows[i].ids) for i in order])
+    loaded = whole(trainer, loaded)
+    if distributed.rank():
+        return {}
     losses = [{"step": entry["step"], "loss": round(entry["loss"], 6)} for entry in log if "loss" in entry]
     report = {
         "n_episodes": len(episodes), "n_rows": len(rows), "n_steps": sum(row.steps for row in rows),
@@ -154,7 +160,9 @@ def _trainer(rows: Sequence[Row], order: Sequence[int], loaded: Loaded, phase: P
 
     from r2v.policy.trainers import Cloner
 
-    data = Dataset.from_dict({"input_ids": [rows[i].ids for i in order], "labels": [rows[i].labels for i in order]})
+    blank = Row([loaded.tokenizer.eos_token_id] * 2, [IGNORED] * 2, 0, False)
+    laid = [blank if i is None else rows[i] for i in shared(order, phase, distributed.ranks())]
+    data = Dataset.from_dict({"input_ids": [row.ids for row in laid], "labels": [row.labels for row in laid]})
     return Cloner(
         model=loaded.model, processing_class=loaded.tokenizer, train_dataset=data,
         args=SFTConfig(**arguments(phase, out, len(order), loaded.model, seed),

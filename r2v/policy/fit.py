@@ -2,7 +2,8 @@
 
 The order of rows is fixed before training starts and a function of (seed, lengths) alone; a resumed run skips
 what it has seen and goes on with the same batches. Only the effective batch matters to it, not how it is cut
-into micro-batches.
+into micro-batches, nor among how many ranks (`r2v.distributed`): each update sees the same rows. Asked to stop, it
+writes a checkpoint of the update it is in and leaves.
 """
 
 from __future__ import annotations
@@ -11,8 +12,12 @@ import errno
 import math
 import os
 import re
-from collections.abc import Iterator, Sequence
+import shutil
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -20,14 +25,21 @@ import torch
 from safetensors import SafetensorError
 from transformers import PrinterCallback, TrainerCallback
 
+from r2v import distributed
 from r2v.config import Phase
 from r2v.contents import writing
+from r2v.errors import Interrupted
 from r2v.log import Progress
+from r2v.policy.load import Loaded
 from r2v.randomness import generator, seed_of
 
 LATEST = "checkpoint-latest"
 _WINDOW = 8
 """Batches within which rows are sorted by length: little padding, and still a random order."""
+
+_PENDING = "pending.pt"
+"""In a checkpoint: what the trainer has measured since its last log entry."""
+_KEPT = 2
 
 _LARGE = 100_000_000
 _REFUSED = re.compile(r"os error \d+|No space left|File too large|PytorchStreamWriter")
@@ -60,38 +72,88 @@ def draw_rows(count: int, most: int | None, seed: int) -> list[int]:
     return sorted(generator(seed, "examples").sample(range(count), most))
 
 
+def shared(order: Sequence[int], phase: Phase, ranks: int) -> list[int | None]:
+    """The scheduled rows as ranks take them, a micro-batch each in turn. Several ranks need as many micro-batches
+    as each other, all of one size: the last are filled up with None, rows that teach nothing. So an update sees the
+    same rows for any number of ranks."""
+    micro, _ = distributed.cut(phase.batch_size, phase.gradient_accumulation_steps, ranks)
+    return [*order, *[None] * (-len(order) % (micro * ranks) if ranks > 1 else 0)]
+
+
 def arguments(phase: Phase, out: Path, rows: int, model: Any, seed: int) -> dict[str, Any]:
     """Settings of a TRL trainer that walks once, in order, through `rows` scheduled rows."""
     updates = math.ceil(rows / (phase.batch_size * phase.gradient_accumulation_steps))
+    micro, accumulation = distributed.cut(phase.batch_size, phase.gradient_accumulation_steps, distributed.ranks())
     on_gpu = model.device.type == "cuda"
     large = on_gpu and sum(p.numel() for p in model.parameters()) > _LARGE
     return {
         "output_dir": str(out), "num_train_epochs": 1, "train_sampling_strategy": "sequential",
-        "per_device_train_batch_size": phase.batch_size,
-        "gradient_accumulation_steps": phase.gradient_accumulation_steps,
+        "per_device_train_batch_size": micro, "gradient_accumulation_steps": accumulation,
         "learning_rate": phase.lr, "adam_beta2": 0.98, "lr_scheduler_type": "linear",
         "weight_decay": phase.weight_decay,
         "warmup_steps": math.ceil(phase.warmup_ratio * updates), "max_grad_norm": phase.grad_clip,
-        "save_strategy": "steps", "save_steps": phase.save_steps, "save_total_limit": 2,
+        "save_strategy": "steps", "save_steps": phase.save_steps, "save_total_limit": None,
         "logging_steps": max(1, updates // 50), "logging_first_step": True, "report_to": "none",
         "disable_tqdm": True, "max_length": None, "seed": seed_of(seed, "trainer") % 2**32,
         "bf16": large, "gradient_checkpointing": large, "use_cpu": not on_gpu, "dataloader_pin_memory": on_gpu,
+        "ddp_find_unused_parameters": False, "log_level_replica": "error",
+        "deepspeed": phase.deepspeed or (_zero(phase.zero) if phase.zero else None),
     }
 
 
-def fit(trainer: Any, what: str, out: Path) -> list[dict[str, float]]:
-    """Train to the end, from the newest whole checkpoint where there is one; returns the trainer's log."""
+def _zero(stage: int) -> dict[str, Any]:
+    """A DeepSpeed configuration of this ZeRO stage; `auto` is what the trainer is told."""
+    return {
+        "zero_optimization": {"stage": stage, "overlap_comm": True, "contiguous_gradients": True,
+                              "stage3_gather_16bit_weights_on_model_save": True},
+        "bf16": {"enabled": "auto"}, "gradient_clipping": "auto", "gradient_accumulation_steps": "auto",
+        "train_batch_size": "auto", "train_micro_batch_size_per_gpu": "auto",
+    }
+
+
+def fit(trainer: Any, what: str, out: Path, lengths: Sequence[int]) -> list[dict[str, float]]:
+    """Train to the end, from the newest whole checkpoint where there is one; returns the trainer's log.
+
+    `lengths` are the tokens of the rows, in the order they are trained on. Raises Interrupted, a checkpoint
+    written, when a signal asks to stop.
+    """
     if trainer.args.use_cpu:
         torch.set_num_threads(1)
     trainer.remove_callback(PrinterCallback)
     latest = out / LATEST
-    resume = str(latest.resolve()) if latest.exists() else None
-    with Progress(what, math.ceil(len(trainer.train_dataset) / trainer._train_batch_size)) as bar:
-        trainer.add_callback(_Watch(out, bar))
-        with _saving(out):
-            trainer.train(resume_from_checkpoint=resume)
+    resume = latest.resolve() if latest.exists() else None
+    batch = trainer.args.train_batch_size * trainer.args.gradient_accumulation_steps * distributed.ranks()
+    done, total = int(resume.name.rpartition("-")[2]) if resume else 0, math.ceil(len(lengths) / batch)
+    bar = Progress("" if distributed.rank() else what, total, done)
+    with distributed.stopping() as asked, _saving(out), bar:
+        watch = _Watch(trainer, out, resume, asked, bar, [0, *accumulate(lengths)][::batch] + [sum(lengths)])
+        trainer.add_callback(watch)
+        trainer.train(resume_from_checkpoint=resume and str(resume))
+    if watch.stopped:
+        raise Interrupted(f"{what}: stopped after update {trainer.state.global_step} of {total}, which {latest} holds; "
+                          "the same command continues")
     history: list[dict[str, float]] = trainer.state.log_history
     return history
+
+
+def whole(trainer: Any, loaded: Loaded) -> Loaded:
+    """The trained policy in one piece, for rank 0 to measure and hand on; under ZeRO 3 it lies in parts, one with
+    every rank, and all must ask."""
+    plugin = trainer.accelerator.state.deepspeed_plugin
+    if plugin is None or plugin.zero_stage < 3:
+        return loaded
+    weights = trainer.accelerator.get_state_dict(trainer.model_wrapped)
+    if distributed.rank():
+        return loaded
+    adapted = hasattr(loaded.model, "peft_config")
+    base = loaded.model.get_base_model() if adapted else loaded.model
+    fresh = type(base)(base.config).to(base.dtype)
+    if adapted:
+        from peft import get_peft_model
+
+        fresh = get_peft_model(fresh, loaded.model.peft_config["default"])
+    fresh.load_state_dict(weights, strict=False)
+    return replace(loaded, model=fresh.to(trainer.args.device))
 
 
 @contextmanager
@@ -108,17 +170,54 @@ def _saving(out: Path) -> Iterator[None]:
 
 
 class _Watch(TrainerCallback):  # type: ignore[misc]
-    """Points checkpoint-latest at each checkpoint once it is whole, and moves the bar."""
+    """Points checkpoint-latest at each checkpoint once it is whole, moves the bar, and stops when asked to.
 
-    def __init__(self, out: Path, bar: Progress) -> None:
-        self._out, self._bar = out, bar
+    A checkpoint also holds what was measured since the last log entry, so that the log of a run that was cut and
+    resumed is that of one that was not. `tokens` is how many are done after each update.
+    """
+
+    def __init__(self, trainer: Any, out: Path, resume: Path | None, asked: Callable[[], bool], bar: Progress,
+                 tokens: Sequence[int]) -> None:
+        self._trainer, self._out, self._resume, self._asked = trainer, out, resume, asked
+        self._bar, self._tokens, self._loss = bar, tokens, dict[str, float]()
+        self._began = (0, time.monotonic())
+        self.stopped = False
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self._began = (state.global_step, time.monotonic())
+        if self._resume is not None and (self._resume / _PENDING).exists():
+            pending = torch.load(self._resume / _PENDING, weights_only=True)
+            self._trainer._tr_loss += pending["loss"]
+            self._trainer._globalstep_last_logged = pending["since"]
+            self._trainer._metrics["train"].update(pending["metrics"])
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
+        self._loss = {"loss": round(logs["loss"], 6)} if "loss" in logs else self._loss
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        self._bar.advance(args.gradient_accumulation_steps)
+        first, start = self._began
+        tokens = self._tokens[state.global_step] - self._tokens[first]
+        self._bar.advance(1, **self._loss, tokens_per_s=round(tokens / (time.monotonic() - start), 1))
+        if self._asked():
+            self.stopped = control.should_save = control.should_training_stop = True
 
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        trainer = self._trainer
+        loss = trainer.accelerator.gather(trainer._tr_loss).mean().item()
+        distributed.wait_for_all()
         if state.is_world_process_zero:
+            checkpoint = self._out / f"checkpoint-{state.global_step}"
+            torch.save({"loss": loss, "since": trainer._globalstep_last_logged,
+                        "metrics": dict(trainer._metrics["train"])}, checkpoint / _PENDING)
             fresh = self._out / f".{LATEST}.{os.getpid()}.tmp"
             fresh.unlink(missing_ok=True)
-            fresh.symlink_to(f"checkpoint-{state.global_step}")
+            fresh.symlink_to(checkpoint.name)
             fresh.replace(self._out / LATEST)
+            self._forget(state.global_step)
+        distributed.wait_for_all()
+
+    def _forget(self, newest: int) -> None:
+        """Remove all checkpoints but the last few: only now, when the newest is the one that is resumed from."""
+        steps = sorted(int(path.name.rpartition("-")[2]) for path in self._out.glob("checkpoint-[0-9]*"))
+        for step in [step for step in steps if step <= newest][:-_KEPT]:
+            shutil.rmtree(self._out / f"checkpoint-{step}", ignore_errors=True)

@@ -19,13 +19,14 @@ from typing import Any
 
 import torch
 
+from r2v import distributed
 from r2v.config import Phase, PreferenceConfig
 from r2v.contents import write_json
 from r2v.errors import EmptyResult, InputError
 from r2v.llm.types import Message
 from r2v.log import logger
 from r2v.policy.export import export
-from r2v.policy.fit import arguments, draw_rows, fit, schedule
+from r2v.policy.fit import arguments, draw_rows, fit, schedule, shared, whole
 from r2v.policy.load import Loaded
 from r2v.policy.prompts import Encoder
 
@@ -55,6 +56,10 @@ class PairRow:
 
     def __len__(self) -> int:
         return len(self.prompt) + max(len(self.chosen), len(self.rejected))
+
+
+BLANK = PairRow([0, 0], [], [])
+"""Teaches nothing: a pair without completions, which `Preferrer` leaves out of the loss."""
 
 
 def read_pairs(path: Path) -> list[Pair]:
@@ -87,7 +92,7 @@ def build_rows(pairs: Iterable[Pair], encoder: Encoder) -> tuple[list[PairRow], 
 def train_preference(pairs: Sequence[Pair], loaded: Loaded, encoder: Encoder, phase: Phase,
                      preference: PreferenceConfig, out: Path, *, seed: int) -> dict[str, Any]:
     """Train the cloned policy `loaded` into `out`/final, resuming from `out`/checkpoint-latest; returns and
-    writes the report. Raises EmptyResult without pairs."""
+    writes the report (as rank 0; the others' is empty). Raises EmptyResult without pairs."""
     built, dropped = build_rows(pairs, encoder)
     rows = [built[i] for i in draw_rows(len(built), phase.max_examples, seed)]
     if not rows:
@@ -98,7 +103,10 @@ def train_preference(pairs: Sequence[Pair], loaded: Loaded, encoder: Encoder, ph
     measured = rows[:_MEASURED_PAIRS]
     before = mean_logps(loaded, measured)
     first = _first_loss(trainer)
-    log = fit(trainer, "preference", out)
+    log = fit(trainer, "preference", out, [len(rows[i]) for i in order])
+    loaded = whole(trainer, loaded)
+    if distributed.rank():
+        return {}
     after = mean_logps(loaded, measured)
     report = {
         "n_pairs": len(rows), "n_tasks": len({pair.task_id for pair in pairs}), "pairs_dropped": dropped,
@@ -126,8 +134,9 @@ def make_trainer(rows: Sequence[PairRow], loaded: Loaded, phase: Phase, preferen
 
     from r2v.policy.trainers import Preferrer
 
-    data = Dataset.from_dict({"prompt_ids": [row.prompt for row in rows], "chosen_ids": [row.chosen for row in rows],
-                              "rejected_ids": [row.rejected for row in rows]})
+    laid = [BLANK if i is None else rows[i] for i in shared(range(len(rows)), phase, distributed.ranks())]
+    data = Dataset.from_dict({"prompt_ids": [row.prompt for row in laid], "chosen_ids": [row.chosen for row in laid],
+                              "rejected_ids": [row.rejected for row in laid]})
     adapted = hasattr(loaded.model, "peft_config")
     with_likelihood = preference.sft_weight > 0
     return Preferrer(

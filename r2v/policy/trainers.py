@@ -6,6 +6,8 @@ preparation (rendering, cutting at max_length, dropping what it cut to nothing) 
 
 from __future__ import annotations
 
+import math
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -19,8 +21,52 @@ class Cloner(SFTTrainer):  # type: ignore[misc]
         """None: it holds dates and versions, and stands among the artifact's content."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Share:
+    """What part of its update a micro-batch is, in units of the mean over all micro-batches of all ranks: by rows,
+    those without completions among them, and by chosen tokens."""
+
+    rows: float
+    blank: float
+    tokens: float
+
+
 class Preferrer(DPOTrainer):  # type: ignore[misc]
-    """Rows hold `prompt_ids`, `chosen_ids` and `rejected_ids`."""
+    """Rows hold `prompt_ids`, `chosen_ids` and `rejected_ids`.
+
+    TRL averages each part of the loss over a micro-batch, and micro-batches over an update: a pair, or a token of
+    the likelihood, then weighs more the smaller its micro-batch is. Here both are means over the whole update,
+    whatever it is cut into and shared among; pairs without completions don't count.
+    """
+
+    _shares: list[_Share] = []
+
+    def get_batch_samples(self, *args: Any, **kwargs: Any) -> Any:
+        """The micro-batches of an update; notes what share of it each of them is."""
+        batches, items = super().get_batch_samples(*args, **kwargs)
+        sizes = torch.tensor([_sizes(batch["completion_mask"]) for batch in batches], dtype=torch.float64,
+                             device=self.accelerator.device)
+        _, pairs, tokens = self.accelerator.gather(sizes.sum(0, keepdim=True)).sum(0).tolist()
+        mean = len(batches) * self.accelerator.num_processes
+        self._shares = [_Share(rows=rows / pairs * mean, blank=(rows - real) / pairs * mean, tokens=own / tokens * mean)
+                        for rows, real, own in sizes.tolist()]
+        return batches, items
+
+    def compute_loss(self, *args: Any, **kwargs: Any) -> Any:
+        """TRL's loss, each part weighted by the micro-batch's share in the update that is under way. A pair without
+        completions says ln 2, without a gradient, and has no token for the likelihood."""
+        if not self._shares:
+            return super().compute_loss(*args, **kwargs)
+        share = self._shares.pop(0)
+        whole, weights = self.loss_types, self.loss_weights  # type: ignore[has-type]
+        parts = list(zip(whole, weights, (share.rows, share.tokens), strict=False))[:2 if share.tokens else 1]
+        self.loss_types = [kind for kind, _, _ in parts]
+        self.loss_weights = [weight * own for _, weight, own in parts]
+        try:
+            loss = super().compute_loss(*args, **kwargs)
+        finally:
+            self.loss_types, self.loss_weights = whole, weights
+        return loss - weights[0] * share.blank * math.log(2) if share.blank else loss
 
     def _prepare_dataset(self, dataset: Any, *args: Any, **kwargs: Any) -> Any:
         return dataset
@@ -31,7 +77,7 @@ class Preferrer(DPOTrainer):  # type: ignore[misc]
     def sigmoid_loss(self, batch: dict[str, Any]) -> torch.Tensor:
         """DPO's own part of the loss on one batch, without the likelihood beside it and without dropout:
         -log sigmoid(beta * (difference of the log-ratios)), averaged over pairs."""
-        whole, training = (self.loss_types, self.loss_weights), self.model.training  # type: ignore[has-type]
+        whole, training = (self.loss_types, self.loss_weights), self.model.training
         self.loss_types, self.loss_weights = ["sigmoid"], [1.0]
         self.model.eval()
         try:
@@ -41,3 +87,9 @@ class Preferrer(DPOTrainer):  # type: ignore[misc]
             self.model.train(training)
             self._metrics["eval"].clear()
         return loss
+
+
+def _sizes(completion_mask: torch.Tensor) -> tuple[int, int, int]:
+    """Rows of a micro-batch, real pairs among them, and their chosen tokens."""
+    chosen = completion_mask.chunk(2)[0].sum(1)
+    return len(chosen), int((chosen > 0).sum()), int(chosen.sum())

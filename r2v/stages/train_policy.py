@@ -3,18 +3,26 @@
     r2v bc          # perturbed trajectories -> final/, bc_report.json
     r2v preference  # bc's weights and candidate pairs -> final/, dpo_report.json
 
-Both leave checkpoint-* and checkpoint-latest; a killed run goes on from there to the same weights.
+Both leave checkpoint-* and checkpoint-latest; a killed run goes on from there to the same weights. Where there is
+more than one GPU (or `training.ranks`), the training alone is done by one process for each: this module, given the
+attempt's folder. The command that runs the stage stays as it is, with its lease and its manifest.
 """
 
 from __future__ import annotations
 
+import json
 import shutil
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from r2v import config as c
-from r2v.artifact import Work
+from r2v import distributed
+from r2v.artifact import Work, attempt_of
 from r2v.contents import write_json
+from r2v.errors import UsageError
 from r2v.stages import Stage
 
 if TYPE_CHECKING:
@@ -58,20 +66,12 @@ class PreferenceConfig:
                    seed=config.seed, max_new_tokens=config.inference.max_new_tokens)
 
 
+P = TypeVar("P", BCConfig, PreferenceConfig)
+
+
 def run_bc(cfg: BCConfig, work: Work) -> None:
     """Clone the successful training episodes; calibration episodes, where there are any, are measured on."""
-    from r2v.data.store import read_episodes
-
-    episodes = read_episodes(work.inputs["perturb"].file("trajectories.jsonl"))
-
-    from r2v.policy.bc import train_bc
-    from r2v.policy.load import load_policy
-
-    held_out = [episode for episode in episodes if episode.metadata.split == "calibration"]
-    cloned = [episode for episode in episodes if episode.metadata.split != "calibration"]
-    write_json(work.folder / TASKS, sorted({episode.metadata.task_id for episode in cloned}))
-    loaded = load_policy(cfg.policy, for_training=True, seed=cfg.seed)
-    report = train_bc(cloned, loaded, _encoder(cfg, loaded), cfg.phase, work.folder, seed=cfg.seed, held_out=held_out)
+    report = _trained(cfg, work, _clone, "bc_report.json")
     work.summary.update(_figures(report, "n_episodes", "n_steps", "train_match", "held_out_match", "weights_sha256"),
                         final_loss=report["losses"][-1]["loss"])
 
@@ -82,15 +82,72 @@ def run_preference(cfg: PreferenceConfig, work: Work) -> None:
         shutil.copytree(work.inputs["bc"].file("final"), work.folder / "final", dirs_exist_ok=True)
         work.summary.update(enabled=False)
         return
+    report = _trained(cfg, work, _prefer, "dpo_report.json")
+    work.summary.update(_figures(report, "n_pairs", "n_tasks", "reward_margin", "before", "after", "warnings",
+                                 "weights_sha256"))
+
+
+def _trained(cfg: P, work: Work, train: Callable[[P, Work], dict[str, Any]], report: str) -> dict[str, Any]:
+    """The report of the training, done here or, where there are several GPUs, by one rank for each."""
+    phase, ranks = cfg.phase, distributed.ranks_for(cfg.phase.ranks, cfg.policy.device)
+    sharded = _sharded(phase, cfg.policy)
+    distributed.cut(phase.batch_size, phase.gradient_accumulation_steps, ranks)
+    if ranks == 1 and not sharded and not distributed.crowded(cfg.policy.device):
+        return train(cfg, work)
+    distributed.launch(ranks, "-m", "r2v.stages.train_policy", str(work.folder))
+    made: dict[str, Any] = json.loads((work.folder / report).read_text())
+    return made
+
+
+def _sharded(phase: c.Phase, policy: c.PolicyConfig) -> bool:
+    """Whether DeepSpeed is asked for. Raises UsageError where it cannot be had."""
+    if not phase.zero and phase.deepspeed is None:
+        return False
+    asked = f"training.deepspeed={phase.deepspeed}" if phase.deepspeed else f"training.zero={phase.zero}"
+    distributed.require_deepspeed(asked, policy.device)
+    if phase.deepspeed and not Path(phase.deepspeed).is_file():
+        raise UsageError(f"{asked}: no such file")
+    if phase.zero == 3 and policy.load_in_4bit is True:
+        raise UsageError(f"{asked}: 4-bit weights cannot be sharded; set training.zero=2 or policy.load_in_4bit=false")
+    return True
+
+
+def _clone(cfg: BCConfig, work: Work) -> dict[str, Any]:
+    from r2v.data.store import read_episodes
+
+    episodes = read_episodes(work.inputs["perturb"].file("trajectories.jsonl"))
+
+    from r2v.policy.bc import train_bc
+    from r2v.policy.load import load_policy
+
+    held_out = [episode for episode in episodes if episode.metadata.split == "calibration"]
+    cloned = [episode for episode in episodes if episode.metadata.split != "calibration"]
+    if distributed.rank() == 0:
+        write_json(work.folder / TASKS, sorted({episode.metadata.task_id for episode in cloned}))
+    loaded = load_policy(cfg.policy, for_training=True, seed=cfg.seed)
+    return train_bc(cloned, loaded, _encoder(cfg, loaded), cfg.phase, work.folder, seed=cfg.seed, held_out=held_out)
+
+
+def _prefer(cfg: PreferenceConfig, work: Work) -> dict[str, Any]:
     from r2v.policy.load import load_policy
     from r2v.policy.preference import read_pairs, train_preference
 
     pairs = read_pairs(work.inputs["candidates"].file("preference_pairs.jsonl"))
     loaded = load_policy(cfg.policy, work.inputs["bc"].file("final"), for_training=True)
-    report = train_preference(pairs, loaded, _encoder(cfg, loaded), cfg.phase, cfg.preference, work.folder,
-                              seed=cfg.seed)
-    work.summary.update(_figures(report, "n_pairs", "n_tasks", "reward_margin", "before", "after", "warnings",
-                                 "weights_sha256"))
+    return train_preference(pairs, loaded, _encoder(cfg, loaded), cfg.phase, cfg.preference, work.folder,
+                            seed=cfg.seed)
+
+
+def _train_as_rank(folder: Path) -> None:
+    """Train the attempt in a folder as one of the ranks: everything it takes lies there."""
+    job, inputs = attempt_of(folder)
+    config = c.load(folder / "config.yaml")
+    config = replace(config, policy=replace(config.policy, device=distributed.own_device(config.policy.device)))
+    work = Work(folder=folder, fingerprint="", inputs=inputs, root=Path())
+    if job == "bc":
+        _clone(BCConfig.of(config), work)
+    else:
+        _prefer(PreferenceConfig.of(config), work)
 
 
 def _encoder(cfg: BCConfig | PreferenceConfig, loaded: Loaded) -> Encoder:
@@ -105,3 +162,6 @@ def _figures(report: dict[str, Any], *names: str) -> dict[str, Any]:
 
 BC = Stage(version=1, config=BCConfig, run=run_bc)
 PREFERENCE = Stage(version=1, config=PreferenceConfig, run=run_preference)
+
+if __name__ == "__main__":
+    sys.exit(distributed.run_rank(lambda: _train_as_rank(Path(sys.argv[1]))))

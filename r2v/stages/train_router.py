@@ -3,19 +3,28 @@
     r2v train_router --config configs/mrp.yaml --overrides router.budget=0.1
 
 Writes `r2v.json` (the router), `disagreement_router.json` (the baseline trained on "the LLM would act
-otherwise"), `threshold.json` (with every threshold that was played on calibration tasks) and a report.
+otherwise"), `threshold.json` (with every threshold that was played on calibration tasks) and a report. The fit
+takes seconds; the plays are kept in checkpoint-latest.json as they are done, and a run that was cut takes them up.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from r2v import config as c
 from r2v.artifact import Work
 from r2v.contents import write_json
 from r2v.log import logger
 from r2v.stages import Stage
+
+if TYPE_CHECKING:
+    from r2v.router.thresholds import Outcome
+
+CHECKPOINT = "checkpoint-latest.json"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +59,7 @@ class Config:
 
 def run(cfg: Config, work: Work) -> None:
     """Fit both routers, place r2v's threshold."""
-    from r2v.evaluation.cast import Cast
+    from r2v.evaluation.cast import Cast, outcome_of
     from r2v.rollout import plays_of
     from r2v.router.labels import labelled, read_rows
     from r2v.router.thresholds import match_rate
@@ -70,13 +79,29 @@ def run(cfg: Config, work: Work) -> None:
     plays = plays_of(cast.world.benchmark, "calibration", cfg.router.seeds, cfg.tasks, method="r2v",
                      limit=cfg.router.num_calibration_tasks)
     scores = [model.predict(row.features) for row in rows if row.split == "calibration"]
-    choice = match_rate(lambda tau: cast.realised("r2v", plays, tau), scores, cfg.router.budget)
+    choice = match_rate(remembering(work.folder / CHECKPOINT, lambda tau: outcome_of(
+        cast.play("r2v", plays, tau, f"play at threshold {tau:.3f}"))), scores, cfg.router.budget)
     write_json(work.folder / "threshold.json", {
         "tau": choice.tau, "budget": cfg.router.budget, "realised": asdict(choice.outcome),
         "n_tasks": len({play.task.task_id for play in plays}),
         "evaluated": [{"tau": tau, **asdict(outcome)} for tau, outcome in choice.evaluated]})
     work.summary.update(tau=choice.tau, **asdict(choice.outcome), report=figures)
     logger.info("  %s", json.dumps(work.summary))
+
+
+def remembering(path: Path, execute: Callable[[float], Outcome]) -> Callable[[float], Outcome]:
+    """`execute`, playing no threshold again whose outcome is in the file; new ones go there."""
+    from r2v.router.thresholds import Outcome
+
+    played = {tau: Outcome(**outcome) for tau, outcome in json.loads(path.read_text())} if path.exists() else {}
+
+    def executed(tau: float) -> Outcome:
+        if tau not in played:
+            played[tau] = execute(tau)
+            write_json(path, [[tau, asdict(outcome)] for tau, outcome in played.items()])
+        return played[tau]
+
+    return executed
 
 
 STAGE = Stage(version=1, config=Config, run=run)

@@ -5,7 +5,8 @@
 `auto` labels come from executing: on training tasks the teacher plays, plausible wrong actions are put in place
 of its steps, and the teacher plays on to the end (where worlds fork and a scripted expert makes that free);
 elsewhere from the recorded outcomes. Beside the verifier itself, one per fold is trained without that fold's
-tasks, so that candidates are never scored by a verifier that has seen their task.
+tasks, so that candidates are never scored by a verifier that has seen their task. Each leaves a checkpoint-latest.pt
+beside itself: a run that was cut goes on with the verifier it was training, at the update it had reached.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from r2v import config as c
+from r2v import distributed
 from r2v.artifact import Work
 from r2v.contents import write_json
 from r2v.data.episode import Condition
@@ -145,7 +147,9 @@ def _fit(cfg: Config, train_on: Sequence[VerifierExample], held: Sequence[Verifi
     encode = scoring_encoder(loaded.tokenizer, cfg.policy, cfg.inference)
     model = VerifierModel(loaded.model)
     folder.mkdir(parents=True, exist_ok=True)
-    train(model, encoded(train_on, encode), cfg.phase, seed=cfg.seed, folder=folder)
+    with distributed.stopping() as asked:
+        train(model, encoded(train_on, encode), cfg.phase, seed=cfg.seed, folder=folder, stop=asked,
+              what="verifier" if folder.name == "final" else f"verifier fold {folder.name}")
     rows = encoded(held, encode)
     logits = logits_of(model, rows)
     if calibrated:

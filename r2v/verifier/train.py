@@ -21,6 +21,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 from r2v.config import Phase
 from r2v.contents import replacing
 from r2v.errors import EmptyResult, Interrupted
+from r2v.log import Progress
 from r2v.randomness import generator, seed_of
 from r2v.verifier.labels import VerifierExample, balanced, in_order
 from r2v.verifier.model import Encode, VerifierModel
@@ -82,11 +83,12 @@ def strands(rows: Iterable[Row]) -> list[Strand]:
 
 
 def train(model: VerifierModel, rows: Sequence[Row], phase: Phase, *, seed: int, folder: Path,
-          stop: Callable[[], bool] = lambda: False) -> Trained:
-    """Train `model` in place on `rows`; continues from the checkpoint in `folder` where there is one. A batch
-    counts strands.
+          stop: Callable[[], bool] = lambda: False, what: str = "") -> Trained:
+    """Train `model` in place on `rows`; continues from the checkpoint in `folder` where there is one, which at the
+    end is the trained one. A batch counts strands.
 
-    `stop` is asked after every update; when it says so a checkpoint is written and Interrupted raised.
+    `stop` is asked after every update; when it says so a checkpoint is written and Interrupted raised. `what` names
+    the progress.
     """
     batch = phase.batch_size * phase.gradient_accumulation_steps
     sequences = strands(rows)
@@ -95,20 +97,23 @@ def train(model: VerifierModel, rows: Sequence[Row], phase: Phase, *, seed: int,
     optimizer = torch.optim.AdamW(parameters, lr=phase.lr, weight_decay=phase.weight_decay)
     losses = _resume(folder / CHECKPOINT, model, optimizer)
     model.train()
-    for update in range(len(losses), total):
-        for group in optimizer.param_groups:
-            group["lr"] = phase.lr * _rate(update, total, phase.warmup_ratio)
-        torch.manual_seed(seed_of(seed, "verifier-dropout", update))
-        chosen = [sequences[index] for index in _positions(update, batch, len(sequences), seed)]
-        losses.append(_accumulate(model, chosen, phase.batch_size, scale))
-        torch.nn.utils.clip_grad_norm_(parameters, phase.grad_clip)
-        optimizer.step()
-        optimizer.zero_grad()
-        asked = stop() and update + 1 < total
-        if asked or (update + 1) % phase.save_steps == 0:
-            _checkpoint(folder / CHECKPOINT, model, optimizer, losses)
-        if asked:
-            raise Interrupted(f"verifier: stopped at update {update + 1} of {total}; run again to continue")
+    with Progress(what, total, len(losses)) as bar:
+        for update in range(len(losses), total):
+            for group in optimizer.param_groups:
+                group["lr"] = phase.lr * _rate(update, total, phase.warmup_ratio)
+            torch.manual_seed(seed_of(seed, "verifier-dropout", update))
+            chosen = [sequences[index] for index in _positions(update, batch, len(sequences), seed)]
+            losses.append(_accumulate(model, chosen, phase.batch_size, scale))
+            torch.nn.utils.clip_grad_norm_(parameters, phase.grad_clip)
+            optimizer.step()
+            optimizer.zero_grad()
+            bar.advance(loss=round(losses[-1], 6))
+            asked = stop()
+            if asked or (update + 1) % phase.save_steps == 0 or update + 1 == total:
+                _checkpoint(folder / CHECKPOINT, model, optimizer, losses)
+            if asked:
+                raise Interrupted(f"verifier: stopped after update {update + 1} of {total}, which "
+                                  f"{folder / CHECKPOINT} holds; the same command continues")
     model.eval()
     return Trained(updates=total, losses=tuple(losses))
 

@@ -12,13 +12,15 @@ import pytest
 from r2v.config import Phase
 from r2v.contents import content_sha256
 from r2v.data.episode import Action, Episode, EpisodeMetadata, Observation, Step
-from r2v.errors import EmptyResult, InputError
+from r2v.errors import EmptyResult, InputError, Interrupted
 from r2v.policy.bc import IGNORED, build_rows, check_clonable, train_bc
 from r2v.policy.fit import schedule
 from r2v.policy.load import Loaded
 from r2v.policy.prompts import Encoder, build_messages
 from r2v.randomness import generator
 from r2v.testing import tinies
+
+from .stopping import stopped_by_a_signal
 
 PHASE = Phase(num_epochs=2, lr=5e-3, batch_size=4, gradient_accumulation_steps=1, weight_decay=0.0, warmup_ratio=0.05,
               grad_clip=1.0, save_steps=4, max_examples=None)
@@ -131,6 +133,34 @@ def test_B4_B5_same_seed_same_bytes_and_a_resumed_run_too(tmp_path: Path) -> Non
     assert _files(once / "final") == _files(twice / "final") == _files(killed / "final")
     assert train_bc(episodes, _loaded(), _encoder(), PHASE, tmp_path / "other", seed=4)["weights_sha256"] \
         != report["weights_sha256"]
+
+
+def test_B5_asked_to_stop_it_keeps_the_update_it_is_in_and_goes_on_from_there(tmp_path: Path) -> None:
+    """A signal in the middle costs nothing, although no checkpoint was due."""
+    episodes, phase = [_episode(i) for i in range(16)], replace(PHASE, num_epochs=30, save_steps=1000)
+    whole, cut = tmp_path / "whole", tmp_path / "cut"
+    report = train_bc(episodes, _loaded(), _encoder(), phase, whole, seed=3)
+    with stopped_by_a_signal(cut), pytest.raises(Interrupted, match=r"bc: stopped after update \d+ of 120") as stopped:
+        train_bc(episodes, _loaded(), _encoder(), phase, cut, seed=3)
+    kept = int((cut / "checkpoint-latest").readlink().name.removeprefix("checkpoint-"))
+    assert stopped.value.exit_code == 75 and 0 < kept < 120 and not (cut / "final").exists()
+    assert train_bc(episodes, _loaded(), _encoder(), phase, cut, seed=3) == report
+    assert _files(whole / "final") == _files(cut / "final")
+
+
+def test_B5_a_checkpoint_between_two_log_entries_loses_nothing_of_the_log(tmp_path: Path) -> None:
+    episodes, phase = [_episode(i) for i in range(16)], replace(PHASE, num_epochs=26, save_steps=53)
+    report = train_bc(episodes, _loaded(), _encoder(), phase, tmp_path / "once", seed=3)
+    assert [entry["step"] for entry in report["losses"]] == [1, *range(2, 105, 2)]
+    shutil.copytree(tmp_path / "once" / "checkpoint-53", tmp_path / "killed" / "checkpoint-53")
+    (tmp_path / "killed" / "checkpoint-latest").symlink_to("checkpoint-53")
+    assert train_bc(episodes, _loaded(), _encoder(), phase, tmp_path / "killed", seed=3) == report
+
+
+def test_the_newest_checkpoints_are_kept_and_the_link_never_dangles(tmp_path: Path) -> None:
+    train_bc([_episode(i) for i in range(16)], _loaded(), _encoder(), replace(PHASE, num_epochs=5), tmp_path, seed=3)
+    assert sorted(path.name for path in tmp_path.glob("checkpoint-*")) == ["checkpoint-16", "checkpoint-20",
+                                                                          "checkpoint-latest"]
 
 
 def test_the_schedule_is_a_permutation_per_epoch_and_blind_to_micro_batches() -> None:

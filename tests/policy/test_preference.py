@@ -12,7 +12,7 @@ import torch
 
 from r2v.config import Phase, PreferenceConfig, Price
 from r2v.data.episode import Action, Episode, EpisodeMetadata, Observation, Step
-from r2v.errors import EmptyResult, InputError
+from r2v.errors import EmptyResult, InputError, Interrupted
 from r2v.policy.load import Loaded
 from r2v.policy.preference import (
     Pair,
@@ -25,6 +25,8 @@ from r2v.policy.preference import (
 )
 from r2v.policy.prompts import Encoder, build_messages
 from r2v.testing import tinies
+
+from .stopping import stopped_by_a_signal
 
 PHASE = Phase(num_epochs=2, lr=2e-3, batch_size=4, gradient_accumulation_steps=1, weight_decay=0.0, warmup_ratio=0.0,
               grad_clip=1.0, save_steps=1000, max_examples=None)
@@ -131,6 +133,26 @@ def test_D5_flipped_pairs_flip_the_margin(tmp_path: Path) -> None:
         assert report["reward_margin"] > 0
         assert report["first_loss"] == pytest.approx(math.log(2), abs=1e-5)
     assert margins["given"] > 0 > margins["flipped"]
+
+
+def test_B5_asked_to_stop_it_goes_on_to_the_same_end(tmp_path: Path) -> None:
+    phase = replace(PHASE, num_epochs=40)
+    report = train_preference(PAIRS, _loaded(), _encoder(), phase, PreferenceConfig(), tmp_path / "whole", seed=0)
+    with stopped_by_a_signal(tmp_path / "cut"), pytest.raises(Interrupted, match="preference: stopped after update"):
+        train_preference(PAIRS, _loaded(), _encoder(), phase, PreferenceConfig(), tmp_path / "cut", seed=0)
+    assert train_preference(PAIRS, _loaded(), _encoder(), phase, PreferenceConfig(), tmp_path / "cut",
+                            seed=0) == report
+
+
+def test_a_token_weighs_the_same_however_the_batch_is_cut(tmp_path: Path) -> None:
+    """Micro-batches of 5, 5 and 2 pairs: TRL's own mean of means would weigh the last two more."""
+    losses = []
+    for size, steps in ((12, 1), (5, 3)):
+        phase = replace(PHASE, batch_size=size, gradient_accumulation_steps=steps, num_epochs=1)
+        report = train_preference(PAIRS, _loaded(), _encoder(), phase, PreferenceConfig(sft_weight=0.7),
+                                  tmp_path / str(size), seed=0)
+        losses.append(report["log"][0]["loss"])
+    assert losses[0] == pytest.approx(losses[1], abs=2e-6)
 
 
 def test_an_adapter_is_exported_without_its_reference(tmp_path: Path) -> None:

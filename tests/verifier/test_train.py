@@ -43,7 +43,7 @@ def test_cut_and_resumed_equals_uninterrupted(tmp_path: Path) -> None:
     examples = toy.separable(range(200))
     save(trained(examples, tmp_path / "whole", num_epochs=1), tmp_path / "whole")
     asked = iter([False, False, True])
-    with pytest.raises(Interrupted, match="update 3 of 7"):
+    with pytest.raises(Interrupted, match="after update 3 of 7"):
         train(
             VerifierModel(toy.backbone()),
             encoded(examples, toy.encode),
@@ -55,6 +55,15 @@ def test_cut_and_resumed_equals_uninterrupted(tmp_path: Path) -> None:
     assert (tmp_path / "cut" / CHECKPOINT).exists()
     save(trained(examples, tmp_path / "cut", num_epochs=1), tmp_path / "cut")
     assert (tmp_path / "cut" / WEIGHTS).read_bytes() == (tmp_path / "whole" / WEIGHTS).read_bytes()
+
+
+def test_a_finished_one_is_not_trained_again(tmp_path: Path) -> None:
+    """Its checkpoint holds every update, so a run that was cut in a later fold loses none of this one."""
+    examples = toy.separable(range(100))
+    save(trained(examples, tmp_path, num_epochs=1), tmp_path)
+    before = (tmp_path / CHECKPOINT).stat().st_mtime_ns, (tmp_path / WEIGHTS).read_bytes()
+    save(trained(examples, tmp_path, num_epochs=1), tmp_path)
+    assert ((tmp_path / CHECKPOINT).stat().st_mtime_ns, (tmp_path / WEIGHTS).read_bytes()) == before
 
 
 def test_micro_batches_do_not_change_the_update(tmp_path: Path) -> None:

@@ -1,0 +1,276 @@
+"""A chain: the Slurm jobs of one pipeline, written down so that any later process knows all there is to know.
+
+    outputs/.chains/desk_noisy/chain.json        what was submitted, replaced whole under the lease chain.lease
+                               config.yaml       what every job of the chain reads
+                               jobs/<job id>/    written by that Slurm job alone: start, events, error, exit
+
+`chain.json` is written before the first sbatch and after each one. What a submitter had no time to write is found in
+the queue: a job's comment names its chain, its stage and the configuration.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from r2v.contents import write_json
+from r2v.errors import InputError, UsageError, nearest
+from r2v.lease import lease
+from r2v.paths import CHAINS
+
+FORMAT = 1
+FRESH = ("first", "rerun", "resume")
+"""Reasons of attempts that somebody asked for; healing counts from the last of them."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Failed:
+    """What was found when an attempt had failed, and what was done about it."""
+
+    kind: str
+    line: str
+    action: str
+    at: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Attempt:
+    """One submission of a job and of the sentinel that watches it."""
+
+    id: str
+    sentinel: str | None = None
+    resources: dict[str, str] = field(default_factory=dict)
+    overrides: tuple[str, ...] = ()
+    reason: str = "first"
+    """first, rerun, resume; or the kind of failure that it answers; or dependency, for a waiting job that the
+    site had killed with its parent."""
+    counted: bool = True
+    submitted_at: str = ""
+    failure: Failed | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChainJob:
+    """One job of a chain and its attempts, oldest first."""
+
+    needs: tuple[str, ...]
+    command: tuple[str, ...]
+    script: str
+    skipped: str | None = None
+    attempts: tuple[Attempt, ...] = ()
+
+    @property
+    def latest(self) -> Attempt | None:
+        """The attempt that counts."""
+        return self.attempts[-1] if self.attempts else None
+
+    @property
+    def since_asked(self) -> tuple[Attempt, ...]:
+        """The attempts from the last one on that somebody asked for."""
+        first = max((i for i, attempt in enumerate(self.attempts) if attempt.reason in FRESH), default=0)
+        return self.attempts[first:]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """How far healing may go: counted attempts of a job, GPU-hours of the whole chain (None: no cap)."""
+
+    attempts: int = 3
+    gpu_hours: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Chain:
+    """All that was submitted for one pipeline."""
+
+    name: str
+    benchmark: str
+    condition: str
+    config_sha: str
+    commit: str | None = None
+    dirty: bool = False
+    created_at: str = ""
+    cancelled: str | None = None
+    limits: Limits = field(default_factory=Limits)
+    sentinel: dict[str, str] = field(default_factory=dict)
+    """Where sentinels run: the directives of a script without GPUs that say which partition, account and QOS."""
+    jobs: dict[str, ChainJob] = field(default_factory=dict)
+
+    def with_job(self, name: str, **changes: Any) -> Chain:
+        """The chain with one job changed."""
+        return replace(self, jobs={**self.jobs, name: replace(self.jobs[name], **changes)})
+
+    def with_attempt(self, name: str, attempt: Attempt) -> Chain:
+        """The chain with an attempt added, or, where its id is there, replaced."""
+        before = [one for one in self.jobs[name].attempts if one.id != attempt.id]
+        return self.with_job(name, skipped=None, attempts=(*before, attempt))
+
+    def after(self, names: set[str]) -> list[str]:
+        """The jobs that wait for any of these, directly or not, in order; these aside."""
+        reached, found = set(names), []
+        for name, job in self.jobs.items():
+            if name not in reached and reached & set(job.needs):
+                reached.add(name)
+                found.append(name)
+        return found
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mark:
+    """What a Slurm job's comment says of it."""
+
+    name: str
+    job: str
+    sha: str
+    sentinel: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Record:
+    """What a Slurm job wrote of itself; None and [] for what is not there (yet, or never)."""
+
+    folder: Path
+    start: dict[str, Any] | None = None
+    error: dict[str, Any] | None = None
+    exit: dict[str, Any] | None = None
+    events: list[dict[str, Any]] = field(default_factory=list)
+
+
+def now() -> str:
+    """The time, as records tell it: UTC, to the second."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def comment(name: str, job: str, sha: str, *, sentinel: bool = False) -> str:
+    """What a Slurm job is known by, whoever asks squeue or sacct."""
+    return f"r2v:{name}/{job}{'~heal' if sentinel else ''}/{sha}"
+
+
+def parse_comment(text: str) -> Mark | None:
+    """Whose job a comment marks; None for one that is not ours."""
+    found = re.fullmatch(r"r2v:(.+)/(\w+)(~heal)?/([0-9a-f]+)", text.strip())
+    return Mark(name=found[1], job=found[2], sha=found[4], sentinel=bool(found[3])) if found else None
+
+
+def folder(root: Path, name: str) -> Path:
+    """Where a chain is written down."""
+    return root / CHAINS / name
+
+
+def names(root: Path = Path()) -> list[str]:
+    """The chains there are."""
+    return sorted(path.parent.name for path in (root / CHAINS).glob("*/chain.json"))
+
+
+def only(root: Path, name: str | None) -> str:
+    """The chain of this name, or the only one. Raises UsageError naming the ones there are."""
+    known = names(root)
+    if name is None and len(known) == 1:
+        return known[0]
+    if not known:
+        raise UsageError(f"no chain of jobs under {root / CHAINS}; submit one: r2v run_all desk")
+    if name is None:
+        raise UsageError(f"which chain? Name one of {', '.join(known)}")
+    if name not in known:
+        raise UsageError(f"no chain {name}; {nearest(name, known)}")
+    return name
+
+
+@contextmanager
+def held(root: Path, name: str, *, wait: float = 0.0) -> Iterator[None]:
+    """Hold the right to change a chain. Raises Held where another process has it for longer than `wait` seconds."""
+    with lease(folder(root, name) / "chain.lease", wait=wait):
+        yield
+
+
+def read(root: Path, name: str) -> Chain:
+    """A chain as it was last written. Raises InputError where it is missing or damaged."""
+    path = folder(root, name) / "chain.json"
+    try:
+        value = json.loads(path.read_text())
+        if value.pop("format") != FORMAT:
+            raise InputError(f"{path}: written by another version of R2V; use that one, or move the folder away")
+        jobs = {key: ChainJob(**{**job, "needs": tuple(job["needs"]), "command": tuple(job["command"]),
+                                 "attempts": tuple(map(_attempt, job["attempts"]))})
+                for key, job in value.pop("jobs").items()}
+        return Chain(**{**value, "limits": Limits(**value["limits"]), "jobs": jobs})
+    except FileNotFoundError:
+        raise InputError(f"{path}: missing; no chain of this name was submitted from here") from None
+    except (ValueError, KeyError, TypeError) as error:
+        raise InputError(f"{path}: damaged ({error}); move it away and run the same command again: running jobs are "
+                         "found in the queue") from None
+
+
+def _attempt(value: dict[str, Any]) -> Attempt:
+    failure = Failed(**value["failure"]) if value.get("failure") else None
+    return Attempt(**{**value, "overrides": tuple(value["overrides"]), "failure": failure})
+
+
+def write(root: Path, chain: Chain) -> None:
+    """Replace the chain's file. The caller holds its lease."""
+    write_json(folder(root, chain.name) / "chain.json", {"format": FORMAT, **asdict(chain)})
+
+
+def record_folder(root: Path, name: str, job_id: str) -> Path:
+    """Where a Slurm job writes about itself."""
+    return folder(root, name) / "jobs" / job_id
+
+
+def record(root: Path, name: str, job_id: str) -> Record:
+    """What a Slurm job wrote about itself."""
+    place = record_folder(root, name, job_id)
+    return Record(folder=place, start=read_object(place / "start.json"), error=read_object(place / "error.json"),
+                  exit=read_object(place / "exit.json"), events=list(_events(place / "events.jsonl")))
+
+
+def read_object(path: Path) -> dict[str, Any] | None:
+    """A file's JSON object; None where there is none."""
+    try:
+        value = json.loads(path.read_text())
+    except (OSError, ValueError):
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def _events(path: Path) -> Iterator[dict[str, Any]]:
+    """The events, a last line cut by a kill left out."""
+    try:
+        lines = path.read_text(errors="replace").splitlines()
+    except OSError:
+        return
+    for line in lines:
+        try:
+            value = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(value, dict):
+            yield value
+
+
+def progress(told: Record) -> dict[str, Any] | None:
+    """The newest event of a job: what it does, how much is done of how much, and its figures."""
+    return told.events[-1] if told.events else None
+
+
+def progressed(told: Record, restart: int, earlier: list[Record]) -> bool:
+    """Whether a job got further in this restart than in any before it, its earlier attempts included. Steps are
+    compared with steps of the same name: a name not heard before is progress, once it has counted one."""
+    best: dict[str, float] = {}
+    for one in [*earlier, told]:
+        for event in one.events:
+            if one is not told or event.get("restart", 0) < restart:
+                best[str(event.get("what"))] = max(best.get(str(event.get("what")), 0.0), float(event.get("done", 0)))
+    return any(float(event.get("done", 0)) > best.get(str(event.get("what")), 0.0) for event in told.events
+               if event.get("restart", 0) == restart)
+
+
+def restart_count() -> int:
+    """How often Slurm has started this very job before."""
+    return int(os.environ.get("SLURM_RESTART_COUNT") or 0)

@@ -1,0 +1,256 @@
+"""The only place that talks to Slurm, and what it says as typed values.
+
+    rows = queue()                      # one squeue: every job of mine that has not ended
+    told = accounting(["12", "13"])     # one sacct, all restarts and steps; told.down says why there is none
+
+The text formats are read, not JSON (its schema changes between versions), fields by name and forgivingly: a suffix
+("CANCELLED by 0", "OUT_OF_ME+") is cut off, a field that this version lacks is left out. Accounting that is down or
+late is an answer, not an error: a job that sacct does not know has not failed.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from r2v.errors import EnvironmentFault
+from r2v.slurm.rows import ENDED, FIELDS, Row, given, memory, read_accounting
+
+__all__ = ["Accounting", "ENDED", "NONE", "NoSlurm", "Partition", "Queued", "Refused", "Row", "Verdict", "accounting",
+           "cancel", "memory", "one_line", "outside", "partitions", "present", "qos", "queue", "requeue", "require",
+           "sbatch", "show", "test_only", "update"]
+
+PATIENCE = 60.0
+"""Seconds one command may take: a controller that restarts answers late."""
+
+NONE = ("no Slurm here: its commands are not on PATH; run this on a login node, or without Slurm: r2v run_all ... "
+        "--here")
+
+_MARK = "\x1f"
+_QUEUE = {"id": "%i", "state": "%T", "dependency": "%E", "reason": "%r", "start": "%S", "elapsed": "%M", "limit": "%l",
+          "nodes": "%N", "name": "%j", "partition": "%P", "submitted": "%V", "comment": "%k", "folder": "%Z"}
+class NoSlurm(EnvironmentFault):
+    """Slurm's commands are not here, or its controller does not answer."""
+
+
+class Refused(EnvironmentFault):
+    """Slurm answered, and the answer is no."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Queued:
+    """A job in the queue, as squeue tells it. Times as Slurm writes them, "" where it knows none."""
+
+    id: str
+    state: str
+    comment: str
+    dependency: str
+    reason: str
+    start: str
+    elapsed: str
+    limit: str
+    nodes: str
+    name: str
+    partition: str
+    submitted: str
+    folder: str = ""
+    """Where it was submitted to run: the checkout."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Accounting:
+    """What sacct knows: the lives of each job, oldest first. `down` says why it knows nothing."""
+
+    jobs: dict[str, list[Row]] = field(default_factory=dict)
+    down: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """What `sbatch --test-only` says: whether the job would be taken, its words, and the estimated start."""
+
+    ok: bool
+    line: str
+    start: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Partition:
+    """A partition as sinfo tells it. `memory` in MB of its largest node."""
+
+    name: str
+    memory: int
+    max_time: str
+    gres: str
+    up: bool
+
+
+def present() -> bool:
+    """Whether Slurm's commands are on PATH."""
+    return shutil.which("sbatch") is not None
+
+
+def require() -> None:
+    """Raises NoSlurm where this machine has no Slurm."""
+    if not present():
+        raise NoSlurm(NONE)
+
+
+def queue(name: str | None = None, root: Path = Path()) -> list[Queued]:
+    """My jobs that have not ended, or those of one chain of this checkout; one squeue."""
+    form = _MARK.join(_QUEUE.values())
+    done = _call(["squeue", "--me", "--noheader", "--array", "-o", form])
+    rows = []
+    for line in done.splitlines():
+        values = [given(word) for word in line.split(_MARK)]
+        if len(values) == len(_QUEUE):
+            rows.append(Queued(**dict(zip(_QUEUE, values, strict=True))))
+    if name is None:
+        return rows
+    return [row for row in rows if row.comment.startswith(f"r2v:{name}/") and _is(row.folder, root)]
+
+
+def _is(folder: str, root: Path) -> bool:
+    """Whether a job's folder is this checkout, by whatever path; where Slurm does not say, it is believed."""
+    try:
+        return not folder or folder == str(root.resolve()) or Path(folder).samefile(root)
+    except OSError:
+        return False
+
+
+def accounting(ids: Sequence[str]) -> Accounting:
+    """Every life and step of these jobs; one sacct, unless this version lacks a field."""
+    if not ids:
+        return Accounting()
+    fields = list(FIELDS)
+    while True:
+        try:
+            text = _call(["sacct", "--noheader", "--parsable2", "--duplicates", "-o", ",".join(fields),
+                          "-j", ",".join(ids)])
+        except EnvironmentFault as error:
+            lacking = re.search(r'Invalid field requested: "(\w+)"', str(error))
+            if lacking is None or lacking[1] not in fields:
+                return Accounting(down=str(error))
+            fields.remove(lacking[1])
+            continue
+        return Accounting(jobs=read_accounting(text, fields))
+
+
+def show(id_: str) -> dict[str, str]:
+    """What the controller still knows of a job (it forgets a finished one after minutes); {} for nothing."""
+    try:
+        text = _call(["scontrol", "show", "job", "-o", id_])
+    except Refused:
+        return {}
+    return dict(word.split("=", 1) for word in text.split() if "=" in word)
+
+
+def sbatch(arguments: Sequence[str], script: str) -> str:
+    """Submit a script's text; returns the job id. Raises Refused with Slurm's reason."""
+    told = _call(["sbatch", "--parsable", *arguments], script)
+    return told.strip().splitlines()[-1].split(";")[0]
+
+
+def test_only(arguments: Sequence[str], script: str = "#!/bin/bash\ntrue\n") -> Verdict:
+    """Ask whether a job would be taken, and when it would start. Submits nothing."""
+    done = _run(["sbatch", "--test-only", *arguments], script)
+    line = one_line(done.stderr or done.stdout)
+    start = re.search(r"to start at (\S+)", line)
+    return Verdict(ok=done.returncode == 0, line=line, start=start[1] if start else None)
+
+
+def cancel(ids: Sequence[str]) -> None:
+    """End these jobs, in one call. Those that have ended are passed over."""
+    if ids:
+        _call(["scancel", "--quiet", *ids])
+
+
+def update(id_: str, **fields: str) -> bool:
+    """Change a waiting job of mine; False where it is waiting no more."""
+    try:
+        _call(["scontrol", "update", f"jobid={id_}", *(f"{name}={value}" for name, value in fields.items())])
+    except Refused:
+        return False
+    return True
+
+
+def requeue(id_: str) -> bool:
+    """Put a job back into the queue under its own id; False where the site does not allow it."""
+    try:
+        _call(["scontrol", "requeue", id_])
+    except EnvironmentFault:
+        return False
+    return True
+
+
+def partitions() -> list[Partition]:
+    """The partitions, each with its largest node; one sinfo."""
+    rows: dict[str, Partition] = {}
+    for line in _call(["sinfo", "--noheader", "--all", "-o", "%P|%m|%l|%G|%a"]).splitlines():
+        name, size, limit, gres, up = (*line.split("|"), "", "", "", "")[:5]
+        name, size = name.rstrip("*"), size.rstrip("+")
+        before = rows.get(name)
+        kinds = [word for word in ((before.gres if before else ""), given(gres)) if word]
+        rows[name] = Partition(name=name, max_time=limit, gres=",".join(kinds), up=up == "up",
+                               memory=max(int(size) if size.isdigit() else 0, before.memory if before else 0))
+    return list(rows.values())
+
+
+def qos() -> list[str] | None:
+    """The names of the site's QOS; None where accounting does not tell."""
+    try:
+        return _call(["sacctmgr", "--noheader", "--parsable2", "show", "qos", "format=name"]).split()
+    except EnvironmentFault:
+        return None
+
+
+@contextmanager
+def outside() -> Iterator[None]:
+    """Within the block this process's environment is that of a login shell: what Slurm set for the job we are in
+    (SLURM_MEM_PER_CPU, SLURM_EXPORT_ENV, ...) would bend the jobs we submit. The headers alone say what they ask."""
+    kept = dict(os.environ)
+    os.environ.clear()
+    os.environ.update(_environment(kept))
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(kept)
+
+
+def _environment(values: dict[str, str]) -> dict[str, str]:
+    return {name: value for name, value in values.items()
+            if name == "SLURM_CONF" or not name.startswith(("SLURM_", "SBATCH_", "SRUN_", "SUBMITIT_"))}
+
+
+def _run(command: Sequence[str], stdin: str | None = None) -> subprocess.CompletedProcess[str]:
+    environment = {**_environment(dict(os.environ)), "LC_ALL": "C", "SLURM_TIME_FORMAT": "standard"}
+    try:
+        return subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=PATIENCE,
+                              env=environment, errors="replace")
+    except FileNotFoundError:
+        raise NoSlurm(NONE) from None
+    except subprocess.TimeoutExpired:
+        raise NoSlurm(f"{command[0]} gave no answer in {PATIENCE:.0f} s; is the cluster's controller down? "
+                      "Try `scontrol ping`") from None
+
+
+def _call(command: Sequence[str], stdin: str | None = None) -> str:
+    done = _run(command, stdin)
+    if done.returncode:
+        line = one_line(done.stderr) or f"exit code {done.returncode}"
+        kind = NoSlurm if re.search("Unable to contact slurm controller|Connection refused", line) else Refused
+        raise kind(f"{command[0]}: {line}")
+    return done.stdout
+
+
+def one_line(text: str) -> str:
+    """Slurm's words as one line, its own prefixes cut."""
+    lines = [re.sub(r"^\w+: (error: |fatal: )?", "", line).strip() for line in text.splitlines()]
+    return "; ".join(dict.fromkeys(line for line in lines if line))

@@ -1,0 +1,147 @@
+"""From a plan to a queue that holds it: each job adopted where it is there already, else submitted, in order.
+
+The caller holds the chain's lease and has written the chain. Whenever this is cut short (killed, refused halfway)
+what is written and what the comments in the queue say is enough to go on, and nothing is submitted twice.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from r2v.errors import EnvironmentFault, UsageError
+from r2v.slurm import client
+from r2v.slurm.chain import Attempt, Chain, comment, parse_comment
+from r2v.slurm.client import Partition, Queued, Refused, Verdict
+from r2v.slurm.directives import gpu_count, gpu_kind
+from r2v.slurm.headers import SCRIPTS, Resources
+
+_NO_NODE = "Requested node configuration is not available"
+_FULL = re.compile(r"limit|policy|temporarily|quota", re.IGNORECASE)
+"""Refusals that pass by themselves: there are too many jobs now."""
+
+
+def fill(root: Path, chain: Chain, wanted: Sequence[str], resources: Mapping[str, Resources],
+         reason: str | None = None) -> tuple[Chain, list[str]]:
+    """Have these jobs in the queue; returns the chain and the jobs that were submitted. `reason` is that of the
+    new attempts (None: first or rerun).
+
+    Raises EnvironmentFault, with all that was submitted written down, where Slurm refuses one.
+    """
+    from r2v.slurm.submit import adopt, retarget, submit
+
+    rows = client.queue(chain.name, root)
+    _mark(rows, chain)
+    submitted: list[str] = []
+    for count, name in enumerate(wanted):
+        row, directives = find(rows, chain, name), resources[name].directives
+        why = reason or ("rerun" if chain.jobs[name].attempts else "first")
+        if row is not None:
+            found = Attempt(id=row.id, resources=directives, reason=why, submitted_at=row.submitted)
+            chain = adopt(root, chain, name, found, sentinels_of(rows, name))
+            continue
+        try:
+            chain = submit(root, chain, name, directives, reason=why)
+        except Refused as error:
+            raise EnvironmentFault(
+                f"{chain.name}: {count} of {len(wanted)} jobs are in the queue, {name} was refused ({error}); they go "
+                "on, and the same command adds the rest once there is room") from None
+        submitted.append(name)
+    retarget(root, chain, [name for name in wanted if name not in submitted])
+    return chain, submitted
+
+
+def find(rows: Sequence[Queued], chain: Chain, job: str) -> Queued | None:
+    """The job in the queue that does this: the latest attempt, or one that nobody had time to write down."""
+    latest = chain.jobs[job].latest
+    ours = [row for row in rows if (mark := parse_comment(row.comment)) and mark.job == job and not mark.sentinel]
+    known = [row for row in ours if latest is not None and row.id == latest.id]
+    return next(iter(known or sorted(ours, key=lambda row: int(row.id), reverse=True)), None)
+
+
+def sentinels_of(rows: Sequence[Queued], job: str) -> list[Queued]:
+    """The sentinels of a job in the queue."""
+    return [row for row in rows if (mark := parse_comment(row.comment)) and mark.job == job and mark.sentinel]
+
+
+def require_acceptable(wanted: Sequence[str], chain: Chain, resources: Mapping[str, Resources]) -> None:
+    """Ask Slurm about each job before any is submitted. Raises UsageError naming the script whose header asks for
+    what this cluster does not have; nodes that are down and a queue that is full pass by themselves."""
+    for name in wanted:
+        told = ask(resources[name])
+        if not told.ok:
+            raise UsageError(f"{SCRIPTS / chain.jobs[name].script} asks for what this cluster will not give {name}: "
+                             f"{told.line}; nothing was submitted. `r2v doctor` names what there is, `r2v cluster set "
+                             "partition=... gpu=... account=...` writes it into all headers")
+
+
+def ask(asked: Resources) -> Verdict:
+    """Slurm's verdict on a header, yet not against one that only nodes out of order or a full queue stand against."""
+    told = client.test_only([word for word in asked.sbatch_args()
+                             if not word.startswith(("--output", "--error", "--job-name"))])
+    if told.ok or _FULL.search(told.line):
+        return replace(told, ok=True)
+    if _NO_NODE in told.line and any(_has(one, asked) for one in client.partitions()):
+        return replace(told, ok=True, line=f"{told.line} now, its nodes are out of order; it would wait")
+    return told
+
+
+def _has(partition: Partition, asked: Resources) -> bool:
+    """Whether a partition's nodes, up or down, are such as a header asks for."""
+    named = asked.directives.get("partition", "")
+    if named and partition.name not in named.split(","):
+        return False
+    kind, nodes = gpu_kind(asked.directives), int(asked.directives.get("nodes", "1").partition("-")[0])
+    offered = [item.split("(")[0] for item in partition.gres.split(",")]
+    fits = [item for item in offered if not kind or f":{kind}:" in item]
+    enough = not asked.gpus or any(gpu_count(item) >= asked.gpus / nodes for item in fits)
+    return enough and (client.memory(asked.directives.get("mem", "")) or 0) <= partition.memory << 20
+
+
+def preview(chain: Chain, wanted: Sequence[str], resources: Mapping[str, Resources],
+            why: Mapping[str, str]) -> tuple[list[str], list[str]]:
+    """What `--dry-run` prints, and the jobs that Slurm would not take. Nothing is submitted."""
+    lines, hours, asks = [], 0.0, client.present()
+    refused = []
+    for name, job in chain.jobs.items():
+        if name not in wanted:
+            lines.append(f"{name:16} skipped ({why.get(name, 'not asked for')})")
+            continue
+        waits = [need for need in job.needs if need in wanted]
+        dependency = [f"--dependency=afterok:{':'.join(f'<{need}>' for need in waits)}"] if waits else []
+        asked = resources[name]
+        hours += asked.gpus * asked.time_minutes / 60
+        lines.append(f"{name:16} {why[name]}")
+        lines.append(f"  sbatch {' '.join([*asked.sbatch_args(), *dependency])} r2v {' '.join(job.command)}")
+        if asks:
+            told = ask(asked)
+            refused += [] if told.ok else [name]
+            lines.append(f"  {'accepted' if told.ok else 'REJECTED'}: {told.line}")
+    lines.append(f"{len(wanted)} jobs, {len(chain.jobs) - len(wanted)} skipped; at most {hours:.0f} GPU-hours"
+                 + ("" if asks else "; Slurm is not on this machine, so no header was tested"))
+    return lines, refused
+
+
+def table(chain: Chain, wanted: Sequence[str], submitted: Sequence[str], resources: Mapping[str, Resources]) -> str:
+    """The jobs of a chain: their ids, what they wait for, what they ask for."""
+    rows = [("job", "id", "waits for", "GPUs", "time", "")]
+    for name, job in chain.jobs.items():
+        latest = job.latest
+        if name not in wanted:
+            rows.append((name, "-", "", "", "", f"skipped ({job.skipped})" if job.skipped else ""))
+        elif latest is not None:
+            waits = " ".join(need for need in job.needs if need in wanted)
+            rows.append((name, latest.id, waits, str(resources[name].gpus),
+                         latest.resources.get("time", ""), "" if name in submitted else "in the queue before"))
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return "\n".join("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)
+
+
+def _mark(rows: Sequence[Queued], chain: Chain) -> None:
+    """Give the chain's jobs in the queue the mark of its configuration, where that has changed under them."""
+    for row in rows:
+        mark = parse_comment(row.comment)
+        if mark is not None and mark.sha != chain.config_sha:
+            client.update(row.id, comment=comment(chain.name, mark.job, chain.config_sha, sentinel=mark.sentinel))

@@ -1,0 +1,37 @@
+"""What a look at the cluster finds, each with what to do about it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """One thing looked at. `bad` keeps a pipeline from running, `warn` may."""
+
+    state: Literal["ok", "warn", "bad"]
+    what: str
+    remedy: str = ""
+
+
+def ok(what: str) -> Finding:
+    """Nothing to do."""
+    return Finding(state="ok", what=what)
+
+
+def warn(what: str, remedy: str) -> Finding:
+    """Something to know of."""
+    return Finding(state="warn", what=what, remedy=remedy)
+
+
+def bad(what: str, remedy: str) -> Finding:
+    """Something to mend first."""
+    return Finding(state="bad", what=what, remedy=remedy)
+
+
+def lines(findings: Sequence[Finding]) -> list[str]:
+    """What `r2v doctor` prints."""
+    return [line for one in findings for line in (
+        f"{one.state:4}  {one.what}", *([f"      -> {one.remedy}"] if one.remedy else []))]

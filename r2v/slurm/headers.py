@@ -1,0 +1,184 @@
+"""The `#SBATCH` header of a script is the one truth of what its job asks Slurm for.
+
+    read(Path("scripts/slurm/03_train_policy.sh")).gpus               # 2
+    read(Path("scripts/slurm/03_train_policy.sh"), job="preference")  # the same but where a line says otherwise:
+                                                                      #     #R2V preference --time=24:00:00
+    rewrite(scripts, {"partition": "batch", "gpu": "h100"})           # every header at once
+
+sbatch passes over some mistakes in silence (a directive behind the first command, or an indented one) and names
+no line for the others; both are refused here by file and line, before anything is submitted.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from r2v.contents import write_text
+from r2v.errors import InputError, UsageError, nearest
+from r2v.slurm.directives import SHORT, check, gpu_count, minutes, pairs
+from r2v.slurm.words import table
+
+SCRIPTS = Path("scripts/slurm")
+
+@dataclass(frozen=True, kw_only=True)
+class Resources:
+    """What one job asks Slurm for: each directive by its long name without dashes, "" for a flag."""
+
+    directives: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def gpus(self) -> int:
+        """GPUs of the whole job, from --gpus, or --gres, --gpus-per-node, --gpus-per-task."""
+        if "gpus" in self.directives:
+            return gpu_count(f"gpu:{self.directives['gpus']}")
+        nodes = int(self.directives.get("nodes", "1").partition("-")[0])
+        for name, times in (("gpus-per-node", nodes), ("gpus-per-task", int(self.directives.get("ntasks", "1")))):
+            if name in self.directives:
+                return times * gpu_count(f"gpu:{self.directives[name]}")
+        return nodes * gpu_count(self.directives.get("gres", ""))
+
+    @property
+    def time_minutes(self) -> int:
+        """The time limit, seconds rounded up; 0 where none is named or it is unlimited."""
+        return minutes(self.directives.get("time", "0"))
+
+    def merged(self, values: Mapping[str, str]) -> Resources:
+        """These with other values for some directives. Raises UsageError for an unknown one or a bad value."""
+        for name, value in values.items():
+            check(name, value, "")
+        return Resources(directives={**self.directives, **values})
+
+    def sbatch_args(self) -> list[str]:
+        """The same as words of an sbatch command line."""
+        return [f"--{name}={value}" if value else f"--{name}" for name, value in self.directives.items()]
+
+
+def read(path: Path, job: str = "") -> Resources:
+    """The header of a script, as it stands for this job. Raises UsageError naming file and line where a
+    directive cannot be, InputError where there is no such script."""
+    found: dict[str, str] = {}
+    for place, who, words in _directives(path, _text(path)):
+        options = dict(pairs(words, place))
+        if who in ("", job):
+            found |= options
+    return Resources(directives=found)
+
+
+def scripts(root: Path = Path()) -> list[Path]:
+    """The scripts that have a header, in order."""
+    return [path for path in sorted((root / SCRIPTS).glob("*.sh")) if re.search(r"^#SBATCH\b", _text(path), re.M)]
+
+
+def rewrite(paths: Iterable[Path], values: Mapping[str, str]) -> list[Path]:
+    """Set partition, cpu_partition, account, qos or gpu in every header; returns the files that changed.
+
+    `gpu` is the type in gpu:<type>:<count>, counts stay; "" takes the type, the account or the QOS out.
+    `cpu_partition` is for the scripts that ask for no GPU. Nothing is written unless every header can be read
+    before and after; nothing but header lines changes. Raises UsageError.
+    """
+    for name, value in values.items():
+        if name not in SETTABLE:
+            raise UsageError(f"cluster set {name}={value}: {nearest(name, SETTABLE)}")
+        if not re.fullmatch(r"[\w.,@+-]*", value) or (name.endswith("partition") and not value):
+            raise UsageError(f"cluster set {name}={value}: a name of letters, digits and . , @ + - is wanted")
+    changed = {}
+    for path in paths:
+        before, resources = _text(path), read(path)
+        after = _rewritten(before, resources, values)
+        for place, _, words in _directives(path, after):
+            list(pairs(words, place))
+        if after != before:
+            changed[path] = after
+    for path, text in changed.items():
+        mode = path.stat().st_mode
+        write_text(path, text)
+        path.chmod(mode)
+    return list(changed)
+
+
+def lines(paths: Iterable[Path]) -> list[str]:
+    """What `r2v cluster show` prints: of each script what one is most likely to look for."""
+    shown = ("partition", "account", "qos", "gres", "cpus-per-task", "mem", "time")
+    found = [(path.name, read(path)) for path in paths]
+    return table([("script", *shown, ""), *((name, *(one.directives.get(key, "") for key in shown), "")
+                                            for name, one in found)], indent="")
+
+
+SETTABLE = ("partition", "cpu_partition", "account", "gpu", "qos")
+
+
+def _rewritten(text: str, resources: Resources, values: Mapping[str, str]) -> str:
+    wanted = {name: value for name, value in values.items() if name in ("partition", "account", "qos")}
+    if "cpu_partition" in values and not resources.gpus:
+        wanted["partition"] = values["cpu_partition"]
+    head, tail = _header(text)
+    for name, value in wanted.items():
+        head = _with(head, name, value, known=name in resources.directives)
+    if "gpu" in values:
+        head = [_with_type(line, values["gpu"]) if line.startswith(("#SBATCH", "#R2V")) else line for line in head]
+    return "".join(head + tail)
+
+
+def _header(text: str) -> tuple[list[str], list[str]]:
+    """The lines in which sbatch looks for directives, and the rest."""
+    lines = text.splitlines(keepends=True)
+    end = next((at for at, line in enumerate(lines) if line.strip() and not line.startswith("#")), len(lines))
+    return lines[:end], lines[end:]
+
+
+def _with(head: list[str], name: str, value: str, *, known: bool) -> list[str]:
+    if not known:
+        last = max((at for at, line in enumerate(head) if line.startswith("#SBATCH")), default=0)
+        return [*head[:last + 1], f"#SBATCH --{name}={value}\n", *head[last + 1:]] if value else head
+    short = next(letter for letter, long in SHORT.items() if long == name)
+    spelled = re.compile(rf"(?<=\s)(?:--{name}(?:=|\s+)|-{short}\s*)[^\s#]+")
+    lines = [spelled.sub(f"--{name}={value}" if value else "", line)
+             if line.startswith(("#SBATCH", "#R2V")) else line for line in head]
+    return [line for line in lines if line.partition("#SBATCH")[2].strip() or not line.startswith("#SBATCH")]
+
+
+def _with_type(line: str, kind: str) -> str:
+    """A header line with this type of GPU, or with none: gpu:a100:2, --gpus-per-node=a100:2."""
+    typed = f"{kind}:" if kind else ""
+
+    def in_list(match: re.Match[str]) -> str:
+        return re.sub(r"\bgpu(?::[A-Za-z][\w.-]*)?(?::(\d+))?(?=,|$)", lambda one: f"gpu:{typed}{one[1] or 1}",
+                      match[0])
+
+    line = re.sub(r"(?<=--gres)(?:=|\s+)[^\s#]+", in_list, line)
+    return re.sub(r"(--gpus(?:-per-\w+)?(?:=|\s+)|-G\s*)(?:[A-Za-z][\w.-]*:)?(\d+)",
+                  lambda one: f"{one[1]}{typed}{one[2]}", line)
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text()
+    except FileNotFoundError:
+        raise InputError(f"no script {path}; run this in the checkout of R2V, where scripts/slurm/ is") from None
+
+
+def _directives(path: Path, text: str) -> Iterator[tuple[str, str, list[str]]]:
+    """(file:line, job it is for or "", words) of each line of directives."""
+    head, tail = _header(text)
+    for number, line in enumerate(head + tail, start=1):
+        place = f"{path}:{number}"
+        directive = re.match(r"#SBATCH\s+(.*)|#R2V\s+(\w+)\s+(.*)", line)
+        if number > len(head):
+            if re.match(r"\s*#SBATCH\s", line):
+                raise UsageError(f"{place}: this directive stands behind the first command, where sbatch passes over "
+                                 "it; move it up")
+        elif directive:
+            yield place, directive[2] or "", _words(directive[1] or directive[3], place)
+        elif re.match(r"#(SBATCH|R2V)", line):
+            raise UsageError(f"{place}: {line.strip()}; written #SBATCH --name=value or #R2V <job> --name=value")
+
+
+def _words(text: str, place: str) -> list[str]:
+    try:
+        return shlex.split(re.sub(r"(^|\s)#.*", "", text))
+    except ValueError as error:
+        raise UsageError(f"{place}: {text}: {error}") from None

@@ -1,0 +1,118 @@
+"""The log of a job: found by its id, printed, followed, or cut down to what went wrong first.
+
+    r2v logs bc                   # the last attempt's
+    r2v logs desk_noisy 5 -f      # stage 5 of the table in docs/slurm.md
+    r2v logs 4711 --errors
+
+A job that was put back into the queue goes on in the same file, so a log may hold several lives; each begins with
+the line in which the runner says what it starts.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from r2v.errors import InputError, UsageError, nearest
+from r2v.slurm import chain as chains
+from r2v.slurm.chain import Chain, Record
+
+LOGS = Path("logs")
+NUMBERS = {"1": "collect", "2": "perturb", "3a": "bc", "3b": "verifier", "4": "candidates", "5": "preference",
+           "6": "router_features", "7": "router", "8": "evaluate", "9": "ablations", "10": "hierarchical"}
+"""The stages as the seed's table counts them."""
+
+_LIFE = re.compile(r"^r2v job \S+: \w+ on ", re.M)
+_RANK = re.compile(r"^\[rank\d+\]:\s?")
+_ERROR = re.compile(r"^(r2v: |r2v job \S+: \w+ failed|slurmstepd: error|srun: error|Killed|\w[\w.]*(Error|Exception)\b)"
+                    r"|exceeded memory limit|CUDA out of memory")
+
+
+def job_id(chain: Chain, records: Mapping[str, Record], word: str) -> str:
+    """The Slurm id that a word means: a job of the chain (its last attempt), its number, or an id. Raises
+    UsageError for what is none of them, InputError for a job that was never submitted."""
+    name = NUMBERS.get(word, word)
+    if name in chain.jobs:
+        latest = chain.jobs[name].latest
+        if latest is None:
+            why = chain.jobs[name].skipped or "it was not submitted"
+            raise InputError(f"{chain.name}: {name} has no log ({why})")
+        return latest.id
+    by_hand = [one for one, record in records.items() if (record.start or {}).get("job") == name]
+    if by_hand or word in records:
+        return by_hand[-1] if by_hand else word
+    known = {*chain.jobs, *(str((record.start or {}).get("job")) for record in records.values() if record.start)}
+    raise UsageError(f"{chain.name} has no job {word}; {nearest(word, known)}")
+
+
+def found(root: Path, id_: str) -> list[Path]:
+    """The logs of a Slurm job, whichever door it came by, the newest last."""
+    return sorted((root / LOGS).glob(f"*_{id_}.out"), key=lambda path: path.stat().st_mtime)
+
+
+def path_of(root: Path, id_: str) -> Path:
+    """The log of a Slurm job. Raises InputError where there is none."""
+    paths = found(root, id_)
+    if not paths:
+        raise InputError(f"no {LOGS}/*_{id_}.out; a job makes its log when it begins: r2v status")
+    return paths[-1]
+
+
+def tail(root: Path, id_: str, size: int = 65536) -> str:
+    """The end of a job's log; "" where there is none."""
+    try:
+        with path_of(root, id_).open("rb") as file:
+            file.seek(max(0, file.seek(0, 2) - size))
+            return file.read().decode(errors="replace")
+    except (InputError, OSError):
+        return ""
+
+
+def lives(text: str) -> list[str]:
+    """A log cut where the runner began anew; what stands before the first life belongs to it."""
+    starts = [match.start() for match in _LIFE.finditer(text)][1:]
+    return [text[begin:end] for begin, end in zip([0, *starts], [*starts, len(text)], strict=True)]
+
+
+def first_error(text: str) -> list[str]:
+    """The first traceback of a life, whole; where it has none, the first line that tells of an error."""
+    lines = [_RANK.sub("", line) for line in text.splitlines()]
+    for at, line in enumerate(lines):
+        if line.startswith("Traceback (most recent call last)"):
+            end = next((one for one in range(at + 1, len(lines)) if lines[one].strip() and not lines[one][0].isspace()),
+                       len(lines) - 1)
+            return lines[at:end + 1]
+    return next(([line] for line in lines if _ERROR.search(line)), [])
+
+
+def errors(text: str) -> list[str]:
+    """What went wrong first in each life of a log."""
+    told: list[str] = []
+    each = [(number, first_error(life)) for number, life in enumerate(lives(text), start=1)]
+    for number, lines in each:
+        if lines:
+            told += [f"-- life {number} of {len(each)}"] if len(each) > 1 else []
+            told += lines
+    return told
+
+
+def follow(root: Path, name: str, id_: str, pause: float = 0.5) -> Iterator[str]:
+    """What is in a job's log and what is added to it, until its own record says that it has ended. Waits for the
+    log of a job that has yet to begin. Reads files only: however long one looks on, Slurm is not asked."""
+    while not found(root, id_):
+        time.sleep(pause)
+    with path_of(root, id_).open(errors="replace") as file:
+        while True:
+            record = chains.record(root, name, id_)
+            if text := file.read():
+                yield text
+            elif _over(record):
+                return
+            else:
+                time.sleep(pause)
+
+
+def _over(record: Record) -> bool:
+    return record.exit is not None and record.exit.get("rc") != 75

@@ -1,0 +1,104 @@
+"""What sacct prints, read into typed rows: one life of a job each, whatever version of Slurm printed it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+ENDED = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "OUT_OF_MEMORY", "NODE_FAIL", "BOOT_FAIL", "PREEMPTED",
+         "DEADLINE")
+"""States in which a job stays."""
+
+FIELDS = ("JobID", "State", "ExitCode", "DerivedExitCode", "ElapsedRaw", "AllocTRES", "ReqMem", "MaxRSS", "NodeList",
+           "Submit", "Start", "End")
+"""The fields asked for, all older than any Slurm in use."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """One life of a job (a requeued job has several), as sacct tells it. Memory in bytes, elapsed in seconds."""
+
+    id: str
+    state: str
+    by: str | None = None
+    """Who cancelled it, as a user id."""
+    exit_code: int = 0
+    signal: int = 0
+    derived: int = 0
+    """The highest exit code of its steps."""
+    elapsed: int = 0
+    gpus: int = 0
+    tres: dict[str, str] = field(default_factory=dict)
+    requested: int | None = None
+    max_rss: int | None = None
+    nodes: str = ""
+    submitted: str = ""
+    start: str = ""
+    end: str = ""
+
+    @property
+    def gpu_hours(self) -> float:
+        """What this life cost."""
+        return self.gpus * self.elapsed / 3600
+
+
+def read_accounting(text: str, fields: Sequence[str] = FIELDS) -> dict[str, list[Row]]:
+    """The text of `sacct -P` by job, oldest life first; the memory of a life is the highest of its steps."""
+    jobs: dict[str, list[dict[str, str]]] = {}
+    for line in text.splitlines():
+        values = dict(zip(fields, line.split("|"), strict=False))
+        id_, dot, _ = values.get("JobID", "").partition(".")
+        if not id_ or "State" not in values:
+            continue
+        if not dot:
+            jobs.setdefault(id_, []).append({**values, "MaxRSS": values.get("MaxRSS", "")})
+        elif id_ in jobs:
+            life = jobs[id_][-1]
+            life["MaxRSS"] = max(life["MaxRSS"], values.get("MaxRSS", ""), key=lambda size: memory(size) or 0)
+    return {id_: [_row(life) for life in lives] for id_, lives in jobs.items()}
+
+
+def _row(values: dict[str, str]) -> Row:
+    state, _, by = values["State"].partition(" by ")
+    code, number = _exit(values.get("ExitCode", ""))
+    tres = dict(item.split("=", 1) for item in values.get("AllocTRES", "").split(",") if "=" in item)
+    return Row(id=values["JobID"], state=state_of(state), by=by.strip() or None, exit_code=code, signal=number,
+               derived=_exit(values.get("DerivedExitCode", ""))[0], elapsed=int(values.get("ElapsedRaw") or 0),
+               tres=tres, gpus=_gpus(tres), requested=memory(values.get("ReqMem", "")),
+               max_rss=memory(values.get("MaxRSS", "")), nodes=given(values.get("NodeList", "")),
+               submitted=given(values.get("Submit", "")), start=given(values.get("Start", "")),
+               end=given(values.get("End", "")))
+
+
+def _gpus(tres: dict[str, str]) -> int:
+    """The generic count, or where the site keeps none the sum over types."""
+    typed = sum(int(count) for name, count in tres.items() if name.startswith("gres/gpu:"))
+    return int(tres.get("gres/gpu", typed))
+
+
+def state_of(word: str) -> str:
+    """A state's full name: "CANCELLED by 7" is CANCELLED, "OUT_OF_ME+" is OUT_OF_MEMORY."""
+    bare = word.split()[0] if word.split() else ""
+    if bare.endswith("+"):
+        return next((state for state in ENDED if state.startswith(bare[:-1])), bare[:-1])
+    return bare
+
+
+def memory(text: str) -> int | None:
+    """Bytes of Slurm's "200M", "161826K", "4Gn", "1.5G" (a bare number is MB as in --mem); None for none."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)([KMGTP]?)[Bbcn]?", text.strip(), re.IGNORECASE)
+    if found is None:
+        return None
+    power = "KMGTP".find((found[2] or "M").upper()) + 1
+    return int(float(found[1]) * 1024**power)
+
+
+def _exit(text: str) -> tuple[int, int]:
+    code, _, number = text.partition(":")
+    return (int(code) if code.isdigit() else 0, int(number) if number.isdigit() else 0)
+
+
+def given(text: str) -> str:
+    """A value, or "" where Slurm says that there is none."""
+    return "" if text in ("(null)", "N/A", "None", "Unknown", "None assigned") else text

@@ -1,0 +1,42 @@
+"""The GPU-hours that a chain has used, for the cap that ends its healing."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+
+from r2v.slurm import chain as chains
+from r2v.slurm import client
+from r2v.slurm.chain import Chain
+
+
+def gpu_hours(root: Path, chain: Chain) -> float:
+    """GPU-hours of all attempts so far, restarts included: what sacct allotted, or where accounting is down what the
+    jobs wrote themselves (their last life from its start to its end)."""
+    ids = [attempt.id for job in chain.jobs.values() for attempt in job.attempts]
+    told = client.accounting(ids)
+    if told.down is None:
+        return sum(row.gpu_hours for rows in told.jobs.values() for row in rows)
+    return sum(_own_word(root, chain.name, id_) for id_ in ids)
+
+
+def over_cap(root: Path, name: str) -> str | None:
+    """In words that the chain has reached its cap; None where it has not, or has none. No sacct without a cap."""
+    if name not in chains.names(root):
+        return None
+    chain = chains.read(root, name)
+    if chain.limits.gpu_hours is None:
+        return None
+    used = gpu_hours(root, chain)
+    if used < chain.limits.gpu_hours:
+        return None
+    return f"the chain has used {used:.2f} GPU-hours of the {chain.limits.gpu_hours:g} it may"
+
+
+def _own_word(root: Path, name: str, id_: str) -> float:
+    told = chains.record(root, name, id_)
+    if told.start is None or not told.start.get("gpus"):
+        return 0.0
+    begun = datetime.fromisoformat(told.start["at"])
+    ended = datetime.fromisoformat(told.exit["at"]) if told.exit else datetime.now(UTC)
+    return float(told.start["gpus"]) * max(0.0, (ended - begun).total_seconds()) / 3600

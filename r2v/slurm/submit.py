@@ -1,0 +1,256 @@
+"""Putting jobs of a chain into the queue, so that nothing is ever there twice. The only module that knows submitit.
+
+Each stage is one Checkpointable callable that Slurm starts directly (no srun: the time limit's warning reaches it
+through `--signal=B:`), each with a sentinel: a job of one CPU and five minutes that runs when its stage has failed.
+The chain is written after every sbatch; jobs that a killed submitter had no time to write are known by their comment.
+A job that has ended is never named in a dependency: Slurm takes one that it has forgotten for a success.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import shlex
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from submitit.core.utils import DelayedSubmission, FailedJobError, FailedSubmissionError, JobPaths
+from submitit.helpers import Checkpointable
+from submitit.slurm.slurm import SlurmExecutor
+
+from r2v.contents import writing
+from r2v.errors import EnvironmentFault
+from r2v.slurm import chain as chains
+from r2v.slurm import client
+from r2v.slurm.chain import Attempt, Chain, comment
+from r2v.slurm.client import Queued, Refused
+from r2v.slurm.headers import Resources
+
+ENVIRONMENT = Path("scripts/slurm/env.sh")
+CAREFUL = {"signal": "B:USR2@120", "open-mode": "append"}
+"""What a stage needs of its header where that has forgotten it."""
+_OURS = ("job-name", "output", "error", "comment", "dependency", "kill-on-invalid-dep")
+_WHERE = ("partition", "account", "qos", "reservation", "clusters", "chdir")
+
+
+class StageJob(Checkpointable):
+    """What submitit pickles: the words of one stage, and whose job it is."""
+
+    def __init__(self, words: Sequence[str], name: str, job: str) -> None:
+        self.words, self.name, self.job = list(words), name, job
+
+    def __call__(self) -> None:
+        """Run the stage, and end with its own exit code (submitit would make a 1 of it)."""
+        from r2v.log import setup
+        from r2v.slurm.job import run
+
+        setup()
+        sys.exit(run(self.words, name=self.name, job=self.job))
+
+
+class _Batch(SlurmExecutor):
+    """submitit's executor, which asks for an srun that is not used here."""
+
+    @classmethod
+    def affinity(cls) -> int:
+        """How well it suits this machine; above 0: it does."""
+        return 2
+
+
+def words_of(root: Path, chain: Chain, job: str, overrides: Sequence[str]) -> list[str]:
+    """The `r2v` command line of a job, on the configuration that the chain keeps."""
+    config = chains.folder(Path(), chain.name) / "config.yaml"
+    return [*chain.jobs[job].command, "--config", str(config), *(["--overrides", *overrides] if overrides else [])]
+
+
+def submit(root: Path, chain: Chain, job: str, resources: Mapping[str, str], *, reason: str,
+           overrides: Sequence[str] = (), counted: bool = True) -> Chain:
+    """Submit a job behind the unfinished jobs that it needs, then its sentinel; the chain is written after each.
+
+    Raises Refused with Slurm's reason, NoSlurm, and EnvironmentFault where a job that it needs has failed: what was
+    submitted before is written and stays.
+    """
+    waits = _unfinished(root, chain, job)
+    id_ = _submit_stage(root, chain, job, resources, overrides, waits)
+    attempt = Attempt(id=id_, resources=dict(resources), overrides=tuple(overrides), reason=reason, counted=counted,
+                      submitted_at=chains.now())
+    chain = chain.with_attempt(job, attempt)
+    chains.write(root, chain)
+    return watch(root, chain, job)
+
+
+def watch(root: Path, chain: Chain, job: str) -> Chain:
+    """Submit the sentinel of a job's latest attempt, and write it down."""
+    latest = chain.jobs[job].latest
+    assert latest is not None
+    sentinel = _submit_sentinel(root, chain, job, latest.id)
+    chain = chain.with_attempt(job, replace(latest, sentinel=sentinel))
+    chains.write(root, chain)
+    return chain
+
+
+def adopt(root: Path, chain: Chain, job: str, found: Attempt, sentinels: Sequence[Queued]) -> Chain:
+    """Take a job found in the queue as the latest attempt, and give it what a killed submitter left out: its place
+    in the chain (as `found`, where nothing is written of it), its pickle, its sentinel."""
+    known = next((one for one in chain.jobs[job].attempts if one.id == found.id), found)
+    watching = next((one.id for one in sentinels if re.search(rf"afternotok:{found.id}\b", one.dependency)), None)
+    known = replace(known, sentinel=watching)
+    if known != chain.jobs[job].latest:
+        chain = chain.with_attempt(job, known)
+        chains.write(root, chain)
+    _pickle(root, chain, job, known)
+    return chain if watching else watch(root, chain, job)
+
+
+def retarget(root: Path, chain: Chain, names: Sequence[str]) -> list[str]:
+    """Set what each of these waiting jobs waits for to the latest unfinished attempts of all that it needs; returns
+    the jobs that wait so now. One of whose needs has failed and is not made again stays as it is: held."""
+    done = []
+    for name in names:
+        latest, rows = chain.jobs[name].latest, _rows(chain)
+        row = rows.get(latest.id) if latest is not None else None
+        if row is None or row.state != "PENDING":
+            continue
+        active = {id_: one.state for id_, one in rows.items()}
+        states = {need: _state(root, chain, need, active) for need in chain.jobs[name].needs}
+        if "failed" in states.values():
+            continue
+        ids = [_latest(chain, need) for need, state in states.items() if state == "active"]
+        mark = comment(chain.name, name, chain.config_sha)
+        asis = set(re.findall(r"afterok:(\d+)", row.dependency)) == set(ids) and row.comment == mark
+        if asis or client.update(row.id, dependency=f"afterok:{':'.join(ids)}" if ids else "", comment=mark):
+            done.append(name)
+    return done
+
+
+def finished_well(root: Path, chain: Chain, job: str) -> bool:
+    """Whether a job that is not in the queue has done what it was to: Slurm's word while it has one, else the
+    job's own record, else the accounting's."""
+    one = chain.jobs[job]
+    if one.skipped or one.latest is None:
+        return bool(one.skipped)
+    state = client.show(one.latest.id).get("JobState", "")
+    told = chains.record(root, chain.name, one.latest.id).exit
+    if state in client.ENDED:
+        return state == "COMPLETED" and not (told or {}).get("kind")
+    if told is not None:
+        return told.get("rc") == 0
+    rows = client.accounting([one.latest.id]).jobs.get(one.latest.id, [])
+    return bool(rows) and rows[-1].state == "COMPLETED"
+
+
+def in_queue(chain: Chain) -> dict[str, str]:
+    """Slurm id -> state of every job of the chain that has not ended, now."""
+    return {id_: row.state for id_, row in _rows(chain).items()}
+
+
+def _rows(chain: Chain) -> dict[str, Queued]:
+    return {row.id: row for row in client.queue(chain.name)}
+
+
+def _state(root: Path, chain: Chain, job: str, active: Mapping[str, str]) -> str:
+    latest = chain.jobs[job].latest
+    if latest is not None and latest.id in active and not chain.jobs[job].skipped:
+        return "active"
+    return "done" if finished_well(root, chain, job) else "failed"
+
+
+def _latest(chain: Chain, job: str) -> str:
+    latest = chain.jobs[job].latest
+    assert latest is not None
+    return latest.id
+
+
+def _unfinished(root: Path, chain: Chain, job: str) -> list[str]:
+    """The ids that a job must wait for. Raises EnvironmentFault where what it needs has failed meanwhile."""
+    needs = chain.jobs[job].needs
+    active = in_queue(chain) if needs else {}
+    states = {need: _state(root, chain, need, active) for need in needs}
+    for need, state in states.items():
+        if state == "failed":
+            latest = chain.jobs[need].latest
+            ended = f"job {latest.id} has ended without success" if latest else "it was never submitted"
+            raise EnvironmentFault(f"{job} was not submitted: it needs {need}, and {ended}; what was submitted stays. "
+                                   f"See `r2v explain {chain.name}`, then run the same command again")
+    return [_latest(chain, need) for need, state in states.items() if state == "active"]
+
+
+def _submit_stage(root: Path, chain: Chain, job: str, resources: Mapping[str, str], overrides: Sequence[str],
+                  waits: Sequence[str]) -> str:
+    asked = Resources(directives=dict(resources))
+    own = {name: value for name, value in resources.items() if name not in _OURS}
+    if "no-requeue" not in own:
+        own["requeue"] = ""
+    own = {**CAREFUL, **own, "kill-on-invalid-dep": "no", "comment": comment(chain.name, job, chain.config_sha),
+           "output": "logs/%x_%j.out", "chdir": str(root.resolve())}
+    if waits:
+        own["dependency"] = f"afterok:{':'.join(waits)}"
+    executor = _executor(root, chain)
+    executor.update_parameters(
+        job_name=f"{job}_{chain.name}", time=asked.time_minutes or None, use_srun=False, stderr_to_stdout=True,
+        setup=["set -euo pipefail", *_environment(root)],
+        additional_parameters={_parameter(name): value or True for name, value in own.items()})
+    _make_logs(root)
+    with client.outside():
+        logging.getLogger("submitit").setLevel(logging.ERROR)
+        try:
+            return str(executor.submit(_payload(root, chain, job, overrides)).job_id)
+        except (FailedJobError, FailedSubmissionError) as error:
+            raise Refused(f"sbatch {job}: {client.one_line(str(error))}") from None
+
+
+def _parameter(name: str) -> str:
+    """A directive as submitit spells the same one of its own, so that ours takes its place."""
+    return name if name == "open-mode" else name.replace("-", "_")
+
+
+def _payload(root: Path, chain: Chain, job: str, overrides: Sequence[str]) -> StageJob:
+    return StageJob(words_of(root, chain, job, overrides), chain.name, job)
+
+
+def _executor(root: Path, chain: Chain) -> SlurmExecutor:
+    folder = chains.folder(root, chain.name) / "submitit"
+    with writing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    client.require()
+    # exec: Python takes the batch shell's place, and with it the signals that are sent to that.
+    return _Batch(folder / "%j", max_num_timeout=1000, python=f"exec {shlex.quote(sys.executable)}")
+
+
+def _pickle(root: Path, chain: Chain, job: str, attempt: Attempt) -> None:
+    """Write what submitit's runner will look for, where the submitter was killed between sbatch and this."""
+    folder = (chains.folder(root, chain.name) / "submitit" / "%j").absolute()
+    path = JobPaths(folder, job_id=attempt.id).submitted_pickle
+    if path.exists():
+        return
+    delayed = DelayedSubmission(_payload(root, chain, job, attempt.overrides))
+    delayed.set_timeout(5, 1000)
+    with writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        draft = path.with_suffix(".draft")
+        delayed.dump(draft)
+        draft.rename(path)
+
+
+def _submit_sentinel(root: Path, chain: Chain, job: str, id_: str) -> str:
+    where = [f"--{name}={value}" for name, value in chain.sentinel.items() if name in _WHERE]
+    lines = ["#!/bin/bash", "set -euo pipefail", *_environment(root),
+             f"exec {shlex.quote(sys.executable)} -m r2v heal {shlex.quote(chain.name)} {job}"]
+    _make_logs(root)
+    return client.sbatch([
+        *where, f"--job-name=heal_{job}_{chain.name}", "--ntasks=1", "--cpus-per-task=1", "--mem=1G", "--time=5",
+        f"--comment={comment(chain.name, job, chain.config_sha, sentinel=True)}", "--output=logs/%x_%j.out",
+        "--open-mode=append", "--requeue", f"--chdir={root.resolve()}", f"--dependency=afternotok:{id_}",
+        "--kill-on-invalid-dep=yes"], "\n".join(lines) + "\n")
+
+
+def _environment(root: Path) -> list[str]:
+    return [f"source {ENVIRONMENT}"] if (root / ENVIRONMENT).exists() else []
+
+
+def _make_logs(root: Path) -> None:
+    """Make the folder of the logs: Slurm ends a job that has none without a word (0:53)."""
+    with writing(root / "logs"):
+        (root / "logs").mkdir(parents=True, exist_ok=True)

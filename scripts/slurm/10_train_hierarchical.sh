@@ -1,0 +1,17 @@
+#!/bin/bash
+# sbatch scripts/slurm/10_train_hierarchical.sh webarena [CONDITION] [--overrides KEY=VALUE ...]
+#SBATCH --job-name=train_hierarchical
+#SBATCH --partition=gpu
+#SBATCH --gres=gpu:a100:2
+#SBATCH --nodes=1
+#SBATCH --ntasks=1
+#SBATCH --cpus-per-task=16
+#SBATCH --mem=60G
+#SBATCH --time=48:00:00
+#SBATCH --output=logs/%x_%j.out
+#SBATCH --open-mode=append
+#SBATCH --requeue
+#SBATCH --signal=B:USR2@120
+
+cd "${SLURM_SUBMIT_DIR:-.}" && source scripts/slurm/env.sh || exit 2
+exec python -m r2v.slurm.job train_hierarchical "$@"

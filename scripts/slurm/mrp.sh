@@ -1,0 +1,17 @@
+#!/bin/bash
+# sbatch scripts/slurm/mrp.sh      the minimal reproducible prototype: the whole pipeline in one job
+#SBATCH --job-name=mrp
+#SBATCH --partition=gpu
+#SBATCH --gres=gpu:a100:1
+#SBATCH --nodes=1
+#SBATCH --ntasks=1
+#SBATCH --cpus-per-task=8
+#SBATCH --mem=48G
+#SBATCH --time=06:00:00
+#SBATCH --output=logs/%x_%j.out
+#SBATCH --open-mode=append
+#SBATCH --requeue
+#SBATCH --signal=B:USR2@120
+
+cd "${SLURM_SUBMIT_DIR:-.}" && source scripts/slurm/env.sh || exit 2
+exec python -m r2v.slurm.job run --config configs/mrp.yaml "$@"

@@ -1,0 +1,88 @@
+"""B-4, B-5 and B-6 of the method on two processes that train together (gloo, on a CPU), and what an update sees."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from accelerate.data_loader import BatchSamplerShard
+from torch.utils.data import BatchSampler, SequentialSampler
+
+from r2v.contents import content_sha256
+from r2v.distributed import cut, launch
+from r2v.policy.fit import shared
+
+from . import two_ranks
+
+PHASES = ("bc", "preference")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Both phases, trained by two ranks: once, again, and from where a killed run left off."""
+    folder = tmp_path_factory.mktemp("ranks")
+    launch(2, two_ranks.__file__, str(folder))
+    return folder
+
+
+def _final(folder: Path) -> dict[str, str]:
+    return {path.name: content_sha256(path) for path in sorted((folder / "final").iterdir())}
+
+
+def _far_apart(one: list[dict[str, Any]], other: list[dict[str, Any]]) -> float:
+    assert len(one) == len(other) and all(any(g.abs().max() > 1e-3 for g in update.values()) for update in one)
+    return max(float((a[name] - b[name]).norm() / a[name].norm().clamp(min=1e-9))
+               for a, b in zip(one, other, strict=True) for name in a)
+
+
+@pytest.mark.parametrize("what", PHASES)
+def test_B6_two_ranks_have_the_gradient_of_one_with_twice_the_batch(what: str, folder: Path, tmp_path: Path) -> None:
+    """Of every update, the short last one too, in float64 to 1e-5 relative."""
+    together = torch.load(folder / f"{what}.pt")
+    alone = two_ranks.gradients(what, tmp_path)
+    assert len(alone) == 6 and _far_apart(alone, together) < 1e-5
+
+
+@pytest.mark.parametrize("what", PHASES)
+def test_B6_how_a_batch_is_cut_changes_no_gradient(what: str, tmp_path: Path) -> None:
+    """Micro-batches of 3 rows: uneven ones, and rows and tokens weigh the same in each."""
+    cut_up = replace(two_ranks.PHASE, batch_size=3, gradient_accumulation_steps=4)
+    in_one = replace(two_ranks.PHASE, batch_size=12, gradient_accumulation_steps=1)
+    assert _far_apart(two_ranks.gradients(what, tmp_path / "one", in_one),
+                      two_ranks.gradients(what, tmp_path / "cut", cut_up)) < 1e-5
+
+
+@pytest.mark.parametrize("what", PHASES)
+def test_B4_B5_two_ranks_give_the_same_adapter_twice_and_after_a_kill(what: str, folder: Path) -> None:
+    once, twice, killed = json.loads((folder / "reports.json").read_text())[what]
+    assert once == twice == killed and once["weights_sha256"]
+    assert _final(folder / f"{what}-once") == _final(folder / f"{what}-twice") == _final(folder / f"{what}-killed")
+
+
+@pytest.mark.parametrize("what", PHASES)
+def test_two_ranks_end_where_one_does(what: str, folder: Path, tmp_path: Path) -> None:
+    together = json.loads((folder / "reports.json").read_text())[what][0]
+    alone = two_ranks.train(what, tmp_path, lora=4)
+    series = "losses" if what == "bc" else "log"
+    assert [one["loss"] for one in alone[series]] == pytest.approx([one["loss"] for one in together[series]], abs=1e-4)
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4, 8])
+@pytest.mark.parametrize("rows", [1, 7, 24, 41, 96])
+def test_an_update_sees_the_same_rows_for_any_number_of_ranks(rows: int, ranks: int) -> None:
+    """Through the sampler that the trainer uses; every rank has as many micro-batches, on several all of one size."""
+    phase = replace(two_ranks.PHASE, batch_size=12, gradient_accumulation_steps=2)
+    micro, steps = cut(12, 2, ranks)
+    laid = shared(range(rows), phase, ranks)
+    batches = BatchSampler(SequentialSampler(laid), micro, drop_last=False)
+    shards = [BatchSamplerShard(batches, ranks, rank) for rank in range(ranks)] if ranks > 1 else [batches]
+    own = [[[laid[i] for i in batch] for batch in shard] for shard in shards]
+    assert len({len(batches) for batches in own}) == 1
+    assert ranks == 1 or all(len(batch) == micro for batches in own for batch in batches)
+    for update in range(-(-rows // 24)):
+        seen = [row for batches in own for batch in batches[update * steps:(update + 1) * steps] for row in batch]
+        assert sorted(row for row in seen if row is not None) == list(range(rows))[update * 24:(update + 1) * 24]

@@ -1,0 +1,131 @@
+"""What `test_ranks.py` has trained, in its own process or, run as a script, by the ranks of a launch."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import TrainerCallback
+
+from r2v.config import Phase, PreferenceConfig
+from r2v.data.episode import Action, Episode, EpisodeMetadata, Observation, Step
+from r2v.distributed import rank, run_rank
+from r2v.policy import bc, preference
+from r2v.policy.fit import schedule
+from r2v.policy.load import Loaded
+from r2v.policy.prompts import Encoder, build_messages
+from r2v.randomness import generator
+from r2v.testing import tinies
+
+PHASE = Phase(num_epochs=2, lr=5e-3, batch_size=8, gradient_accumulation_steps=1, weight_decay=0.0, warmup_ratio=0.0,
+              grad_clip=1.0, save_steps=2, max_examples=None)
+ROWS = 21
+"""Not a multiple of anything: the last update of an epoch's end is short, and on two ranks one micro-batch is blank."""
+
+
+def episode(i: int) -> Episode:
+    page = " ".join(f"w{generator('page', i, j).randrange(48)}" for j in range(1 + i % 7))
+    return Episode(episode_id=f"t{i}/s1", success=True,
+                   metadata=EpisodeMetadata(task_id=f"t{i}", goal=f"open w{i}", benchmark="toy", split="train"),
+                   steps=(Step(step_idx=0, observation=Observation(raw_text=page),
+                               action=Action(raw_text=f"get w{i}" + " done" * (i % 3))),))
+
+
+def pair(i: int) -> preference.Pair:
+    page = " ".join(f"w{(i + j) % 48}" for j in range(1 + i % 7))
+    return preference.Pair(prompt=build_messages(f"open w{i}", [page], []), chosen="get w1" + " done" * (i % 3),
+                           rejected="close w2", task_id=f"t{i // 2}")
+
+
+EPISODES, PAIRS = [episode(i) for i in range(ROWS)], [pair(i) for i in range(ROWS)]
+
+
+def loaded(dtype: torch.dtype = torch.float32, lora: int = 0) -> Loaded:
+    tokenizer = tinies.tokenizer()
+    model = tinies.model(len(tokenizer), 0, dtype)
+    if lora:
+        from peft import LoraConfig, get_peft_model
+
+        torch.manual_seed(0)
+        model = get_peft_model(model, LoraConfig(r=lora, target_modules="all-linear", task_type="CAUSAL_LM",
+                                                 init_lora_weights=False))
+    return Loaded(model=model, tokenizer=tokenizer, name="toy")
+
+
+def encoder() -> Encoder:
+    return Encoder(tinies.tokenizer(), max_seq_len=96, reserve=6)
+
+
+def trainer_of(what: str, model: Loaded, phase: Phase, out: Path) -> Any:
+    """The trainer that the phase itself would make."""
+    if what == "bc":
+        rows = bc.build_rows(EPISODES, encoder()).rows
+        return bc._trainer(rows, schedule([len(row.ids) for row in rows], phase, 0), model, phase, out, 0)
+    pairs, _ = preference.build_rows(PAIRS, encoder())
+    order = schedule([len(row) for row in pairs], phase, 0)
+    return preference.make_trainer([pairs[i] for i in order], model, phase, PreferenceConfig(sft_weight=0.7), out, 0)
+
+
+class Gradients(TrainerCallback):  # type: ignore[misc]
+    """Keeps every update's gradient, as the optimizer gets it."""
+
+    def __init__(self) -> None:
+        self.kept: list[dict[str, torch.Tensor]] = []
+
+    def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:
+        self.kept.append({name: weight.grad.clone() for name, weight in model.named_parameters()})
+
+
+def gradients(what: str, out: Path, phase: Phase = PHASE) -> list[dict[str, torch.Tensor]]:
+    """Of every update, in float64."""
+    trainer, kept = trainer_of(what, loaded(torch.float64), phase, out), Gradients()
+    trainer.add_callback(kept)
+    trainer.train()
+    return kept.kept
+
+
+def train(what: str, out: Path, lora: int = 0) -> dict[str, Any]:
+    """The whole phase."""
+    if what == "bc":
+        return bc.train_bc(EPISODES, loaded(lora=lora), encoder(), PHASE, out, seed=0)
+    phase = replace(PHASE, lr=1e-3)
+    return preference.train_preference(PAIRS, loaded(lora=lora), encoder(), phase, PreferenceConfig(), out, seed=0)
+
+
+def cut_short(whole: Path, killed: Path) -> None:
+    """As `whole` was when its second checkpoint had just been written; the third is torn."""
+    names = sorted((path.name for path in whole.glob("checkpoint-[0-9]*")), key=lambda name: int(name[11:]))
+    shutil.copytree(whole / names[0], killed / names[0])
+    (killed / "checkpoint-latest").symlink_to(names[0])
+    (killed / names[1]).mkdir()
+    (killed / names[1] / "model.safetensors").write_bytes(b"torn")
+
+
+def everything(folder: Path) -> None:
+    """What the test looks at afterwards."""
+    from r2v.distributed import wait_for_all
+
+    reports: dict[str, Sequence[dict[str, Any]]] = {}
+    for what in ("bc", "preference"):
+        kept = gradients(what, folder / f"{what}-gradients")
+        once = train(what, folder / f"{what}-once", lora=4)
+        twice = train(what, folder / f"{what}-twice", lora=4)
+        wait_for_all()
+        if rank() == 0:
+            torch.save(kept, folder / f"{what}.pt")
+            cut_short(folder / f"{what}-once", folder / f"{what}-killed")
+        wait_for_all()
+        reports[what] = (once, twice, train(what, folder / f"{what}-killed", lora=4))
+        wait_for_all()
+    if rank() == 0:
+        (folder / "reports.json").write_text(json.dumps(reports))
+
+
+if __name__ == "__main__":
+    sys.exit(run_rank(lambda: everything(Path(sys.argv[1]))))

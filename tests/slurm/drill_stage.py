@@ -1,0 +1,137 @@
+"""A body for every stage that costs nothing and fails on demand, in the place of the one that trains or plays.
+
+All else is the stage's own: its command line, configuration, fingerprint, lease, inputs, manifest, record of errors,
+exit code. Collect and its data are real; the bodies of the later stages write one small file, a function of their
+inputs and of their number of steps alone, whatever interrupted them. How a job behaves stands in `drill.json` of the
+current folder, by job, and is read when it starts:
+
+    steps, seconds     so many, each so long (default 2, 0.0); a checkpoint and a line in the log after each
+    eat                MB of memory that it touches at its first step
+    cuda_oom_above     it fails as CUDA does while the batch_size of its phase is larger
+    crash, usage       the message of a plain error, or of a UsageError, at its first step
+    deaf               it does not end when told to
+    shards, kill_shard so many worker processes write one file each; this one of them is killed
+    slow_write         seconds it stands still with half of its content written
+    hold               it waits until this file is there
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import importlib
+import json
+import multiprocessing
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from r2v.artifact import Work
+from r2v.contents import write_json, write_text
+from r2v.errors import UsageError
+from r2v.log import Progress, logger
+
+COMMANDS = {"run", "run_all", "perturb", "train_policy", "train_verifier", "generate_candidates",
+            "generate_router_features", "train_router", "evaluate", "ablations"}
+
+
+class OutOfMemoryError(RuntimeError):
+    """Named as torch names it."""
+
+    __module__ = "torch"
+
+
+def install() -> None:
+    """Give every stage but collect its stand-in body."""
+    from r2v.pipeline import JOBS
+
+    for job in JOBS[1:]:
+        module, _, attribute = job.stage.partition(":")
+        owner = importlib.import_module(module)
+        setattr(owner, attribute, dataclasses.replace(getattr(owner, attribute), run=body(job.name)))
+
+
+def body(name: str) -> Callable[[Any, Work], None]:
+    """What a job's stage does instead."""
+
+    def run(cfg: Any, work: Work) -> None:
+        logger.info("%s began at %.3f", name, time.time())
+        behaviour = json.loads(Path("drill.json").read_text()).get(name, {})
+        if behaviour.get("deaf"):
+            for number in (signal.SIGTERM, signal.SIGINT):
+                signal.signal(number, signal.SIG_IGN)
+        phase = getattr(cfg, "phase", None)
+        batch = getattr(phase, "batch_size", 1)
+        value = play(name, behaviour, batch, work)
+        put(work.folder, value, behaviour)
+        if name == "evaluate":
+            write_text(work.folder / "structured_results" / "main_table.csv", f"method,condition\n{value},noisy\n")
+        work.summary.update(batch_size=batch, value=value,
+                            effective_batch=batch * getattr(phase, "gradient_accumulation_steps", 1))
+        logger.info("%s ended at %.3f", name, time.time())
+
+    return run
+
+
+def play(name: str, behaviour: dict[str, Any], batch_size: int, work: Work) -> str:
+    """The steps, on from the checkpoint; returns what they add up to."""
+    checkpoint = work.folder / "checkpoint-latest" / "state.json"
+    state = {"step": 0, "value": work.fingerprint}
+    if checkpoint.exists():
+        state = json.loads(checkpoint.read_text())
+        logger.info("%s goes on from step %d", name, state["step"])
+    steps = behaviour.get("steps", 2)
+    with Progress(name, steps, state["step"]) as bar:
+        for step in range(state["step"], steps):
+            misbehave(behaviour, batch_size)
+            time.sleep(behaviour.get("seconds", 0.0))
+            state = {"step": step + 1, "value": hashlib.sha256(f"{state['value']}{step}".encode()).hexdigest()}
+            write_json(checkpoint, state)
+            bar.advance(loss=1.0 / (step + 1))
+            logger.info("%s step %d", name, step + 1)
+    return str(state["value"])
+
+
+def misbehave(behaviour: dict[str, Any], batch_size: int) -> None:
+    """Fail as told."""
+    while "hold" in behaviour and not Path(behaviour["hold"]).exists():
+        time.sleep(0.05)
+    if "crash" in behaviour:
+        raise ValueError(behaviour["crash"])
+    if "usage" in behaviour:
+        raise UsageError(behaviour["usage"])
+    if batch_size > behaviour.get("cuda_oom_above", batch_size):
+        raise OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79 GiB")
+    if "eat" in behaviour:
+        eaten = bytearray(behaviour["eat"] << 20)
+        for page in range(0, len(eaten), 4096):
+            eaten[page] = 1
+        time.sleep(2.5)  # Slurm looks once a second
+
+
+def put(folder: Path, value: str, behaviour: dict[str, Any]) -> None:
+    """Write the content: by workers where shards are asked for, each of which must have written its own."""
+    count = behaviour.get("shards", 0)
+    for shard in range(count):
+        worker = multiprocessing.Process(target=write_shard, args=(folder, shard, shard == behaviour.get("kill_shard")))
+        worker.start()
+        worker.join()
+    if lost := [shard for shard in range(count) if not (folder / f"shard-{shard}.txt").exists()]:
+        raise MemoryError(f"{count - len(lost)} of {count} shards were written, {lost} not: a worker was killed")
+    if "slow_write" in behaviour:
+        with (folder / "value.txt").open("w") as file:
+            file.write(value[:10])
+            file.flush()
+            logger.info("half written")
+            time.sleep(behaviour["slow_write"])
+    write_text(folder / "value.txt", value + "\n")
+
+
+def write_shard(folder: Path, shard: int, killed: bool) -> None:
+    """One worker's part; what `killed` sends is what the kernel's memory killer sends."""
+    if killed:
+        os.kill(os.getpid(), signal.SIGKILL)
+    write_text(folder / f"shard-{shard}.txt", f"{shard}\n")

@@ -1,0 +1,113 @@
+"""A chain on disk and a fake Slurm that answers for it: what the tests of the views set up."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from r2v.slurm import chain as chains
+from r2v.slurm.chain import Attempt, Chain, ChainJob
+
+FAKE = Path(__file__).parent / "fake"
+NEEDS: dict[str, tuple[str, ...]] = {
+    "collect": (), "perturb": ("collect",), "bc": ("perturb",), "verifier": ("collect",),
+    "candidates": ("bc", "verifier"), "preference": ("candidates",), "router_features": ("preference",),
+    "router": ("router_features",), "evaluate": ("router",), "ablations": ("router",)}
+SCRIPTS = {"collect": "01_collect.sh", "perturb": "02_perturb.sh", "bc": "03_train_policy.sh",
+           "verifier": "04_train_verifier.sh", "candidates": "05_generate_candidates.sh",
+           "preference": "03_train_policy.sh", "router_features": "06_generate_router_features.sh",
+           "router": "07_train_router.sh", "evaluate": "08_evaluate.sh", "ablations": "09_ablations.sh"}
+NOW = datetime.now(UTC).replace(microsecond=0)
+
+
+def ago(seconds: float) -> str:
+    """A time that many seconds before these tests began, as records write it."""
+    return (NOW - timedelta(seconds=seconds)).isoformat()
+
+
+@dataclass
+class Faked:
+    """A checkout with chains in it, and Slurm's answers."""
+
+    root: Path
+    queue: list[dict[str, str]] = field(default_factory=list)
+    accounts: list[dict[str, Any]] = field(default_factory=list)
+
+    @property
+    def folder(self) -> Path:
+        return self.root / "slurm"
+
+    def chain(self, name: str = "desk_noisy", first: int = 100, **jobs: ChainJob) -> Chain:
+        """A chain of the ten jobs, each submitted once with the ids `first`, `first` + 2, ... and sentinels
+        between, but for those given."""
+        made = {job: jobs.get(job) or ChainJob(
+            needs=NEEDS[job], command=(job,), script=SCRIPTS[job], attempts=(
+                Attempt(id=str(first + 2 * at), sentinel=str(first + 2 * at + 1), submitted_at=ago(3600)),))
+            for at, job in enumerate(NEEDS)}
+        chain = Chain(name=name, benchmark="desk", condition="noisy", config_sha="abc123", commit="0123456789abcdef",
+                      created_at=ago(3600), jobs=made)
+        chains.write(self.root, chain)
+        return chain
+
+    def record(self, job_id: str, name: str = "desk_noisy", **files: Any) -> None:
+        """What a job wrote of itself: start={...}, exit={...}, error={...}, events=[...]."""
+        folder = chains.record_folder(self.root, name, job_id)
+        folder.mkdir(parents=True, exist_ok=True)
+        for key, value in files.items():
+            if key == "events":
+                (folder / "events.jsonl").write_text("".join(json.dumps(one) + "\n" for one in value))
+            else:
+                (folder / f"{key}.json").write_text(json.dumps(value))
+
+    def done(self, job_id: str, job: str = "collect", name: str = "desk_noisy", **exit_: Any) -> None:
+        """A job that ended well a while ago."""
+        self.record(job_id, name, start={"job": job, "restart": 0, "at": ago(2000), "gpus": 1},
+                    exit={"rc": 0, "kind": None, "line": "", "restart": 0, "at": ago(800), **exit_})
+
+    def failed(self, job_id: str, kind: str, line: str, rc: int = 1, job: str = "bc") -> None:
+        """A job that ended badly a while ago."""
+        self.record(job_id, start={"job": job, "restart": 0, "at": ago(2000), "gpus": 1, "host": "g1"},
+                    exit={"rc": rc, "kind": kind, "line": line, "restart": 0, "at": ago(800)})
+
+    def queued(self, job_id: str, state: str = "PENDING", reason: str = "Priority", **others: str) -> None:
+        """A row of squeue."""
+        self.queue.append({"JobID": job_id, "State": state, "Reason": reason, "Comment": "(null)", "TimeUsed": "0:00",
+                           "TimeLimit": "2-00:00:00", "Dependency": "(null)", "NodeList": "", **others})
+
+    def accounted(self, job_id: str, state: str, **others: Any) -> None:
+        """A row of sacct."""
+        self.accounts.append({"JobID": job_id, "State": state, "ExitCode": "0:0", "DerivedExitCode": "0:0",
+                              "ElapsedRaw": 1200, "ReqMem": "48G", "NodeList": "g1",
+                              "AllocTRES": "billing=8,cpu=8,gres/gpu:a100=1,gres/gpu=1,mem=48G,node=1", **others})
+
+    def answer(self) -> None:
+        """Let the fake commands say what was told so far."""
+        (self.folder / "jobs.json").write_text(json.dumps(self.queue))
+        (self.folder / "accounting.json").write_text(json.dumps(self.accounts))
+
+    def down(self, command: str, words: str) -> None:
+        """Let a command fail with these words."""
+        (self.folder / f"{command}.fail").write_text(words)
+
+    @property
+    def calls(self) -> list[str]:
+        """Which commands were run, in order."""
+        log = self.folder / "calls.log"
+        return [json.loads(line)[0] for line in log.read_text().splitlines()] if log.exists() else []
+
+
+@pytest.fixture
+def faked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Faked:
+    """An empty checkout as working directory, the fake Slurm first on PATH."""
+    monkeypatch.setenv("PATH", f"{FAKE}:{os.environ['PATH']}")
+    monkeypatch.setenv("FAKE_SLURM", str(tmp_path / "slurm"))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "slurm").mkdir()
+    (tmp_path / "logs").mkdir()
+    return Faked(tmp_path)

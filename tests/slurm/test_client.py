@@ -1,0 +1,120 @@
+"""What Slurm prints, read whatever version printed it. The fake commands of tests/slurm/fake answer.
+
+The texts marked (doc) follow the documentation of versions that this machine does not have.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from r2v.slurm import client
+from r2v.slurm.client import NoSlurm, Refused
+from r2v.slurm.rows import FIELDS, read_accounting, state_of
+from tests.slurm.faked import Faked
+from tests.slurm.faked import faked as faked
+
+TEXT = """\
+59|FAILED|0:9|0:0|10|billing=1,cpu=1,gres/gpu:a100=2,gres/gpu=2,mem=250M,node=1|250M||g1|2026-01-01T00:00:00|2026-01-01T00:00:01|2026-01-01T00:00:11
+59.batch|CANCELLED|0:9||10|cpu=1,mem=250M,node=1||262401K|g1|2026-01-01T00:00:01|2026-01-01T00:00:01|2026-01-01T00:00:11
+59.0|COMPLETED|0:0||9|cpu=1,mem=250M,node=1||1200K|g1|2026-01-01T00:00:01|2026-01-01T00:00:01|2026-01-01T00:00:11
+60|PREEMPTED|0:0|0:0|100|billing=1,gres/gpu:h100=4,node=1|4Gc||g[1-2]|2026-01-01T00:00:00|2026-01-01T00:00:01|2026-01-01T00:01:41
+60.batch|CANCELLED|0:15||100|||5M|g1|||
+60|COMPLETED|0:0|6:0|50|billing=1,gres/gpu:h100=4,node=1|4Gc||g2|2026-01-01T00:00:00|2026-01-01T00:02:01|2026-01-01T00:02:51
+60.batch|COMPLETED|0:0||50|||7M|g2|||
+61|CANCELLED by 1000|0:0|0:0|0||200M||None assigned|2026-01-01T00:00:00|Unknown|Unknown
+"""
+
+
+def test_lives_of_a_job_with_the_highest_memory_of_their_steps() -> None:
+    jobs = read_accounting(TEXT)
+    assert [len(jobs[one]) for one in ("59", "60", "61")] == [1, 2, 1]
+    killed = jobs["59"][0]
+    assert (killed.state, killed.exit_code, killed.signal, killed.max_rss) == ("FAILED", 0, 9, 262401 << 10)
+    assert (killed.gpus, killed.requested, killed.nodes) == (2, 250 << 20, "g1")
+    assert killed.gpu_hours == pytest.approx(20 / 3600)
+    first, last = jobs["60"]
+    assert (first.state, first.max_rss, last.max_rss, last.derived) == ("PREEMPTED", 5 << 20, 7 << 20, 6)
+    assert first.gpus == 4, "counted by type where the site keeps no generic count"
+    gone = jobs["61"][0]
+    assert (gone.state, gone.by, gone.nodes, gone.start) == ("CANCELLED", "1000", "", "")
+
+
+def test_a_line_that_is_none_of_ours_is_passed_over() -> None:
+    assert read_accounting("") == {} == read_accounting("slurm_load: something\n\n")
+    assert read_accounting("7.batch|COMPLETED|0:0") == {}
+
+
+@pytest.mark.parametrize(("word", "state"), [
+    ("COMPLETED", "COMPLETED"), ("CANCELLED by 0", "CANCELLED"), ("OUT_OF_ME+", "OUT_OF_MEMORY"),
+    ("CANCELLED+", "CANCELLED"), ("NODE_FAIL", "NODE_FAIL"), ("", "")])
+def test_states_lose_what_is_cut_or_added(word: str, state: str) -> None:
+    assert state_of(word) == state
+
+
+@pytest.mark.parametrize(("text", "size"), [
+    ("200M", 200 << 20), ("161826K", 161826 << 10), ("4Gn", 4 << 30), ("4Gc", 4 << 30), ("1.50G", 3 << 29),
+    ("64", 64 << 20), ("2T", 2 << 40), ("64GB", 64 << 30), ("", None), ("0", 0), ("all", None)])
+def test_memory_in_all_its_spellings(text: str, size: int | None) -> None:
+    assert client.memory(text) == size
+
+
+def test_accounting_that_is_down_is_an_answer(faked: Faked) -> None:
+    faked.down("sacct", "sacct: error: slurm_persist_conn_open_without_init: Connection refused")
+    told = client.accounting(["1"])
+    assert told.jobs == {} and told.down is not None and "Connection refused" in told.down
+
+
+def test_nothing_is_asked_about_no_job(faked: Faked) -> None:
+    assert client.accounting([]) == client.Accounting() and faked.calls == []
+
+
+def test_a_field_that_this_version_lacks_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sacct = tmp_path / "sacct"
+    sacct.write_text('#!/bin/sh\ncase "$*" in *DerivedExitCode*) echo \'sacct: error: Invalid field requested: '
+                     '"DerivedExitCode"\' >&2; exit 1;; esac\necho "7|FAILED|3:0|12|gres/gpu=1|1G||g1|||"\n')
+    sacct.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    told = client.accounting(["7"])
+    assert told.down is None and (told.jobs["7"][0].exit_code, told.jobs["7"][0].gpus) == (3, 1)
+    assert "DerivedExitCode" in FIELDS
+
+
+def test_no_slurm_is_one_line_with_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    assert not client.present()
+    for ask in (client.require, client.queue):
+        with pytest.raises(NoSlurm, match="not on PATH; .*--here") as caught:
+            ask()
+        assert caught.value.exit_code == 5
+    assert client.accounting(["1"]).down is not None
+
+
+def test_a_refusal_is_slurms_own_words(faked: Faked) -> None:
+    faked.down("sbatch", "sbatch: error: Batch job submission failed: Invalid qos specification")
+    with pytest.raises(Refused, match="^sbatch: Batch job submission failed: Invalid qos specification$"):
+        client.sbatch([], "#!/bin/bash\ntrue\n")
+
+
+def test_what_slurm_set_for_this_job_does_not_reach_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("SLURM_MEM_PER_CPU", "SBATCH_EXPORT", "SLURM_EXPORT_ENV", "SUBMITIT_EXECUTOR"):
+        monkeypatch.setenv(name, "1")
+    monkeypatch.setenv("SLURM_CONF", "/etc/slurm.conf")
+    monkeypatch.setenv("MINE", "kept")
+    with client.outside():
+        assert {name for name in os.environ if name.startswith(("SLURM", "SBATCH", "SUBMITIT"))} == {"SLURM_CONF"}
+        assert os.environ["MINE"] == "kept"
+    assert os.environ["SLURM_MEM_PER_CPU"] == "1"
+
+
+def test_jobs_of_another_checkout_with_a_chain_of_the_same_name_are_not_ours(faked: Faked) -> None:
+    link = faked.root.parent / f"{faked.root.name}-by-another-path"
+    link.symlink_to(faked.root)
+    for at, place in enumerate((faked.root, link, faked.root / "logs", "/nowhere", "(null)")):
+        faked.queued(str(100 + at), Comment="r2v:desk_noisy/bc/ab", WorkDir=str(place))
+    faked.queued("200", Comment="r2v:desk_noisy_2/bc/ab", WorkDir=str(faked.root))
+    faked.answer()
+    assert [row.id for row in client.queue("desk_noisy", faked.root)] == ["100", "101", "104"]
+    assert len(client.queue()) == 6
