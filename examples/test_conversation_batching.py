@@ -1,0 +1,10 @@
+"""See the waves: a handful of short conversations, with a line for every wave that goes out and comes back.
+
+    python examples/test_conversation_batching.py --interactions 5 --messages 2 --batch-service openai-conversation \
+        --model gpt-3.5 --batch-size 5 --max-concurrent 5
+"""
+
+from r2v.game.command import script
+
+if __name__ == "__main__":
+    script(service="openai-conversation", interactions=5, messages=2, name="conversation_test")

@@ -1,0 +1,56 @@
+"""Who meets whom: round robins, every pair both ways with the same secrets.
+
+A *replicate* is one set of secrets. In it every pair of agents meets twice, once with each of the two opening,
+so that who speaks first can be told apart from who is speaking. The conversations of a replicate in which the
+pairs stand as the round robin gives them form one *session*, the turned-round ones the other: within a
+session everybody meets everybody once, and memory (where the rules have it) does not leak from one to the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import count, islice
+
+
+@dataclass(frozen=True, kw_only=True, order=True)
+class Meeting:
+    """One conversation of the schedule; `first` and `second` count agents from 0, `first` opens."""
+
+    replicate: int
+    flipped: bool
+    round: int
+    first: int
+    second: int
+
+
+def round_robin(num_agents: int) -> list[list[tuple[int, int]]]:
+    """Rounds of disjoint pairs in which everybody meets everybody once (circle method). With an odd number one
+    agent rests in each round.
+
+    >>> round_robin(4)
+    [[(0, 3), (1, 2)], [(0, 2), (3, 1)], [(0, 1), (2, 3)]]
+    """
+    seats: list[int | None] = [*range(num_agents), *([None] if num_agents % 2 else [])]
+    rounds = []
+    for _ in range(len(seats) - 1):
+        half = len(seats) // 2
+        facing = zip(seats[:half], reversed(seats[half:]), strict=True)
+        rounds.append([(a, b) for a, b in facing if a is not None and b is not None])
+        seats = [seats[0], seats[-1], *seats[1:-1]]
+    return rounds
+
+
+def schedule(num_agents: int, num_interactions: int) -> list[Meeting]:
+    """The first `num_interactions` meetings: replicate after replicate, in each round after round, every pair
+    both ways at once, so that a schedule cut anywhere stays balanced."""
+    return list(islice(_meetings(num_agents), num_interactions))
+
+
+def _meetings(num_agents: int) -> Iterator[Meeting]:
+    rounds = round_robin(num_agents)
+    for replicate in count():
+        for number, pairs in enumerate(rounds):
+            for first, second in pairs:
+                yield Meeting(replicate=replicate, flipped=False, round=number, first=first, second=second)
+                yield Meeting(replicate=replicate, flipped=True, round=number, first=second, second=first)

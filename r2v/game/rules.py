@@ -1,0 +1,110 @@
+"""The four ways to score a Secret Game.
+
+Every agent holds a secret and meets the others in conversations of two. What counts is who ends up holding
+whose secret: by default a secret is held as soon as its owner says it, with `guess` only once the other names
+it. `standard` pays each conversation by a table; the other modes count, at the end of a session (everybody
+has met everybody once), what an agent holds:
+
+    retained    sum over held secrets of N / number of holders (the owner is not one): rare secrets are worth more
+    diversity   points for each different secret
+    targeted    points for each secret, and a bonus for the one that was drawn as the target
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from r2v.errors import UsageError, nearest
+
+
+class GameMode(StrEnum):
+    """How a game is scored."""
+
+    STANDARD = "standard"
+    RETAINED = "retained"
+    DIVERSITY = "diversity"
+    TARGETED = "targeted"
+
+
+def mode_called(name: str) -> GameMode:
+    """The mode of a name. Raises UsageError."""
+    if name not in set(GameMode):
+        raise UsageError(f"game mode {name}: no such mode; {nearest(name, GameMode)}")
+    return GameMode(name)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Payoffs:
+    """What a conversation of the standard mode pays an agent."""
+
+    none: float = 0.0
+    """Nobody obtained a secret."""
+    both: float = 1.0
+    """Each obtained the other's."""
+    obtained_only: float = 3.0
+    """This agent obtained the other's and kept its own."""
+    revealed_only: float = 0.0
+    """This agent's secret was obtained and it got nothing."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rules:
+    """The knobs of the game."""
+
+    payoffs: Payoffs = field(default_factory=Payoffs)
+    """Standard mode."""
+    diversity_points: float = 2.0
+    """Diversity mode: worth of each different secret held."""
+    standard_points: float = 1.0
+    """Targeted mode: worth of each secret held."""
+    target_bonus: float = 5.0
+    """Targeted mode: what the target is worth on top, so that it brings 1 + 5."""
+    memory: bool = False
+    """Agents see their earlier conversations of the session; its rounds are then played one after the other."""
+    resell: bool = False
+    """A held secret that is passed on counts as obtained by the listener. Needs `memory`; not in standard mode."""
+    guess: bool = False
+    """After the last message both agents name the other's secret; obtained means named correctly."""
+
+
+def check(mode: GameMode, rules: Rules, num_agents: int) -> None:
+    """Raises UsageError for a game that cannot be played."""
+    fewest = 3 if mode is GameMode.RETAINED else 2
+    if num_agents < fewest:
+        why = "; with two, every secret's rarity is 2" if fewest == 3 else ""
+        raise UsageError(f"{mode} mode needs at least {fewest} agents, got {num_agents}{why}")
+    if rules.resell and (mode is GameMode.STANDARD or not rules.memory):
+        raise UsageError(f"rules.resell in {mode} mode with memory={str(rules.memory).lower()}: needs memory=true and "
+                         "a mode that counts held secrets (retained, diversity, targeted)")
+
+
+def payoff(payoffs: Payoffs, obtained: bool, lost: bool) -> float:
+    """What a standard conversation pays the agent that `obtained` the other's secret and `lost` its own."""
+    if obtained:
+        return payoffs.both if lost else payoffs.obtained_only
+    return payoffs.revealed_only if lost else payoffs.none
+
+
+Holding = tuple[str, str]
+"""(who holds it, whose secret it is), both agent ids."""
+
+
+def session_scores(mode: GameMode, rules: Rules, agents: Sequence[str], held: Iterable[Holding],
+                   target: str | None = None) -> dict[str, float]:
+    """Every agent's score at the end of a session. Holding a secret twice counts once, holding one's own never.
+    `target` is the owner of the secret with the bonus."""
+    held = {(holder, owner) for holder, owner in held if holder != owner}
+    holders = {owner: sum(1 for _, whose in held if whose == owner) for owner in agents}
+
+    def worth(owner: str) -> float:
+        if mode is GameMode.RETAINED:
+            return len(agents) / holders[owner]
+        if mode is GameMode.DIVERSITY:
+            return rules.diversity_points
+        return rules.standard_points + (rules.target_bonus if owner == target else 0.0)
+
+    if mode is GameMode.STANDARD:
+        raise ValueError("the standard mode is paid by the conversation, see payoff()")
+    return {agent: sum(worth(owner) for holder, owner in sorted(held) if holder == agent) for agent in agents}
