@@ -209,7 +209,7 @@ class TrainingConfig:
     preference: PhaseConfig = field(
         default_factory=lambda: PhaseConfig(num_epochs=2.0, lr=2e-4, batch_size=16, weight_decay=0.0))
     """DPO."""
-    verifier: PhaseConfig = field(default_factory=lambda: PhaseConfig(num_epochs=4.0, lr=2e-3, batch_size=16))
+    verifier: PhaseConfig = field(default_factory=lambda: PhaseConfig(num_epochs=4.0, lr=4e-3, batch_size=16))
     """The verifier's head and backbone."""
     router: PhaseConfig = field(default_factory=PhaseConfig)
     """Reserved for gradient-trained routers; logistic and boosting take no steps."""
