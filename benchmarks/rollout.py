@@ -3,10 +3,12 @@
     python benchmarks/rollout.py [--policy outputs/mrp/policy/preference/final] [--tasks 40]
 
 1. Episodes per CPU-second: all conversations through `Waves` and one batched generate per flush, against one episode
-   after the other with transformers' own `generate`, both in float64 on one thread. Both must play equal episodes.
-2. K = 5 candidates: five samples from one shared prefix, against five prompts of one sample each.
+   after the other with transformers' own `generate`. Both must play equal episodes.
+2. K = 5 candidates of a state: five samples from one shared prefix, against five prompts given to transformers'
+   `generate`, a state at a time and all states in one batch.
 
-Each figure is the best of `--rounds` interleaved rounds; the ratios are what counts.
+All in float64 on one thread. Each figure is the best of `--rounds` interleaved rounds, each of ours with a backend
+that remembers nothing; the ratios are what counts.
 """
 
 from __future__ import annotations
@@ -15,7 +17,6 @@ import argparse
 import os
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -36,8 +37,8 @@ from r2v.rollout import World, play_many, plays_of
 K = 5
 
 
-class OneAtATime:
-    """The peer: transformers' `generate`, one prompt, greedy."""
+class Peer:
+    """transformers' `generate` on prompts padded on the left."""
 
     max_batch = 1
 
@@ -45,17 +46,20 @@ class OneAtATime:
         self.model, self.tokenizer, self.encode = model, tokenizer, encode
 
     def answer(self, questions: Sequence[Request]) -> list[Reply]:
-        """One reply, by one `generate`."""
-        replies = []
-        for question in questions:
-            ids = torch.tensor([self.encode(question.messages)])
-            with torch.inference_mode():
-                out = self.model.generate(input_ids=ids, attention_mask=torch.ones_like(ids), do_sample=False,
-                                          max_new_tokens=question.max_tokens,
-                                          pad_token_id=self.tokenizer.eos_token_id)
-            text = self.tokenizer.decode(out[0, ids.shape[1]:], skip_special_tokens=True)
-            replies.append(Reply(samples=(Sample(text=text),), usage=Usage(), model="peer"))
-        return replies
+        """One greedy reply, by one `generate` each."""
+        return [Reply(samples=(Sample(text=self.generate([question])[0]),), usage=Usage(), model="peer")
+                for question in questions]
+
+    def generate(self, questions: Sequence[Request], **sampling: Any) -> list[str]:
+        """One reply per question, by one `generate` for all."""
+        prompts = [list(self.encode(question.messages)) for question in questions]
+        width, pad = max(map(len, prompts)), self.tokenizer.eos_token_id
+        ids = torch.tensor([[pad] * (width - len(prompt)) + prompt for prompt in prompts])
+        mask = torch.tensor([[0] * (width - len(prompt)) + [1] * len(prompt) for prompt in prompts])
+        with torch.inference_mode():
+            out = self.model.generate(input_ids=ids, attention_mask=mask, max_new_tokens=questions[0].max_tokens,
+                                      pad_token_id=pad, **(sampling or {"do_sample": False}))
+        return list(self.tokenizer.batch_decode(out[:, width:], skip_special_tokens=True))
 
 
 def best(rounds: int, *works: Callable[[], object]) -> list[float]:
@@ -86,30 +90,33 @@ def main() -> None:
     world = World(benchmark, config.perturbations, config.inference)
     plays = plays_of(benchmark, "calibration", [1], TaskSelection.training(config), method="slm_only",
                      limit=arguments.tasks)
-    local = LocalBackend(loaded.model, loaded.tokenizer, encode, name="slm", price=config.cost.slm)
-    peer = OneAtATime(loaded.model, loaded.tokenizer, encode)
+    peer = Peer(loaded.model, loaded.tokenizer, encode)
+
+    def local() -> LocalBackend:
+        return LocalBackend(loaded.model, loaded.tokenizer, encode, name="slm", price=config.cost.slm, max_batch=200)
 
     def play(backend: Any, width: int) -> list[Any]:
         waves = Waves(workers=1, max_conversations=width)
         side = Side(waves.model(backend), config.cost.slm, "slm", config.inference.max_new_tokens)
         return play_many(waves, world, plays, Single(side, "slm"))
 
-    together, alone = play(local, 64), play(peer, 1)
+    together, alone = play(local(), 64), play(peer, 1)
     differing = sum([s.action for s in a.steps] != [s.action for s in b.steps]
                     for a, b in zip(together, alone, strict=True))
-    ours, theirs = best(arguments.rounds, lambda: play(local, 64), lambda: play(peer, 1))
+    ours, theirs = best(arguments.rounds, lambda: play(local(), 64), lambda: play(peer, 1))
     print(f"episodes per CPU-second: waves {len(plays) / ours:.1f}, one at a time {len(plays) / theirs:.1f}, "
           f"ratio {theirs / ours:.2f} (aim 5); {differing} of {len(plays)} episodes differ")
 
     requests = [Request(messages=world_messages(world, play), key=("bench", index), temperature=0.7, top_p=0.95,
                         num_samples=K, max_tokens=config.inference.max_new_tokens)
                 for index, play in enumerate(plays)]
-    five = [replace(request, num_samples=1, key=(*request.key, k)) for request in requests for k in range(K)]
-    shared, separate = best(arguments.rounds, lambda: local.answer(requests),
-                            lambda: [local.answer([one]) for one in five])
-    batched, = best(arguments.rounds, lambda: local.answer(five))
-    print(f"K={K} candidates, states per CPU-second: shared prefix {len(requests) / shared:.1f}, five prompts one by "
-          f"one {len(requests) / separate:.1f}, ratio {separate / shared:.2f}; five prompts batched "
+    sampling = {"do_sample": True, "temperature": 0.7, "top_p": 0.95, "top_k": 0}
+    shared, separate, batched = best(
+        arguments.rounds, lambda: local().answer(requests),
+        lambda: [peer.generate([request] * K, **sampling) for request in requests],
+        lambda: peer.generate([request for request in requests for _ in range(K)], **sampling))
+    print(f"K={K} candidates, states per CPU-second: shared prefix {len(requests) / shared:.1f}; five prompts, a state "
+          f"at a time {len(requests) / separate:.1f}, ratio {separate / shared:.2f}; all states in one batch "
           f"{len(requests) / batched:.1f}, ratio {batched / shared:.2f} (aim 2)")
 
 

@@ -188,7 +188,7 @@ class PolicyConfig:
         return 2 * self.lora_r if self.lora_alpha is None else self.lora_alpha
 
 
-PhaseName = Literal["bc", "preference", "verifier", "router"]
+PhaseName = Literal["bc", "preference", "verifier"]
 PHASES: tuple[PhaseName, ...] = get_args(PhaseName)
 
 
@@ -257,22 +257,24 @@ class TrainingConfig:
     bc: PhaseConfig = field(default_factory=PhaseConfig)
     """Behaviour cloning."""
     preference: PhaseConfig = field(
-        default_factory=lambda: PhaseConfig(num_epochs=2.0, lr=2e-4, batch_size=16, weight_decay=0.0))
+        default_factory=lambda: PhaseConfig(num_epochs=2.0, lr=2e-4, weight_decay=0.0))
     """DPO."""
-    verifier: PhaseConfig = field(default_factory=lambda: PhaseConfig(num_epochs=4.0, lr=2e-3, batch_size=16))
+    verifier: PhaseConfig = field(default_factory=lambda: PhaseConfig(num_epochs=4.0, lr=4e-3))
     """The verifier's head and backbone."""
     router: PhaseConfig = field(default_factory=PhaseConfig)
-    """Reserved for gradient-trained routers; logistic and boosting take no steps."""
+    """Empty: logistic and boosting routers take no steps, their knobs are `router.l2` and `router.model`."""
 
     def __post_init__(self) -> None:
         for name in ("num_epochs", "lr", "batch_size", "gradient_accumulation_steps", "save_steps"):
-            for block in ("", "bc.", "preference.", "verifier.", "router."):
+            for block in ("", "bc.", "preference.", "verifier."):
                 value = getattr(getattr(self, block[:-1]) if block else self, name)
                 _check(value is None or value > 0, f"training.{block}{name}", "must be above 0", value)
         _probability("training.warmup_ratio", self.warmup_ratio)
         _check(self.ranks is None or self.ranks > 0, "training.ranks", "must be above 0", self.ranks)
         _check(self.zero in (0, 2, 3), "training.zero", "must be 0, 2 or 3", self.zero)
         _check(self.deepspeed is None or self.zero == 0, "training.deepspeed", "goes without training.zero", self.zero)
+        given = {name: value for name, value in vars(self.router).items() if value is not None}
+        _check(not given, "training.router", "has nothing to set: the router is fitted to the end, see router.*", given)
 
     def phase(self, name: PhaseName) -> Phase:
         """The phase's knobs: its own where given, else `training`'s."""
