@@ -29,6 +29,8 @@ from r2v.lease import lease
 MANIFEST = "artifact.json"
 ATTEMPT = "attempt.meta.json"
 EXTERNAL = "external"
+JOURNAL = ".provider"
+"""Folder in an attempt that remembers what a provider was asked and paid; not content."""
 _NOT_CONTENT = ("checkpoint-", "tmp", ".")
 _NOT_CONTENT_SUFFIXES = (".meta.json", ".lease", ".quarantine")
 

@@ -150,6 +150,10 @@ def _add_stage(commands: argparse._SubParsersAction[_Parser], stage: StageComman
                             help=f"= --overrides {alias.key}=...")
     parser.add_argument("--output", type=Path, help="base folder of the run" if stage.name == "collect"
                         else "publish the result here instead of its usual place")
+    if stage.name == "collect":
+        parser.add_argument("--dry-run", action="store_true", help="print requests, tokens and dollars; ask nothing")
+        parser.add_argument("--cancel", action="store_true", help="stop the provider batches of --run-id, keeping what "
+                            "they have answered")
     if stage.name == "train_policy":
         parser.add_argument("--stage", choices=["bc", "preference", "all"], default="all")
         parser.add_argument("--trajectories", type=Path, help="train on this file instead of the perturbed runs")
@@ -220,6 +224,8 @@ def _stage(arguments: argparse.Namespace) -> int:
     if stage.name == "collect" and arguments.output:
         arguments.overrides.insert(0, f"run.base={arguments.output}")
     config = load_config(arguments)
+    if stage.name == "collect" and (arguments.dry_run or arguments.cancel):
+        return _collect_nothing(config, arguments.cancel)
     names, made = _wanted(stage, arguments), dict[str, "Artifact"]()
     if stage.name == "train_policy" and arguments.trajectories:
         made["perturb"] = external(arguments.trajectories)
@@ -228,6 +234,14 @@ def _stage(arguments: argparse.Namespace) -> int:
         inputs = {n: made[n] if n in made else published(config, n) for n in item.inputs}
         force = arguments.force or name == "collect"
         made[name] = run_job(config, item, inputs, force=force, publish_at=_place(stage, name, arguments)).artifact
+    return 0
+
+
+def _collect_nothing(config: Config, cancelling: bool) -> int:
+    from r2v.stages.collect import cancel
+    from r2v.stages.collect_estimate import estimate
+
+    print(cancel(config) if cancelling else "\n".join(estimate(config).lines))
     return 0
 
 

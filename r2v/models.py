@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,16 @@ from r2v.artifact import content_files
 from r2v.config import CostConfig, InferenceConfig, PolicyConfig, RolloutConfig, TeacherConfig, identity
 from r2v.envs.base import Benchmark, Demonstrated
 from r2v.errors import UsageError
+from r2v.llm.anthropic import Anthropic
+from r2v.llm.openai import OpenAI
+from r2v.llm.plan import Plan
+from r2v.llm.prices import Rate, rate_of
+from r2v.llm.provider import Provider
+from r2v.llm.remote import ProviderRemote
 from r2v.llm.scripted import ScriptedBackend
-from r2v.llm.types import Message, ScoreRequest
+from r2v.llm.types import ChatModel, Message, Reply, Request, ScoreRequest
 from r2v.llm.waves import Memo, Waves
+from r2v.verifier.judge import Judge
 
 _REMEMBERED: dict[str, Memo] = {}
 
@@ -41,19 +49,69 @@ def teacher_name(teacher: TeacherConfig, benchmark: Benchmark) -> str:
 
 
 def require_provider(teacher: TeacherConfig) -> None:
-    """Raises UsageError where the teacher's provider is not there yet."""
+    """Raises UsageError where the teacher can't be asked from here: no price, another provider's model, no key."""
     if teacher.provider != "scripted":
-        raise UsageError(f"teacher.provider={teacher.provider}: provider backends are not in this version; allowed: "
-                         "scripted")
+        provider_remote(teacher, Path())
 
 
-def teacher_side(teacher: TeacherConfig, cost: CostConfig, benchmark: Benchmark, waves: Waves) -> Side:
-    """The LLM. Raises UsageError where the benchmark has no expert, or the provider is not there yet."""
-    require_provider(teacher)
+def teacher_rate(teacher: TeacherConfig) -> Rate:
+    """What the teacher's model costs. Raises UsageError where that is not known."""
+    return rate_of(teacher.provider, teacher.model_name, teacher.usd_in, teacher.usd_out)
+
+
+def teacher_side(teacher: TeacherConfig, cost: CostConfig, benchmark: Benchmark, waves: Waves,
+                 journal: Path | None = None) -> Side:
+    """The LLM. `journal`: the folder that remembers what a provider was asked and paid; None: the one that all
+    stages with this teacher share, one process at a time. Raises UsageError where the benchmark has no expert, the
+    model no price, or no key is set."""
+    if teacher.provider != "scripted":
+        model = waves.model(provider_remote(teacher, journal or _shared_journal(teacher)))
+        return Side(_Tempered(model, teacher.temperature), cost.llm, "llm", teacher.max_tokens)
     if not isinstance(benchmark, Demonstrated):
         raise UsageError(f"teacher.provider=scripted: {benchmark.name} brings no expert; name a provider")
     backend = ScriptedBackend(benchmark.expert, name=teacher_name(teacher, benchmark), price=cost.llm)
     return Side(waves.model(backend), cost.llm, "llm", teacher.max_tokens)
+
+
+@dataclass(frozen=True)
+class _Tempered:
+    """A chat model that samples at its own temperature unless it is asked for another."""
+
+    model: ChatModel
+    temperature: float
+
+    async def reply(self, request: Request) -> Reply:
+        return await self.model.reply(replace(request, temperature=request.temperature or self.temperature))
+
+
+def judge_of(teacher: TeacherConfig, waves: Waves, folder: Path) -> Judge:
+    """The teacher's model as a judge of single actions; its journal and its replies are kept in `folder`. Raises
+    UsageError where the teacher is scripted: its expert knows the answers."""
+    if teacher.provider == "scripted":
+        raise UsageError("verifier.mode=llm_judge: a judge needs an LLM; allowed: teacher.provider=openai or anthropic")
+    model = waves.model(provider_remote(teacher, folder))
+    return Judge(model, teacher_rate(teacher).model, folder / "judge.jsonl")
+
+
+def provider_remote(teacher: TeacherConfig, journal: Path) -> ProviderRemote:
+    """The teacher's provider behind its journal. Raises UsageError where the model has no price or no key is set."""
+    rate = teacher_rate(teacher)
+    provider: Provider = OpenAI(rate) if teacher.provider == "openai" else Anthropic(rate)
+    return ProviderRemote(provider, rate, journal, plan_of(teacher),
+                          scope={"provider": teacher.provider, "model": rate.model})
+
+
+def plan_of(teacher: TeacherConfig) -> Plan:
+    """How the teacher's questions travel."""
+    return Plan(mode=teacher.mode, max_usd=teacher.max_usd, batch_size=teacher.batch_size,
+                max_concurrent=teacher.max_concurrent, queued_tokens=teacher.queued_tokens,
+                flush_seconds=teacher.flush_seconds, poll_seconds=teacher.poll_seconds,
+                reconcile_after=teacher.reconcile_after, attempts=teacher.attempts, tail=teacher.tail,
+                hour_usd=teacher.hour_usd, reuse=teacher.reuse)
+
+
+def _shared_journal(teacher: TeacherConfig) -> Path:
+    return Path("outputs") / ".provider" / f"{teacher.provider}-{teacher_rate(teacher).model}"
 
 
 def policy_side(policy: PolicyConfig, weights: Path | None, cost: CostConfig, inference: InferenceConfig,

@@ -11,7 +11,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -107,8 +108,15 @@ except R2VError as error:
 """
 
 
-def parent(folder: Path, act: str) -> subprocess.Popen[str]:
-    return subprocess.Popen([sys.executable, "-c", PARENT, *code(folder, act)], stdout=subprocess.PIPE, text=True)
+@contextmanager
+def parent(folder: Path, act: str) -> Iterator[subprocess.Popen[str]]:
+    """A command that launches two ranks; gone afterwards, whatever became of the test."""
+    with subprocess.Popen([sys.executable, "-c", PARENT, *code(folder, act)], stdout=subprocess.PIPE, text=True,
+                          env={**os.environ, "TMPDIR": str(folder)}) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
 
 
 def test_a_request_to_stop_reaches_every_rank_and_is_an_interruption(tmp_path: Path) -> None:
@@ -131,8 +139,7 @@ def test_a_rank_that_cannot_hear_is_ended_soon_after_another_has_left(tmp_path: 
 
 def test_a_request_before_the_ranks_are_there_is_not_lost(tmp_path: Path) -> None:
     with parent(tmp_path, FOREVER) as process:
-        until(lambda: bool(list(Path(tempfile.gettempdir()).glob("r2v-ranks-*/logs"))) or running(process.pid) is False,
-              "the launch begins")
+        until(lambda: bool(list(tmp_path.glob("r2v-ranks-*/logs"))), "the launch begins")
         process.send_signal(signal.SIGTERM)
         said, _ = process.communicate(timeout=60)
     assert said.strip() == "Interrupted" and not any(map(running, pids(tmp_path)))

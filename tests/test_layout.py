@@ -86,8 +86,15 @@ def test_tests_mirror_the_package() -> None:
     assert [name for name in stray if name not in MIXED] == []
 
 
-MIXED = {"tests/perturb/test_categories.py"}
-"""All categories of perturbations together."""
+MIXED = {
+    "tests/perturb/test_categories.py",
+    "tests/policy/test_command.py", "tests/policy/test_ranks.py",
+    "tests/slurm/test_cluster_itself.py", "tests/slurm/test_drill_again.py", "tests/slurm/test_drill_heal.py",
+    "tests/slurm/test_drill_submit.py", "tests/slurm/test_scripts.py",
+    "tests/testing/test_fault_batches.py", "tests/testing/test_fault_calls.py", "tests/testing/test_fault_lines.py",
+    "tests/testing/test_state.py",
+}
+"""Tests of what several modules do together."""
 
 
 def ignored(path: str) -> bool:

@@ -71,8 +71,9 @@ class Cast:
 
     @classmethod
     def of(cls, cfg: Any, *, policy: Path | None, verifier: Path | None = None, router: Path | None = None,
-           variants: dict[str, Path | None] | None = None, num_samples: int = 0) -> Cast:
-        """Load what is given: exported policies, a verifier, a folder of routers."""
+           variants: dict[str, Path | None] | None = None, num_samples: int = 0, journal: Path | None = None) -> Cast:
+        """Load what is given: exported policies, a verifier, a folder of routers. `journal`: the folder that
+        remembers what a provider was asked and paid."""
         sections: Sections = cfg
         benchmark, waves = load_benchmark(sections.env.benchmark, sections.env.options), engine(sections.rollout)
 
@@ -85,7 +86,7 @@ class Cast:
             sections.policy, verifier, sections.inference, sections.rollout, waves)
         return cls(
             waves=waves, world=World(benchmark, sections.perturbations, sections.inference), slm=slm,
-            llm=Single(teacher_side(sections.teacher, sections.cost, benchmark, waves), "llm_fallback"),
+            llm=Single(teacher_side(sections.teacher, sections.cost, benchmark, waves, journal), "llm_fallback"),
             sensors=Sensors(sections.inference, verifier=scorer, slm=slm.side, num_samples=num_samples),
             inference=sections.inference,
             routers={} if router is None else {name: load(router / f"{name}.json")

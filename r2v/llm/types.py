@@ -6,14 +6,17 @@ a provider's batch) is the business of the backend behind it.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol, TypeVar
+from types import TracebackType
+from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
 
 from r2v.randomness import Key
 
 Q = TypeVar("Q", contravariant=True)
 A = TypeVar("A", covariant=True)
+R = TypeVar("R")
 
 Role = Literal["system", "user", "assistant", "tool"]
 
@@ -124,4 +127,29 @@ class Backend(Protocol[Q, A]):
 
     def answer(self, questions: Sequence[Q]) -> Sequence[A]:
         """One answer per question, in order."""
+        ...
+
+
+@runtime_checkable
+class Remote(Protocol[Q, R]):
+    """Answers questions over hours, many waves of them out at the same time. Entered for the length of a run.
+
+    `max_age` is how long (seconds) a question may wait for company; `send` takes a wave without waiting for
+    it and answers each question by itself.
+    """
+
+    max_batch: int
+    max_age: float
+
+    async def __aenter__(self) -> object:
+        """Take up what an earlier process left under way."""
+        ...
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None,
+                        trace: TracebackType | None) -> None:
+        """Stop sending; what is under way stays so."""
+        ...
+
+    def send(self, questions: Sequence[Q]) -> Sequence[asyncio.Future[R]]:
+        """One future answer per question, in order."""
         ...

@@ -8,7 +8,9 @@ at once. There is no barrier: a wave leaves when
 - its oldest question is older than `max_age`, or
 - no conversation is acting any more, so that waiting longer could add nothing to it,
 
-and a conversation whose answer is there goes on at once. Worlds are stepped in worker threads, never on the
+and a conversation whose answer is there goes on at once. A local backend answers one wave at a time; a remote one
+(`Remote`: a provider's batch API) has many of them out for hours, each question answered when it lands. Worlds are
+stepped in worker threads, never on the
 event loop. With keyed draws and a backend whose answers do not depend on their company, the composition of
 waves changes no result.
 
@@ -22,10 +24,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine, Hashable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Generic, Protocol, TypeVar
 
-from r2v.llm.types import Backend, ChatModel, Reply, Request
+from r2v.llm.types import Backend, ChatModel, Remote, Reply, Request
 
 Q = TypeVar("Q")
 A = TypeVar("A")
@@ -58,9 +62,11 @@ class WaveCounts:
 
 @dataclass
 class _Port(Generic[Q, A]):
-    """The queue in front of one backend."""
+    """The queue in front of one backend, which is a remote one or answers wave by wave."""
 
-    backend: Backend[Q, A]
+    backend: Backend[Q, A] | None
+    remote: Remote[Q, A] | None
+    max_batch: int
     max_age: float
     memo: Memo | None
     memo_key: Callable[[Q], Hashable] | None
@@ -101,14 +107,17 @@ class Waves:
         self._model_pool: ThreadPoolExecutor | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
 
-    def model(self, backend: Backend[Request, Reply], memo: Memo | None = None) -> ChatModel:
+    def model(self, backend: Backend[Request, Reply] | Remote[Request, Reply], memo: Memo | None = None) -> ChatModel:
         """A chat model whose calls are batched by this engine, remembered in `memo` where given."""
         return _Model(self.port(backend, memo, chat_memo_key))
 
-    def port(self, backend: Backend[Q, A], memo: Memo | None = None,
+    def port(self, backend: Backend[Q, A] | Remote[Q, A], memo: Memo | None = None,
              memo_key: Callable[[Q], Hashable] | None = None) -> Callable[[Q], Coroutine[Any, Any, A]]:
         """Any batched question-and-answer service as an awaitable function."""
-        port = _Port(backend=backend, max_age=self._max_age, memo=memo, memo_key=memo_key)
+        remote = backend if isinstance(backend, Remote) else None
+        port = _Port(backend=None if isinstance(backend, Remote) else backend, remote=remote,
+                     max_batch=backend.max_batch, max_age=self._max_age if remote is None else remote.max_age,
+                     memo=memo, memo_key=memo_key)
         self._ports.append(port)
 
         async def ask(question: Q) -> A:
@@ -137,10 +146,11 @@ class Waves:
             on_done: Callable[[int, R], None] | None = None) -> list[R]:
         """Play all conversations; their results in the order they were given. `on_done(index, result)` is
         called on the event loop as each one ends. The first exception cancels the rest and is raised."""
-        return asyncio.run(self._run(conversations, on_done))
+        return asyncio.run(self.play(conversations, on_done))
 
-    async def _run(self, conversations: Iterable[Callable[[], Coroutine[Any, Any, R]]],
-                   on_done: Callable[[int, R], None] | None) -> list[R]:
+    async def play(self, conversations: Iterable[Callable[[], Coroutine[Any, Any, R]]],
+                   on_done: Callable[[int, R], None] | None = None) -> list[R]:
+        """`run` on an event loop that is there already."""
         self._loop = asyncio.get_running_loop()
         self._clock: Clock = self._injected_clock or self._loop
         waiting = enumerate(conversations)
@@ -160,9 +170,13 @@ class Waves:
         with ThreadPoolExecutor(self._workers) as self._pool, \
                 ThreadPoolExecutor(max(1, len(self._ports))) as self._model_pool:
             try:
-                async with asyncio.TaskGroup() as group:
-                    for _ in range(self._width):
-                        group.create_task(converse())
+                async with AsyncExitStack() as remotes:
+                    for port in self._ports:
+                        if port.remote is not None:
+                            await remotes.enter_async_context(port.remote)
+                    async with asyncio.TaskGroup() as group:
+                        for _ in range(self._width):
+                            group.create_task(converse())
             except BaseExceptionGroup as failed:
                 raise failed.exceptions[0] from failed.exceptions[0].__cause__
             finally:
@@ -223,19 +237,35 @@ class Waves:
             if port.busy or not port.pending:
                 continue
             due = self._clock.time() >= port.pending[0][2]
-            if idle or due or len(port.pending) >= port.backend.max_batch:
+            if not (idle or due or len(port.pending) >= port.max_batch):
+                continue
+            if port.remote is not None:
+                self._send_out(port, port.remote)
+            elif port.backend is not None:
                 port.busy = True
-                task = self._loop.create_task(self._send(port))
+                task = self._loop.create_task(self._send(port, port.backend))
                 self._tasks.add(task)
                 task.add_done_callback(self._tasks.discard)
 
-    async def _send(self, port: _Port[Q, A]) -> None:
-        wave, port.pending = port.pending[:port.backend.max_batch], port.pending[port.backend.max_batch:]
+    def _take(self, port: _Port[Q, A]) -> list[tuple[Q, asyncio.Future[A], float]]:
+        wave, port.pending = port.pending[:port.max_batch], port.pending[port.max_batch:]
         port.counts.waves += 1
         port.counts.questions += len(wave)
+        return wave
+
+    def _send_out(self, port: _Port[Q, A], remote: Remote[Q, A]) -> None:
+        wave = self._take(port)
+        for (_, future, _), answer in zip(wave, remote.send([question for question, _, _ in wave]), strict=True):
+            answer.add_done_callback(partial(_hand_on, future))
+        if port.pending:
+            self._clock.call_later(port.pending[0][2] - self._clock.time(), self._pump)
+            self._pump_soon()
+
+    async def _send(self, port: _Port[Q, A], backend: Backend[Q, A]) -> None:
+        wave = self._take(port)
         try:
             answers: Sequence[A] = await self._loop.run_in_executor(
-                self._model_pool, port.backend.answer, [question for question, _, _ in wave])
+                self._model_pool, backend.answer, [question for question, _, _ in wave])
             for (_, future, _), answer in zip(wave, answers, strict=True):
                 if not future.done():
                     future.set_result(answer)
@@ -248,3 +278,14 @@ class Waves:
             if port.pending:
                 self._clock.call_later(port.pending[0][2] - self._clock.time(), self._pump)
             self._pump_soon()
+
+
+def _hand_on(asked: asyncio.Future[A], answer: asyncio.Future[A]) -> None:
+    """Give whoever asked what has landed; nobody may be waiting any more."""
+    if answer.cancelled():
+        asked.cancel()
+    elif error := answer.exception():
+        if not asked.done():
+            asked.set_exception(error)
+    elif not asked.done():
+        asked.set_result(answer.result())

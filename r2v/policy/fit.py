@@ -136,11 +136,16 @@ def fit(trainer: Any, what: str, out: Path, lengths: Sequence[int]) -> list[dict
     return history
 
 
+def in_parts(trainer: Any) -> bool:
+    """Whether each rank will hold a part of the weights only (ZeRO 3)."""
+    plugin = trainer.accelerator.state.deepspeed_plugin
+    return plugin is not None and plugin.zero_stage == 3
+
+
 def whole(trainer: Any, loaded: Loaded) -> Loaded:
     """The trained policy in one piece, for rank 0 to measure and hand on; under ZeRO 3 it lies in parts, one with
     every rank, and all must ask."""
-    plugin = trainer.accelerator.state.deepspeed_plugin
-    if plugin is None or plugin.zero_stage < 3:
+    if not in_parts(trainer):
         return loaded
     weights = trainer.accelerator.get_state_dict(trainer.model_wrapped)
     if distributed.rank():

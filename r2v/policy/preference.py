@@ -13,7 +13,8 @@ import copy
 import json
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ from r2v.errors import EmptyResult, InputError
 from r2v.llm.types import Message
 from r2v.log import logger
 from r2v.policy.export import export
-from r2v.policy.fit import arguments, draw_rows, fit, schedule, shared, whole
+from r2v.policy.fit import arguments, draw_rows, fit, in_parts, schedule, shared, whole
 from r2v.policy.load import Loaded
 from r2v.policy.prompts import Encoder
 
@@ -102,7 +103,7 @@ def train_preference(pairs: Sequence[Pair], loaded: Loaded, encoder: Encoder, ph
     trainer = make_trainer([rows[i] for i in order], loaded, phase, preference, out, seed)
     measured = rows[:_MEASURED_PAIRS]
     before = mean_logps(loaded, measured)
-    first = _first_loss(trainer)
+    first = _first_loss_in_parts(trainer, loaded, measured[:16]) if in_parts(trainer) else _first_loss(trainer)
     log = fit(trainer, "preference", out, [len(rows[i]) for i in order])
     loaded = whole(trainer, loaded)
     if distributed.rank():
@@ -150,7 +151,21 @@ def make_trainer(rows: Sequence[PairRow], loaded: Loaded, phase: Phase, preferen
 def _first_loss(trainer: Any) -> float:
     """DPO's loss before any update, which is ln 2 if and only if the reference is the policy."""
     with torch.no_grad():
-        loss = float(trainer.sigmoid_loss(next(iter(trainer.get_train_dataloader()))))
+        return _near_ln2(trainer, float(trainer.sigmoid_loss(next(iter(trainer.get_train_dataloader())))))
+
+
+def _first_loss_in_parts(trainer: Any, loaded: Loaded, rows: Sequence[PairRow]) -> float:
+    """The same under ZeRO 3, by the formula and on the mean of a few pairs: TRL's forward expects weights in parts,
+    and the policy's lie in parts only once training has begun (the reference's do already)."""
+    from trl.trainer.utils import use_adapter
+
+    with nullcontext() if trainer.ref_model is not None else use_adapter(loaded.model, "ref"):
+        reference = mean_logps(replace(loaded, model=trainer.ref_model or loaded.model), rows)
+    gained = mean_logps(loaded, rows).margin - reference.margin
+    return _near_ln2(trainer, math.log1p(math.exp(-trainer.beta * gained)))
+
+
+def _near_ln2(trainer: Any, loss: float) -> float:
     tolerance = 5e-3 if trainer.args.bf16 else 1e-3
     assert abs(loss - math.log(2)) < tolerance, f"DPO starts at {loss:.6f}, not at ln 2: not the right reference"
     return loss

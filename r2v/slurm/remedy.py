@@ -147,7 +147,7 @@ def _smaller_batches(root: Path, chain: Chain, job: str, latest: Attempt) -> Aga
 def _split(config: Config, job: str) -> Sequence[str]:
     """The overrides that make a job's batches smaller: half, or where that is no whole number the largest part that
     divides them, with as many more of them; () where they cannot be."""
-    phase = next((name for name in PHASES if name == job and name != "router"), None)
+    phase = next((name for name in PHASES if name == job), None)
     if phase is None:
         size = config.rollout.batch_size
         return (f"rollout.batch_size={size // 2}",) if size > 1 else ()

@@ -3,15 +3,21 @@
     r2v collect --config configs/desk/clean.yaml --num-episodes 500 --seeds 1 2 3
 
 The run under data/runs/<run_id>/ is the data; the artifact only names it. An interrupted run is continued
-where it stopped: what a finished (task, seed) cost is never paid again.
+where it stopped: what a finished (task, seed) cost is never paid again, and of an unfinished one every answer that a
+provider gave is in the journal under provider/.
+
+What the provider refuses for good (a filter, a context too long) ends its episode as a fault of the world, as a dead
+browser would: kept, counted, no failure of the teacher, and never a line of dialogue.
 """
 
 from __future__ import annotations
 
 import json
 import time
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from r2v import config as c
 from r2v.artifact import Work
@@ -21,13 +27,20 @@ from r2v.data.registry import DataRegistry
 from r2v.data.run import RunHandle
 from r2v.data.split import assign
 from r2v.data.store import read_episodes, write_episodes
-from r2v.errors import EmptyResult, InputError
-from r2v.log import logger
+from r2v.errors import EmptyResult, EnvironmentFault, InputError, UsageError
+from r2v.log import Progress, logger
 from r2v.stages import Stage
 
 if TYPE_CHECKING:
+    from r2v.actors import Actor
     from r2v.data.episode import Episode
-    from r2v.rollout import Play
+    from r2v.envs.base import Benchmark
+    from r2v.llm.waves import Waves
+    from r2v.rollout import Play, World
+
+
+PROVIDER = "provider"
+"""Folder in a run that remembers what a provider was asked and paid."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,11 +73,14 @@ def run(cfg: Config, work: Work) -> None:
     with _begin(cfg, work, registry) as handle:
         _announce(handle)
         plays = _plays(cfg, handle)
-        _play_missing(cfg, plays, handle)
+        open_still = _play_missing(cfg, plays, handle)
         episodes = sorted(read_episodes(handle.store.path), key=lambda e: e.episode_id)
         write_episodes(handle.store.path, episodes)
         manifest = handle.finish(expected=len(plays))
         _announce(handle)
+    if open_still:
+        raise EnvironmentFault(f"run {manifest.run_id}: {cfg.teacher.provider} gave no answer for {len(open_still)} of "
+                               f"{len(plays)} episodes ({open_still[0]}); the rest is kept: run the same command again")
     if manifest.status != "done":
         raise InputError(f"run {manifest.run_id} holds {manifest.n_episodes} episodes, {len(plays)} were asked for; "
                          f"start afresh without --run-id, or finish it with its own configuration")
@@ -75,8 +91,24 @@ def run(cfg: Config, work: Work) -> None:
         {"run_id": manifest.run_id, "n_episodes": manifest.n_episodes, "data_sha256": manifest.data_sha256}) + "\n")
     work.summary.update(run_ids=[manifest.run_id], n_episodes=manifest.n_episodes, n_success=manifest.n_success,
                         success_rate=manifest.success_rate, total_cost_usd=round(manifest.total_cost_usd, 6))
-    logger.info("  %s: %d episodes, %.1f %% succeeded, $%.2f", manifest.run_id, manifest.n_episodes,
-                100 * manifest.success_rate, manifest.total_cost_usd)
+    logger.info("  %s: %d episodes, %.1f %% succeeded, $%.2f%s", manifest.run_id, manifest.n_episodes,
+                100 * manifest.success_rate, manifest.total_cost_usd,
+                f"; {manifest.n_env_faults} could not be measured" if manifest.n_env_faults else "")
+
+
+def cancel(config: c.Config, root: Path = Path()) -> str:
+    """Stop the provider batches of the run that `run.id` names, and keep what they have answered; one line on what
+    that was. Raises UsageError where no run is named or its teacher is no provider's, InputError for an unknown run."""
+    import asyncio
+
+    from r2v.models import provider_remote
+
+    if not config.run.id or config.teacher.provider == "scripted":
+        raise UsageError("collect --cancel: name the run with --run-id, under a configuration whose teacher.provider "
+                         "is openai or anthropic")
+    folder = Path(DataRegistry(root / "data").get(config.run.id).output_dir) / PROVIDER
+    told = asyncio.run(provider_remote(config.teacher, folder).cancel())
+    return f"{config.run.id}: cancelled; {json.dumps(told)}"
 
 
 def _announce(handle: RunHandle) -> None:
@@ -103,38 +135,65 @@ def _begin(cfg: Config, work: Work, registry: DataRegistry) -> RunHandle:
 def _plays(cfg: Config, handle: RunHandle) -> list[Play]:
     from r2v.envs.base import load_benchmark
     from r2v.models import teacher_name
-    from r2v.rollout import Play
 
     benchmark = load_benchmark(cfg.env.benchmark, cfg.env.options)
+    return plays_of_run(cfg, benchmark, {"run_id": handle.run_id, "teacher_provider": cfg.teacher.provider,
+                                         "teacher_model": teacher_name(cfg.teacher, benchmark)})
+
+
+def plays_of_run(cfg: Config, benchmark: Benchmark, record: dict[str, Any]) -> list[Play]:
+    """Every play of a collection: its training tasks, each under each seed. `record` goes into the metadata."""
+    from r2v.rollout import Play
+
     splits = assign(benchmark.tasks(), by=cfg.split_by, seed=cfg.split_seed)  # type: ignore[arg-type]
     tasks = [task for task in benchmark.tasks() if splits[task.task_id] == "train"][:cfg.num_episodes]
-    run_record = {"run_id": handle.run_id, "teacher_model": teacher_name(cfg.teacher, benchmark),
-                  "teacher_provider": cfg.teacher.provider}
-    return [Play(task=task, seed=seed, split="train", run=run_record) for seed in cfg.seeds for task in tasks]
+    return [Play(task=task, seed=seed, split="train", run=record) for seed in cfg.seeds for task in tasks]
 
 
-def _play_missing(cfg: Config, plays: list[Play], handle: RunHandle) -> None:
+def _play_missing(cfg: Config, plays: list[Play], handle: RunHandle) -> list[str]:
+    """Play and store what the run lacks; why the ones that are still open got no answer."""
     from r2v.actors import Single
     from r2v.envs.base import load_benchmark
     from r2v.models import engine, teacher_side
-    from r2v.rollout import World, play_many
+    from r2v.rollout import World
 
     benchmark, waves = load_benchmark(cfg.env.benchmark, cfg.env.options), engine(cfg.rollout)
     world = World(benchmark, c.PerturbationsConfig(), c.InferenceConfig(max_steps=cfg.max_steps))
-    side = teacher_side(cfg.teacher, c.CostConfig(llm=cfg.price), benchmark, waves)
+    side = teacher_side(cfg.teacher, c.CostConfig(llm=cfg.price), benchmark, waves, handle.output_dir / PROVIDER)
     done = handle.store.done_keys()
     missing = [play for play in plays if (play.task.task_id, play.seed, None) not in done]
     if len(missing) < len(plays):
         logger.info("  resuming: %d of %d episodes are there", len(plays) - len(missing), len(plays))
-    begun = time.time()
-    with (handle.output_dir / "collection_log.jsonl").open("a") as log:
-        def keep(index: int, episode: Episode) -> None:
+    if not missing:
+        return []
+    begun, open_still = time.time(), list[str]()
+    actor = Single(side, "teacher")
+    with (handle.output_dir / "collection_log.jsonl").open("a") as log, Progress("collect", len(missing)) as bar:
+        def keep(index: int, episode: Episode | str) -> None:
+            bar.advance()
+            if isinstance(episode, str):
+                open_still.append(episode)
+                return
             handle.store.append(episode)
             log.write(json.dumps({"episode_id": episode.episode_id, "success": episode.success,
                                   "n_steps": len(episode.steps), "total_cost": episode.total_cost,
                                   "seconds_since_start": round(time.time() - begun, 3)}) + "\n")
 
-        play_many(waves, world, missing, Single(side, "teacher"), on_done=keep, what="collect")
+        waves.run((partial(_attempt, world, play, actor, waves) for play in missing), keep)
+    return open_still
+
+
+async def _attempt(world: World, play: Play, actor: Actor, waves: Waves) -> Episode | str:
+    """The episode; with a fault where the teacher's provider refused to go on; or why there is no answer yet."""
+    from r2v.llm.remote import Unanswered
+
+    session = world.start(play)
+    try:
+        return await session.finish(actor, waves)
+    except Unanswered as error:
+        if not error.final:
+            return str(error)
+        return replace(session.episode(), success=False, termination="env_error", env_fault=f"teacher: {error}")
 
 
 STAGE = Stage(version=1, config=Config, run=run)

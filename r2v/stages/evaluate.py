@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from r2v import config as c
-from r2v.artifact import Work
+from r2v.artifact import JOURNAL, Work
 from r2v.config import identity
 from r2v.contents import write_json
 from r2v.data.manifest import git_commit
@@ -66,7 +66,7 @@ def run(cfg: Config, work: Work) -> None:
     from r2v.evaluation.tables import write_results_folder
 
     variants = {"slm_bc_only": work.inputs["bc"].file("final"), "slm_base": None}
-    cast = Cast.of(cfg, policy=work.inputs["preference"].file("final"),
+    cast = Cast.of(cfg, policy=work.inputs["preference"].file("final"), journal=work.folder / JOURNAL,
                    verifier=work.inputs["verifier"].file("final"), router=work.inputs["router"].folder,
                    num_samples=cfg.inference.num_candidates if "samples" in cfg.router.features else 0,
                    variants={name: path for name, path in variants.items() if name in cfg.evaluation.methods})

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from r2v import config as c
-from r2v.artifact import Work
+from r2v.artifact import JOURNAL, Work
 from r2v.contents import write_json
 from r2v.log import logger
 from r2v.stages import Stage
@@ -54,7 +54,7 @@ def run(cfg: Config, work: Work) -> None:
     from r2v.rollout import plays_of
     from r2v.stages.train_verifier import fold_of
 
-    cast = Cast.of(cfg, policy=work.inputs["bc"].file("final"))
+    cast = Cast.of(cfg, policy=work.inputs["bc"].file("final"), journal=work.folder / JOURNAL)
     folds = work.inputs["verifier"].file("folds")
     scorers = [verifier_scorer(cfg.policy, folds / str(fold), cfg.inference, cfg.rollout, cast.waves)
                for fold in range(cfg.candidates.num_folds)]

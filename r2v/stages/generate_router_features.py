@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from r2v import config as c
-from r2v.artifact import Work
+from r2v.artifact import JOURNAL, Work
 from r2v.errors import EmptyResult
 from r2v.log import logger
 from r2v.stages import Stage
@@ -57,7 +57,7 @@ def run(cfg: Config, work: Work) -> None:
     from r2v.rollout import plays_of
     from r2v.router.labels import write_rows
 
-    cast = Cast.of(cfg, policy=work.inputs["preference"].file("final"),
+    cast = Cast.of(cfg, policy=work.inputs["preference"].file("final"), journal=work.folder / JOURNAL,
                    verifier=work.inputs["verifier"].file("final"), num_samples=cfg.samples and
                    cfg.inference.num_candidates)
     plays = [play for split, count in (("train", cfg.num_tasks), ("calibration", cfg.num_calibration_tasks))

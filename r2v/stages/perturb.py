@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Literal
 
 from r2v import config as c
-from r2v.artifact import Work
+from r2v.artifact import JOURNAL, Work
 from r2v.contents import replacing, write_json, writing
 from r2v.data.episode import Condition, Episode, to_line
 from r2v.data.registry import DataRegistry
@@ -154,7 +154,8 @@ def reroll(cfg: Config, benchmark: Benchmark, parents: Mapping[tuple[str, int], 
     from r2v.rollout import Play, World, play_many
 
     waves = engine(cfg.rollout)
-    actor = Single(teacher_side(cfg.teacher, c.CostConfig(llm=cfg.price), benchmark, waves), "teacher")
+    side = teacher_side(cfg.teacher, c.CostConfig(llm=cfg.price), benchmark, waves, path.parent.with_name(JOURNAL))
+    actor = Single(side, "teacher")
     world = World(benchmark, cfg.perturbations, c.InferenceConfig(max_steps=cfg.max_steps))
     by = {"teacher_model": teacher_name(cfg.teacher, benchmark), "teacher_provider": cfg.teacher.provider}
     tasks = {task.task_id: task for task in benchmark.tasks()}

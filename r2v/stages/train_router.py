@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from r2v import config as c
-from r2v.artifact import Work
+from r2v.artifact import JOURNAL, Work
 from r2v.contents import write_json
 from r2v.log import logger
 from r2v.stages import Stage
@@ -75,7 +75,8 @@ def run(cfg: Config, work: Work) -> None:
     write_json(work.folder / "router_report.json", figures)
 
     cast = Cast.of(cfg, policy=work.inputs["preference"].file("final"), router=work.folder,
-                   verifier=work.inputs["verifier"].file("final"), num_samples=cfg.num_samples)
+                   verifier=work.inputs["verifier"].file("final"), num_samples=cfg.num_samples,
+                   journal=work.folder / JOURNAL)
     plays = plays_of(cast.world.benchmark, "calibration", cfg.router.seeds, cfg.tasks, method="r2v",
                      limit=cfg.router.num_calibration_tasks)
     scores = [model.predict(row.features) for row in rows if row.split == "calibration"]

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from r2v import config as c
 from r2v import distributed
-from r2v.artifact import Work
+from r2v.artifact import JOURNAL, Work
 from r2v.contents import write_json
 from r2v.data.episode import Condition
 from r2v.data.registry import DataRegistry
@@ -70,14 +70,14 @@ def run(cfg: Config, work: Work) -> None:
     from r2v.verifier.labels import read_examples, write_examples
 
     if cfg.verifier.mode == "llm_judge":
-        raise UsageError("verifier.mode=llm_judge: a judge needs an LLM behind teacher.provider, and provider backends "
-                         "are not in this version; allowed: trained")
+        raise UsageError("verifier.mode=llm_judge: the judge scores single actions (r2v.models.judge_of), but no "
+                         "stage reads its scores yet; allowed: trained")
     labels = work.folder / "verifier_data.jsonl"
     if not labels.exists():
         benchmark = load_benchmark(cfg.env.benchmark, cfg.env.options)
         source = label_source(cfg, benchmark)
         logger.info("  labels: %s", source)
-        write_examples(labels, _executed(cfg, benchmark) if source == "corrupted" else _outcomes(cfg, work))
+        write_examples(labels, _executed(cfg, work, benchmark) if source == "corrupted" else _outcomes(cfg, work))
     examples = read_examples(labels)
     train = [example for example in examples if example.split == "train"]
     held = [example for example in examples if example.split == "calibration"]
@@ -101,7 +101,7 @@ def label_source(cfg: Config, benchmark: Benchmark) -> str:
     return asked[0]
 
 
-def _executed(cfg: Config, benchmark: Benchmark) -> list[VerifierExample]:
+def _executed(cfg: Config, work: Work, benchmark: Benchmark) -> list[VerifierExample]:
     """Labels by playing on: half of the tasks clean, half under the training hazards."""
     from r2v.actors import Single
     from r2v.branching import play_corruptions
@@ -111,7 +111,7 @@ def _executed(cfg: Config, benchmark: Benchmark) -> list[VerifierExample]:
     from r2v.verifier.labels import executed_examples, outcome_examples
 
     waves = engine(cfg.rollout)
-    teacher = Single(teacher_side(cfg.teacher, cfg.cost, benchmark, waves), "teacher")
+    teacher = Single(teacher_side(cfg.teacher, cfg.cost, benchmark, waves, work.folder / JOURNAL), "teacher")
     conditions: list[Condition] = ["clean"] if cfg.tasks.condition == "clean" else ["clean", "noisy"]
     plays = [play for split, count in (("train", cfg.verifier.num_tasks), ("calibration", cfg.verifier.num_tasks // 3))
              for index, play in enumerate(plays_of(benchmark, split, [0], cfg.tasks, method="teacher", limit=count))

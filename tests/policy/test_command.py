@@ -52,12 +52,15 @@ def events(folder: Path) -> list[dict[str, Any]]:
 def stopped(folder: Path, *words: str, when: Callable[[], bool]) -> str:
     """Type a command and send it SIGTERM once `when` holds; it leaves with 75, telling why. What it said."""
     with start(folder, *words) as process:
-        deadline = time.monotonic() + 120
-        while not when():
-            assert process.poll() is None and time.monotonic() < deadline, process.communicate()[1]
-            time.sleep(0.01)
-        process.send_signal(signal.SIGTERM)
-        _, said = process.communicate(timeout=120)
+        try:
+            deadline = time.monotonic() + 120
+            while not when():
+                assert process.poll() is None and time.monotonic() < deadline, "it never came so far"
+                time.sleep(0.01)
+            process.send_signal(signal.SIGTERM)
+            _, said = process.communicate(timeout=120)
+        finally:
+            process.kill()
     assert process.returncode == 75, said
     assert json.loads((folder / "record" / ERROR).read_text())["kind"] == "interrupted"
     return said

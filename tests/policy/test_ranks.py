@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from accelerate.data_loader import BatchSamplerShard
+from safetensors.torch import load_file
 from torch.utils.data import BatchSampler, SequentialSampler
 
 from r2v.contents import content_sha256
@@ -25,7 +26,7 @@ PHASES = ("bc", "preference")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Both phases, trained by two ranks: once, again, and from where a killed run left off."""
     folder = tmp_path_factory.mktemp("ranks")
-    launch(2, two_ranks.__file__, str(folder))
+    launch(2, two_ranks.__file__, "everything", str(folder))
     return folder
 
 
@@ -86,3 +87,17 @@ def test_an_update_sees_the_same_rows_for_any_number_of_ranks(rows: int, ranks: 
     for update in range(-(-rows // 24)):
         seen = [row for batches in own for batch in batches[update * steps:(update + 1) * steps] for row in batch]
         assert sorted(row for row in seen if row is not None) == list(range(rows))[update * 24:(update + 1) * 24]
+
+
+def test_weights_in_parts_come_back_whole(tmp_path: Path) -> None:
+    """ZeRO 3 on two ranks: the same losses, and what is handed on is all of it and the same."""
+    pytest.importorskip("deepspeed")
+    launch(2, two_ranks.__file__, "in_parts", str(tmp_path))
+    for what, lora, series, file in (("bc", 0, "losses", "model"), ("preference", 4, "log", "adapter_model")):
+        alone, parts = two_ranks.train(what, tmp_path / f"{what}-alone", lora), json.loads(
+            (tmp_path / f"{what}.json").read_text())
+        assert [one["loss"] for one in parts[series]] == pytest.approx([one["loss"] for one in alone[series]], abs=1e-4)
+        weights = [load_file(tmp_path / name / "final" / f"{file}.safetensors") for name in (f"{what}-alone", what)]
+        assert weights[0].keys() == weights[1].keys()
+        for name in weights[0]:
+            torch.testing.assert_close(weights[0][name], weights[1][name], rtol=0, atol=2e-3 if lora else 1e-5)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import sys
 from collections.abc import Sequence
@@ -90,11 +91,11 @@ def gradients(what: str, out: Path, phase: Phase = PHASE) -> list[dict[str, torc
     return kept.kept
 
 
-def train(what: str, out: Path, lora: int = 0) -> dict[str, Any]:
+def train(what: str, out: Path, lora: int = 0, zero: int = 0) -> dict[str, Any]:
     """The whole phase."""
+    phase = replace(PHASE, lr=5e-3 if what == "bc" else 1e-3, zero=zero)
     if what == "bc":
-        return bc.train_bc(EPISODES, loaded(lora=lora), encoder(), PHASE, out, seed=0)
-    phase = replace(PHASE, lr=1e-3)
+        return bc.train_bc(EPISODES, loaded(lora=lora), encoder(), phase, out, seed=0)
     return preference.train_preference(PAIRS, loaded(lora=lora), encoder(), phase, PreferenceConfig(), out, seed=0)
 
 
@@ -127,5 +128,14 @@ def everything(folder: Path) -> None:
         (folder / "reports.json").write_text(json.dumps(reports))
 
 
+def in_parts(folder: Path) -> None:
+    """Full weights and adapters under ZeRO 3, as DeepSpeed does it on a CPU."""
+    os.environ.setdefault("DS_ACCELERATOR", "cpu")
+    for what, lora in (("bc", 0), ("preference", 4)):
+        report = train(what, folder / what, lora=lora, zero=3)
+        if rank() == 0:
+            (folder / f"{what}.json").write_text(json.dumps(report))
+
+
 if __name__ == "__main__":
-    sys.exit(run_rank(lambda: everything(Path(sys.argv[1]))))
+    sys.exit(run_rank(lambda: {"everything": everything, "in_parts": in_parts}[sys.argv[1]](Path(sys.argv[2]))))

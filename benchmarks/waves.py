@@ -1,0 +1,236 @@
+"""What waiting for provider batches costs, and what a request costs us.
+
+    python benchmarks/waves.py                  # 1,000 conversations on a virtual clock: three ways side by side
+    python benchmarks/waves.py --requests 50000 # through the emulator: memory, CPU a request, where batches are cut
+
+The first is the real engine (waves, journal, lanes) over a provider that answers after a lognormal wait; the clock is
+the event loop's, which jumps. The barrier is the same waits, taken turn by turn.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import logging
+import math
+import os
+import resource
+import selectors
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+from r2v.llm.asks import Ask, Line, Verdict
+from r2v.llm.plan import Plan
+from r2v.llm.prices import Tokens, rate_of
+from r2v.llm.provider import BatchLimits, BatchState, Called
+from r2v.llm.reconcile import Times
+from r2v.llm.remote import ProviderRemote
+from r2v.llm.types import ChatModel, Message, Request
+from r2v.llm.waves import Waves
+from r2v.randomness import generator
+
+MEDIAN, SIGMA, SIZES, DIRECT = 1200.0, 1.0, (25, 50, 100), 5.0
+"""A batch's wait in seconds (lognormal), requests in one, and what a direct call takes."""
+RATE = rate_of("openai", "gpt-4o")
+
+
+class Jumping(asyncio.SelectorEventLoop):
+    """An event loop whose time passes only when nothing is left to do."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        loop = self
+
+        class Selector(selectors.SelectSelector):
+            def select(self, timeout: float | None = None) -> Any:
+                if timeout is not None and timeout > 0:
+                    loop.now += timeout
+                return super().select(0)
+
+        super().__init__(Selector())
+
+    def time(self) -> float:
+        return self.now
+
+
+class Slow:
+    """A provider whose batches take a lognormal time, the n-th always the same."""
+
+    name: Literal["openai", "anthropic"] = "openai"
+    limits = BatchLimits(requests=50_000, bytes=200_000_000, endpoint="", uploads=False)
+
+    def __init__(self, loop: Jumping) -> None:
+        self._loop, self._batches = loop, list[tuple[float, Path, list[str]]]()
+        self.direct = 0
+
+    def body(self, request: Request) -> Mapping[str, Any]:
+        return {"model": "m", "max_completion_tokens": request.max_tokens,
+                "messages": [{"role": m.role, "content": m.content} for m in request.messages]}
+
+    def wire(self, ask: Ask) -> dict[str, Any]:
+        return {"custom_id": ask.custom_id, "body": ask.body}
+
+    async def call(self, ask: Ask) -> Called:
+        self.direct += 1
+        await asyncio.sleep(DIRECT)
+        return Called(verdict=_said())
+
+    async def upload(self, path: Path) -> str:
+        raise TypeError("not asked for")
+
+    async def create(self, key: str, path: Path, file_id: str | None) -> BatchState:
+        names = [json.loads(line)["custom_id"] for line in path.read_text().splitlines()]
+        self._batches.append((self._loop.now + wait_of(len(self._batches)), path, names))
+        return await self.look(str(len(self._batches) - 1))
+
+    async def recent(self) -> AsyncIterator[BatchState]:
+        for number in reversed(range(len(self._batches))):
+            yield await self.look(str(number))
+
+    async def look(self, batch_id: str) -> BatchState:
+        until, _, names = self._batches[int(batch_id)]
+        done = self._loop.now >= until
+        return BatchState(id=batch_id, state="completed" if done else "in_progress", done=done, total=len(names),
+                          completed=len(names), files=("all",))
+
+    async def lines(self, state: BatchState) -> AsyncIterator[Line]:
+        for name in self._batches[int(state.id)][2]:
+            yield Line(custom_id=name, verdict=_said())
+
+    async def cancel(self, batch_id: str) -> None:
+        raise TypeError("not asked for")
+
+    async def close(self) -> None:
+        pass
+
+
+def _said() -> Verdict:
+    return Verdict(kind="ok", text="yes", tokens=Tokens(fresh=100, output=10))
+
+
+def wait_of(number: int) -> float:
+    """Seconds that the n-th batch takes."""
+    return MEDIAN * math.exp(SIGMA * generator("wait", number).gauss(0.0, 1.0))
+
+
+def turns_of(number: int) -> int:
+    """Turns of a conversation: 2 to 20."""
+    return generator("turns", number).randint(2, 20)
+
+
+def barrier(count: int, size: int) -> float:
+    """Seconds until all are done where every turn waits for the slowest batch of the turn before."""
+    lengths, total, batches = [turns_of(n) for n in range(count)], 0.0, 0
+    for turn in range(1, max(lengths) + 1):
+        sent = math.ceil(sum(length >= turn for length in lengths) / size)
+        total += max(wait_of(batches + n) for n in range(sent))
+        batches += sent
+    return total
+
+
+def rolling(count: int, size: int, mode: Literal["batch", "auto"], folder: Path) -> tuple[float, int, int]:
+    """The engine itself: (seconds, questions, direct calls)."""
+    loop = Jumping()
+    provider = Slow(loop)
+    plan = Plan(mode=mode, batch_size=size, hour_usd=0.0, tail=0.05)
+    remote = ProviderRemote(provider, RATE, folder, plan, scope={},
+                            times=Times(now=loop.time, sleep=asyncio.sleep), sync=lambda descriptor: None)
+    waves = Waves(max_conversations=count)
+    model = waves.model(remote)
+    with asyncio.Runner(loop_factory=lambda: loop) as runner:
+        runner.run(waves.play(partial(_talk, model, n, turns_of(n)) for n in range(count)))
+    return loop.now, waves.counts[0].questions, provider.direct
+
+
+async def _talk(model: ChatModel, number: int, turns: int) -> None:
+    for turn in range(turns):
+        said = [Message(role="user", content=f"{number}")] + [Message(role="assistant", content="yes")] * turn
+        await model.reply(Request(messages=tuple(said), key=("bench", number, turn), max_tokens=16))
+
+
+def waiting(count: int) -> None:
+    """Print the three ways side by side, for batches of several sizes."""
+    print(f"{count} conversations of 2-20 turns; a batch's wait is lognormal (median {MEDIAN / 60:.0f} min, "
+          f"sigma {SIGMA:g}), a direct call takes {DIRECT:g} s")
+    print(f"  {'batches of':<12}{'way':<22}{'hours':>7}  {'speed':>6}  at full price")
+    for size in SIZES:
+        slow = barrier(count, size)
+        print(f"  {size:<12}{'barrier':<22}{slow / 3600:7.1f}  {1:5.2f}x  {0:.2%}")
+        for name, mode in (("rolling", "batch"), ("rolling + sync tail", "auto")):
+            with tempfile.TemporaryDirectory() as folder:
+                seconds, questions, direct = rolling(count, size, mode, Path(folder))  # type: ignore[arg-type]
+            print(f"  {size:<12}{name:<22}{seconds / 3600:7.1f}  {slow / seconds:5.2f}x  {direct / questions:.2%}")
+
+
+def volume(count: int) -> None:
+    """One turn of so many conversations through the emulator over HTTP; prints memory, CPU and cuts."""
+    for provider in ("openai", "anthropic"):
+        with tempfile.TemporaryDirectory() as folder:
+            command = [sys.executable, "-c", _SERVE, folder]
+            served = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+            assert served.stdout is not None
+            try:
+                openai_url, anthropic_url = served.stdout.readline().split()
+                os.environ.update(OPENAI_API_KEY="sk-none", ANTHROPIC_API_KEY="sk-none", OPENAI_BASE_URL=openai_url,
+                                  ANTHROPIC_BASE_URL=anthropic_url)
+                _volume(provider, count, Path(folder) / "journal")
+            finally:
+                served.terminate()
+                served.wait()
+
+
+_SERVE = """
+import sys, time
+from pathlib import Path
+from r2v.testing.providers import Emulator, Lifecycle
+with Emulator(folder=Path(sys.argv[1]) / "emulator", lifecycle=Lifecycle(polls=1)) as e:
+    print(e.openai_url, e.anthropic_url, flush=True)
+    while True:
+        time.sleep(60)
+"""
+
+
+def _volume(provider: str, count: int, folder: Path) -> None:
+    from r2v.llm.anthropic import Anthropic
+    from r2v.llm.openai import OpenAI
+
+    rate = rate_of(provider, "gpt-4o-mini" if provider == "openai" else "claude-3-haiku")
+    made: Any = OpenAI(rate) if provider == "openai" else Anthropic(rate)
+    remote = ProviderRemote(made, rate, folder, Plan(mode="batch", poll_seconds=0.5, batch_size=count // 4 or 1),
+                            scope={})
+    waves = Waves(max_conversations=count)
+    model = waves.model(remote)
+    before, began = resource.getrusage(resource.RUSAGE_SELF), time.process_time()
+    waves.run(partial(_talk, model, number, 1) for number in range(count))
+    cpu = time.process_time() - began
+    grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before.ru_maxrss) / 1024
+    rows = [json.loads(line) for line in (folder / "journal.jsonl").open()]
+    cuts = [row["count"] for row in rows if row["row"] == "intent"]
+    print(f"  {provider:<10}{count} requests in {len(cuts)} batches (largest {max(cuts)}): "
+          f"{1e3 * cpu / count:.2f} ms CPU and {1024 * grown / count:.1f} KiB of peak memory a request")
+
+
+def main() -> None:
+    """Run what is asked for."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--conversations", type=int, default=1000)
+    parser.add_argument("--requests", type=int, help="so many through the emulator instead")
+    arguments = parser.parse_args()
+    logging.getLogger("r2v").setLevel(logging.ERROR)
+    if arguments.requests:
+        volume(arguments.requests)
+    else:
+        waiting(arguments.conversations)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,42 @@
+"""How a conversation is put to a provider's model: roles they all know, and the tools told in a system prompt.
+
+Actions are text in R2V, one JSON object on a line, for teacher and student alike; so tools are described and not
+handed over as the provider's own tool calls.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+from r2v.llm.types import Message, ToolSpec
+
+_NOTHING = "(nothing)"
+"""Stands for an empty message, which providers refuse."""
+
+
+def system_prompt(messages: Sequence[Message], tools: Sequence[ToolSpec]) -> str:
+    """The conversation's own system messages, then the tools. Empty where there are neither."""
+    parts = [message.content for message in messages if message.role == "system"]
+    if tools:
+        schemas = [json.dumps({"tool": tool.name, "description": tool.description, "arguments": tool.parameters},
+                              ensure_ascii=False) for tool in tools]
+        parts.append("You act through tools, one call in each reply. Reply with exactly one JSON object on one line "
+                     'and nothing else: {"tool": "<name>", "<argument>": <value>, ...}\nTools:\n' + "\n".join(schemas))
+    return "\n\n".join(parts)
+
+
+def turns(messages: Sequence[Message]) -> list[dict[str, str]]:
+    """The conversation without system messages; what tools said is told by the user."""
+    return [{"role": "assistant" if message.role == "assistant" else "user", "content": message.content or _NOTHING}
+            for message in messages if message.role != "system"]
+
+
+def action_of(text: str, tools: Sequence[ToolSpec]) -> str:
+    """A reply as an action: without the blanks and the code fence that some models put around it. Where there are
+    no tools, the reply as it is."""
+    if not tools:
+        return text
+    lines = text.strip().splitlines()
+    fenced = len(lines) >= 3 and lines[0].startswith("```") and lines[-1] == "```"
+    return "\n".join(lines[1:-1] if fenced else lines).strip()

@@ -1,0 +1,134 @@
+"""What a collection would cost, before anything is asked: `r2v collect --dry-run`.
+
+Requests and tokens are counted on the requests themselves. Where the benchmark has an expert, a sample of the episodes
+is played with it, which costs nothing and gives lengths that are about right; where it has none, every episode is
+taken to last `inference.max_steps`, on first observations alone. Tokens are about a third of the bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+
+from r2v import config as c
+from r2v.actors import Side, Single
+from r2v.config import Config as Whole
+from r2v.data.registry import DataRegistry
+from r2v.data.store import TrajectoryStore
+from r2v.envs.base import Benchmark, Demonstrated, load_benchmark
+from r2v.errors import UsageError
+from r2v.llm.prices import Tokens, table
+from r2v.llm.scripted import ScriptedBackend
+from r2v.llm.types import Reply, Request
+from r2v.llm.wording import system_prompt, turns
+from r2v.models import engine, teacher_name, teacher_rate
+from r2v.rollout import Play, World, play_many
+from r2v.stages import collect
+
+SAMPLE = 24
+"""Episodes that are played to see how long they are."""
+_BYTES, _REPLY = 3, 40
+"""Bytes in a token, and tokens in an action, about."""
+
+
+@dataclass
+class _Counting:
+    """A backend that counts what a provider would be sent."""
+
+    inner: ScriptedBackend
+    max_batch: int = 256
+    requests: int = 0
+    tokens_in: int = 0
+    tokens_out: int = 0
+
+    def answer(self, questions: Sequence[Request]) -> list[Reply]:
+        replies = self.inner.answer(questions)
+        for request, reply in zip(questions, replies, strict=True):
+            self.requests += 1
+            self.tokens_in += _tokens(request)
+            self.tokens_out += max(1, len(reply.text.encode()) // _BYTES)
+        return replies
+
+
+def _tokens(request: Request) -> int:
+    told = sum(len(turn["content"].encode()) for turn in turns(request.messages))
+    return (told + len(system_prompt(request.messages, request.tools).encode())) // _BYTES
+
+
+@dataclass(frozen=True, kw_only=True)
+class Estimate:
+    """What a collection would come to. Tokens and requests are of the episodes that are missing."""
+
+    episodes: int
+    missing: int
+    requests: int
+    most_requests: int
+    tokens_in: int
+    tokens_out: int
+    usd_batch: float
+    usd_direct: float
+    lines: tuple[str, ...] = field(default=())
+
+
+def estimate(config: Whole, root: Path = Path()) -> Estimate:
+    """Count and price what `collect` would ask. Raises UsageError for a scripted teacher, which costs nothing, and
+    for a model without a price."""
+    cfg = collect.Config.of(config)
+    if cfg.teacher.provider == "scripted":
+        raise UsageError("collect --dry-run: teacher.provider=scripted is asked nothing and costs nothing; allowed: "
+                         "openai, anthropic")
+    rate, benchmark = teacher_rate(cfg.teacher), load_benchmark(cfg.env.benchmark, cfg.env.options)
+    plays = collect.plays_of_run(cfg, benchmark, {})
+    done = _done(cfg, root)
+    missing = [play for play in plays if (play.task.task_id, play.seed, None) not in done]
+    counted, share = _measure(cfg, benchmark, missing)
+    requests, tokens_in, tokens_out = (round(n * share) for n in (counted.requests, counted.tokens_in,
+                                                                  counted.tokens_out))
+    tokens = Tokens(fresh=tokens_in, output=tokens_out)
+    batch, direct = rate.usd(tokens, batch=True), rate.usd(tokens, batch=False)
+    most = len(missing) * cfg.max_steps
+    cap = "" if cfg.teacher.max_usd is None else f"; teacher.max_usd stops it at ${cfg.teacher.max_usd:.2f}"
+    played = "the expert's own episodes" if isinstance(benchmark, Demonstrated) else \
+        "first observations and inference.max_steps"
+    return Estimate(
+        episodes=len(plays), missing=len(missing), requests=requests, most_requests=most, tokens_in=tokens_in,
+        tokens_out=tokens_out, usd_batch=batch, usd_direct=direct, lines=(
+            f"{len(missing)} of {len(plays)} episodes of {benchmark.name} by {teacher_name(cfg.teacher, benchmark)} "
+            f"(asked for as {rate.model})",
+            f"requests   about {requests:,}, at most {most:,} (by {played})",
+            f"tokens     about {tokens_in:,} in, {tokens_out:,} out",
+            f"dollars    about ${batch:.2f} in batches, ${direct:.2f} by direct calls (prices of "
+            f"{table()['version']}){cap}",
+            f"waves of at most {config.rollout.max_conversations} (rollout.max_conversations)"))
+
+
+def _done(cfg: collect.Config, root: Path) -> set[tuple[str, int, int | None]]:
+    """What the named run, where there is one, has finished."""
+    if not cfg.run.id:
+        return set()
+    return set(TrajectoryStore(DataRegistry(root / "data").get(cfg.run.id).trajectories).done_keys())
+
+
+def _measure(cfg: collect.Config, benchmark: Benchmark, missing: Sequence[Play]) -> tuple[_Counting, float]:
+    """Counts over a sample, and what to multiply them by."""
+    world = World(benchmark, c.PerturbationsConfig(), c.InferenceConfig(max_steps=cfg.max_steps))
+    stride = max(1, len(missing) // SAMPLE)
+    sample = list(islice(missing[::stride], SAMPLE))
+    if isinstance(benchmark, Demonstrated):
+        counting = _Counting(ScriptedBackend(benchmark.expert, name="dry-run", price=cfg.price))
+        waves = engine(cfg.rollout)
+        side = Side(waves.model(counting), cfg.price, "llm", cfg.teacher.max_tokens)
+        play_many(waves, world, sample, Single(side, "teacher"))
+        return counting, len(missing) / max(1, len(sample))
+    counting = _Counting(ScriptedBackend(lambda request: "", name="dry-run", price=cfg.price))
+    for play in sample:
+        session = world.start(play)
+        session.open()
+        turn = session.turn()
+        first = _tokens(Request(messages=turn.messages, key=turn.key("llm"), tools=turn.tools))
+        counting.requests += cfg.max_steps
+        counting.tokens_in += first * cfg.max_steps + _REPLY * cfg.max_steps * (cfg.max_steps - 1) // 2
+        counting.tokens_out += _REPLY * cfg.max_steps
+    return counting, len(missing) / max(1, len(sample))

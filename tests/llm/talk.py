@@ -1,0 +1,113 @@
+"""Conversations with emulated providers, in this process or in one that is killed on the way."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from r2v.llm.anthropic import Anthropic
+from r2v.llm.openai import OpenAI
+from r2v.llm.plan import Plan
+from r2v.llm.prices import rate_of
+from r2v.llm.provider import Provider
+from r2v.llm.remote import ProviderRemote, Unanswered
+from r2v.llm.types import ChatModel, Message, Request
+from r2v.llm.waves import Waves
+from r2v.testing.providers import Emulator
+
+MODELS = {"openai": "gpt-4o-mini", "anthropic": "claude-3-haiku"}
+PATIENCE = 30.0
+"""Seconds a call may take before the test fails; what a lost call may last by the plan is `timeout`."""
+QUICK = {"mode": "batch", "flush_seconds": 0.05, "poll_seconds": 0.02, "reconcile_after": 0.2, "timeout": 0.1}
+
+
+def environment(emulator: Emulator) -> dict[str, str]:
+    """What sends both SDKs to an emulator."""
+    return {"OPENAI_API_KEY": "sk-test-0123456789", "ANTHROPIC_API_KEY": "sk-ant-test-0123456789",
+            "OPENAI_BASE_URL": emulator.openai_url, "ANTHROPIC_BASE_URL": emulator.anthropic_url}
+
+
+def remote(provider: str, folder: Path, *, sync: Callable[[int], None] = os.fsync, scope: str = "a",
+           **plan: Any) -> ProviderRemote:
+    """A provider's model, in a hurry unless the plan says otherwise."""
+    rate = rate_of(provider, MODELS[provider])
+    settings = Plan(**{**QUICK, **plan})
+    made: Provider = OpenAI(rate, timeout=PATIENCE) if provider == "openai" else Anthropic(rate, timeout=PATIENCE)
+    return ProviderRemote(made, rate, folder, settings, scope={"test": scope}, sync=sync)
+
+
+async def converse(model: ChatModel, number: int, turns: int, said: list[str] | None = None) -> list[str]:
+    """What the model said, turn by turn; a refused turn ends the conversation."""
+    said = [] if said is None else said
+    for turn in range(turns):
+        messages = [Message(role="user", content=f"conversation {number}")]
+        for text in said:
+            messages += [Message(role="assistant", content=text), Message(role="user", content="go on")]
+        request = Request(messages=tuple(messages), key=("talk", number, turn), max_tokens=50)
+        said.append((await model.reply(request)).text)
+    return said
+
+
+async def guarded(model: ChatModel, number: int, turns: int) -> list[str]:
+    """As `converse`; an unanswered question ends it with a mark that is no dialogue."""
+    said: list[str] = []
+    try:
+        return await converse(model, number, turns, said)
+    except Unanswered as error:
+        return [*said, f"!{'final' if error.final else 'open'}"]
+
+
+def play(provider: str, folder: Path, *, count: int = 4, turns: int = 2, sync: Callable[[int], None] = os.fsync,
+         **plan: Any) -> list[list[str]]:
+    """Play `count` conversations of `turns` turns to their end."""
+    waves = Waves(max_conversations=max(count, 1))
+    model = waves.model(remote(provider, folder, sync=sync, **plan))
+    return waves.run(partial(guarded, model, number, turns) for number in range(count))
+
+
+class Killer:
+    """Stands for fsync: kills the process at the `at`-th one, when the rows are on disk (`after`), before they
+    are (`before`), or with half of the last one there (`torn`)."""
+
+    def __init__(self, at: int, how: str, path: Path) -> None:
+        self.at, self.how, self.count = at, how, 0
+        self.size = path.stat().st_size if path.exists() else 0
+
+    def __call__(self, descriptor: int) -> None:
+        self.count += 1
+        if self.count == self.at:
+            now = os.fstat(descriptor).st_size
+            if self.how != "after":
+                os.ftruncate(descriptor, self.size if self.how == "before" else (self.size + now) // 2)
+            os.kill(os.getpid(), signal.SIGKILL)
+        os.fsync(descriptor)
+        self.size = os.fstat(descriptor).st_size
+
+
+Spec = dict[str, Any]
+"""provider, folder, urls (name -> value of the environment), count, turns; at and how of a Killer; a Plan's fields."""
+
+
+def play_spec(spec: Spec) -> None:
+    """Play as it says, in a process of its own."""
+    os.environ.update(spec["urls"])
+    path = Path(spec["folder"]) / "journal.jsonl"
+    sync = Killer(spec["at"], spec["how"], path)
+    play(spec["provider"], Path(spec["folder"]), count=spec["count"], turns=spec["turns"], sync=sync,
+         **spec.get("plan", {}))
+
+
+def killed(spec: Spec) -> bool:
+    """Play in another process; whether it was killed on the way (False: it came to its end)."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["tests.llm.talk", "openai", "anthropic"])
+    process = context.Process(target=play_spec, args=(spec,))
+    process.start()
+    process.join(60.0)
+    assert process.exitcode in (0, -signal.SIGKILL), f"the process ended by {process.exitcode}"
+    return process.exitcode != 0

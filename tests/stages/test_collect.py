@@ -1,0 +1,194 @@
+"""Collecting from a provider: the same episodes whichever way its questions travel, each of them paid once."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from r2v.artifact import Artifact
+from r2v.config import TeacherConfig, load
+from r2v.contents import content_sha256
+from r2v.data.manifest import RunManifest
+from r2v.data.registry import DataRegistry
+from r2v.data.store import read_episodes
+from r2v.errors import EnvironmentFault, InputError, UsageError
+from r2v.llm.types import Message, ScoreRequest
+from r2v.llm.waves import Waves
+from r2v.models import judge_of
+from r2v.pipeline import job, run_job
+from r2v.stages.collect_estimate import estimate
+from r2v.testing.providers import Emulator, Fault, Lifecycle
+from r2v.testing.providers.answers import desk
+from tests.llm.talk import environment
+
+SMALL = ("env.options.num_tasks=36", "env.options.num_heldout=0", "data.seeds=[1,2]", "data.num_episodes=4",
+         "rollout.workers=1", "teacher.flush_seconds=0.2", "teacher.poll_seconds=0.02", "teacher.reconcile_after=0.2")
+ROOT = Path(__file__).parents[2]
+MODELS = {"openai": "gpt-4o-mini", "anthropic": "claude-3-haiku"}
+KEYS = ("sk-test-0123456789", "sk-ant-test-0123456789")
+
+Serve = Callable[..., Iterator[Emulator]]
+
+
+@pytest.fixture
+def served(monkeypatch: pytest.MonkeyPatch) -> Serve:
+    """An emulator that both SDKs are sent to."""
+    @contextmanager
+    def serve(*faults: Fault, **settings: Any) -> Iterator[Emulator]:
+        with Emulator(answer=desk, faults=faults, **({"lifecycle": Lifecycle(polls=1)} | settings)) as emulator:
+            for name, value in environment(emulator).items():
+                monkeypatch.setenv(name, value)
+            yield emulator
+
+    return serve  # type: ignore[return-value]
+
+
+def collect(root: Path, provider: str, *overrides: str) -> Artifact:
+    config = load(None, [*SMALL, f"teacher.provider={provider}", f"teacher.model_name={MODELS[provider]}", *overrides])
+    return run_job(config, job("collect"), {}, root=root, force=True).artifact
+
+
+def newest(root: Path) -> RunManifest:
+    return DataRegistry(root / "data").query()[-1]
+
+
+@pytest.mark.parametrize("provider", MODELS)
+def test_the_same_episodes_in_every_mode(provider: str, served: Serve, tmp_path: Path) -> None:
+    found = {}
+    for mode in ("batch", "concurrent", "auto"):
+        root = tmp_path / mode
+        with served() as emulator:  # type: ignore[attr-defined]
+            collect(root, provider, f"teacher.mode={mode}", "teacher.hour_usd=0", "teacher.tail=0.5")
+            paid = emulator.ledger()
+        run = newest(root)
+        found[mode] = content_sha256(run.trajectories), sum(len(e.steps) for e in read_episodes(run.trajectories))
+        assert (run.status, run.n_episodes) == ("done", 8)
+        assert max(paid.paid().values()) == 1 and sum(paid.paid().values()) == found[mode][1]
+        ways = {bill.mode for bill in paid.bills}
+        assert ways == {"batch": {"batch"}, "concurrent": {"sync"}, "auto": {"batch", "sync"}}[mode]
+        written = b"".join(path.read_bytes() for path in root.rglob("*") if path.is_file())
+        assert not any(key.encode() in written for key in KEYS)
+    assert len(set(found.values())) == 1
+
+
+def test_refused_turns_are_faults_of_the_world_and_never_dialogue(served: Serve, tmp_path: Path) -> None:
+    """A rival lost all ten answers to two rejected lines; here the others are kept and paid once."""
+    with served(Fault("line_400", at=(2, 5))) as emulator:  # type: ignore[attr-defined]
+        collect(tmp_path, "openai", "teacher.mode=batch")
+        assert max(emulator.ledger().paid().values()) == 1
+    run = newest(tmp_path)
+    episodes = list(read_episodes(run.trajectories))
+    faulty = [episode for episode in episodes if episode.env_fault]
+    assert (run.status, run.n_episodes, run.n_env_faults, len(faulty)) == ("done", 8, 2, 2)
+    assert all(e.env_fault.startswith("teacher: 400") and not e.steps and not e.success for e in faulty)  # type: ignore[union-attr]
+    assert not any("error" in step.action.raw_text for episode in episodes for step in episode.steps)
+
+
+def test_no_credit_midway_keeps_everything_and_goes_on_after(served: Serve, tmp_path: Path) -> None:
+    with served(Fault("line_credit", at=(7, 8))) as emulator:  # type: ignore[attr-defined]
+        with pytest.raises(EnvironmentFault, match="see to the account"):
+            collect(tmp_path, "openai", "teacher.mode=batch")
+        assert newest(tmp_path).status == "failed"
+        collect(tmp_path, "openai", "teacher.mode=batch")
+        assert max(emulator.ledger().paid().values()) == 1
+    assert [run.status for run in DataRegistry(tmp_path / "data").query()] == ["done"]
+
+
+def test_a_cap_of_half_the_run_stops_it_and_a_higher_one_goes_on(served: Serve, tmp_path: Path) -> None:
+    common = ["teacher.mode=batch", "teacher.max_tokens=64"]
+    with served():  # type: ignore[attr-defined]
+        collect(tmp_path / "free", "openai", *common)
+    free = newest(tmp_path / "free")
+    whole = json.loads((free.output_dir / "provider" / "progress.json").read_text())["usd"]
+    root, cap = tmp_path / "capped", whole / 2
+    with served() as emulator:  # type: ignore[attr-defined]
+        with pytest.raises(EnvironmentFault, match=r"\$0\.\d+ are spent and the next question may cost"):
+            collect(root, "openai", *common, f"teacher.max_usd={cap}")
+        spent = json.loads((newest(root).output_dir / "provider" / "progress.json").read_text())["usd"]
+        first = len(emulator.ledger().bills)
+        assert 0.25 * cap < spent <= cap
+        collect(root, "openai", *common)
+        assert 0 < first < len(emulator.ledger().bills)
+        assert max(emulator.ledger().paid().values()) == 1
+    assert content_sha256(newest(root).trajectories) == content_sha256(free.trajectories)
+
+
+def test_a_journal_of_another_model_is_refused(served: Serve, tmp_path: Path) -> None:
+    with served():  # type: ignore[attr-defined]
+        collect(tmp_path, "openai", "teacher.mode=concurrent")
+        run = newest(tmp_path)
+        journal = run.output_dir / "provider" / "journal.jsonl"
+        journal.write_text(journal.read_text().replace("gpt-4o-mini", "gpt-4o"))
+        lines = run.trajectories.read_text().splitlines()
+        run.trajectories.write_text("\n".join(lines[:-1]) + "\n")
+        with pytest.raises(InputError, match="belongs to another configuration .model=gpt-4o there, gpt-4o-mini here"):
+            collect(tmp_path, "openai", "teacher.mode=concurrent", f"run.id={run.run_id}")
+
+
+@pytest.mark.parametrize(("overrides", "told"), [
+    ((), "OPENAI_API_KEY is not set"),
+    (("teacher.model_name=gpt-99",), "no price in the table"),
+    (("teacher.model_name=claude-3-haiku",), "is of anthropic, teacher.provider is openai")])
+def test_a_teacher_that_cannot_be_asked_is_named_before_anything_is_written(
+        overrides: tuple[str, ...], told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    with pytest.raises(UsageError, match=told):
+        collect(tmp_path, "openai", *overrides)
+    assert not (tmp_path / "data").exists() or not json.loads((tmp_path / "data/registry.json").read_text())["runs"]
+
+
+def test_SIGTERM_leaves_the_batch_under_way_and_the_same_command_goes_on(served: Serve, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "r2v", "collect", "--overrides", *SMALL, "teacher.provider=openai",
+               "teacher.model_name=gpt-4o-mini", "teacher.mode=batch"]
+    with served(lifecycle=Lifecycle(seconds=1.0)) as emulator:  # type: ignore[call-arg, attr-defined]
+        process = subprocess.Popen(command, cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(ROOT)},
+                                   stderr=subprocess.PIPE, text=True)
+        while not emulator.ledger().bills and process.poll() is None:
+            time.sleep(0.02)
+        process.send_signal(signal.SIGTERM)
+        told = process.communicate(timeout=60)[1]
+        assert process.returncode == 75, told
+        assert newest(tmp_path).status == "partial"
+        assert len(emulator.ledger().bills) == 8
+        collect(tmp_path, "openai", "teacher.mode=batch")
+        assert max(emulator.ledger().paid().values()) == 1
+    assert newest(tmp_path).status == "done"
+
+
+def test_a_dry_run_counts_what_the_run_then_asks(served: Serve, tmp_path: Path) -> None:
+    config = load(None, [*SMALL, "teacher.provider=openai", "teacher.model_name=gpt-4o-mini"])
+    told = estimate(config, tmp_path)
+    assert not list(tmp_path.iterdir()), "nothing is written"
+    with served() as emulator:  # type: ignore[attr-defined]
+        collect(tmp_path, "openai", "teacher.mode=concurrent")
+        asked = len(emulator.ledger().bills)
+    assert told.missing == told.episodes == 8 and asked <= told.most_requests
+    assert abs(told.requests - asked) <= 0.25 * asked
+    assert 0 < told.usd_batch == pytest.approx(told.usd_direct / 2)
+    again = estimate(load(None, [*SMALL, "teacher.provider=openai", "teacher.model_name=gpt-4o-mini",
+                                 f"run.id={newest(tmp_path).run_id}"]), tmp_path)
+    assert (again.missing, again.requests, again.usd_batch) == (0, 0, 0.0)
+
+
+def test_a_judge_is_asked_through_the_same_journal(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    with Emulator(answer=lambda question: '{"score": 7}') as emulator:
+        for name, value in environment(emulator).items():
+            monkeypatch.setenv(name, value)
+        teacher = TeacherConfig(provider="anthropic", model_name="claude-3-haiku", mode="concurrent")
+        asked = ScoreRequest(messages=(Message(role="user", content="do"),), action="done")
+        for _ in range(2):
+            waves = Waves()
+            judge = judge_of(teacher, waves, tmp_path)
+            assert waves.run([partial(judge, asked)] * 3) == [0.7] * 3
+        assert len(emulator.ledger().bills) == 1
