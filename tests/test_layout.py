@@ -15,8 +15,8 @@ MODULES = sorted(path for path in PACKAGE.rglob("*.py"))
 TREES = {path.relative_to(PACKAGE).as_posix(): ast.parse(path.read_text()) for path in MODULES}
 
 ROOMS = {"data", "llm", "envs", "perturb", "policy", "verifier", "router", "evaluation", "stages", "experiments",
-         "game", "report", "slurm", "testing", "utils"}
-LATER = {"memory", "hrl"}
+         "game", "hrl", "report", "slurm", "testing", "utils"}
+LATER = {"memory"}
 DRAWERS = {"common", "core", "helpers", "misc", "util", "lib", "shared"}
 """Names that say nothing of what is inside."""
 LONGEST = 320
@@ -87,6 +87,7 @@ def test_tests_mirror_the_package() -> None:
 
 
 MIXED = {
+    "tests/hrl/test_whole_loop.py",
     "tests/perturb/test_categories.py",
     "tests/policy/test_command.py", "tests/policy/test_ranks.py",
     "tests/slurm/test_cluster_itself.py", "tests/slurm/test_drill_again.py", "tests/slurm/test_drill_heal.py",

@@ -9,6 +9,7 @@
 #SBATCH --cpus-per-task=16
 #SBATCH --mem=60G
 #SBATCH --time=48:00:00
+# For preference alone (bc, and a job that does both, have the time above):
 #R2V preference --time=24:00:00
 #SBATCH --output=logs/%x_%j.out
 #SBATCH --open-mode=append

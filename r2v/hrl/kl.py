@@ -1,0 +1,46 @@
+"""How far a policy has gone from its reference: exactly, or from the tokens that it drew.
+
+With d = log pi(y) - log ref(y) of a drawn token, k1 = d, k2 = d^2/2, k3 = exp(-d) - 1 + d (joschu.net/blog/kl-approx).
+k1 and k3 both average to KL(pi || ref), and k3 is never negative: report k3. Their gradients are another matter, for
+the draws themselves depend on pi: averaged over draws of pi, the gradient of k1 is 0, that of k3 is the one of
+KL(ref || pi), and only that of k2 is the one of KL(pi || ref). So a penalty in the loss is `penalty`: k3 to look at, k2
+to descend. A penalty taken off the reward is k1 (`losses.token_weights`).
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def exact(logits: Tensor, reference: Tensor) -> Tensor:
+    """KL(pi || ref) (...) of logits (..., V), in nats; exactly 0.0 for equal ones."""
+    logp, logref = logits.log_softmax(-1), reference.log_softmax(-1)
+    return (logp.exp() * (logp - logref)).sum(-1)
+
+
+def k1(logp: Tensor, reference: Tensor) -> Tensor:
+    """log pi - log ref, of drawn tokens."""
+    return logp - reference
+
+
+def k2(logp: Tensor, reference: Tensor) -> Tensor:
+    """(log pi - log ref)^2 / 2, of drawn tokens."""
+    return k1(logp, reference).square() / 2
+
+
+def k3(logp: Tensor, reference: Tensor) -> Tensor:
+    """exp(-k1) - 1 + k1 >= 0, of drawn tokens."""
+    difference = k1(logp, reference)
+    return torch.expm1(-difference) + difference
+
+
+def penalty(logp: Tensor, reference: Tensor, mask: Tensor, denominator: Tensor | float) -> Tensor:
+    """The sum of k3 over marked tokens over `denominator`, with the gradient of k2: what `beta` multiplies in a loss.
+
+    `logp`, `reference` and `mask` are (N, T); the tokens are draws of the policy as it is (on-policy).
+    """
+    logp, reference = logp.masked_fill(~mask, 0.0), reference.detach().masked_fill(~mask, 0.0)
+    descended = k2(logp, reference)
+    shown = k3(logp.detach(), reference)
+    return (shown + descended - descended.detach()).sum() / denominator
