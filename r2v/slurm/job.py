@@ -10,6 +10,7 @@ tells every process, with a SIGCONT ahead: that SIGTERM is not passed on again, 
 
 from __future__ import annotations
 
+import math
 import os
 import resource
 import signal
@@ -33,6 +34,8 @@ from r2v.slurm.outcome import places_of, unmade
 from r2v.slurm.positionals import expand
 
 WARNED = {signal.SIGCHLD, signal.SIGUSR2, signal.SIGTERM, signal.SIGINT, signal.SIGCONT}
+TOGETHER = 5.0
+"""Seconds within which a SIGTERM belongs to the SIGCONT before it: Slurm sends them a moment apart."""
 HELD_PATIENCE = 180.0
 """Seconds to wait for a lease: that of a life of this job killed on another node is dead after 60."""
 
@@ -48,6 +51,8 @@ class Life:
     folder: Path | None
     warned: bool = False
     ended_by_slurm: bool = False
+    continued: float = -math.inf
+    """When a SIGCONT came last."""
     oom_kills: int = field(default_factory=lambda: _oom_kills())
 
 
@@ -154,9 +159,11 @@ def _watch(life: Life) -> int:
 
 def _pass_on(life: Life, number: signal.Signals, child: subprocess.Popen[bytes]) -> None:
     if number == signal.SIGCONT:
+        life.continued = time.monotonic()
         return
-    if number != signal.SIGUSR2 and life.id and signal.sigtimedwait({signal.SIGCONT}, 0.5) is not None:
-        life.ended_by_slurm = True
+    if number != signal.SIGUSR2 and life.id:
+        just_now = time.monotonic() - life.continued < TOGETHER
+        life.ended_by_slurm = just_now or signal.sigtimedwait({signal.SIGCONT}, 0.5) is not None
     if not life.warned and not life.ended_by_slurm:
         logger.info("r2v job %s: %s; asking the stage to checkpoint and stop", life.id or "-", number.name)
         child.send_signal(signal.SIGTERM)

@@ -163,12 +163,14 @@ def test_where_requeue_is_not_allowed_it_ends_with_75(folder: Folder) -> None:
     assert process.returncode == 75 and folder.told("exit")["rc"] == 75
 
 
-def test_a_SIGTERM_that_slurm_sends_to_everybody_is_not_sent_twice(folder: Folder) -> None:
+@pytest.mark.parametrize("apart", [0.0, 0.3])
+def test_a_SIGTERM_that_slurm_sends_to_everybody_is_not_sent_twice(apart: float, folder: Folder) -> None:
     """Slurm puts a SIGCONT before it, and the stage has had its own."""
-    folder.behave(perturb={"steps": 60, "seconds": 0.02})
+    folder.behave(perturb={"steps": 120, "seconds": 0.02})
     process = folder.start("perturb", "desk")
     wait(lambda: folder.steps() >= 3)
     process.send_signal(signal.SIGCONT)
+    time.sleep(apart)
     process.send_signal(signal.SIGTERM)
     said = process.communicate(timeout=PATIENCE)[0]
     assert process.returncode == 0, said
