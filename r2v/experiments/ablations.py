@@ -77,7 +77,11 @@ class Config:
 
     @classmethod
     def of(cls, config: c.Config) -> Config:
-        """The whole configuration; where it runs from is left out of its identity."""
+        """The whole configuration; where it runs from is left out of its identity. Raises UsageError for a name that
+        is no ablation's."""
+        for name in config.ablations.names:
+            if name not in ABLATIONS:
+                raise UsageError(f"ablations.names: {name}; {nearest(name, ABLATIONS)}")
         return cls(whole=config)
 
 
@@ -85,9 +89,6 @@ def run(cfg: Config, work: Work) -> None:
     """Play the base and every ablation, and write structured_results/ablations.csv."""
     from r2v.evaluation.ablation_rows import ablation_rows, write_ablations
 
-    for name in cfg.whole.ablations.names:
-        if name not in ABLATIONS:
-            raise UsageError(f"ablations.names: {name}; {nearest(name, ABLATIONS)}")
     rows = [ABLATIONS[name] for name in cfg.whole.ablations.names]
     base_made = _chain(cfg.whole, (), sorted({row.base_method for row in rows}), work)
     made = {}

@@ -23,12 +23,11 @@ SCRIPTS = {"collect": "01_collect.sh", "perturb": "02_perturb.sh", "bc": "03_tra
            "verifier": "04_train_verifier.sh", "candidates": "05_generate_candidates.sh",
            "preference": "03_train_policy.sh", "router_features": "06_generate_router_features.sh",
            "router": "07_train_router.sh", "evaluate": "08_evaluate.sh", "ablations": "09_ablations.sh"}
-NOW = datetime.now(UTC).replace(microsecond=0)
 
 
 def ago(seconds: float) -> str:
-    """A time that many seconds before these tests began, as records write it."""
-    return (NOW - timedelta(seconds=seconds)).isoformat()
+    """The time that many seconds ago, as records write it."""
+    return (datetime.now(UTC).replace(microsecond=0) - timedelta(seconds=seconds)).isoformat()
 
 
 @dataclass
