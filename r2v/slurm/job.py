@@ -10,6 +10,7 @@ tells every process, with a SIGCONT ahead: that SIGTERM is not passed on again, 
 
 from __future__ import annotations
 
+import ctypes
 import math
 import os
 import resource
@@ -36,6 +37,7 @@ from r2v.slurm.positionals import expand
 WARNED = {signal.SIGCHLD, signal.SIGUSR2, signal.SIGTERM, signal.SIGINT, signal.SIGCONT}
 TOGETHER = 5.0
 """Seconds within which a SIGTERM belongs to the SIGCONT before it: Slurm sends them a moment apart."""
+_TELL_WHEN_PARENT_DIES = 1  # PR_SET_PDEATHSIG of prctl(2)
 HELD_PATIENCE = 180.0
 """Seconds to wait for a lease: that of a life of this job killed on another node is dead after 60."""
 
@@ -144,10 +146,8 @@ def _watch(life: Life) -> int:
     before = signal.pthread_sigmask(signal.SIG_BLOCK, WARNED)
     environment = {**os.environ, **({FOLDER: str(life.folder)} if life.folder else {})}
     try:
-        # USR2 stays blocked in the child: `scancel --signal=USR2 --full` would kill it.
-        child = subprocess.Popen(
-            [sys.executable, "-m", "r2v", *life.words], env=environment,
-            preexec_fn=lambda: signal.pthread_sigmask(signal.SIG_SETMASK, before | {signal.SIGUSR2}))
+        child = subprocess.Popen([sys.executable, "-m", "r2v", *life.words], env=environment,
+                                 preexec_fn=lambda: _prepare(before))
         while (code := child.poll()) is None:
             told = signal.sigtimedwait(WARNED, 60.0)
             if told is not None and told.si_signo != signal.SIGCHLD:
@@ -155,6 +155,13 @@ def _watch(life: Life) -> int:
         return code
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _prepare(mask: set[int | signal.Signals]) -> None:
+    """In the child, before it becomes the stage: USR2 stays blocked (`scancel --signal=USR2 --full` would kill it), and
+    it is told to stop when the runner dies, whose place in the queue the next life takes."""
+    signal.pthread_sigmask(signal.SIG_SETMASK, mask | {signal.SIGUSR2})
+    ctypes.CDLL(None).prctl(_TELL_WHEN_PARENT_DIES, signal.SIGTERM)
 
 
 def _pass_on(life: Life, number: signal.Signals, child: subprocess.Popen[bytes]) -> None:

@@ -187,6 +187,17 @@ def test_a_USR2_to_every_process_leaves_the_stage_alive_to_checkpoint(folder: Fo
     assert process.returncode == 75 and folder.told("error")["kind"] == "interrupted"
 
 
+def test_a_stage_whose_runner_is_killed_stops_at_a_checkpoint_and_frees_its_lease(folder: Folder) -> None:
+    folder.behave(perturb={"steps": 4000, "seconds": 0.02})
+    process = folder.start("perturb", "desk")
+    wait(lambda: folder.steps() >= 3)
+    process.kill()
+    process.communicate(timeout=PATIENCE)
+    wait(lambda: (folder.record / "error.json").exists())
+    assert folder.told("error")["kind"] == "interrupted"
+    wait(lambda: not list((folder.path / "outputs/.artifacts").glob("perturb-*.lease")))
+
+
 @pytest.mark.parametrize(("limit", "kind"), [("100000", "killed"), ("1", "host_oom")])
 def test_a_stage_killed_under_a_runner_that_lives(limit: str, kind: str, folder: Folder) -> None:
     folder.behave(perturb={"hold": "never"})
