@@ -29,9 +29,9 @@ The drills, by number; test_drill_submit.py (s), test_drill_heal.py (h), test_dr
     27 h  sites without requeue, without accounting, with kill_invalid_depend; (s) with a limit on jobs
     28 h  a worker that is killed while its parent lives is a failure
 
-Elsewhere: 24 in test_headers.py and test_doctor.py (`r2v cluster set`), 26 in test_job.py (a job that runs other code than it
-was submitted with says so). 19 has no counterpart: the seeds of an evaluation are files of one job, and the killed job
-goes on with those that lack (tests/test_mrp.py).
+Elsewhere: 24 in test_headers.py and test_doctor.py (`r2v cluster set`); 26 in test_job.py (a job that runs other code
+than it was submitted with says so). 19 has no counterpart: the seeds of an evaluation are files of one job, and the
+killed job goes on with those that lack (tests/test_mrp.py).
 
 Not to be had on one machine, so covered by the fake commands of faked.py or not at all: memory limits by cgroup
 (OUT_OF_MEMORY), the formats of later versions, a real NFS, jobs of several nodes.
