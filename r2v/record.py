@@ -82,8 +82,10 @@ def describe(error: BaseException) -> dict[str, Any]:
     kind, code = _kind(error)
     name = type(error).__qualname__ if type(error).__module__ == "builtins" else \
         f"{type(error).__module__}.{type(error).__qualname__}"
-    return {"type": name, "kind": kind, "exit_code": code,
-            "message": next(iter(str(error).strip().splitlines()), ""), "where": _where(error)}
+    message = next(iter(str(error).strip().splitlines()), "")
+    if isinstance(error, KeyboardInterrupt):
+        message = "stopped by a signal; the same command continues"
+    return {"type": name, "kind": kind, "exit_code": code, "message": message, "where": _where(error)}
 
 
 def _kind(error: BaseException) -> tuple[str, int]:
