@@ -153,6 +153,12 @@ def attempt_of(folder: Path) -> tuple[str, dict[str, Artifact]]:
     inputs = {name: Artifact(stage=value["stage"], fingerprint=value["fingerprint"], files=value["files"],
                              folder=(folder / value["folder"]).resolve(), summary=value["summary"])
               for name, value in record["inputs"].items()}
+    for one in inputs.values():
+        for name, recorded in one.files.items() if one.stage == EXTERNAL else ():
+            path = one.folder / name
+            if not path.is_file() or content_sha256(path) != recorded:
+                raise InputError(f"{path}: not the file that {folder} was begun with; put that one back, or start the "
+                                 "stage afresh with this one")
     return record["job"], inputs
 
 

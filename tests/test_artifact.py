@@ -152,6 +152,16 @@ def test_inputs_are_recorded_and_found_again_after_a_move(tmp_path: Path) -> Non
         attempt_of(tmp_path)
 
 
+def test_an_attempt_is_not_continued_with_another_file(tmp_path: Path) -> None:
+    own = tmp_path / "mine.jsonl"
+    own.write_text("{}\n")
+    make(tmp_path / "store", perturb=external(own))
+    assert attempt_of(tmp_path / "store" / "bc-k")[1]["perturb"].files == external(own).files
+    own.write_text('{"more": 1}\n')
+    with pytest.raises(InputError, match="not the file that .* was begun with"):
+        attempt_of(tmp_path / "store" / "bc-k")
+
+
 def test_publish_switches_a_relative_link(tmp_path: Path) -> None:
     root = tmp_path / "here"
     one, two = make(root / "store", "1"), make(root / "store", "2", key="l")
