@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING
 from r2v import __version__
 from r2v.errors import InputError, Interrupted, R2VError, UsageError, nearest
 from r2v.log import logger, setup
+from r2v.memory import command as memory
 from r2v.record import DISK_REFUSES, recording
 from r2v.slurm.commands import add_commands
 from r2v.testing.providers import command as providers
@@ -131,6 +132,7 @@ def build_parser() -> argparse.ArgumentParser:
         _add_stage(commands, stage)
     add_commands(commands, _run_all)
     providers.add_commands(commands)
+    memory.add_commands(commands)
     _add_others(commands)
     return parser
 

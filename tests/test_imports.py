@@ -19,6 +19,7 @@ DOORS = {
     "r2v evaluate --help": ("run('evaluate', '--help')", LIGHT),
     "a usage error": ("run('colect')", LIGHT),
     "r2v config": ("run('config', '--overrides', 'training.lr=1e-5')", HEAVY),
+    "r2v plan": ("run('plan', '--gpu', '80GiB')", HEAVY),
     "r2v registry": ("run('registry')", HEAVY),
     "a stage that lacks its input": ("run('train_router')", HEAVY),
     "the registry": ("from r2v.data import DataRegistry; DataRegistry('data').summary()", HEAVY),

@@ -1,0 +1,86 @@
+"""The peak of one phase on one GPU, as a function of how many rows are taken at a time.
+
+    peak = resting bytes of all roles there
+         + the phase's own gradients, and what its sharding gathers
+         + the larger of a micro-batch's activations and the optimizer's temporaries
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from r2v.memory import passes
+from r2v.memory.layers import WIDTHS, Layers
+from r2v.memory.passes import Passage, Peak
+from r2v.memory.roles import Device, Phase
+from r2v.memory.state import State
+from r2v.memory.work import Machine, Setting, Work
+
+
+@dataclass(frozen=True, kw_only=True)
+class Need:
+    """Bytes of a phase at its worst moment."""
+
+    resting: float
+    """Weights and optimizers of every role on the GPU."""
+    gradients: float
+    """The phase's own, and what its sharding gathers or sends from."""
+    working: float
+    """Activations, logits and caches of one micro-batch, or the optimizer's temporaries where those are more."""
+    where: str
+    """The worst moment."""
+
+    @property
+    def total(self) -> float:
+        """All of it, as torch.cuda.max_memory_allocated would say."""
+        return self.resting + self.gradients + self.working
+
+    def reserved(self, machine: Machine) -> float:
+        """What the allocator takes for it: memory that comes and goes leaves gaps."""
+        return self.total + self.working * machine.fragmentation
+
+
+def need(work: Work, setting: Setting, device: Device, phase: Phase, rows: int) -> Need:
+    """What `phase` needs when it takes `rows` rows at a time."""
+    states = {role.name: role.state for role in device.roles}
+    own = states.get(phase.role, State())
+    resting = sum(role.state.resting for role in device.roles)
+    if phase.action == "generate":
+        peak = _generating(work, phase, rows)
+        return Need(resting=resting, gradients=own.gathered, working=peak.size, where=peak.where)
+    if phase.action == "read":
+        peak = passes.silent(_passage(work, setting, phase, rows))
+        return Need(resting=resting, gradients=own.gathered, working=peak.size, where=peak.where)
+    fresh = rows >= phase.rows and own.gathered == 0
+    peak = passes.train(_passage(work, setting, phase, rows, fresh=fresh))
+    gradients, held = own.gradients + own.gathered, 0 if fresh else own.gradients + own.gathered
+    if held + peak.size >= gradients + own.step:
+        return Need(resting=resting, gradients=held, working=peak.size, where=peak.where)
+    return Need(resting=resting, gradients=gradients, working=own.step, where="optimizer step")
+
+
+def _passage(work: Work, setting: Setting, phase: Phase, rows: int, *, fresh: bool = False) -> Passage:
+    language = phase.shape.family == work.model.family and not phase.shape.encoder
+    widths = WIDTHS[work.precision if language else "float32", not phase.full]
+    layers = Layers(shape=phase.shape, rows=rows * phase.texts, tokens=phase.tokens, widths=widths, full=phase.full,
+                    rank=0 if phase.full or phase.action == "read" else work.lora_rank, fresh=fresh,
+                    four_bit=work.four_bit and language)
+    if not language or work.stage == "verifier":
+        return Passage(layers=layers, checkpoint=setting.checkpoint and language, top="states")
+    return Passage(layers=layers, checkpoint=setting.checkpoint, chunk=setting.chunk)
+
+
+def _generating(work: Work, phase: Phase, rows: int) -> Peak:
+    """The larger of two moments: a prompt's forward, its keys and values kept; and the last token, the cache of every
+    row at its longest, the copy that lengthens one layer's part of it, logits and probabilities."""
+    width, shape = 4 if work.precision == "float32" else 2, phase.shape
+    cache = rows * (work.tokens * shape.kv_bytes_per_token(width) + shape.fixed_cache_entries * width)
+    growing = rows * work.tokens * shape.kv_heads * shape.head_dim * width
+    prompt = Layers(shape=shape, rows=rows, tokens=work.prompt_tokens, full=False, rank=work.lora_rank,
+                    widths=WIDTHS[work.precision, work.lora_rank > 0], four_bit=work.four_bit)
+    begun = rows * work.prompt_tokens * shape.kv_bytes_per_token(width)
+    reading = passes.silent(Passage(layers=prompt, top="states"))
+    copied = shape.embedding * width if work.precision == "mixed" and phase.full else 0  # autocast's, of the head
+    last = cache + growing + rows * shape.vocab * (width + 8) + copied
+    return max(Peak(size=last, where="last token, cache full"),
+               Peak(size=begun + reading.size, where=f"prompt, {reading.where}"), key=lambda one: one.size)

@@ -1,0 +1,228 @@
+"""The shape of a model, from its config.json: how many parameters there are, and in which matrices.
+
+    shape = shape_of("meta-llama/Llama-3.2-3B")
+    shape.parameters                # 3 212 749 824
+    shape.lora_parameters(16)       # 24 313 856: adapters on every linear layer
+    shape.kv_bytes_per_token(2)     # 114 688
+
+Families: llama, mistral, qwen2, qwen3 and lfm2 (decoders), roberta (encoder; a critic). R2V's bundled student is an
+lfm2. Nothing is read but config.json.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from r2v.errors import InputError, UsageError, nearest
+from r2v.memory.known import KNOWN, known
+
+Kind = Literal["attention", "conv", "encoder"]
+DECODERS = ("llama", "mistral", "qwen2", "qwen3", "lfm2")
+ENCODERS = ("roberta", "xlm-roberta")
+_TINY = Path(__file__).parents[1] / "policy" / "tiny_base"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Linear:
+    """A weight matrix, with its bias where it has one."""
+
+    name: str
+    inside: int
+    outside: int
+    bias: bool = False
+
+    @property
+    def weights(self) -> int:
+        """Entries of the matrix."""
+        return self.inside * self.outside
+
+    @property
+    def parameters(self) -> int:
+        """The same, and the bias."""
+        return self.weights + (self.outside if self.bias else 0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shape:
+    """A transformer's sizes. `kinds` says what each layer is, first to last."""
+
+    name: str
+    family: str
+    hidden: int
+    kinds: tuple[Kind, ...]
+    heads: int
+    kv_heads: int
+    head_dim: int
+    inner: int
+    vocab: int
+    tied: bool
+    qkv_bias: bool = False
+    qk_norm: bool = False
+    conv_kernel: int = 0
+    positions: int = 0
+    token_types: int = 0
+    dtype: str = "bfloat16"
+    """What the weights were saved in."""
+    heads_on_top: tuple[Linear, ...] = ()
+    """Extra layers on the last state: a critic's Q and V, a verifier's score."""
+
+    @property
+    def encoder(self) -> bool:
+        """Whether it reads and does not write: no logits, no cache."""
+        return self.family in ENCODERS
+
+    def linears(self, kind: Kind) -> tuple[Linear, ...]:
+        """The matrices of one layer, in the order they are used."""
+        h, q, kv, inner = self.hidden, self.heads * self.head_dim, self.kv_heads * self.head_dim, self.inner
+        bias = self.qkv_bias
+        if kind == "encoder":
+            return tuple(Linear(name=name, inside=i, outside=o, bias=True) for name, i, o in (
+                ("q", h, h), ("k", h, h), ("v", h, h), ("o", h, h), ("up", h, inner), ("down", inner, h)))
+        mixing = ((Linear(name="in", inside=h, outside=3 * h), Linear(name="out", inside=h, outside=h))
+                  if kind == "conv" else (
+            Linear(name="q", inside=h, outside=q, bias=bias), Linear(name="k", inside=h, outside=kv, bias=bias),
+            Linear(name="v", inside=h, outside=kv, bias=bias), Linear(name="o", inside=q, outside=h)))
+        return (*mixing, Linear(name="gate", inside=h, outside=inner), Linear(name="up", inside=h, outside=inner),
+                Linear(name="down", inside=inner, outside=h))
+
+    def small(self, kind: Kind) -> int:
+        """Parameters of one layer outside its matrices: norms, and the kernel of a short convolution."""
+        if kind == "encoder":
+            return 4 * self.hidden
+        norms = 2 * self.hidden + (2 * self.head_dim if self.qk_norm and kind == "attention" else 0)
+        return norms + (self.conv_kernel * self.hidden if kind == "conv" else 0)
+
+    def layer_parameters(self, kind: Kind) -> int:
+        """Parameters of one layer."""
+        return sum(one.parameters for one in self.linears(kind)) + self.small(kind)
+
+    @property
+    def embedding(self) -> int:
+        """Parameters of the token table."""
+        return self.vocab * self.hidden
+
+    @property
+    def outside(self) -> int:
+        """Parameters beside the layers: tables, last norm, the head over the vocabulary, heads on top."""
+        extra = sum(one.parameters for one in self.heads_on_top)
+        if self.encoder:
+            tables = self.embedding + (self.positions + self.token_types) * self.hidden
+            return tables + 2 * self.hidden + self.hidden * (self.hidden + 1) + extra
+        return self.embedding * (1 if self.tied else 2) + self.hidden + extra
+
+    @property
+    def parameters(self) -> int:
+        """All parameters (an encoder's pooler among them, as transformers loads it)."""
+        return self.outside + sum(self.layer_parameters(kind) for kind in self.kinds)
+
+    @property
+    def matrix_weights(self) -> int:
+        """Entries of the layers' matrices: what 4-bit loading packs and adapters adapt."""
+        return sum(one.weights for kind in self.kinds for one in self.linears(kind))
+
+    def lora_parameters(self, rank: int) -> int:
+        """Parameters of adapters of this rank on every linear layer: r * (in + out) each."""
+        return rank * sum(one.inside + one.outside for kind in self.kinds for one in self.linears(kind))
+
+    def kv_bytes_per_token(self, width: int) -> int:
+        """Bytes of keys and values that one token leaves in the cache, `width` bytes a number."""
+        return 2 * self.kv_heads * self.head_dim * width * Counter(self.kinds)["attention"]
+
+    @property
+    def fixed_cache_entries(self) -> int:
+        """Numbers that a sequence keeps whatever its length: the window of the short convolutions."""
+        return self.hidden * self.conv_kernel * Counter(self.kinds)["conv"]
+
+
+def from_config(values: Mapping[str, Any], name: str = "model") -> Shape:
+    """The shape that a config.json describes. Raises InputError where it lacks a size, UsageError for a family
+    whose arithmetic is not known."""
+    family = str(values.get("model_type"))
+    if family not in DECODERS + ENCODERS:
+        raise UsageError(f"{name}: model_type {family} cannot be planned for; {nearest(family, DECODERS + ENCODERS)}")
+    try:
+        hidden, layers = int(values["hidden_size"]), int(values["num_hidden_layers"])
+        heads, vocab = int(values["num_attention_heads"]), int(values["vocab_size"])
+        inner = _inner(values, family)
+    except (KeyError, TypeError, ValueError) as error:
+        raise InputError(f"{name}: its config.json has no usable {error}; it must say hidden_size, "
+                         "num_hidden_layers, num_attention_heads, intermediate_size and vocab_size") from None
+    encoder = family in ENCODERS
+    return Shape(
+        name=name, family=family, hidden=hidden, kinds=_kinds(values, family, layers), heads=heads,
+        kv_heads=heads if encoder else int(values.get("num_key_value_heads") or heads),
+        head_dim=int(values.get("head_dim") or hidden // heads), inner=inner, vocab=vocab,
+        tied=bool(values.get("tie_word_embeddings", family == "lfm2")) and not encoder,
+        qkv_bias=family == "qwen2" or bool(values.get("attention_bias")), qk_norm=family in ("qwen3", "lfm2"),
+        conv_kernel=int(values.get("conv_L_cache", 3)) if family == "lfm2" else 0,
+        positions=int(values.get("max_position_embeddings", 514)) if encoder else 0,
+        token_types=int(values.get("type_vocab_size", 1)) if encoder else 0,
+        dtype=str(values.get("dtype") or values.get("torch_dtype") or "float32"))
+
+
+def shape_of(model: str) -> Shape:
+    """The shape of `tiny`, of a directory with a config.json, of a model known by name, or of one in the hub's
+    cache. Raises InputError where there is none."""
+    folder = _TINY if model == "tiny" else Path(model).expanduser()
+    path = folder / "config.json" if folder.is_dir() else _cached(model)
+    if path is None or not path.is_file():
+        values = known(model)
+        if values is None:
+            raise InputError(f"no shape of {model}: not a directory with a config.json, not in the hub's cache, not "
+                             f"known by name; {nearest(model, ['tiny', *KNOWN])}")
+        return from_config(values, model)
+    try:
+        loaded = json.loads(path.read_text())
+    except (ValueError, OSError) as error:
+        raise InputError(f"{path}: not a JSON object ({error})") from None
+    if not isinstance(loaded, dict):
+        raise InputError(f"{path}: not a JSON object")
+    return from_config(loaded, model)
+
+
+def _cached(model: str) -> Path | None:
+    hub = os.environ.get("HF_HUB_CACHE") or Path(os.environ.get("HF_HOME", "~/.cache/huggingface")) / "hub"
+    folder = Path(hub).expanduser() / f"models--{model.replace('/', '--')}" / "snapshots"
+    found = sorted(folder.glob("*/config.json")) if "/" in model else []
+    return found[-1] if found else None
+
+
+def _kinds(values: Mapping[str, Any], family: str, layers: int) -> tuple[Kind, ...]:
+    kind: Kind = "encoder" if family in ENCODERS else "attention"
+    if family != "lfm2":
+        return tuple(kind for _ in range(layers))
+    attention = values.get("full_attn_idxs") or range(layers)
+    types = values.get("layer_types") or ["attention" if at in attention else "conv" for at in range(layers)]
+    return tuple("conv" if one == "conv" else "attention" for one in types)
+
+
+def _inner(values: Mapping[str, Any], family: str) -> int:
+    """The width inside the feed-forward; LFM2 takes two thirds of it, rounded up (modeling_lfm2.Lfm2MLP)."""
+    inner = int(values["intermediate_size"])
+    if family == "lfm2" and values.get("block_auto_adjust_ff_dim", True):
+        step = int(values.get("block_multiple_of", 256))
+        inner = int(values.get("block_ffn_dim_multiplier", 1.0) * int(2 * inner / 3))
+        inner = step * ((inner + step - 1) // step)
+    return inner
+
+
+def double_critic_heads(hidden: int) -> tuple[Linear, ...]:
+    """ArCHer's four heads: two Q on [state; action] and two V on the state, each with two hidden layers as wide as
+    the state (facts: 5.91 M parameters on roberta-base)."""
+    def head(inside: int) -> tuple[Linear, ...]:
+        sizes = (inside, hidden, hidden, 1)
+        return tuple(Linear(name="head", inside=i, outside=o, bias=True)
+                     for i, o in zip(sizes, sizes[1:], strict=False))
+
+    return (*head(2 * hidden), *head(2 * hidden), *head(hidden), *head(hidden))
+
+
+def score_head(hidden: int) -> tuple[Linear, ...]:
+    """One number from the state: a verifier, or a value function."""
+    return (Linear(name="score", inside=hidden, outside=1, bias=True),)

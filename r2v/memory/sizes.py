@@ -1,0 +1,39 @@
+"""Bytes as a person writes and reads them. GiB is 2**30, as nvidia-smi and torch count; GB is 10**9."""
+
+from __future__ import annotations
+
+import math
+import re
+
+from r2v.errors import UsageError
+
+GIB = 2**30
+_UNITS = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12,
+          "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40, "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40}
+
+
+def parse_size(text: str) -> int:
+    """Bytes of a size such as 44.53GiB, 80GB, or 48G (Slurm's way: a power of two). Raises UsageError.
+
+    >>> parse_size("1.5GiB")
+    1610612736
+    """
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", text)
+    unit = _UNITS.get(match[2].lower()) if match else None
+    if match is None or unit is None or not float(match[1]) > 0:
+        raise UsageError(f"size {text!r}: expected a number above 0 with a unit, such as 44.53GiB, 80GB or 48G")
+    return int(float(match[1]) * unit)
+
+
+def gib(size: float) -> str:
+    """Bytes in GiB with two decimals.
+
+    >>> gib(15032385536)
+    '14.00'
+    """
+    return f"{size / GIB:.2f}"
+
+
+def mem_header(size: float) -> str:
+    """Bytes as `--mem` takes them: whole GiB, rounded up to eight."""
+    return f"{8 * math.ceil(size / GIB / 8)}G"

@@ -1,0 +1,108 @@
+"""Counts the bytes of live tensors while torch runs, on tensors without data: the planner's judge.
+
+    with FakeTensorMode(), Tracker() as tracker:
+        model = ...
+        tracker.call_them("weights", model.parameters())
+        with tracker.span("actor"):
+            loss(model).backward()
+    tracker.peaks["actor"].size
+
+Every operation passes by a dispatch mode, which notes each new storage and learns of its end by a weak reference.
+Nothing is hooked onto modules or parameters, so frozen weights, adapters, a base that serves three roles and layers
+called many times are all just tensors; torch's own MemTracker takes none of these (facts/hrl.md 0.7). What an
+operation takes inside one kernel is not seen, nor are the allocator's gaps.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+OTHER = "working"
+"""What nobody has given a name: activations, temporaries, caches."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tracked:
+    """The most bytes at a time, and what they were."""
+
+    size: int
+    parts: dict[str, int]
+
+
+@dataclass
+class _Storage:
+    size: int
+    kind: str = OTHER
+
+
+class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """A context in which live tensor bytes are counted; tensors made before it count once they are met."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.live = 0
+        """Bytes now."""
+        self.peaks: dict[str, Tracked] = {}
+        """By the name of a finished span."""
+        self._known: dict[int, tuple[weakref.ref[Any], _Storage]] = {}
+        self._parts: dict[str, int] = {}
+        self._peak = 0
+        self._peak_parts: dict[str, int] = {}
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        for value in tree_leaves(result):
+            if isinstance(value, torch.Tensor):
+                self._meet(value)
+        if self.live > self._peak:
+            self._peak, self._peak_parts = self.live, dict(self._parts)
+        return result
+
+    def call_them(self, kind: str, tensors: Iterable[torch.Tensor]) -> None:
+        """Count these under a name from now on."""
+        for tensor in tensors:
+            record = self._meet(tensor)
+            self._parts[record.kind] -= record.size
+            record.kind = kind
+            self._parts[kind] = self._parts.get(kind, 0) + record.size
+
+    def watch_gradients(self, parameters: Iterable[torch.nn.Parameter]) -> None:
+        """Call the gradients of these "gradients" as they come."""
+        for parameter in parameters:
+            if parameter.requires_grad:
+                parameter.register_post_accumulate_grad_hook(self._gradient)  # type: ignore[no-untyped-call]
+
+    @contextmanager
+    def span(self, name: str) -> Iterator[None]:
+        """A stretch of which `peaks` will tell, what is live at its beginning included."""
+        self._peak, self._peak_parts = self.live, dict(self._parts)
+        yield
+        self.peaks[name] = Tracked(size=self._peak, parts={k: v for k, v in self._peak_parts.items() if v})
+
+    def _gradient(self, parameter: torch.Tensor) -> None:
+        if parameter.grad is not None:
+            self.call_them("gradients", [parameter.grad])
+
+    def _meet(self, tensor: torch.Tensor) -> _Storage:
+        storage = tensor.untyped_storage()
+        key = storage._cdata
+        if (found := self._known.get(key)) is not None:
+            return found[1]
+        record = _Storage(size=storage.nbytes())
+        self._known[key] = (weakref.ref(storage, lambda _: self._gone(key)), record)
+        self.live += record.size
+        self._parts[record.kind] = self._parts.get(record.kind, 0) + record.size
+        return record
+
+    def _gone(self, key: int) -> None:
+        _, record = self._known.pop(key)
+        self.live -= record.size
+        self._parts[record.kind] -= record.size
