@@ -37,7 +37,7 @@ COMMANDS = [*dict.fromkeys(_commands())]
 def _parsed(words: list[str]) -> None:
     """The command line as the real parser takes it, its configuration loaded and its overrides applied."""
     arguments = cli.build_parser().parse_args([word for word in words if word != "--help"] or ["config"])
-    if hasattr(arguments, "overrides"):
+    if hasattr(arguments, "overrides") and hasattr(arguments, "seed"):
         if arguments.config == "FILE":
             arguments.config = None
         cli.load_config(arguments)
