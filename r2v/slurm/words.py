@@ -21,6 +21,7 @@ _WORDS = {
     "PartitionNodeLimit": "asks for more nodes than the partition allows; r2v doctor",
     "PartitionTimeLimit": "asks for more time than the partition allows; r2v doctor",
     "ReqNodeNotAvail": "the nodes it could use are down, drained or reserved",
+    "Nodes required for job are DOWN": "the nodes it could use are down, drained or reserved",
     "NodeDown": "a node that it needs is down",
     "Reservation": "waits for its reservation",
     "Licenses": "waits for a licence",

@@ -193,7 +193,7 @@ async def _attempt(world: World, play: Play, actor: Actor, waves: Waves) -> Epis
     except Unanswered as error:
         if not error.final:
             return str(error)
-        return replace(session.episode(), success=False, termination="env_error", env_fault=f"teacher: {error}")
+        return replace(session.episode(), termination="env_error", env_fault=f"teacher: {error}")
 
 
 STAGE = Stage(version=1, config=Config, run=run)

@@ -141,8 +141,9 @@ def test_16_status_tells_reasons_progress_and_memory(made: Project) -> None:
     made.behave(router={"steps": 8, "seconds": 0.1, "hold": "go"})
     with made.cluster.drained():
         made.r2v("run_all", "desk", "--overrides", "router.l2=2.0")
+        made.cluster.wait(lambda: "drained" in made.status()[1]["router"]["words"])  # once Slurm has looked at it
         code, jobs = made.status()
-        assert code == 10 and jobs["router"]["state"] == "queued" and "drained" in jobs["router"]["words"]
+        assert code == 10 and jobs["router"]["state"] == "queued"
         assert jobs["evaluate"]["state"] == "waiting" and "router" in jobs["evaluate"]["words"]
     made.cluster.wait(lambda: made.status()[1]["router"]["state"] == "running")
     progress = made.cluster.wait(lambda: made.status()[1]["router"]["progress"])
