@@ -65,9 +65,12 @@ def judge(job: str, attempt: Attempt, record: Record, seen: Seen, number: int = 
 
 def _alive(queued: Queued, record: Record) -> dict[str, Any]:
     if queued.state == "PENDING":
-        depends = queued.reason.startswith("Dependency")
+        reason = queued.reason
+        if queued.dependency and not reason.startswith(("Dependency", "JobHeld")):
+            reason = "Dependency"  # squeue tells what the scheduler met last, at times "Priority" or nothing yet
+        depends = reason.startswith("Dependency")
         starts = None if depends or not queued.start else queued.start
-        words = in_words(queued.reason, queued.id)
+        words = in_words(reason, queued.id)
         return {"state": "waiting" if depends else "queued", "starts": starts,
                 "words": f"{words}; starts about {clock(starts)}" if starts else words}
     if queued.state in ("RUNNING", "COMPLETING", "CONFIGURING"):

@@ -242,6 +242,15 @@ def test_a_requeued_job_is_queued(faked: Faked) -> None:
     assert status.state == "queued" and "starts it again after a pause" in status.words
 
 
+@pytest.mark.parametrize("reason, state", [("None", "waiting"), ("Priority", "waiting"), ("JobHeldUser", "queued")])
+def test_what_a_job_depends_on_counts_before_slurm_gives_the_reason(faked: Faked, reason: str, state: str) -> None:
+    faked.chain()
+    faked.queued("100", "RUNNING", "None")
+    faked.queued("102", reason=reason, Dependency="afterok:100(unfulfilled)")
+    waiting(faked)
+    assert one(seen(faked), "perturb").state == state
+
+
 def test_a_submitter_cut_off_after_four_jobs(faked: Faked) -> None:
     chain = faked.chain()
     for job in list(NEEDS)[4:]:
