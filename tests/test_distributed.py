@@ -43,7 +43,7 @@ def code(folder: Path, act: str) -> tuple[str, str]:
 
 
 def pids(folder: Path) -> list[int]:
-    return [int(path.read_text()) for path in sorted(folder.glob("pid-*"))]
+    return [int(said) for path in sorted(folder.glob("pid-*")) if (said := path.read_text())]
 
 
 def running(pid: int) -> bool:

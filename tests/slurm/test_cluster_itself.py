@@ -35,7 +35,12 @@ def test_a_job_gets_the_GPUs_it_asked_for(slurm: Cluster, tmp_path: Path) -> Non
     job = slurm.sbatch("-p", "gpu", "--gres=gpu:a100:2", "-o", tmp_path / "out", "--wrap=echo $CUDA_VISIBLE_DEVICES")
     slurm.wait(lambda: slurm.states()[job] == "COMPLETED")
     assert (tmp_path / "out").read_text() == "0,1\n"
-    rows = slurm.wait(lambda: slurm.run("sacct", "-nXPj", job, "-o", "State,AllocTRES").stdout.strip())
+
+    def billed() -> str:
+        rows = slurm.run("sacct", "-nXPj", job, "-o", "State,AllocTRES").stdout
+        return rows if "gres/gpu" in rows else ""
+
+    rows = slurm.wait(billed)  # accounting learns of a job first, of what it was given a moment later
     assert "gres/gpu=2" in rows and "gres/gpu:a100=2" in rows
 
 
