@@ -1,7 +1,7 @@
 """What waiting for provider batches costs, and what a request costs us.
 
     python benchmarks/waves.py                  # 1,000 conversations on a virtual clock: three ways side by side
-    python benchmarks/waves.py --requests 50000 # through the emulator: memory, CPU a request, where batches are cut
+    python benchmarks/waves.py --requests 50001 # through the emulator: memory, CPU a request, cut at the real limits
 
 The first is the real engine (waves, journal, lanes) over a provider that answers after a lognormal wait; the clock is
 the event loop's, which jumps. The barrier is the same waits, taken turn by turn.
@@ -205,8 +205,7 @@ def _volume(provider: str, count: int, folder: Path) -> None:
 
     rate = rate_of(provider, "gpt-4o-mini" if provider == "openai" else "claude-3-haiku")
     made: Any = OpenAI(rate) if provider == "openai" else Anthropic(rate)
-    remote = ProviderRemote(made, rate, folder, Plan(mode="batch", poll_seconds=0.5, batch_size=count // 4 or 1),
-                            scope={})
+    remote = ProviderRemote(made, rate, folder, Plan(mode="batch", poll_seconds=0.5), scope={})
     waves = Waves(max_conversations=count)
     model = waves.model(remote)
     before, began = resource.getrusage(resource.RUSAGE_SELF), time.process_time()

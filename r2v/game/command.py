@@ -83,7 +83,7 @@ def build_parser(defaults: Defaults) -> argparse.ArgumentParser:
     add("--seed", type=int, default=0, help="names the secrets and every draw")
     add("--rules", nargs="+", action="extend", default=[], metavar="KEY=VALUE",
         help="memory, resell, guess, payoffs.both, diversity_points, standard_points, target_bonus, ...")
-    add("--max-usd", type=float, help="hard cap for each model")
+    add("--max-usd", type=float, help="hard cap for the job, all its models together")
     add("--poll-seconds", type=float, default=5.0,
         help="first look at a batch, later ones up to twenty times as far apart; default: %(default)s")
     add("--results", type=Path, default=RESULTS, metavar="FOLDER", help="default: %(default)s")
@@ -128,12 +128,13 @@ def _judge(arguments: argparse.Namespace) -> int:
     from r2v.game.judge import corrected, judge_all, read_labels
     from r2v.game.providers import Travel, open_provider
     from r2v.game.store import load
+    from r2v.llm.budget import Purse
 
     folder, labels = arguments.analyse, read_labels(arguments.labels)
     interactions = load(folder)[0]
     travel = Travel(mode=arguments.mode or "concurrent", batch_size=arguments.batch_size, run=f"judge-{folder.name}",
                     max_concurrent=arguments.max_concurrent, conversations=len(interactions), folder=folder / "journal",
-                    max_usd=arguments.max_usd, poll_seconds=arguments.poll_seconds)
+                    purse=Purse(arguments.max_usd, name="--max-usd"), poll_seconds=arguments.poll_seconds)
     model = replace(model_agent(arguments.judge), temperature=0.0, max_tokens=64)
     found = corrected(judge_all(interactions, open_provider(model, travel), travel.run), labels)
     write_json(folder / "analysis" / "judge.json", {"model": model.model, **found})

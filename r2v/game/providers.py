@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from r2v.game.players import ModelAgent
+from r2v.llm.budget import Purse
 from r2v.llm.plan import Plan
 from r2v.llm.prices import rate_of
 from r2v.llm.types import Remote, Reply, Request
@@ -33,14 +34,15 @@ class Travel:
     """The job's key: what the journal belongs to."""
     folder: Path
     """Where the journals of all its models lie."""
-    max_usd: float | None = None
+    purse: Purse
+    """The job's cap, which all its models share."""
     poll_seconds: float = 5.0
     """First look at a batch; a rehearsal against the emulator may look sooner."""
 
     def plan(self) -> Plan:
         """The same for a provider's remote."""
-        limits = Plan(mode="auto" if self.mode == "batch_first" else self.mode, max_usd=self.max_usd,
-                      batch_size=self.batch_size, max_concurrent=self.max_concurrent, poll_seconds=self.poll_seconds)
+        limits = Plan(mode="auto" if self.mode == "batch_first" else self.mode, batch_size=self.batch_size,
+                      max_concurrent=self.max_concurrent, poll_seconds=self.poll_seconds)
         if self.mode != "batch_first":
             return limits
         # waiting costs nothing here, so all that "auto" still calls directly is the one request that is open
@@ -59,4 +61,4 @@ def open_provider(agent: ModelAgent, travel: Travel) -> Remote[Request, Reply]:
     provider = OpenAI(rate) if agent.provider == "openai" else Anthropic(rate)
     name = re.sub(r"[^\w.-]", "-", f"{agent.provider}_{agent.model}_t{agent.temperature:g}_m{agent.max_tokens}")
     return ProviderRemote(provider, rate, travel.folder / name, travel.plan(),
-                          scope={"game": travel.run, **asdict(agent)})
+                          scope={"game": travel.run, **asdict(agent)}, purse=travel.purse)

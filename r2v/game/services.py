@@ -18,7 +18,7 @@ models a service takes, how its requests travel, and how many conversations are 
 | AnthropicConversationBatchService | Anthropic | direct calls | all |
 
 A wave holds at most `batch_size` requests; at most `max_concurrent_tasks` batches, or direct calls, are out at
-the same time for each model. `mode` chooses another way to travel.
+the same time for each model; `max_usd` is the cap of the whole job. `mode` chooses another way to travel.
 """
 
 from __future__ import annotations
@@ -41,6 +41,7 @@ from r2v.game.store import save, save_setup
 from r2v.game.talk import Chair, Predecessors, converse
 from r2v.game.wavelog import WaveLog, watched
 from r2v.lease import lease
+from r2v.llm.budget import Purse
 from r2v.llm.types import Backend, ChatModel, Remote, Reply, Request
 from r2v.llm.waves import Waves
 from r2v.log import logger
@@ -137,12 +138,13 @@ class BatchService:
 
     def _models(self, job: BatchJob, waves: Waves) -> dict[ModelAgent, ChatModel]:
         """A chat model for each one that plays, all on one engine; a model that plays several agents is one."""
+        playing = dict.fromkeys(job.game.model_of(agent) for agent in job.agents)
         log = WaveLog(job.messages_per_interaction, self._tell)
         travel = Travel(mode=self._mode, batch_size=self._batch_size, max_concurrent=self._out, run=job.key,
-                        conversations=len(job.tasks), max_usd=self._max_usd, poll_seconds=self._poll_seconds,
+                        conversations=len(job.tasks), poll_seconds=self._poll_seconds,
+                        purse=Purse(self._max_usd, parties=len(playing), name="--max-usd"),
                         folder=job.results_path / "journal")
         max_out = None if self._mode == "concurrent" else self._out
-        playing = dict.fromkeys(job.game.model_of(agent) for agent in job.agents)
         return {model: waves.model(watched(self._open(model, travel), log, self._batch_size, max_out))
                 for model in playing}
 

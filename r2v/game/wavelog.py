@@ -102,9 +102,10 @@ class _WatchedRemote:
             ended, left = self._log.begins(questions), [len(questions)]
             try:
                 sent = self._remote.send(questions)
-            except Exception as error:
+            except Exception as error:  # it may be an earlier wave's turn: who asked in that one is told, nobody else
                 for asked in answers:
-                    asked.set_exception(error)
+                    if not asked.done():
+                        asked.set_exception(error)
                 continue
             self._out += 1
             for asked, answer in zip(answers, sent, strict=True):

@@ -114,8 +114,8 @@ class BatchLane:
                 if asks:
                     await self._begin(asks, usd)
                     continue
-                if self._till.idle:
-                    raise self._till.exhausted(self._till.worst(self._queue[0], batch=True))
+                if self._till.purse.idle:
+                    raise self._till.purse.exhausted(self._till.worst(self._queue[0], batch=True))
                 await self._till.change()
         finally:
             self._pumping = False

@@ -69,6 +69,10 @@ class Book:
     """USD that the provider bills for what was seen."""
     lost_usd: float = 0.0
     """USD that it may bill for direct calls whose answers were never seen, at most."""
+    prompt_tokens: int = 0
+    """Of all answers whose provider said."""
+    cached_tokens: int = 0
+    """Those of them that were read from the provider's prompt cache."""
     counts: Counter[str] = field(default_factory=Counter)
     made: int = 0
     """Batches begun."""
@@ -124,6 +128,9 @@ class Book:
         if row["row"] == "answer":
             self.answers[question] = place
             self.counts["answered"] += 1
+            tokens = Tokens(**(row["tokens"] or {}))
+            self.prompt_tokens += tokens.input
+            self.cached_tokens += tokens.cached
         else:
             self.counts[row["kind"]] += 1
             if row["kind"] == "fatal":

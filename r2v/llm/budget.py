@@ -2,6 +2,7 @@
 
     spent + lost + reserved + asked <= cap
 
+The cap is a purse's, which several tills may share: the models of one job are paid out of one purse.
 A batch or call reserves the most it can cost (prompt bytes as tokens, all of max_tokens, every prompt token written
 to the dearest cache), and gives back what it did not use when its answer is booked. So the cap holds whatever comes.
 """
@@ -9,6 +10,7 @@ to the dearest cache), and gives back what it did not use when its answer is boo
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 
 from r2v.errors import EnvironmentFault
 from r2v.llm.asks import Ask, Verdict
@@ -17,25 +19,68 @@ from r2v.llm.journal import Journal, Row
 from r2v.llm.prices import Rate
 
 
-class Till:
-    """Journal, book and cap (USD; None: no cap) of one provider's run."""
+class Purse:
+    """A hard cap in USD (None: none) over all tills that join. Until `parties` of them have read their journals nothing
+    may be set aside, for what they have spent is not known yet. `name`: the setting to raise."""
 
-    def __init__(self, journal: Journal, book: Book, rate: Rate, cap: float | None) -> None:
-        self.journal, self.book, self.rate, self.cap = journal, book, rate, cap
-        self._held = 0.0
-        self._changed = asyncio.Event()
+    def __init__(self, cap: float | None, *, parties: int = 1, name: str = "teacher.max_usd") -> None:
+        self.cap, self.name, self._parties = cap, name, parties
+        self._tills: dict[Path, Till] = {}
+
+    def join(self, till: Till) -> None:
+        """Count this till in, in place of an earlier one on the same journal."""
+        self._tills[till.journal.path] = till
+        self.stir()
 
     @property
     def room(self) -> float:
         """USD that may still be set aside."""
         if self.cap is None:
             return float("inf")
-        return self.cap - self.book.spent - self.book.lost_usd - self.book.reserved - self._held
+        return self.cap - sum(till.bound for till in self._tills.values()) if self._whole else 0.0
 
     @property
     def idle(self) -> bool:
         """Nothing is under way whose end could make room."""
-        return not self.book.batches and not self.book.calls and self._held < 1e-9
+        return self._whole and not any(till.busy for till in self._tills.values())
+
+    @property
+    def _whole(self) -> bool:
+        return len(self._tills) >= self._parties
+
+    def stir(self) -> None:
+        """Tell everybody who waits for a change at any till."""
+        for till in self._tills.values():
+            till.wake()
+
+    def exhausted(self, asked: float) -> EnvironmentFault:
+        """The error of a cap that is reached."""
+        lost = sum(till.book.lost_usd for till in self._tills.values())
+        spent = sum(till.book.spent for till in self._tills.values()) + lost
+        maybe = f" (of it at most ${lost:.4f} for calls whose answers were lost)" if lost else ""
+        return EnvironmentFault(
+            f"{self.name}={self.cap}: ${spent:.4f} are spent{maybe} and the next question may cost ${asked:.4f}; "
+            f"everything answered is kept: raise {self.name} and run the same command again")
+
+
+class Till:
+    """Journal and book of one provider's run, paid out of a purse."""
+
+    def __init__(self, journal: Journal, book: Book, rate: Rate, purse: Purse) -> None:
+        self.journal, self.book, self.rate, self.purse = journal, book, rate, purse
+        self._held = 0.0
+        self._changed = asyncio.Event()
+        purse.join(self)
+
+    @property
+    def bound(self) -> float:
+        """USD that are spent, may be, or are set aside."""
+        return self.book.spent + self.book.lost_usd + self.book.reserved + self._held
+
+    @property
+    def busy(self) -> bool:
+        """Something is under way."""
+        return bool(self.book.batches or self.book.calls) or self._held >= 1e-9
 
     def worst(self, ask: Ask, *, batch: bool) -> float:
         """The most that an ask can cost."""
@@ -49,7 +94,7 @@ class Till:
 
     def hold(self, usd: float) -> bool:
         """Set this aside until the row that reserves it is written; False where there is no room."""
-        if usd > self.room + 1e-9:
+        if usd > self.purse.room + 1e-9:
             return False
         self._held += usd
         return True
@@ -68,19 +113,14 @@ class Till:
         self.stir()
 
     def stir(self) -> None:
-        """Tell everybody who waits for a change."""
+        """Tell everybody who waits for a change, at this till or at one that shares its purse."""
+        self.purse.stir()
+
+    def wake(self) -> None:
+        """Let those who wait at this till look again."""
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()
 
     async def change(self) -> None:
         """Wait for the next change."""
         await self._changed.wait()
-
-    def exhausted(self, asked: float) -> EnvironmentFault:
-        """The error of a cap that is reached."""
-        maybe = f" (of it at most ${self.book.lost_usd:.4f} for calls whose answers were lost)" \
-            if self.book.lost_usd else ""
-        return EnvironmentFault(
-            f"teacher.max_usd={self.cap}: ${self.book.spent + self.book.lost_usd:.4f} are spent{maybe} and the next "
-            f"question may cost ${asked:.4f}; everything answered is kept: raise teacher.max_usd and run the same "
-            "command again")

@@ -39,7 +39,7 @@ class Chooser:
         self._most = max(self._most, open_now)
         saved, cost = self.saved(asks), wait / 3600 * self._plan.hour_usd
         direct, batch = (sum(self._till.worst(ask, batch=way) for ask in asks) for way in (False, True))
-        if direct > self._till.room >= batch:
+        if direct > self._till.purse.room >= batch:
             return self._say(True, "the budget holds no direct calls")
         if open_now <= self._plan.tail * self._most:
             return self._say(False, f"the last {open_now} of {self._most} conversations")

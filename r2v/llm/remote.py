@@ -28,7 +28,7 @@ from r2v.lease import lease
 from r2v.llm.asks import Ask, Question, Verdict, make_ask
 from r2v.llm.batches import BatchLane
 from r2v.llm.book import Book, line_row, verdict_of
-from r2v.llm.budget import Till
+from r2v.llm.budget import Purse, Till
 from r2v.llm.calls import CallLane
 from r2v.llm.choice import Chooser
 from r2v.llm.journal import Journal
@@ -64,18 +64,19 @@ class _Flight:
 class ProviderRemote:
     """A `Remote[Request, Reply]` (see `r2v.llm.types`).
 
-    scope: what the journal belongs to; a journal of another scope is refused. times, sync: the clock, and what makes
-    a row survive a power cut.
+    scope: what the journal belongs to; a journal of another scope is refused. purse: a cap shared with other models,
+    in place of the plan's. times, sync: the clock, and what makes a row survive a power cut.
     """
 
     def __init__(self, provider: Provider, rate: Rate, folder: Path, plan: Plan, *, scope: Mapping[str, Any],
-                 times: Times | None = None, sync: Callable[[int], None] = os.fsync) -> None:
+                 purse: Purse | None = None, times: Times | None = None,
+                 sync: Callable[[int], None] = os.fsync) -> None:
         self.plan, self.rate, self.folder = plan, rate, folder
         self.max_batch = min(plan.batch_size or provider.limits.requests, provider.limits.requests)
         self.max_age = plan.max_age
         self._provider, self._scope = provider, dict(scope)
         self._times = times or Times(now=time.time, sleep=asyncio.sleep)
-        self._sync = sync
+        self._sync, self._purse = sync, purse
         self._flights: dict[Question, _Flight] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._waiting: set[asyncio.Future[Reply]] = set()
@@ -85,7 +86,7 @@ class ProviderRemote:
     async def __aenter__(self) -> Self:
         """Take the lease, read the journal, take up what is under way."""
         self._held = ExitStack()
-        self._error = None
+        self._error, self._stopping = None, False
         try:
             self._held.enter_context(lease(self.folder / "journal.lease"))
             await self._open()
@@ -103,7 +104,7 @@ class ProviderRemote:
                 _check(row, self._scope, journal.path)
                 book.run = row["run"]
             book.note(row, place)
-        self.till = Till(journal, book, self.rate, self.plan.max_usd)
+        self.till = Till(journal, book, self.rate, self._purse or Purse(self.plan.max_usd))
         if not book.run:
             book.run = secrets.token_hex(4)
             await self.till.write({"row": "open", "version": VERSION, "run": book.run, "scope": self._scope})
@@ -125,7 +126,11 @@ class ProviderRemote:
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None,
                         trace: TracebackType | None) -> None:
-        """Stop; what is under way at the provider stays there, and in the journal."""
+        """Stop; batches stay at the provider, and in the journal; direct calls are waited for a while."""
+        self._stopping = True
+        for task in self._tasks - self.calls.flying:
+            task.cancel()
+        await self.calls.drain()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

@@ -255,8 +255,11 @@ class Waves:
 
     def _send_out(self, port: _Port[Q, A], remote: Remote[Q, A]) -> None:
         wave = self._take(port)
-        for (_, future, _), answer in zip(wave, remote.send([question for question, _, _ in wave]), strict=True):
-            answer.add_done_callback(partial(_hand_on, future))
+        try:
+            for (_, future, _), answer in zip(wave, remote.send([question for question, _, _ in wave]), strict=True):
+                answer.add_done_callback(partial(_hand_on, future))
+        except Exception as error:  # nothing is swallowed: it is raised in every conversation that asked
+            _refuse(wave, error)
         if port.pending:
             self._clock.call_later(port.pending[0][2] - self._clock.time(), self._pump)
             self._pump_soon()
@@ -269,15 +272,20 @@ class Waves:
             for (_, future, _), answer in zip(wave, answers, strict=True):
                 if not future.done():
                     future.set_result(answer)
-        except Exception as error:
-            for _, future, _ in wave:
-                if not future.done():
-                    future.set_exception(error)
+        except Exception as error:  # nothing is swallowed: it is raised in every conversation that asked
+            _refuse(wave, error)
         finally:
             port.busy = False
             if port.pending:
                 self._clock.call_later(port.pending[0][2] - self._clock.time(), self._pump)
             self._pump_soon()
+
+
+def _refuse(wave: Sequence[tuple[Any, asyncio.Future[Any], float]], error: Exception) -> None:
+    """Raise the error in everybody of the wave who still waits."""
+    for _, future, _ in wave:
+        if not future.done():
+            future.set_exception(error)
 
 
 def _hand_on(asked: asyncio.Future[A], answer: asyncio.Future[A]) -> None:

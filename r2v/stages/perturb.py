@@ -61,6 +61,11 @@ class Config:
                    split_by=config.data.split_by, max_steps=config.inference.max_steps, price=config.cost.llm,
                    rollout=config.rollout)
 
+    @property
+    def asks_teacher(self) -> bool:
+        """Whether episodes are played anew, which the teacher does."""
+        return self.condition != "clean" and "reroll" in self.perturb.constructions
+
 
 @dataclass(frozen=True, slots=True)
 class Parent:

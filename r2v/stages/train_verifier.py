@@ -4,7 +4,9 @@
 
 `auto` labels come from executing: on training tasks the teacher plays, plausible wrong actions are put in place
 of its steps, and the teacher plays on to the end (where worlds fork and a scripted expert makes that free);
-elsewhere from the recorded outcomes. Beside the verifier itself, one per fold is trained without that fold's
+elsewhere from the recorded outcomes. With `verifier.mode=llm_judge` the teacher's model judges the recorded steps and
+plausible wrong ones, through its provider's batches or calls, and the head learns its scores: later stages ask the
+head, never the judge. Beside the verifier itself, one per fold is trained without that fold's
 tasks, so that candidates are never scored by a verifier that has seen their task. Each leaves a checkpoint-latest.pt
 beside itself: a run that was cut goes on with the verifier it was training, at the update it had reached.
 """
@@ -23,7 +25,6 @@ from r2v.artifact import JOURNAL, Work
 from r2v.contents import write_json
 from r2v.data.episode import Condition
 from r2v.data.registry import DataRegistry
-from r2v.errors import UsageError
 from r2v.log import logger
 from r2v.randomness import digest
 from r2v.stages import Stage
@@ -58,6 +59,11 @@ class Config:
                    rollout=config.rollout, verifier=config.verifier, phase=config.training.phase("verifier"),
                    tasks=c.TaskSelection.training(config), num_folds=config.candidates.num_folds, seed=config.seed)
 
+    @property
+    def asks_teacher(self) -> bool:
+        """Whether the labels may cost a call to the teacher."""
+        return self.verifier.mode == "llm_judge" or self.verifier.label_sources[0] in ("judge", "corrupted")
+
 
 def fold_of(task_id: str, num_folds: int) -> int:
     """The fold a task belongs to: fold k's verifier has not seen it."""
@@ -69,15 +75,9 @@ def run(cfg: Config, work: Work) -> None:
     from r2v.envs.base import load_benchmark
     from r2v.verifier.labels import read_examples, write_examples
 
-    if cfg.verifier.mode == "llm_judge":
-        raise UsageError("verifier.mode=llm_judge: the judge scores single actions (r2v.models.judge_of), but no "
-                         "stage reads its scores yet; allowed: trained")
     labels = work.folder / "verifier_data.jsonl"
     if not labels.exists():
-        benchmark = load_benchmark(cfg.env.benchmark, cfg.env.options)
-        source = label_source(cfg, benchmark)
-        logger.info("  labels: %s", source)
-        write_examples(labels, _executed(cfg, work, benchmark) if source == "corrupted" else _outcomes(cfg, work))
+        write_examples(labels, _labelled(cfg, work, load_benchmark(cfg.env.benchmark, cfg.env.options)))
     examples = read_examples(labels)
     train = [example for example in examples if example.split == "train"]
     held = [example for example in examples if example.split == "calibration"]
@@ -91,14 +91,22 @@ def run(cfg: Config, work: Work) -> None:
 
 
 def label_source(cfg: Config, benchmark: Benchmark) -> str:
-    """corrupted (executed) where the teacher is free to play on and worlds fork exactly; else outcome."""
-    asked = cfg.verifier.label_sources
+    """judge where it is asked for; corrupted (executed) where the teacher is free to play on and worlds fork exactly;
+    else outcome."""
+    asked, = cfg.verifier.label_sources
+    if cfg.verifier.mode == "llm_judge":
+        return "judge"
     free = cfg.teacher.provider == "scripted" and benchmark.capabilities.deterministic
-    if asked == ["auto"]:
-        return "corrupted" if free else "outcome"
-    if len(asked) != 1 or asked[0] not in ("outcome", "corrupted"):
-        raise UsageError(f"verifier.label_sources={asked}: allowed: [auto], [outcome], [corrupted]")
-    return asked[0]
+    return asked if asked != "auto" else "corrupted" if free else "outcome"
+
+
+def _labelled(cfg: Config, work: Work, benchmark: Benchmark) -> list[VerifierExample]:
+    """The examples, labelled by the source that the configuration comes to."""
+    source = label_source(cfg, benchmark)
+    logger.info("  labels: %s", source)
+    if source == "corrupted":
+        return _executed(cfg, work, benchmark)
+    return _judged(cfg, work) if source == "judge" else _outcomes(cfg, work)
 
 
 def _executed(cfg: Config, work: Work, benchmark: Benchmark) -> list[VerifierExample]:
@@ -131,6 +139,28 @@ def _outcomes(cfg: Config, work: Work) -> list[VerifierExample]:
 
     episodes = DataRegistry(work.root / "data").iter_episodes(work.inputs["collect"].summary["run_ids"])
     return outcome_examples(episodes, build_messages, blame_failures=True)
+
+
+def _judged(cfg: Config, work: Work) -> list[VerifierExample]:
+    """Labels from a judge's opinion of the recorded steps and of wrong ones beside them; each question is paid once,
+    and what it is likely to cost is told before it is asked."""
+    from r2v.llm.waves import Waves
+    from r2v.models import judge_of, teacher_rate
+    from r2v.policy.prompts import build_messages
+    from r2v.verifier.labels import judged_examples
+    from r2v.verifier.opinions import ask_all, asked, figures, price, steps_to_judge
+
+    episodes = DataRegistry(work.root / "data").iter_episodes(work.inputs["collect"].summary["run_ids"])
+    examples = steps_to_judge(episodes, build_messages, num_tasks=cfg.verifier.num_tasks,
+                              per_episode=cfg.verifier.num_corruptions)
+    waves = Waves(workers=1, max_conversations=max(1, len(examples)))
+    judge = judge_of(cfg.teacher, waves, work.folder / JOURNAL)
+    logger.info("  judge: %s", price(judge.unanswered(map(asked, examples)), teacher_rate(cfg.teacher)))
+    opinions = ask_all(judge, examples, waves)
+    found = figures(examples, opinions)
+    write_json(work.folder / "judge_report.json", found)
+    logger.info("  judge: %s", json.dumps(found))
+    return judged_examples(examples, opinions.scores)
 
 
 def _fit(cfg: Config, train_on: Sequence[VerifierExample], held: Sequence[VerifierExample], folder: Path, *,

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+from collections.abc import Iterable
 from pathlib import Path
 
 from r2v.contents import writing
@@ -54,12 +55,19 @@ class Judge:
     async def __call__(self, request: ScoreRequest) -> float | None:
         """The judge's score in [0, 1], or None where its reply cannot be read."""
         messages = question(request)
-        key = digest(JUDGE_VERSION, self._name, *(message.content for message in messages)).hex()
+        key = self._key(messages)
         if key in self._replies:
             return parse_score(self._replies[key])
         if key not in self._asked:
             self._asked[key] = asyncio.ensure_future(self._ask(key, messages))
         return parse_score(await self._asked[key])
+
+    def unanswered(self, requests: Iterable[ScoreRequest]) -> list[ScoreRequest]:
+        """The distinct ones of these that no kept reply answers: what asking them all would send."""
+        return [request for request in dict.fromkeys(requests) if self._key(question(request)) not in self._replies]
+
+    def _key(self, messages: tuple[Message, ...]) -> str:
+        return digest(JUDGE_VERSION, self._name, *(message.content for message in messages)).hex()
 
     async def _ask(self, key: str, messages: tuple[Message, ...]) -> str:
         try:

@@ -28,6 +28,7 @@ from r2v.game import (
 )
 from r2v.game.providers import Travel
 from r2v.game.services import run_here
+from r2v.llm.budget import Purse
 from r2v.testing.providers import Answer, Emulator, Fault, Lifecycle, Question, game
 
 KEY = "sk-not-to-be-written-anywhere"
@@ -178,7 +179,8 @@ def test_two_models_of_one_provider_have_journals_of_their_own(monkeypatch: pyte
 
 
 def test_batch_first_waits_for_every_batch_but_a_lone_request(tmp_path: Path) -> None:
-    travel = Travel(mode="batch_first", batch_size=10, max_concurrent=5, conversations=49, run="x", folder=tmp_path)
+    travel = Travel(mode="batch_first", batch_size=10, max_concurrent=5, conversations=49, run="x", folder=tmp_path,
+                    purse=Purse(None))
     plan = travel.plan()
     assert (plan.mode, plan.hour_usd) == ("auto", 0.0)
     assert 1 <= plan.tail * 49 < 2

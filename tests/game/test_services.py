@@ -143,6 +143,19 @@ def test_what_concerns_all_ends_the_job(tmp_path: Path) -> None:
     assert not (folder / "raw" / "interactions.json").exists()
 
 
+@pytest.mark.parametrize("most", [1, 5])
+def test_what_a_remote_raises_while_sending_ends_the_job(most: int, tmp_path: Path) -> None:
+    """Also in a wave that had to wait for its turn."""
+    class Broken(Distant):
+        def send(self, questions: Any) -> Any:
+            if any(number(question) == 2 for question in questions):
+                raise EnvironmentFault("no such model")
+            return super().send(questions)
+
+    with pytest.raises(EnvironmentFault, match="no such model"):
+        play(Broken(), root=tmp_path, messages=4, interactions=6, batch_size=2, max_concurrent_tasks=most, mode="batch")
+
+
 def test_each_agent_is_played_by_its_own_model(tmp_path: Path) -> None:
     """The original had one model play both sides of every pair."""
     backends = Distant(lambda request: "I am gpt"), Distant(lambda request: "I am claude")

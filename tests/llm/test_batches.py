@@ -210,6 +210,26 @@ def leave_under_way(provider: str, folder: Path, emulator: Emulator, count: int)
 
 
 @pytest.mark.parametrize("provider", BOTH)
+def test_a_run_that_stops_keeps_the_answers_of_calls_that_are_out(provider: str, serve: Any, tmp_path: Path) -> None:
+    with serve(timing=Timing(latency=0.5)) as emulator:
+        async def leaving() -> list[str]:
+            while emulator.peak(provider) < 3:
+                await asyncio.sleep(0.01)
+            raise Interrupted("time is up")
+
+        waves = Waves(max_conversations=9)
+        model = waves.model(remote(provider, tmp_path, mode="concurrent", max_concurrent=3))
+        with pytest.raises(Interrupted, match="time is up"):
+            waves.run([*(partial(converse, model, n, 2) for n in range(6)), leaving])
+        first = len(emulator.ledger().bills)
+        assert first == 3, "those that were out, and no further one"
+        said = play(provider, tmp_path, count=6, turns=2, mode="concurrent")
+        assert sorted(emulator.ledger().paid().values()) == [1] * 12
+    assert [len(turns) for turns in said] == [2] * 6
+    assert b'"lost"' not in (tmp_path / "journal.jsonl").read_bytes()
+
+
+@pytest.mark.parametrize("provider", BOTH)
 def test_cancelling_keeps_what_was_answered(provider: str, serve: Any, tmp_path: Path) -> None:
     with serve(lifecycle=Lifecycle(polls=10_000)) as emulator:
         leave_under_way(provider, tmp_path, emulator, 4)
@@ -242,6 +262,22 @@ def test_identical_questions_are_asked_once_where_that_is_wished(serve: Any, tmp
             waves.run(partial(model.reply, Request(messages=(Message(role="user", content="same"),), key=("k", n)))
                       for n in range(5))
             assert len(emulator.ledger().bills) == paid
+
+
+@pytest.mark.parametrize("provider", BOTH)
+def test_a_shared_system_prompt_is_cached_and_the_share_is_reported(provider: str, serve: Any, tmp_path: Path) -> None:
+    shared = Message(role="system", content="be brief " * 2000)
+    with serve() as emulator:
+        waves = Waves(max_conversations=1)
+        model = waves.model(remote(provider, tmp_path, mode="concurrent"))
+        waves.run(partial(model.reply, Request(messages=(shared, Message(role="user", content=f"{n}")), key=("k", n)))
+                  for n in range(5))
+        bills = emulator.ledger().bills
+    share = sum(bill.cached_in for bill in bills) / sum(bill.tokens_in for bill in bills)
+    told = json.loads((tmp_path / "progress.json").read_text())
+    assert share > 0.7 and told["cached_share"] == pytest.approx(share, abs=1e-4)
+    again = remote(provider, tmp_path, mode="concurrent")
+    assert asyncio.run(again.cancel())["cached_share"] == told["cached_share"], "the journal remembers"
 
 
 def test_where_no_batch_can_be_had_auto_says_so_and_calls(serve: Any, tmp_path: Path,

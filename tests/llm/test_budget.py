@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from r2v.errors import EnvironmentFault, InputError, UsageError
 from r2v.llm.asks import Ask, Verdict, canonical, make_ask, read_ask
 from r2v.llm.book import Book, line_row
-from r2v.llm.budget import Till
+from r2v.llm.budget import Purse, Till
 from r2v.llm.choice import Chooser
 from r2v.llm.classify import anthropic_line, kind_of, one_line, openai_line, read_line
 from r2v.llm.journal import Journal
@@ -124,7 +124,7 @@ def test_replaying_a_journal_twice_gives_the_same_total(tmp_path: Path) -> None:
 
 
 def test_rows_of_the_same_moment_share_one_sync_and_a_refusing_disk_is_told(tmp_path: Path) -> None:
-    syncs = []
+    syncs: list[int] = []
 
     async def together() -> None:
         journal = Journal(tmp_path / "j", sync=syncs.append)
@@ -150,7 +150,7 @@ def test_rows_of_the_same_moment_share_one_sync_and_a_refusing_disk_is_told(tmp_
 
 @given(cap=st.floats(0.0, 0.01), worst=st.lists(st.integers(1, 400), max_size=20))
 def test_what_is_held_never_passes_the_cap(cap: float, worst: list[int]) -> None:
-    till = Till(Journal(Path("none")), Book(run="r"), RATE, cap)
+    till = Till(Journal(Path("none")), Book(run="r"), RATE, Purse(cap))
     held = 0.0
     for size in worst:
         usd = till.worst(ask_of(text="x" * size), batch=True)
@@ -160,14 +160,15 @@ def test_what_is_held_never_passes_the_cap(cap: float, worst: list[int]) -> None
 
 
 def test_auto_batches_many_and_calls_the_tail_and_the_cheap(tmp_path: Path) -> None:
-    till = Till(Journal(tmp_path / "j"), Book(run="r"), RATE, None)
+    till = Till(Journal(tmp_path / "j"), Book(run="r"), RATE, Purse(None))
     asks = [ask_of(str(n), "x" * 3000, 200) for n in range(1000)]
     chooser = Chooser(Plan(), till)
     assert chooser.batched(asks, 1000, 1200.0)
     assert not chooser.batched(asks[:50], 50, 1200.0), "the tail: 5 % of the most conversations ever open"
     assert not chooser.batched(asks[:60], 60, 1200.0), "60 questions save less than 20 minutes cost"
     assert chooser.batched(asks[:60], 60, 10.0), "a short wait is worth it"
-    poor = Till(Journal(tmp_path / "j"), Book(run="r"), RATE, sum(till.worst(a, batch=True) for a in asks[:10]) * 1.5)
+    budget = sum(till.worst(ask, batch=True) for ask in asks[:10]) * 1.5
+    poor = Till(Journal(tmp_path / "j"), Book(run="r"), RATE, Purse(budget))
     assert Chooser(Plan(), poor).batched(asks[:10], 10, 1200.0), "the budget holds the batch only"
 
 

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from functools import partial
 from types import TracebackType
 
+import pytest
+
 from r2v.llm.waves import Waves
 
 
@@ -66,7 +68,7 @@ def test_a_conversation_goes_on_while_another_wave_is_out() -> None:
 
 
 def test_a_question_without_an_answer_is_its_own_conversations_matter() -> None:
-    waves, post = Waves(max_conversations=4), Post()
+    waves, post = Waves(max_conversations=4), Post(max_age=0.01)
     ask = waves.port(post)
 
     async def talk(name: str) -> str:
@@ -84,8 +86,20 @@ def test_a_question_without_an_answer_is_its_own_conversations_matter() -> None:
     assert waves.run([partial(talk, "a"), partial(talk, "b"), postman]) == ["none", "re: b", ""]
 
 
+def test_what_a_remote_raises_while_sending_reaches_whoever_asked() -> None:
+    class Broken(Post):
+        def send(self, questions: Sequence[str]) -> list[asyncio.Future[str]]:
+            raise ValueError("no such question")
+
+    waves, post = Waves(max_conversations=4), Broken()
+    ask = waves.port(post)
+    with pytest.raises(ValueError, match="no such question"):
+        waves.run([partial(ask, "a"), partial(ask, "b")])
+    assert post.events == ["entered", "left"]
+
+
 def test_a_remote_is_left_when_a_conversation_fails() -> None:
-    waves, post = Waves(max_conversations=4), Post()
+    waves, post = Waves(max_conversations=4), Post(max_age=0.01)
     ask = waves.port(post)
 
     async def fails() -> None:

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -38,7 +38,7 @@ ROOT = Path(__file__).parents[2]
 MODELS = {"openai": "gpt-4o-mini", "anthropic": "claude-3-haiku"}
 KEYS = ("sk-test-0123456789", "sk-ant-test-0123456789")
 
-Serve = Callable[..., Iterator[Emulator]]
+Serve = Callable[..., AbstractContextManager[Emulator]]
 
 
 @pytest.fixture
@@ -46,12 +46,13 @@ def served(monkeypatch: pytest.MonkeyPatch) -> Serve:
     """An emulator that both SDKs are sent to."""
     @contextmanager
     def serve(*faults: Fault, **settings: Any) -> Iterator[Emulator]:
-        with Emulator(answer=desk, faults=faults, **({"lifecycle": Lifecycle(polls=1)} | settings)) as emulator:
+        usual: dict[str, Any] = {"lifecycle": Lifecycle(polls=1)}
+        with Emulator(answer=desk, faults=faults, **(usual | settings)) as emulator:
             for name, value in environment(emulator).items():
                 monkeypatch.setenv(name, value)
             yield emulator
 
-    return serve  # type: ignore[return-value]
+    return serve
 
 
 def collect(root: Path, provider: str, *overrides: str) -> Artifact:
@@ -68,7 +69,7 @@ def test_the_same_episodes_in_every_mode(provider: str, served: Serve, tmp_path:
     found = {}
     for mode in ("batch", "concurrent", "auto"):
         root = tmp_path / mode
-        with served() as emulator:  # type: ignore[attr-defined]
+        with served() as emulator:
             collect(root, provider, f"teacher.mode={mode}", "teacher.hour_usd=0", "teacher.tail=0.5")
             paid = emulator.ledger()
         run = newest(root)
@@ -84,19 +85,19 @@ def test_the_same_episodes_in_every_mode(provider: str, served: Serve, tmp_path:
 
 def test_refused_turns_are_faults_of_the_world_and_never_dialogue(served: Serve, tmp_path: Path) -> None:
     """A rival lost all ten answers to two rejected lines; here the others are kept and paid once."""
-    with served(Fault("line_400", at=(2, 5))) as emulator:  # type: ignore[attr-defined]
+    with served(Fault("line_400", at=(2, 5))) as emulator:
         collect(tmp_path, "openai", "teacher.mode=batch")
         assert max(emulator.ledger().paid().values()) == 1
     run = newest(tmp_path)
     episodes = list(read_episodes(run.trajectories))
     faulty = [episode for episode in episodes if episode.env_fault]
     assert (run.status, run.n_episodes, run.n_env_faults, len(faulty)) == ("done", 8, 2, 2)
-    assert all(e.env_fault.startswith("teacher: 400") and not e.steps and not e.success for e in faulty)  # type: ignore[union-attr]
+    assert all((e.env_fault or "").startswith("teacher: 400") and not e.steps and not e.success for e in faulty)
     assert not any("error" in step.action.raw_text for episode in episodes for step in episode.steps)
 
 
 def test_no_credit_midway_keeps_everything_and_goes_on_after(served: Serve, tmp_path: Path) -> None:
-    with served(Fault("line_credit", at=(7, 8))) as emulator:  # type: ignore[attr-defined]
+    with served(Fault("line_credit", at=(7, 8))) as emulator:
         with pytest.raises(EnvironmentFault, match="see to the account"):
             collect(tmp_path, "openai", "teacher.mode=batch")
         assert newest(tmp_path).status == "failed"
@@ -107,12 +108,12 @@ def test_no_credit_midway_keeps_everything_and_goes_on_after(served: Serve, tmp_
 
 def test_a_cap_of_half_the_run_stops_it_and_a_higher_one_goes_on(served: Serve, tmp_path: Path) -> None:
     common = ["teacher.mode=batch", "teacher.max_tokens=64"]
-    with served():  # type: ignore[attr-defined]
+    with served():
         collect(tmp_path / "free", "openai", *common)
     free = newest(tmp_path / "free")
     whole = json.loads((free.output_dir / "provider" / "progress.json").read_text())["usd"]
     root, cap = tmp_path / "capped", whole / 2
-    with served() as emulator:  # type: ignore[attr-defined]
+    with served() as emulator:
         with pytest.raises(EnvironmentFault, match=r"\$0\.\d+ are spent and the next question may cost"):
             collect(root, "openai", *common, f"teacher.max_usd={cap}")
         spent = json.loads((newest(root).output_dir / "provider" / "progress.json").read_text())["usd"]
@@ -125,7 +126,7 @@ def test_a_cap_of_half_the_run_stops_it_and_a_higher_one_goes_on(served: Serve, 
 
 
 def test_a_journal_of_another_model_is_refused(served: Serve, tmp_path: Path) -> None:
-    with served():  # type: ignore[attr-defined]
+    with served():
         collect(tmp_path, "openai", "teacher.mode=concurrent")
         run = newest(tmp_path)
         journal = run.output_dir / "provider" / "journal.jsonl"
@@ -151,7 +152,7 @@ def test_a_teacher_that_cannot_be_asked_is_named_before_anything_is_written(
 def test_SIGTERM_leaves_the_batch_under_way_and_the_same_command_goes_on(served: Serve, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "r2v", "collect", "--overrides", *SMALL, "teacher.provider=openai",
                "teacher.model_name=gpt-4o-mini", "teacher.mode=batch"]
-    with served(lifecycle=Lifecycle(seconds=1.0)) as emulator:  # type: ignore[call-arg, attr-defined]
+    with served(lifecycle=Lifecycle(seconds=1.0)) as emulator:
         process = subprocess.Popen(command, cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(ROOT)},
                                    stderr=subprocess.PIPE, text=True)
         while not emulator.ledger().bills and process.poll() is None:
@@ -170,7 +171,7 @@ def test_a_dry_run_counts_what_the_run_then_asks(served: Serve, tmp_path: Path) 
     config = load(None, [*SMALL, "teacher.provider=openai", "teacher.model_name=gpt-4o-mini"])
     told = estimate(config, tmp_path)
     assert not list(tmp_path.iterdir()), "nothing is written"
-    with served() as emulator:  # type: ignore[attr-defined]
+    with served() as emulator:
         collect(tmp_path, "openai", "teacher.mode=concurrent")
         asked = len(emulator.ledger().bills)
     assert told.missing == told.episodes == 8 and asked <= told.most_requests

@@ -1,0 +1,260 @@
+"""Every knob, one frozen dataclass per YAML section: defaults < file < flags < `--overrides`.
+
+    config = load("configs/mrp.yaml", ["training.lr=1e-3", "policy.lora_r=32"])
+    config.training.phase("bc").lr
+
+A field is documented under it and checked in `__post_init__`. `RUNTIME` fields say where and how a thing runs;
+they leave every result as it is and so stay out of fingerprints (`identity`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+from r2v.config.checks import RUNTIME, positive
+from r2v.config.evaluation import (
+    CONDITIONS,
+    METHODS,
+    AblationsConfig,
+    EvaluationConfig,
+    InferenceConfig,
+    RouterConfig,
+)
+from r2v.config.hierarchical import (
+    CriticConfig,
+    GuidanceConfig,
+    HierarchicalConfig,
+    KLConfig,
+    ProblemsConfig,
+    ReplayConfig,
+)
+from r2v.config.models import (
+    CostConfig,
+    PolicyConfig,
+    Price,
+    TeacherConfig,
+)
+from r2v.config.tasks import (
+    CategoryConfig,
+    DataConfig,
+    EnvConfig,
+    PerturbationsConfig,
+    PerturbationSeeds,
+    PerturbConfig,
+    RunConfig,
+)
+from r2v.config.training import (
+    PHASES,
+    CandidatesConfig,
+    Phase,
+    PhaseConfig,
+    PhaseName,
+    PreferenceConfig,
+    TrainingConfig,
+    VerifierConfig,
+)
+from r2v.errors import UsageError, nearest
+
+__all__ = [
+    "AblationsConfig", "CONDITIONS", "CandidatesConfig", "CategoryConfig", "Config", "CostConfig", "CriticConfig",
+    "DataConfig", "EnvConfig", "EvaluationConfig", "GuidanceConfig", "HierarchicalConfig", "InferenceConfig",
+    "KLConfig", "LoggingConfig", "METHODS", "PHASES", "PerturbConfig", "PerturbationSeeds", "PerturbationsConfig",
+    "Phase", "PhaseConfig", "PhaseName", "PolicyConfig", "PreferenceConfig", "Price", "ProblemsConfig", "RUNTIME",
+    "ReplayConfig", "RolloutConfig", "RouterConfig", "RunConfig", "TaskSelection", "TeacherConfig",
+    "TrainingConfig", "VerifierConfig", "identity", "keys", "load", "section", "to_yaml",
+]
+
+S = TypeVar("S")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RolloutConfig:
+    """How conversations are run side by side; nothing here changes a result."""
+
+    workers: int = field(default=2, metadata=RUNTIME)
+    """Threads that step worlds."""
+    max_conversations: int = field(default=64, metadata=RUNTIME)
+    """Conversations in flight."""
+    batch_size: int = field(default=64, metadata=RUNTIME)
+    """Largest batch of the local model."""
+
+    def __post_init__(self) -> None:
+        for name in ("workers", "max_conversations", "batch_size"):
+            positive(f"rollout.{name}", getattr(self, name))
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoggingConfig:
+    """Where progress goes."""
+
+    wandb: Literal["disabled", "offline", "online"] = field(default="disabled", metadata=RUNTIME)
+    """Weights and Biases; offline files land under logs/wandb."""
+    project: str = field(default="r2v-agent", metadata=RUNTIME)
+    """wandb project."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config:
+    """The whole configuration. What lies beside an artifact as config.yaml is one of these."""
+
+    prefix: str = field(default="", metadata=RUNTIME)
+    """Folder name in place of <benchmark>_<condition>, e.g. mrp: data/mrp, outputs/mrp, results/mrp."""
+    seed: int = 0
+    """Seed of everything that is trained."""
+    env: EnvConfig = field(default_factory=EnvConfig)
+    data: DataConfig = field(default_factory=DataConfig)
+    run: RunConfig = field(default_factory=RunConfig)
+    teacher: TeacherConfig = field(default_factory=TeacherConfig)
+    policy: PolicyConfig = field(default_factory=PolicyConfig)
+    training: TrainingConfig = field(default_factory=TrainingConfig)
+    perturbations: PerturbationsConfig = field(default_factory=PerturbationsConfig)
+    perturb: PerturbConfig = field(default_factory=PerturbConfig)
+    verifier: VerifierConfig = field(default_factory=VerifierConfig)
+    candidates: CandidatesConfig = field(default_factory=CandidatesConfig)
+    preference: PreferenceConfig = field(default_factory=PreferenceConfig)
+    router: RouterConfig = field(default_factory=RouterConfig)
+    inference: InferenceConfig = field(default_factory=InferenceConfig)
+    evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
+    ablations: AblationsConfig = field(default_factory=AblationsConfig)
+    cost: CostConfig = field(default_factory=CostConfig)
+    hierarchical: HierarchicalConfig = field(default_factory=HierarchicalConfig)
+    rollout: RolloutConfig = field(default_factory=RolloutConfig)
+    logging: LoggingConfig = field(default_factory=LoggingConfig)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskSelection:
+    """Not a section: the part of `data` that decides which tasks a roll-out plays, and under which hazards."""
+
+    condition: str
+    """The hazards' condition."""
+    perturbation_seeds: list[int]
+    """The i-th play seed meets the i-th of these (cyclic)."""
+    split_seed: int
+    """As `data.split_seed`."""
+    split_by: Literal["task_id", "template_id"]
+    """As `data.split_by`."""
+
+    @classmethod
+    def training(cls, config: Config) -> TaskSelection:
+        """Under the conditions of training."""
+        return cls(condition=config.data.condition, perturbation_seeds=config.data.perturbation_seeds.train,
+                   split_seed=config.data.split_seed, split_by=config.data.split_by)
+
+    @classmethod
+    def evaluation(cls, config: Config, condition: str) -> TaskSelection:
+        """Under a condition of the evaluation."""
+        return cls(condition=condition, perturbation_seeds=config.data.perturbation_seeds.eval,
+                   split_seed=config.data.split_seed, split_by=config.data.split_by)
+
+
+def load(path: str | Path | None = None, overrides: Sequence[str] = ()) -> Config:
+    """Merge defaults, a YAML file and `key=value` overrides into a checked Config.
+
+    Raises UsageError (exit 2) in one line for a missing file, an unknown key (with the nearest one), a value
+    of the wrong type, or a value that a section's own check refuses.
+    """
+    from omegaconf import OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
+    from yaml import YAMLError
+
+    where = "the defaults"
+    try:
+        merged = OmegaConf.structured(Config)
+        if path is not None:
+            where = str(path)
+            merged = OmegaConf.merge(merged, _read_yaml(Path(path)))
+        for override in overrides:
+            where = f"--overrides {override}"
+            _require_assignment(override)
+            merged = OmegaConf.merge(merged, OmegaConf.from_dotlist([override]))
+        config = OmegaConf.to_object(merged)
+    except OmegaConfBaseException as error:
+        raise UsageError(f"{where}: {_explain(error)}") from error
+    except (YAMLError, UnicodeDecodeError) as error:
+        raise UsageError(f"{where}: not YAML: {' '.join(str(error).split())}") from error
+    assert isinstance(config, Config)
+    return config
+
+
+def section(cls: type[S], values: dict[str, Any]) -> S:
+    """One section from plain values, as `identity` gave them. Raises UsageError as `load` does."""
+    from omegaconf import OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
+
+    try:
+        made = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(cls), values))
+    except OmegaConfBaseException as error:
+        raise UsageError(f"{cls.__name__}: {_explain(error)}") from error
+    assert isinstance(made, cls)
+    return made
+
+
+def _read_yaml(path: Path) -> Any:
+    from omegaconf import DictConfig, OmegaConf
+
+    if not path.is_file():
+        raise UsageError(f"--config {path}: no such file")
+    loaded = OmegaConf.load(path)
+    if not isinstance(loaded, DictConfig):
+        raise UsageError(f"{path}: holds a list, not sections such as `training: {{lr: 1e-3}}`")
+    return loaded
+
+
+def _require_assignment(override: str) -> None:
+    key, equals, _ = override.partition("=")
+    if not equals or not key:
+        raise UsageError(f"--overrides {override}: expected key=value, e.g. training.lr=1e-3")
+    if not key.startswith("env.options.") and key not in set(keys()):
+        raise UsageError(f"--overrides {override}: unknown key {key}; {nearest(key, keys())}")
+
+
+def _explain(error: Exception) -> str:
+    """One line from an OmegaConf error: the key in full, what was got, what is allowed."""
+    key = getattr(error, "full_key", None) or ""
+    message = str(error).splitlines()[0]
+    unknown = re.match(r"Key '(\w+)' not in", message)
+    if unknown:
+        return f"unknown key {key}; {nearest(str(key), keys())}"
+    return f"{key}: {message}" if key else message
+
+
+def keys(cls: type = Config, stem: str = "") -> Iterator[str]:
+    """Every dotted key of the configuration, sections included."""
+    import typing
+
+    hints = typing.get_type_hints(cls)
+    for item in dataclasses.fields(cls):
+        yield stem + item.name
+        if dataclasses.is_dataclass(hints[item.name]):
+            yield from keys(hints[item.name], f"{stem}{item.name}.")
+
+
+def to_yaml(config: Any) -> str:
+    """The configuration as YAML that `load` accepts again."""
+    from omegaconf import OmegaConf
+
+    return OmegaConf.to_yaml(OmegaConf.structured(config))
+
+
+def identity(section: Any) -> Any:
+    """A section as plain values with everything left out that cannot change a result: RUNTIME fields, and
+    the split of the effective batch into micro-batches (only the product counts)."""
+    if isinstance(section, TrainingConfig):
+        return {name: identity(section.phase(name)) for name in PHASES}
+    if dataclasses.is_dataclass(section):
+        values = {f.name: identity(getattr(section, f.name))
+                  for f in dataclasses.fields(section) if not f.metadata.get("runtime")}
+        if isinstance(section, Phase):
+            values["effective_batch"] = values.pop("batch_size") * values.pop("gradient_accumulation_steps")
+        return values
+    if isinstance(section, (list, tuple)):
+        return [identity(item) for item in section]
+    if isinstance(section, dict):
+        return {key: identity(section[key]) for key in sorted(section)}
+    return section

@@ -1,0 +1,312 @@
+"""A verifier that learns from a judge: the teacher's model asked through its provider, each question paid once."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from r2v.artifact import JOURNAL, Artifact, Work
+from r2v.config import Config, load
+from r2v.data.episode import Action, Episode, EpisodeMetadata, Observation, Step, episode_id
+from r2v.data.registry import DataRegistry
+from r2v.errors import EmptyResult, EnvironmentFault, UsageError
+from r2v.llm.types import Message, ScoreRequest
+from r2v.llm.waves import Waves
+from r2v.models import require_provider, verifier_scorer
+from r2v.pipeline import job, published, run_job
+from r2v.policy.export import export
+from r2v.policy.load import Loaded
+from r2v.stages.train_verifier import STAGE, label_source
+from r2v.stages.train_verifier import Config as VerifierStage
+from r2v.testing import tinies
+from r2v.testing.providers import Emulator, Fault, Lifecycle, Question, Timing
+from r2v.verifier.labels import VerifierExample, read_examples
+from tests.llm.talk import environment
+
+ROOT = Path(__file__).parents[2]
+RUN = "desk_scripted_m_20260101T000000"
+MODELS = {"openai": "gpt-4o-mini", "anthropic": "claude-3-haiku"}
+KEYS = (b"sk-test-0123456789", b"sk-ant-test-0123456789")
+TASKS, STEPS, WRONG = 12, ("get key", "open door", "close door", "done"), 2
+QUESTIONS = TASKS * (len(STEPS) + WRONG)
+
+Serve = Callable[..., AbstractContextManager[Emulator]]
+
+
+def judge(question: Question) -> str:
+    """Holds with doors, whatever came of the episode."""
+    assert question.messages[0].content.startswith("You judge one step")
+    action = json.loads(question.messages[-1].content)["proposed_action"]
+    return json.dumps({"score": 9 if "door" in action else 1})
+
+
+@pytest.fixture
+def served(monkeypatch: pytest.MonkeyPatch) -> Serve:
+    """An emulated judge that both SDKs are sent to."""
+    @contextmanager
+    def serve(*faults: Fault, **settings: Any) -> Iterator[Emulator]:
+        usual: dict[str, Any] = {"answer": judge, "lifecycle": Lifecycle(polls=1)}
+        with Emulator(faults=faults, **(usual | settings)) as emulator:
+            for name, value in environment(emulator).items():
+                monkeypatch.setenv(name, value)
+            yield emulator
+
+    return serve
+
+
+def _episode(task: int) -> Episode:
+    steps = tuple(Step(step_idx=at, observation=Observation(raw_text=f"w{task} w{at}"), action=Action(raw_text=text))
+                  for at, text in enumerate(STEPS))
+    about = EpisodeMetadata(task_id=f"t{task:02}", goal=f"open w{task}", benchmark="desk", seed=1, split="train")
+    return Episode(episode_id=episode_id(f"t{task:02}", 1, None), metadata=about, steps=steps, success=task % 3 > 0)
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("model") / "base"
+    tokenizer = tinies.tokenizer()
+    export(Loaded(model=tinies.model(len(tokenizer), 0, torch.float32), tokenizer=tokenizer, name="base"), folder)
+    return folder
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """A checkout with one collected run: 12 tasks of four steps, 8 of which succeed."""
+    with DataRegistry(tmp_path / "data").begin_run(benchmark="desk", provider="scripted", model_name="m",
+                                                   fingerprint="f", config={}, run_id=RUN) as handle:
+        for task in range(TASKS):
+            handle.store.append(_episode(task))
+        handle.finish(expected=TASKS)
+    return tmp_path
+
+
+def overrides(base: Path, provider: str, *more: str) -> list[str]:
+    return ["env.options.num_tasks=36", "env.options.num_heldout=0", f"data.runs=[{RUN}]", f"policy.model_name={base}",
+            "policy.device=cpu", "policy.max_seq_len=64", "inference.max_new_tokens=6", "rollout.workers=1",
+            "training.verifier.num_epochs=6", "training.verifier.lr=0.02", f"verifier.num_corruptions={WRONG}",
+            "verifier.mode=llm_judge", f"teacher.provider={provider}", f"teacher.model_name={MODELS[provider]}",
+            "teacher.flush_seconds=0.2", "teacher.poll_seconds=0.02", "teacher.reconcile_after=0.3", *more]
+
+
+def train(root: Path, config: Config) -> Artifact:
+    return run_job(config, job("verifier"), {"collect": published(config, "collect", root)}, root=root).artifact
+
+
+def journal_of(root: Path) -> Path | None:
+    """Where the judge's journal is, as soon as there is one."""
+    return next((root / "outputs" / ".artifacts").glob(f"verifier-*/{JOURNAL}/journal.jsonl"), None)
+
+
+def paid_once(emulator: Emulator, questions: int = QUESTIONS) -> bool:
+    statement = emulator.ledger()
+    return len(statement.paid()) == questions and set(statement.paid().values()) == {1} and \
+        set(statement.paid_bodies().values()) == {1}
+
+
+@pytest.mark.parametrize("provider", MODELS)
+def test_a_head_learns_what_the_judge_says_in_every_mode(provider: str, served: Serve, base: Path, root: Path) -> None:
+    found = {}
+    for mode in ("batch", "concurrent", "auto"):
+        config = load(None, overrides(base, provider, f"teacher.mode={mode}", "training.verifier.save_steps=1000"))
+        with served() as emulator:
+            made = run_job(config, job("verifier"), {"collect": published(config, "collect", root)}, root=root,
+                           force=True).artifact
+            assert paid_once(emulator)
+            assert {bill.mode for bill in emulator.ledger().bills} <= {
+                "batch": {"batch"}, "concurrent": {"sync"}, "auto": {"batch", "sync"}}[mode]
+        found[mode] = made.data_sha256
+        assert not any(key in path.read_bytes() for path in root.rglob("*") if path.is_file() for key in KEYS)
+    assert len(set(found.values())) == 1, "how the questions travelled changes no label and no weight"
+    examples = read_examples(made.file("verifier_data.jsonl"))
+    assert len(examples) == QUESTIONS and {example.label_source for example in examples} == {"judge"}
+    assert all(example.target == (0.9 if "door" in example.action else 0.1) for example in examples)
+    assert len({example.kind for example in examples}) > 1, "plausible wrong actions are judged too"
+    _check_head(config, made, examples)
+    report = json.loads(made.file("judge_report.json").read_text())
+    assert report["questions"] == {"read": QUESTIONS, "unreadable": 0, "refused": 0}
+    assert report["mean_score"]["success"] == report["mean_score"]["failure"] == 0.5
+
+
+def _check_head(config: Config, made: Artifact, examples: Sequence[VerifierExample]) -> None:
+    """What candidates and evaluate ask of a verifier, asked of this one: it holds with doors."""
+    waves = Waves(workers=1)
+    score = verifier_scorer(config.policy, made.file("final"), config.inference, config.rollout, waves)
+
+    async def ask(action: str) -> float:
+        return await score(ScoreRequest(messages=examples[0].messages, action=action))
+
+    door, key = waves.run([lambda: ask("open door"), lambda: ask("get key")])
+    assert door > 0.6 > 0.4 > key
+    assert json.loads(made.file("verifier_report.json").read_text())["auroc"] > 0.95
+
+
+def test_the_price_is_told_before_anything_is_asked(served: Serve, base: Path, root: Path,
+                                                   caplog: pytest.LogCaptureFixture) -> None:
+    config = load(None, overrides(base, "openai", "teacher.mode=concurrent"))
+    told: list[str] = []
+
+    def answer(question: Question) -> str:
+        told.append(caplog.text)
+        return judge(question)
+
+    with served(answer=answer) as emulator, caplog.at_level("INFO", logger="r2v"):
+        train(root, config)
+        asked = sum(bill.tokens_in for bill in emulator.ledger().bills)
+    assert f"judge: {QUESTIONS} questions to gpt-4o-mini, about " in told[0] and "by direct calls (prices of" in told[0]
+    guessed = int(told[0].split("questions to gpt-4o-mini, about ")[1].split(" ")[0].replace(",", ""))
+    assert asked / 3 < guessed < 3 * asked
+
+
+def command(base: Path, provider: str, *more: str) -> list[str]:
+    return [sys.executable, "-m", "r2v", "train_verifier", "--overrides", *overrides(base, provider, *more)]
+
+
+def start(root: Path, words: Sequence[str]) -> subprocess.Popen[str]:
+    return subprocess.Popen(words, cwd=root, env=os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
+                            stderr=subprocess.PIPE, text=True)
+
+
+@pytest.mark.parametrize("provider", MODELS)
+def test_killed_while_a_batch_is_out_and_started_again_it_pays_once(provider: str, served: Serve, base: Path,
+                                                                    root: Path) -> None:
+    words = command(base, provider, "teacher.mode=batch", "teacher.batch_size=30")
+    with served(lifecycle=Lifecycle(seconds=0.5)) as emulator:
+        process = start(root, words)
+        while not emulator.ledger().bills and process.poll() is None:
+            time.sleep(0.02)
+        process.kill()
+        process.communicate()
+        assert process.returncode == -signal.SIGKILL and not list(root.rglob("verifier_data.jsonl"))
+        again = start(root, words)
+        told = again.communicate(timeout=100)[1]
+        assert again.returncode == 0, told
+        assert paid_once(emulator)
+    written = b"".join(path.read_bytes() for path in root.rglob("*") if path.is_file())
+    assert not any(key in written + told.encode() for key in KEYS), "no key in any file, log or line"
+
+
+def test_a_create_that_nobody_confirmed_is_waited_for_and_left_with_75(served: Serve, base: Path, root: Path) -> None:
+    """The batch was made, and is not listed yet: it is neither taken for lost nor made again."""
+    words = command(base, "openai", "teacher.mode=batch", "teacher.reconcile_after=300")
+    faults = Fault("commit_then_500", at=1), Fault("listed_late", at=1)
+    with served(*faults, timing=Timing(late=5.0)) as emulator:
+        process = start(root, words)
+        while process.poll() is None and not ((path := journal_of(root)) and b'"unknown"' in path.read_bytes()):
+            time.sleep(0.02)
+        process.send_signal(signal.SIGTERM)
+        told = process.communicate(timeout=60)[1]
+        assert process.returncode == 75, told
+        assert len(emulator.ledger().bills) == QUESTIONS
+        again = start(root, words)
+        told = again.communicate(timeout=100)[1]
+        assert again.returncode == 0, told
+        assert "it was made, and is" in told and paid_once(emulator)
+
+
+def test_what_the_judge_does_not_judge_is_left_out_and_counted(served: Serve, base: Path, root: Path) -> None:
+    def answer(question: Question) -> str:
+        return "I cannot say." if "w0 w0" in question.messages[-1].content else judge(question)
+
+    config = load(None, overrides(base, "openai", "teacher.mode=batch"))
+    with served(Fault("line_400", at=(QUESTIONS - 1, QUESTIONS)), answer=answer):
+        made = train(root, config)
+    report = json.loads(made.file("judge_report.json").read_text())
+    assert report["questions"]["refused"] == 2 and report["questions"]["unreadable"] == len(STEPS) + WRONG
+    assert len(read_examples(made.file("verifier_data.jsonl"))) == report["questions"]["read"] == QUESTIONS - 2 - 6
+
+
+def test_a_question_without_an_answer_ends_the_run_and_the_next_one_pays_for_that_alone(served: Serve, base: Path,
+                                                                                       root: Path) -> None:
+    config = load(None, overrides(base, "openai", "teacher.mode=batch", "teacher.attempts=1"))
+    with served(Fault("line_500", at=(3, 7))) as emulator:
+        with pytest.raises(EnvironmentFault, match=f"no answer to 2 of {QUESTIONS} questions"):
+            train(root, config)
+        assert len(emulator.ledger().bills) == QUESTIONS - 2
+        train(root, config)
+        assert paid_once(emulator)
+
+
+def test_the_cap_holds_and_a_higher_one_goes_on(served: Serve, base: Path, root: Path) -> None:
+    common = ("teacher.mode=batch", "teacher.batch_size=8")
+    with served() as emulator:
+        with pytest.raises(EnvironmentFault, match=r"teacher.max_usd=0.01.*raise teacher.max_usd"):
+            train(root, load(None, overrides(base, "openai", *common, "teacher.max_usd=0.01", "teacher.usd_in=2",
+                                             "teacher.usd_out=8")))
+        first = len(emulator.ledger().bills)
+        journal = journal_of(root)
+        assert journal is not None
+        spent = json.loads(journal.with_name("progress.json").read_text())["usd"]
+        assert 0 < first < QUESTIONS and spent <= 0.01
+        train(root, load(None, overrides(base, "openai", *common, "teacher.usd_in=2", "teacher.usd_out=8")))
+        assert paid_once(emulator)
+
+
+def test_labels_that_are_there_are_not_asked_for_again(served: Serve, base: Path, root: Path) -> None:
+    """Cut while it was training: the provider is gone, and is not needed to go on."""
+    config = load(None, overrides(base, "anthropic", "teacher.mode=concurrent"))
+    with served():
+        first = train(root, config)
+    (first.folder / "artifact.json").unlink()
+    assert train(root, config).data_sha256 == first.data_sha256
+
+
+def test_the_label_source_says_the_same_as_the_mode(base: Path) -> None:
+    from r2v.envs.base import load_benchmark
+
+    desk = load_benchmark("desk", {"num_tasks": 36, "num_heldout": 0})
+    for said, source in ((("verifier.mode=llm_judge",), "judge"), (("verifier.label_sources=[judge]",), "judge"),
+                         (("verifier.mode=llm_judge", "verifier.label_sources=[judge]"), "judge"), ((), "corrupted"),
+                         (("teacher.provider=openai",), "outcome"), (("verifier.label_sources=[outcome]",), "outcome")):
+        assert label_source(VerifierStage.of(load(None, list(said))), desk) == source
+    for said, told in ((("verifier.mode=llm_judge", "verifier.label_sources=[outcome]"), "under verifier.mode"),
+                       (("verifier.label_sources=[jugde]",), "must be one of"),
+                       (("verifier.label_sources=[judge,outcome]",), "must be one of")):
+        with pytest.raises(UsageError, match=told):
+            load(None, list(said))
+
+
+def test_a_scripted_teacher_judges_nothing(base: Path, root: Path) -> None:
+    config = load(None, [*overrides(base, "openai"), "teacher.provider=scripted", "teacher.model_name=expert"])
+    with pytest.raises(UsageError, match="a judge needs an LLM"):
+        train(root, config)
+
+
+def test_only_a_job_that_asks_needs_a_key(base: Path, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Labels from outcomes call nobody, though the teacher is a provider's; a judge does."""
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    judged, trained = (load(None, overrides(base, "openai", *more)) for more in ((), ("verifier.mode=trained",)))
+    with pytest.raises(UsageError, match="OPENAI_API_KEY is not set"):
+        train(root, judged)
+    assert VerifierStage.of(judged).asks_teacher and not VerifierStage.of(trained).asks_teacher
+    require_provider(trained.teacher, asked=False)
+    with pytest.raises(UsageError, match="no price in the table"):
+        require_provider(replace(trained.teacher, model_name="gpt-99"), asked=False)
+    (root / "made").mkdir()
+    STAGE.run(STAGE.sections(trained), Work(folder=root / "made", fingerprint="f", root=root,
+                                            inputs={"collect": published(trained, "collect", root)}))
+    assert {example.label_source for example in read_examples(root / "made" / "verifier_data.jsonl")} == {"outcome"}
+
+
+def test_a_judge_that_holds_with_everything_teaches_nothing(served: Serve, base: Path, root: Path) -> None:
+    with served(answer=lambda question: '{"score": 10}'), pytest.raises(EmptyResult, match="both are needed"):
+        train(root, load(None, overrides(base, "openai", "teacher.mode=concurrent")))
+
+
+def test_the_judge_is_told_what_the_policy_would_see() -> None:
+    from r2v.verifier.judge import question
+
+    asked = question(ScoreRequest(messages=(Message(role="user", content="goal"),), action="open door"))
+    assert json.loads(asked[1].content) == {"conversation": [{"role": "user", "content": "goal"}],
+                                            "proposed_action": "open door"}
