@@ -70,6 +70,7 @@ STAGES = (
         Alias("--conditions", "evaluation.conditions", True), Alias("--num-tasks", "evaluation.num_tasks"))),
     StageCommand("ablations", ("ablations",), "take parts away, one at a time", (
         Alias("--seeds", "ablations.seeds", True), Alias("--names", "ablations.names", True))),
+    StageCommand("train_hierarchical", ("hierarchical",), "answer, hint, better answer: train an actor and its guidance"),
 )
 
 
@@ -218,7 +219,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
 def _stage(arguments: argparse.Namespace) -> int:
     from r2v.artifact import external
-    from r2v.pipeline import job, published, run_job
+    from r2v.pipeline import as_asked, job, published, run_job
 
     stage: StageCommand = arguments.stage_command
     if stage.name == "train_policy" and arguments.resume:
@@ -232,7 +233,7 @@ def _stage(arguments: argparse.Namespace) -> int:
     if stage.name == "train_policy" and arguments.trajectories:
         made["perturb"] = external(arguments.trajectories)
     for name in names:
-        item = job(name)
+        item = as_asked(config, job(name))
         inputs = {n: made[n] if n in made else published(config, n) for n in item.inputs}
         force = arguments.force or name == "collect"
         made[name] = run_job(config, item, inputs, force=force, publish_at=_place(stage, name, arguments)).artifact

@@ -26,6 +26,7 @@ _OUTPUTS = {
     "router": "outputs/{p}router/{bc}",
     "evaluate": "results/{p}{bc}",
     "ablations": "results/ablations/{b}",
+    "hierarchical": "outputs/{p}hierarchical/{bc}",
 }
 
 

@@ -13,7 +13,7 @@ import importlib
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -75,6 +75,8 @@ JOBS = (
         needs=("router",), also_reads=("bc", "preference", "verifier", "router_features")),
     Job(name="ablations", stage="r2v.experiments.ablations:STAGE", script="09_ablations.sh", command=("ablations",),
         needs=("router",)),
+    Job(name="hierarchical", stage="r2v.stages.train_hierarchical:STAGE", script="10_train_hierarchical.sh",
+        command=("train_hierarchical",), needs=("bc",)),
 )
 _BY_NAME = {job.name: job for job in JOBS}
 
@@ -84,6 +86,13 @@ def job(name: str) -> Job:
     if name not in _BY_NAME:
         raise UsageError(f"no job {name}; {nearest(name, _BY_NAME)}")
     return _BY_NAME[name]
+
+
+def as_asked(config: Config, item: Job) -> Job:
+    """The row as this configuration needs it: hierarchical training may start from a model of its own."""
+    if item.name == "hierarchical" and config.hierarchical.start == "model":
+        return replace(item, needs=())
+    return item
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,14 +131,18 @@ def run_here(config: Config, *, start: str | None = None, without: Sequence[str]
 
 def selection(config: Config, *, start: str | None = None,
               without: Sequence[str] = ()) -> tuple[list[Job], list[str]]:
-    """The jobs of the table from `start` on, those left out aside, and the names of the inputs that none of them
-    makes. Raises UsageError for a name that is no job's."""
+    """The jobs of the table from `start` on, those left out or not enabled aside, and the names of the inputs that
+    none of them makes. Raises UsageError for a name that is no job's."""
     names = [item.name for item in JOBS]
     for name in (*without, *([start] if start else [])):
         job(name)
     first = names.index(start) if start else 0
-    left_out = {*without, *(["collect"] if config.data.runs else [])}
-    wanted = [item for item in JOBS[first:] if item.name not in left_out]
+    left_out = {*without, *(["collect"] if config.data.runs else []),
+                *([] if config.hierarchical.enabled else ["hierarchical"])}
+    if start in left_out:
+        raise UsageError(f"start from {start}: this configuration leaves it out (--without, data.runs, or "
+                         "hierarchical.enabled=false)")
+    wanted = [as_asked(config, item) for item in JOBS[first:] if item.name not in left_out]
     given = {name for item in wanted for name in item.inputs} - {item.name for item in wanted}
     return wanted, [name for name in names if name in given]
 
@@ -190,7 +203,7 @@ def require_world(sections: Any) -> None:
     if hasattr(sections, "teacher"):
         from r2v.models import require_provider
 
-        require_provider(sections.teacher)
+        require_provider(sections.teacher, asked=getattr(sections, "asks_teacher", True))
 
 
 def published(config: Config, name: str, root: Path = Path()) -> Artifact:

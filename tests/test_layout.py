@@ -14,13 +14,11 @@ PACKAGE = REPOSITORY / "r2v"
 MODULES = sorted(path for path in PACKAGE.rglob("*.py"))
 TREES = {path.relative_to(PACKAGE).as_posix(): ast.parse(path.read_text()) for path in MODULES}
 
-ROOMS = {"data", "llm", "envs", "perturb", "policy", "verifier", "router", "evaluation", "stages", "experiments",
-         "game", "hrl", "memory", "report", "slurm", "testing", "utils"}
+ROOMS = {"config", "data", "llm", "envs", "perturb", "policy", "verifier", "router", "evaluation", "stages",
+         "experiments", "game", "hrl", "memory", "report", "slurm", "testing", "utils"}
 DRAWERS = {"common", "core", "helpers", "misc", "util", "lib", "shared"}
 """Names that say nothing of what is inside."""
 LONGEST = 320
-KNOBS = {"config.py"}
-"""A table of every knob, documented field by field: as long as it has to be."""
 
 
 def test_the_rooms_are_those_of_the_drawing() -> None:
@@ -39,7 +37,7 @@ def test_no_drawer_for_what_found_no_place() -> None:
 def test_a_module_says_what_it_is_and_stays_readable(name: str) -> None:
     tree, text = TREES[name], (PACKAGE / name).read_text()
     assert ast.get_docstring(tree), "no docstring"
-    assert name in KNOBS or len(text.splitlines()) <= LONGEST
+    assert len(text.splitlines()) <= LONGEST
     if any(isinstance(node, (ast.FunctionDef, ast.ClassDef)) for node in tree.body):
         assert "from __future__ import annotations" in text
     for node in tree.body:
@@ -86,7 +84,7 @@ def test_tests_mirror_the_package() -> None:
 
 
 MIXED = {
-    "tests/hrl/test_whole_loop.py",
+    "tests/hrl/test_ranks_training.py", "tests/hrl/test_whole_loop.py",
     "tests/perturb/test_categories.py",
     "tests/policy/test_command.py", "tests/policy/test_ranks.py",
     "tests/slurm/test_cluster_itself.py", "tests/slurm/test_drill_again.py", "tests/slurm/test_drill_heal.py",

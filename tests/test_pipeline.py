@@ -13,9 +13,10 @@ from r2v.artifact import fingerprint
 from r2v.config import Config, load
 from r2v.data.registry import DataRegistry
 from r2v.errors import EmptyResult, InputError, UsageError
-from r2v.pipeline import JOBS, downstream, job, places_of, published, run_here, run_job
+from r2v.pipeline import JOBS, downstream, job, places_of, published, run_here, run_job, selection
 
-NAMES = [item.name for item in JOBS]
+NAMES = [item.name for item in selection(Config())[0]]
+"""The chain as it is by default: hierarchical training is asked for by its key."""
 
 SEED_TABLE = {  # DESIGN section 2
     "collect": (), "perturb": ("collect",), "bc": ("perturb",), "verifier": ("collect",),
@@ -24,7 +25,8 @@ SEED_TABLE = {  # DESIGN section 2
 
 
 def test_the_table_is_the_seeds() -> None:
-    assert {item.name: item.needs for item in JOBS} == SEED_TABLE
+    assert {item.name: item.needs for item in JOBS} == SEED_TABLE | {"hierarchical": ("bc",)}
+    assert list(SEED_TABLE) == NAMES
 
 
 def test_jobs_stand_after_what_they_read_and_wait_for_all_of_it() -> None:
@@ -33,6 +35,15 @@ def test_jobs_stand_after_what_they_read_and_wait_for_all_of_it() -> None:
         assert set(item.inputs) <= waited.keys()
         waited[item.name] = set(item.needs).union(*(waited[name] for name in item.needs))
         assert set(item.inputs) <= waited[item.name] | {"evaluate"}, f"{item.name} reads what it does not wait for"
+
+
+def test_hierarchical_training_is_asked_for_and_starts_from_bc_or_a_model_of_its_own() -> None:
+    for start, needs in (("bc", ("bc",)), ("model", ())):
+        config = load(None, ["hierarchical.enabled=true", f"hierarchical.start={start}"])
+        wanted, given = selection(config)
+        assert (wanted[-1].name, wanted[-1].needs, given) == ("hierarchical", needs, [])
+    with pytest.raises(UsageError, match="hierarchical.enabled=false"):
+        selection(Config(), start="hierarchical")
 
 
 def test_unknown_jobs_are_refused_with_the_nearest() -> None:
@@ -44,7 +55,7 @@ def test_unknown_jobs_are_refused_with_the_nearest() -> None:
 
 def test_downstream() -> None:
     assert downstream(["router"]) == {"router", "evaluate", "ablations"}
-    assert downstream(["collect"]) == set(NAMES)
+    assert downstream(["collect"]) == {item.name for item in JOBS}
     assert downstream(["ablations"]) == {"ablations"}
 
 
@@ -60,7 +71,7 @@ def own_keys(*overrides: str) -> dict[str, str]:
     return found
 
 
-ALL = set(NAMES)
+ALL = {item.name for item in JOBS}
 TOUCHED = {
     "router.l2=3": {"router", "evaluate"}, "router.budget=.5": {"router", "evaluate"},
     "router.label=episode": {"router", "evaluate"},
@@ -75,8 +86,10 @@ TOUCHED = {
     "data.num_episodes=3": {"collect"}, "evaluation.seeds=[9]": {"evaluate"},
     "evaluation.bootstrap=7": {"evaluate"}, "data.perturbation_seeds.eval=[5]": {"evaluate"},
     "inference.num_candidates=9": {"evaluate"}, "verifier.num_tasks=3": {"verifier"},
-    "inference.max_steps=3": ALL - {"bc", "preference"},
-    "env.options.num_tasks=7": ALL - {"bc", "preference"},
+    "inference.max_steps=3": ALL - {"bc", "preference", "hierarchical"},
+    "env.options.num_tasks=7": ALL - {"bc", "preference", "hierarchical"},
+    "hierarchical.gamma=.5": {"hierarchical"}, "hierarchical.micro_batch=3": set(),
+    "hierarchical.enabled=true": set(),
     "policy.lora_r=4": ALL - {"collect", "perturb"},
     "rollout.workers=7": set(), "rollout.batch_size=3": set(), "prefix=x": set(), "run.notes=x": set(),
     "logging.project=x": set(), "policy.device=cuda": set(), "training.save_steps=7": set()}
@@ -87,7 +100,8 @@ def test_a_change_touches_the_stages_that_read_it(override: str) -> None:
     """And the ablations, which depend on everything that can change a result."""
     before, after = own_keys(), own_keys(override)
     touched = TOUCHED[override]
-    assert {name for name in NAMES if before[name] != after[name]} == touched | ({"ablations"} if touched else set())
+    ablated = {"ablations"} if touched - {"hierarchical"} else set()
+    assert {name for name in ALL if before[name] != after[name]} == touched | ablated
 
 
 def test_places_with_and_without_a_prefix() -> None:

@@ -16,17 +16,15 @@ import pytest
 from r2v import run_all
 from r2v.config import to_yaml
 from r2v.errors import EnvironmentFault, Held, UsageError
-from r2v.pipeline import JOBS
 from r2v.slurm import chain as chains
 from r2v.slurm import client
 from r2v.slurm.client import NoSlurm
 from tests.slurm.faked import FAKE, Faked
 from tests.slurm.faked import faked as faked
-from tests.test_pipeline import SEED_TABLE
+from tests.test_pipeline import NAMES, SEED_TABLE
 
 ROOT = Path(__file__).resolve().parents[1]
 NAME = "desk_noisy"
-NAMES = [item.name for item in JOBS]
 
 
 @pytest.fixture

@@ -71,18 +71,18 @@ ABLATIONS = {row.name: row for row in (
 
 @dataclass(frozen=True, kw_only=True)
 class Config:
-    """An ablation study depends on everything."""
+    """An ablation study depends on every other stage of the chain."""
 
     whole: c.Config
 
     @classmethod
     def of(cls, config: c.Config) -> Config:
-        """The whole configuration; where it runs from is left out of its identity. Raises UsageError for a name that
-        is no ablation's."""
+        """The whole configuration but for hierarchical training, which nothing here reads. Raises UsageError for a
+        name that is no ablation's."""
         for name in config.ablations.names:
             if name not in ABLATIONS:
                 raise UsageError(f"ablations.names: {name}; {nearest(name, ABLATIONS)}")
-        return cls(whole=config)
+        return cls(whole=replace(config, hierarchical=c.HierarchicalConfig()))
 
 
 def run(cfg: Config, work: Work) -> None:

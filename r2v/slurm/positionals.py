@@ -27,6 +27,7 @@ ORDER = {
     "train_router": (CONDITION,),
     "evaluate": (CONDITION, "--seeds", "--methods"),
     "ablations": ("--seeds", CONDITION),
+    "train_hierarchical": (CONDITION,),
 }
 """Stage -> what its positional arguments after the benchmark mean."""
 
@@ -38,8 +39,7 @@ def expand(words: Sequence[str], root: Path = Path()) -> list[str]:
     places = list(takewhile(lambda word: not word.startswith("-"), rest))
     others = rest[len(places):]
     if stage not in ORDER and stage != "run":
-        raise UsageError(f"{stage}: this version of R2V has no such stage, so its job can do nothing; "
-                         f"{nearest(stage, ORDER)}")
+        raise UsageError(f"no stage {stage}; {nearest(stage, ORDER)}")
     if not places and any(word.split("=")[0] == "--config" for word in others):
         return list(words)
     order = ORDER.get(stage, (CONDITION,))

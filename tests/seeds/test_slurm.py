@@ -92,7 +92,7 @@ def test_what_the_lines_say_reaches_the_stages() -> None:
 @pytest.mark.parametrize(("line", "code", "told"), [
     (SBATCH[1], 2, "env.benchmark=webarena: its adapter"),
     ("sbatch scripts/slurm/06_generate_router_features.sh webarena", 3, "needs preference"),
-    ("sbatch scripts/slurm/10_train_hierarchical.sh webarena", 2, "this version of R2V has no such stage"),
+    ("sbatch scripts/slurm/10_train_hierarchical.sh webarena noisy --overrides hierarchical.start=bc", 3, "needs bc"),
 ])
 def test_a_job_by_itself_checks_first_what_it_needs(line: str, code: int, told: str, cluster: Cluster,
                                                    tmp_path: Path) -> None:
@@ -104,10 +104,9 @@ def test_a_job_by_itself_checks_first_what_it_needs(line: str, code: int, told: 
     done = cluster.sh(f"cd {spooled.parent} && bash slurm_script {shlex.join(rest)}", SLURM_JOB_ID="901",
                       SLURM_SUBMIT_DIR=str(cluster.root), SLURM_EXPORT_ENV="NONE")
     assert done.returncode == code and told in done.stderr, done.stderr
-    if "hierarchical" not in script:
-        status = cluster.sh("python -m r2v status --json")
-        job = json.loads(status.stdout)["chains"][0]["jobs"][0]
-        assert (status.returncode, job["id"], job["state"], job["by_hand"]) == (1, "901", "failed", True)
+    status = cluster.sh("python -m r2v status --json")
+    job = json.loads(status.stdout)["chains"][0]["jobs"][0]
+    assert (status.returncode, job["id"], job["state"], job["by_hand"]) == (1, "901", "failed", True)
 
 
 @pytest.mark.parametrize("line", PIPELINE)

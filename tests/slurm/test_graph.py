@@ -8,7 +8,8 @@ import re
 import pytest
 
 from r2v import cli
-from r2v.pipeline import JOBS
+from r2v.config import Config
+from r2v.pipeline import selection
 from tests.slurm.faked import NEEDS, Faked
 from tests.slurm.faked import faked as faked
 
@@ -31,7 +32,7 @@ def submitted(faked: Faked) -> dict[str, str]:
 
 
 def test_the_fakes_needs_are_the_pipelines() -> None:
-    assert {job.name: job.needs for job in JOBS} == NEEDS
+    assert {job.name: job.needs for job in selection(Config())[0]} == NEEDS
 
 
 def test_edges_are_the_seeds_and_squeues(faked: Faked, capsys: pytest.CaptureFixture[str]) -> None:

@@ -124,6 +124,8 @@ LINES = {
     'evaluate webarena noisy "1 2 3 4 5" "r2v slm_only"':
         "evaluate --config configs/webarena/noisy.yaml --seeds 1 2 3 4 5 --methods r2v slm_only",
     'ablations webarena "1 2 3"': "ablations --config configs/webarena/noisy.yaml --seeds 1 2 3",
+    "train_hierarchical webarena": "train_hierarchical --config configs/webarena/noisy.yaml",
+    "train_hierarchical --config configs/hierarchical.yaml": "train_hierarchical --config configs/hierarchical.yaml",
     "run --config configs/mrp.yaml": "run --config configs/mrp.yaml",
     "run --config configs/mrp.yaml --overrides seed=3": "run --config configs/mrp.yaml --overrides seed=3",
 }
@@ -143,7 +145,7 @@ def test_positional_words_become_options(line: str, monkeypatch: pytest.MonkeyPa
     (["train_router"], "takes BENCHMARK [CONDITION]"),
     (["train_router", "--overrides", "seed=1"], "takes BENCHMARK [CONDITION]"),
     (["collect", "webarena", "500", "1", "2", "3"], "several seeds stand in one pair of quotes"),
-    (["train_hierarchical", "webarena"], "this version of R2V has no such stage"),
+    (["train_hierarchically", "webarena"], "no stage train_hierarchically; did you mean train_hierarchical?"),
 ])
 def test_a_line_that_cannot_be_is_refused(line: list[str], told: str) -> None:
     with pytest.raises(UsageError) as caught:
