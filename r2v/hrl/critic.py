@@ -125,7 +125,7 @@ def polyak_(target: Iterable[Tensor], online: Iterable[Tensor], tau: float, chun
     32 bits, or a tau that does not lie in (0, 1].
     """
     if not 0 < tau <= 1:
-        raise UsageError(f"critic.tau={tau}: must be above 0 and at most 1; 0.1 is a start")
+        raise UsageError(f"hierarchical.critic.tau={tau}: must be above 0 and at most 1; 0.1 is a start")
     for slow, fast in zip(target, online, strict=True):
         if torch.finfo(slow.dtype).bits < 32:
             raise UsageError(f"target critic in {str(slow.dtype).removeprefix('torch.')}: steps of tau={tau} round to "

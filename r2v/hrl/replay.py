@@ -34,7 +34,7 @@ class Replay:
 
     def __init__(self, capacity: int, columns: Mapping[str, Tensor]) -> None:
         if capacity < 1:
-            raise UsageError(f"replay.capacity={capacity}: must be at least 1; 20000 is a start")
+            raise UsageError(f"hierarchical.replay.capacity={capacity}: must be at least 1; 20000 is a start")
         self.capacity = capacity
         self.columns = {name: torch.zeros(capacity, *row.shape, dtype=row.dtype) for name, row in columns.items()}
         self.inserted = 0
@@ -70,7 +70,7 @@ class Replay:
         places = torch.arange(len(self)) if among is None else among.nonzero().squeeze(-1)
         if not len(places):
             raise EmptyResult(f"replay: none of its {len(self)} transitions is usable; collect first, or raise "
-                              "replay.max_age")
+                              "hierarchical.replay.max_age")
         chosen = places[_indices(len(places), size, key)][size * rank // ranks:size * (rank + 1) // ranks]
         return {name: column[chosen] for name, column in self.columns.items()}
 

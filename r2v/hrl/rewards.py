@@ -30,7 +30,7 @@ class TurnRewards:
     weights: tuple[float, ...] = (0.0, 1.0)
 
     def __post_init__(self) -> None:
-        shown = f"rewards.weights={list(self.weights)}"
+        shown = f"hierarchical.rewards={list(self.weights)}"
         if not all(math.isfinite(weight) for weight in self.weights):
             raise UsageError(f"{shown}: weights are finite numbers, one per turn; e.g. [0, 1]")
         if any(weight < 0 for weight in self.weights):
@@ -44,8 +44,8 @@ class TurnRewards:
     def of(self, scores: Tensor) -> Tensor:
         """Rewards rho (N, H) of the checker's scores (N, H)."""
         if scores.shape[-1] != len(self.weights):
-            raise UsageError(f"rewards.weights={list(self.weights)}: {scores.shape[-1]} turns were played; give one "
-                             "weight per turn")
+            raise UsageError(f"hierarchical.rewards={list(self.weights)}: {scores.shape[-1]} turns were played; give "
+                             "one weight per turn")
         return scores * scores.new_tensor(self.weights)
 
 
@@ -68,8 +68,8 @@ class GuidanceReward:
         for name in ("judging", "leak", "length"):
             value = getattr(self, name)
             if not (math.isfinite(value) and value >= 0):
-                raise UsageError(f"guidance.{name}={value}: must be a finite number >= 0, what is taken off too; 0 "
-                                 "leaves the term out")
+                raise UsageError(f"hierarchical.guidance.{name}={value}: must be a finite number >= 0, what is taken "
+                                 "off too; 0 leaves the term out")
 
     def of(self, before: Tensor, after: Tensor, *, judged: Tensor | None = None, leaked: Tensor | None = None,
            tokens: Tensor | None = None) -> Tensor:
@@ -87,5 +87,5 @@ class GuidanceReward:
 
 def _given(name: str, counted: Tensor | None) -> Tensor:
     if counted is None:
-        raise UsageError(f"guidance.{name} is above 0, but nothing says what it counts; set it to 0")
+        raise UsageError(f"hierarchical.guidance.{name} is above 0, but nothing says what it counts; set it to 0")
     return counted

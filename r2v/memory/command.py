@@ -10,6 +10,8 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, TypeVar
 
 from r2v.errors import UsageError
@@ -36,6 +38,7 @@ def add_commands(commands: argparse._SubParsersAction[Parser]) -> None:
     plan.add_argument("--placement", choices=["auto", "shared", "split", "full"], default="auto")
     plan.add_argument("--shards", choices=["auto", *_SHARDS], default="auto")
     plan.add_argument("--checkpointing", choices=["auto", "on", "off"], default="auto")
+    plan.add_argument("--calibration", metavar="FILE", help="factors that a probe on this GPU (--gpu-type) has left")
     plan.add_argument("--json", action="store_true", help="for a program")
     plan.set_defaults(act=run)
 
@@ -62,15 +65,23 @@ def run(values: argparse.Namespace) -> int:
     from r2v.memory.planner import plan
     from r2v.memory.work import Machine
 
-    machine = Machine(memory=parse_size(values.gpu), gpus=values.n, kind=values.gpu_type)
+    work = work_of(values)
+    machine = Machine(memory=parse_size(values.gpu), gpus=values.n, kind=values.gpu_type,
+                      factors=_factors(values, work.model))
     checkpoint = {"auto": None, "on": True, "off": False}[values.checkpointing]
-    found = plan(work_of(values), machine, placement=_named(values.placement), shards=_named(values.shards),
+    found = plan(work, machine, placement=_named(values.placement), shards=_named(values.shards),
                  checkpoint=checkpoint)
     print(json.dumps(as_json(found), indent=2) if values.json else "\n".join(page(found)))
     if not found.fits:
         sys.stdout.flush()
         raise UsageError(verdict(found))
     return 0
+
+
+def _factors(values: argparse.Namespace, shape: Any) -> Mapping[str, float]:
+    from r2v.memory.calibration import chosen, read
+
+    return chosen(read(Path(values.calibration)), shape, values.gpu_type).factors if values.calibration else {}
 
 
 def _named(word: str) -> Any:
@@ -101,11 +112,7 @@ def work_of(values: argparse.Namespace) -> Any:
         value=values.baseline == "value" or (values.baseline == "auto" and rank == 0 and hierarchical), **options)
 
 
-
-
 def _of_phase(phase: Any, longest: int) -> dict[str, int]:
     """Lengths and the batch of a stage that has them in its configuration."""
     return {"prompt_tokens": longest - longest // 8, "completion_tokens": longest // 8,
             "batch": phase.batch_size * phase.gradient_accumulation_steps}
-
-

@@ -2,7 +2,8 @@
 
 Widths: weights may stand in one type and be computed in another (`mixed`: float32 computed in bfloat16, by
 torch.autocast). What a frozen matrix multiplies is not kept; what a trained one or an adapter multiplies is. Every
-rule here is held against `r2v.memory.tracker`, which counts the libraries' own operations. Dropout is off.
+rule here but those of packed matrices is held against `r2v.memory.tracker`, which counts the libraries' own operations.
+Dropout is off.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from r2v.memory.shapes import Kind, Linear, Shape
+from r2v.memory.state import Precision
 from r2v.memory.tape import Paper, Profile, Tape
 
 
@@ -24,14 +26,16 @@ class Widths:
     """torch.autocast casts what matrices multiply, and trained matrices themselves, to `compute`."""
 
 
-_F32, _BF16 = Widths(stream=4, compute=4, trained=4), Widths(stream=2, compute=2, trained=2)
-WIDTHS = {
-    ("float32", False): _F32, ("float32", True): _F32, ("bfloat16", False): _BF16, ("bfloat16", True): _BF16,
-    ("mixed", False): Widths(stream=4, compute=2, trained=4, autocast=True),
-    ("mixed", True): Widths(stream=2, compute=2, trained=4, autocast=True),
-}
-"""By precision, and whether adapters are what is trained: `mixed` is a frozen bfloat16 base under float32 adapters,
-or float32 weights."""
+def widths_of(precision: Precision, *, adapters: bool, autocast: bool, four_bit: bool = False) -> Widths:
+    """By precision, and whether adapters are what is trained: `mixed` is a frozen bfloat16 base under float32 adapters,
+    or float32 weights; `autocast` says that its matrices multiply in bfloat16. With a 4-bit base everything else is
+    float32 (peft.prepare_model_for_kbit_training), and so is what the packed matrices hand on."""
+    if four_bit:
+        return Widths(stream=4, compute=4, trained=4)
+    if precision == "mixed" and (adapters or autocast):
+        return Widths(stream=2 if adapters else 4, compute=2, trained=4, autocast=autocast)
+    width = 2 if precision == "bfloat16" else 4
+    return Widths(stream=width, compute=width, trained=width)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,7 +85,7 @@ class Layers:
         gate = self._linear(tape, inner, named["gate"])
         act = tape.op(gate, out=gate.size, saves=(gate,))
         up = self._linear(tape, inner, named["up"])
-        product = tape.op(act, up, out=up.size, saves=(act, up))
+        product = tape.op(act, up, out=up.size, saves=(act, up), reads=(inner,))
         down = self._linear(tape, product, named["down"])
         return tape.op(x, down, out=x.size, passes=True)
 
@@ -113,12 +117,14 @@ class Layers:
         head. Rows of unequal length bring a mask, of which each layer keeps a copy in its own type, and keys and
         values are repeated for every head (transformers' sdpa_attention_forward)."""
         heads, shape, c = self.count * self.shape.heads, self.shape, self.widths.compute
-        if shape.kv_heads < shape.heads:
+        if 1 < shape.kv_heads < shape.heads:
             k, v = (tape.op(one, out=one.size * shape.heads / shape.kv_heads) for one in (k, v))
-        q, k, v = (self._cast(tape, one, heads * shape.head_dim) for one in (q, k, v))
+        wide = heads * shape.head_dim * c
+        q, k = (self._cast(tape, one, heads * shape.head_dim) if self.widths.stream != c else one for one in (q, k))
         mask = self.rows * self.tokens**2 * c
-        return tape.op(q, k, v, out=heads * shape.head_dim * c, saves=(q, k, v), saves_out=True,
-                       extra=4 * heads + mask)
+        # A single head is repeated by a view; its gradient comes for every head, and is then summed up.
+        return tape.op(q, k, v, out=wide, saves=(q, k, v), saves_out=True, extra=4 * heads + mask,
+                       back=sum(wide - one.size for one in (k, v)))
 
     def _cast(self, tape: Tape, x: Paper, numbers: float) -> Paper:
         size = numbers * self.widths.compute
@@ -153,23 +159,32 @@ class Layers:
     def _linear(self, tape: Tape, x: Paper, one: Linear) -> Paper:
         n, c = self.count, self.widths.compute
         x_in = self._cast(tape, x, n * one.inside) if not self.rank else x
-        unpacked = one.weights * 2 if self.four_bit else 0
-        result = tape.op(x_in, out=n * one.outside * c, saves=(x_in,) if self.full else (), extra=self.cast(one),
-                         temp=unpacked, back=unpacked, weights=one.parameters * self.widths.trained if self.full else 0)
+        # nf4 matrices are unpacked to bfloat16, and multiply what is cast to it.
+        unpacked = 2 * (one.weights + n * (one.inside + one.outside)) if self.four_bit else 0
+        result = tape.op(
+            x_in, out=n * one.outside * c, saves=(x_in,) if self.full else (), temp=unpacked, back=unpacked,
+            extra=self.cast(one) if self.full else 0,
+            weights=one.parameters * self.widths.trained if self.full else 0)
         return self._adapted(tape, x, result, one) if self.rank else result
 
     def cast(self, one: Linear) -> int:
-        """Bytes of the copy that autocast makes of a trained matrix, and keeps for its backward."""
-        return one.parameters * self.widths.compute if self.full and self.widths.autocast else 0
+        """Bytes of the copies that autocast makes of what is trained of a matrix, and keeps."""
+        trained = one.parameters if self.full else self.rank * (one.inside + one.outside)
+        return trained * self.widths.compute if self.widths.autocast else 0
 
     def _adapted(self, tape: Tape, x: Paper, result: Paper, one: Linear) -> Paper:
         """peft's lora.Linear: the input in the adapter's type, B(A(x)) * scale, and back to the matrix's type."""
         n, a = self.count, self.widths.trained
+        if self.four_bit:  # peft clones what comes of a packed matrix
+            result = tape.op(result, out=result.size, passes=True)
         wide_x = x if x.size == n * one.inside * a else tape.op(x, out=n * one.inside * a)
         c = self.widths.compute if self.widths.autocast else a
         x_in = wide_x if c == a else tape.op(wide_x, out=n * one.inside * c)
-        narrow = tape.op(x_in, out=n * self.rank * c, saves=(x_in,), weights=self.rank * one.inside * a)
-        wide = tape.op(narrow, out=n * one.outside * c, saves=(narrow,), weights=self.rank * one.outside * a)
-        scaled = tape.op(wide, out=wide.size)
+        copied = c if self.widths.autocast else 0
+        narrow = tape.op(x_in, out=n * self.rank * c, saves=(x_in,), weights=self.rank * one.inside * a,
+                         extra=self.rank * one.inside * copied)
+        wide = tape.op(narrow, out=n * one.outside * c, saves=(narrow,), weights=self.rank * one.outside * a,
+                       extra=self.rank * one.outside * copied)
+        scaled = tape.op(wide, out=wide.size, extra=4)  # the scale itself is kept, the last thing of a layer that is
         total = tape.op(result, scaled, out=max(result.size, scaled.size), reads=(x, wide_x), passes=True)
         return total if total.size == result.size else tape.op(total, out=result.size)

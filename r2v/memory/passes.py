@@ -51,7 +51,7 @@ def train(passage: Passage) -> Peak:
         casts += cast if again else 0
     for name, one, again, _ in reversed(segments):
         start = (one.entering if again else one.kept) + one.leaving
-        most = max(one.backward, one.leaving + one.forward if again else 0)
+        most = max(one.backward, one.leaving + one.again if again else 0)
         best = max(best, Peak(size=live + most - start, where=f"backward, {name}"), key=lambda peak: peak.size)
         live += one.leaves - start
     return best
@@ -114,24 +114,31 @@ def _states(layers: Layers) -> Profile:
 
 
 def _chain(passage: Passage) -> Profile:
-    """Last norm, logits, log-softmax in float32, the tokens' own log-probabilities, their mean."""
+    """Last norm, logits, the tokens' own log-probabilities in float32, their mean."""
     layers = passage.layers
     shape, n = layers.shape, layers.count
     tape = Tape(fresh=layers.fresh or shape.tied)
     x = tape.input(n * shape.hidden * layers.widths.stream, layers.trains)
     y = layers.norm(tape, x, shape.hidden)
-    tokens = n if passage.chunk is None else min(passage.chunk, n)
-    picked = _whole(layers, tape, y) if tokens == n else _chunked(layers, tape, y, tokens)
+    tokens = min(passage.chunk or n, n)
+    picked = _whole(layers, tape, y) if passage.chunk is None else _chunked(layers, tape, y, tokens)
     return tape.profile(x, tape.op(picked, out=4))
 
 
-def _whole(layers: Layers, tape: Tape, y: Paper) -> Paper:
+def _whole(layers: Layers, tape: Tape, y: Paper, parts: bool = False) -> Paper:
+    """By log-softmax and a choice, or, in `parts`, as r2v.hrl.logprobs does: the choice less the logsumexp, whose
+    kernel takes a copy of the logits for a moment and whose backward two."""
     shape, n, c = layers.shape, layers.count, layers.widths.compute
     table = shape.embedding * layers.widths.trained if layers.full else 0
     y = tape.op(y, out=n * shape.hidden * c) if layers.widths.stream != c else y
     copy = shape.embedding * c if layers.full and layers.widths.autocast else 0
     logits = tape.op(y, out=n * shape.vocab * c, saves=(y,) if layers.full else (), extra=copy, weights=table)
     wide = logits if c == 4 else tape.op(logits, out=4 * n * shape.vocab)
+    if parts:
+        chosen = tape.op(wide, out=4 * n, extra=8 * n)
+        total = tape.op(wide, out=4 * n, saves=(wide,), saves_out=True, reads=(logits,), temp=wide.size,
+                        back=2 * wide.size)
+        return tape.op(chosen, total, out=4 * n, passes=True)
     logs = tape.op(wide, out=4 * n * shape.vocab, saves_out=True)
     return tape.op(logs, out=4 * n, reads=(logits,), extra=8 * n)
 
@@ -141,9 +148,10 @@ def _chunked(layers: Layers, tape: Tape, y: Paper, tokens: int) -> Paper:
     chunk = replace(layers, rows=1, tokens=tokens, fresh=False)
     inner = Tape()
     part = inner.input(tokens * layers.shape.hidden * layers.widths.stream, layers.trains)
-    need = inner.profile(part, _whole(chunk, inner, part))
+    need = inner.profile(part, _whole(chunk, inner, part, parts=True))
     table = layers.shape.embedding if layers.full else 0
-    # The table's gradient of the chunks before waits in the type it is computed in.
-    waiting = table * (layers.widths.compute - layers.widths.trained)
+    # The table's gradient of the chunks before waits in the type it is computed in; a single chunk has none before.
+    several = tokens < layers.count
+    waiting = table * (layers.widths.compute - layers.widths.trained if several else -layers.widths.trained)
     return tape.op(y, out=4 * layers.count, saves=(y,), temp=need.silent, weights=table * layers.widths.trained,
                    back=max(need.backward, need.forward) + waiting)

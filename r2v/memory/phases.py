@@ -7,10 +7,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from r2v.memory import passes
-from r2v.memory.layers import WIDTHS, Layers
+from r2v.memory.layers import Layers, Widths, widths_of
 from r2v.memory.passes import Passage, Peak
 from r2v.memory.roles import Device, Phase
 from r2v.memory.state import State
@@ -35,6 +35,10 @@ class Need:
         """All of it, as torch.cuda.max_memory_allocated would say."""
         return self.resting + self.gradients + self.working
 
+    def corrected(self, factor: float) -> Need:
+        """With `working` as a probe found it."""
+        return self if factor == 1 else replace(self, working=self.working * factor)
+
     def reserved(self, machine: Machine) -> float:
         """What the allocator takes for it: memory that comes and goes leaves gaps."""
         return self.total + self.working * machine.fragmentation
@@ -45,6 +49,9 @@ def need(work: Work, setting: Setting, device: Device, phase: Phase, rows: int) 
     states = {role.name: role.state for role in device.roles}
     own = states.get(phase.role, State())
     resting = sum(role.state.resting for role in device.roles)
+    if phase.action == "load":
+        return Need(resting=sum(role.state.weights for role in device.roles), gradients=0,
+                    working=2 * phase.shape.embedding, where="table before and after it is widened")
     if phase.action == "generate":
         peak = _generating(work, phase, rows)
         return Need(resting=resting, gradients=own.gathered, working=peak.size, where=peak.where)
@@ -61,7 +68,7 @@ def need(work: Work, setting: Setting, device: Device, phase: Phase, rows: int) 
 
 def _passage(work: Work, setting: Setting, phase: Phase, rows: int, *, fresh: bool = False) -> Passage:
     language = phase.shape.family == work.model.family and not phase.shape.encoder
-    widths = WIDTHS[work.precision if language else "float32", not phase.full]
+    widths = _widths(work, phase) if language else widths_of("float32", adapters=False, autocast=False)
     layers = Layers(shape=phase.shape, rows=rows * phase.texts, tokens=phase.tokens, widths=widths, full=phase.full,
                     rank=0 if phase.full or phase.action == "read" else work.lora_rank, fresh=fresh,
                     four_bit=work.four_bit and language)
@@ -70,17 +77,23 @@ def _passage(work: Work, setting: Setting, phase: Phase, rows: int, *, fresh: bo
     return Passage(layers=layers, checkpoint=setting.checkpoint, chunk=setting.chunk)
 
 
+def _widths(work: Work, phase: Phase) -> Widths:
+    """TRL and the verifier compute under autocast, hierarchical training in what the weights stand in."""
+    return widths_of(work.precision, adapters=not phase.full, autocast=work.stage != "hierarchical",
+                     four_bit=work.four_bit)
+
+
 def _generating(work: Work, phase: Phase, rows: int) -> Peak:
     """The larger of two moments: a prompt's forward, its keys and values kept; and the last token, the cache of every
     row at its longest, the copy that lengthens one layer's part of it, logits and probabilities."""
-    width, shape = 4 if work.precision == "float32" else 2, phase.shape
+    widths, shape = _widths(work, phase), phase.shape
+    width = widths.compute
     cache = rows * (work.tokens * shape.kv_bytes_per_token(width) + shape.fixed_cache_entries * width)
     growing = rows * work.tokens * shape.kv_heads * shape.head_dim * width
-    prompt = Layers(shape=shape, rows=rows, tokens=work.prompt_tokens, full=False, rank=work.lora_rank,
-                    widths=WIDTHS[work.precision, work.lora_rank > 0], four_bit=work.four_bit)
+    prompt = Layers(shape=shape, rows=rows, tokens=work.prompt_tokens, full=False, rank=work.lora_rank, widths=widths,
+                    four_bit=work.four_bit)
     begun = rows * work.prompt_tokens * shape.kv_bytes_per_token(width)
     reading = passes.silent(Passage(layers=prompt, top="states"))
-    copied = shape.embedding * width if work.precision == "mixed" and phase.full else 0  # autocast's, of the head
-    last = cache + growing + rows * shape.vocab * (width + 8) + copied
+    last = cache + growing + rows * shape.vocab * (width + 8)
     return max(Peak(size=last, where="last token, cache full"),
                Peak(size=begun + reading.size, where=f"prompt, {reading.where}"), key=lambda one: one.size)

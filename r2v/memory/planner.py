@@ -76,7 +76,7 @@ class Plan:
     @property
     def host(self) -> float:
         """CPU memory of the node: a process for each GPU and the weights it loads, roles that stand there, replay."""
-        loaded = self.work.model.parameters * self.work.base_width
+        loaded = self.work.model.parameters * (2 if self.work.four_bit else self.work.base_width)
         aside = sum(device.resting for device in self.devices if device.device.name == "cpu")
         turns = self.work.replay * self.work.tokens * 16 if self.work.stage == "hierarchical" else 0
         return self.machine.gpus * (_PROCESS + loaded) + aside + turns
@@ -117,7 +117,7 @@ def _enough(one: Planned) -> bool:
 
 def _most(work: Work, machine: Machine, setting: Setting, device: Device, phase: Phase) -> Planned:
     def of(rows: int) -> Need:
-        return need(work, setting, device, phase, rows)
+        return need(work, setting, device, phase, rows).corrected(machine.factors.get(phase.name, 1.0))
 
     def fits(rows: int) -> bool:
         return of(rows).reserved(machine) <= machine.usable

@@ -73,6 +73,16 @@ def rehearse(case: Case) -> Tracked:
     return peak
 
 
+def measure(case: Case) -> int:
+    """Do it on the GPU of this process, with random weights, and tell torch.cuda.max_memory_allocated. What is larger
+    than the GPU raises torch.OutOfMemoryError."""
+    with torch.device("cuda"), torch.random.fork_rng(), Tracker() as tracker:
+        cast = _Cast(case, tracker, device="cuda")
+        torch.cuda.reset_peak_memory_stats()
+        cast.perform()
+        return int(torch.cuda.max_memory_allocated())
+
+
 def _as_planned(case: Case) -> tuple[Work, Setting, Device, Phase]:
     stage = _STAGES.get(case.phase, "hierarchical")
     work = Work(
@@ -96,8 +106,8 @@ def _without_data() -> Iterator[None]:
 class _Cast:
     """Every role that stands on the GPU, and the one whose turn it is."""
 
-    def __init__(self, case: Case, tracker: Tracker) -> None:
-        self.case, self.tracker = case, tracker
+    def __init__(self, case: Case, tracker: Tracker, device: str = "cpu") -> None:
+        self.case, self.tracker, self.device = case, tracker, device
         self.critic: nn.Module | None = None
         self.optimizers: dict[str, torch.optim.Optimizer] = {}
         hierarchical = case.phase not in _STAGES
@@ -142,11 +152,12 @@ class _Cast:
         return torch.zeros(self.case.rows * texts, self.case.tokens, dtype=torch.long)
 
     def _autocast(self) -> Any:
-        return torch.autocast("cpu", torch.bfloat16, enabled=self.case.precision == "mixed")
+        narrow = self.case.precision == "mixed" and self.case.phase in _STAGES  # hierarchical training has none
+        return torch.autocast(self.device, torch.bfloat16, enabled=narrow)
 
     def _read(self) -> None:
         with self.model.disable_adapter() if self.case.lora_rank else nullcontext():
-            _log_probs(self.model, self._ids(1), self.case)
+            _log_probs(self.model if self.case.lora_rank else self.others[1], self._ids(1), self.case)
 
     def _write(self) -> None:
         """A prompt of all tokens but one, and that one: the cache at its longest."""
@@ -229,18 +240,19 @@ def _adapted(model: Any, roles: Sequence[str], case: Case) -> Any:
 
 
 def _stand_in(model: nn.Module, adapters: torch.dtype | None = None) -> None:
-    """Put tensors without data on the CPU in place of those on meta, where fused attention has no shape of its own;
-    what was one tensor stays one. Adapters stand in the type given."""
+    """Put random tensors on the device of the context (under fake mode: without data) in place of those on meta, where
+    fused attention has no shape of its own; what was one tensor stays one. Adapters stand in the type given."""
     made: dict[int, nn.Parameter] = {}
     for place, module in model.named_modules():
         for name, old in list(module._parameters.items()):
             if old is not None:
                 dtype = adapters if adapters is not None and "lora_" in place else old.dtype
-                made.setdefault(id(old), nn.Parameter(torch.empty(old.shape, dtype=dtype), old.requires_grad))
+                made.setdefault(id(old), nn.Parameter(torch.empty(old.shape, dtype=dtype).normal_(0, 0.02),
+                                                           old.requires_grad))
                 module._parameters[name] = made[id(old)]
         for name, buffer in list(module._buffers.items()):
             if buffer is not None:
-                module._buffers[name] = torch.empty(buffer.shape, dtype=buffer.dtype)
+                module._buffers[name] = torch.zeros(buffer.shape, dtype=buffer.dtype)
 
 
 def _core(model: Any) -> Any:
@@ -262,13 +274,19 @@ def _log_probs(model: Any, ids: Tensor, case: Case) -> Tensor:
     states, table = _core(model)(**_batch(ids)).last_hidden_state, model.get_output_embeddings()
     parts = zip(torch.split(states.flatten(0, 1), case.chunk), torch.split(ids.flatten(), case.chunk), strict=True)
     if not torch.is_grad_enabled():
-        return torch.cat([_picked(table(part), own) for part, own in parts])
-    return torch.cat([checkpoint(lambda part, own: _picked(table(part), own), part, own, use_reentrant=False)
+        return torch.cat([_of_tokens(table(part), own) for part, own in parts])
+    return torch.cat([checkpoint(lambda part, own: _of_tokens(table(part), own), part, own, use_reentrant=False)
                       for part, own in parts])
 
 
 def _picked(logits: Tensor, ids: Tensor) -> Tensor:
     return logits.float().log_softmax(-1).gather(-1, ids[:, None]).squeeze(-1)
+
+
+def _of_tokens(logits: Tensor, ids: Tensor) -> Tensor:
+    """As r2v.hrl.logprobs has it, which this layer must not import."""
+    wide = logits.float()
+    return wide.gather(-1, ids[:, None]).squeeze(-1) - wide.logsumexp(-1)
 
 
 class _Critic(nn.Module):

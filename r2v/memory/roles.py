@@ -15,7 +15,7 @@ from r2v.memory.shapes import Shape, double_critic_heads, score_head
 from r2v.memory.state import State, frozen, sharded, trained
 from r2v.memory.work import Setting, Work
 
-Action = Literal["generate", "read", "train"]
+Action = Literal["load", "generate", "read", "train"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,6 +134,7 @@ def _adapter(work: Work, ranks: int) -> State:
 
 def _phases(work: Work, gpus: int, names: tuple[str, ...]) -> Iterator[Phase]:
     """What a GPU does with these roles, its share of the rows."""
+    yield from _loading(work)
     episodes, rows, full = _share(work.episodes, gpus), _share(work.batch, gpus), work.lora_rank == 0
     for name, count in (("actor", episodes), ("guidance", episodes * work.hints)):
         if name in names:
@@ -153,6 +154,16 @@ def _phases(work: Work, gpus: int, names: tuple[str, ...]) -> Iterator[Phase]:
                         tokens=work.tokens)
 
 
+def _loading(work: Work) -> Iterator[Phase]:
+    """The one transition that can need more than training does: when a 4-bit base has been packed, its table is
+    widened to float32, and for a moment both are there (peft.prepare_model_for_kbit_training). The others cannot: the
+    first step of an optimizer is like every step, other weights are loaded a tensor at a time, a checkpoint of shared
+    out weights gathers one tensor where training gathers two layers, and adapters are sent when gradients of their
+    size have gone."""
+    if work.four_bit:
+        yield Phase(name="load", role="base", action="load", shape=work.model, full=False, rows=1, tokens=work.tokens)
+
+
 def _share(count: int, gpus: int) -> int:
     return -(-count // gpus)
 
@@ -168,8 +179,9 @@ def _single(work: Work, setting: Setting, gpus: int) -> Device:
     else:
         roles = [Role(name="base", state=frozen(shape, work.base_width, four_bit=work.four_bit)),
                  Role(name="policy", state=_adapter(work, gpus))]
-    if work.stage == "preference" and full:
-        roles.append(Role(name="reference", state=frozen(shape, work.base_width)))
+    if work.stage == "preference":  # adapters have a frozen copy of themselves as reference (TRL's "ref" adapter)
+        roles.append(Role(name="reference", state=frozen(shape, work.base_width) if full else
+                          State(weights=roles[-1].state.weights)))
     rows, texts = _share(work.batch, gpus), 2 if work.stage == "preference" else 1
     name = {"bc": "bc", "preference": "dpo", "verifier": "verifier"}[work.stage]
     phases = [Phase(name=name, role="policy", action="train", shape=shape, full=full, rows=rows, tokens=work.tokens,
@@ -177,4 +189,4 @@ def _single(work: Work, setting: Setting, gpus: int) -> Device:
     if work.stage == "preference":
         phases.insert(0, Phase(name="reference", role="reference", action="read", shape=shape, full=full, rows=rows,
                                tokens=work.tokens, texts=2))
-    return Device(name=_names(gpus), roles=tuple(roles), phases=tuple(phases))
+    return Device(name=_names(gpus), roles=tuple(roles), phases=(*_loading(work), *phases))

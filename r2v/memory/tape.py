@@ -49,6 +49,9 @@ class Profile:
     """The same without its output, unless that is needed too: there when its backward begins."""
     silent: float
     """Most at a time while it runs forward and keeps nothing."""
+    again: float
+    """Most at a time while it runs forward once more in backward (checkpointing), which ends where the last tensor
+    that backward needs is there."""
     backward: float
     """Most at a time while it runs backward, the gradient of its output among it."""
     leaves: float
@@ -98,18 +101,24 @@ class Tape:
         """What the operations from `x` to `y` need; `held`: a caller's name keeps `x` alive until they have ended."""
         forward, keeps, kept = self._forward(x, y, keeping=True, held=held)
         silent, _, _ = self._forward(x, y, keeping=False, held=held)
+        again, _, _ = self._forward(x, y, keeping=True, held=held, stops=True)
         backward, leaves = self._backward(x, y, kept)
-        return Profile(forward=forward, keeps=keeps, kept=kept, silent=silent, backward=backward, leaves=leaves,
+        return Profile(forward=forward, keeps=keeps, kept=kept, silent=silent, again=again,
+                       backward=backward, leaves=leaves,
                        entering=x.size, leaving=y.size)
 
-    def _forward(self, x: Paper, y: Paper, *, keeping: bool, held: bool) -> tuple[float, float, float]:
+    def _forward(self, x: Paper, y: Paper, *, keeping: bool, held: bool,
+                 stops: bool = False) -> tuple[float, float, float]:
         last = {id(one): at for at, op in enumerate(self._ops) for one in (*op.inputs, *op.reads)}
         if held:
             last[id(x)] = len(self._ops) - 1
         saved = {id(one) for op in self._ops for one in op.saves} if keeping else set[int]()
         sizes = {id(x): x.size}
         extra = peak = 0.0
+        final = max((at for at, op in enumerate(self._ops) if op.saves or op.extra), default=-1) if stops else None
         for at, op in enumerate(self._ops):
+            if at == final and id(op.out) not in {id(one) for one in op.saves}:
+                return max(peak, sum(sizes.values()) + extra + op.extra), 0, 0
             sizes[id(op.out)] = op.out.size
             own = op.extra if keeping and op.out.wants else 0
             peak = max(peak, sum(sizes.values()) + extra + op.temp + op.extra)

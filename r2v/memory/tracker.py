@@ -10,7 +10,7 @@
 Every operation passes by a dispatch mode, which notes each new storage and learns of its end by a weak reference.
 Nothing is hooked onto modules or parameters, so frozen weights, adapters, a base that serves three roles and layers
 called many times are all just tensors; torch's own MemTracker takes none of these (facts/hrl.md 0.7). What an
-operation takes inside one kernel is not seen, nor are the allocator's gaps.
+operation takes inside one kernel is not seen (but for logsumexp's, which is known), nor are the allocator's gaps.
 """
 
 from __future__ import annotations
@@ -59,11 +59,13 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
+        inside = args[0].nbytes if func is torch.ops.aten.logsumexp.default else 0
         for value in tree_leaves(result):
             if isinstance(value, torch.Tensor):
                 self._meet(value)
-        if self.live > self._peak:
-            self._peak, self._peak_parts = self.live, dict(self._parts)
+        if self.live + inside > self._peak:
+            self._peak = self.live + inside
+            self._peak_parts = self._parts | {OTHER: self._parts.get(OTHER, 0) + inside}
         return result
 
     def call_them(self, kind: str, tensors: Iterable[torch.Tensor]) -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Literal, get_args
 
 from r2v.errors import UsageError
@@ -59,7 +59,10 @@ class Work:
 
     @property
     def base_width(self) -> int:
-        """Bytes per weight of the language model as it stands in memory."""
+        """Bytes per weight of the language model as it stands in memory, packed ones aside: under adapters on a 4-bit
+        base the rest is float32 (peft.prepare_model_for_kbit_training)."""
+        if self.four_bit:
+            return 4
         if self.precision == "mixed":
             return 2 if self.lora_rank else 4
         return 4 if self.precision == "float32" else 2
@@ -77,8 +80,7 @@ class Work:
 
 @dataclass(frozen=True, kw_only=True)
 class Machine:
-    """GPUs of one node, and what of their memory no tensor gets. The three overheads are assumptions that a probe
-    on the GPU at hand replaces."""
+    """GPUs of one node, and what of their memory no tensor gets. The three overheads are assumptions."""
 
     memory: float
     """Bytes of one GPU."""
@@ -91,6 +93,8 @@ class Machine:
     """Buffers of the collectives, where there are several GPUs."""
     fragmentation: float = 0.05
     """Share of the memory that comes and goes which the allocator cannot use."""
+    factors: Mapping[str, float] = field(default_factory=dict)
+    """By phase: what a probe measured of its `working` bytes over what is predicted (`r2v.memory.calibration`)."""
 
     def __post_init__(self) -> None:
         if self.gpus < 1:

@@ -1,11 +1,11 @@
-"""A policy from its name: the bundled student, a local directory, or a hub model; with adapters, in 4 bits.
+"""A policy from its name: a bundled one, a local directory, or a hub model; with adapters, in 4 bits.
 
     loaded = load_policy(config.policy)                              # the base as it is
     loaded = load_policy(config.policy, folder / "final")            # trained weights, to act with
     loaded = load_policy(config.policy, final, for_training=True)    # trained weights, to train on
 
-While acting, the bundled student is float64 on a CPU: there its results do not depend on what it is batched
-with. In training it is float32.
+While acting, a bundled model is float64 on a CPU: there its results do not depend on what it is batched with. In
+training it is float32 (hierarchical training, which acts as it learns, loads it to act).
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ from r2v.log import logger
 from r2v.policy.double import in_double
 from r2v.randomness import seed_of
 
-TINY = "tiny"
+BUNDLED = {name: Path(__file__).parent / f"{name}_base" for name in ("tiny", "pupil")}
+"""Models that come with R2V: the desk's student (`policy.tiny`), and the word problems' (`r2v.hrl.pupil`)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,15 +73,14 @@ def device_of(policy: PolicyConfig) -> str:
 
 
 def _source(name: str) -> Path | str:
-    if name == TINY:
-        from r2v.policy.tiny import TINY_DIR
-
-        return TINY_DIR
+    if name in BUNDLED:
+        return BUNDLED[name]
     path = Path(name).expanduser()
     if path.is_dir():
         return path
     if path.is_absolute() or name.startswith((".", "~")):
-        raise InputError(f"policy.model_name={name}: no such directory; name tiny, a directory, or a hub model")
+        raise InputError(f"policy.model_name={name}: no such directory; name tiny, pupil, a directory, or a hub "
+                         "model")
     return name
 
 
@@ -125,16 +125,16 @@ def _tokenizer(source: Path | str) -> Any:
 
 def _not_found(source: Path | str, error: Exception) -> InputError:
     said = str(error).strip().split("\n")[0]
-    return InputError(f"policy.model_name: cannot load {source} ({said}); name tiny, a directory with weights and "
-                      "tokenizer, or a hub model that is downloaded or can be")
+    return InputError(f"policy.model_name: cannot load {source} ({said}); name tiny, pupil, a directory with weights "
+                      "and tokenizer, or a hub model that is downloaded or can be")
 
 
 def _dtype(policy: PolicyConfig, for_training: bool) -> Any:
     if for_training:
-        return "auto" if policy.lora_r > 0 and policy.model_name != TINY else torch.float32
+        return "auto" if policy.lora_r > 0 and policy.model_name not in BUNDLED else torch.float32
     if policy.dtype != "auto":
         return getattr(torch, policy.dtype)
-    if policy.model_name == TINY:
+    if policy.model_name in BUNDLED:
         return torch.float64 if device_of(policy) == "cpu" else torch.float32
     return "auto"
 
@@ -153,8 +153,8 @@ def _in_4bit(policy: PolicyConfig, for_training: bool) -> bool:
 
 
 def _why_not_4bit(policy: PolicyConfig, for_training: bool) -> str | None:
-    if policy.model_name == TINY:
-        return "the bundled student is not quantised"
+    if policy.model_name in BUNDLED:
+        return "a bundled model is not quantised"
     if for_training and policy.lora_r == 0:
         return "4-bit weights cannot be trained themselves, policy.lora_r is 0"
     if importlib.util.find_spec("bitsandbytes") is None:

@@ -143,7 +143,7 @@ def test_17_two_hints_advantages_sum_to_nothing() -> None:
 
 
 def test_one_hint_has_no_other_to_compare_with() -> None:
-    with pytest.raises(UsageError, match=r"1 hint .* guidance\.hints"):
+    with pytest.raises(UsageError, match=r"1 hint .* hierarchical\.guidance\.hints"):
         leave_one_out(torch.ones(4, 1))
 
 

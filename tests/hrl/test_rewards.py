@@ -36,7 +36,7 @@ def test_04_whoever_pays_the_first_answer_less_than_nothing_is_refused(alpha: fl
         return
     with pytest.raises(UsageError, match="answer 1 would be paid for being wrong") as refusal:
         TurnRewards(weights=weights)
-    assert "\n" not in str(refusal.value)
+    assert "\n" not in str(refusal.value) and str(refusal.value).startswith("hierarchical.rewards=[")
 
 
 @pytest.mark.parametrize(("weights", "said"), [
@@ -67,9 +67,9 @@ def test_a_hint_is_paid_for_the_difference_and_for_harm_too() -> None:
 
 @pytest.mark.parametrize("term", ["judging", "leak", "length"])
 def test_a_term_with_a_weight_needs_something_to_count(term: str) -> None:
-    with pytest.raises(UsageError, match=f"guidance.{term} "):
+    with pytest.raises(UsageError, match=rf"^hierarchical\.guidance\.{term} "):
         GuidanceReward(**{term: 0.1}).of(*SCORES.T)
-    with pytest.raises(UsageError, match=f"guidance.{term}=-0.1"):
+    with pytest.raises(UsageError, match=rf"^hierarchical\.guidance\.{term}=-0\.1"):
         GuidanceReward(**{term: -0.1})
 
 

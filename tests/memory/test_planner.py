@@ -13,6 +13,7 @@ from r2v.memory.planner import Plan, plan
 from r2v.memory.remedies import remedies
 from r2v.memory.shapes import shape_of
 from r2v.memory.sizes import GIB
+from r2v.memory.state import sharded, trained
 from r2v.memory.work import Machine, Work
 
 A_GPU = 44.53 * GIB
@@ -109,6 +110,49 @@ def test_the_other_stages_are_planned_too(stage: str, rank: int) -> None:
     work = Work(stage=stage, model=shape_of("Qwen2.5-0.5B"), lora_rank=rank, batch=16)  # type: ignore[arg-type]
     found = plan(work, Machine(memory=24 * GIB))
     assert found.fits and largest(found)
+
+
+def test_a_4_bit_table_is_there_twice_for_a_moment_when_it_is_loaded() -> None:
+    """Llama-3.1-8B: 6.98 G matrix weights in .5625 bytes and 1.05 G others in 4, adapters, critics; and 2 bytes of the
+    table (128 256 x 4096) as it was."""
+    work = replace(SHARED, model=shape_of("Llama-3.1-8B"), four_bit=True)
+    found = plan(work, Machine(memory=A_GPU))
+    load = next(one for one in found.phases if one.phase.name == "load")
+    assert load.need.working == 2 * 128_256 * 4096
+    base = 6_979_321_856 * 0.5625 + (8_030_261_248 - 6_979_321_856) * 4
+    rest = found.devices[0].device.roles
+    assert load.need.resting - sum(one.state.weights for one in rest if one.name != "base") == base
+    one_row = need(work, found.setting, found.devices[0].device, replace(load.phase, tokens=1), 1).total
+    assert one_row == load.need.total, "it does not depend on lengths"
+    assert not any(one.phase.name == "load" for one in plan(SHARED, Machine(memory=A_GPU)).phases)
+
+
+def test_a_checkpoint_gathers_less_than_training_does() -> None:
+    """So it is no phase of its own: one whole tensor in float32, against the layers that training puts together."""
+    for model in (shape_of("Llama-3.2-3B"), shape_of("Llama-3.1-8B")):
+        largest = max(model.embedding, *(one.weights for one in model.linears("attention")))
+        for shards in ("zero3", "fsdp"):
+            shared = sharded(trained(model.parameters, width=4), model, shards, 8)  # type: ignore[arg-type]
+            assert 4 * largest <= shared.gathered
+
+
+def test_hierarchical_training_has_no_autocast() -> None:
+    """float32 weights are computed in float32 there, under bfloat16 bases adapters alone are float32; bc has it."""
+    full = replace(SHARED, lora_rank=0, batch=4)
+    machine = Machine(memory=400 * GIB)
+    sizes = {precision: plan(replace(full, precision=precision), machine, checkpoint=False,  # type: ignore[arg-type]
+                             placement="full").rows("actor") for precision in ("mixed", "float32")}
+    assert sizes["mixed"] == sizes["float32"]
+    bc = replace(full, stage="bc", critic=None)
+    needs = [plan(replace(bc, precision=precision), machine, checkpoint=False).binding.need.total  # type: ignore[arg-type]
+             for precision in ("mixed", "float32")]
+    assert needs[0] < needs[1]
+
+
+def test_adapters_have_a_frozen_copy_as_DPOs_reference() -> None:
+    found = plan(Work(stage="preference", model=shape_of("Llama-3.2-3B"), batch=4), Machine(memory=A_GPU))
+    states = {role.name: role.state for role in found.devices[0].device.roles}
+    assert states["reference"].total == states["policy"].weights == 4 * 24_313_856
 
 
 def test_dpo_needs_more_than_bc() -> None:

@@ -29,6 +29,13 @@ CASES = {
     "rollout": replace(LORA, phase="rollout", rows=16),
     "critic": replace(LORA, phase="critic"),
     "verifier": replace(LORA, phase="verifier", critic=None),
+    "one head of keys": replace(LORA, model=SMALL | {"num_key_value_heads": 1}),
+    "rollout of many layers, full": replace(FULL, phase="rollout", rows=8, model=SMALL | {"num_hidden_layers": 6}),
+    "narrow inside, checkpointed": replace(FULL, lora_rank=64, checkpoint=True, rows=9, tokens=332, chunk=64,
+                                           model=SMALL | {"hidden_size": 384, "intermediate_size": 256}),
+    "one chunk, one micro-batch": replace(FULL, precision="bfloat16", micro_batches=1, chunk=4096),
+    "bc under autocast": replace(FULL, phase="bc", precision="mixed", critic=None, chunk=None),
+    "bc under autocast, adapters": replace(LORA, phase="bc", precision="mixed", critic=None, chunk=None),
     "short convolutions": replace(LORA, model=SMALL | {
         "model_type": "lfm2", "conv_L_cache": 3, "block_auto_adjust_ff_dim": False,
         "layer_types": ["conv", "full_attention", "conv"]}),
@@ -37,9 +44,9 @@ CASES = {
 
 @pytest.mark.parametrize("name", CASES)
 def test_planned_and_tracked_agree(name: str) -> None:
-    """The aim is 3 % in the median and 5 % at worst; never 3 % under."""
+    """The aim is 3 % in the median and 5 % at worst, never 3 % under; what is reached is 2 %."""
     seen, said = rehearse(CASES[name]).size, planned(CASES[name]).total
-    assert -0.03 <= said / seen - 1 <= 0.05
+    assert abs(said / seen - 1) <= 0.02
 
 
 def test_the_cut_of_the_3B_that_was_measured() -> None:
@@ -48,7 +55,10 @@ def test_the_cut_of_the_3B_that_was_measured() -> None:
                 checkpoint=True, chunk=None)
     assert planned(case).total / GIB == pytest.approx(13.64, rel=0.01)
     assert planned(case).working / GIB == pytest.approx(12.1, rel=0.01)
-    assert planned(replace(case, chunk=8 * 128)).working / GIB < 2
+    # A chunk of 8 x 128: 2.0 GiB by log-softmax (facts), and one copy of its logits more as hierarchical training
+    # has it, whose logsumexp makes two in backward.
+    chunked = planned(replace(case, chunk=8 * 128)).working
+    assert (chunked - 4 * 1024 * 128_256) / GIB < 2 < chunked / GIB
 
 
 def test_the_3B_trained_in_full_peaks_as_measured() -> None:

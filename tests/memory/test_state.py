@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from r2v.memory.roles import devices, whole_state
-from r2v.memory.shapes import shape_of
+from r2v.memory.shapes import from_config, shape_of
 from r2v.memory.sizes import GIB, gib, mem_header, parse_size
 from r2v.memory.state import frozen, sharded, trained
 from r2v.memory.work import Setting, Work
@@ -77,6 +78,31 @@ def test_nf4_base() -> None:
     assert frozen(shape, 2).weights == 2 * shape.parameters
 
 
+def test_nf4_weights_are_bitsandbytes_own(tmp_path: Path) -> None:
+    """To the byte: as it is loaded, the rest in bfloat16, and made ready for training, the rest in float32."""
+    pytest.importorskip("bitsandbytes")
+    import torch
+    from peft import prepare_model_for_kbit_training
+    from transformers import AutoConfig, AutoModelForCausalLM, BitsAndBytesConfig
+
+    values = {"hidden_size": 256, "num_hidden_layers": 2, "num_attention_heads": 8, "num_key_value_heads": 2,
+              "intermediate_size": 704, "vocab_size": 2048, "tie_word_embeddings": False}
+    AutoModelForCausalLM.from_config(AutoConfig.for_model("llama", **values),
+                                     dtype=torch.bfloat16).save_pretrained(tmp_path)
+    model = AutoModelForCausalLM.from_pretrained(
+        tmp_path, dtype="auto", device_map={"": "cpu"}, quantization_config=BitsAndBytesConfig(
+            load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=torch.bfloat16))
+
+    def size() -> int:
+        return sum(one.nbytes + (one.quant_state.absmax.nbytes if hasattr(one, "quant_state") else 0)
+                   for one in model.parameters())
+
+    shape = from_config(values | {"model_type": "llama"})
+    assert size() == frozen(shape, 2, four_bit=True).weights
+    prepare_model_for_kbit_training(model, use_gradient_checkpointing=False)
+    assert size() == frozen(shape, 4, four_bit=True).weights
+
+
 def test_zero_and_fsdp_share_what_they_say() -> None:
     """ZeRO paper, table 1, in its own bytes: 2 + 2 + 12 a parameter on 8 ranks."""
     n, state = float(LLAMA.parameters), trained(LLAMA.parameters, width=4)
@@ -99,5 +125,3 @@ def test_sizes(text: str, size: int) -> None:
 
 def test_memory_headers_are_rounded_up() -> None:
     assert (mem_header(8 * GIB), mem_header(8 * GIB + 1)) == ("8G", "16G")
-
-

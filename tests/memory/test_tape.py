@@ -21,6 +21,15 @@ def test_backward_makes_a_gradient_before_it_lets_go() -> None:
     assert (found.backward, found.leaves) == (10 + 20 + 10 + 5, 10)
 
 
+def test_a_second_forward_ends_where_backward_has_all_it_needs() -> None:
+    tape = Tape()
+    x = tape.input(10)
+    middle = tape.op(x, out=20, saves=(x,))
+    last = tape.op(middle, out=40, saves=(middle,))
+    found = tape.profile(x, tape.op(last, out=40))
+    assert (found.forward, found.again) == (10 + 20 + 40 + 40, 10 + 20), "its output is nobody's need"
+
+
 def test_weights_gradients_stay_only_where_they_are_new() -> None:
     for fresh, leaves in ((True, 10 + 7), (False, 10)):
         tape = Tape(fresh=fresh)

@@ -55,6 +55,25 @@ def test_an_AdamW_step_is_20_bytes_a_parameter(tracker: Tracker) -> None:
     assert tracker.peaks["second"].parts["weights"] == 4000
 
 
+def test_the_first_AdamW_step_peaks_as_the_later_ones(tracker: Tracker) -> None:
+    """Its moments are made in it, and stay: no transition of a plan."""
+    weight = nn.Parameter(torch.zeros(1000))
+    optimizer = torch.optim.AdamW([weight], foreach=True)
+    for name in ("first", "second"):
+        with tracker.span(name):
+            (weight * 1.0).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    assert tracker.peaks["first"].size == pytest.approx(tracker.peaks["second"].size, abs=50)
+
+
+def test_what_logsumexp_takes_inside_its_kernel(tracker: Tracker) -> None:
+    x = torch.zeros(10, 100)
+    with tracker.span("sum"):
+        x.logsumexp(-1)
+    assert tracker.peaks["sum"].size == 2 * 4000 + 40
+
+
 def test_frozen_weights_and_a_layer_called_twice(tracker: Tracker) -> None:
     """What torch's MemTracker refuses: a parameter without gradient, and a module that runs twice an iteration."""
     frozen, adapter = nn.Linear(8, 8, bias=False), nn.Linear(8, 8, bias=False)

@@ -11,7 +11,7 @@ import torch
 from r2v.config import PolicyConfig
 from r2v.errors import InputError, UsageError
 from r2v.policy.export import export, weights_sha256
-from r2v.policy.load import Loaded, load_policy
+from r2v.policy.load import BUNDLED, Loaded, load_policy
 from r2v.testing import tinies
 
 IDS = torch.tensor([[5, 9, 11, 30, 7]])
@@ -56,6 +56,16 @@ def test_dtype_while_acting_and_in_training(base: Path) -> None:
     assert all(p.requires_grad for p in training.model.parameters())
 
 
+@pytest.mark.parametrize("name", list(BUNDLED))
+def test_a_bundled_model_acts_in_double_and_trains_in_single(name: str) -> None:
+    policy = PolicyConfig(model_name=name, lora_r=2, device="cpu")
+    acting, training = load_policy(policy), load_policy(policy, for_training=True)
+    assert acting.model.dtype == torch.float64 and training.model.dtype == torch.float32
+    assert acting.model.num_parameters() < 500_000 and acting.tokenizer.chat_template
+    assert {type(layer).__name__ for layer in acting.model.modules() if type(layer).__name__.endswith("Norm")} == {
+        "RMSNorm"}
+
+
 def test_C1_lora_r_reaches_the_adapter_and_the_adapter_comes_back(base: Path, tmp_path: Path) -> None:
     policy = PolicyConfig(model_name=str(base), lora_r=3, dtype="float32", device="cpu")
     loaded = load_policy(policy, for_training=True, seed=5)
@@ -91,7 +101,8 @@ def test_nothing_of_the_place_is_written(base: Path) -> None:
 
 @pytest.mark.parametrize(("policy", "error", "said"), [
     ({"model_name": "/nowhere/model"}, InputError, "no such directory"),
-    ({"model_name": "tiny", "load_in_4bit": True}, UsageError, "load_in_4bit=true: the bundled student"),
+    ({"model_name": "tiny", "load_in_4bit": True}, UsageError, "load_in_4bit=true: a bundled model"),
+    ({"model_name": "pupil", "load_in_4bit": True}, UsageError, "load_in_4bit=true: a bundled model"),
 ])
 def test_what_cannot_be_had_is_said_in_one_line(policy: dict[str, Any], error: type[Exception], said: str) -> None:
     with pytest.raises(error, match=said) as refused:

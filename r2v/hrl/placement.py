@@ -1,0 +1,79 @@
+"""Where the roles stand. It changes nothing that is learned, only what fits and what may run side by side.
+
+    shared    one frozen base; actor and guidance are adapters on it, the reference is the base with adapters off
+    full      separate copies, all on one device
+    split     actor and critic on the first GPU, guidance and value on the second, reference and target on the CPU
+
+What is trained is another matter, decided by `policy.lora_r`: adapters, or with 0 all weights.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, cast
+
+from r2v.errors import UsageError
+
+Placement = Literal["shared", "split", "full"]
+_GPUS = 2
+"""That a process takes in `split`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Devices:
+    """Which device each role stands on, in torch's words: cpu, cuda:0. In `shared`, actor, guidance and reference are
+    one model, where the actor stands."""
+
+    actor: str
+    guidance: str
+    reference: str
+    critic: str
+    target: str
+    value: str
+
+    @classmethod
+    def all_on(cls, device: str) -> Devices:
+        """Every role on one device."""
+        return cls(actor=device, guidance=device, reference=device, critic=device, target=device, value=device)
+
+
+def placement_of(asked: str, lora_r: int, gpus: int | None, ranks: int = 1) -> Placement:
+    """The placement asked for (`hierarchical.placement`), or for `auto` the one that fits what is trained.
+
+    `gpus` are those that `ranks` processes on this machine may use together; None where the devices are chosen by
+    hand. Raises UsageError where the placement cannot be had with these.
+    """
+    if asked == "auto":
+        return "shared" if lora_r > 0 else "full"
+    if asked == "shared" and lora_r == 0:
+        raise UsageError("hierarchical.placement=shared: needs adapters on the one base, but policy.lora_r=0 trains "
+                         "all of its weights; set policy.lora_r (16 is a start), or hierarchical.placement=full")
+    if asked == "split" and gpus is not None:
+        _check_split(gpus, ranks)
+    return cast(Placement, asked)
+
+
+def _check_split(gpus: int, ranks: int) -> None:
+    if gpus < _GPUS or gpus % _GPUS:
+        raise UsageError(f"hierarchical.placement=split: takes {_GPUS} GPUs for each process, but {gpus} "
+                         f"{'is' if gpus == 1 else 'are'} visible here; give an even number of them "
+                         "(CUDA_VISIBLE_DEVICES, policy.device=auto), or set hierarchical.placement=auto")
+    if gpus < _GPUS * ranks:
+        raise UsageError(f"hierarchical.placement=split: {ranks} processes take {_GPUS * ranks} GPUs, but {gpus} are "
+                         f"visible here; set training.ranks={gpus // _GPUS}, or hierarchical.placement=auto")
+
+
+def ranks_of(placement: Placement, gpus: int, asked: int | None) -> int:
+    """How many processes train: those asked for (`training.ranks`), or as many as the GPUs of this machine serve."""
+    if asked is not None:
+        return asked
+    return max(1, gpus // _GPUS if placement == "split" else gpus)
+
+
+def devices_of(placement: Placement, device: str) -> Devices:
+    """The roles' devices of a process whose own device is `device`. In `split` its number counts pairs of GPUs."""
+    if placement != "split":
+        return Devices.all_on(device)
+    first = _GPUS * int(device.partition(":")[2] or 0)
+    pair = (f"cuda:{first}", f"cuda:{first + 1}")
+    return Devices(actor=pair[0], critic=pair[0], guidance=pair[1], value=pair[1], reference="cpu", target="cpu")

@@ -1,0 +1,63 @@
+"""The names of seed 000."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+import r2v.hrl
+from r2v.config import Config, PolicyConfig
+from r2v.hrl import ArcherAgent, DoubleCritic, optimize_batch_processing
+from r2v.policy.export import export
+
+from .playing import CPU, build, save_model, settings, stirred
+
+
+@pytest.fixture(scope="module")
+def config(tmp_path_factory: pytest.TempPathFactory) -> Config:
+    folder = save_model(tmp_path_factory.mktemp("model"))
+    return Config(policy=PolicyConfig(model_name=str(folder), lora_r=4, device="cpu"), hierarchical=settings())
+
+
+def test_an_agent_answers_hints_and_answers_again(config: Config) -> None:
+    agent = ArcherAgent(config)
+    first = agent.answer("how many w1 w2")
+    hint = agent.hint("how many w1 w2", first)
+    assert first and agent.answer("how many w1 w2") == first
+    assert agent.answer("how many w1 w2", [(first, hint)]) == agent.answer("how many w1 w2", [(first, hint)])
+    assert agent.roles.placement == "shared" and isinstance(agent.critic, DoubleCritic)
+    stirred(agent.roles)
+    assert agent.answer("how many w1 w2") != first or agent.hint("how many w1 w2", first) != hint
+
+
+def test_the_targets_update_is_one_step_towards_the_critic(config: Config) -> None:
+    agent = ArcherAgent(config)
+    for tensor in agent.critic.parameters():
+        tensor.data += 1.0
+    before = [tensor.clone() for tensor in agent.target_critic.parameters()]
+    agent.update_target()
+    for old, new in zip(before, agent.target_critic.parameters(), strict=True):
+        torch.testing.assert_close(new, old + 0.1, rtol=0, atol=1e-12)
+
+
+def test_an_agent_starts_from_a_policy_and_where_it_is_put(config: Config, tmp_path: Path) -> None:
+    trained = stirred(build(Path(config.policy.model_name)))
+    export(trained.actor_as_policy(), tmp_path / "final")
+    split = replace(config, hierarchical=settings("split"))
+    agent = ArcherAgent(split, weights=tmp_path / "final", devices=CPU)
+    assert agent.roles.placement == "split"
+    assert agent.answer("how many w1 w2") != ArcherAgent(config).answer("how many w1 w2")
+
+
+def test_the_seeds_names_are_where_they_were_and_cost_nothing_unasked() -> None:
+    assert optimize_batch_processing(44.53)["base_batch"] == 16
+    with pytest.raises(AttributeError, match="Archer"):
+        r2v.hrl.Archer  # noqa: B018
+    code = ("import sys, r2v.hrl; r2v.hrl.optimize_batch_processing; "
+            "assert not {'torch', 'transformers'} & set(sys.modules)")
+    subprocess.run([sys.executable, "-c", code], check=True)

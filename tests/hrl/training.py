@@ -1,0 +1,133 @@
+"""A training small enough for tests: a random Llama of one layer, word problems, and a checker that never bores.
+
+Run as a script it trains in a process of its own, which kills itself where it is told to:
+
+    python training.py FOLDER MODEL after NUMBER      # when so many phases have passed
+    python training.py FOLDER MODEL within NUMBER     # while it scores that many-th answer
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from r2v.config import CriticConfig, GuidanceConfig, HierarchicalConfig, PolicyConfig, ReplayConfig
+from r2v.hrl.metrics import FILE
+from r2v.hrl.placement import Devices
+from r2v.hrl.problems import Problem
+from r2v.hrl.prompts import Prompter
+from r2v.hrl.pupil import build_tokenizer, vocabulary
+from r2v.hrl.roles import build_roles
+from r2v.hrl.trainer import Trainer
+from r2v.hrl.word_problems import word_problems
+from r2v.policy.double import in_double
+from r2v.randomness import uniform
+
+LOSSES = ("critic/loss", "critic/td_held_out", "actor/loss", "actor/loss_last", "guidance/loss", "value/loss",
+          "baseline/loss", "actor/advantage_mean", "guidance/advantage_std", "reward/mean", "held_out/acc/turn2")
+PROBLEMS, HELD_OUT = word_problems(12, 0, "train"), word_problems(4, 0, "eval")
+
+
+def language_model(seed: int = 0) -> Any:
+    """Random, of one layer, in float64 throughout."""
+    model = _random(seed).double().eval()
+    in_double(model)
+    return model
+
+
+def _random(seed: int) -> Any:
+    size = len(vocabulary())
+    torch.manual_seed(seed)
+    return LlamaForCausalLM(LlamaConfig(
+        vocab_size=size, hidden_size=16, intermediate_size=32, num_hidden_layers=1, num_attention_heads=2,
+        num_key_value_heads=2, tie_word_embeddings=True, max_position_embeddings=256, initializer_range=0.3,
+        pad_token_id=0, bos_token_id=None, eos_token_id=4))
+
+
+def model_at(folder: Path) -> Path:
+    """A folder that holds the model and the pupil's tokenizer."""
+    _random(0).save_pretrained(folder)
+    build_tokenizer().save_pretrained(folder)
+    return folder
+
+
+BASE = HierarchicalConfig(
+    iterations=3, episodes=4, answer_tokens=4, hint_tokens=3, lr=1e-2, guidance_lr=1e-2, evaluate_every=2, save_every=2,
+    rewards=[0.25, 1.0], critic=CriticConfig(updates=2, warmup=1, batch_size=8, max_tokens=40, lr=1e-3),
+    replay=ReplayConfig(capacity=40, max_age=1))
+"""Little of everything; the ring goes round and turns grow too old within it."""
+
+EVERYTHING = replace(
+    BASE, turns=3, rewards=[0.0, 0.5, 1.0], algorithm="ppo", updates=2, advantage="gae", per="token",
+    token_baseline=True, discount_weight=True, kl=replace(BASE.kl, mode="reward", first=0.1, later=0.05),
+    guidance=GuidanceConfig(baseline="value", judging=0.1, leak=0.1, length=0.01, sees_score=True),
+    critic=replace(BASE.critic, draws=2, pessimistic=True))
+
+
+def grade(problem: Problem, said: str) -> float:
+    """A score that has nothing to do with arithmetic, and of which there are many."""
+    return uniform("grade", problem.id, said)
+
+
+def trainer_of(model: Path, folder: Path, h: HierarchicalConfig = BASE, *, stop: Callable[[], bool] = lambda: False,
+               checker: Callable[[Problem, str], float] = grade, micro: int = 32, lora: int = 4) -> Trainer:
+    """A trainer of this configuration in this process."""
+    policy = PolicyConfig(model_name=str(model), lora_r=lora, device="cpu", max_seq_len=160)
+    roles = build_roles(policy, h, 0, devices=Devices.all_on("cpu"))
+    return Trainer(roles=roles, problems=PROBLEMS, held_out=HELD_OUT, prompter=Prompter(roles.tokenizer), h=h, seed=0,
+                   checker=checker, folder=folder, stop=stop, micro=micro, prompt_tokens=policy.max_seq_len)
+
+
+def lines(folder: Path) -> list[dict[str, Any]]:
+    """Its metrics, line by line."""
+    return [json.loads(line) for line in (folder / FILE).read_text().splitlines()]
+
+
+def lasting(folder: Path) -> list[dict[str, Any]]:
+    """Of its metrics all that does not tell how long or by what detour it was come to."""
+    passing = ("seconds/", "critic/draws", "rollout/tokens_per_s", "overlap/")
+    return [{name: value for name, value in line.items() if not name.startswith(passing)} for line in lines(folder)]
+
+
+def losses(folder: Path) -> list[float]:
+    """Of every iteration, in order."""
+    return [line[name] for line in lines(folder) for name in LOSSES if name in line]
+
+
+def die() -> None:
+    """As at the hands of a kernel that is out of memory."""
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+class Counted:
+    """Dies when it is called for the `last` time; until then it is `act`."""
+
+    def __init__(self, last: int, act: Callable[..., Any]) -> None:
+        self.left, self.act = last, act
+
+    def __call__(self, *args: Any) -> Any:
+        self.left -= 1
+        if self.left == 0:
+            die()
+        return self.act(*args)
+
+
+def main(folder: Path, model: Path, where: str, number: int) -> None:
+    """Train until death."""
+    if where == "after":
+        trainer_of(model, folder, stop=Counted(number, lambda: False)).run()
+    else:
+        trainer_of(model, folder, checker=Counted(number, grade)).run()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3], int(sys.argv[4]))

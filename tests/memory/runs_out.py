@@ -1,0 +1,99 @@
+"""A tiny model that is really trained, and a module in it that runs out of memory above so many rows; as a script, run
+by the ranks of a launch, of which one alone runs out."""
+
+from __future__ import annotations
+
+import sys
+import weakref
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from r2v.distributed import rank, run_rank
+from r2v.memory.retry import Done, redo
+
+BATCH = 12
+
+
+class Runs(nn.Module):
+    """Passes its input on, and runs out of memory above `most` rows; `alive` are the activations it has seen."""
+
+    def __init__(self, most: int) -> None:
+        super().__init__()
+        self.most = most
+        self.seen: list[int] = []
+        self.alive: list[weakref.ref[Tensor]] = []
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.seen.append(len(x))
+        held = x * 1.0
+        self.alive.append(weakref.ref(held))
+        # The last micro-batch is the one that fails: those before have left their gradients.
+        if len(x) > self.most and sum(self.seen[-BATCH:]) >= BATCH:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+        return held
+
+
+class Trained:
+    """A model, its batch, and a step that takes `rows` of it at a time."""
+
+    def __init__(self, most: int, seed: int = 0) -> None:
+        torch.manual_seed(seed)
+        self.runs = Runs(most)
+        self.model = nn.Sequential(nn.Linear(5, 16), nn.Tanh(), self.runs, nn.Linear(16, 1)).double()
+        torch.manual_seed(1000 + seed + rank())
+        self.x, self.y = torch.randn(BATCH, 5).double(), torch.randn(BATCH, 1).double()
+
+    def step(self, rows: int) -> float:
+        """Sum of squared errors; their gradients are left in the model."""
+        total = 0.0
+        for x, y in zip(self.x.split(rows), self.y.split(rows), strict=True):
+            loss = (self.model(x) - y).square().sum()
+            loss.backward()  # type: ignore[no-untyped-call]
+            total += float(loss.detach())
+        return total
+
+    def redo(self, rows: int) -> Done[float]:
+        """The step, done again where it does not fit."""
+        return redo(self.step, rows, self.model.parameters(), phase="actor")
+
+    @property
+    def gradients(self) -> Tensor:
+        """All of them, flat."""
+        return torch.cat([one.grad.flatten() for one in self.model.parameters() if one.grad is not None])
+
+
+def train(most: int, updates: int = 5) -> tuple[Tensor, list[int], Any]:
+    """Several updates of AdamW, gradients summed over ranks after the step: weights, rows at a time, last gradient."""
+    import torch.distributed as group
+
+    told = Trained(most)
+    optimizer = torch.optim.AdamW(told.model.parameters(), lr=0.05)
+    rows, taken = BATCH, []
+    for _ in range(updates):
+        rows = told.redo(rows).rows
+        taken.append(rows)
+        for one in told.model.parameters():
+            if group.is_initialized() and one.grad is not None:
+                group.all_reduce(one.grad)
+        optimizer.step()
+    return torch.cat([one.detach().flatten() for one in told.model.parameters()]), taken, told.gradients
+
+
+def main() -> None:
+    """Twice: once nobody runs out, once the last rank alone does, above 3 rows, or (`never`) always."""
+    import torch.distributed as group
+
+    folder, how = Path(sys.argv[1]), sys.argv[2]
+    group.init_process_group("gloo")
+    last = rank() == group.get_world_size() - 1
+    if how == "never":
+        train(0 if last else BATCH)
+    for name, most in (("whole", BATCH), ("halved", 3 if last else BATCH)):
+        torch.save(train(most), folder / f"{name}-{rank()}.pt")
+
+
+if __name__ == "__main__":
+    sys.exit(run_rank(main))
