@@ -3,6 +3,7 @@
     python benchmarks/planner.py
     python benchmarks/planner.py --large                     # shapes of real models too: more time, no more memory
     python benchmarks/planner.py --only none --drawn 20      # cases drawn by chance instead
+    python benchmarks/planner.py --cuda --large              # on a GPU, random weights: torch.cuda.max_memory_allocated
 
 The judge is r2v/memory/tracker.py (torch's own MemTracker does not run with adapters), and what it judges is the step
 of r2v/memory/rehearsal.py on real transformers, peft and AdamW. The planner's rules were made while looking at the
@@ -18,6 +19,7 @@ import random
 import statistics
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -25,7 +27,7 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from r2v.memory.known import KNOWN, Values
-from r2v.memory.rehearsal import Case, planned, rehearse, state_of
+from r2v.memory.rehearsal import Case, measure, planned, rehearse, state_of
 from r2v.memory.shapes import from_config
 from r2v.memory.sizes import GIB
 from r2v.randomness import generator
@@ -62,6 +64,8 @@ def grid() -> list[Case]:
         replace(actor, phase="critic", rows=8, tokens=256), replace(full, phase="critic", rows=2, tokens=64),
         replace(actor, phase="bc", chunk=None, critic=None, rows=4, tokens=256),
         replace(full, phase="bc", chunk=None, critic=None, rows=4, tokens=256, micro_batches=1),
+        *(replace(actor, phase="bc", chunk=None, critic=None, lora_rank=rank, precision="mixed", checkpoint=again,
+                  rows=8, tokens=256) for rank in (0, 16) for again in (False, True)),
         replace(actor, phase="verifier", critic=None, rows=8, tokens=256),
         *(replace(actor, model=SMALL | {"model_type": family} | more, rows=8, tokens=256)
           for family, more in families.items()),
@@ -115,6 +119,24 @@ def named(case: Case) -> str:
     return " ".join(word for word in words if word)
 
 
+def _on_gpu() -> Callable[[Case], int | None] | None:
+    """What measures a case, None where it does not fit; None where there is no GPU."""
+    import torch
+
+    if not torch.cuda.is_available():
+        return None
+    print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}")
+
+    def judge(case: Case) -> int | None:
+        torch.cuda.empty_cache()
+        try:
+            return measure(case)
+        except torch.OutOfMemoryError:
+            return None
+
+    return judge
+
+
 def main() -> int:
     """Print a line for each case, then the summary."""
     options = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
@@ -122,22 +144,30 @@ def main() -> int:
     options.add_argument("--only", default="", help="cases whose name holds this")
     options.add_argument("--drawn", type=int, default=0, metavar="N", help="this many random cases as well")
     options.add_argument("--seed", type=int, default=0)
+    options.add_argument("--cuda", action="store_true", help="measure on this machine's GPU instead of tracking")
     values = options.parse_args()
+    judge = _on_gpu() if values.cuda else lambda case: rehearse(case).size
+    if judge is None:
+        print("no GPU here: nothing was measured; run the same command where torch.cuda.is_available()")
+        return 0
     cases = [case for case in [*grid(), *(large() if values.large else [])] if values.only in named(case)]
     cases += drawn(values.drawn, values.seed)
     errors, peers, start = [], [], time.process_time()
-    print(f"{'predicted':>10} {'tracked':>10} {'error':>8} {'rule':>10}  (MiB)  case")
+    print(f"{'predicted':>10} {'measured' if values.cuda else 'tracked':>10} {'error':>8} {'rule':>10}  (MiB)  case")
     for case in cases:
-        said, seen = planned(case), rehearse(case)
-        errors.append(said.total / seen.size - 1)
-        peers.append(rule_of_thumb(case) / seen.size - 1)
-        print(f"{said.total / MIB:10.1f} {seen.size / MIB:10.1f} {errors[-1]:+8.2%} {peers[-1]:+10.0%}         "
+        said, seen = planned(case), judge(case)
+        if seen is None:
+            print(f"{said.total / MIB:10.1f}       larger than this GPU: {named(case)}")
+            continue
+        errors.append(said.total / seen - 1)
+        peers.append(rule_of_thumb(case) / seen - 1)
+        print(f"{said.total / MIB:10.1f} {seen / MIB:10.1f} {errors[-1]:+8.2%} {peers[-1]:+10.0%}         "
               f"{named(case)}: {said.where}", flush=True)
-    for what, found in (("planner", errors), ("rule of thumb", peers)):
+    for what, found in () if not errors else (("planner", errors), ("rule of thumb", peers)):
         sizes = [abs(error) for error in found]
         print(f"{what}: {len(found)} cases, median {statistics.median(sizes):.2%}, worst {max(sizes):.2%}, "
               f"most under {-min(0, *found):.2%}")
-    print(f"{time.process_time() - start:.0f} CPU-s; tracked peaks of {sum(1 for _ in cases)} cases, largest "
+    print(f"{time.process_time() - start:.0f} CPU-s; peaks of {len(errors)} cases, the largest planned "
           f"{max(planned(case).total for case in cases) / GIB:.1f} GiB")
     return 0
 

@@ -171,6 +171,8 @@ class HierarchicalConfig:
     replay: ReplayConfig = field(default_factory=ReplayConfig)
     placement: Literal["auto", "shared", "split", "full"] = field(default="auto", metadata=RUNTIME)
     """Where the roles stand: one frozen base with adapters; two GPUs and the CPU; or full copies."""
+    shards: Literal["none", "fsdp", "zero2", "zero3"] = field(default="none", metadata=RUNTIME)
+    """Whether the language models lie whole with every rank, or in parts, one with each; of one rank they are whole."""
     micro_batch: int | None = field(default=None, metadata=RUNTIME)
     """Rows at a time in an update; None: what the memory planner finds."""
     evaluate_every: int = 10

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from r2v import distributed
 from r2v.config import HierarchicalConfig
-from r2v.errors import InputError
+from r2v.errors import InputError, UsageError
 from r2v.hrl import losses, metrics
 from r2v.hrl.batch import Transitions
 from r2v.hrl.critic import DoubleCritic, Text, Values
@@ -38,6 +38,9 @@ class Judge:
     """A critic, its slow copy, its optimizer and its memory. `prompt_tokens` is the longest prompt there may be."""
 
     def __init__(self, roles: Roles, h: HierarchicalConfig, seed: int, micro: int, prompt_tokens: int) -> None:
+        if h.critic.batch_size < distributed.ranks():
+            raise UsageError(f"hierarchical.critic.batch_size={h.critic.batch_size}: {distributed.ranks()} ranks share "
+                             "it; set as many or more, or fewer training.ranks")
         self.roles, self.h, self.seed, self.micro, self.prompt_tokens = roles, h, seed, micro, prompt_tokens
         self.network = Network("critic", roles.parameters("critic"), lr=h.critic.lr, clip=h.grad_clip, micro=micro,
                                setting="hierarchical.critic.lr")

@@ -12,6 +12,7 @@ A score counts as right from 0.5 on. All but `Lines` are functions of what is ha
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
 FILE = "metrics.jsonl"
 WINDOW = 5
 """Iterations that the alarm takes together."""
+EARNED = 0.1
+"""Mean reward below which the alarm is silent: where hardly anything is earned, its spread is luck."""
 
 
 def accuracy(episodes: Sequence[Episode]) -> dict[str, Any]:
@@ -121,7 +124,7 @@ def echo_trap(history: Sequence[tuple[float, float]]) -> bool:
     windows = [history[start:start + WINDOW] for start in range(len(history) - WINDOW + 1)]
     means, spreads = ([sum(pair[i] for pair in window) / WINDOW for window in windows] for i in range(2))
     widest = max(range(len(windows)), key=lambda i: (spreads[i], i))
-    return spreads[-1] < 0.5 * spreads[widest] and means[-1] <= means[widest]
+    return spreads[-1] < 0.5 * spreads[widest] and EARNED <= means[widest] >= means[-1]
 
 
 def _scores(episodes: Sequence[Episode]) -> Tensor:
@@ -141,8 +144,11 @@ class Lines:
         return self._path.stat().st_size if self._path.exists() else 0
 
     def add(self, figures: Mapping[str, Any]) -> None:
-        """One line, on the disk when this returns. Raises EnvironmentFault where that refuses."""
-        line = json.dumps(figures, separators=(",", ":"), allow_nan=False).encode() + b"\n"
+        """One line, on the disk when this returns; what is not finite is null. Raises EnvironmentFault where the disk
+        refuses."""
+        told = {name: None if isinstance(value, float) and not math.isfinite(value) else value
+                for name, value in figures.items()}
+        line = json.dumps(told, separators=(",", ":")).encode() + b"\n"
         with writing(self._path), self._path.open("ab") as file:
             file.write(line)
             file.flush()

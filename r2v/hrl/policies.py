@@ -21,6 +21,7 @@ from r2v.hrl.lessons import COUNTED, Lesson, TokenBaseline, in_length, logprobs_
 from r2v.hrl.readers import text_of
 from r2v.hrl.roles import Roles, Speaking
 from r2v.hrl.updates import Network, Stepped, update
+from r2v.memory.retry import redo
 
 if TYPE_CHECKING:
     from r2v.hrl.judging import Judge
@@ -73,8 +74,10 @@ class Policies:
         return Values(q=table[:2], v=table[2:4], floor=table[4])
 
     def _reference(self, said: Sequence[Segment]) -> list[list[float]]:
+        own, device = ranks.own(said), self.roles.device("reference")
         with self.roles.using("reference") as model:
-            return gathered(logprobs_of(model, self.roles.device("reference"), ranks.own(said), self.micro))
+            done = redo(lambda rows: logprobs_of(model, device, own, rows), self.micro, phase="reference")
+        return gathered(done.result)
 
     def _baselines(self, said: Sequence[Segment]) -> list[list[float]] | None:
         if self.baseline is None:

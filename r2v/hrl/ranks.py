@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TypeVar
 
+import torch
 from torch import Tensor
 
 from r2v import distributed
@@ -20,7 +21,6 @@ def join(device: str) -> None:
     """Meet the other ranks of this launch, if there are any: NCCL between GPUs, gloo on a CPU."""
     if distributed.ranks() == 1:
         return
-    import torch
     import torch.distributed as group
 
     if device.startswith("cuda"):
@@ -37,6 +37,17 @@ def add_up(tensors: Iterable[Tensor]) -> None:
 
     for tensor in tensors:
         group.all_reduce(tensor)
+
+
+def most(mine: int, device: torch.device) -> int:
+    """The largest of what the ranks say."""
+    if distributed.ranks() == 1:
+        return mine
+    import torch.distributed as group
+
+    said = torch.tensor(mine, device=device)
+    group.all_reduce(said, op=group.ReduceOp.MAX)
+    return int(said)
 
 
 def own(items: Sequence[T]) -> list[T]:

@@ -10,12 +10,11 @@ from r2v import distributed
 from r2v.config import HierarchicalConfig, PolicyConfig
 from r2v.errors import UsageError
 from r2v.hrl.placement import Devices, Placement
-from r2v.hrl.readers import TINY
+from r2v.memory.configured import work_of_hierarchical
 from r2v.memory.page import verdict
 from r2v.memory.planner import plan
-from r2v.memory.shapes import DECODERS, shape_of
-from r2v.memory.work import Machine, Work
-from r2v.policy.load import BUNDLED
+from r2v.memory.shapes import DECODERS
+from r2v.memory.work import Machine
 
 ROWS = 32
 """On a CPU, and of models whose arithmetic the planner does not know."""
@@ -37,15 +36,7 @@ def rows_at_a_time(policy: PolicyConfig, h: HierarchicalConfig, placement: Place
 
 def planned_rows(policy: PolicyConfig, h: HierarchicalConfig, placement: Placement, memory: float, gpus: int) -> int:
     """The most rows at a time with which every phase fits GPUs of `memory` bytes, of which there are `gpus`."""
-    rank = policy.lora_r
-    work = Work(
-        stage="hierarchical", model=shape_of(str(BUNDLED.get(policy.model_name, policy.model_name))), lora_rank=rank,
-        critic=None if h.critic.model_name == TINY else shape_of(h.critic.model_name),
-        value=h.guidance.enabled and h.guidance.baseline == "value", precision="mixed" if rank else "float32",
-        four_bit=policy.load_in_4bit is True, prompt_tokens=policy.max_seq_len,
-        completion_tokens=max(h.answer_tokens, h.hint_tokens), critic_tokens=h.critic.max_tokens, episodes=h.episodes,
-        hints=h.guidance.hints, batch=max(h.critic.batch_size, h.episodes * (h.turns - 1 + h.guidance.hints)),
-        replay=h.replay.capacity)
+    work = work_of_hierarchical(policy, h)
     found = plan(work, Machine(memory=memory, gpus=gpus), placement=placement, shards="none", checkpoint=False)
     if not found.fits:
         raise UsageError(f"hierarchical.placement={placement}: {verdict(found)}; r2v plan says what would")

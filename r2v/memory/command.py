@@ -11,6 +11,7 @@ import argparse
 import json
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -22,6 +23,11 @@ _STAGES = ("hierarchical", "bc", "preference", "verifier")
 _SHARDS = ("none", "zero2", "zero3", "fsdp")
 _SEED_GPU = "44.53GiB"
 """The seed's own GPU."""
+_SEED_CRITIC = "FacebookAI/roberta-base"
+_FIELDS = {"lora_rank": "lora_r", "precision": "precision", "four_bit": "four_bit", "optimizer": "optimizer",
+           "prompt_tokens": "prompt", "completion_tokens": "completion", "critic_tokens": "critic_tokens",
+           "episodes": "episodes", "hints": "hints", "batch": "batch"}
+"""Fields of a `Work` by the flags that set them."""
 
 
 def add_commands(commands: argparse._SubParsersAction[Parser]) -> None:
@@ -29,7 +35,7 @@ def add_commands(commands: argparse._SubParsersAction[Parser]) -> None:
     plan = commands.add_parser("plan", help="what a training stage needs of a GPU, and the batches that fit",
                                description="Needs no GPU, no weights, no network: arithmetic on a config.json.")
     plan.add_argument("--stage", choices=_STAGES, default="hierarchical")
-    plan.add_argument("--config", metavar="FILE", help="takes policy.* and training.* from it")
+    plan.add_argument("--config", metavar="FILE", help="takes policy, training and hierarchical from it")
     plan.add_argument("--overrides", nargs="+", action="extend", default=[], metavar="KEY=VALUE")
     plan.add_argument("--gpu", metavar="SIZE", default=_SEED_GPU, help="memory of one GPU, such as 80GiB (44.53GiB)")
     plan.add_argument("--n", type=int, default=1, metavar="GPUS", help="how many of them (1)")
@@ -45,13 +51,13 @@ def add_commands(commands: argparse._SubParsersAction[Parser]) -> None:
 
 def _add_work(plan: argparse.ArgumentParser) -> None:
     plan.add_argument("--model", help="= policy.model_name: tiny, a directory with a config.json, or a known name")
-    plan.add_argument("--critic", default="FacebookAI/roberta-base", help="its backbone (roberta-base)")
+    plan.add_argument("--critic", help=f"its backbone ({_SEED_CRITIC}, or the configuration's)")
     plan.add_argument("--baseline", choices=["auto", "loo", "value"], default="auto",
                       help="guidance's: leave-one-out, or a value function (auto: as the seed when all weights train)")
     plan.add_argument("--lora-r", type=int, help="rank of the adapters; 0 trains all weights")
-    plan.add_argument("--precision", choices=["mixed", "bfloat16", "float32"], default="mixed")
+    plan.add_argument("--precision", choices=["mixed", "bfloat16", "float32"])
     plan.add_argument("--four-bit", action="store_true", default=None, help="= policy.load_in_4bit")
-    plan.add_argument("--optimizer", choices=["adamw", "adamw_fused", "adamw_8bit"], default="adamw")
+    plan.add_argument("--optimizer", choices=["adamw", "adamw_fused", "adamw_8bit"])
     for flag, what in (("prompt", "tokens before a reply"), ("completion", "tokens of a reply"),
                        ("critic-tokens", "tokens of a text that the critic reads"),
                        ("episodes", "conversations of an iteration"), ("hints", "guidance answers to a first turn"),
@@ -89,30 +95,33 @@ def _named(word: str) -> Any:
 
 
 def work_of(values: argparse.Namespace) -> Any:
-    """The `Work` that the options describe: configuration, then flags."""
+    """The `Work` that the options describe: the configuration where one is given, then flags. Without one, three
+    roles on a base with adapters, as large as the seed's."""
     from r2v.config import load
+    from r2v.memory.configured import work_of_stage
     from r2v.memory.shapes import shape_of
     from r2v.memory.work import Work
 
     config = load(values.config, values.overrides)
-    policy, hierarchical = config.policy, values.stage == "hierarchical"
-    # The bundled student's default is full training; three roles on one base need adapters.
-    rank = policy.lora_r or (16 if hierarchical else 0) if values.lora_r is None else values.lora_r
-    given = {name: getattr(values, name.removesuffix("_tokens") if name != "critic_tokens" else name)
-             for name in ("prompt_tokens", "completion_tokens", "critic_tokens", "episodes", "hints", "batch")}
-    options: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
-    if not hierarchical:
-        options = _of_phase(config.training.phase(values.stage), policy.max_seq_len) | options
-    elif not shape_of(values.critic).encoder:
-        raise UsageError(f"--critic {values.critic}: a decoder; name an encoder such as FacebookAI/roberta-base")
-    return Work(
-        stage=values.stage, model=shape_of(values.model or policy.model_name), lora_rank=rank,
-        critic=shape_of(values.critic) if hierarchical else None, precision=values.precision,
-        optimizer=values.optimizer, four_bit=bool(values.four_bit) or (policy.load_in_4bit is True and rank > 0),
-        value=values.baseline == "value" or (values.baseline == "auto" and rank == 0 and hierarchical), **options)
+    named = values.model or config.policy.model_name
+    configured = values.config is not None or values.overrides or values.stage != "hierarchical"
+    work = work_of_stage(config, values.stage) if configured else Work(
+        stage=values.stage, model=shape_of(named), critic=shape_of(_SEED_CRITIC),
+        value=values.lora_r == 0 and values.baseline == "auto")
+    return replace(work, **_flags(values))
 
 
-def _of_phase(phase: Any, longest: int) -> dict[str, int]:
-    """Lengths and the batch of a stage that has them in its configuration."""
-    return {"prompt_tokens": longest - longest // 8, "completion_tokens": longest // 8,
-            "batch": phase.batch_size * phase.gradient_accumulation_steps}
+def _flags(values: argparse.Namespace) -> dict[str, Any]:
+    """The fields of a `Work` that flags set."""
+    from r2v.memory.shapes import shape_of
+
+    found = {field: getattr(values, flag) for field, flag in _FIELDS.items() if getattr(values, flag) is not None}
+    if values.model:
+        found["model"] = shape_of(values.model)
+    if values.critic and values.stage == "hierarchical":
+        found["critic"] = shape_of(values.critic)
+        if not found["critic"].encoder:
+            raise UsageError(f"--critic {values.critic}: a decoder; name an encoder such as {_SEED_CRITIC}")
+    if values.baseline != "auto":
+        found["value"] = values.baseline == "value"
+    return found

@@ -25,7 +25,7 @@ from r2v.memory.known import KNOWN, known
 Kind = Literal["attention", "conv", "encoder"]
 DECODERS = ("llama", "mistral", "qwen2", "qwen3", "lfm2")
 ENCODERS = ("roberta", "xlm-roberta")
-_TINY = Path(__file__).parents[1] / "policy" / "tiny_base"
+_BUNDLED = {name: Path(__file__).parents[1] / "policy" / f"{name}_base" for name in ("tiny", "pupil")}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -167,15 +167,15 @@ def from_config(values: Mapping[str, Any], name: str = "model") -> Shape:
 
 
 def shape_of(model: str) -> Shape:
-    """The shape of `tiny`, of a directory with a config.json, of a model known by name, or of one in the hub's
+    """The shape of a bundled model, of a directory with a config.json, of a model known by name, or of one in the hub's
     cache. Raises InputError where there is none."""
-    folder = _TINY if model == "tiny" else Path(model).expanduser()
+    folder = _BUNDLED.get(model) or Path(model).expanduser()
     path = folder / "config.json" if folder.is_dir() else _cached(model)
     if path is None or not path.is_file():
         values = known(model)
         if values is None:
             raise InputError(f"no shape of {model}: not a directory with a config.json, not in the hub's cache, not "
-                             f"known by name; {nearest(model, ['tiny', *KNOWN])}")
+                             f"known by name; {nearest(model, [*_BUNDLED, *KNOWN])}")
         return from_config(values, model)
     try:
         loaded = json.loads(path.read_text())

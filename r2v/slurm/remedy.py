@@ -29,6 +29,8 @@ from r2v.slurm.spent import over_cap
 
 MOST = {"host_oom": 3, "cuda_oom": 2}
 """How often one class is answered."""
+_ROWS = 32
+"""What hierarchical.micro_batch is halved from where the planner had chosen it."""
 UNCOUNTED = 10
 """Attempts that count for nothing (preempted, timed out on the way) until somebody should look."""
 
@@ -148,6 +150,9 @@ def _split(config: Config, job: str) -> Sequence[str]:
     """The overrides that make a job's batches smaller: half, or where that is no whole number the largest part that
     divides them, with as many more of them; () where they cannot be."""
     phase = next((name for name in PHASES if name == job), None)
+    if job == "hierarchical":
+        rows = config.hierarchical.micro_batch or _ROWS
+        return (f"hierarchical.micro_batch={rows // 2}",) if rows > 1 else ()
     if phase is None:
         size = config.rollout.batch_size
         return (f"rollout.batch_size={size // 2}",) if size > 1 else ()

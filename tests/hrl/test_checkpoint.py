@@ -46,7 +46,8 @@ def undisturbed(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Callab
     return of
 
 
-@pytest.mark.parametrize("h", [replace(one, evaluate_every=9) for one in (BASE, EVERYTHING)], ids=["base", "everything"])
+@pytest.mark.parametrize("h", [replace(BASE, evaluate_every=9), replace(EVERYTHING, evaluate_every=9)],
+                         ids=["base", "everything"])
 def test_16_stopped_before_every_phase_it_ends_in_the_same_bits(h: HierarchicalConfig, model: Path, tmp_path: Path,
                                                                undisturbed: Callable[..., Any]) -> None:
     """Stopped after each phase and taken up by a new trainer; a warm-up that is over stays over."""

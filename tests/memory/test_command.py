@@ -48,6 +48,17 @@ def test_a_stage_is_planned_from_its_configuration(capsys: pytest.CaptureFixture
     assert phases["bc"]["of"] == 24
 
 
+def test_hierarchical_training_is_planned_from_its_configuration_and_flags(capsys: pytest.CaptureFixture[str]) -> None:
+    typed("--overrides", "policy.model_name=pupil", "policy.lora_r=8", "hierarchical.episodes=6",
+          "hierarchical.guidance.hints=3", "hierarchical.critic.batch_size=5", "--json")
+    phases = json.loads(capsys.readouterr().out)["devices"][0]["phases"]
+    assert phases["actor"]["of"] == 6 * (1 + 3) and "critic" not in phases
+    typed("--config", str(REPOSITORY / "configs/hierarchical.yaml"), "--batch", "7", "--critic",
+          "FacebookAI/roberta-base", "--json")
+    phases = json.loads(capsys.readouterr().out)["devices"][0]["phases"]
+    assert phases["actor"]["of"] == phases["critic"]["of"] == 7
+
+
 def test_a_decoder_is_no_critic() -> None:
     with pytest.raises(UsageError, match="name an encoder"):
         typed(*LLAMA, "--critic", "Qwen/Qwen2.5-0.5B")

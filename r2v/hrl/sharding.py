@@ -1,0 +1,175 @@
+"""Language models in parts, one with every rank: what no GPU would hold whole while it learns (FSDP2).
+
+    body = Sharded(model, mesh)                      # in place of a `Base`
+    with body.wearing("default") as model:           # learning: weights, gradients and moments lie in parts
+        update(network, rows, body.through(part))    # a layer is put together while it is read, then let go again
+    with body.together(), body.wearing(None) as model:
+        ...                                          # speaking: whole, without a word to the other ranks
+
+Ranks put a layer together by all asking for it, so all must go through the model as often. Those that speak do not:
+each says another number of tokens. What speaks is therefore a plain model of the same make, whose weights have memory
+only while they are together. Gradients come out as the parts of their sum over ranks. What is written to disk is
+whole, under the names of an unsharded model: a run may go on with its weights in parts or not.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, cast
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.distributed.tensor import DTensor, distribute_tensor
+
+from r2v import distributed
+from r2v.errors import UsageError
+from r2v.hrl.bases import Base
+
+if TYPE_CHECKING:
+    from r2v.hrl.updates import Part
+
+
+class Sharded:
+    """A model in parts, used like a `Base`. All ranks make it of the same model, call `together` at the same time, and
+    learn in step."""
+
+    def __init__(self, model: Any, mesh: DeviceMesh) -> None:
+        whole = _emptied(model)
+        self._root = _fully_sharded(model, mesh)
+        self._parts, self._whole = Base(model), Base(whole)
+        self._pairs = list(zip(model.parameters(), whole.parameters(), strict=True))
+        self._users = 0
+
+    @property
+    def model(self) -> Any:
+        """The plain model, whose weights are there within `together`."""
+        return self._whole.model
+
+    @contextmanager
+    def wearing(self, adapter: str | None) -> Iterator[Any]:
+        """As of a `Base`: the plain model within `together`, the one that learns otherwise."""
+        with (self._whole if self._users else self._parts).wearing(adapter) as model:
+            yield model
+
+    def trained(self, adapter: str | None) -> dict[str, nn.Parameter]:
+        """As of a `Base`; in parts."""
+        return self._parts.trained(adapter)
+
+    def through(self, part: Part) -> Part:
+        """What `part` says of rows, in a way that its backward pass finds the weights too."""
+        return lambda chosen: cast(tuple[Tensor, Tensor], self._root(lambda: part(chosen)))
+
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """The weights are whole on every rank until the block ends; nothing learns in it. All ranks must come to it,
+        and may do there what they like."""
+        if not self._users:
+            self.put_together()
+        self._users += 1
+        try:
+            yield
+        finally:
+            self._users -= 1
+            if not self._users:
+                for _, whole in self._pairs:
+                    whole.untyped_storage().resize_(0)
+
+    @torch.no_grad()
+    def put_together(self) -> Base:
+        """The plain model as the weights are now, for good: what a finished training hands on. All ranks must ask."""
+        for part, whole in self._pairs:
+            whole.untyped_storage().resize_(whole.numel() * whole.element_size())
+            whole.copy_(part.full_tensor())
+        return self._whole
+
+
+class _Root(nn.Module):
+    """A model with whatever is done with it as its forward pass: weights that no layer has (embeddings, head) are there
+    from its beginning to the end of its backward pass."""
+
+    def __init__(self, model: Any) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, act: Callable[[], Any]) -> Any:
+        """What `act` returns; the loss must be among it."""
+        return act()
+
+
+def mesh_of(device: str) -> DeviceMesh:
+    """All ranks in a row, each with its `device`."""
+    return init_device_mesh(torch.device(device).type, (distributed.ranks(),))
+
+
+def check(shards: str, placement: str, four_bit: bool) -> None:
+    """Raises UsageError where a placement's models cannot lie in parts."""
+    if shards == "none":
+        return
+    if placement == "split":
+        raise UsageError(f"hierarchical.shards={shards}: with placement=split the roles of a process stand on several "
+                         "devices, parts lie on one; set hierarchical.placement=shared or full, or shards=none")
+    if four_bit:
+        raise UsageError(f"hierarchical.shards={shards}: 4-bit weights are not cut into parts; set "
+                         "policy.load_in_4bit=false, or hierarchical.shards=none")
+
+
+def _emptied(model: Any) -> Any:
+    """A copy of a model whose weights have shapes and no memory. Tied ones are tied in it too."""
+    memo: dict[int, Any] = {}
+    for tensor in model.parameters():
+        memo[id(tensor)] = nn.Parameter(torch.empty_like(tensor), requires_grad=False)
+        memo[id(tensor)].untyped_storage().resize_(0)
+    return copy.deepcopy(model, memo)
+
+
+def _fully_sharded(model: Any, mesh: DeviceMesh) -> _Root:
+    core = (model.get_base_model() if hasattr(model, "peft_config") else model).base_model
+    layers = getattr(core, "layers", None)
+    if layers is None:
+        raise UsageError(f"hierarchical.shards=fsdp: found no layers in this {model.config.model_type} model; take a "
+                         "Llama, Qwen, Mistral or LFM2 model, or set shards=none")
+    root = _Root(model)
+    for module in (*layers, root):
+        shard: FSDPModule = fully_shard(module, mesh=mesh)
+        shard.set_gradient_divide_factor(1.0)
+        shard.set_force_sum_reduction_for_comms(True)  # else NCCL multiplies by 1 on the way
+    return root
+
+
+def in_parts(tensor: Tensor) -> bool:
+    """Whether other ranks hold the rest of it."""
+    return isinstance(tensor, DTensor)
+
+
+def whole(tensor: Tensor) -> Tensor:
+    """A tensor in one piece; of one in parts all ranks must ask."""
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+
+
+def like(tensor: Tensor, model: Tensor) -> Tensor:
+    """A whole tensor, which every rank has, as `model` lies: this rank's part of it, or all."""
+    if not isinstance(model, DTensor) or tensor.shape != model.shape:
+        return tensor
+    return distribute_tensor(tensor.to(model.device), model.device_mesh, model.placements, src_data_rank=None)
+
+
+def state_of(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    """What a checkpoint holds of an optimizer: whole tensors. All ranks must ask where its parameters are in parts."""
+    held = optimizer.state_dict()
+    if not any(in_parts(one) for group in optimizer.param_groups for one in group["params"]):
+        return held
+    state = {at: {name: whole(value).cpu() if isinstance(value, Tensor) else value for name, value in moments.items()}
+             for at, moments in held["state"].items()}
+    return {**held, "state": state}
+
+
+def load_state(optimizer: torch.optim.Optimizer, held: Mapping[str, Any]) -> None:
+    """Be what `state_of` was taken of, whichever way its parameters lay."""
+    own = [one for group in optimizer.param_groups for one in group["params"]]
+    state = {at: {name: like(value, own[at]) if isinstance(value, Tensor) else value
+                  for name, value in moments.items()} for at, moments in held["state"].items()}
+    optimizer.load_state_dict({**held, "state": state})

@@ -1,0 +1,128 @@
+"""Hierarchical training as a job like the others: its door, its ranks, its stop and going on, its inputs."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from r2v import artifact as artifacts
+from r2v.artifact import Artifact
+from r2v.config import load
+from r2v.errors import InputError
+from r2v.pipeline import fingerprint_of, job
+from r2v.policy.load import load_policy
+from r2v.stages.train_hierarchical import REPORT
+
+ROOT = Path(__file__).parents[2]
+PLACE = Path("outputs/hierarchical/desk_noisy")
+SMALL = ["policy.model_name=pupil", "policy.lora_r=4", "policy.device=cpu", "hierarchical.iterations=3",
+         "hierarchical.episodes=4", "hierarchical.evaluate_every=2", "hierarchical.answer_tokens=4",
+         "hierarchical.hint_tokens=4", "hierarchical.problems.count=12", "hierarchical.problems.held_out=4",
+         "hierarchical.critic.updates=1", "hierarchical.critic.warmup=1", "hierarchical.critic.batch_size=8",
+         "hierarchical.save_every=1", "hierarchical.lr=1e-3"]
+
+
+def command(*overrides: str) -> list[str]:
+    return [sys.executable, "-m", "r2v", "train_hierarchical", "--overrides", *SMALL, *overrides]
+
+
+def environment() -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+
+
+def trained(folder: Path, *overrides: str) -> subprocess.CompletedProcess[str]:
+    folder.mkdir(exist_ok=True)
+    return subprocess.run(command(*overrides), cwd=folder, env=environment(), capture_output=True, text=True)
+
+
+def report(folder: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((folder / PLACE / REPORT).read_text())
+    return found
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A checkout in which it was trained, undisturbed."""
+    folder = tmp_path_factory.mktemp("finished")
+    done = trained(folder)
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+def test_it_leaves_a_policy_a_report_and_its_metrics(finished: Path) -> None:
+    made = artifacts.read((finished / PLACE).resolve())
+    assert {REPORT, "metrics.jsonl", "final/adapter_model.safetensors"} <= set(made.files)
+    assert made.summary["weights_sha256"] == report(finished)["weights_sha256"]
+    assert len((finished / PLACE / "metrics.jsonl").read_text().splitlines()) == 3
+    policy = load(None, SMALL).policy
+    acting = load_policy(policy, finished / PLACE / "final").model
+    bare = load_policy(policy).model
+    assert hasattr(acting, "peft_config") and not hasattr(bare, "peft_config")
+
+
+def test_what_is_up_to_date_is_not_trained_again(finished: Path) -> None:
+    done = trained(finished, "hierarchical.micro_batch=2", "hierarchical.enabled=true")
+    assert done.returncode == 0 and "up to date" in done.stderr, done.stderr
+
+
+def test_a_stopped_job_goes_on_to_the_same_bits(finished: Path, tmp_path: Path) -> None:
+    process = subprocess.Popen(command(), cwd=tmp_path, env=environment(), stderr=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 120
+    while not (tmp_path / PLACE / "checkpoint-latest").exists() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    process.send_signal(signal.SIGTERM)
+    _, said = process.communicate(timeout=120)
+    if process.returncode == 0:
+        pytest.skip("it was done before the signal came")
+    assert process.returncode == 75 and "the same command continues" in said, said
+    assert trained(tmp_path).returncode == 0
+    assert report(tmp_path) == report(finished)
+
+
+def test_two_ranks_train_what_one_does(finished: Path, tmp_path: Path) -> None:
+    done = trained(tmp_path, "training.ranks=2")
+    assert done.returncode == 0, done.stderr
+    ours, theirs = report(tmp_path), report(finished)
+    assert (ours["untrained"], ours["trained"]) == (theirs["untrained"], theirs["trained"])
+
+
+def test_the_problems_are_what_they_say_not_where_they_are(tmp_path: Path) -> None:
+    def key(path: Path) -> str:
+        config = load(None, [*SMALL, f"hierarchical.problems.path={path}"])
+        return fingerprint_of(config, job("hierarchical"), dict[str, Artifact]())
+
+    one, two = tmp_path / "one.jsonl", tmp_path / "two.jsonl"
+    one.write_text('{"problem": "1 and 1", "answer": "2"}\n')
+    two.write_bytes(one.read_bytes())
+    before = key(one)
+    assert key(two) == before
+    two.write_text('{"problem": "1 and 1", "answer": "3"}\n')
+    assert key(two) != before
+    with pytest.raises(InputError, match="no such file"):
+        key(tmp_path / "three.jsonl")
+
+
+@pytest.mark.parametrize(("overrides", "code", "told"), [
+    (["hierarchical.start=bc"], 3, "needs bc"),
+    (["hierarchical.placement=split"], 2, "takes 2 GPUs"),
+    (["hierarchical.episodes=50"], 2, "there are 12 problems to train on"),
+    (["hierarchical.rewards=[-1,1]"], 2, "improvement is what the guidance is paid for"),
+])
+def test_what_cannot_be_is_one_line(overrides: list[str], code: int, told: str, tmp_path: Path) -> None:
+    done = trained(tmp_path, *overrides)
+    assert done.returncode == code and told in done.stderr, done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_malformed_problem_is_named_by_its_line(tmp_path: Path) -> None:
+    (tmp_path / "problems.jsonl").write_text('{"problem": "1 and 1", "answer": "2"}\n{"problem": 3\n')
+    done = trained(tmp_path, "hierarchical.problems.path=problems.jsonl")
+    assert done.returncode == 3 and "problems.jsonl:2" in done.stderr, done.stderr
