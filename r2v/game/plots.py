@@ -10,6 +10,8 @@ Row = dict[str, Any]
 
 _INK, _FAINT = "#333333", "#dddddd"
 _COLOURS = ("#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377", "#bbbbbb")
+_GLYPH = 6.6
+"""Pixels of a letter, on average: rows and columns are as wide as the longest name."""
 _EVENTS = ("revealed", "obtained", "optimal")
 
 
@@ -43,7 +45,8 @@ def _percent_axis(left: float, right: float, top: float, bottom: float) -> list[
 
 def rates(agents: Sequence[Row]) -> str:
     """Revealed, obtained and optimal per agent, with Wilson's intervals."""
-    left, top, bottom, group = 50.0, 30.0, 230.0, 110.0
+    longest = max((len(row["name"]) for row in agents), default=0) * _GLYPH
+    left, top, bottom, group = 50.0, 30.0, 230.0, max(110.0, longest + 50)
     right = left + group * max(1, len(agents))
     parts = _percent_axis(left, right, top, bottom)
     for at, event in enumerate(_EVENTS):
@@ -85,17 +88,18 @@ def curves(models: Sequence[Row]) -> str:
 def matrix(cells: Sequence[Row]) -> str:
     """How often the opener (row) and the follower (column) gave their secrets away."""
     names = sorted({cell[side] for cell in cells for side in ("first", "second")})
-    left, top, size = 200.0, 60.0, 110.0
+    longest = max(map(len, names), default=0) * _GLYPH
+    left, top, height, width = longest + 16, 60.0, 110.0, max(110.0, longest + 16)
     parts = [_text(left, 20, "opener's reveals / follower's reveals, by opener (row) and follower (column)")]
     for number, name in enumerate(names):
-        parts += [_text(left - 8, top + size * (number + 0.5), name, "end"),
-                  _text(left + size * (number + 0.5), top - 8, name, "middle")]
+        parts += [_text(left - 8, top + height * (number + 0.5), name, "end"),
+                  _text(left + width * (number + 0.5), top - 8, name, "middle")]
     for cell in cells:
-        x, y = left + size * names.index(cell["second"]), top + size * names.index(cell["first"])
+        x, y = left + width * names.index(cell["second"]), top + height * names.index(cell["first"])
         told = cell["first_revealed"]["percent"], cell["second_revealed"]["percent"]
         shade = sum(told) / 200
-        parts += [f'<rect x="{x:g}" y="{y:g}" width="{size - 4:g}" height="{size - 4:g}" fill="{_COLOURS[0]}" '
+        parts += [f'<rect x="{x:g}" y="{y:g}" width="{width - 4:g}" height="{height - 4:g}" fill="{_COLOURS[0]}" '
                   f'fill-opacity="{0.1 + 0.6 * shade:.3f}"/>',
-                  _text(x + size / 2 - 2, y + size / 2, f"{told[0]:.0f} % / {told[1]:.0f} %", "middle"),
-                  _text(x + size / 2 - 2, y + size / 2 + 18, f"n={cell['interactions']}", "middle")]
-    return _svg(max(640.0, left + size * len(names) + 20), top + size * max(1, len(names)) + 20, parts)
+                  _text(x + width / 2 - 2, y + height / 2, f"{told[0]:.0f} % / {told[1]:.0f} %", "middle"),
+                  _text(x + width / 2 - 2, y + height / 2 + 18, f"n={cell['interactions']}", "middle")]
+    return _svg(max(left + 460, left + width * len(names) + 20), top + height * max(1, len(names)) + 20, parts)
