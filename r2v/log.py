@@ -5,6 +5,7 @@ What is not watched is written down: the bar's progress goes into the record of 
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import sys
@@ -32,9 +33,11 @@ def setup(verbose: bool = False) -> None:
     logger.propagate = False
 
 
-def to_wandb(mode: str, project: str, job: str, figures: Mapping[str, Any], folder: Path) -> None:
-    """Record a finished job's figures as one wandb run; offline files land under `folder`/wandb. WANDB_MODE in
-    the environment wins over `mode`. Raises UsageError where wandb is asked for and not installed."""
+def to_wandb(mode: str, project: str, job: str, figures: Mapping[str, Any], folder: Path,
+             series: Path | None = None) -> None:
+    """Record a finished job's figures as one wandb run, behind the lines of `series` (JSON Lines, each with its
+    "iteration") where there are some; offline files land under `folder`/wandb. WANDB_MODE in the environment wins
+    over `mode`. Raises UsageError where wandb is asked for and not installed."""
     mode = os.environ.get("WANDB_MODE", mode)
     if mode == "disabled":
         return
@@ -46,6 +49,9 @@ def to_wandb(mode: str, project: str, job: str, figures: Mapping[str, Any], fold
     folder.mkdir(parents=True, exist_ok=True)
     with wandb.init(project=project, name=job, group=job, mode=cast(Any, mode), dir=str(folder),
                     settings=wandb.Settings(silent=True)) as run:
+        for line in series.read_text().splitlines() if series is not None and series.exists() else ():
+            told = json.loads(line)
+            run.log(dict(_numbers(told)), step=told["iteration"])
         run.log(dict(_numbers(figures)))
 
 

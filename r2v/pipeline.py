@@ -78,6 +78,8 @@ JOBS = (
     Job(name="hierarchical", stage="r2v.stages.train_hierarchical:STAGE", script="10_train_hierarchical.sh",
         command=("train_hierarchical",), needs=("bc",)),
 )
+SERIES = "metrics.jsonl"
+"""What a stage may leave of its course, a line per iteration."""
 _BY_NAME = {job.name: job for job in JOBS}
 
 
@@ -165,7 +167,8 @@ def run_job(config: Config, item: Job, inputs: Mapping[str, Artifact], *, force:
                              root, again=force) as work, _published_at(place, work.folder):
             stage.run(sections, work)
         found = artifacts.read(places.artifacts / f"{item.name}-{key}")
-        to_wandb(config.logging.wandb, config.logging.project, item.name, found.summary, root / "logs")
+        to_wandb(config.logging.wandb, config.logging.project, item.name, found.summary, root / "logs",
+                 found.folder / SERIES)
     seconds = time.process_time() - cpu
     if place and not fresh:
         artifacts.publish(place, found.folder)

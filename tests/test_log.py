@@ -24,3 +24,13 @@ def test_offline_figures_land_under_logs_wandb(tmp_path: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "WANDB_MODE": "offline"}
     subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True, env=environment)
     assert [path.suffix for path in (tmp_path / "logs" / "wandb").glob("offline-run-*/*.wandb")] == [".wandb"]
+
+
+def test_a_series_goes_before_the_figures_line_by_line(tmp_path: Path) -> None:
+    (tmp_path / "metrics.jsonl").write_text('{"iteration": 0, "acc/turn2": 0.25}\n{"iteration": 1, "acc/turn2": 0.5}\n')
+    code = ("from pathlib import Path; from r2v.log import to_wandb; "
+            "to_wandb('offline', 'r2v-agent', 'hierarchical', {'trained': 1}, Path('logs'), Path('metrics.jsonl'))")
+    environment = {name: value for name, value in os.environ.items() if name != "WANDB_MODE"}
+    subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True, env={**environment, "PYTHONPATH": str(ROOT)})
+    (written,) = (tmp_path / "logs" / "wandb").glob("offline-run-*/*.wandb")
+    assert written.read_bytes().count(b"acc/turn2") >= 2 and b"trained" in written.read_bytes()
