@@ -36,7 +36,9 @@ def desk(cluster: Cluster, folder: Path) -> str:
     queue.run("bash", "run_all.sh", "desk")
     queue.drained(1500)
     here.run("bash", "run_all.sh", "desk", "--here")
-    assert queue.status()[0] == 0 and {queue.cluster.states()[one] for one in queue.ids().values()} == {"COMPLETED"}
+    assert queue.status()[0] == 0
+    told = cluster.run("sacct", "-nXPj", ",".join(queue.ids().values()), "-o", "State")  # squeue forgets in minutes
+    assert set(told.stdout.split()) == {"COMPLETED"}, told.stdout
     assert queue.hashes() == here.hashes() and {name.rpartition("-")[0] for name in here.hashes()} == set(JOBS)
     return f"{len(here.hashes())} artifacts, all hashes equal"
 
