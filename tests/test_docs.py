@@ -17,6 +17,9 @@ TARGETS = set(re.findall(r"^([\w-]+):", (REPOSITORY / "Makefile").read_text(), r
 OURS = ("r2v", "make", "python", ".venv/bin/r2v", ".venv/bin/python")
 PLACEHOLDER = re.compile(r"<[\w ]+>|\.\.\.|\u2026")
 
+SCRIPTS = {"collect_trajectories": "collect", "run_memory_optimized": "train_hierarchical"}
+"""The commands behind scripts that are not called after theirs."""
+
 
 def _commands() -> Iterator[tuple[str, str]]:
     """(page, command) of every line in a shell block, and of every code span, that begins with a command of ours."""
@@ -73,6 +76,6 @@ def test_every_command_line_is_one_that_is_taken(page: str, line: str) -> None:
         _parsed(words[2:])
     elif words[0].startswith("scripts/"):
         assert (REPOSITORY / words[0]).is_file()
-        _parsed([{"collect_trajectories": "collect"}.get(name := Path(words[0]).stem, name), *words[1:]])
+        _parsed([SCRIPTS.get(name := Path(words[0]).stem, name), *words[1:]])
     elif words[0] not in ("-m", "-c"):
         assert (REPOSITORY / words[0]).is_file()

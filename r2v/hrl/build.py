@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+from r2v import distributed
 from r2v.config import Config, ProblemsConfig, identity
 from r2v.errors import InputError
 from r2v.hrl import ranks
@@ -15,6 +16,7 @@ from r2v.hrl.roles import build_roles
 from r2v.hrl.rows import rows_at_a_time
 from r2v.hrl.trainer import Trainer
 from r2v.hrl.word_problems import word_problems
+from r2v.log import logger
 from r2v.policy.export import weights_sha256
 from r2v.policy.load import device_of
 from r2v.randomness import digest
@@ -37,6 +39,9 @@ def build_trainer(config: Config, folder: Path, weights: Path | None = None,
     with roles.using("actor") as model:
         family = str(model.config.model_type)
     micro = rows_at_a_time(config.policy, h, roles.placement, roles.devices, family)
+    if distributed.rank() == 0:
+        logger.info("  hierarchical: placement %s, %d of %d rows at a time, on %s", roles.placement, micro,
+                    config.hierarchical.critic.batch_size, ", ".join(sorted(set(vars(roles.devices).values()))))
     made_of = {"policy": identity(config.policy), "weights": "" if weights is None else weights_sha256(weights)}
     return Trainer(
         roles=roles, problems=problems, held_out=held_out, prompter=Prompter(roles.tokenizer),

@@ -10,6 +10,7 @@ from r2v import distributed
 from r2v.config import HierarchicalConfig, PolicyConfig
 from r2v.errors import UsageError
 from r2v.hrl.placement import Devices, Placement
+from r2v.memory.batches import optimize_batch_processing
 from r2v.memory.configured import work_of_hierarchical
 from r2v.memory.page import verdict
 from r2v.memory.planner import plan
@@ -17,7 +18,7 @@ from r2v.memory.shapes import DECODERS
 from r2v.memory.work import Machine
 
 ROWS = 32
-"""On a CPU, and of models whose arithmetic the planner does not know."""
+"""On a CPU. On a GPU, models whose arithmetic the planner does not know go by the seed's table."""
 
 
 def rows_at_a_time(policy: PolicyConfig, h: HierarchicalConfig, placement: Placement, devices: Devices,
@@ -26,11 +27,13 @@ def rows_at_a_time(policy: PolicyConfig, h: HierarchicalConfig, placement: Place
     used = {device for device in vars(devices).values() if device.startswith("cuda")}
     if h.micro_batch is not None:
         return h.micro_batch
-    if not used or family not in DECODERS:
+    if not used:
         return ROWS
     import torch
 
     memory = min(torch.cuda.get_device_properties(device).total_memory for device in used)
+    if family not in DECODERS:
+        return optimize_batch_processing(memory / 2**30)["micro_batch"]
     return planned_rows(policy, h, placement, memory, len(used) * distributed.ranks())
 
 

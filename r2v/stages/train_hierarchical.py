@@ -79,8 +79,9 @@ def _train(config: c.Config, work: Work) -> None:
     with distributed.stopping() as asked:
         trainer = build_trainer(config, work.folder, weights, stop=asked)
         report = trainer.run()
+    actor = trainer.roles.actor_as_policy()
     if distributed.rank() == 0:
-        report["weights_sha256"] = export(trainer.roles.actor_as_policy(), work.folder / "final")
+        report["weights_sha256"] = export(actor, work.folder / "final")
         write_json(work.folder / REPORT, report)
     distributed.wait_for_all()
 
