@@ -7,13 +7,14 @@ All arms start from the same pupil, train on the same problems and are measured 
 
     full          configs/hierarchical.yaml: critic, actor, and a guidance that learns to give hints
     no guidance   hierarchical.guidance.enabled=false: the second answer sees the first one, and no hint
-    reinforce     no guidance and no critic (hierarchical.advantage=score): each answer is weighed by what the actor was
-                  paid from it on, less the mean of the other episodes; same optimizer, rate, KL and number of updates
-                  and no warm-up, so its policy learns in all iterations
+    reinforce     plain REINFORCE: no guidance and no critic (hierarchical.advantage=score); each answer is weighed by
+                  what the actor was paid from it on, less the mean of the other episodes; one update an iteration, no
+                  ratio and no warm-up; same optimizer, rate and KL
 
-An arm without hints plays more problems an iteration, so that all arms have as many answers checked. Intervals are
-95 %, of the mean over problems, which are drawn whole: a problem's seeds stay together. Before/after and arm/arm are
-paired by problem. Nothing is left out of what is printed.
+An arm without hints plays more problems an iteration, for as many answers checked; plain REINFORCE, which makes one
+update where the others make several, has as many more iterations, and so more answers. The rates were tuned on `full`
+alone. Intervals are 95 %, of the mean over problems, which are drawn whole: a problem's seeds stay together.
+Before/after and arm/arm are paired by problem. Nothing is left out of what is printed.
 """
 
 from __future__ import annotations
@@ -44,7 +45,8 @@ from r2v.hrl.word_problems import word_problems
 ARMS: dict[str, list[str]] = {
     "full": [],
     "no guidance": ["hierarchical.guidance.enabled=false"],
-    "reinforce": ["hierarchical.guidance.enabled=false", "hierarchical.advantage=score"],
+    "reinforce": ["hierarchical.guidance.enabled=false", "hierarchical.advantage=score",
+                  "hierarchical.algorithm=reinforce", "hierarchical.updates=1"],
 }
 
 
@@ -91,14 +93,15 @@ def checked(guided: bool, config: Config) -> int:
 
 
 def configured(path: Path, arm: str, seed: int, overrides: list[str]) -> Config:
-    """An arm's configuration: episodes for as many answers as in `full`."""
+    """An arm's configuration: as many answers an iteration as `full` has, and iterations for as many updates."""
     own = [*overrides, *ARMS[arm], f"seed={seed}"]
     config = load(path, own)
     full, mine = checked(True, config), checked(config.hierarchical.guidance.enabled, config)
-    iterations = config.hierarchical.iterations
+    iterations = config.hierarchical.iterations * load(path, overrides).hierarchical.updates // \
+        config.hierarchical.updates
     episodes = config.hierarchical.episodes * full // mine
-    return load(path, [*own, f"hierarchical.episodes={episodes}", f"hierarchical.evaluate_every={iterations}",
-                       f"hierarchical.save_every={iterations}"])
+    return load(path, [*own, f"hierarchical.episodes={episodes}", f"hierarchical.iterations={iterations}",
+                       f"hierarchical.evaluate_every={iterations}", f"hierarchical.save_every={iterations}"])
 
 
 def shown(values: Floats) -> str:

@@ -235,7 +235,8 @@ def _teach(model: Lfm2ForCausalLM, tokenizer: Any, lesson: Lesson, seed: int, do
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         if (update + 1) % 100 == 0:
-            logger.info("update %d: loss %.3f, %.0f CPU-s", done + update + 1, float(loss), time.process_time())
+            logger.info("update %d: loss %.3f, %.0f CPU-s", done + update + 1, float(loss.detach()),
+                        time.process_time())
 
 
 def main() -> None:
