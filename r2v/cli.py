@@ -70,7 +70,7 @@ STAGES = (
         Alias("--conditions", "evaluation.conditions", True), Alias("--num-tasks", "evaluation.num_tasks"))),
     StageCommand("ablations", ("ablations",), "take parts away, one at a time", (
         Alias("--seeds", "ablations.seeds", True), Alias("--names", "ablations.names", True))),
-    StageCommand("train_hierarchical", ("hierarchical",), "answer, hint, better answer: train an actor and its guidance"),
+    StageCommand("train_hierarchical", ("hierarchical",), "answer, hint, better answer: an actor and its guidance"),
 )
 
 
