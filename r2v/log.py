@@ -25,12 +25,13 @@ logger = logging.getLogger("r2v")
 
 
 def setup(verbose: bool = False) -> None:
-    """Send R2V's own lines to stderr, bare."""
+    """Send R2V's own lines to stderr, bare, and keep a library's advice on kernels that are not there to itself."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(logging.Formatter("%(message)s"))
     logger.handlers[:] = [handler]
     logger.setLevel(logging.DEBUG if verbose else logging.INFO)
     logger.propagate = False
+    logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
 
 
 def to_wandb(mode: str, project: str, job: str, figures: Mapping[str, Any], folder: Path,

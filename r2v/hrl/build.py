@@ -40,8 +40,8 @@ def build_trainer(config: Config, folder: Path, weights: Path | None = None,
         family = str(model.config.model_type)
     micro = rows_at_a_time(config.policy, h, roles.placement, roles.devices, family)
     if distributed.rank() == 0:
-        logger.info("  hierarchical: placement %s, %d of %d rows at a time, on %s", roles.placement, micro,
-                    config.hierarchical.critic.batch_size, ", ".join(sorted(set(vars(roles.devices).values()))))
+        logger.info("  hierarchical: placement %s on %s, up to %d rows at a time", roles.placement,
+                    ", ".join(sorted(set(vars(roles.devices).values()))), micro)
     made_of = {"policy": identity(config.policy), "weights": "" if weights is None else weights_sha256(weights)}
     return Trainer(
         roles=roles, problems=problems, held_out=held_out, prompter=Prompter(roles.tokenizer),

@@ -20,6 +20,7 @@ from r2v.hrl.episode import Episode, gathered
 from r2v.hrl.lessons import COUNTED, Lesson, TokenBaseline, in_length, logprobs_of, policy_part
 from r2v.hrl.readers import text_of
 from r2v.hrl.roles import Roles, Speaking
+from r2v.hrl.sharding import load_state, state_of
 from r2v.hrl.updates import Network, Stepped, update
 from r2v.memory.retry import redo
 
@@ -114,13 +115,13 @@ class Policies:
     def _steps(self, role: Speaking, said: Sequence[Segment], lesson: Lesson) -> list[Stepped]:
         rows = _share(said)
         with self.roles.using(role) as model:
-            part = policy_part(model, self.roles.device(role), said, lesson, self.h)
+            part = self.roles.through(role, policy_part(model, self.roles.device(role), said, lesson, self.h))
             return [update(self.networks[role], rows, part, COUNTED) for _ in range(self.h.updates)]
 
     def _baseline_steps(self, said: Sequence[Segment], lesson: Lesson) -> dict[str, float]:
         if self.baseline is None:
             return {}
-        with self.roles.using("actor") as model:
+        with self.roles.together("actor"), self.roles.using("actor") as model:
             part = self.baseline.part(model, self.roles.device("actor"), said, lesson.advantage, self.h.per)
             steps = [update(self.networks["baseline"], _share(said), part) for _ in range(self.h.updates)]
         return metrics.of_steps("baseline", steps)
@@ -137,15 +138,16 @@ class Policies:
 
         return [update(self.networks["value"], _share(said), part) for _ in range(self.h.updates)]
 
-    def plain(self) -> dict[str, Any]:
-        """Optimizers, and the token baseline, which no role is."""
-        return {"optimizers": {name: network.optimizer.state_dict() for name, network in self.networks.items()},
+    def plain(self, here: bool = True) -> dict[str, Any]:
+        """Optimizers, and the token baseline, which no role is. All ranks must ask where models are in parts,
+        also those that do not want it `here`."""
+        return {"optimizers": {name: state_of(network.optimizer, here) for name, network in self.networks.items()},
                 "baseline": {} if self.baseline is None else self.baseline.state_dict()}
 
     def load(self, plain: Mapping[str, Any]) -> None:
         """Be what `plain` was taken of."""
         for name, network in self.networks.items():
-            network.optimizer.load_state_dict(plain["optimizers"][name])
+            load_state(network.optimizer, plain["optimizers"][name])
         if self.baseline is not None:
             self.baseline.load_state_dict(plain["baseline"])
 

@@ -7,17 +7,18 @@
     roles.parameters("actor")      # what an optimizer is given
 
 A role is asked for by name, wherever it stands and whatever it shares. In `shared`, one frozen base serves as three
-language models: `using` puts the right adapter on and holds the base until the block ends.
+language models: `using` puts the right adapter on and holds the base until the block ends. Where the models lie in
+parts (`r2v.hrl.sharding`), they learn so, and speak and are read within `together`.
 """
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor
@@ -29,12 +30,17 @@ from r2v.hrl.bases import ACTOR, GUIDANCE, Base, load_base, with_adapters
 from r2v.hrl.critic import DoubleCritic, TargetCritic
 from r2v.hrl.placement import Devices, Placement, devices_of, placement_of
 from r2v.hrl.readers import Reader, ValueModel, build_critic, build_reader, build_value
+from r2v.hrl.sharding import Sharded, check, collected, like, mesh_of
 from r2v.policy.load import Loaded, device_of
+
+if TYPE_CHECKING:
+    from r2v.hrl.updates import Part
 
 Speaking = Literal["actor", "guidance"]
 Language = Literal["actor", "guidance", "reference"]
 Learning = Literal["actor", "guidance", "critic", "value"]
 Kept = Literal["actor", "guidance", "critic", "value", "target"]
+Bodies = Mapping[Language, tuple[Base | Sharded, str | None]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,7 +50,7 @@ class Roles:
     placement: Placement
     devices: Devices
     tokenizer: Any
-    bodies: Mapping[Language, tuple[Base, str | None]]
+    bodies: Bodies
     """Each language model: a base, and the adapter that it has on in this role."""
     critic: DoubleCritic
     target: TargetCritic
@@ -61,6 +67,26 @@ class Roles:
         base, adapter = self.bodies[role]
         with base.wearing(adapter) as model:
             yield model
+
+    @property
+    def in_parts(self) -> bool:
+        """Whether each rank holds a part of the language models."""
+        return isinstance(self.bodies["actor"][0], Sharded)
+
+    @contextmanager
+    def together(self, *roles: Language) -> Iterator[None]:
+        """Whoever speaks or is only read does so in this block; nobody learns in it. Models in parts are whole in it,
+        and all ranks must come to it."""
+        with ExitStack() as stack:
+            for base in dict.fromkeys(self.bodies[role][0] for role in roles):
+                if isinstance(base, Sharded):
+                    stack.enter_context(base.together())
+            yield
+
+    def through(self, role: Speaking, part: Part) -> Part:
+        """A part of a loss made with the role's model, as an update is to call it."""
+        base, _ = self.bodies[role]
+        return base.through(part) if isinstance(base, Sharded) else part
 
     def trained(self, role: Kept) -> dict[str, Tensor]:
         """The tensors that make the role what it is, by names that are the same in every placement."""
@@ -81,9 +107,10 @@ class Roles:
         where: str = getattr(self.devices, role)
         return where
 
-    def state(self, role: Kept) -> dict[str, Tensor]:
-        """A copy, on the CPU, of what was trained."""
-        return {name: tensor.detach().to("cpu", copy=True) for name, tensor in self.trained(role).items()}
+    def state(self, role: Kept, here: bool = True) -> dict[str, Tensor]:
+        """A whole copy, on the CPU, of what was trained. All ranks must ask where that is in parts; those that do not
+        want it `here` get empty tensors."""
+        return {name: collected(tensor, here) for name, tensor in self.trained(role).items()}
 
     @torch.no_grad()
     def load(self, role: Kept, state: Mapping[str, Tensor]) -> None:
@@ -93,7 +120,7 @@ class Roles:
             raise InputError(f"{role}: a state of {len(state)} tensors does not fit the {len(own)} of this model; take "
                              "a checkpoint of the same policy and critic, or start anew")
         for name, tensor in own.items():
-            tensor.copy_(state[name])
+            tensor.copy_(like(state[name], tensor))
 
     def read(self, texts: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
         """What critic and value function read of a policy's texts: `Reader.rows`."""
@@ -101,8 +128,11 @@ class Roles:
 
     def actor_as_policy(self) -> Loaded:
         """The actor as `r2v.policy.export.export` writes it and `load_policy` reads it: an adapter, or all weights
-        where they were trained, or where the base is no longer that of the model's name (the adapter melted in)."""
+        where they were trained, or where the base is no longer that of the model's name (the adapter melted in). Where
+        it is in parts all ranks must ask the first time, and it learns no more: a `Trainer` that has run has asked."""
         base, adapter = self.bodies["actor"]
+        if isinstance(base, Sharded):
+            base = base.put_together()
         loaded = Loaded(model=base.model, tokenizer=self.tokenizer, name=self.name)
         if adapter is None or not self.moved:
             return loaded
@@ -126,7 +156,10 @@ def build_roles(policy: PolicyConfig, h: HierarchicalConfig, seed: int, weights:
     if own == "cpu":
         torch.set_num_threads(1)
     first = load_base(policy, weights, devices.actor)
+    check(h.shards, placement, first.model)
     bodies = _shared(policy, first, seed) if placement == "shared" else _copies(policy, weights, first, seed, devices)
+    if h.shards != "none" and distributed.ranks() > 1:
+        bodies = _in_parts(bodies, devices.actor)
     vocabulary = max(len(first.tokenizer), first.model.get_input_embeddings().num_embeddings)
     critic = build_critic(h.critic, vocabulary, seed, devices.critic)
     value = None
@@ -145,13 +178,13 @@ def _gpus(device: str) -> int:
     return 1 if alone else torch.cuda.device_count()
 
 
-def _shared(policy: PolicyConfig, loaded: Loaded, seed: int) -> dict[Language, tuple[Base, str | None]]:
+def _shared(policy: PolicyConfig, loaded: Loaded, seed: int) -> Bodies:
     base = Base(with_adapters(policy, loaded.model, {ACTOR: "actor", GUIDANCE: "guidance"}, seed))
     return {"actor": (base, ACTOR), "guidance": (base, GUIDANCE), "reference": (base, None)}
 
 
 def _copies(policy: PolicyConfig, weights: Path | None, first: Loaded, seed: int,
-            devices: Devices) -> dict[Language, tuple[Base, str | None]]:
+            devices: Devices) -> Bodies:
     """Three models. Those trained have an adapter each, or learn all of their weights."""
     dtype = first.model.dtype
     copies = {"actor": first.model, "guidance": load_base(policy, weights, devices.guidance, dtype).model}
@@ -166,3 +199,12 @@ def _copies(policy: PolicyConfig, weights: Path | None, first: Loaded, seed: int
     return bodies
 
 
+def _in_parts(bodies: Bodies, device: str) -> Bodies:
+    """The same with every base cut into parts, one for each rank."""
+    mesh, cut = mesh_of(device), dict[int, Sharded]()
+    found: dict[Language, tuple[Base | Sharded, str | None]] = {}
+    for role, (base, adapter) in bodies.items():
+        if id(base) not in cut:
+            cut[id(base)] = Sharded(base.model, mesh)
+        found[role] = cut[id(base)], adapter
+    return found

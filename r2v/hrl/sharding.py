@@ -41,7 +41,8 @@ class Sharded:
         whole = _emptied(model)
         self._root = _fully_sharded(model, mesh)
         self._parts, self._whole = Base(model), Base(whole)
-        self._pairs = list(zip(model.parameters(), whole.parameters(), strict=True))
+        self.pairs = list(zip(model.parameters(), whole.parameters(), strict=True))
+        """Every weight: this rank's part of it, and its place in the plain model."""
         self._users = 0
 
     @property
@@ -67,23 +68,24 @@ class Sharded:
     def together(self) -> Iterator[None]:
         """The weights are whole on every rank until the block ends; nothing learns in it. All ranks must come to it,
         and may do there what they like."""
-        if not self._users:
-            self.put_together()
-        self._users += 1
+        self.put_together()
         try:
             yield
         finally:
             self._users -= 1
             if not self._users:
-                for _, whole in self._pairs:
+                for _, whole in self.pairs:
                     whole.untyped_storage().resize_(0)
 
     @torch.no_grad()
     def put_together(self) -> Base:
-        """The plain model as the weights are now, for good: what a finished training hands on. All ranks must ask."""
-        for part, whole in self._pairs:
-            whole.untyped_storage().resize_(whole.numel() * whole.element_size())
-            whole.copy_(part.full_tensor())
+        """The plain model with the weights as they are now, which stay whole: what a finished training hands on. All
+        ranks must ask, the first time."""
+        if not self._users:
+            for part, whole in self.pairs:
+                whole.untyped_storage().resize_(whole.numel() * whole.element_size())
+                whole.copy_(part.full_tensor())
+        self._users += 1
         return self._whole
 
 
@@ -105,14 +107,14 @@ def mesh_of(device: str) -> DeviceMesh:
     return init_device_mesh(torch.device(device).type, (distributed.ranks(),))
 
 
-def check(shards: str, placement: str, four_bit: bool) -> None:
-    """Raises UsageError where a placement's models cannot lie in parts."""
+def check(shards: str, placement: str, model: Any) -> None:
+    """Raises UsageError where a placement of this model cannot lie in parts."""
     if shards == "none":
         return
     if placement == "split":
         raise UsageError(f"hierarchical.shards={shards}: with placement=split the roles of a process stand on several "
                          "devices, parts lie on one; set hierarchical.placement=shared or full, or shards=none")
-    if four_bit:
+    if getattr(model, "is_loaded_in_4bit", False):
         raise UsageError(f"hierarchical.shards={shards}: 4-bit weights are not cut into parts; set "
                          "policy.load_in_4bit=false, or hierarchical.shards=none")
 
@@ -150,6 +152,13 @@ def whole(tensor: Tensor) -> Tensor:
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 
+def collected(tensor: Tensor, here: bool = True) -> Tensor:
+    """A whole copy on the CPU. Where it is not wanted `here`, this rank only gives its part, and gets nothing: several
+    on one machine would need its memory several times."""
+    found = whole(tensor.detach())
+    return found.to("cpu", copy=True) if here else found.new_empty(0)
+
+
 def like(tensor: Tensor, model: Tensor) -> Tensor:
     """A whole tensor, which every rank has, as `model` lies: this rank's part of it, or all."""
     if not isinstance(model, DTensor) or tensor.shape != model.shape:
@@ -157,13 +166,14 @@ def like(tensor: Tensor, model: Tensor) -> Tensor:
     return distribute_tensor(tensor.to(model.device), model.device_mesh, model.placements, src_data_rank=None)
 
 
-def state_of(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-    """What a checkpoint holds of an optimizer: whole tensors. All ranks must ask where its parameters are in parts."""
+def state_of(optimizer: torch.optim.Optimizer, here: bool = True) -> dict[str, Any]:
+    """What a checkpoint holds of an optimizer: whole tensors (`collected`). All ranks must ask where its parameters
+    are in parts."""
     held = optimizer.state_dict()
     if not any(in_parts(one) for group in optimizer.param_groups for one in group["params"]):
         return held
-    state = {at: {name: whole(value).cpu() if isinstance(value, Tensor) else value for name, value in moments.items()}
-             for at, moments in held["state"].items()}
+    state = {at: {name: collected(value, here) if isinstance(value, Tensor) else value
+                  for name, value in moments.items()} for at, moments in held["state"].items()}
     return {**held, "state": state}
 
 

@@ -35,6 +35,7 @@ from r2v.hrl.judging import Judge
 from r2v.hrl.policies import Policies
 from r2v.hrl.problems import Problem
 from r2v.hrl.roles import Roles
+from r2v.hrl.sharding import Sharded
 from r2v.hrl.state import PHASES, State, hash_of
 from r2v.log import Progress, logger
 from r2v.policy.fit import LATEST
@@ -90,6 +91,9 @@ class Trainer:
                     state = self.state
                     raise Interrupted(f"hierarchical: stopped in iteration {state.iteration + 1} of {total} before its "
                                       f"{state.phase}, which {self.folder / LATEST} holds; the same command continues")
+        base, _ = self.roles.bodies["actor"]
+        if isinstance(base, Sharded):
+            base.put_together()  # rank 0 alone hands it on
         return self.report()
 
     def report(self) -> dict[str, Any]:
@@ -138,9 +142,10 @@ class Trainer:
 
     def _played(self, problems: Sequence[Problem], *key: str | int, temperature: float = 1.0,
                 hints: int | None = None) -> list[Episode]:
-        return play_many(problems, roles=self.roles, prompter=self.prompter, checker=self.checker, h=self.h,
-                         key=(self.seed, *key), temperature=temperature, hints=hints, rollout=self.rollout,
-                         versions={"actor": self.state.actor, "guidance": self.state.guidance})
+        with self.roles.together("actor", *(("guidance",) if self.h.guidance.enabled else ())):
+            return play_many(problems, roles=self.roles, prompter=self.prompter, checker=self.checker, h=self.h,
+                             key=(self.seed, *key), temperature=temperature, hints=hints, rollout=self.rollout,
+                             versions={"actor": self.state.actor, "guidance": self.state.guidance})
 
     def _insert(self) -> None:
         assert self.judge is not None
@@ -149,10 +154,12 @@ class Trainer:
 
     def _critic(self) -> None:
         assert self.judge is not None
-        self.state.figures |= self.judge.study(self.state.iteration, self.state.actor, self.state.guidance)
+        with self.roles.together(*(("actor",) if self.h.critic.draws else ())):
+            self.state.figures |= self.judge.study(self.state.iteration, self.state.actor, self.state.guidance)
 
     def _freeze(self) -> None:
-        self.state.lessons, figures = self.policies.lessons(self.state.episodes, self.judge)
+        with self.roles.together("reference", *(("actor",) if self.h.token_baseline else ())):
+            self.state.lessons, figures = self.policies.lessons(self.state.episodes, self.judge)
         self.state.figures |= figures
 
     def _actor(self) -> None:
@@ -202,15 +209,17 @@ class Trainer:
         self._shown = {name: round(state.figures[name], 4) for name in ("acc/turn1", last, "actor/loss", "critic/loss")
                        if name in state.figures}
 
-    def _trained(self) -> dict[str, Any]:
-        return {role: self.roles.state(role) for role in ("actor", "guidance", "critic", "value", "target")}
+    def _trained(self, here: bool = True) -> dict[str, Any]:
+        return {role: self.roles.state(role, here) for role in ("actor", "guidance", "critic", "value", "target")}
 
     def _save(self) -> None:
         """One rank writes; the others wait, for a checkpoint that one of them goes on from must be whole."""
-        if distributed.rank() == 0:
+        first = distributed.rank() == 0
+        if first or self.roles.in_parts:
+            learned = {"trained": self._trained(first), "policies": self.policies.plain(first)}
+        if first:
             memory = self.folder / "replay"
-            held = {"state": self.state.plain(), "trained": self._trained(), "policies": self.policies.plain(),
-                    "lines": self.lines.length}
+            held = {"state": self.state.plain(), **learned, "lines": self.lines.length}
             if self.judge is not None:
                 memory.mkdir(parents=True, exist_ok=True)
                 held |= {"critic": self.judge.network.optimizer.state_dict(), "replay": self.judge.replay.save(memory)}

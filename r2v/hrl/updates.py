@@ -7,8 +7,8 @@ added up beside it. So gradients are sums: over micro-batches by backward, over 
 were cut or shared changes nothing but the order of additions. The norm that a gradient is clipped to is that of the
 whole network. The loss travels in the same sums: where it or a gradient is not a number on one rank, it is so on all
 of them, and none of them steps. A micro-batch that does not fit a GPU is halved by all ranks together, and the update
-done again (`r2v.memory.retry`). Where a network lies in parts (`r2v.hrl.sharding`), FSDP adds gradients up instead, and all
-ranks take as many micro-batches: one with fewer rows fills up with some that count nothing.
+done again (`r2v.memory.retry`). Of a network in parts (`r2v.hrl.sharding`) FSDP adds the gradients up, and all ranks
+take as many micro-batches: one with fewer rows fills up with some that count nothing.
 """
 
 from __future__ import annotations
@@ -103,7 +103,8 @@ def _in_step(network: Network, rows: Sequence[int], part: Part, figures: int) ->
     """The same for a network in parts: ranks put it together in every pass, so they make as many. One that runs out of
     memory could not tell the others within a pass: its error ends them all."""
     own = math.ceil(len(rows) / network.micro)
+    idle = ranks.most(own, network.device) - own
     sums = _accumulate(network, rows, network.micro, part, figures)
-    for _ in range(ranks.most(own, network.device) - own):
+    for _ in range(idle):
         (0.0 * part([0])[0]).backward()  # type: ignore[no-untyped-call]
     return Done(result=sums, rows=network.micro)

@@ -14,7 +14,6 @@ import importlib.util
 import os
 import warnings
 from dataclasses import dataclass
-from logging import ERROR, getLogger
 from pathlib import Path
 from typing import Any
 
@@ -110,7 +109,6 @@ def _hush() -> None:
 
     logging.set_verbosity_error()
     logging.disable_progress_bar()
-    getLogger("bitsandbytes").setLevel(ERROR)
     if not torch.cuda.is_available():
         os.environ.setdefault("DS_ACCELERATOR", "cpu")
     warnings.filterwarnings("ignore", category=FutureWarning, module=r"transformers\.")

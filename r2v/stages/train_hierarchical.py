@@ -23,6 +23,7 @@ from r2v.artifact import Work, attempt_of
 from r2v.contents import content_sha256
 from r2v.errors import InputError
 from r2v.hrl.placement import ranks_of
+from r2v.log import logger
 from r2v.stages import Stage
 
 REPORT = "hierarchical_report.json"
@@ -68,6 +69,17 @@ def run(cfg: Config, work: Work) -> None:
         _train(c.load(work.folder / "config.yaml"), work)
     report: dict[str, Any] = json.loads((work.folder / REPORT).read_text())
     work.summary.update(report)
+    for line in closing_lines(report):
+        logger.info("  %s", line)
+
+
+def closing_lines(report: dict[str, Any]) -> list[str]:
+    """What the held-out problems came to, answer by answer."""
+    before, after = report["untrained"], report["trained"]
+    return [f"{after['problems']} held-out problems, right answers in %: " + ", ".join(
+        f"answer {turn} {100 * was:.1f} -> {100 * now:.1f}"
+        for turn, (was, now) in enumerate(zip(before["accuracy"], after["accuracy"], strict=True), start=1)),
+        f"by hints, wrong to right {after['wrong_to_right']}, right to wrong {after['right_to_wrong']}"]
 
 
 def _train(config: c.Config, work: Work) -> None:

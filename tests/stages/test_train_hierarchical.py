@@ -19,7 +19,7 @@ from r2v.config import load
 from r2v.errors import InputError
 from r2v.pipeline import fingerprint_of, job
 from r2v.policy.load import load_policy
-from r2v.stages.train_hierarchical import REPORT
+from r2v.stages.train_hierarchical import REPORT, closing_lines
 
 ROOT = Path(__file__).parents[2]
 PLACE = Path("outputs/hierarchical/desk_noisy")
@@ -60,6 +60,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_it_leaves_a_policy_a_report_and_its_metrics(finished: Path) -> None:
     made = artifacts.read((finished / PLACE).resolve())
     assert {REPORT, "metrics.jsonl", "final/adapter_model.safetensors"} <= set(made.files)
+    assert closing_lines(report(finished))[0].startswith("4 held-out problems, right answers in %: answer 1 ")
     assert made.summary["weights_sha256"] == report(finished)["weights_sha256"]
     assert len((finished / PLACE / "metrics.jsonl").read_text().splitlines()) == 3
     policy = load(None, SMALL).policy

@@ -1,0 +1,103 @@
+"""What `test_sharding.py` has done by the ranks of a launch: whole trainings with language models in parts."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.distributed.tensor import DTensor
+
+from r2v import distributed
+from r2v.config import HierarchicalConfig
+from r2v.errors import Interrupted, UsageError
+from r2v.hrl import ranks
+from r2v.hrl.sharding import Sharded
+from r2v.hrl.trainer import Trainer
+from r2v.hrl.updates import update
+from r2v.policy.export import export
+from tests.hrl import training
+
+SHARED = replace(training.BASE, iterations=2, episodes=5, critic=replace(training.BASE.critic, warmup=0))
+"""Adapters on one base."""
+FULL = replace(training.EVERYTHING, iterations=2, episodes=5, critic=replace(training.EVERYTHING.critic, warmup=0))
+"""Copies of which all weights learn."""
+MICRO = {"shared": 7, "full": 12}
+"""Rows at a time: of 15 answers, and of 25, rank 0 has one more than rank 1, and so another pass to make."""
+HALFWAY = 12
+"""Phases after which a run is stopped: in the second iteration, between actor and guidance."""
+
+
+def stopping(after: int) -> Any:
+    """Asks to stop when so many phases have passed."""
+    left = iter(range(after - 1))
+    return lambda: next(left, None) is None
+
+
+def trained(model: Path, folder: Path, h: HierarchicalConfig, lora: int, **options: Any) -> Trainer:
+    """A trainer that has run to its end, or to where it was told to stop."""
+    trainer = training.trainer_of(model, folder, h, lora=lora, **options)
+    try:
+        trainer.run()
+    except Interrupted:
+        assert "stop" in options
+    return trainer
+
+
+def held(trainer: Trainer) -> dict[str, int]:
+    """Numbers of language models: those that this rank has memory for, and those there are."""
+    bases = {id(base): base for base, _ in trainer.roles.bodies.values()}.values()
+    assert all(isinstance(base, Sharded) for base in bases)
+    learning, speaking = zip(*(pair for base in bases for pair in base.pairs), strict=True)
+    assert all(isinstance(tensor, DTensor) for tensor in learning)
+    moments = [value for name in ("actor", "guidance") for one in
+               trainer.policies.networks[name].optimizer.state.values() for value in one.values() if value.dim()]
+    return {"own": sum(tensor.to_local().numel() for tensor in learning),
+            "all": sum(tensor.numel() for tensor in learning),
+            "speaking": sum(tensor.untyped_storage().nbytes() for tensor in speaking),
+            "own_moments": sum(value.to_local().numel() for value in moments),
+            "all_moments": sum(value.numel() for value in moments)}
+
+
+def not_a_number(trainer: Trainer) -> dict[str, Any]:
+    """The last rank's loss is none: what each rank says, and how far its part of the actor moved."""
+    network, roles = trainer.policies.networks["actor"], trainer.roles
+    before = [tensor.detach().clone() for tensor in network.parameters]
+    factor = float("nan") if distributed.rank() == distributed.ranks() - 1 else 1.0
+    with roles.using("actor") as model:
+        def part(chosen: Any) -> tuple[Tensor, Tensor]:
+            loss = factor * model(torch.full((len(chosen), 3), 7)).logits.square().mean()
+            return loss, loss.new_zeros(0)
+
+        try:
+            update(network, range(2), roles.through("actor", part))
+            said = ""
+        except UsageError as refused:
+            said = str(refused)
+    moved = [float((was - now.detach()).to_local().abs().max()) for was, now in
+             zip(before, network.parameters, strict=True) if now.to_local().numel()]
+    return {"said": said, "moved": max(moved)}
+
+
+def everything(folder: Path, model: Path) -> None:
+    """Both placements in parts; one of them stopped halfway, and one that was begun whole taken up."""
+    ranks.join("cpu")
+    told = {}
+    for name, h, lora in (("shared", SHARED, 4), ("full", FULL, 0)):
+        h = replace(h, shards="fsdp")
+        trainer = trained(model, folder / name, h, lora, micro=MICRO[name])
+        sha256 = trainer.report()["trained_sha256"]
+        if distributed.rank() == 0:
+            export(trainer.roles.actor_as_policy(), folder / f"{name}-policy")
+        trainer = trained(model, folder / f"{name}-stopped", h, lora, stop=stopping(HALFWAY))
+        told[name] = held(trainer) | {"sha256": sha256, "nan": not_a_number(trainer)}
+        trained(model, folder / f"{name}-begun", h, lora)
+    (folder / f"rank-{distributed.rank()}.json").write_text(json.dumps(told))
+
+
+if __name__ == "__main__":
+    sys.exit(distributed.run_rank(lambda: everything(Path(sys.argv[1]), Path(sys.argv[2]))))
