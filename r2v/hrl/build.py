@@ -13,7 +13,7 @@ from r2v.hrl.checkers import checker_of
 from r2v.hrl.problems import Problem, read_problems
 from r2v.hrl.prompts import Prompter
 from r2v.hrl.roles import build_roles
-from r2v.hrl.rows import rows_at_a_time
+from r2v.hrl.rows import fit
 from r2v.hrl.trainer import Trainer
 from r2v.hrl.word_problems import word_problems
 from r2v.log import logger
@@ -38,15 +38,16 @@ def build_trainer(config: Config, folder: Path, weights: Path | None = None,
     roles = build_roles(config.policy, h, config.seed, weights)
     with roles.using("actor") as model:
         family = str(model.config.model_type)
-    micro = rows_at_a_time(config.policy, h, roles.placement, roles.devices, family)
+    found = fit(config.policy, h, roles.placement, roles.devices, family)
     if distributed.rank() == 0:
         logger.info("  hierarchical: placement %s on %s, up to %d rows at a time", roles.placement,
-                    ", ".join(sorted(set(vars(roles.devices).values()))), micro)
+                    ", ".join(sorted(set(vars(roles.devices).values()))), found.rows)
     made_of = {"policy": identity(config.policy), "weights": "" if weights is None else weights_sha256(weights)}
     return Trainer(
         roles=roles, problems=problems, held_out=held_out, prompter=Prompter(roles.tokenizer),
         checker=checker_of(h.problems.checker, [*problems, *held_out]), h=h, seed=config.seed, folder=folder, stop=stop,
-        micro=micro, prompt_tokens=config.policy.max_seq_len, made_of=made_of, rollout=config.rollout)
+        micro=found.rows, plan=found.plan, prompt_tokens=config.policy.max_seq_len, made_of=made_of,
+        rollout=config.rollout)
 
 
 def problems_of(asked: ProblemsConfig) -> tuple[list[Problem], list[Problem]]:

@@ -29,6 +29,7 @@ from r2v.hrl.critic import Values
 if TYPE_CHECKING:
     from r2v.hrl.episode import Episode
     from r2v.hrl.lessons import Lesson
+    from r2v.hrl.segments import Segment
     from r2v.hrl.updates import Stepped
 
 FILE = "metrics.jsonl"
@@ -77,10 +78,18 @@ def of_episodes(episodes: Sequence[Episode]) -> dict[str, float]:
 
 def tokens(episodes: Sequence[Episode]) -> int:
     """How many were generated."""
-    answers = [turn for episode in episodes for turn in
+    return sum(len(one.tokens) for one in _said(episodes))
+
+
+def longest(episodes: Sequence[Episode]) -> int:
+    """Tokens of the longest prompt with what was said upon it; 1 where nothing was said."""
+    return max((len(one.prompt) + len(one.tokens) for one in _said(episodes)), default=1)
+
+
+def _said(episodes: Sequence[Episode]) -> list[Segment]:
+    answers = [turn.answer for episode in episodes for turn in
                (episode.turns[0], *(one for at in range(1, len(episode.turns)) for one in behind(episode, at)))]
-    hints = [one.hint for episode in episodes for group in episode.hints for one in group]
-    return sum(len(turn.answer.tokens) for turn in answers) + sum(len(hint.tokens) for hint in hints)
+    return answers + [one.hint for episode in episodes for group in episode.hints for one in group]
 
 
 def of_values(values: Values, returns: Tensor) -> dict[str, float]:

@@ -6,6 +6,8 @@ A GPU that turns out smaller than planned is met by halving them (`r2v.memory.re
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from r2v import distributed
 from r2v.config import HierarchicalConfig, PolicyConfig
 from r2v.errors import UsageError
@@ -13,34 +15,46 @@ from r2v.hrl.placement import Devices, Placement
 from r2v.memory.batches import optimize_batch_processing
 from r2v.memory.configured import work_of_hierarchical
 from r2v.memory.page import verdict
-from r2v.memory.planner import plan
+from r2v.memory.planner import Plan, plan
 from r2v.memory.shapes import DECODERS
 from r2v.memory.work import Machine
 
 ROWS = 32
-"""On a CPU. On a GPU, models whose arithmetic the planner does not know go by the seed's table."""
+"""On a CPU. On GPUs, models in parts, and those whose arithmetic the planner does not know, go by the seed's table."""
 
 
-def rows_at_a_time(policy: PolicyConfig, h: HierarchicalConfig, placement: Placement, devices: Devices,
-                   family: str) -> int:
+@dataclass(frozen=True, kw_only=True)
+class Fit:
+    """Rows at a time, and the plan that they come from, where there was one to make."""
+
+    rows: int
+    plan: Plan | None = None
+
+
+def fit(policy: PolicyConfig, h: HierarchicalConfig, placement: Placement, devices: Devices, family: str) -> Fit:
     """`h.micro_batch`, or what fits. Raises UsageError, with the arithmetic, where not even one row does."""
     used = {device for device in vars(devices).values() if device.startswith("cuda")}
-    if h.micro_batch is not None:
-        return h.micro_batch
     if not used:
-        return ROWS
+        return Fit(rows=h.micro_batch or ROWS)
     import torch
 
     memory = min(torch.cuda.get_device_properties(device).total_memory for device in used)
-    if family not in DECODERS:
-        return optimize_batch_processing(memory / 2**30)["micro_batch"]
-    return planned_rows(policy, h, placement, memory, len(used) * distributed.ranks())
+    if family not in DECODERS or h.shards != "none":
+        return Fit(rows=h.micro_batch or optimize_batch_processing(memory / 2**30)["micro_batch"])
+    found = planned(policy, h, placement, memory, len(used) * distributed.ranks())
+    return Fit(rows=h.micro_batch or rows_of(found), plan=found if len(used) == 1 else None)
 
 
-def planned_rows(policy: PolicyConfig, h: HierarchicalConfig, placement: Placement, memory: float, gpus: int) -> int:
-    """The most rows at a time with which every phase fits GPUs of `memory` bytes, of which there are `gpus`."""
-    work = work_of_hierarchical(policy, h)
-    found = plan(work, Machine(memory=memory, gpus=gpus), placement=placement, shards="none", checkpoint=False)
-    if not found.fits:
+def planned(policy: PolicyConfig, h: HierarchicalConfig, placement: Placement, memory: float, gpus: int) -> Plan:
+    """The plan for GPUs of `memory` bytes, of which there are `gpus`. Raises UsageError where nothing fits and no
+    `h.micro_batch` insists."""
+    found = plan(work_of_hierarchical(policy, h), Machine(memory=memory, gpus=gpus), placement=placement,
+                 shards="none", checkpoint=False)
+    if not found.fits and h.micro_batch is None:
         raise UsageError(f"hierarchical.placement={placement}: {verdict(found)}; r2v plan says what would")
+    return found
+
+
+def rows_of(found: Plan) -> int:
+    """The most rows at a time with which every phase fits."""
     return max(1, min(one.rows for one in found.phases if one.phase.action != "generate"))

@@ -22,8 +22,6 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from r2v import distributed
 from r2v.config import HierarchicalConfig, RolloutConfig, identity
 from r2v.errors import Interrupted, UsageError
@@ -37,7 +35,9 @@ from r2v.hrl.problems import Problem
 from r2v.hrl.roles import Roles
 from r2v.hrl.sharding import Sharded
 from r2v.hrl.state import PHASES, State, hash_of
+from r2v.hrl.tracking import Tracking
 from r2v.log import Progress, logger
+from r2v.memory.planner import Plan
 from r2v.policy.fit import LATEST
 from r2v.randomness import generator
 
@@ -45,14 +45,15 @@ from r2v.randomness import generator
 class Trainer:
     """Trains `roles` in place on `problems`; `run` goes on from the latest checkpoint in `folder`.
 
-    `stop` is asked after every phase, by all ranks alike. `micro` are rows at a time, `prompt_tokens` the longest
-    prompt; `made_of` adds to what a checkpoint must have been made with.
+    `stop` is asked after every phase, by all ranks alike. `micro` are rows at a time, `plan` what was planned of them,
+    `prompt_tokens` the longest prompt; `made_of` adds to what a checkpoint must have been made with.
     """
 
     def __init__(self, *, roles: Roles, problems: Sequence[Problem], held_out: Sequence[Problem], prompter: Prompts,
                  checker: Checker, h: HierarchicalConfig, seed: int, folder: Path,
-                 stop: Callable[[], bool] = lambda: False, micro: int = 32, prompt_tokens: int = 640,
-                 made_of: Mapping[str, Any] | None = None, rollout: RolloutConfig | None = None) -> None:
+                 stop: Callable[[], bool] = lambda: False, micro: int = 32, plan: Plan | None = None,
+                 prompt_tokens: int = 640, made_of: Mapping[str, Any] | None = None,
+                 rollout: RolloutConfig | None = None) -> None:
         check(h)
         if h.episodes > len(problems):
             raise UsageError(f"hierarchical.episodes={h.episodes}: there are {len(problems)} problems to train on; set "
@@ -62,6 +63,7 @@ class Trainer:
         self.h, self.seed, self.folder, self.stop = h, seed, folder, stop
         self.judge = None if h.advantage == "score" else Judge(roles, h, seed, micro, prompt_tokens)
         self.policies = Policies(roles, h, micro)
+        self.tracking = Tracking(set(vars(roles.devices).values()), plan, micro)
         self.state, self.lines, self._shown = State(), metrics.Lines(folder), dict[str, float]()
         self.identity = {"hierarchical": identity(h), "seed": seed, "placement": roles.placement,
                          "problems": hash_of([[one.id, one.text, one.answer] for one in (*problems, *held_out)]),
@@ -103,11 +105,11 @@ class Trainer:
                 "trained_sha256": hash_of(self._trained())}
 
     def _do(self, phase: str) -> None:
-        _watch_memory(self.roles)
         began = time.monotonic()
-        self._phases[phase]()
+        with self.tracking.phase(phase, metrics.longest(self.state.episodes)):
+            self._phases[phase]()
         self.state.figures[f"seconds/{phase}"] = time.monotonic() - began
-        self.state.figures |= _memory(self.roles, phase)
+        self.state.figures |= self.tracking.figures(phase)
         if phase == "finish":
             self._write()
             self.state.next_iteration()
@@ -249,17 +251,3 @@ class Trainer:
 def _timed(act: Callable[..., dict[str, float]], *args: Any) -> tuple[dict[str, float], float]:
     began = time.monotonic()
     return act(*args), time.monotonic() - began
-
-
-def _gpus(roles: Roles) -> list[str]:
-    return sorted({device for device in vars(roles.devices).values() if device.startswith("cuda")})
-
-
-def _watch_memory(roles: Roles) -> None:
-    for device in _gpus(roles):
-        torch.cuda.reset_peak_memory_stats(device)
-
-
-def _memory(roles: Roles, phase: str) -> dict[str, float]:
-    """The most GPU memory that a phase took, in GiB."""
-    return {f"memory/{phase}/{device}": torch.cuda.max_memory_allocated(device) / 2**30 for device in _gpus(roles)}

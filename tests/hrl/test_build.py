@@ -13,7 +13,7 @@ from r2v.config import Config, CriticConfig, HierarchicalConfig, PolicyConfig, P
 from r2v.errors import InputError, UsageError
 from r2v.hrl.build import build_trainer, problems_of
 from r2v.hrl.placement import Devices
-from r2v.hrl.rows import ROWS, planned_rows, rows_at_a_time
+from r2v.hrl.rows import ROWS, fit, planned, rows_of
 from r2v.policy.export import export
 
 from . import training
@@ -92,14 +92,14 @@ LARGE = HierarchicalConfig(answer_tokens=512, hint_tokens=128,
 def test_rows_at_a_time_are_what_the_planner_finds() -> None:
     """Of the 3B model on one 44.53 GiB GPU: a few under adapters, more on a larger one, none where all is trained."""
     policy = PolicyConfig(model_name="meta-llama/Llama-3.2-3B", lora_r=16, max_seq_len=512)
-    here, there = (planned_rows(policy, LARGE, "shared", size * 2**30, 1) for size in (44.53, 140))
+    here, there = (rows_of(planned(policy, LARGE, "shared", size * 2**30, 1)) for size in (44.53, 140))
     assert 1 <= here < there
     with pytest.raises(UsageError, match=r"placement=full: does not fit 1 x 44\.53 GiB .*r2v plan") as refused:
-        planned_rows(replace(policy, lora_r=0), LARGE, "full", 44.53 * 2**30, 1)
+        planned(replace(policy, lora_r=0), LARGE, "full", 44.53 * 2**30, 1)
     assert "\n" not in str(refused.value)
 
 
 def test_rows_that_are_asked_for_are_taken() -> None:
     policy, cpu = PolicyConfig(), Devices.all_on("cpu")
-    assert rows_at_a_time(policy, replace(LARGE, micro_batch=3), "shared", cpu, "llama") == 3
-    assert rows_at_a_time(policy, LARGE, "shared", cpu, "llama") == ROWS
+    assert fit(policy, replace(LARGE, micro_batch=3), "shared", cpu, "llama").rows == 3
+    assert fit(policy, LARGE, "shared", cpu, "llama").rows == ROWS

@@ -94,7 +94,7 @@ def lines(folder: Path) -> list[dict[str, Any]]:
 
 def lasting(folder: Path) -> list[dict[str, Any]]:
     """Of its metrics all that does not tell how long or by what detour it was come to."""
-    passing = ("seconds/", "critic/draws", "rollout/tokens_per_s", "overlap/")
+    passing = ("seconds/", "memory/", "critic/draws", "rollout/tokens_per_s", "overlap/")
     return [{name: value for name, value in line.items() if not name.startswith(passing)} for line in lines(folder)]
 
 
