@@ -85,7 +85,18 @@ def _steps(one: Planned) -> str:
 
 
 def _fits(plan: Plan) -> list[str]:
-    return [verdict(plan), f"header: --gres={_gres(plan)} --mem={mem_header(plan.host)}"]
+    return [verdict(plan), *_not_yet(plan), f"header: --gres={_gres(plan)} --mem={mem_header(plan.host)}"]
+
+
+def _not_yet(plan: Plan) -> list[str]:
+    """Ways that fit by the arithmetic, and that hierarchical training does not know."""
+    setting = plan.setting
+    asked = {"checkpointing": setting.checkpoint, "copies with reference and target on the CPU":
+             setting.offload and setting.placement == "full", setting.shards: setting.shards in ("zero2", "zero3")}
+    lacking = [word for word, there in asked.items() if there]
+    if plan.work.stage != "hierarchical" or not lacking:
+        return []
+    return [f"note: train_hierarchical cannot do this yet: {', '.join(lacking)}"]
 
 
 def _refused(plan: Plan) -> list[str]:

@@ -52,18 +52,24 @@ def need(work: Work, setting: Setting, device: Device, phase: Phase, rows: int) 
     if phase.action == "load":
         return Need(resting=sum(role.state.weights for role in device.roles), gradients=0,
                     working=2 * phase.shape.embedding, where="table before and after it is widened")
-    if phase.action == "generate":
-        peak = _generating(work, phase, rows)
-        return Need(resting=resting, gradients=own.gathered, working=peak.size, where=peak.where)
-    if phase.action == "read":
-        peak = passes.silent(_passage(work, setting, phase, rows))
-        return Need(resting=resting, gradients=own.gathered, working=peak.size, where=peak.where)
+    if phase.action in ("generate", "read"):
+        peak = _generating(work, phase, rows) if phase.action == "generate" else passes.silent(
+            _passage(work, setting, phase, rows))
+        return Need(resting=resting, gradients=own.gathered + _together(work, setting, phase), working=peak.size,
+                    where=peak.where)
     fresh = rows >= phase.rows and own.gathered == 0
     peak = passes.train(_passage(work, setting, phase, rows, fresh=fresh))
     gradients, held = own.gradients + own.gathered, 0 if fresh else own.gradients + own.gathered
     if held + peak.size >= gradients + own.step:
         return Need(resting=resting, gradients=held, working=peak.size, where=peak.where)
     return Need(resting=resting, gradients=gradients, working=own.step, where="optimizer step")
+
+
+def _together(work: Work, setting: Setting, phase: Phase) -> float:
+    """Who speaks or is read in hierarchical training is whole meanwhile, on every rank: both policies in a rollout."""
+    if work.stage != "hierarchical" or setting.shards == "none":
+        return 0.0
+    return work.model.parameters * (2 * work.trained_width if phase.action == "generate" else work.base_width)
 
 
 def _passage(work: Work, setting: Setting, phase: Phase, rows: int, *, fresh: bool = False) -> Passage:

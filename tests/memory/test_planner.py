@@ -212,3 +212,18 @@ def test_the_page_of_a_refusal_names_every_way_tried() -> None:
     text = "\n".join(page(plan(SEED, Machine(memory=A_GPU, gpus=2))))
     for way in ("tried full:", "tried full, zero2", "tried full, zero3", "tried full, fsdp", "tried split"):
         assert way in text, way
+
+
+def test_ways_that_hierarchical_training_does_not_know_are_marked() -> None:
+    told = {checkpoint: "\n".join(page(plan(SHARED, Machine(memory=141 * GIB), checkpoint=checkpoint)))
+            for checkpoint in (False, True)}
+    assert "cannot do this yet" not in told[False] and "cannot do this yet: checkpointing" in told[True]
+
+
+def test_who_speaks_is_whole_where_who_learns_lies_in_parts() -> None:
+    """The actor and the guidance, of 3.2 B float32 weights each, beside their parts."""
+    machine = Machine(memory=141 * GIB, gpus=8)
+    parts, whole = (plan(SEED, machine, placement="full", shards=shards) for shards in ("fsdp", "none"))
+    rollout = {found.setting.shards: next(one for one in found.phases if one.phase.name == "rollout, actor")
+               for found in (parts, whole)}
+    assert rollout["fsdp"].need.gradients > 2 * 4 * SEED.model.parameters > rollout["none"].need.gradients
