@@ -23,7 +23,7 @@ from r2v.contents import write_text
 from r2v.data.manifest import git_commit
 from r2v.errors import Held, UsageError, nearest
 from r2v.log import logger
-from r2v.pipeline import JOBS, flat, places_of, run_here
+from r2v.pipeline import JOBS, as_asked, flat, places_of, run_here
 from r2v.planning import Step, plan, require_worlds, touched, waiting
 from r2v.slurm import chain as chains
 from r2v.slurm import client, headers
@@ -120,7 +120,7 @@ def _submit_chain(root: Path, config: Config, steps: Sequence[Step], limits: Lim
 
 def _carry_out(root: Path, config: Config, chain: Chain, steps: Sequence[Step], reason: str | None) -> None:
     """Write the chain, then have in the queue what is not up to date. The caller holds the lease."""
-    chain = _with_steps(root, chain, steps)
+    chain = _with_steps(root, config, chain, steps)
     wanted = [step.job.name for step in steps if step.state != "up to date"]
     resources = {step.job.name: _resources(root, step) for step in steps}
     require_acceptable(wanted, chain, resources)
@@ -136,11 +136,11 @@ def _carry_out(root: Path, config: Config, chain: Chain, steps: Sequence[Step], 
     _print_outcome(chain, steps, wanted, submitted, resources)
 
 
-def _with_steps(root: Path, chain: Chain, steps: Sequence[Step]) -> Chain:
+def _with_steps(root: Path, config: Config, chain: Chain, steps: Sequence[Step]) -> Chain:
     """The chain with the jobs of a plan, in the order of the table; attempts it has had are kept. What the plan
     takes as published is done, whatever became of the chain's own attempt at it."""
     planned = {step.job.name: step for step in steps}
-    there = [item for item in JOBS if item.name in planned or item.name in chain.jobs]
+    there = [as_asked(config, item) for item in JOBS if item.name in planned or item.name in chain.jobs]
     given = {name for step in steps for name in step.job.inputs} - planned.keys()
     waits, jobs = waiting(there), dict[str, ChainJob]()
     for item in there:
@@ -201,8 +201,9 @@ def _code() -> tuple[str | None, bool]:
 
 
 def _print_plan(root: Path, config: Config, steps: Sequence[Step]) -> None:
-    chain = _with_steps(root, Chain(name=places_of(config, root).name, benchmark=config.env.benchmark,
-                                    condition=config.data.condition, config_sha=_sha(config)), steps)
+    bare = Chain(name=places_of(config, root).name, benchmark=config.env.benchmark, condition=config.data.condition,
+                 config_sha=_sha(config))
+    chain = _with_steps(root, config, bare, steps)
     wanted = [step.job.name for step in steps if step.state != "up to date"]
     lines, refused = preview(chain, wanted, {step.job.name: _resources(root, step) for step in steps},
                           {step.job.name: f"{step.state}: {step.why}" for step in steps})

@@ -79,6 +79,16 @@ def test_ten_jobs_each_behind_what_it_needs_and_each_watched(checkout: Faked,
     assert all(f"{name} " in out and ids(checkout)[name] in out for name in NAMES)
 
 
+@pytest.mark.parametrize(("start", "needs"), [("bc", ("bc",)), ("model", ())])
+def test_hierarchical_training_joins_the_chain_where_it_is_asked_for(start: str, needs: tuple[str, ...],
+                                                                     checkout: Faked) -> None:
+    assert run_all.submit(benchmark="desk", overrides=["hierarchical.enabled=true", f"hierarchical.start={start}"]) == 0
+    made = chain(checkout).jobs
+    assert list(made) == [*NAMES, "hierarchical"] and made["hierarchical"].needs == needs
+    latest = made["hierarchical"].latest
+    assert latest is not None and latest.resources["gres"] == "gpu:a100:2"
+
+
 def test_the_scripts_of_a_chain_ask_what_the_headers_say(checkout: Faked) -> None:
     run_all.submit(benchmark="desk")
     folder = chains.folder(checkout.root, NAME) / "submitit" / ids(checkout)["bc"]
