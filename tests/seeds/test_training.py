@@ -136,7 +136,7 @@ def test_C1_four_bits_are_refused_where_they_cannot_be_had(root: Path, capfd: py
         code = cli.main(["train_policy", "--config", "configs/desk/noisy.yaml", "--stage", "bc", *OUT_OF_MEMORY[2]])
     assert code == 2 and _trained(root / BC) == before
     assert capfd.readouterr().err.splitlines()[-1] == (
-        "r2v: policy.load_in_4bit=true: the bundled student is not quantised; set it to false or auto")
+        "r2v: policy.load_in_4bit=true: a bundled model is not quantised; set it to false or auto")
 
 
 def test_a_killed_job_is_resumed_from_the_path_of_the_seed(root: Path, tmp_path: Path) -> None:
