@@ -78,12 +78,12 @@ def crowded(device: str) -> bool:
     return device != "cpu" and _visible_gpus() > 1
 
 
-def require_deepspeed(what: str, device: str) -> None:
-    """Raises UsageError where sharded training is asked for and cannot be had."""
+def require_deepspeed(what: str, device: str, instead: str = "training.zero=0") -> None:
+    """Raises UsageError where sharded training is asked for and cannot be had; `instead` names what can."""
     if importlib.util.find_spec("deepspeed") is None:
-        raise UsageError(f"{what}: deepspeed is not installed; pip install 'r2v[gpu]', or set training.zero=0")
+        raise UsageError(f"{what}: deepspeed is not installed; pip install 'r2v[gpu]', or set {instead}")
     if device != "cpu" and not _visible_gpus():
-        raise UsageError(f"{what}: no GPU is visible here; set training.zero=0, or policy.device=cpu to try it slowly")
+        raise UsageError(f"{what}: no GPU is visible here; set {instead}, or policy.device=cpu to try it slowly")
 
 
 def cut(batch_size: int, accumulation: int, count: int) -> tuple[int, int]:

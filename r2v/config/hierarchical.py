@@ -173,7 +173,7 @@ class HierarchicalConfig:
     """Where the roles stand: one frozen base with adapters; two GPUs and the CPU; or full copies."""
     shards: Literal["none", "fsdp", "zero2", "zero3"] = field(default="none", metadata=RUNTIME)
     """Whether the language models lie whole with every rank (none) or in parts, one with each (fsdp); with one rank
-    they are whole. DeepSpeed's zero2 and zero3 are for bc and preference (training.zero) and are refused here."""
+    they are whole. zero2 and zero3 are DeepSpeed's: an engine each for actor and guidance, under placement=full."""
     micro_batch: int | None = field(default=None, metadata=RUNTIME)
     """Rows at a time in an update; None: what the memory planner finds."""
     evaluate_every: int = 10
@@ -196,7 +196,5 @@ class HierarchicalConfig:
         check(self.rewards[-1] > 0, "hierarchical.rewards", "must pay for the last answer", self.rewards)
         check(self.updates == 1 or self.algorithm == "ppo", "hierarchical.updates",
                "above 1 needs hierarchical.algorithm=ppo", self.updates)
-        check(self.shards in ("none", "fsdp"), "hierarchical.shards", "must be none or fsdp (DeepSpeed does not "
-               "train these roles; fsdp shares out weights, gradients and moments as zero3 does)", self.shards)
         check(self.micro_batch is None or self.micro_batch > 0, "hierarchical.micro_batch", "must be above 0",
                self.micro_batch)

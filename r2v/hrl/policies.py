@@ -20,7 +20,6 @@ from r2v.hrl.episode import Episode, gathered
 from r2v.hrl.lessons import COUNTED, Lesson, TokenBaseline, in_length, logprobs_of, policy_part
 from r2v.hrl.readers import text_of
 from r2v.hrl.roles import Roles, Speaking
-from r2v.hrl.sharding import load_state, state_of
 from r2v.hrl.updates import Network, Stepped, update
 from r2v.memory.retry import redo
 
@@ -48,7 +47,7 @@ class Policies:
 
     def _network(self, role: Any, lr: float, setting: str) -> Network:
         return Network(role, self.roles.parameters(role), lr=lr, clip=self.h.grad_clip, micro=self.micro,
-                       setting=setting)
+                       setting=setting, engine=self.roles.engine(role))
 
     def lessons(self, episodes: Sequence[Episode], judge: Judge | None) -> tuple[dict[str, Lesson], dict[str, float]]:
         """What both are to learn of these episodes, the same on every rank; and figures of that."""
@@ -141,13 +140,13 @@ class Policies:
     def plain(self, here: bool = True) -> dict[str, Any]:
         """Optimizers, and the token baseline, which no role is. All ranks must ask where models are in parts,
         also those that do not want it `here`."""
-        return {"optimizers": {name: state_of(network.optimizer, here) for name, network in self.networks.items()},
+        return {"optimizers": {name: network.state(here) for name, network in self.networks.items()},
                 "baseline": {} if self.baseline is None else self.baseline.state_dict()}
 
     def load(self, plain: Mapping[str, Any]) -> None:
         """Be what `plain` was taken of."""
         for name, network in self.networks.items():
-            load_state(network.optimizer, plain["optimizers"][name])
+            network.load(plain["optimizers"][name])
         if self.baseline is not None:
             self.baseline.load_state_dict(plain["baseline"])
 

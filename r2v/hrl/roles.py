@@ -30,7 +30,8 @@ from r2v.hrl.bases import ACTOR, GUIDANCE, Base, load_base, with_adapters
 from r2v.hrl.critic import DoubleCritic, TargetCritic
 from r2v.hrl.placement import Devices, Placement, devices_of, placement_of
 from r2v.hrl.readers import Reader, ValueModel, build_critic, build_reader, build_value
-from r2v.hrl.sharding import Sharded, check, collected, like, mesh_of
+from r2v.hrl.sharding import Sharded, check, collected, mesh_of, put, shape_of
+from r2v.hrl.zero import Zero
 from r2v.policy.load import Loaded, device_of
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ Speaking = Literal["actor", "guidance"]
 Language = Literal["actor", "guidance", "reference"]
 Learning = Literal["actor", "guidance", "critic", "value"]
 Kept = Literal["actor", "guidance", "critic", "value", "target"]
-Bodies = Mapping[Language, tuple[Base | Sharded, str | None]]
+Bodies = Mapping[Language, tuple[Base | Sharded | Zero, str | None]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,7 +72,12 @@ class Roles:
     @property
     def in_parts(self) -> bool:
         """Whether each rank holds a part of the language models."""
-        return isinstance(self.bodies["actor"][0], Sharded)
+        return not isinstance(self.bodies["actor"][0], Base)
+
+    def engine(self, role: Learning) -> Zero | None:
+        """What steps the role itself, where DeepSpeed does."""
+        base = self.bodies[role][0] if role in ("actor", "guidance") else None
+        return base if isinstance(base, Zero) else None
 
     @contextmanager
     def together(self, *roles: Language) -> Iterator[None]:
@@ -79,14 +85,14 @@ class Roles:
         and all ranks must come to it."""
         with ExitStack() as stack:
             for base in dict.fromkeys(self.bodies[role][0] for role in roles):
-                if isinstance(base, Sharded):
+                if not isinstance(base, Base):
                     stack.enter_context(base.together())
             yield
 
     def through(self, role: Speaking, part: Part) -> Part:
         """A part of a loss made with the role's model, as an update is to call it."""
         base, _ = self.bodies[role]
-        return base.through(part) if isinstance(base, Sharded) else part
+        return part if isinstance(base, Base) else base.through(part)
 
     def trained(self, role: Kept) -> dict[str, Tensor]:
         """The tensors that make the role what it is, by names that are the same in every placement."""
@@ -116,11 +122,13 @@ class Roles:
     def load(self, role: Kept, state: Mapping[str, Tensor]) -> None:
         """Be what `state` was taken of, under whatever placement. Raises InputError where it is of another model."""
         own = self.trained(role)
-        if {n: tuple(t.shape) for n, t in own.items()} != {n: tuple(t.shape) for n, t in state.items()}:
+        if {n: shape_of(t) for n, t in own.items()} != {n: shape_of(t) for n, t in state.items()}:
             raise InputError(f"{role}: a state of {len(state)} tensors does not fit the {len(own)} of this model; take "
                              "a checkpoint of the same policy and critic, or start anew")
         for name, tensor in own.items():
-            tensor.copy_(like(state[name], tensor))
+            put(tensor, state[name])
+        if role in ("actor", "guidance") and (engine := self.engine(role)) is not None:
+            engine.refresh()
 
     def read(self, texts: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
         """What critic and value function read of a policy's texts: `Reader.rows`."""
@@ -131,7 +139,7 @@ class Roles:
         where they were trained, or where the base is no longer that of the model's name (the adapter melted in). Where
         it is in parts all ranks must ask the first time, and it learns no more: a `Trainer` that has run has asked."""
         base, adapter = self.bodies["actor"]
-        if isinstance(base, Sharded):
+        if not isinstance(base, Base):
             base = base.put_together()
         loaded = Loaded(model=base.model, tokenizer=self.tokenizer, name=self.name)
         if adapter is None or not self.moved:
@@ -156,10 +164,10 @@ def build_roles(policy: PolicyConfig, h: HierarchicalConfig, seed: int, weights:
     if own == "cpu":
         torch.set_num_threads(1)
     first = load_base(policy, weights, devices.actor)
-    check(h.shards, placement, first.model)
+    check(h.shards, placement, first.model, own)
     bodies = _shared(policy, first, seed) if placement == "shared" else _copies(policy, weights, first, seed, devices)
     if h.shards != "none" and distributed.ranks() > 1:
-        bodies = _in_parts(bodies, devices.actor)
+        bodies = _in_parts(bodies, devices.actor) if h.shards == "fsdp" else _in_engines(bodies, h, devices.actor)
     vocabulary = max(len(first.tokenizer), first.model.get_input_embeddings().num_embeddings)
     critic = build_critic(h.critic, vocabulary, seed, devices.critic)
     value = None
@@ -202,9 +210,24 @@ def _copies(policy: PolicyConfig, weights: Path | None, first: Loaded, seed: int
 def _in_parts(bodies: Bodies, device: str) -> Bodies:
     """The same with every base cut into parts, one for each rank."""
     mesh, cut = mesh_of(device), dict[int, Sharded]()
-    found: dict[Language, tuple[Base | Sharded, str | None]] = {}
+    found: dict[Language, tuple[Base | Sharded | Zero, str | None]] = {}
     for role, (base, adapter) in bodies.items():
         if id(base) not in cut:
             cut[id(base)] = Sharded(base.model, mesh)
         found[role] = cut[id(base)], adapter
+    return found
+
+
+def _in_engines(bodies: Bodies, h: HierarchicalConfig, device: str) -> Bodies:
+    """The same with an engine of DeepSpeed's for each of those that learn. The reference learns nothing: it lies whole
+    where the others do (zero2), else in parts as of FSDP2."""
+    found, stage = dict(bodies), int(h.shards.removeprefix("zero"))
+    rates: dict[Speaking, float] = {"actor": h.lr, "guidance": h.guidance_lr}
+    for role, lr in rates.items():
+        base, adapter = bodies[role]
+        if role == "actor" or h.guidance.enabled:
+            found[role] = Zero(base.model, adapter, stage=stage, lr=lr, clip=h.grad_clip, device=device), adapter
+    if stage == 3:
+        base, adapter = bodies["reference"]
+        found["reference"] = Sharded(base.model, mesh_of(device)), adapter
     return found

@@ -1,4 +1,5 @@
-"""Language models in parts, one with every rank: what no GPU would hold whole while it learns (FSDP2).
+"""Language models in parts, one with every rank: what no GPU would hold whole while it learns (FSDP2; `r2v.hrl.zero`
+for DeepSpeed's way).
 
     body = Sharded(model, mesh)                      # in place of a `Base`
     with body.wearing("default") as model:           # learning: weights, gradients and moments lie in parts
@@ -38,22 +39,24 @@ class Sharded:
     learn in step."""
 
     def __init__(self, model: Any, mesh: DeviceMesh) -> None:
-        whole = _emptied(model)
+        self._twin = Twin(model)
         self._root = _fully_sharded(model, mesh)
-        self._parts, self._whole = Base(model), Base(whole)
-        self.pairs = list(zip(model.parameters(), whole.parameters(), strict=True))
+        self._parts = Base(model)
+
+    @property
+    def pairs(self) -> list[tuple[Tensor, Tensor]]:
         """Every weight: this rank's part of it, and its place in the plain model."""
-        self._users = 0
+        return list(zip(self._parts.model.parameters(), self._twin.base.model.parameters(), strict=True))
 
     @property
     def model(self) -> Any:
         """The plain model, whose weights are there within `together`."""
-        return self._whole.model
+        return self._twin.base.model
 
     @contextmanager
     def wearing(self, adapter: str | None) -> Iterator[Any]:
         """As of a `Base`: the plain model within `together`, the one that learns otherwise."""
-        with (self._whole if self._users else self._parts).wearing(adapter) as model:
+        with (self._twin.base if self._twin.users else self._parts).wearing(adapter) as model:
             yield model
 
     def trained(self, adapter: str | None) -> dict[str, nn.Parameter]:
@@ -72,24 +75,42 @@ class Sharded:
         try:
             yield
         finally:
-            self._users -= 1
-            if not self._users:
-                for _, whole in self.pairs:
-                    whole.untyped_storage().resize_(0)
+            self._twin.let_go()
 
-    @torch.no_grad()
     def put_together(self) -> Base:
         """The plain model with the weights as they are now, which stay whole: what a finished training hands on. All
         ranks must ask, the first time."""
-        if not self._users:
-            for part, whole in self.pairs:
-                whole.untyped_storage().resize_(whole.numel() * whole.element_size())
-                whole.copy_(part.full_tensor())
-        self._users += 1
-        return self._whole
+        return self._twin.put_together()
 
 
-class _Root(nn.Module):
+class Twin:
+    """A plain model of the same make as one that is about to be cut: its weights have memory only while somebody
+    uses them."""
+
+    def __init__(self, model: Any) -> None:
+        self.base = Base(_emptied(model))
+        self.users = 0
+        self._parts = model
+
+    @torch.no_grad()
+    def put_together(self) -> Base:
+        """The plain model with the weights as they are now, until as many have let it go."""
+        if not self.users:
+            for part, place in zip(self._parts.parameters(), self.base.model.parameters(), strict=True):
+                place.untyped_storage().resize_(place.numel() * place.element_size())
+                place.copy_(whole(part))
+        self.users += 1
+        return self.base
+
+    def let_go(self) -> None:
+        """One user less."""
+        self.users -= 1
+        if not self.users:
+            for place in self.base.model.parameters():
+                place.untyped_storage().resize_(0)
+
+
+class Root(nn.Module):
     """A model with whatever is done with it as its forward pass: weights that no layer has (embeddings, head) are there
     from its beginning to the end of its backward pass."""
 
@@ -107,8 +128,8 @@ def mesh_of(device: str) -> DeviceMesh:
     return init_device_mesh(torch.device(device).type, (distributed.ranks(),))
 
 
-def check(shards: str, placement: str, model: Any) -> None:
-    """Raises UsageError where a placement of this model cannot lie in parts."""
+def check(shards: str, placement: str, model: Any, device: str) -> None:
+    """Raises UsageError where a placement of this model cannot lie in parts, or what would cut it is not there."""
     if shards == "none":
         return
     if placement == "split":
@@ -117,6 +138,13 @@ def check(shards: str, placement: str, model: Any) -> None:
     if getattr(model, "is_loaded_in_4bit", False):
         raise UsageError(f"hierarchical.shards={shards}: 4-bit weights are not cut into parts; set "
                          "policy.load_in_4bit=false, or hierarchical.shards=none")
+    if shards == "fsdp":
+        return
+    if placement == "shared":
+        raise UsageError(f"hierarchical.shards={shards}: with placement=shared actor and guidance learn on one base, "
+                         "which cannot have an engine of DeepSpeed's for each; set hierarchical.placement=full, or "
+                         "shards=fsdp")
+    distributed.require_deepspeed(f"hierarchical.shards={shards}", device, "hierarchical.shards=fsdp")
 
 
 def _emptied(model: Any) -> Any:
@@ -128,13 +156,13 @@ def _emptied(model: Any) -> Any:
     return copy.deepcopy(model, memo)
 
 
-def _fully_sharded(model: Any, mesh: DeviceMesh) -> _Root:
+def _fully_sharded(model: Any, mesh: DeviceMesh) -> Root:
     core = (model.get_base_model() if hasattr(model, "peft_config") else model).base_model
     layers = getattr(core, "layers", None)
     if layers is None:
         raise UsageError(f"hierarchical.shards=fsdp: found no layers in this {model.config.model_type} model; take a "
                          "Llama, Qwen, Mistral or LFM2 model, or set shards=none")
-    root = _Root(model)
+    root = Root(model)
     for module in (*layers, root):
         shard: FSDPModule = fully_shard(module, mesh=mesh)
         shard.set_gradient_divide_factor(1.0)
@@ -149,13 +177,37 @@ def in_parts(tensor: Tensor) -> bool:
 
 def whole(tensor: Tensor) -> Tensor:
     """A tensor in one piece; of one in parts all ranks must ask."""
-    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+    if isinstance(tensor, DTensor):
+        return tensor.full_tensor()
+    if not hasattr(tensor, "ds_id"):
+        return tensor
+    from deepspeed.runtime.zero import GatheredParameters
+
+    with GatheredParameters([tensor]):
+        return tensor.detach().clone()
+
+
+def shape_of(tensor: Tensor) -> tuple[int, ...]:
+    """Of the whole tensor; DeepSpeed's parts keep it under a name of their own."""
+    return tuple(getattr(tensor, "ds_shape", tensor.shape))
+
+
+@torch.no_grad()
+def put(tensor: Tensor, value: Tensor) -> None:
+    """A tensor, in parts or not, takes a value that every rank has whole."""
+    if not hasattr(tensor, "ds_id"):
+        tensor.copy_(like(value, tensor))
+        return
+    from deepspeed.runtime.zero import GatheredParameters
+
+    with GatheredParameters([tensor], modifier_rank=0):
+        tensor.copy_(value)
 
 
 def collected(tensor: Tensor, here: bool = True) -> Tensor:
     """A whole copy on the CPU. Where it is not wanted `here`, this rank only gives its part, and gets nothing: several
     on one machine would need its memory several times."""
-    found = whole(tensor.detach())
+    found = whole(tensor).detach()
     return found.to("cpu", copy=True) if here else found.new_empty(0)
 
 

@@ -26,6 +26,7 @@ from r2v import distributed
 from r2v.config import HierarchicalConfig, RolloutConfig, identity
 from r2v.errors import Interrupted, UsageError
 from r2v.hrl import checkpoint, metrics
+from r2v.hrl.bases import Base
 from r2v.hrl.batch import transitions_of
 from r2v.hrl.episode import Checker, Episode, Prompts, gathered, play_many
 from r2v.hrl.freeze import check
@@ -33,7 +34,6 @@ from r2v.hrl.judging import Judge
 from r2v.hrl.policies import Policies
 from r2v.hrl.problems import Problem
 from r2v.hrl.roles import Roles
-from r2v.hrl.sharding import Sharded
 from r2v.hrl.state import PHASES, State, hash_of
 from r2v.hrl.tracking import Tracking
 from r2v.log import Progress, logger
@@ -94,7 +94,7 @@ class Trainer:
                     raise Interrupted(f"hierarchical: stopped in iteration {state.iteration + 1} of {total} before its "
                                       f"{state.phase}, which {self.folder / LATEST} holds; the same command continues")
         base, _ = self.roles.bodies["actor"]
-        if isinstance(base, Sharded):
+        if not isinstance(base, Base):
             base.put_together()  # rank 0 alone hands it on
         return self.report()
 

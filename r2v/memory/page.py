@@ -92,7 +92,7 @@ def _not_yet(plan: Plan) -> list[str]:
     """Ways that fit by the arithmetic, and that hierarchical training does not know."""
     setting = plan.setting
     asked = {"checkpointing": setting.checkpoint, "copies with reference and target on the CPU":
-             setting.offload and setting.placement == "full", setting.shards: setting.shards in ("zero2", "zero3")}
+             setting.offload and setting.placement == "full"}
     lacking = [word for word, there in asked.items() if there]
     if plan.work.stage != "hierarchical" or not lacking:
         return []

@@ -1,0 +1,95 @@
+"""What `test_zero.py` has done by the ranks of a launch: whole trainings with DeepSpeed engines for each role."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from r2v import distributed
+from r2v.config import HierarchicalConfig
+from r2v.errors import UsageError
+from r2v.hrl import ranks
+from r2v.hrl.trainer import Trainer
+from r2v.hrl.updates import update
+from r2v.hrl.zero import Zero
+from r2v.policy.export import export
+from tests.hrl import training
+from tests.hrl.ranks_sharding import FULL, HALFWAY, MICRO, stopping, trained
+
+PLAIN = replace(training.BASE, iterations=2, episodes=5, placement="full",
+                critic=replace(training.BASE.critic, warmup=0))
+"""Little of everything; the other case has all of it."""
+CASES: dict[str, tuple[HierarchicalConfig, int, int]] = {
+    "zero2": (replace(PLAIN, shards="zero2"), 0, MICRO["shared"]),
+    "zero3": (replace(FULL, placement="full", shards="zero3"), 4, MICRO["full"])}
+"""Configuration, rank of adapters (0: all weights learn), rows at a time: rank 0 has another pass to make than rank
+1."""
+
+
+def held(trainer: Trainer) -> dict[str, int]:
+    """Numbers of the actor: those that this rank has memory for, and those there are."""
+    body = trainer.roles.bodies["actor"][0]
+    assert isinstance(body, Zero)
+    with body.wearing(trainer.roles.bodies["actor"][1]) as model:
+        cut: list[Any] = list(model.parameters())
+    moments = [one for state in body.optimizer_state.values() for one in state.values() if one.dim()]
+    return {"own": sum(one.ds_tensor.numel() if hasattr(one, "ds_tensor") else one.numel() for one in cut),
+            "there": sum(one.numel() for one in cut),
+            "all": sum(getattr(one, "ds_numel", one.numel()) for one in cut),
+            "own_moments": sum(one.numel() for one in moments),
+            "learning": sum(getattr(one, "ds_numel", one.numel()) for one in cut if one.requires_grad)}
+
+
+def not_a_number(trainer: Trainer, loss_too: bool) -> dict[str, Any]:
+    """The last rank's gradient, or its loss too, is no number: what each rank says, and whether weights moved."""
+    network, roles = trainer.policies.networks["actor"], trainer.roles
+    before = roles.state("actor")
+    wrong = distributed.rank() == distributed.ranks() - 1
+
+    def part(chosen: Any) -> tuple[Tensor, Tensor]:
+        loss = model(torch.full((len(chosen), 3), 7)).logits.square().mean()
+        if wrong and loss_too:
+            loss = loss * float("nan")
+        elif wrong:
+            loss.register_hook(lambda gradient: gradient * float("nan"))
+        return loss, loss.new_zeros(0)
+
+    with roles.using("actor") as model:
+        try:
+            update(network, range(2), roles.through("actor", part))
+            said = ""
+        except UsageError as refused:
+            said = str(refused)
+    moved = [float((now - before[name]).abs().max()) for name, now in roles.state("actor").items()]
+    return {"said": said, "moved": max(moved)}
+
+
+def everything(folder: Path, model: Path) -> None:
+    """Each case to its end, and cut and taken up; what one process began is ended. A copy of the cut one is left."""
+    ranks.join("cpu")
+    told = {}
+    for name, (h, lora, micro) in CASES.items():
+        trainer = trained(model, folder / name, h, lora, micro=micro)
+        sha256 = trainer.report()["trained_sha256"]
+        if distributed.rank() == 0:
+            export(trainer.roles.actor_as_policy(), folder / f"{name}-policy")
+        trainer = trained(model, folder / f"{name}-stopped", h, lora, micro=micro, stop=stopping(HALFWAY))
+        told[name] = held(trainer) | {"sha256": sha256}
+        told[name]["nan"] = [not_a_number(trainer, loss_too) for loss_too in (True, False)]
+        if distributed.rank() == 0:
+            shutil.copytree(folder / f"{name}-stopped", folder / f"{name}-left", symlinks=True)
+        distributed.wait_for_all()
+        trained(model, folder / f"{name}-stopped", h, lora, micro=micro)
+        trained(model, folder / f"{name}-begun", h, lora, micro=micro)
+    (folder / f"rank-{distributed.rank()}.json").write_text(json.dumps(told))
+
+
+if __name__ == "__main__":
+    sys.exit(distributed.run_rank(lambda: everything(Path(sys.argv[1]), Path(sys.argv[2]))))
