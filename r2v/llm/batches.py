@@ -6,6 +6,7 @@ respects the provider's limits, the queue of tokens and the budget. Many batches
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import json
 import statistics
@@ -69,6 +70,13 @@ class BatchLane:
         self._pumping = False
         self._token_cap = plan.queued_tokens
         self._took: deque[float] = deque(maxlen=21)
+        self.flying: set[asyncio.Task[None]] = set()
+        """Batches that are being made, until what came of it is journaled."""
+
+    async def drain(self, grace: float) -> None:
+        """Wait so many seconds for batches that are being made: one whose id is journaled need not be looked for."""
+        if self.flying:
+            await asyncio.wait(self.flying, timeout=grace)
 
     def take(self, asks: Sequence[Ask]) -> None:
         """Send these in batches, as soon as may be."""
@@ -206,6 +214,18 @@ class BatchLane:
             await write({"row": "file", **name, "id": await self._provider.upload(self._path(batch))})
         before = await newest(self._provider)
         await write({"row": "sending", **name, "at": self._times.now(), "newest": before})
+        making = asyncio.get_running_loop().create_task(self._create(batch))
+        self.flying.add(making)
+        making.add_done_callback(self._made)
+        await asyncio.shield(making)
+
+    def _made(self, making: asyncio.Task[None]) -> None:
+        self.flying.discard(making)
+        if not making.cancelled():
+            making.exception()  # whoever waited for it has it
+
+    async def _create(self, batch: Batch) -> None:
+        write, name = self._till.write, {"batch": batch.key}
         try:
             state = await self._provider.create(batch.key, self._path(batch), batch.file_id)
         except ProviderFault as fault:

@@ -29,7 +29,7 @@ from r2v.llm.asks import Ask, Question, Verdict, make_ask
 from r2v.llm.batches import BatchLane
 from r2v.llm.book import Book, line_row, verdict_of
 from r2v.llm.budget import Purse, Till
-from r2v.llm.calls import CallLane
+from r2v.llm.calls import GRACE, CallLane
 from r2v.llm.choice import Chooser
 from r2v.llm.journal import Journal
 from r2v.llm.plan import Plan
@@ -126,11 +126,12 @@ class ProviderRemote:
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None,
                         trace: TracebackType | None) -> None:
-        """Stop; batches stay at the provider, and in the journal; direct calls are waited for a while."""
+        """Stop; batches stay at the provider, and in the journal; what is being made or called is waited for."""
         self._stopping = True
         for task in self._tasks - self.calls.flying:
             task.cancel()
         await self.calls.drain()
+        await self.batches.drain(GRACE)
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
