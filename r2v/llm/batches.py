@@ -74,9 +74,16 @@ class BatchLane:
         """Batches that are being made, until what came of it is journaled."""
 
     async def drain(self, grace: float) -> None:
-        """Wait so many seconds for batches that are being made: one whose id is journaled need not be looked for."""
-        if self.flying:
-            await asyncio.wait(self.flying, timeout=grace)
+        """Wait so many seconds for batches that are being made: one whose id is journaled need not be looked for. A
+        later answer is given up: the journal must not be written any more."""
+        if not self.flying:
+            return
+        logger.info("  %s: stopping; %d batches are being made, their ids are waited for (%.0f s at most)",
+                    self._provider.name, len(self.flying), grace)
+        _, late = await asyncio.wait(self.flying, timeout=grace)
+        for making in late:
+            making.cancel()
+        await asyncio.gather(*late, return_exceptions=True)
 
     def take(self, asks: Sequence[Ask]) -> None:
         """Send these in batches, as soon as may be."""

@@ -130,8 +130,7 @@ class ProviderRemote:
         self._stopping = True
         for task in self._tasks - self.calls.flying:
             task.cancel()
-        await self.calls.drain()
-        await self.batches.drain(GRACE)
+        await asyncio.gather(self.calls.drain(), self.batches.drain(GRACE))
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

@@ -11,11 +11,17 @@ from typing import Any
 import pytest
 
 from r2v.errors import EnvironmentFault, InputError, Interrupted
+from r2v.llm.anthropic import Anthropic
+from r2v.llm.openai import OpenAI
+from r2v.llm.plan import Plan
+from r2v.llm.prices import rate_of
+from r2v.llm.provider import BatchState
+from r2v.llm.remote import ProviderRemote
 from r2v.llm.types import Message, Request
 from r2v.llm.waves import Waves
 from r2v.testing.providers import Emulator, Fault, Lifecycle, Timing
 from r2v.testing.providers.limits import Limits, ProviderLimits
-from tests.llm.talk import converse, environment, play, remote
+from tests.llm.talk import MODELS, QUICK, converse, environment, play, remote
 
 COUNT, TURNS = 6, 2
 BOTH = ("openai", "anthropic")
@@ -227,6 +233,47 @@ def test_a_run_that_stops_keeps_the_answers_of_calls_that_are_out(provider: str,
         assert sorted(emulator.ledger().paid().values()) == [1] * 12
     assert [len(turns) for turns in said] == [2] * 6
     assert b'"lost"' not in (tmp_path / "journal.jsonl").read_bytes()
+
+
+class SlowOpenAI(OpenAI):
+    """Takes a moment to say that a batch is made."""
+
+    async def create(self, key: str, path: Path, file_id: str | None) -> BatchState:
+        state = await super().create(key, path, file_id)
+        await asyncio.sleep(0.5)
+        return state
+
+
+class SlowAnthropic(Anthropic):
+    """The same."""
+
+    async def create(self, key: str, path: Path, file_id: str | None) -> BatchState:
+        state = await super().create(key, path, file_id)
+        await asyncio.sleep(0.5)
+        return state
+
+
+@pytest.mark.parametrize("provider", BOTH)
+def test_a_run_that_stops_knows_the_batch_that_was_being_made(provider: str, serve: Any, tmp_path: Path) -> None:
+    """So that the next one has nothing to look for."""
+    rate, slow = rate_of(provider, MODELS[provider]), {"openai": SlowOpenAI, "anthropic": SlowAnthropic}[provider]
+    journal = tmp_path / "journal.jsonl"
+    with serve() as emulator:
+        async def leaving() -> list[str]:
+            while not journal.exists() or b'"sending"' not in journal.read_bytes():
+                await asyncio.sleep(0.01)
+            raise Interrupted("time is up")
+
+        waves = Waves(max_conversations=9)
+        model = waves.model(ProviderRemote(slow(rate), rate, tmp_path, Plan(**QUICK), scope={"test": "a"}))
+        with pytest.raises(Interrupted, match="time is up"):
+            waves.run([*(partial(converse, model, n, 1) for n in range(3)), leaving])
+        rows = [json.loads(line)["row"] for line in journal.read_text().splitlines()]
+        assert rows.count("sending") == rows.count("created") == 1
+        said = play(provider, tmp_path, count=3, turns=1)
+        assert sorted(emulator.ledger().paid().values()) == [1] * 3
+    assert [len(turns) for turns in said] == [1] * 3
+    assert not {"unknown", "absent"} & {json.loads(line)["row"] for line in journal.read_text().splitlines()}
 
 
 @pytest.mark.parametrize("provider", BOTH)
