@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import importlib
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -42,6 +42,10 @@ class Job:
     needs: tuple[str, ...] = ()
     also_reads: tuple[str, ...] = ()
     """Inputs that are done whenever `needs` are, so that no waiting is owed to them."""
+    asked_for: Callable[[Config], bool] = lambda config: True
+    """Whether it is part of a configuration's chain."""
+    rests_on_them: Callable[[Config], bool] = lambda config: True
+    """Whether it needs anything of the chain at all."""
 
     @property
     def inputs(self) -> tuple[str, ...]:
@@ -76,7 +80,8 @@ JOBS = (
     Job(name="ablations", stage="r2v.experiments.ablations:STAGE", script="09_ablations.sh", command=("ablations",),
         needs=("router",)),
     Job(name="hierarchical", stage="r2v.stages.train_hierarchical:STAGE", script="10_train_hierarchical.sh",
-        command=("train_hierarchical",), needs=("bc",)),
+        command=("train_hierarchical",), needs=("bc",), asked_for=lambda config: config.hierarchical.enabled,
+        rests_on_them=lambda config: config.hierarchical.start == "bc"),
 )
 SERIES = "metrics.jsonl"
 """What a stage may leave of its course, a line per iteration."""
@@ -91,10 +96,8 @@ def job(name: str) -> Job:
 
 
 def as_asked(config: Config, item: Job) -> Job:
-    """The row as this configuration needs it: hierarchical training may start from a model of its own."""
-    if item.name == "hierarchical" and config.hierarchical.start == "model":
-        return replace(item, needs=())
-    return item
+    """The row as this configuration needs it: without what it then does not rest on."""
+    return item if item.rests_on_them(config) else replace(item, needs=(), also_reads=())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,7 +143,7 @@ def selection(config: Config, *, start: str | None = None,
         job(name)
     first = names.index(start) if start else 0
     left_out = {*without, *(["collect"] if config.data.runs else []),
-                *([] if config.hierarchical.enabled else ["hierarchical"])}
+                *(item.name for item in JOBS if not item.asked_for(config))}
     if start in left_out:
         raise UsageError(f"start from {start}: this configuration leaves it out (--without, data.runs, or "
                          "hierarchical.enabled=false)")

@@ -26,6 +26,7 @@ from r2v.config.evaluation import (
     RouterConfig,
 )
 from r2v.config.hierarchical import (
+    BUNDLED_PROBLEMS,
     CriticConfig,
     GuidanceConfig,
     HierarchicalConfig,
@@ -61,12 +62,12 @@ from r2v.config.training import (
 from r2v.errors import UsageError, nearest
 
 __all__ = [
-    "AblationsConfig", "CONDITIONS", "CandidatesConfig", "CategoryConfig", "Config", "CostConfig", "CriticConfig",
-    "DataConfig", "EnvConfig", "EvaluationConfig", "GuidanceConfig", "HierarchicalConfig", "InferenceConfig",
-    "KLConfig", "LoggingConfig", "METHODS", "PHASES", "PerturbConfig", "PerturbationSeeds", "PerturbationsConfig",
-    "Phase", "PhaseConfig", "PhaseName", "PolicyConfig", "PreferenceConfig", "Price", "ProblemsConfig", "RUNTIME",
-    "ReplayConfig", "RolloutConfig", "RouterConfig", "RunConfig", "TaskSelection", "TeacherConfig",
-    "TrainingConfig", "VerifierConfig", "identity", "keys", "load", "section", "to_yaml",
+    "AblationsConfig", "BUNDLED_PROBLEMS", "CONDITIONS", "CandidatesConfig", "CategoryConfig", "Config", "CostConfig",
+    "CriticConfig", "DataConfig", "EnvConfig", "EvaluationConfig", "GuidanceConfig", "HierarchicalConfig",
+    "InferenceConfig", "KLConfig", "LoggingConfig", "METHODS", "PHASES", "PerturbConfig", "PerturbationSeeds",
+    "PerturbationsConfig", "Phase", "PhaseConfig", "PhaseName", "PolicyConfig", "PreferenceConfig", "Price",
+    "ProblemsConfig", "RUNTIME", "ReplayConfig", "RolloutConfig", "RouterConfig", "RunConfig", "TaskSelection",
+    "TeacherConfig", "TrainingConfig", "VerifierConfig", "identity", "keys", "load", "section", "to_yaml",
 ]
 
 S = TypeVar("S")

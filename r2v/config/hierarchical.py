@@ -7,12 +7,15 @@ from typing import Literal
 
 from r2v.config.checks import RUNTIME, check, positive, probability
 
+BUNDLED_PROBLEMS = "bundled"
+"""Stands for no file: word problems made by key."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class ProblemsConfig:
     """What is to be solved."""
 
-    path: str = "bundled"
+    path: str = BUNDLED_PROBLEMS
     """bundled: word problems made by key; or a JSONL file of {problem, answer}, GSM8K's and MATH's as they are."""
     checker: Literal["auto", "numeric", "exact", "boxed", "program"] = "auto"
     """How an answer is scored; auto looks at the answers of the file."""

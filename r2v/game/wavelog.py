@@ -18,6 +18,7 @@ from functools import partial
 from types import TracebackType
 
 from r2v.llm.types import Backend, Remote, Reply, Request
+from r2v.llm.waves import hand_on, refuse
 from r2v.log import logger
 
 _KINDS = {0: "first messages", 1: "responses"}
@@ -103,9 +104,7 @@ class _WatchedRemote:
             try:
                 sent = self._remote.send(questions)
             except Exception as error:  # it may be an earlier wave's turn: who asked in that one is told, nobody else
-                for asked in answers:
-                    if not asked.done():
-                        asked.set_exception(error)
+                refuse(answers, error)
                 continue
             self._out += 1
             for asked, answer in zip(answers, sent, strict=True):
@@ -113,13 +112,7 @@ class _WatchedRemote:
 
     def _landed(self, asked: asyncio.Future[Reply], left: list[int], ended: Callable[[], None],
                 answer: asyncio.Future[Reply]) -> None:
-        if answer.cancelled():
-            asked.cancel()
-        elif error := answer.exception():
-            if not asked.done():
-                asked.set_exception(error)
-        elif not asked.done():
-            asked.set_result(answer.result())
+        hand_on(asked, answer)
         left[0] -= 1
         if left[0] == 0:
             self._out -= 1

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from r2v import distributed
-from r2v.config import Config, ProblemsConfig, identity
+from r2v.config import BUNDLED_PROBLEMS, Config, ProblemsConfig, identity
 from r2v.errors import InputError
 from r2v.hrl import ranks
 from r2v.hrl.checkers import checker_of
@@ -20,8 +20,6 @@ from r2v.log import logger
 from r2v.policy.export import weights_sha256
 from r2v.policy.load import device_of
 from r2v.randomness import digest
-
-BUNDLED = "bundled"
 
 
 def build_trainer(config: Config, folder: Path, weights: Path | None = None,
@@ -56,7 +54,7 @@ def problems_of(asked: ProblemsConfig) -> tuple[list[Problem], list[Problem]]:
 
     Raises InputError where a file has too few.
     """
-    if asked.path == BUNDLED:
+    if asked.path == BUNDLED_PROBLEMS:
         return word_problems(asked.count, 0, "train"), word_problems(asked.held_out, 0, "eval")
     ordered = sorted(read_problems(Path(asked.path)), key=lambda problem: digest("held out", problem.id))
     if len(ordered) <= asked.held_out:

@@ -34,15 +34,14 @@ _TEXT = re.compile(r"\\(?:text|mathrm|textbf)\s*\{([^{}]*)\}")
 def checker_of(name: str, problems: Sequence[Problem] = ()) -> Checker:
     """The checker of this name; `auto` is chosen by the problems' answers, which it needs.
 
-    What the checker then raises is one error that names the problem. Raises UsageError for a name there is not, and
-    InputError for an answer that this checker can never find right.
+    Raises UsageError for a name there is not, and InputError for an answer that this checker can never find right.
     """
     kind = kind_of(problems) if name == "auto" else name
     checkers: dict[str, Checker] = {"numeric": numeric, "exact": exact, "boxed": boxed, "program": _program}
     if kind not in checkers:
         raise UsageError(f"hierarchical.problems.checker={name}: no such checker; {nearest(name, ['auto', *checkers])}")
     _require_answers(kind, problems)
-    return guarded(checkers[kind], kind)
+    return checkers[kind]
 
 
 def kind_of(problems: Sequence[Problem]) -> Kind:
@@ -58,22 +57,21 @@ def kind_of(problems: Sequence[Problem]) -> Kind:
     return "numeric" if all(number(answer) is not None for answer in answers) else "exact"
 
 
-def guarded(checker: Checker, name: str) -> Checker:
-    """The checker, with whatever it raises or wrongly returns turned into one line that names the problem."""
-    def check(problem: Problem, said: str) -> float:
-        try:
-            score = float(checker(problem, said))
-        except R2VError:
-            raise
-        except Exception as error:
-            raise InputError(f"problem {problem.id}: the {name} checker failed on {_shown(said)} "
-                             f"({type(error).__name__}: {error}); mend the checker or leave the problem out") from error
-        if not 0.0 <= score <= 1.0:
-            raise InputError(f"problem {problem.id}: the {name} checker gave {score} for {_shown(said)}; a score is "
-                             "from 0 to 1")
-        return score
-
-    return check
+def score_of(checker: Checker, problem: Problem, said: str) -> float:
+    """What the checker gives, in [0, 1]. Raises InputError, in one line that names the problem, for whatever else it
+    gives or raises; errors of our own stay what they are."""
+    try:
+        score = float(checker(problem, said))
+    except R2VError:
+        raise
+    except Exception as error:  # anybody's checker raises what it likes
+        told = " ".join(f"{type(error).__name__}: {error}".split())
+        raise InputError(f"problem {problem.id}: its checker failed on the answer {_shown(said)} ({told}); mend the "
+                         "checker, or take the problem out") from error
+    if not 0.0 <= score <= 1.0:
+        raise InputError(f"problem {problem.id}: its checker gave {score} for the answer {_shown(said)}; a score lies "
+                         "in [0, 1], mend the checker")
+    return score
 
 
 def numeric(problem: Problem, said: str) -> float:

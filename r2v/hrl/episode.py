@@ -17,14 +17,13 @@ from typing import Any, Protocol, TypeVar
 
 from r2v import distributed
 from r2v.config import HierarchicalConfig, RolloutConfig
-from r2v.errors import InputError, R2VError
+from r2v.hrl.checkers import Checker, score_of
 from r2v.hrl.problems import Problem
 from r2v.hrl.roles import Roles
 from r2v.hrl.segments import Ask, Segment, Speaker
 from r2v.llm.waves import Waves
 from r2v.randomness import Key
 
-Checker = Callable[[Problem, str], float]
 Voice = Callable[[tuple[Ask, ...]], Coroutine[Any, Any, tuple[Segment, ...]]]
 World = Callable[..., Coroutine[Any, Any, Any]]
 Rounds = list[tuple[str, str | None]]
@@ -147,22 +146,7 @@ async def _scored(cast: Cast, problem: Problem, answers: Sequence[Segment]) -> l
 
 
 def _scores(checker: Checker, problem: Problem, answers: Sequence[str]) -> list[float]:
-    return [_score(checker, problem, answer) for answer in answers]
-
-
-def _score(checker: Checker, problem: Problem, answer: str) -> float:
-    try:
-        score = float(checker(problem, answer))
-    except R2VError:
-        raise
-    except Exception as error:
-        said = " ".join(f"{type(error).__name__}: {error}".split())
-        raise InputError(f"problem {problem.id}: its checker failed on the answer {answer[:60]!r} ({said}); mend the "
-                         "checker, or take the problem out") from error
-    if not 0 <= score <= 1:
-        raise InputError(f"problem {problem.id}: its checker gave {score} for the answer {answer[:60]!r}; a score lies "
-                         "in [0, 1], mend the checker")
-    return score
+    return [score_of(checker, problem, answer) for answer in answers]
 
 
 def play_many(problems: Sequence[Problem], *, roles: Roles, prompter: Prompts, checker: Checker,

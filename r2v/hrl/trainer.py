@@ -28,7 +28,8 @@ from r2v.errors import Interrupted, UsageError
 from r2v.hrl import checkpoint, metrics
 from r2v.hrl.bases import Base
 from r2v.hrl.batch import transitions_of
-from r2v.hrl.episode import Checker, Episode, Prompts, gathered, play_many
+from r2v.hrl.checkers import Checker
+from r2v.hrl.episode import Episode, Prompts, gathered, play_many
 from r2v.hrl.freeze import check
 from r2v.hrl.judging import Judge
 from r2v.hrl.policies import Policies

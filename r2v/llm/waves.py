@@ -257,9 +257,9 @@ class Waves:
         wave = self._take(port)
         try:
             for (_, future, _), answer in zip(wave, remote.send([question for question, _, _ in wave]), strict=True):
-                answer.add_done_callback(partial(_hand_on, future))
+                answer.add_done_callback(partial(hand_on, future))
         except Exception as error:  # nothing is swallowed: it is raised in every conversation that asked
-            _refuse(wave, error)
+            refuse([future for _, future, _ in wave], error)
         if port.pending:
             self._clock.call_later(port.pending[0][2] - self._clock.time(), self._pump)
             self._pump_soon()
@@ -273,7 +273,7 @@ class Waves:
                 if not future.done():
                     future.set_result(answer)
         except Exception as error:  # nothing is swallowed: it is raised in every conversation that asked
-            _refuse(wave, error)
+            refuse([future for _, future, _ in wave], error)
         finally:
             port.busy = False
             if port.pending:
@@ -281,14 +281,14 @@ class Waves:
             self._pump_soon()
 
 
-def _refuse(wave: Sequence[tuple[Any, asyncio.Future[Any], float]], error: Exception) -> None:
-    """Raise the error in everybody of the wave who still waits."""
-    for _, future, _ in wave:
+def refuse(asked: Iterable[asyncio.Future[Any]], error: Exception) -> None:
+    """Raise the error in everybody of these who still waits."""
+    for future in asked:
         if not future.done():
             future.set_exception(error)
 
 
-def _hand_on(asked: asyncio.Future[A], answer: asyncio.Future[A]) -> None:
+def hand_on(asked: asyncio.Future[A], answer: asyncio.Future[A]) -> None:
     """Give whoever asked what has landed; nobody may be waiting any more."""
     if answer.cancelled():
         asked.cancel()

@@ -27,7 +27,6 @@ from r2v.log import logger
 from r2v.stages import Stage
 
 REPORT = "hierarchical_report.json"
-BUNDLED = "bundled"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,14 +44,14 @@ class Config:
     def of(cls, config: c.Config) -> Config:
         """The parts of the whole configuration that are read here. Raises InputError where the problems are gone."""
         asked = config.hierarchical
-        content = replace(asked, enabled=True, problems=replace(asked.problems, path=BUNDLED))
+        content = replace(asked, enabled=True, problems=replace(asked.problems, path=c.BUNDLED_PROBLEMS))
         return cls(policy=config.policy, hierarchical=content, problems_sha256=_said(asked.problems.path),
                    seed=config.seed, ranks=config.training.ranks)
 
 
 def _said(path: str) -> str:
-    if path == BUNDLED:
-        return BUNDLED
+    if path == c.BUNDLED_PROBLEMS:
+        return path
     if not Path(path).is_file():
         raise InputError(f"hierarchical.problems.path={path}: no such file; name a JSONL file of problems, or bundled")
     return content_sha256(Path(path))

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from r2v.errors import InputError, UsageError
-from r2v.hrl.checkers import checker_of, guarded, kind_of
+from r2v.hrl.checkers import checker_of, kind_of, score_of
 from r2v.hrl.problems import Problem
 from r2v.hrl.programs import program
 
@@ -65,13 +65,13 @@ def test_a_checker_that_raises_is_one_line_that_names_the_problem() -> None:
     def broken(asked: Problem, said: str) -> float:
         return 1 / len(said)
 
-    check = guarded(broken, "own")
-    assert check(problem("1"), "abcd") == 0.25
-    with pytest.raises(InputError, match="problem p1: the own checker failed on '' \\(ZeroDivisionError") as refused:
-        check(problem("1"), "")
+    assert score_of(broken, problem("1"), "abcd") == 0.25
+    said = "problem p1: its checker failed on the answer '' \\(ZeroDivisionError"
+    with pytest.raises(InputError, match=said) as refused:
+        score_of(broken, problem("1"), "")
     assert "\n" not in str(refused.value)
-    with pytest.raises(InputError, match="problem p1: the own checker gave 2.0"):
-        guarded(lambda asked, said: 2.0, "own")(problem("1"), "x")
+    with pytest.raises(InputError, match="problem p1: its checker gave 2.0"):
+        score_of(lambda asked, said: 2.0, problem("1"), "x")
 
 
 SQUARE = problem("assert f(2) == 4\nassert f(3) == 9")

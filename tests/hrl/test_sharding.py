@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -20,7 +18,7 @@ from r2v.policy.load import load_policy
 
 from . import ranks_sharding, training
 from .ranks_sharding import FULL, HALFWAY, SHARED, stopping, trained
-from .training import lasting, losses
+from .training import lasting, losses, told
 
 BOTH = pytest.mark.parametrize(("name", "h", "lora"), [("shared", SHARED, 4), ("full", FULL, 0)])
 
@@ -48,10 +46,6 @@ def parts(model: Path, alone: Path, tmp_path_factory: pytest.TempPathFactory) ->
         (alone / f"{name}-begun").rename(folder / f"{name}-begun")
     launch(2, "-m", ranks_sharding.__name__, str(folder), str(model))
     return folder
-
-
-def told(folder: Path, name: str) -> list[dict[str, Any]]:
-    return [json.loads((folder / f"rank-{rank}.json").read_text())[name] for rank in range(2)]
 
 
 @BOTH

@@ -4,7 +4,6 @@ ones learn, as near as float32 masters let them."""
 from __future__ import annotations
 
 import importlib.util
-import json
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -24,7 +23,7 @@ from r2v.policy.load import load_policy
 from . import ranks_zero, training
 from .ranks_sharding import HALFWAY, stopping, trained
 from .ranks_zero import CASES
-from .training import lasting, losses
+from .training import lasting, losses, told
 
 NEAR = 1e-7
 """Of losses to those of a run in float64; 1e-8 was seen."""
@@ -56,10 +55,6 @@ def parts(model: Path, alone: Path, tmp_path_factory: pytest.TempPathFactory) ->
         (alone / f"{name}-begun").rename(folder / f"{name}-begun")
     launch(2, "-m", ranks_zero.__name__, str(folder), str(model))
     return folder
-
-
-def told(folder: Path, name: str) -> list[dict[str, Any]]:
-    return [json.loads((folder / f"rank-{rank}.json").read_text())[name] for rank in range(2)]
 
 
 @needed

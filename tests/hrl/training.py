@@ -87,6 +87,11 @@ def trainer_of(model: Path, folder: Path, h: HierarchicalConfig = BASE, *, stop:
                    checker=checker, folder=folder, stop=stop, micro=micro, prompt_tokens=policy.max_seq_len)
 
 
+def told(folder: Path, name: str) -> list[dict[str, Any]]:
+    """What each of two ranks has written under a name."""
+    return [json.loads((folder / f"rank-{rank}.json").read_text())[name] for rank in range(2)]
+
+
 def lines(folder: Path) -> list[dict[str, Any]]:
     """Its metrics, line by line."""
     return [json.loads(line) for line in (folder / FILE).read_text().splitlines()]
