@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Literal
 
 from r2v.llm.prices import Tokens
@@ -107,6 +108,13 @@ def read_ask(row: Mapping[str, Any]) -> Ask:
     return Ask(run=run, conversation=conversation, turn=int(turn), attempt=int(attempt), body=body, size=len(wire),
                sha256=hashlib.sha256(wire).hexdigest(), tokens_in=most_tokens(body),
                max_tokens=body.get("max_tokens") or body["max_completion_tokens"])
+
+
+def read_asks(path: Path) -> Iterator[Ask]:
+    """The asks of an input file, a line each."""
+    with path.open("rb") as file:
+        for line in file:
+            yield read_ask(json.loads(line))
 
 
 def most_tokens(body: Mapping[str, Any]) -> int:

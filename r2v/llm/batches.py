@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import json
 import statistics
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterator, Sequence
@@ -17,7 +16,7 @@ from typing import Any, Protocol
 
 from r2v.contents import write_lines
 from r2v.errors import EnvironmentFault, InputError
-from r2v.llm.asks import Ask, Verdict, canonical, read_ask
+from r2v.llm.asks import Ask, Verdict, canonical, read_asks
 from r2v.llm.book import Batch
 from r2v.llm.budget import Till
 from r2v.llm.plan import Plan
@@ -112,7 +111,7 @@ class BatchLane:
             with path.open("rb") as file:
                 if hashlib.file_digest(file, "sha256").hexdigest() != batch.sha256:
                     raise InputError(f"{path}: is not the file that the journal names; restore it from a backup")
-            for ask in _read_asks(path):
+            for ask in read_asks(path):
                 self._till.book.name(ask.custom_id, ask.sha256)
                 if ask.custom_id not in batch.settled:
                     batch.asks[ask.custom_id] = ask
@@ -315,9 +314,3 @@ def _is_queue_full(fault: ProviderFault) -> bool:
     said = f"{fault.code} {fault.reason}".lower()
     return fault.status in (400, 413, 429) and any(
         word in said for word in ("token_limit", "enqueued", "queue", "request_too_large"))
-
-
-def _read_asks(path: Path) -> Iterator[Ask]:
-    with path.open("rb") as file:
-        for line in file:
-            yield read_ask(json.loads(line))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-
 import pytest
 
 from r2v.hrl.rows import planned, rows_of
@@ -34,7 +32,6 @@ class Told:
 def test_what_is_off_by_more_than_a_tenth_is_told_once(share: float, warned: bool,
                                                        caplog: pytest.LogCaptureFixture) -> None:
     tracking = Tracking({"cuda:0"}, PLAN, rows_of(PLAN), meter=lambda device: Told(share))
-    logging.getLogger("r2v").propagate = True
     for _ in range(2):
         with tracking.phase("actor", tokens=300):
             pass
@@ -43,7 +40,6 @@ def test_what_is_off_by_more_than_a_tenth_is_told_once(share: float, warned: boo
 
 
 def test_where_nothing_was_planned_nothing_is_compared(caplog: pytest.LogCaptureFixture) -> None:
-    logging.getLogger("r2v").propagate = True
     tracking = Tracking({"cuda:0", "cuda:1"}, meter=lambda device: Told(1.0))
     with tracking.phase("actor", tokens=300):
         pass

@@ -165,7 +165,6 @@ def test_answers_that_grow_alike_are_told_once(model: Path, tmp_path: Path, capl
         return training.grade(problem, said) if len(asked) < 80 else 0.3
 
     h = replace(BASE, iterations=14, advantage="score", evaluate_every=99)
-    logging.getLogger("r2v").propagate = True
     with caplog.at_level(logging.WARNING, logger="r2v"):
         trainer_of(model, tmp_path, h, checker=checker).run()
     assert caplog.text.count("echo trap") == 1

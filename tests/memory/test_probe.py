@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import logging
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -58,25 +56,17 @@ class Counted:
         return self.tracker.peaks["now"].size
 
 
-@pytest.fixture
-def spoken(caplog: pytest.LogCaptureFixture) -> Iterator[pytest.LogCaptureFixture]:
-    logger = logging.getLogger("r2v")
-    before, logger.propagate = logger.propagate, True
-    yield caplog
-    logger.propagate = before
-
-
 @pytest.fixture(scope="module")
 def found() -> Plan:
     return plan(WORK, Machine(memory=44.53 * GIB))
 
 
-def test_a_drift_of_more_than_a_tenth_is_told_once_a_phase(spoken: pytest.LogCaptureFixture) -> None:
+def test_a_drift_of_more_than_a_tenth_is_told_once_a_phase(caplog: pytest.LogCaptureFixture) -> None:
     watch = Watch(Told(10.9 * GIB, 11.5 * GIB, 12 * GIB, 8 * GIB))
     for phase in ("actor", "actor", "actor", "critic"):
         with watch.phase(phase, 10 * GIB):
             pass
-    assert [one.getMessage() for one in spoken.records] == [
+    assert [one.getMessage() for one in caplog.records] == [
         "  memory: actor took 11.50 GiB, +15 % of the 10.00 GiB planned; a calibration corrects the plan",
         "  memory: critic took 8.00 GiB, -20 % of the 10.00 GiB planned; a calibration corrects the plan"]
 
@@ -108,7 +98,7 @@ def test_live_tensors_of_the_block_alone_are_measured() -> None:
     assert watch.readings["actor"].measured == 3 * 1024, "what stands there, and two temporaries"
 
 
-def test_on_a_cpu_the_process_is_measured_and_compared_with_nothing(spoken: pytest.LogCaptureFixture) -> None:
+def test_on_a_cpu_the_process_is_measured_and_compared_with_nothing(caplog: pytest.LogCaptureFixture) -> None:
     meter = meter_of("cpu")
     assert isinstance(meter, ProcessMeter)
     watch = Watch(meter)
@@ -120,7 +110,7 @@ def test_on_a_cpu_the_process_is_measured_and_compared_with_nothing(spoken: pyte
         pass
     told = watch.record()
     assert told["actor"]["meter"] == "rise of the process's peak resident memory"
-    assert "measured_over_predicted" not in told["actor"] and not spoken.records
+    assert "measured_over_predicted" not in told["actor"] and not caplog.records
     assert told["nothing"]["measured"] < 1 << 20, "no peak above the one before"
     assert told["actor"]["measured"] > size // 4, "it rose, if less than by all where earlier work had its own peak"
 
@@ -169,9 +159,9 @@ def test_a_factor_makes_the_plan_say_what_was_measured(found: Plan, tmp_path: Pa
 
 
 def test_what_takes_less_than_its_weights_is_told_and_left(found: Plan, tmp_path: Path,
-                                                           spoken: pytest.LogCaptureFixture) -> None:
+                                                           caplog: pytest.LogCaptureFixture) -> None:
     assert calibrate(found, {"actor": 1.0}, A100, tmp_path / "file.json") == {}
-    assert "it is left as it is" in spoken.records[0].getMessage()
+    assert "it is left as it is" in caplog.records[0].getMessage()
 
 
 def test_the_file_keeps_one_of_each_key_and_adds_phases(tmp_path: Path) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,14 +15,6 @@ from r2v.slurm.classify import of_stage
 
 from . import runs_out
 from .runs_out import BATCH, Trained
-
-
-@pytest.fixture
-def spoken(caplog: pytest.LogCaptureFixture) -> Iterator[pytest.LogCaptureFixture]:
-    logger = logging.getLogger("r2v")
-    before, logger.propagate = logger.propagate, True
-    yield caplog
-    logger.propagate = before
 
 
 @pytest.mark.parametrize(("most", "rows"), [(11, 6), (4, 3), (1, 1)])
@@ -69,9 +59,9 @@ def test_nothing_of_the_failed_try_is_alive_in_the_next() -> None:
     assert alive == [0, 0] and len(told.runs.alive) == 1 + 2
 
 
-def test_one_line_tells_of_it(spoken: pytest.LogCaptureFixture) -> None:
+def test_one_line_tells_of_it(caplog: pytest.LogCaptureFixture) -> None:
     Trained(6).redo(BATCH)
-    assert [one.getMessage() for one in spoken.records] == [
+    assert [one.getMessage() for one in caplog.records] == [
         "  memory: actor ran out of GPU memory with 12 rows at a time; the step is done again with 6"]
 
 
