@@ -177,8 +177,13 @@ class HierarchicalConfig:
     shards: Literal["none", "fsdp", "zero2", "zero3"] = field(default="none", metadata=RUNTIME)
     """Whether the language models lie whole with every rank (none) or in parts, one with each (fsdp); with one rank
     they are whole. zero2 and zero3 are DeepSpeed's: an engine each for actor and guidance, under placement=full."""
+    offload: bool = field(default=False, metadata=RUNTIME)
+    """Whether with placement=full the reference and the critic's slow copy stand in the CPU's memory."""
     micro_batch: int | None = field(default=None, metadata=RUNTIME)
     """Rows at a time in an update; None: what the memory planner finds."""
+    gradient_checkpointing: bool | None = field(default=None, metadata=RUNTIME)
+    """Whether layers run again in backward instead of keeping what they computed; None: what the memory planner
+    finds, and not where it does not plan (on a CPU)."""
     evaluate_every: int = 10
     """Iterations between measurements on the held-out problems; the last is always measured."""
     save_every: int = field(default=5, metadata=RUNTIME)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from r2v import distributed
@@ -37,9 +38,11 @@ def build_trainer(config: Config, folder: Path, weights: Path | None = None,
     with roles.using("actor") as model:
         family = str(model.config.model_type)
     found = fit(config.policy, h, roles.placement, roles.devices, family)
+    h = replace(h, gradient_checkpointing=found.checkpoint)
     if distributed.rank() == 0:
-        logger.info("  hierarchical: placement %s on %s, up to %d rows at a time", roles.placement,
-                    ", ".join(sorted(set(vars(roles.devices).values()))), found.rows)
+        logger.info("  hierarchical: placement %s on %s, up to %d rows at a time%s", roles.placement,
+                    ", ".join(sorted(set(vars(roles.devices).values()))), found.rows,
+                    ", layers run again in backward" if found.checkpoint else "")
     made_of = {"policy": identity(config.policy), "weights": "" if weights is None else weights_sha256(weights)}
     return Trainer(
         roles=roles, problems=problems, held_out=held_out, prompter=Prompter(roles.tokenizer),

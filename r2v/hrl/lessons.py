@@ -61,7 +61,8 @@ def policy_part(model: Any, device: Any, said: Sequence[Segment], lesson: Lesson
 
     def part(chosen: Sequence[int]) -> tuple[Tensor, Tensor]:
         rows = _laid([said[i] for i in chosen], device)
-        logp, mask, index = of_completions(model, rows), rows.completion, list(chosen)
+        logp = of_completions(model, rows, again=bool(h.gradient_checkpointing))
+        mask, index = rows.completion, list(chosen)
         behaviour, reference = (spread(table[index], rows, logp) for table in (lesson.behaviour, lesson.reference))
         c = weights[index].to(logp) if weights.shape[1] == 1 else spread(weights[index], rows, logp)
         if h.algorithm == "ppo":

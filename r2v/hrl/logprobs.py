@@ -2,19 +2,22 @@
 
 The logits of a large vocabulary are the peak of an update: 8 rows of 1,024 tokens and 128,256 words make 12 GiB of
 them (facts/hrl.md 0.3). So the language-model head sees the states of completion tokens only, `chunk` at a time, and
-makes its logits again on the way back. Tokens are stored, never made again from text, and a prompt is followed by
-its completion without a gap: pads stand on one side of both.
+makes its logits again on the way back; `again` has the layers do so too. Tokens are stored, never made again from
+text, and a prompt is followed by its completion without a gap: pads stand on one side of both.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
+from transformers.modeling_layers import GradientCheckpointingLayer
 
 from r2v.errors import InputError, UsageError
 
@@ -63,22 +66,43 @@ def of_tokens(logits: Tensor, ids: Tensor) -> Tensor:
     return wide.gather(-1, ids[..., None]).squeeze(-1) - wide.logsumexp(-1)
 
 
-def of_completions(model: Any, rows: Rows, chunk: int = 1024) -> Tensor:
+def of_completions(model: Any, rows: Rows, chunk: int = 1024, *, again: bool = False) -> Tensor:
     """(N, T): the log-probability of each completion token given all before it, 0 elsewhere.
 
     `model` is a transformers causal model, with or without adapters, which are used as they are set. Only
-    `chunk * V` logits exist at a time. Raises UsageError for models that do more with logits than their head does.
+    `chunk * V` logits exist at a time; `again` keeps of each layer no more than what it was given, and runs it again
+    in backward. Raises UsageError for models that do more with logits than their head does, or cannot run again.
     """
     whole = model.get_base_model() if hasattr(model, "peft_config") else model
     for setting in _RESHAPED:
         if getattr(whole.config, setting, None) not in (None, 1.0):
             raise UsageError(f"policy.model_name: {setting} of this {whole.config.model_type} model rescales logits, "
                              "which hierarchical training does not; take a Llama, Qwen, Mistral or LFM2 model")
-    states = whole.base_model(input_ids=rows.ids, attention_mask=rows.attention.long(), position_ids=rows.positions,
-                              use_cache=False).last_hidden_state
+    with _layers_again(whole) if again else nullcontext():
+        states = whole.base_model(input_ids=rows.ids, attention_mask=rows.attention.long(),
+                                  position_ids=rows.positions, use_cache=False).last_hidden_state
     row, place = rows.completion.nonzero(as_tuple=True)
     flat = _in_chunks(whole.get_output_embeddings(), states[row, place - 1], rows.ids[row, place], chunk)
     return flat.new_zeros(rows.ids.shape).index_put((row, place), flat)
+
+
+@contextmanager
+def _layers_again(model: Any) -> Iterator[None]:
+    """Gradient checkpointing in the forward pass of this block. transformers has it in training mode only, so the
+    layers alone are in that mode: what they are made of is not, and has no dropout."""
+    layers = [module for module in model.modules() if isinstance(module, GradientCheckpointingLayer)]
+    if not layers:
+        raise UsageError(f"hierarchical.gradient_checkpointing=true: no layer of this {model.config.model_type} model "
+                         "can run again in backward; set it to false")
+    modes = [layer.training for layer in layers]
+    for layer in layers:
+        layer._gradient_checkpointing_func = partial(checkpoint, use_reentrant=False, preserve_rng_state=False)
+        layer.gradient_checkpointing = layer.training = True
+    try:
+        yield
+    finally:
+        for layer, mode in zip(layers, modes, strict=True):
+            layer.gradient_checkpointing, layer.training = False, mode
 
 
 def _in_chunks(head: Any, states: Tensor, ids: Tensor, chunk: int) -> Tensor:

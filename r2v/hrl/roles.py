@@ -160,11 +160,11 @@ def build_roles(policy: PolicyConfig, h: HierarchicalConfig, seed: int, weights:
     own = device_of(policy)
     gpus = None if devices is not None else _gpus(own)
     placement = placement_of(h.placement, policy.lora_r, gpus, distributed.ranks())
-    devices = devices or devices_of(placement, own)
+    devices = devices or devices_of(placement, own, h.offload)
     if own == "cpu":
         torch.set_num_threads(1)
     first = load_base(policy, weights, devices.actor)
-    check(h.shards, placement, first.model, own)
+    check(h, placement, first.model, own)
     bodies = _shared(policy, first, seed) if placement == "shared" else _copies(policy, weights, first, seed, devices)
     if h.shards != "none" and distributed.ranks() > 1:
         bodies = _in_parts(bodies, devices.actor) if h.shards == "fsdp" else _in_engines(bodies, h, devices.actor)

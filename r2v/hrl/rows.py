@@ -20,7 +20,8 @@ from r2v.memory.shapes import DECODERS
 from r2v.memory.work import Machine
 
 ROWS = 32
-"""On a CPU. On GPUs, models in parts, and those whose arithmetic the planner does not know, go by the seed's table."""
+"""On a CPU. On GPUs, adapters on a base in parts, and models whose arithmetic the planner does not know, go by the
+seed's table."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,28 +29,36 @@ class Fit:
     """Rows at a time, and the plan that they come from, where there was one to make."""
 
     rows: int
+    checkpoint: bool = False
+    """Layers run again in backward."""
     plan: Plan | None = None
 
 
 def fit(policy: PolicyConfig, h: HierarchicalConfig, placement: Placement, devices: Devices, family: str) -> Fit:
-    """`h.micro_batch`, or what fits. Raises UsageError, with the arithmetic, where not even one row does."""
+    """`h.micro_batch` and `h.gradient_checkpointing`, or what fits. Raises UsageError, with the arithmetic, where not
+    even one row does."""
+    again = bool(h.gradient_checkpointing)
     used = {device for device in vars(devices).values() if device.startswith("cuda")}
     if not used:
-        return Fit(rows=h.micro_batch or ROWS)
+        return Fit(rows=h.micro_batch or ROWS, checkpoint=again)
     import torch
 
     memory = min(torch.cuda.get_device_properties(device).total_memory for device in used)
-    if family not in DECODERS or h.shards != "none":
-        return Fit(rows=h.micro_batch or optimize_batch_processing(memory / 2**30)["micro_batch"])
+    in_parts = h.shards != "none" and distributed.ranks() > 1
+    if family not in DECODERS or (in_parts and policy.lora_r > 0):
+        rows = optimize_batch_processing(memory / 2**30)["micro_batch"]
+        return Fit(rows=h.micro_batch or rows, checkpoint=again)
     found = planned(policy, h, placement, memory, len(used) * distributed.ranks())
-    return Fit(rows=h.micro_batch or rows_of(found), plan=found if len(used) == 1 else None)
+    return Fit(rows=h.micro_batch or rows_of(found), checkpoint=found.setting.checkpoint,
+               plan=found if len(used) == 1 else None)
 
 
 def planned(policy: PolicyConfig, h: HierarchicalConfig, placement: Placement, memory: float, gpus: int) -> Plan:
     """The plan for GPUs of `memory` bytes, of which there are `gpus`. Raises UsageError where nothing fits and no
     `h.micro_batch` insists."""
     found = plan(work_of_hierarchical(policy, h), Machine(memory=memory, gpus=gpus), placement=placement,
-                 shards="none", checkpoint=False)
+                 shards=h.shards if gpus > 1 else "none", checkpoint=h.gradient_checkpointing,
+                 offload=h.offload or placement == "split")
     if not found.fits and h.micro_batch is None:
         raise UsageError(f"hierarchical.placement={placement}: {verdict(found)}; r2v plan says what would")
     return found

@@ -27,6 +27,7 @@ from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
 
 from r2v import distributed
+from r2v.config import HierarchicalConfig
 from r2v.errors import UsageError
 from r2v.hrl.bases import Base
 
@@ -128,10 +129,14 @@ def mesh_of(device: str) -> DeviceMesh:
     return init_device_mesh(torch.device(device).type, (distributed.ranks(),))
 
 
-def check(shards: str, placement: str, model: Any, device: str) -> None:
+def check(h: HierarchicalConfig, placement: str, model: Any, device: str) -> None:
     """Raises UsageError where a placement of this model cannot lie in parts, or what would cut it is not there."""
+    shards = h.shards
     if shards == "none":
         return
+    if h.offload:
+        raise UsageError(f"hierarchical.offload=true: with shards={shards} each GPU has its part of the reference; set "
+                         "one of the two, hierarchical.shards=none or offload=false")
     if placement == "split":
         raise UsageError(f"hierarchical.shards={shards}: with placement=split the roles of a process stand on several "
                          "devices, parts lie on one; set hierarchical.placement=shared or full, or shards=none")

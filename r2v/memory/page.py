@@ -85,18 +85,18 @@ def _steps(one: Planned) -> str:
 
 
 def _fits(plan: Plan) -> list[str]:
-    return [verdict(plan), *_not_yet(plan), f"header: --gres={_gres(plan)} --mem={mem_header(plan.host)}"]
+    return [verdict(plan), *_overrides(plan), f"header: --gres={_gres(plan)} --mem={mem_header(plan.host)}"]
 
 
-def _not_yet(plan: Plan) -> list[str]:
-    """Ways that fit by the arithmetic, and that hierarchical training does not know."""
-    setting = plan.setting
-    asked = {"checkpointing": setting.checkpoint, "copies with reference and target on the CPU":
-             setting.offload and setting.placement == "full"}
-    lacking = [word for word, there in asked.items() if there]
-    if plan.work.stage != "hierarchical" or not lacking:
+def _overrides(plan: Plan) -> list[str]:
+    """What tells `train_hierarchical` to do it this way; rows and checkpointing it finds by the same plan."""
+    if plan.work.stage != "hierarchical":
         return []
-    return [f"note: train_hierarchical cannot do this yet: {', '.join(lacking)}"]
+    setting = plan.setting
+    words = [f"hierarchical.placement={setting.placement}",
+             *([] if setting.shards == "none" else [f"hierarchical.shards={setting.shards}"]),
+             *(["hierarchical.offload=true"] if setting.offload and setting.placement == "full" else [])]
+    return [f"overrides: {' '.join(words)}"]
 
 
 def _refused(plan: Plan) -> list[str]:

@@ -66,8 +66,9 @@ def need(work: Work, setting: Setting, device: Device, phase: Phase, rows: int) 
 
 
 def _together(work: Work, setting: Setting, phase: Phase) -> float:
-    """Who speaks or is read in hierarchical training is whole meanwhile, on every rank: both policies in a rollout."""
-    if work.stage != "hierarchical" or setting.shards == "none":
+    """Who speaks or is read in hierarchical training is whole meanwhile, on every rank: both policies in a rollout.
+    Under ZeRO-2 weights always are."""
+    if work.stage != "hierarchical" or setting.shards in ("none", "zero2"):
         return 0.0
     return work.model.parameters * (2 * work.trained_width if phase.action == "generate" else work.base_width)
 

@@ -223,7 +223,7 @@ def _decoder(case: Case, roles: Sequence[str]) -> Any:
         if case.lora_rank and roles:
             model = _adapted(model, roles, case)
     if case.checkpoint:
-        model.gradient_checkpointing_enable({"use_reentrant": False})
+        model.activation_checkpointing_enable(activation_checkpointing_kwargs={"use_reentrant": False})
     _stand_in(model, torch.bfloat16 if case.precision == "bfloat16" else torch.float32)
     return model
 

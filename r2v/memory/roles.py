@@ -66,7 +66,7 @@ def devices(work: Work, setting: Setting, gpus: int) -> tuple[Device, ...]:
         return first, second, Device(name="cpu", roles=(*language["reference"], *target))
     aside = (*language["reference"], *target)
     roles = (*language["actor"], *language["guidance"], *critic, *value, *(() if setting.offload else aside))
-    names = ("actor", "guidance", "critic", "value", *(("reference",) if work.lora_rank or not setting.offload else ()))
+    names = ("actor", "guidance", "critic", "value", *(() if setting.offload else ("reference",)))
     device = Device(name=_names(gpus), roles=roles, phases=tuple(_phases(work, gpus, names)))
     return (device, Device(name="cpu", roles=aside)) if setting.offload else (device,)
 
@@ -106,7 +106,7 @@ def _language(work: Work, setting: Setting, gpus: int) -> dict[str, tuple[Role, 
     if work.lora_rank == 0:
         state = trained(work.model.parameters, width=work.trained_width, optimizer=work.optimizer)
         ranks = gpus // 2 if setting.placement == "split" else gpus
-        own = sharded(state, work.model, setting.shards, ranks)
+        own = sharded(state, work.model, setting.shards, ranks, work.computed_width)
         still = frozen(work.model, work.base_width)
         if setting.shards in ("zero3", "fsdp") and not setting.offload:
             still = replace(still, weights=still.weights / ranks)
@@ -175,7 +175,7 @@ def _single(work: Work, setting: Setting, gpus: int) -> Device:
         shape = replace(shape, heads_on_top=score_head(shape.hidden))
     if full:
         state = trained(shape.parameters, width=work.trained_width, optimizer=work.optimizer)
-        roles = [Role(name="policy", state=sharded(state, shape, setting.shards, gpus))]
+        roles = [Role(name="policy", state=sharded(state, shape, setting.shards, gpus, work.computed_width))]
     else:
         roles = [Role(name="base", state=frozen(shape, work.base_width, four_bit=work.four_bit)),
                  Role(name="policy", state=_adapter(work, gpus))]

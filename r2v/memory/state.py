@@ -64,12 +64,12 @@ def frozen(shape: Shape, width: int, *, four_bit: bool = False) -> State:
     return State(weights=packed * NF4 + (shape.parameters - packed) * width)
 
 
-def sharded(state: State, shape: Shape, shards: Shards, ranks: int) -> State:
-    """The share of one rank of a fully trained model of float32 weights.
+def sharded(state: State, shape: Shape, shards: Shards, ranks: int, width: int = 2) -> State:
+    """The share of one rank of a fully trained model of float32 weights that computes in `width` bytes.
 
     none: every rank holds all, and sends gradients from a copy (DistributedDataParallel's buckets). zero2 and zero3
-    (DeepSpeed, bfloat16): narrow weights, float32 masters and moments shared; zero3 shares the weights too. fsdp:
-    float32 weights shared, gathered as bfloat16. Two layers are gathered at a time, this one and the next; the
+    (DeepSpeed): weights as they compute, float32 masters and moments shared; zero3 shares the weights too. fsdp:
+    float32 weights shared, gathered as they compute. Two layers are gathered at a time, this one and the next; the
     tables are one.
     """
     if ranks == 1:
@@ -77,11 +77,11 @@ def sharded(state: State, shape: Shape, shards: Shards, ranks: int) -> State:
     if shards == "none":
         return replace(state, gathered=state.gradients)
     unit = max(shape.embedding, 2 * max(shape.layer_parameters(kind) for kind in shape.kinds))
-    n, buckets = float(shape.parameters), 2 * 2 * min(5e8, float(shape.parameters))
+    n, buckets = float(shape.parameters), 2 * width * min(5e8, float(shape.parameters))
     if shards == "fsdp":
         return State(weights=4 * n / ranks, gradients=4 * n / ranks, optimizer=state.optimizer / ranks,
-                     step=state.step / ranks, gathered=(2 + 2) * unit)
+                     step=state.step / ranks, gathered=2 * width * unit)
     optimizer = (4 * n + state.optimizer) / ranks
-    weights = 2 * n / (ranks if shards == "zero3" else 1)
-    return State(weights=weights, gradients=2 * n / ranks, optimizer=optimizer, step=4 * n / ranks,
-                 gathered=buckets + (2 * unit if shards == "zero3" else 0))
+    weights = width * n / (ranks if shards == "zero3" else 1)
+    return State(weights=weights, gradients=width * n / ranks, optimizer=optimizer, step=4 * n / ranks,
+                 gathered=buckets + (width * unit if shards == "zero3" else 0))

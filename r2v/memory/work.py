@@ -68,6 +68,12 @@ class Work:
         return 4 if self.precision == "float32" else 2
 
     @property
+    def computed_width(self) -> int:
+        """Bytes per weight of a fully trained model while it runs: under autocast bfloat16, which hierarchical
+        training does not have."""
+        return 2 if self.precision == "mixed" and self.stage != "hierarchical" else self.base_width
+
+    @property
     def trained_width(self) -> int:
         """Bytes per trained number."""
         return 2 if self.precision == "bfloat16" else 4
@@ -135,7 +141,7 @@ class Setting:
 
 
 def settings(work: Work, gpus: int, *, placement: Placement | None = None, shards: Shards | None = None,
-             checkpoint: bool | None = None) -> Iterator[Setting]:
+             checkpoint: bool | None = None, offload: bool | None = None) -> Iterator[Setting]:
     """The ways to try, the fastest first; those named are held to. Raises UsageError where one cannot be."""
     if placement == "shared" and work.lora_rank == 0:
         raise UsageError("placement shared: one base cannot serve three roles when its own weights are trained; "
@@ -148,11 +154,12 @@ def settings(work: Work, gpus: int, *, placement: Placement | None = None, shard
         raise UsageError(f"shards {shards}: only fully trained weights on several GPUs are shared out; got "
                          f"lora_rank {work.lora_rank} on {gpus} GPU{'s' if gpus > 1 else ''}")
     chunk = 1024 if work.stage == "hierarchical" else None
-    for place, offload in _places(work, gpus):
+    for place, aside in _places(work, gpus):
         for share in get_args(Shards) if work.lora_rank == 0 and gpus > 1 and place == "full" else ("none",):
             for again in (False, True):
-                if placement in (None, place) and shards in (None, share) and checkpoint in (None, again):
-                    yield Setting(placement=place, shards=share, checkpoint=again, offload=offload, chunk=chunk)
+                if placement in (None, place) and shards in (None, share) and checkpoint in (None, again) \
+                        and offload in (None, aside) and not (aside and share != "none"):
+                    yield Setting(placement=place, shards=share, checkpoint=again, offload=aside, chunk=chunk)
 
 
 def _places(work: Work, gpus: int) -> Iterator[tuple[Placement, bool]]:

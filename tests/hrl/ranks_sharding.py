@@ -84,7 +84,8 @@ def not_a_number(trainer: Trainer) -> dict[str, Any]:
 
 
 def everything(folder: Path, model: Path) -> None:
-    """Both placements in parts; one of them stopped halfway, and one that was begun whole taken up."""
+    """Both placements in parts; one of them stopped halfway, and one that was begun whole taken up, by layers that run
+    again in backward."""
     ranks.join("cpu")
     told = {}
     for name, h, lora in (("shared", SHARED, 4), ("full", FULL, 0)):
@@ -95,7 +96,7 @@ def everything(folder: Path, model: Path) -> None:
             export(trainer.roles.actor_as_policy(), folder / f"{name}-policy")
         trainer = trained(model, folder / f"{name}-stopped", h, lora, stop=stopping(HALFWAY))
         told[name] = held(trainer) | {"sha256": sha256, "nan": not_a_number(trainer)}
-        trained(model, folder / f"{name}-begun", h, lora)
+        trained(model, folder / f"{name}-begun", replace(h, gradient_checkpointing=True), lora)
     (folder / f"rank-{distributed.rank()}.json").write_text(json.dumps(told))
 
 

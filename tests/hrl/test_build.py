@@ -13,7 +13,7 @@ from r2v.config import Config, CriticConfig, HierarchicalConfig, PolicyConfig, P
 from r2v.errors import InputError, UsageError
 from r2v.hrl.build import build_trainer, problems_of
 from r2v.hrl.placement import Devices
-from r2v.hrl.rows import ROWS, fit, planned, rows_of
+from r2v.hrl.rows import ROWS, Fit, fit, planned, rows_of
 from r2v.policy.export import export
 
 from . import training
@@ -99,7 +99,28 @@ def test_rows_at_a_time_are_what_the_planner_finds() -> None:
     assert "\n" not in str(refused.value)
 
 
+def test_layers_run_again_where_the_plan_finds_that_they_must() -> None:
+    policy = PolicyConfig(model_name="meta-llama/Llama-3.2-3B", lora_r=16, max_seq_len=512)
+    small, large = (planned(policy, LARGE, "shared", size * 2**30, 1) for size in (16, 140))
+    assert small.setting.checkpoint and not large.setting.checkpoint
+    with pytest.raises(UsageError, match="does not fit"):
+        planned(policy, replace(LARGE, gradient_checkpointing=False), "shared", 16 * 2**30, 1)
+    assert planned(policy, replace(LARGE, gradient_checkpointing=True), "shared", 140 * 2**30, 1).setting.checkpoint
+
+
+def test_full_training_of_the_seeds_model_is_planned_in_parts() -> None:
+    """3.2 B weights do not fit one H200 with their moments; laid out over 8 of them they do, nor over 8 whole."""
+    policy = PolicyConfig(model_name="meta-llama/Llama-3.2-3B", lora_r=0, max_seq_len=512)
+    h200 = 140 * 2**30
+    for shards in ("fsdp", "zero2", "zero3"):
+        found = planned(policy, replace(LARGE, shards=shards), "full", h200, 8)  # type: ignore[arg-type]
+        assert found.fits and found.setting.shards == shards and rows_of(found) >= 1
+    aside = planned(policy, replace(LARGE, offload=True), "full", 2 * h200, 1)
+    assert aside.setting.offload and aside.setting.placement == "full"
+
+
 def test_rows_that_are_asked_for_are_taken() -> None:
     policy, cpu = PolicyConfig(), Devices.all_on("cpu")
     assert fit(policy, replace(LARGE, micro_batch=3), "shared", cpu, "llama").rows == 3
-    assert fit(policy, LARGE, "shared", cpu, "llama").rows == ROWS
+    assert fit(policy, LARGE, "shared", cpu, "llama") == Fit(rows=ROWS, checkpoint=False)
+    assert fit(policy, replace(LARGE, gradient_checkpointing=True), "shared", cpu, "llama").checkpoint

@@ -60,10 +60,10 @@ def assert_same(ours: Tensor, theirs: Tensor) -> None:
     torch.testing.assert_close(ours, theirs, rtol=near, atol=near)
 
 
-def flat(model: Any, side: Any, rows: Sequence[int] = range(8), chunk: int = 1024) -> Tensor:
+def flat(model: Any, side: Any, rows: Sequence[int] = range(8), chunk: int = 1024, again: bool = False) -> Tensor:
     """Log-probabilities of all completion tokens of some rows, in order."""
     laid = lay([PROMPTS[i] for i in rows], [COMPLETIONS[i] for i in rows], side)
-    logp = of_completions(model, laid, chunk)
+    logp = of_completions(model, laid, chunk, again=again)
     assert logp[~laid.completion].eq(0.0).all()
     return logp[laid.completion]
 
@@ -90,13 +90,13 @@ def test_13_it_is_what_the_model_itself_says(kind: str) -> None:
             assert float(wanted.std(correction=0)) > 0 or len(completion) == 1
 
 
-def gradients(model: Any, cuts: Sequence[Sequence[int]], chunk: int = 1024) -> list[Tensor]:
+def gradients(model: Any, cuts: Sequence[Sequence[int]], chunk: int = 1024, again: bool = False) -> list[Tensor]:
     """Of one update, made of micro-batches; the denominator is the whole update's."""
     whole = count(lay(PROMPTS, COMPLETIONS).completion, "token")
     model.zero_grad()
     for rows in cuts:
         laid = lay([PROMPTS[i] for i in rows], [COMPLETIONS[i] for i in rows])
-        logp = of_completions(model, laid, chunk)
+        logp = of_completions(model, laid, chunk, again=again)
         policy_loss(logp, token_weights(ADVANTAGES[list(rows)]), laid.completion, whole).backward()
     return [tensor.grad.clone() for tensor in model.parameters() if tensor.grad is not None]
 
@@ -182,3 +182,34 @@ def test_a_model_that_rescales_its_logits_is_refused() -> None:
         flat(model, "right")
     model.config.final_logit_softcapping = None
     flat(model, "right")
+
+
+@pytest.mark.parametrize("kind", MODELS)
+def test_layers_that_run_again_change_no_bit_and_keep_less(kind: str) -> None:
+    """Nor is there dropout, although transformers checkpoints in training mode alone."""
+    model = MODELS[kind]()
+    modes = [module.training for module in model.modules()]
+    for module in model.modules():
+        if hasattr(module, "attention_dropout"):
+            module.attention_dropout = 0.5
+    kept = {}
+    for again in (False, True):
+        sizes = list[int]()
+
+        def keep(tensor: Tensor, sizes: list[int] = sizes) -> Tensor:
+            sizes.append(tensor.nbytes)
+            return tensor
+
+        with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+            kept[again] = flat(model, "right", again=again), sum(sizes)
+    assert torch.equal(kept[True][0], kept[False][0]) and kept[True][1] < 0.5 * kept[False][1]
+    for ours, theirs in zip(gradients(model, [range(8)], again=True), gradients(model, [range(8)]), strict=True):
+        assert torch.equal(ours, theirs)
+    assert [module.training for module in model.modules()] == modes
+
+
+def test_a_model_without_such_layers_is_refused() -> None:
+    model = llama()
+    model.model.layers = torch.nn.ModuleList()
+    with pytest.raises(UsageError, match="gradient_checkpointing=true: no layer of this llama model"):
+        flat(model, "right", again=True)

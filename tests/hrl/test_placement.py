@@ -54,6 +54,17 @@ def test_split_is_the_seeds_own_and_each_process_has_two_gpus_to_itself() -> Non
     assert devices_of("shared", "cuda:1") == devices_of("full", "cuda:1") == Devices.all_on("cuda:1")
 
 
+def test_copies_may_leave_to_the_cpu_what_does_not_learn(tmp_path: Path) -> None:
+    found = devices_of("full", "cuda:1", offload=True)
+    assert {role for role, device in vars(found).items() if device == "cpu"} == {"reference", "target"}
+    assert set(vars(found).values()) == {"cuda:1", "cpu"}
+    policy = PolicyConfig(model_name=str(save_model(tmp_path)), lora_r=4, device="cpu")
+    with pytest.raises(UsageError, match=r"hierarchical\.offload=true: with placement=shared .*placement=full"):
+        build_roles(policy, HierarchicalConfig(offload=True), 0)
+    with pytest.raises(UsageError, match=r"hierarchical\.offload=true: with shards=fsdp .*offload=false"):
+        build_roles(policy, HierarchicalConfig(offload=True, placement="full", shards="fsdp"), 0)
+
+
 @pytest.mark.parametrize(("placement", "gpus", "asked", "found"), [
     ("shared", 4, None, 4), ("split", 4, None, 2), ("split", 2, None, 1), ("full", 0, None, 1), ("split", 4, 1, 1)])
 def test_processes_for_the_gpus_there_are(placement: str, gpus: int, asked: int | None, found: int) -> None:

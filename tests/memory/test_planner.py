@@ -214,10 +214,31 @@ def test_the_page_of_a_refusal_names_every_way_tried() -> None:
         assert way in text, way
 
 
-def test_ways_that_hierarchical_training_does_not_know_are_marked() -> None:
-    told = {checkpoint: "\n".join(page(plan(SHARED, Machine(memory=141 * GIB), checkpoint=checkpoint)))
-            for checkpoint in (False, True)}
-    assert "cannot do this yet" not in told[False] and "cannot do this yet: checkpointing" in told[True]
+def test_the_page_says_how_to_ask_for_it() -> None:
+    """Copies of one role each, shared out, and with what does not learn aside; not where a stage has no such keys."""
+    machine = Machine(memory=141 * GIB, gpus=8)
+    full = "hierarchical.placement=full"
+    for work, named, words in (
+            (SHARED, {"placement": "shared"}, "hierarchical.placement=shared"),
+            (SHARED, {"placement": "split"}, "hierarchical.placement=split"),
+            (SHARED, {"placement": "full", "offload": True}, f"{full} hierarchical.offload=true"),
+            (SEED, {"shards": "zero3"}, f"{full} hierarchical.shards=zero3")):
+        assert f"overrides: {words}" in page(plan(work, machine, **named))  # type: ignore[arg-type]
+    assert "overrides" not in "".join(page(plan(replace(SHARED, stage="bc", critic=None), machine)))
+
+
+def test_a_way_that_is_named_is_held_to() -> None:
+    for offload in (True, False):
+        assert plan(SEED, Machine(memory=400 * GIB), placement="full", offload=offload).setting.offload == offload
+    with pytest.raises(UsageError, match="no way to place hierarchical with placement shared, .* offload True"):
+        plan(SHARED, Machine(memory=A_GPU), placement="shared", offload=True)
+
+
+def test_what_stands_on_the_cpu_is_read_there() -> None:
+    for work in (SHARED, SEED):
+        found = plan(work, Machine(memory=400 * GIB), placement="full", offload=True)
+        assert "reference" not in {one.phase.name for one in found.phases}
+        assert found.host > plan(work, Machine(memory=400 * GIB), placement="full", offload=False).host
 
 
 def test_who_speaks_is_whole_where_who_learns_lies_in_parts() -> None:
@@ -227,3 +248,11 @@ def test_who_speaks_is_whole_where_who_learns_lies_in_parts() -> None:
     rollout = {found.setting.shards: next(one for one in found.phases if one.phase.name == "rollout, actor")
                for found in (parts, whole)}
     assert rollout["fsdp"].need.gradients > 2 * 4 * SEED.model.parameters > rollout["none"].need.gradients
+
+
+def test_parts_of_hierarchical_training_are_float32_all_through() -> None:
+    """Under bc's autocast layers are put together in bfloat16, here in float32: twice two layers, or the table."""
+    machine = Machine(memory=141 * GIB, gpus=8)
+    states = [plan(work, machine, placement="full", shards="fsdp").devices[0].device.roles[0].state
+              for work in (SEED, replace(SEED, stage="bc", critic=None, value=False, precision="mixed"))]
+    assert states[0].gathered == 2 * states[1].gathered and states[0].resting == states[1].resting

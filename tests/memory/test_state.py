@@ -109,6 +109,7 @@ def test_zero_and_fsdp_share_what_they_say() -> None:
     assert sharded(state, LLAMA, "zero2", 8).total == pytest.approx(2 * n + 14 * n / 8)
     assert sharded(state, LLAMA, "zero3", 8).total == pytest.approx(16 * n / 8)
     assert sharded(state, LLAMA, "fsdp", 8).total == pytest.approx(16 * n / 8)
+    assert sharded(state, LLAMA, "zero2", 8, 4).total == pytest.approx(4 * n + 16 * n / 8)
     assert sharded(state, LLAMA, "none", 8).gathered == state.gradients
     assert sharded(state, LLAMA, "zero3", 1) == state
 
