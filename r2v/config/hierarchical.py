@@ -181,6 +181,8 @@ class HierarchicalConfig:
     """Whether with placement=full the reference and the critic's slow copy stand in the CPU's memory."""
     micro_batch: int | None = field(default=None, metadata=RUNTIME)
     """Rows at a time in an update; None: what the memory planner finds."""
+    calibration: str | None = field(default=None, metadata=RUNTIME)
+    """A file that `r2v plan --probe` left on a GPU of this kind: the plan of rows is corrected by it."""
     gradient_checkpointing: bool | None = field(default=None, metadata=RUNTIME)
     """Whether layers run again in backward instead of keeping what they computed; None: what the memory planner
     finds, and not where it does not plan (on a CPU)."""

@@ -7,12 +7,14 @@ A GPU that turns out smaller than planned is met by halving them (`r2v.memory.re
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
 from r2v import distributed
 from r2v.config import HierarchicalConfig, PolicyConfig
 from r2v.errors import UsageError
 from r2v.hrl.placement import Devices, Placement
 from r2v.memory.batches import optimize_batch_processing
+from r2v.memory.calibration import factors_for
 from r2v.memory.configured import work_of_hierarchical
 from r2v.memory.page import verdict
 from r2v.memory.planner import Plan, plan
@@ -48,15 +50,19 @@ def fit(policy: PolicyConfig, h: HierarchicalConfig, placement: Placement, devic
     if family not in DECODERS or (in_parts and policy.lora_r > 0):
         rows = optimize_batch_processing(memory / 2**30)["micro_batch"]
         return Fit(rows=h.micro_batch or rows, checkpoint=again)
-    found = planned(policy, h, placement, memory, len(used) * distributed.ranks())
+    gpu = torch.cuda.get_device_name(min(used))
+    found = planned(policy, h, placement, memory, len(used) * distributed.ranks(), gpu)
     return Fit(rows=h.micro_batch or rows_of(found), checkpoint=found.setting.checkpoint,
                plan=found if len(used) == 1 else None)
 
 
-def planned(policy: PolicyConfig, h: HierarchicalConfig, placement: Placement, memory: float, gpus: int) -> Plan:
-    """The plan for GPUs of `memory` bytes, of which there are `gpus`. Raises UsageError where nothing fits and no
-    `h.micro_batch` insists."""
-    found = plan(work_of_hierarchical(policy, h), Machine(memory=memory, gpus=gpus), placement=placement,
+def planned(policy: PolicyConfig, h: HierarchicalConfig, placement: Placement, memory: float, gpus: int,
+            gpu: str = "") -> Plan:
+    """The plan for GPUs of `memory` bytes, of which there are `gpus`, each a `gpu` by name. Raises UsageError where
+    nothing fits and no `h.micro_batch` insists, or `h.calibration` is of another GPU or model."""
+    work = work_of_hierarchical(policy, h)
+    factors = factors_for(Path(h.calibration) if h.calibration else None, work.model, gpu)
+    found = plan(work, Machine(memory=memory, gpus=gpus, factors=factors), placement=placement,
                  shards=h.shards if gpus > 1 else "none", checkpoint=h.gradient_checkpointing,
                  offload=h.offload or placement == "split")
     if not found.fits and h.micro_batch is None:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 
 from r2v.memory.planner import Plan
-from r2v.memory.probe import Meter, Watch, expected, meter_of
+from r2v.memory.watch import Meter, Watch, expected, meter_of
 
 PLANNED = {"freeze": ("reference",), "actor": ("actor",), "guidance": ("guidance", "value")}
 """Phases of a training, and those of a plan that run in them."""

@@ -20,10 +20,8 @@ from typing import Any
 
 from r2v.contents import write_json
 from r2v.errors import InputError, UsageError
-from r2v.log import logger
 from r2v.memory.phases import Need
 from r2v.memory.shapes import Shape
-from r2v.memory.sizes import gib
 
 _FORMAT = 1
 
@@ -49,19 +47,10 @@ class Calibration:
     factors: Mapping[str, float]
 
 
-def factors(needs: Mapping[str, Need], measured: Mapping[str, float]) -> dict[str, float]:
-    """A factor for each phase that was measured (bytes). One that peaked below what the plan says stands there all
-    the time gets none, since then the plan is of another training: a warning says so."""
-    found = {}
-    for phase, size in measured.items():
-        need = needs[phase]
-        above = size - need.resting - need.gradients
-        if above > 0:
-            found[phase] = above / need.working
-        else:
-            logger.warning("  memory: %s peaked at %s GiB, below the %s GiB that stand there by the plan; it is "
-                           "left as it is", phase, gib(size), gib(need.resting + need.gradients))
-    return found
+def factor(need: Need, measured: float) -> float:
+    """What brings a plan's need of a phase to the bytes that were measured; not above 0 where those are fewer than
+    what stands there all the time by the plan, which is then of another training."""
+    return (measured - need.resting - need.gradients) / need.working
 
 
 def keep(path: Path, new: Calibration) -> None:
@@ -83,10 +72,9 @@ def read(path: Path) -> list[Calibration]:
             raise ValueError(f"format {content['format']}, expected {_FORMAT}")
         return [_calibration(one) for one in content["calibrations"]]
     except FileNotFoundError:
-        raise InputError(f"--calibration {path}: no such file; a training on a GPU writes it when it probes") from None
+        raise InputError(f"calibration {path}: no such file; r2v plan --probe FILE writes it on a GPU") from None
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise InputError(f"--calibration {path}: not a calibration of this version ({error}); delete it and probe "
-                         "again") from None
+        raise InputError(f"calibration {path}: not one of this version ({error}); delete it and probe again") from None
 
 
 def _calibration(values: dict[str, Any]) -> Calibration:
@@ -98,6 +86,12 @@ def _calibration(values: dict[str, Any]) -> Calibration:
     return Calibration(key=key, factors=factors)
 
 
+def factors_for(path: Path | None, shape: Shape, gpu: str = "") -> Mapping[str, float]:
+    """Those of a file for this model, a GPU of this name and the torch installed; none without a file. Raises as `read`
+    and `chosen` do."""
+    return {} if path is None else chosen(read(path), shape, gpu).factors
+
+
 def chosen(kept: Sequence[Calibration], shape: Shape, gpu: str = "", torch: str = "") -> Calibration:
     """The one of this model, of the torch named (or else installed) and of the only GPU whose name has `gpu` in it,
     its letters' case apart. Raises UsageError where there is none, or several."""
@@ -107,8 +101,8 @@ def chosen(kept: Sequence[Calibration], shape: Shape, gpu: str = "", torch: str 
     if len(fitting) == 1:
         return fitting[0]
     have = ", ".join(f"{one.key.gpu} with torch {one.key.torch}" for one in fitting or same) or "nothing of this model"
-    remedy = "name one with --gpu-type" if fitting else "probe again, or leave --calibration out"
-    raise UsageError(f"--calibration: wanted one for {called(shape)} ({shape.parameters:,} parameters), a GPU named "
+    remedy = "name one with --gpu-type" if fitting else "probe again, or leave the calibration out"
+    raise UsageError(f"calibration: wanted one for {called(shape)} ({shape.parameters:,} parameters), a GPU named "
                      f"{gpu or 'anything'}, torch {torch}; the file has {have}; {remedy}")
 
 

@@ -3,6 +3,7 @@
     r2v plan --model meta-llama/Llama-3.2-3B --gpu 44.53GiB --n 2
     r2v plan --model meta-llama/Llama-3.2-3B --gpu 44.53GiB --n 2 --lora-r 0 --precision float32    # refused, exit 2
     r2v plan --stage bc --config configs/webarena/noisy.yaml --gpu 80GiB
+    r2v plan --model meta-llama/Llama-3.2-3B --probe calibration.json       # on a GPU: measured, for --calibration
 """
 
 from __future__ import annotations
@@ -10,7 +11,6 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -37,14 +37,17 @@ def add_commands(commands: argparse._SubParsersAction[Parser]) -> None:
     plan.add_argument("--stage", choices=_STAGES, default="hierarchical")
     plan.add_argument("--config", metavar="FILE", help="takes policy, training and hierarchical from it")
     plan.add_argument("--overrides", nargs="+", action="extend", default=[], metavar="KEY=VALUE")
-    plan.add_argument("--gpu", metavar="SIZE", default=_SEED_GPU, help="memory of one GPU, such as 80GiB (44.53GiB)")
+    plan.add_argument("--gpu", metavar="SIZE", help="memory of one GPU, such as 80GiB (44.53GiB; --probe: as it is)")
     plan.add_argument("--n", type=int, default=1, metavar="GPUS", help="how many of them (1)")
     plan.add_argument("--gpu-type", default="", help="its name in --gres, such as a100")
     _add_work(plan)
     plan.add_argument("--placement", choices=["auto", "shared", "split", "full"], default="auto")
     plan.add_argument("--shards", choices=["auto", *_SHARDS], default="auto")
     plan.add_argument("--checkpointing", choices=["auto", "on", "off"], default="auto")
-    plan.add_argument("--calibration", metavar="FILE", help="factors that a probe on this GPU (--gpu-type) has left")
+    measured = plan.add_mutually_exclusive_group()
+    measured.add_argument("--calibration", metavar="FILE", help="plan with what a probe of this GPU (--gpu-type) left")
+    measured.add_argument("--probe", metavar="FILE", help="measure the phases on the GPU here, two steps each with "
+                          "random weights, and keep what they say for --calibration")
     plan.add_argument("--json", action="store_true", help="for a program")
     plan.set_defaults(act=run)
 
@@ -66,14 +69,17 @@ def _add_work(plan: argparse.ArgumentParser) -> None:
 
 
 def run(values: argparse.Namespace) -> int:
-    """Print the plan. Raises UsageError where nothing fits, or the options contradict each other."""
+    """Print the plan, and measure it where that is asked for. Raises UsageError where nothing fits, or the options
+    contradict each other."""
+    from r2v.memory.calibration import factors_for
     from r2v.memory.page import as_json, page, verdict
     from r2v.memory.planner import plan
     from r2v.memory.work import Machine
 
     work = work_of(values)
-    machine = Machine(memory=parse_size(values.gpu), gpus=values.n, kind=values.gpu_type,
-                      factors=_factors(values, work.model))
+    file = Path(values.calibration) if values.calibration else None
+    machine = Machine(memory=_memory(values), gpus=values.n, kind=values.gpu_type,
+                      factors=factors_for(file, work.model, values.gpu_type))
     checkpoint = {"auto": None, "on": True, "off": False}[values.checkpointing]
     found = plan(work, machine, placement=_named(values.placement), shards=_named(values.shards),
                  checkpoint=checkpoint)
@@ -81,13 +87,32 @@ def run(values: argparse.Namespace) -> int:
     if not found.fits:
         sys.stdout.flush()
         raise UsageError(verdict(found))
+    if values.probe:
+        _probe(found, values)
     return 0
 
 
-def _factors(values: argparse.Namespace, shape: Any) -> Mapping[str, float]:
-    from r2v.memory.calibration import chosen, read
+def _memory(values: argparse.Namespace) -> float:
+    """Bytes of one GPU: those named, else the seed's, else (to be measured) of the one here."""
+    if values.gpu or not values.probe:
+        return parse_size(values.gpu or _SEED_GPU)
+    from r2v.memory.probe import memory_here
 
-    return chosen(read(Path(values.calibration)), shape, values.gpu_type).factors if values.calibration else {}
+    return memory_here()
+
+
+def _probe(found: Any, values: argparse.Namespace) -> None:
+    from r2v.memory.calibration import Calibration, keep
+    from r2v.memory.probe import factors_of, key_of, probe
+    from r2v.memory.sizes import gib
+
+    key, probed = key_of(found), []
+    for one in probe(found):
+        probed.append(one)
+        print(f"  {one.phase}: {one.rows} rows, planned {gib(one.need.total)} GiB, measured {gib(one.measured)} GiB "
+              f"({100 * (one.measured / one.need.total - 1):+.1f} %), factor {one.factor:.3f}", flush=True)
+    keep(Path(values.probe), Calibration(key=key, factors=factors_of(probed)))
+    print(f"kept for {key.gpu} with torch {key.torch}: r2v plan ... --calibration {values.probe}")
 
 
 def _named(word: str) -> Any:

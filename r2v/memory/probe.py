@@ -1,195 +1,120 @@
-"""What training really takes of a GPU, held against what the plan said of it.
+"""What the kernels of the GPU at hand add to a plan, measured phase by phase with random weights.
 
-    watch = Watch(meter_of(device))
-    with watch.phase("actor", expected(plan, "actor", rows=4, tokens=812)):
-        ...                                     # one warning line where it was off by more than a tenth
-    watch.record()                              # for the metrics
+    r2v plan --model meta-llama/Llama-3.2-3B --probe calibration.json                # on a machine with the GPU
+    r2v plan --model meta-llama/Llama-3.2-3B --calibration calibration.json          # anywhere, from then on
 
-On a GPU a phase's peak is torch.cuda.max_memory_allocated: bytes of tensors, which is what the plan predicts. A CPU
-has no such figure. There the growth of the process's peak memory is noted under its own name, and is compared with
-nothing: it holds Python and libraries, and shows only what goes beyond all that came before.
+Each phase is rehearsed as it is planned (`r2v.memory.rehearsal`): its roles stand there, a first step makes what then
+stays (moments, workspaces), and the peak of a second one is held against the plan. A phase that does not fit is tried
+with half the rows: what a GPU adds is proportional to the work.
 """
 
 from __future__ import annotations
 
-import resource
+import gc
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Any, Protocol
+
+import torch
 
 from r2v.errors import UsageError
 from r2v.log import logger
-from r2v.memory.calibration import Calibration, Key, called, factors, keep
-from r2v.memory.phases import Need, need
-from r2v.memory.planner import Plan
+from r2v.memory.calibration import Key, called, factor
+from r2v.memory.phases import Need
+from r2v.memory.planner import Plan, Planned
+from r2v.memory.rehearsal import Case, PhaseName, measure, planned
+from r2v.memory.shapes import values_of
 from r2v.memory.sizes import gib
 
-DRIFT = 0.1
-"""Share by which a measured peak may differ from the predicted one before a line warns of it."""
-
-
-class Meter(Protocol):
-    """Something that can tell the most bytes since it was reset."""
-
-    name: str
-    """What it measures."""
-    counts_tensors: bool
-    """Whether a plan predicts what it measures."""
-
-    def reset(self) -> None:
-        """Begin anew."""
-
-    def peak(self) -> int:
-        """The most bytes at a time since."""
-
-
-class CudaMeter:
-    """The bytes of tensors on one GPU, as torch's allocator counts them."""
-
-    name, counts_tensors = "torch.cuda.max_memory_allocated", True
-
-    def __init__(self, device: Any) -> None:
-        self.device = device
-
-    def reset(self) -> None:
-        """The peak is what is allocated now."""
-        import torch
-
-        torch.cuda.reset_peak_memory_stats(self.device)
-
-    def peak(self) -> int:
-        """Bytes."""
-        import torch
-
-        return int(torch.cuda.max_memory_allocated(self.device))
-
-
-class ProcessMeter:
-    """How far the peak of the process's resident memory has risen: 0 where something before it took more."""
-
-    name, counts_tensors = "rise of the process's peak resident memory", False
-
-    def __init__(self) -> None:
-        self._before = _peak_rss()
-
-    def reset(self) -> None:
-        """What counts is what is taken beyond now."""
-        self._before = _peak_rss()
-
-    def peak(self) -> int:
-        """Bytes."""
-        return _peak_rss() - self._before
-
-
-def _peak_rss() -> int:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-
-
-def meter_of(device: Any) -> Meter:
-    """The meter for a torch device or its name."""
-    return CudaMeter(device) if str(device).startswith("cuda") else ProcessMeter()
+_REHEARSED: Mapping[str, PhaseName] = {
+    "rollout, actor": "rollout", "reference": "reference", "actor": "actor", "guidance": "guidance", "critic": "critic",
+    "bc": "bc", "verifier": "verifier"}
+"""Phases of plans that can be done with random weights, and what they are called there."""
+_ALIKE = {"rollout, actor": ("rollout, guidance",), "critic": ("value",)}
+"""What is done by the same kernels."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Reading:
-    """A phase's largest peak so far, and what the plan said of that very run. Bytes."""
+class Probed:
+    """A phase that was measured."""
 
+    phase: str
+    rows: int
     measured: int
-    predicted: float
-    meter: str
-    comparable: bool
-
-    @property
-    def off(self) -> float:
-        """By how much of the prediction more was taken; negative: less."""
-        return self.measured / self.predicted - 1
+    """Bytes, its peak."""
+    need: Need
+    """What the plan says of that very case."""
+    factor: float
+    """On the plan's `working` bytes."""
 
 
-class Watch:
-    """Peaks of phases as they run. A run that raises is not counted: a retry with fewer rows will be."""
-
-    def __init__(self, meter: Meter) -> None:
-        self.meter = meter
-        self.readings: dict[str, Reading] = {}
-        self._warned: set[str] = set()
-
-    @contextmanager
-    def phase(self, name: str, predicted: float) -> Iterator[None]:
-        """Measure the block; `predicted` are the bytes that the plan expects of it (`expected`). A phase may run many
-        times: its largest run is kept, and one line warns of its first drift."""
-        self.meter.reset()
-        yield
-        reading = Reading(measured=self.meter.peak(), predicted=predicted, meter=self.meter.name,
-                          comparable=self.meter.counts_tensors)
-        kept = self.readings.get(name)
-        if kept is None or reading.measured > kept.measured:
-            self.readings[name] = reading
-        if reading.comparable and abs(reading.off) > DRIFT and name not in self._warned:
-            self._warned.add(name)
-            logger.warning("  memory: %s took %s GiB, %+.0f %% of the %s GiB planned; a calibration corrects the plan",
-                           name, gib(reading.measured), 100 * reading.off, gib(predicted))
-
-    def record(self) -> dict[str, dict[str, Any]]:
-        """By phase: bytes predicted and measured, what measured them, and their ratio where they compare."""
-        return {name: {"predicted": round(one.predicted), "measured": one.measured, "meter": one.meter,
-                       **({"measured_over_predicted": round(1 + one.off, 4)} if one.comparable else {})}
-                for name, one in self.readings.items()}
+def probe(plan: Plan, measured: Callable[[Case], int] = measure) -> Iterator[Probed]:
+    """Measure the phases of a plan one after the other, those that fit with a row at least. Raises UsageError for a
+    plan that one GPU cannot rehearse."""
+    _check(plan)
+    for one in plan.phases:
+        if one.phase.name in _REHEARSED:
+            yield from _probed(one.phase.name, _case(plan, one), measured)
 
 
-def expected(plan: Plan, phase: str, *, rows: int | None = None, tokens: int | None = None,
-             prompt: int | None = None) -> float:
-    """Bytes that a plan expects of a phase that takes this many rows of this many tokens at a time, `prompt` of them
-    there before a generation began (None: as planned, rows of full length), with its calibration. Raises KeyError for
-    a phase that it does not have."""
-    work = plan.work
-    if prompt is not None or tokens is not None:
-        whole = tokens or work.tokens
-        begun = min(work.prompt_tokens if prompt is None else prompt, whole - 1)
-        work = replace(work, prompt_tokens=begun, completion_tokens=whole - begun)
-    return _need(replace(plan, work=work), phase, rows, tokens).total
+def factors_of(found: list[Probed]) -> dict[str, float]:
+    """By phase, those too that are done by the same kernels."""
+    return {name: one.factor for one in found for name in (one.phase, *_ALIKE.get(one.phase, ()))}
 
 
-def needs(plan: Plan) -> dict[str, Need]:
-    """What a plan expects of each phase as it is planned, without calibration: what a probe is held against."""
-    bare = replace(plan, machine=replace(plan.machine, factors={}))
-    return {one.phase.name: _need(bare, one.phase.name, None, None) for one in bare.phases}
-
-
-def _need(plan: Plan, name: str, rows: int | None, tokens: int | None) -> Need:
-    for device in plan.devices:
-        for one in device.phases:
-            if one.phase.name == name:
-                phase = one.phase if tokens is None else replace(one.phase, tokens=tokens)
-                found = need(plan.work, plan.setting, device.device, phase, one.rows if rows is None else rows)
-                return found.corrected(plan.machine.factors.get(name, 1.0))
-    raise KeyError(name)
-
-
-def probe(step: Callable[[], object], meter: Meter) -> int:
-    """The peak, in bytes, of the second of two steps: the first makes what then stays (moments, workspaces).
-    Raises UsageError for a meter that does not count tensors: there is nothing to calibrate without a GPU."""
-    if not meter.counts_tensors:
-        raise UsageError(f"calibration measures tensors on a GPU, and here is only the {meter.name}; probe on a GPU")
-    step()
-    meter.reset()
-    step()
-    return meter.peak()
-
-
-def key_of(plan: Plan, device: Any) -> Key:
-    """What a calibration made on this GPU holds for."""
-    import torch
-
+def key_of(plan: Plan) -> Key:
+    """What factors that are measured here hold for. Raises UsageError where there is no GPU."""
+    _require_gpu()
     shape = plan.work.model
-    return Key(model=called(shape), parameters=shape.parameters, gpu=torch.cuda.get_device_name(device),
+    return Key(model=called(shape), parameters=shape.parameters, gpu=torch.cuda.get_device_name(),
                torch=str(torch.__version__))
 
 
-def calibrate(plan: Plan, measured: Mapping[str, float], key: Key, path: Path) -> dict[str, float]:
-    """Factors of the phases that were probed (bytes, as they are planned), kept in the file for the next training and
-    `r2v plan --calibration`."""
-    found = factors(needs(plan), measured)
-    keep(path, Calibration(key=key, factors=found))
-    return found
+def memory_here() -> int:
+    """Bytes of the GPU here. Raises UsageError where there is none."""
+    _require_gpu()
+    return int(torch.cuda.get_device_properties(torch.cuda.current_device()).total_memory)
+
+
+def _require_gpu() -> None:
+    if not torch.cuda.is_available():
+        raise UsageError("--probe: measures on a GPU, and torch sees none here; run it in a job, srun --gres=gpu:1 r2v "
+                         "plan ..., or leave --probe out")
+
+
+def _check(plan: Plan) -> None:
+    setting, work = plan.setting, plan.work
+    lacking = {"in 4 bits": work.four_bit, "with adamw_8bit": work.optimizer == "adamw_8bit",
+               "with placement split": setting.placement == "split", f"with shards {setting.shards}":
+               setting.shards != "none", "of preference": work.stage == "preference"}
+    for what, there in lacking.items():
+        if there:
+            raise UsageError(f"--probe: a plan {what} is not rehearsed; take --placement shared or full, --shards "
+                             "none, no --four-bit, --optimizer adamw, and --stage hierarchical, bc or verifier")
+
+
+def _case(plan: Plan, one: Planned) -> Case:
+    work, critic = plan.work, plan.work.critic
+    return Case(phase=_REHEARSED[one.phase.name], model=values_of(work.model.name),
+                critic=None if critic is None else values_of(critic.name), lora_rank=work.lora_rank,
+                precision=work.precision, optimizer=work.optimizer, checkpoint=plan.setting.checkpoint,
+                chunk=plan.setting.chunk, rows=one.rows, tokens=one.phase.tokens,
+                micro_batches=1 if one.rows >= one.phase.rows else 2)
+
+
+def _probed(phase: str, case: Case, measured: Callable[[Case], int]) -> Iterator[Probed]:
+    """One, or none where not even a row fits."""
+    gc.collect()  # models of the case before hold themselves in circles
+    try:
+        size = measured(case)
+    except torch.OutOfMemoryError:
+        if case.rows > 1:
+            yield from _probed(phase, replace(case, rows=case.rows // 2, micro_batches=2), measured)
+        else:
+            logger.warning("  memory: %s does not fit with one row, and is left as it is", phase)
+        return
+    need = planned(case)
+    if (found := factor(need, size)) > 0:
+        yield Probed(phase=phase, rows=case.rows, measured=size, need=need, factor=found)
+    else:
+        logger.warning("  memory: %s peaked at %s GiB, below the %s GiB that stand there by the plan; it is left as it "
+                       "is", phase, gib(size), gib(need.resting + need.gradients))

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from r2v.errors import InputError, UsageError, nearest
-from r2v.memory.known import KNOWN, known
+from r2v.memory.known import KNOWN, Values, known
 
 Kind = Literal["attention", "conv", "encoder"]
 DECODERS = ("llama", "mistral", "qwen2", "qwen3", "lfm2")
@@ -167,8 +167,13 @@ def from_config(values: Mapping[str, Any], name: str = "model") -> Shape:
 
 
 def shape_of(model: str) -> Shape:
-    """The shape of a bundled model, of a directory with a config.json, of a model known by name, or of one in the hub's
-    cache. Raises InputError where there is none."""
+    """The shape of a model by name, as `values_of` finds it."""
+    return from_config(values_of(model), model)
+
+
+def values_of(model: str) -> Values:
+    """The config.json of a bundled model, of a directory, of a model known by name, or of one in the hub's cache.
+    Raises InputError where there is none."""
     folder = _BUNDLED.get(model) or Path(model).expanduser()
     path = folder / "config.json" if folder.is_dir() else _cached(model)
     if path is None or not path.is_file():
@@ -176,14 +181,14 @@ def shape_of(model: str) -> Shape:
         if values is None:
             raise InputError(f"no shape of {model}: not a directory with a config.json, not in the hub's cache, not "
                              f"known by name; {nearest(model, [*_BUNDLED, *KNOWN])}")
-        return from_config(values, model)
+        return values
     try:
         loaded = json.loads(path.read_text())
     except (ValueError, OSError) as error:
         raise InputError(f"{path}: not a JSON object ({error})") from None
     if not isinstance(loaded, dict):
         raise InputError(f"{path}: not a JSON object")
-    return from_config(loaded, model)
+    return loaded
 
 
 def _cached(model: str) -> Path | None:

@@ -6,7 +6,7 @@ import pytest
 
 from r2v.hrl.rows import planned, rows_of
 from r2v.hrl.tracking import Tracking
-from r2v.memory.probe import expected
+from r2v.memory.watch import expected
 from tests.hrl.test_build import LARGE, PolicyConfig
 
 PLAN = planned(PolicyConfig(model_name="meta-llama/Llama-3.2-3B", lora_r=16, max_seq_len=512), LARGE, "shared",
