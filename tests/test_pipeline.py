@@ -13,7 +13,7 @@ from r2v.artifact import fingerprint
 from r2v.config import Config, load
 from r2v.data.registry import DataRegistry
 from r2v.errors import EmptyResult, InputError, UsageError
-from r2v.pipeline import JOBS, downstream, job, places_of, published, run_here, run_job, selection
+from r2v.pipeline import JOBS, as_asked, downstream, job, places_of, published, run_here, run_job, selection
 
 NAMES = [item.name for item in selection(Config())[0]]
 """The chain as it is by default: hierarchical training is asked for by its key."""
@@ -44,6 +44,17 @@ def test_hierarchical_training_is_asked_for_and_starts_from_bc_or_a_model_of_its
         assert (wanted[-1].name, wanted[-1].needs, given) == ("hierarchical", needs, [])
     with pytest.raises(UsageError, match="hierarchical.enabled=false"):
         selection(Config(), start="hierarchical")
+
+
+@pytest.mark.parametrize(("methods", "needs", "asks"), [
+    ("slm_base", (), False), ("slm_base,llm_only", (), True), ("llm_only", (), True), ("slm_only", ("router",), False),
+    ("slm_base,r2v", ("router",), True), ("slm_bc_only,best_of_k", ("router",), False),
+    ("oracle_router", ("router",), True)])
+def test_an_evaluation_rests_on_what_its_methods_use(methods: str, needs: tuple[str, ...], asks: bool) -> None:
+    config = load(None, [f"evaluation.methods=[{methods}]"])
+    item = as_asked(config, job("evaluate"))
+    assert (item.needs, bool(item.also_reads)) == (needs, bool(needs))
+    assert item.load().sections(config).asks_teacher == asks
 
 
 def test_unknown_jobs_are_refused_with_the_nearest() -> None:

@@ -71,6 +71,10 @@ class InferenceConfig:
 METHODS = ("slm_only", "llm_only", "random_router", "entropy_router", "entropy_nonfree_router", "verifier_router",
            "disagreement_router", "oracle_router", "r2v", "slm_bc_only", "slm_base", "best_of_k")
 """Everything `evaluate` can play."""
+_ALONE = ("slm_only", "slm_bc_only", "slm_base", "best_of_k")
+"""Those by which no LLM acts."""
+_AS_THEY_ARE = ("slm_base", "llm_only")
+"""Those of models that nothing here has trained."""
 CONDITIONS = ("clean", "noisy", "shift", "heldout")
 """Everything `evaluate` can play them under."""
 
@@ -108,6 +112,16 @@ class EvaluationConfig:
         check(0 < self.cvar_alpha <= 1, "evaluation.cvar_alpha", "must be in (0, 1]", self.cvar_alpha)
         check(self.num_tasks is None or self.num_tasks > 0, "evaluation.num_tasks", "must be above 0",
                self.num_tasks)
+
+    @property
+    def asks_teacher(self) -> bool:
+        """Whether an LLM acts by any of the methods."""
+        return not set(_ALONE).issuperset(self.methods)
+
+    @property
+    def of_trained(self) -> bool:
+        """Whether any of the methods needs what earlier jobs have trained."""
+        return not set(_AS_THEY_ARE).issuperset(self.methods)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,9 +9,9 @@ Methods that share a history share its replies, so ten methods cost little more 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -62,7 +62,8 @@ class Cast:
     waves: Waves
     world: World
     slm: Single
-    llm: Single
+    hire: Callable[[], Single]
+    """Brings the LLM in."""
     sensors: Sensors
     inference: InferenceConfig
     routers: dict[str, RouterModel] = field(default_factory=dict)
@@ -86,12 +87,18 @@ class Cast:
             sections.policy, verifier, sections.inference, sections.rollout, waves)
         return cls(
             waves=waves, world=World(benchmark, sections.perturbations, sections.inference), slm=slm,
-            llm=Single(teacher_side(sections.teacher, sections.cost, benchmark, waves, journal), "llm_fallback"),
+            hire=lambda: Single(teacher_side(sections.teacher, sections.cost, benchmark, waves, journal),
+                                "llm_fallback"),
             sensors=Sensors(sections.inference, verifier=scorer, slm=slm.side, num_samples=num_samples),
             inference=sections.inference,
             routers={} if router is None else {name: load(router / f"{name}.json")
                                                for name in ("r2v", "disagreement_router")},
             variants={name: side(weights) for name, weights in (variants or {}).items()})
+
+    @cached_property
+    def llm(self) -> Single:
+        """The LLM, opened where somebody first asks it: who has no use for one needs no key."""
+        return self.hire()
 
     def actor(self, method: str, tau: float | None = None) -> Actor:
         """The method as an actor; routed ones at threshold `tau`."""
@@ -102,10 +109,12 @@ class Cast:
             return Routed(self.slm.side, self.llm.side, gate, tau, self.inference.max_llm_calls)
         if method == "best_of_k" and self.inference.num_candidates > 1:
             return self._best_of_k()
-        own: dict[str, Actor] = {"slm_only": self.slm, "llm_only": self.llm, "best_of_k": self.slm, **self.variants}
+        if method == "llm_only":
+            return self.llm
+        own: dict[str, Actor] = {"slm_only": self.slm, "best_of_k": self.slm, **self.variants}
         if method not in own:
             raise UsageError(f"evaluation.methods: {method} cannot be played here; allowed: "
-                             f"{', '.join([*own, *ROUTERS, 'oracle_router'])}")
+                             f"{', '.join([*own, 'llm_only', *ROUTERS, 'oracle_router'])}")
         return own[method]
 
     def _best_of_k(self) -> BestOfK:

@@ -21,6 +21,7 @@ from r2v.errors import UsageError
 from r2v.policy.double import in_double
 from r2v.policy.load import Loaded, load_policy
 from r2v.randomness import seed_of
+from r2v.weights import ADAPTERS
 
 ACTOR, GUIDANCE = "default", "guidance"
 """Adapters. The actor's has the name that an exported policy's has."""
@@ -102,7 +103,7 @@ def _check(policy: PolicyConfig, weights: Path | None) -> None:
     if policy.lora_r == 0 and policy.dtype == "bfloat16":
         raise UsageError("policy.dtype=bfloat16: with policy.lora_r=0 all weights are trained, and steps as small as "
                          "hierarchical.lr round to nothing in them; set float32 or auto, or train adapters")
-    if policy.load_in_4bit is True and weights is not None and (weights / "adapter_config.json").exists():
+    if policy.load_in_4bit is True and weights is not None and (weights / ADAPTERS).exists():
         raise UsageError(f"policy.load_in_4bit=true: {weights} holds an adapter, which cannot be melted into 4-bit "
                          "weights; set policy.load_in_4bit=false, or train bc with policy.lora_r=0")
 

@@ -35,6 +35,7 @@ from r2v.log import logger, setup
 from r2v.policy.export import export
 from r2v.policy.load import Loaded
 from r2v.randomness import generator
+from r2v.weights import BUNDLED
 
 SPECIAL = ("<pad>", "<unk>", "<user>", "<reply>", "<eos>")
 KEEP, LOOK = "keep it", "look again"
@@ -51,7 +52,7 @@ CHAT_TEMPLATE = (
 )
 """A conversation as one sequence; the system message is dropped, every reply ends in <eos>."""
 
-PUPIL_DIR = Path(__file__).parents[1] / "policy" / "pupil_base"
+PUPIL_DIR = BUNDLED["pupil"]
 """The shipped base: `policy.model_name=pupil`."""
 
 _WORD = r"\w+|[^\w\s]"

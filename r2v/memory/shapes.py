@@ -21,11 +21,11 @@ from typing import Any, Literal
 
 from r2v.errors import InputError, UsageError, nearest
 from r2v.memory.known import KNOWN, Values, known
+from r2v.weights import BUNDLED, adapters_alone, base_of
 
 Kind = Literal["attention", "conv", "encoder"]
 DECODERS = ("llama", "mistral", "qwen2", "qwen3", "lfm2")
 ENCODERS = ("roberta", "xlm-roberta")
-_BUNDLED = {name: Path(__file__).parents[1] / "policy" / f"{name}_base" for name in ("tiny", "pupil")}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -172,15 +172,17 @@ def shape_of(model: str) -> Shape:
 
 
 def values_of(model: str) -> Values:
-    """The config.json of a bundled model, of a directory, of a model known by name, or of one in the hub's cache.
-    Raises InputError where there is none."""
-    folder = _BUNDLED.get(model) or Path(model).expanduser()
+    """The config.json of a bundled model, of a directory (of adapters: their base's), of a model known by name, or of
+    one in the hub's cache. Raises InputError where there is none."""
+    folder = BUNDLED.get(model) or Path(model).expanduser()
+    if adapters_alone(folder):
+        return values_of(base_of(folder))
     path = folder / "config.json" if folder.is_dir() else _cached(model)
     if path is None or not path.is_file():
         values = known(model)
         if values is None:
             raise InputError(f"no shape of {model}: not a directory with a config.json, not in the hub's cache, not "
-                             f"known by name; {nearest(model, [*_BUNDLED, *KNOWN])}")
+                             f"known by name; {nearest(model, [*BUNDLED, *KNOWN])}")
         return values
     try:
         loaded = json.loads(path.read_text())

@@ -17,6 +17,7 @@ from safetensors.torch import save_file
 
 from r2v.contents import write_json, writing
 from r2v.policy.load import Loaded
+from r2v.weights import ADAPTERS
 
 FULL, ADAPTER = "model.safetensors", "adapter_model.safetensors"
 _OF_THE_PLACE = {"name_or_path", "_name_or_path", "is_local", "local_files_only", "tokenizer_file",
@@ -62,7 +63,7 @@ def _write_adapter(loaded: Loaded, folder: Path) -> None:
     config = model.peft_config["default"].to_dict()
     config.update(base_model_name_or_path=loaded.name, inference_mode=True,
                   target_modules=sorted(config["target_modules"]))
-    write_json(folder / "adapter_config.json", _of_the_thing(config))
+    write_json(folder / ADAPTERS, _of_the_thing(config))
 
 
 def _save(tensors: dict[str, Any], path: Path) -> None:

@@ -1,5 +1,8 @@
 """A policy from its name: a bundled one, a local directory, or a hub model; with adapters, in 4 bits.
 
+A directory may hold a model or, as `r2v.policy.export` writes them, adapters alone: then it is their base with the
+adapters melted in.
+
     loaded = load_policy(config.policy)                              # the base as it is
     loaded = load_policy(config.policy, folder / "final")            # trained weights, to act with
     loaded = load_policy(config.policy, final, for_training=True)    # trained weights, to train on
@@ -13,7 +16,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +27,7 @@ from r2v.errors import InputError, UsageError
 from r2v.log import logger
 from r2v.policy.double import in_double
 from r2v.randomness import seed_of
-
-BUNDLED = {name: Path(__file__).parent / f"{name}_base" for name in ("tiny", "pupil")}
-"""Models that come with R2V: the desk's student (`policy.tiny`), and the word problems' (`r2v.hrl.pupil`)."""
+from r2v.weights import ADAPTERS, BUNDLED, adapters_alone, base_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +48,7 @@ def load_policy(policy: PolicyConfig, weights: Path | None = None, *, for_traini
     """
     if weights is not None and not weights.is_dir():
         raise InputError(f"{weights}: no such folder of exported weights; run the stage that trains them first")
-    adapted = weights is not None and (weights / "adapter_config.json").exists()
+    adapted = weights is not None and (weights / ADAPTERS).exists()
     if weights is not None and for_training and adapted != (policy.lora_r > 0):
         kind = "adapters" if adapted else "full weights"
         raise UsageError(f"{weights}: holds {kind}, but policy.lora_r={policy.lora_r}; train both phases alike")
@@ -88,6 +89,8 @@ def _model(policy: PolicyConfig, source: Path | str, for_training: bool) -> Any:
     from transformers import AutoModelForCausalLM
 
     _hush()
+    if isinstance(source, Path) and adapters_alone(source):
+        return _melted(policy, source, for_training)
     options: dict[str, Any] = {"dtype": _dtype(policy, for_training)}
     if _in_4bit(policy, for_training):
         from transformers import BitsAndBytesConfig
@@ -100,6 +103,18 @@ def _model(policy: PolicyConfig, source: Path | str, for_training: bool) -> Any:
     except (OSError, ValueError) as error:
         raise _not_found(source, error) from error
     return model if "device_map" in options else model.to(device_of(policy))
+
+
+def _melted(policy: PolicyConfig, adapters: Path, for_training: bool) -> Any:
+    from peft import PeftModel
+
+    if policy.load_in_4bit is True:
+        raise UsageError(f"policy.load_in_4bit=true: {adapters} holds adapters, which cannot be melted into 4-bit "
+                         "weights; set it to false or auto")
+    name = base_of(adapters)
+    base = _model(replace(policy, model_name=name, load_in_4bit=False), _source(name), for_training)
+    width = torch.promote_types(base.dtype, torch.float32)
+    return PeftModel.from_pretrained(base.to(width), str(adapters)).merge_and_unload().to(base.dtype)
 
 
 def _hush() -> None:

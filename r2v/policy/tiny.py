@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import chain, product
-from pathlib import Path
 
 import torch
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
@@ -19,8 +18,9 @@ from transformers import Lfm2Config, Lfm2ForCausalLM, PreTrainedTokenizerFast
 from r2v.envs.desk import words
 from r2v.envs.desk.tasks import WISHES
 from r2v.envs.desk.tools import ARGUMENTS
+from r2v.weights import BUNDLED
 
-TINY_DIR = Path(__file__).parent / "tiny_base"
+TINY_DIR = BUNDLED["tiny"]
 """The shipped base: a directory that AutoModelForCausalLM and AutoTokenizer load."""
 
 SPECIAL = ("<pad>", "<unk>", "<goal>", "<obs>", "<act>", "<eos>")

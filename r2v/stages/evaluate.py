@@ -59,26 +59,29 @@ class Config:
                    calibration=c.TaskSelection.training(config), selections=selections)
 
 
+    @property
+    def asks_teacher(self) -> bool:
+        """Whether it can't do without the teacher."""
+        return self.evaluation.asks_teacher
+
+
 def run(cfg: Config, work: Work) -> None:
     """Place thresholds, play, and write the tables."""
-    from r2v.evaluation.cast import ROUTERS, Cast
+    from r2v.evaluation.cast import ROUTERS
     from r2v.evaluation.setup import Setup, write_setup
     from r2v.evaluation.tables import write_results_folder
 
-    variants = {"slm_bc_only": work.inputs["bc"].file("final"), "slm_base": None}
-    cast = Cast.of(cfg, policy=work.inputs["preference"].file("final"), journal=work.folder / JOURNAL,
-                   verifier=work.inputs["verifier"].file("final"), router=work.inputs["router"].folder,
-                   num_samples=cfg.inference.num_candidates if "samples" in cfg.router.features else 0,
-                   variants={name: path for name, path in variants.items() if name in cfg.evaluation.methods})
+    cast = _cast(cfg, work)
     plays = {name: _plays(cfg, cast, name) for name in cfg.selections}
-    _refuse_training_tasks(work, plays)
-    thresholds = _thresholds(cfg, cast, work)
-    points = [f"b{budget:.2f}" for budget in cfg.evaluation.budgets]
     routed = [method for method in cfg.evaluation.methods if method in ROUTERS]
+    if work.inputs:
+        _refuse_training_tasks(work, plays)
+    thresholds = _thresholds(cfg, cast, work) if routed else {}
+    points = [f"b{budget:.2f}" for budget in cfg.evaluation.budgets]
     for condition, method, point, path in _cells(cfg, work.folder, routed, points):
         if not path.exists():
             _play(cast, method, point, plays[condition], thresholds.get((method, point)), path)
-    scores = _router_scores(cfg, cast, plays, routed, work.folder)
+    scores = _router_scores(cfg, cast, plays, routed, work.folder) if routed else []
     write_setup(work.folder, Setup(
         benchmark=cfg.env.benchmark, benchmark_version=cast.world.benchmark.version,
         methods=tuple(cfg.evaluation.methods), seeds=tuple(cfg.evaluation.seeds),
@@ -93,6 +96,20 @@ def run(cfg: Config, work: Work) -> None:
         git_commit=git_commit()))
     tables = write_results_folder(work.folder)
     work.summary.update(n_episodes=tables.n_episodes, thresholds={f"{m}@{p}": t for (m, p), t in thresholds.items()})
+
+
+def _cast(cfg: Config, work: Work) -> Cast:
+    from r2v.evaluation.cast import Cast
+
+    if not work.inputs:  # methods of models that nothing here has trained
+        cast = Cast.of(cfg, policy=None, journal=work.folder / JOURNAL)
+        cast.variants["slm_base"] = cast.slm
+        return cast
+    variants = {"slm_bc_only": work.inputs["bc"].file("final"), "slm_base": None}
+    return Cast.of(cfg, policy=work.inputs["preference"].file("final"), journal=work.folder / JOURNAL,
+                   verifier=work.inputs["verifier"].file("final"), router=work.inputs["router"].folder,
+                   num_samples=cfg.inference.num_candidates if "samples" in cfg.router.features else 0,
+                   variants={name: path for name, path in variants.items() if name in cfg.evaluation.methods})
 
 
 def _plays(cfg: Config, cast: Cast, condition: str) -> list[Play]:

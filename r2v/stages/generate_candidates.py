@@ -43,6 +43,11 @@ class Config:
                    rollout=config.rollout, candidates=config.candidates, preference=config.preference.pairing(),
                    tasks=c.TaskSelection.training(config), seed=config.seed)
 
+    @property
+    def asks_teacher(self) -> bool:
+        """Whether it can't do without the teacher."""
+        return self.candidates.with_teacher
+
 
 def run(cfg: Config, work: Work) -> None:
     """Sample, score, play on, pair."""

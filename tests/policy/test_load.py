@@ -10,9 +10,11 @@ import torch
 
 from r2v.config import PolicyConfig
 from r2v.errors import InputError, UsageError
+from r2v.memory.shapes import shape_of
 from r2v.policy.export import export, weights_sha256
-from r2v.policy.load import BUNDLED, Loaded, load_policy
+from r2v.policy.load import Loaded, load_policy
 from r2v.testing import tinies
+from r2v.weights import BUNDLED
 
 IDS = torch.tensor([[5, 9, 11, 30, 7]])
 
@@ -82,6 +84,40 @@ def test_C1_lora_r_reaches_the_adapter_and_the_adapter_comes_back(base: Path, tm
     trainable = load_policy(policy, tmp_path / "final", for_training=True)
     assert {n.split(".")[-3] for n, p in trainable.model.named_parameters() if p.requires_grad} == {"lora_A", "lora_B"}
     assert export(trainable, tmp_path / "again") == sha
+
+
+def adapters_on(name: str, folder: Path) -> Any:
+    """The logits of a model whose adapters, which do something, are then exported."""
+    loaded = load_policy(PolicyConfig(model_name=name, lora_r=2, device="cpu"), for_training=True)
+    with torch.no_grad():
+        for path, weight in loaded.model.named_parameters():
+            if "lora_B" in path:
+                weight.fill_(0.05)
+    export(loaded, folder)
+    return _logits(Loaded(model=loaded.model.eval(), tokenizer=None, name=""))
+
+
+def test_a_folder_of_adapters_is_a_model_by_name(base: Path, tmp_path: Path) -> None:
+    """Of a bundled base, of a directory's, and of such a folder's: with the adapters melted in, to go on from."""
+    for name, below in (("pupil", "pupil"), (str(base), str(base)), (str(tmp_path / "pupil"), "pupil")):
+        folder = tmp_path / Path(name).name if name != str(tmp_path / "pupil") else tmp_path / "second"
+        wanted = adapters_on(name, folder)
+        policy = PolicyConfig(model_name=str(folder), device="cpu")
+        for loaded in (load_policy(policy), load_policy(policy, for_training=True)):
+            assert not hasattr(loaded.model, "peft_config") and loaded.tokenizer.chat_template
+            torch.testing.assert_close(_logits(loaded).float(), wanted.float(), rtol=0, atol=1e-5)
+        assert load_policy(policy).model.dtype == load_policy(PolicyConfig(model_name=below, device="cpu")).model.dtype
+        assert shape_of(str(folder)).parameters == shape_of(below).parameters
+
+
+def test_adapters_that_cannot_be_melted_in_are_refused(base: Path, tmp_path: Path) -> None:
+    adapters_on(str(base), tmp_path / "adapters")
+    policy = PolicyConfig(model_name=str(tmp_path / "adapters"), load_in_4bit=True, device="cpu")
+    with pytest.raises(UsageError, match=r"load_in_4bit=true: .*adapters holds adapters, which cannot be melted"):
+        load_policy(policy)
+    (tmp_path / "adapters" / "adapter_config.json").write_text("[]")
+    with pytest.raises(InputError, match=r"adapter_config.json: names no base model \(.*r2v or peft has written"):
+        load_policy(PolicyConfig(model_name=str(tmp_path / "adapters"), device="cpu"))
 
 
 def test_B4_adapters_start_where_the_seed_says(base: Path, tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from r2v import artifact as artifacts
 from r2v.artifact import Artifact
 from r2v.config import load
 from r2v.errors import InputError
+from r2v.evaluation.replay import verify_results
 from r2v.pipeline import fingerprint_of, job
 from r2v.policy.load import load_policy
 from r2v.stages.train_hierarchical import REPORT, closing_lines
@@ -67,6 +68,24 @@ def test_it_leaves_a_policy_a_report_and_its_metrics(finished: Path) -> None:
     acting = load_policy(policy, finished / PLACE / "final").model
     bare = load_policy(policy).model
     assert hasattr(acting, "peft_config") and not hasattr(bare, "peft_config")
+
+
+def test_the_actor_is_evaluated_by_its_folders_name(finished: Path) -> None:
+    """Without the chain, and without a key of a teacher whom no method asks."""
+    def evaluated(method: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "r2v", "evaluate", "--methods", method, "--conditions", "clean", "--num-tasks", "2",
+             "--overrides", f"policy.model_name={PLACE / 'final'}", "policy.device=cpu", "teacher.provider=openai",
+             "teacher.model_name=gpt-4o"], cwd=finished, env=environment() | {"OPENAI_API_KEY": ""},
+            capture_output=True, text=True)
+
+    done = evaluated("slm_base")
+    assert done.returncode == 0 and "of    4" in done.stderr, done.stderr
+    assert verify_results(finished / "results" / "desk_noisy").num_episodes == 4
+    refused = evaluated("llm_only")
+    assert refused.returncode == 2 and "OPENAI_API_KEY is not set" in refused.stderr
+    refused = evaluated("slm_only")
+    assert refused.returncode == 3 and "needs router" in refused.stderr
 
 
 def test_what_is_up_to_date_is_not_trained_again(finished: Path) -> None:
