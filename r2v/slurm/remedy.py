@@ -2,7 +2,8 @@
 
     host_oom            half as much memory again, up to the largest node's; three times
     cuda_oom            micro-batches of the largest proper part of their size, the product as it was, so that the
-                        artifact and its checkpoint stay the same; for what is played, rollout.batch_size; twice
+                        artifact and its checkpoint stay the same; for what is played, rollout.batch_size; for
+                        hierarchical training, which halves its rows by itself, layers that run again; twice
     timeout             again; with half as much time again only where this time nothing was gained
     preempted           again, not counted
     node_fail           again, not counted, without that node
@@ -18,7 +19,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from r2v.config import PHASES, Config, load
+from r2v.config import PHASES, Config, HierarchicalConfig, load
 from r2v.errors import R2VError
 from r2v.slurm import chain as chains
 from r2v.slurm import client
@@ -29,8 +30,6 @@ from r2v.slurm.spent import over_cap
 
 MOST = {"host_oom": 3, "cuda_oom": 2}
 """How often one class is answered."""
-_ROWS = 32
-"""What hierarchical.micro_batch is halved from where the planner had chosen it."""
 UNCOUNTED = 10
 """Attempts that count for nothing (preempted, timed out on the way) until somebody should look."""
 
@@ -146,16 +145,20 @@ def _smaller_batches(root: Path, chain: Chain, job: str, latest: Attempt) -> Aga
     return Again(resources=latest.resources, overrides=(*kept, *changes), counted=True, why=" ".join(changes))
 
 
+def _lighter(h: HierarchicalConfig) -> Sequence[str]:
+    if not h.gradient_checkpointing:
+        return ("hierarchical.gradient_checkpointing=true",)
+    return ("hierarchical.micro_batch=1",) if h.micro_batch != 1 else ()
+
+
 def _split(config: Config, job: str) -> Sequence[str]:
     """The overrides that make a job's batches smaller: half, or where that is no whole number the largest part that
     divides them, with as many more of them; () where they cannot be."""
     phase = next((name for name in PHASES if name == job), None)
-    if job == "hierarchical":
-        rows = config.hierarchical.micro_batch or _ROWS
-        return (f"hierarchical.micro_batch={rows // 2}",) if rows > 1 else ()
     if phase is None:
         size = config.rollout.batch_size
-        return (f"rollout.batch_size={size // 2}",) if size > 1 else ()
+        played = (f"rollout.batch_size={size // 2}",) if size > 1 else ()
+        return (*(_lighter(config.hierarchical) if job == "hierarchical" else ()), *played)
     knobs = config.training.phase(phase)
     if knobs.batch_size == 1:
         return ()

@@ -59,8 +59,9 @@ def test_host_memory_grows_by_half_up_to_the_largest_node(had: dict[str, str], t
     ("bc", ("training.bc.batch_size=9", "seed=3"),
      ("seed=3", "training.bc.batch_size=3", "training.bc.gradient_accumulation_steps=3")),
     ("bc", ("training.bc.batch_size=5",), ("training.bc.batch_size=1", "training.bc.gradient_accumulation_steps=5")),
-    ("hierarchical", (), ("hierarchical.micro_batch=16",)),
-    ("hierarchical", ("hierarchical.micro_batch=4",), ("hierarchical.micro_batch=2",)),
+    ("hierarchical", (), ("hierarchical.gradient_checkpointing=true", "rollout.batch_size=32")),
+    ("hierarchical", ("hierarchical.gradient_checkpointing=true", "rollout.batch_size=1"),
+     ("hierarchical.gradient_checkpointing=true", "rollout.batch_size=1", "hierarchical.micro_batch=1")),
     ("evaluate", (), ("rollout.batch_size=32",)), ("router", (), ("rollout.batch_size=32",))])
 def test_cuda_memory_means_smaller_batches_at_an_equal_product(job: str, overrides: tuple[str, ...],
                                                                then: tuple[str, ...], faked: Faked) -> None:
@@ -68,11 +69,12 @@ def test_cuda_memory_means_smaller_batches_at_an_equal_product(job: str, overrid
     assert found.overrides == then and found.resources == RESOURCES
 
 
-@pytest.mark.parametrize(("job", "override"), [
-    ("bc", "training.bc.batch_size=1"), ("hierarchical", "hierarchical.micro_batch=1"),
-    ("evaluate", "rollout.batch_size=1")])
-def test_a_batch_of_one_row_cannot_be_split(job: str, override: str, faked: Faked) -> None:
-    found = answer(faked, chain_of("first", job=job, overrides=(override,)), "cuda_oom")
+@pytest.mark.parametrize(("job", "overrides"), [
+    ("bc", ("training.bc.batch_size=1",)), ("evaluate", ("rollout.batch_size=1",)),
+    ("hierarchical", ("hierarchical.micro_batch=1", "rollout.batch_size=1",
+                      "hierarchical.gradient_checkpointing=true"))])
+def test_a_batch_of_one_row_cannot_be_split(job: str, overrides: tuple[str, ...], faked: Faked) -> None:
+    found = answer(faked, chain_of("first", job=job, overrides=overrides), "cuda_oom")
     assert isinstance(found, str) and "one row" in found
 
 
