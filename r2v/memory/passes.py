@@ -103,14 +103,18 @@ def _embedding(layers: Layers) -> Profile:
 
 
 def _states(layers: Layers) -> Profile:
-    """One state of each row (and a decoder's last norm), then a head of a few numbers."""
+    """One state of each row (a decoder's last one after its norm, an encoder's mean over tokens), and heads on it."""
     tape, shape = Tape(fresh=layers.fresh), layers.shape
     x = tape.input(layers.count * shape.hidden * layers.widths.stream, layers.trains)
-    y = x if shape.encoder else layers.norm(tape, x, shape.hidden)
-    extra = sum(one.parameters for one in shape.heads_on_top)
-    state = tape.op(y, out=layers.rows * shape.hidden * layers.widths.stream,
-                    weights=extra * layers.widths.trained if layers.trains else 0)
-    return tape.profile(x, tape.op(state, out=4))
+    y = tape.op(x, out=x.size) if shape.encoder else layers.norm(tape, x, shape.hidden)
+    state = h = tape.op(y, out=layers.rows * shape.hidden * layers.widths.stream)
+    ends, width = list[Paper](), layers.widths.trained if layers.trains else 0
+    for one in shape.heads_on_top:
+        h = tape.op(h, out=layers.rows * one.outside * layers.widths.stream, saves=(h,), weights=one.parameters * width)
+        if one.outside == 1:
+            ends.append(h)
+            h = state
+    return tape.profile(x, tape.op(*ends or (state,), out=4))
 
 
 def _chain(passage: Passage) -> Profile:

@@ -22,7 +22,7 @@ from torch.utils.checkpoint import checkpoint
 from r2v.memory.known import Values
 from r2v.memory.phases import Need, need
 from r2v.memory.roles import Device, Phase, devices
-from r2v.memory.shapes import from_config
+from r2v.memory.shapes import HEAD, from_config
 from r2v.memory.state import Optimizer, Precision
 from r2v.memory.tracker import Tracked, Tracker
 from r2v.memory.work import Setting, StageName, Work
@@ -290,7 +290,7 @@ def _of_tokens(logits: Tensor, ids: Tensor) -> Tensor:
 
 
 class _Critic(nn.Module):
-    """A backbone that reads states and utterances, and four heads."""
+    """A backbone that reads states and utterances, and five heads on the means of what it makes of them."""
 
     def __init__(self, values: Values) -> None:
         from transformers import AutoConfig, AutoModel
@@ -300,16 +300,18 @@ class _Critic(nn.Module):
         given = {key: value for key, value in values.items() if key not in ("model_type", "dtype")}
         self.backbone = AutoModel.from_config(AutoConfig.for_model(values["model_type"], **given | still))
         hidden = self.backbone.config.hidden_size
-        self.q = nn.ModuleList(_head(2 * hidden, hidden) for _ in range(2))
-        self.v = nn.ModuleList(_head(hidden, hidden) for _ in range(2))
+        self.q = nn.ModuleList(_head(2 * hidden) for _ in range(2))
+        self.v = nn.ModuleList(_head(hidden) for _ in range(3))
 
     def forward(self, ids: Tensor) -> Tensor:
         """A loss over rows of which the first half are states and the second their utterances."""
-        read, said = self.backbone(**_batch(ids)).last_hidden_state[:, 0].chunk(2)
+        whole = _batch(ids)
+        weights = whole["attention_mask"].float()[..., None]
+        means = (self.backbone(**whole).last_hidden_state * weights).sum(1) / weights.sum(1)
+        read, said = means.chunk(2)
         both = torch.cat([read, said], 1)
         return torch.stack([*(head(both).mean() for head in self.q), *(head(read).mean() for head in self.v)]).sum()
 
 
-def _head(inside: int, hidden: int) -> nn.Sequential:
-    return nn.Sequential(nn.Linear(inside, hidden), nn.ReLU(), nn.Linear(hidden, hidden), nn.ReLU(),
-                         nn.Linear(hidden, 1))
+def _head(inside: int) -> nn.Sequential:
+    return nn.Sequential(nn.Linear(inside, HEAD), nn.ReLU(), nn.Linear(HEAD, HEAD), nn.ReLU(), nn.Linear(HEAD, 1))

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from r2v.memory.shapes import Shape, double_critic_heads, score_head
+from r2v.memory.shapes import Shape, critic_heads, score_head, value_head
 from r2v.memory.state import State, frozen, sharded, trained
 from r2v.memory.work import Setting, Work
 
@@ -94,12 +94,12 @@ def _critics(work: Work) -> tuple[tuple[Role, ...], tuple[Role, ...], tuple[Role
 
 def critic_shape(backbone: Shape) -> Shape:
     """The double critic over a backbone."""
-    return replace(backbone, heads_on_top=double_critic_heads(backbone.hidden))
+    return replace(backbone, heads_on_top=critic_heads(backbone.hidden))
 
 
 def value_shape(backbone: Shape) -> Shape:
     """A value function over a backbone."""
-    return replace(backbone, heads_on_top=score_head(backbone.hidden))
+    return replace(backbone, heads_on_top=value_head(backbone.hidden))
 
 
 def _language(work: Work, setting: Setting, gpus: int) -> dict[str, tuple[Role, ...]]:

@@ -26,6 +26,8 @@ from r2v.weights import BUNDLED, adapters_alone, base_of
 Kind = Literal["attention", "conv", "encoder"]
 DECODERS = ("llama", "mistral", "qwen2", "qwen3", "lfm2")
 ENCODERS = ("roberta", "xlm-roberta")
+HEAD = 768
+"""Width inside a head upon an encoder's state."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -219,17 +221,18 @@ def _inner(values: Mapping[str, Any], family: str) -> int:
     return inner
 
 
-def double_critic_heads(hidden: int) -> tuple[Linear, ...]:
-    """ArCHer's four heads: two Q on [state; action] and two V on the state, each with two hidden layers as wide as
-    the state (facts: 5.91 M parameters on roberta-base)."""
-    def head(inside: int) -> tuple[Linear, ...]:
-        sizes = (inside, hidden, hidden, 1)
-        return tuple(Linear(name="head", inside=i, outside=o, bias=True)
-                     for i, o in zip(sizes, sizes[1:], strict=False))
+def critic_heads(hidden: int) -> tuple[Linear, ...]:
+    """ArCHer's four heads, two Q on [state; action] and two V on the state, and the floor's on the state (5.91 M and
+    1.18 M parameters on roberta-base)."""
+    return (*value_head(2 * hidden), *value_head(2 * hidden), *(one for _ in range(3) for one in value_head(hidden)))
 
-    return (*head(2 * hidden), *head(2 * hidden), *head(hidden), *head(hidden))
+
+def value_head(inside: int) -> tuple[Linear, ...]:
+    """One number from `inside` ones, through two hidden layers."""
+    sizes = (inside, HEAD, HEAD, 1)
+    return tuple(Linear(name="head", inside=i, outside=o, bias=True) for i, o in zip(sizes, sizes[1:], strict=False))
 
 
 def score_head(hidden: int) -> tuple[Linear, ...]:
-    """One number from the state: a verifier, or a value function."""
+    """One number from the state: a verifier."""
     return (Linear(name="score", inside=hidden, outside=1, bias=True),)

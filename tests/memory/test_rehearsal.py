@@ -8,6 +8,7 @@ import pytest
 
 from r2v.memory.known import KNOWN, Values
 from r2v.memory.rehearsal import Case, planned, rehearse
+from r2v.memory.shapes import critic_heads
 from r2v.memory.sizes import GIB
 
 SMALL: Values = {"model_type": "llama", "hidden_size": 128, "num_hidden_layers": 3, "num_attention_heads": 4,
@@ -73,6 +74,6 @@ def test_three_roles_on_one_base_share_it() -> None:
     parts = rehearse(LORA).parts
     alone = rehearse(replace(LORA, phase="bc", critic=None)).parts
     adapter = 2 * 16 * sum((128 + 128, 128 + 64, 128 + 64, 128 + 128, 3 * (128 + 320))) * 3
-    heads = 2 * (128 * 64 + 64 + 64 * 64 + 64 + 64 + 1) + 2 * (2 * (64 * 64 + 64) + 64 + 1)
+    heads = sum(one.parameters for one in critic_heads(64))
     body = (1000 + 514 + 1) * 64 + 2 * 64 + 64 * 65 + 2 * (12 * 64 * 64 + 9 * 64 + 4 * 64)
     assert parts["weights"] - alone["weights"] == adapter + 2 * 4 * (heads + body)

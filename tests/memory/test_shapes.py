@@ -6,10 +6,13 @@ import json
 from pathlib import Path
 
 import pytest
+from torch import nn
 
 from r2v.errors import InputError, UsageError
+from r2v.hrl.critic import DoubleCritic
+from r2v.hrl.readers import ValueModel
 from r2v.memory.known import KNOWN
-from r2v.memory.shapes import double_critic_heads, from_config, shape_of
+from r2v.memory.shapes import critic_heads, from_config, shape_of, value_head
 
 PARAMETERS = {
     "meta-llama/Llama-3.2-1B": 1_235_814_400, "meta-llama/Llama-3.2-3B": 3_212_749_824,
@@ -54,8 +57,14 @@ def test_cache_bytes_per_token() -> None:
     assert shape_of("LFM2-350M").kv_bytes_per_token(2) == 6 * 2 * 8 * 64 * 2, "only its attention layers have a cache"
 
 
-def test_four_heads_of_the_double_critic() -> None:
-    assert sum(one.parameters for one in double_critic_heads(768)) == 5_907_460
+def test_heads_of_the_critic_are_those_it_has() -> None:
+    """ArCHer's four have 5.91 M parameters on roberta-base (facts/hrl.md 4)."""
+    for size in (768, 1024):
+        critic, value = DoubleCritic(nn.Identity(), size), ValueModel(nn.Identity(), size, (768, 768))
+        assert sum(one.parameters for one in critic_heads(size)) == sum(one.numel() for one in critic.parameters())
+        assert sum(one.parameters for one in value_head(size)) == sum(one.numel() for one in value.parameters())
+    four = sum(one.parameters for one in critic_heads(768)) - sum(one.parameters for one in value_head(768))
+    assert four == 5_907_460
 
 
 def test_a_directory_is_read_and_nothing_but_its_config(tmp_path: Path) -> None:
