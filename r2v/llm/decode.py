@@ -47,17 +47,24 @@ class Drawn:
 
 def nucleus(logprobs: Tensor, temperature: Tensor, top_p: Tensor) -> Tensor:
     """The tempered distribution cut to its nucleus: the likeliest tokens, ties by id, up to the one with which
-    their mass reaches `top_p`.
+    their mass reaches `top_p`; all of it with 1, which spares a sort of the vocabulary.
 
     logprobs: (B, V) nats; temperature, top_p: (B,), temperature above 0. Returns (B, V), rows summing to 1.
     """
     tempered = torch.softmax(logprobs / temperature[:, None], dim=-1)
-    ranked, order = tempered.sort(dim=-1, descending=True, stable=True)
+    rows = (top_p < 1).nonzero()[:, 0]
+    if len(rows):
+        tempered[rows] = _cut(tempered[rows], top_p[rows])
+    return tempered
+
+
+def _cut(probabilities: Tensor, top_p: Tensor) -> Tensor:
+    ranked, order = probabilities.sort(dim=-1, descending=True, stable=True)
     before = ranked.cumsum(dim=-1) - ranked
     kept = torch.where(before < top_p[:, None] - 1.0 / _GRAIN, ranked, 0.0)
     kept[:, 0] = ranked[:, 0]
-    probabilities = torch.zeros_like(tempered).scatter(-1, order, kept)
-    return probabilities / probabilities.sum(dim=-1, keepdim=True)
+    found = torch.zeros_like(probabilities).scatter(-1, order, kept)
+    return found / found.sum(dim=-1, keepdim=True)
 
 
 def inverse_cdf(probabilities: Tensor, uniforms: Tensor) -> Tensor:

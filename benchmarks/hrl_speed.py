@@ -1,0 +1,274 @@
+"""Tokens a second of hierarchical training's parts of a round, beside TRL's GRPO in the same run.
+
+    python benchmarks/hrl_speed.py                                           # a small random model on a CPU
+    python benchmarks/hrl_speed.py --cuda --model meta-llama/Llama-3.2-1B    # its shape, random weights, bfloat16
+
+Both sides have the same weights, prompts, completions' length, samples a prompt, LoRA rank, rows at a time and KL to
+the base; neither checkpoints activations. TRL generates with transformers, without vLLM. Tokens are those generated,
+for reference pass and update those of whole rows. Ours also weighs what was said, finding each token's log-probability
+as an update does; TRL leaves that out where a completion is learned from once. `round` is all of it, per token
+generated. The first round of each is not counted. On a GPU peaks are printed too: of both, and of ours with separate
+copies in place of one shared base.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import os
+import statistics
+import sys
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from math import nan
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+import torch
+from datasets import Dataset
+from peft import LoraConfig
+from transformers import AutoConfig, AutoModelForCausalLM, TrainerCallback
+from trl import GRPOConfig, GRPOTrainer
+
+from r2v.config import GuidanceConfig, HierarchicalConfig, KLConfig, PolicyConfig
+from r2v.hrl.lessons import COUNTED, Lesson, logprobs_of, padded, policy_part
+from r2v.hrl.pupil import build_tokenizer
+from r2v.hrl.roles import Roles, build_roles
+from r2v.hrl.segments import Ask, Speaker
+from r2v.hrl.updates import Network, update
+from r2v.hrl.word_problems import word_problems
+from r2v.memory.known import Values
+from r2v.memory.shapes import values_of
+from r2v.randomness import uniform
+
+SMALL: Values = {"model_type": "llama", "hidden_size": 256, "num_hidden_layers": 6, "num_attention_heads": 8,
+                 "num_key_value_heads": 2, "intermediate_size": 704, "vocab_size": 8192, "tie_word_embeddings": True}
+KL, RANK, RATE = 0.01, 16, 1e-5
+
+
+class Stopwatch:
+    """Seconds and tokens of each kind of work, round by round."""
+
+    def __init__(self, cuda: bool) -> None:
+        self.cuda = cuda
+        self.rounds: dict[str, list[tuple[float, float]]] = defaultdict(list)
+
+    @contextmanager
+    def timed(self) -> Iterator[list[float]]:
+        """Seconds of the block, in a list that is filled when it has ended."""
+        found = list[float]()
+        self._wait()
+        began = time.perf_counter()
+        yield found
+        self._wait()
+        found.append(time.perf_counter() - began)
+
+    def _wait(self) -> None:
+        if self.cuda:
+            torch.cuda.synchronize()
+
+    def add(self, work: str, tokens: float, seconds: float) -> None:
+        """A round of it."""
+        self.rounds[work].append((tokens, seconds))
+
+    def close(self) -> None:
+        """The round's parts have been added."""
+        self.add("round", self.rounds["generation"][-1][0], sum(
+            parts[-1][1] for work, parts in self.rounds.items() if work != "round"))
+
+    def of(self, work: str) -> float:
+        """Tokens a second: the median of all rounds but the first; not a number for what is not done."""
+        return statistics.median(tokens / seconds for tokens, seconds in self.rounds.get(work, [])[1:] or [(nan, 1.0)])
+
+
+def saved(values: Values, folder: Path, dtype: torch.dtype) -> Path:
+    """A model of this shape with random weights, and the pupil's tokenizer."""
+    tokenizer = build_tokenizer()
+    own = {key: value for key, value in values.items() if key not in ("model_type", "dtype")}
+    config = AutoConfig.for_model(values["model_type"], **own | {
+        "pad_token_id": tokenizer.pad_token_id, "eos_token_id": tokenizer.eos_token_id, "bos_token_id": None})
+    torch.manual_seed(0)
+    AutoModelForCausalLM.from_config(config, dtype=dtype).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+def texts(count: int, problems: int) -> list[str]:
+    """Prompts, each of so many word problems."""
+    found = word_problems(count * problems, 0, "train")
+    return [" ".join(one.text for one in found[at * problems:(at + 1) * problems]) for at in range(count)]
+
+
+def ours(model: Path, prompts: Sequence[str], asked: argparse.Namespace, placement: Any) -> tuple[Stopwatch, float]:
+    """Rates, and the peak in GiB (0 on a CPU)."""
+    policy = PolicyConfig(model_name=str(model), lora_r=RANK, device="cuda" if asked.cuda else "cpu",
+                          dtype="bfloat16" if asked.cuda else "float32", load_in_4bit=False)
+    h = HierarchicalConfig(placement=placement, answer_tokens=asked.completion, lr=RATE, kl=KLConfig(later=KL),
+                           guidance=GuidanceConfig(enabled=placement == "full"), advantage="score")
+    roles, watch = build_roles(policy, h, 0), Stopwatch(asked.cuda)
+    network = Network("actor", roles.parameters("actor"), lr=RATE, clip=1.0, micro=asked.micro, setting="lr")
+    _begin(asked.cuda)
+    for number in range(asked.rounds + 1):
+        _round(roles, network, h, prompts, asked, watch, number)
+    return watch, _peak(asked.cuda)
+
+
+class TimedSpeaker(Speaker):
+    """One that tells what its second pass takes."""
+
+    def __init__(self, watch: Stopwatch, *given: Any, **named: Any) -> None:
+        super().__init__(*given, **named)
+        self.watch, self.weighing = watch, 0.0
+
+    def _weighed(self, *given: Any) -> Any:
+        with self.watch.timed() as seconds:
+            found = super()._weighed(*given)
+        self.weighing += seconds[0]
+        return found
+
+
+def _round(roles: Roles, network: Network, h: HierarchicalConfig, prompts: Sequence[str], asked: argparse.Namespace,
+           watch: Stopwatch, number: int) -> None:
+    rows = [tuple(roles.tokenizer.apply_chat_template([{"role": "user", "content": text}], add_generation_prompt=True,
+                                                      return_dict=False)) for text in prompts]
+    device = roles.device("actor")
+    speaker = TimedSpeaker(watch, roles, "actor", in_flight=len(rows) * asked.samples)
+    with watch.timed() as seconds:
+        said = speaker.say([Ask(prompt=row, key=(number, at, k), max_tokens=asked.completion)
+                            for at, row in enumerate(rows) for k in range(asked.samples)])
+    whole = sum(len(one.prompt) + len(one.tokens) for one in said)
+    watch.add("generation", sum(len(one.tokens) for one in said), seconds[0] - speaker.weighing)
+    watch.add("weighing", whole, speaker.weighing)
+    with watch.timed() as seconds, roles.using("reference") as model:
+        reference = logprobs_of(model, device, said, asked.micro)
+    watch.add("reference", whole, seconds[0])
+    lesson = Lesson(advantage=torch.tensor([uniform("score", one.tokens) - 0.5 for one in said]),
+                    beta=torch.full((len(said),), KL), behaviour=padded([one.logprobs for one in said]),
+                    reference=padded(reference))
+    with watch.timed() as seconds, roles.using("actor") as model:
+        update(network, range(len(said)), policy_part(model, device, said, lesson, h), COUNTED)
+    watch.add("update", whole, seconds[0])
+    watch.close()
+
+
+class Timed(GRPOTrainer):
+    """TRL's, with a stopwatch."""
+
+    watch: Stopwatch
+    whole, generating, scoring, updating = 0, 0.0, 0.0, 0.0
+
+    def _generate(self, prompts: Any) -> Any:
+        with self.watch.timed() as seconds:
+            found = super()._generate(prompts)
+        self.generating = seconds[0]
+        generated = sum(map(len, found[1]))
+        self.whole = generated + sum(map(len, found[0]))
+        self.watch.add("generation", generated, seconds[0])
+        return found
+
+    def _generate_and_score_completions(self, inputs: Any) -> Any:
+        with self.watch.timed() as seconds:
+            found = super()._generate_and_score_completions(inputs)
+        self.scoring = seconds[0]
+        self.watch.add("reference", self.whole, seconds[0] - self.generating)
+        return found
+
+    def training_step(self, *given: Any, **named: Any) -> Any:
+        self.scoring = 0.0
+        with self.watch.timed() as seconds:
+            found = super().training_step(*given, **named)
+        self.updating += seconds[0] - self.scoring
+        return found
+
+
+class Stepping(TrainerCallback):
+    """Adds the optimizer's own seconds, and closes a round."""
+
+    def __init__(self, trainer: Timed) -> None:
+        self.trainer, self.began = trainer, 0.0
+
+    def on_pre_optimizer_step(self, *given: Any, **named: Any) -> None:
+        self.began = time.perf_counter()
+
+    def on_optimizer_step(self, *given: Any, **named: Any) -> None:
+        trainer = self.trainer
+        trainer.watch._wait()
+        trainer.watch.add("update", trainer.whole, trainer.updating + time.perf_counter() - self.began)
+        trainer.watch.close()
+        trainer.updating = 0.0
+
+
+def theirs(model: Path, prompts: Sequence[str], asked: argparse.Namespace, folder: Path) -> tuple[Stopwatch, float]:
+    """The same of TRL."""
+    rows = len(prompts) * asked.samples
+    settings = GRPOConfig(
+        output_dir=str(folder), per_device_train_batch_size=asked.micro,
+        gradient_accumulation_steps=rows // asked.micro, num_generations=asked.samples,
+        max_completion_length=asked.completion, temperature=1.0, beta=KL,
+        learning_rate=RATE, max_steps=asked.rounds + 1, bf16=False, gradient_checkpointing=False, report_to=[],
+        use_cpu=not asked.cuda, save_strategy="no", logging_strategy="no", disable_tqdm=True, max_grad_norm=1.0, seed=0,
+        model_init_kwargs={"dtype": "bfloat16" if asked.cuda else "float32"}, dataloader_pin_memory=asked.cuda)
+    data = Dataset.from_list([{"prompt": [{"role": "user", "content": text}]} for text in prompts])
+    trainer = Timed(
+        model=str(model), args=settings, train_dataset=data, reward_funcs=lambda completions, **_: [
+            uniform("score", str(one)) for one in completions],
+        peft_config=LoraConfig(r=RANK, lora_alpha=2 * RANK, target_modules="all-linear", lora_dropout=0.0,
+                               task_type="CAUSAL_LM"))
+    trainer.watch = Stopwatch(asked.cuda)
+    trainer.add_callback(Stepping(trainer))
+    torch.set_num_threads(1)
+    _begin(asked.cuda)
+    trainer.train()
+    return trainer.watch, _peak(asked.cuda)
+
+
+def _begin(cuda: bool) -> None:
+    gc.collect()
+    if cuda:
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
+
+
+def _peak(cuda: bool) -> float:
+    return torch.cuda.max_memory_allocated() / 2**30 if cuda else 0.0
+
+
+def main() -> int:
+    """Run both and print their ratios."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--cuda", action="store_true")
+    parser.add_argument("--model", help="whose shape is taken (a small one)")
+    for flag, value, what in (("prompts", 16, "of a round"), ("samples", 4, "completions of each prompt"),
+                              ("problems", 4, "word problems in a prompt"), ("completion", 64, "tokens at most"),
+                              ("micro", 8, "rows at a time in reference pass and update"), ("rounds", 3, "counted")):
+        parser.add_argument(f"--{flag}", type=int, default=value, help=f"{what} ({value})")
+    asked = parser.parse_args()
+    prompts = texts(asked.prompts, asked.problems)
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place)
+        model = saved(values_of(asked.model) if asked.model else SMALL, folder / "model",
+                      torch.bfloat16 if asked.cuda else torch.float32)
+        mine, peak = ours(model, prompts, asked, "shared")
+        peer, peer_peak = theirs(model, prompts, asked, folder / "trl")
+        print(f"{asked.prompts} prompts x {asked.samples}, {asked.completion} tokens at most, {asked.micro} rows at a "
+              f"time; tokens a second, median of {asked.rounds} rounds")
+        print(f"{'':<12}{'ours':>10}{'TRL GRPO':>10}{'ratio':>8}")
+        for work in ("generation", "weighing", "reference", "update", "round"):
+            print(f"{work:<12}{mine.of(work):>10.0f}{peer.of(work):>10.0f}{mine.of(work) / peer.of(work):>8.2f}")
+        if asked.cuda:
+            _, copies = ours(model, prompts, asked, "full")
+            print(f"peak, GiB: ours {peak:.2f}, TRL {peer_peak:.2f}; ours with copies instead of one base {copies:.2f}")
+        else:
+            print("memory is measured on a GPU alone: --cuda")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
