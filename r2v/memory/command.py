@@ -110,9 +110,9 @@ def _probe(found: Any, values: argparse.Namespace) -> None:
     for one in probe(found):
         probed.append(one)
         print(f"  {one.phase}: {one.rows} rows, planned {gib(one.need.total)} GiB, measured {gib(one.measured)} GiB "
-              f"({100 * (one.measured / one.need.total - 1):+.1f} %), factor {one.factor:.3f}", flush=True)
+              f"({100 * (one.measured / one.need.total - 1):+.1f} %), factor {one.factor:.3f}", file=sys.stderr)
     keep(Path(values.probe), Calibration(key=key, factors=factors_of(probed)))
-    print(f"kept for {key.gpu} with torch {key.torch}: r2v plan ... --calibration {values.probe}")
+    print(f"kept for {key.gpu} with torch {key.torch}: r2v plan ... --calibration {values.probe}", file=sys.stderr)
 
 
 def _named(word: str) -> Any:

@@ -103,18 +103,24 @@ def _case(plan: Plan, one: Planned) -> Case:
 
 def _probed(phase: str, case: Case, measured: Callable[[Case], int]) -> Iterator[Probed]:
     """One, or none where not even a row fits."""
-    gc.collect()  # models of the case before hold themselves in circles
-    try:
-        size = measured(case)
-    except torch.OutOfMemoryError:
-        if case.rows > 1:
-            yield from _probed(phase, replace(case, rows=case.rows // 2, micro_batches=2), measured)
-        else:
-            logger.warning("  memory: %s does not fit with one row, and is left as it is", phase)
-        return
+    size = _size(case, measured)
+    while size is None and case.rows > 1:
+        case = replace(case, rows=case.rows // 2, micro_batches=2)
+        size = _size(case, measured)
     need = planned(case)
-    if (found := factor(need, size)) > 0:
+    if size is None:
+        logger.warning("  memory: %s does not fit with one row, and is left as it is", phase)
+    elif (found := factor(need, size)) > 0:
         yield Probed(phase=phase, rows=case.rows, measured=size, need=need, factor=found)
     else:
         logger.warning("  memory: %s peaked at %s GiB, below the %s GiB that stand there by the plan; it is left as it "
                        "is", phase, gib(size), gib(need.resting + need.gradients))
+
+
+def _size(case: Case, measured: Callable[[Case], int]) -> int | None:
+    """Its peak, or None where it does not fit."""
+    gc.collect()  # models of the case before hold themselves in circles
+    try:
+        return measured(case)
+    except torch.OutOfMemoryError:
+        return None
