@@ -218,9 +218,7 @@ class BatchLane:
             await write({"row": "absent", **name, "why": "not listed"})
         if self._provider.limits.uploads and batch.file_id is None:
             await write({"row": "file", **name, "id": await self._provider.upload(self._path(batch))})
-        before = await newest(self._provider)
-        await write({"row": "sending", **name, "at": self._times.now(), "newest": before})
-        making = asyncio.get_running_loop().create_task(self._create(batch))
+        making = asyncio.get_running_loop().create_task(self._create(batch, await newest(self._provider)))
         self.flying.add(making)
         making.add_done_callback(self._made)
         await asyncio.shield(making)
@@ -230,8 +228,10 @@ class BatchLane:
         if not making.cancelled():
             making.exception()  # whoever waited for it has it
 
-    async def _create(self, batch: Batch) -> None:
+    async def _create(self, batch: Batch, before: str | None) -> None:
+        """From sending to created, which nobody cuts short: what lies between would have to be looked for."""
         write, name = self._till.write, {"batch": batch.key}
+        await write({"row": "sending", **name, "at": self._times.now(), "newest": before})
         try:
             state = await self._provider.create(batch.key, self._path(batch), batch.file_id)
         except ProviderFault as fault:

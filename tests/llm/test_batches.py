@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import AsyncIterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from r2v.errors import EnvironmentFault, InputError, Interrupted
 from r2v.llm.anthropic import Anthropic
 from r2v.llm.openai import OpenAI
 from r2v.llm.plan import Plan
-from r2v.llm.prices import rate_of
+from r2v.llm.prices import Rate, rate_of
 from r2v.llm.provider import BatchState
 from r2v.llm.remote import ProviderRemote
 from r2v.llm.types import Message, Request
@@ -274,6 +275,44 @@ def test_a_run_that_stops_knows_the_batch_that_was_being_made(provider: str, ser
         assert sorted(emulator.ledger().paid().values()) == [1] * 3
     assert [len(turns) for turns in said] == [1] * 3
     assert not {"unknown", "absent"} & {json.loads(line)["row"] for line in journal.read_text().splitlines()}
+
+
+class AboutTo(Anthropic):
+    """Tells when it has listed the account's batches, which is done right before one is made, and takes so many turns
+    of the loop more."""
+
+    def __init__(self, rate: Rate, turns: int) -> None:
+        super().__init__(rate)
+        self.listed, self.turns = asyncio.Event(), turns
+
+    async def recent(self) -> AsyncIterator[BatchState]:
+        async for state in super().recent():
+            yield state
+        self.listed.set()
+        for _ in range(self.turns):
+            await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize("turns", range(12))
+def test_a_run_that_stops_around_the_word_sending_leaves_nothing_to_look_for(turns: int, serve: Any, tmp_path: Path
+                                                                             ) -> None:
+    """The stop comes that many turns before: when the row is on disk, while it is written, and before."""
+    rate = rate_of("anthropic", MODELS["anthropic"])
+    with serve() as emulator:
+        provider = AboutTo(rate, turns)
+
+        async def leaving() -> list[str]:
+            await provider.listed.wait()
+            raise Interrupted("time is up")
+
+        waves = Waves(max_conversations=9)
+        model = waves.model(ProviderRemote(provider, rate, tmp_path, Plan(**QUICK), scope={"test": "a"}))
+        with pytest.raises(Interrupted, match="time is up"):
+            waves.run([*(partial(converse, model, n, 1) for n in range(3)), leaving])
+        rows = [json.loads(line)["row"] for line in (tmp_path / "journal.jsonl").read_text().splitlines()]
+        assert rows.count("sending") == rows.count("created")
+        play("anthropic", tmp_path, count=3, turns=1)
+        assert sorted(emulator.ledger().paid().values()) == [1] * 3
 
 
 @pytest.mark.parametrize("provider", BOTH)
