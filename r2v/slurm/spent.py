@@ -11,13 +11,13 @@ from r2v.slurm.chain import Chain
 
 
 def gpu_hours(root: Path, chain: Chain) -> float:
-    """GPU-hours of all attempts so far, restarts included: what sacct allotted, or where accounting is down what the
-    jobs wrote themselves (their last life from its start to its end)."""
+    """GPU-hours of all attempts so far, restarts included: what sacct allotted, in whole seconds, or what the jobs
+    wrote themselves (their last life from its start to its end) where that is more, or where sacct does not know of
+    them: accounting may be down, or come late."""
     ids = [attempt.id for job in chain.jobs.values() for attempt in job.attempts]
     told = client.accounting(ids)
-    if told.down is None:
-        return sum(row.gpu_hours for rows in told.jobs.values() for row in rows)
-    return sum(_own_word(root, chain.name, id_) for id_ in ids)
+    known = {id_: sum(row.gpu_hours for row in rows) for id_, rows in told.jobs.items() if rows}
+    return sum(max(known.get(id_, 0.0), _own_word(root, chain.name, id_, known=id_ in known)) for id_ in ids)
 
 
 def over_cap(root: Path, name: str) -> str | None:
@@ -33,9 +33,9 @@ def over_cap(root: Path, name: str) -> str | None:
     return f"the chain has used {used:.2f} GPU-hours of the {chain.limits.gpu_hours:g} it may"
 
 
-def _own_word(root: Path, name: str, id_: str) -> float:
+def _own_word(root: Path, name: str, id_: str, *, known: bool) -> float:
     told = chains.record(root, name, id_)
-    if told.start is None or not told.start.get("gpus"):
+    if told.start is None or not told.start.get("gpus") or (known and not told.exit):
         return 0.0
     begun = datetime.fromisoformat(told.start["at"])
     ended = datetime.fromisoformat(told.exit["at"]) if told.exit else datetime.now(UTC)

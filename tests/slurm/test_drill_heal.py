@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import time
 from pathlib import Path
 from typing import Any
 
@@ -246,7 +247,10 @@ def test_22_healing_ends_at_its_cap(made: Project) -> None:
 
 
 def test_22_healing_ends_at_the_cap_on_GPU_hours(made: Project) -> None:
-    submit_one(made, "--max-gpu-hours", "0.0001", cuda_oom_above=0)
+    submit_one(made, "--max-gpu-hours", "0.0001", hold="go", cuda_oom_above=0)
+    made.cluster.wait(lambda: "began" in made.log("preference"))
+    time.sleep(2)  # GPU time is counted in whole seconds
+    (made.folder / "go").touch()
     told = made.cluster.wait(lambda: made.attempts("preference")[-1].get("failure"))
     assert len(made.attempts("preference")) == 1 and "GPU-hours" in told["action"]
     assert settled(made)[0] == 1

@@ -137,6 +137,19 @@ def test_the_cap_on_gpu_hours_is_the_chains(faked: Faked) -> None:
     assert "2.00 GPU-hours" in str(answer(faked, chain_of("first", gpu_hours=1.5), "host_oom"))
 
 
+@pytest.mark.parametrize(("seconds", "ended", "over"), [
+    (None, True, True), (0, True, True), (0, False, False), (3600, False, True)])
+def test_accounting_may_come_late_or_count_whole_seconds(seconds: int | None, ended: bool, over: bool, faked: Faked
+                                                         ) -> None:
+    """What a job wrote itself counts too, but not the time since, of one that has died without a word."""
+    if seconds is not None:
+        faked.accounted("0", "FAILED", ElapsedRaw=seconds, AllocTRES="gres/gpu=2,node=1")
+    faked.record("0", name="x", start={"gpus": 2, "at": "2026-01-01T00:00:00+00:00"},
+                 **({"exit": {"at": "2026-01-01T00:30:00+00:00"}} if ended else {}))
+    found = answer(faked, chain_of("first", gpu_hours=0.5), "host_oom")
+    assert ("GPU-hours of the 0.5" in str(found)) == over
+
+
 def test_a_changed_split_of_the_batch_leaves_the_identity(faked: Faked) -> None:
     """So the attempt goes on from the checkpoint of the one before."""
     from r2v.config import identity
