@@ -46,15 +46,16 @@ def submit(*, benchmark: str | None = None, config: str | None = None, overrides
     Slurm takes no more jobs halfway, EnvironmentFault, and what was submitted stays.
     """
     limits = _limits(Limits(), max_attempts, max_gpu_hours)
-    configs = [load(path, overrides) for path in _paths(benchmark, config, root)]
+    paths = _paths(benchmark, config, root)
+    configs = [load(path, overrides) for path in paths]
     if here:
         for one in configs:
             run_here(one, start=start, without=without, root=root)
         return 0
     plans = [plan(one, start=start, without=without, root=root) for one in configs]
     if dry_run:
-        for one, steps in zip(configs, plans, strict=True):
-            _print_plan(root, one, steps)
+        for path, one, steps in zip(paths, configs, plans, strict=True):
+            _print_plan(root, one, steps, ["--config", str(path), *(["--overrides", *overrides] if overrides else [])])
         return 0
     for one, steps in zip(configs, plans, strict=True):
         require_worlds(one, [step.job for step in steps])
@@ -200,13 +201,13 @@ def _code() -> tuple[str | None, bool]:
     return commit, bool(changed)
 
 
-def _print_plan(root: Path, config: Config, steps: Sequence[Step]) -> None:
+def _print_plan(root: Path, config: Config, steps: Sequence[Step], words: Sequence[str]) -> None:
     bare = Chain(name=places_of(config, root).name, benchmark=config.env.benchmark, condition=config.data.condition,
                  config_sha=_sha(config))
     chain = _with_steps(root, config, bare, steps)
     wanted = [step.job.name for step in steps if step.state != "up to date"]
     lines, refused = preview(chain, wanted, {step.job.name: _resources(root, step) for step in steps},
-                          {step.job.name: f"{step.state}: {step.why}" for step in steps})
+                             {step.job.name: f"{step.state}: {step.why}" for step in steps}, words)
     print("\n".join([f"{chain.name} (nothing is submitted)", *lines]))
     if refused:
         raise UsageError(f"sbatch would refuse {', '.join(refused)}; mend the headers in {headers.SCRIPTS}, see `r2v "

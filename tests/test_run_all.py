@@ -194,6 +194,18 @@ def test_without_slurm_only_the_dry_run_works(checkout: Faked, monkeypatch: pyte
     assert "no header was tested" in capsys.readouterr().out
 
 
+def test_where_no_controller_answers_no_header_is_blamed(checkout: Faked, capsys: pytest.CaptureFixture[str]) -> None:
+    """The words are those of commands without a slurm.conf, and of a controller that is down."""
+    for words in ("sinfo: error: fetch_config: DNS SRV lookup failed\nsinfo: fatal: Could not establish a "
+                  "configuration source",
+                  "slurm_load_partitions: Unable to contact slurm controller (connect failure)"):
+        checkout.down("sinfo", words)
+        assert run_all.submit(benchmark="desk", dry_run=True, overrides=["seed=3"]) == 0
+        out = capsys.readouterr().out
+        assert "no Slurm controller answers here, so no header was tested" in out and "REJECTED" not in out
+        assert out.count(" --config configs/desk/noisy.yaml --overrides seed=3\n") == 10
+
+
 def test_a_full_queue_halfway_keeps_what_was_taken(checkout: Faked, tmp_path: Path,
                                                    monkeypatch: pytest.MonkeyPatch) -> None:
     """The words are Slurm's own, at a user's MaxSubmitJobs."""

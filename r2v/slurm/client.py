@@ -32,6 +32,8 @@ PATIENCE = 60.0
 NONE = ("no Slurm here: its commands are not on PATH; run this on a login node, or without Slurm: r2v run_all ... "
         "--here")
 
+_SILENT = re.compile("Unable to contact slurm controller|Connection refused|establish a configuration source")
+"""Words of commands that found no controller, or no configuration that names one."""
 _MARK = "\x1f"
 _QUEUE = {"id": "%i", "state": "%T", "dependency": "%E", "reason": "%r", "start": "%S", "elapsed": "%M", "limit": "%l",
           "nodes": "%N", "name": "%j", "partition": "%P", "submitted": "%V", "comment": "%k", "folder": "%Z"}
@@ -245,8 +247,12 @@ def _call(command: Sequence[str], stdin: str | None = None) -> str:
     done = _run(command, stdin)
     if done.returncode:
         line = one_line(done.stderr) or f"exit code {done.returncode}"
-        kind = NoSlurm if re.search("Unable to contact slurm controller|Connection refused", line) else Refused
-        raise kind(f"{command[0]}: {line}")
+        if _SILENT.search(line) and command[0].startswith("sacct"):
+            raise NoSlurm(f"{command[0]}: {line}")
+        if _SILENT.search(line):
+            raise NoSlurm(f"{command[0]}: no Slurm controller answers here ({line}); run this on a login node, or "
+                          "without Slurm: r2v run_all ... --here")
+        raise Refused(f"{command[0]}: {line}")
     return done.stdout
 
 

@@ -7,6 +7,7 @@ what is written and what the comments in the queue say is enough to go on, and n
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +15,7 @@ from pathlib import Path
 from r2v.errors import EnvironmentFault, UsageError
 from r2v.slurm import client
 from r2v.slurm.chain import Attempt, Chain, comment, parse_comment
-from r2v.slurm.client import Partition, Queued, Refused, Verdict
+from r2v.slurm.client import NoSlurm, Partition, Queued, Refused, Verdict
 from r2v.slurm.directives import gpu_count, gpu_kind
 from r2v.slurm.headers import SCRIPTS, Resources
 
@@ -101,9 +102,10 @@ def _has(partition: Partition, asked: Resources) -> bool:
 
 
 def preview(chain: Chain, wanted: Sequence[str], resources: Mapping[str, Resources],
-            why: Mapping[str, str]) -> tuple[list[str], list[str]]:
-    """What `--dry-run` prints, and the jobs that Slurm would not take. Nothing is submitted."""
-    lines, hours, asks = [], 0.0, client.present()
+            why: Mapping[str, str], words: Sequence[str]) -> tuple[list[str], list[str]]:
+    """What `--dry-run` prints, and the jobs that Slurm would not take. `words` name the configuration to a job's
+    command. Nothing is submitted."""
+    lines, hours, silence = [], 0.0, _silence()
     refused = []
     for name, job in chain.jobs.items():
         if name not in wanted:
@@ -114,14 +116,26 @@ def preview(chain: Chain, wanted: Sequence[str], resources: Mapping[str, Resourc
         asked = resources[name]
         hours += asked.gpus * asked.time_minutes / 60
         lines.append(f"{name:16} {why[name]}")
-        lines.append(f"  sbatch {' '.join([*asked.sbatch_args(), *dependency])} r2v {' '.join(job.command)}")
-        if asks:
+        sbatch, r2v = " ".join([*asked.sbatch_args(), *dependency]), shlex.join([*job.command, *words])
+        lines.append(f"  sbatch {sbatch} r2v {r2v}")
+        if silence is None:
             told = ask(asked)
             refused += [] if told.ok else [name]
             lines.append(f"  {'accepted' if told.ok else 'REJECTED'}: {told.line}")
     lines.append(f"{len(wanted)} jobs, {len(chain.jobs) - len(wanted)} skipped; at most {hours:.0f} GPU-hours"
-                 + ("" if asks else "; Slurm is not on this machine, so no header was tested"))
+                 + ("" if silence is None else f"; {silence}, so no header was tested"))
     return lines, refused
+
+
+def _silence() -> str | None:
+    """Why Slurm can't be asked here; None where it can."""
+    if not client.present():
+        return "Slurm is not on this machine"
+    try:
+        client.partitions()
+    except NoSlurm:
+        return "no Slurm controller answers here"
+    return None
 
 
 def table(chain: Chain, wanted: Sequence[str], submitted: Sequence[str], resources: Mapping[str, Resources]) -> str:
