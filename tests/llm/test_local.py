@@ -117,7 +117,7 @@ def _reference_nucleus(probabilities: list[float], temperature: float, top_p: fl
     tempered = [p / sum(powered) for p in powered]
     kept: list[int] = []
     for token in sorted(range(len(tempered)), key=lambda t: (-tempered[t], t)):
-        if kept and sum(tempered[t] for t in kept) >= top_p - 1e-9:
+        if top_p < 1 and kept and sum(tempered[t] for t in kept) >= top_p - 1e-9:
             break
         kept.append(token)
     mass = sum(tempered[t] for t in kept)
