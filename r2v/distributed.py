@@ -172,8 +172,11 @@ def _cause(folder: Path, deaths: Mapping[int, tuple[int, int]]) -> Exception:
     what the others say of it, and of being ended, came after. A rank that was killed left no record."""
     first = min((at for _, at in deaths.values()), default=0)
     for index, (code, at) in sorted(deaths.items()):
-        if code == -signal.SIGKILL and at <= first + _KILLED_TOGETHER and not (folder / f"{index}.json").exists():
-            return _killed(index)
+        if at <= first + _KILLED_TOGETHER and not (folder / f"{index}.json").exists():
+            if code == -signal.SIGKILL:
+                return _killed(index)
+            if code < 0 and code != -signal.SIGTERM:  # by which the others are ended
+                return _crashed(index, signal.Signals(-code))
     records = sorted((json.loads(path.read_text()) for path in folder.glob("*.json")), key=lambda one: one["time"])
     if not records:
         return _stopped() if (folder / _STOP).exists() else EnvironmentFault(
@@ -193,13 +196,24 @@ def _stopped() -> Exception:
     return Interrupted("stopped; the same command continues")
 
 
+def _crashed(index: int, by: signal.Signals) -> Exception:
+    said = f"rank {index} crashed ({by.name}) in a library, without a word of its own; what it wrote stands above. " \
+           "The same command goes on from the last checkpoint"
+    return _died(said, by.name, "killed")
+
+
 def _killed(index: int) -> Exception:
     """A process killed from outside, alone among those of its job: what a machine does that is out of memory."""
     said = f"rank {index} was killed from outside (signal 9), as a machine does that is out of memory; run the same " \
            "command again with more memory, it goes on from its checkpoint"
+    return _died(said, "SIGKILL", "host_oom")
+
+
+def _died(said: str, by: str, kind: str) -> Exception:
+    """An error of this kind, for whoever heals."""
     error = EnvironmentFault(said)
-    error.__cause__ = record.Recorded({"type": "SIGKILL", "kind": "host_oom", "exit_code": error.exit_code,
-                                       "message": said, "where": None})
+    error.__cause__ = record.Recorded({"type": by, "kind": kind, "exit_code": error.exit_code, "message": said,
+                                       "where": None})
     return error
 
 

@@ -37,7 +37,7 @@ NEAR = 0.9
 
 OF_RECORD: dict[str, Kind] = {"cuda_oom": "cuda_oom", "host_oom": "host_oom", "usage": "config", "input": "data",
                               "empty": "empty", "environment": "environment", "held": "held",
-                              "interrupted": "timeout", "bug": "code"}
+                              "interrupted": "timeout", "killed": "killed", "bug": "code"}
 """What a stage's error record calls it, and the class that makes."""
 
 OF_CODE: dict[int, Kind] = {2: "config", 3: "data", 4: "empty", 5: "environment", 6: "held", 75: "timeout"}

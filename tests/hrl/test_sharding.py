@@ -9,7 +9,6 @@ import pytest
 import torch
 
 from r2v.config import HierarchicalConfig, PolicyConfig
-from r2v.distributed import launch
 from r2v.errors import UsageError
 from r2v.hrl import checkpoint
 from r2v.hrl.placement import Devices
@@ -41,11 +40,8 @@ def alone(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def parts(model: Path, alone: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two processes with parts; they also end what one process has begun."""
-    folder = tmp_path_factory.mktemp("parts")
-    for name in ("shared", "full"):
-        (alone / f"{name}-begun").rename(folder / f"{name}-begun")
-    launch(2, "-m", ranks_sharding.__name__, str(folder), str(model))
-    return folder
+    begun = [alone / f"{name}-begun" for name in ("shared", "full")]
+    return training.in_ranks(ranks_sharding.__name__, model, begun, lambda: tmp_path_factory.mktemp("parts"))
 
 
 @BOTH

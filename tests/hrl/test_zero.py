@@ -13,7 +13,6 @@ import pytest
 import torch
 
 from r2v.config import PolicyConfig
-from r2v.distributed import launch
 from r2v.errors import UsageError
 from r2v.hrl import checkpoint
 from r2v.hrl.placement import Devices
@@ -50,11 +49,8 @@ def alone(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def parts(model: Path, alone: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two processes with engines; they also end what one process has begun."""
-    folder = tmp_path_factory.mktemp("parts")
-    for name in CASES:
-        (alone / f"{name}-begun").rename(folder / f"{name}-begun")
-    launch(2, "-m", ranks_zero.__name__, str(folder), str(model))
-    return folder
+    begun = [alone / f"{name}-begun" for name in CASES]
+    return training.in_ranks(ranks_zero.__name__, model, begun, lambda: tmp_path_factory.mktemp("parts"))
 
 
 @needed

@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import sys
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,6 +23,8 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from r2v.config import CriticConfig, GuidanceConfig, HierarchicalConfig, PolicyConfig, ReplayConfig
+from r2v.distributed import launch
+from r2v.errors import EnvironmentFault
 from r2v.hrl.metrics import FILE
 from r2v.hrl.placement import Devices
 from r2v.hrl.problems import Problem
@@ -85,6 +89,25 @@ def trainer_of(model: Path, folder: Path, h: HierarchicalConfig = BASE, *, stop:
     roles = build_roles(policy, h, 0, devices=Devices.all_on("cpu"))
     return Trainer(roles=roles, problems=PROBLEMS, held_out=HELD_OUT, prompter=Prompter(roles.tokenizer), h=h, seed=0,
                    checker=checker, folder=folder, stop=stop, micro=micro, prompt_tokens=policy.max_seq_len)
+
+
+def in_ranks(module: str, model: Path, begun: Sequence[Path], fresh: Callable[[], Path]) -> Path:
+    """Two ranks run a module in a `fresh` folder that holds copies of trainings that were `begun`; the folder. Once
+    more, in another one, where a rank crashed in native code: gloo's own thread does in torch 2.13, once in some 150
+    launches (docs/LOG.md)."""
+    for again in (True, False):
+        folder = fresh()
+        for one in begun:
+            shutil.copytree(one, folder / one.name, symlinks=True)
+        try:
+            launch(2, "-m", module, str(folder), str(model))
+        except EnvironmentFault as fault:
+            if not again or "crashed (SIG" not in str(fault):
+                raise
+            warnings.warn(str(fault), stacklevel=1)
+        else:
+            break
+    return folder
 
 
 def told(folder: Path, name: str) -> list[dict[str, Any]]:
