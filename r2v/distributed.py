@@ -37,6 +37,7 @@ _LAUNCH = "R2V_LAUNCH"
 """Names, to a rank, the folder that its launch collects errors in."""
 _STOP = "stop"
 """File in that folder which says that ranks that have yet to begin need not."""
+_CRASHES = (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL)
 _KILLED_TOGETHER = 5
 _DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG of prctl(2)
 _REFUSALS: dict[int, type[R2VError]] = {
@@ -175,7 +176,7 @@ def _cause(folder: Path, deaths: Mapping[int, tuple[int, int]]) -> Exception:
         if at <= first + _KILLED_TOGETHER and not (folder / f"{index}.json").exists():
             if code == -signal.SIGKILL:
                 return _killed(index)
-            if code < 0 and code != -signal.SIGTERM:  # by which the others are ended
+            if -code in _CRASHES:
                 return _crashed(index, signal.Signals(-code))
     records = sorted((json.loads(path.read_text()) for path in folder.glob("*.json")), key=lambda one: one["time"])
     if not records:

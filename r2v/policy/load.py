@@ -113,8 +113,12 @@ def _melted(policy: PolicyConfig, adapters: Path, for_training: bool) -> Any:
                          "weights; set it to false or auto")
     name = base_of(adapters)
     base = _model(replace(policy, model_name=name, load_in_4bit=False), _source(name), for_training)
-    width = torch.promote_types(base.dtype, torch.float32)
-    return PeftModel.from_pretrained(base.to(width), str(adapters)).merge_and_unload().to(base.dtype)
+    own = base.dtype  # `to` changes the base itself
+    try:
+        adapted = PeftModel.from_pretrained(base.to(torch.promote_types(own, torch.float32)), str(adapters))
+    except (OSError, ValueError) as error:
+        raise _not_found(adapters, error) from error
+    return adapted.merge_and_unload().to(own)
 
 
 def _hush() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -107,6 +108,7 @@ def test_a_folder_of_adapters_is_a_model_by_name(base: Path, tmp_path: Path) -> 
             assert not hasattr(loaded.model, "peft_config") and loaded.tokenizer.chat_template
             torch.testing.assert_close(_logits(loaded).float(), wanted.float(), rtol=0, atol=1e-5)
         assert load_policy(policy).model.dtype == load_policy(PolicyConfig(model_name=below, device="cpu")).model.dtype
+        assert load_policy(replace(policy, dtype="bfloat16")).model.dtype == torch.bfloat16
         assert shape_of(str(folder)).parameters == shape_of(below).parameters
 
 
@@ -115,6 +117,10 @@ def test_adapters_that_cannot_be_melted_in_are_refused(base: Path, tmp_path: Pat
     policy = PolicyConfig(model_name=str(tmp_path / "adapters"), load_in_4bit=True, device="cpu")
     with pytest.raises(UsageError, match=r"load_in_4bit=true: .*adapters holds adapters, which cannot be melted"):
         load_policy(policy)
+    (tmp_path / "adapters" / "adapter_model.safetensors").unlink()
+    with pytest.raises(InputError, match=r"cannot load .*adapters \(") as refused:
+        load_policy(PolicyConfig(model_name=str(tmp_path / "adapters"), device="cpu"))
+    assert "\n" not in str(refused.value)
     (tmp_path / "adapters" / "adapter_config.json").write_text("[]")
     with pytest.raises(InputError, match=r"adapter_config.json: names no base model \(.*r2v or peft has written"):
         load_policy(PolicyConfig(model_name=str(tmp_path / "adapters"), device="cpu"))
