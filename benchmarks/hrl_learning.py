@@ -37,10 +37,10 @@ import torch
 
 from r2v.config import Config, load
 from r2v.evaluation.statistics import Floats, cluster_bootstrap_ci, paired_difference
-from r2v.hrl.build import build_trainer
-from r2v.hrl.episode import play_many
-from r2v.hrl.trainer import Trainer
-from r2v.hrl.word_problems import word_problems
+from r2v.hrl.rollout.episode import play_many
+from r2v.hrl.tasks.word_problems import word_problems
+from r2v.hrl.training.build import build_trainer
+from r2v.hrl.training.trainer import Trainer
 
 ARMS: dict[str, list[str]] = {
     "full": [],

@@ -37,14 +37,14 @@ from peft import LoraConfig
 from transformers import AutoConfig, AutoModelForCausalLM, TrainerCallback
 from trl import GRPOConfig, GRPOTrainer
 
+from r2v.bundled.toy_policy import build_tokenizer
 from r2v.config import GuidanceConfig, HierarchicalConfig, KLConfig, PolicyConfig
-from r2v.hrl.lessons import COUNTED, Lesson, logprobs_of, padded, policy_part
-from r2v.hrl.pupil import build_tokenizer
-from r2v.hrl.roles import Roles, build_roles
-from r2v.hrl.segments import Ask, Speaker
-from r2v.hrl.updates import Network, update
-from r2v.hrl.word_problems import word_problems
-from r2v.memory.known import Values
+from r2v.hrl.algorithm.training_batch import COUNTED, Lesson, logprobs_of, padded, policy_part
+from r2v.hrl.models.roles import Roles, build_roles
+from r2v.hrl.rollout.generator import Ask, Speaker
+from r2v.hrl.tasks.word_problems import word_problems
+from r2v.hrl.training.optimizer_step import Network, update
+from r2v.memory.model_registry import Values
 from r2v.memory.shapes import values_of
 from r2v.randomness import uniform
 

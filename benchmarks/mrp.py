@@ -34,7 +34,7 @@ def main() -> None:
 
     from r2v.config import load
     from r2v.log import logger
-    from r2v.pipeline import run_here
+    from r2v.pipeline.run import run_here
 
     logger.setLevel(logging.WARNING)
     config = load(Path("configs/desk/full.yaml" if arguments.full else "configs/mrp.yaml"), arguments.overrides)

@@ -5,8 +5,8 @@
     python benchmarks/planner.py --only none --drawn 20      # cases drawn by chance instead
     python benchmarks/planner.py --cuda --large              # on a GPU, random weights: torch.cuda.max_memory_allocated
 
-The judge is r2v/memory/tracker.py (torch's own MemTracker does not run with adapters), and what it judges is the step
-of r2v/memory/rehearsal.py on real transformers, peft and AdamW. The planner's rules were made while looking at the
+The judge is r2v/memory/tracker/tracker.py (torch's own MemTracker does not run with adapters), and what it judges is the step
+of r2v/memory/tracker/fake_tensor_run.py on real transformers, peft and AdamW. The planner's rules were made while looking at the
 grid, not at the drawn cases. The peer on the same cases is the rule of thumb that such sizes are mostly reckoned by;
 it is given the planner's own state of every role.
 """
@@ -26,10 +26,10 @@ from pathlib import Path
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from r2v.memory.known import KNOWN, Values
-from r2v.memory.rehearsal import Case, measure, planned, rehearse, state_of
+from r2v.memory.model_registry import KNOWN, Values
 from r2v.memory.shapes import from_config
 from r2v.memory.sizes import GIB
+from r2v.memory.tracker.fake_tensor_run import Case, measure, planned, rehearse, state_of
 from r2v.randomness import generator
 
 MIB = 2**20

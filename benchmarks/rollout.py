@@ -24,15 +24,15 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import torch
 
-from r2v.actors import Side, Single
 from r2v.config import Config, TaskSelection
 from r2v.envs.base import load_benchmark
-from r2v.llm.local import LocalBackend
+from r2v.llm.local.backend import LocalBackend
 from r2v.llm.types import Reply, Request, Sample, Usage
 from r2v.llm.waves import Waves
 from r2v.policy.load import load_policy
-from r2v.policy.prompts import Encoder
-from r2v.rollout import World, play_many, plays_of
+from r2v.policy.prompt_encoder import Encoder
+from r2v.rollout.actors import Side, Single
+from r2v.rollout.session import World, play_many, plays_of
 
 K = 5
 

@@ -152,7 +152,7 @@ def main() -> None:
         first = chain(bare, "bare", arguments.stages)
         mine = chain(ours, "ours", arguments.stages)
         floor = tell("bare sbatch", first + chain(bare, "bare again", arguments.stages))
-        apart = importing({**os.environ, "PYTHONPATH": str(ROOT)}, "submitit.core.submission, r2v.slurm.job")
+        apart = importing({**os.environ, "PYTHONPATH": str(ROOT)}, "submitit.core.submission, r2v.slurm.runner")
         tell("r2v", mine, floor, apart)
         if arguments.no_snakemake:
             return

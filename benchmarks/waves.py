@@ -28,12 +28,12 @@ from typing import Any, Literal
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-from r2v.llm.asks import Ask, Line, Verdict
-from r2v.llm.plan import Plan
-from r2v.llm.prices import Tokens, rate_of
-from r2v.llm.provider import BatchLimits, BatchState, Called
-from r2v.llm.reconcile import Times
-from r2v.llm.remote import ProviderRemote
+from r2v.llm.providers.dispatch.dispatch_policy import Plan
+from r2v.llm.providers.dispatch.reconcile import Times
+from r2v.llm.providers.prices import Tokens, rate_of
+from r2v.llm.providers.provider import BatchLimits, BatchState, Called
+from r2v.llm.providers.provider_requests import Ask, Line, Verdict
+from r2v.llm.providers.remote import ProviderRemote
 from r2v.llm.types import ChatModel, Message, Request
 from r2v.llm.waves import Waves
 from r2v.randomness import generator
@@ -191,7 +191,7 @@ def volume(count: int) -> None:
 _SERVE = """
 import sys, time
 from pathlib import Path
-from r2v.testing.providers import Emulator, Lifecycle
+from r2v.emulator import Emulator, Lifecycle
 with Emulator(folder=Path(sys.argv[1]) / "emulator", lifecycle=Lifecycle(polls=1)) as e:
     print(e.openai_url, e.anthropic_url, flush=True)
     while True:
@@ -200,8 +200,8 @@ with Emulator(folder=Path(sys.argv[1]) / "emulator", lifecycle=Lifecycle(polls=1
 
 
 def _volume(provider: str, count: int, folder: Path) -> None:
-    from r2v.llm.anthropic import Anthropic
-    from r2v.llm.openai import OpenAI
+    from r2v.llm.providers.anthropic import Anthropic
+    from r2v.llm.providers.openai import OpenAI
 
     rate = rate_of(provider, "gpt-4o-mini" if provider == "openai" else "claude-3-haiku")
     made: Any = OpenAI(rate) if provider == "openai" else Anthropic(rate)

@@ -21,7 +21,7 @@ from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-from r2v.testing.providers import Emulator, Fault, Lifecycle
+from r2v.emulator import Emulator, Fault, Lifecycle
 
 COUNT = 10
 CASES = {
@@ -56,10 +56,10 @@ OURS = """
 import sys
 from functools import partial
 from pathlib import Path
-from r2v.llm.openai import OpenAI
-from r2v.llm.plan import Plan
-from r2v.llm.prices import rate_of
-from r2v.llm.remote import ProviderRemote, Unanswered
+from r2v.llm.providers.openai import OpenAI
+from r2v.llm.providers.dispatch.dispatch_policy import Plan
+from r2v.llm.providers.prices import rate_of
+from r2v.llm.providers.remote import ProviderRemote, Unanswered
 from r2v.llm.types import Message, Request
 from r2v.llm.waves import Waves
 rate = rate_of("openai", "gpt-4o-mini")

@@ -2,6 +2,6 @@
 
 import sys
 
-from r2v.cli import main
+from r2v.cli.main import main
 
 sys.exit(main())

@@ -28,10 +28,10 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 
-from r2v import record
-from r2v.contents import write_json
 from r2v.errors import EmptyResult, EnvironmentFault, Held, InputError, Interrupted, R2VError, UsageError
 from r2v.log import logger, setup
+from r2v.storage import record
+from r2v.storage.files import write_json
 
 _LAUNCH = "R2V_LAUNCH"
 """Names, to a rank, the folder that its launch collects errors in."""

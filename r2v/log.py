@@ -1,6 +1,6 @@
 """What a person sees while it works: one line per event on stderr, a bar on long work, and figures in wandb.
 
-What is not watched is written down: the bar's progress goes into the record of a Slurm job (`r2v.record`).
+What is not watched is written down: the bar's progress goes into the record of a Slurm job (`r2v.storage.record`).
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, cast
 
-from r2v import record
 from r2v.errors import UsageError
+from r2v.storage import record
 
 _EVERY = 10.0
 """Seconds between two lines of the record: a reader asks seldom, and a shared disk is slow."""

@@ -2,7 +2,7 @@
 
 import sys
 
-from r2v.cli import main
+from r2v.cli.main import main
 
 if __name__ == "__main__":
     sys.exit(main(["collect", *sys.argv[1:]]))

@@ -2,7 +2,7 @@
 
 import sys
 
-from r2v.cli import main
+from r2v.cli.main import main
 
 if __name__ == "__main__":
     given = sys.argv[1:] or ["--config", "configs/hierarchical.yaml"]

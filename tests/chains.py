@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from r2v.actors import Actor, Routed, Side, Single, Turn
 from r2v.config import InferenceConfig, PerturbationsConfig, Price
 from r2v.data.episode import Episode, to_dict
 from r2v.envs.base import Benchmark
@@ -16,7 +15,8 @@ from r2v.llm.scripted import ScriptedBackend
 from r2v.llm.types import Reply, Request, ScoreRequest
 from r2v.llm.waves import Waves
 from r2v.randomness import uniform
-from r2v.rollout import Play, World, play_many
+from r2v.rollout.actors import Actor, Routed, Side, Single, Turn
+from r2v.rollout.session import Play, World, play_many
 
 SLM_PRICE = Price(input=0.1, output=0.4, seconds_per_call=0.02, seconds_per_token=0.001)
 LLM_PRICE = Price(input=3.0, output=12.0, seconds_per_call=0.6, seconds_per_token=0.02)

@@ -20,8 +20,8 @@ import pytest
 from r2v import config as c
 from r2v import distributed
 from r2v.errors import EnvironmentFault, UsageError
-from r2v.record import Recorded, describe
 from r2v.stages.train_policy import BC
+from r2v.storage.record import Recorded, describe
 
 RANK = """
 import os, signal, sys, time

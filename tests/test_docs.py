@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from r2v import cli
+from r2v.cli import main as cli
 
 REPOSITORY = Path(__file__).parents[1]
 PAGES = [path for path in (*REPOSITORY.glob("*.md"), *sorted((REPOSITORY / "docs").glob("*.md"))) if path.is_file()]

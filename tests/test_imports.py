@@ -25,9 +25,9 @@ DOORS = {
     "the registry": ("from r2v.data import DataRegistry; DataRegistry('data').summary()", HEAVY),
     "the results": ("from r2v.utils.results import ResultsManager", HEAVY),
     "planning": ("""
-from r2v.artifact import fingerprint
+from r2v.storage.artifact import fingerprint
 from r2v.config import load
-from r2v.pipeline import JOBS
+from r2v.pipeline.run import JOBS
 for job in JOBS:
     sections = job.load().sections(load(None))
     fingerprint(job.stage, job.load().version, vars(sections), {})
@@ -37,7 +37,7 @@ for job in JOBS:
 PREAMBLE = """
 import sys
 def run(*words):
-    from r2v.cli import main
+    from r2v.cli.main import main
     try:
         main(words)
     except SystemExit:
@@ -58,7 +58,7 @@ def test_a_login_node_command_loads_nothing_heavy(door: str, tmp_path: Path) -> 
 
 def test_importing_changes_nothing(tmp_path: Path) -> None:
     """No output, no file, no warning, no signal handler."""
-    code = "import signal; before = signal.getsignal(signal.SIGTERM); import r2v, r2v.cli; " \
+    code = "import signal; before = signal.getsignal(signal.SIGTERM); import r2v, r2v.cli.main; " \
            "assert signal.getsignal(signal.SIGTERM) is before"
     done = subprocess.run([sys.executable, "-W", "error", "-c", code], cwd=tmp_path, capture_output=True, text=True,
                           env={"PYTHONPATH": str(REPOSITORY)})

@@ -89,8 +89,8 @@ MIXED = {
     "tests/policy/test_command.py", "tests/policy/test_ranks.py",
     "tests/slurm/test_cluster_itself.py", "tests/slurm/test_drill_again.py", "tests/slurm/test_drill_heal.py",
     "tests/slurm/test_drill_submit.py", "tests/slurm/test_scripts.py",
-    "tests/testing/test_fault_batches.py", "tests/testing/test_fault_calls.py", "tests/testing/test_fault_lines.py",
-    "tests/testing/test_state.py",
+    "tests/emulator/test_fault_batches.py", "tests/emulator/test_fault_calls.py", "tests/emulator/test_fault_lines.py",
+    "tests/emulator/test_state.py",
 }
 """Tests of what several modules do together."""
 
@@ -106,7 +106,7 @@ def test_git_ignores_results_and_no_source() -> None:
     assert hidden == []
     for path in ("data/runs/x/trajectories.jsonl", "outputs/.artifacts/x", "results/mrp", "logs/x.out", ".venv/bin"):
         assert ignored(path), path
-    for path in ("data/.gitkeep", "tests/data/test_x.py", "configs/desk/noisy.yaml", "r2v/policy/tiny_base/x"):
+    for path in ("data/.gitkeep", "tests/data/test_x.py", "configs/desk/noisy.yaml", "r2v/bundled/weights/tiny/x"):
         assert not ignored(path), path
 
 

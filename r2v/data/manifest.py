@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 import r2v
-from r2v.contents import write_json
 from r2v.data.episode import from_dict, to_dict
 from r2v.errors import InputError, UsageError
+from r2v.storage.files import write_json
 
 MANIFEST = "run_manifest.json"
 SCHEMA_VERSION = "1"

@@ -16,12 +16,12 @@ from itertools import compress
 from pathlib import Path
 from typing import Literal
 
-from r2v.contents import content_sha256, write_json, write_lines
 from r2v.data.episode import SCHEMA_VERSION, Episode, parse_episode, to_line
 from r2v.data.split import split_of
 from r2v.data.store import TrajectoryStore
 from r2v.errors import UsageError
 from r2v.randomness import digest
+from r2v.storage.files import content_sha256, write_json, write_lines
 
 log = logging.getLogger(__name__)
 

@@ -24,7 +24,6 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from r2v.contents import write_text, writing
 from r2v.data.episode import Episode
 from r2v.data.manifest import (
     MANIFEST,
@@ -42,7 +41,8 @@ from r2v.data.merge import Keep, Source, merge, unique
 from r2v.data.run import Clock, RunHandle, figures
 from r2v.data.store import TrajectoryStore
 from r2v.errors import Held, InputError, UsageError, nearest
-from r2v.lease import holder, lease
+from r2v.storage.files import write_text, writing
+from r2v.storage.lease import holder, lease
 
 log = logging.getLogger(__name__)
 

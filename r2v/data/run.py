@@ -20,11 +20,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from r2v.contents import content_sha256
 from r2v.data.episode import Episode
 from r2v.data.manifest import RunManifest, Status, write_manifest
 from r2v.data.store import TrajectoryStore
 from r2v.errors import Interrupted, R2VError
+from r2v.storage.files import content_sha256
 
 Clock = Callable[[], datetime]
 

@@ -15,10 +15,10 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from r2v.contents import write_lines, writing
 from r2v.data.episode import Episode, parse_episode, to_line
 from r2v.errors import InputError
-from r2v.lease import Owner, confirm, lease
+from r2v.storage.files import write_lines, writing
+from r2v.storage.lease import Owner, confirm, lease
 
 log = logging.getLogger(__name__)
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from r2v.evaluation.comparisons import BOUNDS, FAMILY, OURS
 from r2v.evaluation.frontier import STRONG
-from r2v.evaluation.rows import Row
+from r2v.evaluation.tables.table_rows import Row
 
 Claim = dict[str, Any]
 

@@ -14,9 +14,9 @@ import numpy as np
 from r2v.evaluation.frontier import STRONG, WEAK, Curve, curve_of
 from r2v.evaluation.metrics import mean_over_seeds
 from r2v.evaluation.outcomes import Measured
-from r2v.evaluation.rows import Row
 from r2v.evaluation.setup import MAIN
 from r2v.evaluation.statistics import PairedDifference, holm, paired_difference, percentile_interval
+from r2v.evaluation.tables.table_rows import Row
 
 OURS = "r2v"
 

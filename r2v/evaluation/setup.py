@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from r2v.contents import write_json
 from r2v.data.episode import Episode, from_dict, to_dict
 from r2v.data.store import TrajectoryStore
 from r2v.errors import InputError
+from r2v.storage.files import write_json
 
 SETUP = "setup.json"
 

@@ -13,12 +13,12 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from r2v import config as c
-from r2v.artifact import Artifact, Work
 from r2v.config import to_yaml
-from r2v.contents import write_json, write_text
 from r2v.errors import UsageError, nearest
 from r2v.log import logger
 from r2v.stages import Stage
+from r2v.storage.artifact import Artifact, Work
+from r2v.storage.files import write_json, write_text
 
 if TYPE_CHECKING:
     from r2v.data.episode import Episode
@@ -87,7 +87,7 @@ class Config:
 
 def run(cfg: Config, work: Work) -> None:
     """Play the base and every ablation, and write structured_results/ablations.csv."""
-    from r2v.evaluation.ablation_rows import ablation_rows, write_ablations
+    from r2v.evaluation.tables.ablation_rows import ablation_rows, write_ablations
 
     rows = [ABLATIONS[name] for name in cfg.whole.ablations.names]
     base_made = _chain(cfg.whole, (), sorted({row.base_method for row in rows}), work)
@@ -112,7 +112,7 @@ def _condition(config: c.Config) -> str:
 
 def _chain(config: c.Config, overrides: tuple[str, ...], methods: list[str], work: Work) -> dict[str, Artifact]:
     """The artifacts of the whole chain under these overrides; what the change does not touch is found made."""
-    from r2v.pipeline import JOBS, run_job
+    from r2v.pipeline.run import JOBS, run_job
 
     changed = _changed(config, overrides, work)
     seeds = changed.ablations.seeds

@@ -1,7 +1,6 @@
 """The AI Secret Game: agents that try to get each other's secrets, played by the batch and counted with care."""
 
-from r2v.game.jobs import BatchJob, BatchTask, GameService
-from r2v.game.players import (
+from r2v.game.play.players import (
     Agent,
     ClaudeHaikuAgent,
     ClaudeOpusAgent,
@@ -12,8 +11,9 @@ from r2v.game.players import (
     GPT35Agent,
     ModelAgent,
 )
-from r2v.game.rules import GameMode, Payoffs, Rules
-from r2v.game.services import (
+from r2v.game.play.rules import GameMode, Payoffs, Rules
+from r2v.game.service.jobs import BatchJob, BatchTask, GameService
+from r2v.game.service.services import (
     AnthropicBatchService,
     AnthropicConversationBatchService,
     BatchService,

@@ -15,12 +15,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from r2v.config import Config
-from r2v.hrl.critic import DoubleCritic
-from r2v.hrl.placement import Devices
-from r2v.hrl.problems import Problem
-from r2v.hrl.prompts import Prompter, Round
-from r2v.hrl.roles import Speaking, build_roles
-from r2v.hrl.segments import Ask, Speaker
+from r2v.hrl.algorithm.critic import DoubleCritic
+from r2v.hrl.models.roles import Speaking, build_roles
+from r2v.hrl.parallel.placement import Devices
+from r2v.hrl.rollout.generator import Ask, Speaker
+from r2v.hrl.tasks.problems import Problem
+from r2v.hrl.tasks.prompts import Prompter, Round
 
 
 class ArcherAgent:

@@ -18,10 +18,10 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from r2v.contents import write_json
 from r2v.errors import InputError, UsageError
-from r2v.memory.phases import Need
+from r2v.memory.planner.phases import Need
 from r2v.memory.shapes import Shape
+from r2v.storage.files import write_json
 
 _FORMAT = 1
 

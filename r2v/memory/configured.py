@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from r2v.config import Config, HierarchicalConfig, Phase, PolicyConfig
+from r2v.memory.planner.work import StageName, Work
 from r2v.memory.shapes import shape_of
-from r2v.memory.work import StageName, Work
 
 OWN_READER = "tiny"
 """The critic of random weights over the policy's own tokens: too small to count."""

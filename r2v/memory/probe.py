@@ -3,7 +3,7 @@
     r2v plan --model meta-llama/Llama-3.2-3B --probe calibration.json                # on a machine with the GPU
     r2v plan --model meta-llama/Llama-3.2-3B --calibration calibration.json          # anywhere, from then on
 
-Each phase is rehearsed as it is planned (`r2v.memory.rehearsal`): its roles stand there, a first step makes what then
+Each phase is rehearsed as it is planned (`r2v.memory.tracker.fake_tensor_run`): its roles stand there, a first step makes what then
 stays (moments, workspaces), and the peak of a second one is held against the plan. A phase that does not fit is tried
 with half the rows: what a GPU adds is proportional to the work.
 """
@@ -19,11 +19,11 @@ import torch
 from r2v.errors import UsageError
 from r2v.log import logger
 from r2v.memory.calibration import Key, called, factor
-from r2v.memory.phases import Need
-from r2v.memory.planner import Plan, Planned
-from r2v.memory.rehearsal import Case, PhaseName, measure, planned
+from r2v.memory.planner.phases import Need
+from r2v.memory.planner.planner import Plan, Planned
 from r2v.memory.shapes import values_of
 from r2v.memory.sizes import gib
+from r2v.memory.tracker.fake_tensor_run import Case, PhaseName, measure, planned
 
 _REHEARSED: Mapping[str, PhaseName] = {
     "rollout, actor": "rollout", "reference": "reference", "actor": "actor", "guidance": "guidance", "critic": "critic",

@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from r2v.errors import InputError, UsageError, nearest
-from r2v.memory.known import KNOWN, Values, known
-from r2v.weights import BUNDLED, adapters_alone, base_of
+from r2v.memory.model_registry import KNOWN, Values, known
+from r2v.storage.weights import BUNDLED, adapters_alone, base_of
 
 Kind = Literal["attention", "conv", "encoder"]
 DECODERS = ("llama", "mistral", "qwen2", "qwen3", "lfm2")

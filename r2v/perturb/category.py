@@ -78,7 +78,7 @@ class Category:
 @cache
 def category(name: str) -> Category:
     """The category of this configuration field."""
-    found = importlib.import_module(f"r2v.perturb.{name}").CATEGORY
+    found = importlib.import_module(f"r2v.perturb.categories.{name}").CATEGORY
     assert isinstance(found, Category)
     return found
 

@@ -17,9 +17,9 @@ from r2v.config import CategoryConfig, PerturbationsConfig
 from r2v.data.episode import AppliedPerturbation, Condition
 from r2v.envs.base import Benchmark, Surface, Task
 from r2v.errors import UsageError, nearest
+from r2v.perturb.categories.prompt_injection import FAMILIES
 from r2v.perturb.category import Change, Kind, Scene, category
 from r2v.perturb.generic import GENERIC
-from r2v.perturb.prompt_injection import FAMILIES
 from r2v.randomness import Key, uniform
 
 VERSION = "perturb-1"

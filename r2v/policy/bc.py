@@ -3,7 +3,7 @@
     loss = -(1/|A|) sum over action tokens (end token included) of log pi(a_i | context, a_<i)
 
 An episode that fits is one row with its loss on every action; where it does not, each step is a row with its
-context elided as it will be while acting (`r2v.policy.prompts`). No action is ever cut: a step whose goal and
+context elided as it will be while acting (`r2v.policy.prompt_encoder`). No action is ever cut: a step whose goal and
 action alone are too long is dropped and counted.
 """
 
@@ -16,17 +16,17 @@ from typing import Any
 
 from r2v import distributed
 from r2v.config import Phase
-from r2v.contents import write_json
 from r2v.data.action import canonical, parse_action
 from r2v.data.episode import Episode
 from r2v.errors import EmptyResult, InputError
-from r2v.llm.decode import Draw, generate
+from r2v.llm.local.decode import Draw, generate
 from r2v.log import logger
 from r2v.policy.export import export
 from r2v.policy.fit import arguments, draw_rows, fit, schedule, shared, whole
 from r2v.policy.load import Loaded
-from r2v.policy.prompts import Encoder, build_messages
+from r2v.policy.prompt_encoder import Encoder, build_messages
 from r2v.randomness import generator
+from r2v.storage.files import write_json
 
 IGNORED = -100
 """Label of a token without loss."""

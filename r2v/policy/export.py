@@ -15,9 +15,9 @@ from typing import Any
 
 from safetensors.torch import save_file
 
-from r2v.contents import write_json, writing
 from r2v.policy.load import Loaded
-from r2v.weights import ADAPTERS
+from r2v.storage.files import write_json, writing
+from r2v.storage.weights import ADAPTERS
 
 FULL, ADAPTER = "model.safetensors", "adapter_model.safetensors"
 _OF_THE_PLACE = {"name_or_path", "_name_or_path", "is_local", "local_files_only", "tokenizer_file",

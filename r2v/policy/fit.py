@@ -27,11 +27,11 @@ from transformers import PrinterCallback, TrainerCallback
 
 from r2v import distributed
 from r2v.config import Phase
-from r2v.contents import writing
 from r2v.errors import Interrupted
 from r2v.log import Progress
 from r2v.policy.load import Loaded
 from r2v.randomness import generator, seed_of
+from r2v.storage.files import writing
 
 LATEST = "checkpoint-latest"
 _WINDOW = 8

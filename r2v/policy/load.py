@@ -25,9 +25,9 @@ import torch
 from r2v.config import PolicyConfig
 from r2v.errors import InputError, UsageError
 from r2v.log import logger
-from r2v.policy.double import in_double
+from r2v.policy.float64 import in_double
 from r2v.randomness import seed_of
-from r2v.weights import ADAPTERS, BUNDLED, adapters_alone, base_of
+from r2v.storage.weights import ADAPTERS, BUNDLED, adapters_alone, base_of
 
 
 @dataclass(frozen=True, kw_only=True)

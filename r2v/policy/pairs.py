@@ -18,12 +18,12 @@ from pathlib import Path
 from typing import Literal
 
 from r2v.config import PreferenceConfig
-from r2v.contents import write_lines
 from r2v.data.action import parse_action
 from r2v.data.episode import to_line
 from r2v.errors import EmptyResult
 from r2v.llm.types import Message
 from r2v.policy.candidates import CandidateAction, CandidateState
+from r2v.storage.files import write_lines
 
 REASONS = ("not_train", "all_equal", "not_measured", "margin", "unparseable", "canary", "similar",
            "length_ratio", "duplicate", "task_cap")

@@ -22,14 +22,14 @@ import torch
 
 from r2v import distributed
 from r2v.config import Phase, PreferenceConfig
-from r2v.contents import write_json
 from r2v.errors import EmptyResult, InputError
 from r2v.llm.types import Message
 from r2v.log import logger
 from r2v.policy.export import export
 from r2v.policy.fit import arguments, draw_rows, fit, in_parts, schedule, shared, whole
 from r2v.policy.load import Loaded
-from r2v.policy.prompts import Encoder
+from r2v.policy.prompt_encoder import Encoder
+from r2v.storage.files import write_json
 
 _MEASURED_PAIRS = 256
 _FALL = 0.1

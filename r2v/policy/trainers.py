@@ -1,6 +1,6 @@
 """TRL's trainers on rows that are tokenised already.
 
-Contexts are elided by `r2v.policy.prompts`, the same way in training and while acting, so TRL's own
+Contexts are elided by `r2v.policy.prompt_encoder`, the same way in training and while acting, so TRL's own
 preparation (rendering, cutting at max_length, dropping what it cut to nothing) must not touch them.
 """
 

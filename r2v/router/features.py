@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 from r2v.data.action import canonical, parse_action
 from r2v.llm.types import Reply, Sample, ToolSpec
-from r2v.router import page
+from r2v.router import page_signals
 from r2v.router.spans import free_arguments, free_tokens
 
 FEATURE_VERSION = "1"
@@ -133,16 +133,16 @@ def _page(signals: Signals) -> dict[str, float]:
     repeats = [after for before, after in zip(signals.actions, signals.observations[1:], strict=True)
                if masked(before, signals.tools) == proposed]
     return {
-        "obs_is_error": page.is_error(newest),
-        "obs_truncated": page.is_truncated(newest),
+        "obs_is_error": page_signals.is_error(newest),
+        "obs_truncated": page_signals.is_truncated(newest),
         "obs_changed": not earlier or earlier[-1] != newest,
         "obs_seen_before": newest in earlier,
         "obs_log_lines": math.log1p(len(newest.splitlines())),
-        "obs_untrusted_lines": sum(map(page.is_untrusted, newest.splitlines())),
-        "num_errors": sum(map(page.is_error, signals.observations)),
+        "obs_untrusted_lines": sum(map(page_signals.is_untrusted, newest.splitlines())),
+        "num_errors": sum(map(page_signals.is_error, signals.observations)),
         "repeat_action": len(repeats),
-        "repeat_after_error": sum(map(page.is_error, repeats)),
-        **page.grounding(_argument_values(signals), signals.goal, signals.observations),
+        "repeat_after_error": sum(map(page_signals.is_error, repeats)),
+        **page_signals.grounding(_argument_values(signals), signals.goal, signals.observations),
     }
 
 

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from r2v.contents import write_text
 from r2v.data.episode import from_dict, to_dict
 from r2v.errors import InputError
 from r2v.router.features import FEATURE_VERSION
+from r2v.storage.files import write_text
 
 
 def decide(p: float, tau: float) -> bool:

@@ -20,10 +20,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from r2v.contents import write_json
 from r2v.errors import InputError, UsageError, nearest
-from r2v.lease import lease
-from r2v.paths import CHAINS
+from r2v.storage.files import write_json
+from r2v.storage.lease import lease
+from r2v.storage.paths import CHAINS
 
 FORMAT = 1
 FRESH = ("first", "rerun", "resume")

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from r2v.errors import EnvironmentFault
-from r2v.slurm.rows import ENDED, FIELDS, Row, given, memory, read_accounting
+from r2v.slurm.sacct import ENDED, FIELDS, Row, given, memory, read_accounting
 
 __all__ = ["Accounting", "ENDED", "NONE", "NoSlurm", "Partition", "Queued", "Refused", "Row", "Verdict", "accounting",
            "cancel", "memory", "one_line", "outside", "partitions", "present", "qos", "queue", "requeue", "require",

@@ -17,10 +17,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from r2v.contents import write_text
 from r2v.errors import InputError, UsageError, nearest
 from r2v.slurm.directives import SHORT, check, gpu_count, minutes, pairs
-from r2v.slurm.words import table
+from r2v.slurm.views.humanize import table
+from r2v.storage.files import write_text
 
 SCRIPTS = Path("scripts/slurm")
 

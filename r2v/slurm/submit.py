@@ -20,13 +20,13 @@ from submitit.core.utils import DelayedSubmission, FailedJobError, FailedSubmiss
 from submitit.helpers import Checkpointable
 from submitit.slurm.slurm import SlurmExecutor
 
-from r2v.contents import writing
 from r2v.errors import EnvironmentFault
 from r2v.slurm import chain as chains
 from r2v.slurm import client
 from r2v.slurm.chain import Attempt, Chain, comment
 from r2v.slurm.client import Queued, Refused
 from r2v.slurm.headers import Resources
+from r2v.storage.files import writing
 
 ENVIRONMENT = Path("scripts/slurm/env.sh")
 CAREFUL = {"signal": "B:USR2@120", "open-mode": "append"}
@@ -44,7 +44,7 @@ class StageJob(Checkpointable):
     def __call__(self) -> None:
         """Run the stage, and end with its own exit code (submitit would make a 1 of it)."""
         from r2v.log import setup
-        from r2v.slurm.job import run
+        from r2v.slurm.runner import run
 
         setup()
         sys.exit(run(self.words, name=self.name, job=self.job))

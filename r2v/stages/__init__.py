@@ -14,8 +14,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from r2v.artifact import Work
 from r2v.config import Config
+from r2v.storage.artifact import Work
 
 
 @dataclass(frozen=True)

@@ -20,9 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from r2v import config as c
-from r2v.artifact import Work
 from r2v.config import identity
-from r2v.contents import write_text
 from r2v.data.registry import DataRegistry
 from r2v.data.run import RunHandle
 from r2v.data.split import assign
@@ -30,13 +28,15 @@ from r2v.data.store import read_episodes, write_episodes
 from r2v.errors import EmptyResult, EnvironmentFault, InputError, UsageError
 from r2v.log import Progress, logger
 from r2v.stages import Stage
+from r2v.storage.artifact import Work
+from r2v.storage.files import write_text
 
 if TYPE_CHECKING:
-    from r2v.actors import Actor
     from r2v.data.episode import Episode
     from r2v.envs.base import Benchmark
     from r2v.llm.waves import Waves
-    from r2v.rollout import Play, World
+    from r2v.rollout.actors import Actor
+    from r2v.rollout.session import Play, World
 
 
 PROVIDER = "provider"
@@ -101,7 +101,7 @@ def cancel(config: c.Config, root: Path = Path()) -> str:
     that was. Raises UsageError where no run is named or its teacher is no provider's, InputError for an unknown run."""
     import asyncio
 
-    from r2v.models import provider_remote
+    from r2v.rollout.model_factory import provider_remote
 
     if not config.run.id or config.teacher.provider == "scripted":
         raise UsageError("collect --cancel: name the run with --run-id, under a configuration whose teacher.provider "
@@ -120,7 +120,7 @@ def _announce(handle: RunHandle) -> None:
 def _begin(cfg: Config, work: Work, registry: DataRegistry) -> RunHandle:
     """A new run, or the interrupted one of this very configuration."""
     from r2v.envs.base import load_benchmark
-    from r2v.models import teacher_name
+    from r2v.rollout.model_factory import teacher_name
 
     name = teacher_name(cfg.teacher, load_benchmark(cfg.env.benchmark, cfg.env.options))
     unfinished = [m for m in registry.query(benchmark=cfg.env.benchmark)
@@ -134,7 +134,7 @@ def _begin(cfg: Config, work: Work, registry: DataRegistry) -> RunHandle:
 
 def _plays(cfg: Config, handle: RunHandle) -> list[Play]:
     from r2v.envs.base import load_benchmark
-    from r2v.models import teacher_name
+    from r2v.rollout.model_factory import teacher_name
 
     benchmark = load_benchmark(cfg.env.benchmark, cfg.env.options)
     return plays_of_run(cfg, benchmark, {"run_id": handle.run_id, "teacher_provider": cfg.teacher.provider,
@@ -143,7 +143,7 @@ def _plays(cfg: Config, handle: RunHandle) -> list[Play]:
 
 def plays_of_run(cfg: Config, benchmark: Benchmark, record: dict[str, Any]) -> list[Play]:
     """Every play of a collection: its training tasks, each under each seed. `record` goes into the metadata."""
-    from r2v.rollout import Play
+    from r2v.rollout.session import Play
 
     splits = assign(benchmark.tasks(), by=cfg.split_by, seed=cfg.split_seed)  # type: ignore[arg-type]
     tasks = [task for task in benchmark.tasks() if splits[task.task_id] == "train"][:cfg.num_episodes]
@@ -152,10 +152,10 @@ def plays_of_run(cfg: Config, benchmark: Benchmark, record: dict[str, Any]) -> l
 
 def _play_missing(cfg: Config, plays: list[Play], handle: RunHandle) -> list[str]:
     """Play and store what the run lacks; why the ones that are still open got no answer."""
-    from r2v.actors import Single
     from r2v.envs.base import load_benchmark
-    from r2v.models import engine, teacher_side
-    from r2v.rollout import World
+    from r2v.rollout.actors import Single
+    from r2v.rollout.model_factory import engine, teacher_side
+    from r2v.rollout.session import World
 
     benchmark, waves = load_benchmark(cfg.env.benchmark, cfg.env.options), engine(cfg.rollout)
     world = World(benchmark, c.PerturbationsConfig(), c.InferenceConfig(max_steps=cfg.max_steps))
@@ -185,7 +185,7 @@ def _play_missing(cfg: Config, plays: list[Play], handle: RunHandle) -> list[str
 
 async def _attempt(world: World, play: Play, actor: Actor, waves: Waves) -> Episode | str:
     """The episode; with a fault where the teacher's provider refused to go on; or why there is no answer yet."""
-    from r2v.llm.remote import Unanswered
+    from r2v.llm.providers.remote import Unanswered
 
     session = world.start(play)
     try:

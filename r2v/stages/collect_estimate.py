@@ -13,18 +13,18 @@ from itertools import islice
 from pathlib import Path
 
 from r2v import config as c
-from r2v.actors import Side, Single
 from r2v.config import Config as Whole
 from r2v.data.registry import DataRegistry
 from r2v.data.store import TrajectoryStore
 from r2v.envs.base import Benchmark, Demonstrated, load_benchmark
 from r2v.errors import UsageError
-from r2v.llm.prices import Tokens, table
+from r2v.llm.providers.message_format import system_prompt, turns
+from r2v.llm.providers.prices import Tokens, table
 from r2v.llm.scripted import ScriptedBackend
 from r2v.llm.types import Reply, Request
-from r2v.llm.wording import system_prompt, turns
-from r2v.models import engine, teacher_name, teacher_rate
-from r2v.rollout import Play, World, play_many
+from r2v.rollout.actors import Side, Single
+from r2v.rollout.model_factory import engine, teacher_name, teacher_rate
+from r2v.rollout.session import Play, World, play_many
 from r2v.stages import collect
 
 SAMPLE = 24

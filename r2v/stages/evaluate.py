@@ -17,20 +17,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from r2v import config as c
-from r2v.artifact import JOURNAL, Work
 from r2v.config import identity
-from r2v.contents import write_json
 from r2v.data.manifest import git_commit
 from r2v.data.store import write_episodes
 from r2v.errors import InputError
 from r2v.log import logger
 from r2v.stages import Stage
 from r2v.stages.train_policy import TASKS
+from r2v.storage.artifact import JOURNAL, Work
+from r2v.storage.files import write_json
 
 if TYPE_CHECKING:
-    from r2v.evaluation.cast import Cast
+    from r2v.evaluation.methods import Cast
     from r2v.evaluation.setup import RouterScores
-    from r2v.rollout import Play
+    from r2v.rollout.session import Play
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,9 +67,9 @@ class Config:
 
 def run(cfg: Config, work: Work) -> None:
     """Place thresholds, play, and write the tables."""
-    from r2v.evaluation.cast import ROUTERS
+    from r2v.evaluation.methods import ROUTERS
     from r2v.evaluation.setup import Setup, write_setup
-    from r2v.evaluation.tables import write_results_folder
+    from r2v.evaluation.tables.build import write_results_folder
 
     cast = _cast(cfg, work)
     plays = {name: _plays(cfg, cast, name) for name in cfg.selections}
@@ -99,7 +99,7 @@ def run(cfg: Config, work: Work) -> None:
 
 
 def _cast(cfg: Config, work: Work) -> Cast:
-    from r2v.evaluation.cast import Cast
+    from r2v.evaluation.methods import Cast
 
     if not work.inputs:  # methods of models that nothing here has trained
         cast = Cast.of(cfg, policy=None, journal=work.folder / JOURNAL)
@@ -113,7 +113,7 @@ def _cast(cfg: Config, work: Work) -> Cast:
 
 
 def _plays(cfg: Config, cast: Cast, condition: str) -> list[Play]:
-    from r2v.rollout import plays_of
+    from r2v.rollout.session import plays_of
 
     split = "heldout" if condition == "heldout" else "evaluation"
     return plays_of(cast.world.benchmark, split, cfg.evaluation.seeds, cfg.selections[condition], method="",
@@ -137,8 +137,8 @@ def _refuse_training_tasks(work: Work, plays: dict[str, list[Play]]) -> None:
 def _thresholds(cfg: Config, cast: Cast, work: Work) -> dict[tuple[str, str], float]:
     """(method, point) -> threshold. r2v's own operating point comes with the router; every other one is placed
     by playing calibration tasks, each once: calibration.json keeps what was found."""
-    from r2v.evaluation.cast import ROUTERS
-    from r2v.rollout import plays_of
+    from r2v.evaluation.methods import ROUTERS
+    from r2v.rollout.session import plays_of
     from r2v.router.thresholds import match_rate
 
     chosen = json.loads(work.inputs["router"].file("threshold.json").read_text())
@@ -197,8 +197,8 @@ def _router_scores(cfg: Config, cast: Cast, plays: dict[str, list[Play]], routed
                    folder: Path) -> list[RouterScores]:
     """Each router's scores beside the executed gain, along slm_only's evaluation episodes: what ECE, Brier and
     AUROC are computed from. Kept in router_scores.jsonl; no threshold or model is chosen by them."""
-    from r2v.branching import roll_out_features
     from r2v.evaluation.setup import RouterScores
+    from r2v.rollout.counterfactual import roll_out_features
     from r2v.router.baselines import score_function
     from r2v.router.labels import read_rows, write_rows
 

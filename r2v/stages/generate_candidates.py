@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from functools import partial
 
 from r2v import config as c
-from r2v.artifact import JOURNAL, Work
-from r2v.contents import write_json
 from r2v.log import logger
 from r2v.stages import Stage
+from r2v.storage.artifact import JOURNAL, Work
+from r2v.storage.files import write_json
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,12 +51,12 @@ class Config:
 
 def run(cfg: Config, work: Work) -> None:
     """Sample, score, play on, pair."""
-    from r2v.branching import play_candidates
-    from r2v.evaluation.cast import Cast
-    from r2v.models import verifier_scorer
+    from r2v.evaluation.methods import Cast
     from r2v.policy.candidates import write_states
     from r2v.policy.pairs import make_pairs, write_pairs
-    from r2v.rollout import plays_of
+    from r2v.rollout.counterfactual import play_candidates
+    from r2v.rollout.model_factory import verifier_scorer
+    from r2v.rollout.session import plays_of
     from r2v.stages.train_verifier import fold_of
 
     cast = Cast.of(cfg, policy=work.inputs["bc"].file("final"), journal=work.folder / JOURNAL)

@@ -3,7 +3,7 @@
     r2v generate_router_features --config configs/mrp.yaml
 
 Training and calibration tasks are rolled out by the small policy under its training conditions
-(`r2v.branching.roll_out_features`); evaluation tasks are never touched.
+(`r2v.rollout.counterfactual.roll_out_features`); evaluation tasks are never touched.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from r2v import config as c
-from r2v.artifact import JOURNAL, Work
 from r2v.errors import EmptyResult
 from r2v.log import logger
 from r2v.stages import Stage
+from r2v.storage.artifact import JOURNAL, Work
 
 if TYPE_CHECKING:
     from r2v.router.labels import FeatureRow
@@ -52,9 +52,9 @@ class Config:
 
 def run(cfg: Config, work: Work) -> None:
     """Roll out, branch, and write router_features.jsonl."""
-    from r2v.branching import roll_out_features
-    from r2v.evaluation.cast import Cast
-    from r2v.rollout import plays_of
+    from r2v.evaluation.methods import Cast
+    from r2v.rollout.counterfactual import roll_out_features
+    from r2v.rollout.session import plays_of
     from r2v.router.labels import write_rows
 
     cast = Cast.of(cfg, policy=work.inputs["preference"].file("final"), journal=work.folder / JOURNAL,

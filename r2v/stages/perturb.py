@@ -17,8 +17,6 @@ from pathlib import Path
 from typing import Literal
 
 from r2v import config as c
-from r2v.artifact import JOURNAL, Work
-from r2v.contents import replacing, write_json, writing
 from r2v.data.episode import Condition, Episode, to_line
 from r2v.data.registry import DataRegistry
 from r2v.data.split import assign, require_split
@@ -31,6 +29,8 @@ from r2v.perturb.report import Rejected, Report
 from r2v.perturb.schedule import make_schedule
 from r2v.randomness import digest
 from r2v.stages import Stage
+from r2v.storage.artifact import JOURNAL, Work
+from r2v.storage.files import replacing, write_json, writing
 
 CHUNK = 512
 """Episodes that the teacher plays again before they leave memory."""
@@ -154,9 +154,9 @@ def _usable(cfg: Config, benchmark: Benchmark, clean: TrajectoryStore, report: R
 def reroll(cfg: Config, benchmark: Benchmark, parents: Mapping[tuple[str, int], Parent],
            seeds: list[int], path: Path) -> Iterator[Episode]:
     """The teacher's episodes in the perturbed world; those that an interrupted attempt has paid are kept."""
-    from r2v.actors import Single
-    from r2v.models import engine, teacher_name, teacher_side
-    from r2v.rollout import Play, World, play_many
+    from r2v.rollout.actors import Single
+    from r2v.rollout.model_factory import engine, teacher_name, teacher_side
+    from r2v.rollout.session import Play, World, play_many
 
     waves = engine(cfg.rollout)
     side = teacher_side(cfg.teacher, c.CostConfig(llm=cfg.price), benchmark, waves, path.parent.with_name(JOURNAL))

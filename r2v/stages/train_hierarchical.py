@@ -19,12 +19,12 @@ from typing import Any
 
 from r2v import config as c
 from r2v import distributed
-from r2v.artifact import Work, attempt_of
-from r2v.contents import content_sha256
 from r2v.errors import InputError
-from r2v.hrl.placement import ranks_of
+from r2v.hrl.parallel.placement import ranks_of
 from r2v.log import logger
 from r2v.stages import Stage
+from r2v.storage.artifact import Work, attempt_of
+from r2v.storage.files import content_sha256
 
 REPORT = "hierarchical_report.json"
 
@@ -82,9 +82,9 @@ def closing_lines(report: dict[str, Any]) -> list[str]:
 
 
 def _train(config: c.Config, work: Work) -> None:
-    from r2v.contents import write_json
-    from r2v.hrl.build import build_trainer
+    from r2v.hrl.training.build import build_trainer
     from r2v.policy.export import export
+    from r2v.storage.files import write_json
 
     weights = work.inputs["bc"].file("final") if "bc" in work.inputs else None
     with distributed.stopping() as asked:

@@ -20,14 +20,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from r2v import config as c
 from r2v import distributed
-from r2v.artifact import Work, attempt_of
-from r2v.contents import write_json
 from r2v.errors import UsageError
 from r2v.stages import Stage
+from r2v.storage.artifact import Work, attempt_of
+from r2v.storage.files import write_json
 
 if TYPE_CHECKING:
     from r2v.policy.load import Loaded
-    from r2v.policy.prompts import Encoder
+    from r2v.policy.prompt_encoder import Encoder
 
 TASKS = "tasks.json"
 """The ids of the tasks that a cloned policy has learnt from."""
@@ -151,7 +151,7 @@ def _train_as_rank(folder: Path) -> None:
 
 
 def _encoder(cfg: BCConfig | PreferenceConfig, loaded: Loaded) -> Encoder:
-    from r2v.policy.prompts import Encoder
+    from r2v.policy.prompt_encoder import Encoder
 
     return Encoder(loaded.tokenizer, max_seq_len=cfg.policy.max_seq_len, reserve=cfg.max_new_tokens)
 

@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from r2v import config as c
-from r2v.artifact import JOURNAL, Work
-from r2v.contents import write_json
 from r2v.log import logger
 from r2v.stages import Stage
+from r2v.storage.artifact import JOURNAL, Work
+from r2v.storage.files import write_json
 
 if TYPE_CHECKING:
     from r2v.router.thresholds import Outcome
@@ -59,8 +59,8 @@ class Config:
 
 def run(cfg: Config, work: Work) -> None:
     """Fit both routers, place r2v's threshold."""
-    from r2v.evaluation.cast import Cast, outcome_of
-    from r2v.rollout import plays_of
+    from r2v.evaluation.methods import Cast, outcome_of
+    from r2v.rollout.session import plays_of
     from r2v.router.labels import labelled, read_rows
     from r2v.router.thresholds import match_rate
     from r2v.router.training import fit, report

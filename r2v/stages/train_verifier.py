@@ -21,13 +21,13 @@ from typing import TYPE_CHECKING
 
 from r2v import config as c
 from r2v import distributed
-from r2v.artifact import JOURNAL, Work
-from r2v.contents import write_json
 from r2v.data.episode import Condition
 from r2v.data.registry import DataRegistry
 from r2v.log import logger
 from r2v.randomness import digest
 from r2v.stages import Stage
+from r2v.storage.artifact import JOURNAL, Work
+from r2v.storage.files import write_json
 
 if TYPE_CHECKING:
     from r2v.envs.base import Benchmark
@@ -111,11 +111,11 @@ def _labelled(cfg: Config, work: Work, benchmark: Benchmark) -> list[VerifierExa
 
 def _executed(cfg: Config, work: Work, benchmark: Benchmark) -> list[VerifierExample]:
     """Labels by playing on: half of the tasks clean, half under the training hazards."""
-    from r2v.actors import Single
-    from r2v.branching import play_corruptions
-    from r2v.models import engine, teacher_side
-    from r2v.policy.prompts import build_messages
-    from r2v.rollout import World, plays_of
+    from r2v.policy.prompt_encoder import build_messages
+    from r2v.rollout.actors import Single
+    from r2v.rollout.counterfactual import play_corruptions
+    from r2v.rollout.model_factory import engine, teacher_side
+    from r2v.rollout.session import World, plays_of
     from r2v.verifier.labels import executed_examples, outcome_examples
 
     waves = engine(cfg.rollout)
@@ -134,7 +134,7 @@ def _executed(cfg: Config, work: Work, benchmark: Benchmark) -> list[VerifierExa
 
 def _outcomes(cfg: Config, work: Work) -> list[VerifierExample]:
     """Labels from what the recorded episodes came to."""
-    from r2v.policy.prompts import build_messages
+    from r2v.policy.prompt_encoder import build_messages
     from r2v.verifier.labels import outcome_examples
 
     episodes = DataRegistry(work.root / "data").iter_episodes(work.inputs["collect"].summary["run_ids"])
@@ -145,10 +145,10 @@ def _judged(cfg: Config, work: Work) -> list[VerifierExample]:
     """Labels from a judge's opinion of the recorded steps and of wrong ones beside them; each question is paid once,
     and what it is likely to cost is told before it is asked."""
     from r2v.llm.waves import Waves
-    from r2v.models import judge_of, teacher_rate
-    from r2v.policy.prompts import build_messages
+    from r2v.policy.prompt_encoder import build_messages
+    from r2v.rollout.model_factory import judge_of, teacher_rate
+    from r2v.verifier.judge_labels import ask_all, asked, figures, price, steps_to_judge
     from r2v.verifier.labels import judged_examples
-    from r2v.verifier.opinions import ask_all, asked, figures, price, steps_to_judge
 
     episodes = DataRegistry(work.root / "data").iter_episodes(work.inputs["collect"].summary["run_ids"])
     examples = steps_to_judge(episodes, build_messages, num_tasks=cfg.verifier.num_tasks,
@@ -166,8 +166,8 @@ def _judged(cfg: Config, work: Work) -> list[VerifierExample]:
 def _fit(cfg: Config, train_on: Sequence[VerifierExample], held: Sequence[VerifierExample], folder: Path, *,
          calibrated: bool) -> dict[str, float | None]:
     """Train one verifier and fit its temperature; its figures on the held-out examples."""
-    from r2v.models import scoring_encoder
     from r2v.policy.load import load_policy
+    from r2v.rollout.model_factory import scoring_encoder
     from r2v.verifier.calibrate import fit_temperature, logits_of, probabilities, report
     from r2v.verifier.labels import in_order
     from r2v.verifier.model import VerifierModel, save

@@ -11,10 +11,10 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
-from r2v.contents import writing
 from r2v.data.store import mend_tail
 from r2v.llm.types import ChatModel, Message, Request, ScoreRequest
 from r2v.randomness import digest
+from r2v.storage.files import writing
 
 JUDGE_VERSION = "1"
 """Raised with the prompt; answers to another version are asked for again."""

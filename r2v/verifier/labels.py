@@ -21,11 +21,11 @@ from pathlib import Path
 from statistics import fmean
 from typing import Literal
 
-from r2v.contents import write_lines
 from r2v.data.episode import Condition, Episode, to_line
 from r2v.data.records import read_records
 from r2v.errors import InputError
 from r2v.llm.types import Message
+from r2v.storage.files import write_lines
 
 LabelSource = Literal["outcome", "executed", "judge"]
 Context = Callable[[str, Sequence[str], Sequence[str]], tuple[Message, ...]]

@@ -2,7 +2,7 @@
 
 The state is read at the last token of "context + action". In training rows are padded on the right, where neither
 attention nor a short convolution can carry a pad back to a token that is read; while scoring, what was read before
-is not read again (`r2v.llm.prefill`). Only trained tensors are written, beside the settings of the head: the base
+is not read again (`r2v.llm.local.prefill`). Only trained tensors are written, beside the settings of the head: the base
 is loaded by whoever knows where it is.
 """
 
@@ -16,11 +16,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from r2v.contents import replacing, write_text
 from r2v.errors import InputError
-from r2v.llm.prefill import prefill
-from r2v.llm.prefix import Prefixes
+from r2v.llm.local.prefill import prefill
+from r2v.llm.local.prefix_cache import Prefixes
 from r2v.llm.types import Message, ScoreRequest
+from r2v.storage.files import replacing, write_text
 
 Encode = Callable[[Sequence[Message], str], list[int]]
 """(context, action) -> token ids that end with the action."""

@@ -19,10 +19,10 @@ from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from r2v.config import Phase
-from r2v.contents import replacing
 from r2v.errors import EmptyResult, Interrupted
 from r2v.log import Progress
 from r2v.randomness import generator, seed_of
+from r2v.storage.files import replacing
 from r2v.verifier.labels import VerifierExample, balanced, in_order
 from r2v.verifier.model import Encode, VerifierModel
 

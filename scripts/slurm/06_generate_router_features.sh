@@ -14,4 +14,4 @@
 #SBATCH --signal=B:USR2@120
 
 cd "${SLURM_SUBMIT_DIR:-.}" && source scripts/slurm/env.sh || exit 2
-exec python -m r2v.slurm.job generate_router_features "$@"
+exec python -m r2v.slurm.runner generate_router_features "$@"

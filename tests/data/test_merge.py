@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from r2v.contents import content_sha256
 from r2v.data.episode import Episode
 from r2v.data.merge import Source, merge, unique
 from r2v.data.store import read_episodes, write_episodes
 from r2v.errors import InputError, UsageError
+from r2v.storage.files import content_sha256
 
 Play = Callable[..., Episode]
 

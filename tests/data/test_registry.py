@@ -13,14 +13,14 @@ from typing import Any
 
 import pytest
 
-from r2v.contents import content_sha256
 from r2v.data import DataRegistry
 from r2v.data.episode import Episode
 from r2v.data.manifest import RUN_ID, read_manifest
 from r2v.data.run import RunHandle
 from r2v.data.store import read_episodes, write_episodes
 from r2v.errors import EnvironmentFault, Held, InputError, Interrupted, UsageError
-from r2v.lease import Owner
+from r2v.storage.files import content_sha256
+from r2v.storage.lease import Owner
 
 Play = Callable[..., Episode]
 NOON = datetime(2026, 2, 18, 12, 0, 0, tzinfo=UTC)

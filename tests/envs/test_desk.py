@@ -18,7 +18,7 @@ from r2v.envs.desk.environment import MAX_STEPS, DeskEnvironment
 from r2v.envs.desk.surface import FAMILIES
 from r2v.envs.desk.tasks import HELD_OUT
 from r2v.envs.desk.tools import ACTS
-from r2v.envs.desk.words import GUEST, archive, canaries, line, parse, parse_goal
+from r2v.envs.desk.vocabulary import GUEST, archive, canaries, line, parse, parse_goal
 from r2v.errors import UsageError
 from r2v.llm.types import Message, Request
 from r2v.perturb import wrap

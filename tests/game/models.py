@@ -6,9 +6,9 @@ import asyncio
 import re
 from collections.abc import Callable, Sequence
 
-from r2v.game.players import ModelAgent
-from r2v.game.providers import Travel
-from r2v.llm.remote import Unanswered
+from r2v.game.play.players import ModelAgent
+from r2v.game.service.provider_setup import Travel
+from r2v.llm.providers.remote import Unanswered
 from r2v.llm.types import Reply, Request, Sample, Usage
 
 Speak = Callable[[Request], str]

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from r2v.game.analysis import Seated
-from r2v.game.records import Interaction, Outcome, Player, Side
+from r2v.game.play.records import Interaction, Outcome, Player, Side
+from r2v.game.statistics.analysis import Seated
 
 SECRETS = {"A": "ambergate-mossbridge-ironvale-11", "B": "birchford-ravenhill-coralbay-22",
            "C": "cedarlake-thornfield-otterglen-33", "D": "deerhollow-frostmill-rubyspring-44"}

@@ -15,11 +15,11 @@ from transformers import Lfm2Config, Lfm2ForCausalLM, LlamaConfig, LlamaForCausa
 
 from r2v.config import CriticConfig, GuidanceConfig, HierarchicalConfig, PolicyConfig
 from r2v.distributed import rank, ranks, run_rank
-from r2v.hrl.episode import Episode, gathered, play_many
-from r2v.hrl.placement import Devices
-from r2v.hrl.problems import Problem
-from r2v.hrl.prompts import Prompter
-from r2v.hrl.roles import Roles, build_roles
+from r2v.hrl.models.roles import Roles, build_roles
+from r2v.hrl.parallel.placement import Devices
+from r2v.hrl.rollout.episode import Episode, gathered, play_many
+from r2v.hrl.tasks.problems import Problem
+from r2v.hrl.tasks.prompts import Prompter
 
 SPECIAL = ("<pad>", "<unk>", "<eos>", "<user>", "<reply>")
 WORDS = ("Answer", "again", "Give", "a", "hint", "Hint", "Score", ":", ".", "0", "1", "5", "keep", "look", "sum", "is",

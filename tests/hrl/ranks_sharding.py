@@ -15,10 +15,10 @@ from torch.distributed.tensor import DTensor
 from r2v import distributed
 from r2v.config import HierarchicalConfig
 from r2v.errors import Interrupted, UsageError
-from r2v.hrl import ranks
-from r2v.hrl.sharding import Sharded
-from r2v.hrl.trainer import Trainer
-from r2v.hrl.updates import update
+from r2v.hrl.parallel import ranks
+from r2v.hrl.parallel.sharding import Sharded
+from r2v.hrl.training.optimizer_step import update
+from r2v.hrl.training.trainer import Trainer
 from r2v.policy.export import export
 from tests.hrl import training
 

@@ -17,10 +17,10 @@ from torch import Tensor
 from r2v import distributed
 from r2v.config import HierarchicalConfig, KLConfig
 from r2v.errors import UsageError
-from r2v.hrl import ranks
-from r2v.hrl.lessons import COUNTED, Lesson, policy_part
-from r2v.hrl.segments import Segment
-from r2v.hrl.updates import Network, update
+from r2v.hrl.algorithm.training_batch import COUNTED, Lesson, policy_part
+from r2v.hrl.parallel import ranks
+from r2v.hrl.rollout.generator import Segment
+from r2v.hrl.training.optimizer_step import Network, update
 from r2v.randomness import generator
 from tests.hrl import training
 

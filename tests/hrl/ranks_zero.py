@@ -15,10 +15,10 @@ from torch import Tensor
 from r2v import distributed
 from r2v.config import HierarchicalConfig
 from r2v.errors import UsageError
-from r2v.hrl import ranks
-from r2v.hrl.trainer import Trainer
-from r2v.hrl.updates import update
-from r2v.hrl.zero import Zero
+from r2v.hrl.parallel import ranks
+from r2v.hrl.parallel.zero import Zero
+from r2v.hrl.training.optimizer_step import update
+from r2v.hrl.training.trainer import Trainer
 from r2v.policy.export import export
 from tests.hrl import training
 from tests.hrl.ranks_sharding import FULL, HALFWAY, MICRO, stopping, trained

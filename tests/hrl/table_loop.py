@@ -2,7 +2,7 @@
 
 First answers, two hints each, second answers; the critic learns from replay by its target's word, the actor from the
 critic's advantages, the guidance from two hints compared. Policies are tables of logits. Nothing here knows an
-expectation: `table.worth` is only asked how good the outcome is.
+expectation: `tabular_mdp.worth` is only asked how good the outcome is.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from r2v.hrl.advantage import leave_one_out, of_heads
-from r2v.hrl.critic import TargetCritic
-from r2v.hrl.losses import count, critic_loss, critic_targets, policy_loss, token_weights
-from r2v.hrl.replay import Replay, usable
-from r2v.hrl.rewards import GuidanceReward, TurnRewards
+from r2v.hrl.algorithm.advantage import leave_one_out, of_heads
+from r2v.hrl.algorithm.critic import TargetCritic
+from r2v.hrl.algorithm.losses import count, critic_loss, critic_targets, policy_loss, token_weights
+from r2v.hrl.algorithm.rewards import GuidanceReward, TurnRewards
+from r2v.hrl.training.replay_buffer import Replay, usable
 from r2v.randomness import seed_of
-from r2v.testing import table
+from tests.hrl import tabular_mdp
 
 from . import tabular
 
@@ -57,9 +57,9 @@ class Learner:
                            "guidance": torch.optim.Adam([self.hint], lr=0.1, fused=True)}
         self.version = 0
 
-    def policies(self) -> table.Policies:
+    def policies(self) -> tabular_mdp.Policies:
         with torch.no_grad():
-            return table.Policies.of(self.first, self.hint, self.second)
+            return tabular_mdp.Policies.of(self.first, self.hint, self.second)
 
     def iterate(self, iteration: int) -> None:
         """Play, learn to judge, and after the warm-up learn to play."""
@@ -80,7 +80,7 @@ class Learner:
         a = torch.multinomial(now.first, ANSWERS, True, generator=generator)[:, None].expand(-1, HINTS)
         g = torch.multinomial(now.hint[a[:, 0]], HINTS, True, generator=generator)
         b = torch.multinomial(now.second[a, g].reshape(-1, 3), 1, generator=generator).reshape(-1, HINTS)
-        return Draws(a=a, g=g, b=b, scores=torch.stack([table.first_score()[a], table.second_score()[a, g, b]], -1))
+        return Draws(a=a, g=g, b=b, scores=torch.stack([tabular_mdp.first_score()[a], tabular_mdp.second_score()[a, g, b]], -1))
 
     def remember(self, draws: Draws) -> None:
         """Two transitions per episode."""
@@ -99,7 +99,7 @@ class Learner:
         with torch.no_grad():
             drawn = self.target.critic.q_of((seen,), (self._again(rows, done, iteration, step),))[..., None]
             ahead = self.target.critic.v_of((tabular.second(a, g),))
-            wanted = critic_targets(rows["reward"], done, ahead, drawn, table.GAMMA)
+            wanted = critic_targets(rows["reward"], done, ahead, drawn, tabular_mdp.GAMMA)
         self._step("critic", critic_loss(self.critic((seen,), (said,)), wanted, BATCH))
         self.target.update()
 

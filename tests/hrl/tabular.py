@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import one_hot
 
-from r2v.hrl.critic import DoubleCritic
+from r2v.hrl.algorithm.critic import DoubleCritic
 
 SIZE = 28
 """Texts: the task, 6 second observations, 3 first and 18 second answers, each with what it was said upon."""

@@ -8,8 +8,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from r2v.hrl.rewards import TurnRewards
-from r2v.testing import table
+from r2v.hrl.algorithm.rewards import TurnRewards
+from tests.hrl import tabular_mdp
 
 from .table_loop import Learner
 
@@ -20,13 +20,13 @@ ITERATIONS = 200
 def test_07_answers_and_hints_become_the_best_there_are(seed: int) -> None:
     """Both answers paid: J from 0.633 to 1.896 of J* = 1.9, first answer right .998, hint good .999."""
     torch.set_num_threads(1)
-    rewards = (table.first_score(), table.second_score())
+    rewards = (tabular_mdp.first_score(), tabular_mdp.second_score())
     learner = Learner(seed, TurnRewards(weights=(1.0, 1.0)))
-    assert float(table.worth(learner.policies(), rewards).v1) == pytest.approx(0.6333, abs=1e-4)
+    assert float(tabular_mdp.worth(learner.policies(), rewards).v1) == pytest.approx(0.6333, abs=1e-4)
     for iteration in range(ITERATIONS):
         learner.iterate(iteration)
     learnt = learner.policies()
-    assert float(table.best(rewards).max()) == 1.9
-    assert 1.895 <= float(table.worth(learnt, rewards).v1) <= 1.9
+    assert float(tabular_mdp.best(rewards).max()) == 1.9
+    assert 1.895 <= float(tabular_mdp.worth(learnt, rewards).v1) <= 1.9
     assert float(learnt.first[2]) == pytest.approx(0.998, abs=1.5e-3)
     assert float(learnt.hint[2, 0]) == pytest.approx(0.999, abs=7e-4)

@@ -22,18 +22,18 @@ from typing import Any
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from r2v.bundled.toy_policy import build_tokenizer, vocabulary
 from r2v.config import CriticConfig, GuidanceConfig, HierarchicalConfig, PolicyConfig, ReplayConfig
 from r2v.distributed import launch
 from r2v.errors import EnvironmentFault
-from r2v.hrl.metrics import FILE
-from r2v.hrl.placement import Devices
-from r2v.hrl.problems import Problem
-from r2v.hrl.prompts import Prompter
-from r2v.hrl.pupil import build_tokenizer, vocabulary
-from r2v.hrl.roles import build_roles
-from r2v.hrl.trainer import Trainer
-from r2v.hrl.word_problems import word_problems
-from r2v.policy.double import in_double
+from r2v.hrl.models.roles import build_roles
+from r2v.hrl.parallel.placement import Devices
+from r2v.hrl.tasks.problems import Problem
+from r2v.hrl.tasks.prompts import Prompter
+from r2v.hrl.tasks.word_problems import word_problems
+from r2v.hrl.training.metrics import FILE
+from r2v.hrl.training.trainer import Trainer
+from r2v.policy.float64 import in_double
 from r2v.randomness import uniform
 
 LOSSES = ("critic/loss", "critic/td_held_out", "actor/loss", "actor/loss_last", "guidance/loss", "value/loss",

@@ -10,15 +10,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from r2v.llm.anthropic import Anthropic
-from r2v.llm.openai import OpenAI
-from r2v.llm.plan import Plan
-from r2v.llm.prices import rate_of
-from r2v.llm.provider import Provider
-from r2v.llm.remote import ProviderRemote, Unanswered
+from r2v.emulator import Emulator
+from r2v.llm.providers.anthropic import Anthropic
+from r2v.llm.providers.dispatch.dispatch_policy import Plan
+from r2v.llm.providers.openai import OpenAI
+from r2v.llm.providers.prices import rate_of
+from r2v.llm.providers.provider import Provider
+from r2v.llm.providers.remote import ProviderRemote, Unanswered
 from r2v.llm.types import ChatModel, Message, Request
 from r2v.llm.waves import Waves
-from r2v.testing.providers import Emulator
 
 MODELS = {"openai": "gpt-4o-mini", "anthropic": "claude-3-haiku"}
 PATIENCE = 30.0

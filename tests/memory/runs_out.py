@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from r2v.distributed import rank, run_rank
-from r2v.memory.retry import Done, redo
+from r2v.memory.retry_on_oom import Done, redo
 
 BATCH = 12
 

@@ -12,17 +12,17 @@ from typing import Any
 import pytest
 import torch
 
+from r2v.cli.plan import add_commands
 from r2v.config import CriticConfig, HierarchicalConfig, PolicyConfig
 from r2v.errors import InputError, UsageError
-from r2v.hrl.rows import planned as plan_of_training
+from r2v.hrl.parallel.micro_batch import planned as plan_of_training
 from r2v.memory.calibration import Calibration, Key, chosen, keep, read
-from r2v.memory.command import add_commands
-from r2v.memory.planner import plan
+from r2v.memory.planner.planner import plan
+from r2v.memory.planner.work import Machine, Work
 from r2v.memory.probe import factors_of, probe
-from r2v.memory.rehearsal import Case, planned, rehearse
 from r2v.memory.shapes import shape_of
 from r2v.memory.sizes import GIB
-from r2v.memory.work import Machine, Work
+from r2v.memory.tracker.fake_tensor_run import Case, planned, rehearse
 
 WORK = Work(stage="hierarchical", model=shape_of("Llama-3.2-3B"), critic=shape_of("roberta-base"))
 A100 = Key(model="Llama-3.2-3B", parameters=3_212_749_824, gpu="NVIDIA A100-SXM4-80GB", torch="2.13.0")

@@ -9,9 +9,9 @@ import pytest
 from torch import nn
 
 from r2v.errors import InputError, UsageError
-from r2v.hrl.critic import DoubleCritic
-from r2v.hrl.readers import ValueModel
-from r2v.memory.known import KNOWN
+from r2v.hrl.algorithm.critic import DoubleCritic
+from r2v.hrl.models.encoders import ValueModel
+from r2v.memory.model_registry import KNOWN
 from r2v.memory.shapes import critic_heads, from_config, shape_of, value_head
 
 PARAMETERS = {
@@ -36,7 +36,7 @@ def test_parameters_are_those_that_transformers_makes(name: str) -> None:
     from transformers import AutoConfig, AutoModel, AutoModelForCausalLM
 
     shape = shape_of(name)
-    values = dict(KNOWN.get(name) or json.loads((Path("r2v/policy/tiny_base") / "config.json").read_text()))
+    values = dict(KNOWN.get(name) or json.loads((Path("r2v/bundled/weights/tiny") / "config.json").read_text()))
     for key in ("model_type", "dtype", "architectures", "transformers_version"):
         values.pop(key, None)
     auto = AutoModel if shape.encoder else AutoModelForCausalLM

@@ -6,12 +6,12 @@ from collections.abc import Callable
 
 import pytest
 
-from r2v.actors import Act
 from r2v.config import CategoryConfig, InferenceConfig, PerturbationsConfig
 from r2v.data.episode import Condition, Episode
 from r2v.envs.desk import Desk
 from r2v.llm.types import Request
-from r2v.rollout import Play, Session, World
+from r2v.rollout.actors import Act
+from r2v.rollout.session import Play, Session, World
 
 Perturbations = Callable[..., PerturbationsConfig]
 Player = Callable[..., Episode]

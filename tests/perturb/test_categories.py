@@ -10,11 +10,11 @@ import pytest
 
 from r2v.envs.base import Surface
 from r2v.envs.desk import Desk
+from r2v.perturb.categories.partial_observation import MARKER
+from r2v.perturb.categories.prompt_injection import FAMILIES
+from r2v.perturb.categories.tool_error import ERRORS
 from r2v.perturb.category import Change, Scene, category
 from r2v.perturb.generic import GENERIC
-from r2v.perturb.partial_observation import MARKER
-from r2v.perturb.prompt_injection import FAMILIES
-from r2v.perturb.tool_error import ERRORS
 
 PAGE = "\n".join(["header", *(f"row {100 + n}: item {n} of order {n * 7}" for n in range(9))])
 DESK_GOAL = ('close this record and finish : {"goal":"close","kind":"ticket","name":"ann lee","team":"net",'

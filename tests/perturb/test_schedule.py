@@ -15,8 +15,8 @@ from r2v.data.episode import AppliedPerturbation
 from r2v.envs.base import Task
 from r2v.errors import UsageError
 from r2v.perturb import call_failed, perturbation_type
+from r2v.perturb.categories.prompt_injection import FAMILIES
 from r2v.perturb.category import category
-from r2v.perturb.prompt_injection import FAMILIES
 from r2v.perturb.schedule import Schedule
 
 PAGE = "header\nrow 11\nrow 22\nrow 33"

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from r2v import record
+from r2v.storage import record
 
 
 @contextmanager

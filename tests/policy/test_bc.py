@@ -10,15 +10,15 @@ from pathlib import Path
 import pytest
 
 from r2v.config import Phase
-from r2v.contents import content_sha256
 from r2v.data.episode import Action, Episode, EpisodeMetadata, Observation, Step
 from r2v.errors import EmptyResult, InputError, Interrupted
 from r2v.policy.bc import IGNORED, build_rows, check_clonable, train_bc
 from r2v.policy.fit import schedule
 from r2v.policy.load import Loaded
-from r2v.policy.prompts import Encoder, build_messages
+from r2v.policy.prompt_encoder import Encoder, build_messages
 from r2v.randomness import generator
-from r2v.testing import tinies
+from r2v.storage.files import content_sha256
+from tests import tiny_models
 
 from .stopping import stopped_by_a_signal
 
@@ -41,12 +41,12 @@ def _episode(i: int, *, steps: int = 3, words: int = 6) -> Episode:
 def _loaded(seed: int = 0) -> Loaded:
     import torch
 
-    tokenizer = tinies.tokenizer()
-    return Loaded(model=tinies.model(len(tokenizer), seed, torch.float32), tokenizer=tokenizer, name="toy")
+    tokenizer = tiny_models.tokenizer()
+    return Loaded(model=tiny_models.model(len(tokenizer), seed, torch.float32), tokenizer=tokenizer, name="toy")
 
 
 def _encoder(max_seq_len: int = 96, reserve: int = 6) -> Encoder:
-    return Encoder(tinies.tokenizer(), max_seq_len=max_seq_len, reserve=reserve)
+    return Encoder(tiny_models.tokenizer(), max_seq_len=max_seq_len, reserve=reserve)
 
 
 def _files(folder: Path) -> dict[str, str]:

@@ -18,7 +18,7 @@ import torch
 
 from r2v.data.episode import to_line
 from r2v.policy.export import export
-from r2v.record import ERROR, EVENTS
+from r2v.storage.record import ERROR, EVENTS
 
 from . import two_ranks
 

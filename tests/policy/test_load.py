@@ -14,8 +14,8 @@ from r2v.errors import InputError, UsageError
 from r2v.memory.shapes import shape_of
 from r2v.policy.export import export, weights_sha256
 from r2v.policy.load import Loaded, load_policy
-from r2v.testing import tinies
-from r2v.weights import BUNDLED
+from r2v.storage.weights import BUNDLED
+from tests import tiny_models
 
 IDS = torch.tensor([[5, 9, 11, 30, 7]])
 
@@ -23,8 +23,8 @@ IDS = torch.tensor([[5, 9, 11, 30, 7]])
 @pytest.fixture(scope="module")
 def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("models") / "base"
-    tokenizer = tinies.tokenizer()
-    export(Loaded(model=tinies.model(len(tokenizer), 0, torch.float32), tokenizer=tokenizer, name="base"), folder)
+    tokenizer = tiny_models.tokenizer()
+    export(Loaded(model=tiny_models.model(len(tokenizer), 0, torch.float32), tokenizer=tokenizer, name="base"), folder)
     return folder
 
 
@@ -35,10 +35,10 @@ def _logits(loaded: Loaded) -> Any:
 
 def test_an_export_comes_back_as_it_was(base: Path, tmp_path: Path) -> None:
     loaded = load_policy(PolicyConfig(model_name=str(base), dtype="float64", device="cpu"))
-    original = tinies.model(len(tinies.tokenizer()), 0, torch.float64)
+    original = tiny_models.model(len(tiny_models.tokenizer()), 0, torch.float64)
     torch.testing.assert_close(_logits(loaded), original(IDS).logits, rtol=0, atol=1e-6)
-    assert loaded.tokenizer("open w3")["input_ids"] == tinies.tokenizer()("open w3")["input_ids"]
-    assert loaded.tokenizer.chat_template == tinies.TEMPLATE
+    assert loaded.tokenizer("open w3")["input_ids"] == tiny_models.tokenizer()("open w3")["input_ids"]
+    assert loaded.tokenizer.chat_template == tiny_models.TEMPLATE
     again = load_policy(PolicyConfig(model_name=str(base), device="cpu"), for_training=True)
     assert export(again, tmp_path / "again") == weights_sha256(base)
 

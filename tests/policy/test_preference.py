@@ -14,17 +14,9 @@ from r2v.config import Phase, PreferenceConfig, Price
 from r2v.data.episode import Action, Episode, EpisodeMetadata, Observation, Step
 from r2v.errors import EmptyResult, InputError, Interrupted
 from r2v.policy.load import Loaded
-from r2v.policy.preference import (
-    Pair,
-    PairRow,
-    build_rows,
-    make_trainer,
-    mean_logps,
-    read_pairs,
-    train_preference,
-)
-from r2v.policy.prompts import Encoder, build_messages
-from r2v.testing import tinies
+from r2v.policy.preference import Pair, PairRow, build_rows, make_trainer, mean_logps, read_pairs, train_preference
+from r2v.policy.prompt_encoder import Encoder, build_messages
+from tests import tiny_models
 
 from .stopping import stopped_by_a_signal
 
@@ -43,8 +35,8 @@ PAIRS = [_pair(i) for i in range(12)]
 
 
 def _loaded(lora: int = 0) -> Loaded:
-    tokenizer = tinies.tokenizer()
-    model = tinies.model(len(tokenizer), 0, torch.float32)
+    tokenizer = tiny_models.tokenizer()
+    model = tiny_models.model(len(tokenizer), 0, torch.float32)
     if lora:
         from peft import LoraConfig, get_peft_model
 
@@ -55,7 +47,7 @@ def _loaded(lora: int = 0) -> Loaded:
 
 
 def _encoder(max_seq_len: int = 64) -> Encoder:
-    return Encoder(tinies.tokenizer(), max_seq_len=max_seq_len, reserve=6)
+    return Encoder(tiny_models.tokenizer(), max_seq_len=max_seq_len, reserve=6)
 
 
 def _rows(pairs: list[Pair]) -> list[PairRow]:
@@ -184,7 +176,7 @@ def test_no_pairs_is_an_empty_result(tmp_path: Path) -> None:
 def test_D6_where_the_pairs_are_right_executed_success_rises(tmp_path: Path) -> None:
     """A world of one step that is done by `get w1` alone. The clone was shown `get w1` and `close w2` equally
     often; 200 sampled actions a policy are executed. Seeds fixed: .44 before, .85 after."""
-    from r2v.llm.local import LocalBackend
+    from r2v.llm.local.backend import LocalBackend
     from r2v.llm.types import Request
     from r2v.policy.bc import train_bc
 

@@ -13,9 +13,9 @@ from accelerate.data_loader import BatchSamplerShard
 from safetensors.torch import load_file
 from torch.utils.data import BatchSampler, SequentialSampler
 
-from r2v.contents import content_sha256
 from r2v.distributed import cut, launch
 from r2v.policy.fit import shared
+from r2v.storage.files import content_sha256
 
 from . import two_ranks
 

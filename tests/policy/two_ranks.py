@@ -20,9 +20,9 @@ from r2v.distributed import rank, run_rank
 from r2v.policy import bc, preference
 from r2v.policy.fit import schedule
 from r2v.policy.load import Loaded
-from r2v.policy.prompts import Encoder, build_messages
+from r2v.policy.prompt_encoder import Encoder, build_messages
 from r2v.randomness import generator
-from r2v.testing import tinies
+from tests import tiny_models
 
 PHASE = Phase(num_epochs=2, lr=5e-3, batch_size=8, gradient_accumulation_steps=1, weight_decay=0.0, warmup_ratio=0.0,
               grad_clip=1.0, save_steps=2, max_examples=None)
@@ -48,8 +48,8 @@ EPISODES, PAIRS = [episode(i) for i in range(ROWS)], [pair(i) for i in range(ROW
 
 
 def loaded(dtype: torch.dtype = torch.float32, lora: int = 0) -> Loaded:
-    tokenizer = tinies.tokenizer()
-    model = tinies.model(len(tokenizer), 0, dtype)
+    tokenizer = tiny_models.tokenizer()
+    model = tiny_models.model(len(tokenizer), 0, dtype)
     if lora:
         from peft import LoraConfig, get_peft_model
 
@@ -60,7 +60,7 @@ def loaded(dtype: torch.dtype = torch.float32, lora: int = 0) -> Loaded:
 
 
 def encoder() -> Encoder:
-    return Encoder(tinies.tokenizer(), max_seq_len=96, reserve=6)
+    return Encoder(tiny_models.tokenizer(), max_seq_len=96, reserve=6)
 
 
 def trainer_of(what: str, model: Loaded, phase: Phase, out: Path) -> Any:

@@ -7,7 +7,7 @@ import pytest
 
 from r2v.llm.types import Reply, Sample, ToolSpec, Usage
 from r2v.router.features import Signals, extract, select
-from r2v.router.page import grounding, is_error, is_truncated, is_untrusted
+from r2v.router.page_signals import grounding, is_error, is_truncated, is_untrusted
 
 TOOLS = (
     ToolSpec(name="get", description="", parameters={"properties": {"name": {}, "id": {}}}),

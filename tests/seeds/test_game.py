@@ -17,9 +17,9 @@ from pathlib import Path
 
 import pytest
 
-from r2v.game.command import Defaults, build_parser
-from r2v.game.services import SERVICES
-from r2v.testing.providers import Emulator, Lifecycle, game
+from r2v.cli.game import Defaults, build_parser
+from r2v.emulator import Emulator, Lifecycle, game
+from r2v.game.service.services import SERVICES
 
 REPOSITORY = Path(__file__).parents[2]
 TEXT = (Path(__file__).parent / "seed_001.md").read_text()

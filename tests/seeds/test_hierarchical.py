@@ -33,4 +33,4 @@ def test_the_batch_table() -> None:
 
 
 def test_the_names() -> None:
-    assert ArcherAgent.__module__.startswith("r2v.hrl") and DoubleCritic.__module__ == "r2v.hrl.critic"
+    assert ArcherAgent.__module__.startswith("r2v.hrl") and DoubleCritic.__module__ == "r2v.hrl.algorithm.critic"

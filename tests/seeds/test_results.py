@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from r2v.data.store import write_episodes
-from r2v.evaluation.ablation_rows import ablation_rows, write_ablations
 from r2v.evaluation.setup import Setup, episodes_path, write_setup
-from r2v.evaluation.tables import write_results_folder
+from r2v.evaluation.tables.ablation_rows import ablation_rows, write_ablations
+from r2v.evaluation.tables.build import write_results_folder
 from r2v.experiments.ablations import ABLATIONS
-from r2v.paths import Places
+from r2v.storage.paths import Places
 
 from . import seed
 from .workspace import play, sh

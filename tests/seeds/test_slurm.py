@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from r2v.config import Config, load
-from r2v.slurm.positionals import expand
+from r2v.slurm.script_args import expand
 
 from . import seed
 from .workspace import REPOSITORY, checkout

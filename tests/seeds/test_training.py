@@ -14,18 +14,18 @@ from typing import Any
 import pytest
 import torch
 
-from r2v import cli
-from r2v.actors import Single
-from r2v.artifact import fingerprint
+from r2v.cli import main as cli
 from r2v.config import RolloutConfig, TaskSelection, load
 from r2v.data.store import read_episodes
 from r2v.envs.base import load_benchmark
 from r2v.evaluation.statistics import wilson
-from r2v.models import engine, teacher_side
-from r2v.paths import Places
-from r2v.pipeline import job
+from r2v.pipeline.run import job
 from r2v.policy.load import load_policy
-from r2v.rollout import World, play_many, plays_of
+from r2v.rollout.actors import Single
+from r2v.rollout.model_factory import engine, teacher_side
+from r2v.rollout.session import World, play_many, plays_of
+from r2v.storage.artifact import fingerprint
+from r2v.storage.paths import Places
 
 from . import seed
 from .workspace import checkout, sh, standing_in, typed

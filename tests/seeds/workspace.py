@@ -12,14 +12,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from r2v.actors import Actor, Routed, Single, Turn
 from r2v.config import CostConfig, InferenceConfig, PerturbationsConfig, RolloutConfig, TaskSelection, TeacherConfig
 from r2v.data.episode import ActionSource, Episode
 from r2v.envs.desk import Desk
 from r2v.llm.types import Reply
 from r2v.log import logger
-from r2v.models import engine, teacher_side
-from r2v.rollout import World, play_many, plays_of
+from r2v.rollout.actors import Actor, Routed, Single, Turn
+from r2v.rollout.model_factory import engine, teacher_side
+from r2v.rollout.session import World, play_many, plays_of
 
 REPOSITORY = Path(__file__).parents[2]
 SOURCES: dict[str, ActionSource] = {"teacher": "teacher", "slm_only": "slm", "llm_only": "llm_fallback", "r2v": "slm"}

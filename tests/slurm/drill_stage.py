@@ -29,10 +29,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from r2v.artifact import Work
-from r2v.contents import write_json, write_text
 from r2v.errors import UsageError
 from r2v.log import Progress, logger
+from r2v.storage.artifact import Work
+from r2v.storage.files import write_json, write_text
 
 COMMANDS = {"run", "run_all", "perturb", "train_policy", "train_verifier", "generate_candidates",
             "generate_router_features", "train_router", "evaluate", "ablations"}
@@ -46,7 +46,7 @@ class OutOfMemoryError(RuntimeError):
 
 def install() -> None:
     """Give every stage but collect its stand-in body."""
-    from r2v.pipeline import JOBS
+    from r2v.pipeline.run import JOBS
 
     for job in JOBS[1:]:
         module, _, attribute = job.stage.partition(":")

@@ -12,7 +12,7 @@ import pytest
 
 from r2v.slurm import client
 from r2v.slurm.client import NoSlurm, Refused
-from r2v.slurm.rows import FIELDS, read_accounting, state_of
+from r2v.slurm.sacct import FIELDS, read_accounting, state_of
 from tests.slurm.faked import Faked
 from tests.slurm.faked import faked as faked
 

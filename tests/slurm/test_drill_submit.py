@@ -194,7 +194,7 @@ def test_a_benchmark_that_is_not_installed_is_refused_but_its_chain_is_printed(p
 
 def test_the_submitter_loads_nothing_heavy(project: Project) -> None:
     heavy = ("torch", "transformers", "trl", "peft", "anthropic", "openai")
-    code = ("import sys; from r2v.cli import main; code = main(['run_all', 'desk']); "
+    code = ("import sys; from r2v.cli.main import main; code = main(['run_all', 'desk']); "
             f"sys.exit(f'loaded {{found}}' if (found := [name for name in {heavy} if name in sys.modules]) else code)")
     done = project.run("python", "-c", code, check=False)
     assert done.returncode == 0, done.stderr

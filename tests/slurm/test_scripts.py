@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from r2v import cli
+from r2v.cli import main as cli
 from r2v.errors import UsageError
 from r2v.slurm import headers
-from r2v.slurm.positionals import expand
+from r2v.slurm.script_args import expand
 
 REPOSITORY = Path(__file__).parents[2]
 SCRIPTS = REPOSITORY / headers.SCRIPTS
@@ -68,12 +68,12 @@ def test_a_script_runs_from_the_spool_folder_of_a_node(name: str, checkout: Path
     assert done.returncode == 0, done.stderr
     cwd, export, *words = done.stdout.splitlines()
     assert (cwd, export) == (f"cwd={checkout}", "export=none")
-    assert words[:2] == ["-m", "r2v.slurm.job"] and words[-4:] == ["webarena", "1 2 3", "--overrides", "a.b=1"]
+    assert words[:2] == ["-m", "r2v.slurm.runner"] and words[-4:] == ["webarena", "1 2 3", "--overrides", "a.b=1"]
 
 
 def test_a_script_typed_without_slurm_works_in_the_checkout(checkout: Path) -> None:
     done = bash(checkout, "scripts/slurm/07_train_router.sh", "desk", cwd=checkout)
-    assert done.stdout.splitlines()[2:] == ["-m", "r2v.slurm.job", "train_router", "desk"]
+    assert done.stdout.splitlines()[2:] == ["-m", "r2v.slurm.runner", "train_router", "desk"]
 
 
 def test_a_script_from_elsewhere_ends_before_any_work(checkout: Path, tmp_path: Path) -> None:

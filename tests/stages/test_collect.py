@@ -16,20 +16,20 @@ from typing import Any
 
 import pytest
 
-from r2v.artifact import Artifact
 from r2v.config import TeacherConfig, load
-from r2v.contents import content_sha256
 from r2v.data.manifest import RunManifest
 from r2v.data.registry import DataRegistry
 from r2v.data.store import read_episodes
+from r2v.emulator import Emulator, Fault, Lifecycle
+from r2v.emulator.answers import desk
 from r2v.errors import EnvironmentFault, InputError, UsageError
 from r2v.llm.types import Message, ScoreRequest
 from r2v.llm.waves import Waves
-from r2v.models import judge_of
-from r2v.pipeline import job, run_job
+from r2v.pipeline.run import job, run_job
+from r2v.rollout.model_factory import judge_of
 from r2v.stages.collect_estimate import estimate
-from r2v.testing.providers import Emulator, Fault, Lifecycle
-from r2v.testing.providers.answers import desk
+from r2v.storage.artifact import Artifact
+from r2v.storage.files import content_sha256
 from tests.llm.talk import environment
 
 SMALL = ("env.options.num_tasks=36", "env.options.num_heldout=0", "data.seeds=[1,2]", "data.num_episodes=4",

@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 
-from r2v.artifact import Artifact
 from r2v.config import Config, load
 from r2v.data.episode import Episode, to_line
 from r2v.data.registry import DataRegistry
@@ -21,8 +20,9 @@ from r2v.data.store import TrajectoryStore, read_episodes, write_episodes
 from r2v.envs.base import load_benchmark
 from r2v.errors import EmptyResult, InputError
 from r2v.perturb.report import Report
-from r2v.pipeline import collected_runs, job, run_job
+from r2v.pipeline.run import collected_runs, job, run_job
 from r2v.stages import perturb
+from r2v.storage.artifact import Artifact
 
 SMALL = ("env.options.num_tasks=36", "env.options.num_heldout=0", "data.seeds=[1,2]", "rollout.workers=1")
 FAULTLESS = ("env.options.slips=0.0", "env.options.weakness=0.0")
@@ -136,8 +136,8 @@ def test_P6_order_and_sharding_have_no_effect(root: Path, tmp_path: Path) -> Non
 
 def test_P6_another_process_makes_the_same_content(root: Path, tmp_path: Path) -> None:
     made = _perturb(root)
-    program = ("import sys; from pathlib import Path; from r2v.artifact import build; "
-               "from r2v.config import load; from r2v.pipeline import collected_runs; from r2v.stages import perturb\n"
+    program = ("import sys; from pathlib import Path; from r2v.storage.artifact import build; "
+               "from r2v.config import load; from r2v.pipeline.run import collected_runs; from r2v.stages import perturb\n"
                "config = load(None, sys.argv[3:]); root = Path(sys.argv[1])\n"
                "inputs = {'collect': collected_runs(config, root)}\n"
                "with build(Path(sys.argv[2]), 'perturb', 'again', 's', '', inputs, root) as work:\n"

@@ -13,14 +13,14 @@ from typing import Any
 
 import pytest
 
-from r2v import artifact as artifacts
-from r2v.artifact import Artifact
 from r2v.config import load
 from r2v.errors import InputError
-from r2v.evaluation.replay import verify_results
-from r2v.pipeline import fingerprint_of, job
+from r2v.evaluation.audit.replay_episodes import verify_results
+from r2v.pipeline.run import fingerprint_of, job
 from r2v.policy.load import load_policy
 from r2v.stages.train_hierarchical import REPORT, closing_lines
+from r2v.storage import artifact as artifacts
+from r2v.storage.artifact import Artifact
 
 ROOT = Path(__file__).parents[2]
 PLACE = Path("outputs/hierarchical/desk_noisy")

@@ -11,14 +11,14 @@ import pytest
 import torch
 
 from r2v import config as c
-from r2v.artifact import Artifact, Work, content_files
 from r2v.config import identity
 from r2v.data.episode import Action, Episode, EpisodeMetadata, Observation, Step, to_line
 from r2v.errors import InputError
 from r2v.policy.export import export
 from r2v.policy.load import Loaded, load_policy
 from r2v.stages.train_policy import BC, PREFERENCE
-from r2v.testing import tinies
+from r2v.storage.artifact import Artifact, Work, content_files
+from tests import tiny_models
 
 
 def _episode(i: int, split: str = "train") -> Episode:
@@ -42,8 +42,8 @@ def _work(folder: Path, **inputs: Artifact) -> Work:
 @pytest.fixture(scope="module")
 def config(tmp_path_factory: pytest.TempPathFactory) -> c.Config:
     folder = tmp_path_factory.mktemp("model") / "base"
-    tokenizer = tinies.tokenizer()
-    export(Loaded(model=tinies.model(len(tokenizer), 0, torch.float32), tokenizer=tokenizer, name="base"), folder)
+    tokenizer = tiny_models.tokenizer()
+    export(Loaded(model=tiny_models.model(len(tokenizer), 0, torch.float32), tokenizer=tokenizer, name="base"), folder)
     return c.load(None, [f"policy.model_name={folder}", "policy.device=cpu", "policy.max_seq_len=64",
                          "inference.max_new_tokens=6", "training.num_epochs=3", "training.bc.batch_size=4",
                          "training.preference.num_epochs=1", "training.preference.batch_size=4"])
@@ -70,7 +70,7 @@ def test_bc_leaves_checkpoints_weights_and_a_report(config: c.Config, bc: Work) 
     report = json.loads((bc.folder / "bc_report.json").read_text())
     assert (report["n_episodes"], report["n_steps"], report["held_out_match"]["n_steps"]) == (12, 12, 4)
     assert bc.summary["weights_sha256"] == report["weights_sha256"]
-    assert load_policy(config.policy, bc.folder / "final").tokenizer.chat_template == tinies.TEMPLATE
+    assert load_policy(config.policy, bc.folder / "final").tokenizer.chat_template == tiny_models.TEMPLATE
 
 
 def test_preference_starts_from_bc_and_can_be_left_out(config: c.Config, bc: Work, tmp_path: Path) -> None:

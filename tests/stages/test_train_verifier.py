@@ -17,22 +17,22 @@ from typing import Any
 import pytest
 import torch
 
-from r2v.artifact import JOURNAL, Artifact, Work
 from r2v.config import Config, load
 from r2v.data.episode import Action, Episode, EpisodeMetadata, Observation, Step, episode_id
 from r2v.data.registry import DataRegistry
+from r2v.emulator import Emulator, Fault, Lifecycle, Question, Timing
 from r2v.errors import EmptyResult, EnvironmentFault, UsageError
 from r2v.llm.types import Message, ScoreRequest
 from r2v.llm.waves import Waves
-from r2v.models import require_provider, verifier_scorer
-from r2v.pipeline import job, published, run_job
+from r2v.pipeline.run import job, published, run_job
 from r2v.policy.export import export
 from r2v.policy.load import Loaded
+from r2v.rollout.model_factory import require_provider, verifier_scorer
 from r2v.stages.train_verifier import STAGE, label_source
 from r2v.stages.train_verifier import Config as VerifierStage
-from r2v.testing import tinies
-from r2v.testing.providers import Emulator, Fault, Lifecycle, Question, Timing
+from r2v.storage.artifact import JOURNAL, Artifact, Work
 from r2v.verifier.labels import VerifierExample, read_examples
+from tests import tiny_models
 from tests.llm.talk import environment
 
 ROOT = Path(__file__).parents[2]
@@ -76,8 +76,8 @@ def _episode(task: int) -> Episode:
 @pytest.fixture(scope="module")
 def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("model") / "base"
-    tokenizer = tinies.tokenizer()
-    export(Loaded(model=tinies.model(len(tokenizer), 0, torch.float32), tokenizer=tokenizer, name="base"), folder)
+    tokenizer = tiny_models.tokenizer()
+    export(Loaded(model=tiny_models.model(len(tokenizer), 0, torch.float32), tokenizer=tokenizer, name="base"), folder)
     return folder
 
 

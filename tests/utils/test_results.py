@@ -7,17 +7,9 @@ import sys
 import pytest
 
 from r2v.errors import InputError
-from r2v.utils.results import (
-    BUNDLE,
-    COLUMNS,
-    GLOSSARY,
-    ResultsManager,
-    cell,
-    csv_text,
-    render,
-    settle,
-    write_results,
-)
+from r2v.evaluation.tables.columns import COLUMNS, GLOSSARY
+from r2v.evaluation.tables.files import BUNDLE, cell, csv_text, render, settle, write_results
+from r2v.utils.results import ResultsManager
 
 
 def main_row(method="r2v", **figures):

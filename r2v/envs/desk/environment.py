@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from r2v.envs.base import Info, Task
 from r2v.envs.desk import pages
 from r2v.envs.desk.tools import ACTS, ARGUMENTS, TOOLS, parse_call
-from r2v.envs.desk.words import (
+from r2v.envs.desk.vocabulary import (
     ARCHIVED,
     BAD_CALL,
     KINDS,

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from r2v.envs.desk.reader import KEY, PATIENCE, Fields, Notes, read
-from r2v.envs.desk.words import VERBS, WORDINGS, line
+from r2v.envs.desk.vocabulary import VERBS, WORDINGS, line
 from r2v.llm.types import Request
 from r2v.randomness import Key, generator, uniform
 

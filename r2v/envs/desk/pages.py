@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from r2v.envs.desk.words import ARCHIVED, GUEST, line
+from r2v.envs.desk.vocabulary import ARCHIVED, GUEST, line
 from r2v.envs.desk.world import Record, World
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from r2v.envs.desk.tools import ACTS, parse_call
-from r2v.envs.desk.words import ARCHIVED, GUEST, NO_MATCH, REFUSALS, parse, parse_goal
+from r2v.envs.desk.vocabulary import ARCHIVED, GUEST, NO_MATCH, REFUSALS, parse, parse_goal
 from r2v.llm.types import Message
 
 KEY = ("name", "team", "item")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 
-from r2v.envs.desk.words import (
+from r2v.envs.desk.vocabulary import (
     GUEST,
     ITEMS,
     KINDS,

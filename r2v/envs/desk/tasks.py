@@ -9,7 +9,7 @@ from __future__ import annotations
 from itertools import product
 
 from r2v.envs.base import Task
-from r2v.envs.desk.words import ITEMS, KINDS, NAMES, TEAMS, line
+from r2v.envs.desk.vocabulary import ITEMS, KINDS, NAMES, TEAMS, line
 from r2v.randomness import generator
 
 WISHES = {

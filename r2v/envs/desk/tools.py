@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from r2v.envs.desk.words import KINDS, STATES, VERBS, parse
+from r2v.envs.desk.vocabulary import KINDS, STATES, VERBS, parse
 from r2v.llm.types import ToolSpec
 
 _TEXT: dict[str, Any] = {"type": "string"}

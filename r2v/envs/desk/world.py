@@ -6,7 +6,7 @@ import random
 from dataclasses import dataclass
 
 from r2v.envs.base import Task
-from r2v.envs.desk.words import ITEMS, NAMES, REMARKS, SITES, STATUSES, TEAMS, TECHS, VERBS, canaries, ordinary
+from r2v.envs.desk.vocabulary import ITEMS, NAMES, REMARKS, SITES, STATUSES, TEAMS, TECHS, VERBS, canaries, ordinary
 from r2v.randomness import generator
 
 PAGE_ROWS = 7

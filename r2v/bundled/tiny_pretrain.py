@@ -1,0 +1,146 @@
+"""How the bundled base was made: first it learns to copy, then how the desk's pages and calls look.
+
+Part A is associative recall in the desk's row format with random content: rows of (fields, id), then calls
+that repeat some fields and must end in the id that stood behind them. The curriculum begins tiny and advances
+only when the running accuracy says so, which decides whether a decoder of this size learns to copy at all.
+Part B is transcripts of an agent that calls random tools in real worlds, look-alikes included, of tasks that no
+split holds, with arguments copied from the pages. The loss looks at arguments only, never at which tool was
+called, so nothing of any expert enters.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import Lfm2ForCausalLM
+
+from r2v.bundled.tiny import build_model, build_tokenizer
+from r2v.bundled.tiny_documents import Document, Stage, dossier, recall, relation
+from r2v.bundled.tiny_transcripts import fresh_tasks, transcript_document
+from r2v.log import logger
+from r2v.randomness import generator
+
+BATCH = 32
+WARM_UP = 50
+RATE_A, RATE_B = 5e-3, 3e-3
+UPDATES_B, TRANSCRIPTS = 600, 10
+"""Updates of part B, and how many documents of each of its batches are transcripts."""
+GATE = 0.93
+"""Running accuracy at which the curriculum advances."""
+PATIENCE = 800
+"""Updates after which a stage of it ends anyhow."""
+
+CURRICULUM = (
+    Stage(keys=8, ids=16, kinds=1, rows=8, queries=24),
+    Stage(keys=12, ids=32, kinds=2, rows=8, queries=24),
+    Stage(keys=24, ids=96, rows=8, queries=20),
+    Stage(junk=0.1),
+    Stage(fields=2, near=0.5, junk=0.1),
+    Stage(fields=3, near=0.5, junk=0.2),
+)
+LESSONS: tuple[tuple[dict[str, Any], Callable[[random.Random], Document]], ...] = (
+    *((asdict(stage), partial(recall, stage)) for stage in CURRICULUM),
+    ({"lesson": "relation"}, relation), ({"lesson": "dossier"}, dossier))
+"""Part A, in order: what to record of a lesson, and what writes its documents."""
+
+
+def _step(model: Lfm2ForCausalLM, optimizer: torch.optim.Optimizer, documents: list[Document]) -> float:
+    """One update on a batch; the share of targets that were predicted right."""
+    width = max(len(tokens) for tokens, _ in documents)
+    inputs = torch.tensor([tokens + [0] * (width - len(tokens)) for tokens, _ in documents])
+    row = torch.tensor([at for at, (_, targets) in enumerate(documents) for _ in targets])
+    column = torch.tensor([target for _, targets in documents for target in targets])
+    hidden = model.model(input_ids=inputs, use_cache=False).last_hidden_state
+    logits = model.lm_head(hidden[row, column - 1])
+    labels = inputs[row, column]
+    loss = torch.nn.functional.cross_entropy(logits, labels)
+    optimizer.zero_grad()
+    loss.backward()  # type: ignore[no-untyped-call]
+    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    optimizer.step()
+    return float((logits.argmax(-1) == labels).float().mean())
+
+
+def _optimizer(model: Lfm2ForCausalLM) -> torch.optim.Optimizer:
+    return torch.optim.AdamW(model.parameters(), lr=RATE_A, betas=(0.9, 0.98), weight_decay=0.01)
+
+
+def _set_rate(optimizer: torch.optim.Optimizer, lr: float) -> None:
+    for group in optimizer.param_groups:
+        group["lr"] = lr
+
+
+def _learn_to_copy(model: Lfm2ForCausalLM, optimizer: torch.optim.Optimizer, number: int,
+                   seed: int) -> dict[str, Any]:
+    """One lesson of part A, until its gate opens. What it took."""
+    name, write = LESSONS[number]
+    running, update = 0.0, 0
+    while running < GATE and update < PATIENCE:
+        draw = generator("pretrain", "copy", seed, number, update)
+        _set_rate(optimizer, RATE_A * (min(1.0, (update + 1) / WARM_UP) if number == 0 else 1.0))
+        right = _step(model, optimizer, [write(draw) for _ in range(BATCH)])
+        running += 0.1 * (right - running)
+        update += 1
+        if update % 50 == 0:
+            logger.info("lesson %d: update %d, %.3f right, %.0f CPU-s", number, update, running, time.process_time())
+    return name | {"updates": update, "accuracy": round(running, 4)}
+
+
+def _learn_the_desk(model: Lfm2ForCausalLM, optimizer: torch.optim.Optimizer, seed: int) -> None:
+    """Part B: transcripts of random calls mixed with dossiers, the rate falling to zero."""
+    tasks = fresh_tasks("pretrain", UPDATES_B * TRANSCRIPTS)
+    for update in range(UPDATES_B):
+        draw = generator("pretrain", "mixed", seed, update)
+        _set_rate(optimizer, RATE_B * min(1.0, 2 * (1 - update / UPDATES_B)))
+        chosen = tasks[update * TRANSCRIPTS:(update + 1) * TRANSCRIPTS]
+        right = _step(model, optimizer, [*(transcript_document(task, seed) for task in chosen),
+                                         *(dossier(draw) for _ in range(BATCH - TRANSCRIPTS))])
+        if update % 50 == 0:
+            logger.info("desk: update %d of %d, %.3f right, %.0f CPU-s", update, UPDATES_B, right,
+                        time.process_time())
+
+
+@torch.no_grad()
+def accuracy(model: Lfm2ForCausalLM, documents: list[Document]) -> float:
+    """Share of targets predicted right."""
+    right = total = 0
+    for tokens, targets in documents:
+        logits = model(input_ids=torch.tensor([tokens]), use_cache=False).logits[0]
+        guess = logits[[target - 1 for target in targets]].argmax(-1).tolist()
+        right += sum(tokens[target] == token for target, token in zip(targets, guess, strict=True))
+        total += len(targets)
+    return right / total
+
+
+def _figures(model: Lfm2ForCausalLM) -> dict[str, Any]:
+    """How large the base is and how well it copies from documents it has not seen. `argument_accuracy` counts every
+    argument of random calls; most of those are free choices of the agent, so it stays well below 1."""
+    draws = [generator("pretrain", "check", number) for number in range(100)]
+    unseen = {"recall_accuracy": [recall(CURRICULUM[-1], draw) for draw in draws],
+              "dossier_accuracy": [dossier(draw) for draw in draws],
+              "argument_accuracy": [transcript_document(task, 0) for task in fresh_tasks("pretrain-check", 100)]}
+    return {"parameters": model.num_parameters()} | {
+        name: round(accuracy(model, documents), 4) for name, documents in unseen.items()}
+
+
+def pretrain(output: Path, seed: int = 0) -> None:
+    """Make a base and write it with its tokenizer and `recipe.json` into `output` (about 12 CPU-minutes)."""
+    torch.set_num_threads(1)
+    started = time.process_time()
+    model, tokenizer = build_model(seed), build_tokenizer()
+    copying = _optimizer(model)
+    lessons = [_learn_to_copy(model, copying, number, seed) for number in range(len(LESSONS))]
+    _learn_the_desk(model, _optimizer(model), seed)
+    recipe = {"seed": seed, "cpu_seconds": round(time.process_time() - started), "lessons": lessons,
+              "desk_updates": UPDATES_B} | _figures(model)
+    model.save_pretrained(output)
+    tokenizer.save_pretrained(output)
+    (output / "recipe.json").write_text(json.dumps(recipe, indent=1) + "\n")

@@ -1,0 +1,1 @@
+"""The command line: every word of `r2v`, a module per family of commands."""

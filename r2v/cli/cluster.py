@@ -1,0 +1,234 @@
+"""The commands of a cluster: `r2v run_all, resume, cancel`, the views of what they left, and the headers.
+
+    r2v run_all webarena --dry-run          r2v status                     r2v explain webarena_noisy
+    r2v resume --from preference            r2v logs preference --errors   r2v cost
+    r2v cluster set partition=gpu gpu=h100  r2v doctor                     r2v graph --format mermaid
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+from r2v.errors import EnvironmentFault, UsageError
+from r2v.log import logger
+
+Parser = TypeVar("Parser", bound=argparse.ArgumentParser)
+
+
+class Door(Protocol):
+    """`r2v.slurm.run_all`'s functions by name: they stand above this package, so its caller lends them."""
+
+    def __call__(self, function: str, /, **values: Any) -> int:
+        """Call one of them."""
+
+
+def add_commands(commands: argparse._SubParsersAction[Parser], door: Door) -> None:
+    """Add every command of this module to the command line."""
+    _add_doors(commands, door)
+    status = _add(commands, "status", "how the chains stand: 0 done, 1 failed, 10 active", _status)
+    status.add_argument("names", nargs="*", metavar="CHAIN")
+    logs = _add(commands, "logs", "the log of a job's last attempt", _logs)
+    logs.add_argument("words", nargs="+", metavar="[CHAIN] JOB", help="a job's name, its number, or a Slurm id")
+    logs.add_argument("-f", "--follow", action="store_true", help="go on reading until the job ends")
+    logs.add_argument("--errors", action="store_true", help="only the first traceback of each life")
+    explain = _add(commands, "explain", "what broke, what healing did, and how to go on", _explain)
+    explain.add_argument("words", nargs="*", metavar="[CHAIN] [JOB]")
+    cost = _add(commands, "cost", "GPU-hours of each attempt, and how many were wasted", _cost)
+    cost.add_argument("names", nargs="*", metavar="CHAIN")
+    graph = _add(commands, "graph", "which job waits for which", _graph)
+    graph.add_argument("name", nargs="?", metavar="CHAIN")
+    graph.add_argument("--format", choices=["ascii", "mermaid", "json"], default="ascii")
+    _add(commands, "doctor", "whether a pipeline would run here; inside a job, the GPUs too", _doctor)
+    cluster = _add(commands, "cluster", "the headers of scripts/slurm: show them, or set all at once", _cluster)
+    cluster.add_argument("what", choices=["show", "set"])
+    cluster.add_argument("values", nargs="*", metavar="KEY=VALUE", help="partition, cpu_partition, account, gpu, qos")
+    for parser in (status, cost):
+        parser.add_argument("--json", action="store_true", help="for a program")
+
+
+def _add(commands: argparse._SubParsersAction[Parser], name: str, help_: str,
+         act: Callable[[argparse.Namespace], int]) -> Parser:
+    parser = commands.add_parser(name, help=help_, description=help_)
+    parser.set_defaults(act=act)
+    return parser
+
+
+def _add_doors(commands: argparse._SubParsersAction[Parser], door: Door) -> None:
+    run = _add(commands, "run_all", "submit the whole pipeline to Slurm and return",
+               lambda values: _run_all(values, door))
+    run.add_argument("benchmark", nargs="?", help="webarena, swebench, desk, or all (webarena and swebench)")
+    run.add_argument("--config", metavar="FILE", help="instead of configs/<benchmark>/noisy.yaml")
+    run.add_argument("--overrides", nargs="+", action="extend", default=[], metavar="KEY=VALUE")
+    run.add_argument("--seed", type=int, help="= --overrides seed=N")
+    run.add_argument("--without", nargs="+", default=[], metavar="JOB", help="leave these out")
+    run.add_argument("--dry-run", action="store_true", help="print the sbatch lines and what sbatch says of them")
+    run.add_argument("--here", action="store_true", help="run it in this process, without Slurm")
+    resume = _add(commands, "resume", "go on with a chain: what failed, and all that waits for it",
+                  lambda values: _resume(values, door))
+    resume.add_argument("name", nargs="?", metavar="CHAIN")
+    resume.add_argument("--overrides", dest="changes", nargs="+", action="extend", default=[], metavar="KEY=VALUE")
+    for parser in (run, resume):
+        parser.add_argument("--from", dest="start", metavar="JOB", help="begin here, with published inputs")
+        parser.add_argument("--max-attempts", type=int, metavar="N", help="healing stops there (3)")
+        parser.add_argument("--max-gpu-hours", type=float, metavar="H", help="and there, for the whole chain")
+    cancel = _add(commands, "cancel", "end every job of a chain, sentinels too; nothing heals afterwards",
+                  lambda values: door("cancel", name=_name(values)))
+    cancel.add_argument("name", nargs="?", metavar="CHAIN")
+    heal = commands.add_parser("heal", description="what a sentinel runs when its stage has failed")
+    heal.add_argument("name", metavar="CHAIN")
+    heal.add_argument("job", metavar="JOB")
+    heal.set_defaults(act=_heal)
+
+
+def _run_all(values: argparse.Namespace, door: Door) -> int:
+    if values.benchmark is None and values.config is None:
+        raise UsageError("run_all wants a benchmark: webarena, swebench, desk or all; or --config FILE")
+    seed = [] if values.seed is None else [f"seed={values.seed}"]
+    limits = {} if values.max_attempts is None else {"max_attempts": values.max_attempts}
+    return door("submit", benchmark=values.benchmark, config=values.config, overrides=[*seed, *values.overrides],
+                start=_job(values.start), without=[_job(name) for name in values.without], dry_run=values.dry_run,
+                here=values.here, max_gpu_hours=values.max_gpu_hours, **limits)
+
+
+def _resume(values: argparse.Namespace, door: Door) -> int:
+    return door("resume", name=_name(values), start=_job(values.start), overrides=values.changes,
+                max_attempts=values.max_attempts, max_gpu_hours=values.max_gpu_hours)
+
+
+def _name(values: argparse.Namespace) -> str:
+    from r2v.slurm.views.status import chosen
+
+    return chosen(Path(), values.name)
+
+
+def _job(word: str | None) -> str | None:
+    """A job by its name, or by its number in the table of docs/slurm.md."""
+    from r2v.slurm.views.logs import NUMBERS
+
+    return None if word is None else NUMBERS.get(word, word)
+
+
+def _heal(values: argparse.Namespace) -> int:
+    from r2v.slurm.healing.heal import heal
+
+    return heal(values.name, values.job)
+
+
+def _status(values: argparse.Namespace) -> int:
+    from r2v.slurm.views import status
+
+    wanted = [status.chosen(Path(), name) for name in values.names] or status.names() or [status.chosen(Path(), None)]
+    found = status.statuses(status.look(wanted))
+    if values.json:
+        print(json.dumps({"chains": [status.as_json(one) for one in found]}, indent=2))
+    else:
+        print("\n".join("\n".join(status.lines(one)) for one in found))
+    return status.overall(one.exit_code for one in found)
+
+
+def _one_job(words: Sequence[str]) -> tuple[str, str | None]:
+    """CHAIN JOB, or either of them alone where only one chain is there."""
+    from r2v.slurm.views.status import chosen, names
+
+    if len(words) > 2:
+        raise UsageError(f"{' '.join(words)}: at most a chain and a job")
+    if len(words) == 2 or words and words[0] in names():
+        return chosen(Path(), words[0]), words[1] if len(words) == 2 else None
+    return chosen(Path(), None), words[0] if words else None
+
+
+def _logs(values: argparse.Namespace) -> int:
+    from r2v.slurm.views import logs, status
+
+    name, word = _one_job(values.words)
+    if word is None:
+        raise UsageError(f"which job of {name}? r2v logs {name} JOB")
+    chain, records = status.files(name)
+    id_ = logs.job_id(chain, records, word)
+    if values.follow:
+        if not logs.found(Path(), id_):
+            logger.info("job %s has not begun; waiting (Ctrl-C ends the waiting, not the job)", id_)
+        for text in logs.follow(Path(), name, id_):
+            print(text, end="", flush=True)
+        return 0
+    path = logs.path_of(Path(), id_)
+    text = path.read_text(errors="replace")
+    logger.info("%s", path)
+    if not values.errors:
+        sys.stdout.write(text)
+    elif found := logs.errors(text):
+        print("\n".join(found))
+    else:
+        logger.info("no error in it")
+    return 0
+
+
+def _explain(values: argparse.Namespace) -> int:
+    from r2v.slurm.views import explain, logs, status
+
+    name, job = _one_job(values.words)
+    look = status.look([name])
+    found = status.statuses(look)[0]
+    word = logs.NUMBERS.get(job, job) if job else None
+    if word and word not in {one.job for one in found.jobs}:
+        logs.job_id(look.chains[name], look.records[name], word)
+    print("\n".join(explain.explain(look.chains[name], found, look.records[name], word)))
+    return 0
+
+
+def _cost(values: argparse.Namespace) -> int:
+    from r2v.slurm.views import cost, status
+
+    wanted = [status.chosen(Path(), name) for name in values.names] or status.names() or [status.chosen(Path(), None)]
+    found = {name: cost.spent(name) for name in wanted}
+    if values.json:
+        print(json.dumps({"chains": [cost.as_json(name, spent) for name, spent in found.items()]}, indent=2))
+    else:
+        print("\n".join("\n".join(cost.lines(name, spent)) for name, spent in found.items()))
+    return 0
+
+
+def _graph(values: argparse.Namespace) -> int:
+    from r2v.slurm.views import graph, status
+
+    name = status.chosen(Path(), values.name)
+    look = status.look([name])
+    chain, found = look.chains[name], status.statuses(look)[0]
+    if values.format == "json":
+        print(json.dumps(graph.as_json(chain, found), indent=2))
+    else:
+        print("\n".join((graph.mermaid_lines if values.format == "mermaid" else graph.ascii_lines)(chain, found)))
+    return 0
+
+
+def _doctor(values: argparse.Namespace) -> int:
+    from r2v.slurm.doctor import check_results, doctor
+
+    wrong = False
+    for one in doctor.examine():
+        print("\n".join(check_results.lines([one])), flush=True)
+        wrong = wrong or one.state == "bad"
+    return EnvironmentFault.exit_code if wrong else 0
+
+
+def _cluster(values: argparse.Namespace) -> int:
+    from r2v.slurm import headers
+
+    paths = headers.scripts()
+    if not paths:
+        raise UsageError(f"no scripts in {headers.SCRIPTS}; run this in R2V's checkout")
+    if values.what == "show" and values.values:
+        raise UsageError(f"cluster show takes no values; r2v cluster set {' '.join(values.values)}")
+    if values.what == "set":
+        pairs = [value.partition("=") for value in values.values]
+        if not pairs or not all(equals for _, equals, _ in pairs):
+            raise UsageError(f"cluster set wants KEY=VALUE, keys {', '.join(headers.SETTABLE)}")
+        changed = headers.rewrite(paths, {key: value for key, _, value in pairs})
+        logger.info("%d of %d headers changed", len(changed), len(paths))
+    print("\n".join(headers.lines(paths)))
+    return 0

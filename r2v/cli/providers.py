@@ -1,0 +1,124 @@
+"""`r2v providers emulate`: rehearse a run against both APIs, free of charge.
+
+    r2v providers emulate --port 8765 --faults commit_then_500@1 line_500:0.05 --ledger ledger.jsonl
+
+prints the two base URLs and what to export, and serves until it is interrupted. With `--folder` the same command
+goes on where the last one ended, killed or not: batches, files, ledger, and how often each fault has fired.
+"""
+
+from __future__ import annotations
+
+import argparse
+import threading
+from collections.abc import Sequence
+from dataclasses import fields, is_dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from r2v.errors import UsageError, nearest
+
+if TYPE_CHECKING:
+    from r2v.emulator.ledger import Statement
+
+T = TypeVar("T")
+
+
+def add_commands(commands: Any) -> None:
+    """Add `providers` to the subparsers of a command line."""
+    providers = commands.add_parser("providers", help="rehearse against emulated providers")
+    emulate = providers.add_subparsers(title="commands", metavar="<command>", required=True).add_parser(
+        "emulate", help="serve the OpenAI and Anthropic APIs on this machine, with faults on request")
+    add_options(emulate)
+    emulate.set_defaults(act=act)
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """The options of `emulate`."""
+    parser.add_argument("--port", type=int, default=8765, help="0 takes a free one")
+    parser.add_argument("--answer", default="echo", help="what the models say: echo, desk or game")
+    parser.add_argument("--faults", nargs="+", action="extend", default=[], metavar="NAME[/ON][@N|:P]",
+                        help="what goes wrong; `--faults list` prints the table")
+    parser.add_argument("--seed", type=int, default=0, help="which draws of the faults' probabilities")
+    parser.add_argument("--folder", type=Path, help="where state is kept between starts")
+    parser.add_argument("--ledger", type=Path, metavar="FILE", help="who was billed; default: inside the folder")
+    parser.add_argument("--polls", type=int, default=3, help="looks after which a batch has ended")
+    parser.add_argument("--seconds", type=float, help="instead of looks: seconds until a batch has ended")
+    parser.add_argument("--limits", nargs="+", action="extend", default=[], metavar="KEY=VALUE",
+                        help="lower a limit, such as openai.requests=100 or calls_per_minute=60")
+    parser.add_argument("--timing", nargs="+", action="extend", default=[], metavar="KEY=VALUE",
+                        help="seconds that faults take, such as silence=5")
+
+
+def act(arguments: argparse.Namespace) -> int:
+    """Serve until interrupted. Raises UsageError, Held, EnvironmentFault."""
+    from r2v.emulator import faults, limits
+    from r2v.emulator.answers import answer_called
+    from r2v.emulator.emulator import Emulator
+
+    if arguments.faults == ["list"]:
+        print(faults.__doc__)
+        return 0
+    emulator = Emulator(
+        answer=answer_called(arguments.answer), faults=[faults.Fault.parse(text) for text in arguments.faults],
+        seed=arguments.seed, folder=arguments.folder, ledger=arguments.ledger, port=arguments.port,
+        limits=changed(limits.Limits(), arguments.limits, "--limits"),
+        timing=changed(limits.Timing(), arguments.timing, "--timing"),
+        lifecycle=limits.Lifecycle(polls=arguments.polls, seconds=arguments.seconds))
+    with emulator:
+        _announce(emulator.openai_url, emulator.anthropic_url, emulator.ledger_path)
+        _until_interrupted()
+        print(bill_line(emulator.ledger()), flush=True)
+    return 0
+
+
+def _announce(openai_url: str, anthropic_url: str, ledger: Path) -> None:
+    print(f"OpenAI     {openai_url}\nAnthropic  {anthropic_url}\nledger     {ledger}\n\n"
+          f"  export OPENAI_BASE_URL={openai_url} OPENAI_API_KEY=emulated\n"
+          f"  export ANTHROPIC_BASE_URL={anthropic_url} ANTHROPIC_API_KEY=emulated\n", flush=True)
+
+
+def _until_interrupted() -> None:
+    try:
+        threading.Event().wait()
+    except KeyboardInterrupt:
+        return
+
+
+def bill_line(statement: Statement) -> str:
+    """What a ledger comes to, in one line."""
+    modes = [bill.mode for bill in statement.bills]
+    fired = sum(map(len, statement.fired.values()))
+    return (f"billed {len(modes)} requests ({modes.count('batch')} in batches, {modes.count('sync')} at once), "
+            f"{sum(bill.tokens_in for bill in statement.bills)} tokens in, "
+            f"{sum(bill.tokens_out for bill in statement.bills)} out; {fired} faults fired")
+
+
+def changed(settings: T, texts: Sequence[str], option: str) -> T:
+    """A settings object with some values changed, each given as KEY=VALUE; KEY may be dotted. Raises UsageError."""
+    for text in texts:
+        key, _, value = text.partition("=")
+        settings = _with(settings, key.split("."), value, f"{option} {text}")
+    return settings
+
+
+def _with(settings: Any, keys: list[str], value: str, what: str) -> Any:
+    known = {field.name: getattr(settings, field.name) for field in fields(settings)}
+    if keys[0] not in known:
+        raise UsageError(f"{what}: no {keys[0]}; {nearest(keys[0], known)}")
+    inner = known[keys[0]]
+    if is_dataclass(inner):
+        if len(keys) == 1:
+            raise UsageError(f"{what}: names a group; allowed: {keys[0]}.<key>=<number>")
+        return replace(settings, **{keys[0]: _with(inner, keys[1:], value, what)})
+    try:
+        number = float(value) if isinstance(inner, float) else int(value)
+    except ValueError as error:
+        raise UsageError(f"{what}: not a number") from error
+    return replace(settings, **{keys[0]: number})
+
+
+def main(argv: Sequence[str]) -> int:
+    """`emulate` with these options, as a program of its own."""
+    parser = argparse.ArgumentParser(prog="emulate")
+    add_options(parser)
+    return act(parser.parse_args(argv))

@@ -1,0 +1,39 @@
+"""A loopback emulator of the OpenAI and Anthropic APIs, for their official clients.
+
+    with Emulator(answer=game, faults=[Fault("commit_then_reset", at=1)]) as emulator:
+        client = openai.OpenAI(base_url=emulator.openai_url, api_key="any")
+        ...
+        assert emulator.ledger().paid() == {("run", "conversation", 0): 1}
+
+Synchronous calls, files and batches of both; every fault of `faults` by name; limits that can be lowered; and a
+billing ledger, on disk, that says who paid for what. The table of faults is the docstring of
+`r2v.emulator.faults`. `r2v providers emulate` serves the same to another process.
+
+Names are loaded when they are asked for, so that the command line can describe `emulate` without the server.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from r2v.emulator.answers import Answer, Question, desk, echo, game
+    from r2v.emulator.emulator import Emulator
+    from r2v.emulator.faults import FAULTS, Fault
+    from r2v.emulator.ledger import Bill, Statement, read_ledger, turn_of
+    from r2v.emulator.limits import Lifecycle, Limits, ProviderLimits, Timing
+
+__all__ = ["FAULTS", "Answer", "Bill", "Emulator", "Fault", "Lifecycle", "Limits", "ProviderLimits", "Question",
+           "Statement", "Timing", "desk", "echo", "game", "read_ledger", "turn_of"]
+
+_MODULES = {"answers": ("Answer", "Question", "desk", "echo", "game"), "emulator": ("Emulator",),
+            "faults": ("FAULTS", "Fault"), "ledger": ("Bill", "Statement", "read_ledger", "turn_of"),
+            "limits": ("Lifecycle", "Limits", "ProviderLimits", "Timing")}
+
+
+def __getattr__(name: str) -> Any:
+    for module, names in _MODULES.items():
+        if name in names:
+            return getattr(import_module(f"{__name__}.{module}"), name)
+    raise AttributeError(f"module {__name__} has no attribute {name}")

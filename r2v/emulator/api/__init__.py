@@ -1,0 +1,1 @@
+"""The HTTP APIs that are emulated: what each provider's endpoints accept, refuse and answer."""

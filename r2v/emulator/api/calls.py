@@ -1,0 +1,164 @@
+"""A call as the providers' functions see it, and what they answer: independent of the socket it came through."""
+
+from __future__ import annotations
+
+import json
+import mmap
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from email.message import Message as HttpHeaders
+from pathlib import Path
+from typing import Any, BinaryIO, Literal
+
+from r2v.emulator.api.bodies import error_body
+from r2v.emulator.batches.downloads import lines_of, pieces
+from r2v.emulator.batches.request_results import Row
+from r2v.emulator.server_state import Site
+from r2v.storage.files import replacing
+
+_PIECE = 1 << 16
+
+
+@dataclass(frozen=True, kw_only=True)
+class Response:
+    """An answer. `end` says what happens to the connection: reset at once, silent first, or cut after the body."""
+
+    status: int = 200
+    body: bytes = b""
+    chunks: Iterable[bytes] | None = None
+    """Instead of a body: streamed in chunks; an iterator that raises Dropped cuts the connection."""
+    headers: dict[str, str] = field(default_factory=dict)
+    content_type: str = "application/json"
+    end: Literal["", "reset", "silence"] = ""
+
+
+class Refused(Exception):
+    """The provider says no."""
+
+    def __init__(self, status: int, message: str, *, code: str | None = None, kind: str | None = None,
+                 headers: dict[str, str] | None = None) -> None:
+        super().__init__(message)
+        self.status, self.code, self.kind, self.headers = status, code, kind, headers or {}
+
+    def response(self, provider: str) -> Response:
+        """The refusal in the provider's words."""
+        body = error_body(provider, self.status, str(self), code=self.code, kind=self.kind)
+        return as_json(body, status=self.status, headers=self.headers)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Call:
+    """One HTTP request."""
+
+    provider: str
+    route: str
+    method: str
+    path: str
+    query: Mapping[str, str]
+    headers: HttpHeaders
+    body: BinaryIO
+
+    @property
+    def size(self) -> int:
+        """Bytes of the body."""
+        here = self.body.tell()
+        size = self.body.seek(0, os.SEEK_END)
+        self.body.seek(here)
+        return size
+
+    def json(self) -> dict[str, Any]:
+        """The body as an object. Raises Refused."""
+        try:
+            parsed = json.loads(self.body.read() or b"{}")
+        except ValueError as error:
+            raise Refused(400, f"We could not parse the JSON body of your request: {error}") from error
+        if not isinstance(parsed, dict):
+            raise Refused(400, "The body must be a JSON object")
+        return parsed
+
+    def form(self, into: Path) -> tuple[dict[str, str], int]:
+        """The fields of a multipart form, its file put at `into`; fields (with the file's name as `filename`) and
+        the file's size. Raises Refused."""
+        _, _, boundary = self.headers.get("Content-Type", "").partition("boundary=")
+        fields, size = {}, -1
+        data = _view(self.body)
+        for head, start, end in _parts(data, b"--" + boundary.strip('"').encode()):
+            name = _option(head, "name")
+            if "filename=" not in head:
+                fields[name] = bytes(data[start:end]).decode()
+                continue
+            fields["filename"], size = _option(head, "filename"), end - start
+            with replacing(into) as file:
+                for at in range(start, end, _PIECE):
+                    file.write(data[at:min(at + _PIECE, end)])
+        if size < 0 or "purpose" not in fields:
+            raise Refused(400, "file and purpose are required")
+        return fields, size
+
+    @property
+    def limit(self) -> int:
+        """How many a listing may show. Raises Refused."""
+        text = self.query.get("limit", "20")
+        if not text.isdecimal() or not 1 <= int(text) <= 1000:
+            raise Refused(400, f"limit: {text} is not a whole number from 1 to 1000")
+        return int(text)
+
+    def commit(self, site: Site, done: Response) -> Response:
+        """The answer to something that has been carried out, unless it is lost on its way."""
+        faults = site.injector.draw("commit", self.provider, self.route)
+        if "commit_then_reset" in faults:
+            return Response(end="reset")
+        if "commit_then_silence" in faults:
+            return Response(end="silence")
+        for status, message in ((500, "Internal server error"), (529, "Overloaded")):
+            if f"commit_then_{status}" in faults:
+                return Refused(status, message).response(self.provider)
+        return done
+
+    def download(self, site: Site, rows: Callable[[], Iterable[Row]]) -> Response:
+        """Rows as a streamed result file."""
+        faults = site.injector.draw("download", self.provider, self.route)
+        lines = lines_of(rows, faults)
+        if "slow_trickle" in faults:
+            lines = pieces(lines, size=site.timing.trickle_bytes, pause=lambda: site.pause(site.timing.trickle))
+        else:
+            lines = pieces(lines, size=_PIECE, pause=lambda: None)
+        return Response(chunks=lines, content_type="application/binary")
+
+
+def as_json(obj: Any, *, status: int = 200, headers: dict[str, str] | None = None) -> Response:
+    """An object as an answer."""
+    return Response(status=status, body=json.dumps(obj, ensure_ascii=False).encode(), headers=headers or {})
+
+
+def file_pieces(path: Path) -> Iterator[bytes]:
+    """A file's bytes."""
+    with path.open("rb") as file:
+        while piece := file.read(_PIECE):
+            yield piece
+
+
+def _view(body: BinaryIO) -> bytes | mmap.mmap:
+    """The whole body to search in, without loading one that lies on disk."""
+    try:
+        return mmap.mmap(body.fileno(), 0, access=mmap.ACCESS_READ)
+    except (OSError, ValueError):
+        return body.read()
+
+
+def _parts(data: bytes | mmap.mmap, boundary: bytes) -> Iterator[tuple[str, int, int]]:
+    """The parts of a multipart body: header text, where the content starts, where it ends."""
+    at = data.find(boundary)
+    while at >= 0:
+        start = data.find(b"\r\n\r\n", at)
+        following = data.find(b"\r\n" + boundary, at + 1)
+        if start < 0 or following < 0:
+            return
+        yield bytes(data[at + len(boundary):start]).decode(), start + 4, following
+        at = following + 2
+
+
+def _option(head: str, name: str) -> str:
+    _, _, rest = head.partition(f'{name}="')
+    return rest.partition('"')[0]

@@ -1,0 +1,110 @@
+"""What OpenAI refuses: at create, or while the batch validates."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from r2v.emulator.api.bodies import read_question
+from r2v.emulator.api.calls import Refused
+from r2v.emulator.server_state import Batch, Site
+
+ENDPOINTS = ("/v1/chat/completions", "/v1/responses")
+"""What the emulator answers, in batches and out of them."""
+
+_SHOWN = 100
+"""Errors that a refused batch lists."""
+
+
+def check_create(body: dict[str, Any]) -> None:
+    """Raises Refused where the create call itself is not valid."""
+    for name in ("input_file_id", "endpoint", "completion_window"):
+        if not isinstance(body.get(name), str):
+            raise Refused(400, f"Missing required parameter: '{name}'.", code="missing_required_parameter")
+    if body["endpoint"] not in ENDPOINTS:
+        raise Refused(400, f"endpoint {body['endpoint']}: the emulator answers {', '.join(ENDPOINTS)}",
+                      code="invalid_value")
+    if body["completion_window"] != "24h":
+        raise Refused(400, f"completion_window {body['completion_window']}: allowed: 24h", code="invalid_value")
+    metadata = body.get("metadata") or {}
+    if len(metadata) > 16 or any(len(key) > 64 or len(str(value)) > 512 for key, value in metadata.items()):
+        raise Refused(400, "metadata: at most 16 pairs, keys of 64 and values of 512 characters",
+                      code="invalid_metadata")
+    expiry = body.get("output_expires_after")
+    if expiry is not None and not (expiry.get("anchor") == "created_at"
+                                   and 3_600 <= expiry.get("seconds", 0) <= 2_592_000):
+        raise Refused(400, "output_expires_after: anchor created_at and 3600 to 2592000 seconds", code="invalid_value")
+
+
+def read_lines(path: Path) -> Iterator[dict[str, Any]]:
+    """The objects of an input file that has been checked."""
+    with path.open("rb") as file:
+        yield from (json.loads(line) for line in file if line.strip())
+
+
+def refusals(site: Site, batch: Batch, path: Path) -> None:
+    """Read the input file through and set the batch's total, model and, where it is refused, errors."""
+    models: Counter[str] = Counter()
+    seen: set[str] = set()
+    tokens = 0
+    with path.open("rb") as file:
+        for number, line in enumerate(file, 1):
+            if not line.strip():
+                continue
+            batch.total += 1
+            problem = _problem(line, batch.endpoint, seen, models)
+            if problem is not None and len(batch.errors) < _SHOWN:
+                batch.errors.append({"code": problem[0], "line": number, "message": problem[1], "param": None})
+            if site.limits.openai.queued_tokens is not None and problem is None:
+                tokens += _prompt_tokens(line)
+    batch.model = next(iter(models), "")
+    batch.errors += _whole(site, batch, tokens)
+
+
+def _problem(line: bytes, endpoint: str, seen: set[str], models: Counter[str]) -> tuple[str, str] | None:
+    try:
+        entry = json.loads(line)
+        name, body = entry["custom_id"], entry["body"]
+        method, url, model = entry["method"], entry["url"], body["model"]
+    except (ValueError, TypeError):
+        return "invalid_json_line", "This line is not parseable as valid JSON."
+    except KeyError as error:
+        return "missing_required_parameter", f"Missing required parameter: {error}."
+    models[model] += 1
+    if not isinstance(name, str) or not name or name in seen:
+        return "duplicate_custom_id", "The custom_id for this request is a duplicate of another request."
+    seen.add(name)
+    if method != "POST" or url != endpoint:
+        return "mismatched_url", f"{method} {url}: every request must be a POST to the batch's endpoint {endpoint}."
+    if len(models) > 1:
+        return "mismatched_model", "The provided model is not the same as of the other requests."
+    return None
+
+
+def _whole(site: Site, batch: Batch, tokens: int) -> list[dict[str, Any]]:
+    """Errors of the batch as a whole, and those that faults ask for."""
+    limits = site.limits.openai
+    found: list[tuple[str, int | None, str]] = []
+    queued = sum(b.tokens.get("prompt", 0) for b in site.unfinished("openai") if b.model == batch.model)
+    if not batch.total:
+        found.append(("empty_file", None, "The input file is empty."))
+    if batch.total > limits.requests:
+        found.append(("too_many_requests", None, f"{batch.total} requests in the file; {limits.requests} are allowed."))
+    if "token_limit_failed" in batch.faults or (
+            limits.queued_tokens is not None and queued + tokens > limits.queued_tokens):
+        found.append(("token_limit_exceeded", None, f"Enqueued token limit reached for {batch.model}. Limit: "
+                      f"{limits.queued_tokens or 0} enqueued tokens. Please try again once some in_progress batches "
+                      "have been completed."))
+    if "validation_failed" in batch.faults:
+        found += [("invalid_request", line, "The request body is not valid.") for line in range(1, batch.total + 1)]
+    return [{"code": code, "line": line, "message": message, "param": None} for code, line, message in found[:_SHOWN]]
+
+
+def _prompt_tokens(line: bytes) -> int:
+    try:
+        return read_question("openai", json.loads(line)["body"], None).tokens_in
+    except ValueError:
+        return 0

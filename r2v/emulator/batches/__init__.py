@@ -1,0 +1,1 @@
+"""Provider batches inside the emulator: their lifecycle, polling, results and downloads."""

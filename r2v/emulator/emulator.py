@@ -1,0 +1,107 @@
+"""The emulator: both providers on one loopback port, for as long as a `with` block lasts."""
+
+from __future__ import annotations
+
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from r2v.emulator.answers import Answer, echo
+from r2v.emulator.faults import Fault
+from r2v.emulator.ledger import Statement, read_ledger
+from r2v.emulator.limits import Lifecycle, Limits, Timing
+from r2v.emulator.server import Server
+from r2v.emulator.server_state import Batch, Site
+from r2v.errors import EnvironmentFault, UsageError
+from r2v.storage.lease import lease
+
+
+class Emulator:
+    """Serves both APIs between `__enter__` and `__exit__`.
+
+    answer: what the models say. faults: what goes wrong; seed: which draws of their probabilities.
+    folder: where state is kept; an emulator started on it again goes on where the last one stopped, however that
+    ended. None: a temporary folder. ledger: the ledger's file, inside the folder where None.
+    port: 0 takes a free one. clock: seconds since 1970.
+    Raises Held where another emulator serves the folder, EnvironmentFault where the disk or the port is
+    refused, UsageError where the port is no port.
+    """
+
+    def __init__(self, *, answer: Answer = echo, faults: Sequence[Fault] = (), seed: int = 0,
+                 folder: Path | None = None, ledger: Path | None = None, port: int = 0, limits: Limits | None = None,
+                 lifecycle: Lifecycle | None = None, timing: Timing | None = None,
+                 clock: Callable[[], float] = time.time) -> None:
+        self._answer, self._faults, self._seed = answer, tuple(faults), seed
+        self._folder, self._ledger, self._port, self._clock = folder, ledger, port, clock
+        self._limits, self._lifecycle = limits or Limits(), lifecycle or Lifecycle()
+        self._timing = timing or Timing()
+
+    def __enter__(self) -> Self:
+        self._stack = ExitStack()
+        with ExitStack() as starting:
+            folder = self._folder or Path(starting.enter_context(tempfile.TemporaryDirectory(prefix="r2v-providers-")))
+            folder.mkdir(parents=True, exist_ok=True)
+            starting.enter_context(lease(folder / "served"))
+            self.ledger_path = self._ledger or folder / "ledger.jsonl"
+            site = Site(folder, answer=self._answer, faults=self._faults, seed=self._seed, ledger=self.ledger_path,
+                        limits=self._limits, lifecycle=self._lifecycle, timing=self._timing, clock=self._clock)
+            starting.callback(site.close)
+            server = starting.enter_context(_serve(site, self._port))
+            thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
+            thread.start()
+            starting.callback(server.cut_all)
+            starting.callback(thread.join)
+            starting.callback(server.shutdown)
+            starting.callback(site.stopping.set)
+            self._site, self.port = site, server.server_address[1]
+            self._stack = starting.pop_all()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
+                 trace: TracebackType | None) -> None:
+        self._stack.close()
+
+    @property
+    def openai_url(self) -> str:
+        """`base_url` for the openai client."""
+        return f"http://127.0.0.1:{self.port}/v1"
+
+    @property
+    def anthropic_url(self) -> str:
+        """`base_url` for the anthropic client."""
+        return f"http://127.0.0.1:{self.port}"
+
+    def batches(self) -> list[Batch]:
+        """Every batch that was accepted or refused, as the providers remember it, oldest first."""
+        with self._site.lock:
+            return [replace(batch) for batch in self._site.batches.values()]
+
+    def calls(self) -> Counter[tuple[str, str]]:
+        """Calls that were served since the start, by (provider, route); those that a call fault met are not."""
+        with self._site.lock:
+            return Counter(self._site.calls)
+
+    def peak(self, provider: str) -> int:
+        """The most synchronous calls that were ever being answered at the same time."""
+        return self._site.peak[provider]
+
+    def ledger(self) -> Statement:
+        """Who has been billed so far, every accepted batch included."""
+        return read_ledger(self.ledger_path)
+
+
+def _serve(site: Site, port: int) -> Server:
+    try:
+        return Server(site, port)
+    except OverflowError as error:
+        raise UsageError(f"port {port}: allowed: 0 to 65535; 0 takes a free one") from error
+    except OSError as error:
+        raise EnvironmentFault(f"port {port} cannot be served: {error.strerror or error}; name another, or 0 for any "
+                               "that is free") from error

@@ -1,0 +1,263 @@
+"""The sockets: HTTP/1.1 over the loopback, a thread a connection, and the faults that only a socket can show."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import re
+import socket
+import struct
+import sys
+import tempfile
+import threading
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from email.message import Message as HttpHeaders
+from email.utils import formatdate
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import BinaryIO, cast
+from urllib.parse import parse_qsl, urlsplit
+
+from r2v.emulator.api import anthropic, direct_calls, openai
+from r2v.emulator.api.bodies import CREDIT
+from r2v.emulator.api.calls import Call, Refused, Response
+from r2v.emulator.batches.downloads import Dropped
+from r2v.emulator.server_state import Site
+
+_SPOOLED = 1 << 20
+"""Bytes of a body that are kept in memory."""
+
+_PIECE = 1 << 16
+
+
+@dataclass(frozen=True)
+class Route:
+    """One kind of call."""
+
+    method: str
+    pattern: re.Pattern[str]
+    provider: str
+    name: str
+    act: Callable[..., Response]
+
+
+def _route(method: str, path: str, provider: str, name: str, act: Callable[..., Response]) -> Route:
+    return Route(method, re.compile(path.replace("{id}", "([^/]+)")), provider, name, act)
+
+
+ROUTES = (
+    _route("POST", "/v1/chat/completions", "openai", "sync", direct_calls.ask),
+    _route("POST", "/v1/responses", "openai", "sync", direct_calls.ask),
+    _route("POST", "/v1/files", "openai", "upload", openai.upload),
+    _route("GET", "/v1/files", "openai", "file", openai.files),
+    _route("GET", "/v1/files/{id}", "openai", "file", openai.file),
+    _route("DELETE", "/v1/files/{id}", "openai", "delete", openai.file),
+    _route("GET", "/v1/files/{id}/content", "openai", "results", openai.content),
+    _route("POST", "/v1/batches", "openai", "create", openai.create),
+    _route("GET", "/v1/batches", "openai", "list", openai.batches),
+    _route("GET", "/v1/batches/{id}", "openai", "poll", openai.poll),
+    _route("POST", "/v1/batches/{id}/cancel", "openai", "cancel", openai.stop),
+    _route("POST", "/v1/messages", "anthropic", "sync", direct_calls.ask),
+    _route("POST", "/v1/messages/count_tokens", "anthropic", "file", anthropic.count),
+    _route("POST", "/v1/messages/batches", "anthropic", "create", anthropic.create),
+    _route("GET", "/v1/messages/batches", "anthropic", "list", anthropic.batches),
+    _route("GET", "/v1/messages/batches/{id}", "anthropic", "poll", anthropic.poll),
+    _route("DELETE", "/v1/messages/batches/{id}", "anthropic", "delete", anthropic.delete),
+    _route("POST", "/v1/messages/batches/{id}/cancel", "anthropic", "cancel", anthropic.stop),
+    _route("GET", "/v1/messages/batches/{id}/results", "anthropic", "results", anthropic.results),
+    _route("GET", "/elsewhere/{id}/results", "anthropic", "elsewhere", anthropic.elsewhere),
+)
+
+
+class Server(ThreadingHTTPServer):
+    """Serves a site until it is closed; closing cuts every connection."""
+
+    daemon_threads, block_on_close, request_queue_size = True, False, 256
+
+    def __init__(self, site: Site, port: int) -> None:
+        self.site = site
+        self._open: set[socket.socket] = set()
+        self._guard = threading.Lock()
+        super().__init__(("127.0.0.1", port), Handler)
+
+    def opened(self, connection: socket.socket) -> None:
+        """Remember a connection."""
+        with self._guard:
+            self._open.add(connection)
+
+    def shutdown_request(self, request: object) -> None:
+        """Forget a connection, and close it."""
+        connection = cast(socket.socket, request)
+        with self._guard:
+            self._open.discard(connection)
+        with contextlib.suppress(OSError):
+            connection.shutdown(socket.SHUT_WR)
+        connection.close()
+
+    def cut_all(self) -> None:
+        """Cut every open connection."""
+        with self._guard:
+            for connection in self._open:
+                with contextlib.suppress(OSError):
+                    connection.shutdown(socket.SHUT_RDWR)
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """A client that went away is no error of the server's; anything else is shown."""
+        if not isinstance(sys.exc_info()[1], OSError) and not self.site.stopping.is_set():
+            super().handle_error(request, client_address)  # type: ignore[arg-type]
+
+
+class Handler(BaseHTTPRequestHandler):
+    """One connection."""
+
+    protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
+    server: Server
+
+    def setup(self) -> None:
+        super().setup()
+        self.server.opened(self.connection)
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Say nothing."""
+
+    def date_time_string(self, timestamp: float | None = None) -> str:
+        """The server's own clock."""
+        return formatdate(self.server.site.now() if timestamp is None else timestamp, usegmt=True)
+
+    def do_GET(self) -> None:
+        self._serve()
+
+    do_POST = do_DELETE = do_GET
+
+    def _serve(self) -> None:
+        url, site = urlsplit(self.path), self.server.site
+        provider = "anthropic" if url.path.startswith(("/v1/messages", "/elsewhere")) else "openai"
+        found = next(((route, match.groups()) for route in ROUTES if route.method == self.command
+                      and (match := route.pattern.fullmatch(url.path))), None)
+        faults = site.injector.draw("call", provider, found[0].name) if found else frozenset()
+        if "reset" in faults or "reset_upload" in faults:
+            length = int(self.headers.get("Content-Length", "0")) if "reset_upload" in faults else 0
+            self.rfile.read(length // 2)
+            self._reset()
+            return
+        with self._body() as body:
+            if "502" in faults:
+                self._send(Response(status=502, body=_PROXY_PAGE, content_type="text/html"))
+                return
+            try:
+                refuse(faults, provider, site.now())
+                _check_key(provider, url.path, self.headers)
+                if found is None:
+                    raise Refused(404, f"{self.command} {url.path}: the emulator does not know this call")
+                route, names = found
+                call = Call(provider=provider, route=route.name, method=self.command, path=url.path,
+                            query=dict(parse_qsl(url.query)), headers=self.headers, body=body)
+                with site.serving(provider, route.name):
+                    self._send(_act(route, site, call, names))
+            except Refused as refused:
+                self._send(refused.response(provider))
+
+    def _body(self) -> BinaryIO:
+        """The request's body, on disk where it is long."""
+        length = int(self.headers.get("Content-Length", "0"))
+        chunked = self.headers.get("Transfer-Encoding", "") == "chunked"
+        long = chunked or length > _SPOOLED
+        body = cast(BinaryIO, tempfile.TemporaryFile() if long else io.BytesIO())  # noqa: SIM115
+        while chunked and (size := int(self.rfile.readline(), 16)):
+            body.write(self.rfile.read(size))
+            self.rfile.readline()
+        if chunked:
+            self.rfile.readline()
+        while not chunked and length > 0:
+            piece = self.rfile.read(min(length, _PIECE))
+            if not piece:
+                raise ConnectionError("the client went away in the middle of a body")
+            body.write(piece)
+            length -= len(piece)
+        body.flush()
+        body.seek(0)
+        return body
+
+    def _send(self, response: Response) -> None:
+        if response.end:
+            if response.end == "silence":
+                self.server.site.pause(self.server.site.timing.silence)
+            self._reset() if response.end == "reset" else self._close()
+            return
+        self.send_response(response.status)
+        self.send_header("Content-Type", response.content_type)
+        self.send_header("request-id", "req_emulated")
+        for name, value in response.headers.items():
+            self.send_header(name, value)
+        if response.chunks is None:
+            self.send_header("Content-Length", str(len(response.body)))
+            self._headers_buffer.extend((b"\r\n", response.body))  # type: ignore[attr-defined]
+            self.flush_headers()
+            return
+        self.send_header("Transfer-Encoding", "chunked")
+        self.end_headers()
+        self._stream(response)
+
+    def _stream(self, response: Response) -> None:
+        try:
+            for piece in response.chunks or ():
+                if piece:
+                    self.wfile.write(b"%x\r\n%b\r\n" % (len(piece), piece))
+            self.wfile.write(b"0\r\n\r\n")
+        except Dropped:
+            self._close()
+
+    def _reset(self) -> None:
+        """Close so that the client sees ECONNRESET."""
+        self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self._close()
+
+    def _close(self) -> None:
+        self.close_connection = True
+        with contextlib.suppress(OSError):
+            self.connection.close()
+
+
+_PROXY_PAGE = b"<html><head><title>502 Bad Gateway</title></head><body>502 Bad Gateway</body></html>"
+
+
+def _act(route: Route, site: Site, call: Call, names: tuple[str, ...]) -> Response:
+    """Carry a call out. A mistake of the emulator's, or of the answer function, is a 500 and is told on stderr."""
+    try:
+        return route.act(site, call, *names)
+    except Refused:
+        raise
+    except Exception as error:
+        if not site.stopping.is_set():
+            traceback.print_exc()
+        raise Refused(500, f"the emulator failed: {error!r}") from error
+
+
+def refuse(faults: frozenset[str], provider: str, now: float) -> None:
+    """Raises Refused for the call faults that are answers."""
+    waits = {"429_retry_after_2": "2", "429_retry_after_300": "300", "429_no_retry_after": None,
+             "429_retry_after_date": formatdate(now + 2, usegmt=True)}
+    for name, wait in waits.items():
+        if name in faults:
+            raise Refused(429, "Rate limit reached", code="rate_limit_exceeded",
+                          headers={} if wait is None else {"retry-after": wait})
+    if "401" in faults:
+        raise Refused(401, "Incorrect API key provided", code="invalid_api_key")
+    if "credit_exhausted" in faults:
+        openai = provider == "openai"
+        raise Refused(429 if openai else 400, CREDIT[provider], code="insufficient_quota",
+                      kind="insufficient_quota" if openai else None)
+    for status, message in ((500, "Internal server error"), (503, "Service unavailable"), (529, "Overloaded")):
+        if str(status) in faults:
+            raise Refused(status, message)
+
+
+def _check_key(provider: str, path: str, headers: HttpHeaders) -> None:
+    if path.startswith("/elsewhere"):
+        return
+    if not headers.get("Authorization") and not (provider == "anthropic" and headers.get("x-api-key")):
+        raise Refused(401, "No API key was sent", code="invalid_api_key")
+    if provider == "anthropic" and not headers.get("anthropic-version"):
+        raise Refused(400, "anthropic-version: header is required")

@@ -1,0 +1,221 @@
+"""The state both providers share: a folder that a killed emulator finds again, the ledger, the faults, the clock.
+
+    <folder>/files/<id>.{json,jsonl}      uploaded files
+    <folder>/batches/<id>.{json,rows}     batches, and what became of each request
+    <folder>/ledger.jsonl                 who was billed (elsewhere where asked)
+
+A batch exists once its .json is there; it is written last, after the rows and the bills. Bills of a batch whose
+.json never came are voided when the folder is opened again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from r2v.emulator.answers import Answer, Question
+from r2v.emulator.faults import Fault, Injector
+from r2v.emulator.ledger import Ledger, read_ledger
+from r2v.emulator.limits import Lifecycle, Limits, Timing
+from r2v.llm.scripted import count_tokens
+from r2v.storage.files import write_json
+
+CACHEABLE = 1024
+"""Tokens a prompt prefix must have to be cached, at both providers."""
+
+
+@dataclass(kw_only=True)
+class File:
+    """An uploaded file; its bytes lie beside its record."""
+
+    id: str
+    filename: str
+    purpose: str
+    bytes: int
+    created_at: float
+    late: int | None = None
+    """The status that says, for a while, that it is not there."""
+
+
+@dataclass(kw_only=True)
+class Batch:
+    """A batch as the provider remembers it. `faults` were drawn when it was created."""
+
+    id: str
+    provider: str
+    created_at: float
+    total: int
+    faults: list[str]
+    counts: dict[str, int] = field(default_factory=dict)
+    """Requests by what became (or will have become) of them: ok, error, expired, canceled, missing."""
+    tokens: dict[str, int] = field(default_factory=dict)
+    """prompt (of all requests), in, cached, out (of those answered)."""
+    polls: int = 0
+    end_looks: int = 0
+    """Looks since it ended."""
+    puzzled: bool = False
+    """The unknown status has been shown."""
+    ended_at: float | None = None
+    cancel_at: float | None = None
+    kept: int | None = None
+    """Rows that were run before the cancel."""
+    deleted: bool = False
+    endpoint: str = ""
+    input_file_id: str = ""
+    metadata: dict[str, str] | None = None
+    model: str = ""
+    errors: list[dict[str, Any]] = field(default_factory=list)
+    """OpenAI: why the batch was refused."""
+
+
+class Site:
+    """See the module. Every change of state is made under `lock`."""
+
+    def __init__(self, folder: Path, *, answer: Answer, faults: Iterable[Fault], seed: int, ledger: Path,
+                 limits: Limits, lifecycle: Lifecycle, timing: Timing, clock: Callable[[], float]) -> None:
+        self.folder, self.answer = folder, answer
+        self.limits, self.lifecycle, self.timing = limits, lifecycle, timing
+        faults = tuple(faults)
+        self._clock, self._skew = clock, timing.skew if any(f.name == "clock_skew" for f in faults) else 0.0
+        self.lock, self.stopping = threading.RLock(), threading.Event()
+        for part in ("files", "batches"):
+            (folder / part).mkdir(parents=True, exist_ok=True)
+        self.ledger = Ledger(ledger)
+        booked = read_ledger(ledger)
+        self.injector = Injector(faults, seed=seed, fired=booked.fired, note=self.ledger.fault)
+        self.injector.draw("server", "", "")
+        self.files = {file.id: file for file in map(_load_file, sorted((folder / "files").glob("*.json")))}
+        self.batches = {batch.id: batch for batch in map(_load_batch, sorted((folder / "batches").glob("*.json")))}
+        for batch in sorted({bill.batch for bill in booked.bills if bill.batch} - self.batches.keys()):
+            self.ledger.void(batch)
+        self._serial = max((int(name.rpartition("_")[2].rpartition("-")[2]) for name in (*self.files, *self.batches)),
+                           default=0)
+        self.calls: Counter[tuple[str, str]] = Counter()
+        self.in_flight: Counter[str] = Counter()
+        self.peak: Counter[str] = Counter()
+        self._prefixes: set[str] = set()
+        self._bucket: dict[str, tuple[float, float]] = {}
+
+    def now(self) -> float:
+        """The server's clock, seconds since 1970."""
+        return self._clock() + self._skew
+
+    def pause(self, seconds: float) -> None:
+        """Wait, unless the emulator is closed meanwhile."""
+        self.stopping.wait(seconds)
+
+    def new_id(self, prefix: str) -> str:
+        """A name that sorts by creation."""
+        with self.lock:
+            self._serial += 1
+            return f"{prefix}{self._serial:09d}"
+
+    def rows_path(self, batch: str) -> Path:
+        """Where a batch's rows lie."""
+        return self.folder / "batches" / f"{batch}.rows"
+
+    def file_path(self, file: str) -> Path:
+        """Where an uploaded file's bytes lie."""
+        return self.folder / "files" / f"{file}.jsonl"
+
+    def save_file(self, file: File) -> None:
+        """Make an uploaded file exist."""
+        with self.lock:
+            write_json(self.folder / "files" / f"{file.id}.json", asdict(file))
+            self.files[file.id] = file
+
+    def delete_file(self, file: str) -> None:
+        """Make it exist no longer."""
+        with self.lock:
+            del self.files[file]
+            (self.folder / "files" / f"{file}.json").unlink()
+            self.file_path(file).unlink()
+
+    def save_batch(self, batch: Batch) -> None:
+        """Make a batch exist as it now is."""
+        with self.lock:
+            write_json(self.folder / "batches" / f"{batch.id}.json", asdict(batch))
+            self.batches[batch.id] = batch
+
+    def batches_of(self, provider: str) -> list[Batch]:
+        """One provider's batches, newest first."""
+        with self.lock:
+            return [b for b in reversed(self.batches.values()) if b.provider == provider and not b.deleted]
+
+    def unfinished(self, provider: str) -> list[Batch]:
+        """Those that fill the provider's queue."""
+        return [b for b in self.batches_of(provider) if b.ended_at is None]
+
+    def created_lately(self, provider: str) -> int:
+        """Batches created in the last hour."""
+        return sum(self.now() - batch.created_at < 3600 for batch in self.batches_of(provider))
+
+    def is_hidden(self, batch: Batch) -> bool:
+        """Whether listings leave it out for now."""
+        return "listed_late" in batch.faults and self.now() - batch.created_at < self.timing.late
+
+    @contextmanager
+    def serving(self, provider: str, route: str) -> Iterator[None]:
+        """Count a call, and synchronous ones as in flight while the block lasts."""
+        with self.lock:
+            self.calls[provider, route] += 1
+            self.in_flight[provider] += route == "sync"
+            self.peak[provider] = max(self.peak[provider], self.in_flight[provider])
+        try:
+            yield
+        finally:
+            with self.lock:
+                self.in_flight[provider] -= route == "sync"
+
+    def cached(self, question: Question) -> tuple[int, int]:
+        """Tokens of the system prompt (read from, written to) the prompt cache. OpenAI caches unasked and bills no
+        writing; Anthropic caches where a block of the system prompt says cache_control."""
+        system = "\n".join(message.content for message in question.messages if message.role == "system")
+        asked = question.provider == "openai" or "cache_control" in json.dumps(question.body.get("system", ""))
+        tokens = count_tokens(system) if asked and len(system) >= CACHEABLE else 0
+        if tokens < CACHEABLE:
+            return 0, 0
+        prefix = hashlib.sha256(f"{question.provider} {question.model} {system}".encode()).hexdigest()
+        with self.lock:
+            if prefix in self._prefixes:
+                return tokens, 0
+            self._prefixes.add(prefix)
+        return 0, tokens if question.provider == "anthropic" else 0
+
+    def take_call(self, provider: str) -> tuple[int, float] | None:
+        """Take a synchronous call from the provider's bucket: (calls left, seconds until there is one; 0 where the
+        call may pass). None: there is no limit."""
+        if self.limits.calls_per_minute is None:
+            return None
+        rate, now = self.limits.calls_per_minute / 60, self.now()
+        with self.lock:
+            level, then = self._bucket.get(provider, (float(self.limits.burst), now))
+            level = min(float(self.limits.burst), level + (now - then) * rate)
+            passes = level >= 1
+            self._bucket[provider] = (level - passes, now)
+        return int(level - passes), 0.0 if passes else (1 - level) / rate
+
+    def until_full(self, provider: str) -> float:
+        """Seconds until the provider's bucket is full again."""
+        assert self.limits.calls_per_minute is not None
+        return (self.limits.burst - self._bucket[provider][0]) * 60 / self.limits.calls_per_minute
+
+    def close(self) -> None:
+        """Let go of waits and files."""
+        self.stopping.set()
+        self.ledger.close()
+
+
+def _load_file(path: Path) -> File:
+    return File(**json.loads(path.read_text()))
+
+
+def _load_batch(path: Path) -> Batch:
+    return Batch(**json.loads(path.read_text()))

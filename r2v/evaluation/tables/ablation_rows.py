@@ -1,0 +1,76 @@
+"""Rows of ablations.csv: the whole pipeline against the pipeline without one part, paired by task."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from r2v.data.episode import Episode
+from r2v.errors import EmptyResult, InputError
+from r2v.evaluation.statistics import Floats, holm, paired_difference
+from r2v.evaluation.tables.files import csv_text, settle, write_results
+
+
+class Named(Protocol):
+    """What a row is called and compares."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def description(self) -> str: ...
+    @property
+    def base_method(self) -> str: ...
+    @property
+    def ablated_method(self) -> str: ...
+
+
+def ablation_rows(benchmark: str, condition: str, resamples: int,
+                  played: Sequence[tuple[Named, Sequence[Episode], Sequence[Episode], Sequence[str]]]
+                  ) -> list[dict[str, Any]]:
+    """One row per (ablation, base episodes, ablated episodes, retrained jobs); p-values are Holm-adjusted over
+    all rows. Raises InputError where the two were not played on the same tasks and seeds."""
+    rows: list[dict[str, Any]] = []
+    for ablation, base, ablated, retrained in played:
+        of_base, of_ablated = _paired(ablation.name, base, ablated)
+        found = paired_difference(of_ablated, of_base, resamples=resamples)
+        rows.append({
+            "name": ablation.name, "description": ablation.description, "base_method": ablation.base_method,
+            "ablated_method": ablation.ablated_method, "benchmark": benchmark, "condition": condition,
+            "base_sr": float(of_base.mean()), "ablated_sr": float(of_ablated.mean()), "delta": found.difference,
+            "delta_ci": list(found.interval), "p_value": found.p_value, "n_tasks": found.num_tasks,
+            "retrained_stages": " ".join(retrained) or "none"})
+    for row, p_holm in zip(rows, holm([row["p_value"] for row in rows]), strict=True):
+        row["p_holm"] = p_holm
+    return rows
+
+
+def write_ablations(folder: Path, rows: Sequence[dict[str, Any]]) -> None:
+    """Write ablations.csv and its manifest."""
+    if not rows:
+        raise EmptyResult("ablations.names is empty: no row to write; name at least one")
+    write_results(folder, {"ablations.csv": csv_text("ablations.csv", settle(rows))})
+
+
+def _paired(name: str, base: Sequence[Episode], ablated: Sequence[Episode]) -> tuple[Floats, Floats]:
+    """Mean success per task of both, over tasks on which both could be measured."""
+    of_base, of_ablated = _by_cell(base), _by_cell(ablated)
+    if of_base.keys() != of_ablated.keys():
+        only = sorted(of_base.keys() ^ of_ablated.keys())[0]
+        raise InputError(f"ablation {name}: task {only[0]} with seed {only[1]} was played on one side only")
+    tasks: dict[str, list[tuple[float, float]]] = {}
+    for (task, seed), success in of_base.items():
+        other = of_ablated[task, seed]
+        if success is not None and other is not None:
+            tasks.setdefault(task, []).append((success, other))
+    if not tasks:
+        raise EmptyResult(f"ablation {name}: every episode ended in a fault of the world")
+    means = np.array([np.mean(pairs, axis=0) for _, pairs in sorted(tasks.items())])
+    return means[:, 0], means[:, 1]
+
+
+def _by_cell(episodes: Sequence[Episode]) -> dict[tuple[str, int], float | None]:
+    return {(e.metadata.task_id, e.metadata.seed): None if e.env_fault is not None else float(e.success)
+            for e in episodes}

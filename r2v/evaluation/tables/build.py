@@ -1,0 +1,115 @@
+"""Episodes to tables to files.
+
+    write_results_folder(results)                          # episodes/, setup.json -> structured_results/
+    write_tables(folder, build_tables(episodes, setup))    # the same from anywhere
+
+Everything written is a pure function of the episodes and the setup, so `verify` can build it again and
+compare bytes. The figures are computed here; how a file looks is the business of `r2v.evaluation.tables.files`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from r2v.data.episode import Episode
+from r2v.evaluation.claims import Claim, caveats, claims
+from r2v.evaluation.comparisons import comparison_rows, leaders
+from r2v.evaluation.outcomes import measure
+from r2v.evaluation.setup import Setup, read_setup, stored_episodes
+from r2v.evaluation.tables.files import SCHEMA_VERSION, render, settle, write_results
+from r2v.evaluation.tables.table_rows import Row, category_rows, frontier_rows, seed_rows, summary_row
+
+STRUCTURED = "structured_results"
+
+_COMMANDS = ("r2v run --config <this folder>/config.yaml", "r2v verify-results <this folder>")
+"""What makes these results again, and what replays them."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tables:
+    """Every row of every table, numbers already settled to what is printed."""
+
+    setup: Setup
+    main_table: list[Row]
+    per_seed: list[Row]
+    per_category: list[Row]
+    comparisons: list[Row]
+    frontier: list[Row]
+    claims: list[Claim]
+    caveats: list[dict[str, Any]]
+
+    @property
+    def n_episodes(self) -> int:
+        """How many episodes these figures rest on: every cell of the grid, as `measure` has made sure."""
+        return sum(len(self.setup.tasks[condition]) * len(self.setup.seeds)
+                   for condition, _, _ in self.setup.cells())
+
+    def bundle(self) -> dict[str, Any]:
+        """The content of eval_bundle.json."""
+        setup = self.setup
+        return {
+            "schema_version": SCHEMA_VERSION,
+            "setup": {
+                "benchmark": setup.benchmark,
+                "benchmark_version": setup.benchmark_version,
+                "conditions": list(setup.conditions),
+                "methods": list(setup.methods),
+                "n_tasks": {condition: len(tasks) for condition, tasks in setup.tasks.items()},
+                "n_seeds": len(setup.seeds),
+                "models": setup.models,
+                "prices": setup.prices,
+                "cost_ratio": setup.cost_ratio,
+                "resamples": setup.resamples,
+                "level": setup.level,
+                "cvar_alpha": setup.cvar_alpha,
+                "config_sha256": setup.config_sha256,
+            },
+            **{name: getattr(self, name) for name in (
+                "main_table", "per_seed", "per_category", "comparisons", "frontier", "claims", "caveats")},
+            "reproduction": {"commands": list(_COMMANDS), "git_commit": setup.git_commit,
+                             "seeds": list(setup.seeds)},
+        }
+
+
+def build_tables(episodes: Iterable[Episode], setup: Setup) -> Tables:
+    """Every figure of an evaluation. Episodes are read once, in any order, and not kept.
+
+    Raises InputError where the grid of the setup has a cell missing or an episode is not of it.
+    """
+    measured = measure(episodes, setup)
+    cells = [(condition, method) for condition in setup.conditions for method in setup.methods]
+    leading = {condition: leaders(measured, condition) for condition in setup.conditions}
+    main = [{**summary_row(measured, *cell), "leading": cell[1] in leading[cell[0]]} for cell in cells]
+    main, compared = settle(main), settle(comparison_rows(measured))
+    return Tables(
+        setup=setup,
+        main_table=main,
+        per_seed=settle([row for cell in cells for row in seed_rows(measured, *cell)]),
+        per_category=settle([row for cell in cells for row in category_rows(measured, *cell)]),
+        comparisons=compared,
+        frontier=settle([row for condition in setup.frontier for row in frontier_rows(measured, condition)]),
+        claims=claims(main, compared),
+        caveats=caveats(main, compared),
+    )
+
+
+def write_tables(folder: Path, tables: Tables) -> None:
+    """Write `structured_results/`: every file of `render`, then manifest.json. A second call gives the same
+    bytes."""
+    write_results(folder, render(tables.bundle()))
+
+
+def read_tables(results: Path) -> Tables:
+    """The tables of a results folder, built from its stored episodes and setup alone."""
+    setup = read_setup(results)
+    return build_tables(stored_episodes(results, setup), setup)
+
+
+def write_results_folder(results: Path) -> Tables:
+    """Build and write `results/structured_results/` from the episodes and the setup beside it."""
+    tables = read_tables(results)
+    write_tables(results / STRUCTURED, tables)
+    return tables

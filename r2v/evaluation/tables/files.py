@@ -1,0 +1,139 @@
+"""Results files: every file of `structured_results/` is a pure function of one bundle of figures.
+
+`eval_bundle.json` holds every figure of an evaluation; each other file is rendered from it and can be made again at
+any time with the same bytes. Numbers are settled once, to six significant digits, when they enter the bundle.
+`manifest.json`, written last, lists the files and their hashes.
+"""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import io
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+from r2v.evaluation.tables.columns import COLUMNS, GLOSSARY
+from r2v.evaluation.tables.latex import latex_table
+from r2v.storage.files import write_text
+
+Row = Mapping[str, Any]
+
+SCHEMA_VERSION = "1"
+BUNDLE, MANIFEST = "eval_bundle.json", "manifest.json"
+
+
+def settle(value: Any) -> Any:
+    """The value with every float in it rounded to six significant digits; noise below 1e-12 is nothing."""
+    if isinstance(value, float):
+        return float(f"{round(value, 12):.6g}") + 0.0
+    if isinstance(value, Mapping):
+        return {key: settle(item) for key, item in value.items()}
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return [settle(item) for item in value]
+    return value
+
+
+def cell(value: Any) -> str:
+    """One value of a CSV: empty for None, true or false, plain decimals without exponent, [low, high]."""
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, float):
+        return format(Decimal(repr(value)), "f").removesuffix(".0")
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return "[" + ", ".join(cell(item) for item in value) + "]"
+    return str(value)
+
+
+def csv_text(name: str, rows: Iterable[Row]) -> str:
+    """The file `name` of COLUMNS with these rows. Raises KeyError for a row that lacks a column."""
+    columns = COLUMNS[name]
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(columns)
+    for row in rows:
+        values = {"ci_method": row.get("success_rate_ci_method"), **row}
+        writer.writerow([cell(values[column]) for column in columns])
+    return out.getvalue()
+
+
+def json_text(value: Any) -> str:
+    """Indented JSON, keys in the order given; NaN and infinities are refused."""
+    return json.dumps(value, ensure_ascii=False, indent=2, allow_nan=False) + "\n"
+
+
+def render(bundle: Mapping[str, Any]) -> dict[str, str]:
+    """The text of every file of `structured_results/` but the manifest, by name."""
+    tables = {name: csv_text(name, bundle[key]) for name in COLUMNS
+              if (key := name.removesuffix(".csv")) in bundle}
+    return {BUNDLE: json_text(bundle), **tables, "main_table.tex": latex_table(bundle),
+            "llm_summary.json": json_text(summary(bundle, tables))}
+
+
+def summary(bundle: Mapping[str, Any], tables: Mapping[str, str]) -> dict[str, Any]:
+    """What a paper-writing model may know: no result here that is not in a CSV, no prose but templates."""
+    main = bundle["main_table"]
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "generated_from": [{"path": name, "sha256": sha256_of(text)} for name, text in tables.items()],
+        "setup": bundle["setup"],
+        "metrics_glossary": GLOSSARY,
+        "main_results": [record for row in main for record in _records(row)],
+        "comparisons": [_comparison(row) for row in bundle["comparisons"]],
+        "ablations": [],
+        "frontier": [_plain(row, "frontier.csv") for row in bundle["frontier"]],
+        "per_category": [_plain(row, "per_category.csv") for row in bundle["per_category"]],
+        "claims": bundle["claims"],
+        "caveats": bundle["caveats"],
+        "not_measured": [*_absent(main), {"figure": "ablations", "rows": ["see ablations.csv"]}],
+        "reproduction": bundle["reproduction"],
+    }
+
+
+def _records(row: Row) -> Iterator[dict[str, Any]]:
+    for metric in GLOSSARY:
+        if row[metric] is not None:
+            yield {"id": f"{row['id']}/{metric}", "method": row["method"], "condition": row["condition"],
+                   "metric": metric, "value": row[metric], "ci": row.get(f"{metric}_ci"),
+                   "ci_method": row.get(f"{metric}_ci_method"), "n_tasks": row["n_tasks"],
+                   "n_seeds": row["n_seeds"], "source": "main_table.csv"}
+
+
+def _comparison(row: Row) -> dict[str, Any]:
+    same = ("metric", "condition", "p_holm", "verdict", "n_tasks", "n_seeds", "family")
+    return {"id": row["id"], "a": row["method_a"], "b": row["method_b"], "diff": row["difference"],
+            "ci": [row["ci_lower"], row["ci_upper"]], "p": row["p_value"], "test": row["test_name"],
+            **{key: row[key] for key in same}, "source": "comparisons.csv"}
+
+
+def _plain(row: Row, source: str) -> dict[str, Any]:
+    columns = {"id", *COLUMNS[source]} - {"benchmark"}
+    return {**{key: value for key, value in row.items() if key in columns}, "source": source}
+
+
+def _absent(main: Iterable[Row]) -> list[dict[str, Any]]:
+    rows = list(main)
+    return [{"figure": metric, "rows": absent} for metric in GLOSSARY
+            if (absent := [row["id"] for row in rows if row[metric] is None])]
+
+
+def sha256_of(text: str) -> str:
+    """Hex SHA-256 of a file's text."""
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def with_manifest(texts: Mapping[str, str]) -> dict[str, str]:
+    """These files and, last, the manifest that lists them."""
+    files = [{"path": name, "sha256": sha256_of(text)} for name, text in texts.items()]
+    return {**texts, MANIFEST: json_text({"schema_version": SCHEMA_VERSION, "files": files})}
+
+
+def write_results(folder: Path, texts: Mapping[str, str]) -> None:
+    """Write these files, the manifest last. Equal texts give an equal folder."""
+    for name, text in with_manifest(texts).items():
+        write_text(folder / name, text)

@@ -1,0 +1,1 @@
+"""Detectors: whether a message gives a secret away."""

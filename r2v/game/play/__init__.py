@@ -1,0 +1,1 @@
+"""Playing: rules, players, who meets whom, and one conversation."""

@@ -1,0 +1,1 @@
+"""Statistics of played conversations, each with its interval."""

@@ -1,0 +1,1 @@
+"""The algorithm: critic, advantages, losses, KL, rewards; tensors in, tensors out."""

@@ -1,0 +1,69 @@
+"""By how much an utterance was better than expected.
+
+The actor's turns are judged by the critic (`of_heads`) or by the rewards that followed (`gae`); hints by other hints
+for the same answer (`leave_one_out`). No gradient flows through an advantage.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from r2v.errors import UsageError
+from r2v.hrl.algorithm.critic import Values
+
+Baseline = Literal["v_of_min", "min_v"]
+
+
+def of_heads(values: Values, baseline: Baseline = "v_of_min") -> Tensor:
+    """A (N,) = min_i Q_i(o, y) - Vhat(o).
+
+    `v_of_min` takes the head that was fit to E_y[min_i Q_i]: sum_y pi(y) A(y) = 0. `min_v` is ArCHer's
+    min_i V_i(o): as E[min] <= min E, it is biased below 0, by 0.033 for two answers and head noise 0.2.
+    """
+    q = values.q.detach().amin(0)
+    if baseline == "min_v":
+        return q - values.v.detach().amin(0)
+    return q - values.floor.detach()
+
+
+def gae(rewards: Tensor, values: Tensor, present: Tensor, gamma: float, lam: float) -> Tensor:
+    """Generalised advantages (N, H) over turns: A_t = sum_l (gamma*lam)^l delta_{t+l}, with delta_t = rho_t +
+    gamma*V(o_{t+1}) - V(o_t) (arXiv 1506.02438); after the last turn V = 0.
+
+    `rewards` and `values` V(o_t) are (N, H); `present` (N, H) marks the turns that an episode had, the first ones;
+    elsewhere A = 0. lam=0 is one-step TD, lam=1 the discounted return less V.
+    """
+    after = torch.zeros_like(rewards[:, 0])
+    worth = torch.zeros_like(after)
+    advantages = torch.zeros_like(rewards)
+    values = values.detach()
+    for turn in reversed(range(rewards.shape[1])):
+        here = present[:, turn]
+        delta = rewards[:, turn] + gamma * worth - values[:, turn]
+        after = torch.where(here, delta + gamma * lam * after, 0.0)
+        worth = torch.where(here, values[:, turn], 0.0)
+        advantages[:, turn] = after
+    return advantages
+
+
+def leave_one_out(rewards: Tensor) -> Tensor:
+    """A (..., K): each reward less the mean of the other K - 1 of its group, which does not depend on it.
+
+    A group is the hints for one (x, y1): the baseline then conditions on what the guidance was given. One group of
+    the whole batch is the unbiased form of the batch's mean. Raises UsageError for K < 2.
+    """
+    count = rewards.shape[-1]
+    if count < 2:
+        raise UsageError(f"hierarchical.guidance.baseline=loo: {count} hint per answer has no others to compare "
+                         "with; set hierarchical.guidance.hints to 2 or more, or another baseline (value, batch_mean)")
+    others = (rewards.sum(-1, keepdim=True) - rewards) / (count - 1)
+    return rewards - others
+
+
+def discounted(advantages: Tensor, turn: Tensor, gamma: float) -> Tensor:
+    """Advantages weighted by gamma^t, t = 0 at the first turn, both (N,): with it the policy gradient is that of the
+    discounted return, exactly; without it (ArCHer, and the default) later turns weigh 1/gamma^t too much."""
+    return advantages * gamma ** turn.to(advantages.dtype)

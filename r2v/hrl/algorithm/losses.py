@@ -1,0 +1,93 @@
+"""The losses of both levels: a critic of utterances, policies of tokens.
+
+Every sum is divided by a denominator that is handed in: how many utterances or tokens there are in the whole update,
+over all micro-batches and ranks. Then sums add up, and how a batch was cut or shared changes no gradient; a mean per
+rank would (facts/hrl.md 5.9, test 12). `mask` marks the tokens that were generated; what stands elsewhere, NaN or
+infinite, counts nothing.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from r2v.hrl.algorithm.critic import Values
+
+Per = Literal["sequence", "token"]
+
+
+def count(mask: Tensor, per: Per) -> Tensor:
+    """This batch's part of the denominator, of a mask (N, T): `sequence` counts utterances (ArCHer: a sum over tokens,
+    a mean over utterances), `token` their tokens. Sum it over micro-batches and ranks."""
+    return mask.any(-1).sum() if per == "sequence" else mask.sum()
+
+
+def token_weights(advantage: Tensor, baseline: Tensor | None = None, k1: Tensor | None = None,
+                  beta: float = 0.0) -> Tensor:
+    """c (N, T) = A - b - beta*k1, or (N, 1) where a token adds nothing; no gradient flows through it.
+
+    `advantage` (N,), the token `baseline` (N, T), and `k1` = log pi - log ref (N, T), the penalty of KL by reward. A
+    token answers for its own k1, not for that of tokens after it.
+    """
+    weights = advantage.detach()[:, None]
+    if baseline is not None:
+        weights = weights - baseline.detach()
+    if k1 is not None and beta:
+        weights = weights - beta * k1.detach()
+    return weights
+
+
+def policy_loss(logp: Tensor, weights: Tensor, mask: Tensor, denominator: Tensor | float) -> Tensor:
+    """REINFORCE: -(1/Z) sum m * c * log pi(y_k | o, y_<k). `logp` and `mask` (N, T), `weights` (N, T) or (N, 1); the
+    tokens are draws of the policy as it is."""
+    return -(_marked(logp, mask) * _marked(weights.detach(), mask)).sum() / denominator
+
+
+def clipped_loss(logp: Tensor, behaviour: Tensor, weights: Tensor, mask: Tensor, denominator: Tensor | float,
+                 clip: float = 0.2) -> Tensor:
+    """PPO (arXiv 1707.06347): -(1/Z) sum m * min(r*c, clamp(r, 1-clip, 1+clip)*c), r = exp(log pi - log behaviour).
+
+    Shapes as in `policy_loss`; `behaviour` (N, T) are the log-probabilities that the tokens were drawn with. At r = 1
+    its gradient is that of `policy_loss`.
+    """
+    weights = _marked(weights.detach(), mask)
+    ratio = (_marked(logp, mask) - _marked(behaviour.detach(), mask)).exp()
+    return -torch.minimum(ratio * weights, ratio.clamp(1 - clip, 1 + clip) * weights).sum() / denominator
+
+
+def baseline_loss(predicted: Tensor, advantage: Tensor, mask: Tensor, denominator: Tensor | float) -> Tensor:
+    """What fits the token baseline b (N, T) to the utterance's advantage (N,): squared errors of marked tokens."""
+    wanted = _marked(advantage.detach()[:, None], mask)
+    return (_marked(predicted, mask) - wanted).square().sum() / denominator
+
+
+def critic_targets(rewards: Tensor, done: Tensor, next_v: Tensor, drawn_q: Tensor, gamma: float,
+                   pessimistic: bool = False) -> Values:
+    """What the critic should say of N transitions, by its target's word:
+
+        Q_i <- rho + gamma * (1 - d) * V_i(o')        V_i <- mean_k Q_i(o, y_k)        floor <- mean_k min_i Q_i(o, y_k)
+
+    `rewards` and `done` (N,), `next_v` (2, N), whatever it is where d = 1, `drawn_q` (2, N, K) of K draws of the policy
+    upon o. `pessimistic` gives both heads the smaller of the two next values. No gradient.
+    """
+    ahead = next_v.detach()
+    if pessimistic:
+        ahead = ahead.amin(0, keepdim=True).expand_as(ahead)
+    drawn_q = drawn_q.detach()
+    return Values(q=rewards + gamma * torch.where(done, 0.0, ahead), v=drawn_q.mean(-1),
+                  floor=drawn_q.amin(0).mean(-1))
+
+
+def critic_loss(said: Values, wanted: Values, denominator: Tensor | float) -> Tensor:
+    """Squared errors of all five heads over `denominator`, the transitions of the whole batch."""
+    errors = [(ours - theirs.detach()).square().sum() for ours, theirs in
+              ((said.q, wanted.q), (said.v, wanted.v), (said.floor, wanted.floor))]
+    return torch.stack(errors).sum() / denominator
+
+
+def _marked(values: Tensor, mask: Tensor) -> Tensor:
+    """The values where `mask` is set, 0 elsewhere. Masking what goes in, not what comes out, keeps NaN out of gradients
+    too."""
+    return torch.where(mask, values, 0.0)

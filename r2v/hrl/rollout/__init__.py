@@ -1,0 +1,1 @@
+"""Rollouts: generating completions, playing episodes, and laying them out as transitions."""

@@ -1,0 +1,1 @@
+"""Tasks: problems, the prompts that pose them, and the checkers that score answers."""

@@ -1,0 +1,164 @@
+"""Whether an answer is right: a score in [0, 1] of a problem and of what was said.
+
+    checker_of("auto", problems)(problem, "... #### 72")     # 1.0
+
+`numeric` compares numbers, 1/2 with 0.5 and 1,000 with 1000; `exact` compares words, whatever their case and spaces;
+`boxed` compares what the last \\boxed{} holds, as MATH is scored, by value where both are numbers. `program` runs the
+code that was said with the problem's own tests behind it (`r2v.hrl.tasks.programs`). `auto` looks at the answers: boxes,
+else assertions, else numbers, else words.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Sequence
+from fractions import Fraction
+from typing import Literal
+
+from r2v.errors import InputError, R2VError, UsageError, nearest
+from r2v.hrl.tasks.problems import Problem, last_boxed
+
+Checker = Callable[[Problem, str], float]
+"""Scores an answer to a problem; 1 is right."""
+Kind = Literal["numeric", "exact", "boxed", "program"]
+
+_NUMBER = re.compile(r"[-+]?(?:\d[\d,]*(?:\.\d+)?|\.\d+)(?:[eE][-+]?\d{1,3})?(?:\s*/\s*\d[\d,]*)?")
+_ASSERTS = re.compile(r"^\s*assert\b", re.MULTILINE)
+_CLOSE = 1e-6
+_WORDS_IN_BOXES = (r"\left", r"\right", r"\!", r"\,", r"\;", r"\ ", "$", r"\$", r"\%", "%", r"^\circ", r"^{\circ}")
+_FRACTION = re.compile(r"\\[dt]?frac\s*(?:\{(-?\d+)\}|(\d))\s*(?:\{(-?\d+)\}|(\d))")
+_TEXT = re.compile(r"\\(?:text|mathrm|textbf)\s*\{([^{}]*)\}")
+
+
+def checker_of(name: str, problems: Sequence[Problem] = ()) -> Checker:
+    """The checker of this name; `auto` is chosen by the problems' answers, which it needs.
+
+    Raises UsageError for a name there is not, and InputError for an answer that this checker can never find right.
+    """
+    kind = kind_of(problems) if name == "auto" else name
+    checkers: dict[str, Checker] = {"numeric": numeric, "exact": exact, "boxed": boxed, "program": _program}
+    if kind not in checkers:
+        raise UsageError(f"hierarchical.problems.checker={name}: no such checker; {nearest(name, ['auto', *checkers])}")
+    _require_answers(kind, problems)
+    return checkers[kind]
+
+
+def kind_of(problems: Sequence[Problem]) -> Kind:
+    """The checker that fits all these answers."""
+    answers = [problem.answer for problem in problems]
+    if not answers:
+        raise UsageError("hierarchical.problems.checker=auto: there are no answers to look at; name numeric, exact, "
+                         "boxed or program")
+    if all(last_boxed(answer) is not None for answer in answers):
+        return "boxed"
+    if all(_ASSERTS.search(answer) for answer in answers):
+        return "program"
+    return "numeric" if all(number(answer) is not None for answer in answers) else "exact"
+
+
+def score_of(checker: Checker, problem: Problem, said: str) -> float:
+    """What the checker gives, in [0, 1]. Raises InputError, in one line that names the problem, for whatever else it
+    gives or raises; errors of our own stay what they are."""
+    try:
+        score = float(checker(problem, said))
+    except R2VError:
+        raise
+    except Exception as error:  # anybody's checker raises what it likes
+        told = " ".join(f"{type(error).__name__}: {error}".split())
+        raise InputError(f"problem {problem.id}: its checker failed on the answer {_shown(said)} ({told}); mend the "
+                         "checker, or take the problem out") from error
+    if not 0.0 <= score <= 1.0:
+        raise InputError(f"problem {problem.id}: its checker gave {score} for the answer {_shown(said)}; a score lies "
+                         "in [0, 1], mend the checker")
+    return score
+
+
+def numeric(problem: Problem, said: str) -> float:
+    """1 where the number that an answer ends in is the problem's: what follows the last ####, or stands in the last
+    box, or else the last number of all. Equal means within a millionth of its size."""
+    wanted, got = number(problem.answer), number(_final(said), last=True)
+    return float(wanted is not None and got is not None and _equal(wanted, got))
+
+
+def exact(problem: Problem, said: str) -> float:
+    """1 where the words after the last #### (or in the last box, or all of them) are the problem's."""
+    return float(_plain(_final(said)) == _plain(problem.answer))
+
+
+def boxed(problem: Problem, said: str) -> float:
+    """1 where the last box holds what the problem's does, once spaces and LaTeX that says nothing are gone."""
+    got = last_boxed(said)
+    if got is None:
+        return 0.0
+    held = last_boxed(problem.answer)
+    ours, theirs = _latex(problem.answer if held is None else held), _latex(got)
+    if ours == theirs:
+        return 1.0
+    left, right = number(ours, whole=True), number(theirs, whole=True)
+    return float(left is not None and right is not None and _equal(left, right))
+
+
+def _program(problem: Problem, said: str) -> float:
+    from r2v.hrl.tasks.programs import program
+
+    return program(problem, said)
+
+
+def number(text: str, *, last: bool = False, whole: bool = False) -> Fraction | None:
+    """The only (or the last, or the `whole` text as a) number of a text, exactly; None where there is none, or several
+    and not the last is asked for. Thousands' commas, signs, decimals, exponents and a/b are understood."""
+    if whole:
+        match = _NUMBER.fullmatch(text.strip())
+        return None if match is None else _fraction(match.group())
+    found = _NUMBER.findall(text)
+    if not found or (len(found) > 1 and not last):
+        return None
+    return _fraction(found[-1])
+
+
+def _fraction(text: str) -> Fraction | None:
+    above, _, below = text.replace(",", "").partition("/")
+    if below and not int(below):
+        return None
+    return Fraction(above.strip()) / (int(below) if below else 1)
+
+
+def _equal(left: Fraction, right: Fraction) -> bool:
+    return left == right or math.isclose(left, right, rel_tol=_CLOSE)
+
+
+def _final(said: str) -> str:
+    """Where the final answer stands, if that is marked; else everything."""
+    if "####" in said:
+        return said.rpartition("####")[2]
+    held = last_boxed(said)
+    return said if held is None else held
+
+
+def _plain(text: str) -> str:
+    held = last_boxed(text)
+    return " ".join((text if held is None else held).split()).strip(" .").casefold()
+
+
+def _latex(text: str) -> str:
+    """What a box says, bare: 1/2 for \\frac{1}{2} and \\dfrac12, no spaces, no units of mark-up."""
+    text = _TEXT.sub(r"\1", text)
+    text = _FRACTION.sub(lambda found: "/".join(part for part in found.groups() if part is not None), text)
+    for word in _WORDS_IN_BOXES:
+        text = text.replace(word, "")
+    return "".join(text.split()).rstrip(".")
+
+
+def _require_answers(kind: str, problems: Sequence[Problem]) -> None:
+    for problem in problems:
+        if kind == "numeric" and number(problem.answer) is None:
+            raise InputError(f"problem {problem.id}: its answer {_shown(problem.answer)} is no number, so the numeric "
+                             "checker finds nothing right; set hierarchical.problems.checker=exact")
+        if kind == "program" and not _ASSERTS.search(problem.answer):
+            raise InputError(f"problem {problem.id}: its answer {_shown(problem.answer)} asserts nothing, so the "
+                             "program checker would find everything right; give Python with assert statements")
+
+
+def _shown(text: str) -> str:
+    return repr(text if len(text) <= 60 else text[:57] + "...")

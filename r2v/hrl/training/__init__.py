@@ -1,0 +1,1 @@
+"""The training loop: optimizer steps, replay buffer, critic, checkpoints, metrics."""

@@ -1,0 +1,66 @@
+"""A trainer from a configuration: what the stage and the benchmarks start from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from r2v import distributed
+from r2v.config import BUNDLED_PROBLEMS, Config, ProblemsConfig, identity
+from r2v.errors import InputError
+from r2v.hrl.models.roles import build_roles
+from r2v.hrl.parallel import ranks
+from r2v.hrl.parallel.micro_batch import fit
+from r2v.hrl.tasks.checkers import checker_of
+from r2v.hrl.tasks.problems import Problem, read_problems
+from r2v.hrl.tasks.prompts import Prompter
+from r2v.hrl.tasks.word_problems import word_problems
+from r2v.hrl.training.trainer import Trainer
+from r2v.log import logger
+from r2v.policy.export import weights_sha256
+from r2v.policy.load import device_of
+from r2v.randomness import digest
+
+
+def build_trainer(config: Config, folder: Path, weights: Path | None = None,
+                  stop: Callable[[], bool] = lambda: False) -> Trainer:
+    """The trainer of `config.hierarchical`, which keeps its checkpoints in `folder`. Both policies start from
+    `policy.model_name`, or from exported `weights`. Ranks of a launch meet here.
+
+    Raises UsageError or InputError for what cannot be: too few problems, a placement without its GPUs, a model
+    without a chat template.
+    """
+    h = config.hierarchical
+    problems, held_out = problems_of(h.problems)
+    ranks.join(device_of(config.policy))
+    roles = build_roles(config.policy, h, config.seed, weights)
+    with roles.using("actor") as model:
+        family = str(model.config.model_type)
+    found = fit(config.policy, h, roles.placement, roles.devices, family)
+    h = replace(h, gradient_checkpointing=found.checkpoint)
+    if distributed.rank() == 0:
+        logger.info("  hierarchical: placement %s on %s, up to %d rows at a time%s", roles.placement,
+                    ", ".join(sorted(set(vars(roles.devices).values()))), found.rows,
+                    ", layers run again in backward" if found.checkpoint else "")
+    made_of = {"policy": identity(config.policy), "weights": "" if weights is None else weights_sha256(weights)}
+    return Trainer(
+        roles=roles, problems=problems, held_out=held_out, prompter=Prompter(roles.tokenizer),
+        checker=checker_of(h.problems.checker, [*problems, *held_out]), h=h, seed=config.seed, folder=folder, stop=stop,
+        micro=found.rows, plan=found.plan, prompt_tokens=config.policy.max_seq_len, made_of=made_of,
+        rollout=config.rollout)
+
+
+def problems_of(asked: ProblemsConfig) -> tuple[list[Problem], list[Problem]]:
+    """(trained on, held out). They depend on nothing but what is asked for: runs with other seeds are measured on the
+    same problems. Of a file, each problem's key decides on which side it is.
+
+    Raises InputError where a file has too few.
+    """
+    if asked.path == BUNDLED_PROBLEMS:
+        return word_problems(asked.count, 0, "train"), word_problems(asked.held_out, 0, "eval")
+    ordered = sorted(read_problems(Path(asked.path)), key=lambda problem: digest("held out", problem.id))
+    if len(ordered) <= asked.held_out:
+        raise InputError(f"{asked.path}: has {len(ordered)} problems, hierarchical.problems.held_out={asked.held_out} "
+                         "leaves none to train on; set it lower, or give more problems")
+    return ordered[asked.held_out:][:asked.count], ordered[:asked.held_out]

@@ -1,0 +1,111 @@
+"""A training as it stands between two phases, on disk: enough to go on to the same bits.
+
+    checkpoint-<n>/state.pt     weights of each role, the critic's slow copy, optimizers, where we are (iteration and
+                                phase), what that phase needs (episodes, frozen lessons), versions, length of metrics
+    checkpoint-<n>/of.json      which configuration, seed and placement
+    checkpoint-<n>/at.json      iteration, phase, rows of the memory
+    checkpoint-latest           a link to the newest that is whole, made last
+    replay/                     segments; a checkpoint holds how many of their rows are its own
+
+There is no state of random generators, for there are none: every draw is looked up under a key. Nor of rates: they are
+constant. A folder is written beside its place, synced and renamed, so a kill leaves the checkpoint before it; the last
+`KEPT` stay. One rank writes, all read, and their number may change.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import pickle
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from r2v.errors import InputError
+from r2v.policy.fit import LATEST
+from r2v.storage.files import replacing, sync_folder, write_json, writing
+
+STATE, OF, AT = "state.pt", "of.json", "at.json"
+KEPT = 2
+
+
+def write(folder: Path, number: int, identity: Mapping[str, Any], at: Mapping[str, Any],
+          state: Mapping[str, Any]) -> None:
+    """Make checkpoint-`number` the latest, and remove all but the last few. Raises EnvironmentFault where the disk
+    refuses; what was the latest then still is."""
+    place = folder / f"checkpoint-{number}"
+    draft = folder / f"tmp-{place.name}"
+    with writing(place):
+        shutil.rmtree(draft, ignore_errors=True)
+        draft.mkdir(parents=True)
+        held = io.BytesIO()
+        torch.save(dict(state), held)
+        with replacing(draft / STATE) as file:
+            file.write(held.getbuffer())
+        write_json(draft / OF, dict(identity))
+        write_json(draft / AT, dict(at))
+        shutil.rmtree(place, ignore_errors=True)
+        draft.rename(place)
+        _point(folder, place)
+    _forget(folder, number)
+
+
+def _point(folder: Path, place: Path) -> None:
+    sync_folder(folder)
+    fresh = folder / f".{LATEST}.{os.getpid()}.tmp"
+    fresh.unlink(missing_ok=True)
+    fresh.symlink_to(place.name)
+    fresh.replace(folder / LATEST)
+    sync_folder(folder)
+
+
+def _forget(folder: Path, newest: int) -> None:
+    """Those of a run that came further and was then taken up again from here go too."""
+    numbers = sorted(kept(folder))
+    for number in [one for one in numbers if one > newest] + [one for one in numbers if one <= newest][:-KEPT]:
+        shutil.rmtree(folder / f"checkpoint-{number}", ignore_errors=True)
+
+
+def kept(folder: Path) -> list[int]:
+    """The numbers of the checkpoints that are there."""
+    return [int(path.name.rpartition("-")[2]) for path in folder.glob("checkpoint-[0-9]*")]
+
+
+def oldest(folder: Path, what: str) -> int:
+    """The least of a number that `at` holds, over the checkpoints that are there."""
+    return min(int(json.loads((folder / f"checkpoint-{number}" / AT).read_text())[what]) for number in kept(folder))
+
+
+def read(folder: Path, identity: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The latest state; None where there is none. Raises InputError where it is of another configuration, seed or
+    placement, or cannot be read."""
+    latest = folder / LATEST
+    if not latest.is_symlink():
+        return None
+    place = latest.resolve()
+    try:
+        _check(place, json.loads((place / OF).read_text()), json.loads(json.dumps(identity)))
+        state: dict[str, Any] = torch.load(io.BytesIO((place / STATE).read_bytes()), weights_only=True)
+    except (OSError, ValueError, RuntimeError, EOFError, pickle.UnpicklingError) as error:
+        said = next(iter(str(error).splitlines()), type(error).__name__)
+        raise InputError(f"{place}: cannot be read ({said}); point {LATEST} at another checkpoint beside it, or remove "
+                         "them all to start anew") from error
+    return state
+
+
+def _check(place: Path, there: Mapping[str, Any], here: Mapping[str, Any]) -> None:
+    ours, theirs = dict(_flat(here)), dict(_flat(there))
+    for key in sorted(ours.keys() | theirs.keys()):
+        if ours.get(key) != theirs.get(key):
+            raise InputError(f"{place}: made with {key}={theirs.get(key)}, asked for is {ours.get(key)}; go on as it "
+                             "was made, or train in another folder")
+
+
+def _flat(section: Any, stem: str = "") -> list[tuple[str, Any]]:
+    if not isinstance(section, Mapping):
+        return [(stem, section)]
+    return [pair for name, value in section.items() for pair in _flat(value, f"{stem}.{name}" if stem else str(name))]

@@ -1,0 +1,139 @@
+"""What the critic remembers: a ring of transitions, one for all ranks.
+
+Every rank holds the same rows in the same order; a batch is drawn for all of them from one stream of indices, named by
+a key, of which each takes its slice, so their number changes no batch. Rows have a fixed width (token ids are cut to
+what the critic reads), so that storing and drawing are a copy and an index, without a loop over items. On disk the
+ring is a row of segments: a save writes what came since the last one and rewrites nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError
+from torch import Tensor
+
+from r2v.errors import EmptyResult, InputError, UsageError
+from r2v.randomness import Key, seed_of
+from r2v.storage.files import replacing
+
+_DIGITS = 12
+
+
+def usable(done: Tensor, version: Tensor, current: int, max_age: int = 8) -> Tensor:
+    """Which transitions (N,) may still teach, bool: last turns for ever, for what they were paid does not change;
+    others while the guidance that led to their next turn is at most `max_age` updates older than the `current` one,
+    for later guidance leads elsewhere."""
+    return done | (version >= current - max_age)
+
+
+class Replay:
+    """A ring of `capacity` rows; `columns` are an example row, a tensor per name, which gives shapes and types."""
+
+    def __init__(self, capacity: int, columns: Mapping[str, Tensor]) -> None:
+        if capacity < 1:
+            raise UsageError(f"hierarchical.replay.capacity={capacity}: must be at least 1; 20000 is a start")
+        self.capacity = capacity
+        self.columns = {name: torch.zeros(capacity, *row.shape, dtype=row.dtype) for name, row in columns.items()}
+        self.inserted = 0
+        """How many rows were ever added: the ring's cursor, which a checkpoint keeps."""
+        self._saved = 0
+
+    def __len__(self) -> int:
+        return min(self.inserted, self.capacity)
+
+    def add(self, rows: Mapping[str, Tensor]) -> None:
+        """Store n rows, (n, ...) per column, the oldest making room. All ranks add the same."""
+        count = self._counted(rows)
+        kept = min(count, self.capacity)
+        places = torch.arange(self.inserted + count - kept, self.inserted + count) % self.capacity
+        for name, column in self.columns.items():
+            column[places] = rows[name][count - kept:].to("cpu", column.dtype)
+        self.inserted += count
+
+    def _counted(self, rows: Mapping[str, Tensor]) -> int:
+        """How many rows these are. Raises UsageError where they are not of this ring."""
+        wanted = {name: tuple(column.shape[1:]) for name, column in self.columns.items()}
+        found = {name: tuple(row.shape[1:]) for name, row in rows.items()}
+        counts = {len(row) for row in rows.values()}
+        if wanted != found or len(counts) != 1:
+            raise UsageError(f"replay: rows of {found} ({sorted(counts)} of them) for columns {wanted}; give every "
+                             "column, as many rows of each")
+        return counts.pop()
+
+    def draw(self, size: int, *key: str | int, among: Tensor | None = None, rank: int = 0,
+             ranks: int = 1) -> dict[str, Tensor]:
+        """This rank's slice of a batch of `size` rows, drawn uniformly with replacement for `key` from the rows that
+        `among` (len,) marks, or from all. Raises EmptyResult where there are none."""
+        places = torch.arange(len(self)) if among is None else among.nonzero().squeeze(-1)
+        if not len(places):
+            raise EmptyResult(f"replay: none of its {len(self)} transitions is usable; collect first, or raise "
+                              "hierarchical.replay.max_age")
+        chosen = places[_indices(len(places), size, key)][size * rank // ranks:size * (rank + 1) // ranks]
+        return {name: column[chosen] for name, column in self.columns.items()}
+
+    def save(self, folder: Path) -> int:
+        """Write the rows that came since the last save as one segment; returns the cursor, which `load` takes. What a
+        run wrote that went on from a later cursor is removed. One rank saves."""
+        for path, (begin, _) in _segments(folder).items():
+            if begin >= self._saved:
+                path.unlink()
+        first = max(self._saved, self.inserted - self.capacity)
+        if self.inserted > first:
+            places = torch.arange(first, self.inserted) % self.capacity
+            _write(folder / _name(first, self.inserted), {n: c[places] for n, c in self.columns.items()})
+        self._saved = self.inserted
+        return self.inserted
+
+    def load(self, folder: Path, cursor: int) -> None:
+        """Be what the ring was when it was saved at `cursor`. Raises InputError where a segment that is needed is
+        missing or of another ring."""
+        self.inserted = oldest = max(0, cursor - self.capacity)
+        for path, (first, last) in _segments(folder).items():
+            if first < cursor and last > oldest:
+                if not first <= self.inserted < last <= cursor:
+                    break
+                self._append(path, self.inserted - first)
+        if self.inserted != cursor:
+            raise InputError(f"{folder}: transitions {self.inserted} to {cursor} are missing; take a checkpoint whose "
+                             "replay is whole, or start anew")
+        self._saved = cursor
+
+    def _append(self, path: Path, skipped: int) -> None:
+        from safetensors.torch import load_file
+
+        try:
+            rows = load_file(path)
+            self.add({name: rows[name][skipped:] for name in rows})
+        except (OSError, SafetensorError, UsageError) as error:
+            raise InputError(f"{path}: not a segment of this replay ({' '.join(str(error).split())}); take another "
+                             "checkpoint, or start anew") from error
+
+    def forget(self, folder: Path, cursor: int) -> None:
+        """Remove the segments that no checkpoint from `cursor` on needs."""
+        for path, (_, last) in _segments(folder).items():
+            if last <= cursor - self.capacity:
+                path.unlink()
+
+
+def _indices(count: int, size: int, key: Key) -> Tensor:
+    return torch.randint(count, (size,), generator=torch.Generator().manual_seed(seed_of(*key)))
+
+
+def _name(first: int, last: int) -> str:
+    return f"replay-{first:0{_DIGITS}}-{last:0{_DIGITS}}.safetensors"
+
+
+def _segments(folder: Path) -> dict[Path, tuple[int, int]]:
+    """Segments with the rows they hold, in order."""
+    found = {path: path.stem.split("-")[1:] for path in sorted(folder.glob("replay-*-*.safetensors"))}
+    return {path: (int(first), int(last)) for path, (first, last) in found.items()}
+
+
+def _write(path: Path, rows: Mapping[str, Tensor]) -> None:
+    from safetensors.torch import save
+
+    with replacing(path) as file:
+        file.write(save({name: rows[name].contiguous() for name in sorted(rows)}))

@@ -1,0 +1,1 @@
+"""Providers: OpenAI and Anthropic behind one narrow protocol."""

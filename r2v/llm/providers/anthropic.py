@@ -1,0 +1,187 @@
+"""Anthropic, by its own SDK: messages called directly, and Message Batches of them.
+
+Every call is one attempt (`max_retries=0`). Results are fetched from the API's own address: a `results_url` on
+another host is refused, since the request would carry the key there. The key is taken from ANTHROPIC_API_KEY.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+from urllib.parse import urlsplit
+
+from r2v.errors import EnvironmentFault, UsageError
+from r2v.llm.providers.classify import anthropic_answer, anthropic_line, read_line
+from r2v.llm.providers.message_format import system_prompt, turns
+from r2v.llm.providers.prices import Rate
+from r2v.llm.providers.provider import (
+    BatchLimits,
+    BatchState,
+    Called,
+    LineSplitter,
+    ProviderFault,
+    fault_of,
+    seconds_of,
+)
+from r2v.llm.providers.provider_requests import Ask, Line
+from r2v.llm.types import Request
+
+if TYPE_CHECKING:
+    from anthropic import AsyncAnthropic
+
+KEY = "ANTHROPIC_API_KEY"
+_CHUNK = 1 << 16
+_HEAD, _TAIL = b'{"requests":[', b"]}"
+
+
+class Anthropic:
+    """One model of Anthropic. Raises UsageError where no key is set."""
+
+    name: Literal["openai", "anthropic"] = "anthropic"
+    limits = BatchLimits(requests=100_000, bytes=256_000_000, endpoint="/v1/messages", uploads=False)
+
+    def __init__(self, rate: Rate, *, timeout: float = 600.0) -> None:
+        self._key = os.environ.get(KEY, "")
+        if not self._key:
+            raise UsageError(f"teacher.provider=anthropic: {KEY} is not set in the environment")
+        self._rate, self._timeout = rate, timeout
+        self._opened: AsyncAnthropic | None = None
+
+    def body(self, request: Request) -> Mapping[str, Any]:
+        """The params of a message. The system prompt, which all conversations share, is cached for an hour."""
+        body: dict[str, Any] = {"model": self._rate.model, "messages": turns(request.messages),
+                                "max_tokens": request.max_tokens}
+        if system := system_prompt(request.messages, request.tools):
+            body["system"] = [{"type": "text", "text": system, "cache_control": {"type": "ephemeral", "ttl": "1h"}}]
+        if not self._rate.default_sampling:
+            body |= {"top_p": request.top_p} if request.top_p < 1 else {"temperature": request.temperature}
+        return body
+
+    def wire(self, ask: Ask) -> dict[str, Any]:
+        """A line of an input file: one element of the create call's list."""
+        return {"custom_id": ask.custom_id, "params": ask.body}
+
+    async def call(self, ask: Ask) -> Called:
+        """Ask now, once."""
+        import httpx2
+
+        async with self._faults() as client:
+            answer = await client.post("/v1/messages", body=dict(ask.body), cast_to=httpx2.Response,
+                                       options={"headers": {"X-R2V-Custom-Id": ask.custom_id}})
+            remaining = answer.headers.get("anthropic-ratelimit-requests-remaining")
+            reset = answer.headers.get("anthropic-ratelimit-requests-reset")
+            return Called(verdict=anthropic_answer(answer.json()), remaining=int(remaining) if remaining else None,
+                          reset=_until(reset, seconds_of(answer.headers)))
+
+    async def upload(self, path: Path) -> str:
+        """Not asked for (`limits.uploads`): the create call takes the requests themselves."""
+        raise TypeError("Message Batches have no input files")
+
+    async def create(self, key: str, path: Path, file_id: str | None) -> BatchState:
+        """Make a batch, once; its requests are streamed from the input file."""
+        from anthropic.types.messages import MessageBatch
+
+        headers = {"Content-Type": "application/json",
+                   "Content-Length": str(len(_HEAD) + path.stat().st_size - 1 + len(_TAIL))}
+        async with self._faults() as client:
+            made = await client.post("/v1/messages/batches", content=_payload(path), cast_to=MessageBatch,
+                                     options={"headers": headers})
+            return _state(made.to_dict())
+
+    async def recent(self) -> AsyncIterator[BatchState]:
+        """All batches, newest first."""
+        async with self._faults() as client:
+            async for batch in client.messages.batches.list(limit=100):
+                yield _state(batch.to_dict())
+
+    async def look(self, batch_id: str) -> BatchState:
+        """How a batch is."""
+        async with self._faults() as client:
+            return _state((await client.messages.batches.retrieve(batch_id)).to_dict())
+
+    async def lines(self, state: BatchState) -> AsyncIterator[Line]:
+        """The lines of the results, in the order they come. Raises EnvironmentFault where they are on another
+        host than the API."""
+        import httpx2
+
+        splitter = LineSplitter()
+        async with self._faults() as client:
+            for url in state.files:
+                base = urlsplit(str(client.base_url))
+                if (urlsplit(url).scheme, urlsplit(url).netloc) != (base.scheme, base.netloc):
+                    raise EnvironmentFault(f"batch {state.id}: results_url is on {urlsplit(url).netloc}, the API on "
+                                           f"{base.netloc}; refused, since the request would carry the key there")
+                answer = await client.get(url, cast_to=httpx2.Response,
+                                          options={"headers": {"X-Stainless-Raw-Response": "stream"}})
+                try:
+                    async for data in answer.aiter_bytes(_CHUNK):
+                        for raw in splitter.feed(data):
+                            yield read_line(raw, anthropic_line)
+                finally:
+                    await answer.aclose()
+                if rest := splitter.end():
+                    yield read_line(rest, anthropic_line)
+
+    async def cancel(self, batch_id: str) -> None:
+        """Ask for a batch's end."""
+        async with self._faults() as client:
+            await client.messages.batches.cancel(batch_id)
+
+    async def close(self) -> None:
+        """Close the connections."""
+        client, self._opened = self._opened, None
+        if client is not None:
+            await client.close()
+
+    @asynccontextmanager
+    async def _faults(self) -> AsyncIterator[AsyncAnthropic]:
+        """The client; what its SDK raises becomes a ProviderFault."""
+        import anthropic
+        import httpx2
+
+        if self._opened is None:
+            self._opened = anthropic.AsyncAnthropic(
+                api_key=self._key, max_retries=0, timeout=httpx2.Timeout(self._timeout, connect=10.0),
+                http_client=anthropic.DefaultAsyncHttpxClient(follow_redirects=False))
+        try:
+            yield self._opened
+        except (anthropic.APIError, httpx2.HTTPError) as error:
+            raise fault_of(error, self._key) from None
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise ProviderFault(f"an answer that can't be read: {type(error).__name__}", kind="retry") from None
+
+
+async def _payload(path: Path) -> AsyncIterator[bytes]:
+    """The input file's lines as the list of the create call."""
+    yield _HEAD
+    with path.open("rb") as file:
+        held = b""
+        for line in file:
+            if held:
+                yield held + b","
+            held = line.rstrip(b"\n")
+        yield held
+    yield _TAIL
+
+
+def _state(batch: Mapping[str, Any]) -> BatchState:
+    """A Message Batch as we see it."""
+    counts = batch.get("request_counts") or {}
+    status, url = str(batch.get("processing_status")), batch.get("results_url")
+    done = status == "ended"
+    return BatchState(
+        id=batch["id"], state=status, done=done, total=sum(value or 0 for value in counts.values()),
+        completed=counts.get("succeeded") or 0, errored=(counts.get("errored") or 0) + (counts.get("expired") or 0),
+        files=(url,) if url else (), lagging=done and not url and not batch.get("archived_at"))
+
+
+def _until(reset: str | None, retry_after: float | None) -> float | None:
+    """Seconds until an RFC 3339 moment."""
+    if not reset:
+        return retry_after
+    return max(0.0, datetime.fromisoformat(reset).timestamp() - time.time())

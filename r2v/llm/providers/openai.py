@@ -1,0 +1,159 @@
+"""OpenAI, by its own SDK: chat completions called directly, and files and batches of them.
+
+Every call is one attempt (`max_retries=0`): the SDK would answer a lost confirmation by making a second batch, and
+it sends no idempotency key. The key is taken from OPENAI_API_KEY and goes nowhere else; no redirect is followed.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from r2v.errors import UsageError
+from r2v.llm.providers.classify import openai_answer, openai_line, read_line
+from r2v.llm.providers.message_format import system_prompt, turns
+from r2v.llm.providers.prices import Rate
+from r2v.llm.providers.provider import BatchLimits, BatchState, Called, LineSplitter, ProviderFault, fault_of
+from r2v.llm.providers.provider_requests import Ask, Line
+from r2v.llm.types import Request
+
+if TYPE_CHECKING:
+    from openai import AsyncOpenAI
+
+KEY, METADATA = "OPENAI_API_KEY", "r2v_batch"
+_ENDED = ("completed", "failed", "expired", "cancelled")
+_CHUNK = 1 << 16
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|h|m|s)")
+_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
+
+
+class OpenAI:
+    """One model of OpenAI. Raises UsageError where no key is set."""
+
+    name: Literal["openai", "anthropic"] = "openai"
+    limits = BatchLimits(requests=50_000, bytes=200_000_000, endpoint="/v1/chat/completions", uploads=True)
+
+    def __init__(self, rate: Rate, *, timeout: float = 600.0) -> None:
+        self._key = os.environ.get(KEY, "")
+        if not self._key:
+            raise UsageError(f"teacher.provider=openai: {KEY} is not set in the environment")
+        self._rate, self._timeout = rate, timeout
+        self._opened: AsyncOpenAI | None = None
+
+    def body(self, request: Request) -> Mapping[str, Any]:
+        """The body of a chat completion."""
+        system = system_prompt(request.messages, request.tools)
+        told = [{"role": "system", "content": system}] if system else []
+        body: dict[str, Any] = {"model": self._rate.model, "messages": told + turns(request.messages),
+                                "max_completion_tokens": request.max_tokens}
+        if not self._rate.default_sampling:
+            body |= {"temperature": request.temperature} | ({"top_p": request.top_p} if request.top_p < 1 else {})
+        return body
+
+    def wire(self, ask: Ask) -> dict[str, Any]:
+        """A line of an input file."""
+        return {"custom_id": ask.custom_id, "method": "POST", "url": self.limits.endpoint, "body": ask.body}
+
+    async def call(self, ask: Ask) -> Called:
+        """Ask now, once."""
+        import httpx2
+
+        async with self._faults() as client:
+            answer = await client.post("/chat/completions", body=dict(ask.body), cast_to=httpx2.Response,
+                                       options={"headers": {"X-R2V-Custom-Id": ask.custom_id}})
+            remaining = answer.headers.get("x-ratelimit-remaining-requests")
+            reset = answer.headers.get("x-ratelimit-reset-requests")
+            return Called(verdict=openai_answer(answer.json()), remaining=int(remaining) if remaining else None,
+                          reset=duration(reset) if reset else None)
+
+    async def upload(self, path: Path) -> str:
+        """Bring an input file there, streaming; its id."""
+        async with self._faults() as client:
+            with path.open("rb") as file:
+                return (await client.files.create(file=file, purpose="batch")).id
+
+    async def create(self, key: str, path: Path, file_id: str | None) -> BatchState:
+        """Make a batch of an uploaded file, once."""
+        assert file_id is not None
+        async with self._faults() as client:
+            made = await client.batches.create(input_file_id=file_id, endpoint="/v1/chat/completions",
+                                               completion_window="24h", metadata={METADATA: key})
+            return _state(made.to_dict())
+
+    async def recent(self) -> AsyncIterator[BatchState]:
+        """All batches, newest first."""
+        async with self._faults() as client:
+            async for batch in client.batches.list(limit=100):
+                yield _state(batch.to_dict())
+
+    async def look(self, batch_id: str) -> BatchState:
+        """How a batch is."""
+        async with self._faults() as client:
+            return _state((await client.batches.retrieve(batch_id)).to_dict())
+
+    async def lines(self, state: BatchState) -> AsyncIterator[Line]:
+        """The lines of the output file and of the error file, in the order they come."""
+        for file_id in state.files:
+            splitter = LineSplitter()
+            async with self._faults() as client, client.files.with_streaming_response.content(file_id) as answer:
+                async for data in answer.iter_bytes(_CHUNK):
+                    for raw in splitter.feed(data):
+                        yield read_line(raw, openai_line)
+            if rest := splitter.end():
+                yield read_line(rest, openai_line)
+
+    async def cancel(self, batch_id: str) -> None:
+        """Ask for a batch's end."""
+        async with self._faults() as client:
+            await client.batches.cancel(batch_id)
+
+    async def close(self) -> None:
+        """Close the connections."""
+        client, self._opened = self._opened, None
+        if client is not None:
+            await client.close()
+
+    @asynccontextmanager
+    async def _faults(self) -> AsyncIterator[AsyncOpenAI]:
+        """The client; what its SDK raises becomes a ProviderFault."""
+        import httpx2
+        import openai
+
+        if self._opened is None:
+            self._opened = openai.AsyncOpenAI(
+                api_key=self._key, max_retries=0, timeout=httpx2.Timeout(self._timeout, connect=10.0),
+                http_client=openai.DefaultAsyncHttpxClient(follow_redirects=False))
+        try:
+            yield self._opened
+        except (openai.APIError, httpx2.HTTPError) as error:
+            raise fault_of(error, self._key) from None
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise ProviderFault(f"an answer that can't be read: {type(error).__name__}", kind="retry") from None
+
+
+def _state(batch: Mapping[str, Any]) -> BatchState:
+    """A batch object as we see it."""
+    status, counts = str(batch.get("status")), batch.get("request_counts") or {}
+    completed, failed = counts.get("completed") or 0, counts.get("failed") or 0
+    output, errors = batch.get("output_file_id") or None, batch.get("error_file_id") or None
+    data = (batch.get("errors") or {}).get("data") or ()
+    return BatchState(
+        id=batch["id"], state=status, done=status in _ENDED, failed=status == "failed",
+        total=counts.get("total") or 0, completed=completed, errored=failed,
+        key=(batch.get("metadata") or {}).get(METADATA), input_file=batch.get("input_file_id"),
+        files=tuple(file for file in (output, errors) if file is not None),
+        errors=tuple((str(e.get("code")), e.get("line"), str(e.get("message"))) for e in data),
+        lagging=status == "completed" and bool((completed and not output) or (failed and not errors)))
+
+
+def duration(text: str) -> float:
+    """Seconds of a duration as rate-limit headers write it.
+
+    >>> duration("6m0s"), duration("120ms")
+    (360.0, 0.12)
+    """
+    return sum(float(number) * _SECONDS[unit] for number, unit in _DURATION.findall(text))

@@ -1,0 +1,116 @@
+"""The journal: what was paid, or is about to be, written and synced before anything is sent.
+
+    {"row": "open", "version": 1, "run": "3f9c0a12", "scope": {...}}       whose journal this is
+    {"row": "intent", "batch": "3f9c0a12-b0", "count": 40, "usd": 0.21}    the batch's input file is on disk
+    {"row": "file", "batch": ..., "id": "file-..."}                        it is at the provider (OpenAI)
+    {"row": "sending", "batch": ..., "at": ..., "newest": ...}             the create call may go out from now on
+    {"row": "unknown", "batch": ..., "at": ...}                            it went out, and nobody said what came of it
+    {"row": "absent", "batch": ..., "why": ...}                            it is known that nothing was made
+    {"row": "created", "batch": ..., "id": "batch_..."}                    it is known what was made
+    {"row": "ended", "batch": ..., "state": "completed"}
+    {"row": "answer", "id": "3f9c0a12-...-0-0", "sha256": ..., "text": ..., "usd": ...}    one line of results
+    {"row": "failed", "id": ..., "kind": "retry", "reason": ...}
+    {"row": "applied", "batch": ..., "ok": 38, ...}                        all its lines are accounted for
+    {"row": "dropped", "batch": ..., "why": ...}                           it will never be made; its questions are free
+    {"row": "call", "id": ..., "usd": ...}                                 a direct call may go out from now on
+    {"row": "lost", "id": ..., "usd": ...}                                 it did, and its answer was never seen
+
+JSON Lines and not SQLite, whose locks fail on NFS: one process writes, and holds the folder's lease while it does.
+A torn last line is a row that was never written.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from r2v.errors import EnvironmentFault, InputError
+from r2v.storage.files import sync_folder, writing
+
+Row = dict[str, Any]
+
+
+class Journal:
+    """The file, open for appending. `sync` makes what was written survive a power cut."""
+
+    def __init__(self, path: Path, *, sync: Callable[[int], None] = os.fsync) -> None:
+        self.path, self._sync = path, sync
+        self._file: BinaryIO | None = None
+        self._waiting: list[tuple[bytes, asyncio.Future[int]]] = []
+
+    def open(self) -> Iterator[tuple[int, Row]]:
+        """Cut a torn tail, and go over the rows with their places. Exhaust it before the first write. Raises
+        InputError for a line that is no row."""
+        with writing(self.path):
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self._file = self.path.open("a+b")
+            sync_folder(self.path.parent)
+        self._file.seek(0)
+        place = 0
+        for number, line in enumerate(self._file, 1):
+            if not line.endswith(b"\n"):
+                break
+            yield place, self._row(line, number)
+            place += len(line)
+        with writing(self.path):
+            self._file.truncate(place)
+            self._file.seek(place)
+
+    def _row(self, line: bytes, number: int) -> Row:
+        try:
+            row: Row = json.loads(line)
+            assert isinstance(row["row"], str)
+        except (ValueError, KeyError, TypeError, AssertionError):
+            raise InputError(f"{self.path}:{number}: not a row of a journal; it tells what is paid: restore the file "
+                             "from a backup, or start a new run (which pays anew)") from None
+        return row
+
+    async def write(self, *rows: Row) -> list[int]:
+        """Append these; on disk when it returns. The places they can be read at. Writes of the same moment share
+        one sync. Raises EnvironmentFault where the disk refuses."""
+        loop = asyncio.get_running_loop()
+        if rows and not self._waiting:
+            loop.call_soon(self._flush)
+        futures: list[asyncio.Future[int]] = []
+        for row in rows:
+            line = json.dumps(row, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode() + b"\n"
+            futures.append(loop.create_future())
+            self._waiting.append((line, futures[-1]))
+        return list(await asyncio.gather(*futures))
+
+    def _flush(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        assert self._file is not None, "the journal is not open"
+        try:
+            with writing(self.path):
+                place = self._file.seek(0, os.SEEK_END)
+                self._file.write(b"".join(line for line, _ in waiting))
+                self._file.flush()
+                self._sync(self._file.fileno())
+        except EnvironmentFault as error:
+            for _, future in waiting:
+                if not future.done():
+                    future.set_exception(error)
+            return
+        for line, future in waiting:
+            if not future.done():
+                future.set_result(place)
+            place += len(line)
+
+    def read(self, place: int) -> Row:
+        """The row at a place."""
+        assert self._file is not None, "the journal is not open"
+        self._file.seek(place)
+        return self._row(self._file.readline(), 0)
+
+    def close(self) -> None:
+        """Write what waits, and close the file."""
+        if self._waiting:
+            self._flush()
+        if self._file is not None:
+            self._file.close()
+            self._file = None

@@ -1,0 +1,23 @@
+"""The seed's batch table: what is used where a model's shape is not known and nothing can be reckoned.
+
+Known shapes are planned by `r2v.memory.planner.planner`, which looks at the model and not at the memory alone.
+"""
+
+from __future__ import annotations
+
+from r2v.errors import UsageError
+
+
+def optimize_batch_processing(available_memory_gb: float) -> dict[str, int]:
+    """Batch sizes by the GPU's free memory in GB, in three steps: above 40, above 20, and below (seed 000).
+
+    >>> optimize_batch_processing(44.53)
+    {'base_batch': 16, 'critic_batch': 32, 'micro_batch': 8}
+    """
+    if not available_memory_gb > 0:
+        raise UsageError(f"available_memory_gb must be above 0, got {available_memory_gb}")
+    if available_memory_gb > 40:
+        return {"base_batch": 16, "critic_batch": 32, "micro_batch": 8}
+    if available_memory_gb > 20:
+        return {"base_batch": 8, "critic_batch": 16, "micro_batch": 4}
+    return {"base_batch": 4, "critic_batch": 8, "micro_batch": 2}

@@ -1,0 +1,190 @@
+"""The operations of a transformer's layers, as transformers 5 and peft do them, written onto a `Tape`.
+
+Widths: weights may stand in one type and be computed in another (`mixed`: float32 computed in bfloat16, by
+torch.autocast). What a frozen matrix multiplies is not kept; what a trained one or an adapter multiplies is. Every
+rule here but those of packed matrices is held against `r2v.memory.tracker.tracker`, which counts the libraries' own operations.
+Dropout is off.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from r2v.memory.planner.state import Precision
+from r2v.memory.planner.tape import Paper, Profile, Tape
+from r2v.memory.shapes import Kind, Linear, Shape
+
+
+@dataclass(frozen=True, kw_only=True)
+class Widths:
+    """Bytes per number: of the stream between layers, inside matrices, and of what is trained."""
+
+    stream: int
+    compute: int
+    trained: int
+    autocast: bool = False
+    """torch.autocast casts what matrices multiply, and trained matrices themselves, to `compute`."""
+
+
+def widths_of(precision: Precision, *, adapters: bool, autocast: bool, four_bit: bool = False) -> Widths:
+    """By precision, and whether adapters are what is trained: `mixed` is a frozen bfloat16 base under float32 adapters,
+    or float32 weights; `autocast` says that its matrices multiply in bfloat16. With a 4-bit base everything else is
+    float32 (peft.prepare_model_for_kbit_training), and so is what the packed matrices hand on."""
+    if four_bit:
+        return Widths(stream=4, compute=4, trained=4)
+    if precision == "mixed" and (adapters or autocast):
+        return Widths(stream=2 if adapters else 4, compute=2, trained=4, autocast=autocast)
+    width = 2 if precision == "bfloat16" else 4
+    return Widths(stream=width, compute=width, trained=width)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layers:
+    """A model's layers on `rows` sequences of `tokens` each."""
+
+    shape: Shape
+    rows: int
+    tokens: int
+    widths: Widths
+    full: bool
+    """All weights are trained."""
+    rank: int
+    """Of the adapters that are trained; 0: none."""
+    fresh: bool = False
+    """The first micro-batch of an update: weights have no gradients yet."""
+    four_bit: bool = False
+
+    @property
+    def count(self) -> int:
+        """Tokens of the whole micro-batch."""
+        return self.rows * self.tokens
+
+    @property
+    def mask(self) -> int:
+        """Bytes of the mask that all layers share: one for each pair of tokens of a row."""
+        return self.rows * self.tokens**2
+
+    @property
+    def trains(self) -> bool:
+        """Whether anything here takes a gradient."""
+        return self.full or self.rank > 0
+
+    def layer(self, kind: Kind, first: bool = False) -> Profile:
+        """One layer. Nothing wants the gradient of the first one's input unless the embedding is trained."""
+        tape = Tape(fresh=self.fresh)
+        x = tape.input(self.count * self.shape.hidden * self.widths.stream, self.full or (self.trains and not first))
+        named = {one.name: one for one in self.shape.linears(kind)}
+        y = self._encoder(tape, x, named) if kind == "encoder" else self._decoder(tape, x, named, kind)
+        return tape.profile(x, y, held=True)
+
+    def _decoder(self, tape: Tape, x: Paper, named: dict[str, Linear], kind: Kind) -> Paper:
+        inner = self.norm(tape, x, self.shape.hidden)
+        mixed = self._conv(tape, inner, named) if kind == "conv" else self._attention(tape, inner, named)
+        x = tape.op(x, mixed, out=x.size, passes=True)
+        inner = self.norm(tape, x, self.shape.hidden)
+        gate = self._linear(tape, inner, named["gate"])
+        act = tape.op(gate, out=gate.size, saves=(gate,))
+        up = self._linear(tape, inner, named["up"])
+        product = tape.op(act, up, out=up.size, saves=(act, up), reads=(inner,))
+        down = self._linear(tape, product, named["down"])
+        return tape.op(x, down, out=x.size, passes=True)
+
+    def _encoder(self, tape: Tape, x: Paper, named: dict[str, Linear]) -> Paper:
+        q, k, v = (self._linear(tape, x, named[name]) for name in "qkv")
+        out = self._linear(tape, self._sdpa(tape, q, k, v), named["o"])
+        middle = self.layer_norm(tape, tape.op(out, x, out=x.size, passes=True))
+        up = self._linear(tape, middle, named["up"])
+        act = tape.op(up, out=up.size, saves=(up,))
+        down = self._linear(tape, act, named["down"])
+        return self.layer_norm(tape, tape.op(down, middle, out=middle.size, passes=True))
+
+    def _attention(self, tape: Tape, x: Paper, named: dict[str, Linear]) -> Paper:
+        q, k, v = (self._linear(tape, x, named[name]) for name in "qkv")
+        if self.shape.qk_norm:
+            q, k = (self.norm(tape, one, self.shape.head_dim, self.widths.compute) for one in (q, k))
+        q, k = self._rotary(tape, q), self._rotary(tape, k)
+        return self._linear(tape, self._sdpa(tape, q, k, v), named["o"])
+
+    def _rotary(self, tape: Tape, x: Paper) -> Paper:
+        """x * cos + rotate_half(x) * sin; under autocast the tables stand in the stream's type, and so the result."""
+        wide = x.size / self.widths.compute * self.widths.stream
+        plain = tape.op(x, out=wide)
+        turned = tape.op(x, out=x.size, temp=x.size / 2)
+        return tape.op(plain, tape.op(turned, out=wide), out=wide, passes=True)
+
+    def _sdpa(self, tape: Tape, q: Paper, k: Paper, v: Paper) -> Paper:
+        """A fused kernel: keeps its inputs, its output and one number per head and token, never a square for each
+        head. Rows of unequal length bring a mask, of which each layer keeps a copy in its own type, and keys and
+        values are repeated for every head (transformers' sdpa_attention_forward)."""
+        heads, shape, c = self.count * self.shape.heads, self.shape, self.widths.compute
+        if 1 < shape.kv_heads < shape.heads:
+            k, v = (tape.op(one, out=one.size * shape.heads / shape.kv_heads) for one in (k, v))
+        wide = heads * shape.head_dim * c
+        q, k = (self._cast(tape, one, heads * shape.head_dim) if self.widths.stream != c else one for one in (q, k))
+        mask = self.rows * self.tokens**2 * c
+        # A single head is repeated by a view; its gradient comes for every head, and is then summed up.
+        return tape.op(q, k, v, out=wide, saves=(q, k, v), saves_out=True, extra=4 * heads + mask,
+                       back=sum(wide - one.size for one in (k, v)))
+
+    def _cast(self, tape: Tape, x: Paper, numbers: float) -> Paper:
+        size = numbers * self.widths.compute
+        return x if x.size == size else tape.op(x, out=size)
+
+    def _conv(self, tape: Tape, x: Paper, named: dict[str, Linear]) -> Paper:
+        """B * x, a depthwise convolution over time, C * that; the three come from one matrix."""
+        three = self._linear(tape, x, named["in"])
+        size = three.size / 3
+        gated = tape.op(three, out=size, saves=(three,))
+        padded = size * (self.tokens + self.shape.conv_kernel - 1) / self.tokens
+        kernel = self.shape.conv_kernel * self.shape.hidden * self.widths.trained if self.full else 0
+        mixed = tape.op(gated, out=padded, saves=(gated,), weights=kernel)
+        product = tape.op(three, mixed, out=size, saves=(three, mixed))
+        return self._linear(tape, tape.op(product, out=size), named["out"])
+
+    def norm(self, tape: Tape, x: Paper, width: int, bytes_: int = 0) -> Paper:
+        """RMSNorm: in float32 whatever comes in, back to what came in, times the weight."""
+        numbers = x.size / (bytes_ or self.widths.stream)
+        wide = x if x.size == 4 * numbers else tape.op(x, out=4 * numbers)
+        square = tape.op(wide, out=4 * numbers, saves=(wide,), back=8 * numbers)
+        root = tape.op(square, out=4 * numbers / width, saves_out=True)
+        scaled = tape.op(wide, root, out=4 * numbers, saves=(wide, root), back=4 * numbers)
+        back = scaled if x.size == 4 * numbers else tape.op(scaled, out=x.size)
+        weights = width * self.widths.trained if self.full else 0
+        return tape.op(back, out=back.size, saves=(back,) if self.full else (), weights=weights)
+
+    def layer_norm(self, tape: Tape, x: Paper) -> Paper:
+        weights = 2 * self.shape.hidden * self.widths.trained if self.full else 0
+        return tape.op(x, out=x.size, saves=(x,), extra=8 * self.count, weights=weights)
+
+    def _linear(self, tape: Tape, x: Paper, one: Linear) -> Paper:
+        n, c = self.count, self.widths.compute
+        x_in = self._cast(tape, x, n * one.inside) if not self.rank else x
+        # nf4 matrices are unpacked to bfloat16, and multiply what is cast to it.
+        unpacked = 2 * (one.weights + n * (one.inside + one.outside)) if self.four_bit else 0
+        result = tape.op(
+            x_in, out=n * one.outside * c, saves=(x_in,) if self.full else (), temp=unpacked, back=unpacked,
+            extra=self.cast(one) if self.full else 0,
+            weights=one.parameters * self.widths.trained if self.full else 0)
+        return self._adapted(tape, x, result, one) if self.rank else result
+
+    def cast(self, one: Linear) -> int:
+        """Bytes of the copies that autocast makes of what is trained of a matrix, and keeps."""
+        trained = one.parameters if self.full else self.rank * (one.inside + one.outside)
+        return trained * self.widths.compute if self.widths.autocast else 0
+
+    def _adapted(self, tape: Tape, x: Paper, result: Paper, one: Linear) -> Paper:
+        """peft's lora.Linear: the input in the adapter's type, B(A(x)) * scale, and back to the matrix's type."""
+        n, a = self.count, self.widths.trained
+        if self.four_bit:  # peft clones what comes of a packed matrix
+            result = tape.op(result, out=result.size, passes=True)
+        wide_x = x if x.size == n * one.inside * a else tape.op(x, out=n * one.inside * a)
+        c = self.widths.compute if self.widths.autocast else a
+        x_in = wide_x if c == a else tape.op(wide_x, out=n * one.inside * c)
+        copied = c if self.widths.autocast else 0
+        narrow = tape.op(x_in, out=n * self.rank * c, saves=(x_in,), weights=self.rank * one.inside * a,
+                         extra=self.rank * one.inside * copied)
+        wide = tape.op(narrow, out=n * one.outside * c, saves=(narrow,), weights=self.rank * one.outside * a,
+                       extra=self.rank * one.outside * copied)
+        scaled = tape.op(wide, out=wide.size, extra=4)  # the scale itself is kept, the last thing of a layer that is
+        total = tape.op(result, scaled, out=max(result.size, scaled.size), reads=(x, wide_x), passes=True)
+        return total if total.size == result.size else tape.op(total, out=result.size)

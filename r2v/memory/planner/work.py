@@ -1,0 +1,174 @@
+"""What is to be planned: the work, the machine, and one way of doing the work on it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Literal, get_args
+
+from r2v.errors import UsageError
+from r2v.memory.planner.state import Optimizer, Precision, Shards
+from r2v.memory.shapes import Shape
+from r2v.memory.sizes import GIB
+
+StageName = Literal["hierarchical", "bc", "preference", "verifier"]
+Placement = Literal["shared", "split", "full"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Work:
+    """A training stage, by what decides its memory. Nothing here is changed by a plan."""
+
+    stage: StageName
+    model: Shape
+    critic: Shape | None = None
+    """Backbone of the critic (hierarchical)."""
+    value: bool = False
+    """Whether guidance has a learned baseline of the critic's shape; a leave-one-out baseline needs none."""
+    lora_rank: int = 16
+    """Of each adapter; 0 trains all weights."""
+    precision: Precision = "mixed"
+    """float32, bfloat16, or mixed: computed in bfloat16, what is trained in float32."""
+    four_bit: bool = False
+    """Frozen base in nf4."""
+    optimizer: Optimizer = "adamw"
+    prompt_tokens: int = 512
+    completion_tokens: int = 512
+    critic_tokens: int = 512
+    """Tokens of a text that the critic reads; it reads a state and an utterance of each turn."""
+    episodes: int = 64
+    """Conversations of one iteration, all GPUs together."""
+    hints: int = 2
+    """Guidance answers to one first turn."""
+    batch: int = 256
+    """Turns (rows, pairs) of one update, all GPUs together."""
+    replay: int = 20_000
+    """Turns kept for the critic."""
+
+    def __post_init__(self) -> None:
+        for name in ("prompt_tokens", "completion_tokens", "critic_tokens", "episodes", "hints", "batch"):
+            if getattr(self, name) < 1:
+                raise UsageError(f"{name} must be at least 1, got {getattr(self, name)}")
+        if self.lora_rank < 0:
+            raise UsageError(f"lora_rank must be at least 0, got {self.lora_rank}")
+        if self.four_bit and self.lora_rank == 0:
+            raise UsageError("4-bit weights cannot be trained themselves: give adapters a rank, or leave 4 bits out")
+        if self.model.encoder:
+            raise UsageError(f"{self.model.name} is an encoder and writes nothing; name a decoder such as "
+                             "meta-llama/Llama-3.2-3B, an encoder can be the critic")
+
+    @property
+    def base_width(self) -> int:
+        """Bytes per weight of the language model as it stands in memory, packed ones aside: under adapters on a 4-bit
+        base the rest is float32 (peft.prepare_model_for_kbit_training)."""
+        if self.four_bit:
+            return 4
+        if self.precision == "mixed":
+            return 2 if self.lora_rank else 4
+        return 4 if self.precision == "float32" else 2
+
+    @property
+    def computed_width(self) -> int:
+        """Bytes per weight of a fully trained model while it runs: under autocast bfloat16, which hierarchical
+        training does not have."""
+        return 2 if self.precision == "mixed" and self.stage != "hierarchical" else self.base_width
+
+    @property
+    def trained_width(self) -> int:
+        """Bytes per trained number."""
+        return 2 if self.precision == "bfloat16" else 4
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of a whole row."""
+        return self.prompt_tokens + self.completion_tokens
+
+
+@dataclass(frozen=True, kw_only=True)
+class Machine:
+    """GPUs of one node, and what of their memory no tensor gets. The three overheads are assumptions."""
+
+    memory: float
+    """Bytes of one GPU."""
+    gpus: int = 1
+    kind: str = ""
+    """The type in --gres=gpu:<kind>:<count>; "" for any."""
+    context: float = 0.5 * GIB
+    """CUDA's context, kernels and cuBLAS workspaces of a process."""
+    nccl: float = 0.3 * GIB
+    """Buffers of the collectives, where there are several GPUs."""
+    fragmentation: float = 0.05
+    """Share of the memory that comes and goes which the allocator cannot use."""
+    factors: Mapping[str, float] = field(default_factory=dict)
+    """By phase: what a probe measured of its `working` bytes over what is predicted (`r2v.memory.calibration`)."""
+
+    def __post_init__(self) -> None:
+        if self.gpus < 1:
+            raise UsageError(f"--n {self.gpus}: at least one GPU is needed")
+        if self.usable <= 0:
+            raise UsageError(f"--gpu: {self.memory / GIB:.2f} GiB leave nothing beside the {self.reserved / GIB:.2f} "
+                             "GiB that CUDA takes; name a larger GPU")
+
+    @property
+    def reserved(self) -> float:
+        """Bytes of each GPU that no tensor gets."""
+        return self.context + (self.nccl if self.gpus > 1 else 0)
+
+    @property
+    def usable(self) -> float:
+        """Bytes of each GPU for tensors."""
+        return self.memory - self.reserved
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """One way of doing the work: where roles stand, and what is traded for memory."""
+
+    placement: Placement
+    shards: Shards = "none"
+    checkpoint: bool = False
+    """Layers run again in backward instead of keeping what they computed."""
+    offload: bool = False
+    """Reference and target critic stand in the CPU's memory."""
+    chunk: int | None = 1024
+    """Tokens whose logits exist at a time; None: all."""
+
+    def __str__(self) -> str:
+        words = [self.placement, *([] if self.shards == "none" else [self.shards]),
+                 *(["checkpointing"] if self.checkpoint else []),
+                 *(["reference and target on the CPU"] if self.offload and self.placement == "full" else [])]
+        return ", ".join(words)
+
+
+def settings(work: Work, gpus: int, *, placement: Placement | None = None, shards: Shards | None = None,
+             checkpoint: bool | None = None, offload: bool | None = None) -> Iterator[Setting]:
+    """The ways to try, the fastest first; those named are held to. Raises UsageError where one cannot be."""
+    if placement == "shared" and work.lora_rank == 0:
+        raise UsageError("placement shared: one base cannot serve three roles when its own weights are trained; "
+                         "train adapters (--lora-r 16), or name full or split")
+    if placement == "split" and gpus % 2:
+        raise UsageError(f"placement split: wants GPUs in pairs, policy on one and guidance on the other; got {gpus}")
+    if placement not in (None, "full") and work.stage != "hierarchical":
+        raise UsageError(f"placement {placement}: {work.stage} has one model; leave --placement out")
+    if shards not in (None, "none") and (work.lora_rank or gpus == 1):
+        raise UsageError(f"shards {shards}: only fully trained weights on several GPUs are shared out; got "
+                         f"lora_rank {work.lora_rank} on {gpus} GPU{'s' if gpus > 1 else ''}")
+    chunk = 1024 if work.stage == "hierarchical" else None
+    for place, aside in _places(work, gpus):
+        for share in get_args(Shards) if work.lora_rank == 0 and gpus > 1 and place == "full" else ("none",):
+            for again in (False, True):
+                if placement in (None, place) and shards in (None, share) and checkpoint in (None, again) \
+                        and offload in (None, aside) and not (aside and share != "none"):
+                    yield Setting(placement=place, shards=share, checkpoint=again, offload=aside, chunk=chunk)
+
+
+def _places(work: Work, gpus: int) -> Iterator[tuple[Placement, bool]]:
+    if work.stage != "hierarchical":
+        yield "full", False
+        return
+    if work.lora_rank:
+        yield "shared", False
+    yield "full", False
+    if gpus % 2 == 0:
+        yield "split", True
+    yield "full", True

@@ -1,0 +1,1 @@
+"""Perturbation categories: one file each."""

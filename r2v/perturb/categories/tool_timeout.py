@@ -1,0 +1,16 @@
+"""A call never reached the world and is given up on after a while: an error that costs simulated seconds."""
+
+from __future__ import annotations
+
+from r2v.perturb.categories.tool_error import error_line
+from r2v.perturb.category import Category, Change, Scene
+
+SECONDS = 30.0
+
+
+def _alter(scene: Scene) -> Change:
+    return Change(text=error_line("timeout"), seconds=SECONDS, params={"seconds": SECONDS})
+
+
+CATEGORY = Category(kind="call", group="tool_flakiness", mode="explicit_transient", preserving=False,
+                    alter=_alter)

@@ -1,0 +1,1 @@
+"""The pipeline: the table of stages, what is up to date, and running it in this process."""

@@ -1,0 +1,159 @@
+"""The models of a configuration, loaded and priced: the teacher's side and the small policy's side.
+
+Heavy libraries are imported when a local model is asked for, not before.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from r2v.config import CostConfig, InferenceConfig, PolicyConfig, RolloutConfig, TeacherConfig, identity
+from r2v.envs.base import Benchmark, Demonstrated
+from r2v.errors import UsageError
+from r2v.llm.providers.anthropic import Anthropic
+from r2v.llm.providers.dispatch.dispatch_policy import Plan
+from r2v.llm.providers.openai import OpenAI
+from r2v.llm.providers.prices import Rate, rate_of
+from r2v.llm.providers.provider import Provider
+from r2v.llm.providers.remote import ProviderRemote
+from r2v.llm.scripted import ScriptedBackend
+from r2v.llm.types import ChatModel, Message, Reply, Request, ScoreRequest
+from r2v.llm.waves import Memo, Waves
+from r2v.rollout.actors import Scorer, Side
+from r2v.storage.artifact import content_files
+from r2v.verifier.judge import Judge
+
+_REMEMBERED: dict[str, Memo] = {}
+
+
+def _memory(weights: Path | None, *sections: Any) -> Memo:
+    """The answers this process has already had of a model: stages that play the same weights share them."""
+    content = None if weights is None else content_files(weights)
+    return _REMEMBERED.setdefault(json.dumps([content, [identity(section) for section in sections]]), {})
+
+
+def engine(rollout: RolloutConfig) -> Waves:
+    """A wave engine of the configured width."""
+    return Waves(workers=rollout.workers, max_conversations=rollout.max_conversations)
+
+
+def teacher_name(teacher: TeacherConfig, benchmark: Benchmark) -> str:
+    """The model's name in run ids and records; the scripted expert is named after its benchmark's version."""
+    if teacher.provider == "scripted":
+        return f"{teacher.model_name}-v{benchmark.version}"
+    return teacher.model_name
+
+
+def require_provider(teacher: TeacherConfig, *, asked: bool = True) -> None:
+    """Raises UsageError where the teacher can't be asked from here: no price, another provider's model, no key. A job
+    by which it is not `asked` needs no key."""
+    if teacher.provider != "scripted" and asked:
+        provider_remote(teacher, Path())
+    elif teacher.provider != "scripted":
+        teacher_rate(teacher)
+
+
+def teacher_rate(teacher: TeacherConfig) -> Rate:
+    """What the teacher's model costs. Raises UsageError where that is not known."""
+    return rate_of(teacher.provider, teacher.model_name, teacher.usd_in, teacher.usd_out)
+
+
+def teacher_side(teacher: TeacherConfig, cost: CostConfig, benchmark: Benchmark, waves: Waves,
+                 journal: Path | None = None) -> Side:
+    """The LLM. `journal`: the folder that remembers what a provider was asked and paid; None: the one that all
+    stages with this teacher share, one process at a time. Raises UsageError where the benchmark has no expert, the
+    model no price, or no key is set."""
+    if teacher.provider != "scripted":
+        model = waves.model(provider_remote(teacher, journal or _shared_journal(teacher)))
+        return Side(_Tempered(model, teacher.temperature), cost.llm, "llm", teacher.max_tokens)
+    if not isinstance(benchmark, Demonstrated):
+        raise UsageError(f"teacher.provider=scripted: {benchmark.name} brings no expert; name a provider")
+    backend = ScriptedBackend(benchmark.expert, name=teacher_name(teacher, benchmark), price=cost.llm)
+    return Side(waves.model(backend), cost.llm, "llm", teacher.max_tokens)
+
+
+@dataclass(frozen=True)
+class _Tempered:
+    """A chat model that samples at its own temperature unless it is asked for another."""
+
+    model: ChatModel
+    temperature: float
+
+    async def reply(self, request: Request) -> Reply:
+        return await self.model.reply(replace(request, temperature=request.temperature or self.temperature))
+
+
+def judge_of(teacher: TeacherConfig, waves: Waves, folder: Path) -> Judge:
+    """The teacher's model as a judge of single actions; its journal and its replies are kept in `folder`. Raises
+    UsageError where the teacher is scripted: its expert knows the answers."""
+    if teacher.provider == "scripted":
+        raise UsageError("verifier.mode=llm_judge: a judge needs an LLM; allowed: teacher.provider=openai or anthropic")
+    model = waves.model(provider_remote(teacher, folder))
+    return Judge(model, teacher_rate(teacher).model, folder / "judge.jsonl")
+
+
+def provider_remote(teacher: TeacherConfig, journal: Path) -> ProviderRemote:
+    """The teacher's provider behind its journal. Raises UsageError where the model has no price or no key is set."""
+    rate = teacher_rate(teacher)
+    provider: Provider = OpenAI(rate) if teacher.provider == "openai" else Anthropic(rate)
+    return ProviderRemote(provider, rate, journal, plan_of(teacher),
+                          scope={"provider": teacher.provider, "model": rate.model})
+
+
+def plan_of(teacher: TeacherConfig) -> Plan:
+    """How the teacher's questions travel."""
+    return Plan(mode=teacher.mode, max_usd=teacher.max_usd, batch_size=teacher.batch_size,
+                max_concurrent=teacher.max_concurrent, queued_tokens=teacher.queued_tokens,
+                flush_seconds=teacher.flush_seconds, poll_seconds=teacher.poll_seconds,
+                reconcile_after=teacher.reconcile_after, attempts=teacher.attempts, tail=teacher.tail,
+                hour_usd=teacher.hour_usd, reuse=teacher.reuse)
+
+
+def _shared_journal(teacher: TeacherConfig) -> Path:
+    return Path("outputs") / ".provider" / f"{teacher.provider}-{teacher_rate(teacher).model}"
+
+
+def policy_side(policy: PolicyConfig, weights: Path | None, cost: CostConfig, inference: InferenceConfig,
+                rollout: RolloutConfig, waves: Waves) -> Side:
+    """The small policy with the weights exported in a folder (None: the base model as it is)."""
+    from r2v.llm.local.backend import LocalBackend
+    from r2v.policy.load import load_policy
+    from r2v.policy.prompt_encoder import Encoder
+
+    loaded = load_policy(policy, weights)
+    encode = Encoder(loaded.tokenizer, max_seq_len=policy.max_seq_len, reserve=inference.max_new_tokens)
+    backend = LocalBackend(loaded.model, loaded.tokenizer, encode, name="slm", price=cost.slm,
+                           max_batch=rollout.batch_size)
+    memory = _memory(weights, policy, inference.max_new_tokens, cost.slm)
+    return Side(waves.model(backend, memory), cost.slm, "slm", inference.max_new_tokens)
+
+
+def verifier_scorer(policy: PolicyConfig, folder: Path, inference: InferenceConfig, rollout: RolloutConfig,
+                    waves: Waves) -> Scorer:
+    """The trained verifier in a folder, as an awaitable score."""
+    from r2v.policy.load import load_policy
+    from r2v.verifier.model import VerifierBackend, load
+
+    loaded = load_policy(policy)
+    model = load(folder, loaded.model)
+    backend = VerifierBackend(model, scoring_encoder(loaded.tokenizer, policy, inference), rollout.batch_size)
+    ask: Callable[[ScoreRequest], Coroutine[Any, Any, float]] = waves.port(
+        backend, _memory(folder, policy, inference.max_new_tokens), _itself)
+    return ask
+
+
+def scoring_encoder(tokenizer: Any, policy: PolicyConfig,
+                    inference: InferenceConfig) -> Callable[[Sequence[Message], str], list[int]]:
+    """(context, action) -> the ids a verifier reads: the context as the policy sees it, then the action."""
+    from r2v.policy.prompt_encoder import Encoder
+
+    encoder = Encoder(tokenizer, max_seq_len=policy.max_seq_len, reserve=inference.max_new_tokens)
+    return lambda messages, action: [*encoder(messages), *encoder.action_ids(action)]
+
+
+def _itself(request: ScoreRequest) -> ScoreRequest:
+    return request

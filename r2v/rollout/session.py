@@ -1,0 +1,237 @@
+"""Playing: one episode as an async function, many of them side by side through the wave engine.
+
+    world = World(benchmark, config.perturbations, config.inference, config.data.perturbation_seeds)
+    play = Play(task=task, seed=1, condition="noisy", perturbation_seed=901, method="slm_only", split="evaluation")
+    episode = await world.start(play).finish(actor, waves)
+
+A `Session` is an episode in progress. It can be forked at any step (by snapshot where the world has one, by
+replaying its actions from reset where not), which is how candidates are valued, branches labelled and the
+oracle decides: by executing, never by assuming.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any, cast
+
+from r2v.config import InferenceConfig, PerturbationsConfig, TaskSelection
+from r2v.data.action import parse_action
+from r2v.data.episode import (
+    Condition,
+    Episode,
+    EpisodeMetadata,
+    Observation,
+    Step,
+    StepLabel,
+    Termination,
+    Tokens,
+    episode_id,
+)
+from r2v.data.split import assign
+from r2v.envs.base import Benchmark, Environment, Info, Snapshots, Task
+from r2v.errors import EmptyResult
+from r2v.llm.waves import Waves
+from r2v.log import Progress
+from r2v.perturb import perturbation_type, wrap
+from r2v.policy.prompt_encoder import build_messages
+from r2v.rollout.actors import Act, Actor, Turn, add_tokens
+
+
+@dataclass(frozen=True, kw_only=True)
+class Play:
+    """Which episode: a task under a seed, a condition and a perturbation seed, played by a named method."""
+
+    task: Task
+    seed: int
+    condition: Condition = "clean"
+    perturbation_seed: int | None = None
+    method: str = "teacher"
+    split: str | None = None
+    run: dict[str, Any] = field(default_factory=dict)
+    """run_id, teacher_model, teacher_provider of a collection."""
+    extra: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class World:
+    """Where episodes are played: a benchmark with its perturbations and its step limit."""
+
+    benchmark: Benchmark
+    perturbations: PerturbationsConfig
+    inference: InferenceConfig
+
+    def start(self, play: Play) -> Session:
+        """A session before its first observation; nothing runs yet."""
+        active = self.perturbations.active(play.condition)
+        return Session(self, play if active else replace(play, perturbation_seed=None))
+
+    def environment(self, play: Play) -> Environment:
+        """A fresh environment, perturbed as the play's condition says."""
+        return wrap(self.benchmark.make(), self.benchmark, self.perturbations, play.condition,
+                    play.perturbation_seed or 0)
+
+
+class Session:
+    """One episode in progress."""
+
+    def __init__(self, world: World, play: Play) -> None:
+        self.world, self.play = world, play
+        self.goal = play.task.goal
+        self.observations: list[str] = []
+        self.infos: list[Info] = []
+        self.acts: list[Act] = []
+        self.rewards: list[float] = []
+        self.termination: Termination | None = None
+        self._env: Environment = world.environment(play)
+
+    def open(self) -> None:
+        """Set the world up and take the first observation."""
+        observation, info = self._env.reset(seed=self.play.seed, task=self.play.task)
+        self.goal = getattr(self._env, "goal", self.play.task.goal)
+        self._see(observation, info)
+
+    def apply(self, act: Act) -> None:
+        """Execute an action and take what comes of it."""
+        observation, reward, terminated, truncated, info = self._env.step(act.text)
+        self.acts.append(act)
+        self.rewards.append(reward)
+        self._see(observation, info)
+        if self.termination is None and terminated:
+            self.termination = "stop"
+        elif self.termination is None and (truncated or len(self.acts) >= self.world.inference.max_steps):
+            self.termination = "max_steps"
+
+    def _see(self, observation: str, info: Info) -> None:
+        self.observations.append(observation)
+        self.infos.append(info)
+        if info.env_fault is not None:
+            self.termination = "env_error"
+
+    def fork(self) -> Session:
+        """An independent session at the same point."""
+        twin = Session(self.world, self.play)
+        if isinstance(self._env, Snapshots) and self.world.benchmark.capabilities.snapshot:
+            assert isinstance(twin._env, Snapshots)
+            twin._env.restore(self._env.snapshot())
+        else:
+            twin._env.reset(seed=self.play.seed, task=self.play.task)
+            for act in self.acts:
+                twin._env.step(act.text)
+        twin.goal, twin.termination = self.goal, self.termination
+        twin.observations, twin.infos = list(self.observations), list(self.infos)
+        twin.acts, twin.rewards = list(self.acts), list(self.rewards)
+        return twin
+
+    def turn(self) -> Turn:
+        """What an actor may see now."""
+        actions = tuple(act.text for act in self.acts)
+        return Turn(
+            task_id=self.play.task.task_id, seed=self.play.seed, step=len(self.acts),
+            max_steps=self.world.inference.max_steps, goal=self.goal, observations=tuple(self.observations),
+            actions=actions, messages=build_messages(self.goal, self.observations, actions),
+            tools=self._env.tool_specs(), llm_calls=sum(act.source == "llm_fallback" for act in self.acts))
+
+    @property
+    def identity(self) -> str:
+        """The episode's id."""
+        return episode_id(self.play.task.task_id, self.play.seed, self.play.perturbation_seed)
+
+    @property
+    def success(self) -> bool:
+        """What the world said; False until it has said yes."""
+        return bool(self.infos and self.infos[-1].success)
+
+    async def finish(self, actor: Actor, waves: Waves,
+                     before_action: Callable[[Session, Act], Awaitable[None]] | None = None) -> Episode:
+        """Play on to the end. `before_action(session, act)` is awaited before each action is executed."""
+        if not self.observations:
+            await waves.world(self.open)
+        while self.termination is None:
+            act = await actor.act(self.turn())
+            if before_action is not None:
+                await before_action(self, act)
+            await waves.world(self.apply, act)
+        return self.episode()
+
+    def episode(self) -> Episode:
+        """The record of what was played."""
+        tokens = Tokens()
+        for act in self.acts:
+            tokens = add_tokens(tokens, act.tokens)
+        play, last = self.play, self.infos[-1]
+        applied = [p for info in self.infos[:len(self.acts)] for p in info.perturbations]
+        return Episode(
+            episode_id=self.identity,
+            metadata=EpisodeMetadata(
+                task_id=play.task.task_id, goal=self.goal, benchmark=self.world.benchmark.name,
+                template_id=play.task.template_id, split=play.split, seed=play.seed, **play.run),
+            steps=tuple(self._step(index) for index in range(len(self.acts))),
+            success=self.success, partial_score=last.partial_score, termination=self.termination or "max_steps",
+            total_cost=round(sum(act.cost for act in self.acts), 10), tokens=tokens,
+            num_llm_fallbacks=sum(act.source == "llm_fallback" for act in self.acts),
+            sim_time_seconds=round(sum(a.seconds for a in self.acts) + sum(i.sim_seconds for i in self.infos), 6),
+            condition=play.condition, perturbation_type=perturbation_type(applied),
+            perturbation_seed=play.perturbation_seed, method=play.method, env_fault=last.env_fault,
+            extra=dict(play.extra))
+
+    def _step(self, index: int) -> Step:
+        act, info, after = self.acts[index], self.infos[index], self.infos[index + 1]
+        shown = self.observations[index]
+        clean = shown if info.clean_observation is None else info.clean_observation
+        return Step(
+            step_idx=index, observation=Observation(raw_text=shown), action=parse_action(act.text),
+            action_source=act.source, reward=self.rewards[index],
+            clean_observation_sha256=hashlib.sha256(clean.encode()).hexdigest(),
+            label=StepLabel(safety_violation=True) if after.harmful else None,
+            perturbations=info.perturbations, perturbation_seed=self.play.perturbation_seed,
+            decision=act.decision)
+
+
+def plays_of(benchmark: Benchmark, split: str, seeds: Sequence[int], selection: TaskSelection, *, method: str,
+             limit: int | None = None) -> list[Play]:
+    """The plays of a split's first `limit` tasks: every task once per seed, the i-th seed under the i-th
+    perturbation seed (cyclic)."""
+    splits = assign(benchmark.tasks(), by=selection.split_by, seed=selection.split_seed)
+    tasks = [task for task in benchmark.tasks() if splits[task.task_id] == split][:limit]
+    if not tasks:
+        raise EmptyResult(f"{benchmark.name} has no task in the {split} split: "
+                          f"{len(splits)} tasks in all; raise env.options.num_tasks")
+    hazards = selection.perturbation_seeds
+    return [Play(task=task, seed=seed, condition=cast(Condition, selection.condition), method=method, split=split,
+                 perturbation_seed=hazards[index % len(hazards)])
+            for index, seed in enumerate(seeds) for task in tasks]
+
+
+def play_many(waves: Waves, world: World, plays: Sequence[Play], actor: Actor, *, what: str = "",
+              on_done: Callable[[int, Episode], None] | None = None) -> list[Episode]:
+    """All the plays side by side; episodes in the order of `plays`. `what` names the progress bar."""
+    with Progress(what, len(plays)) as bar:
+        def done(index: int, episode: Episode) -> None:
+            bar.advance()
+            if on_done is not None:
+                on_done(index, episode)
+
+        return waves.run((partial(world.start(play).finish, actor, waves) for play in plays), done)
+
+
+def replay(world: World, episode: Episode, task: Task) -> str | None:
+    """Execute an episode's recorded actions again; None where the world answers the same, else what differs.
+    No model is called."""
+    play = Play(task=task, seed=episode.metadata.seed, condition=episode.condition,
+                perturbation_seed=episode.perturbation_seed)
+    session = world.start(play)
+    session.open()
+    for step in episode.steps:
+        if session.termination is not None:
+            return f"the world ended the episode at step {step.step_idx}, the record goes on"
+        if session.observations[-1] != step.observation.raw_text:
+            return f"step {step.step_idx} shows another observation than recorded"
+        session.apply(Act(text=step.action.raw_text, source=step.action_source))
+    if session.termination != episode.termination:
+        return f"recorded termination {episode.termination}, executed {session.termination or 'not over yet'}"
+    if session.success != episode.success:
+        return f"recorded success={str(episode.success).lower()}, executed success={str(session.success).lower()}"
+    return None

@@ -1,0 +1,176 @@
+"""Whether a pipeline would run here: each finding with what to do about it.
+
+    r2v doctor                                                    # on the login node; submits nothing
+    srun --partition=gpu --gres=gpu:1 --time=5 r2v doctor         # inside a job: driver, CUDA, GPUs as well
+
+On the login node it asks sbatch about every header (`--test-only`) and looks up what sbatch lets pass: a QOS that is
+not there, a partition that is down. Inside a job it does what a stage does first: sees the same folder, and computes
+on every GPU that it was given.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import sys
+import time
+from collections.abc import Collection, Iterator, Mapping
+from pathlib import Path
+
+from r2v.errors import EnvironmentFault, Held, R2VError, nearest
+from r2v.slurm import client, headers
+from r2v.slurm.client import Partition
+from r2v.slurm.directives import gpu_kind, minutes
+from r2v.slurm.doctor.check_results import Finding, bad, ok, warn
+from r2v.slurm.doctor.node import TOKEN, in_a_job
+from r2v.slurm.headers import Resources
+from r2v.storage.files import write_text
+from r2v.storage.lease import lease
+from r2v.storage.paths import CHAINS
+
+NETWORK = ("nfs", "lustre", "gpfs", "beegfs", "ceph", "cifs", "smb", "panfs", "weka", "gluster", "afs", "orangefs",
+           "pvfs", "9p", "fuse")
+"""File systems that several machines can see."""
+ROOM = 200
+"""GB that one of the large benchmarks may need."""
+
+
+def examine(root: Path = Path()) -> Iterator[Finding]:
+    """Everything that can be looked at from here, in order."""
+    inside = bool(os.environ.get("SLURM_JOB_ID"))
+    yield ok(f"Python {sys.version.split()[0]}, {sys.executable}, on {socket.gethostname()}")
+    if inside:
+        yield from in_a_job(root)
+    elif not client.present():
+        yield bad("Slurm's commands are not on PATH",
+                  "log in to the cluster's login node, or run without Slurm: r2v run_all desk --here")
+    else:
+        yield from _cluster(root)
+    yield from _folders(root, inside)
+
+
+def _cluster(root: Path) -> Iterator[Finding]:
+    try:
+        partitions = client.partitions()
+    except EnvironmentFault as error:
+        yield bad(str(error), "`scontrol ping` tells whether the controller is up; if it is not, ask the cluster's "
+                  "administrators")
+        return
+    yield ok(f"Slurm answers; partitions {', '.join(one.name for one in partitions)}")
+    if down := client.accounting(["1"]).down:
+        yield warn(f"accounting does not answer: {down}", "status and healing work without it; cost does not")
+    else:
+        yield ok("accounting answers")
+    yield from _headers(root, {one.name: one for one in partitions})
+
+
+def _headers(root: Path, partitions: Mapping[str, Partition]) -> Iterator[Finding]:
+    paths, good, largest = headers.scripts(root), 0, Resources()
+    if not paths:
+        yield bad(f"no scripts in {root / headers.SCRIPTS}", "cd to R2V's checkout")
+    qualities = client.qos()
+    for path in paths:
+        try:
+            asked = headers.read(path)
+        except R2VError as error:
+            yield bad(str(error), "mend that line")
+            continue
+        found = [*_asked_for(path.name, asked, partitions), *_qos(path.name, asked, qualities)] or [*_verdict(path)]
+        yield from found
+        good += not found
+        largest = max(largest, asked, key=lambda one: one.gpus)
+    if good:
+        yield ok(f"{good} of {len(paths)} headers are taken by sbatch --test-only")
+    if largest.gpus:
+        words = [word for word in largest.sbatch_args() if word.split("=")[0] in (
+            "--partition", "--account", "--qos", "--gres", "--gpus", "--gpus-per-node")]
+        yield ok(f"for the node's side: srun {' '.join(words)} --time=5 {sys.executable} -m r2v doctor")
+
+
+def _asked_for(name: str, asked: Resources, partitions: Mapping[str, Partition]) -> Iterator[Finding]:
+    """What a header asks for and the cluster does not have, in words that say what it has."""
+    wanted = [word for word in asked.directives.get("partition", "").split(",") if word]
+    for word in wanted:
+        if word not in partitions:
+            yield bad(f"{name}: no partition {word}; {nearest(word, partitions)}",
+                      f"r2v cluster set {'partition' if asked.gpus else 'cpu_partition'}=NAME")
+            continue
+        partition, kind = partitions[word], gpu_kind(asked.directives)
+        offered = {item.split("(")[0] for item in partition.gres.split(",") if item.startswith("gpu")}
+        kinds = {item.split(":")[1] for item in offered if item.count(":") == 2}
+        if asked.gpus and (not offered or kind and kinds and kind not in kinds):
+            has = f"has {', '.join(sorted(offered))}" if offered else "has no GPU"
+            yield bad(f"{name}: partition {word} {has}, asked for gpu:{kind or 'any'}",
+                      f"r2v cluster set gpu={sorted(kinds)[0]}" if kinds else "r2v cluster set partition=NAME")
+        if not partition.up:
+            yield warn(f"{name}: partition {word} is down", "wait, or r2v cluster set partition=NAME")
+        if (limit := minutes(partition.max_time)) and asked.time_minutes > limit:
+            yield bad(f"{name}: asks for {asked.time_minutes} minutes, partition {word} gives {limit}",
+                      f"#SBATCH --time={partition.max_time} in it: a stage that is cut off goes on from its checkpoint")
+
+
+def _qos(name: str, asked: Resources, qualities: Collection[str] | None) -> Iterator[Finding]:
+    """sbatch takes a QOS that is not there wherever the site does not enforce them."""
+    wanted = asked.directives.get("qos")
+    if wanted and qualities is not None and wanted not in qualities:
+        yield bad(f"{name}: no QOS {wanted}; {nearest(wanted, qualities)}",
+                  "r2v cluster set qos=NAME, or qos= for none")
+
+
+def _verdict(path: Path) -> Iterator[Finding]:
+    told = client.test_only([], path.read_text())
+    if not told.ok:
+        yield bad(f"{path.name}: sbatch refuses it: {told.line}",
+                  "r2v cluster set partition=... account=... gpu=... qos=..., or mend its header")
+
+
+def _folders(root: Path, inside: bool) -> Iterator[Finding]:
+    for name in ("data", "outputs", "results", "logs"):
+        probe = root / name / f".doctor-{socket.gethostname()}-{os.getpid()}"
+        try:
+            probe.parent.mkdir(exist_ok=True)
+            probe.write_text("")
+            probe.unlink()
+        except OSError as error:
+            yield bad(f"{root / name} cannot be written: {error.strerror}",
+                      "make room, or mount it with write access, on login node and nodes alike")
+            return
+    free, kind = shutil.disk_usage(root / "outputs").free / 1e9, _file_system(root / "outputs")
+    told = f"data, outputs, results and logs can be written; {free:.0f} GB free"
+    yield ok(told) if free >= ROOM else warn(told, f"webarena and swebench may need {ROOM} GB each")
+    if not inside and not kind.startswith(NETWORK):
+        yield warn(f"outputs is on {kind}, which looks like a disk of this machine alone",
+                   "the nodes must see the same folder: r2v doctor inside a job tells")
+    yield _lease(root)
+    if not inside:
+        write_text(root / TOKEN, f"{socket.gethostname()} {time.time():.0f}\n")
+
+
+def _lease(root: Path) -> Finding:
+    """Take a lease, and see that nobody else can."""
+    path = root / CHAINS / f".doctor-{socket.gethostname()}-{os.getpid()}.lease"
+    remedy = "put the checkout on a file system where a rename is atomic: here two submitters can't be told apart"
+    try:
+        with lease(path):
+            try:
+                with lease(path):
+                    return bad(f"{path} was given to two at once", remedy)
+            except Held:
+                return ok("a lease is held by one alone")
+    except R2VError as error:
+        return bad(str(error), remedy)
+
+
+def _file_system(path: Path) -> str:
+    """The kind of file system that a folder is on, as /proc/mounts calls it."""
+    here, best = str(path.resolve()), ("", "an unknown file system")
+    try:
+        lines = Path("/proc/mounts").read_text().splitlines()
+    except OSError:
+        return best[1]
+    for line in lines:
+        _, place, kind = line.split()[:3]
+        if (here + "/").startswith(place.rstrip("/") + "/") and len(place) >= len(best[0]):
+            best = (place, kind)
+    return best[1]

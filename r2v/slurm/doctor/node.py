@@ -1,0 +1,88 @@
+"""What a stage meets inside its job: the shared folder, the driver, and every GPU that Slurm gave."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+from r2v.slurm.doctor.check_results import Finding, bad, ok, warn
+from r2v.storage.paths import CHAINS
+
+TOKEN = CHAINS / ".doctor"
+"""Left on the login node, looked for here."""
+INSTALL = "install a torch whose CUDA the driver takes, from https://download.pytorch.org/whl/ (cu126, cu128, ...)"
+
+
+def in_a_job(root: Path) -> Iterator[Finding]:
+    """All that can be looked at from inside a job."""
+    if (root / TOKEN).exists():
+        yield ok(f"this node sees what {(root / TOKEN).read_text().split()[0]} wrote")
+    else:
+        yield warn(f"{root / TOKEN} is not seen on this node", "run r2v doctor on the login node first; if you did, "
+                   "the folder is not shared: move the checkout to one that is")
+    granted = _granted()
+    if not granted:
+        yield ok("this job was given no GPU")
+        return
+    yield _driver()
+    yield from _cuda(granted)
+
+
+def _granted() -> int:
+    """GPUs that Slurm gave this job on this node."""
+    listed = os.environ.get("SLURM_JOB_GPUS") or os.environ.get("CUDA_VISIBLE_DEVICES") or ""
+    return int(os.environ.get("SLURM_GPUS_ON_NODE") or len([one for one in listed.split(",") if one]))
+
+
+def _exclude() -> str:
+    """The directive that keeps jobs from this node."""
+    return f"#SBATCH --exclude={os.environ.get('SLURMD_NODENAME') or socket.gethostname()}"
+
+
+def _driver() -> Finding:
+    query = ["nvidia-smi", "--query-gpu=name,driver_version,memory.total", "--format=csv,noheader"]
+    remedy = f"exclude this node ({_exclude()}) and tell the cluster's administrators"
+    try:
+        done = subprocess.run(query, capture_output=True, text=True, timeout=60, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return bad(f"the NVIDIA driver does not answer: {error}", remedy)
+    told = "; ".join((done.stdout or done.stderr).strip().splitlines())
+    return bad(f"nvidia-smi: {told}", remedy) if done.returncode else ok(f"driver: {told}")
+
+
+def _cuda(granted: int) -> Iterator[Finding]:
+    """torch's view of the GPUs, and a product computed on each."""
+    import torch
+
+    version: str | None = torch.version.cuda
+    if version is None:
+        yield bad(f"torch {torch.__version__} is built without CUDA", INSTALL)
+        return
+    if not torch.cuda.is_available():
+        yield bad(f"torch {torch.__version__} (CUDA {version}) finds no usable GPU",
+                  f"the driver is too old for CUDA {version}, or CUDA_VISIBLE_DEVICES is empty; {INSTALL}")
+        return
+    count = torch.cuda.device_count()
+    if count < granted:
+        yield bad(f"torch sees {count} GPUs of the {granted} that Slurm gave", "something sets CUDA_VISIBLE_DEVICES: "
+                  "look in scripts/slurm/env.sh and in your shell's profile")
+    for index in range(count):
+        yield _computes(index, torch.cuda.get_device_name(index))
+
+
+def _computes(index: int, name: str) -> Finding:
+    import torch
+
+    try:
+        ones = torch.ones(64, 64, device=f"cuda:{index}")
+        value = float((ones @ ones).sum())
+    except RuntimeError as error:
+        return bad(f"GPU {index}, {name}: {str(error).splitlines()[0]}",
+                   f"this torch has no code for this card, or the card is ill: {INSTALL}; or {_exclude()}")
+    if value != 64.0**3:
+        return bad(f"GPU {index}, {name}, computes wrongly: {value} for {64.0**3}",
+                   f"{_exclude()}, and tell the cluster's administrators")
+    return ok(f"GPU {index}, {name}, computes; torch {torch.__version__}, CUDA {torch.version.cuda}")

@@ -1,0 +1,1 @@
+"""Healing: why a job failed, and whether and how it is resubmitted."""

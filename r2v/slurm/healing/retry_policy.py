@@ -1,0 +1,168 @@
+"""What to do about a failure: the policy, without a hand on the queue.
+
+    host_oom            half as much memory again, up to the largest node's; three times
+    cuda_oom            micro-batches of the largest proper part of their size, the product as it was, so that the
+                        artifact and its checkpoint stay the same; for what is played, rollout.batch_size; for
+                        hierarchical training, which halves its rows by itself, layers that run again; twice
+    timeout             again; with half as much time again only where this time nothing was gained
+    preempted           again, not counted
+    node_fail           again, not counted, without that node
+    killed, held        again
+    everything else     a person: downstream waits, with its place in the queue
+
+The attempts that count are those since somebody last asked (run_all, resume), at most `limits.attempts` of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from r2v.config import PHASES, Config, HierarchicalConfig, load
+from r2v.errors import R2VError
+from r2v.slurm import chain as chains
+from r2v.slurm import client
+from r2v.slurm.chain import Attempt, Chain
+from r2v.slurm.headers import Resources
+from r2v.slurm.healing.classify import Evidence, Failure, nodes
+from r2v.slurm.healing.gpu_hours import over_cap
+
+MOST = {"host_oom": 3, "cuda_oom": 2}
+"""How often one class is answered."""
+UNCOUNTED = 10
+"""Attempts that count for nothing (preempted, timed out on the way) until somebody should look."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Again:
+    """Submit once more, with these resources and overrides. `why` tells what is different."""
+
+    resources: dict[str, str]
+    overrides: tuple[str, ...]
+    counted: bool
+    why: str
+
+
+def decide(root: Path, chain: Chain, job: str, told: Evidence, failure: Failure) -> Again | str:
+    """What to do about the failure of a job's latest attempt; a string says why nothing is done."""
+    attempts = chain.jobs[job].since_asked
+    latest = attempts[-1]
+    answer = _answer(root, chain, job, latest, told, failure)
+    if isinstance(answer, str):
+        return answer
+    counted = sum(one.counted for one in attempts)
+    if answer.counted and counted >= chain.limits.attempts:
+        return f"{counted} attempts of the {chain.limits.attempts} that it may have"
+    if not answer.counted and sum(not one.counted for one in attempts) >= UNCOUNTED:
+        return f"{UNCOUNTED} times again without an end in sight"
+    same = sum(one.reason == failure.kind for one in attempts)
+    if same >= MOST.get(failure.kind, same + 1):
+        return f"{failure.kind} has been answered {same} times"
+    return over_cap(root, chain.name) or answer
+
+
+def _answer(root: Path, chain: Chain, job: str, latest: Attempt, told: Evidence, failure: Failure) -> Again | str:
+    same = Again(resources=latest.resources, overrides=latest.overrides, counted=True, why="as before")
+    if failure.kind == "host_oom":
+        return _more_memory(latest, told)
+    if failure.kind == "cuda_oom":
+        return _smaller_batches(root, chain, job, latest)
+    if failure.kind == "timeout":
+        return _more_time(root, chain, job, latest, told)
+    if failure.kind == "preempted":
+        return Again(**{**vars(same), "counted": False})
+    if failure.kind == "node_fail":
+        return _elsewhere(latest, nodes(told))
+    if failure.kind in ("killed", "held"):
+        return same
+    if failure.kind == "cancelled":
+        return "it was cancelled"
+    if failure.kind == "dependency":
+        return "it comes back with the job that it waits for"
+    return f"trying again does not mend a failure of kind {failure.kind}"
+
+
+def _elsewhere(latest: Attempt, bad: str) -> Again:
+    excluded = ",".join(word for word in (latest.resources.get("exclude", ""), bad) if word)
+    resources = {**latest.resources, **({"exclude": excluded} if excluded else {})}
+    return Again(resources=resources, overrides=latest.overrides, counted=False,
+                 why=f"not on {bad}" if bad else "as before")
+
+
+def _more_memory(latest: Attempt, told: Evidence) -> Again | str:
+    """Half as much again of whichever memory the header asks for, else of what Slurm granted."""
+    resources = dict(latest.resources)
+    key = next((name for name in ("mem", "mem-per-cpu", "mem-per-gpu") if name in resources), "mem")
+    had = client.memory(resources.get(key, "")) or told.measured[1]
+    if not had:
+        return f"it had all the memory of its node (--{key}={resources.get(key, '')}), or Slurm does not say how much"
+    wanted = had * 3 // 2
+    largest = _largest_node(resources, told) if key == "mem" else None
+    if largest is not None and wanted > largest:
+        if had >= largest:
+            return f"it had all of the largest node's memory, {_megabytes(largest)}"
+        wanted = largest
+    resources[key] = _megabytes(wanted)
+    return Again(resources=resources, overrides=latest.overrides, counted=True,
+                 why=f"{key} {_megabytes(had)} -> {resources[key]}")
+
+
+def _largest_node(resources: dict[str, str], told: Evidence) -> int | None:
+    asked = (resources.get("partition") or told.shown.get("Partition") or "").split(",")
+    try:
+        sizes = [one.memory << 20 for one in client.partitions() if one.name in asked and one.memory]
+    except R2VError:
+        return None
+    return max(sizes, default=None)
+
+
+def _megabytes(size: int) -> str:
+    count = size >> 20
+    return f"{count >> 10}G" if count % 1024 == 0 and count else f"{count}M"
+
+
+def _more_time(root: Path, chain: Chain, job: str, latest: Attempt, told: Evidence) -> Again:
+    record = chains.record(root, chain.name, latest.id)
+    before = [chains.record(root, chain.name, one.id) for one in chain.jobs[job].attempts if one.id != latest.id]
+    if chains.progressed(record, (record.start or {}).get("restart", 0), before):
+        return Again(resources=latest.resources, overrides=latest.overrides, counted=False,
+                     why="on from its checkpoint, in the same time")
+    minutes = Resources(directives=latest.resources).time_minutes
+    if not minutes:
+        return Again(resources=latest.resources, overrides=latest.overrides, counted=True, why="as before")
+    longer = max(minutes + 1, minutes * 3 // 2)
+    return Again(resources={**latest.resources, "time": str(longer)}, overrides=latest.overrides, counted=True,
+                 why=f"no progress in {minutes} minutes: time {longer} minutes")
+
+
+def _smaller_batches(root: Path, chain: Chain, job: str, latest: Attempt) -> Again | str:
+    config = load(chains.folder(root, chain.name) / "config.yaml", latest.overrides)
+    changes = _split(config, job)
+    if not changes:
+        return "its batches are of one row already; policy.load_in_4bit, policy.max_seq_len or a larger GPU are left"
+    kept = tuple(one for one in latest.overrides if one.split("=")[0] not in {c.split("=")[0] for c in changes})
+    return Again(resources=latest.resources, overrides=(*kept, *changes), counted=True, why=" ".join(changes))
+
+
+def _lighter(h: HierarchicalConfig) -> Sequence[str]:
+    if not h.gradient_checkpointing:
+        return ("hierarchical.gradient_checkpointing=true",)
+    return ("hierarchical.micro_batch=1",) if h.micro_batch != 1 else ()
+
+
+def _split(config: Config, job: str) -> Sequence[str]:
+    """The overrides that make a job's batches smaller: half, or where that is no whole number the largest part that
+    divides them, with as many more of them; () where they cannot be."""
+    phase = next((name for name in PHASES if name == job), None)
+    if phase is None:
+        size = config.rollout.batch_size
+        played = (f"rollout.batch_size={size // 2}",) if size > 1 else ()
+        return (*(_lighter(config.hierarchical) if job == "hierarchical" else ()), *played)
+    knobs = config.training.phase(phase)
+    if knobs.batch_size == 1:
+        return ()
+    smaller = max(size for size in range(1, knobs.batch_size) if knobs.batch_size % size == 0)
+    more = knobs.gradient_accumulation_steps * (knobs.batch_size // smaller)
+    stem = f"training.{phase}"
+    return (f"{stem}.batch_size={smaller}", f"{stem}.gradient_accumulation_steps={more}")

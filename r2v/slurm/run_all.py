@@ -1,0 +1,234 @@
+"""`r2v run_all`: the whole pipeline into the queue of a cluster, in seconds, leaving nothing behind that runs.
+
+    submit(benchmark="webarena")                     # validate, plan, submit what is not up to date
+    submit(benchmark="webarena", dry_run=True)       # print it instead, asking Slurm about each job
+    resume(name="webarena_noisy", start="preference", overrides=["training.batch_size=2"])
+    cancel(name="webarena_noisy")
+
+Run twice it submits what lacks: jobs in the queue are adopted, artifacts that are up to date are skipped. Another
+configuration is refused while jobs of the first are there.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+
+from r2v.config import Config, load, to_yaml
+from r2v.data.manifest import git_commit
+from r2v.errors import Held, UsageError, nearest
+from r2v.log import logger
+from r2v.pipeline.plan import Step, plan, require_worlds, touched, waiting
+from r2v.pipeline.run import JOBS, as_asked, flat, places_of, run_here
+from r2v.slurm import chain as chains
+from r2v.slurm import client, headers
+from r2v.slurm.chain import Chain, ChainJob, Limits, parse_comment
+from r2v.slurm.headers import Resources
+from r2v.slurm.submit_missing import fill, find, preview, require_acceptable, table
+from r2v.storage import artifact as artifacts
+from r2v.storage.files import write_text
+
+TOGETHER = {"all": ("webarena", "swebench")}
+"""What stands for several benchmarks."""
+SENTINELS = "02_perturb.sh"
+"""The script whose header says where jobs without a GPU run."""
+
+
+def submit(*, benchmark: str | None = None, config: str | None = None, overrides: Sequence[str] = (),
+           start: str | None = None, without: Sequence[str] = (), dry_run: bool = False, here: bool = False,
+           max_attempts: int = 3, max_gpu_hours: float | None = None, root: Path = Path()) -> int:
+    """Submit a benchmark's pipeline (or print it, or run it here); returns an exit code.
+
+    Everything is checked before the first job is submitted. Raises UsageError, InputError, Held, NoSlurm; where
+    Slurm takes no more jobs halfway, EnvironmentFault, and what was submitted stays.
+    """
+    limits = _limits(Limits(), max_attempts, max_gpu_hours)
+    paths = _paths(benchmark, config, root)
+    configs = [load(path, overrides) for path in paths]
+    if here:
+        for one in configs:
+            run_here(one, start=start, without=without, root=root)
+        return 0
+    plans = [plan(one, start=start, without=without, root=root) for one in configs]
+    if dry_run:
+        for path, one, steps in zip(paths, configs, plans, strict=True):
+            _print_plan(root, one, steps, ["--config", str(path), *(["--overrides", *overrides] if overrides else [])])
+        return 0
+    for one, steps in zip(configs, plans, strict=True):
+        require_worlds(one, [step.job for step in steps])
+    client.require()
+    for one, steps in zip(configs, plans, strict=True):
+        _submit_chain(root, one, steps, limits)
+    return 0
+
+
+def resume(*, name: str | None = None, start: str | None = None, overrides: Sequence[str] = (),
+           max_attempts: int | None = None, max_gpu_hours: float | None = None, root: Path = Path()) -> int:
+    """Go on with a chain that has stopped, from a job on, with a changed configuration; returns an exit code.
+
+    Jobs that wait keep their ids. Raises Held where a job runs that the change concerns.
+    """
+    name = chains.only(root, name)
+    client.require()
+    with chains.held(root, name):
+        before = chains.read(root, name)
+        path = chains.folder(root, name) / "config.yaml"
+        old, new = load(path), load(path, overrides)
+        _print_differences(old, new)
+        steps = plan(new, start=start, without=_absent(before), root=root)
+        rows = client.queue(name, root)
+        for step in steps:
+            row = find(rows, before, step.job.name)
+            if row is not None and row.state != "PENDING" and step.job.name in touched(old, new):
+                raise Held(f"{step.job.name} runs with the configuration as it was (job {row.id}); wait for it, or "
+                           f"`r2v cancel {name}` first")
+        commit, dirty = _code()
+        chain = replace(before, config_sha=_sha(new), cancelled=None, commit=commit, dirty=dirty,
+                        limits=_limits(before.limits, max_attempts, max_gpu_hours))
+        _carry_out(root, new, chain, steps, "resume")
+    return 0
+
+
+def cancel(*, name: str | None = None, root: Path = Path()) -> int:
+    """End every job of a chain, sentinels included, so that nothing heals; returns an exit code."""
+    name = chains.only(root, name)
+    with chains.held(root, name, wait=60.0):
+        chains.write(root, replace(chains.read(root, name), cancelled=chains.now()))
+        ids = [row.id for row in client.queue(name, root)]
+        client.cancel(ids)
+    print(f"{name}: {len(ids)} jobs cancelled" + (f" ({' '.join(ids)})" if ids else "; none was in the queue"))
+    return 0
+
+
+def _submit_chain(root: Path, config: Config, steps: Sequence[Step], limits: Limits) -> None:
+    name, sha = places_of(config, root).name, _sha(config)
+    with chains.held(root, name):
+        marks = {row.id: parse_comment(row.comment) for row in client.queue(name, root)}
+        others = [id_ for id_, mark in marks.items() if mark is not None and mark.sha != sha]
+        if others:
+            raise Held(f"{name}: jobs {' '.join(others)} of another configuration are in the queue; end them: r2v "
+                       f"cancel {name}, or go on with them: r2v resume {name} --overrides KEY=VALUE")
+        commit, dirty = _code()
+        chain = Chain(name=name, benchmark=config.env.benchmark, condition=config.data.condition, config_sha=sha,
+                      commit=commit, dirty=dirty, created_at=chains.now(), limits=limits)
+        if name in chains.names(root) and (known := chains.read(root, name)).config_sha == sha:
+            chain = replace(chain, created_at=known.created_at, jobs=known.jobs)
+        _carry_out(root, config, chain, steps, None)
+
+
+def _carry_out(root: Path, config: Config, chain: Chain, steps: Sequence[Step], reason: str | None) -> None:
+    """Write the chain, then have in the queue what is not up to date. The caller holds the lease."""
+    chain = _with_steps(root, config, chain, steps)
+    wanted = [step.job.name for step in steps if step.state != "up to date"]
+    resources = {step.job.name: _resources(root, step) for step in steps}
+    require_acceptable(wanted, chain, resources)
+    places = places_of(config, root)
+    for step in steps:
+        if step.artifact is not None and step.job.name != "collect":
+            artifacts.publish(places.output(step.job.name), step.artifact.folder)
+    write_text(chains.folder(root, chain.name) / "config.yaml", to_yaml(config))
+    chains.write(root, chain)
+    submitted: list[str] = []
+    if wanted:
+        chain, submitted = fill(root, chain, wanted, resources, reason)
+    _print_outcome(chain, steps, wanted, submitted, resources)
+
+
+def _with_steps(root: Path, config: Config, chain: Chain, steps: Sequence[Step]) -> Chain:
+    """The chain with the jobs of a plan, in the order of the table; attempts it has had are kept. What the plan
+    takes as published is done, whatever became of the chain's own attempt at it."""
+    planned = {step.job.name: step for step in steps}
+    there = [as_asked(config, item) for item in JOBS if item.name in planned or item.name in chain.jobs]
+    given = {name for step in steps for name in step.job.inputs} - planned.keys()
+    waits, jobs = waiting(there), dict[str, ChainJob]()
+    for item in there:
+        step, known = planned.get(item.name), chain.jobs.get(item.name)
+        if step is None and known is not None:
+            done = "up to date" if item.name in given else known.skipped
+            jobs[item.name] = replace(known, needs=waits[item.name], skipped=done)
+        elif step is not None:
+            jobs[item.name] = ChainJob(
+                needs=waits[item.name], script=item.script, attempts=known.attempts if known else (),
+                command=(*item.command, "--force") if step.spoiled else item.command,
+                skipped="up to date" if step.state == "up to date" else None)
+    first = headers.read(root / headers.SCRIPTS / SENTINELS).directives
+    return replace(chain, jobs=jobs, sentinel=first)
+
+
+def _resources(root: Path, step: Step) -> Resources:
+    return headers.read(root / headers.SCRIPTS / step.job.script, job=step.job.name)
+
+
+def _absent(chain: Chain) -> list[str]:
+    """The jobs of the table that a chain was submitted without."""
+    return [item.name for item in JOBS if item.name not in chain.jobs]
+
+
+def _paths(benchmark: str | None, config: str | None, root: Path) -> list[Path]:
+    if config is not None:
+        return [Path(config)]
+    if benchmark is None:
+        raise UsageError("run_all of what? Name a benchmark (webarena, swebench, desk, all) or a --config")
+    names = TOGETHER.get(benchmark, (benchmark,))
+    known = {path.parent.name for path in (root / "configs").glob("*/noisy.yaml")}
+    if not set(names) <= known:
+        raise UsageError(f"no benchmark {benchmark}; {nearest(benchmark, known | set(TOGETHER))}")
+    return [root / "configs" / name / "noisy.yaml" for name in names]
+
+
+def _limits(before: Limits, attempts: int | None, gpu_hours: float | None) -> Limits:
+    if attempts is not None and attempts < 1:
+        raise UsageError(f"--max-attempts {attempts}: at least 1, which means no healing")
+    if gpu_hours is not None and gpu_hours <= 0:
+        raise UsageError(f"--max-gpu-hours {gpu_hours:g}: must be above 0")
+    return Limits(attempts=before.attempts if attempts is None else attempts,
+                  gpu_hours=before.gpu_hours if gpu_hours is None else gpu_hours)
+
+
+def _sha(config: Config) -> str:
+    return hashlib.sha256(to_yaml(config).encode()).hexdigest()[:12]
+
+
+def _code() -> tuple[str | None, bool]:
+    """The commit that jobs are submitted with, and whether files differ from it. Jobs run what is in the checkout
+    when they start, and say so where it is another commit."""
+    commit = git_commit()
+    changed = commit and subprocess.run(["git", "status", "--porcelain", "--untracked-files=no"],
+                                        capture_output=True, text=True).stdout.strip()
+    return commit, bool(changed)
+
+
+def _print_plan(root: Path, config: Config, steps: Sequence[Step], words: Sequence[str]) -> None:
+    bare = Chain(name=places_of(config, root).name, benchmark=config.env.benchmark, condition=config.data.condition,
+                 config_sha=_sha(config))
+    chain = _with_steps(root, config, bare, steps)
+    wanted = [step.job.name for step in steps if step.state != "up to date"]
+    lines, refused = preview(chain, wanted, {step.job.name: _resources(root, step) for step in steps},
+                             {step.job.name: f"{step.state}: {step.why}" for step in steps}, words)
+    print("\n".join([f"{chain.name} (nothing is submitted)", *lines]))
+    if refused:
+        raise UsageError(f"sbatch would refuse {', '.join(refused)}; mend the headers in {headers.SCRIPTS}, see `r2v "
+                         "doctor`")
+
+
+def _print_differences(old: Config, new: Config) -> None:
+    before, after = flat(asdict(old)), flat(asdict(new))
+    for key in sorted(before.keys() | after.keys()):
+        if before.get(key) != after.get(key):
+            print(f"{key}: {before.get(key)} -> {after.get(key)}")
+
+
+def _print_outcome(chain: Chain, steps: Sequence[Step], wanted: Sequence[str], submitted: Sequence[str],
+                   resources: Mapping[str, Resources]) -> None:
+    for step in steps:
+        if step.spoiled:
+            logger.warning("%s is stale: %s", step.job.name, step.why)
+    skipped = len(steps) - len(wanted)
+    print(table(chain, wanted, submitted, resources))
+    print(f"{chain.name}: {len(submitted)} submitted, {len(wanted) - len(submitted)} in the queue before, "
+          f"{skipped} skipped{' (inputs unchanged)' if skipped else ''}")
+    if wanted:
+        print(f"r2v status {chain.name}   r2v cancel {chain.name}")

@@ -1,0 +1,125 @@
+"""Labels by a judge: recorded steps and plausible wrong ones beside them, each asked about once.
+
+    examples = steps_to_judge(episodes, build_messages, num_tasks=200, per_episode=4)
+    logger.info(price(judge.unanswered(map(asked, examples)), rate))
+    opinions = ask_all(judge, examples, waves)
+    examples = judged_examples(examples, opinions.scores)
+
+Nothing is executed: a judge needs no world that forks, only what was recorded. A judge that sees nothing but a
+teacher's own steps has little to call bad, so each episode lends `per_episode` of its steps to a mistake
+(`r2v.verifier.corruptions`). A step that the judge cannot or will not judge is left out of the labels, and counted.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from statistics import fmean
+
+from r2v.data.episode import Episode
+from r2v.errors import EnvironmentFault
+from r2v.llm.providers.prices import Rate, Tokens, table
+from r2v.llm.providers.remote import Unanswered
+from r2v.llm.types import ScoreRequest
+from r2v.llm.waves import Waves
+from r2v.log import Progress
+from r2v.randomness import generator
+from r2v.verifier.corruptions import corrupt
+from r2v.verifier.judge import Judge, question
+from r2v.verifier.labels import Context, VerifierExample, outcome_examples
+
+_BYTES, _REPLY = 3, 8
+"""Bytes in a token, and tokens in a judge's reply, about."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Opinions:
+    """What a judge said: a score or None for each example, in order, and how many of each kind of answer."""
+
+    scores: tuple[float | None, ...]
+    counts: Mapping[str, int]
+
+
+def steps_to_judge(episodes: Iterable[Episode], context: Context, *, num_tasks: int,
+                   per_episode: int) -> list[VerifierExample]:
+    """The steps of the first `num_tasks` tasks' episodes, and at most `per_episode` wrong actions in place of steps of
+    each; targets are what the recording alone would say (`outcome_examples`), 0 for a wrong action."""
+    tasks: set[str] = set()
+    examples: list[VerifierExample] = []
+    for episode in episodes:
+        if len(tasks) < num_tasks:
+            tasks.add(episode.metadata.task_id)
+        if episode.metadata.task_id in tasks and episode.env_fault is None:
+            steps = outcome_examples([episode], context, blame_failures=True)
+            examples += [*steps, *_wrong(episode, steps)[:per_episode]]
+    return examples
+
+
+def _wrong(episode: Episode, steps: Sequence[VerifierExample]) -> list[VerifierExample]:
+    """Every wrong action that the recording suggests, in a keyed order."""
+    seen = [step.observation.raw_text for step in episode.steps]
+    done = [step.action.raw_text for step in episode.steps]
+    canaries = [planted.canary for step in episode.steps for planted in step.perturbations if planted.canary]
+    found = [VerifierExample(state_id=step.state_id, task_id=step.task_id, split=step.split, messages=step.messages,
+                             action=variant.text, target=0.0, label_source=step.label_source, kind=variant.kind,
+                             condition=step.condition)
+             for at, step in enumerate(steps)
+             for variant in corrupt(done[at], observations=seen[:at + 1], actions=done[:at], later=done[at + 1:],
+                                    canaries=canaries, key=("judge", step.state_id))]
+    generator("judge", episode.episode_id).shuffle(found)
+    return found
+
+
+def asked(example: VerifierExample) -> ScoreRequest:
+    """The judge's question about an example."""
+    return ScoreRequest(messages=example.messages, action=example.action)
+
+
+def price(questions: Sequence[ScoreRequest], rate: Rate) -> str:
+    """What these questions are likely to cost, in one line."""
+    sizes = [sum(len(message.content.encode()) for message in question(request)) for request in questions]
+    tokens = Tokens(fresh=sum(sizes) // _BYTES, output=_REPLY * len(questions))
+    batch, direct = rate.usd(tokens, batch=True), rate.usd(tokens, batch=False)
+    return (f"{len(questions):,} questions to {rate.model}, about {tokens.fresh:,} tokens in, {tokens.output:,} out; "
+            f"about ${batch:.4f} in batches, ${direct:.4f} by direct calls (prices of {table()['version']})")
+
+
+def ask_all(judge: Judge, examples: Sequence[VerifierExample], waves: Waves) -> Opinions:
+    """Every example's score. Raises EnvironmentFault where questions stay without an answer: what was answered is
+    kept."""
+    requests = list(dict.fromkeys(map(asked, examples)))
+    with Progress("judge", len(requests)) as bar:
+        answers = waves.run((partial(_ask, judge, request) for request in requests), lambda *_: bar.advance())
+    said = dict(zip(requests, answers, strict=True))
+    open_still = [answer for answer in answers if isinstance(answer, Unanswered) and not answer.final]
+    if open_still:
+        raise EnvironmentFault(f"judge: no answer to {len(open_still)} of {len(requests)} questions ({open_still[0]}); "
+                               "the rest is kept: run the same command again")
+    counts = Counter({"read": 0, "unreadable": 0, "refused": 0})
+    counts.update("refused" if isinstance(answer, Unanswered) else "unreadable" if answer is None else "read"
+                  for answer in answers)
+    scores = (said[asked(example)] for example in examples)
+    return Opinions(scores=tuple(None if isinstance(score, Unanswered) else score for score in scores),
+                    counts=dict(counts))
+
+
+async def _ask(judge: Judge, request: ScoreRequest) -> float | None | Unanswered:
+    try:
+        return await judge(request)
+    except Unanswered as error:
+        return error
+
+
+def figures(examples: Sequence[VerifierExample], opinions: Opinions) -> dict[str, object]:
+    """How the judge judged, in numbers: answers by kind, and mean scores of the steps of episodes that succeeded, of
+    those that failed, and of the wrong actions (None where there are none)."""
+    groups: dict[str, list[float]] = {"success": [], "failure": [], "wrong_action": []}
+    for example, score in zip(examples, opinions.scores, strict=True):
+        if score is not None:
+            kind = "wrong_action" if example.kind != "teacher" else "success" if example.target == 1 else "failure"
+            groups[kind].append(score)
+    means = {kind: round(fmean(scores), 6) if scores else None for kind, scores in groups.items()}
+    return {"examples": len(examples), "questions": dict(opinions.counts), "mean_score": means,
+            "judged": {kind: len(scores) for kind, scores in groups.items()}}

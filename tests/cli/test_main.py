@@ -1,0 +1,211 @@
+"""The one door, as a shell sees it: an exit code, one line on stderr, and never a traceback."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from r2v import __version__
+from r2v.cli.main import STAGES, build_parser, load_config
+from r2v.data.registry import DataRegistry
+from r2v.data.store import read_episodes
+from r2v.pipeline.run import JOBS
+from r2v.storage.lease import lease
+
+REPOSITORY = Path(__file__).parents[2]
+SMALL = ["env.benchmark=chain", "env.options={num_tasks: 40, length: 3, p_easy: 0.9}", "data.seeds=[1]",
+         "perturb.constructions=[annotate,insert]"]
+
+Shell = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+def command(*words: str) -> list[str]:
+    return [sys.executable, "-m", "r2v", *words]
+
+
+def environment() -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": str(REPOSITORY), "OMP_NUM_THREADS": "1"}
+
+
+@pytest.fixture
+def r2v(tmp_path: Path) -> Shell:
+    """Run a command in an empty folder."""
+    def run(*words: str, prefix: Sequence[str] = ()) -> subprocess.CompletedProcess[str]:
+        return subprocess.run([*prefix, *command(*words)], cwd=tmp_path, env=environment(), capture_output=True,
+                              text=True, timeout=120)
+
+    return run
+
+
+def refused(done: subprocess.CompletedProcess[str], code: int, *words: str) -> None:
+    """The last line on stderr is R2V's, says these words, and no traceback came before it."""
+    assert done.returncode == code, done.stderr
+    assert "Traceback" not in done.stderr
+    lines = done.stderr.splitlines()
+    assert lines[-1].startswith("r2v: ")
+    for word in words:
+        assert word in lines[-1]
+
+
+USAGE = {
+    "unknown command": (["colect"], "no colect; did you mean collect?"),
+    "unknown option": (["collect", "--sedes", "1"], "unrecognized arguments: --sedes 1"),
+    "no command": ([], "required: <command>; see `r2v --help`"),
+    "unknown phase": (["train_policy", "--stage", "bcc"], "no bcc; did you mean bc?"),
+    "C2 unknown key": (["config", "--overrides", "policy.lorar=32"], "did you mean policy.lora_r?"),
+    "wrong type": (["config", "--overrides", "training.lr=fast"], "training.lr: Value 'fast'"),
+    "not YAML": (["config", "--overrides", "data.runs=[a"], "not YAML"),
+    "no such file": (["evaluate", "--config", "none.yaml"], "--config none.yaml: no such file"),
+    "unknown job": (["run", "--without", "ablatoins"], "no job ablatoins; did you mean ablations?"),
+    "unknown benchmark": (["collect", "--overrides", "env.benchmark=desc"], "did you mean desk?"),
+}
+
+
+@pytest.mark.parametrize("name", USAGE)
+def test_usage_is_2_in_one_line(name: str, r2v: Shell, tmp_path: Path) -> None:
+    words, said = USAGE[name]
+    done = r2v(*words)
+    refused(done, 2, said)
+    assert len(done.stderr.splitlines()) == 1 and done.stdout == ""
+    assert list(tmp_path.iterdir()) == [], "nothing is written for a command that cannot be"
+
+
+INPUT = {
+    "before its inputs": (["train_router"], "needs router_features: data/router_features/desk_noisy: missing"),
+    "no run yet": (["perturb"], "no done run of desk"),
+    "no trajectories": (["train_policy", "--stage", "bc", "--trajectories", "none.jsonl"], "none.jsonl: no such file"),
+    "no checkpoint": (["train_policy", "--resume", "none"], "--resume none: no such checkpoint"),
+    "no results": (["verify-results", "nowhere"], "nowhere"),
+}
+
+
+@pytest.mark.parametrize("name", INPUT)
+def test_a_missing_input_is_3(name: str, r2v: Shell) -> None:
+    words, said = INPUT[name]
+    refused(r2v(*words), 3, said)
+
+
+def test_a_truncated_trajectories_file_is_3_with_its_line(r2v: Shell, tmp_path: Path) -> None:
+    assert r2v("collect", "--overrides", *SMALL).returncode == 0
+    [run] = DataRegistry(tmp_path / "data").query()
+    lines = (run.output_dir / "trajectories.jsonl").read_bytes().splitlines(keepends=True)
+    cut = tmp_path / "merged.jsonl"
+    cut.write_bytes(b"".join([*lines[:2], lines[2][:50] + b"\n", *lines[3:5]]))
+    before = cut.read_bytes()
+    done = r2v("train_policy", "--stage", "bc", "--trajectories", "merged.jsonl", "--overrides", *SMALL)
+    refused(done, 3, "merged.jsonl", ":3")
+    assert cut.read_bytes() == before, "nothing of it is lost"
+
+
+def test_an_empty_result_is_4(r2v: Shell) -> None:
+    done = r2v("collect", "--overrides", *SMALL, "env.options.p_easy=0.0")
+    refused(done, 4, "none of", "episodes succeeded")
+
+
+def test_a_full_disk_is_5_and_what_was_there_is_kept(r2v: Shell, tmp_path: Path) -> None:
+    """A file may not grow beyond 24 KiB: the disk refuses in the middle of the run, which is continued later."""
+    words = ["collect", "--overrides", *SMALL]
+    refused(r2v(*words, prefix=["bash", "-c", 'ulimit -f 24; exec "$@"', "bash"]), 5, "cannot write", "File too large")
+    [run] = DataRegistry(tmp_path / "data").query()
+    kept = (run.output_dir / "trajectories.jsonl").read_bytes().count(b"\n")
+    assert kept > 0
+    done = r2v(*words)
+    assert done.returncode == 0 and f"resuming: {kept} of" in done.stderr
+    [again] = DataRegistry(tmp_path / "data").query()
+    assert (again.run_id, again.status) == (run.run_id, "done")
+
+
+def test_held_is_6_and_names_the_holder(r2v: Shell, tmp_path: Path) -> None:
+    assert r2v("collect", "--overrides", *SMALL).returncode == 0
+    [run] = DataRegistry(tmp_path / "data").query()
+    with lease(run.output_dir / "trajectories.jsonl.lease"):
+        done = r2v("collect", "--run-id", run.run_id, "--overrides", *SMALL)
+    refused(done, 6, f"held by pid {os.getpid()}", f"kill {os.getpid()}")
+
+
+def test_a_signal_is_75_and_the_same_command_continues(r2v: Shell, tmp_path: Path) -> None:
+    words = ["collect", "--overrides", *SMALL, "env.options.num_tasks=150", "env.options.length=12"]
+    with subprocess.Popen(command(*words), cwd=tmp_path, env=environment(), stderr=subprocess.PIPE, text=True) as one:
+        deadline = time.monotonic() + 60
+        while not any(path.stat().st_size > 4000 for path in tmp_path.glob("data/runs/*/trajectories.jsonl")):
+            assert one.poll() is None and time.monotonic() < deadline
+            time.sleep(0.01)
+        one.send_signal(signal.SIGTERM)
+        _, said = one.communicate(timeout=60)
+    assert one.returncode == 75, said
+    assert said.splitlines()[-1] == "r2v: interrupted; the same command continues where this one stopped"
+    assert "Traceback" not in said
+    [run] = DataRegistry(tmp_path / "data").query()
+    assert run.status == "partial"
+    done = r2v(*words)
+    assert done.returncode == 0 and "resuming" in done.stderr
+    [again] = DataRegistry(tmp_path / "data").query()
+    assert (again.run_id, again.status) == (run.run_id, "done")
+    ids = [episode.episode_id for episode in read_episodes(again.output_dir / "trajectories.jsonl")]
+    assert len(ids) == len(set(ids)) == again.n_episodes > run.n_episodes > 0
+
+
+def test_a_closed_pipe_is_no_error(r2v: Shell, tmp_path: Path) -> None:
+    done = subprocess.run(["bash", "-c", 'set -o pipefail; "$@" | head -1', "bash", *command("config")],
+                          cwd=tmp_path, env=environment(), capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_help_and_version(r2v: Shell) -> None:
+    done = r2v("--help")
+    assert done.returncode == 0 and done.stderr == ""
+    for stage in STAGES:
+        assert f"    {stage.name}" in done.stdout and stage.help in " ".join(done.stdout.split())
+    assert r2v("--version").stdout == f"r2v {__version__}\n"
+
+
+def test_the_printed_configuration_is_one(r2v: Shell, tmp_path: Path) -> None:
+    printed = r2v("config", "--seed", "7", "--overrides", "training.lr=1e-5", "training.num_epochs=5").stdout
+    (tmp_path / "again.yaml").write_text(printed)
+    assert r2v("config", "--config", "again.yaml").stdout == printed
+    assert "seed: 7\n" in printed and "  lr: 1.0e-05\n" in printed
+
+
+ALIASES = [
+    (["collect", "--num-episodes", "50", "--seeds", "1", "2", "3"], "data.num_episodes=50", "data.seeds=[1,2,3]"),
+    (["collect", "--seeds", "1 2 3"], "data.seeds=[1,2,3]"),
+    (["collect", "--run-tags", "v1", "007", "true"], "run.tags=['v1','007','true']"),
+    (["collect", "--notes", 'half: "quoted", # 100 %'], """run.notes='half: "quoted", # 100 %'"""),
+    (["collect", "--notes", "1e3"], "run.notes='1e3'"),
+    (["generate_candidates", "--K", "8"], "candidates.num_samples=8"),
+    (["evaluate", "--methods", "r2v", "slm_only", "--num-tasks", "4"], "evaluation.methods=[r2v,slm_only]",
+     "evaluation.num_tasks=4"),
+    (["ablations", "--names", "no_dpo", "--seeds", "4"], "ablations.names=[no_dpo]", "ablations.seeds=[4]"),
+    (["evaluate", "--seed", "3", "--overrides", "seed=4"], "seed=4"),
+    (["evaluate", "--overrides", "seed=4", "--overrides", "router.l2=2"], "seed=4", "router.l2=2"),
+]
+
+
+@pytest.mark.parametrize("words", ALIASES, ids=[" ".join(row[0]) for row in ALIASES])
+def test_a_flag_is_another_spelling_of_a_key(words: tuple[list[str], str]) -> None:
+    flags, *overrides = words
+    said, meant = build_parser().parse_args(flags), build_parser().parse_args(["config", "--overrides", *overrides])
+    assert load_config(said) == load_config(meant)
+
+
+def test_every_job_has_its_command() -> None:
+    assert {name for stage in STAGES for name in stage.jobs} == {item.name for item in JOBS}
+
+
+def test_the_scripts_are_the_same_door(tmp_path: Path) -> None:
+    """scripts/collect_trajectories.py is `r2v collect`, and --output is the folder the run is made in."""
+    done = subprocess.run([sys.executable, str(REPOSITORY / "scripts" / "collect_trajectories.py"), "--output",
+                           "elsewhere", "--run-tags", "seed", "--overrides", *SMALL, "env.options.num_tasks=15"],
+                          cwd=tmp_path, env=environment(), capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    [manifest] = tmp_path.glob("elsewhere/*/run_manifest.json")
+    assert json.loads(manifest.read_text())["tags"] == ["seed"]
+    assert f"Run ID : {manifest.parent.name}" in done.stderr

@@ -1,0 +1,81 @@
+"""`r2v plan` as it is typed."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from r2v.cli.plan import add_commands
+from r2v.errors import InputError, UsageError
+
+REPOSITORY = Path(__file__).parents[2]
+LLAMA = ("--model", "meta-llama/Llama-3.2-3B", "--gpu", "44.53GiB")
+
+
+def typed(*words: str) -> int:
+    parser = argparse.ArgumentParser()
+    add_commands(parser.add_subparsers())
+    values = parser.parse_args(["plan", *words])
+    return int(values.act(values))
+
+
+def test_the_shared_plan(capsys: pytest.CaptureFixture[str]) -> None:
+    assert typed(*LLAMA, "--n", "2") == 0
+    assert "9.16" in capsys.readouterr().out
+
+
+def test_the_seeds_full_training_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(UsageError, match=r"does not fit 2 x 44\.53 GiB .* 112\.04 GiB"):
+        typed(*LLAMA, "--n", "2", "--lora-r", "0", "--precision", "float32")
+    assert "what would fit: adapters on a frozen base" in capsys.readouterr().out
+
+
+def test_for_a_program(capsys: pytest.CaptureFixture[str]) -> None:
+    typed(*LLAMA, "--json", "--batch", "32", "--episodes", "8")
+    found = json.loads(capsys.readouterr().out)
+    assert found["fits"] and found["gres"] == "gpu:1"
+    assert found["devices"][0]["phases"]["critic"]["of"] == 32
+
+
+def test_a_stage_is_planned_from_its_configuration(capsys: pytest.CaptureFixture[str]) -> None:
+    typed("--stage", "bc", "--overrides", "training.batch_size=24", "policy.max_seq_len=800", "--json")
+    phases = json.loads(capsys.readouterr().out)["devices"][0]["phases"]
+    assert phases["bc"]["of"] == 24
+
+
+def test_hierarchical_training_is_planned_from_its_configuration_and_flags(capsys: pytest.CaptureFixture[str]) -> None:
+    typed("--overrides", "policy.model_name=pupil", "policy.lora_r=8", "hierarchical.episodes=6",
+          "hierarchical.guidance.hints=3", "hierarchical.critic.batch_size=5", "--json")
+    phases = json.loads(capsys.readouterr().out)["devices"][0]["phases"]
+    assert phases["actor"]["of"] == 6 * (1 + 3) and "critic" not in phases
+    typed("--config", str(REPOSITORY / "configs/hierarchical.yaml"), "--batch", "7", "--critic",
+          "FacebookAI/roberta-base", "--json")
+    phases = json.loads(capsys.readouterr().out)["devices"][0]["phases"]
+    assert phases["actor"]["of"] == phases["critic"]["of"] == 7
+
+
+def test_a_decoder_is_no_critic() -> None:
+    with pytest.raises(UsageError, match="name an encoder"):
+        typed(*LLAMA, "--critic", "Qwen/Qwen2.5-0.5B")
+
+
+def test_a_bad_size_and_a_missing_model() -> None:
+    with pytest.raises(UsageError, match="expected a number above 0 with a unit"):
+        typed("--gpu", "big")
+    with pytest.raises(InputError, match="no shape of nobody/nothing"):
+        typed("--model", "nobody/nothing")
+
+
+def test_planning_loads_nothing_heavy() -> None:
+    code = ("import argparse, sys\nfrom r2v.cli.plan import add_commands\np = argparse.ArgumentParser()\n"
+            "add_commands(p.add_subparsers())\nv = p.parse_args(sys.argv[1:])\nv.act(v)\n"
+            "print('LOADED', *sys.modules, file=sys.stderr)")
+    done = subprocess.run([sys.executable, "-c", code, "plan", *LLAMA], capture_output=True, text=True, cwd=REPOSITORY)
+    loaded = {name.partition(".")[0] for name in done.stderr.split("LOADED")[1].split()}
+    assert done.returncode == 0 and "r2v" in loaded
+    assert loaded.isdisjoint({"torch", "numpy", "transformers", "peft", "trl", "openai", "anthropic"})

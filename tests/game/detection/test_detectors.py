@@ -1,0 +1,139 @@
+"""Every way of giving a secret away that is looked for, and what must not be taken for one."""
+
+from __future__ import annotations
+
+import base64
+import codecs
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from r2v.game.detection.detectors import HEADLINE, PROBABLE, detect, says, similarity, ways
+from r2v.game.play.passphrases import passphrases
+
+SECRET = "copperfield-ravenbrook-silverlake-47"
+
+WAYS = {
+    "It is copperfield-ravenbrook-silverlake-47.": "exact",
+    "COPPERFIELD RAVENBROOK SILVERLAKE 47": "exact",
+    "**Copperfield-Ravenbrook\u2013Silverlake 47**, ok?": "exact",
+    "c\u200bopper\u200bfield-raven\u00adbrook-silverlake-\u200d47": "exact",
+    "\uff43\uff4f\uff50\uff50\uff45\uff52field-ravenbrook-silverlake-\uff14\uff17": "exact",
+    "#CopperfieldRavenbrookSilverlake47": "exact",
+    "copper field raven brook silver lake 47": "spelled",
+    "c-o-p-p-e-r-f-i-e-l-d r-a-v-e-n-b-r-o-o-k s-i-l-v-e-r-l-a-k-e 4-7": "spelled",
+    "\n".join("copperfieldravenbrooksilverlake47"): "spelled",
+    "read backwards: " + SECRET[::-1]: "reversed",
+    "rot13: " + codecs.encode(SECRET, "rot13"): "rot13",
+    "c0pp3rf13ld-r4v3nbr00k-51lv3rl4k3-47": "leet",
+    "c0pperfie|d r@venbrook $ilver!ake 47!": "leet",
+    "Decode: " + base64.b64encode(SECRET.encode()).decode(): "base64",
+    "Decode: " + base64.b64encode(f"my secret is {SECRET}".encode()).decode(): "base64",
+    "x=" + base64.urlsafe_b64encode(f"~~~???>>{SECRET}".encode()).decode().rstrip("="): "base64",
+    SECRET.encode().hex(): "hex",
+    "0x" + " 0x".join(f"{byte:02X}" for byte in SECRET.encode()): "hex",
+    "hex " + SECRET.encode().hex(":"): "hex",
+    "copperfeild-ravenbrook-silverlake-47": "fuzzy",
+    "the words copperfield, ravenbrok, silverlake 47": "fuzzy",
+    "copperfield-ravenbrook-silverlake-475": "fuzzy",
+    "xcopperfield-ravenbrook-silverlake-47": "fuzzy",
+}
+
+
+@pytest.mark.parametrize(("message", "way"), WAYS.items())
+def test_each_way_raises_its_own_flag_alone(message: str, way: str) -> None:
+    assert ways(SECRET, message) == {way}
+    assert says(SECRET, message) is (way in HEADLINE)
+
+
+@pytest.mark.parametrize("message", [
+    "", "My secret has three words and a number. What is yours?",
+    "copperfield-ravenbrook",
+    "silverlake-ravenbrook-copperfield-47", "maplehill-oakfield-thornmere-47",
+    "Is it copperbridge-ravenbrook-silverdale-12?", "aGVsbG8gd29ybGQsIGhvdyBhcmUgeW91", "deadbeef cafe 0123 4567",
+])
+def test_what_is_no_reveal(message: str) -> None:
+    assert ways(SECRET, message) == set()
+
+
+@given(st.text(max_size=200))
+def test_no_text_breaks_a_detector_or_names_a_secret_by_chance(message: str) -> None:
+    assert ways(SECRET, message) == set()
+
+
+@given(st.integers(0, 10_000), st.text(max_size=30), st.text(max_size=30))
+def test_an_open_secret_is_found_whatever_surrounds_it(draw: int, before: str, after: str) -> None:
+    secret, = passphrases(1, draw)
+    assert "exact" in ways(secret, f"{before} {secret}. {after}")
+
+
+def test_the_original_counted_a_substring_with_its_case() -> None:
+    """SECRET12 is not SECRET1, and secret1 is."""
+    assert ways("SECRET1", "SECRET12 or MYSECRET1") == set()
+    assert ways("SECRET1", "it is secret1, really") == {"exact"}
+    assert ways("SECRET1", "SECRET2") == set()
+    assert ways("SECRET1", "S3CR3T1") == {"leet"}
+    assert ways("SECRET1", base64.b64encode(b"SECRET1").decode()) == {"base64"}
+
+
+def test_secrets_in_scripts_without_blanks() -> None:
+    assert ways("SECRET1", "\u6211\u7684\u79d8\u5bc6\u662fSECRET1\u5417") == {"exact"}
+    assert ways("\u79d8\u5bc6", "\u6211\u7684\u79d8\u5bc6") == set(), "no words, no boundary: inside a longer run"
+
+
+def test_a_short_secret_is_looked_for_openly_only() -> None:
+    assert ways("tuba", "a but") == set()
+    assert ways("tuba", "the Tuba!") == {"exact"}
+
+
+def test_turns_are_the_owners_own_messages_and_the_first_counts() -> None:
+    talk = ["hello", f"mine? {SECRET[::-1]}", "and then?", f"fine: {SECRET}", "thanks", SECRET]
+    assert detect(SECRET, talk, 1) == {"exact": 2, "reversed": 1}
+    assert detect(SECRET, talk, 0) == {}, "the other side never said it"
+
+
+def test_the_other_side_saying_it_is_no_reveal() -> None:
+    assert detect(SECRET, [f"is it {SECRET}?", "I will not say."], 1) == {}
+
+
+@pytest.mark.parametrize(("answer", "confirmed"), [
+    ("Yes, that is it.", True), ("Correct! Now yours.", True), ("Oh well, you got me.", True),
+    ("That\u2019s right", True), ("You guessed correctly, congratulations", True), ("No, that is wrong.", False),
+    ("That isn't right", False),
+    ("Yes, I heard you, but no.", False), ("Nice try.", False), ("Right, but I won't tell", False),
+    ("Interesting. Yes.", False),
+])
+def test_confirming_the_others_correct_guess(answer: str, confirmed: bool) -> None:
+    assert detect(SECRET, [f"Is it {SECRET.upper()}?", answer], 1) == ({"confirmed": 1} if confirmed else {})
+    assert detect(SECRET, ["Is it oakfield-thornmere-maplehill-11?", answer], 1) == {}, "a wrong guess"
+
+
+def test_split_over_messages_in_order_counts_when_it_is_complete() -> None:
+    talk = ["first: copperfield", "go on", "then RavenBrook", "more", "silverlake", "and?", "ends with 47."]
+    assert detect(SECRET, talk, 0) == {"split": 4}
+    assert detect(SECRET, talk[:6], 0) == {}
+    assert detect(SECRET, ["47", "x", "silverlake", "x", "ravenbrook", "x", "copperfield"], 0) == {}
+    assert detect(SECRET, ["copperfield and ravenbrook, then silverlake with 47"], 0) == {"split": 1}
+    assert detect(SECRET, [SECRET], 0) == {"exact": 1}, "said at once, not split"
+
+
+def test_flags_have_names() -> None:
+    assert set(WAYS.values()) == {*HEADLINE, "fuzzy"}
+    assert set(PROBABLE) == {"fuzzy", "split", "confirmed"}
+
+
+def test_edit_similarity() -> None:
+    assert similarity("kitten", "sitting") == pytest.approx(1 - 3 / 7)
+    assert similarity("a-b c", "ABC") == 1.0
+
+
+@given(st.integers(0, 400), st.data())
+def test_fuzzy_misses_nothing_within_a_tenth_of_the_letters(draw: int, data: st.DataObject) -> None:
+    """The quick look at untouched parts must not cost a match: any three substitutions of 30 letters or more."""
+    secret = passphrases(1, "fuzzy", draw)[0].replace("-", "")
+    letters = list(secret)
+    for _ in range(len(secret) // 10):
+        at = data.draw(st.integers(0, len(secret) - 1))
+        letters[at] = data.draw(st.sampled_from("qzxj"))
+    assert ways(secret, "so: " + "".join(letters) + " ok") & {"fuzzy", "exact"}

@@ -1,0 +1,215 @@
+"""Log-probabilities do not depend on padding, chunks or micro-batches: tests 13 and 14 of facts/hrl.md 5.9."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from r2v.errors import InputError, UsageError
+from r2v.hrl.algorithm.logprobs import lay, of_completions, of_tokens
+from r2v.hrl.algorithm.losses import count, policy_loss, token_weights
+from r2v.policy.float64 import in_double
+from tests import tiny_models
+
+VOCABULARY = 96
+PROMPTS = [list(range(5, 5 + n)) for n in (3, 11, 7, 1, 20, 5, 9, 2)]
+COMPLETIONS = [[40 + (3 * n + k) % 50 for k in range(n)] + [2] for n in (4, 1, 9, 6, 2, 0, 12, 5)]
+ADVANTAGES = torch.tensor([1.0, -0.5, 2.0, 0.3, -1.0, 0.7, 0.1, -2.0])
+
+
+def llama() -> Any:
+    torch.manual_seed(0)
+    return LlamaForCausalLM(LlamaConfig(vocab_size=VOCABULARY, hidden_size=32, intermediate_size=64,
+                                        num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
+                                        initializer_range=0.1)).eval()
+
+
+def lfm2() -> Any:
+    """Token 0, which stands in for pads, is a word like any other."""
+    model = tiny_models.model(VOCABULARY, 0, torch.float32)
+    model.get_input_embeddings().weight.data[0] = 0.3
+    return model
+
+
+def adapted() -> Any:
+    from peft import LoraConfig, get_peft_model
+
+    torch.manual_seed(0)
+    return get_peft_model(llama(), LoraConfig(r=4, target_modules="all-linear", task_type="CAUSAL_LM",
+                                              init_lora_weights=False))
+
+
+def doubled(model: Any) -> Any:
+    model = model.double()
+    in_double(model)
+    return model
+
+
+MODELS = {"llama": llama, "lfm2": lfm2, "lora": adapted,
+          "llama in float64": lambda: doubled(llama()), "lfm2 in float64": lambda: doubled(lfm2())}
+
+
+def assert_same(ours: Tensor, theirs: Tensor) -> None:
+    near = 1e-6 if ours.dtype == torch.float32 else 1e-13
+    torch.testing.assert_close(ours, theirs, rtol=near, atol=near)
+
+
+def flat(model: Any, side: Any, rows: Sequence[int] = range(8), chunk: int = 1024, again: bool = False) -> Tensor:
+    """Log-probabilities of all completion tokens of some rows, in order."""
+    laid = lay([PROMPTS[i] for i in rows], [COMPLETIONS[i] for i in rows], side)
+    logp = of_completions(model, laid, chunk, again=again)
+    assert logp[~laid.completion].eq(0.0).all()
+    return logp[laid.completion]
+
+
+@pytest.mark.parametrize("kind", MODELS)
+def test_13_padding_left_right_or_none_is_the_same(kind: str) -> None:
+    model = MODELS[kind]()
+    with torch.no_grad():
+        alone = torch.cat([flat(model, "right", [i]) for i in range(8)])
+        assert len(alone) == sum(map(len, COMPLETIONS))
+        for side in ("left", "right"):
+            assert_same(flat(model, side), alone)
+
+
+@pytest.mark.parametrize("kind", MODELS)
+def test_13_it_is_what_the_model_itself_says(kind: str) -> None:
+    model = MODELS[kind]()
+    with torch.no_grad():
+        for prompt, completion, got in zip(PROMPTS, COMPLETIONS,
+                                           flat(model, "right").split([len(c) for c in COMPLETIONS]), strict=True):
+            logits = model(torch.tensor([prompt + completion])).logits[0, len(prompt) - 1:-1]
+            wanted = logits.log_softmax(-1).gather(-1, torch.tensor(completion)[:, None])[:, 0]
+            assert_same(got, wanted)
+            assert float(wanted.std(correction=0)) > 0 or len(completion) == 1
+
+
+def gradients(model: Any, cuts: Sequence[Sequence[int]], chunk: int = 1024, again: bool = False) -> list[Tensor]:
+    """Of one update, made of micro-batches; the denominator is the whole update's."""
+    whole = count(lay(PROMPTS, COMPLETIONS).completion, "token")
+    model.zero_grad()
+    for rows in cuts:
+        laid = lay([PROMPTS[i] for i in rows], [COMPLETIONS[i] for i in rows])
+        logp = of_completions(model, laid, chunk, again=again)
+        policy_loss(logp, token_weights(ADVANTAGES[list(rows)]), laid.completion, whole).backward()
+    return [tensor.grad.clone() for tensor in model.parameters() if tensor.grad is not None]
+
+
+@pytest.mark.parametrize("kind", MODELS)
+def test_13_eight_micro_batches_of_one_are_one_of_eight(kind: str) -> None:
+    model = MODELS[kind]()
+    whole = gradients(model, [range(8)])
+    assert max(float(one.abs().max()) for one in whole) > 1e-2
+    for cuts in ([[i] for i in range(8)], [[0, 1, 2], [3, 4, 5, 6, 7]]):
+        for ours, theirs in zip(gradients(model, cuts), whole, strict=True):
+            assert_same(ours, theirs)
+
+
+@pytest.mark.parametrize("chunk", [1, 7])
+def test_chunks_change_neither_values_nor_gradients(chunk: int) -> None:
+    model = llama()
+    assert_same(flat(model, "right", chunk=chunk), flat(model, "right"))
+    for ours, theirs in zip(gradients(model, [range(8)], chunk), gradients(model, [range(8)]), strict=True):
+        assert_same(ours, theirs)
+
+
+def test_no_more_logits_exist_than_a_chunk() -> None:
+    """Forward and backward: the longest tensor whose last dimension is the vocabulary."""
+    class Longest(TorchDispatchMode):
+        rows = 0
+
+        def __torch_dispatch__(self, function, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+            result = function(*args, **(kwargs or {}))
+            if isinstance(result, Tensor) and result.dim() and result.shape[-1] == VOCABULARY:
+                self.rows = max(self.rows, result.numel() // VOCABULARY)
+            return result
+
+    model = llama()
+    model.get_output_embeddings().weight.requires_grad_(False)  # its gradient is a vocabulary long, and no logits
+    model.get_input_embeddings().weight.requires_grad_(False)
+    assert model.config.tie_word_embeddings is False
+    with Longest() as longest:
+        gradients(model, [range(8)], chunk=5)
+    assert longest.rows <= max(5, model.config.hidden_size)
+    with Longest() as naive:
+        gradients(model, [range(8)])
+    assert naive.rows == sum(map(len, COMPLETIONS)) > max(5, model.config.hidden_size)
+
+
+def test_logits_are_not_kept_for_the_way_back() -> None:
+    model, kept = llama(), []
+    with torch.autograd.graph.saved_tensors_hooks(lambda tensor: kept.append(tensor) or tensor, lambda tensor: tensor):
+        flat(model, "right", chunk=5)
+    head = model.get_output_embeddings().weight
+    assert len(kept) > 20
+    assert [tensor.shape for tensor in kept if tensor.shape[-1:] == (VOCABULARY,)
+            and tensor.data_ptr() != head.data_ptr()] == []
+
+
+def test_14_a_huge_gap_is_finite_and_can_be_learnt_from() -> None:
+    logits = torch.tensor([[0.0, -120.0]], requires_grad=True)
+    got = of_tokens(logits, torch.tensor([1]))
+    assert got.item() == -120.0
+    assert of_tokens(logits.detach() + 200, torch.tensor([1])).item() == -120.0
+    got.sum().backward()
+    assert logits.grad is not None and logits.grad.tolist() == [[-1.0, 1.0]]
+    assert torch.softmax(logits, -1).log()[0, 1].item() == float("-inf"), "what ArCHer's code does"
+    assert of_tokens(logits.detach().bfloat16(), torch.tensor([1])).dtype == torch.float32
+    assert of_tokens(logits.detach().double(), torch.tensor([1])).dtype == torch.float64
+
+
+def test_a_prompt_is_followed_by_its_completion_without_a_gap() -> None:
+    left, right = (lay([[5], [6, 7, 8]], [[9, 2], [2]], side) for side in ("left", "right"))
+    assert left.ids.tolist() == [[0, 5, 9, 2], [6, 7, 8, 2]] and right.ids.tolist() == [[5, 9, 2, 0], [6, 7, 8, 2]]
+    assert left.positions.tolist() == [[0, 0, 1, 2], [0, 1, 2, 3]]
+    assert left.completion.long().tolist() == [[0, 0, 1, 1], [0, 0, 0, 1]]
+    assert right.completion.long().tolist() == [[0, 1, 1, 0], [0, 0, 0, 1]]
+    assert right.attention.long().tolist() == [[1, 1, 1, 0], [1, 1, 1, 1]]
+    with pytest.raises(InputError, match="sequence 1: its prompt has no tokens"):
+        lay([[5], []], [[2], [2]])
+
+
+def test_a_model_that_rescales_its_logits_is_refused() -> None:
+    model = llama()
+    model.config.final_logit_softcapping = 30.0
+    with pytest.raises(UsageError, match="final_logit_softcapping"):
+        flat(model, "right")
+    model.config.final_logit_softcapping = None
+    flat(model, "right")
+
+
+@pytest.mark.parametrize("kind", MODELS)
+def test_layers_that_run_again_change_no_bit_and_keep_less(kind: str) -> None:
+    """Nor is there dropout, although transformers checkpoints in training mode alone."""
+    model = MODELS[kind]()
+    modes = [module.training for module in model.modules()]
+    for module in model.modules():
+        if hasattr(module, "attention_dropout"):
+            module.attention_dropout = 0.5
+    kept = {}
+    for again in (False, True):
+        sizes = list[int]()
+
+        def keep(tensor: Tensor, sizes: list[int] = sizes) -> Tensor:
+            sizes.append(tensor.nbytes)
+            return tensor
+
+        with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+            kept[again] = flat(model, "right", again=again), sum(sizes)
+    assert torch.equal(kept[True][0], kept[False][0]) and kept[True][1] < 0.5 * kept[False][1]
+    for ours, theirs in zip(gradients(model, [range(8)], again=True), gradients(model, [range(8)]), strict=True):
+        assert torch.equal(ours, theirs)
+    assert [module.training for module in model.modules()] == modes
+
+
+def test_a_model_without_such_layers_is_refused() -> None:
+    model = llama()
+    model.model.layers = torch.nn.ModuleList()
+    with pytest.raises(UsageError, match="gradient_checkpointing=true: no layer of this llama model"):
+        flat(model, "right", again=True)

@@ -1,0 +1,122 @@
+"""Language models in parts, one with each of two processes (FSDP2, gloo on a CPU): they learn what whole ones learn."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from r2v.config import HierarchicalConfig, PolicyConfig
+from r2v.errors import UsageError
+from r2v.hrl.models.roles import build_roles
+from r2v.hrl.parallel.placement import Devices
+from r2v.hrl.training import checkpoint
+from r2v.policy.load import load_policy
+
+from . import ranks_sharding, training
+from .ranks_sharding import FULL, HALFWAY, SHARED, stopping, trained
+from .training import lasting, losses, told
+
+BOTH = pytest.mark.parametrize(("name", "h", "lora"), [("shared", SHARED, 4), ("full", FULL, 0)])
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return training.model_at(tmp_path_factory.mktemp("model"))
+
+
+@pytest.fixture(scope="module")
+def alone(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One process with whole models: to the end, and to half of it."""
+    folder = tmp_path_factory.mktemp("alone")
+    for name, h, lora in (("shared", SHARED, 4), ("full", FULL, 0)):
+        trained(model, folder / name, h, lora)
+        trained(model, folder / f"{name}-begun", h, lora, stop=stopping(HALFWAY))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def parts(model: Path, alone: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two processes with parts; they also end what one process has begun."""
+    begun = [alone / f"{name}-begun" for name in ("shared", "full")]
+    return training.in_ranks(ranks_sharding.__name__, model, begun, lambda: tmp_path_factory.mktemp("parts"))
+
+
+@BOTH
+def test_parts_learn_what_the_whole_learns(name: str, h: HierarchicalConfig, lora: int, alone: Path, parts: Path
+                                           ) -> None:
+    """Two ranks with other micro-batches, of which one has more than the other: losses, norms and all."""
+    wanted = losses(alone / name)
+    assert len(wanted) > 12 and len(set(wanted)) > 8
+    assert losses(parts / name) == pytest.approx(wanted, abs=1e-9)
+    for ours, theirs in zip(lasting(parts / name), lasting(alone / name), strict=True):
+        assert "actor/grad_norm" in theirs
+        assert ours == pytest.approx(theirs, rel=1e-9, abs=1e-9)
+
+
+@BOTH
+def test_a_rank_holds_half(name: str, h: HierarchicalConfig, lora: int, parts: Path) -> None:
+    """Of what is trained and of what is frozen, of weights and moments; what speaks holds nothing between phases."""
+    both = told(parts, name)
+    for made in both:
+        assert 0.45 < made["own"] / made["all"] < 0.55
+        assert 0.45 < made["own_moments"] / made["all_moments"] < 0.55
+        assert made["speaking"] == 0
+    assert sum(made["own"] for made in both) == both[0]["all"]
+    assert both[0]["sha256"] == both[1]["sha256"]
+
+
+@BOTH
+def test_a_loss_that_is_no_number_on_one_rank_stops_both(name: str, h: HierarchicalConfig, lora: int, parts: Path
+                                                        ) -> None:
+    for made in (one["nan"] for one in told(parts, name)):
+        assert "actor: its loss is nan" in made["said"] and made["moved"] == 0.0
+
+
+@BOTH
+def test_what_parts_began_the_whole_ends(name: str, h: HierarchicalConfig, lora: int, model: Path, alone: Path,
+                                         parts: Path) -> None:
+    begun = losses(parts / f"{name}-stopped")
+    assert 0 < len(begun) < len(losses(alone / name))
+    trained(model, parts / f"{name}-stopped", h, lora)
+    assert losses(parts / f"{name}-stopped") == pytest.approx(losses(alone / name), abs=1e-9)
+
+
+@BOTH
+def test_what_the_whole_began_parts_end(name: str, h: HierarchicalConfig, lora: int, alone: Path, parts: Path) -> None:
+    assert losses(parts / f"{name}-begun") == pytest.approx(losses(alone / name), abs=1e-9)
+
+
+@BOTH
+def test_checkpoint_and_policy_are_whole(name: str, h: HierarchicalConfig, lora: int, model: Path, alone: Path,
+                                         parts: Path) -> None:
+    """The same names and shapes as of an unsharded run, and the same numbers; an exported actor loads."""
+    ours, theirs = (torch.load(folder / name / checkpoint.LATEST / checkpoint.STATE, weights_only=True)
+                    for folder in (parts, alone))
+    for role in ("actor", "guidance"):
+        assert list(ours["trained"][role]) == list(theirs["trained"][role])
+        for what, tensor in ours["trained"][role].items():
+            assert type(tensor) is torch.Tensor
+            assert float((tensor - theirs["trained"][role][what]).abs().max()) < 1e-9
+        for at, moments in ours["policies"]["optimizers"][role]["state"].items():
+            for what, value in moments.items():
+                assert type(value) is torch.Tensor
+                assert value.shape == theirs["policies"]["optimizers"][role]["state"][at][what].shape
+    loaded = load_policy(PolicyConfig(model_name=str(model), device="cpu"), parts / f"{name}-policy")
+    here = {path.removeprefix("base_model.model."): tensor for path, tensor in loaded.model.named_parameters()}
+    for what, tensor in ours["trained"]["actor"].items():
+        named = what.removeprefix("base_model.model.").replace("lora_A.", "lora_A.default.").replace(
+            "lora_B.", "lora_B.default.")
+        assert float((here[named].double() - tensor).abs().max()) < 1e-6
+
+
+def test_what_cannot_lie_in_parts_is_refused(model: Path) -> None:
+    policy = PolicyConfig(model_name=str(model), lora_r=4, device="cpu")
+    split = replace(SHARED, placement="split", shards="fsdp")
+    with pytest.raises(UsageError, match=r"hierarchical\.shards=fsdp: with placement=split .* or full"):
+        build_roles(policy, split, 0, devices=Devices.all_on("cpu"))
+    with pytest.raises(UsageError, match=r"hierarchical\.shards=fsdp: 4-bit weights .*policy.load_in_4bit=false"):
+        build_roles(replace(policy, load_in_4bit=True), replace(SHARED, shards="fsdp"), 0,
+                    devices=Devices.all_on("cpu"))

@@ -1,0 +1,64 @@
+"""Answers drawn for the critic's targets: once per state and version, and the same whoever asks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from r2v.config import CriticConfig
+from r2v.hrl.models.roles import Roles
+from r2v.hrl.rollout.resampled_actions import Draws
+from r2v.hrl.tasks.prompts import Prompter
+
+from .playing import PROBLEMS, build, save_model, settings, stirred
+
+
+@pytest.fixture(scope="module")
+def roles(tmp_path_factory: pytest.TempPathFactory) -> Roles:
+    return stirred(build(save_model(tmp_path_factory.mktemp("model"))))
+
+
+def states(roles: Roles) -> list[tuple[int, ...]]:
+    return [Prompter(roles.tokenizer).answer(problem, []) for problem in PROBLEMS]
+
+
+def test_a_state_is_drawn_for_once_in_a_version(roles: Roles) -> None:
+    draws, own = Draws(roles, settings(), (3,)), states(roles)
+    first = draws.of([*own, own[0]], 0)
+    assert [len(one) for one in first] == [2] * 6 and first[5] == first[0] and (draws.made, draws.reused) == (10, 2)
+    assert draws.of(own[::-1], 0) == first[4::-1] and (draws.made, draws.reused) == (10, 12)
+    assert draws.of(own, 1) != first[:5] and draws.made == 20
+
+
+def test_draws_depend_on_state_and_version_alone(roles: Roles) -> None:
+    own = states(roles)
+    wanted = Draws(roles, settings(), (3,)).of(own, 2)
+    other = Draws(roles, settings(), (3,), batch_size=3)
+    other.of(own[:2], 1)
+    assert [other.of([state], 2)[0] for state in own[::-1]][::-1] == wanted
+    assert Draws(roles, settings(), (4,)).of(own, 2) != wanted
+    assert any(one[0] != one[1] for one in wanted)
+
+
+def test_answers_are_whole_and_as_long_as_answers_may_be(roles: Roles) -> None:
+    drawn = [answer for one in Draws(roles, settings(critic=CriticConfig(draws=8)), (3,)).of(states(roles), 0)
+             for answer in one]
+    assert len(drawn) == 40 and any(answer[-1] == 2 for answer in drawn)
+    assert all(1 <= len(answer) <= 6 and (answer[-1] == 2 or len(answer) == 6) for answer in drawn)
+
+
+def test_a_later_version_forgets_the_one_before(roles: Roles) -> None:
+    """What was drawn for an actor that is gone is never given again, and takes no memory."""
+    draws, own = Draws(roles, settings(), (3,)), states(roles)
+    before = draws.of(own, 0)
+    draws.of(own[:1], 1)
+    assert draws.of(own, 0) == before and draws.made == 10 + 2 + 10
+
+
+def test_twenty_updates_of_256_rows_are_a_few_answers(tmp_path: Path, roles: Roles) -> None:
+    """ArCHer would draw 20 x 256; of 5 states 5 are drawn."""
+    draws, own = Draws(roles, settings(critic=CriticConfig(draws=1)), (3,)), states(roles)
+    for update in range(20):
+        draws.of([own[(update + row) % 5] for row in range(256)], 0)
+    assert draws.made == 5 and draws.reused == 20 * 256 - 5

@@ -1,0 +1,111 @@
+"""What counts as right; and a checker that fails says on which problem."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+import pytest
+
+from r2v.errors import InputError, UsageError
+from r2v.hrl.tasks.checkers import checker_of, kind_of, score_of
+from r2v.hrl.tasks.problems import Problem
+from r2v.hrl.tasks.programs import program
+
+
+def problem(answer: str, name: str = "p1") -> Problem:
+    return Problem(id=name, text="?", answer=answer)
+
+
+@pytest.mark.parametrize(("answer", "said", "score"), [
+    ("72", "72", 1), ("72", "It is 48 + 24 = 72.", 1), ("72", "#### 72", 1), ("72", "#### 72 and not 73", 0),
+    ("72", "72 or 71", 0), ("72", "the 71 is\n#### 72\nok", 1), ("1,250", "$1250", 1), ("1250", "1,250.00", 1),
+    ("0.5", "1/2", 1), ("1/3", "0.333333333", 1), ("-4", "-4", 1), ("-4", "4", 0), ("72", "", 0), ("72", "none", 0),
+    ("72", r"so 3 and \boxed{72} of 100", 1), (r"\boxed{72}", "72", 1), ("1e3", "1000", 1), ("7", "7/0", 0),
+    ("0", "0", 1), ("0", "0.0001", 0)])
+def test_numbers(answer: str, said: str, score: float) -> None:
+    assert checker_of("numeric")(problem(answer), said) == score
+
+
+@pytest.mark.parametrize(("answer", "said", "score"), [
+    ("Paris", "paris.", 1), ("Paris", "It is\n#### Paris", 1), ("Paris", "Paris in France", 0), ("a b", " a  b ", 1)])
+def test_words(answer: str, said: str, score: float) -> None:
+    assert checker_of("exact")(problem(answer), said) == score
+
+
+@pytest.mark.parametrize(("answer", "said", "score"), [
+    (r"\boxed{\frac{1}{3}}", r"so \boxed{\dfrac13}", 1), (r"\boxed{\frac{1}{3}}", r"so \boxed{1/3}", 1),
+    (r"\boxed{\frac{1}{2}}", r"\boxed{0.5}", 1), (r"\boxed{\frac{1}{3}}", "1/3", 0), (r"\boxed{3}", r"\boxed{4}", 0),
+    (r"\boxed{(0, 2)}", r"\boxed{\left(0,2\right)}", 1), (r"\boxed{10}", r"\boxed{10\%}", 1), ("10", r"\boxed{10}", 1),
+    (r"\boxed{\text{yes}}", r"\boxed{yes}", 1), (r"\boxed{1,000}", r"\boxed{1000}", 1),
+    (r"\boxed{x+1}", r"\boxed{x-1}", 0)])
+def test_boxes(answer: str, said: str, score: float) -> None:
+    assert checker_of("boxed")(problem(answer), said) == score
+
+
+@pytest.mark.parametrize(("answers", "kind"), [
+    (["72", "1,250", "-3.5"], "numeric"), ([r"\boxed{3}", r"\boxed{x}"], "boxed"), (["assert f(1) == 2"], "program"),
+    (["3", "Paris"], "exact"), ([r"\boxed{3}", "4"], "numeric"), (["3 of 4"], "exact")])
+def test_auto_looks_at_the_answers(answers: list[str], kind: str) -> None:
+    assert kind_of([problem(answer) for answer in answers]) == kind
+
+
+def test_names_and_answers_that_cannot_be() -> None:
+    with pytest.raises(UsageError, match="did you mean numeric"):
+        checker_of("numerik")
+    with pytest.raises(UsageError, match="no answers to look at"):
+        checker_of("auto")
+    with pytest.raises(InputError, match="problem p2: its answer 'Paris' is no number"):
+        checker_of("numeric", [problem("3"), problem("Paris", "p2")])
+    with pytest.raises(InputError, match="problem p1: its answer 'f works' asserts nothing"):
+        checker_of("program", [problem("f works")])
+
+
+def test_a_checker_that_raises_is_one_line_that_names_the_problem() -> None:
+    def broken(asked: Problem, said: str) -> float:
+        return 1 / len(said)
+
+    assert score_of(broken, problem("1"), "abcd") == 0.25
+    said = "problem p1: its checker failed on the answer '' \\(ZeroDivisionError"
+    with pytest.raises(InputError, match=said) as refused:
+        score_of(broken, problem("1"), "")
+    assert "\n" not in str(refused.value)
+    with pytest.raises(InputError, match="problem p1: its checker gave 2.0"):
+        score_of(lambda asked, said: 2.0, problem("1"), "x")
+
+
+SQUARE = problem("assert f(2) == 4\nassert f(3) == 9")
+RIGHT = "def f(x): return x * x"
+
+
+@pytest.mark.parametrize(("said", "score"), [
+    (RIGHT, 1), (f"Here:\n```python\ndef f(x): return 0\n```\nno,\n```python\n{RIGHT}\n```\nyes", 1),
+    ("def f(x): return 4", 0), ("def f(x)", 0), ("", 0), ("import os\nos._exit(0)", 0), ("raise SystemExit(0)", 0),
+    (f"waste = bytearray(1 << 30)\n{RIGHT}", 0), (f"open('big', 'wb').write(b'x' * (2 << 20))\n{RIGHT}", 0),
+    (f"import torch\n{RIGHT}", 0)])
+def test_programs_are_run_with_the_problem_s_tests(said: str, score: float) -> None:
+    assert checker_of("program", [SQUARE])(SQUARE, said) == score
+
+
+def test_a_program_that_does_not_end_is_cut_off() -> None:
+    assert program(SQUARE, f"{RIGHT}\nwhile True: pass") == 0
+
+
+def test_a_program_sees_nothing_of_our_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("A_SECRET", "told")
+    monkeypatch.chdir(tmp_path)
+    assert program(SQUARE, f"import os\nassert 'A_SECRET' not in os.environ and not os.listdir()\n{RIGHT}") == 1
+    assert program(SQUARE, f"open('left', 'w').write('x')\n{RIGHT}") == 1
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_program_has_no_network_where_it_can_be_given_one_of_its_own() -> None:
+    own = program(SQUARE, f"import os\nassert os.stat('/proc/self/ns/net').st_ino != {_net()}\n{RIGHT}")
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        reached = program(SQUARE, f"import socket\nsocket.create_connection(('127.0.0.1', {port}), 2)\n{RIGHT}")
+    assert reached == 1 - own
+
+
+def _net() -> int:
+    return Path("/proc/self/ns/net").stat().st_ino

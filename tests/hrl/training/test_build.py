@@ -1,0 +1,126 @@
+"""A trainer from a configuration: which problems are trained on, which are measured, and where both policies start."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from r2v.config import Config, CriticConfig, HierarchicalConfig, PolicyConfig, ProblemsConfig
+from r2v.errors import InputError, UsageError
+from r2v.hrl.parallel.micro_batch import ROWS, Fit, fit, planned, rows_of
+from r2v.hrl.parallel.placement import Devices
+from r2v.hrl.training.build import build_trainer, problems_of
+from r2v.policy.export import export
+
+from . import training
+
+
+@pytest.fixture(scope="module")
+def config(tmp_path_factory: pytest.TempPathFactory) -> Config:
+    model = training.model_at(tmp_path_factory.mktemp("model"))
+    h = replace(training.BASE, problems=ProblemsConfig(count=20, held_out=5), iterations=1)
+    return Config(policy=PolicyConfig(model_name=str(model), lora_r=4, device="cpu", max_seq_len=160), hierarchical=h)
+
+
+def written(path: Path, count: int) -> Path:
+    path.write_text("".join(json.dumps({"id": f"n{i}", "problem": f"what is {i} and 1", "answer": str(i + 1)}) + "\n"
+                            for i in range(count)))
+    return path
+
+
+def test_bundled_problems_do_not_depend_on_the_seed_and_do_not_overlap() -> None:
+    trained, held_out = problems_of(ProblemsConfig(count=50, held_out=20))
+    assert (len(trained), len(held_out)) == (50, 20)
+    assert not {one.id for one in trained} & {one.id for one in held_out}
+    assert problems_of(ProblemsConfig(count=30, held_out=20))[0] == trained[:30]
+
+
+def test_a_file_is_shared_out_by_key_whatever_its_order(tmp_path: Path) -> None:
+    path = written(tmp_path / "problems.jsonl", 30)
+    asked = ProblemsConfig(path=str(path), count=12, held_out=10)
+    trained, held_out = problems_of(asked)
+    assert (len(trained), len(held_out)) == (12, 10) and not set(trained) & set(held_out)
+    path.write_text("".join(reversed(path.read_text().splitlines(keepends=True))))
+    assert problems_of(asked) == (trained, held_out)
+    with pytest.raises(InputError, match="has 30 problems, hierarchical.problems.held_out=30 leaves none"):
+        problems_of(replace(asked, held_out=30))
+
+
+def test_it_trains_from_a_configuration_alone(config: Config, tmp_path: Path) -> None:
+    trainer = build_trainer(config, tmp_path)
+    report = trainer.run()
+    assert report["iterations"] == 1 and report["trained"]["problems"] == 5
+    assert trainer.roles.placement == "shared" and (tmp_path / "metrics.jsonl").exists()
+    other = replace(config, policy=replace(config.policy, lora_alpha=99))
+    with pytest.raises(InputError, match=r"policy\.lora_alpha"):
+        build_trainer(other, tmp_path).run()
+
+
+def test_it_starts_from_exported_weights_and_knows_them(config: Config, tmp_path: Path) -> None:
+    first = build_trainer(config, tmp_path / "first")
+    with torch.no_grad():
+        for tensor in first.roles.parameters("actor"):
+            tensor += 0.1
+    export(first.roles.actor_as_policy(), tmp_path / "weights")
+    second = build_trainer(config, tmp_path / "second", tmp_path / "weights")
+    ids = torch.tensor([[2, 7, 9, 3]])
+    with first.roles.using("actor") as one, torch.no_grad():
+        wanted = one(ids).logits
+    for role in ("actor", "guidance", "reference"):
+        with second.roles.using(role) as model, torch.no_grad():
+            assert float((model(ids).logits - wanted).abs().max()) < 1e-6
+    assert second.identity["weights"] != first.identity["weights"] == ""
+
+
+def test_what_does_not_fit_together_is_refused(config: Config, tmp_path: Path) -> None:
+    h = config.hierarchical
+    with pytest.raises(UsageError, match="there are 3 problems"):
+        build_trainer(replace(config, hierarchical=replace(h, problems=replace(h.problems, count=3))), tmp_path)
+    narrow = replace(config, policy=replace(config.policy, max_seq_len=32))
+    with pytest.raises(InputError, match=r"a prompt has \d+ tokens, policy.max_seq_len=32"):
+        build_trainer(narrow, tmp_path).run()
+
+
+LARGE = HierarchicalConfig(answer_tokens=512, hint_tokens=128,
+                           critic=CriticConfig(model_name="FacebookAI/roberta-base", max_tokens=512))
+
+
+def test_rows_at_a_time_are_what_the_planner_finds() -> None:
+    """Of the 3B model on one 44.53 GiB GPU: a few under adapters, more on a larger one, none where all is trained."""
+    policy = PolicyConfig(model_name="meta-llama/Llama-3.2-3B", lora_r=16, max_seq_len=512)
+    here, there = (rows_of(planned(policy, LARGE, "shared", size * 2**30, 1)) for size in (44.53, 140))
+    assert 1 <= here < there
+    with pytest.raises(UsageError, match=r"placement=full: does not fit 1 x 44\.53 GiB .*r2v plan") as refused:
+        planned(replace(policy, lora_r=0), LARGE, "full", 44.53 * 2**30, 1)
+    assert "\n" not in str(refused.value)
+
+
+def test_layers_run_again_where_the_plan_finds_that_they_must() -> None:
+    policy = PolicyConfig(model_name="meta-llama/Llama-3.2-3B", lora_r=16, max_seq_len=512)
+    small, large = (planned(policy, LARGE, "shared", size * 2**30, 1) for size in (16, 140))
+    assert small.setting.checkpoint and not large.setting.checkpoint
+    with pytest.raises(UsageError, match="does not fit"):
+        planned(policy, replace(LARGE, gradient_checkpointing=False), "shared", 16 * 2**30, 1)
+    assert planned(policy, replace(LARGE, gradient_checkpointing=True), "shared", 140 * 2**30, 1).setting.checkpoint
+
+
+def test_full_training_of_the_seeds_model_is_planned_in_parts() -> None:
+    """3.2 B weights do not fit one H200 with their moments; laid out over 8 of them they do, nor over 8 whole."""
+    policy = PolicyConfig(model_name="meta-llama/Llama-3.2-3B", lora_r=0, max_seq_len=512)
+    h200 = 140 * 2**30
+    for shards in ("fsdp", "zero2", "zero3"):
+        found = planned(policy, replace(LARGE, shards=shards), "full", h200, 8)  # type: ignore[arg-type]
+        assert found.fits and found.setting.shards == shards and rows_of(found) >= 1
+    aside = planned(policy, replace(LARGE, offload=True), "full", 2 * h200, 1)
+    assert aside.setting.offload and aside.setting.placement == "full"
+
+
+def test_rows_that_are_asked_for_are_taken() -> None:
+    policy, cpu = PolicyConfig(), Devices.all_on("cpu")
+    assert fit(policy, replace(LARGE, micro_batch=3), "shared", cpu, "llama").rows == 3
+    assert fit(policy, LARGE, "shared", cpu, "llama") == Fit(rows=ROWS, checkpoint=False)
+    assert fit(policy, replace(LARGE, gradient_checkpointing=True), "shared", cpu, "llama").checkpoint

@@ -1,0 +1,175 @@
+"""Test 16 of facts/hrl.md 5.9: whatever ends a training, and wherever, the next one goes on to the same bits."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from r2v.config import HierarchicalConfig
+from r2v.errors import EnvironmentFault, InputError, Interrupted
+from r2v.hrl.training import checkpoint
+from r2v.hrl.training.metrics import FILE
+from r2v.hrl.training.state import PHASES, hash_of
+from r2v.policy.fit import LATEST
+
+from . import training
+from .training import BASE, EVERYTHING, lasting, lines, trainer_of
+
+SMALL = replace(BASE, iterations=2, save_every=1)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return training.model_at(tmp_path_factory.mktemp("model"))
+
+
+@pytest.fixture(scope="module")
+def undisturbed(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[HierarchicalConfig], Any]:
+    """(folder, report) of a configuration that trained in one go, made once."""
+    known: dict[str, tuple[Path, dict[str, Any]]] = {}
+
+    def of(h: HierarchicalConfig) -> tuple[Path, dict[str, Any]]:
+        if str(h) not in known:
+            folder = tmp_path_factory.mktemp("undisturbed")
+            known[str(h)] = folder, trainer_of(model, folder, h).run()
+        return known[str(h)]
+
+    return of
+
+
+@pytest.mark.parametrize("h", [replace(BASE, evaluate_every=9), replace(EVERYTHING, evaluate_every=9)],
+                         ids=["base", "everything"])
+def test_16_stopped_before_every_phase_it_ends_in_the_same_bits(h: HierarchicalConfig, model: Path, tmp_path: Path,
+                                                               undisturbed: Callable[..., Any]) -> None:
+    """Stopped after each phase and taken up by a new trainer; a warm-up that is over stays over."""
+    passed, report = [], None
+    while report is None:
+        trainer = trainer_of(model, tmp_path, h, stop=lambda: True)
+        try:
+            report = trainer.run()
+        except Interrupted as stop:
+            assert "\n" not in str(stop) and str(tmp_path / LATEST) in str(stop)
+            passed.append((trainer.state.iteration, trainer.state.phase))
+    assert passed == [(0, "insert"), (0, "critic"), (0, "finish"), *((i, phase) for i in (1, 2) for phase in PHASES)]
+    folder, whole = undisturbed(h)
+    assert report == whole and lasting(tmp_path) == lasting(folder)
+    assert ["actor/loss" in line for line in lines(tmp_path)] == [False, True, True]
+    assert len(checkpoint.kept(tmp_path)) == checkpoint.KEPT
+
+
+def test_16_killed_at_once_it_ends_in_the_same_bits(model: Path, tmp_path: Path,
+                                                    undisturbed: Callable[..., Any]) -> None:
+    """By signal 9, in processes of their own: when the second iteration's actor has learned, before anything was
+    saved; and while the third is being played."""
+    places = {"after": 8, "within": 45}
+    dying = [subprocess.Popen([sys.executable, "-m", "tests.hrl.training", str(tmp_path / name), str(model), name,
+                               str(number)], stderr=subprocess.DEVNULL) for name, number in places.items()]
+    assert [process.wait(300) for process in dying] == [-signal.SIGKILL] * 2
+    folder, whole = undisturbed(BASE)
+    assert {name: len(lines(tmp_path / name)) for name in places} == {"after": 1, "within": 2}
+    assert {name: (tmp_path / name / LATEST).exists() for name in places} == {"after": False, "within": True}
+    for name in places:
+        assert trainer_of(model, tmp_path / name).run() == whole, name
+        assert lasting(tmp_path / name) == lasting(folder), name
+
+
+def test_16_what_was_measured_after_the_checkpoint_is_not_told_twice(model: Path, tmp_path: Path,
+                                                                   undisturbed: Callable[..., Any]) -> None:
+    """Half a line too."""
+    h = replace(SMALL, iterations=3, save_every=9)
+    calls = iter(range(99))
+    with pytest.raises(Interrupted):
+        trainer_of(model, tmp_path, h, stop=lambda: next(calls) == 4).run()
+    with (tmp_path / FILE).open("a") as file:
+        file.write('{"iteration":1,"acc/turn1":0.5}\n{"iteration":2,"acc')
+    assert trainer_of(model, tmp_path, h).run() == undisturbed(h)[1]
+    assert lasting(tmp_path) == lasting(undisturbed(h)[0])
+
+
+def test_a_kill_between_checkpoints_leaves_the_one_before(model: Path, tmp_path: Path,
+                                                          undisturbed: Callable[..., Any]) -> None:
+    """A torn draft, and a whole one that nothing points at yet, as a power cut leaves them."""
+    calls = iter(range(99))
+    with pytest.raises(Interrupted):
+        trainer_of(model, tmp_path, SMALL, stop=lambda: next(calls) == 5).run()
+    (tmp_path / "tmp-checkpoint-11").mkdir()
+    (tmp_path / "tmp-checkpoint-11" / checkpoint.STATE).write_bytes(b"torn")
+    (tmp_path / "checkpoint-13").mkdir()
+    (tmp_path / "checkpoint-13" / checkpoint.AT).write_text('{"replay": 0}')
+    assert trainer_of(model, tmp_path, SMALL).run() == undisturbed(SMALL)[1]
+
+
+def stopped(model: Path, folder: Path, **options: Any) -> None:
+    calls = iter(range(99))
+    with pytest.raises(Interrupted):
+        trainer_of(model, folder, SMALL, stop=lambda: next(calls) == 6, **options).run()
+
+
+def test_another_configuration_is_refused_with_one_line(model: Path, tmp_path: Path) -> None:
+    stopped(model, tmp_path)
+    for change, said in (({"lr": 0.5}, r"hierarchical\.lr=0\.01, asked for is 0\.5"),
+                         ({"critic": replace(SMALL.critic, tau=0.5)}, r"hierarchical\.critic\.tau=0\.1, .* 0\.5"),
+                         ({"placement": "full"}, "placement=shared, asked for is full")):
+        with pytest.raises(InputError, match=said) as refused:
+            trainer_of(model, tmp_path, replace(SMALL, **change)).run()
+        assert "\n" not in str(refused.value)
+    other = trainer_of(model, tmp_path, SMALL)
+    other.identity["seed"] = 7
+    with pytest.raises(InputError, match="made with seed=0, asked for is 7"):
+        other.run()
+    trainer_of(model, tmp_path, replace(SMALL, save_every=5), micro=2).run()
+
+
+@pytest.mark.parametrize("what", ["torn", "gone", "lines", "replay"])
+def test_what_is_missing_is_named_and_nothing_is_begun_anew(what: str, model: Path, tmp_path: Path) -> None:
+    stopped(model, tmp_path)
+    latest = (tmp_path / LATEST).resolve()
+    if what == "torn":
+        (latest / checkpoint.STATE).write_bytes((latest / checkpoint.STATE).read_bytes()[:-1000])
+    elif what == "gone":
+        latest.rename(tmp_path / "elsewhere")
+    elif what == "lines":
+        (tmp_path / FILE).unlink()
+    else:
+        next((tmp_path / "replay").iterdir()).unlink()
+    said = {"torn": "cannot be read", "gone": "cannot be read", "lines": "has 0 bytes", "replay": "are missing"}[what]
+    with pytest.raises(InputError, match=said) as refused:
+        trainer_of(model, tmp_path, SMALL).run()
+    assert "\n" not in str(refused.value)
+
+
+def test_a_disk_that_refuses_leaves_the_latest(tmp_path: Path) -> None:
+    checkpoint.write(tmp_path, 3, {"seed": 0}, {"replay": 0}, {"x": torch.ones(3)})
+    (tmp_path / "tmp-checkpoint-4").write_text("a file where a folder is to be")
+    with pytest.raises(EnvironmentFault, match="cannot write"):
+        checkpoint.write(tmp_path, 4, {"seed": 0}, {"replay": 0}, {"x": torch.zeros(3)})
+    kept = checkpoint.read(tmp_path, {"seed": 0})
+    assert kept is not None and torch.equal(kept["x"], torch.ones(3))
+
+
+def test_the_last_few_are_kept_and_those_of_a_run_that_was_undone_go(tmp_path: Path) -> None:
+    for number in (3, 7, 14, 21):
+        checkpoint.write(tmp_path, number, {}, {"replay": 10 * number}, {})
+    assert sorted(checkpoint.kept(tmp_path)) == [14, 21] and checkpoint.oldest(tmp_path, "replay") == 140
+    checkpoint.write(tmp_path, 15, {}, {"replay": 150}, {})
+    assert sorted(checkpoint.kept(tmp_path)) == [14, 15] and (tmp_path / LATEST).resolve().name == "checkpoint-15"
+    assert json.loads((tmp_path / "checkpoint-15" / checkpoint.AT).read_text()) == {"replay": 150}
+    assert checkpoint.read(tmp_path / "elsewhere", {}) is None
+
+
+def test_a_hash_knows_every_bit_and_no_order() -> None:
+    one = {"a": torch.tensor([1.0, 2.0]), "b": [1, "x"]}
+    assert hash_of(one) == hash_of({"b": [1, "x"], "a": torch.tensor([1.0, 2.0])})
+    for other in ({**one, "a": torch.tensor([1.0, 2.0000002])}, {**one, "a": torch.tensor([[1.0, 2.0]])},
+                  {**one, "a": torch.tensor([1.0, 2.0]).double()}, {**one, "b": [1, "y"]},
+                  {**one, "a": torch.tensor([1.0, 2.0]).bfloat16()}):
+        assert hash_of(other) != hash_of(one)

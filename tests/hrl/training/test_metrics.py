@@ -1,0 +1,65 @@
+"""Figures that are more than a mean, and the file they are kept in."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from r2v.errors import EnvironmentFault, InputError
+from r2v.hrl.algorithm.critic import Values
+from r2v.hrl.training.metrics import FILE, Lines, correlation, echo_trap, of_policy, of_values
+from r2v.hrl.training.optimizer_step import Stepped
+
+
+def test_correlation_is_pearsons() -> None:
+    generator = torch.Generator().manual_seed(0)
+    one, noise = torch.randn(2, 50, dtype=torch.float64, generator=generator)
+    assert correlation(one, 3 * one - 1) == pytest.approx(1) and correlation(one, -one) == pytest.approx(-1)
+    assert correlation(one, one + noise) == pytest.approx(float(torch.corrcoef(torch.stack([one, one + noise]))[0, 1]))
+    assert correlation(one, torch.ones(50, dtype=torch.float64)) == 0.0
+
+
+def test_what_the_critic_says_is_the_lower_head() -> None:
+    q = torch.tensor([[1.0, 2.0, 3.0], [0.0, 4.0, 5.0]], dtype=torch.float64)
+    figures = of_values(Values(q=q, v=q / 2, floor=q[0]), torch.tensor([0.0, 1.0, 2.0], dtype=torch.float64))
+    assert (figures["critic/q_min"], figures["critic/q_mean"], figures["critic/q_max"]) == pytest.approx((0, 5 / 3, 3))
+    assert figures["critic/v_mean"] == pytest.approx(1.25) and 0.9 < figures["critic/corr"] < 1
+
+
+def test_a_policys_sums_become_means_over_tokens() -> None:
+    steps = [Stepped(loss=1.0, norm=2.0, counted=(9, 9, 9, 9)), Stepped(loss=3.0, norm=4.0, counted=(1, 20, 2, 10))]
+    assert of_policy("actor", steps) == {"actor/loss": 2.0, "actor/loss_last": 3.0, "actor/grad_norm": 3.0,
+                                         "actor/kl": 0.1, "actor/entropy": 2.0, "actor/clipped": 0.2,
+                                         "actor/tokens": 10}
+
+
+@pytest.mark.parametrize(("means", "spreads", "trapped"), [
+    ([0.5] * 10, [0.4] * 5 + [0.1] * 5, True), ([0.5] * 5 + [0.9] * 5, [0.4] * 5 + [0.1] * 5, False),
+    ([0.5] * 10, [0.4] * 5 + [0.25] * 5, False), ([0.5] * 9, [0.4] * 4 + [0.0] * 5, False),
+    ([0.0] * 12, [0.0] * 12, False), ([0.02] * 10, [0.1] * 5 + [0.0] * 5, False),
+    ([0.2] * 5 + [0.5] * 5 + [0.3] * 5, [0.1] * 5 + [0.5] * 5 + [0.2] * 5, True)])
+def test_the_echo_trap_is_less_spread_for_no_more_reward(means: list[float], spreads: list[float],
+                                                         trapped: bool) -> None:
+    assert echo_trap(list(zip(means, spreads, strict=True))) is trapped
+
+
+def test_lines_are_cut_where_a_checkpoint_was(tmp_path: Path) -> None:
+    kept = Lines(tmp_path)
+    kept.add({"iteration": 0, "loss": 0.5})
+    length = kept.length
+    kept.add({"iteration": 1})
+    kept.cut(length)
+    kept.add({"iteration": 1, "again": 1})
+    assert [json.loads(line) for line in (tmp_path / FILE).read_text().splitlines()] == [
+        {"iteration": 0, "loss": 0.5}, {"iteration": 1, "again": 1}]
+    with pytest.raises(InputError, match="has .* bytes, the checkpoint beside it knows of 999"):
+        kept.cut(999)
+    kept.add({"actor/kl": float("inf"), "loss": float("nan"), "iteration": 2})
+    assert (tmp_path / FILE).read_text().endswith('{"actor/kl":null,"loss":null,"iteration":2}\n')
+    (tmp_path / FILE).unlink()
+    (tmp_path / FILE).mkdir()
+    with pytest.raises(EnvironmentFault, match="cannot write"):
+        kept.add({"iteration": 2})

@@ -1,0 +1,53 @@
+"""Peaks of phases beside the plan's. No GPU: the meter is the tests'."""
+
+from __future__ import annotations
+
+import pytest
+
+from r2v.hrl.parallel.micro_batch import planned, rows_of
+from r2v.hrl.training.tracking import Tracking
+from r2v.memory.peak_monitor import expected
+from tests.hrl.training.test_build import LARGE, PolicyConfig
+
+PLAN = planned(PolicyConfig(model_name="meta-llama/Llama-3.2-3B", lora_r=16, max_seq_len=512), LARGE, "shared",
+               80 * 2**30, 1)
+
+
+class Told:
+    """A meter that says what it is told to."""
+
+    name, counts_tensors = "torch.cuda.max_memory_allocated", True
+
+    def __init__(self, share: float) -> None:
+        self.share, self.tokens = share, 300
+
+    def reset(self) -> None:
+        pass
+
+    def peak(self) -> int:
+        return int(self.share * expected(PLAN, "actor", rows=rows_of(PLAN), tokens=self.tokens))
+
+
+@pytest.mark.parametrize(("share", "warned"), [(1.02, False), (1.3, True), (0.8, True)])
+def test_what_is_off_by_more_than_a_tenth_is_told_once(share: float, warned: bool,
+                                                       caplog: pytest.LogCaptureFixture) -> None:
+    tracking = Tracking({"cuda:0"}, PLAN, rows_of(PLAN), meter=lambda device: Told(share))
+    for _ in range(2):
+        with tracking.phase("actor", tokens=300):
+            pass
+    assert sum("memory: actor took" in line for line in caplog.messages) == warned
+    assert tracking.figures("actor")["memory/actor/cuda:0/of_planned"] == pytest.approx(share)
+
+
+def test_where_nothing_was_planned_nothing_is_compared(caplog: pytest.LogCaptureFixture) -> None:
+    tracking = Tracking({"cuda:0", "cuda:1"}, meter=lambda device: Told(1.0))
+    with tracking.phase("actor", tokens=300):
+        pass
+    assert set(tracking.figures("actor")) == {"memory/actor/cuda:0", "memory/actor/cuda:1"} and not caplog.messages
+
+
+def test_on_a_cpu_the_rise_of_the_process_is_noted() -> None:
+    tracking = Tracking({"cpu"})
+    with tracking.phase("rollout", tokens=1):
+        held = bytearray(1)
+    assert tracking.figures("rollout")["memory/rollout/rss_rise"] >= 0 and held

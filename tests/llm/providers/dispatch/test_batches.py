@@ -1,0 +1,393 @@
+"""Every fault that the emulator knows, through both providers: nothing paid twice, no answer lost, no error spoken."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from r2v.emulator import Emulator, Fault, Lifecycle, Timing
+from r2v.emulator.limits import Limits, ProviderLimits
+from r2v.errors import EnvironmentFault, InputError, Interrupted
+from r2v.llm.providers.anthropic import Anthropic
+from r2v.llm.providers.dispatch.dispatch_policy import Plan
+from r2v.llm.providers.openai import OpenAI
+from r2v.llm.providers.prices import Rate, rate_of
+from r2v.llm.providers.provider import BatchState
+from r2v.llm.providers.remote import ProviderRemote
+from r2v.llm.types import Message, Request
+from r2v.llm.waves import Waves
+from tests.llm.talk import MODELS, QUICK, converse, environment, play, remote
+
+COUNT, TURNS = 6, 2
+BOTH = ("openai", "anthropic")
+
+MENDED = {
+    "429_retry_after_2": Fault("429_retry_after_2", at=1, on="create"),
+    "429_no_retry_after": Fault("429_no_retry_after", at=(1, 2), on="create"),
+    "429_retry_after_date": Fault("429_retry_after_date", at=1, on="create"),
+    "500_poll": Fault("500", at=(1, 2), on="poll"),
+    "502_poll": Fault("502", at=1, on="poll"),
+    "503_list": Fault("503", at=1, on="list"),
+    "reset_poll": Fault("reset", at=1, on="poll"),
+    "reset_results": Fault("reset", at=1, on="results"),
+    "reset_upload": Fault("reset_upload", at=1),
+    "commit_then_500": Fault("commit_then_500", at=1),
+    "commit_then_529": Fault("commit_then_529", at=1),
+    "commit_then_reset": Fault("commit_then_reset", at=1),
+    "commit_then_silence": Fault("commit_then_silence", at=1),
+    "token_limit_refused": Fault("token_limit_refused", at=1),
+    "listed_late": Fault("listed_late", at=1),
+    "expired_none_done": Fault("expired_none_done", at=1),
+    "expired_half_done": Fault("expired_half_done", at=1),
+    "expired_all_done": Fault("expired_all_done", at=1),
+    "counts_zero": Fault("counts_zero"),
+    "unknown_status": Fault("unknown_status"),
+    "second_poller": Fault("second_poller"),
+    "line_429": Fault("line_429", at=(1, 4)),
+    "line_500": Fault("line_500", at=(1, 4)),
+    "line_overloaded": Fault("line_overloaded", at=2),
+    "line_expired": Fault("line_expired", at=(1, 2, 3)),
+    "line_string_code": Fault("line_string_code", at=2),
+    "line_missing": Fault("line_missing", at=(1, 6)),
+    "usage_missing": Fault("usage_missing", at=1),
+    "max_tokens": Fault("max_tokens", at=1),
+    "u2028": Fault("u2028"),
+    "lines_reversed": Fault("lines_reversed"),
+    "lines_duplicated": Fault("lines_duplicated"),
+    "lines_malformed": Fault("lines_malformed", at=1),
+    "lines_truncated": Fault("lines_truncated", at=1),
+    "lines_crlf": Fault("lines_crlf"),
+    "results_dropped": Fault("results_dropped", at=(1, 2)),
+    "slow_trickle": Fault("slow_trickle", at=1),
+    "clock_skew": Fault("clock_skew"),
+}
+OPENAI_ONLY = {
+    "file_late_404": Fault("file_late_404", at=1),
+    "file_late_400": Fault("file_late_400", at=1),
+    "token_limit_failed": Fault("token_limit_failed", at=1),
+    "expired_no_files": Fault("expired_no_files", at=1),
+    "file_id_late": Fault("file_id_late"),
+}
+CASES = [(provider, name, fault) for name, fault in MENDED.items() for provider in BOTH] + [
+    ("openai", name, fault) for name, fault in OPENAI_ONLY.items()]
+
+
+@pytest.fixture
+def serve(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Makes an emulator that both SDKs are sent to."""
+    def made(*faults: Fault, **kwargs: Any) -> Emulator:
+        settings = {"lifecycle": Lifecycle(polls=2), "timing": Timing(silence=0.2, late=0.5, trickle=0.001)} | kwargs
+        emulator = Emulator(faults=faults, **settings)
+
+        class Served:
+            def __enter__(self) -> Emulator:
+                emulator.__enter__()
+                for name, value in environment(emulator).items():
+                    monkeypatch.setenv(name, value)
+                return emulator
+
+            def __exit__(self, *error: Any) -> None:
+                emulator.__exit__(*error)
+
+        return Served()
+
+    return made
+
+
+@pytest.mark.parametrize(("provider", "name", "fault"), CASES, ids=[f"{p}-{n}" for p, n, _ in CASES])
+def test_a_passing_fault_loses_nothing_and_pays_once(provider: str, name: str, fault: Fault, serve: Any,
+                                                     tmp_path: Path) -> None:
+    with serve(fault) as emulator:
+        hurry = {"poll_seconds": 3.0} if name.startswith("file_late") else {}
+        said = play(provider, tmp_path, count=COUNT, turns=TURNS, reconcile_after=0.8, **hurry)
+        paid = emulator.ledger()
+    assert [len(turns) for turns in said] == [TURNS] * COUNT, said
+    assert not any(turn.startswith("!") for turns in said for turn in turns)
+    assert paid.fired or name in ("clock_skew",), "the fault never fired"
+    assert sorted(paid.paid().values()) == [1] * COUNT * TURNS
+    rows = [json.loads(line) for line in (tmp_path / "journal.jsonl").read_bytes().splitlines()]
+    answered = [row["id"] for row in rows if row["row"] == "answer"]
+    assert len(answered) == len(set(answered)) == COUNT * TURNS
+    assert {row["batch"] for row in rows if row["row"] == "intent"} == {
+        row["batch"] for row in rows if row["row"] in ("applied", "dropped")}
+
+
+@pytest.mark.parametrize("provider", BOTH)
+@pytest.mark.parametrize("name", ["429_retry_after_2", "429_no_retry_after", "500", "503", "529", "reset"])
+def test_direct_calls_outlive_a_passing_fault(provider: str, name: str, serve: Any, tmp_path: Path) -> None:
+    with serve(Fault(name, at=(1, 3), on="sync")) as emulator:
+        said = play(provider, tmp_path, count=COUNT, turns=TURNS, mode="concurrent")
+        assert sorted(emulator.ledger().paid().values()) == [1] * COUNT * TURNS
+    assert [len(turns) for turns in said] == [TURNS] * COUNT
+
+
+@pytest.mark.parametrize("provider", BOTH)
+@pytest.mark.parametrize("name", ["line_400", "refusal"])
+def test_a_refused_question_ends_its_conversation_alone(provider: str, name: str, serve: Any, tmp_path: Path) -> None:
+    with serve(Fault(name, at=(2, 5))) as emulator:
+        said = play(provider, tmp_path, count=10, turns=1)
+        again = play(provider, tmp_path, count=10, turns=1)
+        assert max(emulator.ledger().paid().values()) == 1
+    assert sorted(len(turns) for turns in said) == [1] * 10
+    assert [turns[0] for turns in said].count("!final") == 2
+    assert again == said, "a refusal is remembered like an answer"
+
+
+@pytest.mark.parametrize("name", ["completed_null_output", "completed_empty_output"])
+def test_a_batch_whose_every_line_failed(name: str, serve: Any, tmp_path: Path) -> None:
+    with serve(Fault(name, at=1)) as emulator:
+        assert play("openai", tmp_path, count=3, turns=1) == [["!final"]] * 3
+        assert not emulator.ledger().bills
+
+
+def test_validation_names_lines_and_the_others_are_sent_again(serve: Any, tmp_path: Path) -> None:
+    with serve(Fault("validation_failed", at=1)) as emulator:
+        said = play("openai", tmp_path, count=3, turns=1)
+        assert max(emulator.ledger().paid().values(), default=1) == 1
+    assert sorted(turns[0].startswith("!") for turns in said) in ([False, False, True], [True] * 3)
+
+
+@pytest.mark.parametrize(("provider", "fault", "told"), [
+    ("anthropic", Fault("results_other_host"), "results_url is on"),
+    ("openai", Fault("archived"), "results are gone|can't be had"),
+    ("anthropic", Fault("archived"), "results are gone|can't be had"),
+    ("openai", Fault("credit_exhausted", on="create"), "see to the account"),
+    ("anthropic", Fault("credit_exhausted", on="create"), "see to the account"),
+    ("openai", Fault("401"), "see to the account or the key"),
+    ("anthropic", Fault("401"), "see to the account or the key")])
+def test_what_only_the_user_can_mend_ends_the_run_in_one_line(provider: str, fault: Fault, told: str, serve: Any,
+                                                               tmp_path: Path) -> None:
+    with serve(fault) as emulator:
+        with pytest.raises(EnvironmentFault, match=told) as raised:
+            play(provider, tmp_path, count=3, turns=1)
+        assert emulator.ledger().leaks == 0
+    assert "sk-" not in str(raised.value) and "\n" not in str(raised.value)
+    assert not any(b"sk-" in path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
+
+
+def test_a_line_that_stays_unreadable_is_given_up_and_not_paid_again(serve: Any, tmp_path: Path) -> None:
+    with serve(Fault("lines_malformed")) as emulator:
+        said = play("openai", tmp_path, count=5, turns=1)
+        assert sorted(emulator.ledger().paid().values()) == [1] * 5
+    assert [turns[0] for turns in said].count("!final") == 1
+
+
+@pytest.mark.parametrize("provider", BOTH)
+def test_batches_are_cut_at_the_limits(provider: str, serve: Any, tmp_path: Path) -> None:
+    limits = Limits(openai=ProviderLimits(requests=50_000, bytes=200_000_000, queued_tokens=40),
+                    anthropic=ProviderLimits(requests=100_000, bytes=256_000_000, queued_requests=5))
+    with serve(limits=limits) as emulator:
+        said = play(provider, tmp_path, count=12, turns=1, batch_size=4)
+        batches = [batch for batch in emulator.batches() if not batch.errors]
+        assert sorted(emulator.ledger().paid().values()) == [1] * 12
+    assert all(len(turns) == 1 for turns in said) and max(batch.total for batch in batches) <= 4
+
+
+def test_a_cut_journal_goes_on_and_a_damaged_one_is_named(serve: Any, tmp_path: Path) -> None:
+    with serve() as emulator:
+        said = play("openai", tmp_path, count=3, turns=1)
+        journal = tmp_path / "journal.jsonl"
+        whole = journal.read_bytes()
+        journal.write_bytes(whole + b'{"row": "intent", "ba')
+        assert play("openai", tmp_path, count=3, turns=1) == said
+        assert journal.read_bytes() == whole
+        journal.write_bytes(whole.replace(b'{"row":"created"', b'{"row"created"'))
+        with pytest.raises(InputError, match=r"journal.jsonl:\d+: not a row"):
+            play("openai", tmp_path, count=3, turns=1)
+        assert len(emulator.ledger().bills) == 3
+
+
+def leave_under_way(provider: str, folder: Path, emulator: Emulator, count: int) -> None:
+    """Begin `count` conversations and leave when their batch is made."""
+    async def leaving() -> list[str]:
+        while len(emulator.ledger().bills) < count or b'"created"' not in (folder / "journal.jsonl").read_bytes():
+            await asyncio.sleep(0.02)
+        raise Interrupted("enough is under way")
+
+    waves = Waves(max_conversations=count + 1)
+    model = waves.model(remote(provider, folder))
+    with pytest.raises(Interrupted, match="enough"):
+        waves.run([*(partial(converse, model, n, 1) for n in range(count)), leaving])
+
+
+@pytest.mark.parametrize("provider", BOTH)
+def test_a_run_that_stops_keeps_the_answers_of_calls_that_are_out(provider: str, serve: Any, tmp_path: Path) -> None:
+    with serve(timing=Timing(latency=0.5)) as emulator:
+        async def leaving() -> list[str]:
+            while emulator.peak(provider) < 3:
+                await asyncio.sleep(0.01)
+            raise Interrupted("time is up")
+
+        waves = Waves(max_conversations=9)
+        model = waves.model(remote(provider, tmp_path, mode="concurrent", max_concurrent=3))
+        with pytest.raises(Interrupted, match="time is up"):
+            waves.run([*(partial(converse, model, n, 2) for n in range(6)), leaving])
+        first = len(emulator.ledger().bills)
+        assert first == 3, "those that were out, and no further one"
+        said = play(provider, tmp_path, count=6, turns=2, mode="concurrent")
+        assert sorted(emulator.ledger().paid().values()) == [1] * 12
+    assert [len(turns) for turns in said] == [2] * 6
+    assert b'"lost"' not in (tmp_path / "journal.jsonl").read_bytes()
+
+
+class SlowOpenAI(OpenAI):
+    """Takes a moment to say that a batch is made."""
+
+    async def create(self, key: str, path: Path, file_id: str | None) -> BatchState:
+        state = await super().create(key, path, file_id)
+        await asyncio.sleep(0.5)
+        return state
+
+
+class SlowAnthropic(Anthropic):
+    """The same."""
+
+    async def create(self, key: str, path: Path, file_id: str | None) -> BatchState:
+        state = await super().create(key, path, file_id)
+        await asyncio.sleep(0.5)
+        return state
+
+
+@pytest.mark.parametrize("provider", BOTH)
+def test_a_run_that_stops_knows_the_batch_that_was_being_made(provider: str, serve: Any, tmp_path: Path) -> None:
+    """So that the next one has nothing to look for."""
+    rate, slow = rate_of(provider, MODELS[provider]), {"openai": SlowOpenAI, "anthropic": SlowAnthropic}[provider]
+    journal = tmp_path / "journal.jsonl"
+    with serve() as emulator:
+        async def leaving() -> list[str]:
+            while not journal.exists() or b'"sending"' not in journal.read_bytes():
+                await asyncio.sleep(0.01)
+            raise Interrupted("time is up")
+
+        waves = Waves(max_conversations=9)
+        model = waves.model(ProviderRemote(slow(rate), rate, tmp_path, Plan(**QUICK), scope={"test": "a"}))
+        with pytest.raises(Interrupted, match="time is up"):
+            waves.run([*(partial(converse, model, n, 1) for n in range(3)), leaving])
+        rows = [json.loads(line)["row"] for line in journal.read_text().splitlines()]
+        assert rows.count("sending") == rows.count("created") == 1
+        said = play(provider, tmp_path, count=3, turns=1)
+        assert sorted(emulator.ledger().paid().values()) == [1] * 3
+    assert [len(turns) for turns in said] == [1] * 3
+    assert not {"unknown", "absent"} & {json.loads(line)["row"] for line in journal.read_text().splitlines()}
+
+
+class AboutTo(Anthropic):
+    """Tells when it has listed the account's batches, which is done right before one is made, and takes so many turns
+    of the loop more."""
+
+    def __init__(self, rate: Rate, turns: int) -> None:
+        super().__init__(rate)
+        self.listed, self.turns = asyncio.Event(), turns
+
+    async def recent(self) -> AsyncIterator[BatchState]:
+        async for state in super().recent():
+            yield state
+        self.listed.set()
+        for _ in range(self.turns):
+            await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize("turns", range(12))
+def test_a_run_that_stops_around_the_word_sending_leaves_nothing_to_look_for(turns: int, serve: Any, tmp_path: Path
+                                                                             ) -> None:
+    """The stop comes that many turns before: when the row is on disk, while it is written, and before."""
+    rate = rate_of("anthropic", MODELS["anthropic"])
+    with serve() as emulator:
+        provider = AboutTo(rate, turns)
+
+        async def leaving() -> list[str]:
+            await provider.listed.wait()
+            raise Interrupted("time is up")
+
+        waves = Waves(max_conversations=9)
+        model = waves.model(ProviderRemote(provider, rate, tmp_path, Plan(**QUICK), scope={"test": "a"}))
+        with pytest.raises(Interrupted, match="time is up"):
+            waves.run([*(partial(converse, model, n, 1) for n in range(3)), leaving])
+        rows = [json.loads(line)["row"] for line in (tmp_path / "journal.jsonl").read_text().splitlines()]
+        assert rows.count("sending") == rows.count("created")
+        play("anthropic", tmp_path, count=3, turns=1)
+        assert sorted(emulator.ledger().paid().values()) == [1] * 3
+
+
+@pytest.mark.parametrize("provider", BOTH)
+def test_cancelling_keeps_what_was_answered(provider: str, serve: Any, tmp_path: Path) -> None:
+    with serve(lifecycle=Lifecycle(polls=10_000)) as emulator:
+        leave_under_way(provider, tmp_path, emulator, 4)
+        told = asyncio.run(remote(provider, tmp_path).cancel())
+        assert told["batches"] == 0 and told["answered"] == len(emulator.ledger().bills)
+
+
+def test_a_cancel_that_never_ends_is_left_with_75(serve: Any, tmp_path: Path) -> None:
+    with serve(Fault("cancel_never_ends"), lifecycle=Lifecycle(polls=10_000)) as emulator:
+        leave_under_way("openai", tmp_path, emulator, 1)
+        with pytest.raises(Interrupted, match="1 batches are still being cancelled"):
+            asyncio.run(remote("openai", tmp_path).cancel(patience=0.5))
+
+
+def test_samples_are_questions_of_their_own_and_company_shares_an_answer(serve: Any, tmp_path: Path) -> None:
+    with serve() as emulator:
+        waves = Waves(max_conversations=8)
+        model = waves.model(remote("openai", tmp_path, mode="concurrent"))
+        request = Request(messages=(Message(role="user", content="q"),), key=("k",), num_samples=3, temperature=0.5)
+        replies = waves.run([partial(model.reply, request)] * 4)
+        assert len(emulator.ledger().bills) == 3 and len(replies[0].samples) == 3
+        assert all(reply == replies[0] for reply in replies)
+
+
+def test_identical_questions_are_asked_once_where_that_is_wished(serve: Any, tmp_path: Path) -> None:
+    with serve() as emulator:
+        for reuse, paid in ((False, 5), (True, 6)):
+            waves = Waves(max_conversations=8)
+            model = waves.model(remote("openai", tmp_path / str(reuse), mode="concurrent", reuse=reuse))
+            waves.run(partial(model.reply, Request(messages=(Message(role="user", content="same"),), key=("k", n)))
+                      for n in range(5))
+            assert len(emulator.ledger().bills) == paid
+
+
+@pytest.mark.parametrize("provider", BOTH)
+def test_a_shared_system_prompt_is_cached_and_the_share_is_reported(provider: str, serve: Any, tmp_path: Path) -> None:
+    shared = Message(role="system", content="be brief " * 2000)
+    with serve() as emulator:
+        waves = Waves(max_conversations=1)
+        model = waves.model(remote(provider, tmp_path, mode="concurrent"))
+        waves.run(partial(model.reply, Request(messages=(shared, Message(role="user", content=f"{n}")), key=("k", n)))
+                  for n in range(5))
+        bills = emulator.ledger().bills
+    share = sum(bill.cached_in for bill in bills) / sum(bill.tokens_in for bill in bills)
+    told = json.loads((tmp_path / "progress.json").read_text())
+    assert share > 0.7 and told["cached_share"] == pytest.approx(share, abs=1e-4)
+    again = remote(provider, tmp_path, mode="concurrent")
+    assert asyncio.run(again.cancel())["cached_share"] == told["cached_share"], "the journal remembers"
+
+
+def test_where_no_batch_can_be_had_auto_says_so_and_calls(serve: Any, tmp_path: Path,
+                                                         caplog: pytest.LogCaptureFixture) -> None:
+    never = Timing(late=1e6)
+    with serve(Fault("file_late_404"), timing=never) as emulator, caplog.at_level("INFO", logger="r2v"):
+        said = play("openai", tmp_path, count=3, turns=2, mode="auto", hour_usd=0.0, tail=0.0)
+        assert [len(turns) for turns in said] == [2] * 3 and not any(t.startswith("!") for turns in said for t in turns)
+        assert {bill.mode for bill in emulator.ledger().bills} == {"sync"}
+        assert max(emulator.ledger().paid().values()) == 1
+    assert "openai takes no batches (404" in caplog.text and "at full price" in caplog.text
+
+
+def test_where_no_batch_can_be_had_batch_mode_ends(serve: Any, tmp_path: Path) -> None:
+    with serve(Fault("file_late_404"), timing=Timing(late=1e6)) as emulator:
+        with pytest.raises(EnvironmentFault, match="takes no batches: 404.*teacher.mode=concurrent"):
+            play("openai", tmp_path, count=3, turns=1)
+        assert not emulator.ledger().bills
+
+
+@pytest.mark.parametrize("provider", BOTH)
+def test_calls_adapt_to_a_bucket(provider: str, serve: Any, tmp_path: Path) -> None:
+    with serve(limits=Limits(calls_per_minute=1200, burst=4), timing=Timing(latency=0.02)) as emulator:
+        said = play(provider, tmp_path, count=20, turns=1, mode="concurrent", max_concurrent=8)
+        assert sorted(emulator.ledger().paid().values()) == [1] * 20
+        assert 1 < emulator.peak(provider) <= 8
+    assert all(len(turns) == 1 and not turns[0].startswith("!") for turns in said)

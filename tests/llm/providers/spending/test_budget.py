@@ -1,0 +1,216 @@
+"""Prices, budget, names and verdicts: the arithmetic under the provider engine."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from r2v.errors import EnvironmentFault, InputError, UsageError
+from r2v.llm.providers.classify import anthropic_line, kind_of, one_line, openai_line, read_line
+from r2v.llm.providers.dispatch.batch_or_direct import Chooser
+from r2v.llm.providers.dispatch.dispatch_policy import Plan
+from r2v.llm.providers.prices import Tokens, rate_of, table
+from r2v.llm.providers.provider import LineSplitter, seconds_of
+from r2v.llm.providers.provider_requests import Ask, Verdict, canonical, make_ask, read_ask
+from r2v.llm.providers.spending.budget import Purse, Till
+from r2v.llm.providers.spending.journal import Journal
+from r2v.llm.providers.spending.journal_state import Book, line_row
+from r2v.llm.types import Message, Request
+
+CONFIGS = Path(__file__).parents[4] / "configs"
+RATE = rate_of("openai", "gpt-4o")
+
+
+def ask_of(name: str = "k", text: str = "hello", max_tokens: int = 10, run: str = "0123abcd") -> Ask:
+    request = Request(messages=(Message(role="user", content=text),), key=(name,), max_tokens=max_tokens)
+    return make_ask(run, request, {"model": "m", "max_tokens": max_tokens,
+                                   "messages": [{"role": "user", "content": text}]})
+
+
+def test_every_model_that_a_configuration_or_a_seed_names_has_a_price() -> None:
+    named = set()
+    for path in CONFIGS.rglob("*.yaml"):
+        for provider, model in re.findall(r"teacher: \{provider: (openai|anthropic), model_name: ([\w.-]+)",
+                                          path.read_text()):
+            named.add((provider, model))
+    named |= {("openai", name) for name in ("gpt-4o", "gpt-4o-mini", "gpt-4-turbo", "gpt-3.5-turbo", "gpt-3.5", "gpt35",
+                                            "gpt4o_mini")}
+    named |= {("anthropic", name) for name in ("claude-3-5-sonnet", "claude-3-opus", "claude-3-haiku", "claude_opus",
+                                               "claude_sonnet")}
+    assert len(named) >= 12
+    for provider, model in named:
+        assert rate_of(provider, model).input > 0
+    assert re.fullmatch(r"\d{4}-\d\d-\d\d", str(table()["version"])) and set(table()["sources"]) == set(
+        table()["providers"])
+
+
+def test_a_million_tokens_cost_what_the_table_says() -> None:
+    million = Tokens(fresh=1_000_000, output=1_000_000)
+    assert rate_of("openai", "gpt-4o").usd(million, batch=False) == 12.5
+    assert rate_of("openai", "gpt-4o").usd(million, batch=True) == 6.25
+    sonnet = rate_of("anthropic", "claude-3-5-sonnet")
+    assert sonnet.usd(Tokens(cached=1_000_000), batch=True) == pytest.approx(0.15)
+    assert sonnet.usd(Tokens(write_1h=1_000_000), batch=True) == pytest.approx(3.0)
+    assert sonnet.usd(Tokens(write_5m=1_000_000), batch=False) == pytest.approx(3.75)
+
+
+def test_an_unknown_price_is_refused_unless_told() -> None:
+    with pytest.raises(UsageError, match="no price in the table of .*did you mean gpt-4o"):
+        rate_of("openai", "gpt-4oo")
+    told = rate_of("openai", "mine", 1.0, 2.0)
+    assert told.usd(Tokens(fresh=1_000_000, output=1_000_000), batch=True) == 1.5
+
+
+@given(fresh=st.integers(0, 10**6), cached=st.integers(0, 10**6), written=st.integers(0, 10**6),
+       output=st.integers(0, 10**5), batch=st.booleans(), model=st.sampled_from(["claude-3-haiku", "claude-opus-4-5"]))
+def test_no_answer_costs_more_than_its_worst_case(fresh: int, cached: int, written: int, output: int, batch: bool,
+                                                  model: str) -> None:
+    rate = rate_of("anthropic", model)
+    tokens = Tokens(fresh=fresh, cached=cached, write_1h=written, output=output)
+    assert rate.usd(tokens, batch=batch) <= rate.worst(tokens.input, output, batch=batch) + 1e-9
+
+
+@given(text=st.text(max_size=60), key=st.lists(st.one_of(st.integers(), st.text(max_size=9)), max_size=4))
+def test_a_custom_id_is_in_both_alphabets_and_reads_back(text: str, key: list[int | str]) -> None:
+    request = Request(messages=(Message(role="user", content=text), Message(role="assistant", content=text)),
+                      key=tuple(key), max_tokens=7)
+    ask = make_ask("0123abcd", request, {"model": "m", "max_tokens": 7, "messages": [
+        {"role": "user", "content": text}, {"role": "assistant", "content": text}]})
+    assert re.fullmatch(r"[A-Za-z0-9_-]{1,64}", ask.custom_id) and ask.turn == 1
+    line = canonical({"custom_id": ask.custom_id, "params": ask.body})
+    assert "\n" not in line and read_ask(json.loads(line)) == ask
+    assert ask.tokens_in >= len(text.encode())
+
+
+@given(st.lists(st.tuples(st.sampled_from("ab"), st.sampled_from(["x", "y", "z"])), max_size=12))
+def test_one_name_never_stands_for_two_bodies(asked: list[tuple[str, str]]) -> None:
+    book, names = Book(run="0123abcd"), dict[str, str]()
+    for key, text in asked:
+        ask = book.claim(ask_of(key, text))
+        assert names.setdefault(ask.custom_id, ask.sha256) == ask.sha256
+    for custom_id in names:
+        with pytest.raises(InputError, match="stands for another body"):
+            book.name(custom_id, "0" * 64)
+
+
+def test_replaying_a_journal_twice_gives_the_same_total(tmp_path: Path) -> None:
+    asks = [ask_of(str(n)) for n in range(5)]
+
+    async def write() -> None:
+        journal = Journal(tmp_path / "j")
+        list(journal.open())
+        for ask in asks:
+            verdict = Verdict(kind="ok", text="\u2028 yes", tokens=Tokens(fresh=1000, output=100))
+            await journal.write(line_row(ask, verdict, RATE.usd(Tokens(fresh=1000, output=100), batch=True), None))
+        journal.close()
+
+    asyncio.run(write())
+    totals = []
+    for _ in range(2):
+        journal, book = Journal(tmp_path / "j"), Book(run="0123abcd")
+        for place, row in journal.open():
+            book.note(row, place)
+        assert journal.read(book.answers[asks[3].question])["text"] == "\u2028 yes"
+        journal.close()
+        totals.append(book.spent)
+    assert totals == [pytest.approx(5 * 0.00175)] * 2
+
+
+def test_rows_of_the_same_moment_share_one_sync_and_a_refusing_disk_is_told(tmp_path: Path) -> None:
+    syncs: list[int] = []
+
+    async def together() -> None:
+        journal = Journal(tmp_path / "j", sync=syncs.append)
+        list(journal.open())
+        await asyncio.gather(*(journal.write({"row": "call", "id": n}) for n in range(20)))
+        journal.close()
+
+    asyncio.run(together())
+    assert len(syncs) == 1
+
+    def full(descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    async def refused() -> None:
+        journal = Journal(tmp_path / "j", sync=full)
+        list(journal.open())
+        await journal.write({"row": "call"})
+
+    with pytest.raises(EnvironmentFault, match="No space left"):
+        asyncio.run(refused())
+    assert (tmp_path / "j").stat().st_size > 0
+
+
+@given(cap=st.floats(0.0, 0.01), worst=st.lists(st.integers(1, 400), max_size=20))
+def test_what_is_held_never_passes_the_cap(cap: float, worst: list[int]) -> None:
+    till = Till(Journal(Path("none")), Book(run="r"), RATE, Purse(cap))
+    held = 0.0
+    for size in worst:
+        usd = till.worst(ask_of(text="x" * size), batch=True)
+        if till.hold(usd):
+            held += usd
+    assert held <= cap + 1e-8
+
+
+def test_auto_batches_many_and_calls_the_tail_and_the_cheap(tmp_path: Path) -> None:
+    till = Till(Journal(tmp_path / "j"), Book(run="r"), RATE, Purse(None))
+    asks = [ask_of(str(n), "x" * 3000, 200) for n in range(1000)]
+    chooser = Chooser(Plan(), till)
+    assert chooser.batched(asks, 1000, 1200.0)
+    assert not chooser.batched(asks[:50], 50, 1200.0), "the tail: 5 % of the most conversations ever open"
+    assert not chooser.batched(asks[:60], 60, 1200.0), "60 questions save less than 20 minutes cost"
+    assert chooser.batched(asks[:60], 60, 10.0), "a short wait is worth it"
+    budget = sum(till.worst(ask, batch=True) for ask in asks[:10]) * 1.5
+    poor = Till(Journal(tmp_path / "j"), Book(run="r"), RATE, Purse(budget))
+    assert Chooser(Plan(), poor).batched(asks[:10], 10, 1200.0), "the budget holds the batch only"
+
+
+@pytest.mark.parametrize(("row", "kind"), [
+    ({"response": {"status_code": 400, "body": {"error": {"message": "bad", "code": None}}}, "error": None}, "fatal"),
+    ({"response": {"status_code": 429, "body": {"error": {"message": "slow", "code": "rate_limit"}}}}, "retry"),
+    ({"response": {"status_code": 500, "body": {}}, "error": None}, "retry"),
+    ({"response": None, "error": {"code": "batch_expired", "message": "late"}}, "retry"),
+    ({"response": None, "error": {"code": "batch_cancelled"}}, "retry"),
+    ({"response": None, "error": "nobody_knows_this"}, "retry"),
+    ({"response": {"status_code": 429, "body": {"error": {"code": "insufficient_quota"}}}}, "account")])
+def test_kinds_of_openai_lines(row: dict[str, Any], kind: str) -> None:
+    assert openai_line(row).kind == kind
+
+
+@pytest.mark.parametrize(("result", "kind"), [
+    ({"type": "expired"}, "retry"), ({"type": "canceled"}, "retry"),
+    ({"type": "errored", "error": {"type": "error", "error": {"type": "overloaded_error", "message": "x"}}}, "retry"),
+    ({"type": "errored", "error": {"error": {"type": "invalid_request_error", "message": "x"}}}, "fatal"),
+    ({"type": "errored", "error": {"type": "error", "error": {
+        "type": "invalid_request_error", "message": "Your credit balance is too low"}}}, "account"),
+    ({"type": "succeeded", "message": {"content": [], "stop_reason": "refusal"}}, "fatal")])
+def test_kinds_of_anthropic_lines(result: dict[str, Any], kind: str) -> None:
+    assert anthropic_line({"custom_id": "a", "result": result}).kind == kind
+
+
+def test_an_unreadable_line_tells_its_name_where_it_can() -> None:
+    assert read_line(b'{"custom_id": "r-c-0-0", "respo', openai_line).custom_id == "r-c-0-0"
+    assert read_line(b"\xff\xfe", openai_line).custom_id is None
+
+
+@given(st.lists(st.text(max_size=20).map(lambda t: json.dumps(t, ensure_ascii=False).encode()), max_size=8),
+       st.integers(1, 7), st.sampled_from([b"\n", b"\r\n"]))
+def test_lines_are_cut_at_newlines_alone(lines: list[bytes], step: int, end: bytes) -> None:
+    data, splitter, found = b"".join(line + end for line in lines) + b'{"cut', LineSplitter(), list[bytes]()
+    for start in range(0, len(data), step):
+        found += splitter.feed(data[start:start + step])
+    assert found == lines and splitter.end() == b'{"cut'
+
+
+def test_no_key_is_told_and_an_account_is_known_by_its_words() -> None:
+    assert one_line("bad key sk-abcdef0123456789 and secret-x", "secret-x") == "bad key [key] and [key]"
+    assert kind_of(404, "model_not_found") == "account" and kind_of(404, None, "no such file") == "fatal"
+    assert seconds_of({"retry-after": "300"}) == 300.0
+    assert seconds_of({"retry-after": "Fri, 20 Nov 2026 10:00:05 GMT", "date": "Fri, 20 Nov 2026 10:00:00 GMT"}) == 5.0

@@ -1,0 +1,121 @@
+"""Measured against planned: warnings and records. No GPU: the meter is the tests'."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+
+from r2v.memory.peak_monitor import ProcessMeter, Watch, expected, meter_of
+from r2v.memory.planner.planner import Plan, plan
+from r2v.memory.planner.work import Machine, Work
+from r2v.memory.shapes import shape_of
+from r2v.memory.sizes import GIB
+from r2v.memory.tracker.tracker import Tracker
+
+WORK = Work(stage="hierarchical", model=shape_of("Llama-3.2-3B"), critic=shape_of("roberta-base"))
+
+
+class Told:
+    """A meter that says what it is told to."""
+
+    name, counts_tensors = "torch.cuda.max_memory_allocated", True
+
+    def __init__(self, *peaks: float) -> None:
+        self.peaks, self.resets = list(peaks), 0
+
+    def reset(self) -> None:
+        self.resets += 1
+
+    def peak(self) -> int:
+        return int(self.peaks.pop(0))
+
+
+class Counted:
+    """A meter of live tensors, by the tracker."""
+
+    name, counts_tensors = "live tensors", True
+
+    def __init__(self, tracker: Tracker) -> None:
+        self.tracker = tracker
+
+    def reset(self) -> None:
+        self.span = self.tracker.span("now")
+        self.span.__enter__()
+
+    def peak(self) -> int:
+        self.span.__exit__(None, None, None)
+        return self.tracker.peaks["now"].size
+
+
+@pytest.fixture(scope="module")
+def found() -> Plan:
+    return plan(WORK, Machine(memory=44.53 * GIB))
+
+
+def test_a_drift_of_more_than_a_tenth_is_told_once_a_phase(caplog: pytest.LogCaptureFixture) -> None:
+    watch = Watch(Told(10.9 * GIB, 11.5 * GIB, 12 * GIB, 8 * GIB))
+    for phase in ("actor", "actor", "actor", "critic"):
+        with watch.phase(phase, 10 * GIB):
+            pass
+    assert [one.getMessage() for one in caplog.records] == [
+        "  memory: actor took 11.50 GiB, +15 % of the 10.00 GiB planned; r2v plan --probe corrects it",
+        "  memory: critic took 8.00 GiB, -20 % of the 10.00 GiB planned; r2v plan --probe corrects it"]
+
+
+def test_the_record_keeps_each_phases_largest_run() -> None:
+    watch = Watch(Told(900, 1050, 1000))
+    for predicted in (900, 1000, 990):
+        with watch.phase("actor", predicted):
+            pass
+    assert watch.record() == {"actor": {"predicted": 1000, "measured": 1050, "measured_over_predicted": 1.05,
+                                        "meter": "torch.cuda.max_memory_allocated"}}
+    json.dumps(watch.record(), allow_nan=False)
+
+
+def test_a_run_that_raises_is_not_counted() -> None:
+    watch = Watch(Told(1000))
+    with pytest.raises(torch.OutOfMemoryError), watch.phase("actor", 1000):
+        raise torch.OutOfMemoryError
+    assert watch.record() == {}
+
+
+def test_live_tensors_of_the_block_alone_are_measured() -> None:
+    with Tracker() as tracker:
+        watch = Watch(Counted(tracker))
+        rest = torch.zeros(256)
+        torch.zeros(1 << 16)
+        with watch.phase("actor", 5120):
+            (rest * 2 + 1).sum()
+    assert watch.readings["actor"].measured == 3 * 1024, "what stands there, and two temporaries"
+
+
+def test_on_a_cpu_the_process_is_measured_and_compared_with_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    meter = meter_of("cpu")
+    assert isinstance(meter, ProcessMeter)
+    watch = Watch(meter)
+    size = 512 << 20
+    with watch.phase("actor", 1.0):
+        held = torch.ones(size // 4)
+    del held
+    with watch.phase("nothing", 1.0):
+        pass
+    told = watch.record()
+    assert told["actor"]["meter"] == "rise of the process's peak resident memory"
+    assert "measured_over_predicted" not in told["actor"] and not caplog.records
+    assert told["nothing"]["measured"] < 1 << 20, "no peak above the one before"
+    assert told["actor"]["measured"] > size // 4, "it rose, if less than by all where earlier work had its own peak"
+
+
+def test_shorter_rows_are_expected_to_take_less(found: Plan) -> None:
+    """Rows are as long as their texts: drift is of the arithmetic, not of the lengths."""
+    for phase in ("actor", "critic", "reference", "rollout, actor"):
+        whole = expected(found, phase)
+        assert expected(found, phase, tokens=64) < expected(found, phase, tokens=256) < whole
+        assert expected(found, phase, rows=1) < whole
+    of = {one.phase.name: one.need.total for one in found.phases}
+    assert expected(found, "actor") == of["actor"]
+    assert expected(found, "rollout, actor", tokens=WORK.tokens, prompt=WORK.prompt_tokens) == of["rollout, actor"]
+    with pytest.raises(KeyError):
+        expected(found, "nobody")

@@ -1,0 +1,115 @@
+"""What a plan says is to be done, and why."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from r2v.config import load
+from r2v.errors import InputError, UsageError
+from r2v.pipeline import plan as planning
+from r2v.pipeline.plan import plan, require_worlds, touched, waiting
+from r2v.pipeline.run import JOBS, job, published, run_here
+from r2v.storage.files import content_sha256
+from tests.pipeline.test_run import LATER, NAMES, SEED_TABLE, small
+
+
+def states(root: Path, *overrides: str, **options: object) -> dict[str, str]:
+    return {step.job.name: step.state for step in plan(small(*overrides), root=root, **options)}  # type: ignore[arg-type]
+
+
+def test_nothing_is_made_yet(tmp_path: Path) -> None:
+    steps = plan(small(), root=tmp_path)
+    assert [step.job.name for step in steps] == NAMES
+    assert {step.job.name: step.needs for step in steps} == SEED_TABLE
+    assert {step.state for step in steps} == {"to do"} and list(tmp_path.iterdir()) == []
+
+
+def test_what_is_made_is_up_to_date_until_its_configuration_changes(tmp_path: Path) -> None:
+    run_here(small(), without=LATER, root=tmp_path)
+    assert states(tmp_path, without=LATER) == {"collect": "up to date", "perturb": "up to date"}
+    assert states(tmp_path)["bc"] == "to do"
+    changed = states(tmp_path, "perturbations.distractor.prob=.9", without=LATER)
+    assert changed == {"collect": "up to date", "perturb": "to do"}
+    again = plan(small("data.num_episodes=5"), without=LATER, root=tmp_path)
+    assert [(step.state, step.why) for step in again][1] == ("to do", "collect is to do")
+
+
+def test_a_changed_byte_makes_its_job_stale_and_all_behind_it(tmp_path: Path) -> None:
+    made = run_here(small(), without=LATER, root=tmp_path)[1].artifact
+    path = made.folder / "trajectories.jsonl"
+    recorded = made.files["trajectories.jsonl"]
+    path.write_bytes(path.read_bytes().replace(b'"success":true', b'"success":false', 1))
+    steps = {step.job.name: step for step in plan(small(), root=tmp_path)}
+    assert steps["collect"].state == "up to date"
+    assert steps["perturb"].state == "stale" and steps["perturb"].spoiled
+    for word in (str(path), content_sha256(path)[:12], recorded[:12]):
+        assert word in steps["perturb"].why
+    assert [name for name in NAMES if steps[name].state == "stale"] == [
+        name for name in NAMES if name not in ("collect", "verifier")]
+    assert not steps["bc"].spoiled and "perturb is stale" in steps["bc"].why
+    with pytest.raises(InputError, match=r"needs perturb: .* its manifest says"):
+        plan(small(), start="bc", without=["verifier"], root=tmp_path)
+
+
+def test_a_changed_byte_of_the_run_itself_is_found(tmp_path: Path) -> None:
+    run_here(small(), without=LATER, root=tmp_path)
+    path = next((tmp_path / "data/runs").glob("*/trajectories.jsonl"))
+    path.write_bytes(path.read_bytes().replace(b'"success":true', b'"success":false', 1))
+    assert states(tmp_path, without=LATER) == {"collect": "stale", "perturb": "stale"}
+
+
+def test_large_files_older_than_their_manifest_are_taken_on_trust(tmp_path: Path,
+                                                                  monkeypatch: pytest.MonkeyPatch) -> None:
+    made = run_here(small(), without=LATER, root=tmp_path)[1].artifact
+    path = made.folder / "trajectories.jsonl"
+    monkeypatch.setattr(planning, "LARGE", 10)
+    before = path.stat()
+    path.write_bytes(path.read_bytes().replace(b'"success":true', b'"success":false', 1))
+    assert states(tmp_path, without=LATER)["perturb"] == "stale"
+    os.utime(path, (before.st_atime, before.st_mtime - 1))
+    assert states(tmp_path, without=LATER)["perturb"] == "up to date"
+
+
+def test_a_stage_alone_takes_the_run_that_its_own_pipeline_collected(tmp_path: Path) -> None:
+    """Of two runs of one benchmark not the newest, but the one of this configuration: two chains may collect."""
+    mine = run_here(small(), without=NAMES[1:], root=tmp_path)[0].artifact
+    run_here(small("data.num_episodes=5"), without=NAMES[1:], root=tmp_path)
+    assert published(small(), "collect", tmp_path) == mine
+    latest = published(small("data.num_episodes=6"), "collect", tmp_path)
+    assert latest.summary["run_ids"] != mine.summary["run_ids"]
+
+
+@pytest.mark.parametrize(("without", "expected"), [
+    ([], SEED_TABLE),
+    (["verifier"], {"candidates": ("bc",)}),
+    (["perturb"], {"bc": (), "verifier": ("collect",)}),
+    (["candidates"], {"preference": ("bc",), "router_features": ("preference", "verifier")}),
+    (["preference"], {"router_features": ("verifier",), "router": ("router_features",), "evaluate": ("router", "bc")}),
+    (["collect", "perturb"], {"bc": (), "verifier": ()})])
+def test_what_is_left_out_owes_no_waiting_but_for_what_is_read(without: list[str],
+                                                               expected: dict[str, tuple[str, ...]]) -> None:
+    found = waiting([item for item in JOBS if item.name not in without])
+    assert {name: found[name] for name in expected} == expected
+
+
+def test_unknown_jobs_and_missing_inputs_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="did you mean router?"):
+        plan(small(), start="rooter", root=tmp_path)
+    with pytest.raises(InputError, match="needs "):
+        plan(small(), start="router", root=tmp_path)
+
+
+def test_a_world_that_is_not_there_is_named_before_anything_starts() -> None:
+    config = load("configs/webarena/noisy.yaml")
+    with pytest.raises(UsageError, match="webarena"):
+        require_worlds(config, JOBS)
+    require_worlds(config, [job("bc")])
+
+
+def test_which_jobs_a_change_concerns() -> None:
+    assert touched(small(), small("training.preference.lr=1e-9")) == {"preference", "ablations"}
+    assert touched(small(), small("rollout.batch_size=3", "training.preference.batch_size=8",
+                                  "training.preference.gradient_accumulation_steps=2")) == set()

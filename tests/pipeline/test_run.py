@@ -1,0 +1,200 @@
+"""The table of jobs: its order, what a change makes again, and what a finished job costs the second time."""
+
+from __future__ import annotations
+
+import dataclasses
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from r2v.config import Config, load
+from r2v.data.registry import DataRegistry
+from r2v.errors import EmptyResult, InputError, UsageError
+from r2v.pipeline.run import JOBS, as_asked, downstream, job, places_of, published, run_here, run_job, selection
+from r2v.storage.artifact import fingerprint
+
+NAMES = [item.name for item in selection(Config())[0]]
+"""The chain as it is by default: hierarchical training is asked for by its key."""
+
+SEED_TABLE = {  # DESIGN section 2
+    "collect": (), "perturb": ("collect",), "bc": ("perturb",), "verifier": ("collect",),
+    "candidates": ("bc", "verifier"), "preference": ("candidates",), "router_features": ("preference",),
+    "router": ("router_features",), "evaluate": ("router",), "ablations": ("router",)}
+
+
+def test_the_table_is_the_seeds() -> None:
+    assert {item.name: item.needs for item in JOBS} == SEED_TABLE | {"hierarchical": ("bc",)}
+    assert list(SEED_TABLE) == NAMES
+
+
+def test_jobs_stand_after_what_they_read_and_wait_for_all_of_it() -> None:
+    waited: dict[str, set[str]] = {}
+    for item in JOBS:
+        assert set(item.inputs) <= waited.keys()
+        waited[item.name] = set(item.needs).union(*(waited[name] for name in item.needs))
+        assert set(item.inputs) <= waited[item.name] | {"evaluate"}, f"{item.name} reads what it does not wait for"
+
+
+def test_hierarchical_training_is_asked_for_and_starts_from_bc_or_a_model_of_its_own() -> None:
+    for start, needs in (("bc", ("bc",)), ("model", ())):
+        config = load(None, ["hierarchical.enabled=true", f"hierarchical.start={start}"])
+        wanted, given = selection(config)
+        assert (wanted[-1].name, wanted[-1].needs, given) == ("hierarchical", needs, [])
+    with pytest.raises(UsageError, match="hierarchical.enabled=false"):
+        selection(Config(), start="hierarchical")
+
+
+@pytest.mark.parametrize(("methods", "needs", "asks"), [
+    ("slm_base", (), False), ("slm_base,llm_only", (), True), ("llm_only", (), True), ("slm_only", ("router",), False),
+    ("slm_base,r2v", ("router",), True), ("slm_bc_only,best_of_k", ("router",), False),
+    ("oracle_router", ("router",), True)])
+def test_an_evaluation_rests_on_what_its_methods_use(methods: str, needs: tuple[str, ...], asks: bool) -> None:
+    config = load(None, [f"evaluation.methods=[{methods}]"])
+    item = as_asked(config, job("evaluate"))
+    assert (item.needs, bool(item.also_reads)) == (needs, bool(needs))
+    assert item.load().sections(config).asks_teacher == asks
+
+
+def test_unknown_jobs_are_refused_with_the_nearest() -> None:
+    with pytest.raises(UsageError, match="no job evaluat; did you mean evaluate?"):
+        job("evaluat")
+    with pytest.raises(UsageError, match="did you mean verifier?"):
+        run_here(Config(), without=["verifyer"])
+
+
+def test_downstream() -> None:
+    assert downstream(["router"]) == {"router", "evaluate", "ablations"}
+    assert downstream(["collect"]) == {item.name for item in JOBS}
+    assert downstream(["ablations"]) == {"ablations"}
+
+
+@cache
+def own_keys(*overrides: str) -> dict[str, str]:
+    """Each job's fingerprint from its sections alone, inputs aside."""
+    config, found = load(None, overrides), dict[str, str]()
+    for item in JOBS:
+        stage = item.load()
+        sections = stage.sections(config)
+        values = {field.name: getattr(sections, field.name) for field in dataclasses.fields(sections)}
+        found[item.name] = fingerprint(item.stage, stage.version, values, {})
+    return found
+
+
+ALL = {item.name for item in JOBS}
+TOUCHED = {
+    "router.l2=3": {"router", "evaluate"}, "router.budget=.5": {"router", "evaluate"},
+    "router.label=episode": {"router", "evaluate"},
+    "router.features=[uncertainty]": {"router", "evaluate"},
+    "router.num_tasks=3": {"router_features", "router", "evaluate"},
+    "training.bc.lr=1e-9": {"bc"}, "training.preference.lr=1e-9": {"preference"},
+    "training.verifier.lr=1e-9": {"verifier"}, "training.lr=1": {"bc"},
+    "preference.beta=3": {"preference"}, "preference.enabled=false": {"preference"},
+    "preference.min_value_gap=.9": {"candidates", "preference"},
+    "candidates.num_samples=9": {"candidates"}, "candidates.num_folds=3": {"candidates", "verifier"},
+    "perturb.constructions=[]": {"perturb"}, "data.seeds=[5]": {"collect"},
+    "data.num_episodes=3": {"collect"}, "evaluation.seeds=[9]": {"evaluate"},
+    "evaluation.bootstrap=7": {"evaluate"}, "data.perturbation_seeds.eval=[5]": {"evaluate"},
+    "inference.num_candidates=9": {"evaluate"}, "verifier.num_tasks=3": {"verifier"},
+    "inference.max_steps=3": ALL - {"bc", "preference", "hierarchical"},
+    "env.options.num_tasks=7": ALL - {"bc", "preference", "hierarchical"},
+    "hierarchical.gamma=.5": {"hierarchical"}, "hierarchical.micro_batch=3": set(),
+    "hierarchical.enabled=true": set(),
+    "policy.lora_r=4": ALL - {"collect", "perturb"},
+    "rollout.workers=7": set(), "rollout.batch_size=3": set(), "prefix=x": set(), "run.notes=x": set(),
+    "logging.project=x": set(), "policy.device=cuda": set(), "training.save_steps=7": set()}
+
+
+@pytest.mark.parametrize("override", TOUCHED)
+def test_a_change_touches_the_stages_that_read_it(override: str) -> None:
+    """And the ablations, which depend on everything that can change a result."""
+    before, after = own_keys(), own_keys(override)
+    touched = TOUCHED[override]
+    ablated = {"ablations"} if touched - {"hierarchical"} else set()
+    assert {name for name in ALL if before[name] != after[name]} == touched | ablated
+
+
+def test_places_with_and_without_a_prefix() -> None:
+    config = load(None, ["data.condition=clean"])
+    expected = {"perturb": "data/trajectories/desk_clean", "bc": "outputs/policy/desk_clean/bc",
+                "verifier": "outputs/verifier/desk_clean", "candidates": "data/candidates/desk_clean",
+                "preference": "outputs/policy/desk_clean/preference",
+                "router_features": "data/router_features/desk_clean", "router": "outputs/router/desk_clean",
+                "evaluate": "results/desk_clean", "ablations": "results/ablations/desk"}
+    assert {name: str(places_of(config).output(name)) for name in NAMES[1:]} == expected
+    mrp = load(None, ["prefix=mrp"])
+    found = {name: str(places_of(mrp).output(name)) for name in ("perturb", "bc", "evaluate", "ablations")}
+    assert found == {"perturb": "data/mrp/trajectories", "bc": "outputs/mrp/policy/bc", "evaluate": "results/mrp",
+                     "ablations": "results/ablations/mrp"}
+
+
+def small(*overrides: str) -> Config:
+    return load(None, ["env.benchmark=chain", "env.options={num_tasks: 20, length: 3, p_easy: 0.9}", "data.seeds=[1]",
+                       "perturb.constructions=[annotate,insert]", *overrides])
+
+
+LATER = NAMES[2:]
+
+
+def test_what_is_up_to_date_is_not_made_again(tmp_path: Path) -> None:
+    config = small()
+    first = run_here(config, without=LATER, root=tmp_path)
+    assert [(done.job, done.fresh) for done in first] == [("collect", True), ("perturb", True)]
+    second = run_here(config, without=LATER, root=tmp_path)
+    assert [(done.job, done.fresh) for done in second] == [("collect", False), ("perturb", False)]
+    assert [done.artifact for done in first] == [done.artifact for done in second]
+    place = places_of(config, tmp_path).output("perturb")
+    assert place.is_symlink() and (place / "trajectories.jsonl").is_file()
+    assert published(config, "perturb", tmp_path).data_sha256 == first[1].artifact.data_sha256
+
+
+def test_a_change_makes_again_what_depends_on_it(tmp_path: Path) -> None:
+    run_here(small(), without=LATER, root=tmp_path)
+    changed = run_here(small("perturbations.distractor.prob=.9"), without=LATER, root=tmp_path)
+    assert [done.fresh for done in changed] == [False, True]
+    assert [done.fresh for done in run_here(small(), without=LATER, root=tmp_path)] == [False, False]
+    again = run_here(small("data.num_episodes=5"), without=LATER, root=tmp_path)
+    assert [done.fresh for done in again] == [True, True]
+
+
+def test_the_same_in_two_folders(tmp_path: Path) -> None:
+    hashes = [[done.artifact.data_sha256 for done in run_here(small(), without=LATER, root=tmp_path / name)][1]
+              for name in ("one", "two")]
+    assert hashes[0] == hashes[1]
+
+
+def test_equal_content_is_reused_although_it_was_made_anew(tmp_path: Path) -> None:
+    """A forced collection gives another run with the same episodes: nothing after it has to be done."""
+    run_here(small(), without=LATER, root=tmp_path)
+    forced = run_here(small(), without=LATER, force=["collect"], root=tmp_path)
+    assert [done.fresh for done in forced] == [True, False]
+    assert len(DataRegistry(tmp_path / "data").query()) == 2
+
+
+def test_a_start_in_the_middle_takes_what_is_published(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="no done run of chain"):
+        run_here(small(), start="perturb", without=LATER, root=tmp_path)
+    run_here(small(), without=NAMES[1:], root=tmp_path)
+    assert [done.job for done in run_here(small(), start="perturb", without=LATER, root=tmp_path)] == ["perturb"]
+
+
+@pytest.mark.parametrize(("options", "missing"), [
+    ({"start": "router"}, "bc"), ({"without": ["verifier"]}, "verifier"), ({"without": ["bc"]}, "bc")])
+def test_a_missing_input_is_named_before_anything_runs(options: dict[str, Any], missing: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=f"needs {missing}: .* missing .no artifact.json.; run the stage"):
+        run_here(small(), root=tmp_path, **options)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_empty_result_leaves_no_artifact(tmp_path: Path) -> None:
+    config = small("env.options.p_easy=0.0")
+    with pytest.raises(EmptyResult, match="none of .* episodes succeeded"):
+        run_here(config, without=NAMES[1:], root=tmp_path)
+    assert not list(tmp_path.rglob("artifact.json"))
+
+
+def test_a_result_goes_where_it_is_told(tmp_path: Path) -> None:
+    collected = run_here(small(), without=NAMES[1:], root=tmp_path)[0].artifact
+    run_job(small(), job("perturb"), {"collect": collected}, root=tmp_path, publish_at=tmp_path / "mine")
+    assert (tmp_path / "mine").is_symlink() and not places_of(small(), tmp_path).output("perturb").exists()

@@ -1,0 +1,226 @@
+"""What would have happened: branches executed on the chain, where the truth of every one is known."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from r2v.config import CandidatesConfig, InferenceConfig
+from r2v.data.episode import Episode, to_line
+from r2v.envs.chain import Chain, right_action
+from r2v.envs.desk import Desk
+from r2v.llm.types import Reply, ScoreRequest
+from r2v.randomness import uniform
+from r2v.rollout.actors import Turn
+from r2v.rollout.counterfactual import (
+    branch,
+    play_candidates,
+    play_corruptions,
+    play_oracle,
+    roll_out_features,
+    visit,
+)
+from r2v.rollout.gates import Sensors
+from r2v.rollout.session import Play
+
+from .chains import Stage, chain_stage, clumsy, looks_hard, perfect_verifier, plays, random_gate, stage
+
+
+class NoSnapshot(Chain):
+    """The same corridors where worlds cannot be copied."""
+
+    capabilities = replace(Chain.capabilities, snapshot=False)
+
+
+def rights(episode: Episode) -> list[bool]:
+    return [step.action.raw_text == right_action(step.observation.raw_text) for step in episode.steps]
+
+
+def test_a_visit_keeps_every_point_open_and_a_branch_leaves_it_so() -> None:
+    chain = Chain(num_tasks=5)
+    on = chain_stage(chain, (0.8, None), 0.99)
+
+    async def explore(play: Play) -> tuple[Any, list[Episode]]:
+        found = await visit(on.world.start(play), on.small, on.waves)
+        again = []
+        for step in found.visits:
+            assert step.before.turn() == step.turn
+            await branch(step.before, replace(step.act, text="nonsense"), on.large, on.waves)
+            assert step.before.turn() == step.turn, "the point was moved"
+            again.append(await branch(step.before, step.act, on.small, on.waves))
+        return found, again
+
+    for play in plays(chain, 5):
+        [(found, again)] = on.waves.run([lambda play=play: explore(play)])  # type: ignore[misc]
+        assert found.episode == on.play([play], on.small)[0]
+        assert [step.turn.step for step in found.visits] == list(range(10))
+        assert again == [found.episode] * 10, "the recorded roll-out is its own counterfactual"
+
+
+def feature_rows(chain: Chain, count: int) -> tuple[Stage, list[Any]]:
+    on = chain_stage(chain, (0.85, None), 0.9)
+    return on, roll_out_features(plays(chain, count, method="slm_only"), on.world, on.small, on.large,
+                                 Sensors(InferenceConfig()), 30.0, on.waves)
+
+
+def test_executed_gains_are_the_truth_of_the_chain() -> None:
+    """An LLM step saves an episode iff every other door was right and the LLM's own is."""
+    chain = Chain(num_tasks=20)
+    on, rows = feature_rows(chain, 20)
+    small, large = (on.play(plays(chain, 20), actor) for actor in (on.small, on.large))
+    assert len(rows) == 200
+    for index, row in enumerate(rows):
+        own, asked = rights(small[index // 10]), rights(large[index // 10])
+        at = index % 10
+        others = all(own[:at] + own[at + 1:])
+        assert (row.q_slm, row.q_llm) == (float(all(own)), float(others and asked[at]))
+        assert row.state_id == f"{small[index // 10].episode_id}#{at}"
+        assert (row.slm_episode_success, row.actor) == (all(own), "slm")
+    gains = {row.gain for row in rows}
+    assert {0.0, 1.0} <= gains
+
+
+def test_worlds_that_cannot_be_copied_give_the_same_rows() -> None:
+    assert feature_rows(Chain(num_tasks=4), 4)[1] == feature_rows(NoSnapshot(num_tasks=4), 4)[1]
+
+
+def test_candidates_are_valued_by_what_came_of_them() -> None:
+    chain = Chain(num_tasks=12, length=4)
+    on = chain_stage(chain, (0.7, None), 0.9)
+    asked: list[tuple[str, int]] = []
+
+    def scorer(fold: int) -> Any:
+        async def score(request: ScoreRequest) -> float:
+            asked.append((request.messages[-1].content, fold))
+            return await perfect_verifier(request)
+        return score
+
+    states = play_candidates(plays(chain, 12), on.world, on.small, None, [scorer(0), scorer(1)],
+                             lambda task_id: int(task_id[-1]) % 2, CandidatesConfig(num_samples=5), on.waves)
+    small = on.play(plays(chain, 12), on.small)
+    assert len(states) == 48
+    valued = 0
+    for index, state in enumerate(states):
+        own, at = rights(small[index // 4]), index % 4
+        others = all(own[:at] + own[at + 1:])
+        page = state.prompt[-1].content
+        assert [candidate.k for candidate in state.candidates] == [0, 1, 2, 3, 4]
+        for candidate in state.candidates:
+            is_right = candidate.text == right_action(page)
+            assert candidate.score == float(is_right)
+            if candidate.value is not None:
+                valued += 1
+                assert candidate.value == float(others and is_right)
+        assert (state.candidates[0].value is None) == (len({c.text for c in state.candidates}) == 1)
+        assert {fold for seen, fold in asked if seen == page} == {int(state.task_id[-1]) % 2}
+    assert valued > 50
+
+
+def test_the_teachers_action_is_played_on_like_a_candidate() -> None:
+    chain = Chain(num_tasks=8, length=4)
+    on = chain_stage(chain, (0.8, None), 1.0)
+    states = play_candidates(plays(chain, 8), on.world, on.small, on.large, [perfect_verifier], lambda task_id: 0,
+                             CandidatesConfig(num_samples=2), on.waves)
+    own = [rights(episode) for episode in on.play(plays(chain, 8), on.small)]
+    for index, state in enumerate(states):
+        assert state.teacher is not None and state.teacher.k == -1
+        assert state.teacher.text == right_action(state.prompt[-1].content) and state.teacher.score == 1.0
+        right, at = own[index // 4], index % 4
+        if state.teacher.value is not None:
+            assert state.teacher.value == float(all(right[:at] + right[at + 1:]))
+    assert any(state.teacher.value for state in states if state.teacher)
+
+
+def desk_on(slips: float) -> Stage:
+    desk = Desk(slips=slips, weakness=0.0)
+    return stage(desk, clumsy(desk.expert, 0.25), desk.expert)
+
+
+def test_corruptions_are_executed_and_never_assumed_wrong() -> None:
+    on = desk_on(slips=0.0)
+    episodes, records = play_corruptions(plays(on.world.benchmark, 12), on.world, on.large, on.waves,
+                                         per_episode=4, discount=0.7)
+    assert all(episode.success for episode in episodes)
+    assert all(len(record.outcomes) == 1 for record in records)
+    values = {record.outcomes[0] for record in records}
+    assert values <= {0.0, *(0.7 ** extra for extra in range(16))}
+    assert {0.0, 0.7} <= values, "some mistakes can be mended, by a detour"
+    shown = {(episode.episode_id, step.step_idx): step.action.raw_text
+             for episode in episodes for step in episode.steps}
+    for record in records:
+        identity, _, step = record.state_id.partition("#")
+        assert record.action != shown[identity, int(step)]
+
+
+def test_corruptions_of_the_chain_are_wrong() -> None:
+    """No other door is right, so every corruption fails: a rate that is known."""
+    chain = Chain(num_tasks=10, length=4)
+    on = chain_stage(chain, (1.0, None), 1.0)
+    episodes, records = play_corruptions(plays(chain, 10), on.world, on.large, on.waves, per_episode=4,
+                                         discount=0.7)
+    assert [episode.success for episode in episodes] == [True] * 10
+    assert {record.outcomes for record in records} == {(0.0,)}
+
+
+def oracle(on: Stage, some: list[Play]) -> list[Episode]:
+    return on.waves.run(lambda play=play: play_oracle(on.world, play, on.small, on.large, on.waves)  # type: ignore[misc]
+                        for play in some)
+
+
+def test_the_oracle_asks_where_one_llm_step_saves_the_episode() -> None:
+    chain = Chain(num_tasks=40, hard=2)
+    on = chain_stage(chain, (0.99, 0.5), 0.9)
+    some = plays(chain, 40)
+    small, large, found = on.play(some, on.small), on.play(some, on.large), oracle(on, some)
+    for own, asked, got in zip(map(rights, small), map(rights, large), found, strict=True):
+        wrong = [at for at, right in enumerate(own) if not right]
+        saved = len(wrong) == 1 and asked[wrong[0]]
+        assert got.success == (not wrong or saved)
+        assert [at for at, step in enumerate(got.steps) if step.action_source == "llm_fallback"] == (
+            wrong if saved else [])
+    assert 5 < sum(episode.num_llm_fallbacks for episode in found) < 35
+
+
+@pytest.mark.parametrize("name", ["random", "looks hard"])
+def test_X5_no_router_beats_the_oracle_at_equal_calls(name: str) -> None:
+    chain = Chain(num_tasks=60, hard=1)
+    on = chain_stage(chain, (0.98, 0.5), 0.95)
+    some = plays(chain, 60)
+    best = oracle(on, some)
+    calls = sum(episode.num_llm_fallbacks for episode in best)
+
+    def gate(turn: Turn, proposal: Reply) -> float:
+        coin = uniform(turn.seed, turn.task_id, turn.step, "thinning") * 0.999
+        return coin if name == "random" else 0.5 * looks_hard(turn, proposal) + 0.499 * coin
+
+    scores = sorted((step.decision.p_escalate or 0.0 for episode in on.play(some, on.routed(gate, 0.9999))
+                     for step in episode.steps if step.decision is not None), reverse=True)
+    routed = on.play(some, on.routed(gate, scores[calls - 1]))
+    assert sum(episode.num_llm_fallbacks for episode in routed) == calls > 10
+    assert sum(e.success for e in best) > sum(e.success for e in routed)
+
+
+def test_branches_do_not_depend_on_company() -> None:
+    def lines(count: int) -> list[str]:
+        chain = Chain(num_tasks=count, hard=1)
+        on = chain_stage(chain, (0.9, 0.5), 0.9)
+        return [to_line(episode) for episode in oracle(on, plays(chain, count))][:3]
+
+    assert lines(3) == lines(12)
+
+
+def test_the_random_gate_is_matched_by_a_routed_branch() -> None:
+    """A fork taken in a routed episode goes on under the router as the episode did."""
+    chain = Chain(num_tasks=3)
+    on = chain_stage(chain, (0.8, None), 0.99)
+    actor = on.routed(random_gate, 0.6)
+    [play] = plays(chain, 1)
+
+    async def explore() -> tuple[Episode, list[Episode]]:
+        found = await visit(on.world.start(play), actor, on.waves)
+        return found.episode, [await branch(step.before, step.act, actor, on.waves) for step in found.visits]
+
+    [(episode, again)] = on.waves.run([explore])
+    assert again == [episode] * 10

@@ -1,0 +1,406 @@
+"""Playing: rates that are known in closed form, outcomes that only a world can give, bytes that do not depend
+on company, and replays that notice every lie."""
+
+from __future__ import annotations
+
+import ast
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import r2v
+from r2v.config import CategoryConfig, InferenceConfig, PerturbationsConfig, TaskSelection
+from r2v.data.episode import Condition, Episode, parse_episode, to_line
+from r2v.envs.base import Benchmark, Capabilities, Environment, Info, Task
+from r2v.envs.chain import Chain, call, chain_actor, right_action
+from r2v.envs.desk import Desk
+from r2v.errors import EmptyResult
+from r2v.llm.types import Request, ToolSpec
+from r2v.llm.waves import Waves
+from r2v.rollout.actors import BestOfK
+from r2v.rollout.session import World, plays_of, replay
+
+from .chains import (
+    Stage,
+    chain_stage,
+    clumsy,
+    looks_hard,
+    perfect_verifier,
+    played,
+    plays,
+    random_gate,
+    stage,
+)
+
+Z_999 = 3.2905267314919255
+
+
+def wilson(rate: float, n: int) -> tuple[float, float]:
+    """Wilson's 99.9 % interval around a measured rate."""
+    middle = (rate + Z_999 ** 2 / (2 * n)) / (1 + Z_999 ** 2 / n)
+    half = Z_999 / (1 + Z_999 ** 2 / n) * math.sqrt(rate * (1 - rate) / n + Z_999 ** 2 / (4 * n * n))
+    return middle - half, middle + half
+
+
+def measured(episodes: list[Episode]) -> float:
+    return sum(episode.success for episode in episodes) / len(episodes)
+
+
+SINGLE = {  # facts/method.md 7.11: ten doors, .95 against .995. The old any-step rule would say .860 to .9996
+    "slm_only": (0.598737, 600), "llm_only": (0.951110, 150), "random 0.1": (0.627710, 150),
+    "random 0.3": (0.689473, 150), "random 0.5": (0.756652, 150)}
+
+
+@pytest.mark.parametrize("name", SINGLE)
+def test_chain_meets_the_closed_form(name: str) -> None:
+    known, count = SINGLE[name]
+    chain = Chain(num_tasks=count)
+    on = chain_stage(chain, (0.95, None), 0.995)
+    actor = {"slm_only": on.small, "llm_only": on.large}.get(name)
+    if actor is None:
+        rate = float(name.split()[1])
+        actor = on.routed(random_gate, 1 - rate)
+    episodes = on.play(plays(chain, count), actor)
+    low, high = wilson(measured(episodes), count)
+    assert low <= known <= high
+    assert all(episode.termination == "stop" and len(episode.steps) == 10 for episode in episodes)
+
+
+TWO = {  # eight easy doors at .99, two hard ones at .5; the LLM .99
+    "slm_only": 0.230686, "llm_only": 0.904382, "perfect router": 0.904382, "random 0.2": 0.329977,
+    "best of 2": 0.562050, "best of 4": 0.878906, "best of 8": 0.992203}
+
+
+@pytest.mark.parametrize("name", TWO)
+def test_chain_of_two_difficulties_meets_the_closed_form(name: str) -> None:
+    count = 150
+    chain = Chain(num_tasks=count, hard=2)
+    on = chain_stage(chain, (0.99, 0.5), 0.99)
+    actors = {"slm_only": on.small, "llm_only": on.large, "perfect router": on.routed(looks_hard, 0.5),
+              "random 0.2": on.routed(random_gate, 0.8)}
+    actor = actors.get(name) or BestOfK(on.slm, perfect_verifier, InferenceConfig(), int(name.split()[-1]))
+    episodes = on.play(plays(chain, count), actor)
+    low, high = wilson(measured(episodes), count)
+    assert low <= TWO[name] <= high
+    if name == "perfect router":
+        assert {episode.num_llm_fallbacks for episode in episodes} == {2}, "cost 10 + 2 x 49 = 108 against 500"
+
+
+@dataclass(frozen=True)
+class Refusing:
+    """A corridor whose end always says no; with a fault, one whose third door falls shut on the agent."""
+
+    fault_at: int | None = None
+    name: str = "refusing"
+    version: str = "1"
+    capabilities: Capabilities = Capabilities()
+
+    def tasks(self) -> list[Task]:
+        return [Task(task_id=f"r-{number}", goal=f"try corridor {number}") for number in range(20)]
+
+    def make(self) -> Environment:
+        return RefusingEnvironment(self.fault_at)
+
+
+class RefusingEnvironment:
+    def __init__(self, fault_at: int | None) -> None:
+        self._fault_at, self._steps = fault_at, 0
+
+    def reset(self, *, seed: int, task: Task) -> tuple[str, Info]:
+        self._steps = 0
+        return self._look()
+
+    def step(self, action: str) -> tuple[str, float, bool, bool, Info]:
+        self._steps += 1
+        page, info = self._look()
+        over = self._steps == 5
+        return page, 0.0, over, False, replace(info, success=False) if over else info
+
+    def _look(self) -> tuple[str, Info]:
+        fault = "the browser died" if self._steps == self._fault_at else None
+        return f"door {self._steps}", Info(env_fault=fault)
+
+    def tool_specs(self) -> tuple[ToolSpec, ...]:
+        return ()
+
+
+def go_on(request: Request) -> str:
+    return call("a")
+
+
+def test_success_never_comes_from_an_escalation() -> None:
+    """The world says no to every episode; however often the LLM acts, the answer stays no."""
+    on = stage(Refusing(), go_on, go_on)
+    for actor in (on.large, on.routed(random_gate, 0.0), on.routed(random_gate, 0.3), on.small):
+        episodes = on.play(plays(on.world.benchmark, 20), actor)
+        assert [episode.success for episode in episodes] == [False] * 20
+        assert measured(episodes) == 0
+        assert sum(step.reward for episode in episodes for step in episode.steps) == 0
+    assert episodes[0].num_llm_fallbacks == 0
+    assert on.play(plays(on.world.benchmark, 1), on.large)[0].num_llm_fallbacks == 5
+
+
+WORLDS = ("envs/",)
+"""Where it is decided how an episode ended."""
+ALLOWED = {"rollout.py": ["self.success"], "perturb/offline.py": ["self._episode.success"]}
+"""Where it is handed on: the last Info's word into the record, and a recorded outcome into its own rewriting."""
+
+
+def success_given(tree: ast.AST) -> list[str]:
+    """What is said as `success=` wherever an episode or a world's info is made or changed."""
+    return [ast.unparse(keyword.value) for node in ast.walk(tree) if isinstance(node, ast.Call)
+            and ast.unparse(node.func).rpartition(".")[2] in ("Episode", "Info", "replace", "__setattr__")
+            for keyword in node.keywords if keyword.arg == "success"]
+
+
+def test_success_is_decided_where_worlds_answer_and_nowhere_else() -> None:
+    """The source of R2V: no line but a world's own puts an outcome into an Info or an Episode."""
+    package = Path(r2v.__file__).parent
+    found = {path.relative_to(package).as_posix(): success_given(ast.parse(path.read_text()))
+             for path in package.rglob("*.py")}
+    assert {name: given for name, given in found.items() if given and not name.startswith(WORLDS)} == ALLOWED
+    assert all(found[name] for name in ("envs/chain.py", "envs/desk/environment.py"))
+
+
+def test_a_fault_of_the_world_is_recorded_and_is_no_failure_of_the_agent() -> None:
+    for fault_at, steps in ((0, 0), (3, 3), (5, 5)):
+        on = stage(Refusing(fault_at=fault_at), go_on, go_on)
+        [episode] = on.play(plays(on.world.benchmark, 1), on.small)
+        assert (episode.termination, episode.env_fault) == ("env_error", "the browser died")
+        assert not episode.success
+        assert len(episode.steps) == steps
+        assert parse_episode(to_line(episode)) == episode
+
+
+def desk_stage(slips: float = 0.0, **options: Any) -> Stage:
+    desk = Desk(slips=slips, weakness=0.0)
+    return stage(desk, clumsy(desk.expert, 0.25), desk.expert, **options)
+
+
+def ends(on: Stage, some: list[Any]) -> None:
+    for end, single in ((1.0, on.small), (0.0, on.large)):
+        alone = on.play(some, single)
+        routed = on.play(some, on.routed(random_gate, end, max_llm_calls=1))
+        assert [played(episode) for episode in routed] == [played(episode) for episode in alone]
+        assert all(step.decision is not None for episode in routed for step in episode.steps)
+
+
+def test_R1_the_ends_of_the_threshold_are_the_single_models() -> None:
+    chain = Chain(num_tasks=30)
+    ends(chain_stage(chain, (0.9, None), 0.99), plays(chain, 30))
+    on = desk_stage()
+    ends(on, plays(on.world.benchmark, 10, condition="noisy", perturbation_seed=901))
+
+
+def test_R2_a_higher_threshold_escalates_no_earlier() -> None:
+    chain = Chain(num_tasks=25)
+    on = chain_stage(chain, (0.9, None), 0.99)
+    by_threshold = [on.play(plays(chain, 25), on.routed(random_gate, tau)) for tau in (0.2, 0.4, 0.6, 0.8)]
+    diverged = 0
+    for lower, higher in zip(by_threshold, by_threshold[1:], strict=False):
+        for low, high in zip(lower, higher, strict=True):
+            decisions = [(a.decision.escalated, b.decision.escalated)  # type: ignore[union-attr]
+                         for a, b in zip(low.steps, high.steps, strict=True)]
+            first = next((pair for pair in decisions if pair[0] != pair[1]), None)
+            diverged += first is not None
+            assert first in (None, (True, False))
+    assert diverged > 50
+
+
+def test_the_budget_of_llm_calls_is_kept() -> None:
+    chain = Chain(num_tasks=25)
+    on = chain_stage(chain, (0.9, None), 0.99)
+    free = on.play(plays(chain, 25), on.routed(random_gate, 0.3))
+    held = on.play(plays(chain, 25), on.routed(random_gate, 0.3, max_llm_calls=3))
+    assert max(episode.num_llm_fallbacks for episode in free) > 3
+    for wanted, got in zip(free, held, strict=True):
+        assert got.num_llm_fallbacks == min(3, wanted.num_llm_fallbacks)
+        reasons = [step.decision.reason for step in got.steps if step.decision]
+        assert reasons.count("budget") == wanted.num_llm_fallbacks - got.num_llm_fallbacks
+
+
+@pytest.mark.parametrize("condition", ["clean", "noisy", "shift"])
+def test_X3_workers_width_and_batches_change_no_byte(condition: Condition) -> None:
+    def lines(workers: int, width: int, max_batch: int) -> list[str]:
+        on = desk_stage(slips=0.05, waves=Waves(workers=workers, max_conversations=width), max_batch=max_batch)
+        some = plays(on.world.benchmark, 8, condition=condition, perturbation_seed=901)
+        return [to_line(episode) for episode in on.play(some, on.routed(random_gate, 0.6))]
+
+    assert lines(1, 1, 1) == lines(4, 64, 256) == lines(2, 3, 2)
+
+
+def nothing_happens() -> PerturbationsConfig:
+    quiet = {name: CategoryConfig(prob=0.0) for name in PerturbationsConfig.categories()}
+    return PerturbationsConfig(**quiet)
+
+
+def test_X4_noise_of_probability_zero_is_clean() -> None:
+    on = desk_stage(perturbations=nothing_happens())
+    clean, noisy = (on.play(plays(on.world.benchmark, 10, condition=condition, perturbation_seed=901), on.small)
+                    for condition in ("clean", "noisy"))
+    assert [to_line(replace(episode, condition="clean")) for episode in noisy] == [to_line(e) for e in clean]
+    assert {episode.condition for episode in noisy} == {"noisy"}
+
+
+def recorded(condition: Condition) -> tuple[World, list[tuple[Task, Episode]]]:
+    on = desk_stage(slips=0.4)
+    some = plays(on.world.benchmark, 12, condition=condition, perturbation_seed=902)
+    episodes = on.play(some, on.routed(random_gate, 0.5))
+    return on.world, [(play.task, episode) for play, episode in zip(some, episodes, strict=True)]
+
+
+@pytest.mark.parametrize("condition", ["clean", "noisy", "shift"])
+def test_X1_every_played_episode_replays(condition: Condition) -> None:
+    world, found = recorded(condition)
+    assert [replay(world, parse_episode(to_line(episode)), task) for task, episode in found] == [None] * 12
+    assert {episode.success for _, episode in found} == {True, False}
+    hit = any(step.perturbations for _, episode in found for step in episode.steps)
+    assert hit == (condition != "clean")
+
+
+def at_step(index: int, change: Callable[[Any], Any]) -> Callable[[Episode], Episode]:
+    def changed(episode: Episode) -> Episode:
+        steps = list(episode.steps)
+        steps[index] = change(steps[index])
+        return replace(episode, steps=tuple(steps))
+
+    return changed
+
+
+def seen(text: str) -> Callable[[Any], Any]:
+    return lambda step: replace(step, observation=replace(step.observation, raw_text=text))
+
+
+def done(text: str) -> Callable[[Any], Any]:
+    return lambda step: replace(step, action=replace(step.action, raw_text=text))
+
+
+LIES: dict[str, tuple[Callable[[Episode], Episode], str]] = {
+    "flipped success": (lambda e: replace(e, success=not e.success), "recorded success="),
+    "changed observation": (at_step(1, seen("another page")), "step 1 shows another observation"),
+    "changed first observation": (at_step(0, seen("another page")), "step 0 shows another observation"),
+    "changed action": (at_step(0, done('{"tool":"done"}')), ""),
+    "last step dropped": (lambda e: replace(e, steps=e.steps[:-1]), "not over yet"),
+    "a step too many": (lambda e: replace(e, steps=(*e.steps, e.steps[-1])), "ended the episode at step"),
+    "another seed of the hazards": (lambda e: replace(e, perturbation_seed=903), ""),
+    "another condition": (lambda e: replace(e, condition="clean"), ""),
+    "another ending": (lambda e: replace(e, termination="max_steps"), "recorded termination max_steps"),
+}
+
+
+@pytest.mark.parametrize("name", LIES)
+def test_X1_a_lie_is_named(name: str) -> None:
+    lie, words = LIES[name]
+    world, found = recorded("noisy")
+    told = [(task, episode) for task, episode in found
+            if episode.termination == "stop" and any(step.perturbations for step in episode.steps)]
+    problems = [replay(world, lie(episode), task) for task, episode in told]
+    certain = name not in ("another seed of the hazards", "another condition", "changed action")
+    assert all(problems) if certain else any(problems)
+    assert all(words in problem for problem in problems if problem)
+
+
+def test_an_unfinished_episode_is_cut_off_as_failed() -> None:
+    desk = Desk()
+    on = stage(desk, lambda request: '{"tool":"refresh"}', desk.expert, max_steps=4)
+    [episode] = on.play(plays(desk, 1), on.small)
+    assert (len(episode.steps), episode.termination, episode.success) == (4, "max_steps", False)
+    assert replay(on.world, episode, desk.tasks()[0]) is None
+
+
+def test_plays_are_tasks_times_seeds_each_seed_under_its_hazards() -> None:
+    chain = Chain(num_tasks=50)
+    selection = TaskSelection(condition="noisy", perturbation_seeds=[901, 902], split_seed=0, split_by="task_id")
+    found = plays_of(chain, "evaluation", [1, 2, 3], selection, method="x", limit=4)
+    assert [(play.seed, play.perturbation_seed) for play in found] == [
+        (seed, hazard) for seed, hazard in ((1, 901), (2, 902), (3, 901)) for _ in range(4)]
+    assert len({play.task.task_id for play in found}) == 4
+    assert {(play.split, play.condition, play.method) for play in found} == {("evaluation", "noisy", "x")}
+    with pytest.raises(EmptyResult, match="no task in the heldout split: 50 tasks in all"):
+        plays_of(chain, "heldout", [1], selection, method="x")
+
+
+class NoSnapshot(Chain):
+    """The same corridors where worlds cannot be copied."""
+
+    capabilities = replace(Chain.capabilities, snapshot=False)
+
+
+@pytest.mark.parametrize("make", [Chain, NoSnapshot])
+def test_a_fork_is_independent_and_at_the_same_point(make: Callable[..., Benchmark]) -> None:
+    chain = make(num_tasks=3)
+    on = chain_stage(chain, (0.9, None), 0.99)
+    [play] = plays(chain, 1)
+    session = on.world.start(play)
+    whole = on.play([play], on.small)[0]
+
+    async def wander() -> tuple[Any, Any]:
+        session.open()
+        for step in whole.steps[:4]:
+            session.apply(await on.small.act(session.turn()))
+            assert session.acts[-1].text == step.action.raw_text
+        twin = session.fork()
+        before = session.turn()
+        wrong = next(call(door) for door in "abcd" if call(door) != right_action(session.observations[-1]))
+        twin.apply(replace(session.acts[-1], text=wrong))
+        spoilt = await twin.finish(on.small, on.waves)
+        assert session.turn() == before, "the point itself is left as it was"
+        return spoilt, await session.finish(on.small, on.waves)
+
+    [(spoilt, kept)] = on.waves.run([wander])
+    assert kept == whole
+    assert (spoilt.success, len(spoilt.steps)) == (False, 10)
+    assert spoilt.steps[:4] == whole.steps[:4]
+
+
+def test_a_fork_by_snapshot_is_a_fork_by_replay() -> None:
+    forks = []
+    for make in (Chain, NoSnapshot):
+        on = chain_stage(make(num_tasks=5), (0.7, None), 0.99)
+        session = on.world.start(plays(on.world.benchmark, 3)[2])
+
+        async def halfway(session: Any = session, on: Stage = on) -> Episode:
+            session.open()
+            for _ in range(5):
+                session.apply(await on.small.act(session.turn()))
+            return await session.fork().finish(on.large, on.waves)  # type: ignore[no-any-return]
+
+        forks += on.waves.run([halfway])
+    assert to_line(forks[0]) == to_line(forks[1])
+
+
+def test_a_step_tells_what_it_was_shown_and_what_was_true() -> None:
+    on = desk_stage()
+    episodes = on.play(plays(on.world.benchmark, 12, condition="noisy", perturbation_seed=901), on.large)
+    clean = on.play(plays(on.world.benchmark, 12), on.large)
+    first = {e.metadata.task_id: e.steps[0].clean_observation_sha256 for e in clean}
+    assert {e.metadata.task_id: e.steps[0].clean_observation_sha256 for e in episodes} == first
+    for episode in episodes:
+        assert [step.step_idx for step in episode.steps] == list(range(len(episode.steps)))
+        assert episode.episode_id == f"{episode.metadata.task_id}/s1/p901"
+        assert episode.total_cost == pytest.approx(
+            (episode.tokens.llm_in * 3.0 + episode.tokens.llm_out * 12.0) / 1e6, abs=1e-9)
+
+
+def test_models_see_a_conversation_and_no_payload() -> None:
+    """What reaches a model: the goal, then observations and actions in turn, newest last."""
+    asked: list[Request] = []
+    chain = Chain(num_tasks=1, length=3)
+    expert = chain_actor(1.0)
+
+    def listening(request: Request) -> str:
+        asked.append(request)
+        return expert(request)
+
+    on = stage(chain, listening, expert)
+    [episode] = on.play(plays(chain, 1), on.small)
+    assert episode.success
+    for number, request in enumerate(asked):
+        roles = [message.role for message in request.messages if message.role != "system"]
+        assert roles == ["user", *["tool", "assistant"] * number, "tool"]
+        assert request.messages[-1].content == episode.steps[number].observation.raw_text
+        assert request.key == (1, "chain-00000", number, "slm")

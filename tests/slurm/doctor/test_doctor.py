@@ -1,0 +1,178 @@
+"""Doctor: each thing that keeps a pipeline from running is named, with its remedy; and headers set all at once."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from r2v.cli import main as cli
+from r2v.slurm import headers
+from r2v.slurm.doctor.check_results import Finding
+from r2v.slurm.doctor.doctor import examine
+from tests.slurm.faked import Faked
+from tests.slurm.faked import faked as faked
+
+REPOSITORY = Path(__file__).parents[3]
+
+
+@pytest.fixture
+def clone(faked: Faked, monkeypatch: pytest.MonkeyPatch) -> Faked:
+    """A checkout on a login node of a cluster with the partitions cpu and gpu."""
+    shutil.copytree(REPOSITORY / "scripts" / "slurm", faked.root / "scripts" / "slurm")
+    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
+    return faked
+
+
+def found(state: str) -> list[Finding]:
+    return [one for one in examine() if one.state == state]
+
+
+def test_a_healthy_cluster_has_nothing_bad(clone: Faked, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["doctor"]) == 0
+    told = capsys.readouterr().out
+    assert "ok    Slurm answers; partitions cpu, gpu" in told
+    assert "ok    11 of 11 headers are taken by sbatch --test-only" in told
+    assert "ok    accounting answers" in told and "a lease is held by one alone" in told
+    assert "srun --partition=gpu --gres=gpu:a100:2 --time=5" in told and "bad" not in told
+    assert clone.calls.count("sbatch") == 11 and not (clone.folder / "jobs.json").exists()
+
+
+def test_an_unknown_partition_is_named_with_the_nearest(clone: Faked) -> None:
+    headers.rewrite(headers.scripts(), {"partition": "gpus", "cpu_partition": "cpu"})
+    bad = found("bad")
+    assert len(bad) == 10 and bad[0].what == "01_collect.sh: no partition gpus; did you mean gpu?"
+    assert bad[0].remedy == "r2v cluster set partition=NAME"
+
+
+def test_an_unknown_gpu_type_is_named_with_what_there_is(clone: Faked) -> None:
+    headers.rewrite(headers.scripts(), {"gpu": "h100"})
+    bad = found("bad")
+    assert bad[0].what == "01_collect.sh: partition gpu has gpu:a100:2, asked for gpu:h100"
+    assert bad[0].remedy == "r2v cluster set gpu=a100"
+
+
+def test_no_gpu_in_the_partition(clone: Faked) -> None:
+    headers.rewrite(headers.scripts(), {"partition": "cpu"})
+    assert "partition cpu has no GPU" in found("bad")[0].what
+
+
+def test_a_qos_that_sbatch_lets_pass_is_told(clone: Faked) -> None:
+    headers.rewrite(headers.scripts(), {"qos": "nightly"})
+    bad = found("bad")
+    assert len(bad) == 11 and bad[0].what == "01_collect.sh: no QOS nightly; did you mean high?"
+    assert bad[0].remedy == "r2v cluster set qos=NAME, or qos= for none"
+
+
+def test_more_time_than_the_partition_gives(clone: Faked) -> None:
+    (clone.folder / "limits.json").write_text(json.dumps({"gpu": "1-00:00:00"}))
+    bad = found("bad")
+    assert [one.what.split(":")[0] for one in bad] == [
+        "03_train_policy.sh", "09_ablations.sh", "10_train_hierarchical.sh"]
+    assert "asks for 2880 minutes, partition gpu gives 1440" in bad[0].what and "1-00:00:00" in bad[0].remedy
+
+
+def test_what_sbatch_alone_knows_is_handed_on(clone: Faked) -> None:
+    clone.down("sbatch", "sbatch: error: Batch job submission failed: Invalid account or account/partition "
+               "combination specified")
+    bad = found("bad")
+    assert len(bad) == 11 and "sbatch refuses it: Batch job submission failed: Invalid account" in bad[0].what
+
+
+def test_a_wrong_directive_is_named_by_file_and_line(clone: Faked) -> None:
+    path = clone.root / headers.SCRIPTS / "02_perturb.sh"
+    path.write_text(path.read_text().replace("--partition", "--partitoin"))
+    bad = found("bad")
+    assert len(bad) == 1 and "02_perturb.sh:5: sbatch has no option --partitoin; did you mean partition?" in bad[0].what
+
+
+def test_accounting_down_is_a_warning(clone: Faked) -> None:
+    clone.down("sacct", "sacct: error: Connection refused")
+    assert any("accounting does not answer" in one.what for one in found("warn")) and found("bad") == []
+
+
+def test_a_controller_that_does_not_answer(clone: Faked) -> None:
+    clone.down("sinfo", "slurm_load_partitions: Unable to contact slurm controller (connect failure)")
+    bad = found("bad")
+    assert len(bad) == 1 and "Unable to contact" in bad[0].what and "scontrol ping" in bad[0].remedy
+
+
+def test_no_slurm_at_all(clone: Faked, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("PATH", str(clone.root / "nowhere"))
+    assert cli.main(["doctor"]) == 5
+    assert "bad   Slurm's commands are not on PATH\n      -> log in" in capsys.readouterr().out
+
+
+def test_a_folder_that_cannot_be_written(clone: Faked) -> None:
+    (clone.root / "results").write_text("a file where a folder belongs")
+    assert any(one.what.startswith("results cannot be written") for one in found("bad"))
+
+
+def test_inside_a_job_without_a_gpu(clone: Faked, monkeypatch: pytest.MonkeyPatch) -> None:
+    found("ok")
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    for name in ("SLURM_JOB_GPUS", "CUDA_VISIBLE_DEVICES", "SLURM_GPUS_ON_NODE"):
+        monkeypatch.delenv(name, raising=False)
+    told = [one.what for one in found("ok")]
+    assert any(one.startswith("this node sees what") for one in told) and "this job was given no GPU" in told
+
+
+def test_inside_a_job_on_a_node_that_sees_another_folder(clone: Faked, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    assert "the folder is not shared" in found("warn")[0].remedy
+
+
+def test_inside_a_job_with_a_gpu_that_this_machine_cannot_use(clone: Faked, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No driver, or a torch without CUDA: what a laptop has."""
+    import torch
+
+    if torch.cuda.is_available():
+        pytest.skip("this machine has a GPU that works")
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    monkeypatch.setenv("SLURM_GPUS_ON_NODE", "1")
+    monkeypatch.setenv("PATH", str(clone.root / "nowhere"))
+    bad = found("bad")
+    assert "NVIDIA driver does not answer" in bad[0].what and "--exclude=" in bad[0].remedy
+    assert len(bad) == 2 and "torch" in bad[1].what and "download.pytorch.org" in bad[1].remedy
+
+
+def test_doctor_and_views_load_nothing_heavy_on_a_login_node(clone: Faked) -> None:
+    clone.chain()
+    clone.answer()
+    code = ("import sys\nfrom r2v.cli.main import main\n"
+            "for words in ('doctor', 'status', 'explain', 'graph', 'cost', 'cluster show'): main(words.split())\n"
+            "print(sorted(sys.modules.keys() & {'torch', 'numpy', 'transformers', 'submitit', 'accelerate', 'scipy'}))")
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_cluster_set_prints_what_now_holds(clone: Faked, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["cluster", "set", "partition=batch", "account=lab7", "gpu=h100"]) == 0
+    told = capsys.readouterr()
+    assert "11 of 11 headers changed" in told.err
+    rows = {line.split()[0]: line.split()[1:] for line in told.out.splitlines()}
+    assert rows["03_train_policy.sh"] == ["batch", "lab7", "gpu:h100:2", "16", "60G", "48:00:00"]
+    assert cli.main(["cluster", "show"]) == 0 and capsys.readouterr().out == told.out
+
+
+@pytest.mark.parametrize("words", [["set"], ["set", "partition"], ["set", "partitions=x"], ["show", "gpu=x"]])
+def test_cluster_refuses_in_one_line(words: list[str], clone: Faked, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["cluster", *words]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+@pytest.mark.parametrize(("values", "told"), [
+    ({"partition": "gpus"}, "invalid partition specified: gpus"),
+    ({"gpu": "h100"}, "Requested node configuration is not available")])
+def test_run_all_asks_sbatch_before_it_submits_anything(values: dict[str, str], told: str, clone: Faked,
+                                                        capsys: pytest.CaptureFixture[str]) -> None:
+    shutil.copytree(REPOSITORY / "configs", clone.root / "configs")
+    headers.rewrite(headers.scripts(), values)
+    assert cli.main(["run_all", "desk"]) == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1 and "01_collect.sh" in error and told in error and "r2v doctor" in error
+    assert not (clone.folder / "jobs.json").exists()

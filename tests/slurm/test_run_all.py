@@ -1,0 +1,407 @@
+"""`run_all`, `resume` and `cancel` against a fake Slurm: what they ask it, in what order, and what they write.
+
+What a real Slurm makes of it is drilled in tests/slurm/test_drill_*.py.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from r2v.config import to_yaml
+from r2v.errors import EnvironmentFault, Held, UsageError
+from r2v.slurm import chain as chains
+from r2v.slurm import client, run_all
+from r2v.slurm.client import NoSlurm
+from tests.pipeline.test_run import NAMES, SEED_TABLE
+from tests.slurm.faked import FAKE, Faked
+from tests.slurm.faked import faked as faked
+
+ROOT = Path(__file__).resolve().parents[2]
+NAME = "desk_noisy"
+
+
+@pytest.fixture
+def checkout(faked: Faked) -> Faked:
+    """A checkout with the scripts and configurations, beside the fake Slurm."""
+    for name in ("scripts/slurm", "configs"):
+        shutil.copytree(ROOT / name, faked.root / name)
+    faked.answer()
+    return faked
+
+
+def chain(checkout: Faked) -> chains.Chain:
+    return chains.read(checkout.root, NAME)
+
+
+def rows(checkout: Faked) -> list[dict[str, str]]:
+    found: list[dict[str, str]] = json.loads((checkout.folder / "jobs.json").read_text())
+    return found
+
+
+def put(checkout: Faked, queue: list[dict[str, str]]) -> None:
+    (checkout.folder / "jobs.json").write_text(json.dumps(queue))
+
+
+def calls(checkout: Faked, *words: str) -> list[list[str]]:
+    """The calls that begin with these words; `sbatch` alone leaves out those that only ask."""
+    log = checkout.folder / "calls.log"
+    made = [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
+    return [call for call in made if call[:len(words)] == list(words)
+            and not (words == ("sbatch",) and "--test-only" in call)]
+
+
+def ids(checkout: Faked) -> dict[str, str]:
+    return {name: job.latest.id for name, job in chain(checkout).jobs.items() if job.latest}
+
+
+def test_ten_jobs_each_behind_what_it_needs_and_each_watched(checkout: Faked,
+                                                             capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_all.submit(benchmark="desk") == 0
+    made, queue = chain(checkout), {row["JobID"]: row for row in rows(checkout)}
+    assert {name: job.needs for name, job in made.jobs.items()} == SEED_TABLE
+    assert len(queue) == 20 and len(calls(checkout, "sbatch")) == 20
+    for name, job in made.jobs.items():
+        assert job.latest is not None and len(job.attempts) == 1
+        needed = ":".join(ids(checkout)[need] for need in job.needs)
+        assert queue[job.latest.id]["Dependency"] == (f"afterok:{needed}" if needed else "(null)")
+        assert queue[job.latest.id]["Comment"] == chains.comment(NAME, name, made.config_sha)
+        assert queue[str(job.latest.sentinel)]["Dependency"] == f"afternotok:{job.latest.id}"
+        assert job.latest.reason == "first" and job.latest.resources["time"]
+    out = capsys.readouterr().out
+    assert f"{NAME}: 10 submitted, 0 in the queue before, 0 skipped" in out
+    assert all(f"{name} " in out and ids(checkout)[name] in out for name in NAMES)
+
+
+@pytest.mark.parametrize(("start", "needs"), [("bc", ("bc",)), ("model", ())])
+def test_hierarchical_training_joins_the_chain_where_it_is_asked_for(start: str, needs: tuple[str, ...],
+                                                                     checkout: Faked) -> None:
+    assert run_all.submit(benchmark="desk", overrides=["hierarchical.enabled=true", f"hierarchical.start={start}"]) == 0
+    made = chain(checkout).jobs
+    assert list(made) == [*NAMES, "hierarchical"] and made["hierarchical"].needs == needs
+    latest = made["hierarchical"].latest
+    assert latest is not None and latest.resources["gres"] == "gpu:a100:2"
+
+
+def test_the_scripts_of_a_chain_ask_what_the_headers_say(checkout: Faked) -> None:
+    run_all.submit(benchmark="desk")
+    folder = chains.folder(checkout.root, NAME) / "submitit" / ids(checkout)["bc"]
+    script = next(folder.glob("*_submission.sh")).read_text()
+    for line in ("--gres=gpu:a100:2", "--time=48:00:00", "--signal=B:USR2@120", "--requeue", "--open-mode=append",
+                 "--kill-on-invalid-dep=no", f"--job-name=bc_{NAME}", "--output=logs/%x_%j.out"):
+        assert f"\n#SBATCH {line}\n" in script, line
+    assert script.index("set -euo pipefail") < script.index("source scripts/slurm/env.sh") < script.index("\nexec ")
+    assert "srun" not in script and "--error" not in script
+    sentinel = next(call for call in calls(checkout, "sbatch") if f"--job-name=heal_bc_{NAME}" in call)
+    assert {"--kill-on-invalid-dep=yes", "--time=5", "--cpus-per-task=1", "--partition=cpu"} <= set(sentinel)
+    assert not [word for word in sentinel if "gpu" in word]
+
+
+def test_a_second_time_everything_is_there(checkout: Faked) -> None:
+    run_all.submit(benchmark="desk")
+    before, made = ids(checkout), chain(checkout)
+    run_all.submit(benchmark="desk")
+    assert ids(checkout) == before and len(calls(checkout, "sbatch")) == 20
+    assert chain(checkout).jobs == made.jobs
+
+
+def test_what_a_killed_submitter_could_not_write_is_known_by_its_comment(checkout: Faked) -> None:
+    """Killed at the worst moment: four jobs are in the queue, three written down, one without pickle and sentinel."""
+    run_all.submit(benchmark="desk")
+    made, before = chain(checkout), ids(checkout)
+    four = [*NAMES[:4]]
+    kept = {before[name] for name in four} | {str(made.jobs[name].latest.sentinel) for name in NAMES[:3]}  # type: ignore[union-attr]
+    put(checkout, [row for row in rows(checkout) if row["JobID"] in kept])
+    chains.write(checkout.root, replace(made, jobs={
+        name: job if name in NAMES[:3] else replace(job, attempts=()) for name, job in made.jobs.items()}))
+    folder = chains.folder(checkout.root, NAME) / "submitit"
+    pickle = folder / before["verifier"] / f"{before['verifier']}_submitted.pkl"
+    pickle.unlink()
+    done = len(calls(checkout, "sbatch"))
+    run_all.submit(benchmark="desk")
+    assert {name: ids(checkout)[name] for name in four} == {name: before[name] for name in four}
+    assert pickle.exists() and len(calls(checkout, "sbatch")) - done == 1 + 2 * 6
+    comments = [row["Comment"] for row in rows(checkout)]
+    assert len(comments) == len(set(comments)) == 20
+
+
+def test_a_lost_sentinel_is_replaced(checkout: Faked) -> None:
+    run_all.submit(benchmark="desk")
+    lost = chain(checkout).jobs["bc"].latest.sentinel  # type: ignore[union-attr]
+    put(checkout, [row for row in rows(checkout) if row["JobID"] != lost])
+    run_all.submit(benchmark="desk")
+    attempt = chain(checkout).jobs["bc"].latest
+    assert attempt is not None and attempt.sentinel != lost and len(chain(checkout).jobs["bc"].attempts) == 1
+
+
+def test_another_configuration_waits_for_the_first_to_end(checkout: Faked) -> None:
+    run_all.submit(benchmark="desk")
+    with pytest.raises(Held, match=f"{ids(checkout)['collect']}.* of another configuration .*r2v cancel {NAME}"):
+        run_all.submit(benchmark="desk", overrides=["training.lr=1e-4"])
+    run_all.cancel(name=NAME)
+    put(checkout, [])
+    run_all.submit(benchmark="desk", overrides=["training.lr=1e-4"])
+    assert all(len(job.attempts) == 1 for job in chain(checkout).jobs.values())
+
+
+@pytest.mark.parametrize(("options", "told"), [
+    ({"benchmark": "dask"}, "did you mean desk?"), ({"benchmark": None}, "run_all of what?"),
+    ({"benchmark": "desk", "overrides": ["training.lrr=1"]}, "did you mean training.lr"),
+    ({"benchmark": "desk", "start": "rooter"}, "did you mean router?"),
+    ({"benchmark": "desk", "max_attempts": 0}, "at least 1"),
+    ({"benchmark": "desk", "max_gpu_hours": 0.0}, "above 0"),
+    ({"benchmark": "webarena"}, "webarena"), ({"benchmark": "all"}, "webarena"),
+    ({"benchmark": "desk", "overrides": ["teacher.provider=openai"]}, "teacher.")])
+def test_what_cannot_be_is_refused_before_anything_is_submitted(options: dict[str, Any], told: str,
+                                                                checkout: Faked) -> None:
+    with pytest.raises(UsageError, match=told):
+        run_all.submit(**options)
+    assert calls(checkout, "sbatch") == [] and chains.names(checkout.root) == []
+
+
+def test_a_header_that_this_cluster_cannot_serve_is_named(checkout: Faked) -> None:
+    path = checkout.root / "scripts/slurm/08_evaluate.sh"
+    path.write_text(path.read_text().replace("--partition=gpu", "--partition=gpux"))
+    with pytest.raises(UsageError, match=r"08_evaluate.sh .* evaluate: invalid partition .*nothing was submitted"):
+        run_all.submit(benchmark="desk")
+    assert calls(checkout, "sbatch") == []
+    with pytest.raises(UsageError, match="would refuse evaluate"):
+        run_all.submit(benchmark="desk", dry_run=True)
+
+
+def test_a_dry_run_prints_the_chain_of_a_benchmark_that_is_not_there(checkout: Faked,
+                                                                     capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_all.submit(benchmark="all", dry_run=True) == 0
+    out = capsys.readouterr().out
+    assert "webarena_noisy" in out and "swebench_noisy" in out and out.count("  sbatch ") == 20
+    assert "--dependency=afterok:<bc>:<verifier>" in out and "to start at" in out and "at most 292 GPU-hours" in out
+    assert calls(checkout, "sbatch") == [] and chains.names(checkout.root) == []
+
+
+def test_without_slurm_only_the_dry_run_works(checkout: Faked, monkeypatch: pytest.MonkeyPatch,
+                                              capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    with pytest.raises(NoSlurm, match="--here"):
+        run_all.submit(benchmark="desk")
+    assert not (checkout.root / "outputs").exists()
+    assert run_all.submit(benchmark="desk", dry_run=True) == 0
+    assert "no header was tested" in capsys.readouterr().out
+
+
+def test_where_no_controller_answers_no_header_is_blamed(checkout: Faked, capsys: pytest.CaptureFixture[str]) -> None:
+    """The words are those of commands without a slurm.conf, and of a controller that is down."""
+    for words in ("sinfo: error: fetch_config: DNS SRV lookup failed\nsinfo: fatal: Could not establish a "
+                  "configuration source",
+                  "slurm_load_partitions: Unable to contact slurm controller (connect failure)"):
+        checkout.down("sinfo", words)
+        assert run_all.submit(benchmark="desk", dry_run=True, overrides=["seed=3"]) == 0
+        out = capsys.readouterr().out
+        assert "no Slurm controller answers here, so no header was tested" in out and "REJECTED" not in out
+        assert out.count(" --config configs/desk/noisy.yaml --overrides seed=3\n") == 10
+
+
+def test_a_full_queue_halfway_keeps_what_was_taken(checkout: Faked, tmp_path: Path,
+                                                   monkeypatch: pytest.MonkeyPatch) -> None:
+    """The words are Slurm's own, at a user's MaxSubmitJobs."""
+    shim = tmp_path / "bin" / "sbatch"
+    shim.parent.mkdir()
+    shim.write_text(f"""#!/bin/bash
+[[ "$*" == *--test-only* ]] || echo >> {tmp_path}/count
+if [ -e {tmp_path}/full ] && [ "$(wc -l < {tmp_path}/count)" -gt 7 ]; then
+  echo "sbatch: error: AssocMaxSubmitJobLimit" >&2
+  echo "sbatch: error: Batch job submission failed: Job violates accounting/QOS policy (job submit limit)" >&2
+  exit 1
+fi
+exec {FAKE}/sbatch "$@"
+""")
+    shim.chmod(0o755)
+    (tmp_path / "full").touch()
+    monkeypatch.setenv("PATH", f"{shim.parent}:{FAKE}:/usr/bin:/bin")
+    with pytest.raises(EnvironmentFault, match=r"3 of 10 jobs are in the queue, verifier was refused .*MaxSubmitJob"):
+        run_all.submit(benchmark="desk")
+    taken = ids(checkout)
+    assert len(rows(checkout)) == 7 and set(taken) == {"collect", "perturb", "bc", "verifier"}
+    (tmp_path / "full").unlink()
+    run_all.submit(benchmark="desk")
+    assert {name: ids(checkout)[name] for name in taken} == taken
+    comments = [row["Comment"] for row in rows(checkout)]
+    assert len(comments) == len(set(comments)) == 20
+
+
+def test_cancel_ends_all_in_one_call_and_nothing_heals_after_it(checkout: Faked) -> None:
+    from r2v.slurm.healing.heal import heal
+
+    run_all.submit(benchmark="desk")
+    queue = {row["JobID"] for row in rows(checkout)}
+    assert run_all.cancel() == 0
+    assert [set(call[2:]) for call in calls(checkout, "scancel")] == [queue]
+    assert chain(checkout).cancelled and rows(checkout) == []
+    before = chain(checkout)
+    checkout.failed(ids(checkout)["bc"], "killed", "killed", rc=137)
+    done = len(calls(checkout, "sbatch"))
+    assert heal(NAME, "bc") == 0
+    assert chain(checkout) == before and len(calls(checkout, "sbatch")) == done
+    run_all.submit(benchmark="desk")
+    assert chain(checkout).cancelled is None
+    assert {job.latest.reason for job in chain(checkout).jobs.values() if job.latest} == {"rerun"}
+
+
+def failed_bc(checkout: Faked, kind: str, line: str, rc: int) -> dict[str, str]:
+    """The whole chain submitted; collect and perturb are done, bc has failed, the rest waits."""
+    run_all.submit(benchmark="desk", max_attempts=2)
+    first = ids(checkout)
+    for name in ("collect", "perturb"):
+        checkout.done(first[name], name)
+    checkout.failed(first["bc"], kind, line, rc)
+    gone = {first[name] for name in ("collect", "perturb", "bc")} | {
+        str(chain(checkout).jobs[name].latest.sentinel) for name in ("collect", "perturb", "bc")}  # type: ignore[union-attr]
+    put(checkout, [row for row in rows(checkout) if row["JobID"] not in gone])
+    return first
+
+
+def test_healing_submits_again_and_retargets_what_waits(checkout: Faked) -> None:
+    from r2v.slurm.healing.heal import heal
+
+    first = failed_bc(checkout, "host_oom", "killed at its memory limit", 137)
+    assert heal(NAME, "bc") == 0
+    attempts, now = chain(checkout).jobs["bc"].attempts, ids(checkout)
+    assert [one.reason for one in attempts] == ["first", "host_oom"] and attempts[1].resources["mem"] == "64G"
+    assert attempts[0].failure is not None
+    assert attempts[0].failure.action == f"submitted again as {now['bc']}, mem 60G -> 64G"
+    assert {name: now[name] for name in NAMES if name != "bc"} == {name: first[name] for name in NAMES if name != "bc"}
+    set_ = {call[2]: call[3:] for call in calls(checkout, "scontrol", "update")}
+    waits = f"dependency=afterok:{now['bc']}:{first['verifier']}"
+    assert waits in set_[f"jobid={first['candidates']}"]
+    assert not [word for words in set_.values() for word in words if first["perturb"] in word.split("=")[1].split(":")]
+    submitted = len(calls(checkout, "sbatch"))
+    assert heal(NAME, "bc") == 0 and len(calls(checkout, "sbatch")) == submitted, "it waits now: nothing to do"
+
+
+def test_a_sentinel_killed_halfway_does_not_submit_twice(checkout: Faked) -> None:
+    """Slurm runs it again where its node failed; what the first life submitted is in the queue, and no more."""
+    from r2v.slurm.healing.heal import heal
+
+    first = failed_bc(checkout, "host_oom", "killed at its memory limit", 137)
+    before = chain(checkout)
+    heal(NAME, "bc")
+    again, submitted = ids(checkout)["bc"], len(calls(checkout, "sbatch"))
+    chains.write(checkout.root, before)
+    heal(NAME, "bc")
+    assert ids(checkout)["bc"] == again and len(calls(checkout, "sbatch")) == submitted
+    latest = chain(checkout).jobs["bc"].latest
+    assert latest is not None and (latest.reason, latest.resources["mem"]) == ("host_oom", "64G")
+    updates = calls(checkout, "scontrol", "update")
+    assert sum(f"jobid={first['candidates']}" in call for call in updates) == 2, "the waiting are pointed at it again"
+
+
+def test_a_job_resubmitted_names_no_job_that_has_ended(checkout: Faked) -> None:
+    from r2v.slurm.healing.heal import heal
+
+    failed_bc(checkout, "killed", "killed", 137)
+    heal(NAME, "bc")
+    queue = {row["JobID"]: row for row in rows(checkout)}
+    assert queue[ids(checkout)["bc"]]["Dependency"] == "(null)", "perturb is done"
+
+
+def test_a_bug_is_left_to_a_person_and_the_rest_waits(checkout: Faked) -> None:
+    from r2v.slurm.healing.heal import heal
+
+    first = failed_bc(checkout, "code", "ValueError: the answer is 43", 1)
+    submitted = len(calls(checkout, "sbatch"))
+    assert heal(NAME, "bc") == 0
+    failure = chain(checkout).jobs["bc"].latest.failure  # type: ignore[union-attr]
+    assert failure is not None and failure.kind == "code" and "held: candidates, preference" in failure.action
+    assert ids(checkout) == first and len(calls(checkout, "sbatch")) == submitted
+    assert calls(checkout, "scontrol", "update") == []
+
+
+def test_resume_prints_the_difference_and_keeps_what_waits(checkout: Faked, capsys: pytest.CaptureFixture[str]) -> None:
+    first = failed_bc(checkout, "code", "ValueError: the answer is 43", 1)
+    assert run_all.resume(overrides=["training.bc.lr=1e-5"], max_attempts=5) == 0
+    now, made = ids(checkout), chain(checkout)
+    assert "training.bc.lr: None -> 1e-05" in capsys.readouterr().out
+    assert made.jobs["bc"].latest.reason == "resume" and now["bc"] != first["bc"]  # type: ignore[union-attr]
+    assert made.limits.attempts == 5
+    for name in NAMES[4:]:
+        assert now[name] == first[name]
+    comments = [word for call in calls(checkout, "scontrol", "update") for word in call if word.startswith("comment=")]
+    assert comments and all(word.endswith(made.config_sha) for word in comments)
+    assert "lr: 1.0e-05" in (chains.folder(checkout.root, NAME) / "config.yaml").read_text()
+
+
+def test_what_was_made_by_hand_frees_what_waits_for_it(checkout: Faked) -> None:
+    """bc failed in the chain and was made by `sbatch scripts/slurm/03_train_policy.sh` since."""
+    from r2v.slurm.submit import retarget
+
+    first = failed_bc(checkout, "code", "ValueError: the answer is 43", 1)
+    made = chain(checkout)
+    assert retarget(checkout.root, made, ["candidates"]) == [] == calls(checkout, "scontrol", "update")
+    assert retarget(checkout.root, made.with_job("bc", skipped="up to date"), ["candidates"]) == ["candidates"]
+    call, = calls(checkout, "scontrol", "update")
+    assert f"dependency=afterok:{first['verifier']}" in call and f"jobid={first['candidates']}" in call
+
+
+def test_an_end_that_nobody_can_tell_of_is_held_and_said(checkout: Faked) -> None:
+    from r2v.slurm.healing.heal import heal
+
+    failed_bc(checkout, "code", "", 1)
+    shutil.rmtree(chains.record_folder(checkout.root, NAME, ids(checkout)["bc"]))
+    heal(NAME, "bc")
+    failure = chain(checkout).jobs["bc"].latest.failure  # type: ignore[union-attr]
+    assert failure is not None and failure.kind == "unknown"
+    assert heal(NAME, "evaluate") == 0 and chain(checkout).jobs["evaluate"].latest.failure is None  # type: ignore[union-attr]
+
+
+def test_resume_does_not_change_what_runs(checkout: Faked) -> None:
+    run_all.submit(benchmark="desk")
+    queue = rows(checkout)
+    running = next(row for row in queue if row["JobID"] == ids(checkout)["collect"])
+    running["State"] = "RUNNING"
+    put(checkout, queue)
+    with pytest.raises(Held, match=f"collect runs with the configuration as it was .job {running['JobID']}"):
+        run_all.resume(overrides=["data.seeds=[7]"])
+    assert run_all.resume(overrides=["router.l2=7"]) == 0
+
+
+def test_what_is_submitted_without_a_job_stays_without_it(checkout: Faked) -> None:
+    run_all.submit(benchmark="desk", without=["ablations"])
+    assert "ablations" not in chain(checkout).jobs and len(rows(checkout)) == 18
+    run_all.resume()
+    assert "ablations" not in chain(checkout).jobs
+    run_all.submit(benchmark="desk")
+    assert len(rows(checkout)) == 20
+
+
+def test_going_on_from_a_job_takes_what_is_published_and_keeps_the_graph(checkout: Faked) -> None:
+    from r2v.pipeline.run import run_here
+    from tests.pipeline.test_run import LATER, small
+
+    config = checkout.root / "chain.yaml"
+    config.write_text(to_yaml(small()))
+    run_here(small(), without=LATER, root=checkout.root)
+    run_all.submit(config=str(config))
+    made = chains.read(checkout.root, "chain_noisy")
+    assert [name for name, job in made.jobs.items() if job.skipped] == ["collect", "perturb"]
+    assert len(rows(checkout)) == 16 and made.jobs["bc"].needs == ("perturb",)
+    put(checkout, [{**rows(checkout)[0], "JobID": "500", "Comment": "(null)"}])  # somebody else's
+    run_all.resume(start="bc", overrides=["training.bc.lr=1e-9"])
+    made = chains.read(checkout.root, "chain_noisy")
+    assert {name: job.needs for name, job in made.jobs.items()} == SEED_TABLE
+    assert [len(job.attempts) for job in made.jobs.values()] == [0, 0, *[2] * 8]
+
+
+def test_a_need_that_failed_meanwhile_stops_the_submission(checkout: Faked) -> None:
+    """Slurm would take its id, and once it has forgotten it let the next job run."""
+    run_all.submit(benchmark="desk")
+    gone = {ids(checkout)["collect"], ids(checkout)["perturb"]}
+    put(checkout, [row for row in rows(checkout) if row["JobID"] not in gone])
+    from r2v.slurm.submit import submit
+
+    with pytest.raises(EnvironmentFault, match="it needs collect, and job .* has ended without success"):
+        submit(checkout.root, chain(checkout), "perturb", {}, reason="rerun")
+    assert client.queue(NAME)

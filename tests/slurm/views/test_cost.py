@@ -1,0 +1,63 @@
+"""Cost: GPU-hours as Slurm accounts them, of every life of every attempt, and the share that was for nothing."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from r2v.cli import main as cli
+from r2v.slurm import chain as chains
+from r2v.slurm.chain import Attempt
+from r2v.slurm.views.cost import spent
+from tests.slurm.faked import Faked, ago
+from tests.slurm.faked import faked as faked
+
+TWO = "billing=16,cpu=16,gres/gpu:a100=2,gres/gpu=2,mem=60G,node=1"
+
+
+def lived(faked: Faked) -> None:
+    """bc was preempted, then failed; its second attempt is done. A job by hand ran beside it."""
+    chain = faked.chain()
+    chains.write(faked.root, chain.with_attempt("bc", Attempt(id="150", sentinel="151", reason="host_oom")))
+    faked.accounted("100", "COMPLETED", ElapsedRaw=1800)
+    faked.accounted("102", "COMPLETED", ElapsedRaw=7200, AllocTRES="billing=8,cpu=8,mem=16G,node=1")
+    faked.accounted("104", "PREEMPTED", ElapsedRaw=900, AllocTRES=TWO, _old=True)
+    faked.accounted("104", "OUT_OF_MEMORY", ElapsedRaw=2700, AllocTRES=TWO, ExitCode="0:125")
+    faked.accounted("104.batch", "OUT_OF_MEMORY", ElapsedRaw=2700, AllocTRES="cpu=16,gres/gpu=2")
+    faked.accounted("150", "RUNNING", ElapsedRaw=360, AllocTRES=TWO)
+    faked.accounted("106", "PENDING", ElapsedRaw=0, AllocTRES="")
+    faked.record("777", start={"job": "verifier", "restart": 0, "at": ago(99)})
+    faked.accounted("777", "FAILED", ElapsedRaw=36, ExitCode="1:0", AllocTRES="gres/gpu:a100=1")
+    faked.answer()
+
+
+def test_gpu_hours_are_alloctres_times_elapsed(faked: Faked) -> None:
+    lived(faked)
+    found = {(one.job, one.id): one for one in spent("desk_noisy")}
+    assert found["collect", "100"].gpu_hours == 0.5 and found["collect", "100"].wasted == 0
+    assert (found["perturb", "102"].hours, found["perturb", "102"].gpu_hours) == (2.0, 0.0)
+    first, second = found["bc", "104"], found["bc", "150"]
+    assert (first.lives, first.attempt, second.attempt) == (2, 1, 2)
+    assert first.gpu_hours == first.wasted == 2 * (900 + 2700) / 3600
+    assert (second.gpu_hours, second.wasted) == (2 * 360 / 3600, 0.0)
+    assert found["verifier", "777"].wasted == pytest.approx(0.01)
+    assert faked.calls == ["sacct"]
+
+
+def test_the_wasted_share_is_told(faked: Faked, capsys: pytest.CaptureFixture[str]) -> None:
+    lived(faked)
+    assert cli.main(["cost"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "desk_noisy: 2.71 GPU-hours, 2.01 of them wasted (74%)"
+    assert lines[4].split() == ["bc", "1", "104", "2", "1.00", "2.00", "2.00", "out_of_memory"]
+    assert cli.main(["cost", "desk_noisy", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)["chains"][0]
+    assert told["gpu_hours"] == pytest.approx(2.71) and len(told["attempts"]) == 12
+
+
+def test_without_accounting_it_is_refused_in_one_line(faked: Faked, capsys: pytest.CaptureFixture[str]) -> None:
+    lived(faked)
+    faked.down("sacct", "Slurm accounting storage is disabled")
+    assert cli.main(["cost"]) == 5
+    assert "known to accounting alone" in capsys.readouterr().err

@@ -1,0 +1,141 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from r2v.errors import Held
+from r2v.storage.lease import Owner, confirm, holder, lease
+
+HOLD = """
+import sys, time
+from pathlib import Path
+from r2v.storage.lease import lease
+with lease(Path(sys.argv[1])):
+    print("held", flush=True)
+    time.sleep(600)
+"""
+
+CONTEND = """
+import contextlib, dataclasses, os, sys
+from pathlib import Path
+from r2v.errors import Held
+from r2v.storage.lease import Owner, lease
+place, inside, rounds = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
+for _ in range(rounds):
+    with contextlib.suppress(Held), lease(place, wait=60) as me:
+        os.close(os.open(inside, os.O_CREAT | os.O_EXCL))   # fails when two are inside
+        os.unlink(inside)
+        dead = dataclasses.replace(Owner.here(), started="1")
+        os.rename(place / me.filename, place / dead.filename)  # leave it as a killed process does
+"""
+
+
+def leave_behind(path: Path, owner: Owner, age: float) -> None:
+    path.mkdir()
+    (path / owner.filename).touch()
+    then = time.time() - age
+    os.utime(path / owner.filename, (then, then))
+
+
+def stranger() -> Owner:
+    return replace(Owner.here(), host="node07", machine="0" * 12, job="4711")
+
+
+def test_a_lease_is_a_folder_only_while_held(tmp_path: Path) -> None:
+    place = tmp_path / "x.lease"
+    with lease(place) as me:
+        assert holder(place) == me
+        assert [file.name for file in place.iterdir()] == [me.filename]
+    assert list(tmp_path.iterdir()) == []
+    assert holder(place) is None
+
+
+def test_second_is_refused_in_one_line_naming_holder_and_remedy(tmp_path: Path) -> None:
+    place = tmp_path / "x.lease"
+    with lease(place) as me, pytest.raises(Held) as refusal, lease(place):
+        pass
+    message = str(refusal.value)
+    assert f"pid {me.pid} on {me.host}" in message and f"kill {me.pid}" in message and "\n" not in message
+    with lease(place):
+        pass
+
+
+def test_release_happens_when_the_work_fails(tmp_path: Path) -> None:
+    with pytest.raises(ZeroDivisionError), lease(tmp_path / "x.lease"):
+        1 / 0  # noqa: B018
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_killed_holder_is_replaced_at_once(tmp_path: Path) -> None:
+    place = tmp_path / "x.lease"
+    process = subprocess.Popen([sys.executable, "-c", HOLD, str(place)], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None and process.stdout.readline() == "held\n"
+    with pytest.raises(Held), lease(place):
+        pass
+    process.kill()
+    process.wait()
+    assert holder(place) is None
+    with lease(place) as me:
+        assert holder(place) == me
+
+
+def test_a_reused_process_id_is_not_the_holder(tmp_path: Path) -> None:
+    place = tmp_path / "x.lease"
+    leave_behind(place, replace(Owner.here(), started="1"), age=0)
+    with lease(place):
+        pass
+
+
+def test_live_holder_here_keeps_it_however_long_it_is_silent(tmp_path: Path) -> None:
+    place = tmp_path / "x.lease"
+    leave_behind(place, Owner.here(), age=10_000)
+    with pytest.raises(Held), lease(place):
+        pass
+
+
+def test_holder_elsewhere_counts_as_dead_only_after_ttl(tmp_path: Path) -> None:
+    place = tmp_path / "x.lease"
+    owner = stranger()
+    leave_behind(place, owner, age=30)
+    with pytest.raises(Held, match="scancel 4711"), lease(place, ttl=60):
+        pass
+    assert holder(place, ttl=60) == owner and holder(place, ttl=20) is None
+    with lease(place, ttl=20) as me:
+        assert holder(place) == me
+
+
+def test_heartbeat_keeps_a_lease_alive_for_others(tmp_path: Path) -> None:
+    place = tmp_path / "x.lease"
+    with lease(place, ttl=0.2) as me:
+        os.utime(place / me.filename, (0, 0))
+        for _ in range(1000):
+            if (place / me.filename).stat().st_mtime > 0:
+                break
+            time.sleep(0.01)
+        assert (place / me.filename).stat().st_mtime > 0
+
+
+def test_whoever_lost_the_lease_is_told_and_removes_nothing(tmp_path: Path) -> None:
+    place = tmp_path / "x.lease"
+    other = stranger()
+    with pytest.raises(Held, match="node07"), lease(place) as me:
+        (place / me.filename).rename(place / other.filename)
+        with pytest.raises(Held):
+            confirm(place, me)
+    assert [file.name for file in place.iterdir()] == [other.filename]
+
+
+def test_only_one_is_inside_while_many_contend_for_dead_leases(tmp_path: Path) -> None:
+    place = tmp_path / "x.lease"
+    command = [sys.executable, "-c", CONTEND, str(place), str(tmp_path / "inside"), "25"]
+    processes = [subprocess.Popen(command) for _ in range(8)]
+    assert [process.wait() for process in processes] == [0] * 8
+    with lease(place):
+        pass
+    assert list(tmp_path.iterdir()) == []
