@@ -45,8 +45,12 @@ from r2v.hrl.training.trainer import Trainer
 ARMS: dict[str, list[str]] = {
     "full": [],
     "no guidance": ["hierarchical.guidance.enabled=false"],
-    "reinforce": ["hierarchical.guidance.enabled=false", "hierarchical.advantage=score",
-                  "hierarchical.algorithm=reinforce", "hierarchical.updates=1"],
+    "reinforce": [
+        "hierarchical.guidance.enabled=false",
+        "hierarchical.advantage=score",
+        "hierarchical.algorithm=reinforce",
+        "hierarchical.updates=1",
+    ],
 }
 
 
@@ -63,8 +67,16 @@ class Ran:
 
 def measured(trainer: Trainer) -> Floats:
     """Scores (problems, turns) of the held-out problems, without a draw."""
-    episodes = play_many(trainer.held_out, roles=trainer.roles, prompter=trainer.prompter, checker=trainer.checker,
-                         h=trainer.h, key=("measured",), temperature=0.0, hints=1)
+    episodes = play_many(
+        trainer.held_out,
+        roles=trainer.roles,
+        prompter=trainer.prompter,
+        checker=trainer.checker,
+        h=trainer.h,
+        key=("measured",),
+        temperature=0.0,
+        hints=1,
+    )
     return np.array([[turn.score for turn in episode.turns] for episode in episodes])
 
 
@@ -82,8 +94,13 @@ def ran(config: Config, split: str) -> Ran:
         after = measured(trainer)
         lines = [json.loads(line) for line in (Path(name) / "metrics.jsonl").read_text().splitlines()]
         seconds = time.process_time() - begun
-    return Ran(before=before, after=after, answers=h.iterations * h.episodes * checked(h.guidance.enabled, config),
-               tokens=int(sum(line["rollout/tokens"] for line in lines)), seconds=seconds)
+    return Ran(
+        before=before,
+        after=after,
+        answers=h.iterations * h.episodes * checked(h.guidance.enabled, config),
+        tokens=int(sum(line["rollout/tokens"] for line in lines)),
+        seconds=seconds,
+    )
 
 
 def checked(guided: bool, config: Config) -> int:
@@ -97,11 +114,20 @@ def configured(path: Path, arm: str, seed: int, overrides: list[str]) -> Config:
     own = [*overrides, *ARMS[arm], f"seed={seed}"]
     config = load(path, own)
     full, mine = checked(True, config), checked(config.hierarchical.guidance.enabled, config)
-    iterations = config.hierarchical.iterations * load(path, overrides).hierarchical.updates // \
-        config.hierarchical.updates
+    iterations = (
+        config.hierarchical.iterations * load(path, overrides).hierarchical.updates // config.hierarchical.updates
+    )
     episodes = config.hierarchical.episodes * full // mine
-    return load(path, [*own, f"hierarchical.episodes={episodes}", f"hierarchical.iterations={iterations}",
-                       f"hierarchical.evaluate_every={iterations}", f"hierarchical.save_every={iterations}"])
+    return load(
+        path,
+        [
+            *own,
+            f"hierarchical.episodes={episodes}",
+            f"hierarchical.iterations={iterations}",
+            f"hierarchical.evaluate_every={iterations}",
+            f"hierarchical.save_every={iterations}",
+        ],
+    )
 
 
 def shown(values: Floats) -> str:
@@ -127,13 +153,17 @@ def printed(results: dict[str, list[Ran]], seeds: list[int]) -> None:
     for arm in results:
         for name, scores in (("untrained", before[arm]), ("trained", after[arm])):
             first, last = scores[..., 0], scores[..., -1]
-            print(f"{arm:<14}{name:<11}{shown(first):>21}{shown(last):>23}{100 * ((1 - first) * last).mean():>13.1f}"
-                  f"{100 * (first * (1 - last)).mean():>14.1f}")
+            print(
+                f"{arm:<14}{name:<11}{shown(first):>21}{shown(last):>23}{100 * ((1 - first) * last).mean():>13.1f}"
+                f"{100 * (first * (1 - last)).mean():>14.1f}"
+            )
     print("\nwhat it took, a seed: answers checked, tokens generated, CPU seconds; accuracy of answer 2 by seed")
     for arm, runs in results.items():
         own = "  ".join(f"{100 * one.after[:, -1].mean():.1f}" for one in runs)
-        print(f"{arm:<14}{runs[0].answers:>8}{np.mean([one.tokens for one in runs]):>10.0f}"
-              f"{np.mean([one.seconds for one in runs]):>8.0f}    {own}")
+        print(
+            f"{arm:<14}{runs[0].answers:>8}{np.mean([one.tokens for one in runs]):>10.0f}"
+            f"{np.mean([one.seconds for one in runs]):>8.0f}    {own}"
+        )
     print("\ndifferences in points, paired by problem")
     full = after["full"]
     apart("full: answer 2 less answer 1, trained", full[..., -1], full[..., 0])
@@ -154,15 +184,17 @@ def main() -> None:
     parser.add_argument("--arms", choices=ARMS, nargs="+", default=list(ARMS), help="full is always among them")
     parser.add_argument("--overrides", nargs="+", default=[])
     arguments = parser.parse_args()
-    order = [(seed, arm) for seed in arguments.seeds for arm in ARMS
-             if arm in ("full", *arguments.arms)]
+    order = [(seed, arm) for seed in arguments.seeds for arm in ARMS if arm in ("full", *arguments.arms)]
     configs = [configured(arguments.config, arm, seed, arguments.overrides) for seed, arm in order]
     results: dict[str, list[Ran]] = {}
     with ProcessPoolExecutor(arguments.jobs, mp_context=get_context("spawn")) as pool:
         for (seed, arm), one in zip(order, pool.map(ran, configs, repeat(arguments.split)), strict=True):
             results.setdefault(arm, []).append(one)
-            print(f"seed {seed} {arm:<12} answers 1, 2: untrained {one.before.mean(0).round(3)}, trained "
-                  f"{one.after.mean(0).round(3)}, {one.seconds:.0f} CPU-s", flush=True)
+            print(
+                f"seed {seed} {arm:<12} answers 1, 2: untrained {one.before.mean(0).round(3)}, trained "
+                f"{one.after.mean(0).round(3)}, {one.seconds:.0f} CPU-s",
+                flush=True,
+            )
     printed(results, arguments.seeds)
 
 

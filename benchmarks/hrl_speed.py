@@ -48,8 +48,16 @@ from r2v.memory.model_registry import Values
 from r2v.memory.shapes import values_of
 from r2v.randomness import uniform
 
-SMALL: Values = {"model_type": "llama", "hidden_size": 256, "num_hidden_layers": 6, "num_attention_heads": 8,
-                 "num_key_value_heads": 2, "intermediate_size": 704, "vocab_size": 8192, "tie_word_embeddings": True}
+SMALL: Values = {
+    "model_type": "llama",
+    "hidden_size": 256,
+    "num_hidden_layers": 6,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 2,
+    "intermediate_size": 704,
+    "vocab_size": 8192,
+    "tie_word_embeddings": True,
+}
 KL, RANK, RATE = 0.01, 16, 1e-5
 
 
@@ -80,8 +88,11 @@ class Stopwatch:
 
     def close(self) -> None:
         """The round's parts have been added."""
-        self.add("round", self.rounds["generation"][-1][0], sum(
-            parts[-1][1] for work, parts in self.rounds.items() if work != "round"))
+        self.add(
+            "round",
+            self.rounds["generation"][-1][0],
+            sum(parts[-1][1] for work, parts in self.rounds.items() if work != "round"),
+        )
 
     def of(self, work: str) -> float:
         """Tokens a second: the median of all rounds but the first; not a number for what is not done."""
@@ -92,8 +103,10 @@ def saved(values: Values, folder: Path, dtype: torch.dtype) -> Path:
     """A model of this shape with random weights, and the pupil's tokenizer."""
     tokenizer = build_tokenizer()
     own = {key: value for key, value in values.items() if key not in ("model_type", "dtype")}
-    config = AutoConfig.for_model(values["model_type"], **own | {
-        "pad_token_id": tokenizer.pad_token_id, "eos_token_id": tokenizer.eos_token_id, "bos_token_id": None})
+    config = AutoConfig.for_model(
+        values["model_type"],
+        **own | {"pad_token_id": tokenizer.pad_token_id, "eos_token_id": tokenizer.eos_token_id, "bos_token_id": None},
+    )
     torch.manual_seed(0)
     AutoModelForCausalLM.from_config(config, dtype=dtype).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
@@ -103,15 +116,26 @@ def saved(values: Values, folder: Path, dtype: torch.dtype) -> Path:
 def texts(count: int, problems: int) -> list[str]:
     """Prompts, each of so many word problems."""
     found = word_problems(count * problems, 0, "train")
-    return [" ".join(one.text for one in found[at * problems:(at + 1) * problems]) for at in range(count)]
+    return [" ".join(one.text for one in found[at * problems : (at + 1) * problems]) for at in range(count)]
 
 
 def ours(model: Path, prompts: Sequence[str], asked: argparse.Namespace, placement: Any) -> tuple[Stopwatch, float]:
     """Rates, and the peak in GiB (0 on a CPU)."""
-    policy = PolicyConfig(model_name=str(model), lora_r=RANK, device="cuda" if asked.cuda else "cpu",
-                          dtype="bfloat16" if asked.cuda else "float32", load_in_4bit=False)
-    h = HierarchicalConfig(placement=placement, answer_tokens=asked.completion, lr=RATE, kl=KLConfig(later=KL),
-                           guidance=GuidanceConfig(enabled=placement == "full"), advantage="score")
+    policy = PolicyConfig(
+        model_name=str(model),
+        lora_r=RANK,
+        device="cuda" if asked.cuda else "cpu",
+        dtype="bfloat16" if asked.cuda else "float32",
+        load_in_4bit=False,
+    )
+    h = HierarchicalConfig(
+        placement=placement,
+        answer_tokens=asked.completion,
+        lr=RATE,
+        kl=KLConfig(later=KL),
+        guidance=GuidanceConfig(enabled=placement == "full"),
+        advantage="score",
+    )
     roles, watch = build_roles(policy, h, 0), Stopwatch(asked.cuda)
     network = Network("actor", roles.parameters("actor"), lr=RATE, clip=1.0, micro=asked.micro, setting="lr")
     _begin(asked.cuda)
@@ -134,24 +158,45 @@ class TimedSpeaker(Speaker):
         return found
 
 
-def _round(roles: Roles, network: Network, h: HierarchicalConfig, prompts: Sequence[str], asked: argparse.Namespace,
-           watch: Stopwatch, number: int) -> None:
-    rows = [tuple(roles.tokenizer.apply_chat_template([{"role": "user", "content": text}], add_generation_prompt=True,
-                                                      return_dict=False)) for text in prompts]
+def _round(
+    roles: Roles,
+    network: Network,
+    h: HierarchicalConfig,
+    prompts: Sequence[str],
+    asked: argparse.Namespace,
+    watch: Stopwatch,
+    number: int,
+) -> None:
+    rows = [
+        tuple(
+            roles.tokenizer.apply_chat_template(
+                [{"role": "user", "content": text}], add_generation_prompt=True, return_dict=False
+            )
+        )
+        for text in prompts
+    ]
     device = roles.device("actor")
     speaker = TimedSpeaker(watch, roles, "actor", in_flight=len(rows) * asked.samples)
     with watch.timed() as seconds:
-        said = speaker.say([Ask(prompt=row, key=(number, at, k), max_tokens=asked.completion)
-                            for at, row in enumerate(rows) for k in range(asked.samples)])
+        said = speaker.say(
+            [
+                Ask(prompt=row, key=(number, at, k), max_tokens=asked.completion)
+                for at, row in enumerate(rows)
+                for k in range(asked.samples)
+            ]
+        )
     whole = sum(len(one.prompt) + len(one.tokens) for one in said)
     watch.add("generation", sum(len(one.tokens) for one in said), seconds[0] - speaker.weighing)
     watch.add("weighing", whole, speaker.weighing)
     with watch.timed() as seconds, roles.using("reference") as model:
         reference = logprobs_of(model, device, said, asked.micro)
     watch.add("reference", whole, seconds[0])
-    lesson = Lesson(advantage=torch.tensor([uniform("score", one.tokens) - 0.5 for one in said]),
-                    beta=torch.full((len(said),), KL), behaviour=padded([one.logprobs for one in said]),
-                    reference=padded(reference))
+    lesson = Lesson(
+        advantage=torch.tensor([uniform("score", one.tokens) - 0.5 for one in said]),
+        beta=torch.full((len(said),), KL),
+        behaviour=padded([one.logprobs for one in said]),
+        reference=padded(reference),
+    )
     with watch.timed() as seconds, roles.using("actor") as model:
         update(network, range(len(said)), policy_part(model, device, said, lesson, h), COUNTED)
     watch.add("update", whole, seconds[0])
@@ -209,18 +254,37 @@ def theirs(model: Path, prompts: Sequence[str], asked: argparse.Namespace, folde
     """The same of TRL."""
     rows = len(prompts) * asked.samples
     settings = GRPOConfig(
-        output_dir=str(folder), per_device_train_batch_size=asked.micro,
-        gradient_accumulation_steps=rows // asked.micro, num_generations=asked.samples,
-        max_completion_length=asked.completion, temperature=1.0, beta=KL,
-        learning_rate=RATE, max_steps=asked.rounds + 1, bf16=False, gradient_checkpointing=False, report_to=[],
-        use_cpu=not asked.cuda, save_strategy="no", logging_strategy="no", disable_tqdm=True, max_grad_norm=1.0, seed=0,
-        model_init_kwargs={"dtype": "bfloat16" if asked.cuda else "float32"}, dataloader_pin_memory=asked.cuda)
+        output_dir=str(folder),
+        per_device_train_batch_size=asked.micro,
+        gradient_accumulation_steps=rows // asked.micro,
+        num_generations=asked.samples,
+        max_completion_length=asked.completion,
+        temperature=1.0,
+        beta=KL,
+        learning_rate=RATE,
+        max_steps=asked.rounds + 1,
+        bf16=False,
+        gradient_checkpointing=False,
+        report_to=[],
+        use_cpu=not asked.cuda,
+        save_strategy="no",
+        logging_strategy="no",
+        disable_tqdm=True,
+        max_grad_norm=1.0,
+        seed=0,
+        model_init_kwargs={"dtype": "bfloat16" if asked.cuda else "float32"},
+        dataloader_pin_memory=asked.cuda,
+    )
     data = Dataset.from_list([{"prompt": [{"role": "user", "content": text}]} for text in prompts])
     trainer = Timed(
-        model=str(model), args=settings, train_dataset=data, reward_funcs=lambda completions, **_: [
-            uniform("score", str(one)) for one in completions],
-        peft_config=LoraConfig(r=RANK, lora_alpha=2 * RANK, target_modules="all-linear", lora_dropout=0.0,
-                               task_type="CAUSAL_LM"))
+        model=str(model),
+        args=settings,
+        train_dataset=data,
+        reward_funcs=lambda completions, **_: [uniform("score", str(one)) for one in completions],
+        peft_config=LoraConfig(
+            r=RANK, lora_alpha=2 * RANK, target_modules="all-linear", lora_dropout=0.0, task_type="CAUSAL_LM"
+        ),
+    )
     trainer.watch = Stopwatch(asked.cuda)
     trainer.add_callback(Stepping(trainer))
     torch.set_num_threads(1)
@@ -245,20 +309,30 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cuda", action="store_true")
     parser.add_argument("--model", help="whose shape is taken (a small one)")
-    for flag, value, what in (("prompts", 16, "of a round"), ("samples", 4, "completions of each prompt"),
-                              ("problems", 4, "word problems in a prompt"), ("completion", 64, "tokens at most"),
-                              ("micro", 8, "rows at a time in reference pass and update"), ("rounds", 3, "counted")):
+    for flag, value, what in (
+        ("prompts", 16, "of a round"),
+        ("samples", 4, "completions of each prompt"),
+        ("problems", 4, "word problems in a prompt"),
+        ("completion", 64, "tokens at most"),
+        ("micro", 8, "rows at a time in reference pass and update"),
+        ("rounds", 3, "counted"),
+    ):
         parser.add_argument(f"--{flag}", type=int, default=value, help=f"{what} ({value})")
     asked = parser.parse_args()
     prompts = texts(asked.prompts, asked.problems)
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
-        model = saved(values_of(asked.model) if asked.model else SMALL, folder / "model",
-                      torch.bfloat16 if asked.cuda else torch.float32)
+        model = saved(
+            values_of(asked.model) if asked.model else SMALL,
+            folder / "model",
+            torch.bfloat16 if asked.cuda else torch.float32,
+        )
         mine, peak = ours(model, prompts, asked, "shared")
         peer, peer_peak = theirs(model, prompts, asked, folder / "trl")
-        print(f"{asked.prompts} prompts x {asked.samples}, {asked.completion} tokens at most, {asked.micro} rows at a "
-              f"time; tokens a second, median of {asked.rounds} rounds")
+        print(
+            f"{asked.prompts} prompts x {asked.samples}, {asked.completion} tokens at most, {asked.micro} rows at a "
+            f"time; tokens a second, median of {asked.rounds} rounds"
+        )
         print(f"{'':<12}{'ours':>10}{'TRL GRPO':>10}{'ratio':>8}")
         for work in ("generation", "weighing", "reference", "update", "round"):
             print(f"{work:<12}{mine.of(work):>10.0f}{peer.of(work):>10.0f}{mine.of(work) / peer.of(work):>8.2f}")

@@ -5,8 +5,10 @@
     python benchmarks/planner.py --only none --drawn 20      # cases drawn by chance instead
     python benchmarks/planner.py --cuda --large              # on a GPU, random weights: torch.cuda.max_memory_allocated
 
-The judge is r2v/memory/tracker/tracker.py (torch's own MemTracker does not run with adapters), and what it judges is the step
-of r2v/memory/tracker/fake_tensor_run.py on real transformers, peft and AdamW. The planner's rules were made while looking at the
+The judge is r2v/memory/tracker/tracker.py (torch's own MemTracker does not run with adapters), and what it judges is
+the step
+of r2v/memory/tracker/fake_tensor_run.py on real transformers, peft and AdamW. The planner's rules were made while
+looking at the
 grid, not at the drawn cases. The peer on the same cases is the rule of thumb that such sizes are mostly reckoned by;
 it is given the planner's own state of every role.
 """
@@ -33,13 +35,34 @@ from r2v.memory.tracker.fake_tensor_run import Case, measure, planned, rehearse,
 from r2v.randomness import generator
 
 MIB = 2**20
-SMALL: Values = {"model_type": "llama", "hidden_size": 256, "num_hidden_layers": 6, "num_attention_heads": 8,
-                 "num_key_value_heads": 2, "intermediate_size": 704, "vocab_size": 8192, "tie_word_embeddings": True}
-WIDE = SMALL | {"hidden_size": 512, "num_hidden_layers": 8, "intermediate_size": 1408, "vocab_size": 32000,
-                "tie_word_embeddings": False}
-READER: Values = {"model_type": "roberta", "hidden_size": 128, "num_hidden_layers": 4, "num_attention_heads": 4,
-                  "intermediate_size": 512, "vocab_size": 5000, "max_position_embeddings": 514, "type_vocab_size": 1,
-                  "pad_token_id": 1}
+SMALL: Values = {
+    "model_type": "llama",
+    "hidden_size": 256,
+    "num_hidden_layers": 6,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 2,
+    "intermediate_size": 704,
+    "vocab_size": 8192,
+    "tie_word_embeddings": True,
+}
+WIDE = SMALL | {
+    "hidden_size": 512,
+    "num_hidden_layers": 8,
+    "intermediate_size": 1408,
+    "vocab_size": 32000,
+    "tie_word_embeddings": False,
+}
+READER: Values = {
+    "model_type": "roberta",
+    "hidden_size": 128,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "intermediate_size": 512,
+    "vocab_size": 5000,
+    "max_position_embeddings": 514,
+    "type_vocab_size": 1,
+    "pad_token_id": 1,
+}
 
 
 def grid() -> list[Case]:
@@ -47,38 +70,77 @@ def grid() -> list[Case]:
     phase."""
     actor = Case(phase="actor", model=SMALL, critic=READER)
     full = replace(actor, lora_rank=0, precision="float32")
-    families = {"qwen2": {}, "qwen3": {"head_dim": 32}, "mistral": {},
-                "lfm2": {"block_auto_adjust_ff_dim": False, "conv_L_cache": 3,
-                         "layer_types": ["conv", "full_attention"] * 3}}
+    families = {
+        "qwen2": {},
+        "qwen3": {"head_dim": 32},
+        "mistral": {},
+        "lfm2": {"block_auto_adjust_ff_dim": False, "conv_L_cache": 3, "layer_types": ["conv", "full_attention"] * 3},
+    }
     return [
-        *(replace(actor, model=model, checkpoint=again, rows=rows, tokens=tokens)
-          for model in (SMALL, WIDE) for again in (False, True) for rows, tokens in ((4, 128), (8, 384))),
-        *(replace(full, checkpoint=again, rows=rows, tokens=tokens)
-          for again in (False, True) for rows, tokens in ((4, 128), (8, 384))),
-        replace(full, rows=1, tokens=16), replace(full, optimizer="adamw_fused", rows=1, tokens=16),
+        *(
+            replace(actor, model=model, checkpoint=again, rows=rows, tokens=tokens)
+            for model in (SMALL, WIDE)
+            for again in (False, True)
+            for rows, tokens in ((4, 128), (8, 384))
+        ),
+        *(
+            replace(full, checkpoint=again, rows=rows, tokens=tokens)
+            for again in (False, True)
+            for rows, tokens in ((4, 128), (8, 384))
+        ),
+        replace(full, rows=1, tokens=16),
+        replace(full, optimizer="adamw_fused", rows=1, tokens=16),
         replace(full, model=WIDE, precision="bfloat16", rows=8, tokens=256),
         *(replace(actor, precision="mixed", checkpoint=again, rows=8, tokens=256) for again in (False, True)),
         *(replace(full, precision="mixed", checkpoint=again, rows=8, tokens=256) for again in (False, True)),
-        replace(actor, phase="guidance", rows=6, tokens=200), replace(actor, phase="reference", rows=16, tokens=256),
-        replace(actor, phase="rollout", rows=32, tokens=256), replace(full, phase="rollout", rows=8, tokens=512),
-        replace(actor, phase="critic", rows=8, tokens=256), replace(full, phase="critic", rows=2, tokens=64),
+        replace(actor, phase="guidance", rows=6, tokens=200),
+        replace(actor, phase="reference", rows=16, tokens=256),
+        replace(actor, phase="rollout", rows=32, tokens=256),
+        replace(full, phase="rollout", rows=8, tokens=512),
+        replace(actor, phase="critic", rows=8, tokens=256),
+        replace(full, phase="critic", rows=2, tokens=64),
         replace(actor, phase="bc", chunk=None, critic=None, rows=4, tokens=256),
         replace(full, phase="bc", chunk=None, critic=None, rows=4, tokens=256, micro_batches=1),
-        *(replace(actor, phase="bc", chunk=None, critic=None, lora_rank=rank, precision="mixed", checkpoint=again,
-                  rows=8, tokens=256) for rank in (0, 16) for again in (False, True)),
+        *(
+            replace(
+                actor,
+                phase="bc",
+                chunk=None,
+                critic=None,
+                lora_rank=rank,
+                precision="mixed",
+                checkpoint=again,
+                rows=8,
+                tokens=256,
+            )
+            for rank in (0, 16)
+            for again in (False, True)
+        ),
         replace(actor, phase="verifier", critic=None, rows=8, tokens=256),
-        *(replace(actor, model=SMALL | {"model_type": family} | more, rows=8, tokens=256)
-          for family, more in families.items()),
+        *(
+            replace(actor, model=SMALL | {"model_type": family} | more, rows=8, tokens=256)
+            for family, more in families.items()
+        ),
     ]
 
 
 def large() -> list[Case]:
     """The same at the sizes that jobs ask GPUs for."""
-    actor = Case(phase="actor", model=KNOWN["meta-llama/Llama-3.2-3B"], critic=KNOWN["FacebookAI/roberta-base"],
-                 rows=8, tokens=1024)
-    return [actor, replace(actor, checkpoint=True), replace(actor, checkpoint=True, chunk=None),
-            replace(actor, precision="mixed", checkpoint=True), replace(actor, phase="critic", rows=16, tokens=512),
-            replace(actor, phase="bc", lora_rank=0, precision="float32", rows=1, critic=None)]
+    actor = Case(
+        phase="actor",
+        model=KNOWN["meta-llama/Llama-3.2-3B"],
+        critic=KNOWN["FacebookAI/roberta-base"],
+        rows=8,
+        tokens=1024,
+    )
+    return [
+        actor,
+        replace(actor, checkpoint=True),
+        replace(actor, checkpoint=True, chunk=None),
+        replace(actor, precision="mixed", checkpoint=True),
+        replace(actor, phase="critic", rows=16, tokens=512),
+        replace(actor, phase="bc", lora_rank=0, precision="float32", rows=1, critic=None),
+    ]
 
 
 def drawn(count: int, seed: int) -> list[Case]:
@@ -89,15 +151,27 @@ def drawn(count: int, seed: int) -> list[Case]:
 def _drawn(draw: random.Random) -> Case:
     heads, width = draw.choice([4, 6, 8, 12]), draw.choice([16, 32, 64])
     model = SMALL | {
-        "model_type": draw.choice(["llama", "qwen2", "mistral"]), "hidden_size": heads * width,
-        "num_hidden_layers": draw.randint(2, 10), "num_attention_heads": heads,
-        "num_key_value_heads": draw.choice([1, 2, heads]), "intermediate_size": 32 * draw.randint(8, 60),
-        "vocab_size": draw.randint(1000, 50000), "tie_word_embeddings": draw.random() < 0.5}
+        "model_type": draw.choice(["llama", "qwen2", "mistral"]),
+        "hidden_size": heads * width,
+        "num_hidden_layers": draw.randint(2, 10),
+        "num_attention_heads": heads,
+        "num_key_value_heads": draw.choice([1, 2, heads]),
+        "intermediate_size": 32 * draw.randint(8, 60),
+        "vocab_size": draw.randint(1000, 50000),
+        "tie_word_embeddings": draw.random() < 0.5,
+    }
     return Case(
-        phase=draw.choice(["actor", "actor", "guidance", "critic", "reference", "rollout"]), model=model, critic=READER,
-        lora_rank=draw.choice([0, 4, 16, 64]), precision=draw.choice(["float32", "bfloat16", "mixed"]),
-        checkpoint=draw.random() < 0.5, chunk=draw.choice([None, 256, 1024]), rows=draw.randint(1, 12),
-        tokens=draw.randint(16, 400), micro_batches=draw.choice([1, 2]))
+        phase=draw.choice(["actor", "actor", "guidance", "critic", "reference", "rollout"]),
+        model=model,
+        critic=READER,
+        lora_rank=draw.choice([0, 4, 16, 64]),
+        precision=draw.choice(["float32", "bfloat16", "mixed"]),
+        checkpoint=draw.random() < 0.5,
+        chunk=draw.choice([None, 256, 1024]),
+        rows=draw.randint(1, 12),
+        tokens=draw.randint(16, 400),
+        micro_batches=draw.choice([1, 2]),
+    )
 
 
 def rule_of_thumb(case: Case) -> float:
@@ -113,9 +187,17 @@ def named(case: Case) -> str:
     """A case in a few words."""
     shape = from_config(case.model)
     how = f"lora {case.lora_rank}" if case.lora_rank else "full"
-    words = [case.phase, shape.family, f"h{shape.hidden}", how, case.precision, f"{case.rows}x{case.tokens}",
-             "ckpt" if case.checkpoint else "", "naive" if case.chunk is None else "",
-             "" if case.optimizer == "adamw" else case.optimizer]
+    words = [
+        case.phase,
+        shape.family,
+        f"h{shape.hidden}",
+        how,
+        case.precision,
+        f"{case.rows}x{case.tokens}",
+        "ckpt" if case.checkpoint else "",
+        "naive" if case.chunk is None else "",
+        "" if case.optimizer == "adamw" else case.optimizer,
+    ]
     return " ".join(word for word in words if word)
 
 
@@ -161,14 +243,21 @@ def main() -> int:
             continue
         errors.append(said.total / seen - 1)
         peers.append(rule_of_thumb(case) / seen - 1)
-        print(f"{said.total / MIB:10.1f} {seen / MIB:10.1f} {errors[-1]:+8.2%} {peers[-1]:+10.0%}         "
-              f"{named(case)}: {said.where}", flush=True)
+        print(
+            f"{said.total / MIB:10.1f} {seen / MIB:10.1f} {errors[-1]:+8.2%} {peers[-1]:+10.0%}         "
+            f"{named(case)}: {said.where}",
+            flush=True,
+        )
     for what, found in () if not errors else (("planner", errors), ("rule of thumb", peers)):
         sizes = [abs(error) for error in found]
-        print(f"{what}: {len(found)} cases, median {statistics.median(sizes):.2%}, worst {max(sizes):.2%}, "
-              f"most under {-min(0, *found):.2%}")
-    print(f"{time.process_time() - start:.0f} CPU-s; peaks of {len(errors)} cases, the largest planned "
-          f"{max(planned(case).total for case in cases) / GIB:.1f} GiB")
+        print(
+            f"{what}: {len(found)} cases, median {statistics.median(sizes):.2%}, worst {max(sizes):.2%}, "
+            f"most under {-min(0, *found):.2%}"
+        )
+    print(
+        f"{time.process_time() - start:.0f} CPU-s; peaks of {len(errors)} cases, the largest planned "
+        f"{max(planned(case).total for case in cases) / GIB:.1f} GiB"
+    )
     return 0
 
 

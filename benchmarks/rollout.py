@@ -47,8 +47,10 @@ class Peer:
 
     def answer(self, questions: Sequence[Request]) -> list[Reply]:
         """One greedy reply, by one `generate` each."""
-        return [Reply(samples=(Sample(text=self.generate([question])[0]),), usage=Usage(), model="peer")
-                for question in questions]
+        return [
+            Reply(samples=(Sample(text=self.generate([question])[0]),), usage=Usage(), model="peer")
+            for question in questions
+        ]
 
     def generate(self, questions: Sequence[Request], **sampling: Any) -> list[str]:
         """One reply per question, by one `generate` for all."""
@@ -57,8 +59,13 @@ class Peer:
         ids = torch.tensor([[pad] * (width - len(prompt)) + prompt for prompt in prompts])
         mask = torch.tensor([[0] * (width - len(prompt)) + [1] * len(prompt) for prompt in prompts])
         with torch.inference_mode():
-            out = self.model.generate(input_ids=ids, attention_mask=mask, max_new_tokens=questions[0].max_tokens,
-                                      pad_token_id=pad, **(sampling or {"do_sample": False}))
+            out = self.model.generate(
+                input_ids=ids,
+                attention_mask=mask,
+                max_new_tokens=questions[0].max_tokens,
+                pad_token_id=pad,
+                **(sampling or {"do_sample": False}),
+            )
         return list(self.tokenizer.batch_decode(out[:, width:], skip_special_tokens=True))
 
 
@@ -88,8 +95,9 @@ def main() -> None:
     encode = Encoder(loaded.tokenizer, max_seq_len=config.policy.max_seq_len, reserve=config.inference.max_new_tokens)
     benchmark = load_benchmark("desk")
     world = World(benchmark, config.perturbations, config.inference)
-    plays = plays_of(benchmark, "calibration", [1], TaskSelection.training(config), method="slm_only",
-                     limit=arguments.tasks)
+    plays = plays_of(
+        benchmark, "calibration", [1], TaskSelection.training(config), method="slm_only", limit=arguments.tasks
+    )
     peer = Peer(loaded.model, loaded.tokenizer, encode)
 
     def local() -> LocalBackend:
@@ -101,23 +109,38 @@ def main() -> None:
         return play_many(waves, world, plays, Single(side, "slm"))
 
     together, alone = play(local(), 64), play(peer, 1)
-    differing = sum([s.action for s in a.steps] != [s.action for s in b.steps]
-                    for a, b in zip(together, alone, strict=True))
+    differing = sum(
+        [s.action for s in a.steps] != [s.action for s in b.steps] for a, b in zip(together, alone, strict=True)
+    )
     ours, theirs = best(arguments.rounds, lambda: play(local(), 64), lambda: play(peer, 1))
-    print(f"episodes per CPU-second: waves {len(plays) / ours:.1f}, one at a time {len(plays) / theirs:.1f}, "
-          f"ratio {theirs / ours:.2f} (aim 5); {differing} of {len(plays)} episodes differ")
+    print(
+        f"episodes per CPU-second: waves {len(plays) / ours:.1f}, one at a time {len(plays) / theirs:.1f}, "
+        f"ratio {theirs / ours:.2f} (aim 5); {differing} of {len(plays)} episodes differ"
+    )
 
-    requests = [Request(messages=world_messages(world, play), key=("bench", index), temperature=0.7, top_p=0.95,
-                        num_samples=K, max_tokens=config.inference.max_new_tokens)
-                for index, play in enumerate(plays)]
+    requests = [
+        Request(
+            messages=world_messages(world, play),
+            key=("bench", index),
+            temperature=0.7,
+            top_p=0.95,
+            num_samples=K,
+            max_tokens=config.inference.max_new_tokens,
+        )
+        for index, play in enumerate(plays)
+    ]
     sampling = {"do_sample": True, "temperature": 0.7, "top_p": 0.95, "top_k": 0}
     shared, separate, batched = best(
-        arguments.rounds, lambda: local().answer(requests),
+        arguments.rounds,
+        lambda: local().answer(requests),
         lambda: [peer.generate([request] * K, **sampling) for request in requests],
-        lambda: peer.generate([request for request in requests for _ in range(K)], **sampling))
-    print(f"K={K} candidates, states per CPU-second: shared prefix {len(requests) / shared:.1f}; five prompts, a state "
-          f"at a time {len(requests) / separate:.1f}, ratio {separate / shared:.2f}; all states in one batch "
-          f"{len(requests) / batched:.1f}, ratio {batched / shared:.2f} (aim 2)")
+        lambda: peer.generate([request for request in requests for _ in range(K)], **sampling),
+    )
+    print(
+        f"K={K} candidates, states per CPU-second: shared prefix {len(requests) / shared:.1f}; five prompts, a state "
+        f"at a time {len(requests) / separate:.1f}, ratio {separate / shared:.2f}; all states in one batch "
+        f"{len(requests) / batched:.1f}, ratio {batched / shared:.2f} (aim 2)"
+    )
 
 
 def world_messages(world: World, play: Any) -> Any:

@@ -64,9 +64,12 @@ def ours(cluster: Cluster, folder: Path, stages: int) -> list[float]:
         "if sys.orig_argv[1:4] == ['-m', 'r2v', 'stamp']:\n"
         "    sys.argv = ['stamp.py', sys.orig_argv[4]]\n"
         "    exec(open('stamp.py').read())\n"
-        "    os._exit(0)\n")
-    jobs = {f"s{at}": ChainJob(needs=(f"s{at - 1}",) if at else (), command=("stamp", str(at)), script="")
-            for at in range(stages)}
+        "    os._exit(0)\n"
+    )
+    jobs = {
+        f"s{at}": ChainJob(needs=(f"s{at - 1}",) if at else (), command=("stamp", str(at)), script="")
+        for at in range(stages)
+    }
     chain = Chain(name=name, benchmark="desk", condition="noisy", config_sha="0" * 12, jobs=jobs)
     chains.write(folder, chain)
     (chains.folder(folder, name) / "config.yaml").write_text(to_yaml(load(None, [])))
@@ -89,16 +92,31 @@ def snakemake(cluster: Cluster, folder: Path, stages: int, program: Path, *optio
     rules = [f"rule all:\n    input: 'done-{stages - 1}'\n"]
     for at in range(stages):
         given = f"    input: 'done-{at - 1}'\n" if at else ""
-        rules.append(f"rule s{at}:\n{given}    output: 'done-{at}'\n"
-                     f"    shell: '{sys.executable} stamp.py {at} && touch done-{at}'\n")
+        rules.append(
+            f"rule s{at}:\n{given}    output: 'done-{at}'\n"
+            f"    shell: '{sys.executable} stamp.py {at} && touch done-{at}'\n"
+        )
     (folder / "Snakefile").write_text("\n".join(rules))
     srun = folder / "bin" / "srun"  # Snakemake empties SLURM_*: at a site, srun then reads /etc/slurm
     srun.parent.mkdir()
     srun.write_text(f'#!/bin/sh\nSLURM_CONF={cluster.env["SLURM_CONF"]} exec {shutil.which("srun")} "$@"\n')
     srun.chmod(0o755)
-    cluster.run(program, "--executor", "slurm", "--jobs", "10", "--slurm-no-account", "--default-resources",
-                "slurm_partition=cpu", "mem_mb=512", "runtime=10", *options, cwd=folder,
-                env={"PATH": f"{srun.parent}:{program.parent}:{cluster.env['PATH']}"}, timeout=1500)
+    cluster.run(
+        program,
+        "--executor",
+        "slurm",
+        "--jobs",
+        "10",
+        "--slurm-no-account",
+        "--default-resources",
+        "slurm_partition=cpu",
+        "mem_mb=512",
+        "runtime=10",
+        *options,
+        cwd=folder,
+        env={"PATH": f"{srun.parent}:{program.parent}:{cluster.env['PATH']}"},
+        timeout=1500,
+    )
     return gaps(folder, stages)
 
 
@@ -107,8 +125,12 @@ def install_snakemake(folder: Path) -> Path | str:
     made = subprocess.run([sys.executable, "-m", "venv", folder / "venv"], capture_output=True, text=True, check=False)
     pip = [folder / "venv/bin/pip", "--quiet", "--disable-pip-version-check", "install"]
     if made.returncode == 0:
-        made = subprocess.run([*pip, "snakemake==9.27.1", "snakemake-executor-plugin-slurm==2.8.0"],
-                              capture_output=True, text=True, check=False)
+        made = subprocess.run(
+            [*pip, "snakemake==9.27.1", "snakemake-executor-plugin-slurm==2.8.0"],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
     return folder / "venv/bin/snakemake" if made.returncode == 0 else made.stderr.strip().splitlines()[-1]
 
 
@@ -142,6 +164,7 @@ def main() -> None:
     if lacking():
         sys.exit(f"no Slurm here ({', '.join(lacking())}): make slurm")
     with Cluster() as cluster, tempfile.TemporaryDirectory() as scratch:
+
         def chain(run: Callable[..., list[float]], name: str, stages: int, *more: object) -> list[float]:
             folder = Path(scratch) / name
             folder.mkdir()

@@ -25,8 +25,15 @@ from tests.slurm.cluster import Cluster, lacking  # noqa: E402
 from tests.slurm.project import JOBS, NAME, Project  # noqa: E402
 
 MINUTE = {"time": "00:01:00", "signal": "B:USR2@25"}
-ALONE = ("--overrides", "training.preference.lr=3e-4", "--without", "router_features", "router", "evaluate",
-         "ablations")
+ALONE = (
+    "--overrides",
+    "training.preference.lr=3e-4",
+    "--without",
+    "router_features",
+    "router",
+    "evaluate",
+    "ablations",
+)
 
 
 def desk(cluster: Cluster, folder: Path) -> str:

@@ -54,9 +54,24 @@ def submit(cluster: Cluster, folder: Path, name: str) -> list[str]:
     for at, life in enumerate(LIVES):
         parent = WAITS_FOR.get(at)
         waits = [] if parent is None else ["--kill-on-invalid-dep=no", f"--dependency=afterok:{ids[parent]}"]
-        ids.append(cluster.sbatch(
-            *waits, "-J", f"s{at}_{name}", f"--comment=r2v:{name}/s{at}/abc",
-            "--mem=100M", "-p", "urgent", "-o", "/dev/null", "job.sh", name, f"s{at}", life, cwd=folder))
+        ids.append(
+            cluster.sbatch(
+                *waits,
+                "-J",
+                f"s{at}_{name}",
+                f"--comment=r2v:{name}/s{at}/abc",
+                "--mem=100M",
+                "-p",
+                "urgent",
+                "-o",
+                "/dev/null",
+                "job.sh",
+                name,
+                f"s{at}",
+                life,
+                cwd=folder,
+            )
+        )
         needs = () if parent is None else (f"s{parent}",)
         attempt = Attempt(id=ids[at], submitted_at=chains.now())
         jobs[f"s{at}"] = ChainJob(needs=needs, command=(f"s{at}",), script="01_collect.sh", attempts=(attempt,))
@@ -77,8 +92,14 @@ def shims(folder: Path, cluster: Cluster) -> dict[str, str]:
 def once(folder: Path, environment: dict[str, str]) -> tuple[float, float, int, str]:
     """Run `r2v status` once: CPU seconds with all it started, wall seconds, exit code, what it said."""
     before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
-    done = subprocess.run([sys.executable, "-m", "r2v", "status", "--json"], cwd=folder, env=environment, text=True,
-                          capture_output=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-m", "r2v", "status", "--json"],
+        cwd=folder,
+        env=environment,
+        text=True,
+        capture_output=True,
+        check=False,
+    )
     wall, after = time.perf_counter() - began, resource.getrusage(resource.RUSAGE_CHILDREN)
     cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
     assert done.returncode in (0, 1, 10), done.stderr
@@ -98,10 +119,19 @@ def main() -> None:
         (folder / "job.sh").write_text(SCRIPT)
         ids = [one for at in range(arguments.chains) for one in submit(cluster, folder, f"c{at:02}")]
         alive = 4 * arguments.chains
-        cluster.wait(lambda: len(cluster.squeue()) == alive and sum(
-            line.endswith("RUNNING") for line in cluster.squeue()) == alive // 2, timeout=600, every=1)
-        cluster.wait(lambda: cluster.run("sacct", "-nXPo", "State").stdout.count("COMPLETED") >= 5 * arguments.chains,
-                     timeout=60, every=1)
+        cluster.wait(
+            lambda: (
+                len(cluster.squeue()) == alive
+                and sum(line.endswith("RUNNING") for line in cluster.squeue()) == alive // 2
+            ),
+            timeout=600,
+            every=1,
+        )
+        cluster.wait(
+            lambda: cluster.run("sacct", "-nXPo", "State").stdout.count("COMPLETED") >= 5 * arguments.chains,
+            timeout=60,
+            every=1,
+        )
         environment = shims(folder, cluster)
         found = [once(folder, environment) for _ in range(arguments.rounds)]
         calls = (folder / "calls").read_text().split()
@@ -112,8 +142,12 @@ def main() -> None:
         told = json.loads(found[-1][3])
         cpu, wall = (statistics.median(row[at] for row in found) for at in (0, 1))
         print(f"{len(ids)} jobs in {arguments.chains} chains, {alive} of them in the queue; exit code {found[-1][2]}")
-        print("calls in one status: " + ", ".join(
-            f"{calls.count(name) / arguments.rounds:g} {name}" for name in ("squeue", "sacct", "scontrol", "sinfo")))
+        print(
+            "calls in one status: "
+            + ", ".join(
+                f"{calls.count(name) / arguments.rounds:g} {name}" for name in ("squeue", "sacct", "scontrol", "sinfo")
+            )
+        )
         print(f"CPU {cpu:.2f} s, wall {wall:.2f} s (aim: {AIM} s), median of {arguments.rounds}")
         print(f"one sacct for each job: {naive:.1f} s")
         states = Counter(job["state"] for chain in told["chains"] for job in chain["jobs"])

@@ -73,8 +73,11 @@ class Slow:
         self.direct = 0
 
     def body(self, request: Request) -> Mapping[str, Any]:
-        return {"model": "m", "max_completion_tokens": request.max_tokens,
-                "messages": [{"role": m.role, "content": m.content} for m in request.messages]}
+        return {
+            "model": "m",
+            "max_completion_tokens": request.max_tokens,
+            "messages": [{"role": m.role, "content": m.content} for m in request.messages],
+        }
 
     def wire(self, ask: Ask) -> dict[str, Any]:
         return {"custom_id": ask.custom_id, "body": ask.body}
@@ -99,8 +102,14 @@ class Slow:
     async def look(self, batch_id: str) -> BatchState:
         until, _, names = self._batches[int(batch_id)]
         done = self._loop.now >= until
-        return BatchState(id=batch_id, state="completed" if done else "in_progress", done=done, total=len(names),
-                          completed=len(names), files=("all",))
+        return BatchState(
+            id=batch_id,
+            state="completed" if done else "in_progress",
+            done=done,
+            total=len(names),
+            completed=len(names),
+            files=("all",),
+        )
 
     async def lines(self, state: BatchState) -> AsyncIterator[Line]:
         for name in self._batches[int(state.id)][2]:
@@ -142,8 +151,15 @@ def rolling(count: int, size: int, mode: Literal["batch", "auto"], folder: Path)
     loop = Jumping()
     provider = Slow(loop)
     plan = Plan(mode=mode, batch_size=size, hour_usd=0.0, tail=0.05)
-    remote = ProviderRemote(provider, RATE, folder, plan, scope={},
-                            times=Times(now=loop.time, sleep=asyncio.sleep), sync=lambda descriptor: None)
+    remote = ProviderRemote(
+        provider,
+        RATE,
+        folder,
+        plan,
+        scope={},
+        times=Times(now=loop.time, sleep=asyncio.sleep),
+        sync=lambda descriptor: None,
+    )
     waves = Waves(max_conversations=count)
     model = waves.model(remote)
     with asyncio.Runner(loop_factory=lambda: loop) as runner:
@@ -159,8 +175,10 @@ async def _talk(model: ChatModel, number: int, turns: int) -> None:
 
 def waiting(count: int) -> None:
     """Print the three ways side by side, for batches of several sizes."""
-    print(f"{count} conversations of 2-20 turns; a batch's wait is lognormal (median {MEDIAN / 60:.0f} min, "
-          f"sigma {SIGMA:g}), a direct call takes {DIRECT:g} s")
+    print(
+        f"{count} conversations of 2-20 turns; a batch's wait is lognormal (median {MEDIAN / 60:.0f} min, "
+        f"sigma {SIGMA:g}), a direct call takes {DIRECT:g} s"
+    )
     print(f"  {'batches of':<12}{'way':<22}{'hours':>7}  {'speed':>6}  at full price")
     for size in SIZES:
         slow = barrier(count, size)
@@ -180,8 +198,12 @@ def volume(count: int) -> None:
             assert served.stdout is not None
             try:
                 openai_url, anthropic_url = served.stdout.readline().split()
-                os.environ.update(OPENAI_API_KEY="sk-none", ANTHROPIC_API_KEY="sk-none", OPENAI_BASE_URL=openai_url,
-                                  ANTHROPIC_BASE_URL=anthropic_url)
+                os.environ.update(
+                    OPENAI_API_KEY="sk-none",
+                    ANTHROPIC_API_KEY="sk-none",
+                    OPENAI_BASE_URL=openai_url,
+                    ANTHROPIC_BASE_URL=anthropic_url,
+                )
                 _volume(provider, count, Path(folder) / "journal")
             finally:
                 served.terminate()
@@ -214,8 +236,10 @@ def _volume(provider: str, count: int, folder: Path) -> None:
     grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before.ru_maxrss) / 1024
     rows = [json.loads(line) for line in (folder / "journal.jsonl").open()]
     cuts = [row["count"] for row in rows if row["row"] == "intent"]
-    print(f"  {provider:<10}{count} requests in {len(cuts)} batches (largest {max(cuts)}): "
-          f"{1e3 * cpu / count:.2f} ms CPU and {1024 * grown / count:.1f} KiB of peak memory a request")
+    print(
+        f"  {provider:<10}{count} requests in {len(cuts)} batches (largest {max(cuts)}): "
+        f"{1e3 * cpu / count:.2f} ms CPU and {1024 * grown / count:.1f} KiB of peak memory a request"
+    )
 
 
 def main() -> None:

@@ -81,8 +81,9 @@ def play(command: Sequence[str], faults: Sequence[Fault], killed: bool) -> tuple
     with Emulator(faults=faults, lifecycle=Lifecycle(polls=3)) as emulator, tempfile.TemporaryDirectory() as folder:
         environment = os.environ | {"OPENAI_API_KEY": "sk-none", "OPENAI_BASE_URL": emulator.openai_url}
         if killed:
-            process = subprocess.Popen([*command, folder], env=environment, stdout=subprocess.DEVNULL,
-                                       stderr=subprocess.DEVNULL)
+            process = subprocess.Popen(
+                [*command, folder], env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+            )
             while not emulator.ledger().bills and process.poll() is None:
                 time.sleep(0.02)
             process.send_signal(signal.SIGKILL)

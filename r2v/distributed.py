@@ -41,7 +41,8 @@ _CRASHES = (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal
 _KILLED_TOGETHER = 5
 _DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG of prctl(2)
 _REFUSALS: dict[int, type[R2VError]] = {
-    kind.exit_code: kind for kind in (UsageError, InputError, EmptyResult, EnvironmentFault, Held, Interrupted)}
+    kind.exit_code: kind for kind in (UsageError, InputError, EmptyResult, EnvironmentFault, Held, Interrupted)
+}
 
 
 def rank() -> int:
@@ -68,8 +69,10 @@ def ranks_for(asked: int | None, device: str) -> int:
     if asked is None:
         return max(1, gpus)
     if asked > 1 and device != "cpu" and asked > gpus:
-        raise UsageError(f"training.ranks={asked}: policy.device={device} gives {gpus} GPUs; ask for no more, leave "
-                         "training.ranks out, or set policy.device=cpu")
+        raise UsageError(
+            f"training.ranks={asked}: policy.device={device} gives {gpus} GPUs; ask for no more, leave "
+            "training.ranks out, or set policy.device=cpu"
+        )
     return asked
 
 
@@ -96,8 +99,10 @@ def cut(batch_size: int, accumulation: int, count: int) -> tuple[int, int]:
     """
     whole = batch_size * accumulation
     if whole % count:
-        raise UsageError(f"batch_size={batch_size} x gradient_accumulation_steps={accumulation}: {count} ranks cannot "
-                         f"share {whole} rows an update; make the product a multiple of {count}, or set training.ranks")
+        raise UsageError(
+            f"batch_size={batch_size} x gradient_accumulation_steps={accumulation}: {count} ranks cannot "
+            f"share {whole} rows an update; make the product a multiple of {count}, or set training.ranks"
+        )
     share = whole // count
     micro = max(size for size in range(1, min(batch_size, share) + 1) if share % size == 0)
     return micro, share // micro
@@ -121,9 +126,17 @@ def launch(count: int, *command: str) -> None:
         logging.getLogger(name).setLevel(logging.CRITICAL)
     with tempfile.TemporaryDirectory(prefix="r2v-ranks-") as name, _launching(Path(name)) as folder:
         config = LaunchConfig(
-            min_nodes=1, max_nodes=1, nproc_per_node=count, max_restarts=0, run_id=folder.name, rdzv_backend="c10d",
-            rdzv_endpoint="localhost:0", local_addr="127.0.0.1", signals_to_handle="SIGQUIT",
-            logs_specs=DefaultLogsSpecs(log_dir=str(folder / "logs")))
+            min_nodes=1,
+            max_nodes=1,
+            nproc_per_node=count,
+            max_restarts=0,
+            run_id=folder.name,
+            rdzv_backend="c10d",
+            rdzv_endpoint="localhost:0",
+            local_addr="127.0.0.1",
+            signals_to_handle="SIGQUIT",
+            logs_specs=DefaultLogsSpecs(log_dir=str(folder / "logs")),
+        )
         cause: Exception | None = None
         try:
             elastic_launch(config, sys.executable)(*command)
@@ -139,6 +152,7 @@ def launch(count: int, *command: str) -> None:
 def _launching(folder: Path) -> Iterator[Path]:
     """Tell ranks where their launch is, and that they are to stop when a signal comes; they leave when they are
     ready to, and torch's agent waits for none for long once another has left. A second signal interrupts."""
+
     def tell(number: int, frame: FrameType | None) -> None:
         if (folder / _STOP).exists():
             raise KeyboardInterrupt
@@ -180,8 +194,11 @@ def _cause(folder: Path, deaths: Mapping[int, tuple[int, int]]) -> Exception:
                 return _crashed(index, signal.Signals(-code))
     records = sorted((json.loads(path.read_text()) for path in folder.glob("*.json")), key=lambda one: one["time"])
     if not records:
-        return _stopped() if (folder / _STOP).exists() else EnvironmentFault(
-            f"ranks ended with {[code for code, _ in deaths.values()]} and left no word of why")
+        return (
+            _stopped()
+            if (folder / _STOP).exists()
+            else EnvironmentFault(f"ranks ended with {[code for code, _ in deaths.values()]} and left no word of why")
+        )
     told = records[0]["error"]
     error = record.Recorded(told)
     error.add_note(records[0]["trace"])
@@ -198,23 +215,28 @@ def _stopped() -> Exception:
 
 
 def _crashed(index: int, by: signal.Signals) -> Exception:
-    said = f"rank {index} crashed ({by.name}) in a library, without a word of its own; what it wrote stands above. " \
-           "The same command goes on from the last checkpoint"
+    said = (
+        f"rank {index} crashed ({by.name}) in a library, without a word of its own; what it wrote stands above. "
+        "The same command goes on from the last checkpoint"
+    )
     return _died(said, by.name, "killed")
 
 
 def _killed(index: int) -> Exception:
     """A process killed from outside, alone among those of its job: what a machine does that is out of memory."""
-    said = f"rank {index} was killed from outside (signal 9), as a machine does that is out of memory; run the same " \
-           "command again with more memory, it goes on from its checkpoint"
+    said = (
+        f"rank {index} was killed from outside (signal 9), as a machine does that is out of memory; run the same "
+        "command again with more memory, it goes on from its checkpoint"
+    )
     return _died(said, "SIGKILL", "host_oom")
 
 
 def _died(said: str, by: str, kind: str) -> Exception:
     """An error of this kind, for whoever heals."""
     error = EnvironmentFault(said)
-    error.__cause__ = record.Recorded({"type": by, "kind": kind, "exit_code": error.exit_code, "message": said,
-                                       "where": None})
+    error.__cause__ = record.Recorded(
+        {"type": by, "kind": kind, "exit_code": error.exit_code, "message": said, "where": None}
+    )
     return error
 
 
@@ -296,5 +318,3 @@ def wait_for_all() -> None:
         import torch.distributed as group
 
         group.barrier()
-
-

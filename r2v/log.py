@@ -34,8 +34,9 @@ def setup(verbose: bool = False) -> None:
     logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
 
 
-def to_wandb(mode: str, project: str, job: str, figures: Mapping[str, Any], folder: Path,
-             series: Path | None = None) -> None:
+def to_wandb(
+    mode: str, project: str, job: str, figures: Mapping[str, Any], folder: Path, series: Path | None = None
+) -> None:
     """Record a finished job's figures as one wandb run, behind the lines of `series` (JSON Lines, each with its
     "iteration") where there are some; offline files land under `folder`/wandb. WANDB_MODE in the environment wins
     over `mode`. Raises UsageError where wandb is asked for and not installed."""
@@ -45,11 +46,18 @@ def to_wandb(mode: str, project: str, job: str, figures: Mapping[str, Any], fold
     try:
         import wandb
     except ImportError:
-        raise UsageError(f"logging.wandb={mode}: wandb is not installed; pip install 'r2v[wandb]' or set it to "
-                         "disabled") from None
+        raise UsageError(
+            f"logging.wandb={mode}: wandb is not installed; pip install 'r2v[wandb]' or set it to disabled"
+        ) from None
     folder.mkdir(parents=True, exist_ok=True)
-    with wandb.init(project=project, name=job, group=job, mode=cast(Any, mode), dir=str(folder),
-                    settings=wandb.Settings(silent=True)) as run:
+    with wandb.init(
+        project=project,
+        name=job,
+        group=job,
+        mode=cast(Any, mode),
+        dir=str(folder),
+        settings=wandb.Settings(silent=True),
+    ) as run:
         for line in series.read_text().splitlines() if series is not None and series.exists() else ():
             told = json.loads(line)
             run.log(dict(_numbers(told)), step=told["iteration"])
@@ -101,8 +109,9 @@ class Progress:
         self._tell()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
-                 trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self._tell()
         if self._bar is not None:
             self._bar.close()

@@ -54,8 +54,16 @@ class Stage:
         return play_many(self.waves, self.world, plays, actor)
 
 
-def stage(benchmark: Benchmark, slm: Expert, llm: Expert, *, waves: Waves | None = None, max_batch: int = 256,
-          perturbations: PerturbationsConfig | None = None, max_steps: int = 16) -> Stage:
+def stage(
+    benchmark: Benchmark,
+    slm: Expert,
+    llm: Expert,
+    *,
+    waves: Waves | None = None,
+    max_batch: int = 256,
+    perturbations: PerturbationsConfig | None = None,
+    max_steps: int = 16,
+) -> Stage:
     waves = waves or Waves(workers=1)
     world = World(benchmark, perturbations or PerturbationsConfig(), InferenceConfig(max_steps=max_steps))
     return Stage(waves, world, side(waves, slm, "slm", max_batch), side(waves, llm, "llm", max_batch))
@@ -86,6 +94,7 @@ async def perfect_verifier(request: ScoreRequest) -> float:
 
 def clumsy(expert: Expert, rate: float) -> Expert:
     """The expert with a share of its actions replaced by asking for the page again."""
+
     def speak(request: Request) -> str:
         return '{"tool":"refresh"}' if uniform("clumsy", *request.key) < rate else expert(request)
 

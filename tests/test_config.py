@@ -25,13 +25,19 @@ SEED_003 = [
     ("training.num_epochs=1", lambda c: c.training.phase("bc").num_epochs, 1),
     ("training.lr=1e-5", lambda c: c.training.phase("bc").lr, 1e-5),
     ("training.batch_size=8", lambda c: [c.training.phase(name).batch_size for name in PHASES], [8] * 3),
-    ("training.gradient_accumulation_steps=16",
-     lambda c: [c.training.phase(name).gradient_accumulation_steps for name in PHASES], [16] * 3),
+    (
+        "training.gradient_accumulation_steps=16",
+        lambda c: [c.training.phase(name).gradient_accumulation_steps for name in PHASES],
+        [16] * 3,
+    ),
     ("policy.lora_r=32", lambda c: (c.policy.lora_r, c.policy.effective_lora_alpha), (32, 64)),
     ("policy.load_in_4bit=true", lambda c: c.policy.load_in_4bit, True),
     ("policy.load_in_4bit=auto", lambda c: c.policy.load_in_4bit, "auto"),
-    ("perturbations.prompt_injection.prob=0.2",
-     lambda c: c.perturbations.active("noisy")["prompt_injection"].prob, 0.2),
+    (
+        "perturbations.prompt_injection.prob=0.2",
+        lambda c: c.perturbations.active("noisy")["prompt_injection"].prob,
+        0.2,
+    ),
 ]
 
 
@@ -54,7 +60,10 @@ def test_precedence_is_defaults_file_overrides(tmp_path: Path) -> None:
     (tmp_path / "c.yaml").write_text("training: {lr: 0.5, batch_size: 3}\n")
     config = load(tmp_path / "c.yaml", ["training.batch_size=4"])
     assert (config.training.lr, config.training.batch_size, config.training.num_epochs) == (
-        0.5, 4, Config().training.num_epochs)
+        0.5,
+        4,
+        Config().training.num_epochs,
+    )
 
 
 REFUSED = {
@@ -114,9 +123,20 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
         load(tmp_path / "none.yaml")
 
 
-@pytest.mark.parametrize("overrides", [
-    [], [row[0] for row in SEED_003[:-2]], ["env.options.length=3", 'run.notes="a: b # c"', "router.features=[]",
-                                            "data.num_episodes=7", "training.bc.lr=1e-7"]])
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        [],
+        [row[0] for row in SEED_003[:-2]],
+        [
+            "env.options.length=3",
+            'run.notes="a: b # c"',
+            "router.features=[]",
+            "data.num_episodes=7",
+            "training.bc.lr=1e-7",
+        ],
+    ],
+)
 def test_a_resolved_configuration_is_a_configuration_file(overrides: list[str], tmp_path: Path) -> None:
     config = load(None, overrides)
     (tmp_path / "config.yaml").write_text(to_yaml(config))
@@ -187,12 +207,19 @@ def test_an_identity_is_the_same_from_python_and_from_a_file() -> None:
 
 def test_an_identity_knows_the_effective_batch_only() -> None:
     def of(batch_size: int, steps: int) -> Any:
-        return identity(load(None, [f"training.bc.batch_size={batch_size}",
-                                    f"training.bc.gradient_accumulation_steps={steps}"]).training)
+        return identity(
+            load(
+                None, [f"training.bc.batch_size={batch_size}", f"training.bc.gradient_accumulation_steps={steps}"]
+            ).training
+        )
 
     assert of(16, 1) == of(8, 2) == of(1, 16) != of(8, 1)
-    phases = [load(None, [f"training.batch_size={size}", f"training.gradient_accumulation_steps={steps}"])
-              .training.phase("bc") for size, steps in ((8, 2), (4, 4))]
+    phases = [
+        load(None, [f"training.batch_size={size}", f"training.gradient_accumulation_steps={steps}"]).training.phase(
+            "bc"
+        )
+        for size, steps in ((8, 2), (4, 4))
+    ]
     assert phases[0] != phases[1] and identity(phases[0]) == identity(phases[1])
 
 
@@ -209,17 +236,28 @@ def documented(node: ast.ClassDef) -> dict[str, bool]:
         if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name):
             own = isinstance(following, ast.Expr) and isinstance(following.value, ast.Constant)
             named = item.annotation.id if isinstance(item.annotation, ast.Name) else ""
-            found[item.target.id] = own or bool(getattr(getattr(module, named, None), "__doc__", None)) \
+            found[item.target.id] = (
+                own
+                or bool(getattr(getattr(module, named, None), "__doc__", None))
                 and named.endswith(("Config", "Seeds"))
+            )
     return found
 
 
 def test_every_knob_is_documented() -> None:
     folder = Path(inspect.getsourcefile(module) or "").parent
-    classes = {node.name: node for path in folder.glob("*.py") for node in ast.parse(path.read_text()).body
-               if isinstance(node, ast.ClassDef)}
+    classes = {
+        node.name: node
+        for path in folder.glob("*.py")
+        for node in ast.parse(path.read_text()).body
+        if isinstance(node, ast.ClassDef)
+    }
     inherited = documented(classes["PhaseConfig"]) | documented(classes["TrainingConfig"])
-    bare = [f"{name}.{field}" for name, node in classes.items() for field, told in documented(node).items()
-            if not told and not (name in ("Phase", "PhaseConfig") and inherited[field])]
+    bare = [
+        f"{name}.{field}"
+        for name, node in classes.items()
+        for field, told in documented(node).items()
+        if not told and not (name in ("Phase", "PhaseConfig") and inherited[field])
+    ]
     assert bare == []
     assert all(ast.get_docstring(node) for node in classes.values())

@@ -75,14 +75,23 @@ def test_a_plain_process_is_no_rank_whatever_the_site_exports(monkeypatch: pytes
 FOREVER = "time.sleep(600)"
 
 
-@pytest.mark.parametrize(("death", "error", "said", "kind"), [
-    ("raise UsageError('no such thing')", UsageError, "no such thing", "usage"),
-    ("1 / 0", Recorded, "ZeroDivisionError: division by zero", "bug"),
-    ("os.kill(os.getpid(), signal.SIGKILL)", EnvironmentFault, "rank 1 was killed from outside", "host_oom"),
-    ("os.kill(os.getpid(), signal.SIGSEGV)", EnvironmentFault, r"rank 1 crashed \(SIGSEGV\) in a library", "killed"),
-])
-def test_a_rank_that_dies_ends_all_and_the_command_with_its_error(death: str, error: type[Exception], said: str,
-                                                                  kind: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("death", "error", "said", "kind"),
+    [
+        ("raise UsageError('no such thing')", UsageError, "no such thing", "usage"),
+        ("1 / 0", Recorded, "ZeroDivisionError: division by zero", "bug"),
+        ("os.kill(os.getpid(), signal.SIGKILL)", EnvironmentFault, "rank 1 was killed from outside", "host_oom"),
+        (
+            "os.kill(os.getpid(), signal.SIGSEGV)",
+            EnvironmentFault,
+            r"rank 1 crashed \(SIGSEGV\) in a library",
+            "killed",
+        ),
+    ],
+)
+def test_a_rank_that_dies_ends_all_and_the_command_with_its_error(
+    death: str, error: type[Exception], said: str, kind: str, tmp_path: Path
+) -> None:
     with pytest.raises(error, match=said) as failed:
         distributed.launch(2, *code(tmp_path, f"if rank() == 1: {death}\n    {FOREVER}"))
     assert not any(map(running, pids(tmp_path)))
@@ -111,8 +120,12 @@ except R2VError as error:
 @contextmanager
 def parent(folder: Path, act: str) -> Iterator[subprocess.Popen[str]]:
     """A command that launches two ranks; gone afterwards, whatever became of the test."""
-    with subprocess.Popen([sys.executable, "-c", PARENT, *code(folder, act)], stdout=subprocess.PIPE, text=True,
-                          env={**os.environ, "TMPDIR": str(folder)}) as process:
+    with subprocess.Popen(
+        [sys.executable, "-c", PARENT, *code(folder, act)],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "TMPDIR": str(folder)},
+    ) as process:
         try:
             yield process
         finally:
@@ -164,12 +177,22 @@ def test_a_first_signal_is_noted_and_a_second_interrupts() -> None:
     assert (signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)) == before
 
 
-@pytest.mark.parametrize(("batch", "steps", "count", "micro"), [
-    (4, 8, 2, (4, 4)), (16, 1, 1, (16, 1)), (16, 1, 2, (8, 1)), (16, 1, 16, (1, 1)), (2, 8, 4, (2, 2)),
-    (12, 3, 4, (9, 1)), (3, 4, 2, (3, 2)), (6, 5, 3, (5, 2)),
-])
-def test_an_update_has_as_many_rows_for_any_number_of_ranks(batch: int, steps: int, count: int,
-                                                            micro: tuple[int, int]) -> None:
+@pytest.mark.parametrize(
+    ("batch", "steps", "count", "micro"),
+    [
+        (4, 8, 2, (4, 4)),
+        (16, 1, 1, (16, 1)),
+        (16, 1, 2, (8, 1)),
+        (16, 1, 16, (1, 1)),
+        (2, 8, 4, (2, 2)),
+        (12, 3, 4, (9, 1)),
+        (3, 4, 2, (3, 2)),
+        (6, 5, 3, (5, 2)),
+    ],
+)
+def test_an_update_has_as_many_rows_for_any_number_of_ranks(
+    batch: int, steps: int, count: int, micro: tuple[int, int]
+) -> None:
     assert distributed.cut(batch, steps, count) == micro
     assert micro[0] * micro[1] * count == batch * steps and micro[0] <= batch
 
@@ -193,11 +216,14 @@ def test_ranks_and_sharding_leave_the_fingerprint_alone() -> None:
     assert (phase.ranks, phase.zero, phase.deepspeed) == (4, 3, None)
 
 
-@pytest.mark.parametrize(("words", "said"), [
-    (["training.zero=1"], "training.zero must be 0, 2 or 3, got 1"),
-    (["training.ranks=0"], "training.ranks must be above 0, got 0"),
-    (["training.zero=2", "training.deepspeed=d.json"], "training.deepspeed goes without training.zero"),
-])
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["training.zero=1"], "training.zero must be 0, 2 or 3, got 1"),
+        (["training.ranks=0"], "training.ranks must be above 0, got 0"),
+        (["training.zero=2", "training.deepspeed=d.json"], "training.deepspeed goes without training.zero"),
+    ],
+)
 def test_what_cannot_be_sharded_is_refused_before_anything_runs(words: list[str], said: str) -> None:
     with pytest.raises(UsageError, match=said):
         c.load(None, words)
@@ -206,8 +232,15 @@ def test_what_cannot_be_sharded_is_refused_before_anything_runs(words: list[str]
 def test_sharding_without_a_gpu_or_without_deepspeed_is_one_line(tmp_path: Path) -> None:
     script = "from r2v.distributed import require_deepspeed; require_deepspeed('training.zero=2', 'auto')"
     hidden = f"import sys; sys.modules['deepspeed'] = None; {script}"
-    for source, said in ((script, "training.zero=2: no GPU is visible here"),
-                         (hidden, "training.zero=2: deepspeed is not installed; pip install 'r2v[gpu]'")):
-        done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, cwd=tmp_path,
-                              env={**os.environ, "CUDA_VISIBLE_DEVICES": ""})
+    for source, said in (
+        (script, "training.zero=2: no GPU is visible here"),
+        (hidden, "training.zero=2: deepspeed is not installed; pip install 'r2v[gpu]'"),
+    ):
+        done = subprocess.run(
+            [sys.executable, "-c", source],
+            capture_output=True,
+            text=True,
+            cwd=tmp_path,
+            env={**os.environ, "CUDA_VISIBLE_DEVICES": ""},
+        )
         assert f"UsageError: {said}" in done.stderr.splitlines()[-1]

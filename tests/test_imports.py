@@ -9,8 +9,20 @@ from pathlib import Path
 import pytest
 
 REPOSITORY = Path(__file__).parents[1]
-HEAVY = {"torch", "transformers", "trl", "peft", "anthropic", "openai", "sklearn", "scipy", "datasets", "accelerate",
-         "submitit", "wandb"}
+HEAVY = {
+    "torch",
+    "transformers",
+    "trl",
+    "peft",
+    "anthropic",
+    "openai",
+    "sklearn",
+    "scipy",
+    "datasets",
+    "accelerate",
+    "submitit",
+    "wandb",
+}
 LIGHT = HEAVY | {"numpy", "omegaconf", "yaml"}
 
 DOORS = {
@@ -24,14 +36,17 @@ DOORS = {
     "a stage that lacks its input": ("run('train_router')", HEAVY),
     "the registry": ("from r2v.data import DataRegistry; DataRegistry('data').summary()", HEAVY),
     "the results": ("from r2v.utils.results import ResultsManager", HEAVY),
-    "planning": ("""
+    "planning": (
+        """
 from r2v.storage.artifact import fingerprint
 from r2v.config import load
 from r2v.pipeline.run import JOBS
 for job in JOBS:
     sections = job.load().sections(load(None))
     fingerprint(job.stage, job.load().version, vars(sections), {})
-""", HEAVY),
+""",
+        HEAVY,
+    ),
 }
 
 PREAMBLE = """
@@ -49,8 +64,13 @@ def run(*words):
 def test_a_login_node_command_loads_nothing_heavy(door: str, tmp_path: Path) -> None:
     code, forbidden = DOORS[door]
     told = "\nprint('LOADED', *sorted({name.partition('.')[0] for name in sys.modules}), file=sys.stderr)"
-    done = subprocess.run([sys.executable, "-c", PREAMBLE + code + told], cwd=tmp_path, capture_output=True, text=True,
-                          env={"PYTHONPATH": str(REPOSITORY), "PATH": "/usr/bin:/bin"})
+    done = subprocess.run(
+        [sys.executable, "-c", PREAMBLE + code + told],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        env={"PYTHONPATH": str(REPOSITORY), "PATH": "/usr/bin:/bin"},
+    )
     loaded = done.stderr.rpartition("LOADED")[2].split()
     assert "r2v" in loaded, done.stderr
     assert forbidden.intersection(loaded) == set()
@@ -58,9 +78,16 @@ def test_a_login_node_command_loads_nothing_heavy(door: str, tmp_path: Path) -> 
 
 def test_importing_changes_nothing(tmp_path: Path) -> None:
     """No output, no file, no warning, no signal handler."""
-    code = "import signal; before = signal.getsignal(signal.SIGTERM); import r2v, r2v.cli.main; " \
-           "assert signal.getsignal(signal.SIGTERM) is before"
-    done = subprocess.run([sys.executable, "-W", "error", "-c", code], cwd=tmp_path, capture_output=True, text=True,
-                          env={"PYTHONPATH": str(REPOSITORY)})
+    code = (
+        "import signal; before = signal.getsignal(signal.SIGTERM); import r2v, r2v.cli.main; "
+        "assert signal.getsignal(signal.SIGTERM) is before"
+    )
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", code],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        env={"PYTHONPATH": str(REPOSITORY)},
+    )
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     assert list(tmp_path.iterdir()) == []

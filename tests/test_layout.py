@@ -14,8 +14,31 @@ PACKAGE = REPOSITORY / "r2v"
 MODULES = sorted(path for path in PACKAGE.rglob("*.py"))
 TREES = {path.relative_to(PACKAGE).as_posix(): ast.parse(path.read_text()) for path in MODULES}
 
-ROOMS = {"config", "data", "llm", "envs", "perturb", "policy", "verifier", "router", "evaluation", "stages",
-         "experiments", "game", "hrl", "memory", "report", "slurm", "testing", "utils"}
+ROOMS = {
+    "bundled",
+    "cli",
+    "config",
+    "data",
+    "emulator",
+    "envs",
+    "evaluation",
+    "experiments",
+    "game",
+    "hrl",
+    "llm",
+    "memory",
+    "perturb",
+    "pipeline",
+    "policy",
+    "report",
+    "rollout",
+    "router",
+    "slurm",
+    "stages",
+    "storage",
+    "utils",
+    "verifier",
+}
 DRAWERS = {"common", "core", "helpers", "misc", "util", "lib", "shared"}
 """Names that say nothing of what is inside."""
 LONGEST = 320
@@ -25,12 +48,22 @@ def test_the_rooms_are_those_of_the_drawing() -> None:
     found = {path.parent.name for path in PACKAGE.glob("*/__init__.py")}
     assert found == ROOMS
     assert {path.name for path in REPOSITORY.iterdir() if path.is_dir() and not path.name.startswith(".")} >= {
-        "r2v", "configs", "scripts", "benchmarks", "data", "outputs", "results", "logs", "docs", "tests"}
+        "r2v",
+        "configs",
+        "scripts",
+        "benchmarks",
+        "data",
+        "outputs",
+        "results",
+        "logs",
+        "docs",
+        "tests",
+    }
 
 
 def test_no_drawer_for_what_found_no_place() -> None:
     assert [name for name in TREES if DRAWERS.intersection(Path(name).with_suffix("").parts)] == []
-    assert {path.name for path in (PACKAGE / "utils").glob("*.py")} <= {"__init__.py", "results.py", "latex.py"}
+    assert {path.name for path in (PACKAGE / "utils").glob("*.py")} <= {"__init__.py", "results.py"}
 
 
 @pytest.mark.parametrize("name", TREES)
@@ -48,19 +81,27 @@ def test_a_module_says_what_it_is_and_stays_readable(name: str) -> None:
 
 def public(tree: ast.Module) -> list[ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef]:
     """The classes and functions of a module that others may use."""
-    return [node for node in tree.body if isinstance(node, (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef))
-            and not node.name.startswith("_")]
+    return [
+        node
+        for node in tree.body
+        if isinstance(node, (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)) and not node.name.startswith("_")
+    ]
 
 
 def test_everything_public_has_a_docstring() -> None:
-    bare = [f"{name}:{node.name}" for name, tree in TREES.items() for node in public(tree)
-            if not ast.get_docstring(node)]
+    bare = [
+        f"{name}:{node.name}" for name, tree in TREES.items() for node in public(tree) if not ast.get_docstring(node)
+    ]
     assert bare == []
 
 
 def test_functions_are_short() -> None:
-    lengths = [(node.end_lineno or 0) - node.lineno + 1 for tree in TREES.values() for node in ast.walk(tree)
-               if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))]
+    lengths = [
+        (node.end_lineno or 0) - node.lineno + 1
+        for tree in TREES.values()
+        for node in ast.walk(tree)
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
+    ]
     assert sorted(lengths)[len(lengths) // 2] <= 12
     assert sum(length > 50 for length in lengths) <= len(lengths) // 100
 
@@ -68,28 +109,48 @@ def test_functions_are_short() -> None:
 def test_packages_do_nothing_when_they_are_imported() -> None:
     for name, tree in TREES.items():
         if Path(name).name == "__init__.py":
-            kinds = {type(node) for node in tree.body
-                     if not (isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING")}
-            assert kinds <= {ast.Expr, ast.Import, ast.ImportFrom, ast.Assign, ast.AnnAssign, ast.FunctionDef,
-                             ast.ClassDef}, name
+            kinds = {
+                type(node)
+                for node in tree.body
+                if not (isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING")
+            }
+            assert kinds <= {
+                ast.Expr,
+                ast.Import,
+                ast.ImportFrom,
+                ast.Assign,
+                ast.AnnAssign,
+                ast.FunctionDef,
+                ast.ClassDef,
+            }, name
 
 
 def test_tests_mirror_the_package() -> None:
     """tests/<room>/test_<module>.py names a module that is there."""
-    stray = [path.relative_to(REPOSITORY).as_posix() for room in ROOMS
-             for path in (REPOSITORY / "tests" / room).glob("test_*.py")
-             if not any((PACKAGE / room).rglob(f"{path.stem.removeprefix('test_')}.py"))
-             and not (PACKAGE / room / path.stem.removeprefix("test_")).is_dir()]
+    stray = [
+        path.relative_to(REPOSITORY).as_posix()
+        for room in ROOMS
+        for path in (REPOSITORY / "tests" / room).glob("test_*.py")
+        if not any((PACKAGE / room).rglob(f"{path.stem.removeprefix('test_')}.py"))
+        and not (PACKAGE / room / path.stem.removeprefix("test_")).is_dir()
+    ]
     assert [name for name in stray if name not in MIXED] == []
 
 
 MIXED = {
-    "tests/hrl/test_ranks_training.py", "tests/hrl/test_whole_loop.py",
+    "tests/hrl/test_ranks_training.py",
+    "tests/hrl/test_whole_loop.py",
     "tests/perturb/test_categories.py",
-    "tests/policy/test_command.py", "tests/policy/test_ranks.py",
-    "tests/slurm/test_cluster_itself.py", "tests/slurm/test_drill_again.py", "tests/slurm/test_drill_heal.py",
-    "tests/slurm/test_drill_submit.py", "tests/slurm/test_scripts.py",
-    "tests/emulator/test_fault_batches.py", "tests/emulator/test_fault_calls.py", "tests/emulator/test_fault_lines.py",
+    "tests/policy/test_command.py",
+    "tests/policy/test_ranks.py",
+    "tests/slurm/test_cluster_itself.py",
+    "tests/slurm/test_drill_again.py",
+    "tests/slurm/test_drill_heal.py",
+    "tests/slurm/test_drill_submit.py",
+    "tests/slurm/test_scripts.py",
+    "tests/emulator/test_fault_batches.py",
+    "tests/emulator/test_fault_calls.py",
+    "tests/emulator/test_fault_lines.py",
     "tests/emulator/test_state.py",
 }
 """Tests of what several modules do together."""
@@ -112,7 +173,10 @@ def test_git_ignores_results_and_no_source() -> None:
 
 def test_no_line_of_the_package_swears_at_its_reader() -> None:
     """What is unfinished is not shipped: no TODO, FIXME or NotImplementedError."""
-    found = [f"{path.name}:{number}" for path in MODULES
-             for number, line in enumerate(path.read_text().splitlines(), start=1)
-             if re.search(r"\b(TODO|FIXME|XXX|HACK)\b|NotImplementedError", line)]
+    found = [
+        f"{path.name}:{number}"
+        for path in MODULES
+        for number, line in enumerate(path.read_text().splitlines(), start=1)
+        if re.search(r"\b(TODO|FIXME|XXX|HACK)\b|NotImplementedError", line)
+    ]
     assert found == []

@@ -18,14 +18,30 @@ import pytest
 ROOT = Path(__file__).parents[1]
 MICRO = ROOT / "tests" / "micro.yaml"
 TABLES = ("main_table.csv", "comparisons.csv", "per_seed.csv", "frontier.csv", "llm_summary.json", "main_table.tex")
-JOBS = ("collect", "perturb", "bc", "verifier", "candidates", "preference", "router_features", "router", "evaluate",
-        "ablations")
+JOBS = (
+    "collect",
+    "perturb",
+    "bc",
+    "verifier",
+    "candidates",
+    "preference",
+    "router_features",
+    "router",
+    "evaluate",
+    "ablations",
+)
 
 
 def start(folder: Path, *arguments: str) -> subprocess.Popen[str]:
     folder.mkdir(parents=True, exist_ok=True)
-    return subprocess.Popen([sys.executable, "-m", "r2v", *arguments], cwd=folder, text=True, stdout=subprocess.PIPE,
-                            stderr=subprocess.STDOUT, env={**os.environ, "PYTHONPATH": str(ROOT)})
+    return subprocess.Popen(
+        [sys.executable, "-m", "r2v", *arguments],
+        cwd=folder,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
 
 
 def r2v(folder: Path, *arguments: str) -> str:
@@ -94,16 +110,28 @@ def test_a_router_change_reruns_the_router_and_what_follows(copy: Path) -> None:
 def test_A1_ablation_none_reproduces_the_main_run(finished: Path) -> None:
     rows = (finished / "results" / "ablations" / "micro" / "structured_results" / "ablations.csv").read_text()
     none = next(line for line in rows.splitlines() if line.startswith("none,"))
-    assert ",0,\"[0, 0]\",1," in none and none.endswith(",none")
-    played = [path for name in hashes(finished) if name.startswith("evaluate-")
-              for path in [finished / "outputs" / ".artifacts" / name / "episodes" / "noisy" / "r2v.jsonl"]]
+    assert ',0,"[0, 0]",1,' in none and none.endswith(",none")
+    played = [
+        path
+        for name in hashes(finished)
+        if name.startswith("evaluate-")
+        for path in [finished / "outputs" / ".artifacts" / name / "episodes" / "noisy" / "r2v.jsonl"]
+    ]
     main = (finished / "results" / "micro" / "episodes" / "noisy" / "r2v.jsonl").read_bytes()
     assert sum(path.exists() and path.read_bytes() == main for path in played) == 2, "the main run's, and none's own"
 
 
 def test_X3_two_folders_and_other_workers_give_the_same_content(finished: Path, tmp_path: Path) -> None:
-    r2v(tmp_path, "run", "--config", str(MICRO), "--overrides", "rollout.workers=4", "rollout.max_conversations=7",
-        "rollout.batch_size=5")
+    r2v(
+        tmp_path,
+        "run",
+        "--config",
+        str(MICRO),
+        "--overrides",
+        "rollout.workers=4",
+        "rollout.max_conversations=7",
+        "rollout.batch_size=5",
+    )
     assert hashes(tmp_path) == hashes(finished)
 
 

@@ -17,8 +17,13 @@ def test_known_answers() -> None:
 
 def test_the_same_in_a_process_with_another_hash_seed() -> None:
     code = "from r2v.randomness import *; print(uniform(7, 'é', 3, 'slm'), generator('a', 1).random())"
-    printed = subprocess.run([sys.executable, "-c", code], env={"PYTHONHASHSEED": "123", "PYTHONPATH": "."},
-                             capture_output=True, text=True, check=True).stdout.split()
+    printed = subprocess.run(
+        [sys.executable, "-c", code],
+        env={"PYTHONHASHSEED": "123", "PYTHONPATH": "."},
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout.split()
     assert [float(number) for number in printed] == [uniform(7, "é", 3, "slm"), generator("a", 1).random()]
 
 
@@ -43,4 +48,4 @@ def test_no_other_draw_moves_a_draw() -> None:
 
 
 def test_seeds_fit_63_bits() -> None:
-    assert all(0 <= seed_of("seed", index) < 2 ** 63 for index in range(1000))
+    assert all(0 <= seed_of("seed", index) < 2**63 for index in range(1000))

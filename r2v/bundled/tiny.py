@@ -89,19 +89,36 @@ def build_tokenizer() -> PreTrainedTokenizerFast:
     core.pre_tokenizer = pre_tokenizers.Split(Regex(_TOKEN), behavior="removed", invert=True)
     core.decoder = decoders.Fuse()
     return PreTrainedTokenizerFast(
-        tokenizer_object=core, pad_token="<pad>", unk_token="<unk>", eos_token="<eos>",
-        additional_special_tokens=["<goal>", "<obs>", "<act>"], chat_template=CHAT_TEMPLATE,
-        clean_up_tokenization_spaces=False, model_input_names=["input_ids", "attention_mask"])
+        tokenizer_object=core,
+        pad_token="<pad>",
+        unk_token="<unk>",
+        eos_token="<eos>",
+        additional_special_tokens=["<goal>", "<obs>", "<act>"],
+        chat_template=CHAT_TEMPLATE,
+        clean_up_tokenization_spaces=False,
+        model_input_names=["input_ids", "attention_mask"],
+    )
 
 
 def build_model(seed: int) -> Lfm2ForCausalLM:
     """A student with random weights that depend on `seed` alone, in float32."""
     config = Lfm2Config(
-        vocab_size=len(vocabulary()), hidden_size=64, intermediate_size=128, num_hidden_layers=4,
-        num_attention_heads=4, num_key_value_heads=4, conv_L_cache=4, block_auto_adjust_ff_dim=False,
-        layer_types=["conv", "full_attention", "conv", "full_attention"], tie_word_embeddings=True,
-        max_position_embeddings=4096, initializer_range=0.1, pad_token_id=0, bos_token_id=None,
-        eos_token_id=SPECIAL.index("<eos>"))
+        vocab_size=len(vocabulary()),
+        hidden_size=64,
+        intermediate_size=128,
+        num_hidden_layers=4,
+        num_attention_heads=4,
+        num_key_value_heads=4,
+        conv_L_cache=4,
+        block_auto_adjust_ff_dim=False,
+        layer_types=["conv", "full_attention", "conv", "full_attention"],
+        tie_word_embeddings=True,
+        max_position_embeddings=4096,
+        initializer_range=0.1,
+        pad_token_id=0,
+        bos_token_id=None,
+        eos_token_id=SPECIAL.index("<eos>"),
+    )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return Lfm2ForCausalLM(config)

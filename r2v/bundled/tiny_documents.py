@@ -59,13 +59,13 @@ def _pair(name: str, value: str) -> int:
 def recall(stage: Stage, draw: random.Random) -> Document:
     """Rows of keys and ids among junk, then calls of `get`; ids are to be told."""
     keys = _distinct_keys(stage, draw)
-    ids = draw.sample(desk_vocabulary.IDS[:stage.ids], stage.rows)
+    ids = draw.sample(desk_vocabulary.IDS[: stage.ids], stage.rows)
     records = [{**key, "id": identifier} for key, identifier in zip(keys, ids, strict=True)]
     tokens, targets = [_OBS], []
     for record in records:
         if draw.random() < stage.junk:
             tokens += _line(("remark", draw.choice(desk_vocabulary.REMARKS)), via=desk_vocabulary.GUEST)
-        tokens += _line(("row", draw.choice(desk_vocabulary.KINDS[:stage.kinds])), **record)
+        tokens += _line(("row", draw.choice(desk_vocabulary.KINDS[: stage.kinds])), **record)
     for _ in range(stage.queries):
         tokens += [_ACT, *_line(("tool", "get"), **draw.choice(records)), _END]
         targets.append(len(tokens) - 3)
@@ -73,10 +73,10 @@ def recall(stage: Stage, draw: random.Random) -> Document:
 
 
 def _distinct_keys(stage: Stage, draw: random.Random) -> list[dict[str, str]]:
-    names = tuple(_VALUES)[:stage.fields]
+    names = tuple(_VALUES)[: stage.fields]
     keys: list[dict[str, str]] = []
     while len(keys) < stage.rows:
-        key = {name: draw.choice(_VALUES[name][:stage.keys]) for name in names}
+        key = {name: draw.choice(_VALUES[name][: stage.keys]) for name in names}
         if keys and stage.fields > 1 and draw.random() < stage.near:
             kept = draw.choice(names)
             key = draw.choice(keys) | {kept: key[kept]}
@@ -124,8 +124,9 @@ def dossier(draw: random.Random) -> Document:
     return tokens, targets
 
 
-def _query(records: list[dict[str, str]], opened: list[dict[str, str]], rules: dict[str, str], free: str,
-           draw: random.Random) -> tuple[str, dict[str, str], tuple[str, ...]]:
+def _query(
+    records: list[dict[str, str]], opened: list[dict[str, str]], rules: dict[str, str], free: str, draw: random.Random
+) -> tuple[str, dict[str, str], tuple[str, ...]]:
     """(tool, arguments, the arguments that the lines settle)."""
     match draw.choice(("get", "decide", "decide", "assign")):
         case "get":

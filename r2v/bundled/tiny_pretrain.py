@@ -48,7 +48,9 @@ CURRICULUM = (
 )
 LESSONS: tuple[tuple[dict[str, Any], Callable[[random.Random], Document]], ...] = (
     *((asdict(stage), partial(recall, stage)) for stage in CURRICULUM),
-    ({"lesson": "relation"}, relation), ({"lesson": "dossier"}, dossier))
+    ({"lesson": "relation"}, relation),
+    ({"lesson": "dossier"}, dossier),
+)
 """Part A, in order: what to record of a lesson, and what writes its documents."""
 
 
@@ -78,8 +80,7 @@ def _set_rate(optimizer: torch.optim.Optimizer, lr: float) -> None:
         group["lr"] = lr
 
 
-def _learn_to_copy(model: Lfm2ForCausalLM, optimizer: torch.optim.Optimizer, number: int,
-                   seed: int) -> dict[str, Any]:
+def _learn_to_copy(model: Lfm2ForCausalLM, optimizer: torch.optim.Optimizer, number: int, seed: int) -> dict[str, Any]:
     """One lesson of part A, until its gate opens. What it took."""
     name, write = LESSONS[number]
     running, update = 0.0, 0
@@ -100,12 +101,17 @@ def _learn_the_desk(model: Lfm2ForCausalLM, optimizer: torch.optim.Optimizer, se
     for update in range(UPDATES_B):
         draw = generator("pretrain", "mixed", seed, update)
         _set_rate(optimizer, RATE_B * min(1.0, 2 * (1 - update / UPDATES_B)))
-        chosen = tasks[update * TRANSCRIPTS:(update + 1) * TRANSCRIPTS]
-        right = _step(model, optimizer, [*(transcript_document(task, seed) for task in chosen),
-                                         *(dossier(draw) for _ in range(BATCH - TRANSCRIPTS))])
+        chosen = tasks[update * TRANSCRIPTS : (update + 1) * TRANSCRIPTS]
+        right = _step(
+            model,
+            optimizer,
+            [
+                *(transcript_document(task, seed) for task in chosen),
+                *(dossier(draw) for _ in range(BATCH - TRANSCRIPTS)),
+            ],
+        )
         if update % 50 == 0:
-            logger.info("desk: update %d of %d, %.3f right, %.0f CPU-s", update, UPDATES_B, right,
-                        time.process_time())
+            logger.info("desk: update %d of %d, %.3f right, %.0f CPU-s", update, UPDATES_B, right, time.process_time())
 
 
 @torch.no_grad()
@@ -124,11 +130,14 @@ def _figures(model: Lfm2ForCausalLM) -> dict[str, Any]:
     """How large the base is and how well it copies from documents it has not seen. `argument_accuracy` counts every
     argument of random calls; most of those are free choices of the agent, so it stays well below 1."""
     draws = [generator("pretrain", "check", number) for number in range(100)]
-    unseen = {"recall_accuracy": [recall(CURRICULUM[-1], draw) for draw in draws],
-              "dossier_accuracy": [dossier(draw) for draw in draws],
-              "argument_accuracy": [transcript_document(task, 0) for task in fresh_tasks("pretrain-check", 100)]}
+    unseen = {
+        "recall_accuracy": [recall(CURRICULUM[-1], draw) for draw in draws],
+        "dossier_accuracy": [dossier(draw) for draw in draws],
+        "argument_accuracy": [transcript_document(task, 0) for task in fresh_tasks("pretrain-check", 100)],
+    }
     return {"parameters": model.num_parameters()} | {
-        name: round(accuracy(model, documents), 4) for name, documents in unseen.items()}
+        name: round(accuracy(model, documents), 4) for name, documents in unseen.items()
+    }
 
 
 def pretrain(output: Path, seed: int = 0) -> None:
@@ -139,8 +148,12 @@ def pretrain(output: Path, seed: int = 0) -> None:
     copying = _optimizer(model)
     lessons = [_learn_to_copy(model, copying, number, seed) for number in range(len(LESSONS))]
     _learn_the_desk(model, _optimizer(model), seed)
-    recipe = {"seed": seed, "cpu_seconds": round(time.process_time() - started), "lessons": lessons,
-              "desk_updates": UPDATES_B} | _figures(model)
+    recipe = {
+        "seed": seed,
+        "cpu_seconds": round(time.process_time() - started),
+        "lessons": lessons,
+        "desk_updates": UPDATES_B,
+    } | _figures(model)
     model.save_pretrained(output)
     tokenizer.save_pretrained(output)
     (output / "recipe.json").write_text(json.dumps(recipe, indent=1) + "\n")

@@ -24,9 +24,13 @@ RECENT = 8
 Fields = dict[str, str]
 
 HAZARDS = PerturbationsConfig(
-    tool_error=CategoryConfig(prob=0.0), stale_observation=CategoryConfig(prob=0.0),
-    partial_observation=CategoryConfig(prob=0.0), prompt_injection=CategoryConfig(prob=0.0),
-    shuffled_dom=CategoryConfig(prob=0.2), distractor=CategoryConfig(prob=0.4))
+    tool_error=CategoryConfig(prob=0.0),
+    stale_observation=CategoryConfig(prob=0.0),
+    partial_observation=CategoryConfig(prob=0.0),
+    prompt_injection=CategoryConfig(prob=0.0),
+    shuffled_dom=CategoryConfig(prob=0.2),
+    distractor=CategoryConfig(prob=0.4),
+)
 """Look-alikes only: what a base may know of any world. Errors, cuts and plants are left to training."""
 
 
@@ -60,18 +64,20 @@ def _call(seen: Sequence[Fields], draw: random.Random) -> str:
 def _arguments(tool: str, seen: Sequence[Fields], draw: random.Random) -> Fields | None:
     """Arguments for the tool; those that belong together come from one line, and where a later line can agree
     with what has been copied it does."""
-    groups = {"get": (("name", "team", "item", "id"),), "reply": (("name", "id"),),
-              "close": (("record", "name", "team", "item", "id"),),
-              "assign": (("record", "name", "team", "item", "id"), ("state", "tech")),
-              "decide": (("record", "name", "team", "item", "id", "status"), ("rule", "status", "verb")),
-              "find": (("kind", "name"),)}.get(tool, tuple((name,) for name in ARGUMENTS[tool]))
+    groups = {
+        "get": (("name", "team", "item", "id"),),
+        "reply": (("name", "id"),),
+        "close": (("record", "name", "team", "item", "id"),),
+        "assign": (("record", "name", "team", "item", "id"), ("state", "tech")),
+        "decide": (("record", "name", "team", "item", "id", "status"), ("rule", "status", "verb")),
+        "find": (("kind", "name"),),
+    }.get(tool, tuple((name,) for name in ARGUMENTS[tool]))
     found: Fields = {"text": draw.choice(WORDINGS)}
     for group in groups:
         lines = [fields for fields in seen if all(name in fields for name in group)][-RECENT:]
         if not lines:
             return None
-        agreeing = [fields for fields in lines
-                    if all(found.get(name, fields[name]) == fields[name] for name in group)]
+        agreeing = [fields for fields in lines if all(found.get(name, fields[name]) == fields[name] for name in group)]
         found |= draw.choice(agreeing or lines)
     return {name: found[name] for name in ARGUMENTS[tool]}
 

@@ -39,8 +39,18 @@ from r2v.storage.weights import BUNDLED
 
 SPECIAL = ("<pad>", "<unk>", "<user>", "<reply>", "<eos>")
 KEEP, LOOK = "keep it", "look again"
-SAID = (again(""), wanted(0), KEEP, LOOK, "? is", world.QUESTION, *world.OPERATIONS, *world.NAMES, *world.ITEMS,
-        *(text for texts in (*world.FIRST.values(), *world.SECOND.values()) for text in texts))
+SAID = (
+    again(""),
+    wanted(0),
+    KEEP,
+    LOOK,
+    "? is",
+    world.QUESTION,
+    *world.OPERATIONS,
+    *world.NAMES,
+    *world.ITEMS,
+    *(text for texts in (*world.FIRST.values(), *world.SECOND.values()) for text in texts),
+)
 """Everything that is ever said, numbers and places for names left out."""
 
 CHAT_TEMPLATE = (
@@ -83,8 +93,10 @@ class Lesson:
     """Share of answers that repeat the one before where no step was named."""
 
 
-LESSONS = (Lesson(updates=2500, right=0.35, hinted=0.35, taken=(0.20, 0.55), idle=0.0),
-           Lesson(updates=2500, right=0.15, hinted=0.45, taken=(0.40, 0.40), idle=0.7))
+LESSONS = (
+    Lesson(updates=2500, right=0.35, hinted=0.35, taken=(0.20, 0.55), idle=0.0),
+    Lesson(updates=2500, right=0.15, hinted=0.45, taken=(0.40, 0.40), idle=0.7),
+)
 """The first teaches everything at once; the second one step at a time, and little of whole problems."""
 
 
@@ -109,18 +121,36 @@ def build_tokenizer() -> PreTrainedTokenizerFast:
     core.normalizer = normalizers.Lowercase()
     core.pre_tokenizer = pre_tokenizers.Split(Regex(_WORD), behavior="removed", invert=True)
     return PreTrainedTokenizerFast(
-        tokenizer_object=core, pad_token="<pad>", unk_token="<unk>", eos_token="<eos>",
-        additional_special_tokens=["<user>", "<reply>"], chat_template=CHAT_TEMPLATE,
-        clean_up_tokenization_spaces=False, model_input_names=["input_ids", "attention_mask"])
+        tokenizer_object=core,
+        pad_token="<pad>",
+        unk_token="<unk>",
+        eos_token="<eos>",
+        additional_special_tokens=["<user>", "<reply>"],
+        chat_template=CHAT_TEMPLATE,
+        clean_up_tokenization_spaces=False,
+        model_input_names=["input_ids", "attention_mask"],
+    )
 
 
 def build_model(seed: int) -> Lfm2ForCausalLM:
     """A pupil that knows nothing: random weights that depend on `seed` alone, in float32."""
     config = Lfm2Config(
-        vocab_size=len(vocabulary()), hidden_size=WIDTH, intermediate_size=4 * WIDTH, num_hidden_layers=2,
-        num_attention_heads=4, num_key_value_heads=4, conv_L_cache=3, block_auto_adjust_ff_dim=False,
-        layer_types=["conv", "full_attention"], tie_word_embeddings=True, max_position_embeddings=1024,
-        initializer_range=0.1, pad_token_id=0, bos_token_id=None, eos_token_id=SPECIAL.index("<eos>"))
+        vocab_size=len(vocabulary()),
+        hidden_size=WIDTH,
+        intermediate_size=4 * WIDTH,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=4,
+        conv_L_cache=3,
+        block_auto_adjust_ff_dim=False,
+        layer_types=["conv", "full_attention"],
+        tie_word_embeddings=True,
+        max_position_embeddings=1024,
+        initializer_range=0.1,
+        pad_token_id=0,
+        bos_token_id=None,
+        eos_token_id=SPECIAL.index("<eos>"),
+    )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return Lfm2ForCausalLM(config)
@@ -137,8 +167,10 @@ def demonstrate(draw: random.Random, lesson: Lesson = LESSONS[-1], split: world.
         correct = answer == made.answer
         if draw.random() < lesson.hinted:
             score = float(correct) if draw.random() < SCORED else None
-            pieces += [(f"<user>{wanted(score)}<reply>", False),
-                       (f"{_hint(made, correct, GIVEN, draw, score)}<eos>", True)]
+            pieces += [
+                (f"<user>{wanted(score)}<reply>", False),
+                (f"{_hint(made, correct, GIVEN, draw, score)}<eos>", True),
+            ]
             break
         hint = None if draw.random() < UNHINTED else _hint(made, correct, lesson.taken, draw)
         answer = _revised(made, answer, hint, lesson, draw)
@@ -151,8 +183,9 @@ def step_hint(operation: world.Operation, value: int) -> str:
     return f"{operation} is {value}"
 
 
-def _hint(made: world.Sum, correct: bool, shares: tuple[float, float], draw: random.Random,
-          score: float | None = None) -> str:
+def _hint(
+    made: world.Sum, correct: bool, shares: tuple[float, float], draw: random.Random, score: float | None = None
+) -> str:
     """What the demonstrator says to an answer. What he knows of it, if he was not told, is right 7 times of 10."""
     kind, (step, slip) = draw.random(), shares
     if kind < step and made.step != made.answer:
@@ -182,10 +215,13 @@ def _revised(made: world.Sum, before: int, hint: str | None, lesson: Lesson, dra
 
 def _wrong(made: world.Sum, draw: random.Random) -> int:
     """An answer as one gets it wrong: the first step alone, a slip of one or two, another operation, or a guess."""
-    slips = [made.step, made.answer + draw.choice((-2, -1, 1, 2)),
-             world.apply(draw.choice(world.OPERATIONS), made.step, made.c),
-             world.apply(made.second, world.apply(draw.choice(world.OPERATIONS), made.a, made.b), made.c),
-             draw.randint(1, world.LARGEST)]
+    slips = [
+        made.step,
+        made.answer + draw.choice((-2, -1, 1, 2)),
+        world.apply(draw.choice(world.OPERATIONS), made.step, made.c),
+        world.apply(made.second, world.apply(draw.choice(world.OPERATIONS), made.a, made.b), made.c),
+        draw.randint(1, world.LARGEST),
+    ]
     slip = draw.choice(slips)
     if slip != made.answer and 1 <= slip <= world.LARGEST:
         return slip
@@ -201,8 +237,8 @@ def batch(tokenizer: Any, demonstrations: Sequence[Demonstration]) -> tuple[Tens
     for index, row in enumerate(rows):
         place = 0
         for tokens, wanted_ in row:
-            ids[index, place:place + len(tokens)] = torch.tensor(tokens)
-            learned[index, place:place + len(tokens)] = wanted_
+            ids[index, place : place + len(tokens)] = torch.tensor(tokens)
+            learned[index, place : place + len(tokens)] = wanted_
             place += len(tokens)
     return ids, learned
 
@@ -215,8 +251,12 @@ def school(output: Path, seed: int = SEED, lessons: Sequence[Lesson] = LESSONS) 
     for lesson in lessons:
         _teach(model, tokenizer, lesson, seed, done)
         done += lesson.updates
-    recipe = {"seed": seed, "lessons": [asdict(lesson) for lesson in lessons], "parameters": model.num_parameters(),
-              "cpu_seconds": round(time.process_time() - begun)}
+    recipe = {
+        "seed": seed,
+        "lessons": [asdict(lesson) for lesson in lessons],
+        "parameters": model.num_parameters(),
+        "cpu_seconds": round(time.process_time() - begun),
+    }
     export(Loaded(model=model, tokenizer=tokenizer, name="pupil"), output)
     write_json(output / "recipe.json", recipe)
 
@@ -227,8 +267,9 @@ def _teach(model: Lfm2ForCausalLM, tokenizer: Any, lesson: Lesson, seed: int, do
     for update in range(lesson.updates):
         for group in optimizer.param_groups:
             group["lr"] = RATE * min(1.0, (update + 1) / WARM_UP, 2 * (1 - update / lesson.updates))
-        ids, learned = batch(tokenizer, [demonstrate(generator("pupil", seed, done + update, row), lesson)
-                                         for row in range(BATCH)])
+        ids, learned = batch(
+            tokenizer, [demonstrate(generator("pupil", seed, done + update, row), lesson) for row in range(BATCH)]
+        )
         states = model.model(input_ids=ids, use_cache=False).last_hidden_state[:, :-1][learned[:, 1:]]
         loss = torch.nn.functional.cross_entropy(model.lm_head(states), ids[:, 1:][learned[:, 1:]])
         optimizer.zero_grad()
@@ -236,8 +277,9 @@ def _teach(model: Lfm2ForCausalLM, tokenizer: Any, lesson: Lesson, seed: int, do
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         if (update + 1) % 100 == 0:
-            logger.info("update %d: loss %.3f, %.0f CPU-s", done + update + 1, float(loss.detach()),
-                        time.process_time())
+            logger.info(
+                "update %d: loss %.3f, %.0f CPU-s", done + update + 1, float(loss.detach()), time.process_time()
+            )
 
 
 def main() -> None:

@@ -1,8 +1,8 @@
 """The commands of a cluster: `r2v run_all, resume, cancel`, the views of what they left, and the headers.
 
-    r2v run_all webarena --dry-run          r2v status                     r2v explain webarena_noisy
-    r2v resume --from preference            r2v logs preference --errors   r2v cost
-    r2v cluster set partition=gpu gpu=h100  r2v doctor                     r2v graph --format mermaid
+r2v run_all webarena --dry-run          r2v status                     r2v explain webarena_noisy
+r2v resume --from preference            r2v logs preference --errors   r2v cost
+r2v cluster set partition=gpu gpu=h100  r2v doctor                     r2v graph --format mermaid
 """
 
 from __future__ import annotations
@@ -51,16 +51,18 @@ def add_commands(commands: argparse._SubParsersAction[Parser], door: Door) -> No
         parser.add_argument("--json", action="store_true", help="for a program")
 
 
-def _add(commands: argparse._SubParsersAction[Parser], name: str, help_: str,
-         act: Callable[[argparse.Namespace], int]) -> Parser:
+def _add(
+    commands: argparse._SubParsersAction[Parser], name: str, help_: str, act: Callable[[argparse.Namespace], int]
+) -> Parser:
     parser = commands.add_parser(name, help=help_, description=help_)
     parser.set_defaults(act=act)
     return parser
 
 
 def _add_doors(commands: argparse._SubParsersAction[Parser], door: Door) -> None:
-    run = _add(commands, "run_all", "submit the whole pipeline to Slurm and return",
-               lambda values: _run_all(values, door))
+    run = _add(
+        commands, "run_all", "submit the whole pipeline to Slurm and return", lambda values: _run_all(values, door)
+    )
     run.add_argument("benchmark", nargs="?", help="webarena, swebench, desk, or all (webarena and swebench)")
     run.add_argument("--config", metavar="FILE", help="instead of configs/<benchmark>/noisy.yaml")
     run.add_argument("--overrides", nargs="+", action="extend", default=[], metavar="KEY=VALUE")
@@ -68,16 +70,24 @@ def _add_doors(commands: argparse._SubParsersAction[Parser], door: Door) -> None
     run.add_argument("--without", nargs="+", default=[], metavar="JOB", help="leave these out")
     run.add_argument("--dry-run", action="store_true", help="print the sbatch lines and what sbatch says of them")
     run.add_argument("--here", action="store_true", help="run it in this process, without Slurm")
-    resume = _add(commands, "resume", "go on with a chain: what failed, and all that waits for it",
-                  lambda values: _resume(values, door))
+    resume = _add(
+        commands,
+        "resume",
+        "go on with a chain: what failed, and all that waits for it",
+        lambda values: _resume(values, door),
+    )
     resume.add_argument("name", nargs="?", metavar="CHAIN")
     resume.add_argument("--overrides", dest="changes", nargs="+", action="extend", default=[], metavar="KEY=VALUE")
     for parser in (run, resume):
         parser.add_argument("--from", dest="start", metavar="JOB", help="begin here, with published inputs")
         parser.add_argument("--max-attempts", type=int, metavar="N", help="healing stops there (3)")
         parser.add_argument("--max-gpu-hours", type=float, metavar="H", help="and there, for the whole chain")
-    cancel = _add(commands, "cancel", "end every job of a chain, sentinels too; nothing heals afterwards",
-                  lambda values: door("cancel", name=_name(values)))
+    cancel = _add(
+        commands,
+        "cancel",
+        "end every job of a chain, sentinels too; nothing heals afterwards",
+        lambda values: door("cancel", name=_name(values)),
+    )
     cancel.add_argument("name", nargs="?", metavar="CHAIN")
     heal = commands.add_parser("heal", description="what a sentinel runs when its stage has failed")
     heal.add_argument("name", metavar="CHAIN")
@@ -90,14 +100,29 @@ def _run_all(values: argparse.Namespace, door: Door) -> int:
         raise UsageError("run_all wants a benchmark: webarena, swebench, desk or all; or --config FILE")
     seed = [] if values.seed is None else [f"seed={values.seed}"]
     limits = {} if values.max_attempts is None else {"max_attempts": values.max_attempts}
-    return door("submit", benchmark=values.benchmark, config=values.config, overrides=[*seed, *values.overrides],
-                start=_job(values.start), without=[_job(name) for name in values.without], dry_run=values.dry_run,
-                here=values.here, max_gpu_hours=values.max_gpu_hours, **limits)
+    return door(
+        "submit",
+        benchmark=values.benchmark,
+        config=values.config,
+        overrides=[*seed, *values.overrides],
+        start=_job(values.start),
+        without=[_job(name) for name in values.without],
+        dry_run=values.dry_run,
+        here=values.here,
+        max_gpu_hours=values.max_gpu_hours,
+        **limits,
+    )
 
 
 def _resume(values: argparse.Namespace, door: Door) -> int:
-    return door("resume", name=_name(values), start=_job(values.start), overrides=values.changes,
-                max_attempts=values.max_attempts, max_gpu_hours=values.max_gpu_hours)
+    return door(
+        "resume",
+        name=_name(values),
+        start=_job(values.start),
+        overrides=values.changes,
+        max_attempts=values.max_attempts,
+        max_gpu_hours=values.max_gpu_hours,
+    )
 
 
 def _name(values: argparse.Namespace) -> str:

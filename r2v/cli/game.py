@@ -77,29 +77,66 @@ def build_parser(defaults: Defaults) -> argparse.ArgumentParser:
 def add_options(parser: argparse.ArgumentParser, defaults: Defaults) -> None:
     """Add every option of the game."""
     add = parser.add_argument
-    add("--batch-service", default=defaults.service, metavar="SERVICE",
+    add(
+        "--batch-service",
+        default=defaults.service,
+        metavar="SERVICE",
         help="default, openai, anthropic, conversation, openai-conversation, anthropic-conversation, or auto (the "
-        "conversation service of the models' provider); default: %(default)s")
-    add("--agent-type", "--model", "--models", dest="models", nargs="+", metavar="MODEL",
-        help=f"{', '.join(AGENT_TYPES)}, or any model of the price table; several play each other")
+        "conversation service of the models' provider); default: %(default)s",
+    )
+    add(
+        "--agent-type",
+        "--model",
+        "--models",
+        dest="models",
+        nargs="+",
+        metavar="MODEL",
+        help=f"{', '.join(AGENT_TYPES)}, or any model of the price table; several play each other",
+    )
     add("--game-mode", default="standard", choices=[mode.value for mode in GameMode], help="default: %(default)s")
-    add("--num-interactions", "--interactions", dest="interactions", type=int, default=defaults.interactions,
-        help="conversations in all; default: %(default)s")
-    add("--messages-per-interaction", "--messages", dest="messages", type=int, default=defaults.messages,
-        help="messages of a conversation, both sides together; default: %(default)s")
+    add(
+        "--num-interactions",
+        "--interactions",
+        dest="interactions",
+        type=int,
+        default=defaults.interactions,
+        help="conversations in all; default: %(default)s",
+    )
+    add(
+        "--messages-per-interaction",
+        "--messages",
+        dest="messages",
+        type=int,
+        default=defaults.messages,
+        help="messages of a conversation, both sides together; default: %(default)s",
+    )
     add("--batch-size", type=int, default=10, help="requests in a wave, at most; default: %(default)s")
-    add("--max-concurrent", type=int, default=5,
-        help="batches or direct calls under way, at most; default: %(default)s")
-    add("--mode", choices=["batch", "batch_first", "concurrent", "auto"],
-        help="another way to travel than the service's")
+    add(
+        "--max-concurrent", type=int, default=5, help="batches or direct calls under way, at most; default: %(default)s"
+    )
+    add(
+        "--mode",
+        choices=["batch", "batch_first", "concurrent", "auto"],
+        help="another way to travel than the service's",
+    )
     add("--compare", action="store_true", help="without --model: all of the service's providers' usual models")
     add("--num-agents", type=int, help="players; default: one per model, at least 2, and 4 where secrets are held")
     add("--seed", type=int, default=0, help="names the secrets and every draw")
-    add("--rules", nargs="+", action="extend", default=[], metavar="KEY=VALUE",
-        help="memory, resell, guess, payoffs.both, diversity_points, standard_points, target_bonus, ...")
+    add(
+        "--rules",
+        nargs="+",
+        action="extend",
+        default=[],
+        metavar="KEY=VALUE",
+        help="memory, resell, guess, payoffs.both, diversity_points, standard_points, target_bonus, ...",
+    )
     add("--max-usd", type=float, help="hard cap for the job, all its models together")
-    add("--poll-seconds", type=float, default=5.0,
-        help="first look at a batch, later ones up to twenty times as far apart; default: %(default)s")
+    add(
+        "--poll-seconds",
+        type=float,
+        default=5.0,
+        help="first look at a batch, later ones up to twenty times as far apart; default: %(default)s",
+    )
     add("--results", type=Path, default=RESULTS, metavar="FOLDER", help="default: %(default)s")
     add("--analyse", type=Path, metavar="JOB_FOLDER", help="only make the analysis of a played job again")
     add("--judge", metavar="MODEL", help="with --analyse and --labels: have this model read the conversations too")
@@ -113,8 +150,10 @@ def run(arguments: argparse.Namespace, defaults: Defaults) -> int:
     from r2v.game.service.store import analyse_again
 
     if arguments.judge and not (arguments.analyse and arguments.labels):
-        raise UsageError("--judge: needs --analyse with a played job and --labels with a sample labelled by people; a "
-                         "judge's count says nothing by itself")
+        raise UsageError(
+            "--judge: needs --analyse with a played job and --labels with a sample labelled by people; a "
+            "judge's count says nothing by itself"
+        )
     if arguments.analyse:
         print(report(analyse_again(arguments.analyse)))
         return _judge(arguments) if arguments.judge else 0
@@ -122,18 +161,29 @@ def run(arguments: argparse.Namespace, defaults: Defaults) -> int:
     models = [model_agent(name) for name in arguments.models or _usual(arguments.batch_service, arguments.compare)]
     agents = players(models, arguments.num_agents or _fewest(mode, models))
     service = service_called(arguments.batch_service, models)(
-        GameService(agent_service=models[0], rules=rules), max_concurrent_tasks=arguments.max_concurrent,
-        batch_size=arguments.batch_size, mode=arguments.mode, seed=arguments.seed, max_usd=arguments.max_usd,
-        poll_seconds=arguments.poll_seconds, results=arguments.results, tell=_tell)
+        GameService(agent_service=models[0], rules=rules),
+        max_concurrent_tasks=arguments.max_concurrent,
+        batch_size=arguments.batch_size,
+        mode=arguments.mode,
+        seed=arguments.seed,
+        max_usd=arguments.max_usd,
+        poll_seconds=arguments.poll_seconds,
+        results=arguments.results,
+        tell=_tell,
+    )
     job = service.create_batch_job(agents, mode, arguments.interactions, arguments.messages, defaults.name)
-    _tell(f"{job.id}: {len(job.tasks)} interactions of {arguments.messages} messages, {len(agents)} agents "
-          f"({', '.join(dict.fromkeys(model.model for model in models))}), service {service.kind.name}")
+    _tell(
+        f"{job.id}: {len(job.tasks)} interactions of {arguments.messages} messages, {len(agents)} agents "
+        f"({', '.join(dict.fromkeys(model.model for model in models))}), service {service.kind.name}"
+    )
     done = run_here(service, job)
     print("\n" + (done.results_path / "analysis" / "report.txt").read_text())
     print(f"  raw        {done.results_path / 'raw'}\n  analysis   {done.results_path / 'analysis'}")
     if all(one.incomplete is not None for one in done.interactions):
-        raise EmptyResult(f"{job.id}: none of {len(job.tasks)} conversations was played to its end; the reasons are "
-                          "above and in raw/interactions.json")
+        raise EmptyResult(
+            f"{job.id}: none of {len(job.tasks)} conversations was played to its end; the reasons are "
+            "above and in raw/interactions.json"
+        )
     return 0
 
 
@@ -146,16 +196,25 @@ def _judge(arguments: argparse.Namespace) -> int:
 
     folder, labels = arguments.analyse, read_labels(arguments.labels)
     interactions = load(folder)[0]
-    travel = Travel(mode=arguments.mode or "concurrent", batch_size=arguments.batch_size, run=f"judge-{folder.name}",
-                    max_concurrent=arguments.max_concurrent, conversations=len(interactions), folder=folder / "journal",
-                    purse=Purse(arguments.max_usd, name="--max-usd"), poll_seconds=arguments.poll_seconds)
+    travel = Travel(
+        mode=arguments.mode or "concurrent",
+        batch_size=arguments.batch_size,
+        run=f"judge-{folder.name}",
+        max_concurrent=arguments.max_concurrent,
+        conversations=len(interactions),
+        folder=folder / "journal",
+        purse=Purse(arguments.max_usd, name="--max-usd"),
+        poll_seconds=arguments.poll_seconds,
+    )
     model = replace(model_agent(arguments.judge), temperature=0.0, max_tokens=64)
     found = corrected(judge_all(interactions, open_provider(model, travel), travel.run), labels)
     write_json(folder / "analysis" / "judge.json", {"model": model.model, **found})
     right = "unknown: no better than chance" if found["corrected"] is None else f"{100 * found['corrected']:.1f} %"
-    print(f"judge {model.model}: {100 * found['apparent']:.1f} % of {found['judged']} secrets revealed "
-          f"({found['unread']} without a verdict), sensitivity {found['sensitivity']['value']:.2f}, specificity "
-          f"{found['specificity']['value']:.2f}; corrected {right}")
+    print(
+        f"judge {model.model}: {100 * found['apparent']:.1f} % of {found['judged']} secrets revealed "
+        f"({found['unread']} without a verdict), sensitivity {found['sensitivity']['value']:.2f}, specificity "
+        f"{found['specificity']['value']:.2f}; corrected {right}"
+    )
     return 0
 
 
@@ -180,8 +239,10 @@ def players(models: Sequence[ModelAgent], count: int) -> list[Agent]:
     """`count` agents that take the models in turn. Their names tell nothing of who plays them."""
     if count < len(models):
         raise UsageError(f"--num-agents {count}: fewer than the {len(models)} models")
-    return [Agent(id=str(number + 1), name=f"Agent{number + 1}", service=models[number % len(models)])
-            for number in range(count)]
+    return [
+        Agent(id=str(number + 1), name=f"Agent{number + 1}", service=models[number % len(models)])
+        for number in range(count)
+    ]
 
 
 def rules_of(assignments: Sequence[str]) -> Rules:
@@ -190,8 +251,9 @@ def rules_of(assignments: Sequence[str]) -> Rules:
     from omegaconf.errors import OmegaConfBaseException
 
     try:
-        merged = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(Rules), OmegaConf.from_dotlist(
-            list(assignments))))
+        merged = OmegaConf.to_object(
+            OmegaConf.merge(OmegaConf.structured(Rules), OmegaConf.from_dotlist(list(assignments)))
+        )
     except OmegaConfBaseException as error:
         raise UsageError(f"--rules {' '.join(assignments)}: {str(error).splitlines()[0]}") from error
     assert isinstance(merged, Rules)

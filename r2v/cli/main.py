@@ -54,22 +54,51 @@ class StageCommand:
 
 _POLICY_JOBS = ("bc", "candidates", "preference")
 STAGES = (
-    StageCommand("collect", ("collect",), "the teacher plays training tasks into a versioned run", (
-        Alias("--num-episodes", "data.num_episodes"), Alias("--seeds", "data.seeds", True),
-        Alias("--run-id", "run.id"), Alias("--run-tags", "run.tags", True), Alias("--notes", "run.notes"))),
-    StageCommand("perturb", ("perturb",), "runs become noisy training trajectories", (
-        Alias("--seeds", "data.perturbation_seeds.train", True), Alias("--runs", "data.runs", True))),
+    StageCommand(
+        "collect",
+        ("collect",),
+        "the teacher plays training tasks into a versioned run",
+        (
+            Alias("--num-episodes", "data.num_episodes"),
+            Alias("--seeds", "data.seeds", True),
+            Alias("--run-id", "run.id"),
+            Alias("--run-tags", "run.tags", True),
+            Alias("--notes", "run.notes"),
+        ),
+    ),
+    StageCommand(
+        "perturb",
+        ("perturb",),
+        "runs become noisy training trajectories",
+        (Alias("--seeds", "data.perturbation_seeds.train", True), Alias("--runs", "data.runs", True)),
+    ),
     StageCommand("train_policy", _POLICY_JOBS, "distil the small policy: bc, then preference"),
     StageCommand("train_verifier", ("verifier",), "train the step-level verifier"),
-    StageCommand("generate_candidates", ("candidates",), "sample, execute and score K actions per state", (
-        Alias("--K", "candidates.num_samples"),)),
+    StageCommand(
+        "generate_candidates",
+        ("candidates",),
+        "sample, execute and score K actions per state",
+        (Alias("--K", "candidates.num_samples"),),
+    ),
     StageCommand("generate_router_features", ("router_features",), "roll the policy out and branch to the LLM"),
     StageCommand("train_router", ("router",), "fit the router on executed gains"),
-    StageCommand("evaluate", ("evaluate",), "play every method and write the tables", (
-        Alias("--seeds", "evaluation.seeds", True), Alias("--methods", "evaluation.methods", True),
-        Alias("--conditions", "evaluation.conditions", True), Alias("--num-tasks", "evaluation.num_tasks"))),
-    StageCommand("ablations", ("ablations",), "take parts away, one at a time", (
-        Alias("--seeds", "ablations.seeds", True), Alias("--names", "ablations.names", True))),
+    StageCommand(
+        "evaluate",
+        ("evaluate",),
+        "play every method and write the tables",
+        (
+            Alias("--seeds", "evaluation.seeds", True),
+            Alias("--methods", "evaluation.methods", True),
+            Alias("--conditions", "evaluation.conditions", True),
+            Alias("--num-tasks", "evaluation.num_tasks"),
+        ),
+    ),
+    StageCommand(
+        "ablations",
+        ("ablations",),
+        "take parts away, one at a time",
+        (Alias("--seeds", "ablations.seeds", True), Alias("--names", "ablations.names", True)),
+    ),
     StageCommand("train_hierarchical", ("hierarchical",), "answer, hint, better answer: an actor and its guidance"),
 )
 
@@ -109,8 +138,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     except OSError as error:
         if error.errno not in DISK_REFUSES:
             raise
-        logger.error("r2v: cannot write %s: %s; make room and run the same command again, finished work is kept",
-                     error.filename or "", error.strerror)
+        logger.error(
+            "r2v: cannot write %s: %s; make room and run the same command again, finished work is kept",
+            error.filename or "",
+            error.strerror,
+        )
         return 5
 
 
@@ -150,19 +182,29 @@ def _add_stage(commands: argparse._SubParsersAction[_Parser], stage: StageComman
     parser = commands.add_parser(stage.name, help=stage.help, description=stage.help)
     _common(parser)
     for alias in stage.aliases:
-        parser.add_argument(alias.flag, dest=alias.key, nargs="+" if alias.many else None,
-                            help=f"= --overrides {alias.key}=...")
-    parser.add_argument("--output", type=Path, help="base folder of the run" if stage.name == "collect"
-                        else "publish the result here instead of its usual place")
+        parser.add_argument(
+            alias.flag, dest=alias.key, nargs="+" if alias.many else None, help=f"= --overrides {alias.key}=..."
+        )
+    parser.add_argument(
+        "--output",
+        type=Path,
+        help="base folder of the run"
+        if stage.name == "collect"
+        else "publish the result here instead of its usual place",
+    )
     if stage.name == "collect":
         parser.add_argument("--dry-run", action="store_true", help="print requests, tokens and dollars; ask nothing")
-        parser.add_argument("--cancel", action="store_true", help="stop the provider batches of --run-id, keeping what "
-                            "they have answered")
+        parser.add_argument(
+            "--cancel",
+            action="store_true",
+            help="stop the provider batches of --run-id, keeping what they have answered",
+        )
     if stage.name == "train_policy":
         parser.add_argument("--stage", choices=["bc", "preference", "all"], default="all")
         parser.add_argument("--trajectories", type=Path, help="train on this file instead of the perturbed runs")
-        parser.add_argument("--resume", type=Path, metavar="CKPT", help="continue from a checkpoint; needs no other "
-                            "option")
+        parser.add_argument(
+            "--resume", type=Path, metavar="CKPT", help="continue from a checkpoint; needs no other option"
+        )
     parser.set_defaults(act=_stage, stage_command=stage)
 
 
@@ -206,15 +248,28 @@ def _run(arguments: argparse.Namespace) -> int:
     force = [job.name for job in JOBS] if arguments.force else []
     done = run_here(config, start=arguments.start, without=arguments.without, force=force)
     if any(one.fresh for one in done):
-        logger.info("%d of %d jobs were run, %.0f CPU-s", sum(one.fresh for one in done), len(done),
-                    sum(one.cpu_seconds for one in done))
+        logger.info(
+            "%d of %d jobs were run, %.0f CPU-s",
+            sum(one.fresh for one in done),
+            len(done),
+            sum(one.cpu_seconds for one in done),
+        )
     if done[-1].job not in ("evaluate", "ablations"):
         return 0
     places = places_of(config)
     results = places.output("evaluate")
-    print(closing_lines(results, (("tables", results / "structured_results"), ("episodes", results / "episodes"),
-                                  ("ablations", places.output("ablations") / "structured_results"),
-                                  ("models", places.output("bc").parent), ("runs", places.runs))))
+    print(
+        closing_lines(
+            results,
+            (
+                ("tables", results / "structured_results"),
+                ("episodes", results / "episodes"),
+                ("ablations", places.output("ablations") / "structured_results"),
+                ("models", places.output("bc").parent),
+                ("runs", places.runs),
+            ),
+        )
+    )
     return 0
 
 

@@ -1,9 +1,9 @@
 """`r2v plan`: what a training stage needs of a GPU, and how it fits, before one is asked for.
 
-    r2v plan --model meta-llama/Llama-3.2-3B --gpu 44.53GiB --n 2
-    r2v plan --model meta-llama/Llama-3.2-3B --gpu 44.53GiB --n 2 --lora-r 0 --precision float32    # refused, exit 2
-    r2v plan --stage bc --config configs/webarena/noisy.yaml --gpu 80GiB
-    r2v plan --model meta-llama/Llama-3.2-3B --probe calibration.json       # on a GPU: measured, for --calibration
+r2v plan --model meta-llama/Llama-3.2-3B --gpu 44.53GiB --n 2
+r2v plan --model meta-llama/Llama-3.2-3B --gpu 44.53GiB --n 2 --lora-r 0 --precision float32    # refused, exit 2
+r2v plan --stage bc --config configs/webarena/noisy.yaml --gpu 80GiB
+r2v plan --model meta-llama/Llama-3.2-3B --probe calibration.json       # on a GPU: measured, for --calibration
 """
 
 from __future__ import annotations
@@ -24,16 +24,28 @@ _SHARDS = ("none", "zero2", "zero3", "fsdp")
 _SEED_GPU = "44.53GiB"
 """The seed's own GPU."""
 _SEED_CRITIC = "FacebookAI/roberta-base"
-_FIELDS = {"lora_rank": "lora_r", "precision": "precision", "four_bit": "four_bit", "optimizer": "optimizer",
-           "prompt_tokens": "prompt", "completion_tokens": "completion", "critic_tokens": "critic_tokens",
-           "episodes": "episodes", "hints": "hints", "batch": "batch"}
+_FIELDS = {
+    "lora_rank": "lora_r",
+    "precision": "precision",
+    "four_bit": "four_bit",
+    "optimizer": "optimizer",
+    "prompt_tokens": "prompt",
+    "completion_tokens": "completion",
+    "critic_tokens": "critic_tokens",
+    "episodes": "episodes",
+    "hints": "hints",
+    "batch": "batch",
+}
 """Fields of a `Work` by the flags that set them."""
 
 
 def add_commands(commands: argparse._SubParsersAction[Parser]) -> None:
     """Add `plan` to the command line."""
-    plan = commands.add_parser("plan", help="what a training stage needs of a GPU, and the batches that fit",
-                               description="Needs no GPU, no weights, no network: arithmetic on a config.json.")
+    plan = commands.add_parser(
+        "plan",
+        help="what a training stage needs of a GPU, and the batches that fit",
+        description="Needs no GPU, no weights, no network: arithmetic on a config.json.",
+    )
     plan.add_argument("--stage", choices=_STAGES, default="hierarchical")
     plan.add_argument("--config", metavar="FILE", help="takes policy, training and hierarchical from it")
     plan.add_argument("--overrides", nargs="+", action="extend", default=[], metavar="KEY=VALUE")
@@ -46,8 +58,12 @@ def add_commands(commands: argparse._SubParsersAction[Parser]) -> None:
     plan.add_argument("--checkpointing", choices=["auto", "on", "off"], default="auto")
     measured = plan.add_mutually_exclusive_group()
     measured.add_argument("--calibration", metavar="FILE", help="plan with what a probe of this GPU (--gpu-type) left")
-    measured.add_argument("--probe", metavar="FILE", help="measure the phases on the GPU here, two steps each with "
-                          "random weights, and keep what they say for --calibration")
+    measured.add_argument(
+        "--probe",
+        metavar="FILE",
+        help="measure the phases on the GPU here, two steps each with "
+        "random weights, and keep what they say for --calibration",
+    )
     plan.add_argument("--json", action="store_true", help="for a program")
     plan.set_defaults(act=run)
 
@@ -55,16 +71,24 @@ def add_commands(commands: argparse._SubParsersAction[Parser]) -> None:
 def _add_work(plan: argparse.ArgumentParser) -> None:
     plan.add_argument("--model", help="= policy.model_name: tiny, a directory with a config.json, or a known name")
     plan.add_argument("--critic", help=f"its backbone ({_SEED_CRITIC}, or the configuration's)")
-    plan.add_argument("--baseline", choices=["auto", "loo", "value"], default="auto",
-                      help="guidance's: leave-one-out, or a value function (auto: as the seed when all weights train)")
+    plan.add_argument(
+        "--baseline",
+        choices=["auto", "loo", "value"],
+        default="auto",
+        help="guidance's: leave-one-out, or a value function (auto: as the seed when all weights train)",
+    )
     plan.add_argument("--lora-r", type=int, help="rank of the adapters; 0 trains all weights")
     plan.add_argument("--precision", choices=["mixed", "bfloat16", "float32"])
     plan.add_argument("--four-bit", action="store_true", default=None, help="= policy.load_in_4bit")
     plan.add_argument("--optimizer", choices=["adamw", "adamw_fused", "adamw_8bit"])
-    for flag, what in (("prompt", "tokens before a reply"), ("completion", "tokens of a reply"),
-                       ("critic-tokens", "tokens of a text that the critic reads"),
-                       ("episodes", "conversations of an iteration"), ("hints", "guidance answers to a first turn"),
-                       ("batch", "rows of an update, all GPUs together")):
+    for flag, what in (
+        ("prompt", "tokens before a reply"),
+        ("completion", "tokens of a reply"),
+        ("critic-tokens", "tokens of a text that the critic reads"),
+        ("episodes", "conversations of an iteration"),
+        ("hints", "guidance answers to a first turn"),
+        ("batch", "rows of an update, all GPUs together"),
+    ):
         plan.add_argument(f"--{flag}", type=int, metavar="N", help=what)
 
 
@@ -78,11 +102,14 @@ def run(values: argparse.Namespace) -> int:
 
     work = work_of(values)
     file = Path(values.calibration) if values.calibration else None
-    machine = Machine(memory=_memory(values), gpus=values.n, kind=values.gpu_type,
-                      factors=factors_for(file, work.model, values.gpu_type))
+    machine = Machine(
+        memory=_memory(values),
+        gpus=values.n,
+        kind=values.gpu_type,
+        factors=factors_for(file, work.model, values.gpu_type),
+    )
     checkpoint = {"auto": None, "on": True, "off": False}[values.checkpointing]
-    found = plan(work, machine, placement=_named(values.placement), shards=_named(values.shards),
-                 checkpoint=checkpoint)
+    found = plan(work, machine, placement=_named(values.placement), shards=_named(values.shards), checkpoint=checkpoint)
     print(json.dumps(as_json(found), indent=2) if values.json else "\n".join(page(found)))
     if not found.fits:
         sys.stdout.flush()
@@ -109,8 +136,11 @@ def _probe(found: Any, values: argparse.Namespace) -> None:
     key, probed = key_of(found), []
     for one in probe(found):
         probed.append(one)
-        print(f"  {one.phase}: {one.rows} rows, planned {gib(one.need.total)} GiB, measured {gib(one.measured)} GiB "
-              f"({100 * (one.measured / one.need.total - 1):+.1f} %), factor {one.factor:.3f}", file=sys.stderr)
+        print(
+            f"  {one.phase}: {one.rows} rows, planned {gib(one.need.total)} GiB, measured {gib(one.measured)} GiB "
+            f"({100 * (one.measured / one.need.total - 1):+.1f} %), factor {one.factor:.3f}",
+            file=sys.stderr,
+        )
     keep(Path(values.probe), Calibration(key=key, factors=factors_of(probed)))
     print(f"kept for {key.gpu} with torch {key.torch}: r2v plan ... --calibration {values.probe}", file=sys.stderr)
 
@@ -130,9 +160,16 @@ def work_of(values: argparse.Namespace) -> Any:
     config = load(values.config, values.overrides)
     named = values.model or config.policy.model_name
     configured = values.config is not None or values.overrides or values.stage != "hierarchical"
-    work = work_of_stage(config, values.stage) if configured else Work(
-        stage=values.stage, model=shape_of(named), critic=shape_of(_SEED_CRITIC),
-        value=values.lora_r == 0 and values.baseline == "auto")
+    work = (
+        work_of_stage(config, values.stage)
+        if configured
+        else Work(
+            stage=values.stage,
+            model=shape_of(named),
+            critic=shape_of(_SEED_CRITIC),
+            value=values.lora_r == 0 and values.baseline == "auto",
+        )
+    )
     return replace(work, **_flags(values))
 
 

@@ -27,7 +27,8 @@ def add_commands(commands: Any) -> None:
     """Add `providers` to the subparsers of a command line."""
     providers = commands.add_parser("providers", help="rehearse against emulated providers")
     emulate = providers.add_subparsers(title="commands", metavar="<command>", required=True).add_parser(
-        "emulate", help="serve the OpenAI and Anthropic APIs on this machine, with faults on request")
+        "emulate", help="serve the OpenAI and Anthropic APIs on this machine, with faults on request"
+    )
     add_options(emulate)
     emulate.set_defaults(act=act)
 
@@ -36,17 +37,35 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """The options of `emulate`."""
     parser.add_argument("--port", type=int, default=8765, help="0 takes a free one")
     parser.add_argument("--answer", default="echo", help="what the models say: echo, desk or game")
-    parser.add_argument("--faults", nargs="+", action="extend", default=[], metavar="NAME[/ON][@N|:P]",
-                        help="what goes wrong; `--faults list` prints the table")
+    parser.add_argument(
+        "--faults",
+        nargs="+",
+        action="extend",
+        default=[],
+        metavar="NAME[/ON][@N|:P]",
+        help="what goes wrong; `--faults list` prints the table",
+    )
     parser.add_argument("--seed", type=int, default=0, help="which draws of the faults' probabilities")
     parser.add_argument("--folder", type=Path, help="where state is kept between starts")
     parser.add_argument("--ledger", type=Path, metavar="FILE", help="who was billed; default: inside the folder")
     parser.add_argument("--polls", type=int, default=3, help="looks after which a batch has ended")
     parser.add_argument("--seconds", type=float, help="instead of looks: seconds until a batch has ended")
-    parser.add_argument("--limits", nargs="+", action="extend", default=[], metavar="KEY=VALUE",
-                        help="lower a limit, such as openai.requests=100 or calls_per_minute=60")
-    parser.add_argument("--timing", nargs="+", action="extend", default=[], metavar="KEY=VALUE",
-                        help="seconds that faults take, such as silence=5")
+    parser.add_argument(
+        "--limits",
+        nargs="+",
+        action="extend",
+        default=[],
+        metavar="KEY=VALUE",
+        help="lower a limit, such as openai.requests=100 or calls_per_minute=60",
+    )
+    parser.add_argument(
+        "--timing",
+        nargs="+",
+        action="extend",
+        default=[],
+        metavar="KEY=VALUE",
+        help="seconds that faults take, such as silence=5",
+    )
 
 
 def act(arguments: argparse.Namespace) -> int:
@@ -59,11 +78,16 @@ def act(arguments: argparse.Namespace) -> int:
         print(faults.__doc__)
         return 0
     emulator = Emulator(
-        answer=answer_called(arguments.answer), faults=[faults.Fault.parse(text) for text in arguments.faults],
-        seed=arguments.seed, folder=arguments.folder, ledger=arguments.ledger, port=arguments.port,
+        answer=answer_called(arguments.answer),
+        faults=[faults.Fault.parse(text) for text in arguments.faults],
+        seed=arguments.seed,
+        folder=arguments.folder,
+        ledger=arguments.ledger,
+        port=arguments.port,
         limits=changed(limits.Limits(), arguments.limits, "--limits"),
         timing=changed(limits.Timing(), arguments.timing, "--timing"),
-        lifecycle=limits.Lifecycle(polls=arguments.polls, seconds=arguments.seconds))
+        lifecycle=limits.Lifecycle(polls=arguments.polls, seconds=arguments.seconds),
+    )
     with emulator:
         _announce(emulator.openai_url, emulator.anthropic_url, emulator.ledger_path)
         _until_interrupted()
@@ -72,9 +96,12 @@ def act(arguments: argparse.Namespace) -> int:
 
 
 def _announce(openai_url: str, anthropic_url: str, ledger: Path) -> None:
-    print(f"OpenAI     {openai_url}\nAnthropic  {anthropic_url}\nledger     {ledger}\n\n"
-          f"  export OPENAI_BASE_URL={openai_url} OPENAI_API_KEY=emulated\n"
-          f"  export ANTHROPIC_BASE_URL={anthropic_url} ANTHROPIC_API_KEY=emulated\n", flush=True)
+    print(
+        f"OpenAI     {openai_url}\nAnthropic  {anthropic_url}\nledger     {ledger}\n\n"
+        f"  export OPENAI_BASE_URL={openai_url} OPENAI_API_KEY=emulated\n"
+        f"  export ANTHROPIC_BASE_URL={anthropic_url} ANTHROPIC_API_KEY=emulated\n",
+        flush=True,
+    )
 
 
 def _until_interrupted() -> None:
@@ -88,9 +115,11 @@ def bill_line(statement: Statement) -> str:
     """What a ledger comes to, in one line."""
     modes = [bill.mode for bill in statement.bills]
     fired = sum(map(len, statement.fired.values()))
-    return (f"billed {len(modes)} requests ({modes.count('batch')} in batches, {modes.count('sync')} at once), "
-            f"{sum(bill.tokens_in for bill in statement.bills)} tokens in, "
-            f"{sum(bill.tokens_out for bill in statement.bills)} out; {fired} faults fired")
+    return (
+        f"billed {len(modes)} requests ({modes.count('batch')} in batches, {modes.count('sync')} at once), "
+        f"{sum(bill.tokens_in for bill in statement.bills)} tokens in, "
+        f"{sum(bill.tokens_out for bill in statement.bills)} out; {fired} faults fired"
+    )
 
 
 def changed(settings: T, texts: Sequence[str], option: str) -> T:

@@ -50,12 +50,48 @@ from r2v.config.training import (
 from r2v.errors import UsageError, nearest
 
 __all__ = [
-    "AblationsConfig", "BUNDLED_PROBLEMS", "CONDITIONS", "CandidatesConfig", "CategoryConfig", "Config", "CostConfig",
-    "CriticConfig", "DataConfig", "EnvConfig", "EvaluationConfig", "GuidanceConfig", "HierarchicalConfig",
-    "InferenceConfig", "KLConfig", "LoggingConfig", "METHODS", "PHASES", "PerturbConfig", "PerturbationSeeds",
-    "PerturbationsConfig", "Phase", "PhaseConfig", "PhaseName", "PolicyConfig", "PreferenceConfig", "Price",
-    "ProblemsConfig", "RUNTIME", "ReplayConfig", "RolloutConfig", "RouterConfig", "RunConfig", "TaskSelection",
-    "TeacherConfig", "TrainingConfig", "VerifierConfig", "identity", "keys", "load", "section", "to_yaml",
+    "AblationsConfig",
+    "BUNDLED_PROBLEMS",
+    "CONDITIONS",
+    "CandidatesConfig",
+    "CategoryConfig",
+    "Config",
+    "CostConfig",
+    "CriticConfig",
+    "DataConfig",
+    "EnvConfig",
+    "EvaluationConfig",
+    "GuidanceConfig",
+    "HierarchicalConfig",
+    "InferenceConfig",
+    "KLConfig",
+    "LoggingConfig",
+    "METHODS",
+    "PHASES",
+    "PerturbConfig",
+    "PerturbationSeeds",
+    "PerturbationsConfig",
+    "Phase",
+    "PhaseConfig",
+    "PhaseName",
+    "PolicyConfig",
+    "PreferenceConfig",
+    "Price",
+    "ProblemsConfig",
+    "RUNTIME",
+    "ReplayConfig",
+    "RolloutConfig",
+    "RouterConfig",
+    "RunConfig",
+    "TaskSelection",
+    "TeacherConfig",
+    "TrainingConfig",
+    "VerifierConfig",
+    "identity",
+    "keys",
+    "load",
+    "section",
+    "to_yaml",
 ]
 
 S = TypeVar("S")
@@ -132,14 +168,22 @@ class TaskSelection:
     @classmethod
     def training(cls, config: Config) -> TaskSelection:
         """Under the conditions of training."""
-        return cls(condition=config.data.condition, perturbation_seeds=config.data.perturbation_seeds.train,
-                   split_seed=config.data.split_seed, split_by=config.data.split_by)
+        return cls(
+            condition=config.data.condition,
+            perturbation_seeds=config.data.perturbation_seeds.train,
+            split_seed=config.data.split_seed,
+            split_by=config.data.split_by,
+        )
 
     @classmethod
     def evaluation(cls, config: Config, condition: str) -> TaskSelection:
         """Under a condition of the evaluation."""
-        return cls(condition=condition, perturbation_seeds=config.data.perturbation_seeds.eval,
-                   split_seed=config.data.split_seed, split_by=config.data.split_by)
+        return cls(
+            condition=condition,
+            perturbation_seeds=config.data.perturbation_seeds.eval,
+            split_seed=config.data.split_seed,
+            split_by=config.data.split_by,
+        )
 
 
 def load(path: str | Path | None = None, overrides: Sequence[str] = ()) -> Config:
@@ -237,8 +281,11 @@ def identity(section: Any) -> Any:
     if isinstance(section, TrainingConfig):
         return {name: identity(section.phase(name)) for name in PHASES}
     if dataclasses.is_dataclass(section):
-        values = {f.name: identity(getattr(section, f.name))
-                  for f in dataclasses.fields(section) if not f.metadata.get("runtime")}
+        values = {
+            f.name: identity(getattr(section, f.name))
+            for f in dataclasses.fields(section)
+            if not f.metadata.get("runtime")
+        }
         if isinstance(section, Phase):
             values["effective_batch"] = values.pop("batch_size") * values.pop("gradient_accumulation_steps")
         return values

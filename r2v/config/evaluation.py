@@ -62,14 +62,25 @@ class InferenceConfig:
         check(self.temperature >= 0, "inference.temperature", "must be at least 0", self.temperature)
         check(self.max_llm_calls >= 0, "inference.max_llm_calls", "must be at least 0", self.max_llm_calls)
 
-
     def acting(self, samples: bool = False) -> InferenceConfig:
         """What a greedy roll-out depends on; what concerns samples is evened out unless they are drawn."""
         return self if samples else dataclasses.replace(self, num_candidates=1, temperature=0.0, top_p=1.0)
 
 
-METHODS = ("slm_only", "llm_only", "random_router", "entropy_router", "entropy_nonfree_router", "verifier_router",
-           "disagreement_router", "oracle_router", "r2v", "slm_bc_only", "slm_base", "best_of_k")
+METHODS = (
+    "slm_only",
+    "llm_only",
+    "random_router",
+    "entropy_router",
+    "entropy_nonfree_router",
+    "verifier_router",
+    "disagreement_router",
+    "oracle_router",
+    "r2v",
+    "slm_bc_only",
+    "slm_base",
+    "best_of_k",
+)
 """Everything `evaluate` can play."""
 _ALONE = ("slm_only", "slm_bc_only", "slm_base", "best_of_k")
 """Those by which no LLM acts."""
@@ -104,14 +115,17 @@ class EvaluationConfig:
             check(name in METHODS, "evaluation.methods", nearest(name, METHODS), name)
         for name in self.conditions:
             check(name in CONDITIONS, "evaluation.conditions", f"allowed: {', '.join(CONDITIONS)}", name)
-        check(len(set(self.seeds)) == len(self.seeds) > 0, "evaluation.seeds", "must be distinct and not empty",
-               self.seeds)
+        check(
+            len(set(self.seeds)) == len(self.seeds) > 0,
+            "evaluation.seeds",
+            "must be distinct and not empty",
+            self.seeds,
+        )
         for budget in self.budgets:
             check(0 < budget < 1, "evaluation.budgets", "must lie between 0 and 1", budget)
         positive("evaluation.bootstrap", self.bootstrap)
         check(0 < self.cvar_alpha <= 1, "evaluation.cvar_alpha", "must be in (0, 1]", self.cvar_alpha)
-        check(self.num_tasks is None or self.num_tasks > 0, "evaluation.num_tasks", "must be above 0",
-               self.num_tasks)
+        check(self.num_tasks is None or self.num_tasks > 0, "evaluation.num_tasks", "must be above 0", self.num_tasks)
 
     @property
     def asks_teacher(self) -> bool:
@@ -128,9 +142,17 @@ class EvaluationConfig:
 class AblationsConfig:
     """What is taken away, one at a time."""
 
-    names: list[str] = field(default_factory=lambda: [
-        "no_verifier", "no_dpo", "no_perturbation", "best_of_4", "feat_uncertainty_only", "label_episode",
-        "label_disagreement"])
+    names: list[str] = field(
+        default_factory=lambda: [
+            "no_verifier",
+            "no_dpo",
+            "no_perturbation",
+            "best_of_4",
+            "feat_uncertainty_only",
+            "label_episode",
+            "label_disagreement",
+        ]
+    )
     """Rows of ablations.csv; see r2v.experiments.ablations."""
     seeds: list[int] = field(default_factory=lambda: [1, 2])
     """Evaluation seeds of the ablated runs."""

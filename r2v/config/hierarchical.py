@@ -50,11 +50,16 @@ class GuidanceConfig:
 
     def __post_init__(self) -> None:
         positive("hierarchical.guidance.hints", self.hints)
-        check(self.baseline != "loo" or self.hints > 1, "hierarchical.guidance.hints",
-               "must be 2 or more for baseline=loo, which compares them", self.hints)
+        check(
+            self.baseline != "loo" or self.hints > 1,
+            "hierarchical.guidance.hints",
+            "must be 2 or more for baseline=loo, which compares them",
+            self.hints,
+        )
         for name in ("judging", "leak", "length"):
-            check(getattr(self, name) >= 0, f"hierarchical.guidance.{name}", "must not be negative",
-                   getattr(self, name))
+            check(
+                getattr(self, name) >= 0, f"hierarchical.guidance.{name}", "must not be negative", getattr(self, name)
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,8 +108,7 @@ class CriticConfig:
         for name in ("lr", "updates", "batch_size", "max_tokens"):
             positive(f"hierarchical.critic.{name}", getattr(self, name))
         for name in ("warmup", "draws"):
-            check(getattr(self, name) >= 0, f"hierarchical.critic.{name}", "must not be negative",
-                   getattr(self, name))
+            check(getattr(self, name) >= 0, f"hierarchical.critic.{name}", "must not be negative", getattr(self, name))
         check(0 < self.tau <= 1, "hierarchical.critic.tau", "must be above 0 and at most 1", self.tau)
 
 
@@ -192,19 +196,45 @@ class HierarchicalConfig:
     """Iterations between checkpoints; a stop writes one at any phase."""
 
     def __post_init__(self) -> None:
-        for name in ("iterations", "episodes", "answer_tokens", "hint_tokens", "updates", "lr", "guidance_lr",
-                     "grad_clip", "evaluate_every", "save_every"):
+        for name in (
+            "iterations",
+            "episodes",
+            "answer_tokens",
+            "hint_tokens",
+            "updates",
+            "lr",
+            "guidance_lr",
+            "grad_clip",
+            "evaluate_every",
+            "save_every",
+        ):
             positive(f"hierarchical.{name}", getattr(self, name))
         for name in ("gamma", "gae_lambda", "clip"):
             probability(f"hierarchical.{name}", getattr(self, name))
         check(self.turns >= 2, "hierarchical.turns", "must be 2 or more", self.turns)
-        check(len(self.rewards) == self.turns, "hierarchical.rewards", f"needs one share per turn ({self.turns})",
-               self.rewards)
-        check(min(self.rewards) >= 0, "hierarchical.rewards", "must not be negative (an actor that is paid for its "
-               "first answer's being wrong learns to give a wrong one; improvement is what the guidance is paid for)",
-               self.rewards)
+        check(
+            len(self.rewards) == self.turns,
+            "hierarchical.rewards",
+            f"needs one share per turn ({self.turns})",
+            self.rewards,
+        )
+        check(
+            min(self.rewards) >= 0,
+            "hierarchical.rewards",
+            "must not be negative (an actor that is paid for its "
+            "first answer's being wrong learns to give a wrong one; improvement is what the guidance is paid for)",
+            self.rewards,
+        )
         check(self.rewards[-1] > 0, "hierarchical.rewards", "must pay for the last answer", self.rewards)
-        check(self.updates == 1 or self.algorithm == "ppo", "hierarchical.updates",
-               "above 1 needs hierarchical.algorithm=ppo", self.updates)
-        check(self.micro_batch is None or self.micro_batch > 0, "hierarchical.micro_batch", "must be above 0",
-               self.micro_batch)
+        check(
+            self.updates == 1 or self.algorithm == "ppo",
+            "hierarchical.updates",
+            "above 1 needs hierarchical.algorithm=ppo",
+            self.updates,
+        )
+        check(
+            self.micro_batch is None or self.micro_batch > 0,
+            "hierarchical.micro_batch",
+            "must be above 0",
+            self.micro_batch,
+        )

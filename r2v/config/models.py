@@ -86,8 +86,12 @@ class PolicyConfig:
         check(self.lora_r >= 0, "policy.lora_r", "must be at least 0", self.lora_r)
         probability("policy.lora_dropout", self.lora_dropout)
         check(self.max_seq_len >= 32, "policy.max_seq_len", "must be at least 32", self.max_seq_len)
-        check(self.load_in_4bit in (True, False, "auto"), "policy.load_in_4bit", "must be true, false or auto",
-               self.load_in_4bit)
+        check(
+            self.load_in_4bit in (True, False, "auto"),
+            "policy.load_in_4bit",
+            "must be true, false or auto",
+            self.load_in_4bit,
+        )
 
     @property
     def effective_lora_alpha(self) -> int:
@@ -113,11 +117,13 @@ class Price:
 class CostConfig:
     """Prices of the two sides where no provider's price table applies."""
 
-    slm: Price = field(default_factory=lambda: Price(input=0.1, output=0.4, seconds_per_call=0.02,
-                                                     seconds_per_token=0.001))
+    slm: Price = field(
+        default_factory=lambda: Price(input=0.1, output=0.4, seconds_per_call=0.02, seconds_per_token=0.001)
+    )
     """The small policy, on one's own machine."""
-    llm: Price = field(default_factory=lambda: Price(input=3.0, output=12.0, seconds_per_call=0.6,
-                                                     seconds_per_token=0.02))
+    llm: Price = field(
+        default_factory=lambda: Price(input=3.0, output=12.0, seconds_per_call=0.6, seconds_per_token=0.02)
+    )
     """The scripted teacher: thirty times the policy."""
     ratio: float = 30.0
     """Normalised cost of an LLM step; a policy step is 1."""

@@ -54,10 +54,13 @@ class DataConfig:
     perturbation_seeds: PerturbationSeeds = field(default_factory=PerturbationSeeds)
 
     def __post_init__(self) -> None:
-        check(self.num_episodes is None or self.num_episodes > 0, "data.num_episodes", "must be above 0",
-               self.num_episodes)
-        check(len(set(self.seeds)) == len(self.seeds) > 0, "data.seeds", "must be distinct and not empty",
-               self.seeds)
+        check(
+            self.num_episodes is None or self.num_episodes > 0,
+            "data.num_episodes",
+            "must be above 0",
+            self.num_episodes,
+        )
+        check(len(set(self.seeds)) == len(self.seeds) > 0, "data.seeds", "must be distinct and not empty", self.seeds)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,8 +138,11 @@ class PerturbationsConfig:
         if condition == "clean":
             return {}
         named = {name: getattr(self, name) for name in self.categories()}
-        return {name: c for name, c in named.items()
-                if c.enabled and c.prob > 0 and (condition == "shift" or name not in self.held_out)}
+        return {
+            name: c
+            for name, c in named.items()
+            if c.enabled and c.prob > 0 and (condition == "shift" or name not in self.held_out)
+        }
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -76,8 +76,7 @@ class TrainingConfig:
     """A DeepSpeed configuration file of one's own in place of what `zero` stands for."""
     bc: PhaseConfig = field(default_factory=PhaseConfig)
     """Behaviour cloning."""
-    preference: PhaseConfig = field(
-        default_factory=lambda: PhaseConfig(num_epochs=2.0, lr=2e-4, weight_decay=0.0))
+    preference: PhaseConfig = field(default_factory=lambda: PhaseConfig(num_epochs=2.0, lr=2e-4, weight_decay=0.0))
     """DPO."""
     verifier: PhaseConfig = field(default_factory=lambda: PhaseConfig(num_epochs=4.0, lr=4e-3))
     """The verifier's head and backbone."""
@@ -126,10 +125,18 @@ class VerifierConfig:
 
     def __post_init__(self) -> None:
         allowed = ("auto", "outcome", "corrupted", "judge")
-        check(len(self.label_sources) == 1 and self.label_sources[0] in allowed, "verifier.label_sources",
-               f"must be one of {', '.join(f'[{name}]' for name in allowed)}", self.label_sources)
-        check(self.mode == "trained" or self.label_sources[0] in ("auto", "judge"), "verifier.label_sources",
-               "must be [judge] or [auto] under verifier.mode=llm_judge", self.label_sources)
+        check(
+            len(self.label_sources) == 1 and self.label_sources[0] in allowed,
+            "verifier.label_sources",
+            f"must be one of {', '.join(f'[{name}]' for name in allowed)}",
+            self.label_sources,
+        )
+        check(
+            self.mode == "trained" or self.label_sources[0] in ("auto", "judge"),
+            "verifier.label_sources",
+            "must be [judge] or [auto] under verifier.mode=llm_judge",
+            self.label_sources,
+        )
         positive("verifier.num_tasks", self.num_tasks)
 
 
@@ -150,6 +157,7 @@ class CandidatesConfig:
     Costs one teacher call per state."""
     num_folds: int = 2
     """Verifiers that score candidates never saw the candidates' tasks: cross-fitting folds."""
+
     def __post_init__(self) -> None:
         check(self.num_samples >= 1, "candidates.num_samples", "must be at least 1", self.num_samples)
         check(self.temperature >= 0, "candidates.temperature", "must be at least 0", self.temperature)

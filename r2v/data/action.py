@@ -33,6 +33,7 @@ def canonical(text: str, free: Collection[str] = ()) -> str:
     if not action.action_type:
         return " ".join(unicodedata.normalize("NFC", text).split())
     arguments: dict[str, Any] = {name: "*" if name in free else value for name, value in action.arguments.items()}
-    body = json.dumps({"tool": action.action_type, **arguments}, sort_keys=True, ensure_ascii=False,
-                      separators=(",", ":"))
+    body = json.dumps(
+        {"tool": action.action_type, **arguments}, sort_keys=True, ensure_ascii=False, separators=(",", ":")
+    )
     return unicodedata.normalize("NFC", body)

@@ -177,8 +177,14 @@ class Episode:
     def dedup_key(self) -> tuple[str, str, str, str, int | None, str]:
         """Two episodes with equal keys are duplicates. Perturbed twins and equal actions on different
         tasks have different keys."""
-        return (self.metadata.benchmark, self.metadata.task_id, self.condition, self.perturbation_type,
-                self.perturbation_seed, self.action_hash)
+        return (
+            self.metadata.benchmark,
+            self.metadata.task_id,
+            self.condition,
+            self.perturbation_type,
+            self.perturbation_seed,
+            self.action_hash,
+        )
 
 
 def episode_id(task_id: str, seed: int, perturbation_seed: int | None = None) -> str:

@@ -84,8 +84,9 @@ def read_record(folder: Path) -> dict[str, Any]:
     except (ValueError, TypeError, KeyError) as error:
         raise InputError(f"{path}: not a run manifest ({error!r}); restore it") from error
     if version != SCHEMA_VERSION:
-        raise InputError(f"{path}: schema_version {version}, this R2V reads {SCHEMA_VERSION}; "
-                         "use the R2V that wrote it")
+        raise InputError(
+            f"{path}: schema_version {version}, this R2V reads {SCHEMA_VERSION}; use the R2V that wrote it"
+        )
     return record
 
 
@@ -102,17 +103,23 @@ def read_manifest(folder: Path) -> RunManifest:
 def write_manifest(manifest: RunManifest) -> None:
     """Put the manifest into the run's folder, whole or not at all; with a success rate, or null for none."""
     rate = manifest.success_rate
-    write_json(manifest.output_dir / MANIFEST, {
-        **to_dict(manifest), "output_dir": manifest.output_dir.as_posix(),
-        "success_rate": None if math.isnan(rate) else rate})
+    write_json(
+        manifest.output_dir / MANIFEST,
+        {
+            **to_dict(manifest),
+            "output_dir": manifest.output_dir.as_posix(),
+            "success_rate": None if math.isnan(rate) else rate,
+        },
+    )
 
 
 def run_prefix(benchmark: str, provider: str, model_name: str) -> str:
     """What every run id of this benchmark and model starts with, the underscore before the time included."""
     parts = [re.sub(r"[^a-z0-9]", "", name.lower()) for name in (benchmark, provider)]
     if not all(parts) or not model_name:
-        raise UsageError(f"a run needs a benchmark, a provider and a model, got "
-                         f"{benchmark!r}, {provider!r}, {model_name!r}")
+        raise UsageError(
+            f"a run needs a benchmark, a provider and a model, got {benchmark!r}, {provider!r}, {model_name!r}"
+        )
     return "_".join([*parts, escape_model(model_name)]) + "_"
 
 
@@ -132,8 +139,7 @@ def escape_model(name: str) -> str:
 
 def unescape_model(escaped: str) -> str:
     """Inverse of `escape_model`."""
-    return re.sub(r"(?:--[0-9A-F]{2})+",
-                  lambda m: bytes.fromhex(m[0].replace("--", "")).decode(), escaped)
+    return re.sub(r"(?:--[0-9A-F]{2})+", lambda m: bytes.fromhex(m[0].replace("--", "")).decode(), escaped)
 
 
 @functools.cache
@@ -142,6 +148,7 @@ def git_commit() -> str | None:
     checkout = Path(r2v.__file__).parents[1]
     if not (checkout / ".git").exists():
         return None
-    told = subprocess.run(["git", "-C", str(checkout), "rev-parse", "HEAD"],
-                          capture_output=True, text=True, check=False)
+    told = subprocess.run(
+        ["git", "-C", str(checkout), "rev-parse", "HEAD"], capture_output=True, text=True, check=False
+    )
     return told.stdout.strip() or None

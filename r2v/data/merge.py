@@ -58,8 +58,9 @@ class _Plan:
         return shared
 
 
-def merge(sources: Sequence[Source], output: Path, *, deduplicate: bool = True,
-          keep: Keep = "first") -> TrajectoryStore:
+def merge(
+    sources: Sequence[Source], output: Path, *, deduplicate: bool = True, keep: Keep = "first"
+) -> TrajectoryStore:
     """Write the sources' episodes to `output` and what was done to `<output>.meta.json`.
 
     Of duplicates `first` keeps the one of the earlier source; `best` the successful one, then the one with
@@ -72,16 +73,35 @@ def merge(sources: Sequence[Source], output: Path, *, deduplicate: bool = True,
     rows = Counter(sources[place].run_id for place in plan.source)
     written = write_lines(output, _staying(sources, plan))
     for run_id, episodes in plan.leaked.items():
-        log.warning("%s: %d episodes of run %s are on tasks of the evaluation split; do not train on them",
-                    output, episodes, run_id)
-    write_json(output.with_name(f"{output.name}.meta.json"), {
-        "schema_version": SCHEMA_VERSION, "stage": "merge", "deduplicate": deduplicate, "keep": keep,
-        "inputs": [{"run_id": s.run_id, "path": s.path.as_posix(), "sha256": content_sha256(s.path),
-                    "rows": rows[s.run_id]} for s in sources],
-        "duplicates": [{"kept": pair[0], "dropped": pair[1], "count": n}
-                       for pair, n in sorted(plan.duplicates.items())],
-        "rows": written, "sha256": content_sha256(output),
-    })
+        log.warning(
+            "%s: %d episodes of run %s are on tasks of the evaluation split; do not train on them",
+            output,
+            episodes,
+            run_id,
+        )
+    write_json(
+        output.with_name(f"{output.name}.meta.json"),
+        {
+            "schema_version": SCHEMA_VERSION,
+            "stage": "merge",
+            "deduplicate": deduplicate,
+            "keep": keep,
+            "inputs": [
+                {
+                    "run_id": s.run_id,
+                    "path": s.path.as_posix(),
+                    "sha256": content_sha256(s.path),
+                    "rows": rows[s.run_id],
+                }
+                for s in sources
+            ],
+            "duplicates": [
+                {"kept": pair[0], "dropped": pair[1], "count": n} for pair, n in sorted(plan.duplicates.items())
+            ],
+            "rows": written,
+            "sha256": content_sha256(output),
+        },
+    )
     return TrajectoryStore(output)
 
 

@@ -58,9 +58,20 @@ class DataRegistry:
         self.index_path = self.root / "registry.json"
         self.now = now
 
-    def begin_run(self, *, benchmark: str, provider: str, model_name: str, fingerprint: str,
-                  config: dict[str, Any], base: Path | None = None, tags: Sequence[str] = (), notes: str = "",
-                  run_id: str | None = None, force: bool = False) -> RunHandle:
+    def begin_run(
+        self,
+        *,
+        benchmark: str,
+        provider: str,
+        model_name: str,
+        fingerprint: str,
+        config: dict[str, Any],
+        base: Path | None = None,
+        tags: Sequence[str] = (),
+        notes: str = "",
+        run_id: str | None = None,
+        force: bool = False,
+    ) -> RunHandle:
         """Start a run in `base` (default: `<root>/runs`), or continue the one named `run_id`.
 
         Raises UsageError when the run was made with another fingerprint, unless `force` (then both are kept
@@ -76,13 +87,24 @@ class DataRegistry:
                 manifest = _continued(read_manifest(folder), fingerprint, config, force)
             else:
                 manifest = RunManifest(
-                    run_id=folder.name, benchmark=benchmark, provider=provider, model_name=model_name,
-                    output_dir=folder, fingerprint=fingerprint, config=config, tags=tuple(tags), notes=notes,
-                    started_at=self.now().isoformat(timespec="seconds"), updated_at="",
-                    host=socket.gethostname(), git_commit=git_commit(),
-                    python_version=platform.python_version())
-            return RunHandle(manifest, store, held=stack.pop_all(), now=self.now,
-                             changed=partial(self._index, folder.name))
+                    run_id=folder.name,
+                    benchmark=benchmark,
+                    provider=provider,
+                    model_name=model_name,
+                    output_dir=folder,
+                    fingerprint=fingerprint,
+                    config=config,
+                    tags=tuple(tags),
+                    notes=notes,
+                    started_at=self.now().isoformat(timespec="seconds"),
+                    updated_at="",
+                    host=socket.gethostname(),
+                    git_commit=git_commit(),
+                    python_version=platform.python_version(),
+                )
+            return RunHandle(
+                manifest, store, held=stack.pop_all(), now=self.now, changed=partial(self._index, folder.name)
+            )
 
     def finish_run(self, run: RunHandle, *, expected: int) -> RunManifest:
         """The same as `run.finish`."""
@@ -95,13 +117,22 @@ class DataRegistry:
             raise InputError(f"{self.runs}: no run {run_id}; {nearest(run_id, known)}")
         return _as_it_stands(read_manifest(self._folder(run_id)))
 
-    def query(self, *, benchmark: str | None = None, model: str | None = None, provider: str | None = None,
-              status: str | None = None, tags: Iterable[str] = ()) -> list[RunManifest]:
+    def query(
+        self,
+        *,
+        benchmark: str | None = None,
+        model: str | None = None,
+        provider: str | None = None,
+        status: str | None = None,
+        tags: Iterable[str] = (),
+    ) -> list[RunManifest]:
         """The runs that match everything given (all of `tags`), oldest first."""
         wanted = {"benchmark": benchmark, "model_name": model, "provider": provider}
-        runs = [run for run in map(read_manifest, self._folders())
-                if all(value in (None, getattr(run, name)) for name, value in wanted.items())
-                and set(tags) <= set(run.tags)]
+        runs = [
+            run
+            for run in map(read_manifest, self._folders())
+            if all(value in (None, getattr(run, name)) for name, value in wanted.items()) and set(tags) <= set(run.tags)
+        ]
         runs = [run for run in map(_as_it_stands, runs) if status in (None, run.status)]
         return sorted(runs, key=lambda run: (run.started_at, run.run_id))
 
@@ -119,8 +150,15 @@ class DataRegistry:
         episodes = (e for s in sources for e in TrajectoryStore(s.path).iter_episodes(growing=s.growing))
         return unique(episodes) if deduplicate else episodes
 
-    def merge_runs(self, run_ids: Sequence[str], output_path: Path | str, deduplicate: bool = True, *,
-                   keep: Keep = "first", include_running: bool = False) -> TrajectoryStore:
+    def merge_runs(
+        self,
+        run_ids: Sequence[str],
+        output_path: Path | str,
+        deduplicate: bool = True,
+        *,
+        keep: Keep = "first",
+        include_running: bool = False,
+    ) -> TrajectoryStore:
         """Write the runs' episodes to one file, with `<name>.meta.json` beside it; see `r2v.data.merge`.
 
         Raises InputError for an unknown run, and for one still running unless `include_running`.
@@ -133,8 +171,9 @@ class DataRegistry:
         rows = [("run", "status", "episodes", "success", "cost $", "tags")]
         for run in self.query():
             rate = "-" if math.isnan(run.success_rate) else f"{run.success_rate:.1%}"
-            rows.append((run.run_id, run.status, str(run.n_episodes), rate, f"{run.total_cost_usd:.2f}",
-                         " ".join(run.tags)))
+            rows.append(
+                (run.run_id, run.status, str(run.n_episodes), rate, f"{run.total_cost_usd:.2f}", " ".join(run.tags))
+            )
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         return "\n".join("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)
 
@@ -153,8 +192,10 @@ class DataRegistry:
             log.warning("%s is behind (%s); DataRegistry().rebuild() mends it", self.index_path, error)
 
     def _write_index(self, runs: dict[str, dict[str, Any]]) -> None:
-        head = {"schema_version": SCHEMA_VERSION,
-                "updated_at": max((run["updated_at"] for run in runs.values()), default=None)}
+        head = {
+            "schema_version": SCHEMA_VERSION,
+            "updated_at": max((run["updated_at"] for run in runs.values()), default=None),
+        }
         lines = ",\n".join(json.dumps(runs[run_id], ensure_ascii=False) for run_id in sorted(runs))
         write_text(self.index_path, f'{json.dumps(head)[:-1]}, "runs": [\n{lines}\n]}}\n')
 
@@ -193,8 +234,10 @@ class DataRegistry:
     def _new_folder(self, prefix: str, base: Path, run_id: str | None) -> Path:
         """Make the folder of a new run, with a name nobody else has."""
         if run_id is not None and not (run_id.startswith(prefix) and RUN_ID.fullmatch(run_id)):
-            raise UsageError(f"run id {run_id}: no such run in {self.runs}, and a new one of this benchmark "
-                             f"and model is named {prefix}YYYYMMDDTHHMMSS")
+            raise UsageError(
+                f"run id {run_id}: no such run in {self.runs}, and a new one of this benchmark "
+                f"and model is named {prefix}YYYYMMDDTHHMMSS"
+            )
         first = run_id or prefix + time_stamp(self.now())
         with writing(self.runs):
             self.runs.mkdir(parents=True, exist_ok=True)
@@ -223,10 +266,13 @@ class DataRegistry:
         runs = [self.get(run_id) for run_id in dict.fromkeys(run_ids)]
         running = [run.run_id for run in runs if run.status == "running"]
         if running and not include_running:
-            raise InputError(f"run {running[0]} is still running; wait for it, or ask for its finished "
-                             "episodes with include_running=True")
-        return [Source(run_id=r.run_id, path=r.trajectories, growing=r.status in ("running", "interrupted"))
-                for r in runs]
+            raise InputError(
+                f"run {running[0]} is still running; wait for it, or ask for its finished "
+                "episodes with include_running=True"
+            )
+        return [
+            Source(run_id=r.run_id, path=r.trajectories, growing=r.status in ("running", "interrupted")) for r in runs
+        ]
 
 
 def _as_it_stands(run: RunManifest) -> RunManifest:
@@ -243,7 +289,9 @@ def _continued(run: RunManifest, fingerprint: str, config: dict[str, Any], force
     if run.fingerprint == fingerprint:
         return run
     if not force:
-        raise UsageError(f"run {run.run_id} was made with fingerprint {run.fingerprint}, this configuration "
-                         f"has {fingerprint}; use the run's own config, start a new run, or force it")
+        raise UsageError(
+            f"run {run.run_id} was made with fingerprint {run.fingerprint}, this configuration "
+            f"has {fingerprint}; use the run's own config, start a new run, or force it"
+        )
     earlier = {"fingerprint": run.fingerprint, "config": run.config}
     return replace(run, fingerprint=fingerprint, config=config, superseded=(*run.superseded, earlier))

@@ -32,8 +32,9 @@ Clock = Callable[[], datetime]
 class RunHandle:
     """One run, open for writing. Made by `DataRegistry.begin_run`, which has entered the store's lease."""
 
-    def __init__(self, manifest: RunManifest, store: TrajectoryStore, *, held: ExitStack, now: Clock,
-                 changed: Callable[[], None]) -> None:
+    def __init__(
+        self, manifest: RunManifest, store: TrajectoryStore, *, held: ExitStack, now: Clock, changed: Callable[[], None]
+    ) -> None:
         self.manifest = manifest
         self.store = store
         self._held = held
@@ -60,8 +61,9 @@ class RunHandle:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
-                 trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         if self.manifest.status != "running":
             return
         if error is None:
@@ -77,9 +79,12 @@ class RunHandle:
             counted, now = figures(self.store.iter_episodes()), self._now()
             self._record(
                 status="done" if counted["n_episodes"] == expected else status,
-                error=error, finished_at=_iso(now), data_sha256=content_sha256(self.store.path),
+                error=error,
+                finished_at=_iso(now),
+                data_sha256=content_sha256(self.store.path),
                 wall_time_seconds=self.manifest.wall_time_seconds + (now - self._begun).total_seconds(),
-                **counted)
+                **counted,
+            )
 
     def _record(self, **changes: Any) -> None:
         self.manifest = replace(self.manifest, updated_at=_iso(self._now()), **changes)

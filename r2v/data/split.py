@@ -39,8 +39,13 @@ def split_of(key: str, *, seed: int = 0, heldout: Collection[str] = ()) -> str:
     return "train" if u < 0.7 else "calibration" if u < 0.8 else "evaluation"
 
 
-def assign(tasks: Iterable[Splittable], *, by: Literal["task_id", "template_id"] = "task_id", seed: int = 0,
-           heldout: Collection[str] = ()) -> dict[str, str]:
+def assign(
+    tasks: Iterable[Splittable],
+    *,
+    by: Literal["task_id", "template_id"] = "task_id",
+    seed: int = 0,
+    heldout: Collection[str] = (),
+) -> dict[str, str]:
     """The split of every task: the one it fixes itself, else that of its id or of its template.
 
     Raises InputError where one key, or one goal text, falls into two splits; UsageError for a split or a `by`
@@ -70,15 +75,18 @@ def check_disjoint(splits: Mapping[str, Iterable[str]]) -> None:
             _settle(placed, "key", key, split)
 
 
-def require_split(task_ids: Iterable[str], assignment: Mapping[str, str], allowed: Collection[str],
-                  what: object) -> None:
+def require_split(
+    task_ids: Iterable[str], assignment: Mapping[str, str], allowed: Collection[str], what: object
+) -> None:
     """Raise InputError when `what`, the file the ids were read from, has a task of no allowed split."""
     for task_id in task_ids:
         split = assignment.get(task_id)
         if split not in allowed:
             place = "belongs to no known task" if split is None else f"is in the {split} split"
-            raise InputError(f"{what}: task {task_id} {place}; only {', '.join(sorted(allowed))} tasks may "
-                             "be used here; take those episodes out")
+            raise InputError(
+                f"{what}: task {task_id} {place}; only {', '.join(sorted(allowed))} tasks may "
+                "be used here; take those episodes out"
+            )
 
 
 def _settle(placed: dict[str, str], kind: str, key: str, split: str) -> None:
@@ -90,8 +98,10 @@ def _settle(placed: dict[str, str], kind: str, key: str, split: str) -> None:
 def _check_goal(goals: dict[str, tuple[str, str]], task: Splittable, split: str) -> None:
     earlier, other = goals.setdefault(normalised(task.goal), (split, task.task_id))
     if earlier != split:
-        raise InputError(f"tasks {other} ({earlier}) and {task.task_id} ({split}) have the same goal text; "
-                         "split by template_id or put them into one split")
+        raise InputError(
+            f"tasks {other} ({earlier}) and {task.task_id} ({split}) have the same goal text; "
+            "split by template_id or put them into one split"
+        )
 
 
 def normalised(text: str) -> str:

@@ -89,8 +89,10 @@ class TrajectoryStore:
 
     def done_keys(self) -> set[DoneKey]:
         """What need not be played again."""
-        return {(e.metadata.task_id, e.metadata.seed, e.perturbation_seed)
-                for e in (self.iter_episodes() if self.path.exists() else ())}
+        return {
+            (e.metadata.task_id, e.metadata.seed, e.perturbation_seed)
+            for e in (self.iter_episodes() if self.path.exists() else ())
+        }
 
     def __len__(self) -> int:
         """How many finished lines the file has, whether or not they are good."""
@@ -178,7 +180,7 @@ def _append_whole(descriptor: int, line: bytes) -> None:
     before = os.fstat(descriptor).st_size
     try:
         while line:
-            line = line[os.write(descriptor, line):]
+            line = line[os.write(descriptor, line) :]
     except OSError:
         os.ftruncate(descriptor, before)
         raise
@@ -194,8 +196,10 @@ def _lines(path: Path, *, growing: bool) -> Iterator[tuple[int, bytes]]:
             if line.endswith(b"\n") or _is_record(line):
                 yield number, line
             elif not growing:
-                raise InputError(f"{path}:{number}: the file is cut in its last line; resume the run that "
-                                 "wrote it, which mends it and plays the missing episode again")
+                raise InputError(
+                    f"{path}:{number}: the file is cut in its last line; resume the run that "
+                    "wrote it, which mends it and plays the missing episode again"
+                )
 
 
 def _parse(path: Path, number: int, line: bytes) -> Episode:

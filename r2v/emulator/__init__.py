@@ -24,12 +24,32 @@ if TYPE_CHECKING:
     from r2v.emulator.ledger import Bill, Statement, read_ledger, turn_of
     from r2v.emulator.limits import Lifecycle, Limits, ProviderLimits, Timing
 
-__all__ = ["FAULTS", "Answer", "Bill", "Emulator", "Fault", "Lifecycle", "Limits", "ProviderLimits", "Question",
-           "Statement", "Timing", "desk", "echo", "game", "read_ledger", "turn_of"]
+__all__ = [
+    "FAULTS",
+    "Answer",
+    "Bill",
+    "Emulator",
+    "Fault",
+    "Lifecycle",
+    "Limits",
+    "ProviderLimits",
+    "Question",
+    "Statement",
+    "Timing",
+    "desk",
+    "echo",
+    "game",
+    "read_ledger",
+    "turn_of",
+]
 
-_MODULES = {"answers": ("Answer", "Question", "desk", "echo", "game"), "emulator": ("Emulator",),
-            "faults": ("FAULTS", "Fault"), "ledger": ("Bill", "Statement", "read_ledger", "turn_of"),
-            "limits": ("Lifecycle", "Limits", "ProviderLimits", "Timing")}
+_MODULES = {
+    "answers": ("Answer", "Question", "desk", "echo", "game"),
+    "emulator": ("Emulator",),
+    "faults": ("FAULTS", "Fault"),
+    "ledger": ("Bill", "Statement", "read_ledger", "turn_of"),
+    "limits": ("Lifecycle", "Limits", "ProviderLimits", "Timing"),
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -70,17 +70,26 @@ def desk(question: Question) -> str:
 def _as_history(messages: tuple[Message, ...]) -> tuple[Message, ...]:
     """Goal, then pages and actions: a provider knows only user and assistant."""
     told = [message for message in messages if message.role != "system"]
-    return tuple(replace(message, role="user" if i == 0 else "assistant" if message.role == "assistant" else "tool")
-                 for i, message in enumerate(told))
+    return tuple(
+        replace(message, role="user" if i == 0 else "assistant" if message.role == "assistant" else "tool")
+        for i, message in enumerate(told)
+    )
 
 
 REVEALS = 0.3
 """Share of its messages in which the game's player tells its own secret."""
 
-_SECRET = re.compile(r"secret[^\n\"'`“]{0,80}?(?:[\"'`“](?P<quoted>[^\"'`”\n]+)[\"'`”]|"
-                     r"(?:\bis|:)\s+(?P<bare>[^\s.,;]+))", re.IGNORECASE)
-_SMALL_TALK = ("I would rather hear yours first.", "What makes you think I would say?",
-               "Give me a hint and I may give you one.", "Nice try. Tell me about your day.")
+_SECRET = re.compile(
+    r"secret[^\n\"'`“]{0,80}?(?:[\"'`“](?P<quoted>[^\"'`”\n]+)[\"'`”]|"
+    r"(?:\bis|:)\s+(?P<bare>[^\s.,;]+))",
+    re.IGNORECASE,
+)
+_SMALL_TALK = (
+    "I would rather hear yours first.",
+    "What makes you think I would say?",
+    "Give me a hint and I may give you one.",
+    "Nice try. Tell me about your day.",
+)
 
 
 def game(question: Question) -> str:

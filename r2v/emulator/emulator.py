@@ -34,10 +34,20 @@ class Emulator:
     refused, UsageError where the port is no port.
     """
 
-    def __init__(self, *, answer: Answer = echo, faults: Sequence[Fault] = (), seed: int = 0,
-                 folder: Path | None = None, ledger: Path | None = None, port: int = 0, limits: Limits | None = None,
-                 lifecycle: Lifecycle | None = None, timing: Timing | None = None,
-                 clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self,
+        *,
+        answer: Answer = echo,
+        faults: Sequence[Fault] = (),
+        seed: int = 0,
+        folder: Path | None = None,
+        ledger: Path | None = None,
+        port: int = 0,
+        limits: Limits | None = None,
+        lifecycle: Lifecycle | None = None,
+        timing: Timing | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
         self._answer, self._faults, self._seed = answer, tuple(faults), seed
         self._folder, self._ledger, self._port, self._clock = folder, ledger, port, clock
         self._limits, self._lifecycle = limits or Limits(), lifecycle or Lifecycle()
@@ -50,8 +60,17 @@ class Emulator:
             folder.mkdir(parents=True, exist_ok=True)
             starting.enter_context(lease(folder / "served"))
             self.ledger_path = self._ledger or folder / "ledger.jsonl"
-            site = Site(folder, answer=self._answer, faults=self._faults, seed=self._seed, ledger=self.ledger_path,
-                        limits=self._limits, lifecycle=self._lifecycle, timing=self._timing, clock=self._clock)
+            site = Site(
+                folder,
+                answer=self._answer,
+                faults=self._faults,
+                seed=self._seed,
+                ledger=self.ledger_path,
+                limits=self._limits,
+                lifecycle=self._lifecycle,
+                timing=self._timing,
+                clock=self._clock,
+            )
             starting.callback(site.close)
             server = starting.enter_context(_serve(site, self._port))
             thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
@@ -64,8 +83,9 @@ class Emulator:
             self._stack = starting.pop_all()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
-                 trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self._stack.close()
 
     @property
@@ -103,5 +123,6 @@ def _serve(site: Site, port: int) -> Server:
     except OverflowError as error:
         raise UsageError(f"port {port}: allowed: 0 to 65535; 0 takes a free one") from error
     except OSError as error:
-        raise EnvironmentFault(f"port {port} cannot be served: {error.strerror or error}; name another, or 0 for any "
-                               "that is free") from error
+        raise EnvironmentFault(
+            f"port {port} cannot be served: {error.strerror or error}; name another, or 0 for any that is free"
+        ) from error

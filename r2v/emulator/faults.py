@@ -166,11 +166,16 @@ class Fault:
         head, _, share = head.partition(":")
         name, _, on = head.partition("/")
         try:
-            return cls(name, at=tuple(map(int, occasions.split(","))) if occasions else None,
-                       probability=float(share) if share else None, on=on or None)
+            return cls(
+                name,
+                at=tuple(map(int, occasions.split(","))) if occasions else None,
+                probability=float(share) if share else None,
+                on=on or None,
+            )
         except ValueError as error:
-            raise UsageError(f"fault {text}: allowed: NAME[/ON][@N[,N...]|:P], such as 500/create@1 or line_500:0.1"
-                             ) from error
+            raise UsageError(
+                f"fault {text}: allowed: NAME[/ON][@N[,N...]|:P], such as 500/create@1 or line_500:0.1"
+            ) from error
 
 
 class Injector:
@@ -180,8 +185,14 @@ class Injector:
     note: told of each fault that fires, as (identity, occasion).
     """
 
-    def __init__(self, faults: Iterable[Fault], *, seed: int, fired: dict[str, list[int]] | None = None,
-                 note: Callable[[str, int], None]) -> None:
+    def __init__(
+        self,
+        faults: Iterable[Fault],
+        *,
+        seed: int,
+        fired: dict[str, list[int]] | None = None,
+        note: Callable[[str, int], None],
+    ) -> None:
         self._faults = tuple(faults)
         self._seed, self._note = seed, note
         self._lock = threading.Lock()
@@ -194,9 +205,11 @@ class Injector:
         if point not in self._points:
             return frozenset()
         with self._lock:
-            return frozenset(fault.name for fault in self._faults
-                             if FAULTS[fault.name] == point and _concerns(fault, provider, route)
-                             and self._hits(fault))
+            return frozenset(
+                fault.name
+                for fault in self._faults
+                if FAULTS[fault.name] == point and _concerns(fault, provider, route) and self._hits(fault)
+            )
 
     def _hits(self, fault: Fault) -> bool:
         self._count[fault.identity] += 1

@@ -134,8 +134,14 @@ class Handler(BaseHTTPRequestHandler):
     def _serve(self) -> None:
         url, site = urlsplit(self.path), self.server.site
         provider = "anthropic" if url.path.startswith(("/v1/messages", "/elsewhere")) else "openai"
-        found = next(((route, match.groups()) for route in ROUTES if route.method == self.command
-                      and (match := route.pattern.fullmatch(url.path))), None)
+        found = next(
+            (
+                (route, match.groups())
+                for route in ROUTES
+                if route.method == self.command and (match := route.pattern.fullmatch(url.path))
+            ),
+            None,
+        )
         faults = site.injector.draw("call", provider, found[0].name) if found else frozenset()
         if "reset" in faults or "reset_upload" in faults:
             length = int(self.headers.get("Content-Length", "0")) if "reset_upload" in faults else 0
@@ -152,8 +158,15 @@ class Handler(BaseHTTPRequestHandler):
                 if found is None:
                     raise Refused(404, f"{self.command} {url.path}: the emulator does not know this call")
                 route, names = found
-                call = Call(provider=provider, route=route.name, method=self.command, path=url.path,
-                            query=dict(parse_qsl(url.query)), headers=self.headers, body=body)
+                call = Call(
+                    provider=provider,
+                    route=route.name,
+                    method=self.command,
+                    path=url.path,
+                    query=dict(parse_qsl(url.query)),
+                    headers=self.headers,
+                    body=body,
+                )
                 with site.serving(provider, route.name):
                     self._send(_act(route, site, call, names))
             except Refused as refused:
@@ -237,18 +250,30 @@ def _act(route: Route, site: Site, call: Call, names: tuple[str, ...]) -> Respon
 
 def refuse(faults: frozenset[str], provider: str, now: float) -> None:
     """Raises Refused for the call faults that are answers."""
-    waits = {"429_retry_after_2": "2", "429_retry_after_300": "300", "429_no_retry_after": None,
-             "429_retry_after_date": formatdate(now + 2, usegmt=True)}
+    waits = {
+        "429_retry_after_2": "2",
+        "429_retry_after_300": "300",
+        "429_no_retry_after": None,
+        "429_retry_after_date": formatdate(now + 2, usegmt=True),
+    }
     for name, wait in waits.items():
         if name in faults:
-            raise Refused(429, "Rate limit reached", code="rate_limit_exceeded",
-                          headers={} if wait is None else {"retry-after": wait})
+            raise Refused(
+                429,
+                "Rate limit reached",
+                code="rate_limit_exceeded",
+                headers={} if wait is None else {"retry-after": wait},
+            )
     if "401" in faults:
         raise Refused(401, "Incorrect API key provided", code="invalid_api_key")
     if "credit_exhausted" in faults:
         openai = provider == "openai"
-        raise Refused(429 if openai else 400, CREDIT[provider], code="insufficient_quota",
-                      kind="insufficient_quota" if openai else None)
+        raise Refused(
+            429 if openai else 400,
+            CREDIT[provider],
+            code="insufficient_quota",
+            kind="insufficient_quota" if openai else None,
+        )
     for status, message in ((500, "Internal server error"), (503, "Service unavailable"), (529, "Overloaded")):
         if str(status) in faults:
             raise Refused(status, message)

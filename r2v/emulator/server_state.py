@@ -78,8 +78,19 @@ class Batch:
 class Site:
     """See the module. Every change of state is made under `lock`."""
 
-    def __init__(self, folder: Path, *, answer: Answer, faults: Iterable[Fault], seed: int, ledger: Path,
-                 limits: Limits, lifecycle: Lifecycle, timing: Timing, clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        answer: Answer,
+        faults: Iterable[Fault],
+        seed: int,
+        ledger: Path,
+        limits: Limits,
+        lifecycle: Lifecycle,
+        timing: Timing,
+        clock: Callable[[], float],
+    ) -> None:
         self.folder, self.answer = folder, answer
         self.limits, self.lifecycle, self.timing = limits, lifecycle, timing
         faults = tuple(faults)
@@ -95,8 +106,9 @@ class Site:
         self.batches = {batch.id: batch for batch in map(_load_batch, sorted((folder / "batches").glob("*.json")))}
         for batch in sorted({bill.batch for bill in booked.bills if bill.batch} - self.batches.keys()):
             self.ledger.void(batch)
-        self._serial = max((int(name.rpartition("_")[2].rpartition("-")[2]) for name in (*self.files, *self.batches)),
-                           default=0)
+        self._serial = max(
+            (int(name.rpartition("_")[2].rpartition("-")[2]) for name in (*self.files, *self.batches)), default=0
+        )
         self.calls: Counter[tuple[str, str]] = Counter()
         self.in_flight: Counter[str] = Counter()
         self.peak: Counter[str] = Counter()

@@ -151,11 +151,15 @@ def benchmark_class(spec: str) -> Callable[..., Any]:
     dotted = BENCHMARKS.get(spec, spec)
     module_name, _, attribute = dotted.partition(":")
     if spec in COMING:
-        raise UsageError(f"env.benchmark={spec}: its adapter (extra [{spec}]) is not in this version; allowed: "
-                         f"{', '.join(BENCHMARKS)}, or a dotted path package.module:Class")
+        raise UsageError(
+            f"env.benchmark={spec}: its adapter (extra [{spec}]) is not in this version; allowed: "
+            f"{', '.join(BENCHMARKS)}, or a dotted path package.module:Class"
+        )
     if not attribute:
-        raise UsageError(f"env.benchmark={spec}: no such benchmark; {nearest(spec, BENCHMARKS)} "
-                         "(or a dotted path package.module:Class)")
+        raise UsageError(
+            f"env.benchmark={spec}: no such benchmark; {nearest(spec, BENCHMARKS)} "
+            "(or a dotted path package.module:Class)"
+        )
     try:
         made_by: Callable[..., Any] = getattr(importlib.import_module(module_name), attribute)
     except (ImportError, AttributeError) as error:

@@ -21,9 +21,16 @@ Expert = Callable[[Request], str]
 """An actor as a function: a request's messages and key in, an action out."""
 
 DOORS = ("a", "b", "c", "d")
-_GO = ToolSpec(name="go", description="Go through a door.", parameters={
-    "type": "object", "properties": {"door": {"type": "string", "enum": list(DOORS)}}, "required": ["door"],
-    "additionalProperties": False})
+_GO = ToolSpec(
+    name="go",
+    description="Go through a door.",
+    parameters={
+        "type": "object",
+        "properties": {"door": {"type": "string", "enum": list(DOORS)}},
+        "required": ["door"],
+        "additionalProperties": False,
+    },
+)
 
 
 def call(door: str) -> str:
@@ -66,7 +73,7 @@ def best_of(p: float, k: int) -> float:
 
 def success_rate(steps: Iterable[tuple[int, float]]) -> float:
     """Chance that all of (count, accuracy) independent steps are right: prod p^n (facts/method.md 7.11)."""
-    return math.prod(p ** count for count, p in steps)
+    return math.prod(p**count for count, p in steps)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -92,8 +99,7 @@ class ChainEnvironment:
     def reset(self, *, seed: int, task: Task) -> tuple[str, Info]:
         """The first door. Questions and hard places belong to (task, seed)."""
         length = task.payload["length"]
-        questions = tuple(digest("chain", "question", task.task_id, seed, at).hex()[:12]
-                          for at in range(length))
+        questions = tuple(digest("chain", "question", task.task_id, seed, at).hex()[:12] for at in range(length))
         places = generator("chain", "hard", task.task_id, seed).sample(range(length), task.payload["hard"])
         self._state = State(questions=questions, hard=frozenset(places))
         return self._page(), Info()
@@ -105,8 +111,7 @@ class ChainEnvironment:
         right = action == right_action(self._page())
         self._state = state = replace(self._state, right=(*self._state.right, right))
         success = all(state.right)
-        info = Info(success=success if state.over else None,
-                    partial_score=sum(state.right) / len(state.questions))
+        info = Info(success=success if state.over else None, partial_score=sum(state.right) / len(state.questions))
         page = json.dumps({"page": "end"}, separators=(",", ":")) if state.over else self._page()
         return page, float(state.over and success), state.over, False, info
 
@@ -124,9 +129,16 @@ class ChainEnvironment:
 
     def _page(self) -> str:
         at = len(self._state.right)
-        return json.dumps({"page": "door", "step": at + 1, "of": len(self._state.questions),
-                           "look": "hard" if at in self._state.hard else "easy",
-                           "question": self._state.questions[at]}, separators=(",", ":"))
+        return json.dumps(
+            {
+                "page": "door",
+                "step": at + 1,
+                "of": len(self._state.questions),
+                "look": "hard" if at in self._state.hard else "easy",
+                "question": self._state.questions[at],
+            },
+            separators=(",", ":"),
+        )
 
 
 class Chain:
@@ -136,13 +148,25 @@ class Chain:
     version = "1"
     capabilities = Capabilities(snapshot=True, expert=True)
 
-    def __init__(self, *, num_tasks: int = 2000, length: int = 10, hard: int = 0, p_easy: float = 0.995,
-                 p_hard: float | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        num_tasks: int = 2000,
+        length: int = 10,
+        hard: int = 0,
+        p_easy: float = 0.995,
+        p_hard: float | None = None,
+    ) -> None:
         self._expert = chain_actor(p_easy, p_hard)
         self._tasks = tuple(
-            Task(task_id=f"chain-{number:05d}", goal=f"go through the {length} doors of corridor {number}",
-                 template_id=f"chain-{length}-{hard}", payload={"length": length, "hard": hard})
-            for number in range(num_tasks))
+            Task(
+                task_id=f"chain-{number:05d}",
+                goal=f"go through the {length} doors of corridor {number}",
+                template_id=f"chain-{length}-{hard}",
+                payload={"length": length, "hard": hard},
+            )
+            for number in range(num_tasks)
+        )
 
     def tasks(self) -> Sequence[Task]:
         """Every task."""

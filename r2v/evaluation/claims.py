@@ -36,15 +36,21 @@ def claims(main: Iterable[Row], comparisons: Iterable[Row]) -> list[Claim]:
     """Every claim that R2V was built to make, with its verdict here: one for each test of the family, each
     pair of frontiers and each router's score."""
     by_id = {row["id"]: row for row in main}
-    compared = [row for row in comparisons
-                if row["family"] or (row["metric"] == "apgr" and row["method_b"] not in BOUNDS)]
+    compared = [
+        row for row in comparisons if row["family"] or (row["metric"] == "apgr" and row["method_b"] not in BOUNDS)
+    ]
     scored = [row for row in by_id.values() if row["brier"] is not None]
     return [*(_compared(row, by_id) for row in compared), *map(_scored, scored)]
 
 
 def _claim(kind: str, evidence: list[str], verdict: str, **fields: str) -> Claim:
-    return {"id": "/".join(("claim", kind, *fields.values())), "text_template": _TEMPLATES[kind],
-            "fields": fields, "evidence_ids": evidence, "verdict": verdict}
+    return {
+        "id": "/".join(("claim", kind, *fields.values())),
+        "text_template": _TEMPLATES[kind],
+        "fields": fields,
+        "evidence_ids": evidence,
+        "verdict": verdict,
+    }
 
 
 def _compared(row: Row, main: dict[str, Row]) -> Claim:
@@ -75,8 +81,9 @@ def _matched(a: Row, b: Row) -> bool:
 def _scored(row: Row) -> Claim:
     evidence = [f"{row['id']}/brier", f"{row['id']}/brier_base_rate"]
     better = row["brier"] < row["brier_base_rate"]
-    return _claim("score", evidence, "supported" if better else "not_supported",
-                  condition=row["condition"], a=row["method"])
+    return _claim(
+        "score", evidence, "supported" if better else "not_supported", condition=row["condition"], a=row["method"]
+    )
 
 
 def caveats(main: list[Row], comparisons: list[Row]) -> list[dict[str, Any]]:
@@ -89,35 +96,49 @@ def _weaknesses(main: list[Row], comparisons: list[Row]) -> Iterator[tuple[str, 
     def where(rows: list[Row], test: Callable[[Row], bool]) -> list[str]:
         return [row["id"] for row in rows if test(row)]
 
-    yield ("few seeds: the worst seed and CVaR over seeds rest on n_seeds values",
-           where(main, lambda row: row["n_seeds"] < FEW_SEEDS))
-    yield ("episodes that ended in a fault of the environment are counted in n_env_faults and in no mean",
-           where(main, lambda row: row["n_env_faults"] > 0))
-    yield ("no failure, or no success, was seen: read the interval, not the rate",
-           where(main, lambda row: row["success_rate"] in (0, 1)))
-    yield ("the router's score predicts no better than a constant base rate: not useful",
-           where(main, lambda row: row["brier"] is not None and row["brier"] >= row["brier_base_rate"]))
-    yield ("no difference was found; true ones below min_detectable_difference may go unseen",
-           where(comparisons, lambda row: row["verdict"] == "inconclusive"))
-    yield ("outside the family named in advance: no corrected p, an observation and not a test",
-           where(comparisons, lambda row: not row["family"]))
-    yield ("r2v and random_router call the LLM at different rates: not compared at the same rate",
-           _unmatched(main))
-    yield ("latency is modelled from tokens, not measured",
-           where(main, lambda row: row["avg_latency"] is not None))
-    yield ("a method of the family was not evaluated: the correction runs over fewer comparisons",
-           _family_incomplete(main))
+    yield (
+        "few seeds: the worst seed and CVaR over seeds rest on n_seeds values",
+        where(main, lambda row: row["n_seeds"] < FEW_SEEDS),
+    )
+    yield (
+        "episodes that ended in a fault of the environment are counted in n_env_faults and in no mean",
+        where(main, lambda row: row["n_env_faults"] > 0),
+    )
+    yield (
+        "no failure, or no success, was seen: read the interval, not the rate",
+        where(main, lambda row: row["success_rate"] in (0, 1)),
+    )
+    yield (
+        "the router's score predicts no better than a constant base rate: not useful",
+        where(main, lambda row: row["brier"] is not None and row["brier"] >= row["brier_base_rate"]),
+    )
+    yield (
+        "no difference was found; true ones below min_detectable_difference may go unseen",
+        where(comparisons, lambda row: row["verdict"] == "inconclusive"),
+    )
+    yield (
+        "outside the family named in advance: no corrected p, an observation and not a test",
+        where(comparisons, lambda row: not row["family"]),
+    )
+    yield ("r2v and random_router call the LLM at different rates: not compared at the same rate", _unmatched(main))
+    yield ("latency is modelled from tokens, not measured", where(main, lambda row: row["avg_latency"] is not None))
+    yield (
+        "a method of the family was not evaluated: the correction runs over fewer comparisons",
+        _family_incomplete(main),
+    )
 
 
 def _unmatched(main: list[Row]) -> list[str]:
     by_id = {row["id"]: row for row in main}
-    pairs = [(row, by_id.get(f"main/{row['condition']}/random_router")) for row in main
-             if row["method"] == OURS]
+    pairs = [(row, by_id.get(f"main/{row['condition']}/random_router")) for row in main if row["method"] == OURS]
     apart = [(ours, other) for ours, other in pairs if other and not _matched(ours, other)]
     return [row["id"] for pair in apart for row in pair]
 
 
 def _family_incomplete(main: list[Row]) -> list[str]:
     there = {row["id"] for row in main}
-    return [row["id"] for row in main if row["method"] == OURS
-            and any(f"main/{row['condition']}/{method}" not in there for method in FAMILY)]
+    return [
+        row["id"]
+        for row in main
+        if row["method"] == OURS and any(f"main/{row['condition']}/{method}" not in there for method in FAMILY)
+    ]

@@ -51,12 +51,11 @@ def _of_condition(measured: Measured, condition: str) -> Iterator[Row]:
             yield row
 
 
-def paired_success(
-    measured: Measured, condition: str, a: str, b: str
-) -> tuple[PairedDifference, float, float] | None:
+def paired_success(measured: Measured, condition: str, a: str, b: str) -> tuple[PairedDifference, float, float] | None:
     """The difference a - b over the tasks that both could be measured on, and both means there."""
     (of_a, in_a), (of_b, in_b) = (
-        mean_over_seeds(measured.grids[condition, method, MAIN]["success"]) for method in (a, b))
+        mean_over_seeds(measured.grids[condition, method, MAIN]["success"]) for method in (a, b)
+    )
     both = (in_a > 0) & (in_b > 0)
     if not both.any():
         return None
@@ -66,11 +65,23 @@ def paired_success(
 
 
 def _row(measured: Measured, condition: str, other: str, metric: str) -> Row:
-    return {"id": f"cmp/{condition}/{OURS}-{other}/{metric}", "method_a": OURS, "method_b": other,
-            "benchmark": measured.setup.benchmark, "condition": condition, "metric": metric,
-            "p_value": None, "p_holm": None, "significant": None, "effect_size": None, "standard_error": None,
-            "min_detectable_difference": None, "family": False,
-            "n_tasks": len(measured.setup.tasks[condition]), "n_seeds": len(measured.setup.seeds)}
+    return {
+        "id": f"cmp/{condition}/{OURS}-{other}/{metric}",
+        "method_a": OURS,
+        "method_b": other,
+        "benchmark": measured.setup.benchmark,
+        "condition": condition,
+        "metric": metric,
+        "p_value": None,
+        "p_holm": None,
+        "significant": None,
+        "effect_size": None,
+        "standard_error": None,
+        "min_detectable_difference": None,
+        "family": False,
+        "n_tasks": len(measured.setup.tasks[condition]),
+        "n_seeds": len(measured.setup.seeds),
+    }
 
 
 def _success(measured: Measured, condition: str, other: str) -> Row | None:
@@ -101,9 +112,15 @@ def _apgr(measured: Measured, condition: str, ours: Curve, other: str) -> Row | 
     interval = percentile_interval((a - b)[1:], measured.setup.level)
     if np.isnan(a[0]) or interval is None:
         return None
-    return {**_row(measured, condition, other, "apgr"), "value_a": float(a[0]), "value_b": float(b[0]),
-            "difference": float(a[0] - b[0]), "ci_lower": interval[0], "ci_upper": interval[1],
-            "test_name": "paired bootstrap over tasks"}
+    return {
+        **_row(measured, condition, other, "apgr"),
+        "value_a": float(a[0]),
+        "value_b": float(b[0]),
+        "difference": float(a[0] - b[0]),
+        "ci_lower": interval[0],
+        "ci_upper": interval[1],
+        "test_name": "paired bootstrap over tasks",
+    }
 
 
 def verdict(row: Row) -> str:

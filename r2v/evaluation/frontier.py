@@ -66,8 +66,9 @@ def _draws(grid: Grid, column: str, resamples: int) -> Floats:
     """A mean over tasks: its estimate, then its bootstrap draws, (1 + resamples,)."""
     above, below = mean_over_seeds(grid[column])
     everything = np.ones((1, len(grid.tasks)))
-    return np.concatenate([ratio_draws(above, below, counts)
-                           for counts in (everything, resample_counts(len(grid.tasks), resamples))])
+    return np.concatenate(
+        [ratio_draws(above, below, counts) for counts in (everything, resample_counts(len(grid.tasks), resamples))]
+    )
 
 
 def _end(measured: Measured, condition: str, method: str, point: str = MAIN) -> End:

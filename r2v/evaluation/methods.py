@@ -38,8 +38,7 @@ from r2v.router.baselines import score_function
 from r2v.router.models import RouterModel, load
 from r2v.router.thresholds import Outcome
 
-ROUTERS = ("random_router", "entropy_router", "entropy_nonfree_router", "verifier_router", "disagreement_router",
-           "r2v")
+ROUTERS = ("random_router", "entropy_router", "entropy_nonfree_router", "verifier_router", "disagreement_router", "r2v")
 """Methods that decide by a threshold on a score."""
 
 
@@ -71,29 +70,47 @@ class Cast:
     """Other policies by method name, e.g. slm_bc_only."""
 
     @classmethod
-    def of(cls, cfg: Any, *, policy: Path | None, verifier: Path | None = None, router: Path | None = None,
-           variants: dict[str, Path | None] | None = None, num_samples: int = 0, journal: Path | None = None) -> Cast:
+    def of(
+        cls,
+        cfg: Any,
+        *,
+        policy: Path | None,
+        verifier: Path | None = None,
+        router: Path | None = None,
+        variants: dict[str, Path | None] | None = None,
+        num_samples: int = 0,
+        journal: Path | None = None,
+    ) -> Cast:
         """Load what is given: exported policies, a verifier, a folder of routers. `journal`: the folder that
         remembers what a provider was asked and paid."""
         sections: Sections = cfg
         benchmark, waves = load_benchmark(sections.env.benchmark, sections.env.options), engine(sections.rollout)
 
         def side(weights: Path | None) -> Single:
-            return Single(policy_side(sections.policy, weights, sections.cost, sections.inference, sections.rollout,
-                                      waves), "slm")
+            return Single(
+                policy_side(sections.policy, weights, sections.cost, sections.inference, sections.rollout, waves), "slm"
+            )
 
         slm = side(policy)
-        scorer = None if verifier is None else verifier_scorer(
-            sections.policy, verifier, sections.inference, sections.rollout, waves)
+        scorer = (
+            None
+            if verifier is None
+            else verifier_scorer(sections.policy, verifier, sections.inference, sections.rollout, waves)
+        )
         return cls(
-            waves=waves, world=World(benchmark, sections.perturbations, sections.inference), slm=slm,
-            hire=lambda: Single(teacher_side(sections.teacher, sections.cost, benchmark, waves, journal),
-                                "llm_fallback"),
+            waves=waves,
+            world=World(benchmark, sections.perturbations, sections.inference),
+            slm=slm,
+            hire=lambda: Single(
+                teacher_side(sections.teacher, sections.cost, benchmark, waves, journal), "llm_fallback"
+            ),
             sensors=Sensors(sections.inference, verifier=scorer, slm=slm.side, num_samples=num_samples),
             inference=sections.inference,
-            routers={} if router is None else {name: load(router / f"{name}.json")
-                                               for name in ("r2v", "disagreement_router")},
-            variants={name: side(weights) for name, weights in (variants or {}).items()})
+            routers={}
+            if router is None
+            else {name: load(router / f"{name}.json") for name in ("r2v", "disagreement_router")},
+            variants={name: side(weights) for name, weights in (variants or {}).items()},
+        )
 
     @cached_property
     def llm(self) -> Single:
@@ -113,8 +130,10 @@ class Cast:
             return self.llm
         own: dict[str, Actor] = {"slm_only": self.slm, "best_of_k": self.slm, **self.variants}
         if method not in own:
-            raise UsageError(f"evaluation.methods: {method} cannot be played here; allowed: "
-                             f"{', '.join([*own, 'llm_only', *ROUTERS, 'oracle_router'])}")
+            raise UsageError(
+                f"evaluation.methods: {method} cannot be played here; allowed: "
+                f"{', '.join([*own, 'llm_only', *ROUTERS, 'oracle_router'])}"
+            )
         return own[method]
 
     def _best_of_k(self) -> BestOfK:
@@ -131,8 +150,10 @@ class Cast:
 
     def _play_oracle(self, plays: Sequence[Play], what: str) -> list[Episode]:
         with Progress(what, len(plays)) as bar:
-            return self.waves.run((partial(play_oracle, self.world, play, self.slm, self.llm, self.waves)
-                                   for play in plays), lambda *_: bar.advance())
+            return self.waves.run(
+                (partial(play_oracle, self.world, play, self.slm, self.llm, self.waves) for play in plays),
+                lambda *_: bar.advance(),
+            )
 
     def realised(self, method: str, plays: Sequence[Play], tau: float) -> Outcome:
         """What routing at `tau` comes to when it is executed."""
@@ -140,8 +161,12 @@ class Cast:
 
     def scores(self, method: str, episodes: Sequence[Episode]) -> list[float]:
         """The router scores that were recorded along these episodes."""
-        return [step.decision.p_escalate for episode in episodes for step in episode.steps
-                if step.decision is not None and step.decision.p_escalate is not None]
+        return [
+            step.decision.p_escalate
+            for episode in episodes
+            for step in episode.steps
+            if step.decision is not None and step.decision.p_escalate is not None
+        ]
 
 
 def outcome_of(episodes: Sequence[Episode]) -> Outcome:
@@ -151,5 +176,8 @@ def outcome_of(episodes: Sequence[Episode]) -> Outcome:
         raise EmptyResult(f"all {len(episodes)} calibration episodes ended in a fault of the world")
     steps = sum(len(episode.steps) for episode in played)
     calls = sum(step.action_source == "llm_fallback" for episode in played for step in episode.steps)
-    return Outcome(llm_call_rate=calls / max(1, steps), cost=sum(e.total_cost for e in played) / len(played),
-                   success=sum(e.success for e in played) / len(played))
+    return Outcome(
+        llm_call_rate=calls / max(1, steps),
+        cost=sum(e.total_cost for e in played) / len(played),
+        success=sum(e.success for e in played) / len(played),
+    )

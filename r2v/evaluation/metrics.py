@@ -82,14 +82,12 @@ def figures(grid: Grid, setup: Setup, names: Sequence[str] = tuple(RATIOS)) -> d
     ratios = [RATIOS[name](grid, setup.cost_ratio) for name in names]
     above, below = (np.stack(parts, axis=1) for parts in zip(*ratios, strict=True))
     draws = ratio_draws(above, below, resample_counts(len(grid.tasks), setup.resamples))
-    return {name: _figure(name, above[:, k], below[:, k], draws[:, k], setup.level)
-            for k, name in enumerate(names)}
+    return {name: _figure(name, above[:, k], below[:, k], draws[:, k], setup.level) for k, name in enumerate(names)}
 
 
 def values(grid: Grid, setup: Setup) -> dict[str, float | None]:
     """Every ratio without its interval."""
-    sums = {name: [float(part.sum()) for part in ratio(grid, setup.cost_ratio)]
-            for name, ratio in RATIOS.items()}
+    sums = {name: [float(part.sum()) for part in ratio(grid, setup.cost_ratio)] for name, ratio in RATIOS.items()}
     return {name: above / below if below else None for name, (above, below) in sums.items()}
 
 
@@ -128,13 +126,19 @@ def tail_figures(grid: Grid, cvar_alpha: float) -> dict[str, float | None]:
     seeds = seed_means(grid)
     task_means, measured = mean_over_seeds(grid["success"])
     latencies = grid["latency"][~np.isnan(grid["latency"])]
-    return dict(zip(names, (
-        float(seeds.min()),
-        cvar(1 - seeds, cvar_alpha),
-        1 - cvar(1 - task_means[measured > 0], 0.1),
-        float(np.percentile(latencies, 50)),
-        float(np.percentile(latencies, 95)),
-    ), strict=True))
+    return dict(
+        zip(
+            names,
+            (
+                float(seeds.min()),
+                cvar(1 - seeds, cvar_alpha),
+                1 - cvar(1 - task_means[measured > 0], 0.1),
+                float(np.percentile(latencies, 50)),
+                float(np.percentile(latencies, 95)),
+            ),
+            strict=True,
+        )
+    )
 
 
 def robustness_gap(measured: Measured, condition: str, method: str) -> Figure:
@@ -142,13 +146,17 @@ def robustness_gap(measured: Measured, condition: str, method: str) -> Figure:
     if condition == "clean" or not measured.has("clean", method):
         return Figure(value=None)
     here, clean = measured.grids[condition, method, MAIN], measured.grids["clean", method, MAIN]
-    values = [dict(zip(g.tasks, np.where(n > 0, m, np.nan), strict=True))
-              for g in (clean, here) for m, n in [mean_over_seeds(g["success"])]]
+    values = [
+        dict(zip(g.tasks, np.where(n > 0, m, np.nan), strict=True))
+        for g in (clean, here)
+        for m, n in [mean_over_seeds(g["success"])]
+    ]
     common = [t for t in here.tasks if t in values[0] and not np.isnan(values[0][t] + values[1][t])]
     if not common:
         return Figure(value=None)
-    gap = paired_difference([values[0][t] for t in common], [values[1][t] for t in common],
-                            measured.setup.level, measured.setup.resamples)
+    gap = paired_difference(
+        [values[0][t] for t in common], [values[1][t] for t in common], measured.setup.level, measured.setup.resamples
+    )
     return Figure(value=gap.difference, interval=gap.interval, method=BOOTSTRAP)
 
 
@@ -157,6 +165,10 @@ def router_figures(setup: Setup, condition: str, method: str) -> dict[str, float
     for scores in setup.router_scores:
         if (scores.method, scores.condition) == (method, condition):
             p, y = scores.p, scores.y
-            return {"ece": ece(p, y), "brier": brier(p, y), "router_auroc": auroc(p, y),
-                    "brier_base_rate": brier([sum(y) / len(y)] * len(y), y)}
+            return {
+                "ece": ece(p, y),
+                "brier": brier(p, y),
+                "router_auroc": auroc(p, y),
+                "brier_base_rate": brier([sum(y) / len(y)] * len(y), y),
+            }
     return dict.fromkeys(("ece", "brier", "router_auroc", "brier_base_rate"))

@@ -105,8 +105,13 @@ class Grid:
         column = slice(index := self.seeds.index(seed), index + 1)
         columns = {name: values[:, column] for name, values in self.columns.items()}
         hit = {name: values[:, column] for name, values in self.categories.items()}
-        return Grid(tasks=self.tasks, seeds=(seed,), columns=columns, categories=hit,
-                    num_faults=int(np.isnan(columns["success"]).sum()))
+        return Grid(
+            tasks=self.tasks,
+            seeds=(seed,),
+            columns=columns,
+            categories=hit,
+            num_faults=int(np.isnan(columns["success"]).sum()),
+        )
 
     def where(self, mask: Floats) -> Grid:
         """The grid with every cell outside the mask taken out of all means."""
@@ -139,9 +144,11 @@ def make_grid(outcomes: Iterable[Outcome], tasks: Sequence[str], seeds: Sequence
             raise InputError(f"{name}: two episodes of task {cell[0]} with seed {cell[1]}; one is allowed")
         cells[cell] = outcome
     if missing := [cell for cell in wanted if cell not in cells]:
-        raise InputError(f"{name}: no episode of task {missing[0][0]} with seed {missing[0][1]} "
-                         f"({len(missing)} of {len(wanted)} missing); all methods need the same tasks and "
-                         "seeds: run r2v evaluate again, it plays only what is missing")
+        raise InputError(
+            f"{name}: no episode of task {missing[0][0]} with seed {missing[0][1]} "
+            f"({len(missing)} of {len(wanted)} missing); all methods need the same tasks and "
+            "seeds: run r2v evaluate again, it plays only what is missing"
+        )
     if unplanned := cells.keys() - set(wanted):
         task, seed = min(unplanned)
         raise InputError(f"{name}: task {task} with seed {seed} is not in setup.json")
@@ -189,6 +196,5 @@ def measure(episodes: Iterable[Episode], setup: Setup) -> Measured:
         if key not in outcomes:
             raise InputError(f"episode {episode.episode_id}: {'/'.join(key)} is not in setup.json")
         outcomes[key].append(outcome)
-    grids = {key: make_grid(found, setup.tasks[key[0]], setup.seeds, "/".join(key))
-             for key, found in outcomes.items()}
+    grids = {key: make_grid(found, setup.tasks[key[0]], setup.seeds, "/".join(key)) for key, found in outcomes.items()}
     return Measured(setup=setup, grids=grids)

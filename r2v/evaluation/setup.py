@@ -37,8 +37,10 @@ class RouterScores:
 
     def __post_init__(self) -> None:
         if not len(self.p) == len(self.y) > 0:
-            raise InputError(f"router scores of {self.method} on {self.condition}: {len(self.p)} scores and "
-                             f"{len(self.y)} labels; as many of each are needed, and at least one")
+            raise InputError(
+                f"router scores of {self.method} on {self.condition}: {len(self.p)} scores and "
+                f"{len(self.y)} labels; as many of each are needed, and at least one"
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,6 +123,7 @@ def stored_episodes(results: Path, setup: Setup) -> Iterator[Episode]:
         for episode in TrajectoryStore(path).iter_episodes():
             told = [episode.condition, episode.method, episode.extra.get(OPERATING_POINT, MAIN)]
             if told != cell:
-                raise InputError(f"{path}: episode {episode.episode_id} says {'/'.join(told)}, its file says "
-                                 f"{'/'.join(cell)}")
+                raise InputError(
+                    f"{path}: episode {episode.episode_id} says {'/'.join(told)}, its file says {'/'.join(cell)}"
+                )
             yield episode

@@ -55,8 +55,7 @@ def ratio_draws(numerator: ArrayLike, denominator: ArrayLike, counts: Floats) ->
     """The ratio of sums in every bootstrap sample; NaN where a sample's denominator is 0. For inputs of shape
     (tasks,) or (tasks, k): (resamples,) or (resamples, k)."""
     # einsum, not BLAS: one order of summation on every machine, and no threads to wait for
-    above, below = (np.einsum("bt,t...->b...", counts, np.asarray(part, float))
-                    for part in (numerator, denominator))
+    above, below = (np.einsum("bt,t...->b...", counts, np.asarray(part, float)) for part in (numerator, denominator))
     return np.where(below > 0, above, np.nan) / np.where(below > 0, below, np.nan)
 
 

@@ -36,37 +36,83 @@ class Ablation:
 
 
 _ALL = "[uncertainty,progress,page,tool]"
-ABLATIONS = {row.name: row for row in (
-    Ablation(name="none", description="nothing is changed"),
-    Ablation(name="no_verifier", description="the router sees no verifier", overrides=(f"router.features={_ALL}",)),
-    Ablation(name="no_dpo", description="the policy after behaviour cloning", overrides=("preference.enabled=false",)),
-    Ablation(name="no_perturbation", description="the policy is cloned from clean episodes only",
-             overrides=("perturb.constructions=[]",)),
-    Ablation(name="no_reroll", description="noisy episodes by edits and inserted retries only, none re-played",
-             overrides=("perturb.constructions=[annotate,insert]",)),
-    Ablation(name="candidates_k2", description="two candidates a state for DPO",
-             overrides=("candidates.num_samples=2",)),
-    Ablation(name="candidates_k8", description="eight candidates a state for DPO",
-             overrides=("candidates.num_samples=8",)),
-    Ablation(name="best_of_2", description="the verifier's favourite of 2 against one greedy action, no router",
-             overrides=("inference.num_candidates=2",), base_method="slm_only", ablated_method="best_of_k"),
-    Ablation(name="best_of_4", description="the verifier's favourite of 4 against one greedy action, no router",
-             overrides=("inference.num_candidates=4",), base_method="slm_only", ablated_method="best_of_k"),
-    Ablation(name="feat_uncertainty_only", description="the router sees uncertainty only",
-             overrides=("router.features=[uncertainty]",)),
-    Ablation(name="feat_verifier_only", description="the router sees the verifier only",
-             overrides=("router.features=[verifier]",)),
-    Ablation(name="feat_no_uncertainty", description="the router sees no uncertainty",
-             overrides=("router.features=[verifier,progress,page,tool]",)),
-    Ablation(name="feat_no_page", description="the router sees nothing of the page",
-             overrides=("router.features=[uncertainty,verifier,progress,tool]",)),
-    Ablation(name="label_episode", description="the router blames every step of a failed episode",
-             overrides=("router.label=episode",)),
-    Ablation(name="label_disagreement", description="the router learns where the LLM would act otherwise",
-             overrides=("router.label=disagreement",)),
-    Ablation(name="router_boosting", description="boosted trees for the logistic router",
-             overrides=("router.model=boosting",)),
-)}
+ABLATIONS = {
+    row.name: row
+    for row in (
+        Ablation(name="none", description="nothing is changed"),
+        Ablation(name="no_verifier", description="the router sees no verifier", overrides=(f"router.features={_ALL}",)),
+        Ablation(
+            name="no_dpo", description="the policy after behaviour cloning", overrides=("preference.enabled=false",)
+        ),
+        Ablation(
+            name="no_perturbation",
+            description="the policy is cloned from clean episodes only",
+            overrides=("perturb.constructions=[]",),
+        ),
+        Ablation(
+            name="no_reroll",
+            description="noisy episodes by edits and inserted retries only, none re-played",
+            overrides=("perturb.constructions=[annotate,insert]",),
+        ),
+        Ablation(
+            name="candidates_k2", description="two candidates a state for DPO", overrides=("candidates.num_samples=2",)
+        ),
+        Ablation(
+            name="candidates_k8",
+            description="eight candidates a state for DPO",
+            overrides=("candidates.num_samples=8",),
+        ),
+        Ablation(
+            name="best_of_2",
+            description="the verifier's favourite of 2 against one greedy action, no router",
+            overrides=("inference.num_candidates=2",),
+            base_method="slm_only",
+            ablated_method="best_of_k",
+        ),
+        Ablation(
+            name="best_of_4",
+            description="the verifier's favourite of 4 against one greedy action, no router",
+            overrides=("inference.num_candidates=4",),
+            base_method="slm_only",
+            ablated_method="best_of_k",
+        ),
+        Ablation(
+            name="feat_uncertainty_only",
+            description="the router sees uncertainty only",
+            overrides=("router.features=[uncertainty]",),
+        ),
+        Ablation(
+            name="feat_verifier_only",
+            description="the router sees the verifier only",
+            overrides=("router.features=[verifier]",),
+        ),
+        Ablation(
+            name="feat_no_uncertainty",
+            description="the router sees no uncertainty",
+            overrides=("router.features=[verifier,progress,page,tool]",),
+        ),
+        Ablation(
+            name="feat_no_page",
+            description="the router sees nothing of the page",
+            overrides=("router.features=[uncertainty,verifier,progress,tool]",),
+        ),
+        Ablation(
+            name="label_episode",
+            description="the router blames every step of a failed episode",
+            overrides=("router.label=episode",),
+        ),
+        Ablation(
+            name="label_disagreement",
+            description="the router learns where the LLM would act otherwise",
+            overrides=("router.label=disagreement",),
+        ),
+        Ablation(
+            name="router_boosting",
+            description="boosted trees for the logistic router",
+            overrides=("router.model=boosting",),
+        ),
+    )
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,11 +142,23 @@ def run(cfg: Config, work: Work) -> None:
         made[row.name] = _chain(cfg.whole, row.overrides, [row.ablated_method], work)
         logger.info("  ablation %-24s done", row.name)
     table = ablation_rows(
-        cfg.whole.env.benchmark, _condition(cfg.whole), cfg.whole.evaluation.bootstrap,
-        [(row, _episodes(cfg.whole, base_made["evaluate"], row.base_method),
-          _episodes(cfg.whole, made[row.name]["evaluate"], row.ablated_method),
-          [job for job, artifact in made[row.name].items()
-           if job != "evaluate" and artifact.fingerprint != base_made[job].fingerprint]) for row in rows])
+        cfg.whole.env.benchmark,
+        _condition(cfg.whole),
+        cfg.whole.evaluation.bootstrap,
+        [
+            (
+                row,
+                _episodes(cfg.whole, base_made["evaluate"], row.base_method),
+                _episodes(cfg.whole, made[row.name]["evaluate"], row.ablated_method),
+                [
+                    job
+                    for job, artifact in made[row.name].items()
+                    if job != "evaluate" and artifact.fingerprint != base_made[job].fingerprint
+                ],
+            )
+            for row in rows
+        ],
+    )
     write_ablations(work.folder / "structured_results", table)
     write_json(work.folder / "changes.json", {row.name: list(row.overrides) for row in rows})
     work.summary.update(rows=len(table))
@@ -116,8 +174,12 @@ def _chain(config: c.Config, overrides: tuple[str, ...], methods: list[str], wor
 
     changed = _changed(config, overrides, work)
     seeds = changed.ablations.seeds
-    changed = replace(changed, evaluation=replace(changed.evaluation, methods=methods, seeds=seeds, budgets=[],
-                                                  conditions=[_condition(config)]))
+    changed = replace(
+        changed,
+        evaluation=replace(
+            changed.evaluation, methods=methods, seeds=seeds, budgets=[], conditions=[_condition(config)]
+        ),
+    )
     made: dict[str, Artifact] = {}
     for job in JOBS:
         if job.name == "ablations":

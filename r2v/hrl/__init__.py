@@ -11,8 +11,11 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-_HOMES = {"ArcherAgent": "r2v.hrl.agent", "DoubleCritic": "r2v.hrl.algorithm.critic",
-          "optimize_batch_processing": "r2v.memory.batch_table"}
+_HOMES = {
+    "ArcherAgent": "r2v.hrl.agent",
+    "DoubleCritic": "r2v.hrl.algorithm.critic",
+    "optimize_batch_processing": "r2v.memory.batch_table",
+}
 
 
 def __getattr__(name: str) -> Any:

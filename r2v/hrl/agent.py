@@ -50,13 +50,15 @@ class ArcherAgent:
 
     def answer(self, problem: str, rounds: Sequence[Round] = ()) -> str:
         """The actor's likeliest answer, after these rounds of answer and hint."""
-        return self._said("actor", self.prompter.answer(_problem(problem), rounds),
-                          self.config.hierarchical.answer_tokens)
+        return self._said(
+            "actor", self.prompter.answer(_problem(problem), rounds), self.config.hierarchical.answer_tokens
+        )
 
     def hint(self, problem: str, answer: str, rounds: Sequence[Round] = ()) -> str:
         """The guidance's likeliest hint to an answer, after these earlier rounds."""
-        return self._said("guidance", self.prompter.hint(_problem(problem), rounds, answer),
-                          self.config.hierarchical.hint_tokens)
+        return self._said(
+            "guidance", self.prompter.hint(_problem(problem), rounds, answer), self.config.hierarchical.hint_tokens
+        )
 
     def _said(self, role: Speaking, prompt: tuple[int, ...], most: int) -> str:
         ask = Ask(prompt=prompt, key=(), max_tokens=most, temperature=0.0, weighed=False)

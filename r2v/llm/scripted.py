@@ -34,8 +34,11 @@ class ScriptedBackend:
         texts = self._samples(request)
         tokens_in, tokens_out = sum(self._count(m.content) for m in request.messages), sum(map(count_tokens, texts))
         cost = (tokens_in * self._price.input + tokens_out * self._price.output) / 1e6
-        return Reply(samples=tuple(Sample(text=text) for text in texts), model=self._name,
-                     usage=Usage(tokens_in=tokens_in, tokens_out=tokens_out, cost_usd=cost))
+        return Reply(
+            samples=tuple(Sample(text=text) for text in texts),
+            model=self._name,
+            usage=Usage(tokens_in=tokens_in, tokens_out=tokens_out, cost_usd=cost),
+        )
 
     def _samples(self, request: Request) -> list[str]:
         if request.temperature > 0:

@@ -145,8 +145,9 @@ class Remote(Protocol[Q, R]):
         """Take up what an earlier process left under way."""
         ...
 
-    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None,
-                        trace: TracebackType | None) -> None:
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         """Stop sending; what is under way stays so."""
         ...
 

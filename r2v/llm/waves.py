@@ -96,8 +96,9 @@ class Waves:
     """Runs conversations and batches what they ask. One instance serves any number of `run` calls, one at a
     time. `clock` defaults to the running event loop."""
 
-    def __init__(self, *, workers: int = 2, max_conversations: int = 64, max_age: float = 0.02,
-                 clock: Clock | None = None) -> None:
+    def __init__(
+        self, *, workers: int = 2, max_conversations: int = 64, max_age: float = 0.02, clock: Clock | None = None
+    ) -> None:
         self._workers, self._width, self._max_age = workers, max_conversations, max_age
         self._injected_clock = clock
         self._ports: list[_Port[Any, Any]] = []
@@ -111,13 +112,22 @@ class Waves:
         """A chat model whose calls are batched by this engine, remembered in `memo` where given."""
         return _Model(self.port(backend, memo, chat_memo_key))
 
-    def port(self, backend: Backend[Q, A] | Remote[Q, A], memo: Memo | None = None,
-             memo_key: Callable[[Q], Hashable] | None = None) -> Callable[[Q], Coroutine[Any, Any, A]]:
+    def port(
+        self,
+        backend: Backend[Q, A] | Remote[Q, A],
+        memo: Memo | None = None,
+        memo_key: Callable[[Q], Hashable] | None = None,
+    ) -> Callable[[Q], Coroutine[Any, Any, A]]:
         """Any batched question-and-answer service as an awaitable function."""
         remote = backend if isinstance(backend, Remote) else None
-        port = _Port(backend=None if isinstance(backend, Remote) else backend, remote=remote,
-                     max_batch=backend.max_batch, max_age=self._max_age if remote is None else remote.max_age,
-                     memo=memo, memo_key=memo_key)
+        port = _Port(
+            backend=None if isinstance(backend, Remote) else backend,
+            remote=remote,
+            max_batch=backend.max_batch,
+            max_age=self._max_age if remote is None else remote.max_age,
+            memo=memo,
+            memo_key=memo_key,
+        )
         self._ports.append(port)
 
         async def ask(question: Q) -> A:
@@ -142,14 +152,20 @@ class Waves:
             self._in_world -= 1
             self._acting += 1
 
-    def run(self, conversations: Iterable[Callable[[], Coroutine[Any, Any, R]]],
-            on_done: Callable[[int, R], None] | None = None) -> list[R]:
+    def run(
+        self,
+        conversations: Iterable[Callable[[], Coroutine[Any, Any, R]]],
+        on_done: Callable[[int, R], None] | None = None,
+    ) -> list[R]:
         """Play all conversations; their results in the order they were given. `on_done(index, result)` is
         called on the event loop as each one ends. The first exception cancels the rest and is raised."""
         return asyncio.run(self.play(conversations, on_done))
 
-    async def play(self, conversations: Iterable[Callable[[], Coroutine[Any, Any, R]]],
-                   on_done: Callable[[int, R], None] | None = None) -> list[R]:
+    async def play(
+        self,
+        conversations: Iterable[Callable[[], Coroutine[Any, Any, R]]],
+        on_done: Callable[[int, R], None] | None = None,
+    ) -> list[R]:
         """`run` on an event loop that is there already."""
         self._loop = asyncio.get_running_loop()
         self._clock: Clock = self._injected_clock or self._loop
@@ -167,8 +183,10 @@ class Waves:
                 if on_done is not None:
                     on_done(index, results[index])
 
-        with ThreadPoolExecutor(self._workers) as self._pool, \
-                ThreadPoolExecutor(max(1, len(self._ports))) as self._model_pool:
+        with (
+            ThreadPoolExecutor(self._workers) as self._pool,
+            ThreadPoolExecutor(max(1, len(self._ports))) as self._model_pool,
+        ):
             try:
                 async with AsyncExitStack() as remotes:
                     for port in self._ports:
@@ -248,7 +266,7 @@ class Waves:
                 task.add_done_callback(self._tasks.discard)
 
     def _take(self, port: _Port[Q, A]) -> list[tuple[Q, asyncio.Future[A], float]]:
-        wave, port.pending = port.pending[:port.max_batch], port.pending[port.max_batch:]
+        wave, port.pending = port.pending[: port.max_batch], port.pending[port.max_batch :]
         port.counts.waves += 1
         port.counts.questions += len(wave)
         return wave
@@ -268,7 +286,8 @@ class Waves:
         wave = self._take(port)
         try:
             answers: Sequence[A] = await self._loop.run_in_executor(
-                self._model_pool, backend.answer, [question for question, _, _ in wave])
+                self._model_pool, backend.answer, [question for question, _, _ in wave]
+            )
             for (_, future, _), answer in zip(wave, answers, strict=True):
                 if not future.done():
                     future.set_result(answer)

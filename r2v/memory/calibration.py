@@ -60,8 +60,15 @@ def keep(path: Path, new: Calibration) -> None:
     before = next((one.factors for one in kept if one.key == new.key), {})
     merged = Calibration(key=new.key, factors={**before, **new.factors})
     rest = [one for one in kept if one.key != new.key]
-    write_json(path, {"format": _FORMAT, "calibrations": [
-        {**asdict(one.key), "factors": dict(sorted(one.factors.items()))} for one in (*rest, merged)]})
+    write_json(
+        path,
+        {
+            "format": _FORMAT,
+            "calibrations": [
+                {**asdict(one.key), "factors": dict(sorted(one.factors.items()))} for one in (*rest, merged)
+            ],
+        },
+    )
 
 
 def read(path: Path) -> list[Calibration]:
@@ -81,8 +88,12 @@ def _calibration(values: dict[str, Any]) -> Calibration:
     factors = {str(phase): float(factor) for phase, factor in values["factors"].items()}
     if not all(0 < factor < float("inf") for factor in factors.values()):
         raise ValueError(f"factors {factors}")
-    key = Key(model=str(values["model"]), parameters=int(values["parameters"]), gpu=str(values["gpu"]),
-              torch=str(values["torch"]))
+    key = Key(
+        model=str(values["model"]),
+        parameters=int(values["parameters"]),
+        gpu=str(values["gpu"]),
+        torch=str(values["torch"]),
+    )
     return Calibration(key=key, factors=factors)
 
 
@@ -102,8 +113,10 @@ def chosen(kept: Sequence[Calibration], shape: Shape, gpu: str = "", torch: str 
         return fitting[0]
     have = ", ".join(f"{one.key.gpu} with torch {one.key.torch}" for one in fitting or same) or "nothing of this model"
     remedy = "name one with --gpu-type" if fitting else "probe again, or leave the calibration out"
-    raise UsageError(f"calibration: wanted one for {called(shape)} ({shape.parameters:,} parameters), a GPU named "
-                     f"{gpu or 'anything'}, torch {torch}; the file has {have}; {remedy}")
+    raise UsageError(
+        f"calibration: wanted one for {called(shape)} ({shape.parameters:,} parameters), a GPU named "
+        f"{gpu or 'anything'}, torch {torch}; the file has {have}; {remedy}"
+    )
 
 
 def called(shape: Shape) -> str:

@@ -11,24 +11,64 @@ from typing import Any
 Values = dict[str, Any]
 
 
-def _decoder(kind: str, hidden: int, layers: int, heads: int, kv_heads: int, inner: int, vocab: int, *,
-             tied: bool = False, **more: Any) -> Values:
-    return {"model_type": kind, "hidden_size": hidden, "num_hidden_layers": layers, "num_attention_heads": heads,
-            "num_key_value_heads": kv_heads, "intermediate_size": inner, "vocab_size": vocab,
-            "tie_word_embeddings": tied, "dtype": "bfloat16", **more}
+def _decoder(
+    kind: str,
+    hidden: int,
+    layers: int,
+    heads: int,
+    kv_heads: int,
+    inner: int,
+    vocab: int,
+    *,
+    tied: bool = False,
+    **more: Any,
+) -> Values:
+    return {
+        "model_type": kind,
+        "hidden_size": hidden,
+        "num_hidden_layers": layers,
+        "num_attention_heads": heads,
+        "num_key_value_heads": kv_heads,
+        "intermediate_size": inner,
+        "vocab_size": vocab,
+        "tie_word_embeddings": tied,
+        "dtype": "bfloat16",
+        **more,
+    }
 
 
 def _lfm2(hidden: int, inner: int, heads: int, *, attention: tuple[int, ...]) -> Values:
     kinds = ["full_attention" if layer in attention else "conv" for layer in range(16)]
-    return _decoder("lfm2", hidden, 16, heads, 8, inner, 65536, tied=True, layer_types=kinds, conv_L_cache=3,
-                    conv_bias=False, block_auto_adjust_ff_dim=True, block_ffn_dim_multiplier=1.0,
-                    block_multiple_of=256)
+    return _decoder(
+        "lfm2",
+        hidden,
+        16,
+        heads,
+        8,
+        inner,
+        65536,
+        tied=True,
+        layer_types=kinds,
+        conv_L_cache=3,
+        conv_bias=False,
+        block_auto_adjust_ff_dim=True,
+        block_ffn_dim_multiplier=1.0,
+        block_multiple_of=256,
+    )
 
 
 def _roberta(hidden: int, layers: int, heads: int) -> Values:
-    return {"model_type": "roberta", "hidden_size": hidden, "num_hidden_layers": layers, "num_attention_heads": heads,
-            "intermediate_size": 4 * hidden, "vocab_size": 50265, "max_position_embeddings": 514,
-            "type_vocab_size": 1, "dtype": "float32"}
+    return {
+        "model_type": "roberta",
+        "hidden_size": hidden,
+        "num_hidden_layers": layers,
+        "num_attention_heads": heads,
+        "intermediate_size": 4 * hidden,
+        "vocab_size": 50265,
+        "max_position_embeddings": 514,
+        "type_vocab_size": 1,
+        "dtype": "float32",
+    }
 
 
 KNOWN: dict[str, Values] = {

@@ -118,25 +118,38 @@ class Watch:
         times: its largest run is kept, and one line warns of its first drift."""
         self.meter.reset()
         yield
-        reading = Reading(measured=self.meter.peak(), predicted=predicted, meter=self.meter.name,
-                          comparable=self.meter.counts_tensors)
+        reading = Reading(
+            measured=self.meter.peak(), predicted=predicted, meter=self.meter.name, comparable=self.meter.counts_tensors
+        )
         kept = self.readings.get(name)
         if kept is None or reading.measured > kept.measured:
             self.readings[name] = reading
         if reading.comparable and abs(reading.off) > DRIFT and name not in self._warned:
             self._warned.add(name)
-            logger.warning("  memory: %s took %s GiB, %+.0f %% of the %s GiB planned; r2v plan --probe corrects it",
-                           name, gib(reading.measured), 100 * reading.off, gib(predicted))
+            logger.warning(
+                "  memory: %s took %s GiB, %+.0f %% of the %s GiB planned; r2v plan --probe corrects it",
+                name,
+                gib(reading.measured),
+                100 * reading.off,
+                gib(predicted),
+            )
 
     def record(self) -> dict[str, dict[str, Any]]:
         """By phase: bytes predicted and measured, what measured them, and their ratio where they compare."""
-        return {name: {"predicted": round(one.predicted), "measured": one.measured, "meter": one.meter,
-                       **({"measured_over_predicted": round(1 + one.off, 4)} if one.comparable else {})}
-                for name, one in self.readings.items()}
+        return {
+            name: {
+                "predicted": round(one.predicted),
+                "measured": one.measured,
+                "meter": one.meter,
+                **({"measured_over_predicted": round(1 + one.off, 4)} if one.comparable else {}),
+            }
+            for name, one in self.readings.items()
+        }
 
 
-def expected(plan: Plan, phase: str, *, rows: int | None = None, tokens: int | None = None,
-             prompt: int | None = None) -> float:
+def expected(
+    plan: Plan, phase: str, *, rows: int | None = None, tokens: int | None = None, prompt: int | None = None
+) -> float:
     """Bytes that a plan expects of a phase that takes this many rows of this many tokens at a time, `prompt` of them
     there before a generation began (None: as planned, rows of full length), with its calibration. Raises KeyError for
     a phase that it does not have."""

@@ -8,7 +8,8 @@ Ranks that disagree would wait for each other for ever: so each tells the others
 did, all let go what they hold, drop their gradients and do the whole step again with half the rows. The sum of the
 gradients is that of the step as it was meant. `step` itself must not speak to other ranks: one that ran out could not
 answer. Weights that are shared out (FSDP, ZeRO 3) are put together in the forward pass, so their step speaks all the
-time, and is not for this: there the error ends all ranks, and healing (r2v.slurm.healing.heal) begins again with fewer rows.
+time, and is not for this: there the error ends all ranks, and healing (r2v.slurm.healing.heal) begins again with
+fewer rows.
 """
 
 from __future__ import annotations
@@ -36,8 +37,7 @@ class Done(Generic[T]):
     rows: int
 
 
-def redo(step: Callable[[int], T], rows: int, parameters: Iterable[torch.nn.Parameter] = (), *,
-         phase: str) -> Done[T]:
+def redo(step: Callable[[int], T], rows: int, parameters: Iterable[torch.nn.Parameter] = (), *, phase: str) -> Done[T]:
     """Run step(rows), halving rows until no rank runs out of GPU memory. All ranks call it with the same rows.
 
     `step` takes its batch `rows` at a time and gives, for any `rows`, the same sum of gradients in `parameters`;
@@ -59,8 +59,13 @@ def redo(step: Callable[[int], T], rows: int, parameters: Iterable[torch.nn.Para
         _let_go()
         if rows == 1:
             raise _too_much(phase, out, failure)
-        logger.warning("  memory: %s ran out of GPU memory with %d rows at a time%s; the step is done again with %d",
-                       phase, rows, _where(out), rows // 2)
+        logger.warning(
+            "  memory: %s ran out of GPU memory with %d rows at a time%s; the step is done again with %d",
+            phase,
+            rows,
+            _where(out),
+            rows // 2,
+        )
         rows //= 2
 
 
@@ -99,10 +104,17 @@ def _where(out: list[int]) -> str:
 
 
 def _too_much(phase: str, out: list[int], failure: str | None) -> EnvironmentFault:
-    said = f"{phase}: out of GPU memory with a single row at a time{_where(out)}; turn checkpointing on, shorten " \
-           "rows, load the base in 4 bits, or take a larger GPU (r2v plan says which fits)"
+    said = (
+        f"{phase}: out of GPU memory with a single row at a time{_where(out)}; turn checkpointing on, shorten "
+        "rows, load the base in 4 bits, or take a larger GPU (r2v plan says which fits)"
+    )
     error = EnvironmentFault(said)
-    told: dict[str, Any] = {"type": "torch.OutOfMemoryError", "kind": "cuda_oom", "exit_code": error.exit_code,
-                            "message": said if failure is None else f"{said}: {failure}", "where": None}
+    told: dict[str, Any] = {
+        "type": "torch.OutOfMemoryError",
+        "kind": "cuda_oom",
+        "exit_code": error.exit_code,
+        "message": said if failure is None else f"{said}: {failure}",
+        "where": None,
+    }
     error.__cause__ = Recorded(told)
     return error

@@ -84,14 +84,33 @@ class Shape:
         h, q, kv, inner = self.hidden, self.heads * self.head_dim, self.kv_heads * self.head_dim, self.inner
         bias = self.qkv_bias
         if kind == "encoder":
-            return tuple(Linear(name=name, inside=i, outside=o, bias=True) for name, i, o in (
-                ("q", h, h), ("k", h, h), ("v", h, h), ("o", h, h), ("up", h, inner), ("down", inner, h)))
-        mixing = ((Linear(name="in", inside=h, outside=3 * h), Linear(name="out", inside=h, outside=h))
-                  if kind == "conv" else (
-            Linear(name="q", inside=h, outside=q, bias=bias), Linear(name="k", inside=h, outside=kv, bias=bias),
-            Linear(name="v", inside=h, outside=kv, bias=bias), Linear(name="o", inside=q, outside=h)))
-        return (*mixing, Linear(name="gate", inside=h, outside=inner), Linear(name="up", inside=h, outside=inner),
-                Linear(name="down", inside=inner, outside=h))
+            return tuple(
+                Linear(name=name, inside=i, outside=o, bias=True)
+                for name, i, o in (
+                    ("q", h, h),
+                    ("k", h, h),
+                    ("v", h, h),
+                    ("o", h, h),
+                    ("up", h, inner),
+                    ("down", inner, h),
+                )
+            )
+        mixing = (
+            (Linear(name="in", inside=h, outside=3 * h), Linear(name="out", inside=h, outside=h))
+            if kind == "conv"
+            else (
+                Linear(name="q", inside=h, outside=q, bias=bias),
+                Linear(name="k", inside=h, outside=kv, bias=bias),
+                Linear(name="v", inside=h, outside=kv, bias=bias),
+                Linear(name="o", inside=q, outside=h),
+            )
+        )
+        return (
+            *mixing,
+            Linear(name="gate", inside=h, outside=inner),
+            Linear(name="up", inside=h, outside=inner),
+            Linear(name="down", inside=inner, outside=h),
+        )
 
     def small(self, kind: Kind) -> int:
         """Parameters of one layer outside its matrices: norms, and the kernel of a short convolution."""
@@ -153,19 +172,29 @@ def from_config(values: Mapping[str, Any], name: str = "model") -> Shape:
         heads, vocab = int(values["num_attention_heads"]), int(values["vocab_size"])
         inner = _inner(values, family)
     except (KeyError, TypeError, ValueError) as error:
-        raise InputError(f"{name}: its config.json has no usable {error}; it must say hidden_size, "
-                         "num_hidden_layers, num_attention_heads, intermediate_size and vocab_size") from None
+        raise InputError(
+            f"{name}: its config.json has no usable {error}; it must say hidden_size, "
+            "num_hidden_layers, num_attention_heads, intermediate_size and vocab_size"
+        ) from None
     encoder = family in ENCODERS
     return Shape(
-        name=name, family=family, hidden=hidden, kinds=_kinds(values, family, layers), heads=heads,
+        name=name,
+        family=family,
+        hidden=hidden,
+        kinds=_kinds(values, family, layers),
+        heads=heads,
         kv_heads=heads if encoder else int(values.get("num_key_value_heads") or heads),
-        head_dim=int(values.get("head_dim") or hidden // heads), inner=inner, vocab=vocab,
+        head_dim=int(values.get("head_dim") or hidden // heads),
+        inner=inner,
+        vocab=vocab,
         tied=bool(values.get("tie_word_embeddings", family == "lfm2")) and not encoder,
-        qkv_bias=family == "qwen2" or bool(values.get("attention_bias")), qk_norm=family in ("qwen3", "lfm2"),
+        qkv_bias=family == "qwen2" or bool(values.get("attention_bias")),
+        qk_norm=family in ("qwen3", "lfm2"),
         conv_kernel=int(values.get("conv_L_cache", 3)) if family == "lfm2" else 0,
         positions=int(values.get("max_position_embeddings", 514)) if encoder else 0,
         token_types=int(values.get("type_vocab_size", 1)) if encoder else 0,
-        dtype=str(values.get("dtype") or values.get("torch_dtype") or "float32"))
+        dtype=str(values.get("dtype") or values.get("torch_dtype") or "float32"),
+    )
 
 
 def shape_of(model: str) -> Shape:
@@ -183,8 +212,10 @@ def values_of(model: str) -> Values:
     if path is None or not path.is_file():
         values = known(model)
         if values is None:
-            raise InputError(f"no shape of {model}: not a directory with a config.json, not in the hub's cache, not "
-                             f"known by name; {nearest(model, [*BUNDLED, *KNOWN])}")
+            raise InputError(
+                f"no shape of {model}: not a directory with a config.json, not in the hub's cache, not "
+                f"known by name; {nearest(model, [*BUNDLED, *KNOWN])}"
+            )
         return values
     try:
         loaded = json.loads(path.read_text())

@@ -98,8 +98,9 @@ class PerturbedEnv:
             raise UsageError(f"{type(self._env).__name__} has no snapshot; replay its actions instead")
         return self._env
 
-    def _show(self, page: str, previous: str | None, info: Info,
-              before: tuple[AppliedPerturbation, ...] = ()) -> tuple[str, Info]:
+    def _show(
+        self, page: str, previous: str | None, info: Info, before: tuple[AppliedPerturbation, ...] = ()
+    ) -> tuple[str, Info]:
         """What the agent sees of a page; canaries planted in it are remembered."""
         state = self._state
         outcome = self._schedule.page(state.task, state.step, page, previous)
@@ -107,16 +108,25 @@ class PerturbedEnv:
         self._at = replace(state, canaries=state.canaries | planted)
         clean = page if info.clean_observation is None else info.clean_observation
         return outcome.text, replace(
-            info, clean_observation=clean, sim_seconds=info.sim_seconds + outcome.seconds,
-            perturbations=(*info.perturbations, *before, *outcome.applied))
+            info,
+            clean_observation=clean,
+            sim_seconds=info.sim_seconds + outcome.seconds,
+            perturbations=(*info.perturbations, *before, *outcome.applied),
+        )
 
     def _failed(self, state: _State, failure: Outcome) -> Info:
-        return Info(partial_score=state.partial_score, is_error=True, perturbations=failure.applied,
-                    clean_observation=state.page, sim_seconds=failure.seconds)
+        return Info(
+            partial_score=state.partial_score,
+            is_error=True,
+            perturbations=failure.applied,
+            clean_observation=state.page,
+            sim_seconds=failure.seconds,
+        )
 
 
-def wrap(env: Environment, benchmark: Benchmark, perturbations: PerturbationsConfig, condition: Condition,
-         seed: int) -> PerturbedEnv:
+def wrap(
+    env: Environment, benchmark: Benchmark, perturbations: PerturbationsConfig, condition: Condition, seed: int
+) -> PerturbedEnv:
     """The environment as it is played under a condition. `seed` is the perturbations' own, from
     `data.perturbation_seeds`; what is held out occurs under shift only."""
     return PerturbedEnv(env, make_schedule(benchmark, perturbations, condition, seed))

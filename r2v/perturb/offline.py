@@ -94,8 +94,15 @@ def replay_actions(episode: Episode) -> list[str]:
     return [step.action.raw_text for step, done in zip(episode.steps, carried_out, strict=True) if done]
 
 
-def twins(episode: Episode, schedule: Schedule, constructions: Collection[str], *, max_steps: int,
-          idempotent: bool, report: Report) -> Iterator[Episode]:
+def twins(
+    episode: Episode,
+    schedule: Schedule,
+    constructions: Collection[str],
+    *,
+    max_steps: int,
+    idempotent: bool,
+    report: Report,
+) -> Iterator[Episode]:
     """The valid offline twins of a clean episode; `report` counts the others. `idempotent`: a failed call
     leaves the world as it was. An episode that must not be cut is annotated by the remaining categories."""
     if "annotate" in constructions:
@@ -113,12 +120,15 @@ def twins(episode: Episode, schedule: Schedule, constructions: Collection[str], 
 def _require(schedule: Schedule, kinds: tuple[Kind, ...], construction: str) -> None:
     for name in schedule.active:
         if category(name).kind not in kinds:
-            raise UsageError(f"{construction}: {name} cannot be written into a stored episode this way; "
-                             f"allowed: categories of kind {' or '.join(kinds)}; others need a reroll")
+            raise UsageError(
+                f"{construction}: {name} cannot be written into a stored episode this way; "
+                f"allowed: categories of kind {' or '.join(kinds)}; others need a reroll"
+            )
 
 
-def _replay(episode: Episode, schedule: Schedule, construction: Literal["annotate", "insert"],
-            max_steps: int) -> Episode | Rejected:
+def _replay(
+    episode: Episode, schedule: Schedule, construction: Literal["annotate", "insert"], max_steps: int
+) -> Episode | Rejected:
     """Play the recording under the schedule, repeating each call until it goes through."""
     meta, env = episode.metadata, PerturbedEnv(Recording(episode), schedule)
     shown, info = env.reset(seed=meta.seed, task=Task(task_id=meta.task_id, goal=meta.goal))
@@ -137,19 +147,33 @@ def _replay(episode: Episode, schedule: Schedule, construction: Literal["annotat
     if not applied:
         return Rejected.UNTOUCHED
     return replace(
-        episode, steps=tuple(steps), metadata=replace(meta, goal=env.goal), construction=construction,
+        episode,
+        steps=tuple(steps),
+        metadata=replace(meta, goal=env.goal),
+        construction=construction,
         episode_id=f"{episode.episode_id}/p{schedule.seed}/{construction}",
-        parent_episode_id=episode.episode_id, condition="noisy", perturbation_seed=schedule.seed,
+        parent_episode_id=episode.episode_id,
+        condition="noisy",
+        perturbation_seed=schedule.seed,
         perturbation_type=perturbation_type(applied),
-        sim_time_seconds=round(episode.sim_time_seconds + seconds, 6))
+        sim_time_seconds=round(episode.sim_time_seconds + seconds, 6),
+    )
 
 
 def _step(recorded: Step, index: int, shown: str, info: Info, seed: int) -> Step:
     """The recorded step with what is shown now. A page that differs has no recorded snapshot."""
     same = shown == recorded.observation.raw_text
-    seen = recorded.observation if same else Observation(
-        raw_text=shown, url=recorded.observation.url, metadata=recorded.observation.metadata)
+    seen = (
+        recorded.observation
+        if same
+        else Observation(raw_text=shown, url=recorded.observation.url, metadata=recorded.observation.metadata)
+    )
     clean = shown if info.clean_observation is None else info.clean_observation
-    return replace(recorded, step_idx=index, observation=seen, perturbation_seed=seed,
-                   perturbations=info.perturbations,
-                   clean_observation_sha256=hashlib.sha256(clean.encode()).hexdigest())
+    return replace(
+        recorded,
+        step_idx=index,
+        observation=seen,
+        perturbation_seed=seed,
+        perturbations=info.perturbations,
+        clean_observation_sha256=hashlib.sha256(clean.encode()).hexdigest(),
+    )

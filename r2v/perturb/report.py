@@ -62,6 +62,10 @@ class Report:
         hits: dict[str, dict[str, int]] = defaultdict(dict)
         for (name, step), count in sorted(self._hits.items()):
             hits[name][str(step)] = count
-        return {"read": dict(sorted(self.read.items())), "made": dict(sorted(self.made.items())),
-                "rejected": rejected, "hits": {name: sum(steps.values()) for name, steps in hits.items()},
-                "hits_by_step": hits}
+        return {
+            "read": dict(sorted(self.read.items())),
+            "made": dict(sorted(self.made.items())),
+            "rejected": rejected,
+            "hits": {name: sum(steps.values()) for name, steps in hits.items()},
+            "hits_by_step": hits,
+        }

@@ -36,8 +36,7 @@ class Outcome:
 
     def then(self, name: str, change: Change) -> Outcome:
         """This outcome with one more change on top."""
-        mark = AppliedPerturbation(category=name, mode=category(name).mode, params=change.params,
-                                   canary=change.canary)
+        mark = AppliedPerturbation(category=name, mode=category(name).mode, params=change.params, canary=change.canary)
         return Outcome(text=change.text, applied=(*self.applied, mark), seconds=self.seconds + change.seconds)
 
 
@@ -61,11 +60,12 @@ class Schedule:
                 raise UsageError(f"perturbations.{name}: no such category; {nearest(name, known)}")
         for family in self.held_out_families:
             if family not in FAMILIES:
-                raise UsageError(f"perturbations.held_out_families: no family {family}; "
-                                 f"{nearest(family, FAMILIES)}")
+                raise UsageError(f"perturbations.held_out_families: no family {family}; {nearest(family, FAMILIES)}")
         if "prompt_injection" in self.active and not self.families:
-            raise UsageError("perturbations.held_out_families: every family is held out; leave one of "
-                             f"{', '.join(FAMILIES)} or set perturbations.prompt_injection.enabled=false")
+            raise UsageError(
+                "perturbations.held_out_families: every family is held out; leave one of "
+                f"{', '.join(FAMILIES)} or set perturbations.prompt_injection.enabled=false"
+            )
 
     @cached_property
     def active(self) -> tuple[str, ...]:
@@ -80,8 +80,7 @@ class Schedule:
 
     def only(self, *kinds: Kind, preserving: bool = False) -> Schedule:
         """The same draws for categories of these kinds alone, or just those of them that hide nothing."""
-        kept = {name: self.categories[name] for name in self._of(*kinds)
-                if category(name).preserving or not preserving}
+        kept = {name: self.categories[name] for name in self._of(*kinds) if category(name).preserving or not preserving}
         return replace(self, categories=kept)
 
     def goal(self, task: Task) -> Outcome:
@@ -126,16 +125,28 @@ class Schedule:
         return step >= 2 and lasts and self._hits(name, task, step - 1)
 
     def _change(self, name: str, task: Task, step: int, text: str, previous: str | None) -> Change | None:
-        return category(name).alter(Scene(
-            text=text, previous=previous, goal=task.goal, severity=self.categories[name].severity,
-            key=self._key(name, task, step), surface=self.surface, families=self.families))
+        return category(name).alter(
+            Scene(
+                text=text,
+                previous=previous,
+                goal=task.goal,
+                severity=self.categories[name].severity,
+                key=self._key(name, task, step),
+                surface=self.surface,
+                families=self.families,
+            )
+        )
 
 
-def make_schedule(benchmark: Benchmark, perturbations: PerturbationsConfig, condition: Condition,
-                  seed: int) -> Schedule:
+def make_schedule(
+    benchmark: Benchmark, perturbations: PerturbationsConfig, condition: Condition, seed: int
+) -> Schedule:
     """What goes wrong on a benchmark under a condition; its own plants where it lends some. `seed` is one of
     `data.perturbation_seeds`. What is held out occurs under shift only."""
     return Schedule(
-        benchmark=benchmark.name, categories=perturbations.active(condition), seed=seed,
+        benchmark=benchmark.name,
+        categories=perturbations.active(condition),
+        seed=seed,
         surface=benchmark if isinstance(benchmark, Surface) else GENERIC,
-        held_out_families=() if condition == "shift" else tuple(perturbations.held_out_families))
+        held_out_families=() if condition == "shift" else tuple(perturbations.held_out_families),
+    )

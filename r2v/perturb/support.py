@@ -24,8 +24,11 @@ def lost_support(clean: Episode, edited: Episode) -> list[tuple[int, str]]:
         own = set(before.observation.raw_text.split("\n"))
         known.append(before.observation.raw_text)
         left.extend(line for line in after.observation.raw_text.split("\n") if line in own)
-        lost.extend((before.step_idx, value) for value in dict.fromkeys(_values(before.action.arguments))
-                    if _occurs(value, known) and not _occurs(value, left))
+        lost.extend(
+            (before.step_idx, value)
+            for value in dict.fromkeys(_values(before.action.arguments))
+            if _occurs(value, known) and not _occurs(value, left)
+        )
         known.append(before.action.raw_text)
         left.append(before.action.raw_text)
     return lost

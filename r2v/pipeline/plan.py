@@ -43,8 +43,7 @@ class Step:
     """Whether its own files have changed, so that it must be made anew although it is there."""
 
 
-def plan(config: Config, *, start: str | None = None, without: Sequence[str] = (),
-         root: Path = Path()) -> list[Step]:
+def plan(config: Config, *, start: str | None = None, without: Sequence[str] = (), root: Path = Path()) -> list[Step]:
     """The jobs from `start` on in their order, each with its state. Nothing is written.
 
     Raises UsageError for an unknown job or where a stage would not take the configuration, InputError where an
@@ -88,8 +87,14 @@ def waiting(wanted: Sequence[Job]) -> dict[str, tuple[str, ...]]:
     return waits
 
 
-def _step(config: Config, item: Job, needs: tuple[str, ...], made: Mapping[str, Artifact],
-          steps: Mapping[str, Step], root: Path) -> Step:
+def _step(
+    config: Config,
+    item: Job,
+    needs: tuple[str, ...],
+    made: Mapping[str, Artifact],
+    steps: Mapping[str, Step],
+    root: Path,
+) -> Step:
     for name in item.inputs:
         if name in steps and steps[name].state != "up to date":
             state: State = "stale" if steps[name].state == "stale" else "to do"
@@ -133,5 +138,4 @@ def _differs(path: Path, recorded: str) -> str | None:
 def touched(before: Config, after: Config) -> set[str]:
     """The jobs that would make something else under the one configuration than under the other, inputs aside."""
     views = [(item, item.load()) for item in JOBS]
-    return {item.name for item, stage in views
-            if identity(stage.sections(before)) != identity(stage.sections(after))}
+    return {item.name for item, stage in views if identity(stage.sections(before)) != identity(stage.sections(after))}

@@ -60,29 +60,83 @@ class Job:
 
 JOBS = (
     Job(name="collect", stage="r2v.stages.collect:STAGE", script="01_collect.sh", command=("collect",)),
-    Job(name="perturb", stage="r2v.stages.perturb:STAGE", script="02_perturb.sh", command=("perturb",),
-        needs=("collect",)),
-    Job(name="bc", stage="r2v.stages.train_policy:BC", script="03_train_policy.sh",
-        command=("train_policy", "--stage", "bc"), needs=("perturb",)),
-    Job(name="verifier", stage="r2v.stages.train_verifier:STAGE", script="04_train_verifier.sh",
-        command=("train_verifier",), needs=("collect",)),
-    Job(name="candidates", stage="r2v.stages.generate_candidates:STAGE", script="05_generate_candidates.sh",
-        command=("generate_candidates",), needs=("bc", "verifier")),
-    Job(name="preference", stage="r2v.stages.train_policy:PREFERENCE", script="03_train_policy.sh",
-        command=("train_policy", "--stage", "preference"), needs=("candidates",), also_reads=("bc",)),
-    Job(name="router_features", stage="r2v.stages.generate_router_features:STAGE",
-        script="06_generate_router_features.sh", command=("generate_router_features",), needs=("preference",),
-        also_reads=("verifier",)),
-    Job(name="router", stage="r2v.stages.train_router:STAGE", script="07_train_router.sh", command=("train_router",),
-        needs=("router_features",), also_reads=("preference", "verifier")),
-    Job(name="evaluate", stage="r2v.stages.evaluate:STAGE", script="08_evaluate.sh", command=("evaluate",),
-        needs=("router",), also_reads=("bc", "preference", "verifier", "router_features"),
-        rests_on_them=lambda config: config.evaluation.of_trained),
-    Job(name="ablations", stage="r2v.experiments.ablations:STAGE", script="09_ablations.sh", command=("ablations",),
-        needs=("router",)),
-    Job(name="hierarchical", stage="r2v.stages.train_hierarchical:STAGE", script="10_train_hierarchical.sh",
-        command=("train_hierarchical",), needs=("bc",), asked_for=lambda config: config.hierarchical.enabled,
-        rests_on_them=lambda config: config.hierarchical.start == "bc"),
+    Job(
+        name="perturb",
+        stage="r2v.stages.perturb:STAGE",
+        script="02_perturb.sh",
+        command=("perturb",),
+        needs=("collect",),
+    ),
+    Job(
+        name="bc",
+        stage="r2v.stages.train_policy:BC",
+        script="03_train_policy.sh",
+        command=("train_policy", "--stage", "bc"),
+        needs=("perturb",),
+    ),
+    Job(
+        name="verifier",
+        stage="r2v.stages.train_verifier:STAGE",
+        script="04_train_verifier.sh",
+        command=("train_verifier",),
+        needs=("collect",),
+    ),
+    Job(
+        name="candidates",
+        stage="r2v.stages.generate_candidates:STAGE",
+        script="05_generate_candidates.sh",
+        command=("generate_candidates",),
+        needs=("bc", "verifier"),
+    ),
+    Job(
+        name="preference",
+        stage="r2v.stages.train_policy:PREFERENCE",
+        script="03_train_policy.sh",
+        command=("train_policy", "--stage", "preference"),
+        needs=("candidates",),
+        also_reads=("bc",),
+    ),
+    Job(
+        name="router_features",
+        stage="r2v.stages.generate_router_features:STAGE",
+        script="06_generate_router_features.sh",
+        command=("generate_router_features",),
+        needs=("preference",),
+        also_reads=("verifier",),
+    ),
+    Job(
+        name="router",
+        stage="r2v.stages.train_router:STAGE",
+        script="07_train_router.sh",
+        command=("train_router",),
+        needs=("router_features",),
+        also_reads=("preference", "verifier"),
+    ),
+    Job(
+        name="evaluate",
+        stage="r2v.stages.evaluate:STAGE",
+        script="08_evaluate.sh",
+        command=("evaluate",),
+        needs=("router",),
+        also_reads=("bc", "preference", "verifier", "router_features"),
+        rests_on_them=lambda config: config.evaluation.of_trained,
+    ),
+    Job(
+        name="ablations",
+        stage="r2v.experiments.ablations:STAGE",
+        script="09_ablations.sh",
+        command=("ablations",),
+        needs=("router",),
+    ),
+    Job(
+        name="hierarchical",
+        stage="r2v.stages.train_hierarchical:STAGE",
+        script="10_train_hierarchical.sh",
+        command=("train_hierarchical",),
+        needs=("bc",),
+        asked_for=lambda config: config.hierarchical.enabled,
+        rests_on_them=lambda config: config.hierarchical.start == "bc",
+    ),
 )
 SERIES = "metrics.jsonl"
 """What a stage may leave of its course, a line per iteration."""
@@ -116,8 +170,14 @@ def places_of(config: Config, root: Path = Path()) -> Places:
     return Places(benchmark=config.env.benchmark, condition=config.data.condition, prefix=config.prefix, root=root)
 
 
-def run_here(config: Config, *, start: str | None = None, without: Sequence[str] = (),
-             force: Sequence[str] = (), root: Path = Path()) -> list[Done]:
+def run_here(
+    config: Config,
+    *,
+    start: str | None = None,
+    without: Sequence[str] = (),
+    force: Sequence[str] = (),
+    root: Path = Path(),
+) -> list[Done]:
     """Run the jobs of the table in this process, each at most once, skipping what is up to date.
 
     `start` takes the inputs of that job and later ones from their published places instead of making them, and
@@ -135,27 +195,39 @@ def run_here(config: Config, *, start: str | None = None, without: Sequence[str]
     return results
 
 
-def selection(config: Config, *, start: str | None = None,
-              without: Sequence[str] = ()) -> tuple[list[Job], list[str]]:
+def selection(config: Config, *, start: str | None = None, without: Sequence[str] = ()) -> tuple[list[Job], list[str]]:
     """The jobs of the table from `start` on, those left out or not enabled aside, and the names of the inputs that
     none of them makes. Raises UsageError for a name that is no job's."""
     names = [item.name for item in JOBS]
     for name in (*without, *([start] if start else [])):
         job(name)
     first = names.index(start) if start else 0
-    left_out = {*without, *(["collect"] if config.data.runs else []),
-                *(item.name for item in JOBS if not item.asked_for(config))}
+    left_out = {
+        *without,
+        *(["collect"] if config.data.runs else []),
+        *(item.name for item in JOBS if not item.asked_for(config)),
+    }
     if start in left_out:
-        raise UsageError(f"start from {start}: this configuration leaves it out (--without, data.runs, or "
-                         "hierarchical.enabled=false)")
+        raise UsageError(
+            f"start from {start}: this configuration leaves it out (--without, data.runs, or "
+            "hierarchical.enabled=false)"
+        )
     wanted = [as_asked(config, item) for item in JOBS[first:] if item.name not in left_out]
     given = {name for item in wanted for name in item.inputs} - {item.name for item in wanted}
     return wanted, [name for name in names if name in given]
 
 
-def run_job(config: Config, item: Job, inputs: Mapping[str, Artifact], *, force: bool = False,
-            root: Path = Path(), publish_at: Path | None = None, publish: bool = True,
-            quiet: bool = False) -> Done:
+def run_job(
+    config: Config,
+    item: Job,
+    inputs: Mapping[str, Artifact],
+    *,
+    force: bool = False,
+    root: Path = Path(),
+    publish_at: Path | None = None,
+    publish: bool = True,
+    quiet: bool = False,
+) -> Done:
     """Make one job's artifact, or find it made, and publish it (at its usual place unless told otherwise): from
     its first moment on, so that the checkpoints of a killed attempt are found there. `quiet` says nothing of what
     was up to date."""
@@ -167,12 +239,17 @@ def run_job(config: Config, item: Job, inputs: Mapping[str, Artifact], *, force:
     if found is None:
         require_world(sections)
         logger.info("%-16s running", item.name)
-        with artifacts.build(places.artifacts, item.name, key, item.stage, to_yaml(config), inputs,
-                             root, again=force) as work, _published_at(place, work.folder):
+        with (
+            artifacts.build(
+                places.artifacts, item.name, key, item.stage, to_yaml(config), inputs, root, again=force
+            ) as work,
+            _published_at(place, work.folder),
+        ):
             stage.run(sections, work)
         found = artifacts.read(places.artifacts / f"{item.name}-{key}")
-        to_wandb(config.logging.wandb, config.logging.project, item.name, found.summary, root / "logs",
-                 found.folder / SERIES)
+        to_wandb(
+            config.logging.wandb, config.logging.project, item.name, found.summary, root / "logs", found.folder / SERIES
+        )
     seconds = time.process_time() - cpu
     if place and not fresh:
         artifacts.publish(place, found.folder)
@@ -237,8 +314,11 @@ def _tell_differences(config: Config, name: str, place: Path, found: Artifact) -
         return
     differing = sorted(key for key in made.keys() | asked.keys() if made.get(key) != asked.get(key))
     if differing:
-        logger.warning("  %s was made with other values of %s; to apply these, run its own command with them, or "
-                       "`r2v run`", place, ", ".join(differing))
+        logger.warning(
+            "  %s was made with other values of %s; to apply these, run its own command with them, or `r2v run`",
+            place,
+            ", ".join(differing),
+        )
 
 
 def flat(values: Mapping[str, Any], stem: str = "") -> dict[str, Any]:
@@ -264,12 +344,18 @@ def collected_runs(config: Config, root: Path = Path()) -> Artifact:
         manifests = [registry.latest_run(config.env.benchmark)]
     for manifest in manifests:
         if manifest.status != "done":
-            raise InputError(f"run {manifest.run_id} is {manifest.status}, not done; finish it with "
-                             f"`r2v collect --run-id {manifest.run_id}`")
+            raise InputError(
+                f"run {manifest.run_id} is {manifest.status}, not done; finish it with "
+                f"`r2v collect --run-id {manifest.run_id}`"
+            )
     files = {f"run-{index}": str(manifest.data_sha256) for index, manifest in enumerate(manifests)}
-    return Artifact(stage="r2v.stages.collect:STAGE", fingerprint=str(manifests[0].fingerprint),
-                    folder=Path(manifests[0].output_dir), files=files,
-                    summary={"run_ids": [manifest.run_id for manifest in manifests]})
+    return Artifact(
+        stage="r2v.stages.collect:STAGE",
+        fingerprint=str(manifests[0].fingerprint),
+        folder=Path(manifests[0].output_dir),
+        files=files,
+        summary={"run_ids": [manifest.run_id for manifest in manifests]},
+    )
 
 
 def _fields(sections: Any) -> dict[str, Any]:

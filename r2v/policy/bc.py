@@ -89,7 +89,7 @@ def _steps(episode: Episode) -> Iterator[tuple[Any, str]]:
     observations = [step.observation.raw_text for step in episode.steps]
     actions = [step.action.raw_text for step in episode.steps]
     for t, action in enumerate(actions):
-        yield build_messages(episode.metadata.goal, observations[:t + 1], actions[:t]), action
+        yield build_messages(episode.metadata.goal, observations[: t + 1], actions[:t]), action
 
 
 def _step_row(context: Any, action: str, encoder: Encoder) -> Row | None:
@@ -108,15 +108,23 @@ def _whole(episode: Episode, encoder: Encoder) -> Row | None:
     labels: list[int] = []
     for context, action in _steps(episode):
         row = _step_row(context, action, encoder)
-        if row is None or row.elided or row.ids[:len(ids)] != ids:
+        if row is None or row.elided or row.ids[: len(ids)] != ids:
             return None
-        labels += row.labels[len(ids):]
+        labels += row.labels[len(ids) :]
         ids = row.ids
     return Row(ids, labels, len(episode.steps), False)
 
 
-def train_bc(episodes: Sequence[Episode], loaded: Loaded, encoder: Encoder, phase: Phase, out: Path, *, seed: int,
-             held_out: Sequence[Episode] = ()) -> dict[str, Any]:
+def train_bc(
+    episodes: Sequence[Episode],
+    loaded: Loaded,
+    encoder: Encoder,
+    phase: Phase,
+    out: Path,
+    *,
+    seed: int,
+    held_out: Sequence[Episode] = (),
+) -> dict[str, Any]:
     """Clone the episodes into `out`/final, resuming from `out`/checkpoint-latest; returns and writes the report
     (as rank 0; the others' is empty).
 
@@ -128,8 +136,10 @@ def train_bc(episodes: Sequence[Episode], loaded: Loaded, encoder: Encoder, phas
     built = build_rows(episodes, encoder)
     rows = [built.rows[i] for i in draw_rows(len(built.rows), phase.max_examples, seed)]
     if not rows:
-        raise EmptyResult(f"nothing to clone: {len(episodes)} episodes, {built.dropped} steps dropped as longer than "
-                          f"policy.max_seq_len {encoder.max_seq_len}")
+        raise EmptyResult(
+            f"nothing to clone: {len(episodes)} episodes, {built.dropped} steps dropped as longer than "
+            f"policy.max_seq_len {encoder.max_seq_len}"
+        )
     assert max(len(row.ids) for row in rows) <= encoder.max_seq_len
     order = schedule([len(row.ids) for row in rows], phase, seed)
     trainer = _trainer(rows, order, loaded, phase, out, seed)
@@ -139,9 +149,12 @@ def train_bc(episodes: Sequence[Episode], loaded: Loaded, encoder: Encoder, phas
         return {}
     losses = [{"step": entry["step"], "loss": round(entry["loss"], 6)} for entry in log if "loss" in entry]
     report = {
-        "n_episodes": len(episodes), "n_rows": len(rows), "n_steps": sum(row.steps for row in rows),
+        "n_episodes": len(episodes),
+        "n_rows": len(rows),
+        "n_steps": sum(row.steps for row in rows),
         "n_action_tokens": sum(label != IGNORED for row in rows for label in row.labels),
-        "n_tokens": sum(len(row.ids) for row in rows), "steps_dropped": built.dropped,
+        "n_tokens": sum(len(row.ids) for row in rows),
+        "steps_dropped": built.dropped,
         "share_elided": round(sum(r.elided for r in rows) / sum(r.steps for r in rows), 6),
         "losses": losses,
         "train_match": match(episodes, loaded, encoder, seed),
@@ -149,8 +162,13 @@ def train_bc(episodes: Sequence[Episode], loaded: Loaded, encoder: Encoder, phas
         "weights_sha256": export(loaded, out / "final"),
     }
     write_json(out / "bc_report.json", report)
-    logger.info("  bc: %d steps in %d rows, loss %.4f -> %.4f", report["n_steps"], len(rows),
-                losses[0]["loss"], losses[-1]["loss"])
+    logger.info(
+        "  bc: %d steps in %d rows, loss %.4f -> %.4f",
+        report["n_steps"],
+        len(rows),
+        losses[0]["loss"],
+        losses[-1]["loss"],
+    )
     return report
 
 
@@ -164,9 +182,13 @@ def _trainer(rows: Sequence[Row], order: Sequence[int], loaded: Loaded, phase: P
     laid = [blank if i is None else rows[i] for i in shared(order, phase, distributed.ranks())]
     data = Dataset.from_dict({"input_ids": [row.ids for row in laid], "labels": [row.labels for row in laid]})
     return Cloner(
-        model=loaded.model, processing_class=loaded.tokenizer, train_dataset=data,
-        args=SFTConfig(**arguments(phase, out, len(order), loaded.model, seed),
-                       dataset_kwargs={"skip_prepare_dataset": True}))
+        model=loaded.model,
+        processing_class=loaded.tokenizer,
+        train_dataset=data,
+        args=SFTConfig(
+            **arguments(phase, out, len(order), loaded.model, seed), dataset_kwargs={"skip_prepare_dataset": True}
+        ),
+    )
 
 
 def match(episodes: Sequence[Episode], loaded: Loaded, encoder: Encoder, seed: int) -> dict[str, float]:
@@ -189,12 +211,21 @@ def _greedy(prompts: Sequence[list[int]], loaded: Loaded, encoder: Encoder, batc
     order = sorted(range(len(prompts)), key=lambda i: len(prompts[i]))
     loaded.model.eval()
     for start in range(0, len(order), batch):
-        chosen = order[start:start + batch]
+        chosen = order[start : start + batch]
         draws = [Draw(prompt=k, key=(), temperature=0, top_p=1, max_tokens=encoder.reserve) for k in range(len(chosen))]
-        drawn = generate(loaded.model, [prompts[i] for i in chosen], draws,
-                         end_ids=frozenset([loaded.tokenizer.eos_token_id]), pad_id=loaded.tokenizer.pad_token_id or 0)
-        said.update({i: loaded.tokenizer.decode(one.tokens, skip_special_tokens=True)
-                     for i, one in zip(chosen, drawn, strict=True)})
+        drawn = generate(
+            loaded.model,
+            [prompts[i] for i in chosen],
+            draws,
+            end_ids=frozenset([loaded.tokenizer.eos_token_id]),
+            pad_id=loaded.tokenizer.pad_token_id or 0,
+        )
+        said.update(
+            {
+                i: loaded.tokenizer.decode(one.tokens, skip_special_tokens=True)
+                for i, one in zip(chosen, drawn, strict=True)
+            }
+        )
     return [said[i] for i in range(len(prompts))]
 
 

@@ -20,8 +20,17 @@ from r2v.storage.files import write_json, writing
 from r2v.storage.weights import ADAPTERS
 
 FULL, ADAPTER = "model.safetensors", "adapter_model.safetensors"
-_OF_THE_PLACE = {"name_or_path", "_name_or_path", "is_local", "local_files_only", "tokenizer_file",
-                 "transformers_version", "peft_version", "_commit_hash", "revision"}
+_OF_THE_PLACE = {
+    "name_or_path",
+    "_name_or_path",
+    "is_local",
+    "local_files_only",
+    "tokenizer_file",
+    "transformers_version",
+    "peft_version",
+    "_commit_hash",
+    "revision",
+}
 
 
 def export(loaded: Loaded, folder: Path) -> str:
@@ -61,22 +70,23 @@ def _write_adapter(loaded: Loaded, folder: Path) -> None:
     model = loaded.model
     _save(get_peft_model_state_dict(model, adapter_name="default"), folder / ADAPTER)
     config = model.peft_config["default"].to_dict()
-    config.update(base_model_name_or_path=loaded.name, inference_mode=True,
-                  target_modules=sorted(config["target_modules"]))
+    config.update(
+        base_model_name_or_path=loaded.name, inference_mode=True, target_modules=sorted(config["target_modules"])
+    )
     write_json(folder / ADAPTERS, _of_the_thing(config))
 
 
 def _save(tensors: dict[str, Any], path: Path) -> None:
-    save_file({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}, path,
-              metadata={"format": "pt"})
+    save_file(
+        {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}, path, metadata={"format": "pt"}
+    )
     path.chmod(0o644)  # safetensors leaves it to its owner alone, and a cluster's jobs share it
 
 
 def _distinct(tensors: dict[str, Any]) -> dict[str, Any]:
     """Tied weights once, under the first of their names; loading ties them again."""
     seen: dict[int, str] = {}
-    return {name: tensor for name, tensor in tensors.items()
-            if seen.setdefault(tensor.data_ptr(), name) == name}
+    return {name: tensor for name, tensor in tensors.items() if seen.setdefault(tensor.data_ptr(), name) == name}
 
 
 def _of_the_thing(config: dict[str, Any]) -> dict[str, Any]:

@@ -54,11 +54,11 @@ def schedule(lengths: Sequence[int], phase: Phase, seed: int) -> list[int]:
         rows = list(range(len(lengths)))
         generator(seed, "epoch", epoch).shuffle(rows)
         order += rows
-    order = order[:max(1, round(len(lengths) * phase.num_epochs))]
+    order = order[: max(1, round(len(lengths) * phase.num_epochs))]
     arranged: list[int] = []
     for start in range(0, len(order), batch * _WINDOW):
-        window = sorted(order[start:start + batch * _WINDOW], key=lambda row: (lengths[row], row))
-        batches = [window[i:i + batch] for i in range(0, len(window), batch)]
+        window = sorted(order[start : start + batch * _WINDOW], key=lambda row: (lengths[row], row))
+        batches = [window[i : i + batch] for i in range(0, len(window), batch)]
         rest = batches.pop() if len(batches[-1]) < batch else []
         generator(seed, "window", start).shuffle(batches)
         arranged += [row for rows in batches for row in rows] + rest
@@ -87,16 +87,32 @@ def arguments(phase: Phase, out: Path, rows: int, model: Any, seed: int) -> dict
     on_gpu = model.device.type == "cuda"
     large = on_gpu and sum(p.numel() for p in model.parameters()) > _LARGE
     return {
-        "output_dir": str(out), "num_train_epochs": 1, "train_sampling_strategy": "sequential",
-        "per_device_train_batch_size": micro, "gradient_accumulation_steps": accumulation,
-        "learning_rate": phase.lr, "adam_beta2": 0.98, "lr_scheduler_type": "linear",
+        "output_dir": str(out),
+        "num_train_epochs": 1,
+        "train_sampling_strategy": "sequential",
+        "per_device_train_batch_size": micro,
+        "gradient_accumulation_steps": accumulation,
+        "learning_rate": phase.lr,
+        "adam_beta2": 0.98,
+        "lr_scheduler_type": "linear",
         "weight_decay": phase.weight_decay,
-        "warmup_steps": math.ceil(phase.warmup_ratio * updates), "max_grad_norm": phase.grad_clip,
-        "save_strategy": "steps", "save_steps": phase.save_steps, "save_total_limit": None,
-        "logging_steps": max(1, updates // 50), "logging_first_step": True, "report_to": "none",
-        "disable_tqdm": True, "max_length": None, "seed": seed_of(seed, "trainer") % 2**32,
-        "bf16": large, "gradient_checkpointing": large, "use_cpu": not on_gpu, "dataloader_pin_memory": on_gpu,
-        "ddp_find_unused_parameters": False, "log_level_replica": "error",
+        "warmup_steps": math.ceil(phase.warmup_ratio * updates),
+        "max_grad_norm": phase.grad_clip,
+        "save_strategy": "steps",
+        "save_steps": phase.save_steps,
+        "save_total_limit": None,
+        "logging_steps": max(1, updates // 50),
+        "logging_first_step": True,
+        "report_to": "none",
+        "disable_tqdm": True,
+        "max_length": None,
+        "seed": seed_of(seed, "trainer") % 2**32,
+        "bf16": large,
+        "gradient_checkpointing": large,
+        "use_cpu": not on_gpu,
+        "dataloader_pin_memory": on_gpu,
+        "ddp_find_unused_parameters": False,
+        "log_level_replica": "error",
         "deepspeed": phase.deepspeed or (_zero(phase.zero) if phase.zero else None),
     }
 
@@ -104,10 +120,17 @@ def arguments(phase: Phase, out: Path, rows: int, model: Any, seed: int) -> dict
 def _zero(stage: int) -> dict[str, Any]:
     """A DeepSpeed configuration of this ZeRO stage; `auto` is what the trainer is told."""
     return {
-        "zero_optimization": {"stage": stage, "overlap_comm": True, "contiguous_gradients": True,
-                              "stage3_gather_16bit_weights_on_model_save": True},
-        "bf16": {"enabled": "auto"}, "gradient_clipping": "auto", "gradient_accumulation_steps": "auto",
-        "train_batch_size": "auto", "train_micro_batch_size_per_gpu": "auto",
+        "zero_optimization": {
+            "stage": stage,
+            "overlap_comm": True,
+            "contiguous_gradients": True,
+            "stage3_gather_16bit_weights_on_model_save": True,
+        },
+        "bf16": {"enabled": "auto"},
+        "gradient_clipping": "auto",
+        "gradient_accumulation_steps": "auto",
+        "train_batch_size": "auto",
+        "train_micro_batch_size_per_gpu": "auto",
     }
 
 
@@ -130,8 +153,10 @@ def fit(trainer: Any, what: str, out: Path, lengths: Sequence[int]) -> list[dict
         trainer.add_callback(watch)
         trainer.train(resume_from_checkpoint=resume and str(resume))
     if watch.stopped:
-        raise Interrupted(f"{what}: stopped after update {trainer.state.global_step} of {total}, which {latest} holds; "
-                          "the same command continues")
+        raise Interrupted(
+            f"{what}: stopped after update {trainer.state.global_step} of {total}, which {latest} holds; "
+            "the same command continues"
+        )
     history: list[dict[str, float]] = trainer.state.log_history
     return history
 
@@ -181,8 +206,15 @@ class _Watch(TrainerCallback):  # type: ignore[misc]
     resumed is that of one that was not. `tokens` is how many are done after each update.
     """
 
-    def __init__(self, trainer: Any, out: Path, resume: Path | None, asked: Callable[[], bool], bar: Progress,
-                 tokens: Sequence[int]) -> None:
+    def __init__(
+        self,
+        trainer: Any,
+        out: Path,
+        resume: Path | None,
+        asked: Callable[[], bool],
+        bar: Progress,
+        tokens: Sequence[int],
+    ) -> None:
         self._trainer, self._out, self._resume, self._asked = trainer, out, resume, asked
         self._bar, self._tokens, self._loss = bar, tokens, dict[str, float]()
         self._began = (0, time.monotonic())
@@ -212,8 +244,10 @@ class _Watch(TrainerCallback):  # type: ignore[misc]
         distributed.wait_for_all()
         if state.is_world_process_zero:
             checkpoint = self._out / f"checkpoint-{state.global_step}"
-            torch.save({"loss": loss, "since": trainer._globalstep_last_logged,
-                        "metrics": dict(trainer._metrics["train"])}, checkpoint / _PENDING)
+            torch.save(
+                {"loss": loss, "since": trainer._globalstep_last_logged, "metrics": dict(trainer._metrics["train"])},
+                checkpoint / _PENDING,
+            )
             fresh = self._out / f".{LATEST}.{os.getpid()}.tmp"
             fresh.unlink(missing_ok=True)
             fresh.symlink_to(checkpoint.name)

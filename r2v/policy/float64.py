@@ -35,8 +35,9 @@ class ShortConv(torch.nn.Module):
         self.layer_idx, self.layer_type = original.layer_idx, original.layer_type
         self.in_proj, self.conv, self.out_proj = original.in_proj, original.conv, original.out_proj
 
-    def forward(self, hidden_states: Tensor, past_key_values: Any = None, attention_mask: Tensor | None = None,
-                **kwargs: Any) -> Tensor:
+    def forward(
+        self, hidden_states: Tensor, past_key_values: Any = None, attention_mask: Tensor | None = None, **kwargs: Any
+    ) -> Tensor:
         """(B, T, D) -> (B, T, D), with the convolution's past in the cache where there is one."""
         length = hidden_states.shape[1]
         masked = apply_mask_to_padding_states(hidden_states, attention_mask)
@@ -54,7 +55,7 @@ class ShortConv(torch.nn.Module):
             whole: Tensor = cache.update_conv_state(inputs, self.layer_idx, conv_kernel_size=self.conv.kernel_size[0])
             return whole
         whole = torch.cat([state, inputs], dim=-1)
-        state.copy_(whole[:, :, -state.shape[-1]:])
+        state.copy_(whole[:, :, -state.shape[-1] :])
         return whole
 
 
@@ -65,9 +66,9 @@ def depthwise(inputs: Tensor, weight: Tensor, bias: Tensor | None, length: int) 
     (B, D, length).
     """
     taps = weight.shape[-1]
-    span = inputs[:, :, -(length + taps - 1):]
+    span = inputs[:, :, -(length + taps - 1) :]
     span = pad(span, (length + taps - 1 - span.shape[-1], 0))
     total = span[:, :, :length] * weight[:, :1]
     for k in range(1, taps):
-        total = total + span[:, :, k:k + length] * weight[:, k:k + 1]
+        total = total + span[:, :, k : k + length] * weight[:, k : k + 1]
     return total if bias is None else total + bias[:, None]

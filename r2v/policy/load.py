@@ -39,8 +39,9 @@ class Loaded:
     name: str
 
 
-def load_policy(policy: PolicyConfig, weights: Path | None = None, *, for_training: bool = False,
-                seed: int = 0) -> Loaded:
+def load_policy(
+    policy: PolicyConfig, weights: Path | None = None, *, for_training: bool = False, seed: int = 0
+) -> Loaded:
     """The model of a configuration, with the weights exported in a folder where one is given.
 
     For training, LoRA adapters are added (`lora_r` > 0, drawn from `seed`) or an exported one is made trainable.
@@ -80,8 +81,7 @@ def _source(name: str) -> Path | str:
     if path.is_dir():
         return path
     if path.is_absolute() or name.startswith((".", "~")):
-        raise InputError(f"policy.model_name={name}: no such directory; name tiny, pupil, a directory, or a hub "
-                         "model")
+        raise InputError(f"policy.model_name={name}: no such directory; name tiny, pupil, a directory, or a hub model")
     return name
 
 
@@ -96,7 +96,8 @@ def _model(policy: PolicyConfig, source: Path | str, for_training: bool) -> Any:
         from transformers import BitsAndBytesConfig
 
         options["quantization_config"] = BitsAndBytesConfig(
-            load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=torch.bfloat16)
+            load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=torch.bfloat16
+        )
         options["device_map"] = {"": device_of(policy)}
     try:
         model = AutoModelForCausalLM.from_pretrained(source, **options)
@@ -109,8 +110,10 @@ def _melted(policy: PolicyConfig, adapters: Path, for_training: bool) -> Any:
     from peft import PeftModel
 
     if policy.load_in_4bit is True:
-        raise UsageError(f"policy.load_in_4bit=true: {adapters} holds adapters, which cannot be melted into 4-bit "
-                         "weights; set it to false or auto")
+        raise UsageError(
+            f"policy.load_in_4bit=true: {adapters} holds adapters, which cannot be melted into 4-bit "
+            "weights; set it to false or auto"
+        )
     name = base_of(adapters)
     base = _model(replace(policy, model_name=name, load_in_4bit=False), _source(name), for_training)
     own = base.dtype  # `to` changes the base itself
@@ -144,8 +147,10 @@ def _tokenizer(source: Path | str) -> Any:
 
 def _not_found(source: Path | str, error: Exception) -> InputError:
     said = str(error).strip().split("\n")[0]
-    return InputError(f"policy.model_name: cannot load {source} ({said}); name tiny, pupil, a directory with weights "
-                      "and tokenizer, or a hub model that is downloaded or can be")
+    return InputError(
+        f"policy.model_name: cannot load {source} ({said}); name tiny, pupil, a directory with weights "
+        "and tokenizer, or a hub model that is downloaded or can be"
+    )
 
 
 def _dtype(policy: PolicyConfig, for_training: bool) -> Any:
@@ -186,8 +191,13 @@ def _with_adapters(policy: PolicyConfig, model: Any, seed: int) -> Any:
 
     if getattr(model, "is_loaded_in_4bit", False):
         model = prepare_model_for_kbit_training(model)
-    adapters = LoraConfig(r=policy.lora_r, lora_alpha=policy.effective_lora_alpha, target_modules="all-linear",
-                          lora_dropout=policy.lora_dropout, task_type="CAUSAL_LM")
+    adapters = LoraConfig(
+        r=policy.lora_r,
+        lora_alpha=policy.effective_lora_alpha,
+        target_modules="all-linear",
+        lora_dropout=policy.lora_dropout,
+        task_type="CAUSAL_LM",
+    )
     with torch.random.fork_rng():
         torch.manual_seed(seed_of(seed, "lora"))
         return get_peft_model(model, adapters)

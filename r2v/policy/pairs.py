@@ -25,8 +25,18 @@ from r2v.llm.types import Message
 from r2v.policy.candidates import CandidateAction, CandidateState
 from r2v.storage.files import write_lines
 
-REASONS = ("not_train", "all_equal", "not_measured", "margin", "unparseable", "canary", "similar",
-           "length_ratio", "duplicate", "task_cap")
+REASONS = (
+    "not_train",
+    "all_equal",
+    "not_measured",
+    "margin",
+    "unparseable",
+    "canary",
+    "similar",
+    "length_ratio",
+    "duplicate",
+    "task_cap",
+)
 """Why a state gives no pair, in the order in which it is looked at."""
 
 _WORD = re.compile(r"\w+")
@@ -51,8 +61,7 @@ class PreferencePair:
     rejected_source: Literal["slm", "teacher"] = "slm"
 
 
-def make_pairs(states: Iterable[CandidateState],
-               cfg: PreferenceConfig) -> tuple[list[PreferencePair], dict[str, int]]:
+def make_pairs(states: Iterable[CandidateState], cfg: PreferenceConfig) -> tuple[list[PreferencePair], dict[str, int]]:
     """The pairs that `cfg.pair_mode` finds, in order of state, and what became of every state.
 
     Raises EmptyResult with the counts where nothing is left.
@@ -77,8 +86,10 @@ def make_pairs(states: Iterable[CandidateState],
             pairs.append(found)
     if not pairs:
         reasons = ", ".join(f"{reason} {count}" for reason, count in counts.items() if count) or "no states"
-        raise EmptyResult(f"no preference pairs (preference.pair_mode={cfg.pair_mode}): {reasons}; raise "
-                          "candidates.temperature, candidates.num_tasks or lower the preference margins")
+        raise EmptyResult(
+            f"no preference pairs (preference.pair_mode={cfg.pair_mode}): {reasons}; raise "
+            "candidates.temperature, candidates.num_tasks or lower the preference margins"
+        )
     return pairs, {"pairs": len(pairs), **counts}
 
 
@@ -89,9 +100,12 @@ def _pair(state: CandidateState, cfg: PreferenceConfig) -> PreferencePair | str:
     better, worse = _contenders(state, cfg)
     if len({action.canonical for action in (*better, *worse)}) < 2:
         return "all_equal"
-    margins = [(margin, chosen, rejected) for chosen in better for rejected in worse
-               if chosen.canonical != rejected.canonical
-               and (margin := _margin(chosen, rejected, cfg)) is not None]
+    margins = [
+        (margin, chosen, rejected)
+        for chosen in better
+        for rejected in worse
+        if chosen.canonical != rejected.canonical and (margin := _margin(chosen, rejected, cfg)) is not None
+    ]
     if not margins:
         return "not_measured"
     margin, chosen, rejected = max(margins, key=lambda m: (m[0], _likelihood(m[1]), -m[1].k, -m[2].k))
@@ -99,10 +113,19 @@ def _pair(state: CandidateState, cfg: PreferenceConfig) -> PreferencePair | str:
         return "margin"
     reason = _unfit(chosen, rejected, state.canaries, cfg)
     return reason or PreferencePair(
-        prompt=state.prompt, chosen=chosen.text, rejected=rejected.text, state_id=state.state_id,
-        task_id=state.task_id, chosen_score=chosen.score, rejected_score=rejected.score,
-        chosen_value=chosen.value, rejected_value=rejected.value, margin=round(margin, 6),
-        pair_mode=cfg.pair_mode, chosen_source="teacher" if chosen.k < 0 else "slm")
+        prompt=state.prompt,
+        chosen=chosen.text,
+        rejected=rejected.text,
+        state_id=state.state_id,
+        task_id=state.task_id,
+        chosen_score=chosen.score,
+        rejected_score=rejected.score,
+        chosen_value=chosen.value,
+        rejected_value=rejected.value,
+        margin=round(margin, 6),
+        pair_mode=cfg.pair_mode,
+        chosen_source="teacher" if chosen.k < 0 else "slm",
+    )
 
 
 def _contenders(state: CandidateState, cfg: PreferenceConfig) -> tuple[Sequence[CandidateAction], ...]:
@@ -134,8 +157,9 @@ def _likelihood(action: CandidateAction) -> float:
     return action.logprob_sum if action.logprob_sum is not None else 0.0
 
 
-def _unfit(chosen: CandidateAction, rejected: CandidateAction, canaries: Sequence[str],
-           cfg: PreferenceConfig) -> str | None:
+def _unfit(
+    chosen: CandidateAction, rejected: CandidateAction, canaries: Sequence[str], cfg: PreferenceConfig
+) -> str | None:
     """Why these two make no good pair, if they don't."""
     if not parse_action(chosen.text).action_type or chosen.finish_reason != "stop":
         return "unparseable"

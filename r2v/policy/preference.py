@@ -33,8 +33,13 @@ from r2v.storage.files import write_json
 
 _MEASURED_PAIRS = 256
 _FALL = 0.1
-_SERIES = {"loss": "loss", "margin": "rewards/margins", "accuracy": "rewards/accuracies",
-           "chosen_logp": "logps/chosen", "rejected_logp": "logps/rejected"}
+_SERIES = {
+    "loss": "loss",
+    "margin": "rewards/margins",
+    "accuracy": "rewards/accuracies",
+    "chosen_logp": "logps/chosen",
+    "rejected_logp": "logps/rejected",
+}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -90,15 +95,25 @@ def build_rows(pairs: Iterable[Pair], encoder: Encoder) -> tuple[list[PairRow], 
     return rows, dropped
 
 
-def train_preference(pairs: Sequence[Pair], loaded: Loaded, encoder: Encoder, phase: Phase,
-                     preference: PreferenceConfig, out: Path, *, seed: int) -> dict[str, Any]:
+def train_preference(
+    pairs: Sequence[Pair],
+    loaded: Loaded,
+    encoder: Encoder,
+    phase: Phase,
+    preference: PreferenceConfig,
+    out: Path,
+    *,
+    seed: int,
+) -> dict[str, Any]:
     """Train the cloned policy `loaded` into `out`/final, resuming from `out`/checkpoint-latest; returns and
     writes the report (as rank 0; the others' is empty). Raises EmptyResult without pairs."""
     built, dropped = build_rows(pairs, encoder)
     rows = [built[i] for i in draw_rows(len(built), phase.max_examples, seed)]
     if not rows:
-        raise EmptyResult(f"no preference pair to train on ({len(pairs)} given, {dropped} too long); lower "
-                          "preference.min_margin, or sample more with candidates.num_tasks")
+        raise EmptyResult(
+            f"no preference pair to train on ({len(pairs)} given, {dropped} too long); lower "
+            "preference.min_margin, or sample more with candidates.num_tasks"
+        )
     order = schedule([len(row) for row in rows], phase, seed)
     trainer = make_trainer([rows[i] for i in order], loaded, phase, preference, out, seed)
     measured = rows[:_MEASURED_PAIRS]
@@ -110,24 +125,33 @@ def train_preference(pairs: Sequence[Pair], loaded: Loaded, encoder: Encoder, ph
         return {}
     after = mean_logps(loaded, measured)
     report = {
-        "n_pairs": len(rows), "n_tasks": len({pair.task_id for pair in pairs}), "pairs_dropped": dropped,
-        "first_loss": round(first, 6), "before": before.summary(), "after": after.summary(),
+        "n_pairs": len(rows),
+        "n_tasks": len({pair.task_id for pair in pairs}),
+        "pairs_dropped": dropped,
+        "first_loss": round(first, 6),
+        "before": before.summary(),
+        "after": after.summary(),
         "reward_margin": round(preference.beta * (after.margin - before.margin), 6),
         "warnings": _warnings(before, after),
-        "log": [{"step": entry["step"], **{short: round(entry[name], 6) for short, name in _SERIES.items()}}
-                for entry in log if "rewards/margins" in entry],
+        "log": [
+            {"step": entry["step"], **{short: round(entry[name], 6) for short, name in _SERIES.items()}}
+            for entry in log
+            if "rewards/margins" in entry
+        ],
         "weights_sha256": export(loaded, out / "final"),
     }
     write_json(out / "dpo_report.json", report)
-    logger.info("  preference: %d pairs of %d tasks, reward margin %+.4f", len(rows), report["n_tasks"],
-                report["reward_margin"])
+    logger.info(
+        "  preference: %d pairs of %d tasks, reward margin %+.4f", len(rows), report["n_tasks"], report["reward_margin"]
+    )
     for warning in _warnings(before, after):
         logger.warning("  preference: %s", warning)
     return report
 
 
-def make_trainer(rows: Sequence[PairRow], loaded: Loaded, phase: Phase, preference: PreferenceConfig, out: Path,
-                 seed: int) -> Any:
+def make_trainer(
+    rows: Sequence[PairRow], loaded: Loaded, phase: Phase, preference: PreferenceConfig, out: Path, seed: int
+) -> Any:
     """TRL's DPO trainer over rows in the order given. A full model gets a frozen copy of itself as reference; a
     PeftModel's reference is a frozen copy of its adapter, which TRL makes."""
     from datasets import Dataset
@@ -136,16 +160,27 @@ def make_trainer(rows: Sequence[PairRow], loaded: Loaded, phase: Phase, preferen
     from r2v.policy.trainers import Preferrer
 
     laid = [BLANK if i is None else rows[i] for i in shared(range(len(rows)), phase, distributed.ranks())]
-    data = Dataset.from_dict({"prompt_ids": [row.prompt for row in laid], "chosen_ids": [row.chosen for row in laid],
-                              "rejected_ids": [row.rejected for row in laid]})
+    data = Dataset.from_dict(
+        {
+            "prompt_ids": [row.prompt for row in laid],
+            "chosen_ids": [row.chosen for row in laid],
+            "rejected_ids": [row.rejected for row in laid],
+        }
+    )
     adapted = hasattr(loaded.model, "peft_config")
     with_likelihood = preference.sft_weight > 0
     return Preferrer(
-        model=loaded.model, processing_class=loaded.tokenizer, train_dataset=data,
+        model=loaded.model,
+        processing_class=loaded.tokenizer,
+        train_dataset=data,
         ref_model=None if adapted else copy.deepcopy(loaded.model).eval().requires_grad_(False),
-        args=DPOConfig(**arguments(phase, out, len(rows), loaded.model, seed), beta=preference.beta,
-                       loss_type=["sigmoid", "sft"] if with_likelihood else ["sigmoid"],
-                       loss_weights=[1.0, preference.sft_weight] if with_likelihood else [1.0]))
+        args=DPOConfig(
+            **arguments(phase, out, len(rows), loaded.model, seed),
+            beta=preference.beta,
+            loss_type=["sigmoid", "sft"] if with_likelihood else ["sigmoid"],
+            loss_weights=[1.0, preference.sft_weight] if with_likelihood else [1.0],
+        ),
+    )
 
 
 def _first_loss(trainer: Any) -> float:
@@ -187,8 +222,11 @@ class Logps:
 
     def summary(self) -> dict[str, float]:
         """For the report."""
-        return {"chosen_logp": round(self.chosen, 6), "rejected_logp": round(self.rejected, 6),
-                "accuracy": round(self.accuracy, 6)}
+        return {
+            "chosen_logp": round(self.chosen, 6),
+            "rejected_logp": round(self.rejected, 6),
+            "accuracy": round(self.accuracy, 6),
+        }
 
 
 def mean_logps(loaded: Loaded, rows: Sequence[PairRow]) -> Logps:
@@ -196,19 +234,24 @@ def mean_logps(loaded: Loaded, rows: Sequence[PairRow]) -> Logps:
     loaded.model.eval()
     chosen = [_logp(loaded.model, row.prompt, row.chosen) for row in rows]
     rejected = [_logp(loaded.model, row.prompt, row.rejected) for row in rows]
-    return Logps(sum(chosen) / len(rows), sum(rejected) / len(rows),
-                 sum(c > r for c, r in zip(chosen, rejected, strict=True)) / len(rows))
+    return Logps(
+        sum(chosen) / len(rows),
+        sum(rejected) / len(rows),
+        sum(c > r for c, r in zip(chosen, rejected, strict=True)) / len(rows),
+    )
 
 
 def _logp(model: Any, prompt: list[int], completion: list[int]) -> float:
     ids = torch.tensor([prompt + completion], device=model.device)
     with torch.no_grad():
         logits = model(input_ids=ids, logits_to_keep=len(completion) + 1).logits[0, :-1]
-    return float(logits.double().log_softmax(-1).gather(-1, ids[0, -len(completion):, None]).sum())
+    return float(logits.double().log_softmax(-1).gather(-1, ids[0, -len(completion) :, None]).sum())
 
 
 def _warnings(before: Logps, after: Logps) -> list[str]:
     if after.chosen < before.chosen - _FALL * abs(before.chosen):
-        return [f"chosen log-prob fell from {before.chosen:.3f} to {after.chosen:.3f}: pairs too alike, or too many "
-                "epochs; raise preference.sft_weight"]
+        return [
+            f"chosen log-prob fell from {before.chosen:.3f} to {after.chosen:.3f}: pairs too alike, or too many "
+            "epochs; raise preference.sft_weight"
+        ]
     return []

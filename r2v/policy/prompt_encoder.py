@@ -22,8 +22,9 @@ ELIDED = "[elided]"
 _REMEMBERED = 1 << 16
 
 
-def build_messages(goal: str, observations: Sequence[str], actions: Sequence[str],
-                   system: str | None = None) -> tuple[Message, ...]:
+def build_messages(
+    goal: str, observations: Sequence[str], actions: Sequence[str], system: str | None = None
+) -> tuple[Message, ...]:
     """The conversation so far: one more observation than actions. Raises ValueError otherwise."""
     turns = [] if system is None else [Message(role="system", content=system)]
     turns.append(Message(role="user", content=goal))
@@ -52,11 +53,15 @@ class Encoder:
 
     def __init__(self, tokenizer: Any, *, max_seq_len: int, reserve: int) -> None:
         if not tokenizer.chat_template or tokenizer.eos_token_id is None:
-            raise UsageError(f"{tokenizer.name_or_path or 'tokenizer'}: has no chat template or no end token; "
-                             "set them in its tokenizer_config.json")
+            raise UsageError(
+                f"{tokenizer.name_or_path or 'tokenizer'}: has no chat template or no end token; "
+                "set them in its tokenizer_config.json"
+            )
         if not 0 < reserve < max_seq_len:
-            raise UsageError(f"policy.max_seq_len {max_seq_len}: must be above the {reserve} tokens kept for the "
-                             "action (inference.max_new_tokens)")
+            raise UsageError(
+                f"policy.max_seq_len {max_seq_len}: must be above the {reserve} tokens kept for the "
+                "action (inference.max_new_tokens)"
+            )
         self.tokenizer, self.max_seq_len, self.reserve = tokenizer, max_seq_len, reserve
         self._takes_tool_role = self._accepts_tool_role()
         self._segment = lru_cache(_REMEMBERED)(self._render_segment)
@@ -75,8 +80,10 @@ class Encoder:
             ids = self._ids(shorter)
             if len(ids) <= limit:
                 return Prompt(tuple(ids), attempt > 0)
-        raise InputError(f"context of {len(ids)} tokens without any old turn, {limit} allowed: the goal is too "
-                         "long; raise policy.max_seq_len")
+        raise InputError(
+            f"context of {len(ids)} tokens without any old turn, {limit} allowed: the goal is too "
+            "long; raise policy.max_seq_len"
+        )
 
     def action_ids(self, action: str) -> list[int]:
         """The ids of an action and its end token: what a policy is trained to say."""
@@ -94,8 +101,9 @@ class Encoder:
         turns = [{"role": m.role, "content": m.content} for m in messages]
         if not self._takes_tool_role:
             turns = _as_user_turns(turns)
-        encoded = self.tokenizer.apply_chat_template(turns, add_generation_prompt=generation, tokenize=True,
-                                                     return_dict=False)
+        encoded = self.tokenizer.apply_chat_template(
+            turns, add_generation_prompt=generation, tokenize=True, return_dict=False
+        )
         return [int(token) for token in encoded]
 
     def _render_segment(self, opening: str | None, message: Message | None) -> list[int]:
@@ -106,7 +114,7 @@ class Encoder:
         start = Message(role=opening, content="")  # type: ignore[arg-type]
         before = self._segment(None, start)
         after = [start] if message is None else [start, message]
-        return self._render(after, generation=message is None)[len(before):]
+        return self._render(after, generation=message is None)[len(before) :]
 
     def _accepts_tool_role(self) -> bool:
         self._takes_tool_role = True
@@ -134,8 +142,12 @@ class Encoder:
         return True
 
 
-_PROBE = build_messages("open the door", ["a door\nclosed", "a key", "an open door"],
-                        ['{"tool":"look"}', '{"tool":"open","id":"7"}'], system="be brief")
+_PROBE = build_messages(
+    "open the door",
+    ["a door\nclosed", "a key", "an open door"],
+    ['{"tool":"look"}', '{"tool":"open","id":"7"}'],
+    system="be brief",
+)
 
 
 def _ever_shorter(messages: list[Message]) -> Iterator[list[Message]]:
@@ -143,11 +155,11 @@ def _ever_shorter(messages: list[Message]) -> Iterator[list[Message]]:
     yield messages
     tools = [i for i, m in enumerate(messages) if m.role == "tool"]
     for i in tools[:-1]:
-        messages = [*messages[:i], replace(messages[i], content=ELIDED), *messages[i + 1:]]
+        messages = [*messages[:i], replace(messages[i], content=ELIDED), *messages[i + 1 :]]
         yield messages
     first = tools[0] if tools else len(messages) - 1
     while len(messages) - first > 1:
-        messages = messages[:first] + messages[first + 2:]
+        messages = messages[:first] + messages[first + 2 :]
         yield messages
     keep = len(messages[-1].content)
     while tools and keep > 16:
@@ -156,7 +168,7 @@ def _ever_shorter(messages: list[Message]) -> Iterator[list[Message]]:
 
 
 def _without_middle(text: str, keep: int) -> str:
-    return f"{text[:keep // 2]}\n{ELIDED}\n{text[len(text) - keep // 2:]}"
+    return f"{text[: keep // 2]}\n{ELIDED}\n{text[len(text) - keep // 2 :]}"
 
 
 def _as_user_turns(turns: list[dict[str, str]]) -> list[dict[str, str]]:

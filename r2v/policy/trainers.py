@@ -44,12 +44,15 @@ class Preferrer(DPOTrainer):  # type: ignore[misc]
     def get_batch_samples(self, *args: Any, **kwargs: Any) -> Any:
         """The micro-batches of an update; notes what share of it each of them is."""
         batches, items = super().get_batch_samples(*args, **kwargs)
-        sizes = torch.tensor([_sizes(batch["completion_mask"]) for batch in batches], dtype=torch.float64,
-                             device=self.accelerator.device)
+        sizes = torch.tensor(
+            [_sizes(batch["completion_mask"]) for batch in batches], dtype=torch.float64, device=self.accelerator.device
+        )
         _, pairs, tokens = self.accelerator.gather(sizes.sum(0, keepdim=True)).sum(0).tolist()
         mean = len(batches) * self.accelerator.num_processes
-        self._shares = [_Share(rows=rows / pairs * mean, blank=(rows - real) / pairs * mean, tokens=own / tokens * mean)
-                        for rows, real, own in sizes.tolist()]
+        self._shares = [
+            _Share(rows=rows / pairs * mean, blank=(rows - real) / pairs * mean, tokens=own / tokens * mean)
+            for rows, real, own in sizes.tolist()
+        ]
         return batches, items
 
     def compute_loss(self, *args: Any, **kwargs: Any) -> Any:
@@ -59,7 +62,7 @@ class Preferrer(DPOTrainer):  # type: ignore[misc]
             return super().compute_loss(*args, **kwargs)
         share = self._shares.pop(0)
         whole, weights = self.loss_types, self.loss_weights  # type: ignore[has-type]
-        parts = list(zip(whole, weights, (share.rows, share.tokens), strict=False))[:2 if share.tokens else 1]
+        parts = list(zip(whole, weights, (share.rows, share.tokens), strict=False))[: 2 if share.tokens else 1]
         self.loss_types = [kind for kind, _, _ in parts]
         self.loss_weights = [weight * own for _, weight, own in parts]
         try:

@@ -7,8 +7,15 @@ from collections.abc import Iterable
 from pathlib import Path
 
 _COLUMNS = (
-    ("method", "method"), ("condition", "cond."), ("success_rate", "success"), ("success_rate_ci", "95 % interval"),
-    ("llm_call_rate", "LLM steps"), ("avg_cost", "USD/episode"), ("cost_fraction", "cost fraction"), ("apgr", "APGR"))
+    ("method", "method"),
+    ("condition", "cond."),
+    ("success_rate", "success"),
+    ("success_rate_ci", "95 % interval"),
+    ("llm_call_rate", "LLM steps"),
+    ("avg_cost", "USD/episode"),
+    ("cost_fraction", "cost fraction"),
+    ("apgr", "APGR"),
+)
 
 
 def main_table(path: Path) -> str:
@@ -21,8 +28,12 @@ def main_table(path: Path) -> str:
     for number, row in enumerate(shown):
         if number and row[1] != shown[number - 1][1]:
             lines.append("")
-        lines.append("  ".join(value.ljust(width) if column < 2 else value.rjust(width)
-                               for column, (value, width) in enumerate(zip(row, widths, strict=True))))
+        lines.append(
+            "  ".join(
+                value.ljust(width) if column < 2 else value.rjust(width)
+                for column, (value, width) in enumerate(zip(row, widths, strict=True))
+            )
+        )
     return "\n".join(lines)
 
 
@@ -39,5 +50,11 @@ def _short(text: str) -> str:
 def closing_lines(results: Path, places: Iterable[tuple[str, Path]]) -> str:
     """What a run ends with."""
     table = results / "structured_results" / "main_table.csv"
-    return "\n".join([main_table(table), "", *(f"  {what:<12} {place}" for what, place in places),
-                      f"  check it     r2v verify-results {results}"])
+    return "\n".join(
+        [
+            main_table(table),
+            "",
+            *(f"  {what:<12} {place}" for what, place in places),
+            f"  check it     r2v verify-results {results}",
+        ]
+    )

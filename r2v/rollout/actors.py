@@ -72,9 +72,17 @@ class Side:
 
     async def ask(self, turn: Turn, *, num_samples: int = 1, temperature: float = 0.0, top_p: float = 1.0) -> Reply:
         """The model's reply to the conversation so far."""
-        return await self.model.reply(Request(
-            messages=turn.messages, key=turn.key(self.name), tools=turn.tools, num_samples=num_samples,
-            temperature=temperature, top_p=top_p, max_tokens=self.max_tokens))
+        return await self.model.reply(
+            Request(
+                messages=turn.messages,
+                key=turn.key(self.name),
+                tools=turn.tools,
+                num_samples=num_samples,
+                temperature=temperature,
+                top_p=top_p,
+                max_tokens=self.max_tokens,
+            )
+        )
 
     def seconds(self, reply: Reply) -> float:
         """Modelled latency of a reply."""
@@ -89,8 +97,12 @@ def _tokens(name: str, reply: Reply) -> Tokens:
 
 def add_tokens(a: Tokens, b: Tokens) -> Tokens:
     """Both bills together."""
-    return Tokens(slm_in=a.slm_in + b.slm_in, slm_out=a.slm_out + b.slm_out,
-                  llm_in=a.llm_in + b.llm_in, llm_out=a.llm_out + b.llm_out)
+    return Tokens(
+        slm_in=a.slm_in + b.slm_in,
+        slm_out=a.slm_out + b.slm_out,
+        llm_in=a.llm_in + b.llm_in,
+        llm_out=a.llm_out + b.llm_out,
+    )
 
 
 @dataclass(frozen=True)
@@ -102,8 +114,14 @@ class Single:
 
     async def act(self, turn: Turn) -> Act:
         reply = await self.side.ask(turn)
-        return Act(text=reply.text, source=self.source, tokens=_tokens(self.side.name, reply),
-                   cost=reply.usage.cost_usd, seconds=self.side.seconds(reply), proposal=reply)
+        return Act(
+            text=reply.text,
+            source=self.source,
+            tokens=_tokens(self.side.name, reply),
+            cost=reply.usage.cost_usd,
+            seconds=self.side.seconds(reply),
+            proposal=reply,
+        )
 
 
 @dataclass(frozen=True)
@@ -116,16 +134,27 @@ class BestOfK:
     num_candidates: int
 
     async def act(self, turn: Turn) -> Act:
-        reply = await self.slm.ask(turn, num_samples=self.num_candidates, temperature=self.inference.temperature,
-                                   top_p=self.inference.top_p)
-        scores = {text: await self.score(ScoreRequest(messages=turn.messages, action=text))
-                  for text in dict.fromkeys(sample.text for sample in reply.samples)}
+        reply = await self.slm.ask(
+            turn, num_samples=self.num_candidates, temperature=self.inference.temperature, top_p=self.inference.top_p
+        )
+        scores = {
+            text: await self.score(ScoreRequest(messages=turn.messages, action=text))
+            for text in dict.fromkeys(sample.text for sample in reply.samples)
+        }
         best = max(scores, key=lambda text: scores[text])
-        candidates = tuple(Candidate(text=s.text, logprob=round(sum(s.logprobs), 6), score=scores[s.text])
-                           for s in reply.samples)
+        candidates = tuple(
+            Candidate(text=s.text, logprob=round(sum(s.logprobs), 6), score=scores[s.text]) for s in reply.samples
+        )
         decision = Decision(candidates=candidates, chosen_index=[s.text for s in reply.samples].index(best))
-        return Act(text=best, source="slm", tokens=_tokens("slm", reply), cost=reply.usage.cost_usd,
-                   seconds=self.slm.seconds(reply), decision=decision, proposal=reply)
+        return Act(
+            text=best,
+            source="slm",
+            tokens=_tokens("slm", reply),
+            cost=reply.usage.cost_usd,
+            seconds=self.slm.seconds(reply),
+            decision=decision,
+            proposal=reply,
+        )
 
 
 class Gate(Protocol):
@@ -169,17 +198,37 @@ class Routed:
         return await self._escalate(turn, act, score)
 
     def _keep(self, act: Act, score: float | None, reason: str) -> Act:
-        decision = Decision(p_escalate=score, threshold=self.threshold, reason="budget" if reason == "budget"
-                            else "router")
-        return Act(text=act.text, source="slm", tokens=act.tokens, cost=act.cost, seconds=act.seconds,
-                   decision=decision, proposal=act.proposal)
+        decision = Decision(
+            p_escalate=score, threshold=self.threshold, reason="budget" if reason == "budget" else "router"
+        )
+        return Act(
+            text=act.text,
+            source="slm",
+            tokens=act.tokens,
+            cost=act.cost,
+            seconds=act.seconds,
+            decision=decision,
+            proposal=act.proposal,
+        )
 
     async def _escalate(self, turn: Turn, proposal: Act | None, score: float | None) -> Act:
         act = await Single(self.llm, "llm_fallback").act(turn)
         decision = Decision(p_escalate=score, threshold=self.threshold, escalated=True)
         if proposal is None:
-            return Act(text=act.text, source=act.source, tokens=act.tokens, cost=act.cost, seconds=act.seconds,
-                       decision=decision)
-        return Act(text=act.text, source=act.source, tokens=add_tokens(act.tokens, proposal.tokens),
-                   cost=act.cost + proposal.cost, seconds=act.seconds + proposal.seconds, decision=decision,
-                   proposal=proposal.proposal)
+            return Act(
+                text=act.text,
+                source=act.source,
+                tokens=act.tokens,
+                cost=act.cost,
+                seconds=act.seconds,
+                decision=decision,
+            )
+        return Act(
+            text=act.text,
+            source=act.source,
+            tokens=add_tokens(act.tokens, proposal.tokens),
+            cost=act.cost + proposal.cost,
+            seconds=act.seconds + proposal.seconds,
+            decision=decision,
+            proposal=proposal.proposal,
+        )

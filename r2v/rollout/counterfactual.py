@@ -69,10 +69,20 @@ async def branch(point: Session, act: Act, actor: Actor, waves: Waves) -> Episod
     return await twin.finish(actor, waves)
 
 
-def roll_out_features(plays: Sequence[Play], world: World, slm: Single, llm: Single, sensors: Sensors,
-                      cost_ratio: float, waves: Waves, *, what: str = "") -> list[FeatureRow]:
+def roll_out_features(
+    plays: Sequence[Play],
+    world: World,
+    slm: Single,
+    llm: Single,
+    sensors: Sensors,
+    cost_ratio: float,
+    waves: Waves,
+    *,
+    what: str = "",
+) -> list[FeatureRow]:
     """Rows for a router: the small policy plays, features are taken before every action, and where the LLM
     would act otherwise its branch is executed. Equal actions gain nothing and are not played twice."""
+
     async def roll_out(play: Play) -> list[FeatureRow]:
         played = await visit(world.start(play), slm, waves)
         if played.episode.env_fault is not None:
@@ -86,11 +96,23 @@ def roll_out_features(plays: Sequence[Play], world: World, slm: Single, llm: Sin
         q_llm = (await branch(step.before, asked, slm, waves)).success if differs else success
         episode = step.before.identity
         return FeatureRow(
-            state_id=f"{episode}#{step.turn.step}", episode_id=episode, task_id=step.turn.task_id,
-            split=play.split or "", step_idx=step.turn.step, actor=step.act.source,
-            features=await sensors.features(step.turn, step.act.proposal), q_slm=float(success),
-            q_llm=float(q_llm), n_rollouts=1, disagrees=differs, slm_episode_success=success,
-            condition=play.condition, perturbation_seed=play.perturbation_seed, cost_slm=1.0, cost_llm=cost_ratio)
+            state_id=f"{episode}#{step.turn.step}",
+            episode_id=episode,
+            task_id=step.turn.task_id,
+            split=play.split or "",
+            step_idx=step.turn.step,
+            actor=step.act.source,
+            features=await sensors.features(step.turn, step.act.proposal),
+            q_slm=float(success),
+            q_llm=float(q_llm),
+            n_rollouts=1,
+            disagrees=differs,
+            slm_episode_success=success,
+            condition=play.condition,
+            perturbation_seed=play.perturbation_seed,
+            cost_slm=1.0,
+            cost_llm=cost_ratio,
+        )
 
     with Progress(what, len(plays)) as bar:
         rows = waves.run((partial(roll_out, play) for play in plays), lambda *_: bar.advance())
@@ -107,17 +129,28 @@ async def play_oracle(world: World, play: Play, slm: Single, llm: Single, waves:
         turn = session.turn()
         own = await slm.act(turn)
         asked = replace(await llm.act(turn), source="llm_fallback", decision=Decision(escalated=True))
-        saves = (own.text != asked.text
-                 and not (await branch(session, own, slm, waves)).success
-                 and (await branch(session, asked, slm, waves)).success)
+        saves = (
+            own.text != asked.text
+            and not (await branch(session, own, slm, waves)).success
+            and (await branch(session, asked, slm, waves)).success
+        )
         await waves.world(session.apply, asked if saves else own)
     return session.episode()
 
 
-def play_corruptions(plays: Sequence[Play], world: World, teacher: Single, waves: Waves, *, per_episode: int,
-                     discount: float, what: str = "") -> tuple[list[Episode], list[ExecutedAction]]:
+def play_corruptions(
+    plays: Sequence[Play],
+    world: World,
+    teacher: Single,
+    waves: Waves,
+    *,
+    per_episode: int,
+    discount: float,
+    what: str = "",
+) -> tuple[list[Episode], list[ExecutedAction]]:
     """The teacher's own episodes, and plausible wrong actions put in place of its steps, each played on by the
     teacher to the end: what a verifier can learn before there is a policy."""
+
     async def demonstrate(play: Play) -> tuple[Episode, list[ExecutedAction]]:
         played = await visit(world.start(play), teacher, waves)
         if played.episode.env_fault is not None or not played.episode.success:
@@ -131,30 +164,53 @@ def play_corruptions(plays: Sequence[Play], world: World, teacher: Single, waves
         step = played.visits[index]
         planted = [p.canary for info in step.before.infos for p in info.perturbations if p.canary]
         free = frozenset(name for tool in step.turn.tools for name in tool.free_arguments)
-        return corrupt(step.act.text, observations=step.turn.observations, actions=step.turn.actions,
-                       later=[later.act.text for later in played.visits[index + 1:]], canaries=planted,
-                       free=free, key=step.turn.key("corrupt"))
+        return corrupt(
+            step.act.text,
+            observations=step.turn.observations,
+            actions=step.turn.actions,
+            later=[later.act.text for later in played.visits[index + 1 :]],
+            canaries=planted,
+            free=free,
+            key=step.turn.key("corrupt"),
+        )
 
     async def execute(play: Play, played: Visited, index: int, variant: Corruption) -> ExecutedAction:
         step = played.visits[index]
         twin = await branch(step.before, replace(step.act, text=variant.text), teacher, waves)
         value = detour_value(twin.success, len(twin.steps) - len(played.episode.steps), discount)
         return ExecutedAction(
-            state_id=f"{step.before.identity}#{step.turn.step}", task_id=play.task.task_id, split=play.split or "",
-            messages=step.turn.messages, action=variant.text, outcomes=(value,), kind=variant.kind,
-            expert_outcomes=(1.0,), condition=play.condition)
+            state_id=f"{step.before.identity}#{step.turn.step}",
+            task_id=play.task.task_id,
+            split=play.split or "",
+            messages=step.turn.messages,
+            action=variant.text,
+            outcomes=(value,),
+            kind=variant.kind,
+            expert_outcomes=(1.0,),
+            condition=play.condition,
+        )
 
     with Progress(what, len(plays)) as bar:
         found = waves.run((partial(demonstrate, play) for play in plays), lambda *_: bar.advance())
     return [episode for episode, _ in found], [record for _, records in found for record in records]
 
 
-def play_candidates(plays: Sequence[Play], world: World, slm: Single, teacher: Single | None,
-                    scorers: Sequence[Scorer], folds: FoldOf, sampling: CandidatesConfig, waves: Waves, *,
-                    what: str = "") -> list[CandidateState]:
+def play_candidates(
+    plays: Sequence[Play],
+    world: World,
+    slm: Single,
+    teacher: Single | None,
+    scorers: Sequence[Scorer],
+    folds: FoldOf,
+    sampling: CandidatesConfig,
+    waves: Waves,
+    *,
+    what: str = "",
+) -> list[CandidateState]:
     """K samples of the small policy at every state of its own roll-outs, and the teacher's action there where one
     is given; each distinct one is scored by a verifier that has not seen the task (`scorers[folds(task_id)]`) and
     valued by letting the small policy play it on."""
+
     async def sample_all(play: Play) -> list[CandidateState]:
         played = await visit(world.start(play), slm, waves)
         if played.episode.env_fault is not None:
@@ -163,8 +219,9 @@ def play_candidates(plays: Sequence[Play], world: World, slm: Single, teacher: S
 
     async def sample(play: Play, played: Visited, step: Visit) -> CandidateState:
         turn = step.turn
-        reply = await slm.side.ask(turn, num_samples=sampling.num_samples,
-                                   temperature=sampling.temperature, top_p=sampling.top_p)
+        reply = await slm.side.ask(
+            turn, num_samples=sampling.num_samples, temperature=sampling.temperature, top_p=sampling.top_p
+        )
         forms = [masked(drawn.text, turn.tools) for drawn in reply.samples]
         shown = None if teacher is None else (await teacher.act(turn)).text
         texts = {form: drawn.text for form, drawn in zip(reversed(forms), reversed(reply.samples), strict=True)}
@@ -175,19 +232,45 @@ def play_candidates(plays: Sequence[Play], world: World, slm: Single, teacher: S
             score = await scorers[folds(turn.task_id)](ScoreRequest(messages=turn.messages, action=text))
             measured[form] = score, await value(played, step, text, len(texts))
         actions = tuple(
-            CandidateAction(k=k, text=drawn.text, canonical=form, logprob_sum=round(sum(drawn.logprobs), 6),
-                            n_tokens=len(drawn.tokens), finish_reason=drawn.finish_reason, score=measured[form][0],
-                            value=measured[form][1], n_rollouts=int(measured[form][1] is not None))
-            for k, (form, drawn) in enumerate(zip(forms, reply.samples, strict=True)))
-        expert = None if shown is None else CandidateAction(
-            k=-1, text=shown, canonical=masked(shown, turn.tools), score=measured[masked(shown, turn.tools)][0],
-            value=measured[masked(shown, turn.tools)][1], n_rollouts=int(len(texts) > 1))
+            CandidateAction(
+                k=k,
+                text=drawn.text,
+                canonical=form,
+                logprob_sum=round(sum(drawn.logprobs), 6),
+                n_tokens=len(drawn.tokens),
+                finish_reason=drawn.finish_reason,
+                score=measured[form][0],
+                value=measured[form][1],
+                n_rollouts=int(measured[form][1] is not None),
+            )
+            for k, (form, drawn) in enumerate(zip(forms, reply.samples, strict=True))
+        )
+        expert = (
+            None
+            if shown is None
+            else CandidateAction(
+                k=-1,
+                text=shown,
+                canonical=masked(shown, turn.tools),
+                score=measured[masked(shown, turn.tools)][0],
+                value=measured[masked(shown, turn.tools)][1],
+                n_rollouts=int(len(texts) > 1),
+            )
+        )
         context = "\n".join(message.content for message in turn.messages)
         canaries = tuple(p.canary for info in step.before.infos for p in info.perturbations if p.canary)
         return CandidateState(
-            state_id=f"{step.before.identity}#{turn.step}", task_id=turn.task_id, split=play.split or "",
-            step_idx=turn.step, context_sha256=hashlib.sha256(context.encode()).hexdigest(), prompt=turn.messages,
-            candidates=actions, teacher=expert, canaries=canaries, condition=play.condition)
+            state_id=f"{step.before.identity}#{turn.step}",
+            task_id=turn.task_id,
+            split=play.split or "",
+            step_idx=turn.step,
+            context_sha256=hashlib.sha256(context.encode()).hexdigest(),
+            prompt=turn.messages,
+            candidates=actions,
+            teacher=expert,
+            canaries=canaries,
+            condition=play.condition,
+        )
 
     async def value(played: Visited, step: Visit, text: str, distinct: int) -> float | None:
         """What playing the action on comes to; a state whose samples agree has nothing to tell apart."""

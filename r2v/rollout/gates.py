@@ -38,14 +38,31 @@ class Sensors:
     async def _measure(self, turn: Turn, proposal: Reply) -> dict[str, float]:
         samples: tuple[Sample, ...] = ()
         if self.num_samples and self.slm is not None:
-            samples = (await self.slm.ask(turn, num_samples=self.num_samples, temperature=self.inference.temperature,
-                                          top_p=self.inference.top_p)).samples
+            samples = (
+                await self.slm.ask(
+                    turn,
+                    num_samples=self.num_samples,
+                    temperature=self.inference.temperature,
+                    top_p=self.inference.top_p,
+                )
+            ).samples
         texts = [proposal.text, *(sample.text for sample in samples)]
         scores, previous = await self._scores(turn, texts)
-        return extract(Signals(
-            goal=turn.goal, observations=turn.observations, actions=turn.actions, tools=turn.tools,
-            proposal=proposal, max_steps=turn.max_steps, llm_calls=turn.llm_calls,
-            max_llm_calls=self.inference.max_llm_calls, samples=samples, scores=scores, previous_score=previous))
+        return extract(
+            Signals(
+                goal=turn.goal,
+                observations=turn.observations,
+                actions=turn.actions,
+                tools=turn.tools,
+                proposal=proposal,
+                max_steps=turn.max_steps,
+                llm_calls=turn.llm_calls,
+                max_llm_calls=self.inference.max_llm_calls,
+                samples=samples,
+                scores=scores,
+                previous_score=previous,
+            )
+        )
 
     async def _scores(self, turn: Turn, texts: list[str]) -> tuple[tuple[float, ...], float | None]:
         """The verifier's opinion of the texts, and of the action played one step before."""

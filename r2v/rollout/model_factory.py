@@ -62,8 +62,9 @@ def teacher_rate(teacher: TeacherConfig) -> Rate:
     return rate_of(teacher.provider, teacher.model_name, teacher.usd_in, teacher.usd_out)
 
 
-def teacher_side(teacher: TeacherConfig, cost: CostConfig, benchmark: Benchmark, waves: Waves,
-                 journal: Path | None = None) -> Side:
+def teacher_side(
+    teacher: TeacherConfig, cost: CostConfig, benchmark: Benchmark, waves: Waves, journal: Path | None = None
+) -> Side:
     """The LLM. `journal`: the folder that remembers what a provider was asked and paid; None: the one that all
     stages with this teacher share, one process at a time. Raises UsageError where the benchmark has no expert, the
     model no price, or no key is set."""
@@ -100,25 +101,41 @@ def provider_remote(teacher: TeacherConfig, journal: Path) -> ProviderRemote:
     """The teacher's provider behind its journal. Raises UsageError where the model has no price or no key is set."""
     rate = teacher_rate(teacher)
     provider: Provider = OpenAI(rate) if teacher.provider == "openai" else Anthropic(rate)
-    return ProviderRemote(provider, rate, journal, plan_of(teacher),
-                          scope={"provider": teacher.provider, "model": rate.model})
+    return ProviderRemote(
+        provider, rate, journal, plan_of(teacher), scope={"provider": teacher.provider, "model": rate.model}
+    )
 
 
 def plan_of(teacher: TeacherConfig) -> Plan:
     """How the teacher's questions travel."""
-    return Plan(mode=teacher.mode, max_usd=teacher.max_usd, batch_size=teacher.batch_size,
-                max_concurrent=teacher.max_concurrent, queued_tokens=teacher.queued_tokens,
-                flush_seconds=teacher.flush_seconds, poll_seconds=teacher.poll_seconds,
-                reconcile_after=teacher.reconcile_after, attempts=teacher.attempts, tail=teacher.tail,
-                hour_usd=teacher.hour_usd, reuse=teacher.reuse)
+    return Plan(
+        mode=teacher.mode,
+        max_usd=teacher.max_usd,
+        batch_size=teacher.batch_size,
+        max_concurrent=teacher.max_concurrent,
+        queued_tokens=teacher.queued_tokens,
+        flush_seconds=teacher.flush_seconds,
+        poll_seconds=teacher.poll_seconds,
+        reconcile_after=teacher.reconcile_after,
+        attempts=teacher.attempts,
+        tail=teacher.tail,
+        hour_usd=teacher.hour_usd,
+        reuse=teacher.reuse,
+    )
 
 
 def _shared_journal(teacher: TeacherConfig) -> Path:
     return Path("outputs") / ".provider" / f"{teacher.provider}-{teacher_rate(teacher).model}"
 
 
-def policy_side(policy: PolicyConfig, weights: Path | None, cost: CostConfig, inference: InferenceConfig,
-                rollout: RolloutConfig, waves: Waves) -> Side:
+def policy_side(
+    policy: PolicyConfig,
+    weights: Path | None,
+    cost: CostConfig,
+    inference: InferenceConfig,
+    rollout: RolloutConfig,
+    waves: Waves,
+) -> Side:
     """The small policy with the weights exported in a folder (None: the base model as it is)."""
     from r2v.llm.local.backend import LocalBackend
     from r2v.policy.load import load_policy
@@ -126,14 +143,16 @@ def policy_side(policy: PolicyConfig, weights: Path | None, cost: CostConfig, in
 
     loaded = load_policy(policy, weights)
     encode = Encoder(loaded.tokenizer, max_seq_len=policy.max_seq_len, reserve=inference.max_new_tokens)
-    backend = LocalBackend(loaded.model, loaded.tokenizer, encode, name="slm", price=cost.slm,
-                           max_batch=rollout.batch_size)
+    backend = LocalBackend(
+        loaded.model, loaded.tokenizer, encode, name="slm", price=cost.slm, max_batch=rollout.batch_size
+    )
     memory = _memory(weights, policy, inference.max_new_tokens, cost.slm)
     return Side(waves.model(backend, memory), cost.slm, "slm", inference.max_new_tokens)
 
 
-def verifier_scorer(policy: PolicyConfig, folder: Path, inference: InferenceConfig, rollout: RolloutConfig,
-                    waves: Waves) -> Scorer:
+def verifier_scorer(
+    policy: PolicyConfig, folder: Path, inference: InferenceConfig, rollout: RolloutConfig, waves: Waves
+) -> Scorer:
     """The trained verifier in a folder, as an awaitable score."""
     from r2v.policy.load import load_policy
     from r2v.verifier.model import VerifierBackend, load
@@ -142,12 +161,14 @@ def verifier_scorer(policy: PolicyConfig, folder: Path, inference: InferenceConf
     model = load(folder, loaded.model)
     backend = VerifierBackend(model, scoring_encoder(loaded.tokenizer, policy, inference), rollout.batch_size)
     ask: Callable[[ScoreRequest], Coroutine[Any, Any, float]] = waves.port(
-        backend, _memory(folder, policy, inference.max_new_tokens), _itself)
+        backend, _memory(folder, policy, inference.max_new_tokens), _itself
+    )
     return ask
 
 
-def scoring_encoder(tokenizer: Any, policy: PolicyConfig,
-                    inference: InferenceConfig) -> Callable[[Sequence[Message], str], list[int]]:
+def scoring_encoder(
+    tokenizer: Any, policy: PolicyConfig, inference: InferenceConfig
+) -> Callable[[Sequence[Message], str], list[int]]:
     """(context, action) -> the ids a verifier reads: the context as the policy sees it, then the action."""
     from r2v.policy.prompt_encoder import Encoder
 

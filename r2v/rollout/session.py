@@ -70,8 +70,9 @@ class World:
 
     def environment(self, play: Play) -> Environment:
         """A fresh environment, perturbed as the play's condition says."""
-        return wrap(self.benchmark.make(), self.benchmark, self.perturbations, play.condition,
-                    play.perturbation_seed or 0)
+        return wrap(
+            self.benchmark.make(), self.benchmark, self.perturbations, play.condition, play.perturbation_seed or 0
+        )
 
 
 class Session:
@@ -129,10 +130,17 @@ class Session:
         """What an actor may see now."""
         actions = tuple(act.text for act in self.acts)
         return Turn(
-            task_id=self.play.task.task_id, seed=self.play.seed, step=len(self.acts),
-            max_steps=self.world.inference.max_steps, goal=self.goal, observations=tuple(self.observations),
-            actions=actions, messages=build_messages(self.goal, self.observations, actions),
-            tools=self._env.tool_specs(), llm_calls=sum(act.source == "llm_fallback" for act in self.acts))
+            task_id=self.play.task.task_id,
+            seed=self.play.seed,
+            step=len(self.acts),
+            max_steps=self.world.inference.max_steps,
+            goal=self.goal,
+            observations=tuple(self.observations),
+            actions=actions,
+            messages=build_messages(self.goal, self.observations, actions),
+            tools=self._env.tool_specs(),
+            llm_calls=sum(act.source == "llm_fallback" for act in self.acts),
+        )
 
     @property
     def identity(self) -> str:
@@ -144,8 +152,9 @@ class Session:
         """What the world said; False until it has said yes."""
         return bool(self.infos and self.infos[-1].success)
 
-    async def finish(self, actor: Actor, waves: Waves,
-                     before_action: Callable[[Session, Act], Awaitable[None]] | None = None) -> Episode:
+    async def finish(
+        self, actor: Actor, waves: Waves, before_action: Callable[[Session, Act], Awaitable[None]] | None = None
+    ) -> Episode:
         """Play on to the end. `before_action(session, act)` is awaited before each action is executed."""
         if not self.observations:
             await waves.world(self.open)
@@ -162,53 +171,97 @@ class Session:
         for act in self.acts:
             tokens = add_tokens(tokens, act.tokens)
         play, last = self.play, self.infos[-1]
-        applied = [p for info in self.infos[:len(self.acts)] for p in info.perturbations]
+        applied = [p for info in self.infos[: len(self.acts)] for p in info.perturbations]
         return Episode(
             episode_id=self.identity,
             metadata=EpisodeMetadata(
-                task_id=play.task.task_id, goal=self.goal, benchmark=self.world.benchmark.name,
-                template_id=play.task.template_id, split=play.split, seed=play.seed, **play.run),
+                task_id=play.task.task_id,
+                goal=self.goal,
+                benchmark=self.world.benchmark.name,
+                template_id=play.task.template_id,
+                split=play.split,
+                seed=play.seed,
+                **play.run,
+            ),
             steps=tuple(self._step(index) for index in range(len(self.acts))),
-            success=self.success, partial_score=last.partial_score, termination=self.termination or "max_steps",
-            total_cost=round(sum(act.cost for act in self.acts), 10), tokens=tokens,
+            success=self.success,
+            partial_score=last.partial_score,
+            termination=self.termination or "max_steps",
+            total_cost=round(sum(act.cost for act in self.acts), 10),
+            tokens=tokens,
             num_llm_fallbacks=sum(act.source == "llm_fallback" for act in self.acts),
             sim_time_seconds=round(sum(a.seconds for a in self.acts) + sum(i.sim_seconds for i in self.infos), 6),
-            condition=play.condition, perturbation_type=perturbation_type(applied),
-            perturbation_seed=play.perturbation_seed, method=play.method, env_fault=last.env_fault,
-            extra=dict(play.extra))
+            condition=play.condition,
+            perturbation_type=perturbation_type(applied),
+            perturbation_seed=play.perturbation_seed,
+            method=play.method,
+            env_fault=last.env_fault,
+            extra=dict(play.extra),
+        )
 
     def _step(self, index: int) -> Step:
         act, info, after = self.acts[index], self.infos[index], self.infos[index + 1]
         shown = self.observations[index]
         clean = shown if info.clean_observation is None else info.clean_observation
         return Step(
-            step_idx=index, observation=Observation(raw_text=shown), action=parse_action(act.text),
-            action_source=act.source, reward=self.rewards[index],
+            step_idx=index,
+            observation=Observation(raw_text=shown),
+            action=parse_action(act.text),
+            action_source=act.source,
+            reward=self.rewards[index],
             clean_observation_sha256=hashlib.sha256(clean.encode()).hexdigest(),
             label=StepLabel(safety_violation=True) if after.harmful else None,
-            perturbations=info.perturbations, perturbation_seed=self.play.perturbation_seed,
-            decision=act.decision)
+            perturbations=info.perturbations,
+            perturbation_seed=self.play.perturbation_seed,
+            decision=act.decision,
+        )
 
 
-def plays_of(benchmark: Benchmark, split: str, seeds: Sequence[int], selection: TaskSelection, *, method: str,
-             limit: int | None = None) -> list[Play]:
+def plays_of(
+    benchmark: Benchmark,
+    split: str,
+    seeds: Sequence[int],
+    selection: TaskSelection,
+    *,
+    method: str,
+    limit: int | None = None,
+) -> list[Play]:
     """The plays of a split's first `limit` tasks: every task once per seed, the i-th seed under the i-th
     perturbation seed (cyclic)."""
     splits = assign(benchmark.tasks(), by=selection.split_by, seed=selection.split_seed)
     tasks = [task for task in benchmark.tasks() if splits[task.task_id] == split][:limit]
     if not tasks:
-        raise EmptyResult(f"{benchmark.name} has no task in the {split} split: "
-                          f"{len(splits)} tasks in all; raise env.options.num_tasks")
+        raise EmptyResult(
+            f"{benchmark.name} has no task in the {split} split: "
+            f"{len(splits)} tasks in all; raise env.options.num_tasks"
+        )
     hazards = selection.perturbation_seeds
-    return [Play(task=task, seed=seed, condition=cast(Condition, selection.condition), method=method, split=split,
-                 perturbation_seed=hazards[index % len(hazards)])
-            for index, seed in enumerate(seeds) for task in tasks]
+    return [
+        Play(
+            task=task,
+            seed=seed,
+            condition=cast(Condition, selection.condition),
+            method=method,
+            split=split,
+            perturbation_seed=hazards[index % len(hazards)],
+        )
+        for index, seed in enumerate(seeds)
+        for task in tasks
+    ]
 
 
-def play_many(waves: Waves, world: World, plays: Sequence[Play], actor: Actor, *, what: str = "",
-              on_done: Callable[[int, Episode], None] | None = None) -> list[Episode]:
+def play_many(
+    waves: Waves,
+    world: World,
+    plays: Sequence[Play],
+    actor: Actor,
+    *,
+    what: str = "",
+    on_done: Callable[[int, Episode], None] | None = None,
+) -> list[Episode]:
     """All the plays side by side; episodes in the order of `plays`. `what` names the progress bar."""
     with Progress(what, len(plays)) as bar:
+
         def done(index: int, episode: Episode) -> None:
             bar.advance()
             if on_done is not None:
@@ -220,8 +273,9 @@ def play_many(waves: Waves, world: World, plays: Sequence[Play], actor: Actor, *
 def replay(world: World, episode: Episode, task: Task) -> str | None:
     """Execute an episode's recorded actions again; None where the world answers the same, else what differs.
     No model is called."""
-    play = Play(task=task, seed=episode.metadata.seed, condition=episode.condition,
-                perturbation_seed=episode.perturbation_seed)
+    play = Play(
+        task=task, seed=episode.metadata.seed, condition=episode.condition, perturbation_seed=episode.perturbation_seed
+    )
     session = world.start(play)
     session.open()
     for step in episode.steps:

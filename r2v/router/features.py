@@ -53,8 +53,11 @@ class Signals:
 
 def extract(signals: Signals) -> dict[str, float]:
     """Every feature that these signals allow, sorted by name, rounded to 6 decimals."""
-    found = {f"{group}.{name}": round(float(value), 6)
-             for group, describe in _GROUPS.items() for name, value in describe(signals).items()}
+    found = {
+        f"{group}.{name}": round(float(value), 6)
+        for group, describe in _GROUPS.items()
+        for name, value in describe(signals).items()
+    }
     return dict(sorted(found.items()))
 
 
@@ -130,8 +133,11 @@ def _page(signals: Signals) -> dict[str, float]:
     """What the newest page looks like, whether the proposal repeats, and whether its arguments were seen."""
     newest, earlier = signals.observations[-1], signals.observations[:-1]
     proposed = masked(signals.action.text, signals.tools)
-    repeats = [after for before, after in zip(signals.actions, signals.observations[1:], strict=True)
-               if masked(before, signals.tools) == proposed]
+    repeats = [
+        after
+        for before, after in zip(signals.actions, signals.observations[1:], strict=True)
+        if masked(before, signals.tools) == proposed
+    ]
     return {
         "obs_is_error": page_signals.is_error(newest),
         "obs_truncated": page_signals.is_truncated(newest),

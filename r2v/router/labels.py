@@ -82,8 +82,10 @@ def _label(row: FeatureRow, kind: LabelKind, kappa: float) -> int:
         case "episode":
             return int(not row.slm_episode_success)
     lacks = "branches" if kind == "counterfactual" else "expert action"
-    raise InputError(f"router.label={kind}: {row.state_id} has no {lacks}; make the router features again on "
-                     "a benchmark that allows it, or use router.label=episode")
+    raise InputError(
+        f"router.label={kind}: {row.state_id} has no {lacks}; make the router features again on "
+        "a benchmark that allows it, or use router.label=episode"
+    )
 
 
 def check_rows(rows: Sequence[FeatureRow]) -> None:
@@ -97,8 +99,10 @@ def check_rows(rows: Sequence[FeatureRow]) -> None:
         if row.actor != "slm":
             raise InputError(f"{row.state_id}: acted by {row.actor}; a router learns from SLM roll-outs only")
         if row.feature_version != FEATURE_VERSION:
-            raise InputError(f"{row.state_id}: features are of version {row.feature_version}, this R2V has "
-                             f"{FEATURE_VERSION}; make the router features again")
+            raise InputError(
+                f"{row.state_id}: features are of version {row.feature_version}, this R2V has "
+                f"{FEATURE_VERSION}; make the router features again"
+            )
         if row.split not in ("train", "calibration"):
             raise InputError(f"{row.state_id}: split {row.split}; a router sees train and calibration only")
     tasks = {split: {row.task_id for row in rows if row.split == split} for split in ("train", "calibration")}
@@ -108,8 +112,10 @@ def check_rows(rows: Sequence[FeatureRow]) -> None:
     for split in tasks:
         counts = Counter(row.y_escalate for row in rows if row.split == split)
         if not (counts[0] and counts[1]):
-            raise EmptyResult(f"router labels of the {split} split: {counts[1]} steps with y=1, {counts[0]} "
-                              "with y=0; both are needed, roll out more tasks (router.num_tasks)")
+            raise EmptyResult(
+                f"router labels of the {split} split: {counts[1]} steps with y=1, {counts[0]} "
+                "with y=0; both are needed, roll out more tasks (router.num_tasks)"
+            )
 
 
 def write_rows(path: Path, rows: Iterable[FeatureRow]) -> int:

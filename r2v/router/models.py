@@ -41,8 +41,7 @@ class Linear:
     def logit(self, x: Sequence[float]) -> float:
         """Log-odds of a gain."""
         terms = zip(self.weights, x, self.means, self.scales, strict=True)
-        return self.intercept + math.fsum(weight * (value - mean) / scale
-                                          for weight, value, mean, scale in terms)
+        return self.intercept + math.fsum(weight * (value - mean) / scale for weight, value, mean, scale in terms)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,8 +107,10 @@ class RouterModel:
             return self.part.logit([features[name] for name in self.names])
         except KeyError as missing:
             group = str(missing).strip("'").partition(".")[0]
-            raise InputError(f"router: feature {missing} is absent; group {group} was there in training and "
-                             "is not now (router.features, inference, verifier)") from None
+            raise InputError(
+                f"router: feature {missing} is absent; group {group} was there in training and "
+                "is not now (router.features, inference, verifier)"
+            ) from None
 
     def predict(self, features: Mapping[str, float]) -> float:
         """The calibrated probability that asking the LLM here gains, in [0, 1], rounded to 6 decimals."""
@@ -125,11 +126,14 @@ def load(path: Path) -> RouterModel:
     try:
         record: dict[str, Any] = json.loads(path.read_text())
         part = from_dict(_PARTS[record["kind"]], record.pop("part"))
-        model = RouterModel(part=part, calibration=Platt(**record.pop("calibration")),
-                            names=tuple(record.pop("names")), **record)
+        model = RouterModel(
+            part=part, calibration=Platt(**record.pop("calibration")), names=tuple(record.pop("names")), **record
+        )
     except (OSError, ValueError, TypeError, KeyError) as error:
         raise InputError(f"{path}: not a router ({error}); train it again") from error
     if model.feature_version != FEATURE_VERSION:
-        raise InputError(f"{path}: reads features of version {model.feature_version}, this R2V makes "
-                         f"{FEATURE_VERSION}; train the router again")
+        raise InputError(
+            f"{path}: reads features of version {model.feature_version}, this R2V makes "
+            f"{FEATURE_VERSION}; train the router again"
+        )
     return model

@@ -12,11 +12,17 @@ import re
 from collections.abc import Sequence
 from functools import lru_cache
 
-_ERROR = re.compile(r'"error"\s*:|\b(errors?|exceptions?|traceback|failed|failures?|time[d-]?\s?out|connection reset'
-                    r"|HTTP (status )?[45]\d\d)\b", re.IGNORECASE)
+_ERROR = re.compile(
+    r'"error"\s*:|\b(errors?|exceptions?|traceback|failed|failures?|time[d-]?\s?out|connection reset'
+    r"|HTTP (status )?[45]\d\d)\b",
+    re.IGNORECASE,
+)
 _TRUNCATED = re.compile(r"truncated|elided|omitted|cut off|\[\.\.\.\]", re.IGNORECASE)
-_UNTRUSTED = re.compile(r'"via"\s*:\s*"guest"|\buntrusted\b|\b(ignore|disregard|forget|leave)\b.{0,24}'
-                        r"\b(task|instructions?|goal|above|previous)\b", re.IGNORECASE)
+_UNTRUSTED = re.compile(
+    r'"via"\s*:\s*"guest"|\buntrusted\b|\b(ignore|disregard|forget|leave)\b.{0,24}'
+    r"\b(task|instructions?|goal|above|previous)\b",
+    re.IGNORECASE,
+)
 
 
 @lru_cache(1 << 14)
@@ -55,5 +61,4 @@ def grounding(values: Sequence[str], goal: str, observations: Sequence[str]) -> 
 
 def _count(values: Sequence[str], text: str) -> int:
     """How many of the values stand in the text as words of their own."""
-    return sum(value in text and re.search(rf"(?<!\w){re.escape(value)}(?!\w)", text) is not None
-               for value in values)
+    return sum(value in text and re.search(rf"(?<!\w){re.escape(value)}(?!\w)", text) is not None for value in values)

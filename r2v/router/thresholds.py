@@ -37,8 +37,14 @@ class Choice:
     evaluated: tuple[tuple[float, Outcome], ...]
 
 
-def match_rate(execute: Callable[[float], Outcome], scores: Iterable[float], target_rate: float, *,
-               tolerance: float = 0.005, max_executions: int = 7) -> Choice:
+def match_rate(
+    execute: Callable[[float], Outcome],
+    scores: Iterable[float],
+    target_rate: float,
+    *,
+    tolerance: float = 0.005,
+    max_executions: int = 7,
+) -> Choice:
     """The threshold whose realised LLM rate is highest without exceeding `target_rate + tolerance`.
 
     Bisects the distinct scores, playing `execute(tau)` at most `max_executions` times, plus once at tau = 1

@@ -45,8 +45,7 @@ def fit(rows: Sequence[FeatureRow], cfg: RouterConfig, seed: int) -> RouterModel
     part = _FITS[cfg.model](x, y, weights, cfg, seed)
     logits = np.array([part.logit(values) for values in matrix(held, names).tolist()])
     calibration = fit_platt(logits, targets(held), task_weights(held))
-    return RouterModel(kind=cfg.model, label=str(rows[0].y_source), names=names, part=part,
-                       calibration=calibration)
+    return RouterModel(kind=cfg.model, label=str(rows[0].y_source), names=names, part=part, calibration=calibration)
 
 
 def matrix(rows: Sequence[FeatureRow], names: Sequence[str]) -> Floats:
@@ -76,24 +75,33 @@ def _fit_linear(x: Floats, y: Floats, weights: Floats, cfg: RouterConfig, seed: 
     scales = np.where(spread > 1e-9, spread, 1.0)
     model = LogisticRegression(C=cfg.l2, max_iter=2_000, tol=1e-8)
     model.fit((x - means) / scales, y, sample_weight=weights)
-    return Linear(intercept=_rounded(model.intercept_)[0], weights=_rounded(model.coef_[0]),
-                  means=_rounded(means), scales=_rounded(scales))
+    return Linear(
+        intercept=_rounded(model.intercept_)[0],
+        weights=_rounded(model.coef_[0]),
+        means=_rounded(means),
+        scales=_rounded(scales),
+    )
 
 
 def _fit_boosted(x: Floats, y: Floats, weights: Floats, cfg: RouterConfig, seed: int) -> Boosted:
     from sklearn.ensemble import GradientBoostingClassifier
 
-    model = GradientBoostingClassifier(n_estimators=100, learning_rate=0.1, max_depth=3, init="zero",
-                                       random_state=seed_of(seed, "router") % 2**32)
+    model = GradientBoostingClassifier(
+        n_estimators=100, learning_rate=0.1, max_depth=3, init="zero", random_state=seed_of(seed, "router") % 2**32
+    )
     model.fit(x, y, sample_weight=weights)
     return Boosted(intercept=0.0, rate=model.learning_rate, trees=tuple(map(_tree, model.estimators_[:, 0])))
 
 
 def _tree(estimator: Any) -> Tree:
     nodes = estimator.tree_
-    return Tree(features=tuple(nodes.feature.tolist()), thresholds=_rounded(nodes.threshold),
-                lefts=tuple(nodes.children_left.tolist()), rights=tuple(nodes.children_right.tolist()),
-                values=_rounded(nodes.value[:, 0, 0]))
+    return Tree(
+        features=tuple(nodes.feature.tolist()),
+        thresholds=_rounded(nodes.threshold),
+        lefts=tuple(nodes.children_left.tolist()),
+        rights=tuple(nodes.children_right.tolist()),
+        values=_rounded(nodes.value[:, 0, 0]),
+    )
 
 
 _FITS: dict[str, Callable[[Floats, Floats, Floats, RouterConfig, int], Linear | Boosted]] = {
@@ -112,12 +120,21 @@ def fit_platt(logits: Floats, y: Floats, weights: Floats) -> Platt:
         nll = float(np.sum(weights * (np.logaddexp(0, z) - y * z)))
         return nll / weights.sum(), np.array([residual @ logits, residual.sum()]) / weights.sum()
 
-    best = minimize(loss, np.array([1.0, 0.0]), jac=True, method="L-BFGS-B", bounds=[SLOPES, (-50, 50)],
-                    options={"ftol": 1e-14, "gtol": 1e-10})
+    best = minimize(
+        loss,
+        np.array([1.0, 0.0]),
+        jac=True,
+        method="L-BFGS-B",
+        bounds=[SLOPES, (-50, 50)],
+        options={"ftol": 1e-14, "gtol": 1e-10},
+    )
     slope, intercept = (float(value) for value in best.x)
     if not SLOPES[0] * 1.001 < slope < SLOPES[1] * 0.999:
-        logger.error("router: Platt's slope ends at its bound %.3g: scores and labels of the calibration "
-                     "tasks do not agree; the probabilities mean little", slope)
+        logger.error(
+            "router: Platt's slope ends at its bound %.3g: scores and labels of the calibration "
+            "tasks do not agree; the probabilities mean little",
+            slope,
+        )
     return Platt(slope=round(slope, DIGITS), intercept=round(intercept, DIGITS))
 
 

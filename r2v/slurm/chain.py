@@ -197,15 +197,25 @@ def read(root: Path, name: str) -> Chain:
         value = json.loads(path.read_text())
         if value.pop("format") != FORMAT:
             raise InputError(f"{path}: written by another version of R2V; use that one, or move the folder away")
-        jobs = {key: ChainJob(**{**job, "needs": tuple(job["needs"]), "command": tuple(job["command"]),
-                                 "attempts": tuple(map(_attempt, job["attempts"]))})
-                for key, job in value.pop("jobs").items()}
+        jobs = {
+            key: ChainJob(
+                **{
+                    **job,
+                    "needs": tuple(job["needs"]),
+                    "command": tuple(job["command"]),
+                    "attempts": tuple(map(_attempt, job["attempts"])),
+                }
+            )
+            for key, job in value.pop("jobs").items()
+        }
         return Chain(**{**value, "limits": Limits(**value["limits"]), "jobs": jobs})
     except FileNotFoundError:
         raise InputError(f"{path}: missing; no chain of this name was submitted from here") from None
     except (ValueError, KeyError, TypeError) as error:
-        raise InputError(f"{path}: damaged ({error}); move it away and run the same command again: running jobs are "
-                         "found in the queue") from None
+        raise InputError(
+            f"{path}: damaged ({error}); move it away and run the same command again: running jobs are "
+            "found in the queue"
+        ) from None
 
 
 def _attempt(value: dict[str, Any]) -> Attempt:
@@ -226,8 +236,13 @@ def record_folder(root: Path, name: str, job_id: str) -> Path:
 def record(root: Path, name: str, job_id: str) -> Record:
     """What a Slurm job wrote about itself."""
     place = record_folder(root, name, job_id)
-    return Record(folder=place, start=read_object(place / "start.json"), error=read_object(place / "error.json"),
-                  exit=read_object(place / "exit.json"), events=list(_events(place / "events.jsonl")))
+    return Record(
+        folder=place,
+        start=read_object(place / "start.json"),
+        error=read_object(place / "error.json"),
+        exit=read_object(place / "exit.json"),
+        events=list(_events(place / "events.jsonl")),
+    )
 
 
 def read_object(path: Path) -> dict[str, Any] | None:
@@ -267,8 +282,11 @@ def progressed(told: Record, restart: int, earlier: list[Record]) -> bool:
         for event in one.events:
             if one is not told or event.get("restart", 0) < restart:
                 best[str(event.get("what"))] = max(best.get(str(event.get("what")), 0.0), float(event.get("done", 0)))
-    return any(float(event.get("done", 0)) > best.get(str(event.get("what")), 0.0) for event in told.events
-               if event.get("restart", 0) == restart)
+    return any(
+        float(event.get("done", 0)) > best.get(str(event.get("what")), 0.0)
+        for event in told.events
+        if event.get("restart", 0) == restart
+    )
 
 
 def restart_count() -> int:

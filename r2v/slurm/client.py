@@ -22,21 +22,58 @@ from pathlib import Path
 from r2v.errors import EnvironmentFault
 from r2v.slurm.sacct import ENDED, FIELDS, Row, given, memory, read_accounting
 
-__all__ = ["Accounting", "ENDED", "NONE", "NoSlurm", "Partition", "Queued", "Refused", "Row", "Verdict", "accounting",
-           "cancel", "memory", "one_line", "outside", "partitions", "present", "qos", "queue", "requeue", "require",
-           "sbatch", "show", "test_only", "update"]
+__all__ = [
+    "Accounting",
+    "ENDED",
+    "NONE",
+    "NoSlurm",
+    "Partition",
+    "Queued",
+    "Refused",
+    "Row",
+    "Verdict",
+    "accounting",
+    "cancel",
+    "memory",
+    "one_line",
+    "outside",
+    "partitions",
+    "present",
+    "qos",
+    "queue",
+    "requeue",
+    "require",
+    "sbatch",
+    "show",
+    "test_only",
+    "update",
+]
 
 PATIENCE = 60.0
 """Seconds one command may take: a controller that restarts answers late."""
 
-NONE = ("no Slurm here: its commands are not on PATH; run this on a login node, or without Slurm: r2v run_all ... "
-        "--here")
+NONE = "no Slurm here: its commands are not on PATH; run this on a login node, or without Slurm: r2v run_all ... --here"
 
 _SILENT = re.compile("Unable to contact slurm controller|Connection refused|establish a configuration source")
 """Words of commands that found no controller, or no configuration that names one."""
 _MARK = "\x1f"
-_QUEUE = {"id": "%i", "state": "%T", "dependency": "%E", "reason": "%r", "start": "%S", "elapsed": "%M", "limit": "%l",
-          "nodes": "%N", "name": "%j", "partition": "%P", "submitted": "%V", "comment": "%k", "folder": "%Z"}
+_QUEUE = {
+    "id": "%i",
+    "state": "%T",
+    "dependency": "%E",
+    "reason": "%r",
+    "start": "%S",
+    "elapsed": "%M",
+    "limit": "%l",
+    "nodes": "%N",
+    "name": "%j",
+    "partition": "%P",
+    "submitted": "%V",
+    "comment": "%k",
+    "folder": "%Z",
+}
+
+
 class NoSlurm(EnvironmentFault):
     """Slurm's commands are not here, or its controller does not answer."""
 
@@ -133,8 +170,9 @@ def accounting(ids: Sequence[str]) -> Accounting:
     fields = list(FIELDS)
     while True:
         try:
-            text = _call(["sacct", "--noheader", "--parsable2", "--duplicates", "-o", ",".join(fields),
-                          "-j", ",".join(ids)])
+            text = _call(
+                ["sacct", "--noheader", "--parsable2", "--duplicates", "-o", ",".join(fields), "-j", ",".join(ids)]
+            )
         except EnvironmentFault as error:
             lacking = re.search(r'Invalid field requested: "(\w+)"', str(error))
             if lacking is None or lacking[1] not in fields:
@@ -199,8 +237,13 @@ def partitions() -> list[Partition]:
         name, size = name.rstrip("*"), size.rstrip("+")
         before = rows.get(name)
         kinds = [word for word in ((before.gres if before else ""), given(gres)) if word]
-        rows[name] = Partition(name=name, max_time=limit, gres=",".join(kinds), up=up == "up",
-                               memory=max(int(size) if size.isdigit() else 0, before.memory if before else 0))
+        rows[name] = Partition(
+            name=name,
+            max_time=limit,
+            gres=",".join(kinds),
+            up=up == "up",
+            memory=max(int(size) if size.isdigit() else 0, before.memory if before else 0),
+        )
     return list(rows.values())
 
 
@@ -227,20 +270,25 @@ def outside() -> Iterator[None]:
 
 
 def _environment(values: dict[str, str]) -> dict[str, str]:
-    return {name: value for name, value in values.items()
-            if name == "SLURM_CONF" or not name.startswith(("SLURM_", "SBATCH_", "SRUN_", "SUBMITIT_"))}
+    return {
+        name: value
+        for name, value in values.items()
+        if name == "SLURM_CONF" or not name.startswith(("SLURM_", "SBATCH_", "SRUN_", "SUBMITIT_"))
+    }
 
 
 def _run(command: Sequence[str], stdin: str | None = None) -> subprocess.CompletedProcess[str]:
     environment = {**_environment(dict(os.environ)), "LC_ALL": "C", "SLURM_TIME_FORMAT": "standard"}
     try:
-        return subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=PATIENCE,
-                              env=environment, errors="replace")
+        return subprocess.run(
+            command, input=stdin, capture_output=True, text=True, timeout=PATIENCE, env=environment, errors="replace"
+        )
     except FileNotFoundError:
         raise NoSlurm(NONE) from None
     except subprocess.TimeoutExpired:
-        raise NoSlurm(f"{command[0]} gave no answer in {PATIENCE:.0f} s; is the cluster's controller down? "
-                      "Try `scontrol ping`") from None
+        raise NoSlurm(
+            f"{command[0]} gave no answer in {PATIENCE:.0f} s; is the cluster's controller down? Try `scontrol ping`"
+        ) from None
 
 
 def _call(command: Sequence[str], stdin: str | None = None) -> str:
@@ -250,8 +298,10 @@ def _call(command: Sequence[str], stdin: str | None = None) -> str:
         if _SILENT.search(line) and command[0].startswith("sacct"):
             raise NoSlurm(f"{command[0]}: {line}")
         if _SILENT.search(line):
-            raise NoSlurm(f"{command[0]}: no Slurm controller answers here ({line}); run this on a login node, or "
-                          "without Slurm: r2v run_all ... --here")
+            raise NoSlurm(
+                f"{command[0]}: no Slurm controller answers here ({line}); run this on a login node, or "
+                "without Slurm: r2v run_all ... --here"
+            )
         raise Refused(f"{command[0]}: {line}")
     return done.stdout
 

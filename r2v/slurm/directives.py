@@ -22,22 +22,67 @@ reservation resv-ports segment signal sockets-per-node switches thread-spec thre
 tres-bind tres-per-task uid wait-all-nodes wckey
 """
 _VALUED = frozenset(_NAMES.split())
-_FLAGS = frozenset((
-    "contiguous", "hold", "ignore-pbs", "no-requeue", "overcommit", "parsable", "quiet", "reboot", "requeue",
-    "spread-job", "stepmgr", "test-only", "use-min-nodes", "verbose", "wait"))
-_EITHER = frozenset((
-    "exclusive", "get-user-env", "nice", "no-kill", "oom-kill-step", "oversubscribe", "propagate"))
+_FLAGS = frozenset(
+    (
+        "contiguous",
+        "hold",
+        "ignore-pbs",
+        "no-requeue",
+        "overcommit",
+        "parsable",
+        "quiet",
+        "reboot",
+        "requeue",
+        "spread-job",
+        "stepmgr",
+        "test-only",
+        "use-min-nodes",
+        "verbose",
+        "wait",
+    )
+)
+_EITHER = frozenset(("exclusive", "get-user-env", "nice", "no-kill", "oom-kill-step", "oversubscribe", "propagate"))
 """Options whose value may be left out."""
 _OPTIONS = _VALUED | _FLAGS | _EITHER
-SHORT = {"A": "account", "a": "array", "b": "begin", "C": "constraint", "c": "cpus-per-task", "D": "chdir",
-         "d": "dependency", "e": "error", "F": "nodefile", "G": "gpus", "H": "hold", "i": "input", "J": "job-name",
-         "k": "no-kill", "L": "licenses", "M": "clusters", "m": "distribution", "N": "nodes", "n": "ntasks",
-         "O": "overcommit", "o": "output", "p": "partition", "Q": "quiet", "q": "qos", "S": "core-spec",
-         "s": "oversubscribe", "t": "time", "v": "verbose", "W": "wait", "w": "nodelist", "x": "exclude"}
+SHORT = {
+    "A": "account",
+    "a": "array",
+    "b": "begin",
+    "C": "constraint",
+    "c": "cpus-per-task",
+    "D": "chdir",
+    "d": "dependency",
+    "e": "error",
+    "F": "nodefile",
+    "G": "gpus",
+    "H": "hold",
+    "i": "input",
+    "J": "job-name",
+    "k": "no-kill",
+    "L": "licenses",
+    "M": "clusters",
+    "m": "distribution",
+    "N": "nodes",
+    "n": "ntasks",
+    "O": "overcommit",
+    "o": "output",
+    "p": "partition",
+    "Q": "quiet",
+    "q": "qos",
+    "S": "core-spec",
+    "s": "oversubscribe",
+    "t": "time",
+    "v": "verbose",
+    "W": "wait",
+    "w": "nodelist",
+    "x": "exclude",
+}
 """One letter, and the long name it stands for."""
 
-_TIME = re.compile(r"(?:(?P<days>\d+)-(?P<h>\d+)(?::(?P<hm>\d+)(?::(?P<hms>\d+))?)?|(?P<a>\d+)(?::(?P<b>\d+)"
-                   r"(?::(?P<c>\d+))?)?)")
+_TIME = re.compile(
+    r"(?:(?P<days>\d+)-(?P<h>\d+)(?::(?P<hm>\d+)(?::(?P<hms>\d+))?)?|(?P<a>\d+)(?::(?P<b>\d+)"
+    r"(?::(?P<c>\d+))?)?)"
+)
 _FORMS = {
     "time": (_TIME, "minutes, hours:minutes:seconds, or days-hours:minutes:seconds"),
     "time-min": (_TIME, "a time like that of --time"),

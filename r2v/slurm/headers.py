@@ -24,6 +24,7 @@ from r2v.storage.files import write_text
 
 SCRIPTS = Path("scripts/slurm")
 
+
 @dataclass(frozen=True, kw_only=True)
 class Resources:
     """What one job asks Slurm for: each directive by its long name without dashes, "" for a flag."""
@@ -104,8 +105,10 @@ def lines(paths: Iterable[Path]) -> list[str]:
     """What `r2v cluster show` prints: of each script what one is most likely to look for."""
     shown = ("partition", "account", "qos", "gres", "cpus-per-task", "mem", "time")
     found = [(path.name, read(path)) for path in paths]
-    return table([("script", *shown, ""), *((name, *(one.directives.get(key, "") for key in shown), "")
-                                            for name, one in found)], indent="")
+    return table(
+        [("script", *shown, ""), *((name, *(one.directives.get(key, "") for key in shown), "") for name, one in found)],
+        indent="",
+    )
 
 
 SETTABLE = ("partition", "cpu_partition", "account", "gpu", "qos")
@@ -133,11 +136,13 @@ def _header(text: str) -> tuple[list[str], list[str]]:
 def _with(head: list[str], name: str, value: str, *, known: bool) -> list[str]:
     if not known:
         last = max((at for at, line in enumerate(head) if line.startswith("#SBATCH")), default=0)
-        return [*head[:last + 1], f"#SBATCH --{name}={value}\n", *head[last + 1:]] if value else head
+        return [*head[: last + 1], f"#SBATCH --{name}={value}\n", *head[last + 1 :]] if value else head
     short = next(letter for letter, long in SHORT.items() if long == name)
     spelled = re.compile(rf"(?<=\s)(?:--{name}(?:=|\s+)|-{short}\s*)[^\s#]+")
-    lines = [spelled.sub(f"--{name}={value}" if value else "", line)
-             if line.startswith(("#SBATCH", "#R2V")) else line for line in head]
+    lines = [
+        spelled.sub(f"--{name}={value}" if value else "", line) if line.startswith(("#SBATCH", "#R2V")) else line
+        for line in head
+    ]
     return [line for line in lines if line.partition("#SBATCH")[2].strip() or not line.startswith("#SBATCH")]
 
 
@@ -146,12 +151,14 @@ def _with_type(line: str, kind: str) -> str:
     typed = f"{kind}:" if kind else ""
 
     def in_list(match: re.Match[str]) -> str:
-        return re.sub(r"\bgpu(?::[A-Za-z][\w.-]*)?(?::(\d+))?(?=,|$)", lambda one: f"gpu:{typed}{one[1] or 1}",
-                      match[0])
+        return re.sub(
+            r"\bgpu(?::[A-Za-z][\w.-]*)?(?::(\d+))?(?=,|$)", lambda one: f"gpu:{typed}{one[1] or 1}", match[0]
+        )
 
     line = re.sub(r"(?<=--gres)(?:=|\s+)[^\s#]+", in_list, line)
-    return re.sub(r"(--gpus(?:-per-\w+)?(?:=|\s+)|-G\s*)(?:[A-Za-z][\w.-]*:)?(\d+)",
-                  lambda one: f"{one[1]}{typed}{one[2]}", line)
+    return re.sub(
+        r"(--gpus(?:-per-\w+)?(?:=|\s+)|-G\s*)(?:[A-Za-z][\w.-]*:)?(\d+)", lambda one: f"{one[1]}{typed}{one[2]}", line
+    )
 
 
 def _text(path: Path) -> str:
@@ -169,8 +176,9 @@ def _directives(path: Path, text: str) -> Iterator[tuple[str, str, list[str]]]:
         directive = re.match(r"#SBATCH\s+(.*)|#R2V\s+(\w+)\s+(.*)", line)
         if number > len(head):
             if re.match(r"\s*#SBATCH\s", line):
-                raise UsageError(f"{place}: this directive stands behind the first command, where sbatch passes over "
-                                 "it; move it up")
+                raise UsageError(
+                    f"{place}: this directive stands behind the first command, where sbatch passes over it; move it up"
+                )
         elif directive:
             yield place, directive[2] or "", _words(directive[1] or directive[3], place)
         elif re.match(r"#(SBATCH|R2V)", line):

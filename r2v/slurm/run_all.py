@@ -37,9 +37,19 @@ SENTINELS = "02_perturb.sh"
 """The script whose header says where jobs without a GPU run."""
 
 
-def submit(*, benchmark: str | None = None, config: str | None = None, overrides: Sequence[str] = (),
-           start: str | None = None, without: Sequence[str] = (), dry_run: bool = False, here: bool = False,
-           max_attempts: int = 3, max_gpu_hours: float | None = None, root: Path = Path()) -> int:
+def submit(
+    *,
+    benchmark: str | None = None,
+    config: str | None = None,
+    overrides: Sequence[str] = (),
+    start: str | None = None,
+    without: Sequence[str] = (),
+    dry_run: bool = False,
+    here: bool = False,
+    max_attempts: int = 3,
+    max_gpu_hours: float | None = None,
+    root: Path = Path(),
+) -> int:
     """Submit a benchmark's pipeline (or print it, or run it here); returns an exit code.
 
     Everything is checked before the first job is submitted. Raises UsageError, InputError, Held, NoSlurm; where
@@ -65,8 +75,15 @@ def submit(*, benchmark: str | None = None, config: str | None = None, overrides
     return 0
 
 
-def resume(*, name: str | None = None, start: str | None = None, overrides: Sequence[str] = (),
-           max_attempts: int | None = None, max_gpu_hours: float | None = None, root: Path = Path()) -> int:
+def resume(
+    *,
+    name: str | None = None,
+    start: str | None = None,
+    overrides: Sequence[str] = (),
+    max_attempts: int | None = None,
+    max_gpu_hours: float | None = None,
+    root: Path = Path(),
+) -> int:
     """Go on with a chain that has stopped, from a job on, with a changed configuration; returns an exit code.
 
     Jobs that wait keep their ids. Raises Held where a job runs that the change concerns.
@@ -83,11 +100,19 @@ def resume(*, name: str | None = None, start: str | None = None, overrides: Sequ
         for step in steps:
             row = find(rows, before, step.job.name)
             if row is not None and row.state != "PENDING" and step.job.name in touched(old, new):
-                raise Held(f"{step.job.name} runs with the configuration as it was (job {row.id}); wait for it, or "
-                           f"`r2v cancel {name}` first")
+                raise Held(
+                    f"{step.job.name} runs with the configuration as it was (job {row.id}); wait for it, or "
+                    f"`r2v cancel {name}` first"
+                )
         commit, dirty = _code()
-        chain = replace(before, config_sha=_sha(new), cancelled=None, commit=commit, dirty=dirty,
-                        limits=_limits(before.limits, max_attempts, max_gpu_hours))
+        chain = replace(
+            before,
+            config_sha=_sha(new),
+            cancelled=None,
+            commit=commit,
+            dirty=dirty,
+            limits=_limits(before.limits, max_attempts, max_gpu_hours),
+        )
         _carry_out(root, new, chain, steps, "resume")
     return 0
 
@@ -109,11 +134,21 @@ def _submit_chain(root: Path, config: Config, steps: Sequence[Step], limits: Lim
         marks = {row.id: parse_comment(row.comment) for row in client.queue(name, root)}
         others = [id_ for id_, mark in marks.items() if mark is not None and mark.sha != sha]
         if others:
-            raise Held(f"{name}: jobs {' '.join(others)} of another configuration are in the queue; end them: r2v "
-                       f"cancel {name}, or go on with them: r2v resume {name} --overrides KEY=VALUE")
+            raise Held(
+                f"{name}: jobs {' '.join(others)} of another configuration are in the queue; end them: r2v "
+                f"cancel {name}, or go on with them: r2v resume {name} --overrides KEY=VALUE"
+            )
         commit, dirty = _code()
-        chain = Chain(name=name, benchmark=config.env.benchmark, condition=config.data.condition, config_sha=sha,
-                      commit=commit, dirty=dirty, created_at=chains.now(), limits=limits)
+        chain = Chain(
+            name=name,
+            benchmark=config.env.benchmark,
+            condition=config.data.condition,
+            config_sha=sha,
+            commit=commit,
+            dirty=dirty,
+            created_at=chains.now(),
+            limits=limits,
+        )
         if name in chains.names(root) and (known := chains.read(root, name)).config_sha == sha:
             chain = replace(chain, created_at=known.created_at, jobs=known.jobs)
         _carry_out(root, config, chain, steps, None)
@@ -151,9 +186,12 @@ def _with_steps(root: Path, config: Config, chain: Chain, steps: Sequence[Step])
             jobs[item.name] = replace(known, needs=waits[item.name], skipped=done)
         elif step is not None:
             jobs[item.name] = ChainJob(
-                needs=waits[item.name], script=item.script, attempts=known.attempts if known else (),
+                needs=waits[item.name],
+                script=item.script,
+                attempts=known.attempts if known else (),
                 command=(*item.command, "--force") if step.spoiled else item.command,
-                skipped="up to date" if step.state == "up to date" else None)
+                skipped="up to date" if step.state == "up to date" else None,
+            )
     first = headers.read(root / headers.SCRIPTS / SENTINELS).directives
     return replace(chain, jobs=jobs, sentinel=first)
 
@@ -184,8 +222,10 @@ def _limits(before: Limits, attempts: int | None, gpu_hours: float | None) -> Li
         raise UsageError(f"--max-attempts {attempts}: at least 1, which means no healing")
     if gpu_hours is not None and gpu_hours <= 0:
         raise UsageError(f"--max-gpu-hours {gpu_hours:g}: must be above 0")
-    return Limits(attempts=before.attempts if attempts is None else attempts,
-                  gpu_hours=before.gpu_hours if gpu_hours is None else gpu_hours)
+    return Limits(
+        attempts=before.attempts if attempts is None else attempts,
+        gpu_hours=before.gpu_hours if gpu_hours is None else gpu_hours,
+    )
 
 
 def _sha(config: Config) -> str:
@@ -196,22 +236,36 @@ def _code() -> tuple[str | None, bool]:
     """The commit that jobs are submitted with, and whether files differ from it. Jobs run what is in the checkout
     when they start, and say so where it is another commit."""
     commit = git_commit()
-    changed = commit and subprocess.run(["git", "status", "--porcelain", "--untracked-files=no"],
-                                        capture_output=True, text=True).stdout.strip()
+    changed = (
+        commit
+        and subprocess.run(
+            ["git", "status", "--porcelain", "--untracked-files=no"], capture_output=True, text=True
+        ).stdout.strip()
+    )
     return commit, bool(changed)
 
 
 def _print_plan(root: Path, config: Config, steps: Sequence[Step], words: Sequence[str]) -> None:
-    bare = Chain(name=places_of(config, root).name, benchmark=config.env.benchmark, condition=config.data.condition,
-                 config_sha=_sha(config))
+    bare = Chain(
+        name=places_of(config, root).name,
+        benchmark=config.env.benchmark,
+        condition=config.data.condition,
+        config_sha=_sha(config),
+    )
     chain = _with_steps(root, config, bare, steps)
     wanted = [step.job.name for step in steps if step.state != "up to date"]
-    lines, refused = preview(chain, wanted, {step.job.name: _resources(root, step) for step in steps},
-                             {step.job.name: f"{step.state}: {step.why}" for step in steps}, words)
+    lines, refused = preview(
+        chain,
+        wanted,
+        {step.job.name: _resources(root, step) for step in steps},
+        {step.job.name: f"{step.state}: {step.why}" for step in steps},
+        words,
+    )
     print("\n".join([f"{chain.name} (nothing is submitted)", *lines]))
     if refused:
-        raise UsageError(f"sbatch would refuse {', '.join(refused)}; mend the headers in {headers.SCRIPTS}, see `r2v "
-                         "doctor`")
+        raise UsageError(
+            f"sbatch would refuse {', '.join(refused)}; mend the headers in {headers.SCRIPTS}, see `r2v doctor`"
+        )
 
 
 def _print_differences(old: Config, new: Config) -> None:
@@ -221,14 +275,21 @@ def _print_differences(old: Config, new: Config) -> None:
             print(f"{key}: {before.get(key)} -> {after.get(key)}")
 
 
-def _print_outcome(chain: Chain, steps: Sequence[Step], wanted: Sequence[str], submitted: Sequence[str],
-                   resources: Mapping[str, Resources]) -> None:
+def _print_outcome(
+    chain: Chain,
+    steps: Sequence[Step],
+    wanted: Sequence[str],
+    submitted: Sequence[str],
+    resources: Mapping[str, Resources],
+) -> None:
     for step in steps:
         if step.spoiled:
             logger.warning("%s is stale: %s", step.job.name, step.why)
     skipped = len(steps) - len(wanted)
     print(table(chain, wanted, submitted, resources))
-    print(f"{chain.name}: {len(submitted)} submitted, {len(wanted) - len(submitted)} in the queue before, "
-          f"{skipped} skipped{' (inputs unchanged)' if skipped else ''}")
+    print(
+        f"{chain.name}: {len(submitted)} submitted, {len(wanted) - len(submitted)} in the queue before, "
+        f"{skipped} skipped{' (inputs unchanged)' if skipped else ''}"
+    )
     if wanted:
         print(f"r2v status {chain.name}   r2v cancel {chain.name}")

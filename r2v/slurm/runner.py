@@ -76,8 +76,9 @@ def run(words: list[str], *, name: str, job: str | None = None, root: Path = Pat
     """
     id_ = os.environ.get("SLURM_JOB_ID", "")
     folder = chains.record_folder(root, name, id_).resolve() if id_ else None
-    life = Life(words=words, job=job or _job_of(words, root, name), id=id_, restart=chains.restart_count(),
-                folder=folder)
+    life = Life(
+        words=words, job=job or _job_of(words, root, name), id=id_, restart=chains.restart_count(), folder=folder
+    )
     if id_ and _done_before(root, name, life):
         logger.info("r2v job %s: %s was done before it was started again", id_, life.job)
         return 0
@@ -113,20 +114,44 @@ def _begin(life: Life, root: Path, name: str) -> None:
     from r2v.data.manifest import git_commit
 
     commit = git_commit()
-    logger.info("r2v job %s: %s on %s%s: r2v %s", life.id or "-", life.job, socket.gethostname(),
-                f", restart {life.restart}" if life.restart else "", " ".join(life.words))
+    logger.info(
+        "r2v job %s: %s on %s%s: r2v %s",
+        life.id or "-",
+        life.job,
+        socket.gethostname(),
+        f", restart {life.restart}" if life.restart else "",
+        " ".join(life.words),
+    )
     if life.folder is None:
         return
     for left in ("error.json", "exit.json"):
         (life.folder / left).unlink(missing_ok=True)
-    _write(life, "start.json", {
-        "job": life.job, "command": life.words, "host": socket.gethostname(), "restart": life.restart,
-        "at": chains.now(), "commit": commit, "gpus": _gpus(), "resources": {
-            "mem_bytes": _memory_limit(), "cpus": os.environ.get("SLURM_CPUS_ON_NODE"),
-            "partition": os.environ.get("SLURM_JOB_PARTITION"), "nodes": os.environ.get("SLURM_JOB_NODELIST")}})
+    _write(
+        life,
+        "start.json",
+        {
+            "job": life.job,
+            "command": life.words,
+            "host": socket.gethostname(),
+            "restart": life.restart,
+            "at": chains.now(),
+            "commit": commit,
+            "gpus": _gpus(),
+            "resources": {
+                "mem_bytes": _memory_limit(),
+                "cpus": os.environ.get("SLURM_CPUS_ON_NODE"),
+                "partition": os.environ.get("SLURM_JOB_PARTITION"),
+                "nodes": os.environ.get("SLURM_JOB_NODELIST"),
+            },
+        },
+    )
     if name in chains.names(root) and (submitted := chains.read(root, name).commit) not in (None, commit):
-        logger.warning("r2v job %s: submitted with the code of commit %s, runs that of %s", life.id,
-                       str(submitted)[:12], str(commit)[:12])
+        logger.warning(
+            "r2v job %s: submitted with the code of commit %s, runs that of %s",
+            life.id,
+            str(submitted)[:12],
+            str(commit)[:12],
+        )
 
 
 def _run_child(life: Life) -> tuple[int, dict[str, Any] | None]:
@@ -146,8 +171,9 @@ def _watch(life: Life) -> int:
     before = signal.pthread_sigmask(signal.SIG_BLOCK, WARNED)
     environment = {**os.environ, **({FOLDER: str(life.folder)} if life.folder else {})}
     try:
-        child = subprocess.Popen([sys.executable, "-m", "r2v", *life.words], env=environment,
-                                 preexec_fn=lambda: _prepare(before))
+        child = subprocess.Popen(
+            [sys.executable, "-m", "r2v", *life.words], env=environment, preexec_fn=lambda: _prepare(before)
+        )
         while (code := child.poll()) is None:
             told = signal.sigtimedwait(WARNED, 60.0)
             if told is not None and told.si_signo != signal.SIGCHLD:
@@ -193,8 +219,15 @@ def _outcome(life: Life, code: int, error: dict[str, Any] | None, root: Path) ->
     elif code < 0:
         line = line or f"killed by {signal.Signals(-code).name}"
     rc = Interrupted.exit_code if kind == "timeout" else 128 - code if code < 0 else code
-    return {"rc": rc, "signal": max(0, -code), "kind": kind, "line": line, "at": chains.now(),
-            "restart": life.restart, "peak_rss_bytes": peak}
+    return {
+        "rc": rc,
+        "signal": max(0, -code),
+        "kind": kind,
+        "line": line,
+        "at": chains.now(),
+        "restart": life.restart,
+        "peak_rss_bytes": peak,
+    }
 
 
 def _worth_going_on(life: Life, root: Path, name: str) -> bool:

@@ -6,12 +6,33 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-ENDED = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "OUT_OF_MEMORY", "NODE_FAIL", "BOOT_FAIL", "PREEMPTED",
-         "DEADLINE")
+ENDED = (
+    "COMPLETED",
+    "FAILED",
+    "CANCELLED",
+    "TIMEOUT",
+    "OUT_OF_MEMORY",
+    "NODE_FAIL",
+    "BOOT_FAIL",
+    "PREEMPTED",
+    "DEADLINE",
+)
 """States in which a job stays."""
 
-FIELDS = ("JobID", "State", "ExitCode", "DerivedExitCode", "ElapsedRaw", "AllocTRES", "ReqMem", "MaxRSS", "NodeList",
-           "Submit", "Start", "End")
+FIELDS = (
+    "JobID",
+    "State",
+    "ExitCode",
+    "DerivedExitCode",
+    "ElapsedRaw",
+    "AllocTRES",
+    "ReqMem",
+    "MaxRSS",
+    "NodeList",
+    "Submit",
+    "Start",
+    "End",
+)
 """The fields asked for, all older than any Slurm in use."""
 
 
@@ -63,12 +84,23 @@ def _row(values: dict[str, str]) -> Row:
     state, _, by = values["State"].partition(" by ")
     code, number = _exit(values.get("ExitCode", ""))
     tres = dict(item.split("=", 1) for item in values.get("AllocTRES", "").split(",") if "=" in item)
-    return Row(id=values["JobID"], state=state_of(state), by=by.strip() or None, exit_code=code, signal=number,
-               derived=_exit(values.get("DerivedExitCode", ""))[0], elapsed=int(values.get("ElapsedRaw") or 0),
-               tres=tres, gpus=_gpus(tres), requested=memory(values.get("ReqMem", "")),
-               max_rss=memory(values.get("MaxRSS", "")), nodes=given(values.get("NodeList", "")),
-               submitted=given(values.get("Submit", "")), start=given(values.get("Start", "")),
-               end=given(values.get("End", "")))
+    return Row(
+        id=values["JobID"],
+        state=state_of(state),
+        by=by.strip() or None,
+        exit_code=code,
+        signal=number,
+        derived=_exit(values.get("DerivedExitCode", ""))[0],
+        elapsed=int(values.get("ElapsedRaw") or 0),
+        tres=tres,
+        gpus=_gpus(tres),
+        requested=memory(values.get("ReqMem", "")),
+        max_rss=memory(values.get("MaxRSS", "")),
+        nodes=given(values.get("NodeList", "")),
+        submitted=given(values.get("Submit", "")),
+        start=given(values.get("Start", "")),
+        end=given(values.get("End", "")),
+    )
 
 
 def _gpus(tres: dict[str, str]) -> int:

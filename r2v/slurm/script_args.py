@@ -37,7 +37,7 @@ def expand(words: Sequence[str], root: Path = Path()) -> list[str]:
     their `--config`. Raises UsageError."""
     stage, *rest = words
     places = list(takewhile(lambda word: not word.startswith("-"), rest))
-    others = rest[len(places):]
+    others = rest[len(places) :]
     if stage not in ORDER and stage != "run":
         raise UsageError(f"no stage {stage}; {nearest(stage, ORDER)}")
     if not places and any(word.split("=")[0] == "--config" for word in others):
@@ -45,8 +45,10 @@ def expand(words: Sequence[str], root: Path = Path()) -> list[str]:
     order = ORDER.get(stage, (CONDITION,))
     usage = " ".join(f"[{name.strip('-').upper().replace('-', '_')}]" for name in order)
     if not places or len(places) > 1 + len(order):
-        raise UsageError(f"{stage} takes BENCHMARK {usage} [--overrides KEY=VALUE ...], got "
-                         f"{' '.join(map(repr, places)) or 'nothing'}; several seeds stand in one pair of quotes")
+        raise UsageError(
+            f"{stage} takes BENCHMARK {usage} [--overrides KEY=VALUE ...], got "
+            f"{' '.join(map(repr, places)) or 'nothing'}; several seeds stand in one pair of quotes"
+        )
     values = dict(zip(order, places[1:], strict=False))
     config = _config(places[0], values.pop(CONDITION, "") or "noisy", root)
     options = [part for name, value in values.items() if value for part in (name, *value.split())]
@@ -57,8 +59,11 @@ def _config(benchmark: str, condition: str, root: Path) -> Path:
     path = Path("configs") / benchmark / f"{condition}.yaml"
     if not (root / path).is_file():
         folder = root / "configs"
-        known = {one.parent.name for one in folder.glob("*/*.yaml")} if not (folder / benchmark).is_dir() else {
-            one.stem for one in (folder / benchmark).glob("*.yaml")}
+        known = (
+            {one.parent.name for one in folder.glob("*/*.yaml")}
+            if not (folder / benchmark).is_dir()
+            else {one.stem for one in (folder / benchmark).glob("*.yaml")}
+        )
         wrong = benchmark if not (folder / benchmark).is_dir() else condition
         raise UsageError(f"no configuration {path}; {nearest(wrong, known)}")
     return path

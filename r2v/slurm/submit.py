@@ -65,8 +65,16 @@ def words_of(root: Path, chain: Chain, job: str, overrides: Sequence[str]) -> li
     return [*chain.jobs[job].command, "--config", str(config), *(["--overrides", *overrides] if overrides else [])]
 
 
-def submit(root: Path, chain: Chain, job: str, resources: Mapping[str, str], *, reason: str,
-           overrides: Sequence[str] = (), counted: bool = True) -> Chain:
+def submit(
+    root: Path,
+    chain: Chain,
+    job: str,
+    resources: Mapping[str, str],
+    *,
+    reason: str,
+    overrides: Sequence[str] = (),
+    counted: bool = True,
+) -> Chain:
     """Submit a job behind the unfinished jobs that it needs, then its sentinel; the chain is written after each.
 
     Raises Refused with Slurm's reason, NoSlurm, and EnvironmentFault where a job that it needs has failed: what was
@@ -74,8 +82,14 @@ def submit(root: Path, chain: Chain, job: str, resources: Mapping[str, str], *, 
     """
     waits = _unfinished(root, chain, job)
     id_ = _submit_stage(root, chain, job, resources, overrides, waits)
-    attempt = Attempt(id=id_, resources=dict(resources), overrides=tuple(overrides), reason=reason, counted=counted,
-                      submitted_at=chains.now())
+    attempt = Attempt(
+        id=id_,
+        resources=dict(resources),
+        overrides=tuple(overrides),
+        reason=reason,
+        counted=counted,
+        submitted_at=chains.now(),
+    )
     chain = chain.with_attempt(job, attempt)
     chains.write(root, chain)
     return watch(root, chain, job)
@@ -172,26 +186,39 @@ def _unfinished(root: Path, chain: Chain, job: str) -> list[str]:
         if state == "failed":
             latest = chain.jobs[need].latest
             ended = f"job {latest.id} has ended without success" if latest else "it was never submitted"
-            raise EnvironmentFault(f"{job} was not submitted: it needs {need}, and {ended}; what was submitted stays. "
-                                   f"See `r2v explain {chain.name}`, then run the same command again")
+            raise EnvironmentFault(
+                f"{job} was not submitted: it needs {need}, and {ended}; what was submitted stays. "
+                f"See `r2v explain {chain.name}`, then run the same command again"
+            )
     return [_latest(chain, need) for need, state in states.items() if state == "active"]
 
 
-def _submit_stage(root: Path, chain: Chain, job: str, resources: Mapping[str, str], overrides: Sequence[str],
-                  waits: Sequence[str]) -> str:
+def _submit_stage(
+    root: Path, chain: Chain, job: str, resources: Mapping[str, str], overrides: Sequence[str], waits: Sequence[str]
+) -> str:
     asked = Resources(directives=dict(resources))
     own = {name: value for name, value in resources.items() if name not in _OURS}
     if "no-requeue" not in own:
         own["requeue"] = ""
-    own = {**CAREFUL, **own, "kill-on-invalid-dep": "no", "comment": comment(chain.name, job, chain.config_sha),
-           "output": "logs/%x_%j.out", "chdir": str(root.resolve())}
+    own = {
+        **CAREFUL,
+        **own,
+        "kill-on-invalid-dep": "no",
+        "comment": comment(chain.name, job, chain.config_sha),
+        "output": "logs/%x_%j.out",
+        "chdir": str(root.resolve()),
+    }
     if waits:
         own["dependency"] = f"afterok:{':'.join(waits)}"
     executor = _executor(root, chain)
     executor.update_parameters(
-        job_name=f"{job}_{chain.name}", time=asked.time_minutes or None, use_srun=False, stderr_to_stdout=True,
+        job_name=f"{job}_{chain.name}",
+        time=asked.time_minutes or None,
+        use_srun=False,
+        stderr_to_stdout=True,
         setup=["set -euo pipefail", *_environment(root)],
-        additional_parameters={_parameter(name): value or True for name, value in own.items()})
+        additional_parameters={_parameter(name): value or True for name, value in own.items()},
+    )
     _make_logs(root)
     with client.outside():
         logging.getLogger("submitit").setLevel(logging.ERROR)
@@ -236,14 +263,31 @@ def _pickle(root: Path, chain: Chain, job: str, attempt: Attempt) -> None:
 
 def _submit_sentinel(root: Path, chain: Chain, job: str, id_: str) -> str:
     where = [f"--{name}={value}" for name, value in chain.sentinel.items() if name in _WHERE]
-    lines = ["#!/bin/bash", "set -euo pipefail", *_environment(root),
-             f"exec {shlex.quote(sys.executable)} -m r2v heal {shlex.quote(chain.name)} {job}"]
+    lines = [
+        "#!/bin/bash",
+        "set -euo pipefail",
+        *_environment(root),
+        f"exec {shlex.quote(sys.executable)} -m r2v heal {shlex.quote(chain.name)} {job}",
+    ]
     _make_logs(root)
-    return client.sbatch([
-        *where, f"--job-name=heal_{job}_{chain.name}", "--ntasks=1", "--cpus-per-task=1", "--mem=1G", "--time=5",
-        f"--comment={comment(chain.name, job, chain.config_sha, sentinel=True)}", "--output=logs/%x_%j.out",
-        "--open-mode=append", "--requeue", f"--chdir={root.resolve()}", f"--dependency=afternotok:{id_}",
-        "--kill-on-invalid-dep=yes"], "\n".join(lines) + "\n")
+    return client.sbatch(
+        [
+            *where,
+            f"--job-name=heal_{job}_{chain.name}",
+            "--ntasks=1",
+            "--cpus-per-task=1",
+            "--mem=1G",
+            "--time=5",
+            f"--comment={comment(chain.name, job, chain.config_sha, sentinel=True)}",
+            "--output=logs/%x_%j.out",
+            "--open-mode=append",
+            "--requeue",
+            f"--chdir={root.resolve()}",
+            f"--dependency=afternotok:{id_}",
+            "--kill-on-invalid-dep=yes",
+        ],
+        "\n".join(lines) + "\n",
+    )
 
 
 def _environment(root: Path) -> list[str]:

@@ -24,8 +24,9 @@ _FULL = re.compile(r"limit|policy|temporarily|quota", re.IGNORECASE)
 """Refusals that pass by themselves: there are too many jobs now."""
 
 
-def fill(root: Path, chain: Chain, wanted: Sequence[str], resources: Mapping[str, Resources],
-         reason: str | None = None) -> tuple[Chain, list[str]]:
+def fill(
+    root: Path, chain: Chain, wanted: Sequence[str], resources: Mapping[str, Resources], reason: str | None = None
+) -> tuple[Chain, list[str]]:
     """Have these jobs in the queue; returns the chain and the jobs that were submitted. `reason` is that of the
     new attempts (None: first or rerun).
 
@@ -48,7 +49,8 @@ def fill(root: Path, chain: Chain, wanted: Sequence[str], resources: Mapping[str
         except Refused as error:
             raise EnvironmentFault(
                 f"{chain.name}: {count} of {len(wanted)} jobs are in the queue, {name} was refused ({error}); they go "
-                "on, and the same command adds the rest once there is room") from None
+                "on, and the same command adds the rest once there is room"
+            ) from None
         submitted.append(name)
     retarget(root, chain, [name for name in wanted if name not in submitted])
     return chain, submitted
@@ -73,15 +75,18 @@ def require_acceptable(wanted: Sequence[str], chain: Chain, resources: Mapping[s
     for name in wanted:
         told = ask(resources[name])
         if not told.ok:
-            raise UsageError(f"{SCRIPTS / chain.jobs[name].script} asks for what this cluster will not give {name}: "
-                             f"{told.line}; nothing was submitted. `r2v doctor` names what there is, `r2v cluster set "
-                             "partition=... gpu=... account=...` writes it into all headers")
+            raise UsageError(
+                f"{SCRIPTS / chain.jobs[name].script} asks for what this cluster will not give {name}: "
+                f"{told.line}; nothing was submitted. `r2v doctor` names what there is, `r2v cluster set "
+                "partition=... gpu=... account=...` writes it into all headers"
+            )
 
 
 def ask(asked: Resources) -> Verdict:
     """Slurm's verdict on a header, yet not against one that only nodes out of order or a full queue stand against."""
-    told = client.test_only([word for word in asked.sbatch_args()
-                             if not word.startswith(("--output", "--error", "--job-name"))])
+    told = client.test_only(
+        [word for word in asked.sbatch_args() if not word.startswith(("--output", "--error", "--job-name"))]
+    )
     if told.ok or _FULL.search(told.line):
         return replace(told, ok=True)
     if _NO_NODE in told.line and any(_has(one, asked) for one in client.partitions()):
@@ -101,8 +106,13 @@ def _has(partition: Partition, asked: Resources) -> bool:
     return enough and (client.memory(asked.directives.get("mem", "")) or 0) <= partition.memory << 20
 
 
-def preview(chain: Chain, wanted: Sequence[str], resources: Mapping[str, Resources],
-            why: Mapping[str, str], words: Sequence[str]) -> tuple[list[str], list[str]]:
+def preview(
+    chain: Chain,
+    wanted: Sequence[str],
+    resources: Mapping[str, Resources],
+    why: Mapping[str, str],
+    words: Sequence[str],
+) -> tuple[list[str], list[str]]:
     """What `--dry-run` prints, and the jobs that Slurm would not take. `words` name the configuration to a job's
     command. Nothing is submitted."""
     lines, hours, silence = [], 0.0, _silence()
@@ -122,8 +132,10 @@ def preview(chain: Chain, wanted: Sequence[str], resources: Mapping[str, Resourc
             told = ask(asked)
             refused += [] if told.ok else [name]
             lines.append(f"  {'accepted' if told.ok else 'REJECTED'}: {told.line}")
-    lines.append(f"{len(wanted)} jobs, {len(chain.jobs) - len(wanted)} skipped; at most {hours:.0f} GPU-hours"
-                 + ("" if silence is None else f"; {silence}, so no header was tested"))
+    lines.append(
+        f"{len(wanted)} jobs, {len(chain.jobs) - len(wanted)} skipped; at most {hours:.0f} GPU-hours"
+        + ("" if silence is None else f"; {silence}, so no header was tested")
+    )
     return lines, refused
 
 
@@ -147,8 +159,16 @@ def table(chain: Chain, wanted: Sequence[str], submitted: Sequence[str], resourc
             rows.append((name, "-", "", "", "", f"skipped ({job.skipped})" if job.skipped else ""))
         elif latest is not None:
             waits = " ".join(need for need in job.needs if need in wanted)
-            rows.append((name, latest.id, waits, str(resources[name].gpus),
-                         latest.resources.get("time", ""), "" if name in submitted else "in the queue before"))
+            rows.append(
+                (
+                    name,
+                    latest.id,
+                    waits,
+                    str(resources[name].gpus),
+                    latest.resources.get("time", ""),
+                    "" if name in submitted else "in the queue before",
+                )
+            )
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return "\n".join("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)
 

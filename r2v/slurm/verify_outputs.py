@@ -11,9 +11,14 @@ from r2v.storage import artifact as artifacts
 from r2v.storage.paths import Places
 
 _MADE = {
-    "perturb": ("perturb",), "train_verifier": ("verifier",), "generate_candidates": ("candidates",),
-    "generate_router_features": ("router_features",), "train_router": ("router",), "evaluate": ("evaluate",),
-    "ablations": ("ablations",), "train_policy": ("bc", "candidates", "preference"),
+    "perturb": ("perturb",),
+    "train_verifier": ("verifier",),
+    "generate_candidates": ("candidates",),
+    "generate_router_features": ("router_features",),
+    "train_router": ("router",),
+    "evaluate": ("evaluate",),
+    "ablations": ("ablations",),
+    "train_policy": ("bc", "candidates", "preference"),
 }
 """Stage command -> the jobs whose places it fills."""
 
@@ -55,6 +60,6 @@ def _after(words: Sequence[str], option: str) -> list[str]:
     """The values that follow an option, up to the next one."""
     if option not in words:
         return []
-    rest = list(words)[list(words).index(option) + 1:]
+    rest = list(words)[list(words).index(option) + 1 :]
     end = next((at for at, word in enumerate(rest) if word.startswith("--")), len(rest))
     return rest[:end]

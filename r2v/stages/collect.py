@@ -61,10 +61,18 @@ class Config:
     @classmethod
     def of(cls, config: c.Config) -> Config:
         """The parts of the whole configuration that are read here."""
-        return cls(env=config.env, teacher=config.teacher, max_steps=config.inference.max_steps,
-                   num_episodes=config.data.num_episodes, seeds=config.data.seeds,
-                   split_seed=config.data.split_seed, split_by=config.data.split_by, price=config.cost.llm,
-                   rollout=config.rollout, run=config.run)
+        return cls(
+            env=config.env,
+            teacher=config.teacher,
+            max_steps=config.inference.max_steps,
+            num_episodes=config.data.num_episodes,
+            seeds=config.data.seeds,
+            split_seed=config.data.split_seed,
+            split_by=config.data.split_by,
+            price=config.cost.llm,
+            rollout=config.rollout,
+            run=config.run,
+        )
 
 
 def run(cfg: Config, work: Work) -> None:
@@ -79,21 +87,40 @@ def run(cfg: Config, work: Work) -> None:
         manifest = handle.finish(expected=len(plays))
         _announce(handle)
     if open_still:
-        raise EnvironmentFault(f"run {manifest.run_id}: {cfg.teacher.provider} gave no answer for {len(open_still)} of "
-                               f"{len(plays)} episodes ({open_still[0]}); the rest is kept: run the same command again")
+        raise EnvironmentFault(
+            f"run {manifest.run_id}: {cfg.teacher.provider} gave no answer for {len(open_still)} of "
+            f"{len(plays)} episodes ({open_still[0]}); the rest is kept: run the same command again"
+        )
     if manifest.status != "done":
-        raise InputError(f"run {manifest.run_id} holds {manifest.n_episodes} episodes, {len(plays)} were asked for; "
-                         f"start afresh without --run-id, or finish it with its own configuration")
+        raise InputError(
+            f"run {manifest.run_id} holds {manifest.n_episodes} episodes, {len(plays)} were asked for; "
+            f"start afresh without --run-id, or finish it with its own configuration"
+        )
     if not manifest.n_success:
-        raise EmptyResult(f"run {manifest.run_id}: none of {manifest.n_episodes} episodes succeeded; nothing to learn "
-                          "from. Look at the episodes, then at teacher.* and inference.max_steps")
-    write_text(work.folder / "runs.jsonl", json.dumps(
-        {"run_id": manifest.run_id, "n_episodes": manifest.n_episodes, "data_sha256": manifest.data_sha256}) + "\n")
-    work.summary.update(run_ids=[manifest.run_id], n_episodes=manifest.n_episodes, n_success=manifest.n_success,
-                        success_rate=manifest.success_rate, total_cost_usd=round(manifest.total_cost_usd, 6))
-    logger.info("  %s: %d episodes, %.1f %% succeeded, $%.2f%s", manifest.run_id, manifest.n_episodes,
-                100 * manifest.success_rate, manifest.total_cost_usd,
-                f"; {manifest.n_env_faults} could not be measured" if manifest.n_env_faults else "")
+        raise EmptyResult(
+            f"run {manifest.run_id}: none of {manifest.n_episodes} episodes succeeded; nothing to learn "
+            "from. Look at the episodes, then at teacher.* and inference.max_steps"
+        )
+    write_text(
+        work.folder / "runs.jsonl",
+        json.dumps({"run_id": manifest.run_id, "n_episodes": manifest.n_episodes, "data_sha256": manifest.data_sha256})
+        + "\n",
+    )
+    work.summary.update(
+        run_ids=[manifest.run_id],
+        n_episodes=manifest.n_episodes,
+        n_success=manifest.n_success,
+        success_rate=manifest.success_rate,
+        total_cost_usd=round(manifest.total_cost_usd, 6),
+    )
+    logger.info(
+        "  %s: %d episodes, %.1f %% succeeded, $%.2f%s",
+        manifest.run_id,
+        manifest.n_episodes,
+        100 * manifest.success_rate,
+        manifest.total_cost_usd,
+        f"; {manifest.n_env_faults} could not be measured" if manifest.n_env_faults else "",
+    )
 
 
 def cancel(config: c.Config, root: Path = Path()) -> str:
@@ -104,8 +131,10 @@ def cancel(config: c.Config, root: Path = Path()) -> str:
     from r2v.rollout.model_factory import provider_remote
 
     if not config.run.id or config.teacher.provider == "scripted":
-        raise UsageError("collect --cancel: name the run with --run-id, under a configuration whose teacher.provider "
-                         "is openai or anthropic")
+        raise UsageError(
+            "collect --cancel: name the run with --run-id, under a configuration whose teacher.provider "
+            "is openai or anthropic"
+        )
     folder = Path(DataRegistry(root / "data").get(config.run.id).output_dir) / PROVIDER
     told = asyncio.run(provider_remote(config.teacher, folder).cancel())
     return f"{config.run.id}: cancelled; {json.dumps(told)}"
@@ -123,13 +152,24 @@ def _begin(cfg: Config, work: Work, registry: DataRegistry) -> RunHandle:
     from r2v.rollout.model_factory import teacher_name
 
     name = teacher_name(cfg.teacher, load_benchmark(cfg.env.benchmark, cfg.env.options))
-    unfinished = [m for m in registry.query(benchmark=cfg.env.benchmark)
-                  if m.fingerprint == work.fingerprint and m.status in ("interrupted", "partial", "failed")]
+    unfinished = [
+        m
+        for m in registry.query(benchmark=cfg.env.benchmark)
+        if m.fingerprint == work.fingerprint and m.status in ("interrupted", "partial", "failed")
+    ]
     run_id = cfg.run.id or (unfinished[-1].run_id if unfinished else None)
     base = work.root / cfg.run.base if cfg.run.base else None
-    return registry.begin_run(benchmark=cfg.env.benchmark, provider=cfg.teacher.provider, model_name=name,
-                              fingerprint=work.fingerprint, config=identity(cfg), base=base, tags=cfg.run.tags,
-                              notes=cfg.run.notes, run_id=run_id)
+    return registry.begin_run(
+        benchmark=cfg.env.benchmark,
+        provider=cfg.teacher.provider,
+        model_name=name,
+        fingerprint=work.fingerprint,
+        config=identity(cfg),
+        base=base,
+        tags=cfg.run.tags,
+        notes=cfg.run.notes,
+        run_id=run_id,
+    )
 
 
 def _plays(cfg: Config, handle: RunHandle) -> list[Play]:
@@ -137,8 +177,15 @@ def _plays(cfg: Config, handle: RunHandle) -> list[Play]:
     from r2v.rollout.model_factory import teacher_name
 
     benchmark = load_benchmark(cfg.env.benchmark, cfg.env.options)
-    return plays_of_run(cfg, benchmark, {"run_id": handle.run_id, "teacher_provider": cfg.teacher.provider,
-                                         "teacher_model": teacher_name(cfg.teacher, benchmark)})
+    return plays_of_run(
+        cfg,
+        benchmark,
+        {
+            "run_id": handle.run_id,
+            "teacher_provider": cfg.teacher.provider,
+            "teacher_model": teacher_name(cfg.teacher, benchmark),
+        },
+    )
 
 
 def plays_of_run(cfg: Config, benchmark: Benchmark, record: dict[str, Any]) -> list[Play]:
@@ -146,7 +193,7 @@ def plays_of_run(cfg: Config, benchmark: Benchmark, record: dict[str, Any]) -> l
     from r2v.rollout.session import Play
 
     splits = assign(benchmark.tasks(), by=cfg.split_by, seed=cfg.split_seed)  # type: ignore[arg-type]
-    tasks = [task for task in benchmark.tasks() if splits[task.task_id] == "train"][:cfg.num_episodes]
+    tasks = [task for task in benchmark.tasks() if splits[task.task_id] == "train"][: cfg.num_episodes]
     return [Play(task=task, seed=seed, split="train", run=record) for seed in cfg.seeds for task in tasks]
 
 
@@ -169,15 +216,25 @@ def _play_missing(cfg: Config, plays: list[Play], handle: RunHandle) -> list[str
     begun, open_still = time.time(), list[str]()
     actor = Single(side, "teacher")
     with (handle.output_dir / "collection_log.jsonl").open("a") as log, Progress("collect", len(missing)) as bar:
+
         def keep(index: int, episode: Episode | str) -> None:
             bar.advance()
             if isinstance(episode, str):
                 open_still.append(episode)
                 return
             handle.store.append(episode)
-            log.write(json.dumps({"episode_id": episode.episode_id, "success": episode.success,
-                                  "n_steps": len(episode.steps), "total_cost": episode.total_cost,
-                                  "seconds_since_start": round(time.time() - begun, 3)}) + "\n")
+            log.write(
+                json.dumps(
+                    {
+                        "episode_id": episode.episode_id,
+                        "success": episode.success,
+                        "n_steps": len(episode.steps),
+                        "total_cost": episode.total_cost,
+                        "seconds_since_start": round(time.time() - begun, 3),
+                    }
+                )
+                + "\n"
+            )
 
         waves.run((partial(_attempt, world, play, actor, waves) for play in missing), keep)
     return open_still

@@ -77,31 +77,46 @@ def estimate(config: Whole, root: Path = Path()) -> Estimate:
     for a model without a price."""
     cfg = collect.Config.of(config)
     if cfg.teacher.provider == "scripted":
-        raise UsageError("collect --dry-run: teacher.provider=scripted is asked nothing and costs nothing; allowed: "
-                         "openai, anthropic")
+        raise UsageError(
+            "collect --dry-run: teacher.provider=scripted is asked nothing and costs nothing; allowed: "
+            "openai, anthropic"
+        )
     rate, benchmark = teacher_rate(cfg.teacher), load_benchmark(cfg.env.benchmark, cfg.env.options)
     plays = collect.plays_of_run(cfg, benchmark, {})
     done = _done(cfg, root)
     missing = [play for play in plays if (play.task.task_id, play.seed, None) not in done]
     counted, share = _measure(cfg, benchmark, missing)
-    requests, tokens_in, tokens_out = (round(n * share) for n in (counted.requests, counted.tokens_in,
-                                                                  counted.tokens_out))
+    requests, tokens_in, tokens_out = (
+        round(n * share) for n in (counted.requests, counted.tokens_in, counted.tokens_out)
+    )
     tokens = Tokens(fresh=tokens_in, output=tokens_out)
     batch, direct = rate.usd(tokens, batch=True), rate.usd(tokens, batch=False)
     most = len(missing) * cfg.max_steps
     cap = "" if cfg.teacher.max_usd is None else f"; teacher.max_usd stops it at ${cfg.teacher.max_usd:.2f}"
-    played = "the expert's own episodes" if isinstance(benchmark, Demonstrated) else \
-        "first observations and inference.max_steps"
+    played = (
+        "the expert's own episodes"
+        if isinstance(benchmark, Demonstrated)
+        else "first observations and inference.max_steps"
+    )
     return Estimate(
-        episodes=len(plays), missing=len(missing), requests=requests, most_requests=most, tokens_in=tokens_in,
-        tokens_out=tokens_out, usd_batch=batch, usd_direct=direct, lines=(
+        episodes=len(plays),
+        missing=len(missing),
+        requests=requests,
+        most_requests=most,
+        tokens_in=tokens_in,
+        tokens_out=tokens_out,
+        usd_batch=batch,
+        usd_direct=direct,
+        lines=(
             f"{len(missing)} of {len(plays)} episodes of {benchmark.name} by {teacher_name(cfg.teacher, benchmark)} "
             f"(asked for as {rate.model})",
             f"requests   about {requests:,}, at most {most:,} (by {played})",
             f"tokens     about {tokens_in:,} in, {tokens_out:,} out",
             f"dollars    about ${batch:.2f} in batches, ${direct:.2f} by direct calls (prices of "
             f"{table()['version']}){cap}",
-            f"waves of at most {config.rollout.max_conversations} (rollout.max_conversations)"))
+            f"waves of at most {config.rollout.max_conversations} (rollout.max_conversations)",
+        ),
+    )
 
 
 def _done(cfg: collect.Config, root: Path) -> set[tuple[str, int, int | None]]:

@@ -53,11 +53,19 @@ class Config:
     def of(cls, config: c.Config) -> Config:
         """The parts of the whole configuration that are read here."""
         selections = {name: c.TaskSelection.evaluation(config, name) for name in config.evaluation.conditions}
-        return cls(env=config.env, teacher=config.teacher, policy=config.policy,
-                   perturbations=config.perturbations, inference=config.inference, cost=config.cost,
-                   rollout=config.rollout, router=config.router, evaluation=config.evaluation,
-                   calibration=c.TaskSelection.training(config), selections=selections)
-
+        return cls(
+            env=config.env,
+            teacher=config.teacher,
+            policy=config.policy,
+            perturbations=config.perturbations,
+            inference=config.inference,
+            cost=config.cost,
+            rollout=config.rollout,
+            router=config.router,
+            evaluation=config.evaluation,
+            calibration=c.TaskSelection.training(config),
+            selections=selections,
+        )
 
     @property
     def asks_teacher(self) -> bool:
@@ -82,18 +90,30 @@ def run(cfg: Config, work: Work) -> None:
         if not path.exists():
             _play(cast, method, point, plays[condition], thresholds.get((method, point)), path)
     scores = _router_scores(cfg, cast, plays, routed, work.folder) if routed else []
-    write_setup(work.folder, Setup(
-        benchmark=cfg.env.benchmark, benchmark_version=cast.world.benchmark.version,
-        methods=tuple(cfg.evaluation.methods), seeds=tuple(cfg.evaluation.seeds),
-        tasks={name: list(dict.fromkeys(play.task.task_id for play in these)) for name, these in plays.items()},
-        frontier={name: dict.fromkeys(routed, points) for name in plays} if points else {},
-        cost_ratio=cfg.cost.ratio, resamples=cfg.evaluation.bootstrap, cvar_alpha=cfg.evaluation.cvar_alpha,
-        router_scores=tuple(scores), prices={"slm": asdict(cfg.cost.slm), "llm": asdict(cfg.cost.llm)},
-        models={"slm": cfg.policy.model_name, "llm": cfg.teacher.model_name},
-        world={"env": identity(cfg.env), "perturbations": identity(cfg.perturbations),
-               "inference": identity(cfg.inference)},
-        config_sha256=hashlib.sha256(json.dumps(identity(cfg), sort_keys=True).encode()).hexdigest(),
-        git_commit=git_commit()))
+    write_setup(
+        work.folder,
+        Setup(
+            benchmark=cfg.env.benchmark,
+            benchmark_version=cast.world.benchmark.version,
+            methods=tuple(cfg.evaluation.methods),
+            seeds=tuple(cfg.evaluation.seeds),
+            tasks={name: list(dict.fromkeys(play.task.task_id for play in these)) for name, these in plays.items()},
+            frontier={name: dict.fromkeys(routed, points) for name in plays} if points else {},
+            cost_ratio=cfg.cost.ratio,
+            resamples=cfg.evaluation.bootstrap,
+            cvar_alpha=cfg.evaluation.cvar_alpha,
+            router_scores=tuple(scores),
+            prices={"slm": asdict(cfg.cost.slm), "llm": asdict(cfg.cost.llm)},
+            models={"slm": cfg.policy.model_name, "llm": cfg.teacher.model_name},
+            world={
+                "env": identity(cfg.env),
+                "perturbations": identity(cfg.perturbations),
+                "inference": identity(cfg.inference),
+            },
+            config_sha256=hashlib.sha256(json.dumps(identity(cfg), sort_keys=True).encode()).hexdigest(),
+            git_commit=git_commit(),
+        ),
+    )
     tables = write_results_folder(work.folder)
     work.summary.update(n_episodes=tables.n_episodes, thresholds={f"{m}@{p}": t for (m, p), t in thresholds.items()})
 
@@ -106,18 +126,29 @@ def _cast(cfg: Config, work: Work) -> Cast:
         cast.variants["slm_base"] = cast.slm
         return cast
     variants = {"slm_bc_only": work.inputs["bc"].file("final"), "slm_base": None}
-    return Cast.of(cfg, policy=work.inputs["preference"].file("final"), journal=work.folder / JOURNAL,
-                   verifier=work.inputs["verifier"].file("final"), router=work.inputs["router"].folder,
-                   num_samples=cfg.inference.num_candidates if "samples" in cfg.router.features else 0,
-                   variants={name: path for name, path in variants.items() if name in cfg.evaluation.methods})
+    return Cast.of(
+        cfg,
+        policy=work.inputs["preference"].file("final"),
+        journal=work.folder / JOURNAL,
+        verifier=work.inputs["verifier"].file("final"),
+        router=work.inputs["router"].folder,
+        num_samples=cfg.inference.num_candidates if "samples" in cfg.router.features else 0,
+        variants={name: path for name, path in variants.items() if name in cfg.evaluation.methods},
+    )
 
 
 def _plays(cfg: Config, cast: Cast, condition: str) -> list[Play]:
     from r2v.rollout.session import plays_of
 
     split = "heldout" if condition == "heldout" else "evaluation"
-    return plays_of(cast.world.benchmark, split, cfg.evaluation.seeds, cfg.selections[condition], method="",
-                    limit=cfg.evaluation.num_tasks)
+    return plays_of(
+        cast.world.benchmark,
+        split,
+        cfg.evaluation.seeds,
+        cfg.selections[condition],
+        method="",
+        limit=cfg.evaluation.num_tasks,
+    )
 
 
 def _refuse_training_tasks(work: Work, plays: dict[str, list[Play]]) -> None:
@@ -130,8 +161,10 @@ def _refuse_training_tasks(work: Work, plays: dict[str, list[Play]]) -> None:
     evaluated = {play.task.task_id for these in plays.values() for play in these}
     for path, tasks in learnt.items():
         if shared := sorted(tasks & evaluated):
-            raise InputError(f"{path}: task {shared[0]} is to be evaluated but was learnt from ({len(shared)} such); "
-                             "evaluate with the data.split_seed of the training, or train again with this one")
+            raise InputError(
+                f"{path}: task {shared[0]} is to be evaluated but was learnt from ({len(shared)} such); "
+                "evaluate with the data.split_seed of the training, or train again with this one"
+            )
 
 
 def _thresholds(cfg: Config, cast: Cast, work: Work) -> dict[tuple[str, str], float]:
@@ -144,8 +177,14 @@ def _thresholds(cfg: Config, cast: Cast, work: Work) -> dict[tuple[str, str], fl
     chosen = json.loads(work.inputs["router"].file("threshold.json").read_text())
     target = chosen["realised"]["llm_call_rate"]
     wanted = {"main": target, **{f"b{budget:.2f}": budget for budget in cfg.evaluation.budgets}}
-    plays = plays_of(cast.world.benchmark, "calibration", cfg.router.seeds, cfg.calibration, method="",
-                     limit=cfg.router.num_calibration_tasks)
+    plays = plays_of(
+        cast.world.benchmark,
+        "calibration",
+        cfg.router.seeds,
+        cfg.calibration,
+        method="",
+        limit=cfg.router.num_calibration_tasks,
+    )
     kept = work.folder / "calibration.json"
     found: dict[str, dict[str, object]] = json.loads(kept.read_text()) if kept.exists() else {}
     for method in (m for m in cfg.evaluation.methods if m in ROUTERS):
@@ -161,8 +200,13 @@ def _thresholds(cfg: Config, cast: Cast, work: Work) -> dict[tuple[str, str], fl
             choice = match_rate(lambda tau, method=method: cast.realised(method, plays, tau), scores, rate)  # type: ignore[misc]
             found[name] = {"tau": choice.tau, "target": rate, **asdict(choice.outcome)}
             write_json(kept, found)
-            logger.info("  %-24s %-6s threshold %.4f asks at %.3f of the steps", method, point, choice.tau,
-                        choice.outcome.llm_call_rate)
+            logger.info(
+                "  %-24s %-6s threshold %.4f asks at %.3f of the steps",
+                method,
+                point,
+                choice.tau,
+                choice.outcome.llm_call_rate,
+            )
     write_json(kept, found)
     return {(name.split("@")[0], name.split("@")[1]): float(str(entry["tau"])) for name, entry in found.items()}
 
@@ -170,8 +214,9 @@ def _thresholds(cfg: Config, cast: Cast, work: Work) -> dict[tuple[str, str], fl
 _NEVER = 1 - 1e-9
 
 
-def _cells(cfg: Config, folder: Path, routed: Sequence[str],
-           points: Sequence[str]) -> Iterator[tuple[str, str, str, Path]]:
+def _cells(
+    cfg: Config, folder: Path, routed: Sequence[str], points: Sequence[str]
+) -> Iterator[tuple[str, str, str, Path]]:
     """(condition, method, point, file) of everything to be played."""
     for condition in cfg.selections:
         base = folder / "episodes" / condition
@@ -186,15 +231,17 @@ def _play(cast: Cast, method: str, point: str, plays: Sequence[Play], tau: float
     from r2v.evaluation.setup import OPERATING_POINT
 
     extra = {} if point == "main" else {OPERATING_POINT: point}
-    episodes = cast.play(method, [replace(play, extra=extra) for play in plays], tau,
-                         what=f"{plays[0].condition} {path.stem}")
+    episodes = cast.play(
+        method, [replace(play, extra=extra) for play in plays], tau, what=f"{plays[0].condition} {path.stem}"
+    )
     write_episodes(path, sorted(episodes, key=lambda e: e.episode_id))
     solved = sum(episode.success for episode in episodes)
     logger.info("  %-8s %-32s %4d of %4d", plays[0].condition, path.stem, solved, len(episodes))
 
 
-def _router_scores(cfg: Config, cast: Cast, plays: dict[str, list[Play]], routed: Sequence[str],
-                   folder: Path) -> list[RouterScores]:
+def _router_scores(
+    cfg: Config, cast: Cast, plays: dict[str, list[Play]], routed: Sequence[str], folder: Path
+) -> list[RouterScores]:
     """Each router's scores beside the executed gain, along slm_only's evaluation episodes: what ECE, Brier and
     AUROC are computed from. Kept in router_scores.jsonl; no threshold or model is chosen by them."""
     from r2v.evaluation.setup import RouterScores
@@ -206,17 +253,31 @@ def _router_scores(cfg: Config, cast: Cast, plays: dict[str, list[Play]], routed
     for condition, these in plays.items():
         path = folder / "gains" / f"{condition}.jsonl"
         if not path.exists():
-            rows = roll_out_features([replace(play, method="slm_only") for play in these], cast.world, cast.slm,
-                                     cast.llm, cast.sensors, cfg.cost.ratio, cast.waves, what=f"{condition} gains")
+            rows = roll_out_features(
+                [replace(play, method="slm_only") for play in these],
+                cast.world,
+                cast.slm,
+                cast.llm,
+                cast.sensors,
+                cfg.cost.ratio,
+                cast.waves,
+                what=f"{condition} gains",
+            )
             write_rows(path, rows)
         rows = read_rows(path)
         seeds = {row.state_id: int(row.episode_id.split("/s")[1].split("/")[0]) for row in rows}
         for method in routed:
             score = score_function(method, cast.routers)
-            found.append(RouterScores(
-                method=method, condition=condition, y=tuple(float((row.gain or 0) > 0) for row in rows),
-                p=tuple(round(score(row.features, seeds[row.state_id], row.task_id, row.step_idx), 6)
-                        for row in rows)))
+            found.append(
+                RouterScores(
+                    method=method,
+                    condition=condition,
+                    y=tuple(float((row.gain or 0) > 0) for row in rows),
+                    p=tuple(
+                        round(score(row.features, seeds[row.state_id], row.task_id, row.step_idx), 6) for row in rows
+                    ),
+                )
+            )
     return found
 
 

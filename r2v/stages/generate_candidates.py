@@ -38,10 +38,19 @@ class Config:
     @classmethod
     def of(cls, config: c.Config) -> Config:
         """The parts of the whole configuration that are read here."""
-        return cls(env=config.env, teacher=config.teacher, policy=config.policy,
-                   perturbations=config.perturbations, inference=config.inference.acting(), cost=config.cost,
-                   rollout=config.rollout, candidates=config.candidates, preference=config.preference.pairing(),
-                   tasks=c.TaskSelection.training(config), seed=config.seed)
+        return cls(
+            env=config.env,
+            teacher=config.teacher,
+            policy=config.policy,
+            perturbations=config.perturbations,
+            inference=config.inference.acting(),
+            cost=config.cost,
+            rollout=config.rollout,
+            candidates=config.candidates,
+            preference=config.preference.pairing(),
+            tasks=c.TaskSelection.training(config),
+            seed=config.seed,
+        )
 
     @property
     def asks_teacher(self) -> bool:
@@ -61,14 +70,25 @@ def run(cfg: Config, work: Work) -> None:
 
     cast = Cast.of(cfg, policy=work.inputs["bc"].file("final"), journal=work.folder / JOURNAL)
     folds = work.inputs["verifier"].file("folds")
-    scorers = [verifier_scorer(cfg.policy, folds / str(fold), cfg.inference, cfg.rollout, cast.waves)
-               for fold in range(cfg.candidates.num_folds)]
-    plays = plays_of(cast.world.benchmark, "train", [cfg.seed], cfg.tasks, method="slm_only",
-                     limit=cfg.candidates.num_tasks)
+    scorers = [
+        verifier_scorer(cfg.policy, folds / str(fold), cfg.inference, cfg.rollout, cast.waves)
+        for fold in range(cfg.candidates.num_folds)
+    ]
+    plays = plays_of(
+        cast.world.benchmark, "train", [cfg.seed], cfg.tasks, method="slm_only", limit=cfg.candidates.num_tasks
+    )
     teacher = cast.llm if cfg.candidates.with_teacher else None
-    states = play_candidates(plays, cast.world, cast.slm, teacher, scorers,
-                             partial(fold_of, num_folds=cfg.candidates.num_folds), cfg.candidates, cast.waves,
-                             what="sample and play on")
+    states = play_candidates(
+        plays,
+        cast.world,
+        cast.slm,
+        teacher,
+        scorers,
+        partial(fold_of, num_folds=cfg.candidates.num_folds),
+        cfg.candidates,
+        cast.waves,
+        what="sample and play on",
+    )
     write_states(work.folder / "candidates.jsonl", states)
     pairs, counts = make_pairs(states, cfg.preference)
     write_pairs(work.folder / "preference_pairs.jsonl", pairs)

@@ -42,12 +42,20 @@ class Config:
     @classmethod
     def of(cls, config: c.Config) -> Config:
         """The parts of the whole configuration that are read here."""
-        return cls(env=config.env, teacher=config.teacher, policy=config.policy,
-                   perturbations=config.perturbations, cost=config.cost,
-                   inference=config.inference.acting("samples" in config.router.features),
-                   rollout=config.rollout, tasks=c.TaskSelection.training(config),
-                   num_tasks=config.router.num_tasks, num_calibration_tasks=config.router.num_calibration_tasks,
-                   seeds=config.router.seeds, samples="samples" in config.router.features)
+        return cls(
+            env=config.env,
+            teacher=config.teacher,
+            policy=config.policy,
+            perturbations=config.perturbations,
+            cost=config.cost,
+            inference=config.inference.acting("samples" in config.router.features),
+            rollout=config.rollout,
+            tasks=c.TaskSelection.training(config),
+            num_tasks=config.router.num_tasks,
+            num_calibration_tasks=config.router.num_calibration_tasks,
+            seeds=config.router.seeds,
+            samples="samples" in config.router.features,
+        )
 
 
 def run(cfg: Config, work: Work) -> None:
@@ -57,13 +65,21 @@ def run(cfg: Config, work: Work) -> None:
     from r2v.rollout.session import plays_of
     from r2v.router.labels import write_rows
 
-    cast = Cast.of(cfg, policy=work.inputs["preference"].file("final"), journal=work.folder / JOURNAL,
-                   verifier=work.inputs["verifier"].file("final"), num_samples=cfg.samples and
-                   cfg.inference.num_candidates)
-    plays = [play for split, count in (("train", cfg.num_tasks), ("calibration", cfg.num_calibration_tasks))
-             for play in plays_of(cast.world.benchmark, split, cfg.seeds, cfg.tasks, method="slm_only", limit=count)]
-    rows = roll_out_features(plays, cast.world, cast.slm, cast.llm, cast.sensors, cfg.cost.ratio, cast.waves,
-                             what="roll out and branch")
+    cast = Cast.of(
+        cfg,
+        policy=work.inputs["preference"].file("final"),
+        journal=work.folder / JOURNAL,
+        verifier=work.inputs["verifier"].file("final"),
+        num_samples=cfg.samples and cfg.inference.num_candidates,
+    )
+    plays = [
+        play
+        for split, count in (("train", cfg.num_tasks), ("calibration", cfg.num_calibration_tasks))
+        for play in plays_of(cast.world.benchmark, split, cfg.seeds, cfg.tasks, method="slm_only", limit=count)
+    ]
+    rows = roll_out_features(
+        plays, cast.world, cast.slm, cast.llm, cast.sensors, cfg.cost.ratio, cast.waves, what="roll out and branch"
+    )
     if not rows:
         raise EmptyResult(f"router features: {len(plays)} roll-outs gave no step; raise router.num_tasks")
     write_rows(work.folder / "router_features.jsonl", rows)
@@ -74,10 +90,14 @@ def run(cfg: Config, work: Work) -> None:
 def report(rows: list[FeatureRow]) -> dict[str, Any]:
     """Counts of what the branches showed."""
     episodes = {row.episode_id: row.slm_episode_success for row in rows}
-    return {"n_steps": len(rows), "n_tasks": len({row.task_id for row in rows}),
-            "n_disagreements": sum(bool(row.disagrees) for row in rows),
-            "n_gain": sum((row.gain or 0) > 0 for row in rows), "n_harm": sum((row.gain or 0) < 0 for row in rows),
-            "slm_success": round(sum(episodes.values()) / len(episodes), 4)}
+    return {
+        "n_steps": len(rows),
+        "n_tasks": len({row.task_id for row in rows}),
+        "n_disagreements": sum(bool(row.disagrees) for row in rows),
+        "n_gain": sum((row.gain or 0) > 0 for row in rows),
+        "n_harm": sum((row.gain or 0) < 0 for row in rows),
+        "slm_success": round(sum(episodes.values()) / len(episodes), 4),
+    }
 
 
 STAGE = Stage(version=1, config=Config, run=run)

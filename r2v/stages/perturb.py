@@ -55,11 +55,19 @@ class Config:
     @classmethod
     def of(cls, config: c.Config) -> Config:
         """The parts of the whole configuration that are read here."""
-        return cls(env=config.env, teacher=config.teacher, perturbations=config.perturbations,
-                   perturb=config.perturb, condition=config.data.condition,
-                   perturbation_seeds=config.data.perturbation_seeds.train, split_seed=config.data.split_seed,
-                   split_by=config.data.split_by, max_steps=config.inference.max_steps, price=config.cost.llm,
-                   rollout=config.rollout)
+        return cls(
+            env=config.env,
+            teacher=config.teacher,
+            perturbations=config.perturbations,
+            perturb=config.perturb,
+            condition=config.data.condition,
+            perturbation_seeds=config.data.perturbation_seeds.train,
+            split_seed=config.data.split_seed,
+            split_by=config.data.split_by,
+            max_steps=config.inference.max_steps,
+            price=config.cost.llm,
+            rollout=config.rollout,
+        )
 
     @property
     def asks_teacher(self) -> bool:
@@ -80,15 +88,18 @@ def run(cfg: Config, work: Work) -> None:
     scratch, report = work.folder / "tmp", Report()
     scratch.mkdir(exist_ok=True)
     clean = DataRegistry(work.root / "data").merge_runs(
-        work.inputs["collect"].summary["run_ids"], scratch / "clean.jsonl", include_running=True)
+        work.inputs["collect"].summary["run_ids"], scratch / "clean.jsonl", include_running=True
+    )
     benchmark = load_benchmark(cfg.env.benchmark, cfg.env.options)
     episodes = training_set(cfg, benchmark, clean, scratch / "reroll.jsonl", report)
     written = write_sorted(work.folder / "trajectories.jsonl", episodes, scratch / "draft.jsonl")
     counts = report.as_json()
     if not written:
-        raise EmptyResult(f"no episode to train on: read {json.dumps(counts['read'])}, rejected "
-                          f"{json.dumps(counts['rejected'])}; collect episodes that succeed, or set "
-                          "perturb.include_clean=true")
+        raise EmptyResult(
+            f"no episode to train on: read {json.dumps(counts['read'])}, rejected "
+            f"{json.dumps(counts['rejected'])}; collect episodes that succeed, or set "
+            "perturb.include_clean=true"
+        )
     write_json(work.folder / "perturb_report.json", counts)
     work.summary.update(n_episodes=written, **counts)
     shutil.rmtree(scratch)
@@ -112,22 +123,29 @@ def write_sorted(path: Path, episodes: Iterable[Episode], draft: Path) -> int:
     return len(places)
 
 
-def training_set(cfg: Config, benchmark: Benchmark, clean: TrajectoryStore, paid: Path,
-                  report: Report) -> Iterator[Episode]:
+def training_set(
+    cfg: Config, benchmark: Benchmark, clean: TrajectoryStore, paid: Path, report: Report
+) -> Iterator[Episode]:
     """Clean episodes, their offline twins, then what the teacher played again."""
-    drawn = [make_schedule(benchmark, cfg.perturbations, cfg.condition, seed)
-             for seed in cfg.perturbation_seeds]
+    drawn = [make_schedule(benchmark, cfg.perturbations, cfg.condition, seed) for seed in cfg.perturbation_seeds]
     schedules = [schedule for schedule in drawn if schedule.active]
     parents: dict[tuple[str, int], Parent] = {}
     readings: set[bytes] = set()
     for episode in _usable(cfg, benchmark, clean, report):
-        parents.setdefault((episode.metadata.task_id, episode.metadata.seed),
-                           Parent(episode.episode_id, episode.metadata.run_id))
+        parents.setdefault(
+            (episode.metadata.task_id, episode.metadata.seed), Parent(episode.episode_id, episode.metadata.run_id)
+        )
         if cfg.perturb.include_clean or not schedules:
             yield report.add(episode)
         for schedule in schedules:
-            for twin in twins(episode, schedule, cfg.perturb.constructions, max_steps=cfg.max_steps,
-                              idempotent=benchmark.capabilities.idempotent_errors, report=report):
+            for twin in twins(
+                episode,
+                schedule,
+                cfg.perturb.constructions,
+                max_steps=cfg.max_steps,
+                idempotent=benchmark.capabilities.idempotent_errors,
+                report=report,
+            ):
                 readings.add(_reading(twin))
                 yield twin
     if schedules and "reroll" in cfg.perturb.constructions:
@@ -143,16 +161,19 @@ def _usable(cfg: Config, benchmark: Benchmark, clean: TrajectoryStore, report: R
         run = f"run {episode.metadata.run_id}"
         require_split([episode.metadata.task_id], splits, ("train",), run)
         if episode.condition != "clean":
-            raise InputError(f"{run}: episode {episode.episode_id} is {episode.condition}, perturb starts "
-                             "from clean ones; name other runs in data.runs")
+            raise InputError(
+                f"{run}: episode {episode.episode_id} is {episode.condition}, perturb starts "
+                "from clean ones; name other runs in data.runs"
+            )
         usable = episode.success and episode.env_fault is None
         report.read["success" if usable else "failed"] += 1
         if usable:
             yield episode
 
 
-def reroll(cfg: Config, benchmark: Benchmark, parents: Mapping[tuple[str, int], Parent],
-           seeds: list[int], path: Path) -> Iterator[Episode]:
+def reroll(
+    cfg: Config, benchmark: Benchmark, parents: Mapping[tuple[str, int], Parent], seeds: list[int], path: Path
+) -> Iterator[Episode]:
     """The teacher's episodes in the perturbed world; those that an interrupted attempt has paid are kept."""
     from r2v.rollout.actors import Single
     from r2v.rollout.model_factory import engine, teacher_name, teacher_side
@@ -166,18 +187,26 @@ def reroll(cfg: Config, benchmark: Benchmark, parents: Mapping[tuple[str, int], 
     tasks = {task.task_id: task for task in benchmark.tasks()}
     with TrajectoryStore(path).exclusive() as store:
         done = store.done_keys()
-        missing = [(task_id, seed, pseed) for pseed in seeds for task_id, seed in parents
-                   if (task_id, seed, pseed) not in done]
+        missing = [
+            (task_id, seed, pseed) for pseed in seeds for task_id, seed in parents if (task_id, seed, pseed) not in done
+        ]
         for start in range(0, len(missing), CHUNK):
-            plays = [Play(task=tasks[task_id], seed=seed, condition=cfg.condition, perturbation_seed=pseed,
-                          split="train", run=by) for task_id, seed, pseed in missing[start:start + CHUNK]]
-            play_many(waves, world, plays, actor, what="perturb",
-                      on_done=lambda _, episode: store.append(episode))
+            plays = [
+                Play(
+                    task=tasks[task_id],
+                    seed=seed,
+                    condition=cfg.condition,
+                    perturbation_seed=pseed,
+                    split="train",
+                    run=by,
+                )
+                for task_id, seed, pseed in missing[start : start + CHUNK]
+            ]
+            play_many(waves, world, plays, actor, what="perturb", on_done=lambda _, episode: store.append(episode))
     return store.iter_episodes()
 
 
-def _judged(episode: Episode, parents: Mapping[tuple[str, int], Parent],
-            readings: set[bytes]) -> Episode | Rejected:
+def _judged(episode: Episode, parents: Mapping[tuple[str, int], Parent], readings: set[bytes]) -> Episode | Rejected:
     """A re-rolled episode as it goes into the training set, or why it does not."""
     if not episode.success:
         return Rejected.FAILED
@@ -186,8 +215,12 @@ def _judged(episode: Episode, parents: Mapping[tuple[str, int], Parent],
     if _reading(episode) in readings:
         return Rejected.DUPLICATE
     parent = parents[episode.metadata.task_id, episode.metadata.seed]
-    return replace(episode, construction="reroll", parent_episode_id=parent.episode_id,
-                   metadata=replace(episode.metadata, run_id=parent.run_id))
+    return replace(
+        episode,
+        construction="reroll",
+        parent_episode_id=parent.episode_id,
+        metadata=replace(episode.metadata, run_id=parent.run_id),
+    )
 
 
 def _reading(episode: Episode) -> bytes:

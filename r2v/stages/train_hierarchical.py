@@ -45,8 +45,13 @@ class Config:
         """The parts of the whole configuration that are read here. Raises InputError where the problems are gone."""
         asked = config.hierarchical
         content = replace(asked, enabled=True, problems=replace(asked.problems, path=c.BUNDLED_PROBLEMS))
-        return cls(policy=config.policy, hierarchical=content, problems_sha256=_said(asked.problems.path),
-                   seed=config.seed, ranks=config.training.ranks)
+        return cls(
+            policy=config.policy,
+            hierarchical=content,
+            problems_sha256=_said(asked.problems.path),
+            seed=config.seed,
+            ranks=config.training.ranks,
+        )
 
 
 def _said(path: str) -> str:
@@ -75,10 +80,14 @@ def run(cfg: Config, work: Work) -> None:
 def closing_lines(report: dict[str, Any]) -> list[str]:
     """What the held-out problems came to, answer by answer."""
     before, after = report["untrained"], report["trained"]
-    return [f"{after['problems']} held-out problems, right answers in %: " + ", ".join(
-        f"answer {turn} {100 * was:.1f} -> {100 * now:.1f}"
-        for turn, (was, now) in enumerate(zip(before["accuracy"], after["accuracy"], strict=True), start=1)),
-        f"by hints, wrong to right {after['wrong_to_right']}, right to wrong {after['right_to_wrong']}"]
+    return [
+        f"{after['problems']} held-out problems, right answers in %: "
+        + ", ".join(
+            f"answer {turn} {100 * was:.1f} -> {100 * now:.1f}"
+            for turn, (was, now) in enumerate(zip(before["accuracy"], after["accuracy"], strict=True), start=1)
+        ),
+        f"by hints, wrong to right {after['wrong_to_right']}, right to wrong {after['right_to_wrong']}",
+    ]
 
 
 def _train(config: c.Config, work: Work) -> None:

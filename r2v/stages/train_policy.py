@@ -45,8 +45,12 @@ class BCConfig:
     @classmethod
     def of(cls, config: c.Config) -> BCConfig:
         """The parts of the whole configuration that are read here."""
-        return cls(policy=config.policy, phase=config.training.phase("bc"), seed=config.seed,
-                   max_new_tokens=config.inference.max_new_tokens)
+        return cls(
+            policy=config.policy,
+            phase=config.training.phase("bc"),
+            seed=config.seed,
+            max_new_tokens=config.inference.max_new_tokens,
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,8 +66,13 @@ class PreferenceConfig:
     @classmethod
     def of(cls, config: c.Config) -> PreferenceConfig:
         """The parts of the whole configuration that are read here."""
-        return cls(policy=config.policy, phase=config.training.phase("preference"), preference=config.preference,
-                   seed=config.seed, max_new_tokens=config.inference.max_new_tokens)
+        return cls(
+            policy=config.policy,
+            phase=config.training.phase("preference"),
+            preference=config.preference,
+            seed=config.seed,
+            max_new_tokens=config.inference.max_new_tokens,
+        )
 
 
 P = TypeVar("P", BCConfig, PreferenceConfig)
@@ -72,8 +81,10 @@ P = TypeVar("P", BCConfig, PreferenceConfig)
 def run_bc(cfg: BCConfig, work: Work) -> None:
     """Clone the successful training episodes; calibration episodes, where there are any, are measured on."""
     report = _trained(cfg, work, _clone, "bc_report.json")
-    work.summary.update(_figures(report, "n_episodes", "n_steps", "train_match", "held_out_match", "weights_sha256"),
-                        final_loss=report["losses"][-1]["loss"])
+    work.summary.update(
+        _figures(report, "n_episodes", "n_steps", "train_match", "held_out_match", "weights_sha256"),
+        final_loss=report["losses"][-1]["loss"],
+    )
 
 
 def run_preference(cfg: PreferenceConfig, work: Work) -> None:
@@ -83,8 +94,9 @@ def run_preference(cfg: PreferenceConfig, work: Work) -> None:
         work.summary.update(enabled=False)
         return
     report = _trained(cfg, work, _prefer, "dpo_report.json")
-    work.summary.update(_figures(report, "n_pairs", "n_tasks", "reward_margin", "before", "after", "warnings",
-                                 "weights_sha256"))
+    work.summary.update(
+        _figures(report, "n_pairs", "n_tasks", "reward_margin", "before", "after", "warnings", "weights_sha256")
+    )
 
 
 def _trained(cfg: P, work: Work, train: Callable[[P, Work], dict[str, Any]], report: str) -> dict[str, Any]:
@@ -134,8 +146,7 @@ def _prefer(cfg: PreferenceConfig, work: Work) -> dict[str, Any]:
 
     pairs = read_pairs(work.inputs["candidates"].file("preference_pairs.jsonl"))
     loaded = load_policy(cfg.policy, work.inputs["bc"].file("final"), for_training=True)
-    return train_preference(pairs, loaded, _encoder(cfg, loaded), cfg.phase, cfg.preference, work.folder,
-                            seed=cfg.seed)
+    return train_preference(pairs, loaded, _encoder(cfg, loaded), cfg.phase, cfg.preference, work.folder, seed=cfg.seed)
 
 
 def _train_as_rank(folder: Path) -> None:

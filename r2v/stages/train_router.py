@@ -45,11 +45,18 @@ class Config:
     @classmethod
     def of(cls, config: c.Config) -> Config:
         """The parts of the whole configuration that are read here."""
-        return cls(env=config.env, teacher=config.teacher, policy=config.policy,
-                   perturbations=config.perturbations, cost=config.cost,
-                   inference=config.inference.acting("samples" in config.router.features),
-                   rollout=config.rollout, router=config.router, tasks=c.TaskSelection.training(config),
-                   seed=config.seed)
+        return cls(
+            env=config.env,
+            teacher=config.teacher,
+            policy=config.policy,
+            perturbations=config.perturbations,
+            cost=config.cost,
+            inference=config.inference.acting("samples" in config.router.features),
+            rollout=config.rollout,
+            router=config.router,
+            tasks=c.TaskSelection.training(config),
+            seed=config.seed,
+        )
 
     @property
     def num_samples(self) -> int:
@@ -74,18 +81,41 @@ def run(cfg: Config, work: Work) -> None:
     figures = report(model, own)
     write_json(work.folder / "router_report.json", figures)
 
-    cast = Cast.of(cfg, policy=work.inputs["preference"].file("final"), router=work.folder,
-                   verifier=work.inputs["verifier"].file("final"), num_samples=cfg.num_samples,
-                   journal=work.folder / JOURNAL)
-    plays = plays_of(cast.world.benchmark, "calibration", cfg.router.seeds, cfg.tasks, method="r2v",
-                     limit=cfg.router.num_calibration_tasks)
+    cast = Cast.of(
+        cfg,
+        policy=work.inputs["preference"].file("final"),
+        router=work.folder,
+        verifier=work.inputs["verifier"].file("final"),
+        num_samples=cfg.num_samples,
+        journal=work.folder / JOURNAL,
+    )
+    plays = plays_of(
+        cast.world.benchmark,
+        "calibration",
+        cfg.router.seeds,
+        cfg.tasks,
+        method="r2v",
+        limit=cfg.router.num_calibration_tasks,
+    )
     scores = [model.predict(row.features) for row in rows if row.split == "calibration"]
-    choice = match_rate(remembering(work.folder / CHECKPOINT, lambda tau: outcome_of(
-        cast.play("r2v", plays, tau, f"play at threshold {tau:.3f}"))), scores, cfg.router.budget)
-    write_json(work.folder / "threshold.json", {
-        "tau": choice.tau, "budget": cfg.router.budget, "realised": asdict(choice.outcome),
-        "n_tasks": len({play.task.task_id for play in plays}),
-        "evaluated": [{"tau": tau, **asdict(outcome)} for tau, outcome in choice.evaluated]})
+    choice = match_rate(
+        remembering(
+            work.folder / CHECKPOINT,
+            lambda tau: outcome_of(cast.play("r2v", plays, tau, f"play at threshold {tau:.3f}")),
+        ),
+        scores,
+        cfg.router.budget,
+    )
+    write_json(
+        work.folder / "threshold.json",
+        {
+            "tau": choice.tau,
+            "budget": cfg.router.budget,
+            "realised": asdict(choice.outcome),
+            "n_tasks": len({play.task.task_id for play in plays}),
+            "evaluated": [{"tau": tau, **asdict(outcome)} for tau, outcome in choice.evaluated],
+        },
+    )
     work.summary.update(tau=choice.tau, **asdict(choice.outcome), report=figures)
     logger.info("  %s", json.dumps(work.summary))
 

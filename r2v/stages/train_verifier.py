@@ -54,10 +54,20 @@ class Config:
     @classmethod
     def of(cls, config: c.Config) -> Config:
         """The parts of the whole configuration that are read here."""
-        return cls(env=config.env, teacher=config.teacher, policy=config.policy,
-                   perturbations=config.perturbations, inference=config.inference.acting(), cost=config.cost,
-                   rollout=config.rollout, verifier=config.verifier, phase=config.training.phase("verifier"),
-                   tasks=c.TaskSelection.training(config), num_folds=config.candidates.num_folds, seed=config.seed)
+        return cls(
+            env=config.env,
+            teacher=config.teacher,
+            policy=config.policy,
+            perturbations=config.perturbations,
+            inference=config.inference.acting(),
+            cost=config.cost,
+            rollout=config.rollout,
+            verifier=config.verifier,
+            phase=config.training.phase("verifier"),
+            tasks=c.TaskSelection.training(config),
+            num_folds=config.candidates.num_folds,
+            seed=config.seed,
+        )
 
     @property
     def asks_teacher(self) -> bool:
@@ -93,7 +103,7 @@ def run(cfg: Config, work: Work) -> None:
 def label_source(cfg: Config, benchmark: Benchmark) -> str:
     """judge where it is asked for; corrupted (executed) where the teacher is free to play on and worlds fork exactly;
     else outcome."""
-    asked, = cfg.verifier.label_sources
+    (asked,) = cfg.verifier.label_sources
     if cfg.verifier.mode == "llm_judge":
         return "judge"
     free = cfg.teacher.provider == "scripted" and benchmark.capabilities.deterministic
@@ -121,12 +131,22 @@ def _executed(cfg: Config, work: Work, benchmark: Benchmark) -> list[VerifierExa
     waves = engine(cfg.rollout)
     teacher = Single(teacher_side(cfg.teacher, cfg.cost, benchmark, waves, work.folder / JOURNAL), "teacher")
     conditions: list[Condition] = ["clean"] if cfg.tasks.condition == "clean" else ["clean", "noisy"]
-    plays = [play for split, count in (("train", cfg.verifier.num_tasks), ("calibration", cfg.verifier.num_tasks // 3))
-             for index, play in enumerate(plays_of(benchmark, split, [0], cfg.tasks, method="teacher", limit=count))
-             for play in [replace(play, condition=conditions[index % len(conditions)])]]
+    plays = [
+        play
+        for split, count in (("train", cfg.verifier.num_tasks), ("calibration", cfg.verifier.num_tasks // 3))
+        for index, play in enumerate(plays_of(benchmark, split, [0], cfg.tasks, method="teacher", limit=count))
+        for play in [replace(play, condition=conditions[index % len(conditions)])]
+    ]
     world = World(benchmark, cfg.perturbations, cfg.inference)
-    episodes, records = play_corruptions(plays, world, teacher, waves, per_episode=cfg.verifier.num_corruptions,
-                                         discount=cfg.verifier.discount, what="corrupt and play on")
+    episodes, records = play_corruptions(
+        plays,
+        world,
+        teacher,
+        waves,
+        per_episode=cfg.verifier.num_corruptions,
+        discount=cfg.verifier.discount,
+        what="corrupt and play on",
+    )
     examples, counts = executed_examples(records)
     logger.info("  %d corruptions played on, %s", len(records), json.dumps(counts))
     return [*outcome_examples(episodes, build_messages), *examples]
@@ -151,8 +171,9 @@ def _judged(cfg: Config, work: Work) -> list[VerifierExample]:
     from r2v.verifier.labels import judged_examples
 
     episodes = DataRegistry(work.root / "data").iter_episodes(work.inputs["collect"].summary["run_ids"])
-    examples = steps_to_judge(episodes, build_messages, num_tasks=cfg.verifier.num_tasks,
-                              per_episode=cfg.verifier.num_corruptions)
+    examples = steps_to_judge(
+        episodes, build_messages, num_tasks=cfg.verifier.num_tasks, per_episode=cfg.verifier.num_corruptions
+    )
     waves = Waves(workers=1, max_conversations=max(1, len(examples)))
     judge = judge_of(cfg.teacher, waves, work.folder / JOURNAL)
     logger.info("  judge: %s", price(judge.unanswered(map(asked, examples)), teacher_rate(cfg.teacher)))
@@ -163,8 +184,9 @@ def _judged(cfg: Config, work: Work) -> list[VerifierExample]:
     return judged_examples(examples, opinions.scores)
 
 
-def _fit(cfg: Config, train_on: Sequence[VerifierExample], held: Sequence[VerifierExample], folder: Path, *,
-         calibrated: bool) -> dict[str, float | None]:
+def _fit(
+    cfg: Config, train_on: Sequence[VerifierExample], held: Sequence[VerifierExample], folder: Path, *, calibrated: bool
+) -> dict[str, float | None]:
     """Train one verifier and fit its temperature; its figures on the held-out examples."""
     from r2v.policy.load import load_policy
     from r2v.rollout.model_factory import scoring_encoder
@@ -178,8 +200,15 @@ def _fit(cfg: Config, train_on: Sequence[VerifierExample], held: Sequence[Verifi
     model = VerifierModel(loaded.model)
     folder.mkdir(parents=True, exist_ok=True)
     with distributed.stopping() as asked:
-        train(model, encoded(train_on, encode), cfg.phase, seed=cfg.seed, folder=folder, stop=asked,
-              what="verifier" if folder.name == "final" else f"verifier fold {folder.name}")
+        train(
+            model,
+            encoded(train_on, encode),
+            cfg.phase,
+            seed=cfg.seed,
+            folder=folder,
+            stop=asked,
+            what="verifier" if folder.name == "final" else f"verifier fold {folder.name}",
+        )
     rows = encoded(held, encode)
     logits = logits_of(model, rows)
     if calibrated:

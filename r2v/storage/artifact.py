@@ -78,8 +78,14 @@ def _sha(value: Any) -> str:
 
 def fingerprint(stage: str, version: int, sections: Mapping[str, Any], inputs: Mapping[str, Artifact]) -> str:
     """16 hex digits that stand for the stage's content."""
-    return _sha([stage, version, {name: identity(section) for name, section in sections.items()},
-                 {name: artifact.data_sha256 for name, artifact in inputs.items()}])[:16]
+    return _sha(
+        [
+            stage,
+            version,
+            {name: identity(section) for name, section in sections.items()},
+            {name: artifact.data_sha256 for name, artifact in inputs.items()},
+        ]
+    )[:16]
 
 
 def content_files(folder: Path) -> dict[str, str]:
@@ -99,8 +105,14 @@ def read(folder: Path) -> Artifact:
     """The finished artifact in a folder. Raises InputError where it is absent, unfinished or damaged."""
     try:
         record = json.loads((folder / MANIFEST).read_text())
-        return Artifact(folder=folder, stage=record["stage"], fingerprint=record["fingerprint"],
-                        files=record["files"], inputs=record["inputs"], summary=record["summary"])
+        return Artifact(
+            folder=folder,
+            stage=record["stage"],
+            fingerprint=record["fingerprint"],
+            files=record["files"],
+            inputs=record["inputs"],
+            summary=record["summary"],
+        )
     except (FileNotFoundError, NotADirectoryError):
         state = "unfinished" if folder.is_dir() else "missing"
         raise InputError(f"{folder}: {state} (no {MANIFEST}); run the stage that makes it first") from None
@@ -118,8 +130,17 @@ def find(store: Path, job: str, key: str) -> Artifact | None:
 
 
 @contextmanager
-def build(store: Path, job: str, key: str, stage: str, config_yaml: str,
-          inputs: Mapping[str, Artifact], root: Path, *, again: bool = False) -> Iterator[Work]:
+def build(
+    store: Path,
+    job: str,
+    key: str,
+    stage: str,
+    config_yaml: str,
+    inputs: Mapping[str, Artifact],
+    root: Path,
+    *,
+    again: bool = False,
+) -> Iterator[Work]:
     """Make an artifact: yields the work, then writes its manifest last. An earlier unfinished attempt of the
     same fingerprint is continued in place; with `again` a finished one is made anew from nothing. Raises Held
     where another process is making it, or has just made it."""
@@ -135,11 +156,16 @@ def build(store: Path, job: str, key: str, stage: str, config_yaml: str,
         write_json(folder / ATTEMPT, {"job": job, "inputs": {n: _locate(folder, a) for n, a in inputs.items()}})
         work = Work(folder=folder, fingerprint=key, inputs=inputs, root=root)
         yield work
-        write_json(folder / MANIFEST, {
-            "stage": stage, "fingerprint": key, "files": content_files(folder),
-            "inputs": {name: artifact.data_sha256 for name, artifact in inputs.items()},
-            "summary": work.summary,
-        })
+        write_json(
+            folder / MANIFEST,
+            {
+                "stage": stage,
+                "fingerprint": key,
+                "files": content_files(folder),
+                "inputs": {name: artifact.data_sha256 for name, artifact in inputs.items()},
+                "summary": work.summary,
+            },
+        )
 
 
 def attempt_of(folder: Path) -> tuple[str, dict[str, Artifact]]:
@@ -148,17 +174,27 @@ def attempt_of(folder: Path) -> tuple[str, dict[str, Artifact]]:
     try:
         record = json.loads((folder / ATTEMPT).read_text())
     except (OSError, json.JSONDecodeError):
-        raise InputError(f"{folder}: not an attempt of a stage (no {ATTEMPT}); name a checkpoint below "
-                         "outputs/") from None
-    inputs = {name: Artifact(stage=value["stage"], fingerprint=value["fingerprint"], files=value["files"],
-                             folder=(folder / value["folder"]).resolve(), summary=value["summary"])
-              for name, value in record["inputs"].items()}
+        raise InputError(
+            f"{folder}: not an attempt of a stage (no {ATTEMPT}); name a checkpoint below outputs/"
+        ) from None
+    inputs = {
+        name: Artifact(
+            stage=value["stage"],
+            fingerprint=value["fingerprint"],
+            files=value["files"],
+            folder=(folder / value["folder"]).resolve(),
+            summary=value["summary"],
+        )
+        for name, value in record["inputs"].items()
+    }
     for one in inputs.values():
         for name, recorded in one.files.items() if one.stage == EXTERNAL else ():
             path = one.folder / name
             if not path.is_file() or content_sha256(path) != recorded:
-                raise InputError(f"{path}: not the file that {folder} was begun with; put that one back, or start the "
-                                 "stage afresh with this one")
+                raise InputError(
+                    f"{path}: not the file that {folder} was begun with; put that one back, or start the "
+                    "stage afresh with this one"
+                )
     return record["job"], inputs
 
 
@@ -166,13 +202,17 @@ def external(path: Path) -> Artifact:
     """A file of the user's own in the place of an artifact. Raises InputError where it is missing."""
     if not path.is_file():
         raise InputError(f"{path}: no such file")
-    return Artifact(stage=EXTERNAL, fingerprint="", folder=path.parent,
-                    files={path.name: content_sha256(path)})
+    return Artifact(stage=EXTERNAL, fingerprint="", folder=path.parent, files={path.name: content_sha256(path)})
 
 
 def _locate(folder: Path, artifact: Artifact) -> dict[str, Any]:
-    return {"folder": os.path.relpath(artifact.folder.resolve(), folder.resolve()), "stage": artifact.stage,
-            "fingerprint": artifact.fingerprint, "files": artifact.files, "summary": artifact.summary}
+    return {
+        "folder": os.path.relpath(artifact.folder.resolve(), folder.resolve()),
+        "stage": artifact.stage,
+        "fingerprint": artifact.fingerprint,
+        "files": artifact.files,
+        "summary": artifact.summary,
+    }
 
 
 def publish(place: Path, folder: Path) -> None:

@@ -98,8 +98,10 @@ def writing(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         reason = error.strerror or error
-        raise EnvironmentFault(f"cannot write {path}: {reason}; what was there is kept; make "
-                               "room or mend the permissions, then run the same command again") from error
+        raise EnvironmentFault(
+            f"cannot write {path}: {reason}; what was there is kept; make "
+            "room or mend the permissions, then run the same command again"
+        ) from error
 
 
 def sync_folder(folder: Path) -> None:

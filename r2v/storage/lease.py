@@ -48,8 +48,14 @@ class Owner:
     def here(cls) -> Owner:
         """This process, with a fresh token."""
         pid = os.getpid()
-        return cls(host=socket.gethostname(), machine=_machine(), pid=pid, started=_started(pid),
-                   job=os.environ.get("SLURM_JOB_ID", ""), token=secrets.token_hex(8))
+        return cls(
+            host=socket.gethostname(),
+            machine=_machine(),
+            pid=pid,
+            started=_started(pid),
+            job=os.environ.get("SLURM_JOB_ID", ""),
+            token=secrets.token_hex(8),
+        )
 
     @property
     def filename(self) -> str:
@@ -101,8 +107,10 @@ def holder(path: Path, *, ttl: float = 60.0) -> Owner | None:
 def confirm(path: Path, me: Owner) -> None:
     """Check, before something is published, that the lease is still one's own. Raises Held if not."""
     if not (path / me.filename).exists():
-        raise Held(f"{path} was taken by {_current(path) or 'another process'} while {me} stood still; "
-                   "run the same command again")
+        raise Held(
+            f"{path} was taken by {_current(path) or 'another process'} while {me} stood still; "
+            "run the same command again"
+        )
 
 
 def _attempt(path: Path, me: Owner, ttl: float) -> Owner | None:

@@ -50,8 +50,18 @@ def event(what: str, done: int, total: int, figures: Mapping[str, float]) -> Non
     folder = os.environ.get(FOLDER)
     if not folder:
         return
-    line = json.dumps({"at": _now(), "restart": int(os.environ.get("SLURM_RESTART_COUNT", "0")), "what": what,
-                       "done": done, "total": total, **figures}, ensure_ascii=False, separators=(",", ":"))
+    line = json.dumps(
+        {
+            "at": _now(),
+            "restart": int(os.environ.get("SLURM_RESTART_COUNT", "0")),
+            "what": what,
+            "done": done,
+            "total": total,
+            **figures,
+        },
+        ensure_ascii=False,
+        separators=(",", ":"),
+    )
     with suppress(OSError):
         Path(folder).mkdir(parents=True, exist_ok=True)
         with (Path(folder) / EVENTS).open("a") as file:
@@ -80,8 +90,11 @@ def describe(error: BaseException) -> dict[str, Any]:
         if isinstance(one, Recorded):
             return one.record
     kind, code = _kind(error)
-    name = type(error).__qualname__ if type(error).__module__ == "builtins" else \
-        f"{type(error).__module__}.{type(error).__qualname__}"
+    name = (
+        type(error).__qualname__
+        if type(error).__module__ == "builtins"
+        else f"{type(error).__module__}.{type(error).__qualname__}"
+    )
     message = next(iter(str(error).strip().splitlines()), "")
     if isinstance(error, KeyboardInterrupt):
         message = "stopped by a signal; the same command continues"

@@ -8,7 +8,8 @@ from pathlib import Path
 from r2v.errors import InputError
 
 BUNDLED = {name: Path(__file__).parents[1] / "bundled" / "weights" / name for name in ("tiny", "pupil")}
-"""Models that come with R2V: the desk's student (`r2v.bundled.tiny`), and the word problems' (`r2v.bundled.toy_policy`)."""
+"""Models that come with R2V: the desk's student (`r2v.bundled.tiny`), and the word problems'
+(`r2v.bundled.toy_policy`)."""
 ADAPTERS = "adapter_config.json"
 """What a folder of adapters has."""
 
@@ -23,5 +24,6 @@ def base_of(folder: Path) -> str:
     try:
         return str(json.loads((folder / ADAPTERS).read_text())["base_model_name_or_path"])
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise InputError(f"{folder / ADAPTERS}: names no base model ({error}); name a folder that r2v or peft has "
-                         "written") from error
+        raise InputError(
+            f"{folder / ADAPTERS}: names no base model ({error}); name a folder that r2v or peft has written"
+        ) from error

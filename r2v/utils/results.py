@@ -48,8 +48,9 @@ class ResultsManager:
             raise InputError(f"{self.folder / MANIFEST} lists no {name}; it lists {', '.join(self.files)}")
         text = self._text(name, "run r2v evaluate again")
         if sha256_of(text) != self.files[name]:
-            raise InputError(f"{self.folder / name}: not the file that {MANIFEST} lists (changed by hand?); "
-                             "run r2v evaluate again")
+            raise InputError(
+                f"{self.folder / name}: not the file that {MANIFEST} lists (changed by hand?); run r2v evaluate again"
+            )
         return text
 
     def bundle(self) -> dict[str, Any]:

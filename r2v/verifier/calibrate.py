@@ -29,7 +29,7 @@ def logits_of(model: VerifierModel, rows: Sequence[Row], batch: int = 64) -> NDA
     parts = []
     with torch.inference_mode():
         for start in range(0, len(rows), batch):
-            parts.append(model.logits([row.ids for row in rows[start:start + batch]]).double().cpu().numpy())
+            parts.append(model.logits([row.ids for row in rows[start : start + batch]]).double().cpu().numpy())
     return np.concatenate(parts)
 
 
@@ -55,8 +55,11 @@ def fit_temperature(logits: ArrayLike, targets: ArrayLike, weights: ArrayLike) -
     low, high = np.log(TEMPERATURES)
     best = float(minimize_scalar(loss, bounds=(low, high), method="bounded", options={"xatol": 1e-7}).x)
     if min(best - low, high - best) < 1e-3:
-        logger.error("verifier: the temperature ends at its bound %.3g: its scores say little about the "
-                     "labels of the calibration tasks", np.exp(best))
+        logger.error(
+            "verifier: the temperature ends at its bound %.3g: its scores say little about the "
+            "labels of the calibration tasks",
+            np.exp(best),
+        )
     return round(float(np.exp(best)), 6)
 
 
@@ -98,14 +101,19 @@ def _pr_auc(scores: NDArray[np.float64], good: NDArray[np.bool_]) -> float | Non
     return float(average_precision_score(good, scores)) if good.any() else None
 
 
-def _within_state(examples: Sequence[VerifierExample], scores: NDArray[np.float64],
-                  good: NDArray[np.bool_]) -> float | None:
+def _within_state(
+    examples: Sequence[VerifierExample], scores: NDArray[np.float64], good: NDArray[np.bool_]
+) -> float | None:
     """How often the good one of two actions at one state scores higher, ties counting a half."""
     states: dict[str, list[int]] = defaultdict(list)
     for index, example in enumerate(examples):
         states[example.state_id].append(index)
-    wins = [0.5 + 0.5 * float(np.sign(scores[a] - scores[b])) * (1 if good[a] else -1)
-            for indices in states.values() for a, b in combinations(indices, 2) if good[a] != good[b]]
+    wins = [
+        0.5 + 0.5 * float(np.sign(scores[a] - scores[b])) * (1 if good[a] else -1)
+        for indices in states.values()
+        for a, b in combinations(indices, 2)
+        if good[a] != good[b]
+    ]
     return float(np.mean(wins)) if wins else None
 
 

@@ -32,9 +32,16 @@ class Corruption:
     text: str
 
 
-def corrupt(action: str, *, observations: Sequence[str], actions: Sequence[str] = (),
-            later: Sequence[str] = (), canaries: Sequence[str] = (), free: frozenset[str] = frozenset(),
-            key: Key) -> list[Corruption]:
+def corrupt(
+    action: str,
+    *,
+    observations: Sequence[str],
+    actions: Sequence[str] = (),
+    later: Sequence[str] = (),
+    canaries: Sequence[str] = (),
+    free: frozenset[str] = frozenset(),
+    key: Key,
+) -> list[Corruption]:
     """At most one variant per kind, each another action than `action` and than the variants before it.
 
     `observations` end with the one to be answered; `actions` were played before it; `later` are the teacher's
@@ -50,10 +57,20 @@ def corrupt(action: str, *, observations: Sequence[str], actions: Sequence[str] 
     return list(made.values())
 
 
-def _variants(action: str, observations: Sequence[str], actions: Sequence[str], later: Sequence[str],
-              canaries: Sequence[str], free: frozenset[str], draw: random.Random) -> Iterator[Corruption]:
-    arguments = {name: value for name, value in parse_action(action).arguments.items()
-                 if name not in free and isinstance(value, str)}
+def _variants(
+    action: str,
+    observations: Sequence[str],
+    actions: Sequence[str],
+    later: Sequence[str],
+    canaries: Sequence[str],
+    free: frozenset[str],
+    draw: random.Random,
+) -> Iterator[Corruption]:
+    arguments = {
+        name: value
+        for name, value in parse_action(action).arguments.items()
+        if name not in free and isinstance(value, str)
+    }
     if obeyed := _obeyed(action, observations, canaries):
         yield Corruption("obeyed_injection", obeyed)
     if actions:
@@ -77,7 +94,8 @@ def _swapped(arguments: dict[str, str], observations: Sequence[str], draw: rando
     choices = []
     for name, value in sorted(arguments.items()):
         others = {seen for field, seen in fields if field == name} or {
-            word for word in words if _DIGIT.search(value) and _shape(word) == _shape(value)}
+            word for word in words if _DIGIT.search(value) and _shape(word) == _shape(value)
+        }
         choices += [(name, other) for other in sorted(others - {value})]
     return dict([draw.choice(choices)]) if choices else {}
 

@@ -42,8 +42,9 @@ class Opinions:
     counts: Mapping[str, int]
 
 
-def steps_to_judge(episodes: Iterable[Episode], context: Context, *, num_tasks: int,
-                   per_episode: int) -> list[VerifierExample]:
+def steps_to_judge(
+    episodes: Iterable[Episode], context: Context, *, num_tasks: int, per_episode: int
+) -> list[VerifierExample]:
     """The steps of the first `num_tasks` tasks' episodes, and at most `per_episode` wrong actions in place of steps of
     each; targets are what the recording alone would say (`outcome_examples`), 0 for a wrong action."""
     tasks: set[str] = set()
@@ -62,12 +63,28 @@ def _wrong(episode: Episode, steps: Sequence[VerifierExample]) -> list[VerifierE
     seen = [step.observation.raw_text for step in episode.steps]
     done = [step.action.raw_text for step in episode.steps]
     canaries = [planted.canary for step in episode.steps for planted in step.perturbations if planted.canary]
-    found = [VerifierExample(state_id=step.state_id, task_id=step.task_id, split=step.split, messages=step.messages,
-                             action=variant.text, target=0.0, label_source=step.label_source, kind=variant.kind,
-                             condition=step.condition)
-             for at, step in enumerate(steps)
-             for variant in corrupt(done[at], observations=seen[:at + 1], actions=done[:at], later=done[at + 1:],
-                                    canaries=canaries, key=("judge", step.state_id))]
+    found = [
+        VerifierExample(
+            state_id=step.state_id,
+            task_id=step.task_id,
+            split=step.split,
+            messages=step.messages,
+            action=variant.text,
+            target=0.0,
+            label_source=step.label_source,
+            kind=variant.kind,
+            condition=step.condition,
+        )
+        for at, step in enumerate(steps)
+        for variant in corrupt(
+            done[at],
+            observations=seen[: at + 1],
+            actions=done[:at],
+            later=done[at + 1 :],
+            canaries=canaries,
+            key=("judge", step.state_id),
+        )
+    ]
     generator("judge", episode.episode_id).shuffle(found)
     return found
 
@@ -82,8 +99,10 @@ def price(questions: Sequence[ScoreRequest], rate: Rate) -> str:
     sizes = [sum(len(message.content.encode()) for message in question(request)) for request in questions]
     tokens = Tokens(fresh=sum(sizes) // _BYTES, output=_REPLY * len(questions))
     batch, direct = rate.usd(tokens, batch=True), rate.usd(tokens, batch=False)
-    return (f"{len(questions):,} questions to {rate.model}, about {tokens.fresh:,} tokens in, {tokens.output:,} out; "
-            f"about ${batch:.4f} in batches, ${direct:.4f} by direct calls (prices of {table()['version']})")
+    return (
+        f"{len(questions):,} questions to {rate.model}, about {tokens.fresh:,} tokens in, {tokens.output:,} out; "
+        f"about ${batch:.4f} in batches, ${direct:.4f} by direct calls (prices of {table()['version']})"
+    )
 
 
 def ask_all(judge: Judge, examples: Sequence[VerifierExample], waves: Waves) -> Opinions:
@@ -95,14 +114,19 @@ def ask_all(judge: Judge, examples: Sequence[VerifierExample], waves: Waves) -> 
     said = dict(zip(requests, answers, strict=True))
     open_still = [answer for answer in answers if isinstance(answer, Unanswered) and not answer.final]
     if open_still:
-        raise EnvironmentFault(f"judge: no answer to {len(open_still)} of {len(requests)} questions ({open_still[0]}); "
-                               "the rest is kept: run the same command again")
+        raise EnvironmentFault(
+            f"judge: no answer to {len(open_still)} of {len(requests)} questions ({open_still[0]}); "
+            "the rest is kept: run the same command again"
+        )
     counts = Counter({"read": 0, "unreadable": 0, "refused": 0})
-    counts.update("refused" if isinstance(answer, Unanswered) else "unreadable" if answer is None else "read"
-                  for answer in answers)
+    counts.update(
+        "refused" if isinstance(answer, Unanswered) else "unreadable" if answer is None else "read"
+        for answer in answers
+    )
     scores = (said[asked(example)] for example in examples)
-    return Opinions(scores=tuple(None if isinstance(score, Unanswered) else score for score in scores),
-                    counts=dict(counts))
+    return Opinions(
+        scores=tuple(None if isinstance(score, Unanswered) else score for score in scores), counts=dict(counts)
+    )
 
 
 async def _ask(judge: Judge, request: ScoreRequest) -> float | None | Unanswered:
@@ -121,5 +145,9 @@ def figures(examples: Sequence[VerifierExample], opinions: Opinions) -> dict[str
             kind = "wrong_action" if example.kind != "teacher" else "success" if example.target == 1 else "failure"
             groups[kind].append(score)
     means = {kind: round(fmean(scores), 6) if scores else None for kind, scores in groups.items()}
-    return {"examples": len(examples), "questions": dict(opinions.counts), "mean_score": means,
-            "judged": {kind: len(scores) for kind, scores in groups.items()}}
+    return {
+        "examples": len(examples),
+        "questions": dict(opinions.counts),
+        "mean_score": means,
+        "judged": {kind: len(scores) for kind, scores in groups.items()},
+    }

@@ -76,8 +76,9 @@ def detour_value(success: bool, extra_steps: int, discount: float) -> float:
     return float(success) * discount ** max(0, extra_steps)
 
 
-def outcome_examples(episodes: Iterable[Episode], context: Context, *,
-                     blame_failures: bool = False) -> list[VerifierExample]:
+def outcome_examples(
+    episodes: Iterable[Episode], context: Context, *, blame_failures: bool = False
+) -> list[VerifierExample]:
     """One example per step of the successful episodes: target 1. With `blame_failures` the failed ones join
     with 1 - 0.8^(steps to the end). Raises InputError for an episode without a split."""
     examples = []
@@ -90,12 +91,18 @@ def outcome_examples(episodes: Iterable[Episode], context: Context, *,
         done = [step.action.raw_text for step in episode.steps]
         for step, action in enumerate(done):
             left = len(done) - 1 - step
-            examples.append(VerifierExample(
-                state_id=f"{episode.episode_id}#{step}", task_id=episode.metadata.task_id,
-                split=episode.metadata.split, action=action, label_source="outcome",
-                condition=episode.condition,
-                messages=context(episode.metadata.goal, seen[:step + 1], done[:step]),
-                target=1.0 if episode.success else 1 - BLAME_DECAY ** left))
+            examples.append(
+                VerifierExample(
+                    state_id=f"{episode.episode_id}#{step}",
+                    task_id=episode.metadata.task_id,
+                    split=episode.metadata.split,
+                    action=action,
+                    label_source="outcome",
+                    condition=episode.condition,
+                    messages=context(episode.metadata.goal, seen[: step + 1], done[:step]),
+                    target=1.0 if episode.success else 1 - BLAME_DECAY**left,
+                )
+            )
     return examples
 
 
@@ -107,18 +114,29 @@ def executed_examples(records: Iterable[ExecutedAction]) -> tuple[list[VerifierE
             counts["not_savable"] += 1
             continue
         counts["kept"] += 1
-        examples.append(VerifierExample(
-            state_id=record.state_id, task_id=record.task_id, split=record.split, messages=record.messages,
-            action=record.action, target=fmean(record.outcomes), label_source="executed", kind=record.kind,
-            condition=record.condition))
+        examples.append(
+            VerifierExample(
+                state_id=record.state_id,
+                task_id=record.task_id,
+                split=record.split,
+                messages=record.messages,
+                action=record.action,
+                target=fmean(record.outcomes),
+                label_source="executed",
+                kind=record.kind,
+                condition=record.condition,
+            )
+        )
     return examples, dict(counts)
 
 
-def judged_examples(examples: Iterable[VerifierExample],
-                    scores: Iterable[float | None]) -> list[VerifierExample]:
+def judged_examples(examples: Iterable[VerifierExample], scores: Iterable[float | None]) -> list[VerifierExample]:
     """The examples with a judge's scores as targets, in order; those it could not judge are left out."""
-    return [replace(example, target=score, label_source="judge")
-            for example, score in zip(examples, scores, strict=True) if score is not None]
+    return [
+        replace(example, target=score, label_source="judge")
+        for example, score in zip(examples, scores, strict=True)
+        if score is not None
+    ]
 
 
 def balanced(examples: Sequence[VerifierExample]) -> list[VerifierExample]:

@@ -74,7 +74,7 @@ def pad(rows: Sequence[Sequence[int]], device: Any = None) -> tuple[Tensor, Tens
     lengths = torch.tensor([len(row) for row in rows], device=device)
     ids = torch.zeros(len(rows), int(lengths.max()), dtype=torch.long, device=device)
     for index, row in enumerate(rows):
-        ids[index, :len(row)] = torch.tensor(row, device=device)
+        ids[index, : len(row)] = torch.tensor(row, device=device)
     return ids, lengths
 
 
@@ -107,8 +107,9 @@ def save(model: VerifierModel, folder: Path) -> None:
     """Write the trained tensors and the head's settings: the same bytes for the same verifier."""
     from safetensors.torch import save as serialised
 
-    trained = {name: tensor.detach().cpu().contiguous() for name, tensor in model.named_parameters()
-               if tensor.requires_grad}
+    trained = {
+        name: tensor.detach().cpu().contiguous() for name, tensor in model.named_parameters() if tensor.requires_grad
+    }
     with replacing(folder / WEIGHTS) as file:
         file.write(serialised(trained))
     settings = {"hidden_size": model.backbone.config.hidden_size, "temperature": model.temperature}

@@ -64,26 +64,38 @@ def encoded(examples: Iterable[VerifierExample], encode: Encode) -> list[Row]:
     ordered = balanced(in_order(examples))
     good = sum(example.target >= 0.5 for example in ordered)
     if not 0 < good < len(ordered):
-        raise EmptyResult(f"verifier examples: {good} good actions, {len(ordered) - good} bad; both are "
-                          "needed, add a label source (verifier.label_sources) or tasks (verifier.num_tasks)")
+        raise EmptyResult(
+            f"verifier examples: {good} good actions, {len(ordered) - good} bad; both are "
+            "needed, add a label source (verifier.label_sources) or tasks (verifier.num_tasks)"
+        )
     scale = len(ordered) / sum(example.weight for example in ordered)
-    return [Row(ids=tuple(encode(example.messages, example.action)), target=example.target,
-                weight=example.weight * scale) for example in ordered]
+    return [
+        Row(ids=tuple(encode(example.messages, example.action)), target=example.target, weight=example.weight * scale)
+        for example in ordered
+    ]
 
 
 def strands(rows: Iterable[Row]) -> list[Strand]:
     """The rows, those that begin a longer one laid into it; in the order of their ids."""
     found: list[Strand] = []
     for row in sorted(rows, key=lambda row: (row.ids, row.target, row.weight), reverse=True):
-        if found and found[-1].ids[:len(row.ids)] == row.ids:
+        if found and found[-1].ids[: len(row.ids)] == row.ids:
             found[-1] = Strand(ids=found[-1].ids, marks=(*found[-1].marks, row))
         else:
             found.append(Strand(ids=row.ids, marks=(row,)))
     return found[::-1]
 
 
-def train(model: VerifierModel, rows: Sequence[Row], phase: Phase, *, seed: int, folder: Path,
-          stop: Callable[[], bool] = lambda: False, what: str = "") -> Trained:
+def train(
+    model: VerifierModel,
+    rows: Sequence[Row],
+    phase: Phase,
+    *,
+    seed: int,
+    folder: Path,
+    stop: Callable[[], bool] = lambda: False,
+    what: str = "",
+) -> Trained:
     """Train `model` in place on `rows`; continues from the checkpoint in `folder` where there is one, which at the
     end is the trained one. A batch counts strands.
 
@@ -112,8 +124,10 @@ def train(model: VerifierModel, rows: Sequence[Row], phase: Phase, *, seed: int,
             if asked or (update + 1) % phase.save_steps == 0 or update + 1 == total:
                 _checkpoint(folder / CHECKPOINT, model, optimizer, losses)
             if asked:
-                raise Interrupted(f"verifier: stopped after update {update + 1} of {total}, which "
-                                  f"{folder / CHECKPOINT} holds; the same command continues")
+                raise Interrupted(
+                    f"verifier: stopped after update {update + 1} of {total}, which "
+                    f"{folder / CHECKPOINT} holds; the same command continues"
+                )
     model.eval()
     return Trained(updates=total, losses=tuple(losses))
 
@@ -139,7 +153,7 @@ def _accumulate(model: VerifierModel, chosen: Sequence[Strand], micro: int, scal
     by_length = sorted(chosen, key=lambda strand: len(strand.ids))
     whole = 0.0
     for start in range(0, len(chosen), micro):
-        part = by_length[start:start + micro]
+        part = by_length[start : start + micro]
         ends = [[len(row.ids) for row in strand.marks] for strand in part]
         logits = model.logits_at([strand.ids for strand in part], ends)
         loss = _loss(logits, [row for strand in part for row in strand.marks]) * scale
@@ -154,8 +168,7 @@ def _loss(logits: Tensor, rows: Sequence[Row]) -> Tensor:
     return binary_cross_entropy_with_logits(logits, targets, weight=weights, reduction="sum")
 
 
-def _checkpoint(path: Path, model: VerifierModel, optimizer: torch.optim.Optimizer,
-                losses: list[float]) -> None:
+def _checkpoint(path: Path, model: VerifierModel, optimizer: torch.optim.Optimizer, losses: list[float]) -> None:
     trained = {name: value for name, value in model.named_parameters() if value.requires_grad}
     with replacing(path) as file:
         torch.save({"model": trained, "optimizer": optimizer.state_dict(), "losses": losses}, file)

@@ -62,18 +62,22 @@ def test_nothing_the_desk_or_its_hazards_say_is_unknown() -> None:
 
 def test_an_episode_is_short_enough_to_learn_from_on_a_cpu() -> None:
     tokenizer = build_tokenizer()
-    lengths = sorted(len(tokenizer("".join(message.content for message in messages)).input_ids)
-                     for messages in EPISODES)
+    lengths = sorted(
+        len(tokenizer("".join(message.content for message in messages)).input_ids) for messages in EPISODES
+    )
     assert lengths[len(lengths) // 2] < 250 and lengths[int(0.9 * len(lengths))] <= 400
 
 
 def test_the_chat_template_renders_the_conversation_and_drops_the_system_message() -> None:
-    messages = [{"role": "system", "content": "rules"}, {"role": "user", "content": "close this record"},
-                {"role": "tool", "content": '{"note":"ready"}'}, {"role": "assistant", "content": '{"tool":"more"}'},
-                {"role": "tool", "content": '{"note":"saved"}'}]
+    messages = [
+        {"role": "system", "content": "rules"},
+        {"role": "user", "content": "close this record"},
+        {"role": "tool", "content": '{"note":"ready"}'},
+        {"role": "assistant", "content": '{"tool":"more"}'},
+        {"role": "tool", "content": '{"note":"saved"}'},
+    ]
     text = build_tokenizer().apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
-    assert text == ('<goal>close this record<obs>{"note":"ready"}<act>{"tool":"more"}<eos>'
-                    '<obs>{"note":"saved"}<act>')
+    assert text == ('<goal>close this record<obs>{"note":"ready"}<act>{"tool":"more"}<eos><obs>{"note":"saved"}<act>')
 
 
 def test_the_shipped_base_loads_as_any_model_does_and_is_what_the_code_builds() -> None:
@@ -81,7 +85,8 @@ def test_the_shipped_base_loads_as_any_model_does_and_is_what_the_code_builds() 
     assert model.num_parameters() <= 500_000
     assert tokenizer.get_vocab() == build_tokenizer().get_vocab()
     assert {name: tuple(value.shape) for name, value in model.state_dict().items()} == {
-        name: tuple(value.shape) for name, value in build_model(0).state_dict().items()}
+        name: tuple(value.shape) for name, value in build_model(0).state_dict().items()
+    }
     text = '<goal>close this record<obs>{"note":"ready"}<act>'
     assert tokenizer(text).input_ids == build_tokenizer()(text).input_ids
 

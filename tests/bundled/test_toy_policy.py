@@ -62,9 +62,9 @@ def test_a_demonstration_reads_as_the_prompts_do() -> None:
         rounds = list(zip(answers, hints, strict=False))
         if "Give a hint." in wanted[-1]:
             score = 1.0 if "Score: 1" in wanted[-1] else 0.0 if "Score: 0" in wanted[-1] else None
-            ids = prompter.hint(problem, rounds[:len(answers) - 2], answers[-2], score)
+            ids = prompter.hint(problem, rounds[: len(answers) - 2], answers[-2], score)
         else:
-            ids = prompter.answer(problem, rounds[:len(answers) - 1])
+            ids = prompter.answer(problem, rounds[: len(answers) - 1])
         assert TOKENIZER("".join(texts[:-1])).input_ids == list(ids)
 
 
@@ -90,15 +90,18 @@ def test_the_shipped_pupil_loads_as_any_model_does_and_is_what_the_code_builds()
     assert model.num_parameters() <= 400_000
     assert tokenizer.get_vocab() == TOKENIZER.get_vocab() and tokenizer.chat_template == TOKENIZER.chat_template
     assert {name: value.shape for name, value in model.state_dict().items()} == {
-        name: value.shape for name, value in build_model(0).state_dict().items()}
+        name: value.shape for name, value in build_model(0).state_dict().items()
+    }
     assert json.loads((PUPIL_DIR / "recipe.json").read_text())["parameters"] == model.num_parameters()
 
 
 def replies(prompts: list[tuple[int, ...]], temperature: float = 0.0) -> list[str]:
     model = AutoModelForCausalLM.from_pretrained(PUPIL_DIR, dtype=torch.float64).eval()
     in_double(model)
-    draws = [Draw(prompt=place, key=("test", place), temperature=temperature, top_p=1.0, max_tokens=4)
-             for place in range(len(prompts))]
+    draws = [
+        Draw(prompt=place, key=("test", place), temperature=temperature, top_p=1.0, max_tokens=4)
+        for place in range(len(prompts))
+    ]
     drawn = generate(model, prompts, draws, end_ids=frozenset({TOKENIZER.eos_token_id}), pad_id=0)
     assert sum(one.ended for one in drawn) > 0.95 * len(drawn)
     return [TOKENIZER.decode(one.tokens, skip_special_tokens=True) for one in drawn]
@@ -113,16 +116,19 @@ def test_it_leaves_room_for_an_actor_and_for_guidance() -> None:
     right step; but an actor who is told the right step is far better off."""
     prompter = Prompter(TOKENIZER)
     made = [demonstrate(generator("room", number), split="eval") for number in range(200)]
-    problems = [Problem(id="", text=one.pieces[0][0].removeprefix("<user>").removesuffix("<reply>"),
-                        answer=str(one.sum.answer)) for one in made]
+    problems = [
+        Problem(id="", text=one.pieces[0][0].removeprefix("<user>").removesuffix("<reply>"), answer=str(one.sum.answer))
+        for one in made
+    ]
     right = [problem.answer for problem in problems]
     steps = [step_hint(one.sum.first, one.sum.step) for one in made]
     first = replies([prompter.answer(problem) for problem in problems], temperature=1.0)
     assert 0.3 < share(first, right) < 0.6
     hints = replies([prompter.hint(problem, [], said) for problem, said in zip(problems, first, strict=True)], 1.0)
     assert 0.05 < share(hints, steps) < 0.4
-    told = replies([prompter.answer(problem, [(said, hint)])
-                    for problem, said, hint in zip(problems, first, steps, strict=True)])
+    told = replies(
+        [prompter.answer(problem, [(said, hint)]) for problem, said, hint in zip(problems, first, steps, strict=True)]
+    )
     assert share(told, right) > share(first, right) + 0.1
 
 

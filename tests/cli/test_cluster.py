@@ -30,26 +30,65 @@ def typed(*words: str) -> tuple[str, dict[str, Any]]:
 
 
 def test_run_all_as_typed() -> None:
-    function, values = typed("run_all", "webarena", "--dry-run", "--from", "3b", "--without", "9", "evaluate", "--seed",
-                             "4", "--overrides", "training.lr=1e-5", "--max-gpu-hours", "200")
+    function, values = typed(
+        "run_all",
+        "webarena",
+        "--dry-run",
+        "--from",
+        "3b",
+        "--without",
+        "9",
+        "evaluate",
+        "--seed",
+        "4",
+        "--overrides",
+        "training.lr=1e-5",
+        "--max-gpu-hours",
+        "200",
+    )
     assert function == "submit" and values == {
-        "benchmark": "webarena", "config": None, "overrides": ["seed=4", "training.lr=1e-5"], "start": "verifier",
-        "without": ["ablations", "evaluate"], "dry_run": True, "here": False, "max_gpu_hours": 200.0}
+        "benchmark": "webarena",
+        "config": None,
+        "overrides": ["seed=4", "training.lr=1e-5"],
+        "start": "verifier",
+        "without": ["ablations", "evaluate"],
+        "dry_run": True,
+        "here": False,
+        "max_gpu_hours": 200.0,
+    }
     assert typed("run_all", "desk", "--here", "--max-attempts", "1")[1]["max_attempts"] == 1
 
 
 def test_resume_and_cancel_as_typed(faked: Faked) -> None:
     faked.chain()
-    assert typed("resume", "--from", "5", "--overrides", "training.batch_size=2") == ("resume", {
-        "name": "desk_noisy", "start": "preference", "overrides": ["training.batch_size=2"], "max_attempts": None,
-        "max_gpu_hours": None})
+    assert typed("resume", "--from", "5", "--overrides", "training.batch_size=2") == (
+        "resume",
+        {
+            "name": "desk_noisy",
+            "start": "preference",
+            "overrides": ["training.batch_size=2"],
+            "max_attempts": None,
+            "max_gpu_hours": None,
+        },
+    )
     assert typed("cancel") == ("cancel", {"name": "desk_noisy"})
     with pytest.raises(UsageError, match="did you mean desk_noisy"):
         typed("cancel", "desk_noisi")
 
 
-@pytest.mark.parametrize("words", [["run_all"], ["resume"], ["cancel"], ["logs", "a", "b", "c"], ["logs", "bc"],
-                                   ["graph", "--format", "svg"], ["cluster", "get"], ["statu"]])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["run_all"],
+        ["resume"],
+        ["cancel"],
+        ["logs", "a", "b", "c"],
+        ["logs", "bc"],
+        ["graph", "--format", "svg"],
+        ["cluster", "get"],
+        ["statu"],
+    ],
+)
 def test_nonsense_is_one_line_and_exit_2(words: list[str], faked: Faked, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(words) == 2
     assert capsys.readouterr().err.count("\n") == 1 and faked.calls == []

@@ -21,23 +21,27 @@ REPOSITORY = Path(__file__).parents[2]
 def run(root: Path, *words: str, **env: str) -> subprocess.CompletedProcess[str]:
     places = {"PYTHONPATH": str(REPOSITORY), "OMP_NUM_THREADS": "1", **env}
     kept = {name: value for name, value in os.environ.items() if "API_KEY" not in name and "BASE_URL" not in name}
-    return subprocess.run([sys.executable, "-m", "r2v", "game", *words], cwd=root, env={**kept, **places},
-                          capture_output=True, text=True)
+    return subprocess.run(
+        [sys.executable, "-m", "r2v", "game", *words], cwd=root, env={**kept, **places}, capture_output=True, text=True
+    )
 
 
-@pytest.mark.parametrize(("words", "code", "says"), [
-    (["--batch-service", "opnai"], 2, "did you mean openai"),
-    (["--game-mode", "standart"], 2, "invalid choice"),
-    (["--agent-type", "gpt-99"], 2, "neither an agent type nor in the price table"),
-    (["--batch-service", "openai", "--agent-type", "claude_opus"], 2, "or conversation for both"),
-    (["--game-mode", "retained", "--num-agents", "2"], 2, "at least 3 agents, got 2"),
-    (["--rules", "payofs.both=2"], 2, "payofs"),
-    (["--messages", "1"], 2, "messages_per_interaction=1"),
-    (["--max-concurrent", "0"], 2, "max_concurrent_tasks=0"),
-    ([], 2, "OPENAI_API_KEY is not set"),
-    (["--analyse", "nowhere"], 3, "no results of a finished job"),
-    (["--judge", "gpt4o"], 2, "needs --analyse"),
-])
+@pytest.mark.parametrize(
+    ("words", "code", "says"),
+    [
+        (["--batch-service", "opnai"], 2, "did you mean openai"),
+        (["--game-mode", "standart"], 2, "invalid choice"),
+        (["--agent-type", "gpt-99"], 2, "neither an agent type nor in the price table"),
+        (["--batch-service", "openai", "--agent-type", "claude_opus"], 2, "or conversation for both"),
+        (["--game-mode", "retained", "--num-agents", "2"], 2, "at least 3 agents, got 2"),
+        (["--rules", "payofs.both=2"], 2, "payofs"),
+        (["--messages", "1"], 2, "messages_per_interaction=1"),
+        (["--max-concurrent", "0"], 2, "max_concurrent_tasks=0"),
+        ([], 2, "OPENAI_API_KEY is not set"),
+        (["--analyse", "nowhere"], 3, "no results of a finished job"),
+        (["--judge", "gpt4o"], 2, "needs --analyse"),
+    ],
+)
 def test_bad_words_end_in_one_line_and_a_code(words: list[str], code: int, says: str, tmp_path: Path) -> None:
     done = run(tmp_path, *words)
     assert done.returncode == code
@@ -47,8 +51,15 @@ def test_bad_words_end_in_one_line_and_a_code(words: list[str], code: int, says:
 
 def test_nothing_played_to_its_end_is_an_empty_result(tmp_path: Path) -> None:
     with Emulator(answer=game, faults=[Fault("refusal")], lifecycle=Lifecycle(seconds=0)) as emulator:
-        done = run(tmp_path, "--interactions", "2", "--messages", "2", OPENAI_API_KEY="any",
-                   OPENAI_BASE_URL=emulator.openai_url)
+        done = run(
+            tmp_path,
+            "--interactions",
+            "2",
+            "--messages",
+            "2",
+            OPENAI_API_KEY="any",
+            OPENAI_BASE_URL=emulator.openai_url,
+        )
     assert done.returncode == 4
     assert "none of 2 conversations was played to its end" in done.stderr
     assert "0 interactions in standard mode, 2 incomplete" in done.stdout
@@ -56,12 +67,31 @@ def test_nothing_played_to_its_end_is_an_empty_result(tmp_path: Path) -> None:
 
 def test_a_comparison_of_two_providers_and_its_judge(tmp_path: Path) -> None:
     with Emulator(answer=game, lifecycle=Lifecycle(seconds=0)) as emulator:
-        env = {"OPENAI_API_KEY": "any", "ANTHROPIC_API_KEY": "any", "OPENAI_BASE_URL": emulator.openai_url,
-               "ANTHROPIC_BASE_URL": emulator.anthropic_url}
-        done = run(tmp_path, "--compare", "--batch-service", "auto", "--mode", "batch", "--game-mode", "targeted",
-                   "--interactions", "12", "--messages", "2", "--poll-seconds", "0.05", **env)
+        env = {
+            "OPENAI_API_KEY": "any",
+            "ANTHROPIC_API_KEY": "any",
+            "OPENAI_BASE_URL": emulator.openai_url,
+            "ANTHROPIC_BASE_URL": emulator.anthropic_url,
+        }
+        done = run(
+            tmp_path,
+            "--compare",
+            "--batch-service",
+            "auto",
+            "--mode",
+            "batch",
+            "--game-mode",
+            "targeted",
+            "--interactions",
+            "12",
+            "--messages",
+            "2",
+            "--poll-seconds",
+            "0.05",
+            **env,
+        )
         assert done.returncode == 0, done.stderr
-        folder, = (tmp_path / "results" / "batch_jobs").iterdir()
+        (folder,) = (tmp_path / "results" / "batch_jobs").iterdir()
         assert folder.name.startswith("targeted_conversation_")
         labels = tmp_path / "labels.jsonl"
         labels.write_text('{"id": "conversation_0", "agent": "1", "revealed": true}\n')
@@ -82,8 +112,7 @@ def test_rules_from_words() -> None:
 
 def test_models_take_turns_and_names_do_not_tell_them() -> None:
     agents = players([model_agent("gpt35"), model_agent("claude_opus")], 4)
-    assert [agent.service.model for agent in agents if agent.service] == [
-        "gpt-3.5-turbo", "claude-3-opus-20240229"] * 2
+    assert [agent.service.model for agent in agents if agent.service] == ["gpt-3.5-turbo", "claude-3-opus-20240229"] * 2
     assert [agent.name for agent in agents] == ["Agent1", "Agent2", "Agent3", "Agent4"]
     with pytest.raises(UsageError, match="fewer than the 2 models"):
         players([model_agent("gpt35"), model_agent("gpt4o")], 1)

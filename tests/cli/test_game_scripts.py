@@ -22,10 +22,22 @@ PAIR = ("--models", "gpt35", "claude_haiku", "--batch-service", "conversation", 
 
 def start(root: Path, emulator: Emulator, *words: str) -> subprocess.Popen[str]:
     root.mkdir(exist_ok=True)
-    env = {"PYTHONPATH": str(REPOSITORY), "OMP_NUM_THREADS": "1", "OPENAI_API_KEY": KEY, "ANTHROPIC_API_KEY": KEY,
-           "OPENAI_BASE_URL": emulator.openai_url, "ANTHROPIC_BASE_URL": emulator.anthropic_url}
-    return subprocess.Popen([sys.executable, "-m", "r2v", "game", *words], cwd=root, env={**os.environ, **env}, text=True,
-                            stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    env = {
+        "PYTHONPATH": str(REPOSITORY),
+        "OMP_NUM_THREADS": "1",
+        "OPENAI_API_KEY": KEY,
+        "ANTHROPIC_API_KEY": KEY,
+        "OPENAI_BASE_URL": emulator.openai_url,
+        "ANTHROPIC_BASE_URL": emulator.anthropic_url,
+    }
+    return subprocess.Popen(
+        [sys.executable, "-m", "r2v", "game", *words],
+        cwd=root,
+        env={**os.environ, **env},
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
 
 
 def run(root: Path, emulator: Emulator, *words: str) -> tuple[int, str]:
@@ -36,7 +48,7 @@ def run(root: Path, emulator: Emulator, *words: str) -> tuple[int, str]:
 
 
 def job(root: Path) -> Path:
-    folder, = (root / "results" / "batch_jobs").iterdir()
+    (folder,) = (root / "results" / "batch_jobs").iterdir()
     return folder
 
 
@@ -68,8 +80,18 @@ def test_the_cap_is_the_jobs_and_not_each_models(mode: str, tmp_path: Path) -> N
 
 
 def test_where_no_batch_can_be_had_the_rest_is_called_and_said_so(tmp_path: Path) -> None:
-    words = ("--models", "gpt35", "--batch-service", "openai-conversation", "--poll-seconds", "0.05", "--interactions",
-             "4", "--messages", "3")
+    words = (
+        "--models",
+        "gpt35",
+        "--batch-service",
+        "openai-conversation",
+        "--poll-seconds",
+        "0.05",
+        "--interactions",
+        "4",
+        "--messages",
+        "3",
+    )
     never = Timing(late=1e6)
     with Emulator(answer=game, faults=[Fault("file_late_404")], timing=never) as emulator:
         code, said = run(tmp_path / "first", emulator, *words)
@@ -145,8 +167,12 @@ def test_killed_among_direct_calls_at_most_those_are_repeated_and_told(tmp_path:
         assert code == 0, said
         paid = emulator.ledger().paid()
     journals = job(tmp_path).glob("journal/*/journal.jsonl")
-    lost = {turn_of(row["id"]) for path in journals for row in map(json.loads, path.read_text().splitlines())
-            if row["row"] == "lost"}
+    lost = {
+        turn_of(row["id"])
+        for path in journals
+        for row in map(json.loads, path.read_text().splitlines())
+        if row["row"] == "lost"
+    }
     assert len(paid) == 24 and max(paid.values()) <= 2
     assert {turn for turn, times in paid.items() if times > 1} <= lost and len(lost) <= 4
     assert not lost or "direct calls were under way when the last process ended" in said

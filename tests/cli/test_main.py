@@ -21,8 +21,12 @@ from r2v.pipeline.run import JOBS
 from r2v.storage.lease import lease
 
 REPOSITORY = Path(__file__).parents[2]
-SMALL = ["env.benchmark=chain", "env.options={num_tasks: 40, length: 3, p_easy: 0.9}", "data.seeds=[1]",
-         "perturb.constructions=[annotate,insert]"]
+SMALL = [
+    "env.benchmark=chain",
+    "env.options={num_tasks: 40, length: 3, p_easy: 0.9}",
+    "data.seeds=[1]",
+    "perturb.constructions=[annotate,insert]",
+]
 
 Shell = Callable[..., "subprocess.CompletedProcess[str]"]
 
@@ -38,9 +42,11 @@ def environment() -> dict[str, str]:
 @pytest.fixture
 def r2v(tmp_path: Path) -> Shell:
     """Run a command in an empty folder."""
+
     def run(*words: str, prefix: Sequence[str] = ()) -> subprocess.CompletedProcess[str]:
-        return subprocess.run([*prefix, *command(*words)], cwd=tmp_path, env=environment(), capture_output=True,
-                              text=True, timeout=120)
+        return subprocess.run(
+            [*prefix, *command(*words)], cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=120
+        )
 
     return run
 
@@ -154,8 +160,13 @@ def test_a_signal_is_75_and_the_same_command_continues(r2v: Shell, tmp_path: Pat
 
 
 def test_a_closed_pipe_is_no_error(r2v: Shell, tmp_path: Path) -> None:
-    done = subprocess.run(["bash", "-c", 'set -o pipefail; "$@" | head -1', "bash", *command("config")],
-                          cwd=tmp_path, env=environment(), capture_output=True, text=True)
+    done = subprocess.run(
+        ["bash", "-c", 'set -o pipefail; "$@" | head -1', "bash", *command("config")],
+        cwd=tmp_path,
+        env=environment(),
+        capture_output=True,
+        text=True,
+    )
     assert (done.returncode, done.stderr) == (0, "")
 
 
@@ -181,8 +192,11 @@ ALIASES = [
     (["collect", "--notes", 'half: "quoted", # 100 %'], """run.notes='half: "quoted", # 100 %'"""),
     (["collect", "--notes", "1e3"], "run.notes='1e3'"),
     (["generate_candidates", "--K", "8"], "candidates.num_samples=8"),
-    (["evaluate", "--methods", "r2v", "slm_only", "--num-tasks", "4"], "evaluation.methods=[r2v,slm_only]",
-     "evaluation.num_tasks=4"),
+    (
+        ["evaluate", "--methods", "r2v", "slm_only", "--num-tasks", "4"],
+        "evaluation.methods=[r2v,slm_only]",
+        "evaluation.num_tasks=4",
+    ),
     (["ablations", "--names", "no_dpo", "--seeds", "4"], "ablations.names=[no_dpo]", "ablations.seeds=[4]"),
     (["evaluate", "--seed", "3", "--overrides", "seed=4"], "seed=4"),
     (["evaluate", "--overrides", "seed=4", "--overrides", "router.l2=2"], "seed=4", "router.l2=2"),
@@ -202,9 +216,23 @@ def test_every_job_has_its_command() -> None:
 
 def test_the_scripts_are_the_same_door(tmp_path: Path) -> None:
     """scripts/collect_trajectories.py is `r2v collect`, and --output is the folder the run is made in."""
-    done = subprocess.run([sys.executable, str(REPOSITORY / "scripts" / "collect_trajectories.py"), "--output",
-                           "elsewhere", "--run-tags", "seed", "--overrides", *SMALL, "env.options.num_tasks=15"],
-                          cwd=tmp_path, env=environment(), capture_output=True, text=True)
+    done = subprocess.run(
+        [
+            sys.executable,
+            str(REPOSITORY / "scripts" / "collect_trajectories.py"),
+            "--output",
+            "elsewhere",
+            "--run-tags",
+            "seed",
+            "--overrides",
+            *SMALL,
+            "env.options.num_tasks=15",
+        ],
+        cwd=tmp_path,
+        env=environment(),
+        capture_output=True,
+        text=True,
+    )
     assert done.returncode == 0, done.stderr
     [manifest] = tmp_path.glob("elsewhere/*/run_manifest.json")
     assert json.loads(manifest.read_text())["tags"] == ["seed"]

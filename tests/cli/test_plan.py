@@ -49,12 +49,26 @@ def test_a_stage_is_planned_from_its_configuration(capsys: pytest.CaptureFixture
 
 
 def test_hierarchical_training_is_planned_from_its_configuration_and_flags(capsys: pytest.CaptureFixture[str]) -> None:
-    typed("--overrides", "policy.model_name=pupil", "policy.lora_r=8", "hierarchical.episodes=6",
-          "hierarchical.guidance.hints=3", "hierarchical.critic.batch_size=5", "--json")
+    typed(
+        "--overrides",
+        "policy.model_name=pupil",
+        "policy.lora_r=8",
+        "hierarchical.episodes=6",
+        "hierarchical.guidance.hints=3",
+        "hierarchical.critic.batch_size=5",
+        "--json",
+    )
     phases = json.loads(capsys.readouterr().out)["devices"][0]["phases"]
     assert phases["actor"]["of"] == 6 * (1 + 3) and "critic" not in phases
-    typed("--config", str(REPOSITORY / "configs/hierarchical.yaml"), "--batch", "7", "--critic",
-          "FacebookAI/roberta-base", "--json")
+    typed(
+        "--config",
+        str(REPOSITORY / "configs/hierarchical.yaml"),
+        "--batch",
+        "7",
+        "--critic",
+        "FacebookAI/roberta-base",
+        "--json",
+    )
     phases = json.loads(capsys.readouterr().out)["devices"][0]["phases"]
     assert phases["actor"]["of"] == phases["critic"]["of"] == 7
 
@@ -72,9 +86,11 @@ def test_a_bad_size_and_a_missing_model() -> None:
 
 
 def test_planning_loads_nothing_heavy() -> None:
-    code = ("import argparse, sys\nfrom r2v.cli.plan import add_commands\np = argparse.ArgumentParser()\n"
-            "add_commands(p.add_subparsers())\nv = p.parse_args(sys.argv[1:])\nv.act(v)\n"
-            "print('LOADED', *sys.modules, file=sys.stderr)")
+    code = (
+        "import argparse, sys\nfrom r2v.cli.plan import add_commands\np = argparse.ArgumentParser()\n"
+        "add_commands(p.add_subparsers())\nv = p.parse_args(sys.argv[1:])\nv.act(v)\n"
+        "print('LOADED', *sys.modules, file=sys.stderr)"
+    )
     done = subprocess.run([sys.executable, "-c", code, "plan", *LLAMA], capture_output=True, text=True, cwd=REPOSITORY)
     loaded = {name.partition(".")[0] for name in done.stderr.split("LOADED")[1].split()}
     assert done.returncode == 0 and "r2v" in loaded

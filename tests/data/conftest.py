@@ -12,15 +12,31 @@ import pytest
 from r2v.data.episode import Action, Episode, EpisodeMetadata, Observation, Step, episode_id
 
 
-def _play(task: str = "t1", seed: int = 1, actions: tuple[str, ...] = ("go", "stop"), *, success: bool = True,
-          run_id: str | None = None, split: str | None = "train", perturbation_seed: int | None = None,
-          text: str = "line one\nline two é", **fields: Any) -> Episode:
-    steps = tuple(Step(step_idx=i, observation=Observation(raw_text=text), action=Action(raw_text=action))
-                  for i, action in enumerate(actions))
-    about = EpisodeMetadata(task_id=task, goal=f"do {task}", benchmark="desk", seed=seed, run_id=run_id,
-                            split=split)
-    return Episode(episode_id=episode_id(task, seed, perturbation_seed), metadata=about, steps=steps,
-                   success=success, perturbation_seed=perturbation_seed, **fields)
+def _play(
+    task: str = "t1",
+    seed: int = 1,
+    actions: tuple[str, ...] = ("go", "stop"),
+    *,
+    success: bool = True,
+    run_id: str | None = None,
+    split: str | None = "train",
+    perturbation_seed: int | None = None,
+    text: str = "line one\nline two é",
+    **fields: Any,
+) -> Episode:
+    steps = tuple(
+        Step(step_idx=i, observation=Observation(raw_text=text), action=Action(raw_text=action))
+        for i, action in enumerate(actions)
+    )
+    about = EpisodeMetadata(task_id=task, goal=f"do {task}", benchmark="desk", seed=seed, run_id=run_id, split=split)
+    return Episode(
+        episode_id=episode_id(task, seed, perturbation_seed),
+        metadata=about,
+        steps=steps,
+        success=success,
+        perturbation_seed=perturbation_seed,
+        **fields,
+    )
 
 
 @pytest.fixture

@@ -25,9 +25,11 @@ Play = Callable[..., Episode]
 def rich(play: Play) -> Episode:
     episode = play(perturbation_seed=7, condition="noisy", perturbation_type="composite")
     full = replace(
-        episode.steps[0], label=StepLabel(is_correct=False, value=0.25),
+        episode.steps[0],
+        label=StepLabel(is_correct=False, value=0.25),
         perturbations=(AppliedPerturbation(category="prompt_injection", params={"u": [1]}, canary="x"),),
-        decision=Decision(p_escalate=0.5, candidates=(Candidate(text="go", logprob=-0.1),)))
+        decision=Decision(p_escalate=0.5, candidates=(Candidate(text="go", logprob=-0.1),)),
+    )
     return replace(episode, steps=(full, *episode.steps[1:]))
 
 
@@ -67,8 +69,13 @@ def test_order_of_keys_does_not_change_the_dedup_key(play: Play) -> None:
 
 
 def test_D7_twins_and_other_tasks_are_no_duplicates(play: Play) -> None:
-    keys = {play().dedup_key, play(task="t2").dedup_key, play(perturbation_seed=1).dedup_key,
-            play(perturbation_seed=2).dedup_key, play(condition="noisy").dedup_key,
-            play(actions=("go",)).dedup_key}
+    keys = {
+        play().dedup_key,
+        play(task="t2").dedup_key,
+        play(perturbation_seed=1).dedup_key,
+        play(perturbation_seed=2).dedup_key,
+        play(condition="noisy").dedup_key,
+        play(actions=("go",)).dedup_key,
+    }
     assert len(keys) == 6
     assert play(seed=9, run_id="other", total_cost=1.0).dedup_key == play().dedup_key

@@ -18,14 +18,36 @@ from r2v.data.manifest import (
 )
 from r2v.errors import InputError, UsageError
 
-MODELS = ["gpt-4o", "claude-3.5-sonnet", "meta-llama/Llama-3.1-8B", "qwen:7b", "my_model", "a--b", "a---b",
-          "-", "a-/b", "a--2Fb", "modèle", "x y", "a/-b", "--", "/:"]
+MODELS = [
+    "gpt-4o",
+    "claude-3.5-sonnet",
+    "meta-llama/Llama-3.1-8B",
+    "qwen:7b",
+    "my_model",
+    "a--b",
+    "a---b",
+    "-",
+    "a-/b",
+    "a--2Fb",
+    "modèle",
+    "x y",
+    "a/-b",
+    "--",
+    "/:",
+]
 
 
 def manifest(folder: Path, **fields: object) -> RunManifest:
     known: dict[str, object] = {
-        "run_id": "r", "benchmark": "desk", "provider": "scripted", "model_name": "m", "fingerprint": "f",
-        "started_at": "s", "updated_at": "u", "output_dir": folder}
+        "run_id": "r",
+        "benchmark": "desk",
+        "provider": "scripted",
+        "model_name": "m",
+        "fingerprint": "f",
+        "started_at": "s",
+        "updated_at": "u",
+        "output_dir": folder,
+    }
     return RunManifest(**{**known, **fields})  # type: ignore[arg-type]
 
 
@@ -51,8 +73,15 @@ def test_a_nameless_run_is_refused() -> None:
 
 
 def test_round_trip_follows_a_moved_folder(tmp_path: Path) -> None:
-    run = manifest(tmp_path, config={"a": [1]}, tags=("x",), superseded=({"fingerprint": "g"},), n_episodes=4,
-                   n_success=1, n_env_faults=2)
+    run = manifest(
+        tmp_path,
+        config={"a": [1]},
+        tags=("x",),
+        superseded=({"fingerprint": "g"},),
+        n_episodes=4,
+        n_success=1,
+        n_env_faults=2,
+    )
     write_manifest(run)
     assert json.loads((tmp_path / "run_manifest.json").read_text())["success_rate"] == run.success_rate == 0.5
     assert read_manifest(tmp_path) == run

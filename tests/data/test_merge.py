@@ -41,8 +41,7 @@ def two(tmp_path: Path, play: Play) -> tuple[Source, Source]:
     """Two runs that share one episode."""
     shared = {"task": "t1", "actions": ("go",)}
     a = [play(**shared, run_id="a"), play("t2", run_id="a")]
-    b = [play(**shared, run_id="b", seed=5), play("t3", run_id="b"),
-         play("t2", run_id="b", actions=("other",))]
+    b = [play(**shared, run_id="b", seed=5), play("t3", run_id="b"), play("t2", run_id="b", actions=("other",))]
     return source(tmp_path, "a", a), source(tmp_path, "b", b)
 
 
@@ -50,13 +49,18 @@ def test_hazard7_duplicates_go_once_and_are_reported(tmp_path: Path, two: tuple[
     out = tmp_path / "out.jsonl"
     merged = list(merge(two, out).iter_episodes())
     assert [(e.metadata.run_id, e.metadata.task_id) for e in merged] == [
-        ("a", "t1"), ("a", "t2"), ("b", "t3"), ("b", "t2")]
+        ("a", "t1"),
+        ("a", "t2"),
+        ("b", "t3"),
+        ("b", "t2"),
+    ]
     about = meta(out)
     assert about["duplicates"] == [{"kept": "a", "dropped": "b", "count": 1}]
     assert about["rows"] == 4 and about["sha256"] == content_sha256(out)
     assert about["inputs"] == [
         {"run_id": s.run_id, "path": s.path.as_posix(), "sha256": content_sha256(s.path), "rows": n}
-        for s, n in zip(two, (2, 3), strict=True)]
+        for s, n in zip(two, (2, 3), strict=True)
+    ]
 
 
 def test_merge_is_idempotent_and_independent_of_order(tmp_path: Path, two: tuple[Source, Source]) -> None:
@@ -64,8 +68,10 @@ def test_merge_is_idempotent_and_independent_of_order(tmp_path: Path, two: tuple
     for path, sources in zip(paths, (two, two, two[::-1]), strict=False):
         merge(sources, path)
     assert paths[0].read_bytes() == paths[1].read_bytes()
-    assert (paths[0].with_name("0.out.jsonl.meta.json").read_bytes()
-            == paths[1].with_name("1.out.jsonl.meta.json").read_bytes())
+    assert (
+        paths[0].with_name("0.out.jsonl.meta.json").read_bytes()
+        == paths[1].with_name("1.out.jsonl.meta.json").read_bytes()
+    )
     forward, backward = ({e.dedup_key for e in read_episodes(path)} for path in (paths[0], paths[2]))
     assert forward == backward
     merge([Source(run_id="merged", path=paths[0])], paths[3])
@@ -95,11 +101,13 @@ def test_D7_perturbed_twins_and_equal_actions_elsewhere_survive(tmp_path: Path, 
 @pytest.mark.parametrize(("keep", "winners"), [("first", ["a", "a", "a"]), ("best", ["b", "b", "a"])])
 def test_which_duplicate_stays(tmp_path: Path, play: Play, keep: str, winners: list[str]) -> None:
     def run(name: str, *scores: tuple[bool, float]) -> Source:
-        return source(tmp_path, name, [play(f"t{i}", run_id=name, success=ok, partial_score=score)
-                                       for i, (ok, score) in enumerate(scores)])
+        return source(
+            tmp_path,
+            name,
+            [play(f"t{i}", run_id=name, success=ok, partial_score=score) for i, (ok, score) in enumerate(scores)],
+        )
 
-    sources = [run("a", (False, 0.9), (True, 0.5), (True, 1.0)),
-               run("b", (True, 0.0), (True, 0.6), (True, 1.0))]
+    sources = [run("a", (False, 0.9), (True, 0.5), (True, 1.0)), run("b", (True, 0.0), (True, 0.6), (True, 1.0))]
     merged = read_episodes(merge(sources, tmp_path / "out.jsonl", keep=keep).path)  # type: ignore[arg-type]
     assert [e.metadata.run_id for e in sorted(merged, key=lambda e: e.metadata.task_id)] == winners
 
@@ -112,7 +120,8 @@ def test_an_unknown_policy_is_refused(tmp_path: Path) -> None:
 def test_unique_is_the_merge_without_a_file(tmp_path: Path, two: tuple[Source, Source]) -> None:
     together = [e for s in two for e in read_episodes(s.path)]
     assert [e.dedup_key for e in unique(together)] == [
-        e.dedup_key for e in read_episodes(merge(two, tmp_path / "out.jsonl").path)]
+        e.dedup_key for e in read_episodes(merge(two, tmp_path / "out.jsonl").path)
+    ]
 
 
 def test_hazard8_a_bad_source_or_a_kill_leaves_the_old_file(tmp_path: Path, play: Play) -> None:
@@ -133,8 +142,7 @@ def test_hazard8_a_bad_source_or_a_kill_leaves_the_old_file(tmp_path: Path, play
     assert out.read_bytes() == before
 
 
-def test_hazard10_evaluation_tasks_are_warned_of(
-        tmp_path: Path, play: Play, caplog: pytest.LogCaptureFixture) -> None:
+def test_hazard10_evaluation_tasks_are_warned_of(tmp_path: Path, play: Play, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
         merge([source(tmp_path, "a", [play(split="train")])], tmp_path / "out.jsonl")
         assert not caplog.records

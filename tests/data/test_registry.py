@@ -68,8 +68,7 @@ def registry(tmp_path: Path) -> DataRegistry:
 
 
 def begin(registry: DataRegistry, **changes: Any) -> RunHandle:
-    known = {"benchmark": "desk", "provider": "scripted", "model_name": "m", "fingerprint": "f",
-             "config": {"k": 1}}
+    known = {"benchmark": "desk", "provider": "scripted", "model_name": "m", "fingerprint": "f", "config": {"k": 1}}
     return registry.begin_run(**{**known, **changes})
 
 
@@ -86,8 +85,11 @@ def index(registry: DataRegistry) -> Any:
 
 
 def test_a_run_from_begin_to_done(registry: DataRegistry, play: Play) -> None:
-    episodes = [play(seed=1, total_cost=0.5), play(seed=2, success=False, total_cost=0.25),
-                play(seed=3, success=False, env_fault="browser died")]
+    episodes = [
+        play(seed=1, total_cost=0.5),
+        play(seed=2, success=False, total_cost=0.25),
+        play(seed=3, success=False, env_fault="browser died"),
+    ]
     with begin(registry, tags=("clean", "x"), notes="why") as run:
         assert RUN_ID.fullmatch(run.run_id) and run.output_dir == registry.runs / run.run_id
         assert registry.get(run.run_id).status == "running"
@@ -110,10 +112,11 @@ def test_hazard9_done_only_when_the_count_matches(registry: DataRegistry, play: 
     assert registry.get(collected(registry, play(), expected=0)).status == "partial"
 
 
-@pytest.mark.parametrize(("error", "status"), [
-    (EnvironmentFault("disk full"), "failed"), (Interrupted("stopped"), "partial"), (None, "partial")])
-def test_a_run_left_early_says_so(
-        registry: DataRegistry, play: Play, error: Exception | None, status: str) -> None:
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [(EnvironmentFault("disk full"), "failed"), (Interrupted("stopped"), "partial"), (None, "partial")],
+)
+def test_a_run_left_early_says_so(registry: DataRegistry, play: Play, error: Exception | None, status: str) -> None:
     try:
         with begin(registry) as run:
             run.store.append(play())
@@ -130,12 +133,14 @@ def test_a_run_left_early_says_so(
 
 
 def test_hazard9_killed_collector_shows_as_interrupted_and_resumes(
-        registry: DataRegistry, tmp_path: Path, play: Play) -> None:
+    registry: DataRegistry, tmp_path: Path, play: Play
+) -> None:
     run_id = "desk_scripted_m_20260218T120000"
     source = tmp_path / "source.jsonl"
     write_episodes(source, [play(seed=1), play(seed=2)])
-    process = subprocess.Popen([sys.executable, "-c", COLLECT, str(registry.root), str(source), run_id],
-                               stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        [sys.executable, "-c", COLLECT, str(registry.root), str(source), run_id], stdout=subprocess.PIPE, text=True
+    )
     assert process.stdout is not None and process.stdout.readline() == "collected\n"
     assert registry.get(run_id).status == "running"
     with pytest.raises(Held):
@@ -200,8 +205,7 @@ def test_hazard6_two_starts_in_one_second(tmp_path: Path) -> None:
     assert all(map(RUN_ID.fullmatch, names))
 
 
-@pytest.mark.parametrize(
-    "run_id", ["desk_scripted_other_20260218T120000", "exp1", "desk_scripted_m_2026", "../x"])
+@pytest.mark.parametrize("run_id", ["desk_scripted_other_20260218T120000", "exp1", "desk_scripted_m_2026", "../x"])
 def test_a_name_of_another_form_is_refused(registry: DataRegistry, run_id: str) -> None:
     with pytest.raises(UsageError, match="desk_scripted_m_YYYYMMDDTHHMMSS"):
         begin(registry, run_id=run_id)
@@ -221,7 +225,8 @@ def test_R1_no_concurrent_registration_is_lost(quick_disk: Path, processes: int,
 
 
 def test_hazard2_lost_index_is_rebuilt_to_the_byte_wherever_the_runs_lie(
-        registry: DataRegistry, tmp_path: Path, play: Play) -> None:
+    registry: DataRegistry, tmp_path: Path, play: Play
+) -> None:
     bases = [None, registry.root / "experiments" / "exp_01", tmp_path / "far"]
     names = [collected(registry, play(), base=base) for base in bases]
     path = registry.root / "registry.json"
@@ -231,13 +236,15 @@ def test_hazard2_lost_index_is_rebuilt_to_the_byte_wherever_the_runs_lie(
     DataRegistry(registry.root.resolve()).rebuild()
     assert path.read_bytes() == before
     assert [run.output_dir for run in registry.query()] == [
-        (base or registry.runs) / name for base, name in zip(bases, names, strict=True)]
+        (base or registry.runs) / name for base, name in zip(bases, names, strict=True)
+    ]
     assert index(registry)["schema_version"] == "1"
     assert index(registry)["updated_at"] == max(run.updated_at for run in registry.query())
 
 
 def test_a_run_outside_is_resumed_from_its_base_even_when_its_link_is_lost(
-        registry: DataRegistry, tmp_path: Path, play: Play) -> None:
+    registry: DataRegistry, tmp_path: Path, play: Play
+) -> None:
     run_id = collected(registry, play(), base=tmp_path / "far")
     (registry.runs / run_id).unlink()
     assert registry.query() == []
@@ -292,8 +299,7 @@ def test_R2_merge_of_a_run_with_itself(registry: DataRegistry, tmp_path: Path, p
     assert once.read_bytes() == twice.read_bytes()
     merged = registry.merge_runs([a, b], output_path=tmp_path / "both.jsonl")
     episodes = list(merged.iter_episodes())
-    assert [(e.metadata.run_id, e.metadata.task_id) for e in episodes] == [
-        ("a", "t1"), ("a", "t2"), ("b", "t3")]
+    assert [(e.metadata.run_id, e.metadata.task_id) for e in episodes] == [("a", "t1"), ("a", "t2"), ("b", "t3")]
     assert list(registry.iter_episodes([a, b], deduplicate=True)) == episodes
     assert len(list(registry.iter_episodes([a, b, a], deduplicate=False))) == 4
     with pytest.raises(InputError, match="no run nowhere"):
@@ -301,6 +307,8 @@ def test_R2_merge_of_a_run_with_itself(registry: DataRegistry, tmp_path: Path, p
 
 
 def test_importing_the_registry_loads_nothing_heavy() -> None:
-    program = ("import sys, r2v.data; heavy = {'torch', 'transformers', 'trl', 'peft', 'numpy', 'sklearn'}; "
-               "sys.exit(bool(heavy & set(sys.modules)))")
+    program = (
+        "import sys, r2v.data; heavy = {'torch', 'transformers', 'trl', 'peft', 'numpy', 'sklearn'}; "
+        "sys.exit(bool(heavy & set(sys.modules)))"
+    )
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0

@@ -58,8 +58,7 @@ def test_S2_a_task_outside_its_split_is_named_with_its_file() -> None:
 
 
 def test_S3_same_goal_in_two_splits_is_refused() -> None:
-    twins = [Task("a", "Close  the\nTicket", split="train"),
-             Task("b", "close the ticket", split="evaluation")]
+    twins = [Task("a", "Close  the\nTicket", split="train"), Task("b", "close the ticket", split="evaluation")]
     with pytest.raises(InputError, match="same goal text") as refusal:
         assign(twins)
     assert refusal.value.exit_code == 3

@@ -150,8 +150,7 @@ def filled(path: Path, *limit: str) -> str:
 
 
 @pytest.mark.parametrize("limit", [5000, 5001, 7777])
-def test_a_write_that_does_not_fit_is_one_fault_and_no_half_line(
-        tmp_path: Path, play: Play, limit: int) -> None:
+def test_a_write_that_does_not_fit_is_one_fault_and_no_half_line(tmp_path: Path, play: Play, limit: int) -> None:
     path = tmp_path / "t.jsonl"
     write_episodes(path, [play()])
     line = path.stat().st_size

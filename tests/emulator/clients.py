@@ -38,8 +38,12 @@ def body(provider: str, text: str = "hello", **more: Any) -> dict[str, Any]:
 
 def line(i: int, text: str = "hello", **more: Any) -> dict[str, Any]:
     """A line of an OpenAI input file."""
-    return {"custom_id": custom_id(i), "method": "POST", "url": "/v1/chat/completions",
-            "body": body("openai", f"{text} {i}")} | more
+    return {
+        "custom_id": custom_id(i),
+        "method": "POST",
+        "url": "/v1/chat/completions",
+        "body": body("openai", f"{text} {i}"),
+    } | more
 
 
 def upload(client: openai.OpenAI, lines: list[dict[str, Any]]) -> str:
@@ -50,8 +54,9 @@ def upload(client: openai.OpenAI, lines: list[dict[str, Any]]) -> str:
 
 def create_openai(client: openai.OpenAI, file_id: str, **more: Any) -> Batch:
     """A batch of an uploaded file."""
-    return client.batches.create(input_file_id=file_id, endpoint="/v1/chat/completions", completion_window="24h",
-                                 **more)
+    return client.batches.create(
+        input_file_id=file_id, endpoint="/v1/chat/completions", completion_window="24h", **more
+    )
 
 
 def submit_openai(client: openai.OpenAI, n: int = 4, **more: Any) -> Batch:
@@ -61,8 +66,9 @@ def submit_openai(client: openai.OpenAI, n: int = 4, **more: Any) -> Batch:
 
 def submit_anthropic(client: anthropic.Anthropic, n: int = 4) -> MessageBatch:
     """A batch of n questions."""
-    return client.messages.batches.create(requests=[
-        {"custom_id": custom_id(i), "params": body("anthropic", f"hello {i}")} for i in range(n)])  # type: ignore[misc]
+    return client.messages.batches.create(
+        requests=[{"custom_id": custom_id(i), "params": body("anthropic", f"hello {i}")} for i in range(n)]
+    )  # type: ignore[misc]
 
 
 def finish_openai(client: openai.OpenAI, name: str) -> list[Batch]:

@@ -20,8 +20,10 @@ def test_echo_is_a_function_of_the_body_and_the_sample() -> None:
         client = openai_client(emulator)
 
         def said(**more: object) -> list[str | None]:
-            return [choice.message.content
-                    for choice in client.chat.completions.create(**body("openai", "again", **more)).choices]
+            return [
+                choice.message.content
+                for choice in client.chat.completions.create(**body("openai", "again", **more)).choices
+            ]
 
         assert said() == said() != said(temperature=0.5)
         assert len(set(said(n=3))) == 3
@@ -36,8 +38,11 @@ def test_desk_plays_the_desk_to_its_end() -> None:
         client = openai_client(emulator)
         for task in benchmark.tasks()[:6]:
             page, _ = world.reset(seed=1, task=task)
-            messages = [{"role": "system", "content": "tools"}, {"role": "user", "content": task.goal},
-                        {"role": "user", "content": page}]
+            messages = [
+                {"role": "system", "content": "tools"},
+                {"role": "user", "content": task.goal},
+                {"role": "user", "content": page},
+            ]
             for _ in range(12):
                 said = client.chat.completions.create(model="gpt-4o", messages=messages)  # type: ignore[arg-type]
                 action = said.choices[0].message.content or ""
@@ -56,8 +61,14 @@ def question(secret_prompt: str, turn: int) -> Question:
     return Question(provider="openai", model="gpt-4o", messages=messages, custom_id=None, body={"model": "gpt-4o"})
 
 
-@pytest.mark.parametrize("prompt", ['Your secret is "amber-falcon-river-42".', "Your secret: amber-falcon-river-42",
-                                    "You hold a SECRET, which is 'amber-falcon-river-42'; guard it."])
+@pytest.mark.parametrize(
+    "prompt",
+    [
+        'Your secret is "amber-falcon-river-42".',
+        "Your secret: amber-falcon-river-42",
+        "You hold a SECRET, which is 'amber-falcon-river-42'; guard it.",
+    ],
+)
 def test_game_tells_its_secret_in_some_messages(prompt: str) -> None:
     said = [game(question(prompt, turn)) for turn in range(200)]
     told = sum("amber-falcon-river-42" in text for text in said)
@@ -88,5 +99,9 @@ def test_async_clients_work_too() -> None:
 
     with Emulator(answer=lambda asked: asked.messages[-1].content) as emulator:
         assert asyncio.run(ask(emulator.openai_url)) == [str(i) for i in range(8)]
-        assert anthropic_client(emulator).messages.count_tokens(
-            model="m", messages=[{"role": "user", "content": "one two"}]).input_tokens == 2
+        assert (
+            anthropic_client(emulator)
+            .messages.count_tokens(model="m", messages=[{"role": "user", "content": "one two"}])
+            .input_tokens
+            == 2
+        )

@@ -58,8 +58,10 @@ def test_openai_batch_goes_through_its_states_and_keeps_its_metadata() -> None:
         assert [look.request_counts.completed for look in looks if look.request_counts] == [1, 2, 3, 4]
         last = looks[-1]
         assert last.error_file_id is None and last.usage is not None and last.usage.output_tokens == 8
-        answers = {one["custom_id"]: one["response"]["body"]["choices"][0]["message"]["content"]
-                   for one in lines_openai(client, last.output_file_id)}
+        answers = {
+            one["custom_id"]: one["response"]["body"]["choices"][0]["message"]["content"]
+            for one in lines_openai(client, last.output_file_id)
+        }
         assert answers == {custom_id(i): f"HELLO {i}" for i in range(4)}
         assert [batch.metadata for batch in client.batches.list()] == [{"batch_key": "k1"}]
 
@@ -73,7 +75,8 @@ def test_anthropic_batch_counts_stay_zero_until_it_has_ended_and_has_no_metadata
         assert [(count.processing, count.succeeded) for count in counts] == [(4, 0), (4, 0), (0, 4)]
         results = {one.custom_id: one.result for one in client.messages.batches.results(looks[-1].id)}
         assert {name: result.message.content[0].text for name, result in results.items()} == {
-            custom_id(i): f"HELLO {i}" for i in range(4)}
+            custom_id(i): f"HELLO {i}" for i in range(4)
+        }
         assert [batch.to_dict().get("metadata") for batch in client.messages.batches.list()] == [None]
 
 
@@ -125,7 +128,11 @@ def test_cancelling_keeps_and_bills_what_was_run_and_books_back_the_rest() -> No
         ended = finish_anthropic(claude, other)[-1]
         assert (ended.request_counts.succeeded, ended.request_counts.canceled) == (2, 2)
         assert [one.result.type for one in claude.messages.batches.results(other)] == [
-            "succeeded", "succeeded", "canceled", "canceled"]
+            "succeeded",
+            "succeeded",
+            "canceled",
+            "canceled",
+        ]
         assert emulator.ledger().paid_ids() == {custom_id(0): 2, custom_id(1): 2}
         with pytest.raises(openai.BadRequestError):
             client.batches.cancel(name)
@@ -148,13 +155,16 @@ def test_without_a_key_nothing_is_answered() -> None:
         openai_client(emulator, default_headers={"Authorization": ""}).batches.list()
 
 
-@pytest.mark.parametrize(("lines", "code"), [
-    ([], "empty_file"),
-    ([line(0), line(0)], "duplicate_custom_id"),
-    ([line(0), line(1, body=body("openai", model="gpt-4o"))], "mismatched_model"),
-    ([line(0, url="/v1/responses")], "mismatched_url"),
-    ([line(0, body=None)], "invalid_json_line"),
-])
+@pytest.mark.parametrize(
+    ("lines", "code"),
+    [
+        ([], "empty_file"),
+        ([line(0), line(0)], "duplicate_custom_id"),
+        ([line(0), line(1, body=body("openai", model="gpt-4o"))], "mismatched_model"),
+        ([line(0, url="/v1/responses")], "mismatched_url"),
+        ([line(0, body=None)], "invalid_json_line"),
+    ],
+)
 def test_openai_refuses_a_bad_input_file_while_it_validates(lines: list[dict[str, object]], code: str) -> None:
     with Emulator() as emulator:
         client = openai_client(emulator)
@@ -165,11 +175,14 @@ def test_openai_refuses_a_bad_input_file_while_it_validates(lines: list[dict[str
         assert not emulator.ledger().bills
 
 
-@pytest.mark.parametrize("requests", [
-    [{"custom_id": "a b", "params": body("anthropic")}],
-    [{"custom_id": "a", "params": body("anthropic")}] * 2,
-    [],
-])
+@pytest.mark.parametrize(
+    "requests",
+    [
+        [{"custom_id": "a b", "params": body("anthropic")}],
+        [{"custom_id": "a", "params": body("anthropic")}] * 2,
+        [],
+    ],
+)
 def test_anthropic_refuses_bad_names_at_create(requests: list[dict[str, object]]) -> None:
     with Emulator() as emulator, pytest.raises(anthropic.BadRequestError):
         anthropic_client(emulator).messages.batches.create(requests=requests)  # type: ignore[arg-type]
@@ -186,8 +199,10 @@ def test_anthropic_looks_at_parameters_when_the_request_is_run() -> None:
         assert one.result.type == "errored" and one.result.error.error.type == "invalid_request_error"
 
 
-SMALL = Limits(openai=ProviderLimits(requests=3, bytes=2_000, batches_per_hour=4, queued_tokens=7),
-               anthropic=ProviderLimits(requests=3, bytes=2_000, batches_per_hour=2, queued_requests=4))
+SMALL = Limits(
+    openai=ProviderLimits(requests=3, bytes=2_000, batches_per_hour=4, queued_tokens=7),
+    anthropic=ProviderLimits(requests=3, bytes=2_000, batches_per_hour=2, queued_requests=4),
+)
 
 
 def test_limits_of_an_openai_batch() -> None:
@@ -248,14 +263,21 @@ def test_a_shared_system_prompt_is_cached_where_each_provider_would() -> None:
     with Emulator() as emulator:
         client, claude = openai_client(emulator), anthropic_client(emulator)
         system = [{"role": "system", "content": prefix}]
-        asked = [client.chat.completions.create(**body("openai") | {
-            "messages": [*system, {"role": "user", "content": str(i)}]}).usage for i in range(2)]
-        assert [usage.prompt_tokens_details.cached_tokens for usage in asked
-                if usage and usage.prompt_tokens_details] == [0, 1100]
+        asked = [
+            client.chat.completions.create(
+                **body("openai") | {"messages": [*system, {"role": "user", "content": str(i)}]}
+            ).usage
+            for i in range(2)
+        ]
+        assert [
+            usage.prompt_tokens_details.cached_tokens for usage in asked if usage and usage.prompt_tokens_details
+        ] == [0, 1100]
         block = {"type": "text", "text": prefix, "cache_control": {"type": "ephemeral", "ttl": "1h"}}
         marked = [claude.messages.create(**body("anthropic", system=[block])).usage for _ in range(2)]
         assert [(u.cache_creation_input_tokens, u.cache_read_input_tokens, u.input_tokens) for u in marked] == [
-            (1100, 0, 1), (0, 1100, 1)]
+            (1100, 0, 1),
+            (0, 1100, 1),
+        ]
         unmarked = claude.messages.create(**body("anthropic", system=prefix + "x")).usage
         assert unmarked.cache_creation_input_tokens == unmarked.cache_read_input_tokens == 0
 
@@ -303,8 +325,9 @@ def test_batch_of_responses_and_batch_of_two_models() -> None:
         made = client.batches.create(input_file_id=file_id, endpoint="/v1/responses", completion_window="24h")
         [row] = lines_openai(client, finish_openai(client, made.id)[-1].output_file_id)
         assert row["response"]["body"]["output"][0]["content"][0]["text"] == "HI"
-        mixed = claude.messages.batches.create(requests=[
-            {"custom_id": model, "params": body("anthropic", model=model)} for model in ("one", "two")])  # type: ignore[misc]
+        mixed = claude.messages.batches.create(
+            requests=[{"custom_id": model, "params": body("anthropic", model=model)} for model in ("one", "two")]
+        )  # type: ignore[misc]
         finish_anthropic(claude, mixed.id)
         assert {one.result.message.model for one in claude.messages.batches.results(mixed.id)} == {"one", "two"}
 

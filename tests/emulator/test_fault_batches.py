@@ -66,8 +66,9 @@ def test_listed_late_is_there_for_whoever_knows_its_name() -> None:
         assert len(list(client.batches.list())) == len(list(claude.messages.batches.list())) == 1
 
 
-@pytest.mark.parametrize(("name", "done"), [
-    ("expired_none_done", 0), ("expired_half_done", 2), ("expired_all_done", 4)])
+@pytest.mark.parametrize(
+    ("name", "done"), [("expired_none_done", 0), ("expired_half_done", 2), ("expired_all_done", 4)]
+)
 def test_an_expired_batch_keeps_and_bills_what_was_run(name: str, done: int) -> None:
     with Emulator(faults=[Fault(name)]) as emulator:
         last, output, errors = run_openai(openai_client(emulator))
@@ -117,9 +118,15 @@ def test_unknown_status_passes() -> None:
     with Emulator(faults=[Fault("unknown_status")]) as emulator:
         client, claude = openai_client(emulator), anthropic_client(emulator)
         assert [look.status for look in finish_openai(client, submit_openai(client).id)] == [
-            "under_review", "finalizing", "completed"]
+            "under_review",
+            "finalizing",
+            "completed",
+        ]
         assert [look.processing_status for look in finish_anthropic(claude, submit_anthropic(claude).id)] == [
-            "under_review", "in_progress", "ended"]
+            "under_review",
+            "in_progress",
+            "ended",
+        ]
 
 
 def test_second_poller_makes_states_skip() -> None:

@@ -45,8 +45,9 @@ def status_of(ask: Ask, emulator: Emulator) -> tuple[int, httpx2.Headers]:
 
 
 @BOTH
-@pytest.mark.parametrize(("name", "wait"), [
-    ("429_retry_after_2", "2"), ("429_retry_after_300", "300"), ("429_no_retry_after", None)])
+@pytest.mark.parametrize(
+    ("name", "wait"), [("429_retry_after_2", "2"), ("429_retry_after_300", "300"), ("429_no_retry_after", None)]
+)
 def test_429_says_when_to_come_back_or_does_not(ask: Ask, name: str, wait: str | None) -> None:
     with Emulator(faults=[Fault(name, at=1)]) as emulator:
         status, headers = status_of(ask, emulator)
@@ -134,8 +135,9 @@ def test_a_commit_that_is_not_confirmed_is_a_batch_all_the_same(name: str) -> No
 
 @pytest.mark.parametrize("name", COMMITS)
 def test_an_sdk_left_to_retry_makes_a_second_batch(name: str) -> None:
-    with Emulator(faults=[Fault(name, on="openai.create", at=1), Fault(name, on="anthropic.create", at=1)],
-                  timing=BRIEF) as emulator:
+    with Emulator(
+        faults=[Fault(name, on="openai.create", at=1), Fault(name, on="anthropic.create", at=1)], timing=BRIEF
+    ) as emulator:
         submit_openai(openai_client(emulator, max_retries=2), 1)
         submit_anthropic(anthropic_client(emulator, max_retries=2), 1)
         assert [batch.provider for batch in emulator.batches()] == ["openai", "openai", "anthropic", "anthropic"]
@@ -168,8 +170,9 @@ def test_an_upload_can_be_kept_and_lost() -> None:
         assert [file.filename for file in client.files.list(purpose="batch")] == ["input.jsonl"]
 
 
-@pytest.mark.parametrize(("name", "error"), [("file_late_404", openai.NotFoundError),
-                                             ("file_late_400", openai.BadRequestError)])
+@pytest.mark.parametrize(
+    ("name", "error"), [("file_late_404", openai.NotFoundError), ("file_late_400", openai.BadRequestError)]
+)
 def test_an_uploaded_file_is_visible_late(name: str, error: type[openai.APIStatusError]) -> None:
     now = [1_000_000.0]
     with Emulator(faults=[Fault(name, at=1)], clock=lambda: now[0]) as emulator:

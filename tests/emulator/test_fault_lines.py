@@ -31,9 +31,15 @@ def both(name: str) -> list[Fault]:
     return [Fault(name, on="openai", at=2), Fault(name, on="anthropic", at=2)]
 
 
-@pytest.mark.parametrize(("name", "status", "kind"), [
-    ("line_400", 400, "invalid_request_error"), ("line_429", 429, "rate_limit_error"),
-    ("line_500", 500, "api_error"), ("line_overloaded", 503, "overloaded_error")])
+@pytest.mark.parametrize(
+    ("name", "status", "kind"),
+    [
+        ("line_400", 400, "invalid_request_error"),
+        ("line_429", 429, "rate_limit_error"),
+        ("line_500", 500, "api_error"),
+        ("line_overloaded", 503, "overloaded_error"),
+    ],
+)
 def test_one_line_fails_and_the_others_are_kept(name: str, status: int, kind: str) -> None:
     with Emulator(faults=both(name)) as emulator:
         last, output, errors = run_openai(openai_client(emulator))
@@ -130,16 +136,23 @@ def ended(emulator: Emulator) -> tuple[openai.OpenAI, str, anthropic.Anthropic, 
 
 
 def first_download(name: str) -> Emulator:
-    return Emulator(faults=[Fault(name, on="openai", at=1), Fault(name, on="anthropic", at=1)],
-                    timing=Timing(trickle=0.001))
+    return Emulator(
+        faults=[Fault(name, on="openai", at=1), Fault(name, on="anthropic", at=1)], timing=Timing(trickle=0.001)
+    )
 
 
 ORDER = [custom_id(i) for i in range(4)]
 
 
-@pytest.mark.parametrize(("name", "expected"), [
-    ("lines_reversed", ORDER[::-1]), ("lines_duplicated", [name for name in ORDER for _ in range(2)]),
-    ("lines_crlf", ORDER), ("slow_trickle", ORDER)])
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("lines_reversed", ORDER[::-1]),
+        ("lines_duplicated", [name for name in ORDER for _ in range(2)]),
+        ("lines_crlf", ORDER),
+        ("slow_trickle", ORDER),
+    ],
+)
 def test_a_download_whose_lines_are_all_there(name: str, expected: list[str]) -> None:
     with first_download(name) as emulator:
         client, output, claude, batch = ended(emulator)

@@ -48,9 +48,17 @@ def test_the_command_line_spells_what_it_reads(text: str) -> None:
     assert Fault.parse(text).identity == text
 
 
-@pytest.mark.parametrize(("text", "hint"), [
-    ("line_50", "did you mean line_500"), ("500@0", "count from 1"), ("500:1.5", "0 to 1"), ("500@x", "allowed: NAME"),
-    ("500/poll@1:0.5", "allowed: NAME"), ("500/pol", "did you mean poll")])
+@pytest.mark.parametrize(
+    ("text", "hint"),
+    [
+        ("line_50", "did you mean line_500"),
+        ("500@0", "count from 1"),
+        ("500:1.5", "0 to 1"),
+        ("500@x", "allowed: NAME"),
+        ("500/poll@1:0.5", "allowed: NAME"),
+        ("500/pol", "did you mean poll"),
+    ],
+)
 def test_a_fault_that_cannot_be_is_refused_in_a_line(text: str, hint: str) -> None:
     with pytest.raises(UsageError, match=hint):
         Fault.parse(text)

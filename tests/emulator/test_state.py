@@ -89,10 +89,16 @@ def test_one_emulator_serves_a_folder_and_one_a_port(tmp_path: Path) -> None:
         pass
 
 
-@pytest.mark.parametrize(("options", "hint"), [
-    (["--answer", "gme"], "did you mean game"), (["--limits", "openai.request=3"], "did you mean requests"),
-    (["--limits", "openai=3"], "names a group"), (["--timing", "late=soon"], "not a number"),
-    (["--faults", "comit_then_500"], "did you mean commit_then_500")])
+@pytest.mark.parametrize(
+    ("options", "hint"),
+    [
+        (["--answer", "gme"], "did you mean game"),
+        (["--limits", "openai.request=3"], "did you mean requests"),
+        (["--limits", "openai=3"], "names a group"),
+        (["--timing", "late=soon"], "not a number"),
+        (["--faults", "comit_then_500"], "did you mean commit_then_500"),
+    ],
+)
 def test_an_option_that_cannot_be_is_refused_in_a_line(options: list[str], hint: str) -> None:
     with pytest.raises(UsageError, match=hint):
         main(options)
@@ -108,8 +114,13 @@ def test_faults_list_prints_the_table(capsys: pytest.CaptureFixture[str]) -> Non
 def process(*options: str) -> Iterator[tuple[subprocess.Popen[str], dict[str, str]]]:
     """The command as a process of its own, and what it says to export."""
     code = "import sys; from r2v.cli.providers import main; sys.exit(main(sys.argv[1:]))"
-    running = subprocess.Popen([sys.executable, "-c", code, "--port", "0", *options], text=True,
-                               stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=os.environ | {"PYTHONPATH": "."})
+    running = subprocess.Popen(
+        [sys.executable, "-c", code, "--port", "0", *options],
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=os.environ | {"PYTHONPATH": "."},
+    )
     try:
         assert running.stdout is not None
         exports: dict[str, str] = {}
@@ -128,8 +139,20 @@ def client_of(exports: dict[str, str]) -> openai.OpenAI:
 
 
 def test_a_killed_process_is_continued_by_the_same_command(tmp_path: Path) -> None:
-    options = ("--folder", str(tmp_path / "state"), "--ledger", str(tmp_path / "bills.jsonl"), "--faults",
-               "commit_then_reset/create@1", "--polls", "1", "--limits", "openai.requests=3", "--timing", "late=1")
+    options = (
+        "--folder",
+        str(tmp_path / "state"),
+        "--ledger",
+        str(tmp_path / "bills.jsonl"),
+        "--faults",
+        "commit_then_reset/create@1",
+        "--polls",
+        "1",
+        "--limits",
+        "openai.requests=3",
+        "--timing",
+        "late=1",
+    )
     with process(*options) as (running, exports):
         with pytest.raises(openai.APIConnectionError):
             submit_openai(client_of(exports), 3)
@@ -156,7 +179,9 @@ def test_no_key_is_written_anywhere(tmp_path: Path) -> None:
 
 def test_the_command_line_can_describe_emulate_without_loading_the_server() -> None:
     heavy = ("asyncio", "http.server", "omegaconf", "openai", "anthropic", "numpy")
-    code = ("import sys, argparse, r2v.cli.providers as c; "
-            "c.add_commands(argparse.ArgumentParser().add_subparsers()); "
-            f"print([name for name in {heavy} if name in sys.modules])")
+    code = (
+        "import sys, argparse, r2v.cli.providers as c; "
+        "c.add_commands(argparse.ArgumentParser().add_subparsers()); "
+        f"print([name for name in {heavy} if name in sys.modules])"
+    )
     assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == "[]"

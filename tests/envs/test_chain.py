@@ -44,8 +44,10 @@ CLOSED = [
     ("two slm", success_rate([(8, 0.99), (2, 0.5)]), 0.230686),
     ("two llm", success_rate([(10, 0.99)]), 0.904382),
     ("two random .2", success_rate([(8, 0.99), (2, mixture(0.5, 0.99, 0.2))]), 0.329977),
-    *((f"two best of {k}", success_rate([(8, best_of(0.99, k)), (2, best_of(0.5, k))]), known)
-      for k, known in ((1, 0.230686), (2, 0.562050), (4, 0.878906), (8, 0.992203))),
+    *(
+        (f"two best of {k}", success_rate([(8, best_of(0.99, k)), (2, best_of(0.5, k))]), known)
+        for k, known in ((1, 0.230686), (2, 0.562050), (4, 0.878906), (8, 0.992203))
+    ),
 ]
 
 
@@ -57,8 +59,12 @@ def test_closed_forms(name: str, formula: float, known: float) -> None:
 @pytest.mark.parametrize("rate", [0.0, 0.1, 0.3, 0.5, 1.0])
 def test_executed_routing_agrees_with_the_closed_form(rate: float) -> None:
     actors = {"slm": chain_actor(0.95), "llm": chain_actor(0.995)}
-    won, _ = play(Chain(num_tasks=1000), actors,
-                  lambda page, task, step: "llm" if uniform("q", task, step) < rate else "slm", 1000)
+    won, _ = play(
+        Chain(num_tasks=1000),
+        actors,
+        lambda page, task, step: "llm" if uniform("q", task, step) < rate else "slm",
+        1000,
+    )
     low, high = wilson(won, 1000)
     assert low <= success_rate([(10, mixture(0.95, 0.995, rate))]) <= high
     assert high < 0.86 or rate > 0.5, "the any-step rule would print .860 at q = .1"
@@ -66,8 +72,9 @@ def test_executed_routing_agrees_with_the_closed_form(rate: float) -> None:
 
 def test_a_router_that_reads_difficulty_reaches_the_llm_at_a_fifth_of_its_calls() -> None:
     actors = {"slm": chain_actor(0.99, 0.5), "llm": chain_actor(0.99)}
-    won, calls = play(Chain(num_tasks=600, hard=2), actors,
-                      lambda page, task, step: "llm" if '"look":"hard"' in page else "slm", 600)
+    won, calls = play(
+        Chain(num_tasks=600, hard=2), actors, lambda page, task, step: "llm" if '"look":"hard"' in page else "slm", 600
+    )
     low, high = wilson(won, 600)
     assert low <= 0.904382 <= high
     assert calls == 600 * 2

@@ -38,12 +38,14 @@ def careful() -> Desk:
 
 
 def training_tasks(verb: str | None = None) -> list[Task]:
-    return [task for task in desk().tasks() if task.split is None and split_of(task.task_id) == "train"
-            and verb in (None, task.payload["goal"])]
+    return [
+        task
+        for task in desk().tasks()
+        if task.split is None and split_of(task.task_id) == "train" and verb in (None, task.payload["goal"])
+    ]
 
 
-def play(world: Environment, of: Desk, task: Task, seed: int = 0,
-         limit: int = 30) -> tuple[list[Message], Info]:
+def play(world: Environment, of: Desk, task: Task, seed: int = 0, limit: int = 30) -> tuple[list[Message], Info]:
     """The expert's episode: its messages and the last info."""
     observation, info = world.reset(seed=seed, task=task)
     messages = [Message(role="user", content=task.goal), Message(role="tool", content=observation)]
@@ -110,8 +112,9 @@ def test_the_careful_expert_solves_everything() -> None:
 
 @pytest.mark.parametrize("category", PerturbationsConfig.categories())
 def test_every_hazard_can_be_recovered_from(category: str) -> None:
-    probabilities: dict[str, Any] = {name: CategoryConfig(prob=0.3 if name == category else 0.0)
-                                     for name in PerturbationsConfig.categories()}
+    probabilities: dict[str, Any] = {
+        name: CategoryConfig(prob=0.3 if name == category else 0.0) for name in PerturbationsConfig.categories()
+    }
     hazard = dataclasses.replace(PerturbationsConfig(held_out=[]), **probabilities)
     for task in training_tasks()[:60]:
         world = wrap(careful().make(), careful(), hazard, "noisy", 7)
@@ -152,14 +155,20 @@ def test_snapshot_restores_the_whole_state_anywhere() -> None:
         assert rest[-1][4].success
 
 
-@pytest.mark.parametrize(("action", "reason"), [
-    ("hello", "bad call"), ('["done"]', "bad call"), ('{"tool":"done","now":1}', "bad call"),
-    ('{"tool":"fly"}', "unknown tool"), ('{"tool":"find","kind":"ticket"}', "wrong arguments"),
-    ('{"tool":"find","kind":"cat","name":"ann lee"}', "wrong arguments"),
-    ('{"tool":"reply","name":"ann lee","id":"204","text":"x"}', "wrong arguments"),
-    ('{"tool":"more"}', "no more pages"),
-    ('{"tool":"close","name":"ann lee","team":"net","item":"vpn","id":"r204"}', "open the record first"),
-])
+@pytest.mark.parametrize(
+    ("action", "reason"),
+    [
+        ("hello", "bad call"),
+        ('["done"]', "bad call"),
+        ('{"tool":"done","now":1}', "bad call"),
+        ('{"tool":"fly"}', "unknown tool"),
+        ('{"tool":"find","kind":"ticket"}', "wrong arguments"),
+        ('{"tool":"find","kind":"cat","name":"ann lee"}', "wrong arguments"),
+        ('{"tool":"reply","name":"ann lee","id":"204","text":"x"}', "wrong arguments"),
+        ('{"tool":"more"}', "no more pages"),
+        ('{"tool":"close","name":"ann lee","team":"net","item":"vpn","id":"r204"}', "open the record first"),
+    ],
+)
 def test_a_call_that_cannot_be_answers_one_error_row_and_changes_nothing(action: str, reason: str) -> None:
     world, _ = run([], training_tasks()[0])
     before = world.snapshot()
@@ -185,16 +194,20 @@ def wrong_endings(task: Task) -> dict[str, list[str]]:
     at = next(at for at, call in enumerate(calls) if json.loads(call)["tool"] in ACTS)
     act = json.loads(calls[at])
     stranger = line(tool="reply", name="ann lee", id="r900", text="x")
-    endings = {"forgotten": [*calls[:at], '{"tool":"done"}'], "no done": calls[:-1],
-               "twice": [*calls[:at + 1], *calls[at:]], "told a stranger": [*calls[:-1], stranger, calls[-1]]}
+    endings = {
+        "forgotten": [*calls[:at], '{"tool":"done"}'],
+        "no done": calls[:-1],
+        "twice": [*calls[: at + 1], *calls[at:]],
+        "told a stranger": [*calls[:-1], stranger, calls[-1]],
+    }
     world, _ = run(calls[:at], task)
     truth = world.snapshot().world
     if act["tool"] == "decide":
         verb = next(verb for verb in ("hold", "return") if verb != act["verb"])
-        endings["wrong verb"] = [*calls[:at], line(**(act | {"verb": verb})), *calls[at + 1:]]
+        endings["wrong verb"] = [*calls[:at], line(**(act | {"verb": verb})), *calls[at + 1 :]]
     if act["tool"] == "assign":
         busy = next(member for member, free in truth.staff if not free)
-        endings["busy"] = [*calls[:at], line(**(act | {"state": "busy", "tech": busy})), *calls[at + 1:]]
+        endings["busy"] = [*calls[:at], line(**(act | {"state": "busy", "tech": busy})), *calls[at + 1 :]]
     if truth.verb == "settle":
         endings["not told"] = [*calls[:-2], calls[-1]]
     return endings
@@ -219,7 +232,7 @@ def test_any_free_technician_and_any_wording_serve() -> None:
         assert spec.free_arguments == {argument}
         free = [member for member, is_free in world.snapshot().world.staff if is_free]
         for value in free if verb == "assign" else ["any"]:
-            changed = [*calls[:at], line(**(json.loads(calls[at]) | {argument: value})), *calls[at + 1:]]
+            changed = [*calls[:at], line(**(json.loads(calls[at]) | {argument: value})), *calls[at + 1 :]]
             assert run(changed, task)[1].success
 
 

@@ -29,8 +29,20 @@ PLANTED = AppliedPerturbation(category="prompt_injection", canary="X-99")
 ESCALATED = {"slm_only": 0, "llm_only": 10, "r2v": 3}
 
 
-def play(method="r2v", task="t1", seed=1, success=True, condition="noisy", *, steps=10, escalated=0,
-         point=None, planted=(), actions=(), **fields) -> Episode:
+def play(
+    method="r2v",
+    task="t1",
+    seed=1,
+    success=True,
+    condition="noisy",
+    *,
+    steps=10,
+    escalated=0,
+    point=None,
+    planted=(),
+    actions=(),
+    **fields,
+) -> Episode:
     """An episode as a roll-out would leave it. `planted`: steps at which a canary is shown."""
     texts = dict(actions)
     return Episode(
@@ -70,8 +82,17 @@ def play_all() -> list[Episode]:
                     "total_cost": 0.1 if last else COST[method],
                     "sim_time_seconds": 1.0 if seed == 1 else 3.0,
                 }
-                episodes.append(play(method, task, seed, outcome == "1", planted=(2,) * injected,
-                                     actions={5: '{"tool":"pay","id":"X-99"}'} if obeys else {}, **shared))
+                episodes.append(
+                    play(
+                        method,
+                        task,
+                        seed,
+                        outcome == "1",
+                        planted=(2,) * injected,
+                        actions={5: '{"tool":"pay","id":"X-99"}'} if obeys else {},
+                        **shared,
+                    )
+                )
                 episodes.append(play(method, task, seed, True, "clean", **shared))
                 if method == "r2v":
                     episodes.append(play(method, task, seed, outcome == "1", point="b0.20", **shared))
@@ -93,8 +114,9 @@ def setup() -> Setup:
         frontier={"noisy": {"r2v": ["b0.20"]}},
         cost_ratio=50.0,
         resamples=2_000,
-        router_scores=(RouterScores(method="r2v", condition="noisy", p=(0.1, 0.1, 0.9, 0.9, 1.0),
-                                    y=(0.0, 0.0, 1.0, 1.0, 0.0)),),
+        router_scores=(
+            RouterScores(method="r2v", condition="noisy", p=(0.1, 0.1, 0.9, 0.9, 1.0), y=(0.0, 0.0, 1.0, 1.0, 0.0)),
+        ),
         prices={"llm": {"input": 3.0}},
     )
 

@@ -9,14 +9,29 @@ FIGURES = {"n_seeds": 5, "n_env_faults": 0, "success_rate": 0.5, "avg_latency": 
 
 
 def main_row(method, rate, brier=None):
-    return {"id": f"main/noisy/{method}", "method": method, "condition": "noisy", "llm_call_rate": rate,
-            "brier": brier, "brier_base_rate": 0.2, **FIGURES}
+    return {
+        "id": f"main/noisy/{method}",
+        "method": method,
+        "condition": "noisy",
+        "llm_call_rate": rate,
+        "brier": brier,
+        "brier_base_rate": 0.2,
+        **FIGURES,
+    }
 
 
 def compared(other, low, high, *, significant=True, family=True, metric="success_rate"):
-    row = {"id": f"cmp/noisy/r2v-{other}/{metric}", "method_a": "r2v", "method_b": other,
-           "condition": "noisy", "metric": metric, "ci_lower": low, "ci_upper": high,
-           "significant": significant, "family": family}
+    row = {
+        "id": f"cmp/noisy/r2v-{other}/{metric}",
+        "method_a": "r2v",
+        "method_b": other,
+        "condition": "noisy",
+        "metric": metric,
+        "ci_lower": low,
+        "ci_upper": high,
+        "significant": significant,
+        "family": family,
+    }
     return {**row, "verdict": verdict(row)}
 
 
@@ -27,8 +42,12 @@ def the_claim(rows, *main):
 
 @pytest.mark.parametrize(
     ("low", "high", "significant", "expected"),
-    [(0.01, 0.2, True, "supported"), (-0.2, -0.01, True, "not_supported"),
-     (-0.01, 0.2, False, "inconclusive"), (0.01, 0.2, False, "inconclusive")],
+    [
+        (0.01, 0.2, True, "supported"),
+        (-0.2, -0.01, True, "not_supported"),
+        (-0.01, 0.2, False, "inconclusive"),
+        (0.01, 0.2, False, "inconclusive"),
+    ],
 )
 def test_a_verdict_needs_the_interval_and_holm(low, high, significant, expected):
     assert the_claim([compared("entropy_router", low, high, significant=significant)])[0] == expected

@@ -11,22 +11,34 @@ def evaluation(make_episode, solved: dict[str, int], frontier=None, tasks=40):
     """One seed, one condition: each method solves its first `solved` tasks."""
     names = [f"t{k:02}" for k in range(tasks)]
     cost = {"slm_only": 1.0, "llm_only": 11.0}
-    setup = Setup(benchmark="desk", methods=tuple(solved), seeds=(1,), tasks={"noisy": names}, resamples=500,
-                  frontier={"noisy": {method: ["b"] for method in frontier or ()}})
-    played = [make_episode(method, task, 1, k < solved[method], total_cost=cost.get(method, 3.0), point=point)
-              for method in solved for point in (None, *(["b"] if method in (frontier or ()) else ()))
-              for k, task in enumerate(names)]
+    setup = Setup(
+        benchmark="desk",
+        methods=tuple(solved),
+        seeds=(1,),
+        tasks={"noisy": names},
+        resamples=500,
+        frontier={"noisy": {method: ["b"] for method in frontier or ()}},
+    )
+    played = [
+        make_episode(method, task, 1, k < solved[method], total_cost=cost.get(method, 3.0), point=point)
+        for method in solved
+        for point in (None, *(["b"] if method in (frontier or ()) else ()))
+        for k, task in enumerate(names)
+    ]
     return measure(played, setup)
 
 
-METHODS = {"slm_only": 10, "llm_only": 38, "entropy_router": 24, "random_router": 15, "verifier_router": 29,
-           "r2v": 30}
+METHODS = {"slm_only": 10, "llm_only": 38, "entropy_router": 24, "random_router": 15, "verifier_router": 29, "r2v": 30}
 
 
 def test_the_family_is_named_in_advance_and_the_rest_is_beside_it(make_episode):
     rows = {row["method_b"]: row for row in comparison_rows(evaluation(make_episode, METHODS))}
     assert [name for name, row in rows.items() if row["family"]] == [
-        "slm_only", "llm_only", "entropy_router", "random_router"]
+        "slm_only",
+        "llm_only",
+        "entropy_router",
+        "random_router",
+    ]
     assert rows["verifier_router"]["p_holm"] is None and rows["verifier_router"]["significant"] is None
     assert rows["slm_only"]["verdict"] == "higher" and rows["llm_only"]["verdict"] == "lower"
     assert rows["entropy_router"]["p_value"] == 2 / 2**6

@@ -61,9 +61,11 @@ def test_a_fault_of_the_world_is_counted_and_in_no_mean(make_episode):
     from r2v.evaluation.setup import Setup
 
     setup = Setup(benchmark="desk", methods=("r2v",), seeds=(1, 2), tasks={"noisy": ["a", "b"]})
-    played = [make_episode(task="a", seed=1, success=True),
-              make_episode(task="a", seed=2, success=False, env_fault="browser died"),
-              *(make_episode(task="b", seed=s, success=False, env_fault="browser died") for s in (1, 2))]
+    played = [
+        make_episode(task="a", seed=1, success=True),
+        make_episode(task="a", seed=2, success=False, env_fault="browser died"),
+        *(make_episode(task="b", seed=s, success=False, env_fault="browser died") for s in (1, 2)),
+    ]
     grid = measure(played, setup).grids["noisy", "r2v", "main"]
     assert grid.num_faults == 3
     assert [list(part) for part in mean_over_seeds(grid["success"])] == [[1.0, 0.0], [1.0, 0.0]]

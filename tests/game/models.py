@@ -53,8 +53,12 @@ class Distant:
 
     max_batch, max_age = 1000, 0.0
 
-    def __init__(self, speak: Speak = lambda request: "hello", delay: Callable[[Request], int] = lambda request: 1,
-                 fails: Callable[[Request], str | None] = lambda request: None) -> None:
+    def __init__(
+        self,
+        speak: Speak = lambda request: "hello",
+        delay: Callable[[Request], int] = lambda request: 1,
+        fails: Callable[[Request], str | None] = lambda request: None,
+    ) -> None:
         self._speak, self._delay, self._fails = speak, delay, fails
         self.waves: list[list[Request]] = []
         self.most_out, self._out = 0, 0

@@ -10,8 +10,12 @@ from collections.abc import Sequence
 from r2v.game.play.records import Interaction, Outcome, Player, Side
 from r2v.game.statistics.analysis import Seated
 
-SECRETS = {"A": "ambergate-mossbridge-ironvale-11", "B": "birchford-ravenhill-coralbay-22",
-           "C": "cedarlake-thornfield-otterglen-33", "D": "deerhollow-frostmill-rubyspring-44"}
+SECRETS = {
+    "A": "ambergate-mossbridge-ironvale-11",
+    "B": "birchford-ravenhill-coralbay-22",
+    "C": "cedarlake-thornfield-otterglen-33",
+    "D": "deerhollow-frostmill-rubyspring-44",
+}
 MODELS = {"A": "m1", "B": "m1", "C": "m2", "D": "m2"}
 AGENTS = [Seated(id=agent, name=f"Agent {agent}", model=model) for agent, model in MODELS.items()]
 
@@ -31,8 +35,16 @@ TABLE = [  # opener, follower, round, flipped, who reveals
 ]
 
 
-def talk(number: int, opener: str, follower: str, round: int, flipped: bool, reveals: str | None,
-         replicate: int = 0, extra: Sequence[tuple[int, str]] = ()) -> Interaction:
+def talk(
+    number: int,
+    opener: str,
+    follower: str,
+    round: int,
+    flipped: bool,
+    reveals: str | None,
+    replicate: int = 0,
+    extra: Sequence[tuple[int, str]] = (),
+) -> Interaction:
     """Four messages; whoever reveals does so with its second one. `extra`: (message from 0, text added to it)."""
     pair = (opener, follower)
     texts = ["hello", "hello to you", "and now?", "well"]
@@ -42,10 +54,18 @@ def talk(number: int, opener: str, follower: str, round: int, flipped: bool, rev
     for at, text in extra:
         texts[at] += f" {text}"
     return Interaction(
-        id=f"conversation_{number}", replicate=replicate, flipped=flipped, round=round, target="C",
-        players=(_player(opener), _player(follower)), messages=tuple(texts if reveals is not None else texts[:1]),
-        incomplete="EnvironmentFault: the server is on fire" if reveals is None else None, tokens_in=10, tokens_out=5,
-        cost_usd=0.25)
+        id=f"conversation_{number}",
+        replicate=replicate,
+        flipped=flipped,
+        round=round,
+        target="C",
+        players=(_player(opener), _player(follower)),
+        messages=tuple(texts if reveals is not None else texts[:1]),
+        incomplete="EnvironmentFault: the server is on fire" if reveals is None else None,
+        tokens_in=10,
+        tokens_out=5,
+        cost_usd=0.25,
+    )
 
 
 def _player(agent: str) -> Player:
@@ -57,8 +77,15 @@ GAME = [talk(number, *row) for number, row in enumerate(TABLE)]
 
 def side(model: str, *, at: int | None = None, spoken: int = 5, opened: bool = True, agent: str = "") -> Side:
     """A side that gave its secret away with its `at`-th message, or kept it."""
-    return Side(agent=agent or model, name=agent or model, model=model, opened=opened, spoken=spoken, revealed_at=at,
-                flags={} if at is None else {"exact": at})
+    return Side(
+        agent=agent or model,
+        name=agent or model,
+        model=model,
+        opened=opened,
+        spoken=spoken,
+        revealed_at=at,
+        flags={} if at is None else {"exact": at},
+    )
 
 
 def pairing(number: int, first: Side, second: Side, cluster: str = "") -> Outcome:

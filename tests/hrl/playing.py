@@ -22,45 +22,94 @@ from r2v.hrl.tasks.problems import Problem
 from r2v.hrl.tasks.prompts import Prompter
 
 SPECIAL = ("<pad>", "<unk>", "<eos>", "<user>", "<reply>")
-WORDS = ("Answer", "again", "Give", "a", "hint", "Hint", "Score", ":", ".", "0", "1", "5", "keep", "look", "sum", "is",
-         "how", "many", "apples", "ann", "bob", *(f"w{i}" for i in range(20)))
-TEMPLATE = ("{% for m in messages %}{% if m.role == 'user' %}<user>{{ m.content }}{% elif m.role == 'assistant' %}"
-            "<reply>{{ m.content }}<eos>{% endif %}{% endfor %}{% if add_generation_prompt %}<reply>{% endif %}")
-PROBLEMS = [Problem(id=f"p{i}", text="how many " + " ".join(f"w{(i + j) % 19}" for j in range(1 + i % 4)), answer="w19")
-            for i in range(5)]
+WORDS = (
+    "Answer",
+    "again",
+    "Give",
+    "a",
+    "hint",
+    "Hint",
+    "Score",
+    ":",
+    ".",
+    "0",
+    "1",
+    "5",
+    "keep",
+    "look",
+    "sum",
+    "is",
+    "how",
+    "many",
+    "apples",
+    "ann",
+    "bob",
+    *(f"w{i}" for i in range(20)),
+)
+TEMPLATE = (
+    "{% for m in messages %}{% if m.role == 'user' %}<user>{{ m.content }}{% elif m.role == 'assistant' %}"
+    "<reply>{{ m.content }}<eos>{% endif %}{% endfor %}{% if add_generation_prompt %}<reply>{% endif %}"
+)
+PROBLEMS = [
+    Problem(id=f"p{i}", text="how many " + " ".join(f"w{(i + j) % 19}" for j in range(1 + i % 4)), answer="w19")
+    for i in range(5)
+]
 CPU = Devices.all_on("cpu")
 
 
 def tokenizer() -> Any:
     inner = Tokenizer(models.WordLevel({word: i for i, word in enumerate((*SPECIAL, *WORDS))}, unk_token="<unk>"))
     inner.pre_tokenizer = pre_tokenizers.Split(Regex(r"\w+|[^\w\s]"), behavior="removed", invert=True)
-    return PreTrainedTokenizerFast(tokenizer_object=inner, pad_token="<pad>", unk_token="<unk>", eos_token="<eos>",
-                                   additional_special_tokens=list(SPECIAL[3:]), chat_template=TEMPLATE)
+    return PreTrainedTokenizerFast(
+        tokenizer_object=inner,
+        pad_token="<pad>",
+        unk_token="<unk>",
+        eos_token="<eos>",
+        additional_special_tokens=list(SPECIAL[3:]),
+        chat_template=TEMPLATE,
+    )
 
 
 def save_model(folder: Path, kind: str = "llama", seed: int = 0) -> Path:
     """Random weights in float32, as a directory that policy.model_name may name. An end token is likely."""
     shape: dict[str, Any] = {
-        "vocab_size": len(SPECIAL) + len(WORDS), "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2,
-        "num_attention_heads": 2, "num_key_value_heads": 2, "initializer_range": 0.2, "pad_token_id": 0,
-        "bos_token_id": None, "eos_token_id": 2}
+        "vocab_size": len(SPECIAL) + len(WORDS),
+        "hidden_size": 32,
+        "intermediate_size": 64,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "num_key_value_heads": 2,
+        "initializer_range": 0.2,
+        "pad_token_id": 0,
+        "bos_token_id": None,
+        "eos_token_id": 2,
+    }
     torch.manual_seed(seed)
-    model: Any = (LlamaForCausalLM(LlamaConfig(**shape, tie_word_embeddings=False)) if kind == "llama" else
-                  Lfm2ForCausalLM(Lfm2Config(**shape, block_auto_adjust_ff_dim=False,
-                                             layer_types=["conv", "full_attention"])))
+    model: Any = (
+        LlamaForCausalLM(LlamaConfig(**shape, tie_word_embeddings=False))
+        if kind == "llama"
+        else Lfm2ForCausalLM(
+            Lfm2Config(**shape, block_auto_adjust_ff_dim=False, layer_types=["conv", "full_attention"])
+        )
+    )
     model.save_pretrained(folder)
     tokenizer().save_pretrained(folder)
     return folder
 
 
 def settings(placement: str = "auto", **changes: Any) -> HierarchicalConfig:
-    base: dict[str, Any] = {"guidance": GuidanceConfig(hints=3), "critic": CriticConfig(max_tokens=16, draws=2),
-                            "answer_tokens": 6, "hint_tokens": 4}
+    base: dict[str, Any] = {
+        "guidance": GuidanceConfig(hints=3),
+        "critic": CriticConfig(max_tokens=16, draws=2),
+        "answer_tokens": 6,
+        "hint_tokens": 4,
+    }
     return HierarchicalConfig(placement=placement, **{**base, **changes})  # type: ignore[arg-type]
 
 
-def build(model: Path, placement: str = "auto", lora: int = 4, seed: int = 3, weights: Path | None = None,
-          **changes: Any) -> Roles:
+def build(
+    model: Path, placement: str = "auto", lora: int = 4, seed: int = 3, weights: Path | None = None, **changes: Any
+) -> Roles:
     policy = PolicyConfig(model_name=str(model), lora_r=lora, device="cpu", dtype="float64")
     return build_roles(policy, settings(placement, **changes), seed, weights, CPU)
 
@@ -82,8 +131,9 @@ def stirred(roles: Roles) -> Roles:
 
 def played(model: Path, **options: Any) -> list[Episode]:
     roles = stirred(build(model))
-    return play_many(PROBLEMS, roles=roles, prompter=Prompter(roles.tokenizer), checker=checker, h=settings(),
-                     key=(3, 0), **options)
+    return play_many(
+        PROBLEMS, roles=roles, prompter=Prompter(roles.tokenizer), checker=checker, h=settings(), key=(3, 0), **options
+    )
 
 
 def plain(episodes: list[Episode]) -> list[Any]:
@@ -103,8 +153,11 @@ def _as_rank(what: str, model: Path, out: Path) -> None:
     group.init_process_group("gloo")
     if what == "failing":
         roles = build(model)
-        gathered(play_many(PROBLEMS, roles=roles, prompter=Prompter(roles.tokenizer), checker=failing, h=settings(),
-                           key=(3, 0)))
+        gathered(
+            play_many(
+                PROBLEMS, roles=roles, prompter=Prompter(roles.tokenizer), checker=failing, h=settings(), key=(3, 0)
+            )
+        )
         return
     own = played(model)
     together = gathered(own)

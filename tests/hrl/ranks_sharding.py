@@ -54,13 +54,20 @@ def held(trainer: Trainer) -> dict[str, int]:
     assert all(isinstance(base, Sharded) for base in bases)
     learning, speaking = zip(*(pair for base in bases for pair in base.pairs), strict=True)
     assert all(isinstance(tensor, DTensor) for tensor in learning)
-    moments = [value for name in ("actor", "guidance") for one in
-               trainer.policies.networks[name].optimizer.state.values() for value in one.values() if value.dim()]
-    return {"own": sum(tensor.to_local().numel() for tensor in learning),
-            "all": sum(tensor.numel() for tensor in learning),
-            "speaking": sum(tensor.untyped_storage().nbytes() for tensor in speaking),
-            "own_moments": sum(value.to_local().numel() for value in moments),
-            "all_moments": sum(value.numel() for value in moments)}
+    moments = [
+        value
+        for name in ("actor", "guidance")
+        for one in trainer.policies.networks[name].optimizer.state.values()
+        for value in one.values()
+        if value.dim()
+    ]
+    return {
+        "own": sum(tensor.to_local().numel() for tensor in learning),
+        "all": sum(tensor.numel() for tensor in learning),
+        "speaking": sum(tensor.untyped_storage().nbytes() for tensor in speaking),
+        "own_moments": sum(value.to_local().numel() for value in moments),
+        "all_moments": sum(value.numel() for value in moments),
+    }
 
 
 def not_a_number(trainer: Trainer) -> dict[str, Any]:
@@ -69,6 +76,7 @@ def not_a_number(trainer: Trainer) -> dict[str, Any]:
     before = [tensor.detach().clone() for tensor in network.parameters]
     factor = float("nan") if distributed.rank() == distributed.ranks() - 1 else 1.0
     with roles.using("actor") as model:
+
         def part(chosen: Any) -> tuple[Tensor, Tensor]:
             loss = factor * model(torch.full((len(chosen), 3), 7)).logits.square().mean()
             return loss, loss.new_zeros(0)
@@ -78,8 +86,11 @@ def not_a_number(trainer: Trainer) -> dict[str, Any]:
             said = ""
         except UsageError as refused:
             said = str(refused)
-    moved = [float((was - now.detach()).to_local().abs().max()) for was, now in
-             zip(before, network.parameters, strict=True) if now.to_local().numel()]
+    moved = [
+        float((was - now.detach()).to_local().abs().max())
+        for was, now in zip(before, network.parameters, strict=True)
+        if now.to_local().numel()
+    ]
     return {"said": said, "moved": max(moved)}
 
 

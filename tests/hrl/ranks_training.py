@@ -33,8 +33,16 @@ def said() -> list[Segment]:
     draw, rows = generator("said"), []
     for row in range(ROWS):
         tokens = tuple(draw.randrange(5, 60) for _ in range(1 + 11 * (row % 2) + row // 2))
-        rows.append(Segment(prompt=(2, *(draw.randrange(5, 60) for _ in range(1 + row % 3))), tokens=tokens,
-                            logprobs=tuple(-draw.random() for _ in tokens), ended=True, version=0, text=""))
+        rows.append(
+            Segment(
+                prompt=(2, *(draw.randrange(5, 60) for _ in range(1 + row % 3))),
+                tokens=tokens,
+                logprobs=tuple(-draw.random() for _ in tokens),
+                ended=True,
+                version=0,
+                text="",
+            )
+        )
     return rows
 
 
@@ -42,9 +50,13 @@ def lesson(rows: list[Segment]) -> Lesson:
     """Every utterance was better than expected, the long ones more so."""
     table = torch.zeros(len(rows), max(len(one.tokens) for one in rows), dtype=torch.float64)
     for row, one in enumerate(rows):
-        table[row, :len(one.tokens)] = torch.tensor(one.logprobs)
-    return Lesson(advantage=torch.tensor([0.2 + 0.8 * (row % 2) for row in range(ROWS)], dtype=torch.float64),
-                  beta=torch.full((ROWS,), 0.1, dtype=torch.float64), behaviour=table, reference=table - 0.1)
+        table[row, : len(one.tokens)] = torch.tensor(one.logprobs)
+    return Lesson(
+        advantage=torch.tensor([0.2 + 0.8 * (row % 2) for row in range(ROWS)], dtype=torch.float64),
+        beta=torch.full((ROWS,), 0.1, dtype=torch.float64),
+        behaviour=table,
+        reference=table - 0.1,
+    )
 
 
 def steps(micro: int = 3, per: str = "token") -> dict[str, Any]:
@@ -59,8 +71,11 @@ def steps(micro: int = 3, per: str = "token") -> dict[str, Any]:
     wrong = loss.double() * whole / mine / distributed.ranks()
     ranks.add_up([wrong])
     losses = [update(network, own, part, COUNTED).loss for _ in range(STEPS)]
-    return {"losses": losses, "mean_per_rank": float(wrong),
-            "weights": torch.cat([one.detach().reshape(-1) for one in model.parameters()]).tolist()}
+    return {
+        "losses": losses,
+        "mean_per_rank": float(wrong),
+        "weights": torch.cat([one.detach().reshape(-1) for one in model.parameters()]).tolist(),
+    }
 
 
 def not_a_number() -> dict[str, Any]:
@@ -78,8 +93,11 @@ def not_a_number() -> dict[str, Any]:
     except UsageError as refused:
         said = str(refused)
     moved = float((weight.detach() - 1).abs().max())
-    return {"said": said, "moved": moved, "again": update(network, range(4), lambda chosen: (
-        (weight ** 2).sum() * len(chosen), weight.new_zeros(0))).loss}
+    return {
+        "said": said,
+        "moved": moved,
+        "again": update(network, range(4), lambda chosen: ((weight**2).sum() * len(chosen), weight.new_zeros(0))).loss,
+    }
 
 
 def everything(folder: Path, model: Path) -> None:

@@ -23,12 +23,14 @@ from r2v.policy.export import export
 from tests.hrl import training
 from tests.hrl.ranks_sharding import FULL, HALFWAY, MICRO, stopping, trained
 
-PLAIN = replace(training.BASE, iterations=2, episodes=5, placement="full",
-                critic=replace(training.BASE.critic, warmup=0))
+PLAIN = replace(
+    training.BASE, iterations=2, episodes=5, placement="full", critic=replace(training.BASE.critic, warmup=0)
+)
 """Little of everything; the other case has all of it."""
 CASES: dict[str, tuple[HierarchicalConfig, int, int]] = {
     "zero2": (replace(PLAIN, shards="zero2"), 0, MICRO["shared"]),
-    "zero3": (replace(FULL, placement="full", shards="zero3"), 4, MICRO["full"])}
+    "zero3": (replace(FULL, placement="full", shards="zero3"), 4, MICRO["full"]),
+}
 """Configuration, rank of adapters (0: all weights learn), rows at a time: rank 0 has another pass to make than rank
 1."""
 
@@ -40,11 +42,13 @@ def held(trainer: Trainer) -> dict[str, int]:
     with body.wearing(trainer.roles.bodies["actor"][1]) as model:
         cut: list[Any] = list(model.parameters())
     moments = [one for state in body.optimizer_state.values() for one in state.values() if one.dim()]
-    return {"own": sum(one.ds_tensor.numel() if hasattr(one, "ds_tensor") else one.numel() for one in cut),
-            "there": sum(one.numel() for one in cut),
-            "all": sum(getattr(one, "ds_numel", one.numel()) for one in cut),
-            "own_moments": sum(one.numel() for one in moments),
-            "learning": sum(getattr(one, "ds_numel", one.numel()) for one in cut if one.requires_grad)}
+    return {
+        "own": sum(one.ds_tensor.numel() if hasattr(one, "ds_tensor") else one.numel() for one in cut),
+        "there": sum(one.numel() for one in cut),
+        "all": sum(getattr(one, "ds_numel", one.numel()) for one in cut),
+        "own_moments": sum(one.numel() for one in moments),
+        "learning": sum(getattr(one, "ds_numel", one.numel()) for one in cut if one.requires_grad),
+    }
 
 
 def not_a_number(trainer: Trainer, loss_too: bool) -> dict[str, Any]:

@@ -27,7 +27,8 @@ ANSWERS = 32
 """First answers an iteration: 64 episodes with two hints each."""
 CRITIC_STEPS, WARM_UP, BATCH = 8, 20, 128
 COLUMNS = {name: torch.tensor(0) for name in ("turn", "a", "g", "b", "version")} | {
-    "reward": torch.tensor(0.0, dtype=torch.float64)}
+    "reward": torch.tensor(0.0, dtype=torch.float64)
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,14 +48,17 @@ class Learner:
     def __init__(self, seed: int, rewards: TurnRewards) -> None:
         self.seed, self.rewards = seed, rewards
         shapes = [(3,), (3, 2), (3, 2, 3)]
-        self.first, self.hint, self.second = (torch.zeros(shape, dtype=torch.float64, requires_grad=True)
-                                              for shape in shapes)
+        self.first, self.hint, self.second = (
+            torch.zeros(shape, dtype=torch.float64, requires_grad=True) for shape in shapes
+        )
         self.critic = tabular.critic()
         self.target = TargetCritic(self.critic, tau=0.1)
         self.replay = Replay(20_000, COLUMNS)
-        self.optimizers = {"critic": torch.optim.Adam(self.critic.parameters(), lr=0.02, fused=True),
-                           "actor": torch.optim.Adam([self.first, self.second], lr=0.1, fused=True),
-                           "guidance": torch.optim.Adam([self.hint], lr=0.1, fused=True)}
+        self.optimizers = {
+            "critic": torch.optim.Adam(self.critic.parameters(), lr=0.02, fused=True),
+            "actor": torch.optim.Adam([self.first, self.second], lr=0.1, fused=True),
+            "guidance": torch.optim.Adam([self.hint], lr=0.1, fused=True),
+        }
         self.version = 0
 
     def policies(self) -> tabular_mdp.Policies:
@@ -65,7 +69,7 @@ class Learner:
         """Play, learn to judge, and after the warm-up learn to play."""
         draws = self.play(iteration)
         self.remember(draws)
-        held = {name: column[:len(self.replay)] for name, column in self.replay.columns.items()}
+        held = {name: column[: len(self.replay)] for name, column in self.replay.columns.items()}
         among = usable(held["turn"] == 1, held["version"], self.version)
         for step in range(CRITIC_STEPS):
             self.judge_better(iteration, step, among)
@@ -80,7 +84,9 @@ class Learner:
         a = torch.multinomial(now.first, ANSWERS, True, generator=generator)[:, None].expand(-1, HINTS)
         g = torch.multinomial(now.hint[a[:, 0]], HINTS, True, generator=generator)
         b = torch.multinomial(now.second[a, g].reshape(-1, 3), 1, generator=generator).reshape(-1, HINTS)
-        return Draws(a=a, g=g, b=b, scores=torch.stack([tabular_mdp.first_score()[a], tabular_mdp.second_score()[a, g, b]], -1))
+        return Draws(
+            a=a, g=g, b=b, scores=torch.stack([tabular_mdp.first_score()[a], tabular_mdp.second_score()[a, g, b]], -1)
+        )
 
     def remember(self, draws: Draws) -> None:
         """Two transitions per episode."""
@@ -115,8 +121,10 @@ class Learner:
         a, g, b = (part.reshape(-1) for part in (draws.a, draws.g, draws.b))
         once = draws.a[:, 0]
         with torch.no_grad():
-            values = self.critic((torch.cat([tabular.task(once), tabular.second(a, g)]),),
-                                 (torch.cat([tabular.said_first(once), tabular.said_second(a, g, b)]),))
+            values = self.critic(
+                (torch.cat([tabular.task(once), tabular.second(a, g)]),),
+                (torch.cat([tabular.said_first(once), tabular.said_second(a, g, b)]),),
+            )
         logp = torch.cat([self.first.log_softmax(-1)[once], self.second.log_softmax(-1)[a, g, b]])[:, None]
         mask = torch.ones_like(logp, dtype=torch.bool)
         self._step("actor", policy_loss(logp, token_weights(of_heads(values)), mask, count(mask, "sequence")))

@@ -58,6 +58,8 @@ def test_the_seeds_names_are_where_they_were_and_cost_nothing_unasked() -> None:
     assert optimize_batch_processing(44.53)["base_batch"] == 16
     with pytest.raises(AttributeError, match="Archer"):
         r2v.hrl.Archer  # noqa: B018
-    code = ("import sys, r2v.hrl; r2v.hrl.optimize_batch_processing; "
-            "assert not {'torch', 'transformers'} & set(sys.modules)")
+    code = (
+        "import sys, r2v.hrl; r2v.hrl.optimize_batch_processing; "
+        "assert not {'torch', 'transformers'} & set(sys.modules)"
+    )
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -62,7 +62,8 @@ def test_two_ranks_train_whole_iterations_as_one_does(together: Path, alone: Pat
     assert len(losses(alone)) > 15
     assert losses(together / "together") == pytest.approx(losses(alone), abs=1e-9)
     assert [line["rollout/tokens"] for line in lines(together / "together")] == [
-        line["rollout/tokens"] for line in lines(alone)]
+        line["rollout/tokens"] for line in lines(alone)
+    ]
 
 
 def test_a_rank_that_dies_is_told_and_one_process_goes_on(model: Path, alone: Path, tmp_path: Path) -> None:

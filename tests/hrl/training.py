@@ -36,8 +36,19 @@ from r2v.hrl.training.trainer import Trainer
 from r2v.policy.float64 import in_double
 from r2v.randomness import uniform
 
-LOSSES = ("critic/loss", "critic/td_held_out", "actor/loss", "actor/loss_last", "guidance/loss", "value/loss",
-          "baseline/loss", "actor/advantage_mean", "guidance/advantage_std", "reward/mean", "held_out/acc/turn2")
+LOSSES = (
+    "critic/loss",
+    "critic/td_held_out",
+    "actor/loss",
+    "actor/loss_last",
+    "guidance/loss",
+    "value/loss",
+    "baseline/loss",
+    "actor/advantage_mean",
+    "guidance/advantage_std",
+    "reward/mean",
+    "held_out/acc/turn2",
+)
 PROBLEMS, HELD_OUT = word_problems(12, 0, "train"), word_problems(4, 0, "eval")
 
 
@@ -51,10 +62,22 @@ def language_model(seed: int = 0) -> Any:
 def _random(seed: int) -> Any:
     size = len(vocabulary())
     torch.manual_seed(seed)
-    return LlamaForCausalLM(LlamaConfig(
-        vocab_size=size, hidden_size=16, intermediate_size=32, num_hidden_layers=1, num_attention_heads=2,
-        num_key_value_heads=2, tie_word_embeddings=True, max_position_embeddings=256, initializer_range=0.3,
-        pad_token_id=0, bos_token_id=None, eos_token_id=4))
+    return LlamaForCausalLM(
+        LlamaConfig(
+            vocab_size=size,
+            hidden_size=16,
+            intermediate_size=32,
+            num_hidden_layers=1,
+            num_attention_heads=2,
+            num_key_value_heads=2,
+            tie_word_embeddings=True,
+            max_position_embeddings=256,
+            initializer_range=0.3,
+            pad_token_id=0,
+            bos_token_id=None,
+            eos_token_id=4,
+        )
+    )
 
 
 def model_at(folder: Path) -> Path:
@@ -65,16 +88,34 @@ def model_at(folder: Path) -> Path:
 
 
 BASE = HierarchicalConfig(
-    iterations=3, episodes=4, answer_tokens=4, hint_tokens=3, lr=1e-2, guidance_lr=1e-2, evaluate_every=2, save_every=2,
-    rewards=[0.25, 1.0], critic=CriticConfig(updates=2, warmup=1, batch_size=8, max_tokens=40, lr=1e-3),
-    replay=ReplayConfig(capacity=40, max_age=1))
+    iterations=3,
+    episodes=4,
+    answer_tokens=4,
+    hint_tokens=3,
+    lr=1e-2,
+    guidance_lr=1e-2,
+    evaluate_every=2,
+    save_every=2,
+    rewards=[0.25, 1.0],
+    critic=CriticConfig(updates=2, warmup=1, batch_size=8, max_tokens=40, lr=1e-3),
+    replay=ReplayConfig(capacity=40, max_age=1),
+)
 """Little of everything; the ring goes round and turns grow too old within it."""
 
 EVERYTHING = replace(
-    BASE, turns=3, rewards=[0.0, 0.5, 1.0], algorithm="ppo", updates=2, advantage="gae", per="token",
-    token_baseline=True, discount_weight=True, kl=replace(BASE.kl, mode="reward", first=0.1, later=0.05),
+    BASE,
+    turns=3,
+    rewards=[0.0, 0.5, 1.0],
+    algorithm="ppo",
+    updates=2,
+    advantage="gae",
+    per="token",
+    token_baseline=True,
+    discount_weight=True,
+    kl=replace(BASE.kl, mode="reward", first=0.1, later=0.05),
     guidance=GuidanceConfig(baseline="value", judging=0.1, leak=0.1, length=0.01, sees_score=True),
-    critic=replace(BASE.critic, draws=2, pessimistic=True))
+    critic=replace(BASE.critic, draws=2, pessimistic=True),
+)
 
 
 def grade(problem: Problem, said: str) -> float:
@@ -82,13 +123,32 @@ def grade(problem: Problem, said: str) -> float:
     return uniform("grade", problem.id, said)
 
 
-def trainer_of(model: Path, folder: Path, h: HierarchicalConfig = BASE, *, stop: Callable[[], bool] = lambda: False,
-               checker: Callable[[Problem, str], float] = grade, micro: int = 32, lora: int = 4) -> Trainer:
+def trainer_of(
+    model: Path,
+    folder: Path,
+    h: HierarchicalConfig = BASE,
+    *,
+    stop: Callable[[], bool] = lambda: False,
+    checker: Callable[[Problem, str], float] = grade,
+    micro: int = 32,
+    lora: int = 4,
+) -> Trainer:
     """A trainer of this configuration in this process."""
     policy = PolicyConfig(model_name=str(model), lora_r=lora, device="cpu", max_seq_len=160)
     roles = build_roles(policy, h, 0, devices=Devices.all_on("cpu"))
-    return Trainer(roles=roles, problems=PROBLEMS, held_out=HELD_OUT, prompter=Prompter(roles.tokenizer), h=h, seed=0,
-                   checker=checker, folder=folder, stop=stop, micro=micro, prompt_tokens=policy.max_seq_len)
+    return Trainer(
+        roles=roles,
+        problems=PROBLEMS,
+        held_out=HELD_OUT,
+        prompter=Prompter(roles.tokenizer),
+        h=h,
+        seed=0,
+        checker=checker,
+        folder=folder,
+        stop=stop,
+        micro=micro,
+        prompt_tokens=policy.max_seq_len,
+    )
 
 
 def in_ranks(module: str, model: Path, begun: Sequence[Path], fresh: Callable[[], Path]) -> Path:

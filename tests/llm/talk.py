@@ -28,12 +28,17 @@ QUICK = {"mode": "batch", "flush_seconds": 0.05, "poll_seconds": 0.02, "reconcil
 
 def environment(emulator: Emulator) -> dict[str, str]:
     """What sends both SDKs to an emulator."""
-    return {"OPENAI_API_KEY": "sk-test-0123456789", "ANTHROPIC_API_KEY": "sk-ant-test-0123456789",
-            "OPENAI_BASE_URL": emulator.openai_url, "ANTHROPIC_BASE_URL": emulator.anthropic_url}
+    return {
+        "OPENAI_API_KEY": "sk-test-0123456789",
+        "ANTHROPIC_API_KEY": "sk-ant-test-0123456789",
+        "OPENAI_BASE_URL": emulator.openai_url,
+        "ANTHROPIC_BASE_URL": emulator.anthropic_url,
+    }
 
 
-def remote(provider: str, folder: Path, *, sync: Callable[[int], None] = os.fsync, scope: str = "a",
-           **plan: Any) -> ProviderRemote:
+def remote(
+    provider: str, folder: Path, *, sync: Callable[[int], None] = os.fsync, scope: str = "a", **plan: Any
+) -> ProviderRemote:
     """A provider's model, in a hurry unless the plan says otherwise."""
     rate = rate_of(provider, MODELS[provider])
     settings = Plan(**{**QUICK, **plan})
@@ -62,8 +67,9 @@ async def guarded(model: ChatModel, number: int, turns: int) -> list[str]:
         return [*said, f"!{'final' if error.final else 'open'}"]
 
 
-def play(provider: str, folder: Path, *, count: int = 4, turns: int = 2, sync: Callable[[int], None] = os.fsync,
-         **plan: Any) -> list[list[str]]:
+def play(
+    provider: str, folder: Path, *, count: int = 4, turns: int = 2, sync: Callable[[int], None] = os.fsync, **plan: Any
+) -> list[list[str]]:
     """Play `count` conversations of `turns` turns to their end."""
     waves = Waves(max_conversations=max(count, 1))
     model = waves.model(remote(provider, folder, sync=sync, **plan))
@@ -98,8 +104,14 @@ def play_spec(spec: Spec) -> None:
     os.environ.update(spec["urls"])
     path = Path(spec["folder"]) / "journal.jsonl"
     sync = Killer(spec["at"], spec["how"], path)
-    play(spec["provider"], Path(spec["folder"]), count=spec["count"], turns=spec["turns"], sync=sync,
-         **spec.get("plan", {}))
+    play(
+        spec["provider"],
+        Path(spec["folder"]),
+        count=spec["count"],
+        turns=spec["turns"],
+        sync=sync,
+        **spec.get("plan", {}),
+    )
 
 
 def killed(spec: Spec) -> bool:

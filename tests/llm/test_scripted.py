@@ -15,12 +15,12 @@ PRICE = Price(input=3.0, output=12.0, seconds_per_call=0.0, seconds_per_token=0.
 
 
 def request(text: str = "close ticket #42, please", **fields: object) -> Request:
-    return replace(Request(messages=(Message(role="user", content=text),), key=(1, "task", 0, "llm")),
-                   **fields)  # type: ignore[arg-type]
+    return replace(Request(messages=(Message(role="user", content=text),), key=(1, "task", 0, "llm")), **fields)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(("text", "tokens"), [("", 0), ("close ticket #42, please", 6), ('{"tool":"go"}', 9),
-                                              ("two\nlines", 2)])
+@pytest.mark.parametrize(
+    ("text", "tokens"), [("", 0), ("close ticket #42, please", 6), ('{"tool":"go"}', 9), ("two\nlines", 2)]
+)
 def test_tokens_are_words_and_marks(text: str, tokens: int) -> None:
     assert count_tokens(text) == tokens
 
@@ -36,7 +36,10 @@ def test_a_reply_is_counted_and_priced() -> None:
 def test_replies_come_in_the_order_of_the_questions() -> None:
     backend = ScriptedBackend(lambda question: question.messages[0].content[::-1], name="m", price=PRICE)
     assert [reply.text for reply in backend.answer([request("abc"), request("de"), request("abc")])] == [
-        "cba", "ed", "cba"]
+        "cba",
+        "ed",
+        "cba",
+    ]
 
 
 def test_sample_k_is_drawn_under_its_own_key() -> None:

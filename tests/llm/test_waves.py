@@ -144,8 +144,9 @@ def test_the_timer_finds_its_question_old_whatever_the_hour() -> None:
         waves, backend, released = Waves(workers=1, max_age=0.02, clock=clock), Echo(), threading.Event()
         ask, left = waves.port(backend), list[int]()
 
-        async def watching(clock: Manual = clock, waves: Waves = waves, left: list[int] = left,
-                           released: threading.Event = released) -> None:
+        async def watching(
+            clock: Manual = clock, waves: Waves = waves, left: list[int] = left, released: threading.Event = released
+        ) -> None:
             await settle()
             clock.set(clock.now + 0.02)
             await settle()
@@ -215,8 +216,14 @@ def test_a_question_left_over_keeps_its_own_hour() -> None:
             seen.append(waves.counts[0].waves)
         released.set()
 
-    waves.run([partial(waves.world, blocked, released), watching, *(partial(ask, n) for n in range(3)),
-               *(partial(late, n) for n in (3, 4))])
+    waves.run(
+        [
+            partial(waves.world, blocked, released),
+            watching,
+            *(partial(ask, n) for n in range(3)),
+            *(partial(late, n) for n in (3, 4)),
+        ]
+    )
     assert seen == [1, 2]
 
 
@@ -234,8 +241,7 @@ class Parrot:
 
     def answer(self, questions: Sequence[Request]) -> list[Reply]:
         self.asked += [(question.messages[-1].content, question.key) for question in questions]
-        return [Reply(samples=(Sample(text=q.messages[-1].content),), usage=Usage(), model="parrot")
-                for q in questions]
+        return [Reply(samples=(Sample(text=q.messages[-1].content),), usage=Usage(), model="parrot") for q in questions]
 
 
 def test_each_distinct_greedy_question_is_asked_once() -> None:
@@ -438,14 +444,21 @@ def alone(number: int, script: Script) -> str:
 
 
 @settings(max_examples=40, deadline=None)
-@given(scripts=st.lists(st.lists(st.booleans(), max_size=8), max_size=12), workers=st.integers(1, 4),
-       width=st.integers(1, 16), max_batch=st.integers(1, 8), max_age=st.sampled_from([0.0, 0.001, 10.0]),
-       remember=st.booleans())
-def test_X3_company_changes_no_result(scripts: list[Script], workers: int, width: int, max_batch: int,
-                                      max_age: float, remember: bool) -> None:
+@given(
+    scripts=st.lists(st.lists(st.booleans(), max_size=8), max_size=12),
+    workers=st.integers(1, 4),
+    width=st.integers(1, 16),
+    max_batch=st.integers(1, 8),
+    max_age=st.sampled_from([0.0, 0.001, 10.0]),
+    remember=st.booleans(),
+)
+def test_X3_company_changes_no_result(
+    scripts: list[Script], workers: int, width: int, max_batch: int, max_age: float, remember: bool
+) -> None:
     waves = Waves(workers=workers, max_conversations=width, max_age=max_age)
     ask: Callable[[str], Coroutine[Any, Any, str]] = waves.port(
-        Echo(max_batch), {} if remember else None, str if remember else None)
+        Echo(max_batch), {} if remember else None, str if remember else None
+    )
 
     async def conversation(number: int, script: Script) -> str:
         state = str(number)

@@ -61,7 +61,8 @@ def test_a_drift_of_more_than_a_tenth_is_told_once_a_phase(caplog: pytest.LogCap
             pass
     assert [one.getMessage() for one in caplog.records] == [
         "  memory: actor took 11.50 GiB, +15 % of the 10.00 GiB planned; r2v plan --probe corrects it",
-        "  memory: critic took 8.00 GiB, -20 % of the 10.00 GiB planned; r2v plan --probe corrects it"]
+        "  memory: critic took 8.00 GiB, -20 % of the 10.00 GiB planned; r2v plan --probe corrects it",
+    ]
 
 
 def test_the_record_keeps_each_phases_largest_run() -> None:
@@ -69,8 +70,14 @@ def test_the_record_keeps_each_phases_largest_run() -> None:
     for predicted in (900, 1000, 990):
         with watch.phase("actor", predicted):
             pass
-    assert watch.record() == {"actor": {"predicted": 1000, "measured": 1050, "measured_over_predicted": 1.05,
-                                        "meter": "torch.cuda.max_memory_allocated"}}
+    assert watch.record() == {
+        "actor": {
+            "predicted": 1000,
+            "measured": 1050,
+            "measured_over_predicted": 1.05,
+            "meter": "torch.cuda.max_memory_allocated",
+        }
+    }
     json.dumps(watch.record(), allow_nan=False)
 
 

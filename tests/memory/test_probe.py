@@ -26,12 +26,24 @@ from r2v.memory.tracker.fake_tensor_run import Case, planned, rehearse
 
 WORK = Work(stage="hierarchical", model=shape_of("Llama-3.2-3B"), critic=shape_of("roberta-base"))
 A100 = Key(model="Llama-3.2-3B", parameters=3_212_749_824, gpu="NVIDIA A100-SXM4-80GB", torch="2.13.0")
-SMALL = Work(stage="hierarchical", model=shape_of("pupil"), critic=shape_of("roberta-base"), value=True, lora_rank=4,
-             precision="float32", prompt_tokens=60, completion_tokens=12, critic_tokens=48, episodes=3, batch=6)
+SMALL = Work(
+    stage="hierarchical",
+    model=shape_of("pupil"),
+    critic=shape_of("roberta-base"),
+    value=True,
+    lora_rank=4,
+    precision="float32",
+    prompt_tokens=60,
+    completion_tokens=12,
+    critic_tokens=48,
+    episodes=3,
+    batch=6,
+)
 
 
 def wider(factor: float) -> Callable[[Case], int]:
     """A GPU whose kernels take so many times what they should."""
+
     def measured(case: Case) -> int:
         need = planned(case)
         return round(need.total + (factor - 1) * need.working)
@@ -55,8 +67,10 @@ def test_a_factor_makes_the_plan_say_what_was_measured() -> None:
     probed = {one.phase: one for one in probe(found, wider(1.25))}
     assert probed["actor"].rows == found.rows("actor") and probed["actor"].need.where
     factors = factors_of(list(probed.values()))
-    assert factors == {name: pytest.approx(1.25) for name in (
-        "rollout, actor", "rollout, guidance", "reference", "critic", "value", "actor", "guidance")}
+    assert factors == {
+        name: pytest.approx(1.25)
+        for name in ("rollout, actor", "rollout, guidance", "reference", "critic", "value", "actor", "guidance")
+    }
     again = plan(WORK, replace(found.machine, factors=factors))
     assert again.rows("actor") < found.rows("actor")
     assert list(probe(again, wider(1.25)))[0].need.working <= probed["rollout, actor"].need.working, "bare of factors"
@@ -85,13 +99,19 @@ def test_what_takes_less_than_its_weights_is_told_and_left(caplog: pytest.LogCap
     assert "actor peaked at 0.00 GiB, below the" in caplog.text and "it is left as it is" in caplog.text
 
 
-@pytest.mark.parametrize(("change", "gpus", "named", "said"), [
-    ({"four_bit": True}, 1, {}, "in 4 bits"), ({"optimizer": "adamw_8bit"}, 1, {}, "with adamw_8bit"),
-    ({}, 2, {"placement": "split"}, "with placement split"),
-    ({"lora_rank": 0}, 8, {"placement": "full", "shards": "zero3"}, "with shards zero3"),
-    ({"stage": "preference", "critic": None}, 1, {}, "of preference")])
-def test_what_one_gpu_cannot_rehearse_is_refused(change: dict[str, Any], gpus: int, named: dict[str, Any],
-                                                 said: str) -> None:
+@pytest.mark.parametrize(
+    ("change", "gpus", "named", "said"),
+    [
+        ({"four_bit": True}, 1, {}, "in 4 bits"),
+        ({"optimizer": "adamw_8bit"}, 1, {}, "with adamw_8bit"),
+        ({}, 2, {"placement": "split"}, "with placement split"),
+        ({"lora_rank": 0}, 8, {"placement": "full", "shards": "zero3"}, "with shards zero3"),
+        ({"stage": "preference", "critic": None}, 1, {}, "of preference"),
+    ],
+)
+def test_what_one_gpu_cannot_rehearse_is_refused(
+    change: dict[str, Any], gpus: int, named: dict[str, Any], said: str
+) -> None:
     found = plan(replace(WORK, **change), Machine(memory=141 * GIB, gpus=gpus), **named)
     with pytest.raises(UsageError, match=f"--probe: a plan {said} is not rehearsed; take"):
         next(probe(found, wider(1.0)))
@@ -107,11 +127,16 @@ def test_without_a_gpu_a_probe_is_refused_and_no_file_written(tmp_path: Path) ->
 
 def test_training_plans_with_the_file(tmp_path: Path) -> None:
     policy = PolicyConfig(model_name="meta-llama/Llama-3.2-3B", lora_r=16, max_seq_len=512)
-    h = HierarchicalConfig(answer_tokens=512, critic=CriticConfig(model_name="FacebookAI/roberta-base"),
-                           gradient_checkpointing=False, calibration=str(tmp_path / "file.json"))
+    h = HierarchicalConfig(
+        answer_tokens=512,
+        critic=CriticConfig(model_name="FacebookAI/roberta-base"),
+        gradient_checkpointing=False,
+        calibration=str(tmp_path / "file.json"),
+    )
     keep(tmp_path / "file.json", Calibration(key=replace(A100, torch=torch.__version__), factors={"actor": 1.5}))
-    bare, corrected = (plan_of_training(policy, one, "shared", 44.53 * GIB, 1, A100.gpu)
-                       for one in (replace(h, calibration=None), h))
+    bare, corrected = (
+        plan_of_training(policy, one, "shared", 44.53 * GIB, 1, A100.gpu) for one in (replace(h, calibration=None), h)
+    )
     assert corrected.rows("actor") < bare.rows("actor") and corrected.rows("critic") == bare.rows("critic")
     with pytest.raises(UsageError, match="a GPU named NVIDIA L4, torch .* probe again"):
         plan_of_training(policy, h, "shared", 44.53 * GIB, 1, "NVIDIA L4")
@@ -129,28 +154,40 @@ def test_the_file_keeps_one_of_each_key_and_adds_phases(tmp_path: Path) -> None:
     other = replace(A100, gpu="NVIDIA H100 80GB HBM3")
     for key, factors in ((A100, {"actor": 1.1, "critic": 0.9}), (other, {"actor": 1.2}), (A100, {"actor": 1.05})):
         keep(path, Calibration(key=key, factors=factors))
-    assert {one.key: one.factors for one in read(path)} == {
-        A100: {"actor": 1.05, "critic": 0.9}, other: {"actor": 1.2}}
+    assert {one.key: one.factors for one in read(path)} == {A100: {"actor": 1.05, "critic": 0.9}, other: {"actor": 1.2}}
     assert [one.name for one in tmp_path.iterdir()] == ["calibration.json"]
 
 
 def test_only_the_same_model_gpu_and_torch_is_chosen() -> None:
-    kept = [Calibration(key=key, factors={}) for key in (A100, replace(A100, gpu="NVIDIA H100 80GB HBM3"),
-                                                         replace(A100, model="other", parameters=1))]
+    kept = [
+        Calibration(key=key, factors={})
+        for key in (A100, replace(A100, gpu="NVIDIA H100 80GB HBM3"), replace(A100, model="other", parameters=1))
+    ]
     shape = WORK.model
     assert chosen(kept, shape, "a100", "2.13.0").key == A100
-    for gpu, version, said in (("", "2.13.0", "name one with --gpu-type"), ("h200", "2.13.0", "probe again"),
-                               ("a100", "2.14.0", "A100-SXM4-80GB with torch 2.13.0, NVIDIA H100")):
+    for gpu, version, said in (
+        ("", "2.13.0", "name one with --gpu-type"),
+        ("h200", "2.13.0", "probe again"),
+        ("a100", "2.14.0", "A100-SXM4-80GB with torch 2.13.0, NVIDIA H100"),
+    ):
         with pytest.raises(UsageError, match=said):
             chosen(kept, shape, gpu, version)
     with pytest.raises(UsageError, match="nothing of this model"):
         chosen(kept, shape_of("tiny"), "", "2.13.0")
 
 
-@pytest.mark.parametrize("text", ["", "[]", '{"format": 2, "calibrations": []}', '{"format": 1}',
-                                  '{"format": 1, "calibrations": [{"model": "m"}]}',
-                                  '{"format": 1, "calibrations": [{"model": "m", "parameters": 1, "gpu": "g", '
-                                  '"torch": "t", "factors": {"actor": -1}}]}'])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "[]",
+        '{"format": 2, "calibrations": []}',
+        '{"format": 1}',
+        '{"format": 1, "calibrations": [{"model": "m"}]}',
+        '{"format": 1, "calibrations": [{"model": "m", "parameters": 1, "gpu": "g", '
+        '"torch": "t", "factors": {"actor": -1}}]}',
+    ],
+)
 def test_a_file_that_is_something_else_is_refused(text: str, tmp_path: Path) -> None:
     path = tmp_path / "calibration.json"
     path.write_text(text)
@@ -166,8 +203,9 @@ def test_r2v_plan_takes_the_file(tmp_path: Path, capsys: pytest.CaptureFixture[s
     parser = argparse.ArgumentParser()
     add_commands(parser.add_subparsers())
     for more in ([], ["--calibration", str(path), "--gpu-type", "a100"]):
-        values = parser.parse_args(["plan", "--model", "meta-llama/Llama-3.2-3B", "--checkpointing", "on", "--json",
-                                    *more])
+        values = parser.parse_args(
+            ["plan", "--model", "meta-llama/Llama-3.2-3B", "--checkpointing", "on", "--json", *more]
+        )
         assert values.act(values) == 0
         rows.append(json.loads(capsys.readouterr().out)["devices"][0]["phases"])
     assert rows[1]["actor"]["rows"] < rows[0]["actor"]["rows"]

@@ -21,7 +21,7 @@ from .runs_out import BATCH, Trained
 def test_the_gradient_is_that_of_the_undisturbed_step(most: int, rows: int) -> None:
     whole, halved = Trained(BATCH), Trained(most)
     undisturbed, done = whole.redo(BATCH), halved.redo(BATCH)
-    assert undisturbed.rows == BATCH and done.rows == rows and max(halved.runs.seen[-(BATCH // rows):]) == rows
+    assert undisturbed.rows == BATCH and done.rows == rows and max(halved.runs.seen[-(BATCH // rows) :]) == rows
     assert done.result == pytest.approx(undisturbed.result, rel=1e-12)
     torch.testing.assert_close(halved.gradients, whole.gradients, rtol=0, atol=1e-12)
     alone = Trained(BATCH)
@@ -62,7 +62,8 @@ def test_nothing_of_the_failed_try_is_alive_in_the_next() -> None:
 def test_one_line_tells_of_it(caplog: pytest.LogCaptureFixture) -> None:
     Trained(6).redo(BATCH)
     assert [one.getMessage() for one in caplog.records] == [
-        "  memory: actor ran out of GPU memory with 12 rows at a time; the step is done again with 6"]
+        "  memory: actor ran out of GPU memory with 12 rows at a time; the step is done again with 6"
+    ]
 
 
 def test_one_row_too_much_is_what_healing_calls_cuda_oom() -> None:
@@ -73,8 +74,14 @@ def test_one_row_too_much_is_what_healing_calls_cuda_oom() -> None:
     assert all(one.grad is None for one in told.model.parameters())
 
 
-@pytest.mark.parametrize("error", [RuntimeError("CUDA error: out of memory"), torch.OutOfMemoryError("HIP out of it"),
-                                   RuntimeError("CUBLAS_STATUS_ALLOC_FAILED when calling cublasCreate")])
+@pytest.mark.parametrize(
+    "error",
+    [
+        RuntimeError("CUDA error: out of memory"),
+        torch.OutOfMemoryError("HIP out of it"),
+        RuntimeError("CUBLAS_STATUS_ALLOC_FAILED when calling cublasCreate"),
+    ],
+)
 def test_every_way_in_which_CUDA_says_it(error: RuntimeError) -> None:
     tries: list[int] = []
 

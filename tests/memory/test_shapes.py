@@ -15,11 +15,19 @@ from r2v.memory.model_registry import KNOWN
 from r2v.memory.shapes import critic_heads, from_config, shape_of, value_head
 
 PARAMETERS = {
-    "meta-llama/Llama-3.2-1B": 1_235_814_400, "meta-llama/Llama-3.2-3B": 3_212_749_824,
-    "meta-llama/Llama-3.1-8B": 8_030_261_248, "meta-llama/Llama-3.1-70B": 70_553_706_496,
-    "Qwen/Qwen2.5-0.5B": 494_032_768, "Qwen/Qwen2.5-1.5B": 1_543_714_304, "Qwen/Qwen2.5-7B": 7_615_616_512,
-    "Qwen/Qwen3-0.6B": 596_049_920, "Qwen/Qwen3-8B": 8_190_735_360, "mistralai/Mistral-7B-v0.3": 7_248_023_552,
-    "LiquidAI/LFM2-350M": 354_483_968, "LiquidAI/LFM2-1.2B": 1_170_340_608, "FacebookAI/roberta-base": 124_645_632,
+    "meta-llama/Llama-3.2-1B": 1_235_814_400,
+    "meta-llama/Llama-3.2-3B": 3_212_749_824,
+    "meta-llama/Llama-3.1-8B": 8_030_261_248,
+    "meta-llama/Llama-3.1-70B": 70_553_706_496,
+    "Qwen/Qwen2.5-0.5B": 494_032_768,
+    "Qwen/Qwen2.5-1.5B": 1_543_714_304,
+    "Qwen/Qwen2.5-7B": 7_615_616_512,
+    "Qwen/Qwen3-0.6B": 596_049_920,
+    "Qwen/Qwen3-8B": 8_190_735_360,
+    "mistralai/Mistral-7B-v0.3": 7_248_023_552,
+    "LiquidAI/LFM2-350M": 354_483_968,
+    "LiquidAI/LFM2-1.2B": 1_170_340_608,
+    "FacebookAI/roberta-base": 124_645_632,
     "FacebookAI/roberta-large": 355_359_744,
 }
 
@@ -29,8 +37,17 @@ def test_parameters_as_published(name: str) -> None:
     assert shape_of(name).parameters == PARAMETERS[name]
 
 
-@pytest.mark.parametrize("name", ["tiny", "Qwen/Qwen2.5-0.5B", "Qwen/Qwen3-0.6B", "LiquidAI/LFM2-350M",
-                                  "meta-llama/Llama-3.2-1B", "FacebookAI/roberta-base"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "tiny",
+        "Qwen/Qwen2.5-0.5B",
+        "Qwen/Qwen3-0.6B",
+        "LiquidAI/LFM2-350M",
+        "meta-llama/Llama-3.2-1B",
+        "FacebookAI/roberta-base",
+    ],
+)
 def test_parameters_are_those_that_transformers_makes(name: str) -> None:
     import torch
     from transformers import AutoConfig, AutoModel, AutoModelForCausalLM

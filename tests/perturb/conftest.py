@@ -26,9 +26,12 @@ def desk() -> Desk:
 @pytest.fixture(scope="session")
 def only() -> Perturbations:
     """Perturbations in which just the named categories occur: `only(distractor=0.2)`, or a CategoryConfig."""
+
     def make(held_out_families: tuple[str, ...] = (), **given: float | CategoryConfig) -> PerturbationsConfig:
-        named = {name: value if isinstance(value, CategoryConfig) else CategoryConfig(prob=value)
-                 for name, value in given.items()}
+        named = {
+            name: value if isinstance(value, CategoryConfig) else CategoryConfig(prob=value)
+            for name, value in given.items()
+        }
         off = {name: CategoryConfig(prob=0.0) for name in PerturbationsConfig.categories()}
         return PerturbationsConfig(held_out=[], held_out_families=list(held_out_families), **{**off, **named})
 
@@ -38,12 +41,25 @@ def only() -> Perturbations:
 @pytest.fixture(scope="session")
 def play(desk: Desk) -> Player:
     """Have the expert play the desk's task number `index`."""
-    def run(index: int, perturbations: PerturbationsConfig | None = None, condition: Condition = "noisy",
-            perturbation_seed: int = 101, max_steps: int = 20) -> Episode:
+
+    def run(
+        index: int,
+        perturbations: PerturbationsConfig | None = None,
+        condition: Condition = "noisy",
+        perturbation_seed: int = 101,
+        max_steps: int = 20,
+    ) -> Episode:
         world = World(desk, perturbations or PerturbationsConfig(), InferenceConfig(max_steps=max_steps))
-        session = Session(world, Play(task=desk.tasks()[index], seed=1, split="train",
-                                      condition=condition if perturbations else "clean",
-                                      perturbation_seed=perturbation_seed if perturbations else None))
+        session = Session(
+            world,
+            Play(
+                task=desk.tasks()[index],
+                seed=1,
+                split="train",
+                condition=condition if perturbations else "clean",
+                perturbation_seed=perturbation_seed if perturbations else None,
+            ),
+        )
         session.open()
         while session.termination is None:
             turn = session.turn()

@@ -17,14 +17,27 @@ from r2v.perturb.category import Change, Scene, category
 from r2v.perturb.generic import GENERIC
 
 PAGE = "\n".join(["header", *(f"row {100 + n}: item {n} of order {n * 7}" for n in range(9))])
-DESK_GOAL = ('close this record and finish : {"goal":"close","kind":"ticket","name":"ann lee","team":"net",'
-             '"item":"vpn"}')
+DESK_GOAL = 'close this record and finish : {"goal":"close","kind":"ticket","name":"ann lee","team":"net","item":"vpn"}'
 
 
-def _scene(text: str = PAGE, *, number: int = 0, severity: float = 0.5, previous: str | None = None,
-           goal: str = "open row 104", surface: Surface = GENERIC) -> Scene:
-    return Scene(text=text, previous=previous, goal=goal, severity=severity, key=("test", number),
-                 surface=surface, families=FAMILIES)
+def _scene(
+    text: str = PAGE,
+    *,
+    number: int = 0,
+    severity: float = 0.5,
+    previous: str | None = None,
+    goal: str = "open row 104",
+    surface: Surface = GENERIC,
+) -> Scene:
+    return Scene(
+        text=text,
+        previous=previous,
+        goal=goal,
+        severity=severity,
+        key=("test", number),
+        surface=surface,
+        families=FAMILIES,
+    )
 
 
 def _altered(name: str, scene: Scene) -> Change:
@@ -33,8 +46,10 @@ def _altered(name: str, scene: Scene) -> Change:
     return change
 
 
-@pytest.mark.parametrize("lines, severity, kept", [
-    (10, 0.5, 5), (7, 0.5, 4), (2, 0.5, 1), (10, 0.7, 3), (10, 0.9, 1), (3, 0.1, 3), (10, 1.0, 0)])
+@pytest.mark.parametrize(
+    "lines, severity, kept",
+    [(10, 0.5, 5), (7, 0.5, 4), (2, 0.5, 1), (10, 0.7, 3), (10, 0.9, 1), (3, 0.1, 3), (10, 1.0, 0)],
+)
 def test_partial_observation_keeps_the_first_lines(lines: int, severity: float, kept: int) -> None:
     page = [f"line {n}" for n in range(lines)]
     change = category("partial_observation").alter(_scene("\n".join(page), severity=severity))
@@ -118,8 +133,10 @@ def test_latency_leaves_the_text_alone() -> None:
     assert 0 <= min(seconds) < 1 and 9 < max(seconds) <= 10
 
 
-GOAL = ("please open the record \"broken vpn of ann\" at https://desk.example/list?page=two and set r204 to 17 "
-        "days, then call it 'all done' and finish")
+GOAL = (
+    'please open the record "broken vpn of ann" at https://desk.example/list?page=two and set r204 to 17 '
+    "days, then call it 'all done' and finish"
+)
 KEPT = ('"broken vpn of ann"', "https://desk.example/list?page=two", "r204", "17", "'all done'")
 
 

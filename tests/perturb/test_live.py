@@ -46,8 +46,11 @@ class Counter:
 
 def _wrapped(seed: int = 1, severity: float = 0.0, **probs: float) -> tuple[Counter, PerturbedEnv]:
     counter = Counter()
-    schedule = Schedule(benchmark="counter", seed=seed, categories={
-        name: CategoryConfig(prob=prob, severity=severity) for name, prob in probs.items()})
+    schedule = Schedule(
+        benchmark="counter",
+        seed=seed,
+        categories={name: CategoryConfig(prob=prob, severity=severity) for name, prob in probs.items()},
+    )
     return counter, PerturbedEnv(counter, schedule)
 
 
@@ -63,7 +66,12 @@ def test_X4_with_nothing_scheduled_all_is_let_through(settings: dict[str, float]
     assert [said[:-1] for said in seen] == [said[:-1] for said in bare]
     for (*_, ours), (page, *_, theirs) in zip(seen, bare, strict=True):
         assert (ours.success, ours.partial_score, ours.is_error, ours.harmful, ours.sim_seconds) == (
-            theirs.success, theirs.partial_score, theirs.is_error, theirs.harmful, theirs.sim_seconds)
+            theirs.success,
+            theirs.partial_score,
+            theirs.is_error,
+            theirs.harmful,
+            theirs.sim_seconds,
+        )
         assert ours.perturbations == () and ours.clean_observation == page
     assert env.goal == TASK.goal and env.perturbation_seed is None
 
@@ -74,8 +82,7 @@ def test_X4_clean_equals_noisy_at_probability_zero(play: Player, only: Make) -> 
 
 
 def test_a_disabled_category_is_silent() -> None:
-    schedule = Schedule(benchmark="b", seed=1, categories={
-        "distractor": CategoryConfig(enabled=False, prob=1.0)})
+    schedule = Schedule(benchmark="b", seed=1, categories={"distractor": CategoryConfig(enabled=False, prob=1.0)})
     assert PerturbedEnv(Counter(), schedule).reset(seed=1, task=TASK)[0] == "count 0\nrow 0"
 
 
@@ -163,14 +170,17 @@ def test_the_goal_is_told_with_its_typing_errors(desk: Desk, only: Make) -> None
     task = desk.tasks()[0]
     _, info = env.reset(seed=1, task=task)
     assert env.goal != task.goal
-    assert env.goal[env.goal.index("{"):] == task.goal[task.goal.index("{"):]
+    assert env.goal[env.goal.index("{") :] == task.goal[task.goal.index("{") :]
     assert [one.category for one in info.perturbations] == ["goal_typo"]
 
 
 def test_wrap_holds_out_what_only_shift_may_show(desk: Desk) -> None:
     perturbations = PerturbationsConfig(
-        stale_observation=CategoryConfig(prob=1.0), prompt_injection=CategoryConfig(prob=1.0),
-        held_out=["stale_observation"], held_out_families=["direct", "indirect"])
+        stale_observation=CategoryConfig(prob=1.0),
+        prompt_injection=CategoryConfig(prob=1.0),
+        held_out=["stale_observation"],
+        held_out_families=["direct", "indirect"],
+    )
     seen: dict[str, set[str]] = {"noisy": set(), "shift": set()}
     for condition in ("noisy", "shift"):
         for task in desk.tasks()[:30]:
@@ -178,15 +188,22 @@ def test_wrap_holds_out_what_only_shift_may_show(desk: Desk) -> None:
             infos = [env.reset(seed=1, task=task)[-1]]
             find = json.dumps({"tool": "find", "kind": task.payload["kind"], "name": task.payload["name"]})
             infos.append(env.step(find)[-1])
-            seen[condition].update(one.params.get("family", one.category)
-                                   for info in infos for one in info.perturbations)
+            seen[condition].update(
+                one.params.get("family", one.category) for info in infos for one in info.perturbations
+            )
     assert not seen["noisy"] & {"stale_observation", "direct", "indirect"}
     assert {"stale_observation", "direct", "indirect"} <= seen["shift"]
 
 
 def test_a_snapshot_brings_everything_back(desk: Desk, only: Make, play: Player) -> None:
-    noisy = only(tool_error=0.3, stale_observation=0.3, partial_observation=0.3, distractor=0.3,
-                 prompt_injection=0.5, goal_typo=1.0)
+    noisy = only(
+        tool_error=0.3,
+        stale_observation=0.3,
+        partial_observation=0.3,
+        distractor=0.3,
+        prompt_injection=0.5,
+        goal_typo=1.0,
+    )
     for index in range(10):
         actions = [step.action.raw_text for step in play(index, noisy).steps]
         env = wrap(desk.make(), desk, noisy, "noisy", 101)

@@ -31,9 +31,21 @@ def clean(play: Player) -> list[Episode]:
 @pytest.fixture(scope="module")
 def schedule(desk: Desk, only: Make) -> Schedule:
     """Everything that can be written into a stored episode."""
-    return make_schedule(desk, only(
-        tool_error=0.2, tool_timeout=0.1, partial_observation=0.15, shuffled_dom=0.3, distractor=0.3,
-        prompt_injection=0.3, goal_typo=0.3, latency=0.2), "noisy", 101)
+    return make_schedule(
+        desk,
+        only(
+            tool_error=0.2,
+            tool_timeout=0.1,
+            partial_observation=0.15,
+            shuffled_dom=0.3,
+            distractor=0.3,
+            prompt_injection=0.3,
+            goal_typo=0.3,
+            latency=0.2,
+        ),
+        "noisy",
+        101,
+    )
 
 
 def _texts(episode: Episode) -> list[tuple[str, str]]:
@@ -68,8 +80,11 @@ def test_annotated_twins_keep_their_actions_and_the_clean_hashes(clean: list[Epi
     for parent, twin in _annotated(clean, schedule):
         assert [step.action for step in twin.steps] == [step.action for step in parent.steps]
         assert [s.clean_observation_sha256 for s in twin.steps] == [s.clean_observation_sha256 for s in parent.steps]
-        assert _texts(twin) != _texts(parent) or twin.metadata.goal != parent.metadata.goal or any(
-            one.category == "latency" for step in twin.steps for one in step.perturbations)
+        assert (
+            _texts(twin) != _texts(parent)
+            or twin.metadata.goal != parent.metadata.goal
+            or any(one.category == "latency" for step in twin.steps for one in step.perturbations)
+        )
 
 
 def test_inserted_twins_repeat_the_failed_call(clean: list[Episode], schedule: Schedule) -> None:
@@ -84,7 +99,8 @@ def test_inserted_twins_repeat_the_failed_call(clean: list[Episode], schedule: S
 
 
 def test_replayed_in_the_clean_world_every_twin_gives_its_success(
-        desk: Desk, clean: list[Episode], schedule: Schedule) -> None:
+    desk: Desk, clean: list[Episode], schedule: Schedule
+) -> None:
     tasks = {task.task_id: task for task in desk.tasks()}
     for parent, twin in _annotated(clean, schedule) + _inserted(clean, schedule):
         assert replay_actions(twin) == [step.action.raw_text for step in parent.steps]
@@ -95,7 +111,8 @@ def test_replayed_in_the_clean_world_every_twin_gives_its_success(
 
 
 def test_played_episodes_replay_too_even_when_the_limit_cut_a_failing_call(
-        desk: Desk, play: Player, only: Make) -> None:
+    desk: Desk, play: Player, only: Make
+) -> None:
     failures = 0
     for index in TASKS:
         episode = play(index, only(tool_error=0.4), max_steps=8)
@@ -132,20 +149,33 @@ def test_P2_cutting_the_last_step_changes_no_earlier_one(clean: list[Episode], s
 
 def test_P8_clean_episodes_hold_no_canary(clean: list[Episode], schedule: Schedule) -> None:
     """Ids are many worlds' and a canary is one world's: no clean episode of the same task shows it."""
-    planted = [(twin.metadata.task_id, one.canary) for _, twin in _annotated(clean, schedule) for step in twin.steps
-               for one in step.perturbations if one.canary]
+    planted = [
+        (twin.metadata.task_id, one.canary)
+        for _, twin in _annotated(clean, schedule)
+        for step in twin.steps
+        for one in step.perturbations
+        if one.canary
+    ]
     assert planted
-    assert not [canary for task_id, canary in planted for episode in clean
-                if episode.metadata.task_id == task_id and canary in to_line(episode)]
+    assert not [
+        canary
+        for task_id, canary in planted
+        for episode in clean
+        if episode.metadata.task_id == task_id and canary in to_line(episode)
+    ]
 
 
 def test_P9_every_argument_can_be_known(desk: Desk, clean: list[Episode], only: Make) -> None:
-    cuts = make_schedule(desk, only(partial_observation=CategoryConfig(prob=0.4, severity=0.6), distractor=0.3),
-                         "noisy", 101)
+    cuts = make_schedule(
+        desk, only(partial_observation=CategoryConfig(prob=0.4, severity=0.6), distractor=0.3), "noisy", 101
+    )
     free = {tool.name: tool.free_arguments for tool in desk.make().tool_specs()}
     report = Report()
-    made = [twin for episode in clean for twin in twins(
-        episode, cuts, ["annotate"], max_steps=16, idempotent=True, report=report)]
+    made = [
+        twin
+        for episode in clean
+        for twin in twins(episode, cuts, ["annotate"], max_steps=16, idempotent=True, report=report)
+    ]
     assert report.as_json()["rejected"]["annotate"]["lost_support"] > 5
     assert any(one.category == "partial_observation" for t in made for s in t.steps for one in s.perturbations)
     for twin in made:
@@ -158,9 +188,14 @@ def test_P9_every_argument_can_be_known(desk: Desk, clean: list[Episode], only: 
 
 
 def _stored(*turns: tuple[str, dict[str, str]], goal: str = "open r1", base: Episode) -> Episode:
-    steps = tuple(Step(step_idx=i, observation=Observation(raw_text=shown),
-                       action=Action(raw_text=json.dumps(call), action_type="t", arguments=call))
-                  for i, (shown, call) in enumerate(turns))
+    steps = tuple(
+        Step(
+            step_idx=i,
+            observation=Observation(raw_text=shown),
+            action=Action(raw_text=json.dumps(call), action_type="t", arguments=call),
+        )
+        for i, (shown, call) in enumerate(turns)
+    )
     return replace(base, metadata=replace(base.metadata, goal=goal), steps=steps)
 
 
@@ -198,7 +233,8 @@ def test_simulated_seconds_are_added_from_the_first_page_on(desk: Desk, clean: l
 
 @pytest.mark.parametrize("name", ["stale_observation", "tool_error", "tool_timeout"])
 def test_replacing_an_observation_under_its_action_is_refused(
-        name: str, desk: Desk, clean: list[Episode], only: Make) -> None:
+    name: str, desk: Desk, clean: list[Episode], only: Make
+) -> None:
     with pytest.raises(UsageError, match=f"annotate: {name} cannot be written"):
         annotate(clean[0], make_schedule(desk, only(**{name: 0.1}), "noisy", 101), max_steps=16)
 

@@ -24,8 +24,9 @@ ON_PAGES = ("stale_observation", "partial_observation", "shuffled_dom", "distrac
 ON_CALLS = ("tool_error", "tool_timeout")
 
 
-def _schedule(seed: int = 101, held_out_families: tuple[str, ...] = (), severity: float = 0.0,
-              **probs: float) -> Schedule:
+def _schedule(
+    seed: int = 101, held_out_families: tuple[str, ...] = (), severity: float = 0.0, **probs: float
+) -> Schedule:
     categories = {name: CategoryConfig(prob=prob, severity=severity) for name, prob in probs.items()}
     return Schedule(benchmark="desk", categories=categories, seed=seed, held_out_families=held_out_families)
 
@@ -96,9 +97,9 @@ def test_only_one_replacement_takes_effect() -> None:
 
 def test_held_out_families_never_occur_and_shift_brings_them_back() -> None:
     held = ("direct", "encoded")
+
     def families(schedule: Schedule) -> set[str]:
-        return {one.params["family"] for step in range(200)
-                for one in schedule.page(_task(), step, PAGE, None).applied}
+        return {one.params["family"] for step in range(200) for one in schedule.page(_task(), step, PAGE, None).applied}
 
     assert families(_schedule(prompt_injection=1.0)) == set(FAMILIES)
     assert families(_schedule(prompt_injection=1.0, held_out_families=held)) == set(FAMILIES) - set(held)
@@ -147,8 +148,14 @@ for step in range(20):
 
 def test_P6_another_process_and_hash_seed_draw_the_same() -> None:
     def output(hash_seed: str) -> str:
-        done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True,
-                              cwd=Path(__file__).parents[2], env={**os.environ, "PYTHONHASHSEED": hash_seed})
+        done = subprocess.run(
+            [sys.executable, "-c", PROGRAM],
+            capture_output=True,
+            text=True,
+            check=True,
+            cwd=Path(__file__).parents[2],
+            env={**os.environ, "PYTHONHASHSEED": hash_seed},
+        )
         return hashlib.sha256(done.stdout.encode()).hexdigest()
 
     assert output("1") == output("2")

@@ -48,7 +48,8 @@ def test_a_changed_byte_makes_its_job_stale_and_all_behind_it(tmp_path: Path) ->
     for word in (str(path), content_sha256(path)[:12], recorded[:12]):
         assert word in steps["perturb"].why
     assert [name for name in NAMES if steps[name].state == "stale"] == [
-        name for name in NAMES if name not in ("collect", "verifier")]
+        name for name in NAMES if name not in ("collect", "verifier")
+    ]
     assert not steps["bc"].spoiled and "perturb is stale" in steps["bc"].why
     with pytest.raises(InputError, match=r"needs perturb: .* its manifest says"):
         plan(small(), start="bc", without=["verifier"], root=tmp_path)
@@ -61,8 +62,9 @@ def test_a_changed_byte_of_the_run_itself_is_found(tmp_path: Path) -> None:
     assert states(tmp_path, without=LATER) == {"collect": "stale", "perturb": "stale"}
 
 
-def test_large_files_older_than_their_manifest_are_taken_on_trust(tmp_path: Path,
-                                                                  monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_files_older_than_their_manifest_are_taken_on_trust(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     made = run_here(small(), without=LATER, root=tmp_path)[1].artifact
     path = made.folder / "trajectories.jsonl"
     monkeypatch.setattr(planning, "LARGE", 10)
@@ -82,15 +84,23 @@ def test_a_stage_alone_takes_the_run_that_its_own_pipeline_collected(tmp_path: P
     assert latest.summary["run_ids"] != mine.summary["run_ids"]
 
 
-@pytest.mark.parametrize(("without", "expected"), [
-    ([], SEED_TABLE),
-    (["verifier"], {"candidates": ("bc",)}),
-    (["perturb"], {"bc": (), "verifier": ("collect",)}),
-    (["candidates"], {"preference": ("bc",), "router_features": ("preference", "verifier")}),
-    (["preference"], {"router_features": ("verifier",), "router": ("router_features",), "evaluate": ("router", "bc")}),
-    (["collect", "perturb"], {"bc": (), "verifier": ()})])
-def test_what_is_left_out_owes_no_waiting_but_for_what_is_read(without: list[str],
-                                                               expected: dict[str, tuple[str, ...]]) -> None:
+@pytest.mark.parametrize(
+    ("without", "expected"),
+    [
+        ([], SEED_TABLE),
+        (["verifier"], {"candidates": ("bc",)}),
+        (["perturb"], {"bc": (), "verifier": ("collect",)}),
+        (["candidates"], {"preference": ("bc",), "router_features": ("preference", "verifier")}),
+        (
+            ["preference"],
+            {"router_features": ("verifier",), "router": ("router_features",), "evaluate": ("router", "bc")},
+        ),
+        (["collect", "perturb"], {"bc": (), "verifier": ()}),
+    ],
+)
+def test_what_is_left_out_owes_no_waiting_but_for_what_is_read(
+    without: list[str], expected: dict[str, tuple[str, ...]]
+) -> None:
     found = waiting([item for item in JOBS if item.name not in without])
     assert {name: found[name] for name in expected} == expected
 
@@ -111,5 +121,14 @@ def test_a_world_that_is_not_there_is_named_before_anything_starts() -> None:
 
 def test_which_jobs_a_change_concerns() -> None:
     assert touched(small(), small("training.preference.lr=1e-9")) == {"preference", "ablations"}
-    assert touched(small(), small("rollout.batch_size=3", "training.preference.batch_size=8",
-                                  "training.preference.gradient_accumulation_steps=2")) == set()
+    assert (
+        touched(
+            small(),
+            small(
+                "rollout.batch_size=3",
+                "training.preference.batch_size=8",
+                "training.preference.gradient_accumulation_steps=2",
+            ),
+        )
+        == set()
+    )

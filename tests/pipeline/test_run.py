@@ -19,9 +19,17 @@ NAMES = [item.name for item in selection(Config())[0]]
 """The chain as it is by default: hierarchical training is asked for by its key."""
 
 SEED_TABLE = {  # DESIGN section 2
-    "collect": (), "perturb": ("collect",), "bc": ("perturb",), "verifier": ("collect",),
-    "candidates": ("bc", "verifier"), "preference": ("candidates",), "router_features": ("preference",),
-    "router": ("router_features",), "evaluate": ("router",), "ablations": ("router",)}
+    "collect": (),
+    "perturb": ("collect",),
+    "bc": ("perturb",),
+    "verifier": ("collect",),
+    "candidates": ("bc", "verifier"),
+    "preference": ("candidates",),
+    "router_features": ("preference",),
+    "router": ("router_features",),
+    "evaluate": ("router",),
+    "ablations": ("router",),
+}
 
 
 def test_the_table_is_the_seeds() -> None:
@@ -46,10 +54,18 @@ def test_hierarchical_training_is_asked_for_and_starts_from_bc_or_a_model_of_its
         selection(Config(), start="hierarchical")
 
 
-@pytest.mark.parametrize(("methods", "needs", "asks"), [
-    ("slm_base", (), False), ("slm_base,llm_only", (), True), ("llm_only", (), True), ("slm_only", ("router",), False),
-    ("slm_base,r2v", ("router",), True), ("slm_bc_only,best_of_k", ("router",), False),
-    ("oracle_router", ("router",), True)])
+@pytest.mark.parametrize(
+    ("methods", "needs", "asks"),
+    [
+        ("slm_base", (), False),
+        ("slm_base,llm_only", (), True),
+        ("llm_only", (), True),
+        ("slm_only", ("router",), False),
+        ("slm_base,r2v", ("router",), True),
+        ("slm_bc_only,best_of_k", ("router",), False),
+        ("oracle_router", ("router",), True),
+    ],
+)
 def test_an_evaluation_rests_on_what_its_methods_use(methods: str, needs: tuple[str, ...], asks: bool) -> None:
     config = load(None, [f"evaluation.methods=[{methods}]"])
     item = as_asked(config, job("evaluate"))
@@ -84,26 +100,42 @@ def own_keys(*overrides: str) -> dict[str, str]:
 
 ALL = {item.name for item in JOBS}
 TOUCHED = {
-    "router.l2=3": {"router", "evaluate"}, "router.budget=.5": {"router", "evaluate"},
+    "router.l2=3": {"router", "evaluate"},
+    "router.budget=.5": {"router", "evaluate"},
     "router.label=episode": {"router", "evaluate"},
     "router.features=[uncertainty]": {"router", "evaluate"},
     "router.num_tasks=3": {"router_features", "router", "evaluate"},
-    "training.bc.lr=1e-9": {"bc"}, "training.preference.lr=1e-9": {"preference"},
-    "training.verifier.lr=1e-9": {"verifier"}, "training.lr=1": {"bc"},
-    "preference.beta=3": {"preference"}, "preference.enabled=false": {"preference"},
+    "training.bc.lr=1e-9": {"bc"},
+    "training.preference.lr=1e-9": {"preference"},
+    "training.verifier.lr=1e-9": {"verifier"},
+    "training.lr=1": {"bc"},
+    "preference.beta=3": {"preference"},
+    "preference.enabled=false": {"preference"},
     "preference.min_value_gap=.9": {"candidates", "preference"},
-    "candidates.num_samples=9": {"candidates"}, "candidates.num_folds=3": {"candidates", "verifier"},
-    "perturb.constructions=[]": {"perturb"}, "data.seeds=[5]": {"collect"},
-    "data.num_episodes=3": {"collect"}, "evaluation.seeds=[9]": {"evaluate"},
-    "evaluation.bootstrap=7": {"evaluate"}, "data.perturbation_seeds.eval=[5]": {"evaluate"},
-    "inference.num_candidates=9": {"evaluate"}, "verifier.num_tasks=3": {"verifier"},
+    "candidates.num_samples=9": {"candidates"},
+    "candidates.num_folds=3": {"candidates", "verifier"},
+    "perturb.constructions=[]": {"perturb"},
+    "data.seeds=[5]": {"collect"},
+    "data.num_episodes=3": {"collect"},
+    "evaluation.seeds=[9]": {"evaluate"},
+    "evaluation.bootstrap=7": {"evaluate"},
+    "data.perturbation_seeds.eval=[5]": {"evaluate"},
+    "inference.num_candidates=9": {"evaluate"},
+    "verifier.num_tasks=3": {"verifier"},
     "inference.max_steps=3": ALL - {"bc", "preference", "hierarchical"},
     "env.options.num_tasks=7": ALL - {"bc", "preference", "hierarchical"},
-    "hierarchical.gamma=.5": {"hierarchical"}, "hierarchical.micro_batch=3": set(),
+    "hierarchical.gamma=.5": {"hierarchical"},
+    "hierarchical.micro_batch=3": set(),
     "hierarchical.enabled=true": set(),
     "policy.lora_r=4": ALL - {"collect", "perturb"},
-    "rollout.workers=7": set(), "rollout.batch_size=3": set(), "prefix=x": set(), "run.notes=x": set(),
-    "logging.project=x": set(), "policy.device=cuda": set(), "training.save_steps=7": set()}
+    "rollout.workers=7": set(),
+    "rollout.batch_size=3": set(),
+    "prefix=x": set(),
+    "run.notes=x": set(),
+    "logging.project=x": set(),
+    "policy.device=cuda": set(),
+    "training.save_steps=7": set(),
+}
 
 
 @pytest.mark.parametrize("override", TOUCHED)
@@ -117,21 +149,39 @@ def test_a_change_touches_the_stages_that_read_it(override: str) -> None:
 
 def test_places_with_and_without_a_prefix() -> None:
     config = load(None, ["data.condition=clean"])
-    expected = {"perturb": "data/trajectories/desk_clean", "bc": "outputs/policy/desk_clean/bc",
-                "verifier": "outputs/verifier/desk_clean", "candidates": "data/candidates/desk_clean",
-                "preference": "outputs/policy/desk_clean/preference",
-                "router_features": "data/router_features/desk_clean", "router": "outputs/router/desk_clean",
-                "evaluate": "results/desk_clean", "ablations": "results/ablations/desk"}
+    expected = {
+        "perturb": "data/trajectories/desk_clean",
+        "bc": "outputs/policy/desk_clean/bc",
+        "verifier": "outputs/verifier/desk_clean",
+        "candidates": "data/candidates/desk_clean",
+        "preference": "outputs/policy/desk_clean/preference",
+        "router_features": "data/router_features/desk_clean",
+        "router": "outputs/router/desk_clean",
+        "evaluate": "results/desk_clean",
+        "ablations": "results/ablations/desk",
+    }
     assert {name: str(places_of(config).output(name)) for name in NAMES[1:]} == expected
     mrp = load(None, ["prefix=mrp"])
     found = {name: str(places_of(mrp).output(name)) for name in ("perturb", "bc", "evaluate", "ablations")}
-    assert found == {"perturb": "data/mrp/trajectories", "bc": "outputs/mrp/policy/bc", "evaluate": "results/mrp",
-                     "ablations": "results/ablations/mrp"}
+    assert found == {
+        "perturb": "data/mrp/trajectories",
+        "bc": "outputs/mrp/policy/bc",
+        "evaluate": "results/mrp",
+        "ablations": "results/ablations/mrp",
+    }
 
 
 def small(*overrides: str) -> Config:
-    return load(None, ["env.benchmark=chain", "env.options={num_tasks: 20, length: 3, p_easy: 0.9}", "data.seeds=[1]",
-                       "perturb.constructions=[annotate,insert]", *overrides])
+    return load(
+        None,
+        [
+            "env.benchmark=chain",
+            "env.options={num_tasks: 20, length: 3, p_easy: 0.9}",
+            "data.seeds=[1]",
+            "perturb.constructions=[annotate,insert]",
+            *overrides,
+        ],
+    )
 
 
 LATER = NAMES[2:]
@@ -159,8 +209,10 @@ def test_a_change_makes_again_what_depends_on_it(tmp_path: Path) -> None:
 
 
 def test_the_same_in_two_folders(tmp_path: Path) -> None:
-    hashes = [[done.artifact.data_sha256 for done in run_here(small(), without=LATER, root=tmp_path / name)][1]
-              for name in ("one", "two")]
+    hashes = [
+        [done.artifact.data_sha256 for done in run_here(small(), without=LATER, root=tmp_path / name)][1]
+        for name in ("one", "two")
+    ]
     assert hashes[0] == hashes[1]
 
 
@@ -179,8 +231,10 @@ def test_a_start_in_the_middle_takes_what_is_published(tmp_path: Path) -> None:
     assert [done.job for done in run_here(small(), start="perturb", without=LATER, root=tmp_path)] == ["perturb"]
 
 
-@pytest.mark.parametrize(("options", "missing"), [
-    ({"start": "router"}, "bc"), ({"without": ["verifier"]}, "verifier"), ({"without": ["bc"]}, "bc")])
+@pytest.mark.parametrize(
+    ("options", "missing"),
+    [({"start": "router"}, "bc"), ({"without": ["verifier"]}, "verifier"), ({"without": ["bc"]}, "bc")],
+)
 def test_a_missing_input_is_named_before_anything_runs(options: dict[str, Any], missing: str, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=f"needs {missing}: .* missing .no artifact.json.; run the stage"):
         run_here(small(), root=tmp_path, **options)

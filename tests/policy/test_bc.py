@@ -22,8 +22,17 @@ from tests import tiny_models
 
 from .stopping import stopped_by_a_signal
 
-PHASE = Phase(num_epochs=2, lr=5e-3, batch_size=4, gradient_accumulation_steps=1, weight_decay=0.0, warmup_ratio=0.05,
-              grad_clip=1.0, save_steps=4, max_examples=None)
+PHASE = Phase(
+    num_epochs=2,
+    lr=5e-3,
+    batch_size=4,
+    gradient_accumulation_steps=1,
+    weight_decay=0.0,
+    warmup_ratio=0.05,
+    grad_clip=1.0,
+    save_steps=4,
+    max_examples=None,
+)
 
 
 def _episode(i: int, *, steps: int = 3, words: int = 6) -> Episode:
@@ -31,11 +40,18 @@ def _episode(i: int, *, steps: int = 3, words: int = 6) -> Episode:
     draw = generator("episode", i)
     pages = [" ".join(f"w{draw.randrange(48)}" for _ in range(draw.randint(1, words))) for _ in range(steps)]
     return Episode(
-        episode_id=f"t{i}/s1", success=True,
+        episode_id=f"t{i}/s1",
+        success=True,
         metadata=EpisodeMetadata(task_id=f"t{i}", goal=f"open w{i % 48}", benchmark="toy", split="train"),
-        steps=tuple(Step(step_idx=s, observation=Observation(raw_text=page),
-                         action=Action(raw_text=f"get w{(i + s) % 48}" + " done" * (i % 3)))
-                    for s, page in enumerate(pages)))
+        steps=tuple(
+            Step(
+                step_idx=s,
+                observation=Observation(raw_text=page),
+                action=Action(raw_text=f"get w{(i + s) % 48}" + " done" * (i % 3)),
+            )
+            for s, page in enumerate(pages)
+        ),
+    )
 
 
 def _loaded(seed: int = 0) -> Loaded:
@@ -75,9 +91,9 @@ def test_B1_whole_episode_rows_contain_each_steps_prompt() -> None:
     observations = [step.observation.raw_text for step in episode.steps]
     actions = [step.action.raw_text for step in episode.steps]
     for t, action in enumerate(actions):
-        prompt = encoder(build_messages(episode.metadata.goal, observations[:t + 1], actions[:t]))
-        assert row.ids[:len(prompt)] == prompt
-        assert row.labels[len(prompt):][:len(encoder.action_ids(action))] == encoder.action_ids(action)
+        prompt = encoder(build_messages(episode.metadata.goal, observations[: t + 1], actions[:t]))
+        assert row.ids[: len(prompt)] == prompt
+        assert row.labels[len(prompt) :][: len(encoder.action_ids(action))] == encoder.action_ids(action)
 
 
 def test_D8_a_step_that_cannot_fit_is_dropped_and_counted() -> None:
@@ -96,13 +112,16 @@ def test_B2_overfits_32_examples(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "bc_report.json").read_text()) == report
 
 
-@pytest.mark.parametrize(("change", "problem"), [
-    ({"success": False}, "failed"),
-    ({"metadata": replace(_episode(7).metadata, split="evaluation")}, "split evaluation"),
-    ({"metadata": replace(_episode(7).metadata, split=None)}, "split None"),
-    ({"construction": "replace"}, "construction replace"),
-    ({"construction": "prefix_reroll"}, "construction prefix_reroll"),
-])
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        ({"success": False}, "failed"),
+        ({"metadata": replace(_episode(7).metadata, split="evaluation")}, "split evaluation"),
+        ({"metadata": replace(_episode(7).metadata, split=None)}, "split None"),
+        ({"construction": "replace"}, "construction replace"),
+        ({"construction": "prefix_reroll"}, "construction prefix_reroll"),
+    ],
+)
 def test_B3_what_must_not_be_learnt_from_is_refused(change: dict[str, object], problem: str, tmp_path: Path) -> None:
     bad = replace(_episode(7), **change)  # type: ignore[arg-type]
     with pytest.raises(InputError, match=f"t7/s1: .*{problem}") as refused:
@@ -131,8 +150,10 @@ def test_B4_B5_same_seed_same_bytes_and_a_resumed_run_too(tmp_path: Path) -> Non
     resumed = train_bc(episodes, _loaded(), _encoder(), PHASE, killed, seed=3)
     assert train_bc(episodes, _loaded(), _encoder(), PHASE, twice, seed=3) == report == resumed
     assert _files(once / "final") == _files(twice / "final") == _files(killed / "final")
-    assert train_bc(episodes, _loaded(), _encoder(), PHASE, tmp_path / "other", seed=4)["weights_sha256"] \
+    assert (
+        train_bc(episodes, _loaded(), _encoder(), PHASE, tmp_path / "other", seed=4)["weights_sha256"]
         != report["weights_sha256"]
+    )
 
 
 def test_B5_asked_to_stop_it_keeps_the_update_it_is_in_and_goes_on_from_there(tmp_path: Path) -> None:
@@ -159,8 +180,11 @@ def test_B5_a_checkpoint_between_two_log_entries_loses_nothing_of_the_log(tmp_pa
 
 def test_the_newest_checkpoints_are_kept_and_the_link_never_dangles(tmp_path: Path) -> None:
     train_bc([_episode(i) for i in range(16)], _loaded(), _encoder(), replace(PHASE, num_epochs=5), tmp_path, seed=3)
-    assert sorted(path.name for path in tmp_path.glob("checkpoint-*")) == ["checkpoint-16", "checkpoint-20",
-                                                                          "checkpoint-latest"]
+    assert sorted(path.name for path in tmp_path.glob("checkpoint-*")) == [
+        "checkpoint-16",
+        "checkpoint-20",
+        "checkpoint-latest",
+    ]
 
 
 def test_the_schedule_is_a_permutation_per_epoch_and_blind_to_micro_batches() -> None:
@@ -170,5 +194,5 @@ def test_the_schedule_is_a_permutation_per_epoch_and_blind_to_micro_batches() ->
     assert order == schedule(lengths, replace(PHASE, num_epochs=3, batch_size=2, gradient_accumulation_steps=2), 1)
     assert order != schedule(lengths, replace(PHASE, num_epochs=3), 2)
     assert len(schedule(lengths, replace(PHASE, num_epochs=0.5), 1)) == 50
-    padded = sum(max(lengths[i] for i in order[s:s + 4]) * 4 for s in range(0, 300, 4))
+    padded = sum(max(lengths[i] for i in order[s : s + 4]) * 4 for s in range(0, 300, 4))
     assert padded < 1.15 * sum(lengths[i] for i in order)

@@ -23,18 +23,39 @@ from r2v.storage.record import ERROR, EVENTS
 from . import two_ranks
 
 ROOT = Path(__file__).parents[2]
-TOY = ("--stage", "bc", "--trajectories", "t.jsonl", "--overrides", "policy.model_name=base", "policy.device=cpu",
-       "policy.max_seq_len=64", "inference.max_new_tokens=6", "training.bc.batch_size=4", "training.num_epochs=30",
-       "training.save_steps=1000")
-MICRO = ("--config", str(ROOT / "tests" / "micro.yaml"), "--overrides", "data.num_episodes=60", "verifier.num_tasks=8",
-         "candidates.num_tasks=4", "preference.pair_mode=teacher_vs_slm", "preference.min_margin=-1.0",
-         "training.save_steps=1000", "inference.max_steps=6")
+TOY = (
+    "--stage",
+    "bc",
+    "--trajectories",
+    "t.jsonl",
+    "--overrides",
+    "policy.model_name=base",
+    "policy.device=cpu",
+    "policy.max_seq_len=64",
+    "inference.max_new_tokens=6",
+    "training.bc.batch_size=4",
+    "training.num_epochs=30",
+    "training.save_steps=1000",
+)
+MICRO = (
+    "--config",
+    str(ROOT / "tests" / "micro.yaml"),
+    "--overrides",
+    "data.num_episodes=60",
+    "verifier.num_tasks=8",
+    "candidates.num_tasks=4",
+    "preference.pair_mode=teacher_vs_slm",
+    "preference.min_margin=-1.0",
+    "training.save_steps=1000",
+    "inference.max_steps=6",
+)
 
 
 def start(folder: Path, *words: str) -> subprocess.Popen[str]:
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "R2V_RECORD": str(folder / "record")}
-    return subprocess.Popen([sys.executable, "-m", "r2v", *words], cwd=folder, env=environment, text=True,
-                            stderr=subprocess.PIPE)
+    return subprocess.Popen(
+        [sys.executable, "-m", "r2v", *words], cwd=folder, env=environment, text=True, stderr=subprocess.PIPE
+    )
 
 
 def r2v(folder: Path, *words: str, code: int = 0) -> str:
@@ -84,8 +105,14 @@ def toy(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_two_ranks_are_stopped_and_resumed_from_the_checkpoint_alone(toy: Path) -> None:
     """The command keeps the lease and the manifest, rank 0 alone tells of itself; 30 epochs of 21 rows are 158
     updates of 4."""
-    said = stopped(toy, "train_policy", *TOY, "training.ranks=2", "training.save_steps=20",
-                   when=lambda: any(toy.glob("outputs/.artifacts/bc-*/checkpoint-20")))
+    said = stopped(
+        toy,
+        "train_policy",
+        *TOY,
+        "training.ranks=2",
+        "training.save_steps=20",
+        when=lambda: any(toy.glob("outputs/.artifacts/bc-*/checkpoint-20")),
+    )
     assert "r2v: bc: stopped after update" in said and "Traceback" not in said
     [attempt] = (toy / "outputs" / ".artifacts").glob("bc-*")
     kept = int((attempt / "checkpoint-latest").resolve().name.removeprefix("checkpoint-"))
@@ -145,8 +172,14 @@ def test_all_is_bc_and_candidates_and_preference_of_this_bc(labelled: Path, tmp_
     shutil.copytree(labelled, checkout, symlinks=True)
     shutil.rmtree(checkout / "record")
     for what in ("bc", "sample and play on"):
-        stopped(checkout, "train_policy", "--stage", "all", *MICRO,
-                when=lambda what=what: any(e["what"] == what for e in events(checkout)))  # type: ignore[misc]
+        stopped(
+            checkout,
+            "train_policy",
+            "--stage",
+            "all",
+            *MICRO,
+            when=lambda what=what: any(e["what"] == what for e in events(checkout)),
+        )  # type: ignore[misc]
     said = r2v(checkout, "train_policy", "--stage", "all", *MICRO)
     assert [line.split()[0] for line in said.splitlines() if line.endswith("up to date")] == ["bc"]
     later = ("router_features", "router", "evaluate", "ablations")

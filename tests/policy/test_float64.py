@@ -33,8 +33,11 @@ def test_replies_are_the_original_models() -> None:
         caches = [DynamicCache(config=model.config) for model in (original, ours)]
         for begin, end in ((0, 6), (6, 9), (9, 10), (10, 11)):
             at = (mask.cumsum(-1) - 1).clamp_min(0)[:, begin:end]
-            theirs, mine = (model(input_ids=ids[:, begin:end], attention_mask=mask[:, :end], position_ids=at,
-                                  past_key_values=cache).logits[mask[:, begin:end] == 1]
-                            for model, cache in zip((original, ours), caches, strict=True))
+            theirs, mine = (
+                model(
+                    input_ids=ids[:, begin:end], attention_mask=mask[:, :end], position_ids=at, past_key_values=cache
+                ).logits[mask[:, begin:end] == 1]
+                for model, cache in zip((original, ours), caches, strict=True)
+            )
             # The norms of the original round to float32.
             torch.testing.assert_close(mine, theirs, rtol=0, atol=1e-4)

@@ -66,7 +66,8 @@ def test_a_bundled_model_acts_in_double_and_trains_in_single(name: str) -> None:
     assert acting.model.dtype == torch.float64 and training.model.dtype == torch.float32
     assert acting.model.num_parameters() < 500_000 and acting.tokenizer.chat_template
     assert {type(layer).__name__ for layer in acting.model.modules() if type(layer).__name__.endswith("Norm")} == {
-        "RMSNorm"}
+        "RMSNorm"
+    }
 
 
 def test_C1_lora_r_reaches_the_adapter_and_the_adapter_comes_back(base: Path, tmp_path: Path) -> None:
@@ -141,11 +142,14 @@ def test_nothing_of_the_place_is_written(base: Path) -> None:
         assert str(base) not in text and "transformers_version" not in text and "name_or_path" not in text
 
 
-@pytest.mark.parametrize(("policy", "error", "said"), [
-    ({"model_name": "/nowhere/model"}, InputError, "no such directory"),
-    ({"model_name": "tiny", "load_in_4bit": True}, UsageError, "load_in_4bit=true: a bundled model"),
-    ({"model_name": "pupil", "load_in_4bit": True}, UsageError, "load_in_4bit=true: a bundled model"),
-])
+@pytest.mark.parametrize(
+    ("policy", "error", "said"),
+    [
+        ({"model_name": "/nowhere/model"}, InputError, "no such directory"),
+        ({"model_name": "tiny", "load_in_4bit": True}, UsageError, "load_in_4bit=true: a bundled model"),
+        ({"model_name": "pupil", "load_in_4bit": True}, UsageError, "load_in_4bit=true: a bundled model"),
+    ],
+)
 def test_what_cannot_be_had_is_said_in_one_line(policy: dict[str, Any], error: type[Exception], said: str) -> None:
     with pytest.raises(error, match=said) as refused:
         load_policy(PolicyConfig(**policy))

@@ -20,15 +20,28 @@ from tests import tiny_models
 
 from .stopping import stopped_by_a_signal
 
-PHASE = Phase(num_epochs=2, lr=2e-3, batch_size=4, gradient_accumulation_steps=1, weight_decay=0.0, warmup_ratio=0.0,
-              grad_clip=1.0, save_steps=1000, max_examples=None)
+PHASE = Phase(
+    num_epochs=2,
+    lr=2e-3,
+    batch_size=4,
+    gradient_accumulation_steps=1,
+    weight_decay=0.0,
+    warmup_ratio=0.0,
+    grad_clip=1.0,
+    save_steps=1000,
+    max_examples=None,
+)
 DPO_ONLY = PreferenceConfig(sft_weight=0.0)
 
 
 def _pair(i: int, words: int = 5) -> Pair:
     page = " ".join(f"w{(i + j) % 48}" for j in range(words))
-    return Pair(prompt=build_messages(f"open w{i % 48}", [page], []), chosen="get w1" + " done" * (i % 2),
-                rejected="close w2", task_id=f"t{i // 2}")
+    return Pair(
+        prompt=build_messages(f"open w{i % 48}", [page], []),
+        chosen="get w1" + " done" * (i % 2),
+        rejected="close w2",
+        task_id=f"t{i // 2}",
+    )
 
 
 PAIRS = [_pair(i) for i in range(12)]
@@ -41,8 +54,9 @@ def _loaded(lora: int = 0) -> Loaded:
         from peft import LoraConfig, get_peft_model
 
         torch.manual_seed(0)
-        model = get_peft_model(model, LoraConfig(r=lora, target_modules="all-linear", task_type="CAUSAL_LM",
-                                                 init_lora_weights=False))
+        model = get_peft_model(
+            model, LoraConfig(r=lora, target_modules="all-linear", task_type="CAUSAL_LM", init_lora_weights=False)
+        )
     return Loaded(model=model, tokenizer=tokenizer, name="toy")
 
 
@@ -132,8 +146,7 @@ def test_B5_asked_to_stop_it_goes_on_to_the_same_end(tmp_path: Path) -> None:
     report = train_preference(PAIRS, _loaded(), _encoder(), phase, PreferenceConfig(), tmp_path / "whole", seed=0)
     with stopped_by_a_signal(tmp_path / "cut"), pytest.raises(Interrupted, match="preference: stopped after update"):
         train_preference(PAIRS, _loaded(), _encoder(), phase, PreferenceConfig(), tmp_path / "cut", seed=0)
-    assert train_preference(PAIRS, _loaded(), _encoder(), phase, PreferenceConfig(), tmp_path / "cut",
-                            seed=0) == report
+    assert train_preference(PAIRS, _loaded(), _encoder(), phase, PreferenceConfig(), tmp_path / "cut", seed=0) == report
 
 
 def test_a_token_weighs_the_same_however_the_batch_is_cut(tmp_path: Path) -> None:
@@ -141,8 +154,9 @@ def test_a_token_weighs_the_same_however_the_batch_is_cut(tmp_path: Path) -> Non
     losses = []
     for size, steps in ((12, 1), (5, 3)):
         phase = replace(PHASE, batch_size=size, gradient_accumulation_steps=steps, num_epochs=1)
-        report = train_preference(PAIRS, _loaded(), _encoder(), phase, PreferenceConfig(sft_weight=0.7),
-                                  tmp_path / str(size), seed=0)
+        report = train_preference(
+            PAIRS, _loaded(), _encoder(), phase, PreferenceConfig(sft_weight=0.7), tmp_path / str(size), seed=0
+        )
         losses.append(report["log"][0]["loss"])
     assert losses[0] == pytest.approx(losses[1], abs=2e-6)
 
@@ -158,8 +172,10 @@ def test_an_adapter_is_exported_without_its_reference(tmp_path: Path) -> None:
 
 
 def test_pairs_are_read_and_a_broken_line_is_named(tmp_path: Path) -> None:
-    good = '{"prompt":[{"role":"user","content":"g"},{"role":"tool","content":"o"}],' \
-           '"chosen":"a","rejected":"b","task_id":"t"}\n'
+    good = (
+        '{"prompt":[{"role":"user","content":"g"},{"role":"tool","content":"o"}],'
+        '"chosen":"a","rejected":"b","task_id":"t"}\n'
+    )
     path = tmp_path / "preference_pairs.jsonl"
     path.write_text(good)
     assert read_pairs(path) == [Pair(prompt=build_messages("g", ["o"], []), chosen="a", rejected="b", task_id="t")]
@@ -184,18 +200,34 @@ def test_D6_where_the_pairs_are_right_executed_success_rises(tmp_path: Path) -> 
         return action == "get w1"
 
     def executed(loaded: Loaded) -> float:
-        backend = LocalBackend(loaded.model, loaded.tokenizer, _encoder(), name="slm",
-                               price=Price(input=0, output=0, seconds_per_call=0, seconds_per_token=0))
-        requests = [Request(messages=_pair(i % 12).prompt, key=("D6", i), temperature=1.0, max_tokens=6)
-                    for i in range(200)]
+        backend = LocalBackend(
+            loaded.model,
+            loaded.tokenizer,
+            _encoder(),
+            name="slm",
+            price=Price(input=0, output=0, seconds_per_call=0, seconds_per_token=0),
+        )
+        requests = [
+            Request(messages=_pair(i % 12).prompt, key=("D6", i), temperature=1.0, max_tokens=6) for i in range(200)
+        ]
         return sum(world(reply.text) for reply in backend.answer(requests)) / 200
 
-    shown = [Episode(episode_id=f"t{i}/{action}", success=True,
-                     metadata=EpisodeMetadata(task_id=f"t{i}", goal=_pair(i).prompt[0].content, benchmark="toy",
-                                              split="train"),
-                     steps=(Step(step_idx=0, observation=Observation(raw_text=_pair(i).prompt[1].content),
-                                 action=Action(raw_text=action)),))
-             for i in range(12) for action in ("get w1", "close w2")]
+    shown = [
+        Episode(
+            episode_id=f"t{i}/{action}",
+            success=True,
+            metadata=EpisodeMetadata(task_id=f"t{i}", goal=_pair(i).prompt[0].content, benchmark="toy", split="train"),
+            steps=(
+                Step(
+                    step_idx=0,
+                    observation=Observation(raw_text=_pair(i).prompt[1].content),
+                    action=Action(raw_text=action),
+                ),
+            ),
+        )
+        for i in range(12)
+        for action in ("get w1", "close w2")
+    ]
     loaded = _loaded()
     train_bc(shown, loaded, _encoder(), replace(PHASE, num_epochs=20, lr=5e-3), tmp_path / "bc", seed=0)
     before = executed(loaded)

@@ -27,8 +27,12 @@ def _full(encoder: Encoder, messages: tuple[Message, ...]) -> list[int]:
 
 def test_messages_alternate_and_end_in_the_newest_observation() -> None:
     messages = build_messages("goal", ["o0", "o1"], ["a0"])
-    assert [(m.role, m.content) for m in messages] == [("user", "goal"), ("tool", "o0"), ("assistant", "a0"),
-                                                       ("tool", "o1")]
+    assert [(m.role, m.content) for m in messages] == [
+        ("user", "goal"),
+        ("tool", "o0"),
+        ("assistant", "a0"),
+        ("tool", "o1"),
+    ]
     with pytest.raises(ValueError):
         build_messages("goal", ["o0"], ["a0"])
 
@@ -48,8 +52,10 @@ def test_a_template_that_looks_around_is_rendered_whole() -> None:
 
 
 def test_a_template_without_tool_role_gets_user_turns() -> None:
-    strict = "{% for m in messages %}{% if m.role == 'tool' %}{{ raise_exception('no tools') }}{% endif %}" \
-             "<{{ m.role }}>{{ m.content }}{% endfor %}<assistant>"
+    strict = (
+        "{% for m in messages %}{% if m.role == 'tool' %}{{ raise_exception('no tools') }}{% endif %}"
+        "<{{ m.role }}>{{ m.content }}{% endfor %}<assistant>"
+    )
     encoder = _encoder(template=strict)
     text = encoder.tokenizer.decode(encoder(build_messages("open", ["door", "key"], ["get"])))
     assert text.split() == ["<user>", "open", "door", "<assistant>", "get", "<user>", "key", "<assistant>"]
@@ -67,7 +73,7 @@ def test_forgets_oldest_first_and_keeps_goal_and_newest(limit: int) -> None:
     assert " ".join(words[:-1]).endswith(newest) or (ELIDED in words[-10:] and newest.split()[0] in words)
     kept = [m.content for m in messages if m.role == "tool" and m.content in " ".join(words)]
     observations = [m.content for m in messages if m.role == "tool"]
-    assert kept == observations[len(observations) - len(kept):]
+    assert kept == observations[len(observations) - len(kept) :]
 
 
 def test_a_goal_that_cannot_fit_is_refused() -> None:

@@ -36,8 +36,11 @@ def _final(folder: Path) -> dict[str, str]:
 
 def _far_apart(one: list[dict[str, Any]], other: list[dict[str, Any]]) -> float:
     assert len(one) == len(other) and all(any(g.abs().max() > 1e-3 for g in update.values()) for update in one)
-    return max(float((a[name] - b[name]).norm() / a[name].norm().clamp(min=1e-9))
-               for a, b in zip(one, other, strict=True) for name in a)
+    return max(
+        float((a[name] - b[name]).norm() / a[name].norm().clamp(min=1e-9))
+        for a, b in zip(one, other, strict=True)
+        for name in a
+    )
 
 
 @pytest.mark.parametrize("what", PHASES)
@@ -53,8 +56,12 @@ def test_B6_how_a_batch_is_cut_changes_no_gradient(what: str, tmp_path: Path) ->
     """Micro-batches of 3 rows: uneven ones, and rows and tokens weigh the same in each."""
     cut_up = replace(two_ranks.PHASE, batch_size=3, gradient_accumulation_steps=4)
     in_one = replace(two_ranks.PHASE, batch_size=12, gradient_accumulation_steps=1)
-    assert _far_apart(two_ranks.gradients(what, tmp_path / "one", in_one),
-                      two_ranks.gradients(what, tmp_path / "cut", cut_up)) < 1e-5
+    assert (
+        _far_apart(
+            two_ranks.gradients(what, tmp_path / "one", in_one), two_ranks.gradients(what, tmp_path / "cut", cut_up)
+        )
+        < 1e-5
+    )
 
 
 @pytest.mark.parametrize("what", PHASES)
@@ -85,8 +92,8 @@ def test_an_update_sees_the_same_rows_for_any_number_of_ranks(rows: int, ranks: 
     assert len({len(batches) for batches in own}) == 1
     assert ranks == 1 or all(len(batch) == micro for batches in own for batch in batches)
     for update in range(-(-rows // 24)):
-        seen = [row for batches in own for batch in batches[update * steps:(update + 1) * steps] for row in batch]
-        assert sorted(row for row in seen if row is not None) == list(range(rows))[update * 24:(update + 1) * 24]
+        seen = [row for batches in own for batch in batches[update * steps : (update + 1) * steps] for row in batch]
+        assert sorted(row for row in seen if row is not None) == list(range(rows))[update * 24 : (update + 1) * 24]
 
 
 def test_weights_in_parts_come_back_whole(tmp_path: Path) -> None:
@@ -94,8 +101,10 @@ def test_weights_in_parts_come_back_whole(tmp_path: Path) -> None:
     pytest.importorskip("deepspeed")
     launch(2, two_ranks.__file__, "in_parts", str(tmp_path))
     for what, lora, series, file in (("bc", 0, "losses", "model"), ("preference", 4, "log", "adapter_model")):
-        alone, parts = two_ranks.train(what, tmp_path / f"{what}-alone", lora), json.loads(
-            (tmp_path / f"{what}.json").read_text())
+        alone, parts = (
+            two_ranks.train(what, tmp_path / f"{what}-alone", lora),
+            json.loads((tmp_path / f"{what}.json").read_text()),
+        )
         assert [one["loss"] for one in parts[series]] == pytest.approx([one["loss"] for one in alone[series]], abs=1e-4)
         weights = [load_file(tmp_path / name / "final" / f"{file}.safetensors") for name in (f"{what}-alone", what)]
         assert weights[0].keys() == weights[1].keys()

@@ -24,24 +24,45 @@ from r2v.policy.prompt_encoder import Encoder, build_messages
 from r2v.randomness import generator
 from tests import tiny_models
 
-PHASE = Phase(num_epochs=2, lr=5e-3, batch_size=8, gradient_accumulation_steps=1, weight_decay=0.0, warmup_ratio=0.0,
-              grad_clip=1.0, save_steps=2, max_examples=None)
+PHASE = Phase(
+    num_epochs=2,
+    lr=5e-3,
+    batch_size=8,
+    gradient_accumulation_steps=1,
+    weight_decay=0.0,
+    warmup_ratio=0.0,
+    grad_clip=1.0,
+    save_steps=2,
+    max_examples=None,
+)
 ROWS = 21
 """Not a multiple of anything: the last update of an epoch's end is short, and on two ranks one micro-batch is blank."""
 
 
 def episode(i: int) -> Episode:
     page = " ".join(f"w{generator('page', i, j).randrange(48)}" for j in range(1 + i % 7))
-    return Episode(episode_id=f"t{i}/s1", success=True,
-                   metadata=EpisodeMetadata(task_id=f"t{i}", goal=f"open w{i}", benchmark="toy", split="train"),
-                   steps=(Step(step_idx=0, observation=Observation(raw_text=page),
-                               action=Action(raw_text=f"get w{i}" + " done" * (i % 3))),))
+    return Episode(
+        episode_id=f"t{i}/s1",
+        success=True,
+        metadata=EpisodeMetadata(task_id=f"t{i}", goal=f"open w{i}", benchmark="toy", split="train"),
+        steps=(
+            Step(
+                step_idx=0,
+                observation=Observation(raw_text=page),
+                action=Action(raw_text=f"get w{i}" + " done" * (i % 3)),
+            ),
+        ),
+    )
 
 
 def pair(i: int) -> preference.Pair:
     page = " ".join(f"w{(i + j) % 48}" for j in range(1 + i % 7))
-    return preference.Pair(prompt=build_messages(f"open w{i}", [page], []), chosen="get w1" + " done" * (i % 3),
-                           rejected="close w2", task_id=f"t{i // 2}")
+    return preference.Pair(
+        prompt=build_messages(f"open w{i}", [page], []),
+        chosen="get w1" + " done" * (i % 3),
+        rejected="close w2",
+        task_id=f"t{i // 2}",
+    )
 
 
 EPISODES, PAIRS = [episode(i) for i in range(ROWS)], [pair(i) for i in range(ROWS)]
@@ -54,8 +75,9 @@ def loaded(dtype: torch.dtype = torch.float32, lora: int = 0) -> Loaded:
         from peft import LoraConfig, get_peft_model
 
         torch.manual_seed(0)
-        model = get_peft_model(model, LoraConfig(r=lora, target_modules="all-linear", task_type="CAUSAL_LM",
-                                                 init_lora_weights=False))
+        model = get_peft_model(
+            model, LoraConfig(r=lora, target_modules="all-linear", task_type="CAUSAL_LM", init_lora_weights=False)
+        )
     return Loaded(model=model, tokenizer=tokenizer, name="toy")
 
 

@@ -19,17 +19,28 @@ GOAL = "go through the door"
 
 
 def turn(llm_calls: int = 0) -> Turn:
-    return Turn(task_id="t", seed=3, step=4, max_steps=9, goal=GOAL, observations=("a door",), actions=(),
-                messages=(Message(role="user", content=GOAL), Message(role="tool", content="a door")), tools=(),
-                llm_calls=llm_calls)
+    return Turn(
+        task_id="t",
+        seed=3,
+        step=4,
+        max_steps=9,
+        goal=GOAL,
+        observations=("a door",),
+        actions=(),
+        messages=(Message(role="user", content=GOAL), Message(role="tool", content="a door")),
+        tools=(),
+        llm_calls=llm_calls,
+    )
 
 
 def sides(waves: Waves) -> tuple[Side, Side]:
     def speak(name: str, request: Request) -> str:
         return f"{name} {request.key[-1]}"
 
-    backends = [ScriptedBackend(partial(speak, name), name=name, price=price)
-                for name, price in (("small", SLM), ("large", LLM))]
+    backends = [
+        ScriptedBackend(partial(speak, name), name=name, price=price)
+        for name, price in (("small", SLM), ("large", LLM))
+    ]
     return Side(waves.model(backends[0]), SLM, "slm", 8), Side(waves.model(backends[1]), LLM, "llm", 8)
 
 
@@ -47,9 +58,19 @@ def routed(waves: Waves, score: float | None, threshold: float, max_llm_calls: i
 
 
 RULE = [  # escalate iff threshold <= 0, or threshold < 1 and score >= threshold
-    (0.0, None, True), (-1.0, None, True), (1.0, None, False), (2.0, None, False),
-    (0.5, 0.5, True), (0.5, 0.499999, False), (0.5, 0.4999999, True), (0.5, 1.0, True), (0.5, 0.0, False),
-    (1e-6, 0.0, False), (0.999999, 0.999999, True), (0.999999, 1.0, True)]
+    (0.0, None, True),
+    (-1.0, None, True),
+    (1.0, None, False),
+    (2.0, None, False),
+    (0.5, 0.5, True),
+    (0.5, 0.499999, False),
+    (0.5, 0.4999999, True),
+    (0.5, 1.0, True),
+    (0.5, 0.0, False),
+    (1e-6, 0.0, False),
+    (0.999999, 0.999999, True),
+    (0.999999, 1.0, True),
+]
 
 
 @pytest.mark.parametrize(("threshold", "score", "escalated"), RULE)
@@ -63,11 +84,20 @@ def test_the_decision_rule(threshold: float, score: float | None, escalated: boo
     assert done.decision.p_escalate == (None if score is None else min(round(score, 6), 1 - 1e-6))
 
 
-@pytest.mark.parametrize(("spent", "threshold", "score", "reason", "escalated"), [
-    (4, 0.5, 0.9, "router", True), (5, 0.5, 0.9, "budget", False), (6, 0.5, 0.9, "budget", False),
-    (5, 0.5, 0.1, "router", False), (5, 0.0, None, "router", True), (5, 1.0, None, "router", False)])
-def test_a_spent_budget_keeps_the_small_policys_action(spent: int, threshold: float, score: float | None,
-                                                       reason: str, escalated: bool) -> None:
+@pytest.mark.parametrize(
+    ("spent", "threshold", "score", "reason", "escalated"),
+    [
+        (4, 0.5, 0.9, "router", True),
+        (5, 0.5, 0.9, "budget", False),
+        (6, 0.5, 0.9, "budget", False),
+        (5, 0.5, 0.1, "router", False),
+        (5, 0.0, None, "router", True),
+        (5, 1.0, None, "router", False),
+    ],
+)
+def test_a_spent_budget_keeps_the_small_policys_action(
+    spent: int, threshold: float, score: float | None, reason: str, escalated: bool
+) -> None:
     waves = Waves()
     done = act(routed(waves, score, threshold), waves, turn(llm_calls=spent))
     assert done.decision is not None
@@ -77,8 +107,12 @@ def test_a_spent_budget_keeps_the_small_policys_action(spent: int, threshold: fl
 
 def bill(price: Price, text: str) -> tuple[float, float, int, int]:
     tokens_in, tokens_out = count_tokens(GOAL) + count_tokens("a door"), count_tokens(text)
-    return ((tokens_in * price.input + tokens_out * price.output) / 1e6,
-            price.seconds_per_call + price.seconds_per_token * tokens_out, tokens_in, tokens_out)
+    return (
+        (tokens_in * price.input + tokens_out * price.output) / 1e6,
+        price.seconds_per_call + price.seconds_per_token * tokens_out,
+        tokens_in,
+        tokens_out,
+    )
 
 
 def test_single_is_billed_by_its_side() -> None:
@@ -109,7 +143,12 @@ def test_R1_both_ends_are_billed_as_the_single_models() -> None:
         one = act(Single(slm, "slm") if name == "slm" else Single(llm, "llm_fallback"), waves, turn())
         both = act(routed(waves, None, threshold), waves, turn())
         assert (both.text, both.source, both.cost, both.seconds, both.tokens) == (
-            one.text, one.source, one.cost, one.seconds, one.tokens)
+            one.text,
+            one.source,
+            one.cost,
+            one.seconds,
+            one.tokens,
+        )
 
 
 def best_of(scores: list[float], k: int) -> Act:
@@ -128,9 +167,17 @@ def best_of(scores: list[float], k: int) -> Act:
     return done
 
 
-@pytest.mark.parametrize(("scores", "k", "text", "index"), [
-    ([0.1, 0.9, 0.1, 0.5], 4, "a", 1), ([0.9, 0.1, 0.9, 0.5], 4, "b", 0), ([0.5, 0.5, 0.5, 0.5], 4, "b", 0),
-    ([0.1, 0.2, 0.1, 0.9], 3, "a", 1), ([0.1, 0.2, 0.1, 0.9], 4, "c", 3), ([0.0, 0.9, 0.0, 0.9], 1, "b", 0)])
+@pytest.mark.parametrize(
+    ("scores", "k", "text", "index"),
+    [
+        ([0.1, 0.9, 0.1, 0.5], 4, "a", 1),
+        ([0.9, 0.1, 0.9, 0.5], 4, "b", 0),
+        ([0.5, 0.5, 0.5, 0.5], 4, "b", 0),
+        ([0.1, 0.2, 0.1, 0.9], 3, "a", 1),
+        ([0.1, 0.2, 0.1, 0.9], 4, "c", 3),
+        ([0.0, 0.9, 0.0, 0.9], 1, "b", 0),
+    ],
+)
 def test_best_of_k_plays_the_verifiers_favourite(scores: list[float], k: int, text: str, index: int) -> None:
     done = best_of(scores, k)
     assert (done.text, done.source) == (text, "slm")

@@ -61,8 +61,9 @@ def test_a_visit_keeps_every_point_open_and_a_branch_leaves_it_so() -> None:
 
 def feature_rows(chain: Chain, count: int) -> tuple[Stage, list[Any]]:
     on = chain_stage(chain, (0.85, None), 0.9)
-    return on, roll_out_features(plays(chain, count, method="slm_only"), on.world, on.small, on.large,
-                                 Sensors(InferenceConfig()), 30.0, on.waves)
+    return on, roll_out_features(
+        plays(chain, count, method="slm_only"), on.world, on.small, on.large, Sensors(InferenceConfig()), 30.0, on.waves
+    )
 
 
 def test_executed_gains_are_the_truth_of_the_chain() -> None:
@@ -74,7 +75,7 @@ def test_executed_gains_are_the_truth_of_the_chain() -> None:
     for index, row in enumerate(rows):
         own, asked = rights(small[index // 10]), rights(large[index // 10])
         at = index % 10
-        others = all(own[:at] + own[at + 1:])
+        others = all(own[:at] + own[at + 1 :])
         assert (row.q_slm, row.q_llm) == (float(all(own)), float(others and asked[at]))
         assert row.state_id == f"{small[index // 10].episode_id}#{at}"
         assert (row.slm_episode_success, row.actor) == (all(own), "slm")
@@ -95,16 +96,25 @@ def test_candidates_are_valued_by_what_came_of_them() -> None:
         async def score(request: ScoreRequest) -> float:
             asked.append((request.messages[-1].content, fold))
             return await perfect_verifier(request)
+
         return score
 
-    states = play_candidates(plays(chain, 12), on.world, on.small, None, [scorer(0), scorer(1)],
-                             lambda task_id: int(task_id[-1]) % 2, CandidatesConfig(num_samples=5), on.waves)
+    states = play_candidates(
+        plays(chain, 12),
+        on.world,
+        on.small,
+        None,
+        [scorer(0), scorer(1)],
+        lambda task_id: int(task_id[-1]) % 2,
+        CandidatesConfig(num_samples=5),
+        on.waves,
+    )
     small = on.play(plays(chain, 12), on.small)
     assert len(states) == 48
     valued = 0
     for index, state in enumerate(states):
         own, at = rights(small[index // 4]), index % 4
-        others = all(own[:at] + own[at + 1:])
+        others = all(own[:at] + own[at + 1 :])
         page = state.prompt[-1].content
         assert [candidate.k for candidate in state.candidates] == [0, 1, 2, 3, 4]
         for candidate in state.candidates:
@@ -121,15 +131,23 @@ def test_candidates_are_valued_by_what_came_of_them() -> None:
 def test_the_teachers_action_is_played_on_like_a_candidate() -> None:
     chain = Chain(num_tasks=8, length=4)
     on = chain_stage(chain, (0.8, None), 1.0)
-    states = play_candidates(plays(chain, 8), on.world, on.small, on.large, [perfect_verifier], lambda task_id: 0,
-                             CandidatesConfig(num_samples=2), on.waves)
+    states = play_candidates(
+        plays(chain, 8),
+        on.world,
+        on.small,
+        on.large,
+        [perfect_verifier],
+        lambda task_id: 0,
+        CandidatesConfig(num_samples=2),
+        on.waves,
+    )
     own = [rights(episode) for episode in on.play(plays(chain, 8), on.small)]
     for index, state in enumerate(states):
         assert state.teacher is not None and state.teacher.k == -1
         assert state.teacher.text == right_action(state.prompt[-1].content) and state.teacher.score == 1.0
         right, at = own[index // 4], index % 4
         if state.teacher.value is not None:
-            assert state.teacher.value == float(all(right[:at] + right[at + 1:]))
+            assert state.teacher.value == float(all(right[:at] + right[at + 1 :]))
     assert any(state.teacher.value for state in states if state.teacher)
 
 
@@ -140,15 +158,17 @@ def desk_on(slips: float) -> Stage:
 
 def test_corruptions_are_executed_and_never_assumed_wrong() -> None:
     on = desk_on(slips=0.0)
-    episodes, records = play_corruptions(plays(on.world.benchmark, 12), on.world, on.large, on.waves,
-                                         per_episode=4, discount=0.7)
+    episodes, records = play_corruptions(
+        plays(on.world.benchmark, 12), on.world, on.large, on.waves, per_episode=4, discount=0.7
+    )
     assert all(episode.success for episode in episodes)
     assert all(len(record.outcomes) == 1 for record in records)
     values = {record.outcomes[0] for record in records}
-    assert values <= {0.0, *(0.7 ** extra for extra in range(16))}
+    assert values <= {0.0, *(0.7**extra for extra in range(16))}
     assert {0.0, 0.7} <= values, "some mistakes can be mended, by a detour"
-    shown = {(episode.episode_id, step.step_idx): step.action.raw_text
-             for episode in episodes for step in episode.steps}
+    shown = {
+        (episode.episode_id, step.step_idx): step.action.raw_text for episode in episodes for step in episode.steps
+    }
     for record in records:
         identity, _, step = record.state_id.partition("#")
         assert record.action != shown[identity, int(step)]
@@ -158,15 +178,16 @@ def test_corruptions_of_the_chain_are_wrong() -> None:
     """No other door is right, so every corruption fails: a rate that is known."""
     chain = Chain(num_tasks=10, length=4)
     on = chain_stage(chain, (1.0, None), 1.0)
-    episodes, records = play_corruptions(plays(chain, 10), on.world, on.large, on.waves, per_episode=4,
-                                         discount=0.7)
+    episodes, records = play_corruptions(plays(chain, 10), on.world, on.large, on.waves, per_episode=4, discount=0.7)
     assert [episode.success for episode in episodes] == [True] * 10
     assert {record.outcomes for record in records} == {(0.0,)}
 
 
 def oracle(on: Stage, some: list[Play]) -> list[Episode]:
-    return on.waves.run(lambda play=play: play_oracle(on.world, play, on.small, on.large, on.waves)  # type: ignore[misc]
-                        for play in some)
+    return on.waves.run(
+        lambda play=play: play_oracle(on.world, play, on.small, on.large, on.waves)  # type: ignore[misc]
+        for play in some
+    )
 
 
 def test_the_oracle_asks_where_one_llm_step_saves_the_episode() -> None:
@@ -179,7 +200,8 @@ def test_the_oracle_asks_where_one_llm_step_saves_the_episode() -> None:
         saved = len(wrong) == 1 and asked[wrong[0]]
         assert got.success == (not wrong or saved)
         assert [at for at, step in enumerate(got.steps) if step.action_source == "llm_fallback"] == (
-            wrong if saved else [])
+            wrong if saved else []
+        )
     assert 5 < sum(episode.num_llm_fallbacks for episode in found) < 35
 
 
@@ -195,8 +217,15 @@ def test_X5_no_router_beats_the_oracle_at_equal_calls(name: str) -> None:
         coin = uniform(turn.seed, turn.task_id, turn.step, "thinning") * 0.999
         return coin if name == "random" else 0.5 * looks_hard(turn, proposal) + 0.499 * coin
 
-    scores = sorted((step.decision.p_escalate or 0.0 for episode in on.play(some, on.routed(gate, 0.9999))
-                     for step in episode.steps if step.decision is not None), reverse=True)
+    scores = sorted(
+        (
+            step.decision.p_escalate or 0.0
+            for episode in on.play(some, on.routed(gate, 0.9999))
+            for step in episode.steps
+            if step.decision is not None
+        ),
+        reverse=True,
+    )
     routed = on.play(some, on.routed(gate, scores[calls - 1]))
     assert sum(episode.num_llm_fallbacks for episode in routed) == calls > 10
     assert sum(e.success for e in best) > sum(e.success for e in routed)

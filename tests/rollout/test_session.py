@@ -41,8 +41,8 @@ Z_999 = 3.2905267314919255
 
 def wilson(rate: float, n: int) -> tuple[float, float]:
     """Wilson's 99.9 % interval around a measured rate."""
-    middle = (rate + Z_999 ** 2 / (2 * n)) / (1 + Z_999 ** 2 / n)
-    half = Z_999 / (1 + Z_999 ** 2 / n) * math.sqrt(rate * (1 - rate) / n + Z_999 ** 2 / (4 * n * n))
+    middle = (rate + Z_999**2 / (2 * n)) / (1 + Z_999**2 / n)
+    half = Z_999 / (1 + Z_999**2 / n) * math.sqrt(rate * (1 - rate) / n + Z_999**2 / (4 * n * n))
     return middle - half, middle + half
 
 
@@ -51,8 +51,12 @@ def measured(episodes: list[Episode]) -> float:
 
 
 SINGLE = {  # facts/method.md 7.11: ten doors, .95 against .995. The old any-step rule would say .860 to .9996
-    "slm_only": (0.598737, 600), "llm_only": (0.951110, 150), "random 0.1": (0.627710, 150),
-    "random 0.3": (0.689473, 150), "random 0.5": (0.756652, 150)}
+    "slm_only": (0.598737, 600),
+    "llm_only": (0.951110, 150),
+    "random 0.1": (0.627710, 150),
+    "random 0.3": (0.689473, 150),
+    "random 0.5": (0.756652, 150),
+}
 
 
 @pytest.mark.parametrize("name", SINGLE)
@@ -71,8 +75,14 @@ def test_chain_meets_the_closed_form(name: str) -> None:
 
 
 TWO = {  # eight easy doors at .99, two hard ones at .5; the LLM .99
-    "slm_only": 0.230686, "llm_only": 0.904382, "perfect router": 0.904382, "random 0.2": 0.329977,
-    "best of 2": 0.562050, "best of 4": 0.878906, "best of 8": 0.992203}
+    "slm_only": 0.230686,
+    "llm_only": 0.904382,
+    "perfect router": 0.904382,
+    "random 0.2": 0.329977,
+    "best of 2": 0.562050,
+    "best of 4": 0.878906,
+    "best of 8": 0.992203,
+}
 
 
 @pytest.mark.parametrize("name", TWO)
@@ -80,8 +90,12 @@ def test_chain_of_two_difficulties_meets_the_closed_form(name: str) -> None:
     count = 150
     chain = Chain(num_tasks=count, hard=2)
     on = chain_stage(chain, (0.99, 0.5), 0.99)
-    actors = {"slm_only": on.small, "llm_only": on.large, "perfect router": on.routed(looks_hard, 0.5),
-              "random 0.2": on.routed(random_gate, 0.8)}
+    actors = {
+        "slm_only": on.small,
+        "llm_only": on.large,
+        "perfect router": on.routed(looks_hard, 0.5),
+        "random 0.2": on.routed(random_gate, 0.8),
+    }
     actor = actors.get(name) or BestOfK(on.slm, perfect_verifier, InferenceConfig(), int(name.split()[-1]))
     episodes = on.play(plays(chain, count), actor)
     low, high = wilson(measured(episodes), count)
@@ -152,16 +166,23 @@ ALLOWED = {"rollout.py": ["self.success"], "perturb/offline.py": ["self._episode
 
 def success_given(tree: ast.AST) -> list[str]:
     """What is said as `success=` wherever an episode or a world's info is made or changed."""
-    return [ast.unparse(keyword.value) for node in ast.walk(tree) if isinstance(node, ast.Call)
-            and ast.unparse(node.func).rpartition(".")[2] in ("Episode", "Info", "replace", "__setattr__")
-            for keyword in node.keywords if keyword.arg == "success"]
+    return [
+        ast.unparse(keyword.value)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call)
+        and ast.unparse(node.func).rpartition(".")[2] in ("Episode", "Info", "replace", "__setattr__")
+        for keyword in node.keywords
+        if keyword.arg == "success"
+    ]
 
 
 def test_success_is_decided_where_worlds_answer_and_nowhere_else() -> None:
     """The source of R2V: no line but a world's own puts an outcome into an Info or an Episode."""
     package = Path(r2v.__file__).parent
-    found = {path.relative_to(package).as_posix(): success_given(ast.parse(path.read_text()))
-             for path in package.rglob("*.py")}
+    found = {
+        path.relative_to(package).as_posix(): success_given(ast.parse(path.read_text()))
+        for path in package.rglob("*.py")
+    }
     assert {name: given for name, given in found.items() if given and not name.startswith(WORLDS)} == ALLOWED
     assert all(found[name] for name in ("envs/chain.py", "envs/desk/environment.py"))
 
@@ -203,8 +224,10 @@ def test_R2_a_higher_threshold_escalates_no_earlier() -> None:
     diverged = 0
     for lower, higher in zip(by_threshold, by_threshold[1:], strict=False):
         for low, high in zip(lower, higher, strict=True):
-            decisions = [(a.decision.escalated, b.decision.escalated)  # type: ignore[union-attr]
-                         for a, b in zip(low.steps, high.steps, strict=True)]
+            decisions = [
+                (a.decision.escalated, b.decision.escalated)  # type: ignore[union-attr]
+                for a, b in zip(low.steps, high.steps, strict=True)
+            ]
             first = next((pair for pair in decisions if pair[0] != pair[1]), None)
             diverged += first is not None
             assert first in (None, (True, False))
@@ -240,8 +263,10 @@ def nothing_happens() -> PerturbationsConfig:
 
 def test_X4_noise_of_probability_zero_is_clean() -> None:
     on = desk_stage(perturbations=nothing_happens())
-    clean, noisy = (on.play(plays(on.world.benchmark, 10, condition=condition, perturbation_seed=901), on.small)
-                    for condition in ("clean", "noisy"))
+    clean, noisy = (
+        on.play(plays(on.world.benchmark, 10, condition=condition, perturbation_seed=901), on.small)
+        for condition in ("clean", "noisy")
+    )
     assert [to_line(replace(episode, condition="clean")) for episode in noisy] == [to_line(e) for e in clean]
     assert {episode.condition for episode in noisy} == {"noisy"}
 
@@ -296,8 +321,11 @@ LIES: dict[str, tuple[Callable[[Episode], Episode], str]] = {
 def test_X1_a_lie_is_named(name: str) -> None:
     lie, words = LIES[name]
     world, found = recorded("noisy")
-    told = [(task, episode) for task, episode in found
-            if episode.termination == "stop" and any(step.perturbations for step in episode.steps)]
+    told = [
+        (task, episode)
+        for task, episode in found
+        if episode.termination == "stop" and any(step.perturbations for step in episode.steps)
+    ]
     problems = [replay(world, lie(episode), task) for task, episode in told]
     certain = name not in ("another seed of the hazards", "another condition", "changed action")
     assert all(problems) if certain else any(problems)
@@ -317,7 +345,8 @@ def test_plays_are_tasks_times_seeds_each_seed_under_its_hazards() -> None:
     selection = TaskSelection(condition="noisy", perturbation_seeds=[901, 902], split_seed=0, split_by="task_id")
     found = plays_of(chain, "evaluation", [1, 2, 3], selection, method="x", limit=4)
     assert [(play.seed, play.perturbation_seed) for play in found] == [
-        (seed, hazard) for seed, hazard in ((1, 901), (2, 902), (3, 901)) for _ in range(4)]
+        (seed, hazard) for seed, hazard in ((1, 901), (2, 902), (3, 901)) for _ in range(4)
+    ]
     assert len({play.task.task_id for play in found}) == 4
     assert {(play.split, play.condition, play.method) for play in found} == {("evaluation", "noisy", "x")}
     with pytest.raises(EmptyResult, match="no task in the heldout split: 50 tasks in all"):
@@ -383,7 +412,8 @@ def test_a_step_tells_what_it_was_shown_and_what_was_true() -> None:
         assert [step.step_idx for step in episode.steps] == list(range(len(episode.steps)))
         assert episode.episode_id == f"{episode.metadata.task_id}/s1/p901"
         assert episode.total_cost == pytest.approx(
-            (episode.tokens.llm_in * 3.0 + episode.tokens.llm_out * 12.0) / 1e6, abs=1e-9)
+            (episode.tokens.llm_in * 3.0 + episode.tokens.llm_out * 12.0) / 1e6, abs=1e-9
+        )
 
 
 def test_models_see_a_conversation_and_no_payload() -> None:

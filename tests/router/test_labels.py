@@ -24,9 +24,7 @@ def test_label_kinds() -> None:
         disagrees=False,
         slm_episode_success=False,
     )
-    label = {
-        kind: labelled([row], kind)[0].y_escalate for kind in ("counterfactual", "disagreement", "episode")
-    }
+    label = {kind: labelled([row], kind)[0].y_escalate for kind in ("counterfactual", "disagreement", "episode")}
     assert label == {"counterfactual": 1, "disagreement": 0, "episode": 1}
     assert labelled([row], "counterfactual", kappa=0.024)[0].y_escalate == 1
     assert labelled([row], "counterfactual", kappa=0.025)[0].y_escalate == 0, "the gain must exceed the cost"
@@ -42,11 +40,7 @@ def test_label_without_its_ground_is_refused() -> None:
 
 
 def test_disagreement_looks_past_free_arguments() -> None:
-    tools = [
-        ToolSpec(
-            name="assign", description="", parameters={"properties": {"id": {}, "tech": {"x-free": True}}}
-        )
-    ]
+    tools = [ToolSpec(name="assign", description="", parameters={"properties": {"id": {}, "tech": {"x-free": True}}})]
     mine = '{"tool":"assign","id":"r7","tech":"t1"}'
     assert not disagrees(mine, '{"tool": "assign", "tech": "t2", "id": "r7"}', tools)
     assert disagrees(mine, '{"tool":"assign","id":"r8","tech":"t1"}', tools)

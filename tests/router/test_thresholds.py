@@ -77,9 +77,7 @@ def violations(choose: Callable[..., float | None], alpha: float) -> float:
 
 def test_learn_then_test_violates_at_most_delta_over_200_resplits() -> None:
     assert violations(partial(learn_then_test, delta=DELTA), ALPHA) <= DELTA
-    assert violations(partial(learn_then_test, delta=DELTA), 0.24) <= DELTA, (
-        "where the next step is just unsafe"
-    )
+    assert violations(partial(learn_then_test, delta=DELTA), 0.24) <= DELTA, "where the next step is just unsafe"
     kept = [learn_then_test(resplit(number, 400), ALPHA, DELTA) for number in range(50)]
     assert sum(tau is not None and tau >= 0.3 for tau in kept) >= 35, "a guarantee, yet not an empty one"
 

@@ -29,15 +29,10 @@ def saved(rows: list[FeatureRow], path: Path, config: RouterConfig = CONFIG) -> 
 def test_R3_reaches_the_bayes_brier() -> None:
     rows = labelled([make_row(number, steps_per_task=1) for number in range(20_000)], "counterfactual")
     model = fit(rows, CONFIG, seed=0)
-    fresh = labelled(
-        [make_row(number, steps_per_task=1) for number in range(20_000, 40_000)], "counterfactual"
-    )
+    fresh = labelled([make_row(number, steps_per_task=1) for number in range(20_000, 40_000)], "counterfactual")
     y = targets(fresh)
     bayes = np.mean(
-        [
-            (true_probability(row.features["uncertainty.x"]) - label) ** 2
-            for row, label in zip(fresh, y, strict=True)
-        ]
+        [(true_probability(row.features["uncertainty.x"]) - label) ** 2 for row, label in zip(fresh, y, strict=True)]
     )
     ours = np.mean([(model.predict(row.features) - label) ** 2 for row, label in zip(fresh, y, strict=True)])
     assert abs(ours - bayes) < 0.005
@@ -46,9 +41,7 @@ def test_R3_reaches_the_bayes_brier() -> None:
 def test_R4_platt_recovers_the_temperature() -> None:
     draw = generator("platt")
     logits = np.array([draw.gauss(0, 3) for _ in range(20_000)])
-    y = np.array(
-        [float(uniform("platt", i) < 1 / (1 + np.exp(-logit / 2))) for i, logit in enumerate(logits)]
-    )
+    y = np.array([float(uniform("platt", i) < 1 / (1 + np.exp(-logit / 2))) for i, logit in enumerate(logits)])
     found = fit_platt(logits, y, np.ones_like(y))
     assert found.slope == pytest.approx(1 / 2, rel=0.05)
     assert found.intercept == pytest.approx(0, abs=0.05)
@@ -66,9 +59,7 @@ def test_R9_row_order_does_not_matter(tmp_path: Path) -> None:
 def test_leak_permuting_what_a_router_must_not_know_changes_no_byte(tmp_path: Path) -> None:
     """D5: what perturbed a state and how its episode ended are beside the features, not among them."""
     masked = [
-        replace(
-            row, perturbation_seed=None, condition="clean", slm_episode_success=not row.slm_episode_success
-        )
+        replace(row, perturbation_seed=None, condition="clean", slm_episode_success=not row.slm_episode_success)
         for row in ROWS
     ]
     assert saved(ROWS, tmp_path / "a.json") == saved(masked, tmp_path / "b.json")
@@ -85,11 +76,7 @@ def test_run_time_arithmetic_equals_scikit_learn(kind: str, tmp_path: Path) -> N
     x, y, weights = matrix(train, model.names), targets(train), task_weights(train)
     if kind == "logistic":
         scaled = (x - x.mean(0)) / np.where(x.std(0) > 0, x.std(0), 1)
-        reference = (
-            LogisticRegression(C=1.0, tol=1e-8)
-            .fit(scaled, y, sample_weight=weights)
-            .decision_function(scaled)
-        )
+        reference = LogisticRegression(C=1.0, tol=1e-8).fit(scaled, y, sample_weight=weights).decision_function(scaled)
     else:
         reference = (
             GradientBoostingClassifier(init="zero", random_state=1)

@@ -57,7 +57,10 @@ def test_every_episode_says_which_run_and_model_it_is_of(collected: Path) -> Non
         for episode in read_episodes(run.trajectories):
             about = episode.metadata
             assert (about.run_id, about.teacher_model, about.teacher_provider) == (
-                run.run_id, run.model_name, run.provider)
+                run.run_id,
+                run.model_name,
+                run.provider,
+            )
 
 
 def test_an_interrupted_run_goes_on_under_its_id(collected: Path, tmp_path: Path) -> None:
@@ -81,8 +84,20 @@ def test_an_interrupted_run_goes_on_under_its_id(collected: Path, tmp_path: Path
 
 def test_a_run_id_is_not_continued_with_another_configuration(collected: Path) -> None:
     run = DataRegistry(collected / "data").query()[0]
-    command = ["python", "scripts/collect_trajectories.py", "--config", "configs/desk/clean.yaml", "--num-episodes",
-               "5", "--seeds", "1", "2", "3", "--run-id", run.run_id]
+    command = [
+        "python",
+        "scripts/collect_trajectories.py",
+        "--config",
+        "configs/desk/clean.yaml",
+        "--num-episodes",
+        "5",
+        "--seeds",
+        "1",
+        "2",
+        "3",
+        "--run-id",
+        run.run_id,
+    ]
     refused = sh(collected, shlex.join(command))
     assert refused.returncode == 2
     assert f"run {run.run_id} was made with fingerprint" in refused.stderr.splitlines()[-1]
@@ -90,22 +105,25 @@ def test_a_run_id_is_not_continued_with_another_configuration(collected: Path) -
 
 
 @pytest.mark.parametrize("words", COLLECT, ids=["webarena", "swebench", "webarena_elsewhere"])
-def test_a_benchmark_that_is_not_here_yet_is_refused_before_anything_is_written(words: list[str],
-                                                                               tmp_path: Path) -> None:
+def test_a_benchmark_that_is_not_here_yet_is_refused_before_anything_is_written(
+    words: list[str], tmp_path: Path
+) -> None:
     root = checkout(tmp_path)
     refused = sh(root, shlex.join(words))
     name = words[3].split("/")[1]
     assert (refused.returncode, refused.stdout) == (2, "")
     assert refused.stderr.splitlines() == [
         f"r2v: env.benchmark={name}: its adapter (extra [{name}]) is not in this version; allowed: chain, desk, or a "
-        "dotted path package.module:Class"]
+        "dotted path package.module:Class"
+    ]
     assert written(root) == set()
 
 
 def test_a_teacher_that_is_not_here_yet_is_refused_before_anything_is_written(tmp_path: Path) -> None:
     root = checkout(tmp_path)
-    refused = sh(root, "python scripts/collect_trajectories.py --overrides teacher.provider=openai "
-                       "teacher.model_name=gpt-4o")
+    refused = sh(
+        root, "python scripts/collect_trajectories.py --overrides teacher.provider=openai teacher.model_name=gpt-4o"
+    )
     assert refused.returncode == 2 and refused.stderr.count("\n") == 1
     assert "teacher.provider=openai" in refused.stderr
     assert written(root) == set()

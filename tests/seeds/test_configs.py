@@ -12,13 +12,18 @@ from r2v.data.manifest import run_prefix
 from .workspace import REPOSITORY
 
 BENCHMARKS = ("desk", "miniwob", "swebench", "webarena")
-TEACHERS = {"desk": "desk_scripted_expert_", "miniwob": "miniwob_openai_gpt-4o_",
-            "swebench": "swebench_anthropic_claude-3-5-sonnet_", "webarena": "webarena_openai_gpt-4o_"}
+TEACHERS = {
+    "desk": "desk_scripted_expert_",
+    "miniwob": "miniwob_openai_gpt-4o_",
+    "swebench": "swebench_anthropic_claude-3-5-sonnet_",
+    "webarena": "webarena_openai_gpt-4o_",
+}
 
 
 def test_every_benchmark_has_both() -> None:
     assert {str(path.relative_to(REPOSITORY / "configs")) for path in (REPOSITORY / "configs").glob("*/*.yaml")} >= {
-        f"{name}/{condition}.yaml" for name in BENCHMARKS for condition in ("clean", "noisy")}
+        f"{name}/{condition}.yaml" for name in BENCHMARKS for condition in ("clean", "noisy")
+    }
 
 
 @pytest.mark.parametrize("name", BENCHMARKS)
@@ -27,8 +32,12 @@ def test_clean_and_noisy_are_twins(name: str) -> None:
     assert (clean.env.benchmark, clean.data.condition, noisy.data.condition) == (name, "clean", "noisy")
     assert clean.evaluation.conditions == ["clean"] and "noisy" in noisy.evaluation.conditions
     assert run_prefix(name, clean.teacher.provider, clean.teacher.model_name) == TEACHERS[name]
-    spared = replace(noisy, perturbations=clean.perturbations, data=clean.data, evaluation=replace(
-        noisy.evaluation, conditions=["clean"]))
+    spared = replace(
+        noisy,
+        perturbations=clean.perturbations,
+        data=clean.data,
+        evaluation=replace(noisy.evaluation, conditions=["clean"]),
+    )
     assert spared == clean and replace(noisy.data, condition="clean") == clean.data
 
 

@@ -32,8 +32,9 @@ IMPORTS = {
     "from src.ai_secret_game.models.agent import Agent": "from r2v.game import Agent",
     "from src.ai_secret_game.models.game import GameMode": "from r2v.game import GameMode",
     "from src.ai_secret_game.services.game_service import GameService": "from r2v.game import GameService",
-    "from src.ai_secret_game.services.openai_conversation_batch_service import OpenAIConversationBatchService":
-        "from r2v.game import OpenAIConversationBatchService",
+    "from src.ai_secret_game.services.openai_conversation_batch_service import OpenAIConversationBatchService": (
+        "from r2v.game import OpenAIConversationBatchService"
+    ),
     "from src.ai_secret_game.services.model_agents import GPT35Agent": "from r2v.game import GPT35Agent",
 }
 
@@ -45,9 +46,15 @@ def emulator(tmp_path: Path) -> Iterator[Emulator]:
 
 
 def typed(emulator: Emulator, root: Path, words: list[str]) -> subprocess.CompletedProcess[str]:
-    keys = {"OPENAI_API_KEY": "any", "ANTHROPIC_API_KEY": "any", "OPENAI_BASE_URL": emulator.openai_url,
-            "ANTHROPIC_BASE_URL": emulator.anthropic_url, "PYTHONPATH": str(REPOSITORY), "OMP_NUM_THREADS": "1",
-            "PATH": f"{root / 'bin'}:{os.environ['PATH']}"}
+    keys = {
+        "OPENAI_API_KEY": "any",
+        "ANTHROPIC_API_KEY": "any",
+        "OPENAI_BASE_URL": emulator.openai_url,
+        "ANTHROPIC_BASE_URL": emulator.anthropic_url,
+        "PYTHONPATH": str(REPOSITORY),
+        "OMP_NUM_THREADS": "1",
+        "PATH": f"{root / 'bin'}:{os.environ['PATH']}",
+    }
     (root / "bin").mkdir(exist_ok=True)
     if not (root / "bin" / "python").exists():
         (root / "bin" / "python").write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
@@ -78,7 +85,7 @@ def test_every_command_line(line: str, requests: int, emulator: Emulator, tmp_pa
         (tmp_path / name).symlink_to(REPOSITORY / name)
     done = typed(emulator, tmp_path, ["bash", "-c", line.replace("./run_", "scripts/run_") + " --poll-seconds 0.05"])
     assert done.returncode == 0, done.stderr
-    folder, = jobs(tmp_path)
+    (folder,) = jobs(tmp_path)
     played = json.loads((folder / "raw" / "interactions.json").read_text())
     assert sum(len(one["messages"]) for one in played) == requests
     assert not any(one["incomplete"] for one in played)
@@ -88,10 +95,10 @@ def test_every_command_line(line: str, requests: int, emulator: Emulator, tmp_pa
 
 def test_the_wave_log(emulator: Emulator, tmp_path: Path) -> None:
     """The lines that the seed shows, but for the seconds."""
-    line, = (line for line in RUN if "test_conversation_batching" in line)
+    (line,) = (line for line in RUN if "test_conversation_batching" in line)
     (tmp_path / "examples").symlink_to(REPOSITORY / "examples")
     done = typed(emulator, tmp_path, ["bash", "-c", line + " --poll-seconds 0.05"])
-    shown, = (text for language, text in BLOCKS if language == "" and text.startswith("Processing wave 1"))
+    (shown,) = (text for language, text in BLOCKS if language == "" and text.startswith("Processing wave 1"))
 
     def without_seconds(text: str) -> list[str]:
         return [re.sub(r"[\d.]+ sec", "# sec", line) for line in text.splitlines()]
@@ -112,13 +119,13 @@ def test_every_option_value_is_taken() -> None:
 
 
 def test_the_python_example(emulator: Emulator, tmp_path: Path) -> None:
-    text, = (text for language, text in BLOCKS if language == "python")
+    (text,) = (text for language, text in BLOCKS if language == "python")
     for theirs, ours in IMPORTS.items():
         assert theirs in text
         text = text.replace(theirs, ours)
     done = typed(emulator, tmp_path, [sys.executable, "-c", text])
     assert done.returncode == 0, done.stderr
-    folder, = jobs(tmp_path)
+    (folder,) = jobs(tmp_path)
     assert done.stdout.strip().splitlines()[-1] == f"Results saved to {folder.relative_to(tmp_path)}"
     analysis = json.loads((folder / "analysis" / "analysis.json").read_text())
     assert analysis["overall"]["interactions"] == 20

@@ -14,8 +14,9 @@ from tests.seeds.workspace import checkout, typed
 def test_the_command_needs_no_argument(tmp_path: Path) -> None:
     """Placed, begun, and stopped when it has a checkpoint; a whole run takes minutes."""
     root = checkout(tmp_path)
-    process = subprocess.Popen(**typed(root, "exec python scripts/run_memory_optimized.py"), stderr=subprocess.PIPE,
-                               text=True)
+    process = subprocess.Popen(
+        **typed(root, "exec python scripts/run_memory_optimized.py"), stderr=subprocess.PIPE, text=True
+    )
     latest, deadline = root / "outputs/hierarchical/desk_noisy/checkpoint-latest", time.monotonic() + 240
     while not latest.exists() and process.poll() is None and time.monotonic() < deadline:
         time.sleep(0.1)
@@ -29,7 +30,8 @@ def test_the_batch_table() -> None:
     assert [optimize_batch_processing(size) for size in (44.53, 40, 20)] == [
         {"base_batch": 16, "critic_batch": 32, "micro_batch": 8},
         {"base_batch": 8, "critic_batch": 16, "micro_batch": 4},
-        {"base_batch": 4, "critic_batch": 8, "micro_batch": 2}]
+        {"base_batch": 4, "critic_batch": 8, "micro_batch": 2},
+    ]
 
 
 def test_the_names() -> None:

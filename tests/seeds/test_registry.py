@@ -29,8 +29,9 @@ def _file(root: Path, run_id: str, episodes: list[Episode], *, missing: int = 0)
     benchmark, provider, model, time = run_id.split("_")
     begun = datetime.strptime(time, "%Y%m%dT%H%M%S").replace(tzinfo=UTC)
     registry = DataRegistry(root / "data", now=lambda: begun)
-    with registry.begin_run(benchmark=benchmark, provider=provider, model_name=model, fingerprint=run_id,
-                            config={}) as run:
+    with registry.begin_run(
+        benchmark=benchmark, provider=provider, model_name=model, fingerprint=run_id, config={}
+    ) as run:
         by = {"run_id": run.run_id, "teacher_model": model, "teacher_provider": provider}
         for episode in episodes:
             run.store.append(replace(episode, metadata=replace(episode.metadata, **by)))
@@ -43,10 +44,16 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two models on one benchmark, one of them twice over shared tasks and once cut short; and another benchmark."""
     root = tmp_path_factory.mktemp("runs")
     first, worse = play("train", 9), play("train", 6, slips=0.5)
-    plan = [(GPT, first[:6], 0), (CLAUDE, first[:2], 0), (LATER, first[4:], 0), (RIVAL, worse, 0),
-            (PARTIAL, first[:1], 5)]
+    plan = [
+        (GPT, first[:6], 0),
+        (CLAUDE, first[:2], 0),
+        (LATER, first[4:], 0),
+        (RIVAL, worse, 0),
+        (PARTIAL, first[:1], 5),
+    ]
     assert [_file(root, name, episodes, missing=missing) for name, episodes, missing in plan] == [
-        name for name, _, _ in plan]
+        name for name, _, _ in plan
+    ]
     return root
 
 
@@ -73,8 +80,12 @@ def test_inspect_the_registry(inside: Path, capsys: pytest.CaptureFixture[str]) 
     names = _type(seed.block("Inspect the registry", "python"), {})
     printed = capsys.readouterr().out.splitlines()
     assert [line.split()[:3] for line in printed[1:6]] == [
-        [GPT, "done", "6"], [CLAUDE, "done", "2"], [LATER, "done", "5"], [RIVAL, "done", "6"],
-        [PARTIAL, "partial", "1"]]
+        [GPT, "done", "6"],
+        [CLAUDE, "done", "2"],
+        [LATER, "done", "5"],
+        [RIVAL, "done", "6"],
+        [PARTIAL, "partial", "1"],
+    ]
     rates = [f"{m.n_success / m.n_episodes:.2%}" for m in names["runs"]]
     assert printed[6:] == [f"{GPT} 6 {rates[0]}", f"{LATER} 5 {rates[1]}", f"data/runs/{LATER}"]
     assert names["latest"].output_dir == Path("data/runs") / LATER
@@ -83,20 +94,24 @@ def test_inspect_the_registry(inside: Path, capsys: pytest.CaptureFixture[str]) 
 def test_combine_datasets(inside: Path, capsys: pytest.CaptureFixture[str]) -> None:
     names = _type(seed.block("Combine datasets from multiple models", "python", 0), {})
     assert names["run_ids"] == [GPT, LATER, RIVAL]
-    different = {(e.metadata.task_id, e.action_hash)
-                 for run in names["all_webarena"] for e in TrajectoryStore(run.trajectories).iter_episodes()}
+    different = {
+        (e.metadata.task_id, e.action_hash)
+        for run in names["all_webarena"]
+        for e in TrajectoryStore(run.trajectories).iter_episodes()
+    }
     episodes = names["episodes"]
     assert 9 <= len(episodes) == len(different) < 6 + 5 + 6
     assert capsys.readouterr().out == f"Merged {len(episodes)} unique episodes from 3 runs\n"
     assert len({episode.episode_id for episode in episodes}) == len(episodes)
     assert len(Path("data/merged/webarena_all.jsonl").read_text().splitlines()) == len(episodes)
     seen = []
-    _type(seed.block("Combine datasets from multiple models", "python", 1).replace("...\n", "seen.append(episode)\n"),
-          {**names, "seen": seen})
+    _type(
+        seed.block("Combine datasets from multiple models", "python", 1).replace("...\n", "seen.append(episode)\n"),
+        {**names, "seen": seen},
+    )
     assert [episode.action_hash for episode in seen] == [episode.action_hash for episode in episodes]
     models = {(e.metadata.run_id, e.metadata.teacher_model, e.metadata.teacher_provider) for e in seen}
-    assert models == {(GPT, "gpt-4o", "openai"), (LATER, "gpt-4o", "openai"),
-                      (RIVAL, "claude-3-5-sonnet", "anthropic")}
+    assert models == {(GPT, "gpt-4o", "openai"), (LATER, "gpt-4o", "openai"), (RIVAL, "claude-3-5-sonnet", "anthropic")}
 
 
 def test_the_versioning_fields_are_in_every_line(root: Path) -> None:

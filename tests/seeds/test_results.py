@@ -28,17 +28,29 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A checkout with an evaluation of three players on eight noisy tasks, and an ablation that changes nothing."""
     root = tmp_path_factory.mktemp("results")
     places = Places(benchmark="webarena", condition="noisy", root=root)
-    played = {method: play("evaluation", 8, condition="noisy", method=method, **player)
-              for method, player in METHODS.items()}
+    played = {
+        method: play("evaluation", 8, condition="noisy", method=method, **player) for method, player in METHODS.items()
+    }
     for method, episodes in played.items():
         write_episodes(episodes_path(places.output("evaluate"), "noisy", method), episodes)
     tasks = [episode.metadata.task_id for episode in played["llm_only"]]
-    write_setup(places.output("evaluate"), Setup(benchmark="desk", benchmark_version="1", methods=tuple(METHODS),
-                                                 seeds=(1,), tasks={"noisy": tasks}, resamples=500))
+    write_setup(
+        places.output("evaluate"),
+        Setup(
+            benchmark="desk",
+            benchmark_version="1",
+            methods=tuple(METHODS),
+            seeds=(1,),
+            tasks={"noisy": tasks},
+            resamples=500,
+        ),
+    )
     write_results_folder(places.output("evaluate"))
     again = play("evaluation", 8, condition="noisy", method="llm_only")
-    write_ablations(places.output("ablations") / "structured_results", ablation_rows(
-        "desk", "noisy", 500, [(ABLATIONS["none"], played["llm_only"], again, [])]))
+    write_ablations(
+        places.output("ablations") / "structured_results",
+        ablation_rows("desk", "noisy", 500, [(ABLATIONS["none"], played["llm_only"], again, [])]),
+    )
     return root
 
 

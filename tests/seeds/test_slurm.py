@@ -20,11 +20,21 @@ from . import seed
 from .workspace import REPOSITORY, checkout
 
 FAKE = REPOSITORY / "tests" / "slurm" / "fake"
-HEADINGS = ("3. Quick Validation (MRP)", "Collect teacher trajectories", "Generate perturbations", "Train policy",
-            "Train verifier", "Generate candidates for DPO", "Generate router features", "Train router", "Evaluate",
-            "Run ablations")
-SBATCH = [shlex.join(words) for heading in HEADINGS for words in seed.commands(seed.block(heading))
-          if words[0] == "sbatch"]
+HEADINGS = (
+    "3. Quick Validation (MRP)",
+    "Collect teacher trajectories",
+    "Generate perturbations",
+    "Train policy",
+    "Train verifier",
+    "Generate candidates for DPO",
+    "Generate router features",
+    "Train router",
+    "Evaluate",
+    "Run ablations",
+)
+SBATCH = [
+    shlex.join(words) for heading in HEADINGS for words in seed.commands(seed.block(heading)) if words[0] == "sbatch"
+]
 PIPELINE = [shlex.join(words) for words in seed.commands(seed.block("4. Full Pipeline"))]
 PROGRESS = next(line for line in seed.block("Check pipeline progress").splitlines() if "squeue" in line)
 MONITORING = [line for line in seed.block("7. Monitoring Jobs").splitlines() if line and not line.startswith("#")]
@@ -37,10 +47,22 @@ class Cluster:
     root: Path
 
     def sh(self, command: str, **env: str) -> subprocess.CompletedProcess[str]:
-        places = {"PATH": f"{FAKE}:{self.root / 'bin'}:{os.environ['PATH']}", "PYTHONPATH": str(REPOSITORY),
-                  "FAKE_SLURM": str(self.root / "slurm"), "OMP_NUM_THREADS": "1", "USER": "me", **env}
-        return subprocess.run(["bash", "-c", command], cwd=self.root, env={**os.environ, **places},
-                              capture_output=True, text=True, check=False)
+        places = {
+            "PATH": f"{FAKE}:{self.root / 'bin'}:{os.environ['PATH']}",
+            "PYTHONPATH": str(REPOSITORY),
+            "FAKE_SLURM": str(self.root / "slurm"),
+            "OMP_NUM_THREADS": "1",
+            "USER": "me",
+            **env,
+        }
+        return subprocess.run(
+            ["bash", "-c", command],
+            cwd=self.root,
+            env={**os.environ, **places},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
 
     @property
     def queue(self) -> list[dict[str, str]]:
@@ -76,33 +98,61 @@ def _meant(line: str) -> tuple[str, list[str], Config]:
 def test_what_the_lines_say_reaches_the_stages() -> None:
     said = {line: _meant(line) for line in SBATCH}
     assert [stage for stage, _, _ in said.values()] == [
-        "run", "collect", "perturb", *["train_policy"] * 3, "train_verifier", "generate_candidates",
-        "generate_router_features", "train_router", "evaluate", "ablations"]
+        "run",
+        "collect",
+        "perturb",
+        *["train_policy"] * 3,
+        "train_verifier",
+        "generate_candidates",
+        "generate_router_features",
+        "train_router",
+        "evaluate",
+        "ablations",
+    ]
     for line, (stage, words, config) in said.items():
         if stage != "run":
             assert (config.env.benchmark, config.data.condition) == ("webarena", "noisy"), line
-        numbers = {"collect": "--num-episodes 500 --seeds 1 2 3", "perturb": "--seeds 1 2 3",
-                   "generate_candidates": "--K 5", "ablations": "--seeds 1 2 3",
-                   "evaluate": "--seeds 1 2 3 4 5 --methods r2v slm_only llm_only entropy_router"}
+        numbers = {
+            "collect": "--num-episodes 500 --seeds 1 2 3",
+            "perturb": "--seeds 1 2 3",
+            "generate_candidates": "--K 5",
+            "ablations": "--seeds 1 2 3",
+            "evaluate": "--seeds 1 2 3 4 5 --methods r2v slm_only llm_only entropy_router",
+        }
         assert " ".join(words[3:]) == numbers.get(stage, " ".join(words[3:]))
     assert [words[-2:] for stage, words, _ in said.values() if stage == "train_policy"] == [
-        ["--stage", "bc"], ["--stage", "preference"], ["--stage", "all"]]
+        ["--stage", "bc"],
+        ["--stage", "preference"],
+        ["--stage", "all"],
+    ]
 
 
-@pytest.mark.parametrize(("line", "code", "told"), [
-    (SBATCH[1], 2, "env.benchmark=webarena: its adapter"),
-    ("sbatch scripts/slurm/06_generate_router_features.sh webarena", 3, "needs preference"),
-    ("sbatch scripts/slurm/10_train_hierarchical.sh webarena noisy --overrides hierarchical.start=bc", 3, "needs bc"),
-])
-def test_a_job_by_itself_checks_first_what_it_needs(line: str, code: int, told: str, cluster: Cluster,
-                                                   tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("line", "code", "told"),
+    [
+        (SBATCH[1], 2, "env.benchmark=webarena: its adapter"),
+        ("sbatch scripts/slurm/06_generate_router_features.sh webarena", 3, "needs preference"),
+        (
+            "sbatch scripts/slurm/10_train_hierarchical.sh webarena noisy --overrides hierarchical.start=bc",
+            3,
+            "needs bc",
+        ),
+    ],
+)
+def test_a_job_by_itself_checks_first_what_it_needs(
+    line: str, code: int, told: str, cluster: Cluster, tmp_path: Path
+) -> None:
     """As a node runs it: from a copy elsewhere. It ends before any work, and the views show it."""
     _, script, *rest = shlex.split(line)
     spooled = tmp_path / "spool" / "slurm_script"
     spooled.parent.mkdir()
     shutil.copy(REPOSITORY / script, spooled)
-    done = cluster.sh(f"cd {spooled.parent} && bash slurm_script {shlex.join(rest)}", SLURM_JOB_ID="901",
-                      SLURM_SUBMIT_DIR=str(cluster.root), SLURM_EXPORT_ENV="NONE")
+    done = cluster.sh(
+        f"cd {spooled.parent} && bash slurm_script {shlex.join(rest)}",
+        SLURM_JOB_ID="901",
+        SLURM_SUBMIT_DIR=str(cluster.root),
+        SLURM_EXPORT_ENV="NONE",
+    )
     assert done.returncode == code and told in done.stderr, done.stderr
     status = cluster.sh("python -m r2v status --json")
     job = json.loads(status.stdout)["chains"][0]["jobs"][0]
@@ -133,7 +183,8 @@ def test_the_pipeline_can_be_watched_and_ended_as_the_seed_says(cluster: Cluster
     first = stages[0]["JobID"]
     assert len(stages) == 10 and len(cluster.queue) == 20
     assert {row["Comment"].rpartition("/")[0] for row in stages} == {
-        f"r2v:desk_noisy/{row['Name'].removesuffix('_desk_noisy')}" for row in stages}
+        f"r2v:desk_noisy/{row['Name'].removesuffix('_desk_noisy')}" for row in stages
+    }
     shown = cluster.sh(PROGRESS).stdout
     assert re.search(rf"^ *{first} +collect_desk_noisy +PENDING", shown, re.M)
     for line in MONITORING:

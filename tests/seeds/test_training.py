@@ -31,7 +31,7 @@ from . import seed
 from .workspace import checkout, sh, standing_in, typed
 
 OVERRIDDEN = seed.commands(seed.stand_in(seed.block("Config Overrides")))[0]
-OVERRIDES = OVERRIDDEN[OVERRIDDEN.index("--overrides") + 1:]
+OVERRIDES = OVERRIDDEN[OVERRIDDEN.index("--overrides") + 1 :]
 OUT_OF_MEMORY = seed.commands(seed.block("Common issues"))
 RESUME = next(words for words in seed.commands(seed.block("Common issues", index=1)) if "--resume" in words)
 BC = Path("outputs/policy/desk_noisy/bc")
@@ -80,8 +80,13 @@ def test_a_single_training_step(root: Path) -> None:
 def test_C1_the_documented_overrides_reach_what_they_name(root: Path) -> None:
     state, folder = _train(root, *OVERRIDDEN[4:]), root / BC
     config = load(folder / "config.yaml")
-    assert (config.training.num_epochs, config.training.lr, config.training.batch_size, config.policy.lora_r,
-            config.perturbations.prompt_injection.prob) == (5, 1e-5, 8, 32, 0.2)
+    assert (
+        config.training.num_epochs,
+        config.training.lr,
+        config.training.batch_size,
+        config.policy.lora_r,
+        config.perturbations.prompt_injection.prob,
+    ) == (5, 1e-5, 8, 32, 0.2)
     assert state["train_batch_size"] == 8
     assert state["global_step"] == math.ceil(5 * _rows(folder) / 8)
     optimizer = torch.load(folder / "checkpoint-latest" / "optimizer.pt", weights_only=True)
@@ -97,23 +102,41 @@ def test_C1_the_injection_rate_is_measured(prob: float) -> None:
     config = load(None, [override.replace("0.2", str(prob)), *others, "env.options.num_tasks=120"])
     desk, waves = load_benchmark(config.env.benchmark, config.env.options), engine(RolloutConfig(workers=1))
     plays = plays_of(desk, "train", [1], TaskSelection.training(config), method="teacher", limit=60)
-    episodes = play_many(waves, World(desk, config.perturbations, config.inference), plays,
-                         Single(teacher_side(config.teacher, config.cost, desk, waves), "teacher"))
+    episodes = play_many(
+        waves,
+        World(desk, config.perturbations, config.inference),
+        plays,
+        Single(teacher_side(config.teacher, config.cost, desk, waves), "teacher"),
+    )
     shown = [step.perturbations for episode in episodes for step in episode.steps]
     low, high = wilson(sum(map(bool, shown)), len(shown), level=0.999)
     assert low < prob < high
 
 
-def test_C1_an_override_of_an_earlier_stage_is_not_passed_over_in_silence(root: Path,
-                                                                         capfd: pytest.CaptureFixture[str]) -> None:
+def test_C1_an_override_of_an_earlier_stage_is_not_passed_over_in_silence(
+    root: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     word = "perturbations.prompt_injection.prob=0.6"
     for command in ("train_policy --stage bc", "perturb", "train_policy --stage bc"):
         with standing_in(root):
-            assert cli.main([*command.split(), "--config", "configs/desk/noisy.yaml", "--overrides", word,
-                             "training.num_epochs=0.1"]) == 0
+            assert (
+                cli.main(
+                    [
+                        *command.split(),
+                        "--config",
+                        "configs/desk/noisy.yaml",
+                        "--overrides",
+                        word,
+                        "training.num_epochs=0.1",
+                    ]
+                )
+                == 0
+            )
     told = [line for line in capfd.readouterr().err.splitlines() if "other values" in line]
-    assert told == ["  data/trajectories/desk_noisy was made with other values of perturbations.prompt_injection.prob; "
-                    "to apply these, run its own command with them, or `r2v run`"]
+    assert told == [
+        "  data/trajectories/desk_noisy was made with other values of perturbations.prompt_injection.prob; "
+        "to apply these, run its own command with them, or `r2v run`"
+    ]
 
 
 def test_C1_less_memory_is_the_same_training(root: Path) -> None:
@@ -136,13 +159,18 @@ def test_C1_four_bits_are_refused_where_they_cannot_be_had(root: Path, capfd: py
         code = cli.main(["train_policy", "--config", "configs/desk/noisy.yaml", "--stage", "bc", *OUT_OF_MEMORY[2]])
     assert code == 2 and _trained(root / BC) == before
     assert capfd.readouterr().err.splitlines()[-1] == (
-        "r2v: policy.load_in_4bit=true: a bundled model is not quantised; set it to false or auto")
+        "r2v: policy.load_in_4bit=true: a bundled model is not quantised; set it to false or auto"
+    )
 
 
 def test_a_killed_job_is_resumed_from_the_path_of_the_seed(root: Path, tmp_path: Path) -> None:
     quick = ["--overrides", "training.batch_size=1", "training.num_epochs=8", "training.save_steps=5", "seed=3"]
-    typing = typed(root, shlex.join(["python", "scripts/train_policy.py", "--config", "configs/desk/noisy.yaml",
-                                     "--stage", "bc", *quick]))
+    typing = typed(
+        root,
+        shlex.join(
+            ["python", "scripts/train_policy.py", "--config", "configs/desk/noisy.yaml", "--stage", "bc", *quick]
+        ),
+    )
     (root / BC).unlink(missing_ok=True)
     with subprocess.Popen(**typing, start_new_session=True) as process:
         while not (root / BC / "checkpoint-latest").exists() and process.poll() is None:
@@ -156,8 +184,9 @@ def test_a_killed_job_is_resumed_from_the_path_of_the_seed(root: Path, tmp_path:
 
 
 def test_outputs_are_where_the_seed_looks(root: Path) -> None:
-    looked_at = [Path(words[2]) for words in seed.commands(seed.block("Check pipeline progress"))
-                 if words[:2] == ["ls", "-la"]]
+    looked_at = [
+        Path(words[2]) for words in seed.commands(seed.block("Check pipeline progress")) if words[:2] == ["ls", "-la"]
+    ]
     places = Places(benchmark="webarena", condition="noisy")
     jobs = ("perturb", "bc", "router", "evaluate")
     assert all(folder in places.output(name).parents for folder, name in zip(looked_at, jobs, strict=True))

@@ -63,13 +63,22 @@ def written(root: Path) -> set[str]:
     return {str(path.relative_to(root)) for path in root.rglob("*") if path.relative_to(root).parts[0] not in fresh}
 
 
-def play(split: str, count: int, *, condition: str = "clean", method: str = "teacher", slips: float = 0.0,
-         helped_from: int | None = None) -> list[Episode]:
+def play(
+    split: str,
+    count: int,
+    *,
+    condition: str = "clean",
+    method: str = "teacher",
+    slips: float = 0.0,
+    helped_from: int | None = None,
+) -> list[Episode]:
     """Episodes that the desk's expert really played. `slips` makes it a worse player, who hands over to a better
     one at step `helped_from`."""
     waves = engine(RolloutConfig(workers=1))
-    player, helper = (teacher_side(TeacherConfig(), CostConfig(), Desk(num_tasks=60, num_heldout=0, slips=share), waves)
-                      for share in (slips, 0.0))
+    player, helper = (
+        teacher_side(TeacherConfig(), CostConfig(), Desk(num_tasks=60, num_heldout=0, slips=share), waves)
+        for share in (slips, 0.0)
+    )
     actor: Actor = Single(player, SOURCES[method])
     if helped_from is not None:
         actor = Routed(player, helper, _From(helped_from), 0.5, 30)

@@ -58,16 +58,22 @@ class Cluster:
     def __enter__(self) -> Cluster:
         configure(self.folder, self._ports, self._settings)
         self._supervisor = subprocess.Popen(
-            [sys.executable, SUPERVISOR, str(self.folder), json.dumps(self._ports)], env=self.env, text=True,
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True)
+            [sys.executable, SUPERVISOR, str(self.folder), json.dumps(self._ports)],
+            env=self.env,
+            text=True,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            start_new_session=True,
+        )
         said = self._answer()
         if said != "up":
             self.stop()
             raise RuntimeError(f"the test cluster did not start: {said}")
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
-                 trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.stop()
 
     def stop(self) -> None:
@@ -190,7 +196,8 @@ def configure(folder: Path, ports: Mapping[str, int], settings: Mapping[str, obj
         (folder / "munge.key").touch(mode=0o600)
         (folder / "munge.key").write_bytes(secrets.token_bytes(128))
     (folder / "gres.conf").write_text(
-        f"AutoDetect=off\nNodeName=g[1-2] Name=gpu Type=a100 Flags=nvidia_gpu_env File={folder}/gpu[0-{GPUS - 1}]\n")
+        f"AutoDetect=off\nNodeName=g[1-2] Name=gpu Type=a100 Flags=nvidia_gpu_env File={folder}/gpu[0-{GPUS - 1}]\n"
+    )
     (folder / "cgroup.conf").write_text("CgroupPlugin=cgroup/v1\nCgroupAutomount=no\n")
     _replace(folder / "slurmdbd.conf", _lines(_slurmdbd(folder, ports)), 0o600)
     _replace(folder / "slurm.conf", _lines({**_slurm(folder, ports), **settings}) + _machines(ports), 0o644)
@@ -210,38 +217,72 @@ def _lines(settings: Mapping[str, object]) -> str:
 def _slurm(folder: Path, ports: Mapping[str, int]) -> dict[str, object]:
     host, me, munge = socket.gethostname().split(".")[0], getpass.getuser(), folder / "run/munge.sock"
     return {
-        "ClusterName": "drill", "SlurmctldHost": f"{host}(127.0.0.1)", "SlurmUser": me, "SlurmdUser": me,
-        "SlurmctldPort": ports["ctl"], "CommunicationParameters": "NoInAddrAny,NoCtldInAddrAny",
-        "AuthType": "auth/munge", "CredType": "cred/munge",
+        "ClusterName": "drill",
+        "SlurmctldHost": f"{host}(127.0.0.1)",
+        "SlurmUser": me,
+        "SlurmdUser": me,
+        "SlurmctldPort": ports["ctl"],
+        "CommunicationParameters": "NoInAddrAny,NoCtldInAddrAny",
+        "AuthType": "auth/munge",
+        "CredType": "cred/munge",
         "AuthInfo": f"socket={munge},cred_expire={REQUEUE_WAIT}",  # cred_expire is how long a requeued job waits
-        "StateSaveLocation": folder / "state", "SlurmdSpoolDir": folder / "spool/%n",
-        "SlurmctldPidFile": folder / "run/slurmctld.pid", "SlurmdPidFile": folder / "run/slurmd-%n.pid",
-        "SlurmctldLogFile": folder / "log/slurmctld.log", "SlurmdLogFile": folder / "log/slurmd-%n.log",
-        "ProctrackType": "proctrack/linuxproc", "TaskPlugin": "task/none", "MpiDefault": "none",
-        "JobAcctGatherType": "jobacct_gather/linux", "JobAcctGatherFrequency": "task=1",
+        "StateSaveLocation": folder / "state",
+        "SlurmdSpoolDir": folder / "spool/%n",
+        "SlurmctldPidFile": folder / "run/slurmctld.pid",
+        "SlurmdPidFile": folder / "run/slurmd-%n.pid",
+        "SlurmctldLogFile": folder / "log/slurmctld.log",
+        "SlurmdLogFile": folder / "log/slurmd-%n.log",
+        "ProctrackType": "proctrack/linuxproc",
+        "TaskPlugin": "task/none",
+        "MpiDefault": "none",
+        "JobAcctGatherType": "jobacct_gather/linux",
+        "JobAcctGatherFrequency": "task=1",
         "JobAcctGatherParams": "OverMemoryKill,UsePss",
-        "PropagateResourceLimits": "NONE", "SlurmdParameters": "config_overrides",
-        "GresTypes": "gpu", "SelectType": "select/cons_tres", "SelectTypeParameters": "CR_CPU_Memory",
-        "DefMemPerCPU": 512, "ReturnToService": 2, "SlurmdTimeout": 60, "MinJobAge": 300, "KillWait": 2,
-        "InactiveLimit": 0, "WaitTime": 0, "CompleteWait": 0, "UnkillableStepTimeout": 30,
+        "PropagateResourceLimits": "NONE",
+        "SlurmdParameters": "config_overrides",
+        "GresTypes": "gpu",
+        "SelectType": "select/cons_tres",
+        "SelectTypeParameters": "CR_CPU_Memory",
+        "DefMemPerCPU": 512,
+        "ReturnToService": 2,
+        "SlurmdTimeout": 60,
+        "MinJobAge": 300,
+        "KillWait": 2,
+        "InactiveLimit": 0,
+        "WaitTime": 0,
+        "CompleteWait": 0,
+        "UnkillableStepTimeout": 30,
         "SchedulerType": "sched/backfill",
         "SchedulerParameters": "sched_interval=1,batch_sched_delay=0,sched_min_interval=0,bf_interval=1,bf_continue,"
-                               "default_queue_depth=1000",
-        "PreemptType": "preempt/partition_prio", "PreemptMode": "REQUEUE", "JobRequeue": 1,
-        "AccountingStorageType": "accounting_storage/slurmdbd", "AccountingStorageHost": "127.0.0.1",
-        "AccountingStoragePort": ports["dbd"], "AccountingStoragePass": munge,
-        "AccountingStorageTRES": "gres/gpu,gres/gpu:a100", "AccountingStorageEnforce": "limits",
+        "default_queue_depth=1000",
+        "PreemptType": "preempt/partition_prio",
+        "PreemptMode": "REQUEUE",
+        "JobRequeue": 1,
+        "AccountingStorageType": "accounting_storage/slurmdbd",
+        "AccountingStorageHost": "127.0.0.1",
+        "AccountingStoragePort": ports["dbd"],
+        "AccountingStoragePass": munge,
+        "AccountingStorageTRES": "gres/gpu,gres/gpu:a100",
+        "AccountingStorageEnforce": "limits",
         "AccountingStoreFlags": "job_comment,job_env,job_script",
     }
 
 
 def _slurmdbd(folder: Path, ports: Mapping[str, int]) -> dict[str, object]:
     return {
-        "AuthType": "auth/munge", "AuthInfo": f"socket={folder}/run/munge.sock", "SlurmUser": getpass.getuser(),
-        "DbdHost": socket.gethostname().split(".")[0], "DbdAddr": "127.0.0.1", "DbdPort": ports["dbd"],
-        "LogFile": folder / "log/slurmdbd.log", "PidFile": folder / "run/slurmdbd.pid",
-        "StorageType": "accounting_storage/mysql", "StorageHost": "localhost", "StorageUser": "root",
-        "StorageLoc": "slurm", "CommunicationParameters": "NoInAddrAny",
+        "AuthType": "auth/munge",
+        "AuthInfo": f"socket={folder}/run/munge.sock",
+        "SlurmUser": getpass.getuser(),
+        "DbdHost": socket.gethostname().split(".")[0],
+        "DbdAddr": "127.0.0.1",
+        "DbdPort": ports["dbd"],
+        "LogFile": folder / "log/slurmdbd.log",
+        "PidFile": folder / "run/slurmdbd.pid",
+        "StorageType": "accounting_storage/mysql",
+        "StorageHost": "localhost",
+        "StorageUser": "root",
+        "StorageLoc": "slurm",
+        "CommunicationParameters": "NoInAddrAny",
     }
 
 
@@ -249,9 +290,19 @@ def _machines(ports: Mapping[str, int]) -> str:
     """Nodes that claim more than the machine has, and the partitions."""
     host = socket.gethostname().split(".")[0]
     shape = "CPUs=64 Boards=1 SocketsPerBoard=1 CoresPerSocket=64 ThreadsPerCore=1 RealMemory=524288 State=UNKNOWN"
-    nodes = [f"NodeName={node} NodeHostname={host} NodeAddr=127.0.0.1 Port={ports[node]} {shape}"
-             + (f" Gres=gpu:a100:{GPUS}" if node.startswith("g") else "") for node in NODES]
-    partitions = ["cpu Nodes=c[1-2] Default=YES PriorityTier=1", "gpu Nodes=g[1-2] PriorityTier=1",
-                  "urgent Nodes=c[1-2],g[1-2] PriorityTier=10 PreemptMode=OFF"]
-    return "\n".join([*nodes, *(f"PartitionName={one} MaxTime=UNLIMITED DefaultTime=01:00:00 State=UP"
-                                for one in partitions)]) + "\n"
+    nodes = [
+        f"NodeName={node} NodeHostname={host} NodeAddr=127.0.0.1 Port={ports[node]} {shape}"
+        + (f" Gres=gpu:a100:{GPUS}" if node.startswith("g") else "")
+        for node in NODES
+    ]
+    partitions = [
+        "cpu Nodes=c[1-2] Default=YES PriorityTier=1",
+        "gpu Nodes=g[1-2] PriorityTier=1",
+        "urgent Nodes=c[1-2],g[1-2] PriorityTier=10 PreemptMode=OFF",
+    ]
+    return (
+        "\n".join(
+            [*nodes, *(f"PartitionName={one} MaxTime=UNLIMITED DefaultTime=01:00:00 State=UP" for one in partitions)]
+        )
+        + "\n"
+    )

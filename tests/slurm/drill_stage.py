@@ -34,8 +34,18 @@ from r2v.log import Progress, logger
 from r2v.storage.artifact import Work
 from r2v.storage.files import write_json, write_text
 
-COMMANDS = {"run", "run_all", "perturb", "train_policy", "train_verifier", "generate_candidates",
-            "generate_router_features", "train_router", "evaluate", "ablations"}
+COMMANDS = {
+    "run",
+    "run_all",
+    "perturb",
+    "train_policy",
+    "train_verifier",
+    "generate_candidates",
+    "generate_router_features",
+    "train_router",
+    "evaluate",
+    "ablations",
+}
 
 
 class OutOfMemoryError(RuntimeError):
@@ -69,8 +79,9 @@ def body(name: str) -> Callable[[Any, Work], None]:
         put(work.folder, value, behaviour)
         if name == "evaluate":
             write_text(work.folder / "structured_results" / "main_table.csv", f"method,condition\n{value},noisy\n")
-        work.summary.update(batch_size=batch, value=value,
-                            effective_batch=batch * getattr(phase, "gradient_accumulation_steps", 1))
+        work.summary.update(
+            batch_size=batch, value=value, effective_batch=batch * getattr(phase, "gradient_accumulation_steps", 1)
+        )
         logger.info("%s ended at %.3f", name, time.time())
 
     return run

@@ -16,13 +16,29 @@ from r2v.slurm.chain import Attempt, Chain, ChainJob
 
 FAKE = Path(__file__).parent / "fake"
 NEEDS: dict[str, tuple[str, ...]] = {
-    "collect": (), "perturb": ("collect",), "bc": ("perturb",), "verifier": ("collect",),
-    "candidates": ("bc", "verifier"), "preference": ("candidates",), "router_features": ("preference",),
-    "router": ("router_features",), "evaluate": ("router",), "ablations": ("router",)}
-SCRIPTS = {"collect": "01_collect.sh", "perturb": "02_perturb.sh", "bc": "03_train_policy.sh",
-           "verifier": "04_train_verifier.sh", "candidates": "05_generate_candidates.sh",
-           "preference": "03_train_policy.sh", "router_features": "06_generate_router_features.sh",
-           "router": "07_train_router.sh", "evaluate": "08_evaluate.sh", "ablations": "09_ablations.sh"}
+    "collect": (),
+    "perturb": ("collect",),
+    "bc": ("perturb",),
+    "verifier": ("collect",),
+    "candidates": ("bc", "verifier"),
+    "preference": ("candidates",),
+    "router_features": ("preference",),
+    "router": ("router_features",),
+    "evaluate": ("router",),
+    "ablations": ("router",),
+}
+SCRIPTS = {
+    "collect": "01_collect.sh",
+    "perturb": "02_perturb.sh",
+    "bc": "03_train_policy.sh",
+    "verifier": "04_train_verifier.sh",
+    "candidates": "05_generate_candidates.sh",
+    "preference": "03_train_policy.sh",
+    "router_features": "06_generate_router_features.sh",
+    "router": "07_train_router.sh",
+    "evaluate": "08_evaluate.sh",
+    "ablations": "09_ablations.sh",
+}
 
 
 def ago(seconds: float) -> str:
@@ -45,12 +61,25 @@ class Faked:
     def chain(self, name: str = "desk_noisy", first: int = 100, **jobs: ChainJob) -> Chain:
         """A chain of the ten jobs, each submitted once with the ids `first`, `first` + 2, ... and sentinels
         between, but for those given."""
-        made = {job: jobs.get(job) or ChainJob(
-            needs=NEEDS[job], command=(job,), script=SCRIPTS[job], attempts=(
-                Attempt(id=str(first + 2 * at), sentinel=str(first + 2 * at + 1), submitted_at=ago(3600)),))
-            for at, job in enumerate(NEEDS)}
-        chain = Chain(name=name, benchmark="desk", condition="noisy", config_sha="abc123", commit="0123456789abcdef",
-                      created_at=ago(3600), jobs=made)
+        made = {
+            job: jobs.get(job)
+            or ChainJob(
+                needs=NEEDS[job],
+                command=(job,),
+                script=SCRIPTS[job],
+                attempts=(Attempt(id=str(first + 2 * at), sentinel=str(first + 2 * at + 1), submitted_at=ago(3600)),),
+            )
+            for at, job in enumerate(NEEDS)
+        }
+        chain = Chain(
+            name=name,
+            benchmark="desk",
+            condition="noisy",
+            config_sha="abc123",
+            commit="0123456789abcdef",
+            created_at=ago(3600),
+            jobs=made,
+        )
         chains.write(self.root, chain)
         return chain
 
@@ -66,24 +95,52 @@ class Faked:
 
     def done(self, job_id: str, job: str = "collect", name: str = "desk_noisy", **exit_: Any) -> None:
         """A job that ended well a while ago."""
-        self.record(job_id, name, start={"job": job, "restart": 0, "at": ago(2000), "gpus": 1},
-                    exit={"rc": 0, "kind": None, "line": "", "restart": 0, "at": ago(800), **exit_})
+        self.record(
+            job_id,
+            name,
+            start={"job": job, "restart": 0, "at": ago(2000), "gpus": 1},
+            exit={"rc": 0, "kind": None, "line": "", "restart": 0, "at": ago(800), **exit_},
+        )
 
     def failed(self, job_id: str, kind: str, line: str, rc: int = 1, job: str = "bc") -> None:
         """A job that ended badly a while ago."""
-        self.record(job_id, start={"job": job, "restart": 0, "at": ago(2000), "gpus": 1, "host": "g1"},
-                    exit={"rc": rc, "kind": kind, "line": line, "restart": 0, "at": ago(800)})
+        self.record(
+            job_id,
+            start={"job": job, "restart": 0, "at": ago(2000), "gpus": 1, "host": "g1"},
+            exit={"rc": rc, "kind": kind, "line": line, "restart": 0, "at": ago(800)},
+        )
 
     def queued(self, job_id: str, state: str = "PENDING", reason: str = "Priority", **others: str) -> None:
         """A row of squeue."""
-        self.queue.append({"JobID": job_id, "State": state, "Reason": reason, "Comment": "(null)", "TimeUsed": "0:00",
-                           "TimeLimit": "2-00:00:00", "Dependency": "(null)", "NodeList": "", **others})
+        self.queue.append(
+            {
+                "JobID": job_id,
+                "State": state,
+                "Reason": reason,
+                "Comment": "(null)",
+                "TimeUsed": "0:00",
+                "TimeLimit": "2-00:00:00",
+                "Dependency": "(null)",
+                "NodeList": "",
+                **others,
+            }
+        )
 
     def accounted(self, job_id: str, state: str, **others: Any) -> None:
         """A row of sacct."""
-        self.accounts.append({"JobID": job_id, "State": state, "ExitCode": "0:0", "DerivedExitCode": "0:0",
-                              "ElapsedRaw": 1200, "ReqMem": "48G", "NodeList": "g1",
-                              "AllocTRES": "billing=8,cpu=8,gres/gpu:a100=1,gres/gpu=1,mem=48G,node=1", **others})
+        self.accounts.append(
+            {
+                "JobID": job_id,
+                "State": state,
+                "ExitCode": "0:0",
+                "DerivedExitCode": "0:0",
+                "ElapsedRaw": 1200,
+                "ReqMem": "48G",
+                "NodeList": "g1",
+                "AllocTRES": "billing=8,cpu=8,gres/gpu:a100=1,gres/gpu=1,mem=48G,node=1",
+                **others,
+            }
+        )
 
     def answer(self) -> None:
         """Let the fake commands say what was told so far."""

@@ -20,11 +20,30 @@ data: {num_episodes: 4, seeds: [1]}
 training: {preference: {batch_size: 8, gradient_accumulation_steps: 2}}
 """
 NAME = "desk_noisy"
-JOBS = ("collect", "perturb", "bc", "verifier", "candidates", "preference", "router_features", "router", "evaluate",
-        "ablations")
-EDGES = {"collect": [], "perturb": ["collect"], "bc": ["perturb"], "verifier": ["collect"],
-         "candidates": ["bc", "verifier"], "preference": ["candidates"], "router_features": ["preference"],
-         "router": ["router_features"], "evaluate": ["router"], "ablations": ["router"]}
+JOBS = (
+    "collect",
+    "perturb",
+    "bc",
+    "verifier",
+    "candidates",
+    "preference",
+    "router_features",
+    "router",
+    "evaluate",
+    "ablations",
+)
+EDGES = {
+    "collect": [],
+    "perturb": ["collect"],
+    "bc": ["perturb"],
+    "verifier": ["collect"],
+    "candidates": ["bc", "verifier"],
+    "preference": ["candidates"],
+    "router_features": ["preference"],
+    "router": ["router_features"],
+    "evaluate": ["router"],
+    "ablations": ["router"],
+}
 """The seed's table: what each job depends on."""
 
 
@@ -40,8 +59,12 @@ class Project:
             (folder / f"configs/desk/{name}.yaml").write_text(f"{config}\n")
         shutil.copy(ROOT / "run_all.sh", folder)
         self.behave()
-        self.env = {"PYTHONPATH": f"{STANDIN}:{ROOT}" if standin else str(ROOT), "OMP_NUM_THREADS": "1",
-                    "HF_HUB_OFFLINE": "1", "PATH": f"{Path(sys.executable).parent}:{cluster.env['PATH']}"}
+        self.env = {
+            "PYTHONPATH": f"{STANDIN}:{ROOT}" if standin else str(ROOT),
+            "OMP_NUM_THREADS": "1",
+            "HF_HUB_OFFLINE": "1",
+            "PATH": f"{Path(sys.executable).parent}:{cluster.env['PATH']}",
+        }
 
     def copy(self, folder: Path) -> Project:
         """The same project, with all that it made, in another folder."""
@@ -61,8 +84,14 @@ class Project:
 
     def start(self, *words: str) -> subprocess.Popen[str]:
         """Start one of R2V's commands and leave it running."""
-        return subprocess.Popen([sys.executable, "-m", "r2v", *words], cwd=self.folder, text=True,
-                                env={**self.cluster.env, **self.env}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        return subprocess.Popen(
+            [sys.executable, "-m", "r2v", *words],
+            cwd=self.folder,
+            text=True,
+            env={**self.cluster.env, **self.env},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+        )
 
     def sbatch(self, line: str) -> str:
         """Type an sbatch line in a shell; returns the job id."""
@@ -127,8 +156,10 @@ class Project:
 
     def hashes(self) -> dict[str, dict[str, str]]:
         """Every finished artifact's content hashes, by job and fingerprint."""
-        return {path.parent.name: json.loads(path.read_text())["files"]
-                for path in (self.folder / "outputs/.artifacts").glob("*/artifact.json")}
+        return {
+            path.parent.name: json.loads(path.read_text())["files"]
+            for path in (self.folder / "outputs/.artifacts").glob("*/artifact.json")
+        }
 
 
 def ours_alive(folder: Path) -> list[str]:

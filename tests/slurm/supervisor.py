@@ -34,13 +34,28 @@ class Supervisor:
         self.folder, self.ports = folder, ports
         self.daemons: dict[str, subprocess.Popen[bytes]] = {}
         self.commands: dict[str, tuple[str, ...]] = {
-            "munged": ("--foreground", "--force", f"--socket={folder}/run/munge.sock",
-                       f"--key-file={folder}/munge.key", f"--pid-file={folder}/run/munged.pid",
-                       f"--log-file={folder}/log/munged.log", f"--seed-file={folder}/run/munge.seed"),
-            "mariadbd": ("--no-defaults", f"--datadir={folder}/mysql", f"--socket={folder}/run/mysql.sock",
-                         f"--user={getpass.getuser()}", f"--pid-file={folder}/run/mysql.pid", "--skip-networking",
-                         "--innodb-buffer-pool-size=64M", "--innodb-log-file-size=8M", "--skip-name-resolve",
-                         "--innodb-flush-log-at-trx-commit=0", "--innodb-lock-wait-timeout=900"),
+            "munged": (
+                "--foreground",
+                "--force",
+                f"--socket={folder}/run/munge.sock",
+                f"--key-file={folder}/munge.key",
+                f"--pid-file={folder}/run/munged.pid",
+                f"--log-file={folder}/log/munged.log",
+                f"--seed-file={folder}/run/munge.seed",
+            ),
+            "mariadbd": (
+                "--no-defaults",
+                f"--datadir={folder}/mysql",
+                f"--socket={folder}/run/mysql.sock",
+                f"--user={getpass.getuser()}",
+                f"--pid-file={folder}/run/mysql.pid",
+                "--skip-networking",
+                "--innodb-buffer-pool-size=64M",
+                "--innodb-log-file-size=8M",
+                "--skip-name-resolve",
+                "--innodb-flush-log-at-trx-commit=0",
+                "--innodb-lock-wait-timeout=900",
+            ),
             "slurmdbd": ("-D",),
             "slurmctld": ("-D",),
             **{f"slurmd-{node}": ("-D", "-N", node) for node in NODES},
@@ -51,11 +66,20 @@ class Supervisor:
         program = name.partition("-")[0]
         with (self.folder / f"log/{name}.out").open("ab") as out:
             self.daemons[name] = subprocess.Popen(
-                [program, *self.commands[name]], stdin=subprocess.DEVNULL, stdout=out, stderr=out, cwd=self.folder,
-                env={**os.environ, "MYSQL_UNIX_PORT": str(self.folder / "run/mysql.sock")}, start_new_session=True)
-        address: Any = {"munged": str(self.folder / "run/munge.sock"), "mariadbd": str(self.folder / "run/mysql.sock"),
-                        "slurmdbd": ("127.0.0.1", self.ports["dbd"]), "slurmctld": ("127.0.0.1", self.ports["ctl"]),
-                        }.get(name, ("127.0.0.1", self.ports.get(name.partition("-")[2], 0)))
+                [program, *self.commands[name]],
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=out,
+                cwd=self.folder,
+                env={**os.environ, "MYSQL_UNIX_PORT": str(self.folder / "run/mysql.sock")},
+                start_new_session=True,
+            )
+        address: Any = {
+            "munged": str(self.folder / "run/munge.sock"),
+            "mariadbd": str(self.folder / "run/mysql.sock"),
+            "slurmdbd": ("127.0.0.1", self.ports["dbd"]),
+            "slurmctld": ("127.0.0.1", self.ports["ctl"]),
+        }.get(name, ("127.0.0.1", self.ports.get(name.partition("-")[2], 0)))
         self.until(f"{name} answers", lambda: self.daemons[name].poll() is None and answers(address), name)
 
     def until(self, what: str, happened: Callable[[], bool], name: str = "slurmctld") -> None:
@@ -64,14 +88,23 @@ class Supervisor:
         while not happened():
             if time.monotonic() > deadline or self.daemons[name].poll() is not None:
                 logs = [self.folder / f"log/{name}.log", self.folder / f"log/{name}.out"]
-                raise RuntimeError(f"waited in vain until {what}: "
-                                   + " | ".join(log.read_text()[-400:].strip() for log in logs if log.exists()))
+                raise RuntimeError(
+                    f"waited in vain until {what}: "
+                    + " | ".join(log.read_text()[-400:].strip() for log in logs if log.exists())
+                )
             time.sleep(0.02)
 
     def bring_up(self) -> None:
         """Everything, in the order in which they need each other."""
-        call("mariadb-install-db", "--no-defaults", f"--datadir={self.folder}/mysql", f"--user={getpass.getuser()}",
-             "--auth-root-authentication-method=normal", "--skip-test-db", "--innodb-log-file-size=8M")
+        call(
+            "mariadb-install-db",
+            "--no-defaults",
+            f"--datadir={self.folder}/mysql",
+            f"--user={getpass.getuser()}",
+            "--auth-root-authentication-method=normal",
+            "--skip-test-db",
+            "--innodb-log-file-size=8M",
+        )
         for name in ("munged", "mariadbd", "slurmdbd"):
             self.start(name)
         call("sacctmgr", "-i", "add", "cluster", "drill")
@@ -79,8 +112,13 @@ class Supervisor:
             call("sacctmgr", "-i", "add", "user", getpass.getuser(), "account=root")
         for name in ("slurmctld", *(f"slurmd-{node}" for node in NODES)):
             self.start(name)
-        self.until("all nodes are idle", lambda: call("sinfo", "-h", "-N", "-t", "idle", "-o", "%N").split().count("g2")
-                   >= 2 and len(set(call("sinfo", "-h", "-N", "-t", "idle", "-o", "%N").split())) == len(NODES))
+        self.until(
+            "all nodes are idle",
+            lambda: (
+                call("sinfo", "-h", "-N", "-t", "idle", "-o", "%N").split().count("g2") >= 2
+                and len(set(call("sinfo", "-h", "-N", "-t", "idle", "-o", "%N").split())) == len(NODES)
+            ),
+        )
 
     def obey(self, orders: IO[str]) -> None:
         """Do what is asked until the other end of the pipe is gone."""
@@ -134,8 +172,11 @@ def answers(address: Any) -> bool:
 def children(pid: int) -> list[int]:
     """The processes whose parent this is."""
     with suppress(OSError):
-        return [int(word) for task in Path(f"/proc/{pid}/task").iterdir()
-                for word in (task / "children").read_text().split()]
+        return [
+            int(word)
+            for task in Path(f"/proc/{pid}/task").iterdir()
+            for word in (task / "children").read_text().split()
+        ]
     return []
 
 

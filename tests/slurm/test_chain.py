@@ -13,13 +13,21 @@ from r2v.slurm.chain import Attempt, Chain, ChainJob, Failed, Limits, Mark, Reco
 
 
 def chain(**jobs: ChainJob) -> Chain:
-    return Chain(name="desk_noisy", benchmark="desk", condition="noisy", config_sha="abc123", jobs=jobs,
-                 limits=Limits(attempts=2, gpu_hours=7.5), sentinel={"partition": "cpu"})
+    return Chain(
+        name="desk_noisy",
+        benchmark="desk",
+        condition="noisy",
+        config_sha="abc123",
+        jobs=jobs,
+        limits=Limits(attempts=2, gpu_hours=7.5),
+        sentinel={"partition": "cpu"},
+    )
 
 
 def job(*needs: str, attempts: tuple[Attempt, ...] = ()) -> ChainJob:
-    return ChainJob(needs=needs, command=("train_policy", "--stage", "bc"), script="03_train_policy.sh",
-                    attempts=attempts)
+    return ChainJob(
+        needs=needs, command=("train_policy", "--stage", "bc"), script="03_train_policy.sh", attempts=attempts
+    )
 
 
 def test_a_chain_reads_back_as_it_was_written(tmp_path: Path) -> None:
@@ -31,9 +39,15 @@ def test_a_chain_reads_back_as_it_was_written(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "outputs/.chains/desk_noisy/chain.json").read_text())["format"] == 1
 
 
-@pytest.mark.parametrize(("text", "told"), [
-    (None, "no chain of this name"), ("{", "damaged"), ('{"format": 9}', "another version"),
-    ('{"format": 1, "jobs": {}}', "damaged")])
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (None, "no chain of this name"),
+        ("{", "damaged"),
+        ('{"format": 9}', "another version"),
+        ('{"format": 1, "jobs": {}}', "damaged"),
+    ],
+)
 def test_a_chain_that_cannot_be_read_says_so(text: str | None, told: str, tmp_path: Path) -> None:
     if text is not None:
         (tmp_path / "outputs/.chains/x").mkdir(parents=True)
@@ -46,7 +60,8 @@ def test_a_comment_says_whose_job_it_is() -> None:
     assert comment("desk_noisy", "bc", "abc1") == "r2v:desk_noisy/bc/abc1"
     assert parse_comment("r2v:desk_noisy/bc/abc1") == Mark(name="desk_noisy", job="bc", sha="abc1", sentinel=False)
     assert parse_comment(comment("mrp", "router_features", "0f", sentinel=True)) == Mark(
-        name="mrp", job="router_features", sha="0f", sentinel=True)
+        name="mrp", job="router_features", sha="0f", sentinel=True
+    )
     assert [parse_comment(text) for text in ("", "mine", "r2v:x", "r2v:x/bc", "r2v:x/bc~heel/ab")] == [None] * 5
 
 
@@ -95,20 +110,26 @@ def test_records_are_read_whatever_lacks(tmp_path: Path) -> None:
 
 
 def events(*rows: tuple[int, str, int]) -> Record:
-    return Record(folder=Path(), events=[{"restart": restart, "what": what, "done": done}
-                                         for restart, what, done in rows])
+    return Record(
+        folder=Path(), events=[{"restart": restart, "what": what, "done": done} for restart, what, done in rows]
+    )
 
 
-@pytest.mark.parametrize(("told", "restart", "earlier", "further"), [
-    (events(), 0, [], False),
-    (events((0, "bc", 0)), 0, [], False),
-    (events((0, "bc", 5)), 0, [], True),
-    (events((0, "bc", 5), (1, "bc", 3), (1, "bc", 5)), 1, [], False),
-    (events((0, "bc", 5), (1, "bc", 3), (1, "bc", 6)), 1, [], True),
-    (events((0, "bc", 6)), 0, [events((0, "bc", 6))], False),
-    (events((0, "bc", 7)), 0, [events((0, "bc", 6))], True),
-    (events((0, "play", 9), (1, "play", 9), (1, "score", 1)), 1, [], True)])
-def test_progress_is_getting_further_than_ever_before(told: Record, restart: int, earlier: list[Record],
-                                                      further: bool) -> None:
+@pytest.mark.parametrize(
+    ("told", "restart", "earlier", "further"),
+    [
+        (events(), 0, [], False),
+        (events((0, "bc", 0)), 0, [], False),
+        (events((0, "bc", 5)), 0, [], True),
+        (events((0, "bc", 5), (1, "bc", 3), (1, "bc", 5)), 1, [], False),
+        (events((0, "bc", 5), (1, "bc", 3), (1, "bc", 6)), 1, [], True),
+        (events((0, "bc", 6)), 0, [events((0, "bc", 6))], False),
+        (events((0, "bc", 7)), 0, [events((0, "bc", 6))], True),
+        (events((0, "play", 9), (1, "play", 9), (1, "score", 1)), 1, [], True),
+    ],
+)
+def test_progress_is_getting_further_than_ever_before(
+    told: Record, restart: int, earlier: list[Record], further: bool
+) -> None:
     assert chains.progressed(told, restart, earlier) is further
     assert progressed is chains.progressed

@@ -47,16 +47,37 @@ def test_a_line_that_is_none_of_ours_is_passed_over() -> None:
     assert read_accounting("7.batch|COMPLETED|0:0") == {}
 
 
-@pytest.mark.parametrize(("word", "state"), [
-    ("COMPLETED", "COMPLETED"), ("CANCELLED by 0", "CANCELLED"), ("OUT_OF_ME+", "OUT_OF_MEMORY"),
-    ("CANCELLED+", "CANCELLED"), ("NODE_FAIL", "NODE_FAIL"), ("", "")])
+@pytest.mark.parametrize(
+    ("word", "state"),
+    [
+        ("COMPLETED", "COMPLETED"),
+        ("CANCELLED by 0", "CANCELLED"),
+        ("OUT_OF_ME+", "OUT_OF_MEMORY"),
+        ("CANCELLED+", "CANCELLED"),
+        ("NODE_FAIL", "NODE_FAIL"),
+        ("", ""),
+    ],
+)
 def test_states_lose_what_is_cut_or_added(word: str, state: str) -> None:
     assert state_of(word) == state
 
 
-@pytest.mark.parametrize(("text", "size"), [
-    ("200M", 200 << 20), ("161826K", 161826 << 10), ("4Gn", 4 << 30), ("4Gc", 4 << 30), ("1.50G", 3 << 29),
-    ("64", 64 << 20), ("2T", 2 << 40), ("64GB", 64 << 30), ("", None), ("0", 0), ("all", None)])
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [
+        ("200M", 200 << 20),
+        ("161826K", 161826 << 10),
+        ("4Gn", 4 << 30),
+        ("4Gc", 4 << 30),
+        ("1.50G", 3 << 29),
+        ("64", 64 << 20),
+        ("2T", 2 << 40),
+        ("64GB", 64 << 30),
+        ("", None),
+        ("0", 0),
+        ("all", None),
+    ],
+)
 def test_memory_in_all_its_spellings(text: str, size: int | None) -> None:
     assert client.memory(text) == size
 
@@ -73,8 +94,10 @@ def test_nothing_is_asked_about_no_job(faked: Faked) -> None:
 
 def test_a_field_that_this_version_lacks_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sacct = tmp_path / "sacct"
-    sacct.write_text('#!/bin/sh\ncase "$*" in *DerivedExitCode*) echo \'sacct: error: Invalid field requested: '
-                     '"DerivedExitCode"\' >&2; exit 1;; esac\necho "7|FAILED|3:0|12|gres/gpu=1|1G||g1|||"\n')
+    sacct.write_text(
+        '#!/bin/sh\ncase "$*" in *DerivedExitCode*) echo \'sacct: error: Invalid field requested: '
+        '"DerivedExitCode"\' >&2; exit 1;; esac\necho "7|FAILED|3:0|12|gres/gpu=1|1G||g1|||"\n'
+    )
     sacct.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     told = client.accounting(["7"])

@@ -45,8 +45,10 @@ def test_a_job_gets_the_GPUs_it_asked_for(slurm: Cluster, tmp_path: Path) -> Non
 
 
 def test_memory_beyond_what_was_asked_for_kills_the_job(slurm: Cluster, tmp_path: Path) -> None:
-    eat = f"{sys.executable} -c 'b = bytearray(300 << 20); b[::4096] = b[::4096].replace(bytes(1), bytes([1])); " \
-          "import time; time.sleep(60)'"
+    eat = (
+        f"{sys.executable} -c 'b = bytearray(300 << 20); b[::4096] = b[::4096].replace(bytes(1), bytes([1])); "
+        "import time; time.sleep(60)'"
+    )
     job = slurm.sbatch("--mem=100M", "-o", tmp_path / "out", "--wrap", eat)
     slurm.wait(lambda: slurm.states()[job] == "FAILED")
     assert "memory limit" in (tmp_path / "out").read_text()
@@ -80,8 +82,9 @@ def test_accounting_goes_and_comes_back(slurm: Cluster) -> None:
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_a_killed_test_run_leaves_no_process_no_port_and_no_file(number: signal.Signals) -> None:
     require_slurm()
-    process = subprocess.Popen([sys.executable, "-c", HOLD], cwd=ROOT, text=True, stdin=subprocess.PIPE,
-                               stdout=subprocess.PIPE)
+    process = subprocess.Popen(
+        [sys.executable, "-c", HOLD], cwd=ROOT, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
     assert process.stdout
     folder, ports, *pids = json.loads(process.stdout.readline())
     began = {pid: _began(pid) for pid in pids}

@@ -24,8 +24,7 @@ def shims(project: Project, *programs: str) -> dict[str, str]:
     folder.mkdir()
     for program in programs:
         shim = folder / program
-        shim.write_text(f'#!/bin/sh\necho {program} >> {project.folder}/calls\n'
-                        f'exec {shutil.which(program)} "$@"\n')
+        shim.write_text(f'#!/bin/sh\necho {program} >> {project.folder}/calls\nexec {shutil.which(program)} "$@"\n')
         shim.chmod(0o755)
     return {"PATH": f"{folder}:{project.env['PATH']}"}
 
@@ -89,11 +88,12 @@ def test_11_resume_long_after_names_no_forgotten_job(made: Project) -> None:
         made.r2v("run_all", "desk", "--overrides", "training.preference.lr=3e-4")
         made.cluster.wait(lambda: made.attempts("preference")[-1].get("failure"))
         old = made.ids()
-        made.cluster.wait(lambda: "Invalid job" in made.cluster.run(
-            "scontrol", "show", "job", old["preference"], check=False).stderr, every=1)
+        made.cluster.wait(
+            lambda: "Invalid job" in made.cluster.run("scontrol", "show", "job", old["preference"], check=False).stderr,
+            every=1,
+        )
         made.behave(preference={"hold": "go"})
-        said = made.r2v("resume", NAME, "--from", "preference", "--overrides",
-                        "training.preference.batch_size=2")
+        said = made.r2v("resume", NAME, "--from", "preference", "--overrides", "training.preference.batch_size=2")
         waits = "\n".join(made.cluster.squeue("%i %E"))
         now = made.ids()
         assert old["preference"] not in waits.replace(now["preference"], "") and now["preference"] in waits
@@ -235,8 +235,9 @@ def test_25_every_sbatch_line_of_the_seed_works_alone(made: Project) -> None:
     made.drained()
     states = made.cluster.states()
     logs = {one: "".join(path.read_text() for path in made.folder.glob(f"logs/*_{one}.out")) for one in ids}
-    assert [(line, states[one], logs[one]) for line, one in zip(LINES, ids, strict=True)
-            if states[one] != "COMPLETED"] == []
+    assert [
+        (line, states[one], logs[one]) for line, one in zip(LINES, ids, strict=True) if states[one] != "COMPLETED"
+    ] == []
     (told,) = json.loads(made.r2v("status", NAME, "--json", check=False).stdout)["chains"]
     assert {job["id"] for job in told["jobs"]} >= set(ids)
     for script, one in (("collect", ids[0]), ("evaluate", ids[-2])):

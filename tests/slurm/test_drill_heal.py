@@ -46,8 +46,9 @@ def completed(project: Project) -> bool:
 
 def settled(project: Project) -> tuple[int, dict[str, dict[str, Any]]]:
     """What status says when nothing of the chain is active."""
-    told: tuple[int, dict[str, dict[str, Any]]] = project.cluster.wait(lambda: (
-        now := project.status())[0] != 10 and now)
+    told: tuple[int, dict[str, dict[str, Any]]] = project.cluster.wait(
+        lambda: (now := project.status())[0] != 10 and now
+    )
     return told
 
 
@@ -61,6 +62,7 @@ def uninterrupted(project: Project, folder: Path, **behaviour: Any) -> str:
 
 def child_of(project: Project, word: str) -> int:
     """The process of a running stage."""
+
     def found() -> int:
         for proc in Path("/proc").glob("[0-9]*"):
             try:
@@ -166,14 +168,30 @@ def test_09_at_the_time_limit_it_goes_on_from_its_checkpoint_to_the_same_end(mad
 def test_10_a_preempted_job_comes_back_and_that_is_not_counted(made: Project) -> None:
     job = submit_one(made, steps=20, seconds=0.1)
     made.cluster.wait(lambda: "step 3" in made.log("preference"))
-    made.cluster.sbatch("-p", "urgent", "-N", "2", "--ntasks-per-node=64", "--mem=1G", "-w", "g[1-2]",
-                        "-o", "/dev/null", "--wrap=sleep 0.1")
+    made.cluster.sbatch(
+        "-p",
+        "urgent",
+        "-N",
+        "2",
+        "--ntasks-per-node=64",
+        "--mem=1G",
+        "-w",
+        "g[1-2]",
+        "-o",
+        "/dev/null",
+        "--wrap=sleep 0.1",
+    )
     made.cluster.wait(lambda: made.cluster.job(job)["Restarts"] == "1")
     made.drained()
     assert [one["id"] for one in made.attempts("preference")] == [job]
     assert completed(made)
-    rows = made.cluster.wait(lambda: (said := made.cluster.run(
-        "sacct", "-nXPDj", job, "-o", "State").stdout.split()) and said[-1] == "COMPLETED" and said)
+    rows = made.cluster.wait(
+        lambda: (
+            (said := made.cluster.run("sacct", "-nXPDj", job, "-o", "State").stdout.split())
+            and said[-1] == "COMPLETED"
+            and said
+        )
+    )
     assert rows == ["PREEMPTED", "COMPLETED"]
 
 
@@ -199,8 +217,7 @@ def test_18_a_cancelled_chain_does_not_heal(made: Project) -> None:
 
 
 def test_18_a_waiting_job_that_was_cancelled_stays_so_when_its_parent_heals(made: Project) -> None:
-    ids = submit(made, "--without", "router", "evaluate", "ablations",
-                 preference={"hold": "go", "cuda_oom_above": 4})
+    ids = submit(made, "--without", "router", "evaluate", "ablations", preference={"hold": "go", "cuda_oom_above": 4})
     made.cluster.wait(lambda: "began" in made.log("preference"))
     made.cluster.run("scancel", ids["router_features"])
     made.cluster.wait(lambda: made.attempts("router_features")[-1].get("failure"))

@@ -68,8 +68,10 @@ def test_02_a_dry_run_names_the_job_that_would_be_rejected(project: Project) -> 
     assert "evaluate" in (done.stdout + done.stderr).strip().splitlines()[-1]
 
 
-@pytest.mark.parametrize(("override", "hint"), [("training.lrr=1", "lr"), ("training.lr=soon", "training.lr"),
-                                                ("evaluation.budgets=[2.0]", "evaluation.budgets")])
+@pytest.mark.parametrize(
+    ("override", "hint"),
+    [("training.lrr=1", "lr"), ("training.lr=soon", "training.lr"), ("evaluation.budgets=[2.0]", "evaluation.budgets")],
+)
 def test_03_a_bad_override_is_refused_before_anything_is_submitted(project: Project, override: str, hint: str) -> None:
     done = project.r2v("run_all", "desk", "--overrides", override, check=False)
     assert done.returncode == 2 and hint in done.stderr and len(done.stderr.splitlines()) == 1
@@ -194,8 +196,10 @@ def test_a_benchmark_that_is_not_installed_is_refused_but_its_chain_is_printed(p
 
 def test_the_submitter_loads_nothing_heavy(project: Project) -> None:
     heavy = ("torch", "transformers", "trl", "peft", "anthropic", "openai")
-    code = ("import sys; from r2v.cli.main import main; code = main(['run_all', 'desk']); "
-            f"sys.exit(f'loaded {{found}}' if (found := [name for name in {heavy} if name in sys.modules]) else code)")
+    code = (
+        "import sys; from r2v.cli.main import main; code = main(['run_all', 'desk']); "
+        f"sys.exit(f'loaded {{found}}' if (found := [name for name in {heavy} if name in sys.modules]) else code)"
+    )
     done = project.run("python", "-c", code, check=False)
     assert done.returncode == 0, done.stderr
     assert isinstance(done, subprocess.CompletedProcess)

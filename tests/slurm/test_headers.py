@@ -15,10 +15,17 @@ from r2v.slurm.headers import Resources
 REPOSITORY = Path(__file__).parents[2]
 
 SEED_TABLE = {
-    "01_collect.sh": ("", 1, 24), "02_perturb.sh": ("", 0, 4), "03_train_policy.sh": ("", 2, 48),
-    "04_train_verifier.sh": ("", 1, 12), "05_generate_candidates.sh": ("", 1, 24),
-    "06_generate_router_features.sh": ("", 1, 12), "07_train_router.sh": ("", 1, 4), "08_evaluate.sh": ("", 1, 24),
-    "09_ablations.sh": ("", 1, 48), "mrp.sh": ("", 1, 6)}
+    "01_collect.sh": ("", 1, 24),
+    "02_perturb.sh": ("", 0, 4),
+    "03_train_policy.sh": ("", 2, 48),
+    "04_train_verifier.sh": ("", 1, 12),
+    "05_generate_candidates.sh": ("", 1, 24),
+    "06_generate_router_features.sh": ("", 1, 12),
+    "07_train_router.sh": ("", 1, 4),
+    "08_evaluate.sh": ("", 1, 24),
+    "09_ablations.sh": ("", 1, 48),
+    "mrp.sh": ("", 1, 6),
+}
 
 
 def script(folder: Path, *lines: str) -> Path:
@@ -49,27 +56,47 @@ def test_the_phases_of_one_script_differ_where_the_seed_says_so() -> None:
 
 
 def test_every_spelling_of_a_directive(tmp_path: Path) -> None:
-    path = script(tmp_path, "# a remark", "#SBATCH --time=1-2 --mem 8G  # both of them", "#SBATCH -p gpu -c4",
-                  "#SBATCH -J 'a name'", "##SBATCH --time=9", "# SBATCH --time=9", "#SBATCH --requeue", "",
-                  "#SBATCH --gpus-per-node=a100:2 --nodes=2")
+    path = script(
+        tmp_path,
+        "# a remark",
+        "#SBATCH --time=1-2 --mem 8G  # both of them",
+        "#SBATCH -p gpu -c4",
+        "#SBATCH -J 'a name'",
+        "##SBATCH --time=9",
+        "# SBATCH --time=9",
+        "#SBATCH --requeue",
+        "",
+        "#SBATCH --gpus-per-node=a100:2 --nodes=2",
+    )
     found = headers.read(path)
-    assert found.directives == {"time": "1-2", "mem": "8G", "partition": "gpu", "cpus-per-task": "4",
-                                "job-name": "a name", "requeue": "", "gpus-per-node": "a100:2", "nodes": "2"}
+    assert found.directives == {
+        "time": "1-2",
+        "mem": "8G",
+        "partition": "gpu",
+        "cpus-per-task": "4",
+        "job-name": "a name",
+        "requeue": "",
+        "gpus-per-node": "a100:2",
+        "nodes": "2",
+    }
     assert (found.gpus, found.time_minutes) == (4, 26 * 60)
     assert found.sbatch_args()[:2] == ["--time=1-2", "--mem=8G"] and "--requeue" in found.sbatch_args()
 
 
-@pytest.mark.parametrize(("line", "told"), [
-    ("#SBATCH --gress=gpu:1", "no option --gress; did you mean gres?"),
-    ("#SBATCH --time=2h", "--time=2h: wanted minutes"),
-    ("#SBATCH --mem=64Q", "such as 64G"),
-    ("#SBATCH --gres=gpu:a100:", "such as gpu:a100:2"),
-    ("#SBATCH --partition", "--partition wants a value"),
-    ("#SBATCH --requeue=yes", "--requeue takes no value"),
-    ("#SBATCH gpu", "gpu is no sbatch option"),
-    ("#SBATCH --job-name='x", "No closing quotation"),
-    ("#SBATCH:--time=5", "written #SBATCH --name=value"),
-])
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ("#SBATCH --gress=gpu:1", "no option --gress; did you mean gres?"),
+        ("#SBATCH --time=2h", "--time=2h: wanted minutes"),
+        ("#SBATCH --mem=64Q", "such as 64G"),
+        ("#SBATCH --gres=gpu:a100:", "such as gpu:a100:2"),
+        ("#SBATCH --partition", "--partition wants a value"),
+        ("#SBATCH --requeue=yes", "--requeue takes no value"),
+        ("#SBATCH gpu", "gpu is no sbatch option"),
+        ("#SBATCH --job-name='x", "No closing quotation"),
+        ("#SBATCH:--time=5", "written #SBATCH --name=value"),
+    ],
+)
 def test_a_wrong_directive_is_named_by_file_and_line(line: str, told: str, tmp_path: Path) -> None:
     path = script(tmp_path, "#SBATCH --time=5", line)
     with pytest.raises(UsageError) as caught:
@@ -88,17 +115,37 @@ def test_no_script_is_an_input_error(tmp_path: Path) -> None:
         headers.read(tmp_path / "nothing.sh")
 
 
-@pytest.mark.parametrize(("text", "expected"), [
-    ("90", 90), ("90:30", 91), ("1:30:00", 90), ("2-0", 2880), ("2-1:30", 2970), ("2-1:30:01", 2971), ("0:30", 1),
-    ("UNLIMITED", 0)])
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("90", 90),
+        ("90:30", 91),
+        ("1:30:00", 90),
+        ("2-0", 2880),
+        ("2-1:30", 2970),
+        ("2-1:30:01", 2971),
+        ("0:30", 1),
+        ("UNLIMITED", 0),
+    ],
+)
 def test_time_limits(text: str, expected: int) -> None:
     assert minutes(text) == expected
 
 
-@pytest.mark.parametrize(("directives", "gpus"), [
-    ({"gres": "gpu:a100:2"}, 2), ({"gres": "gpu:2,shard:4"}, 2), ({"gres": "gpu"}, 1), ({"gres": "gpu:a100"}, 1),
-    ({"gres": "gpu:2", "nodes": "2-4"}, 4), ({"gpus": "a100:3"}, 3), ({"gpus-per-task": "1", "ntasks": "4"}, 4),
-    ({"gres": "shard:4"}, 0), ({}, 0)])
+@pytest.mark.parametrize(
+    ("directives", "gpus"),
+    [
+        ({"gres": "gpu:a100:2"}, 2),
+        ({"gres": "gpu:2,shard:4"}, 2),
+        ({"gres": "gpu"}, 1),
+        ({"gres": "gpu:a100"}, 1),
+        ({"gres": "gpu:2", "nodes": "2-4"}, 4),
+        ({"gpus": "a100:3"}, 3),
+        ({"gpus-per-task": "1", "ntasks": "4"}, 4),
+        ({"gres": "shard:4"}, 0),
+        ({}, 0),
+    ],
+)
 def test_gpus_of_the_whole_job(directives: dict[str, str], gpus: int) -> None:
     assert Resources(directives=directives).gpus == gpus
 
@@ -123,11 +170,15 @@ def test_set_rewrites_every_header_at_once_and_nothing_else(folder: Path) -> Non
         assert path.stat().st_mode == modes[path]
         added = [line for line in now if line not in old]
         assert [line for line in old if not line.startswith("#SBATCH")] == [
-            line for line in now if not line.startswith("#SBATCH")]
+            line for line in now if not line.startswith("#SBATCH")
+        ]
         if path in paths:
             gpus = headers.read(path).gpus
-            assert added == ["#SBATCH --partition=batch",
-                             *([f"#SBATCH --gres=gpu:h100:{gpus}"] if gpus else []), "#SBATCH --account=lab7"]
+            assert added == [
+                "#SBATCH --partition=batch",
+                *([f"#SBATCH --gres=gpu:h100:{gpus}"] if gpus else []),
+                "#SBATCH --account=lab7",
+            ]
         else:
             assert added == []
 
@@ -148,16 +199,25 @@ def test_a_partition_of_its_own_for_jobs_without_a_gpu(folder: Path) -> None:
 
 
 def test_set_takes_a_users_own_spelling(tmp_path: Path) -> None:
-    path = script(tmp_path, "#SBATCH -p gpu --time=5   # mine", "#SBATCH --gpus-per-node=a100:2",
-                  "#SBATCH --account old")
+    path = script(
+        tmp_path, "#SBATCH -p gpu --time=5   # mine", "#SBATCH --gpus-per-node=a100:2", "#SBATCH --account old"
+    )
     headers.rewrite([path], {"partition": "batch", "gpu": "h100", "account": ""})
     assert path.read_text().splitlines()[1:-1] == [
-        "#SBATCH --partition=batch --time=5   # mine", "#SBATCH --gpus-per-node=h100:2"]
+        "#SBATCH --partition=batch --time=5   # mine",
+        "#SBATCH --gpus-per-node=h100:2",
+    ]
 
 
-@pytest.mark.parametrize(("values", "told"), [
-    ({"partitions": "x"}, "did you mean partition?"), ({"partition": ""}, "a name of letters"),
-    ({"account": "a b"}, "a name of letters"), ({"gpu": "a100\n#SBATCH --uid=0"}, "a name of letters")])
+@pytest.mark.parametrize(
+    ("values", "told"),
+    [
+        ({"partitions": "x"}, "did you mean partition?"),
+        ({"partition": ""}, "a name of letters"),
+        ({"account": "a b"}, "a name of letters"),
+        ({"gpu": "a100\n#SBATCH --uid=0"}, "a name of letters"),
+    ],
+)
 def test_set_refuses_what_cannot_be(values: dict[str, str], told: str, folder: Path) -> None:
     before = {path: path.read_text() for path in headers.scripts(folder)}
     with pytest.raises(UsageError) as caught:

@@ -52,16 +52,20 @@ def calls(checkout: Faked, *words: str) -> list[list[str]]:
     """The calls that begin with these words; `sbatch` alone leaves out those that only ask."""
     log = checkout.folder / "calls.log"
     made = [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
-    return [call for call in made if call[:len(words)] == list(words)
-            and not (words == ("sbatch",) and "--test-only" in call)]
+    return [
+        call
+        for call in made
+        if call[: len(words)] == list(words) and not (words == ("sbatch",) and "--test-only" in call)
+    ]
 
 
 def ids(checkout: Faked) -> dict[str, str]:
     return {name: job.latest.id for name, job in chain(checkout).jobs.items() if job.latest}
 
 
-def test_ten_jobs_each_behind_what_it_needs_and_each_watched(checkout: Faked,
-                                                             capsys: pytest.CaptureFixture[str]) -> None:
+def test_ten_jobs_each_behind_what_it_needs_and_each_watched(
+    checkout: Faked, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert run_all.submit(benchmark="desk") == 0
     made, queue = chain(checkout), {row["JobID"]: row for row in rows(checkout)}
     assert {name: job.needs for name, job in made.jobs.items()} == SEED_TABLE
@@ -79,8 +83,9 @@ def test_ten_jobs_each_behind_what_it_needs_and_each_watched(checkout: Faked,
 
 
 @pytest.mark.parametrize(("start", "needs"), [("bc", ("bc",)), ("model", ())])
-def test_hierarchical_training_joins_the_chain_where_it_is_asked_for(start: str, needs: tuple[str, ...],
-                                                                     checkout: Faked) -> None:
+def test_hierarchical_training_joins_the_chain_where_it_is_asked_for(
+    start: str, needs: tuple[str, ...], checkout: Faked
+) -> None:
     assert run_all.submit(benchmark="desk", overrides=["hierarchical.enabled=true", f"hierarchical.start={start}"]) == 0
     made = chain(checkout).jobs
     assert list(made) == [*NAMES, "hierarchical"] and made["hierarchical"].needs == needs
@@ -92,8 +97,16 @@ def test_the_scripts_of_a_chain_ask_what_the_headers_say(checkout: Faked) -> Non
     run_all.submit(benchmark="desk")
     folder = chains.folder(checkout.root, NAME) / "submitit" / ids(checkout)["bc"]
     script = next(folder.glob("*_submission.sh")).read_text()
-    for line in ("--gres=gpu:a100:2", "--time=48:00:00", "--signal=B:USR2@120", "--requeue", "--open-mode=append",
-                 "--kill-on-invalid-dep=no", f"--job-name=bc_{NAME}", "--output=logs/%x_%j.out"):
+    for line in (
+        "--gres=gpu:a100:2",
+        "--time=48:00:00",
+        "--signal=B:USR2@120",
+        "--requeue",
+        "--open-mode=append",
+        "--kill-on-invalid-dep=no",
+        f"--job-name=bc_{NAME}",
+        "--output=logs/%x_%j.out",
+    ):
         assert f"\n#SBATCH {line}\n" in script, line
     assert script.index("set -euo pipefail") < script.index("source scripts/slurm/env.sh") < script.index("\nexec ")
     assert "srun" not in script and "--error" not in script
@@ -117,8 +130,13 @@ def test_what_a_killed_submitter_could_not_write_is_known_by_its_comment(checkou
     four = [*NAMES[:4]]
     kept = {before[name] for name in four} | {str(made.jobs[name].latest.sentinel) for name in NAMES[:3]}  # type: ignore[union-attr]
     put(checkout, [row for row in rows(checkout) if row["JobID"] in kept])
-    chains.write(checkout.root, replace(made, jobs={
-        name: job if name in NAMES[:3] else replace(job, attempts=()) for name, job in made.jobs.items()}))
+    chains.write(
+        checkout.root,
+        replace(
+            made,
+            jobs={name: job if name in NAMES[:3] else replace(job, attempts=()) for name, job in made.jobs.items()},
+        ),
+    )
     folder = chains.folder(checkout.root, NAME) / "submitit"
     pickle = folder / before["verifier"] / f"{before['verifier']}_submitted.pkl"
     pickle.unlink()
@@ -149,16 +167,23 @@ def test_another_configuration_waits_for_the_first_to_end(checkout: Faked) -> No
     assert all(len(job.attempts) == 1 for job in chain(checkout).jobs.values())
 
 
-@pytest.mark.parametrize(("options", "told"), [
-    ({"benchmark": "dask"}, "did you mean desk?"), ({"benchmark": None}, "run_all of what?"),
-    ({"benchmark": "desk", "overrides": ["training.lrr=1"]}, "did you mean training.lr"),
-    ({"benchmark": "desk", "start": "rooter"}, "did you mean router?"),
-    ({"benchmark": "desk", "max_attempts": 0}, "at least 1"),
-    ({"benchmark": "desk", "max_gpu_hours": 0.0}, "above 0"),
-    ({"benchmark": "webarena"}, "webarena"), ({"benchmark": "all"}, "webarena"),
-    ({"benchmark": "desk", "overrides": ["teacher.provider=openai"]}, "teacher.")])
-def test_what_cannot_be_is_refused_before_anything_is_submitted(options: dict[str, Any], told: str,
-                                                                checkout: Faked) -> None:
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"benchmark": "dask"}, "did you mean desk?"),
+        ({"benchmark": None}, "run_all of what?"),
+        ({"benchmark": "desk", "overrides": ["training.lrr=1"]}, "did you mean training.lr"),
+        ({"benchmark": "desk", "start": "rooter"}, "did you mean router?"),
+        ({"benchmark": "desk", "max_attempts": 0}, "at least 1"),
+        ({"benchmark": "desk", "max_gpu_hours": 0.0}, "above 0"),
+        ({"benchmark": "webarena"}, "webarena"),
+        ({"benchmark": "all"}, "webarena"),
+        ({"benchmark": "desk", "overrides": ["teacher.provider=openai"]}, "teacher."),
+    ],
+)
+def test_what_cannot_be_is_refused_before_anything_is_submitted(
+    options: dict[str, Any], told: str, checkout: Faked
+) -> None:
     with pytest.raises(UsageError, match=told):
         run_all.submit(**options)
     assert calls(checkout, "sbatch") == [] and chains.names(checkout.root) == []
@@ -174,8 +199,9 @@ def test_a_header_that_this_cluster_cannot_serve_is_named(checkout: Faked) -> No
         run_all.submit(benchmark="desk", dry_run=True)
 
 
-def test_a_dry_run_prints_the_chain_of_a_benchmark_that_is_not_there(checkout: Faked,
-                                                                     capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_dry_run_prints_the_chain_of_a_benchmark_that_is_not_there(
+    checkout: Faked, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert run_all.submit(benchmark="all", dry_run=True) == 0
     out = capsys.readouterr().out
     assert "webarena_noisy" in out and "swebench_noisy" in out and out.count("  sbatch ") == 20
@@ -183,8 +209,9 @@ def test_a_dry_run_prints_the_chain_of_a_benchmark_that_is_not_there(checkout: F
     assert calls(checkout, "sbatch") == [] and chains.names(checkout.root) == []
 
 
-def test_without_slurm_only_the_dry_run_works(checkout: Faked, monkeypatch: pytest.MonkeyPatch,
-                                              capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_slurm_only_the_dry_run_works(
+    checkout: Faked, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
     with pytest.raises(NoSlurm, match="--here"):
         run_all.submit(benchmark="desk")
@@ -195,9 +222,10 @@ def test_without_slurm_only_the_dry_run_works(checkout: Faked, monkeypatch: pyte
 
 def test_where_no_controller_answers_no_header_is_blamed(checkout: Faked, capsys: pytest.CaptureFixture[str]) -> None:
     """The words are those of commands without a slurm.conf, and of a controller that is down."""
-    for words in ("sinfo: error: fetch_config: DNS SRV lookup failed\nsinfo: fatal: Could not establish a "
-                  "configuration source",
-                  "slurm_load_partitions: Unable to contact slurm controller (connect failure)"):
+    for words in (
+        "sinfo: error: fetch_config: DNS SRV lookup failed\nsinfo: fatal: Could not establish a configuration source",
+        "slurm_load_partitions: Unable to contact slurm controller (connect failure)",
+    ):
         checkout.down("sinfo", words)
         assert run_all.submit(benchmark="desk", dry_run=True, overrides=["seed=3"]) == 0
         out = capsys.readouterr().out
@@ -205,8 +233,9 @@ def test_where_no_controller_answers_no_header_is_blamed(checkout: Faked, capsys
         assert out.count(" --config configs/desk/noisy.yaml --overrides seed=3\n") == 10
 
 
-def test_a_full_queue_halfway_keeps_what_was_taken(checkout: Faked, tmp_path: Path,
-                                                   monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_queue_halfway_keeps_what_was_taken(
+    checkout: Faked, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The words are Slurm's own, at a user's MaxSubmitJobs."""
     shim = tmp_path / "bin" / "sbatch"
     shim.parent.mkdir()
@@ -259,7 +288,8 @@ def failed_bc(checkout: Faked, kind: str, line: str, rc: int) -> dict[str, str]:
         checkout.done(first[name], name)
     checkout.failed(first["bc"], kind, line, rc)
     gone = {first[name] for name in ("collect", "perturb", "bc")} | {
-        str(chain(checkout).jobs[name].latest.sentinel) for name in ("collect", "perturb", "bc")}  # type: ignore[union-attr]
+        str(chain(checkout).jobs[name].latest.sentinel) for name in ("collect", "perturb", "bc")
+    }  # type: ignore[union-attr]
     put(checkout, [row for row in rows(checkout) if row["JobID"] not in gone])
     return first
 
@@ -342,7 +372,7 @@ def test_what_was_made_by_hand_frees_what_waits_for_it(checkout: Faked) -> None:
     made = chain(checkout)
     assert retarget(checkout.root, made, ["candidates"]) == [] == calls(checkout, "scontrol", "update")
     assert retarget(checkout.root, made.with_job("bc", skipped="up to date"), ["candidates"]) == ["candidates"]
-    call, = calls(checkout, "scontrol", "update")
+    (call,) = calls(checkout, "scontrol", "update")
     assert f"dependency=afterok:{first['verifier']}" in call and f"jobid={first['candidates']}" in call
 
 

@@ -35,12 +35,25 @@ class Folder:
 
     def environment(self, **values: str) -> dict[str, str]:
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM", "R2V"))}
-        return {**kept, "PATH": f"{FAKE}:{kept['PATH']}", "FAKE_SLURM": str(self.path), "OMP_NUM_THREADS": "1",
-                "PYTHONPATH": f"{ROOT / 'tests/slurm/standin'}:{ROOT}", "SLURM_JOB_ID": "42", **values}
+        return {
+            **kept,
+            "PATH": f"{FAKE}:{kept['PATH']}",
+            "FAKE_SLURM": str(self.path),
+            "OMP_NUM_THREADS": "1",
+            "PYTHONPATH": f"{ROOT / 'tests/slurm/standin'}:{ROOT}",
+            "SLURM_JOB_ID": "42",
+            **values,
+        }
 
     def start(self, *words: str, **values: str) -> subprocess.Popen[str]:
-        return subprocess.Popen([sys.executable, "-m", "r2v.slurm.runner", *words], cwd=self.path, text=True,
-                                env=self.environment(**values), stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        return subprocess.Popen(
+            [sys.executable, "-m", "r2v.slurm.runner", *words],
+            cwd=self.path,
+            text=True,
+            env=self.environment(**values),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+        )
 
     def run(self, *words: str, **values: str) -> tuple[int, str]:
         process = self.start(*words, **values)
@@ -104,14 +117,19 @@ def test_a_stage_that_ends_well_leaves_its_start_and_its_end(collected: Path) ->
     assert exit_["peak_rss_bytes"] > 10 << 20 and not (folder.record / "error.json").exists()
 
 
-@pytest.mark.parametrize(("words", "behaviour", "code", "kind", "line"), [
-    (["perturb", "desk"], {"crash": "the answer is 43"}, 1, "code", "ValueError: the answer is 43"),
-    (["perturb", "desk"], {"usage": "no such thing"}, 2, "config", "no such thing"),
-    (["train_router", "desk"], {}, 3, "data", "needs router_features"),
-    (["perturb", "desk"], {"cuda_oom_above": 0}, 1, "cuda_oom", "CUDA out of memory"),
-    (["perturb", "desk"], {"shards": 2, "kill_shard": 0}, 1, "host_oom", "1 of 2 shards")])
-def test_a_failure_is_recorded_as_what_it_is(words: list[str], behaviour: dict[str, Any], code: int, kind: str,
-                                             line: str, folder: Folder) -> None:
+@pytest.mark.parametrize(
+    ("words", "behaviour", "code", "kind", "line"),
+    [
+        (["perturb", "desk"], {"crash": "the answer is 43"}, 1, "code", "ValueError: the answer is 43"),
+        (["perturb", "desk"], {"usage": "no such thing"}, 2, "config", "no such thing"),
+        (["train_router", "desk"], {}, 3, "data", "needs router_features"),
+        (["perturb", "desk"], {"cuda_oom_above": 0}, 1, "cuda_oom", "CUDA out of memory"),
+        (["perturb", "desk"], {"shards": 2, "kill_shard": 0}, 1, "host_oom", "1 of 2 shards"),
+    ],
+)
+def test_a_failure_is_recorded_as_what_it_is(
+    words: list[str], behaviour: dict[str, Any], code: int, kind: str, line: str, folder: Folder
+) -> None:
     folder.behave(perturb=behaviour)
     found, said = folder.run(*words)
     exit_ = folder.told("exit")
@@ -226,14 +244,17 @@ def test_without_slurm_it_runs_and_records_nothing(folder: Folder) -> None:
 def test_code_that_changed_since_the_submission_is_told(folder: Folder) -> None:
     from r2v.slurm import chain as chains
 
-    chains.write(folder.path, chains.Chain(name="desk_noisy", benchmark="desk", condition="noisy", config_sha="ab",
-                                           commit="0" * 40))
+    chains.write(
+        folder.path,
+        chains.Chain(name="desk_noisy", benchmark="desk", condition="noisy", config_sha="ab", commit="0" * 40),
+    )
     code, said = folder.run("perturb", "desk")
     assert code == 0 and "submitted with the code of commit 000000000000, runs that of" in said
 
 
-def test_an_exit_code_of_0_is_not_believed_without_the_artifact(folder: Folder,
-                                                                monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_exit_code_of_0_is_not_believed_without_the_artifact(
+    folder: Folder, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(folder.path)
     words = ["perturb", "--config", "configs/desk/noisy.yaml"]
     assert "no artifact.json" in str(unmade(words))

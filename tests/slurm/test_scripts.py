@@ -35,8 +35,9 @@ def checkout(tmp_path: Path) -> Path:
     return tmp_path / "clone"
 
 
-def bash(checkout: Path, *words: str | Path, cwd: Path, path: str | None = None,
-         **env: str) -> subprocess.CompletedProcess[str]:
+def bash(
+    checkout: Path, *words: str | Path, cwd: Path, path: str | None = None, **env: str
+) -> subprocess.CompletedProcess[str]:
     known = {"PATH": path or f"{checkout.parent / 'bin'}:{os.environ['PATH']}", "SLURM_EXPORT_ENV": "NONE", **env}
     return subprocess.run(["bash", *map(str, words)], cwd=cwd, env=known, capture_output=True, text=True, check=False)
 
@@ -63,8 +64,16 @@ def test_a_script_runs_from_the_spool_folder_of_a_node(name: str, checkout: Path
     spooled = tmp_path / "spool" / "job00042" / "slurm_script"
     spooled.parent.mkdir(parents=True)
     shutil.copy(checkout / "scripts" / "slurm" / name, spooled)
-    done = bash(checkout, spooled, "webarena", "1 2 3", "--overrides", "a.b=1", cwd=spooled.parent,
-                SLURM_SUBMIT_DIR=str(checkout))
+    done = bash(
+        checkout,
+        spooled,
+        "webarena",
+        "1 2 3",
+        "--overrides",
+        "a.b=1",
+        cwd=spooled.parent,
+        SLURM_SUBMIT_DIR=str(checkout),
+    )
     assert done.returncode == 0, done.stderr
     cwd, export, *words = done.stdout.splitlines()
     assert (cwd, export) == (f"cwd={checkout}", "export=none")
@@ -85,8 +94,14 @@ def test_no_python_is_one_line(checkout: Path, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     for tool in ("bash", "dirname"):
         (tmp_path / "empty" / tool).symlink_to(str(shutil.which(tool)))
-    done = subprocess.run([str(shutil.which("bash")), "scripts/slurm/07_train_router.sh", "desk"], cwd=checkout,
-                          env={"PATH": str(tmp_path / "empty")}, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [str(shutil.which("bash")), "scripts/slurm/07_train_router.sh", "desk"],
+        cwd=checkout,
+        env={"PATH": str(tmp_path / "empty")},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert (done.returncode, done.stderr.count("\n")) == (5, 1) and "no python here" in done.stderr
 
 
@@ -115,14 +130,16 @@ LINES = {
     'perturb webarena "1 2 3"': "perturb --config configs/webarena/noisy.yaml --seeds 1 2 3",
     "train_policy webarena noisy bc": "train_policy --config configs/webarena/noisy.yaml --stage bc",
     "train_policy webarena clean": "train_policy --config configs/webarena/clean.yaml",
-    "train_policy webarena noisy all --overrides training.lr=1e-5 policy.lora_r=8":
-        "train_policy --config configs/webarena/noisy.yaml --stage all --overrides training.lr=1e-5 policy.lora_r=8",
+    "train_policy webarena noisy all --overrides training.lr=1e-5 policy.lora_r=8": (
+        "train_policy --config configs/webarena/noisy.yaml --stage all --overrides training.lr=1e-5 policy.lora_r=8"
+    ),
     "train_verifier webarena": "train_verifier --config configs/webarena/noisy.yaml",
     "generate_candidates webarena 5": "generate_candidates --config configs/webarena/noisy.yaml --K 5",
     "generate_router_features desk clean": "generate_router_features --config configs/desk/clean.yaml",
     "train_router webarena": "train_router --config configs/webarena/noisy.yaml",
-    'evaluate webarena noisy "1 2 3 4 5" "r2v slm_only"':
-        "evaluate --config configs/webarena/noisy.yaml --seeds 1 2 3 4 5 --methods r2v slm_only",
+    'evaluate webarena noisy "1 2 3 4 5" "r2v slm_only"': (
+        "evaluate --config configs/webarena/noisy.yaml --seeds 1 2 3 4 5 --methods r2v slm_only"
+    ),
     'ablations webarena "1 2 3"': "ablations --config configs/webarena/noisy.yaml --seeds 1 2 3",
     "train_hierarchical webarena": "train_hierarchical --config configs/webarena/noisy.yaml",
     "train_hierarchical --config configs/hierarchical.yaml": "train_hierarchical --config configs/hierarchical.yaml",
@@ -139,14 +156,17 @@ def test_positional_words_become_options(line: str, monkeypatch: pytest.MonkeyPa
     cli.load_config(cli.build_parser().parse_args(words))
 
 
-@pytest.mark.parametrize(("line", "told"), [
-    (["collect", "webarina", "500"], "no configuration configs/webarina/noisy.yaml; did you mean webarena?"),
-    (["train_policy", "webarena", "noisi"], "did you mean noisy?"),
-    (["train_router"], "takes BENCHMARK [CONDITION]"),
-    (["train_router", "--overrides", "seed=1"], "takes BENCHMARK [CONDITION]"),
-    (["collect", "webarena", "500", "1", "2", "3"], "several seeds stand in one pair of quotes"),
-    (["train_hierarchically", "webarena"], "no stage train_hierarchically; did you mean train_hierarchical?"),
-])
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        (["collect", "webarina", "500"], "no configuration configs/webarina/noisy.yaml; did you mean webarena?"),
+        (["train_policy", "webarena", "noisi"], "did you mean noisy?"),
+        (["train_router"], "takes BENCHMARK [CONDITION]"),
+        (["train_router", "--overrides", "seed=1"], "takes BENCHMARK [CONDITION]"),
+        (["collect", "webarena", "500", "1", "2", "3"], "several seeds stand in one pair of quotes"),
+        (["train_hierarchically", "webarena"], "no stage train_hierarchically; did you mean train_hierarchical?"),
+    ],
+)
 def test_a_line_that_cannot_be_is_refused(line: list[str], told: str) -> None:
     with pytest.raises(UsageError) as caught:
         expand(line, REPOSITORY)
@@ -158,7 +178,13 @@ FAKE = Path(__file__).parent / "fake"
 
 @pytest.mark.parametrize("name", JOBS)
 def test_sbatch_takes_every_script(name: str, tmp_path: Path) -> None:
-    done = subprocess.run(["sbatch", "--test-only", name], cwd=SCRIPTS, capture_output=True, text=True, check=False,
-                          env={**os.environ, "PATH": f"{FAKE}:{os.environ['PATH']}", "FAKE_SLURM": str(tmp_path)})
+    done = subprocess.run(
+        ["sbatch", "--test-only", name],
+        cwd=SCRIPTS,
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "PATH": f"{FAKE}:{os.environ['PATH']}", "FAKE_SLURM": str(tmp_path)},
+    )
     assert done.returncode == 0 and "to start at" in done.stderr, done.stderr
     assert json.loads((tmp_path / "calls.log").read_text()) == ["sbatch", "--test-only", name]

@@ -32,8 +32,16 @@ from r2v.storage.artifact import Artifact
 from r2v.storage.files import content_sha256
 from tests.llm.talk import environment
 
-SMALL = ("env.options.num_tasks=36", "env.options.num_heldout=0", "data.seeds=[1,2]", "data.num_episodes=4",
-         "rollout.workers=1", "teacher.flush_seconds=0.2", "teacher.poll_seconds=0.02", "teacher.reconcile_after=0.2")
+SMALL = (
+    "env.options.num_tasks=36",
+    "env.options.num_heldout=0",
+    "data.seeds=[1,2]",
+    "data.num_episodes=4",
+    "rollout.workers=1",
+    "teacher.flush_seconds=0.2",
+    "teacher.poll_seconds=0.02",
+    "teacher.reconcile_after=0.2",
+)
 ROOT = Path(__file__).parents[2]
 MODELS = {"openai": "gpt-4o-mini", "anthropic": "claude-3-haiku"}
 KEYS = ("sk-test-0123456789", "sk-ant-test-0123456789")
@@ -44,6 +52,7 @@ Serve = Callable[..., AbstractContextManager[Emulator]]
 @pytest.fixture
 def served(monkeypatch: pytest.MonkeyPatch) -> Serve:
     """An emulator that both SDKs are sent to."""
+
     @contextmanager
     def serve(*faults: Fault, **settings: Any) -> Iterator[Emulator]:
         usual: dict[str, Any] = {"lifecycle": Lifecycle(polls=1)}
@@ -137,12 +146,17 @@ def test_a_journal_of_another_model_is_refused(served: Serve, tmp_path: Path) ->
             collect(tmp_path, "openai", "teacher.mode=concurrent", f"run.id={run.run_id}")
 
 
-@pytest.mark.parametrize(("overrides", "told"), [
-    ((), "OPENAI_API_KEY is not set"),
-    (("teacher.model_name=gpt-99",), "no price in the table"),
-    (("teacher.model_name=claude-3-haiku",), "is of anthropic, teacher.provider is openai")])
+@pytest.mark.parametrize(
+    ("overrides", "told"),
+    [
+        ((), "OPENAI_API_KEY is not set"),
+        (("teacher.model_name=gpt-99",), "no price in the table"),
+        (("teacher.model_name=claude-3-haiku",), "is of anthropic, teacher.provider is openai"),
+    ],
+)
 def test_a_teacher_that_cannot_be_asked_is_named_before_anything_is_written(
-        overrides: tuple[str, ...], told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    overrides: tuple[str, ...], told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     with pytest.raises(UsageError, match=told):
         collect(tmp_path, "openai", *overrides)
@@ -150,11 +164,21 @@ def test_a_teacher_that_cannot_be_asked_is_named_before_anything_is_written(
 
 
 def test_SIGTERM_leaves_the_batch_under_way_and_the_same_command_goes_on(served: Serve, tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "r2v", "collect", "--overrides", *SMALL, "teacher.provider=openai",
-               "teacher.model_name=gpt-4o-mini", "teacher.mode=batch"]
+    command = [
+        sys.executable,
+        "-m",
+        "r2v",
+        "collect",
+        "--overrides",
+        *SMALL,
+        "teacher.provider=openai",
+        "teacher.model_name=gpt-4o-mini",
+        "teacher.mode=batch",
+    ]
     with served(lifecycle=Lifecycle(seconds=1.0)) as emulator:
-        process = subprocess.Popen(command, cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(ROOT)},
-                                   stderr=subprocess.PIPE, text=True)
+        process = subprocess.Popen(
+            command, cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(ROOT)}, stderr=subprocess.PIPE, text=True
+        )
         while not emulator.ledger().bills and process.poll() is None:
             time.sleep(0.02)
         process.send_signal(signal.SIGTERM)
@@ -177,8 +201,13 @@ def test_a_dry_run_counts_what_the_run_then_asks(served: Serve, tmp_path: Path) 
     assert told.missing == told.episodes == 8 and asked <= told.most_requests
     assert abs(told.requests - asked) <= 0.25 * asked
     assert 0 < told.usd_batch == pytest.approx(told.usd_direct / 2)
-    again = estimate(load(None, [*SMALL, "teacher.provider=openai", "teacher.model_name=gpt-4o-mini",
-                                 f"run.id={newest(tmp_path).run_id}"]), tmp_path)
+    again = estimate(
+        load(
+            None,
+            [*SMALL, "teacher.provider=openai", "teacher.model_name=gpt-4o-mini", f"run.id={newest(tmp_path).run_id}"],
+        ),
+        tmp_path,
+    )
     assert (again.missing, again.requests, again.usd_batch) == (0, 0, 0.0)
 
 

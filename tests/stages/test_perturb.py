@@ -59,8 +59,10 @@ def _report(artifact: Artifact) -> dict[str, Any]:
     return report
 
 
-OFF = tuple(f"perturbations.{name}.prob=0.0"
-            for name in ("tool_error", "stale_observation", "partial_observation", "distractor", "prompt_injection"))
+OFF = tuple(
+    f"perturbations.{name}.prob=0.0"
+    for name in ("tool_error", "stale_observation", "partial_observation", "distractor", "prompt_injection")
+)
 
 
 @pytest.mark.parametrize("overrides", [("data.condition=clean",), OFF, (*OFF, "perturb.include_clean=false")])
@@ -95,7 +97,11 @@ def test_twins_are_valid_counted_and_sorted(root: Path) -> None:
     assert {(twin.condition, twin.perturbation_seed) for twin in twins} == {("noisy", 101)}
     hits = Counter(one.category for episode in episodes for step in episode.steps for one in step.perturbations)
     assert hits == report["hits"] and set(hits) == {
-        "tool_error", "partial_observation", "distractor", "prompt_injection"}
+        "tool_error",
+        "partial_observation",
+        "distractor",
+        "prompt_injection",
+    }
     assert {name: sum(steps.values()) for name, steps in report["hits_by_step"].items()} == report["hits"]
     for construction in ("annotate", "insert"):
         lost = report["rejected"][construction]
@@ -107,8 +113,15 @@ def test_twins_are_valid_counted_and_sorted(root: Path) -> None:
 
 def test_no_two_episodes_teach_the_same(root: Path) -> None:
     episodes = read_episodes(_perturb(root).file("trajectories.jsonl"))
-    read = Counter((e.metadata.task_id, e.metadata.seed, e.metadata.goal,
-                    tuple((s.observation.raw_text, s.action.raw_text) for s in e.steps)) for e in episodes)
+    read = Counter(
+        (
+            e.metadata.task_id,
+            e.metadata.seed,
+            e.metadata.goal,
+            tuple((s.observation.raw_text, s.action.raw_text) for s in e.steps),
+        )
+        for e in episodes
+    )
     assert max(read.values()) == 1
     assert _report(_perturb(root))["rejected"]["reroll"]["duplicate"] > 0
 
@@ -125,9 +138,16 @@ def test_P6_order_and_sharding_have_no_effect(root: Path, tmp_path: Path) -> Non
 
     def lines(name: str, part: list[Episode]) -> list[str]:
         write_episodes(tmp_path / f"{name}.jsonl", part)
-        return [to_line(episode) for episode in perturb.training_set(
-            sections, benchmark, TrajectoryStore(tmp_path / f"{name}.jsonl"), tmp_path / f"{name}-paid.jsonl",
-            Report())]
+        return [
+            to_line(episode)
+            for episode in perturb.training_set(
+                sections,
+                benchmark,
+                TrajectoryStore(tmp_path / f"{name}.jsonl"),
+                tmp_path / f"{name}-paid.jsonl",
+                Report(),
+            )
+        ]
 
     whole = sorted(lines("whole", episodes))
     assert sorted(lines("backwards", episodes[::-1])) == whole
@@ -136,14 +156,21 @@ def test_P6_order_and_sharding_have_no_effect(root: Path, tmp_path: Path) -> Non
 
 def test_P6_another_process_makes_the_same_content(root: Path, tmp_path: Path) -> None:
     made = _perturb(root)
-    program = ("import sys; from pathlib import Path; from r2v.storage.artifact import build; "
-               "from r2v.config import load; from r2v.pipeline.run import collected_runs; from r2v.stages import perturb\n"
-               "config = load(None, sys.argv[3:]); root = Path(sys.argv[1])\n"
-               "inputs = {'collect': collected_runs(config, root)}\n"
-               "with build(Path(sys.argv[2]), 'perturb', 'again', 's', '', inputs, root) as work:\n"
-               "    perturb.STAGE.run(perturb.Config.of(config), work)\n")
-    subprocess.run([sys.executable, "-c", program, root, tmp_path, *SMALL, "env.options.slips=0.1"], check=True,
-                   cwd=Path(__file__).parents[2], env={**os.environ, "PYTHONHASHSEED": "77"}, capture_output=True)
+    program = (
+        "import sys; from pathlib import Path; from r2v.storage.artifact import build; "
+        "from r2v.config import load; from r2v.pipeline.run import collected_runs; from r2v.stages import perturb\n"
+        "config = load(None, sys.argv[3:]); root = Path(sys.argv[1])\n"
+        "inputs = {'collect': collected_runs(config, root)}\n"
+        "with build(Path(sys.argv[2]), 'perturb', 'again', 's', '', inputs, root) as work:\n"
+        "    perturb.STAGE.run(perturb.Config.of(config), work)\n"
+    )
+    subprocess.run(
+        [sys.executable, "-c", program, root, tmp_path, *SMALL, "env.options.slips=0.1"],
+        check=True,
+        cwd=Path(__file__).parents[2],
+        env={**os.environ, "PYTHONHASHSEED": "77"},
+        capture_output=True,
+    )
     for name in ("trajectories.jsonl", "perturb_report.json"):
         assert (tmp_path / "perturb-again" / name).read_bytes() == made.file(name).read_bytes()
 

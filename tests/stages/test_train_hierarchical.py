@@ -24,11 +24,23 @@ from r2v.storage.artifact import Artifact
 
 ROOT = Path(__file__).parents[2]
 PLACE = Path("outputs/hierarchical/desk_noisy")
-SMALL = ["policy.model_name=pupil", "policy.lora_r=4", "policy.device=cpu", "hierarchical.iterations=3",
-         "hierarchical.episodes=4", "hierarchical.evaluate_every=2", "hierarchical.answer_tokens=4",
-         "hierarchical.hint_tokens=4", "hierarchical.problems.count=12", "hierarchical.problems.held_out=4",
-         "hierarchical.critic.updates=1", "hierarchical.critic.warmup=1", "hierarchical.critic.batch_size=8",
-         "hierarchical.save_every=1", "hierarchical.lr=1e-3"]
+SMALL = [
+    "policy.model_name=pupil",
+    "policy.lora_r=4",
+    "policy.device=cpu",
+    "hierarchical.iterations=3",
+    "hierarchical.episodes=4",
+    "hierarchical.evaluate_every=2",
+    "hierarchical.answer_tokens=4",
+    "hierarchical.hint_tokens=4",
+    "hierarchical.problems.count=12",
+    "hierarchical.problems.held_out=4",
+    "hierarchical.critic.updates=1",
+    "hierarchical.critic.warmup=1",
+    "hierarchical.critic.batch_size=8",
+    "hierarchical.save_every=1",
+    "hierarchical.lr=1e-3",
+]
 
 
 def command(*overrides: str) -> list[str]:
@@ -72,12 +84,31 @@ def test_it_leaves_a_policy_a_report_and_its_metrics(finished: Path) -> None:
 
 def test_the_actor_is_evaluated_by_its_folders_name(finished: Path) -> None:
     """Without the chain, and without a key of a teacher whom no method asks."""
+
     def evaluated(method: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [sys.executable, "-m", "r2v", "evaluate", "--methods", method, "--conditions", "clean", "--num-tasks", "2",
-             "--overrides", f"policy.model_name={PLACE / 'final'}", "policy.device=cpu", "teacher.provider=openai",
-             "teacher.model_name=gpt-4o"], cwd=finished, env=environment() | {"OPENAI_API_KEY": ""},
-            capture_output=True, text=True)
+            [
+                sys.executable,
+                "-m",
+                "r2v",
+                "evaluate",
+                "--methods",
+                method,
+                "--conditions",
+                "clean",
+                "--num-tasks",
+                "2",
+                "--overrides",
+                f"policy.model_name={PLACE / 'final'}",
+                "policy.device=cpu",
+                "teacher.provider=openai",
+                "teacher.model_name=gpt-4o",
+            ],
+            cwd=finished,
+            env=environment() | {"OPENAI_API_KEY": ""},
+            capture_output=True,
+            text=True,
+        )
 
     done = evaluated("slm_base")
     assert done.returncode == 0 and "of    4" in done.stderr, done.stderr
@@ -130,12 +161,15 @@ def test_the_problems_are_what_they_say_not_where_they_are(tmp_path: Path) -> No
         key(tmp_path / "three.jsonl")
 
 
-@pytest.mark.parametrize(("overrides", "code", "told"), [
-    (["hierarchical.start=bc"], 3, "needs bc"),
-    (["hierarchical.placement=split"], 2, "takes 2 GPUs"),
-    (["hierarchical.episodes=50"], 2, "there are 12 problems to train on"),
-    (["hierarchical.rewards=[-1,1]"], 2, "improvement is what the guidance is paid for"),
-])
+@pytest.mark.parametrize(
+    ("overrides", "code", "told"),
+    [
+        (["hierarchical.start=bc"], 3, "needs bc"),
+        (["hierarchical.placement=split"], 2, "takes 2 GPUs"),
+        (["hierarchical.episodes=50"], 2, "there are 12 problems to train on"),
+        (["hierarchical.rewards=[-1,1]"], 2, "improvement is what the guidance is paid for"),
+    ],
+)
 def test_what_cannot_be_is_one_line(overrides: list[str], code: int, told: str, tmp_path: Path) -> None:
     done = trained(tmp_path, *overrides)
     assert done.returncode == code and told in done.stderr, done.stderr

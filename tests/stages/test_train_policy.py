@@ -22,10 +22,16 @@ from tests import tiny_models
 
 
 def _episode(i: int, split: str = "train") -> Episode:
-    return Episode(episode_id=f"t{i}/s1", success=True,
-                   metadata=EpisodeMetadata(task_id=f"t{i}", goal=f"open w{i}", benchmark="toy", split=split),
-                   steps=(Step(step_idx=0, observation=Observation(raw_text=f"w{i + 1} w{i + 2}"),
-                               action=Action(raw_text=f"get w{i}")),))
+    return Episode(
+        episode_id=f"t{i}/s1",
+        success=True,
+        metadata=EpisodeMetadata(task_id=f"t{i}", goal=f"open w{i}", benchmark="toy", split=split),
+        steps=(
+            Step(
+                step_idx=0, observation=Observation(raw_text=f"w{i + 1} w{i + 2}"), action=Action(raw_text=f"get w{i}")
+            ),
+        ),
+    )
 
 
 def _artifact(folder: Path, name: str, lines: list[str]) -> Artifact:
@@ -44,9 +50,19 @@ def config(tmp_path_factory: pytest.TempPathFactory) -> c.Config:
     folder = tmp_path_factory.mktemp("model") / "base"
     tokenizer = tiny_models.tokenizer()
     export(Loaded(model=tiny_models.model(len(tokenizer), 0, torch.float32), tokenizer=tokenizer, name="base"), folder)
-    return c.load(None, [f"policy.model_name={folder}", "policy.device=cpu", "policy.max_seq_len=64",
-                         "inference.max_new_tokens=6", "training.num_epochs=3", "training.bc.batch_size=4",
-                         "training.preference.num_epochs=1", "training.preference.batch_size=4"])
+    return c.load(
+        None,
+        [
+            f"policy.model_name={folder}",
+            "policy.device=cpu",
+            "policy.max_seq_len=64",
+            "inference.max_new_tokens=6",
+            "training.num_epochs=3",
+            "training.bc.batch_size=4",
+            "training.preference.num_epochs=1",
+            "training.preference.batch_size=4",
+        ],
+    )
 
 
 @pytest.fixture(scope="module")
@@ -74,8 +90,17 @@ def test_bc_leaves_checkpoints_weights_and_a_report(config: c.Config, bc: Work) 
 
 
 def test_preference_starts_from_bc_and_can_be_left_out(config: c.Config, bc: Work, tmp_path: Path) -> None:
-    pairs = [json.dumps({"prompt": [{"role": "user", "content": f"open w{i}"}, {"role": "tool", "content": "w1"}],
-                         "chosen": "get w1", "rejected": "close w2", "task_id": f"t{i}"}) for i in range(8)]
+    pairs = [
+        json.dumps(
+            {
+                "prompt": [{"role": "user", "content": f"open w{i}"}, {"role": "tool", "content": "w1"}],
+                "chosen": "get w1",
+                "rejected": "close w2",
+                "task_id": f"t{i}",
+            }
+        )
+        for i in range(8)
+    ]
     given = {"bc": _as_artifact(bc), "candidates": _artifact(tmp_path / "pairs", "preference_pairs.jsonl", pairs)}
     work = _work(tmp_path / "preference", **given)
     PREFERENCE.run(PREFERENCE.sections(config), work)
@@ -95,16 +120,19 @@ def test_B3_an_evaluation_episode_stops_the_stage(config: c.Config, tmp_path: Pa
         BC.run(BC.sections(config), work)
 
 
-@pytest.mark.parametrize(("override", "bc_changes", "preference_changes"), [
-    ("training.bc.lr=1e-2", True, False),
-    ("training.preference.lr=1e-2", False, True),
-    ("preference.beta=0.5", False, True),
-    ("policy.lora_r=8", True, True),
-    ("seed=1", True, True),
-    ("router.budget=0.3", False, False),
-    ("policy.device=cuda", False, False),
-    ("training.save_steps=7", False, False),
-])
+@pytest.mark.parametrize(
+    ("override", "bc_changes", "preference_changes"),
+    [
+        ("training.bc.lr=1e-2", True, False),
+        ("training.preference.lr=1e-2", False, True),
+        ("preference.beta=0.5", False, True),
+        ("policy.lora_r=8", True, True),
+        ("seed=1", True, True),
+        ("router.budget=0.3", False, False),
+        ("policy.device=cuda", False, False),
+        ("training.save_steps=7", False, False),
+    ],
+)
 def test_each_phase_depends_on_its_own_knobs(override: str, bc_changes: bool, preference_changes: bool) -> None:
     base, changed = c.load(None, []), c.load(None, [override])
     assert (identity(BC.sections(base)) != identity(BC.sections(changed))) == bc_changes

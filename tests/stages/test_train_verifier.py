@@ -55,6 +55,7 @@ def judge(question: Question) -> str:
 @pytest.fixture
 def served(monkeypatch: pytest.MonkeyPatch) -> Serve:
     """An emulated judge that both SDKs are sent to."""
+
     @contextmanager
     def serve(*faults: Fault, **settings: Any) -> Iterator[Emulator]:
         usual: dict[str, Any] = {"answer": judge, "lifecycle": Lifecycle(polls=1)}
@@ -67,8 +68,10 @@ def served(monkeypatch: pytest.MonkeyPatch) -> Serve:
 
 
 def _episode(task: int) -> Episode:
-    steps = tuple(Step(step_idx=at, observation=Observation(raw_text=f"w{task} w{at}"), action=Action(raw_text=text))
-                  for at, text in enumerate(STEPS))
+    steps = tuple(
+        Step(step_idx=at, observation=Observation(raw_text=f"w{task} w{at}"), action=Action(raw_text=text))
+        for at, text in enumerate(STEPS)
+    )
     about = EpisodeMetadata(task_id=f"t{task:02}", goal=f"open w{task}", benchmark="desk", seed=1, split="train")
     return Episode(episode_id=episode_id(f"t{task:02}", 1, None), metadata=about, steps=steps, success=task % 3 > 0)
 
@@ -84,8 +87,9 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
     """A checkout with one collected run: 12 tasks of four steps, 8 of which succeed."""
-    with DataRegistry(tmp_path / "data").begin_run(benchmark="desk", provider="scripted", model_name="m",
-                                                   fingerprint="f", config={}, run_id=RUN) as handle:
+    with DataRegistry(tmp_path / "data").begin_run(
+        benchmark="desk", provider="scripted", model_name="m", fingerprint="f", config={}, run_id=RUN
+    ) as handle:
         for task in range(TASKS):
             handle.store.append(_episode(task))
         handle.finish(expected=TASKS)
@@ -93,11 +97,26 @@ def root(tmp_path: Path) -> Path:
 
 
 def overrides(base: Path, provider: str, *more: str) -> list[str]:
-    return ["env.options.num_tasks=36", "env.options.num_heldout=0", f"data.runs=[{RUN}]", f"policy.model_name={base}",
-            "policy.device=cpu", "policy.max_seq_len=64", "inference.max_new_tokens=6", "rollout.workers=1",
-            "training.verifier.num_epochs=6", "training.verifier.lr=0.02", f"verifier.num_corruptions={WRONG}",
-            "verifier.mode=llm_judge", f"teacher.provider={provider}", f"teacher.model_name={MODELS[provider]}",
-            "teacher.flush_seconds=0.2", "teacher.poll_seconds=0.02", "teacher.reconcile_after=0.3", *more]
+    return [
+        "env.options.num_tasks=36",
+        "env.options.num_heldout=0",
+        f"data.runs=[{RUN}]",
+        f"policy.model_name={base}",
+        "policy.device=cpu",
+        "policy.max_seq_len=64",
+        "inference.max_new_tokens=6",
+        "rollout.workers=1",
+        "training.verifier.num_epochs=6",
+        "training.verifier.lr=0.02",
+        f"verifier.num_corruptions={WRONG}",
+        "verifier.mode=llm_judge",
+        f"teacher.provider={provider}",
+        f"teacher.model_name={MODELS[provider]}",
+        "teacher.flush_seconds=0.2",
+        "teacher.poll_seconds=0.02",
+        "teacher.reconcile_after=0.3",
+        *more,
+    ]
 
 
 def train(root: Path, config: Config) -> Artifact:
@@ -111,8 +130,11 @@ def journal_of(root: Path) -> Path | None:
 
 def paid_once(emulator: Emulator, questions: int = QUESTIONS) -> bool:
     statement = emulator.ledger()
-    return len(statement.paid()) == questions and set(statement.paid().values()) == {1} and \
-        set(statement.paid_bodies().values()) == {1}
+    return (
+        len(statement.paid()) == questions
+        and set(statement.paid().values()) == {1}
+        and set(statement.paid_bodies().values()) == {1}
+    )
 
 
 @pytest.mark.parametrize("provider", MODELS)
@@ -121,11 +143,15 @@ def test_a_head_learns_what_the_judge_says_in_every_mode(provider: str, served: 
     for mode in ("batch", "concurrent", "auto"):
         config = load(None, overrides(base, provider, f"teacher.mode={mode}", "training.verifier.save_steps=1000"))
         with served() as emulator:
-            made = run_job(config, job("verifier"), {"collect": published(config, "collect", root)}, root=root,
-                           force=True).artifact
+            made = run_job(
+                config, job("verifier"), {"collect": published(config, "collect", root)}, root=root, force=True
+            ).artifact
             assert paid_once(emulator)
             assert {bill.mode for bill in emulator.ledger().bills} <= {
-                "batch": {"batch"}, "concurrent": {"sync"}, "auto": {"batch", "sync"}}[mode]
+                "batch": {"batch"},
+                "concurrent": {"sync"},
+                "auto": {"batch", "sync"},
+            }[mode]
         found[mode] = made.data_sha256
         assert not any(key in path.read_bytes() for path in root.rglob("*") if path.is_file() for key in KEYS)
     assert len(set(found.values())) == 1, "how the questions travelled changes no label and no weight"
@@ -152,8 +178,9 @@ def _check_head(config: Config, made: Artifact, examples: Sequence[VerifierExamp
     assert json.loads(made.file("verifier_report.json").read_text())["auroc"] > 0.95
 
 
-def test_the_price_is_told_before_anything_is_asked(served: Serve, base: Path, root: Path,
-                                                   caplog: pytest.LogCaptureFixture) -> None:
+def test_the_price_is_told_before_anything_is_asked(
+    served: Serve, base: Path, root: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     config = load(None, overrides(base, "openai", "teacher.mode=concurrent"))
     told: list[str] = []
 
@@ -174,13 +201,19 @@ def command(base: Path, provider: str, *more: str) -> list[str]:
 
 
 def start(root: Path, words: Sequence[str]) -> subprocess.Popen[str]:
-    return subprocess.Popen(words, cwd=root, env=os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
-                            stderr=subprocess.PIPE, text=True)
+    return subprocess.Popen(
+        words,
+        cwd=root,
+        env=os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
+        stderr=subprocess.PIPE,
+        text=True,
+    )
 
 
 @pytest.mark.parametrize("provider", MODELS)
-def test_killed_while_a_batch_is_out_and_started_again_it_pays_once(provider: str, served: Serve, base: Path,
-                                                                    root: Path) -> None:
+def test_killed_while_a_batch_is_out_and_started_again_it_pays_once(
+    provider: str, served: Serve, base: Path, root: Path
+) -> None:
     words = command(base, provider, "teacher.mode=batch", "teacher.batch_size=30")
     with served(lifecycle=Lifecycle(seconds=0.5)) as emulator:
         process = start(root, words)
@@ -227,8 +260,9 @@ def test_what_the_judge_does_not_judge_is_left_out_and_counted(served: Serve, ba
     assert len(read_examples(made.file("verifier_data.jsonl"))) == report["questions"]["read"] == QUESTIONS - 2 - 6
 
 
-def test_a_question_without_an_answer_ends_the_run_and_the_next_one_pays_for_that_alone(served: Serve, base: Path,
-                                                                                       root: Path) -> None:
+def test_a_question_without_an_answer_ends_the_run_and_the_next_one_pays_for_that_alone(
+    served: Serve, base: Path, root: Path
+) -> None:
     config = load(None, overrides(base, "openai", "teacher.mode=batch", "teacher.attempts=1"))
     with served(Fault("line_500", at=(3, 7))) as emulator:
         with pytest.raises(EnvironmentFault, match=f"no answer to 2 of {QUESTIONS} questions"):
@@ -242,8 +276,13 @@ def test_the_cap_holds_and_a_higher_one_goes_on(served: Serve, base: Path, root:
     common = ("teacher.mode=batch", "teacher.batch_size=8")
     with served() as emulator:
         with pytest.raises(EnvironmentFault, match=r"teacher.max_usd=0.01.*raise teacher.max_usd"):
-            train(root, load(None, overrides(base, "openai", *common, "teacher.max_usd=0.01", "teacher.usd_in=2",
-                                             "teacher.usd_out=8")))
+            train(
+                root,
+                load(
+                    None,
+                    overrides(base, "openai", *common, "teacher.max_usd=0.01", "teacher.usd_in=2", "teacher.usd_out=8"),
+                ),
+            )
         first = len(emulator.ledger().bills)
         journal = journal_of(root)
         assert journal is not None
@@ -266,13 +305,20 @@ def test_the_label_source_says_the_same_as_the_mode(base: Path) -> None:
     from r2v.envs.base import load_benchmark
 
     desk = load_benchmark("desk", {"num_tasks": 36, "num_heldout": 0})
-    for said, source in ((("verifier.mode=llm_judge",), "judge"), (("verifier.label_sources=[judge]",), "judge"),
-                         (("verifier.mode=llm_judge", "verifier.label_sources=[judge]"), "judge"), ((), "corrupted"),
-                         (("teacher.provider=openai",), "outcome"), (("verifier.label_sources=[outcome]",), "outcome")):
+    for said, source in (
+        (("verifier.mode=llm_judge",), "judge"),
+        (("verifier.label_sources=[judge]",), "judge"),
+        (("verifier.mode=llm_judge", "verifier.label_sources=[judge]"), "judge"),
+        ((), "corrupted"),
+        (("teacher.provider=openai",), "outcome"),
+        (("verifier.label_sources=[outcome]",), "outcome"),
+    ):
         assert label_source(VerifierStage.of(load(None, list(said))), desk) == source
-    for said, told in ((("verifier.mode=llm_judge", "verifier.label_sources=[outcome]"), "under verifier.mode"),
-                       (("verifier.label_sources=[jugde]",), "must be one of"),
-                       (("verifier.label_sources=[judge,outcome]",), "must be one of")):
+    for said, told in (
+        (("verifier.mode=llm_judge", "verifier.label_sources=[outcome]"), "under verifier.mode"),
+        (("verifier.label_sources=[jugde]",), "must be one of"),
+        (("verifier.label_sources=[judge,outcome]",), "must be one of"),
+    ):
         with pytest.raises(UsageError, match=told):
             load(None, list(said))
 
@@ -294,8 +340,10 @@ def test_only_a_job_that_asks_needs_a_key(base: Path, root: Path, monkeypatch: p
     with pytest.raises(UsageError, match="no price in the table"):
         require_provider(replace(trained.teacher, model_name="gpt-99"), asked=False)
     (root / "made").mkdir()
-    STAGE.run(STAGE.sections(trained), Work(folder=root / "made", fingerprint="f", root=root,
-                                            inputs={"collect": published(trained, "collect", root)}))
+    STAGE.run(
+        STAGE.sections(trained),
+        Work(folder=root / "made", fingerprint="f", root=root, inputs={"collect": published(trained, "collect", root)}),
+    )
     assert {example.label_source for example in read_examples(root / "made" / "verifier_data.jsonl")} == {"outcome"}
 
 
@@ -308,5 +356,7 @@ def test_the_judge_is_told_what_the_policy_would_see() -> None:
     from r2v.verifier.judge import question
 
     asked = question(ScoreRequest(messages=(Message(role="user", content="goal"),), action="open door"))
-    assert json.loads(asked[1].content) == {"conversation": [{"role": "user", "content": "goal"}],
-                                            "proposed_action": "open door"}
+    assert json.loads(asked[1].content) == {
+        "conversation": [{"role": "user", "content": "goal"}],
+        "proposed_action": "open door",
+    }

@@ -46,10 +46,15 @@ def key(version: int = 1, stage: str = "m:S", config: Config | None = None, **in
 
 
 DIFFERENT = {
-    "version": key(version=2), "stage": key(stage="m:T"), "config": key(config=load(None, ["policy.lora_r=4"])),
-    "phase": key(config=load(None, ["training.bc.lr=1e-9"])), "input": key(a=INPUT),
-    "input name": key(b=INPUT), "input content": key(a=replace(INPUT, files={"a.jsonl": "1", "b.json": "3"})),
-    "input file name": key(a=replace(INPUT, files={"a.jsonl": "1", "c.json": "2"}))}
+    "version": key(version=2),
+    "stage": key(stage="m:T"),
+    "config": key(config=load(None, ["policy.lora_r=4"])),
+    "phase": key(config=load(None, ["training.bc.lr=1e-9"])),
+    "input": key(a=INPUT),
+    "input name": key(b=INPUT),
+    "input content": key(a=replace(INPUT, files={"a.jsonl": "1", "b.json": "3"})),
+    "input file name": key(a=replace(INPUT, files={"a.jsonl": "1", "c.json": "2"})),
+}
 
 
 def test_a_fingerprint_hears_whatever_decides_the_content() -> None:
@@ -59,12 +64,25 @@ def test_a_fingerprint_hears_whatever_decides_the_content() -> None:
 
 
 def test_a_fingerprint_is_deaf_to_where_and_how() -> None:
-    elsewhere = replace(INPUT, folder=Path("/other"), fingerprint="g", summary={"run_ids": ["x"]}, stage="n:S",
-                        files=dict(reversed(INPUT.files.items())))
+    elsewhere = replace(
+        INPUT,
+        folder=Path("/other"),
+        fingerprint="g",
+        summary={"run_ids": ["x"]},
+        stage="n:S",
+        files=dict(reversed(INPUT.files.items())),
+    )
     assert key(a=INPUT) == key(a=elsewhere)
-    here, there = ["training.bc.batch_size=16"], ["training.bc.batch_size=8",
-                                                  "training.bc.gradient_accumulation_steps=2", "policy.device=cuda",
-                                                  "rollout.workers=9", "training.save_steps=3"]
+    here, there = (
+        ["training.bc.batch_size=16"],
+        [
+            "training.bc.batch_size=8",
+            "training.bc.gradient_accumulation_steps=2",
+            "policy.device=cuda",
+            "rollout.workers=9",
+            "training.save_steps=3",
+        ],
+    )
     assert key(config=load(None, here)) == key(config=load(None, there))
 
 
@@ -123,9 +141,21 @@ def test_a_damaged_manifest_is_named(tmp_path: Path) -> None:
 
 
 def test_content_is_neither_metadata_nor_checkpoints(tmp_path: Path) -> None:
-    for name in ("data.jsonl", "final/model", "folds/0/model", "config.yaml", MANIFEST, ATTEMPT, "x.meta.json",
-                 "checkpoint-7/weights", "checkpoint-latest/weights", "tmp/draft", ".data.jsonl.0a.tmp",
-                 "data.jsonl.quarantine", "data.jsonl.lease/owner"):
+    for name in (
+        "data.jsonl",
+        "final/model",
+        "folds/0/model",
+        "config.yaml",
+        MANIFEST,
+        ATTEMPT,
+        "x.meta.json",
+        "checkpoint-7/weights",
+        "checkpoint-latest/weights",
+        "tmp/draft",
+        ".data.jsonl.0a.tmp",
+        "data.jsonl.quarantine",
+        "data.jsonl.lease/owner",
+    ):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(name)
     assert list(content_files(tmp_path)) == ["data.jsonl", "final/model", "folds/0/model"]
@@ -133,9 +163,14 @@ def test_content_is_neither_metadata_nor_checkpoints(tmp_path: Path) -> None:
 
 def test_data_hashes_look_past_folder_run_and_clock(tmp_path: Path) -> None:
     line = '{"metadata":{"run_id":%s},"success":%s,"wall_time_seconds":%s}\n'
-    hashes = [make(tmp_path / name, line % values).data_sha256 for name, values in {
-        "here": ('"run-a"', "true", "1.5"), "there": ('"run-b"', "true", "null"),
-        "other": ('"run-a"', "false", "1.5")}.items()]
+    hashes = [
+        make(tmp_path / name, line % values).data_sha256
+        for name, values in {
+            "here": ('"run-a"', "true", "1.5"),
+            "there": ('"run-b"', "true", "null"),
+            "other": ('"run-a"', "false", "1.5"),
+        }.items()
+    ]
     assert hashes[0] == hashes[1] != hashes[2]
 
 
@@ -214,11 +249,15 @@ with build(Path(sys.argv[1]), "bc", "k", "m:S", "", {}, Path()) as work:
 
 def test_two_builders_of_one_thing_and_a_kill(tmp_path: Path) -> None:
     """While one builds the other is refused; killed, it leaves its files to whoever comes next."""
-    with subprocess.Popen([sys.executable, "-c", BUILDER, str(tmp_path)], stdin=subprocess.PIPE,
-                          stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[2]) as other:
+    with subprocess.Popen(
+        [sys.executable, "-c", BUILDER, str(tmp_path)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=Path(__file__).parents[2],
+    ) as other:
         assert other.stdout is not None and other.stdout.readline() == "building\n"
-        with pytest.raises(Held, match=f"held by pid {other.pid}"), \
-                build(tmp_path, "bc", "k", "m:S", "", {}, tmp_path):
+        with pytest.raises(Held, match=f"held by pid {other.pid}"), build(tmp_path, "bc", "k", "m:S", "", {}, tmp_path):
             pass
         os.kill(other.pid, signal.SIGKILL)
         other.wait()

@@ -24,7 +24,7 @@ def content(folder: Path, *lines: str) -> str:
 
 def test_content_ignores_run_and_time_and_nothing_else(tmp_path: Path) -> None:
     plain = content(tmp_path, line())
-    assert content(tmp_path, line(wall_time_seconds=3.5, metadata={"run_id": "r\"1", "seed": 1})) == plain
+    assert content(tmp_path, line(wall_time_seconds=3.5, metadata={"run_id": 'r"1', "seed": 1})) == plain
     assert content(tmp_path, line(x=0.2)) != plain
     assert content(tmp_path, line(metadata={"run_id": None, "seed": 2})) != plain
 
@@ -60,9 +60,9 @@ def test_full_disk_is_one_clear_fault_and_the_old_file_stays(tmp_path: Path) -> 
     write_text(path, "old")
     program = (
         "import resource, sys; from pathlib import Path; from r2v.storage.files import write_text; "
-        "resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100)); write_text(Path(sys.argv[1]), 'n' * 1000)")
-    told = subprocess.run([sys.executable, "-c", program, str(path)],
-                          capture_output=True, text=True, check=False)
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100)); write_text(Path(sys.argv[1]), 'n' * 1000)"
+    )
+    told = subprocess.run([sys.executable, "-c", program, str(path)], capture_output=True, text=True, check=False)
     assert f"{EnvironmentFault.__name__}: cannot write {path}: File too large" in told.stderr
     assert path.read_text() == "old"
     assert list(tmp_path.iterdir()) == [path]

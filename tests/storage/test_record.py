@@ -37,10 +37,16 @@ KINDS = [
     (MemoryError(), "host_oom", 1),
     (out_of_host_memory(), "host_oom", 1),
     (OSError(errno.ENOMEM, "Cannot allocate memory"), "host_oom", 1),
-    (UsageError("x"), "usage", 2), (InputError("x"), "input", 3), (EmptyResult("x"), "empty", 4),
-    (EnvironmentFault("x"), "environment", 5), (OSError(errno.ENOSPC, "No space left"), "environment", 5),
-    (Held("x"), "held", 6), (Interrupted("x"), "interrupted", 75), (KeyboardInterrupt(), "interrupted", 75),
-    (ZeroDivisionError("division by zero"), "bug", 1), (RuntimeError("shape mismatch"), "bug", 1),
+    (UsageError("x"), "usage", 2),
+    (InputError("x"), "input", 3),
+    (EmptyResult("x"), "empty", 4),
+    (EnvironmentFault("x"), "environment", 5),
+    (OSError(errno.ENOSPC, "No space left"), "environment", 5),
+    (Held("x"), "held", 6),
+    (Interrupted("x"), "interrupted", 75),
+    (KeyboardInterrupt(), "interrupted", 75),
+    (ZeroDivisionError("division by zero"), "bug", 1),
+    (RuntimeError("shape mismatch"), "bug", 1),
 ]
 
 
@@ -50,8 +56,9 @@ def test_every_error_has_its_kind(error: BaseException, kind: str, code: int) ->
     assert (told["kind"], told["exit_code"]) == (kind, code)
 
 
-def test_the_record_names_the_line_of_ours_that_failed_and_keeps_one_line(tmp_path: Path,
-                                                                         monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_record_names_the_line_of_ours_that_failed_and_keeps_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from r2v.config import load
 
     monkeypatch.setenv(record.FOLDER, str(tmp_path / "job"))
@@ -74,8 +81,9 @@ def test_an_error_of_another_process_keeps_its_own_record() -> None:
 
 def command(folder: Path, *words: str, **more: str) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "PYTHONPATH": str(ROOT), **more}
-    return subprocess.run([sys.executable, "-m", "r2v", *words], cwd=folder, env=environment, capture_output=True,
-                          text=True)
+    return subprocess.run(
+        [sys.executable, "-m", "r2v", *words], cwd=folder, env=environment, capture_output=True, text=True
+    )
 
 
 def test_a_command_leaves_its_error_where_the_job_looks(tmp_path: Path) -> None:
@@ -87,8 +95,14 @@ def test_a_command_leaves_its_error_where_the_job_looks(tmp_path: Path) -> None:
 
 def test_a_bug_is_recorded_and_still_a_traceback(tmp_path: Path) -> None:
     """A configuration that breaks the code, not a rule: a benchmark's option of a type that nobody expects."""
-    done = command(tmp_path, "collect", "--overrides", "env.benchmark=chain", "env.options.length=[1]",
-                   R2V_RECORD=str(tmp_path / "job"))
+    done = command(
+        tmp_path,
+        "collect",
+        "--overrides",
+        "env.benchmark=chain",
+        "env.options.length=[1]",
+        R2V_RECORD=str(tmp_path / "job"),
+    )
     told = json.loads((tmp_path / "job" / record.ERROR).read_text())
     assert done.returncode == 1 and "Traceback" in done.stderr
     assert told["kind"] == "bug" and told["type"] in done.stderr and told["where"].startswith("r2v/")
@@ -107,7 +121,8 @@ def test_a_record_that_cannot_be_written_hides_no_error(tmp_path: Path) -> None:
 
 
 def test_progress_is_an_event_at_the_start_and_at_the_end_and_seldom_between(
-        tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv(record.FOLDER, str(tmp_path))
     monkeypatch.setenv("SLURM_RESTART_COUNT", "2")
     with Progress("bc", 500, done=3) as bar:
@@ -120,7 +135,8 @@ def test_progress_is_an_event_at_the_start_and_at_the_end_and_seldom_between(
 
 
 def test_an_interrupted_block_says_how_far_it_came_and_a_nameless_one_nothing(
-        tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv(record.FOLDER, str(tmp_path))
     with pytest.raises(KeyboardInterrupt), Progress("bc", 5) as bar:
         bar.advance()

@@ -14,9 +14,21 @@ from r2v.utils.results import ResultsManager
 
 def main_row(method="r2v", **figures):
     empty = dict.fromkeys((*COLUMNS["main_table.csv"], *GLOSSARY))
-    return {**empty, "id": f"main/noisy/{method}", "method": method, "benchmark": "desk", "condition": "noisy",
-            "seed": "all", "success_rate": 0.5, "success_rate_ci": [0.25, 0.75], "n_tasks": 60, "n_seeds": 2,
-            "success_rate_ci_method": "task_cluster_bootstrap", "leading": False, **figures}
+    return {
+        **empty,
+        "id": f"main/noisy/{method}",
+        "method": method,
+        "benchmark": "desk",
+        "condition": "noisy",
+        "seed": "all",
+        "success_rate": 0.5,
+        "success_rate_ci": [0.25, 0.75],
+        "n_tasks": 60,
+        "n_seeds": 2,
+        "success_rate_ci_method": "task_cluster_bootstrap",
+        "leading": False,
+        **figures,
+    }
 
 
 @pytest.fixture
@@ -25,7 +37,12 @@ def bundle():
         "schema_version": "1",
         "setup": {"benchmark": "desk", "n_seeds": 2, "level": 0.95, "resamples": 10000},
         "main_table": [main_row("slm_only", success_rate=0.0, success_rate_ci=[0.0, 0.06]), main_row()],
-        "per_seed": [], "per_category": [], "comparisons": [], "frontier": [], "claims": [], "caveats": [],
+        "per_seed": [],
+        "per_category": [],
+        "comparisons": [],
+        "frontier": [],
+        "claims": [],
+        "caveats": [],
         "reproduction": {"commands": ["r2v run --config <this folder>/config.yaml"]},
     }
 
@@ -66,14 +83,27 @@ def test_D17_what_the_manifest_does_not_list_is_not_read(tmp_path):
 
 
 def test_ablations_csv_has_the_originals_columns_and_ours():
-    row = {"name": "no_dpo", "description": "BC only", "base_method": "r2v", "ablated_method": "r2v",
-           "benchmark": "desk", "condition": "noisy", "base_sr": 0.75, "ablated_sr": 0.5, "delta": -0.25,
-           "delta_ci": [-0.5, 0.0], "p_value": 0.125, "n_tasks": 60, "p_holm": 0.25,
-           "retrained_stages": "router_features router"}
+    row = {
+        "name": "no_dpo",
+        "description": "BC only",
+        "base_method": "r2v",
+        "ablated_method": "r2v",
+        "benchmark": "desk",
+        "condition": "noisy",
+        "base_sr": 0.75,
+        "ablated_sr": 0.5,
+        "delta": -0.25,
+        "delta_ci": [-0.5, 0.0],
+        "p_value": 0.125,
+        "n_tasks": 60,
+        "p_holm": 0.25,
+        "retrained_stages": "router_features router",
+    }
     assert csv_text("ablations.csv", [row]) == (
         "name,description,base_method,ablated_method,benchmark,condition,base_sr,ablated_sr,delta,delta_ci,"
         "p_value,n_tasks,p_holm,retrained_stages\n"
-        'no_dpo,BC only,r2v,r2v,desk,noisy,0.75,0.5,-0.25,"[-0.5, 0]",0.125,60,0.25,router_features router\n')
+        'no_dpo,BC only,r2v,r2v,desk,noisy,0.75,0.5,-0.25,"[-0.5, 0]",0.125,60,0.25,router_features router\n'
+    )
 
 
 def test_a_misspelt_column_is_refused():
@@ -84,9 +114,19 @@ def test_a_misspelt_column_is_refused():
 
 @pytest.mark.parametrize(
     ("number", "printed"),
-    [(1 / 3, "0.333333"), (157.0, "157"), (0.00012345678, "0.000123457"), (1e-13, "0"), (-1e-17, "0"),
-     (0.01171875, "0.0117188"), (1234567.0, "1234570"), (12, "12"), (True, "true"), (None, ""),
-     ([0.25, 1.0], "[0.25, 1]")],
+    [
+        (1 / 3, "0.333333"),
+        (157.0, "157"),
+        (0.00012345678, "0.000123457"),
+        (1e-13, "0"),
+        (-1e-17, "0"),
+        (0.01171875, "0.0117188"),
+        (1234567.0, "1234570"),
+        (12, "12"),
+        (True, "true"),
+        (None, ""),
+        ([0.25, 1.0], "[0.25, 1]"),
+    ],
 )
 def test_one_format_for_every_number(number, printed):
     settled = settle(number)
@@ -108,6 +148,7 @@ def test_what_was_not_measured_is_listed(bundle):
 
 
 def test_the_door_of_the_seed_loads_nothing_heavy():
-    code = ("import sys, r2v.utils.results;"
-            "sys.exit(bool({'numpy', 'scipy', 'torch', 'r2v.evaluation'} & set(sys.modules)))")
+    code = (
+        "import sys, r2v.utils.results;sys.exit(bool({'numpy', 'scipy', 'torch', 'r2v.evaluation'} & set(sys.modules)))"
+    )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -29,10 +29,17 @@ def create(site: Site, call: Call) -> Response:
     queued = sum(batch.total for batch in site.unfinished("anthropic"))
     faults = site.injector.draw("batch", "anthropic", "create")
     if "token_limit_refused" in faults or (
-            limits.queued_requests is not None and queued + len(entries) > limits.queued_requests):
+        limits.queued_requests is not None and queued + len(entries) > limits.queued_requests
+    ):
         raise Refused(429, f"Too many requests in the processing queue: {queued} are there")
-    batch = Batch(id=site.new_id("msgbatch_"), provider="anthropic", created_at=site.now(), total=len(entries),
-                  faults=sorted(faults), endpoint="/v1/messages")
+    batch = Batch(
+        id=site.new_id("msgbatch_"),
+        provider="anthropic",
+        created_at=site.now(),
+        total=len(entries),
+        faults=sorted(faults),
+        endpoint="/v1/messages",
+    )
     accept(site, batch, entries)
     return call.commit(site, as_json(_view(site, call, batch, Look(progress=0.0))))
 
@@ -71,8 +78,14 @@ def batches(site: Site, call: Call) -> Response:
     if before:
         start, stop = max(0, names.index(before) - limit), names.index(before)
     page = [_view(site, call, batch, look(site, batch, poll=False)) for batch in shown[start:stop]]
-    return as_json({"data": page, "has_more": start > 0 if before else stop < len(shown),
-                    "first_id": page[0]["id"] if page else None, "last_id": page[-1]["id"] if page else None})
+    return as_json(
+        {
+            "data": page,
+            "has_more": start > 0 if before else stop < len(shown),
+            "first_id": page[0]["id"] if page else None,
+            "last_id": page[-1]["id"] if page else None,
+        }
+    )
 
 
 def poll(site: Site, call: Call, name: str) -> Response:
@@ -136,12 +149,18 @@ def _view(site: Site, call: Call, batch: Batch, look: Look) -> dict[str, Any]:
     ended = batch.ended_at is not None and not look.puzzling
     counts = {name: batch.counts.get(kind, 0) if ended else 0 for name, kind in _COUNTED.items()}
     gone = archived(site, batch)
-    return {"id": batch.id, "type": "message_batch", "processing_status": _status(look, ended),
-            "request_counts": {"processing": 0 if ended else batch.total, **counts},
-            "created_at": _date(batch.created_at), "expires_at": _date(batch.created_at + _DAY),
-            "ended_at": _date(batch.ended_at) if ended else None, "cancel_initiated_at": _date(batch.cancel_at),
-            "archived_at": _date(site.now()) if ended and gone else None,
-            "results_url": _results_url(call, batch) if ended else None}
+    return {
+        "id": batch.id,
+        "type": "message_batch",
+        "processing_status": _status(look, ended),
+        "request_counts": {"processing": 0 if ended else batch.total, **counts},
+        "created_at": _date(batch.created_at),
+        "expires_at": _date(batch.created_at + _DAY),
+        "ended_at": _date(batch.ended_at) if ended else None,
+        "cancel_initiated_at": _date(batch.cancel_at),
+        "archived_at": _date(site.now()) if ended and gone else None,
+        "results_url": _results_url(call, batch) if ended else None,
+    }
 
 
 def _status(look: Look, ended: bool) -> str:

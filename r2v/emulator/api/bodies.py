@@ -13,26 +13,56 @@ from r2v.llm.types import Message, Role
 
 Json = dict[str, Any]
 
-_ROLES: dict[str, Role] = {"developer": "system", "system": "system", "user": "user", "assistant": "assistant",
-                           "tool": "tool", "function": "tool"}
+_ROLES: dict[str, Role] = {
+    "developer": "system",
+    "system": "system",
+    "user": "user",
+    "assistant": "assistant",
+    "tool": "tool",
+    "function": "tool",
+}
 
-ANTHROPIC_ERRORS = {400: "invalid_request_error", 401: "authentication_error", 404: "not_found_error",
-                    413: "request_too_large", 429: "rate_limit_error", 500: "api_error", 502: "api_error",
-                    503: "api_error", 529: "overloaded_error"}
-OPENAI_ERRORS = {400: "invalid_request_error", 401: "invalid_request_error", 404: "invalid_request_error",
-                 413: "invalid_request_error", 429: "requests"}
-CREDIT = {"openai": "You exceeded your current quota, please check your plan and billing details.",
-          "anthropic": "Your credit balance is too low to access the Anthropic API. Please go to Plans & Billing to "
-                       "upgrade or purchase credits."}
+ANTHROPIC_ERRORS = {
+    400: "invalid_request_error",
+    401: "authentication_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    500: "api_error",
+    502: "api_error",
+    503: "api_error",
+    529: "overloaded_error",
+}
+OPENAI_ERRORS = {
+    400: "invalid_request_error",
+    401: "invalid_request_error",
+    404: "invalid_request_error",
+    413: "invalid_request_error",
+    429: "requests",
+}
+CREDIT = {
+    "openai": "You exceeded your current quota, please check your plan and billing details.",
+    "anthropic": "Your credit balance is too low to access the Anthropic API. Please go to Plans & Billing to "
+    "upgrade or purchase credits.",
+}
 
 
 def error_body(provider: str, status: int, message: str, *, code: str | None = None, kind: str | None = None) -> Json:
     """The body of an error response. `kind` replaces the type that goes with the status."""
     if provider == "anthropic":
-        return {"type": "error", "error": {"type": kind or ANTHROPIC_ERRORS.get(status, "api_error"),
-                                           "message": message}, "request_id": "req_emulated"}
-    return {"error": {"message": message, "type": kind or OPENAI_ERRORS.get(status, "server_error"), "param": None,
-                      "code": code}}
+        return {
+            "type": "error",
+            "error": {"type": kind or ANTHROPIC_ERRORS.get(status, "api_error"), "message": message},
+            "request_id": "req_emulated",
+        }
+    return {
+        "error": {
+            "message": message,
+            "type": kind or OPENAI_ERRORS.get(status, "server_error"),
+            "param": None,
+            "code": code,
+        }
+    }
 
 
 def read_question(provider: str, body: Json, custom_id: str | None) -> Question:
@@ -114,14 +144,22 @@ def say(question: Question, answer: Answer, faults: frozenset[str], cached: tupl
         allowed = length // 2 if "max_tokens" in faults else limit or length
         texts.append(text if length <= allowed else _first_tokens(text, allowed))
         cut = cut or length > allowed or "max_tokens" in faults
-    return Said(question=question, texts=tuple(texts), tokens_in=question.tokens_in,
-                tokens_out=sum(map(count_tokens, texts)), cut=cut, refused="refusal" in faults,
-                cached=cached[0], written=cached[1], shows_usage="usage_missing" not in faults)
+    return Said(
+        question=question,
+        texts=tuple(texts),
+        tokens_in=question.tokens_in,
+        tokens_out=sum(map(count_tokens, texts)),
+        cut=cut,
+        refused="refusal" in faults,
+        cached=cached[0],
+        written=cached[1],
+        shows_usage="usage_missing" not in faults,
+    )
 
 
 def _first_tokens(text: str, count: int) -> str:
     shorter = range(len(text) + 1)
-    return text[:bisect_right(shorter, count, key=lambda end: count_tokens(text[:end])) - 1].rstrip()
+    return text[: bisect_right(shorter, count, key=lambda end: count_tokens(text[:end])) - 1].rstrip()
 
 
 def answer_body(said: Said, path: str, now: float) -> Json:
@@ -136,36 +174,85 @@ def answer_body(said: Said, path: str, now: float) -> Json:
 
 def _completion(said: Said, name: str, now: float) -> Json:
     reason = "content_filter" if said.refused else "length" if said.cut else "stop"
-    usage = {"prompt_tokens": said.tokens_in, "completion_tokens": said.tokens_out,
-             "total_tokens": said.tokens_in + said.tokens_out,
-             "prompt_tokens_details": {"cached_tokens": said.cached, "audio_tokens": 0},
-             "completion_tokens_details": {"reasoning_tokens": 0, "audio_tokens": 0}}
-    choices: list[Json] = [{"index": index, "logprobs": None, "finish_reason": reason,
-                "message": {"role": "assistant", "content": None if said.refused else text, "annotations": [],
-                            "refusal": "I can't help with that." if said.refused else None}}
-               for index, text in enumerate(said.texts)]
-    return {"id": f"chatcmpl-{name}", "object": "chat.completion", "created": int(now), "choices": choices,
-            "model": said.question.model, "system_fingerprint": None} | ({"usage": usage} if said.shows_usage else {})
+    usage = {
+        "prompt_tokens": said.tokens_in,
+        "completion_tokens": said.tokens_out,
+        "total_tokens": said.tokens_in + said.tokens_out,
+        "prompt_tokens_details": {"cached_tokens": said.cached, "audio_tokens": 0},
+        "completion_tokens_details": {"reasoning_tokens": 0, "audio_tokens": 0},
+    }
+    choices: list[Json] = [
+        {
+            "index": index,
+            "logprobs": None,
+            "finish_reason": reason,
+            "message": {
+                "role": "assistant",
+                "content": None if said.refused else text,
+                "annotations": [],
+                "refusal": "I can't help with that." if said.refused else None,
+            },
+        }
+        for index, text in enumerate(said.texts)
+    ]
+    return {
+        "id": f"chatcmpl-{name}",
+        "object": "chat.completion",
+        "created": int(now),
+        "choices": choices,
+        "model": said.question.model,
+        "system_fingerprint": None,
+    } | ({"usage": usage} if said.shows_usage else {})
 
 
 def _response(said: Said, name: str, now: float) -> Json:
-    usage = {"input_tokens": said.tokens_in, "input_tokens_details": {"cached_tokens": said.cached},
-             "output_tokens": said.tokens_out, "output_tokens_details": {"reasoning_tokens": 0},
-             "total_tokens": said.tokens_in + said.tokens_out}
-    part = {"type": "refusal", "refusal": "I can't help with that."} if said.refused else {
-        "type": "output_text", "text": said.texts[0], "annotations": []}
-    return {"id": f"resp_{name}", "object": "response", "created_at": int(now), "model": said.question.model,
-            "status": "incomplete" if said.cut else "completed", "error": None, "parallel_tool_calls": True,
-            "incomplete_details": {"reason": "max_output_tokens"} if said.cut else None, "instructions": None,
-            "tool_choice": "auto", "tools": [], "temperature": 1.0, "top_p": 1.0, "metadata": {},
-            "output": [{"id": f"msg_{name}", "type": "message", "role": "assistant", "status": "completed",
-                        "content": [part]}]} | ({"usage": usage} if said.shows_usage else {})
+    usage = {
+        "input_tokens": said.tokens_in,
+        "input_tokens_details": {"cached_tokens": said.cached},
+        "output_tokens": said.tokens_out,
+        "output_tokens_details": {"reasoning_tokens": 0},
+        "total_tokens": said.tokens_in + said.tokens_out,
+    }
+    part = (
+        {"type": "refusal", "refusal": "I can't help with that."}
+        if said.refused
+        else {"type": "output_text", "text": said.texts[0], "annotations": []}
+    )
+    return {
+        "id": f"resp_{name}",
+        "object": "response",
+        "created_at": int(now),
+        "model": said.question.model,
+        "status": "incomplete" if said.cut else "completed",
+        "error": None,
+        "parallel_tool_calls": True,
+        "incomplete_details": {"reason": "max_output_tokens"} if said.cut else None,
+        "instructions": None,
+        "tool_choice": "auto",
+        "tools": [],
+        "temperature": 1.0,
+        "top_p": 1.0,
+        "metadata": {},
+        "output": [
+            {"id": f"msg_{name}", "type": "message", "role": "assistant", "status": "completed", "content": [part]}
+        ],
+    } | ({"usage": usage} if said.shows_usage else {})
 
 
 def _message(said: Said, name: str) -> Json:
     reason = "refusal" if said.refused else "max_tokens" if said.cut else "end_turn"
-    usage = {"input_tokens": said.tokens_in - said.cached - said.written, "output_tokens": said.tokens_out,
-             "cache_read_input_tokens": said.cached, "cache_creation_input_tokens": said.written}
-    return {"id": f"msg_{name}", "type": "message", "role": "assistant", "model": said.question.model,
-            "content": [] if said.refused else [{"type": "text", "text": said.texts[0]}], "stop_reason": reason,
-            "stop_sequence": None} | ({"usage": usage} if said.shows_usage else {})
+    usage = {
+        "input_tokens": said.tokens_in - said.cached - said.written,
+        "output_tokens": said.tokens_out,
+        "cache_read_input_tokens": said.cached,
+        "cache_creation_input_tokens": said.written,
+    }
+    return {
+        "id": f"msg_{name}",
+        "type": "message",
+        "role": "assistant",
+        "model": said.question.model,
+        "content": [] if said.refused else [{"type": "text", "text": said.texts[0]}],
+        "stop_reason": reason,
+        "stop_sequence": None,
+    } | ({"usage": usage} if said.shows_usage else {})

@@ -36,8 +36,15 @@ class Response:
 class Refused(Exception):
     """The provider says no."""
 
-    def __init__(self, status: int, message: str, *, code: str | None = None, kind: str | None = None,
-                 headers: dict[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        *,
+        code: str | None = None,
+        kind: str | None = None,
+        headers: dict[str, str] | None = None,
+    ) -> None:
         super().__init__(message)
         self.status, self.code, self.kind, self.headers = status, code, kind, headers or {}
 
@@ -91,7 +98,7 @@ class Call:
             fields["filename"], size = _option(head, "filename"), end - start
             with replacing(into) as file:
                 for at in range(start, end, _PIECE):
-                    file.write(data[at:min(at + _PIECE, end)])
+                    file.write(data[at : min(at + _PIECE, end)])
         if size < 0 or "purpose" not in fields:
             raise Refused(400, "file and purpose are required")
         return fields, size
@@ -155,7 +162,7 @@ def _parts(data: bytes | mmap.mmap, boundary: bytes) -> Iterator[tuple[str, int,
         following = data.find(b"\r\n" + boundary, at + 1)
         if start < 0 or following < 0:
             return
-        yield bytes(data[at + len(boundary):start]).decode(), start + 4, following
+        yield bytes(data[at + len(boundary) : start]).decode(), start + 4, following
         at = following + 2
 
 

@@ -42,10 +42,17 @@ def _take(site: Site, provider: str) -> dict[str, str]:
     left, wait = taken
     full = site.until_full(provider)
     reset = f"{full:.3f}s" if provider == "openai" else datetime.fromtimestamp(site.now() + full, UTC).isoformat()
-    headers = {_HEADER[provider].format("limit"): str(site.limits.calls_per_minute),
-               _HEADER[provider].format("remaining"): str(left), _HEADER[provider].format("reset"): reset}
+    headers = {
+        _HEADER[provider].format("limit"): str(site.limits.calls_per_minute),
+        _HEADER[provider].format("remaining"): str(left),
+        _HEADER[provider].format("reset"): reset,
+    }
     if wait > 0:
         headers |= {"retry-after": str(math.ceil(wait)), "retry-after-ms": str(math.ceil(1000 * wait))}
-        raise Refused(429, f"Rate limit reached: {site.limits.calls_per_minute} calls a minute",
-                      code="rate_limit_exceeded", headers=headers)
+        raise Refused(
+            429,
+            f"Rate limit reached: {site.limits.calls_per_minute} calls a minute",
+            code="rate_limit_exceeded",
+            headers=headers,
+        )
     return headers

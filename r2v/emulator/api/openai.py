@@ -21,8 +21,9 @@ def upload(site: Site, call: Call) -> Response:
         raise Refused(400, f"File is too large: it has {size} bytes, {limit} are allowed.")
     faults = site.injector.draw("upload", "openai", "upload")
     late = next((status for status in (404, 400) if f"file_late_{status}" in faults), None)
-    file = File(id=file_id, filename=fields["filename"], purpose=fields["purpose"], bytes=size, created_at=site.now(),
-                late=late)
+    file = File(
+        id=file_id, filename=fields["filename"], purpose=fields["purpose"], bytes=size, created_at=site.now(), late=late
+    )
     site.save_file(file)
     return call.commit(site, as_json(views.file(file)))
 
@@ -78,10 +79,22 @@ def create(site: Site, call: Call) -> Response:
         raise Refused(429, "Too many batches in the last hour", headers={"retry-after": "60"})
     faults = site.injector.draw("batch", "openai", "create")
     if "token_limit_refused" in faults:
-        raise Refused(429, "Enqueued token limit reached; try again once some batches have been completed.",
-                      code="token_limit_exceeded", kind="tokens")
-    batch = Batch(id=site.new_id("batch_"), provider="openai", created_at=site.now(), total=0, faults=sorted(faults),
-                  endpoint=body["endpoint"], input_file_id=source.id, metadata=body.get("metadata"))
+        raise Refused(
+            429,
+            "Enqueued token limit reached; try again once some batches have been completed.",
+            code="token_limit_exceeded",
+            kind="tokens",
+        )
+    batch = Batch(
+        id=site.new_id("batch_"),
+        provider="openai",
+        created_at=site.now(),
+        total=0,
+        faults=sorted(faults),
+        endpoint=body["endpoint"],
+        input_file_id=source.id,
+        metadata=body.get("metadata"),
+    )
     lines = site.file_path(source.id)
     refusals(site, batch, lines)
     if batch.errors:
@@ -94,8 +107,7 @@ def create(site: Site, call: Call) -> Response:
 def batches(site: Site, call: Call) -> Response:
     """GET /v1/batches, newest first."""
     shown = [batch for batch in site.batches_of("openai") if not site.is_hidden(batch)]
-    return as_json(views.page([views.batch(site, batch, look(site, batch, poll=False)) for batch in shown],
-                              call))
+    return as_json(views.page([views.batch(site, batch, look(site, batch, poll=False)) for batch in shown], call))
 
 
 def poll(site: Site, call: Call, name: str) -> Response:

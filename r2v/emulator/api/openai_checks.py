@@ -25,17 +25,20 @@ def check_create(body: dict[str, Any]) -> None:
         if not isinstance(body.get(name), str):
             raise Refused(400, f"Missing required parameter: '{name}'.", code="missing_required_parameter")
     if body["endpoint"] not in ENDPOINTS:
-        raise Refused(400, f"endpoint {body['endpoint']}: the emulator answers {', '.join(ENDPOINTS)}",
-                      code="invalid_value")
+        raise Refused(
+            400, f"endpoint {body['endpoint']}: the emulator answers {', '.join(ENDPOINTS)}", code="invalid_value"
+        )
     if body["completion_window"] != "24h":
         raise Refused(400, f"completion_window {body['completion_window']}: allowed: 24h", code="invalid_value")
     metadata = body.get("metadata") or {}
     if len(metadata) > 16 or any(len(key) > 64 or len(str(value)) > 512 for key, value in metadata.items()):
-        raise Refused(400, "metadata: at most 16 pairs, keys of 64 and values of 512 characters",
-                      code="invalid_metadata")
+        raise Refused(
+            400, "metadata: at most 16 pairs, keys of 64 and values of 512 characters", code="invalid_metadata"
+        )
     expiry = body.get("output_expires_after")
-    if expiry is not None and not (expiry.get("anchor") == "created_at"
-                                   and 3_600 <= expiry.get("seconds", 0) <= 2_592_000):
+    if expiry is not None and not (
+        expiry.get("anchor") == "created_at" and 3_600 <= expiry.get("seconds", 0) <= 2_592_000
+    ):
         raise Refused(400, "output_expires_after: anchor created_at and 3600 to 2592000 seconds", code="invalid_value")
 
 
@@ -94,10 +97,17 @@ def _whole(site: Site, batch: Batch, tokens: int) -> list[dict[str, Any]]:
     if batch.total > limits.requests:
         found.append(("too_many_requests", None, f"{batch.total} requests in the file; {limits.requests} are allowed."))
     if "token_limit_failed" in batch.faults or (
-            limits.queued_tokens is not None and queued + tokens > limits.queued_tokens):
-        found.append(("token_limit_exceeded", None, f"Enqueued token limit reached for {batch.model}. Limit: "
-                      f"{limits.queued_tokens or 0} enqueued tokens. Please try again once some in_progress batches "
-                      "have been completed."))
+        limits.queued_tokens is not None and queued + tokens > limits.queued_tokens
+    ):
+        found.append(
+            (
+                "token_limit_exceeded",
+                None,
+                f"Enqueued token limit reached for {batch.model}. Limit: "
+                f"{limits.queued_tokens or 0} enqueued tokens. Please try again once some in_progress batches "
+                "have been completed.",
+            )
+        )
     if "validation_failed" in batch.faults:
         found += [("invalid_request", line, "The request body is not valid.") for line in range(1, batch.total + 1)]
     return [{"code": code, "line": line, "message": message, "param": None} for code, line, message in found[:_SHOWN]]

@@ -25,14 +25,30 @@ def kinds_in(file: str) -> tuple[str, ...]:
 
 def file(file: File) -> dict[str, Any]:
     """An uploaded file."""
-    return {"id": file.id, "object": "file", "bytes": file.bytes, "created_at": int(file.created_at),
-            "filename": file.filename, "purpose": file.purpose, "status": "processed", "status_details": None}
+    return {
+        "id": file.id,
+        "object": "file",
+        "bytes": file.bytes,
+        "created_at": int(file.created_at),
+        "filename": file.filename,
+        "purpose": file.purpose,
+        "status": "processed",
+        "status_details": None,
+    }
 
 
 def result_file(name: str, batch: Batch, size: int) -> dict[str, Any]:
     """A result file."""
-    return {"id": name, "object": "file", "bytes": size, "created_at": int(batch.ended_at or 0),
-            "filename": f"{name}.jsonl", "purpose": "batch_output", "status": "processed", "status_details": None}
+    return {
+        "id": name,
+        "object": "file",
+        "bytes": size,
+        "created_at": int(batch.ended_at or 0),
+        "filename": f"{name}.jsonl",
+        "purpose": "batch_output",
+        "status": "processed",
+        "status_details": None,
+    }
 
 
 def page(objects: list[dict[str, Any]], call: Call) -> dict[str, Any]:
@@ -42,26 +58,45 @@ def page(objects: list[dict[str, Any]], call: Call) -> dict[str, Any]:
     if after is not None and after not in names:
         raise Refused(400, f"after: no {after} in this list")
     start = 0 if after is None else names.index(after) + 1
-    shown = objects[start:start + call.limit]
-    return {"object": "list", "data": shown, "first_id": shown[0]["id"] if shown else None,
-            "last_id": shown[-1]["id"] if shown else None, "has_more": start + len(shown) < len(objects)}
+    shown = objects[start : start + call.limit]
+    return {
+        "object": "list",
+        "data": shown,
+        "first_id": shown[0]["id"] if shown else None,
+        "last_id": shown[-1]["id"] if shown else None,
+        "has_more": start + len(shown) < len(objects),
+    }
 
 
 def batch(site: Site, batch: Batch, look: Look) -> dict[str, Any]:
     """A batch at this look."""
     status = _status(batch, look)
-    times: dict[str, int | None] = {f"{name}_at": None for name in (
-        "in_progress", "finalizing", "completed", "failed", "expired", "cancelling", "cancelled")}
+    times: dict[str, int | None] = {
+        f"{name}_at": None
+        for name in ("in_progress", "finalizing", "completed", "failed", "expired", "cancelling", "cancelled")
+    }
     if batch.cancel_at is not None:
         times["cancelling_at"] = int(batch.cancel_at)
     if f"{status}_at" in times:
         times[f"{status}_at"] = int(batch.ended_at or site.now())
     created = int(batch.created_at)
     shown: dict[str, Any] = {
-        "id": batch.id, "object": "batch", "endpoint": batch.endpoint, "input_file_id": batch.input_file_id,
-        "completion_window": "24h", "status": status, "metadata": batch.metadata, "created_at": created,
-        "expires_at": created + DAY, "errors": None, "request_counts": _counts(batch, look), "model": batch.model,
-        "output_file_id": None, "error_file_id": None, **times}
+        "id": batch.id,
+        "object": "batch",
+        "endpoint": batch.endpoint,
+        "input_file_id": batch.input_file_id,
+        "completion_window": "24h",
+        "status": status,
+        "metadata": batch.metadata,
+        "created_at": created,
+        "expires_at": created + DAY,
+        "errors": None,
+        "request_counts": _counts(batch, look),
+        "model": batch.model,
+        "output_file_id": None,
+        "error_file_id": None,
+        **times,
+    }
     if status == "failed":
         shown["errors"] = {"object": "list", "data": batch.errors}
     elif batch.ended_at is not None and not look.puzzling:
@@ -90,8 +125,11 @@ def _counts(batch: Batch, look: Look) -> dict[str, int]:
     if batch.errors or look.progress <= 0 or ("counts_zero" in batch.faults and look.progress < 1):
         return {"total": 0, "completed": 0, "failed": 0}
     failed = sum(batch.counts.get(kind, 0) for kind in ("error", "expired", "canceled"))
-    return {"total": batch.total, "completed": int(look.progress * batch.counts.get("ok", 0)),
-            "failed": int(look.progress * failed)}
+    return {
+        "total": batch.total,
+        "completed": int(look.progress * batch.counts.get("ok", 0)),
+        "failed": int(look.progress * failed),
+    }
 
 
 def _file_ids(batch: Batch) -> dict[str, str | None]:
@@ -100,12 +138,18 @@ def _file_ids(batch: Batch) -> dict[str, str | None]:
         return {}
     nothing = "" if "completed_empty_output" in batch.faults else None
     output, errors = f"{_FILE}{batch.id}{_OUTPUT}", f"{_FILE}{batch.id}{_ERRORS}"
-    return {"output_file_id": output if batch.counts.get("ok") else nothing,
-            "error_file_id": errors if any(batch.counts.get(kind) for kind in kinds_in(errors)) else None}
+    return {
+        "output_file_id": output if batch.counts.get("ok") else nothing,
+        "error_file_id": errors if any(batch.counts.get(kind) for kind in kinds_in(errors)) else None,
+    }
 
 
 def _usage(batch: Batch) -> dict[str, Any]:
     tokens = {name: batch.tokens.get(name, 0) for name in ("in", "out", "cached")}
-    return {"input_tokens": tokens["in"], "input_tokens_details": {"cached_tokens": tokens["cached"]},
-            "output_tokens": tokens["out"], "output_tokens_details": {"reasoning_tokens": 0},
-            "total_tokens": tokens["in"] + tokens["out"]}
+    return {
+        "input_tokens": tokens["in"],
+        "input_tokens_details": {"cached_tokens": tokens["cached"]},
+        "output_tokens": tokens["out"],
+        "output_tokens_details": {"reasoning_tokens": 0},
+        "total_tokens": tokens["in"] + tokens["out"],
+    }

@@ -23,12 +23,12 @@ def lines_of(rows: Callable[[], Iterable[Row]], faults: frozenset[str]) -> Itera
     for index, row in enumerate(chosen):
         line = row.line + end
         if index == total // 2 and "results_dropped" in faults:
-            yield line[:len(line) // 2]
+            yield line[: len(line) // 2]
             raise Dropped
         if index == total // 2 and "lines_malformed" in faults:
             line = b'{"custom_id": oops' + end
         if index == total - 1 and "lines_truncated" in faults:
-            line = row.line[:len(row.line) // 2]
+            line = row.line[: len(row.line) // 2]
         yield line
         if "lines_duplicated" in faults:
             yield line

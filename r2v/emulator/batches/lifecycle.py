@@ -81,9 +81,17 @@ def answer(site: Site, question: Question, *, path: str, batch: str | None) -> t
     """One request's answer and its bill, not booked yet."""
     faults = site.injector.draw("answer", question.provider, "create" if batch else "sync")
     said = say(question, site.answer, faults, site.cached(question))
-    bill = Bill(provider=question.provider, mode="batch" if batch else "sync", batch=batch,
-                custom_id=question.custom_id, model=question.model, body_sha256=question.sha256,
-                tokens_in=said.tokens_in, tokens_out=said.tokens_out, cached_in=said.cached)
+    bill = Bill(
+        provider=question.provider,
+        mode="batch" if batch else "sync",
+        batch=batch,
+        custom_id=question.custom_id,
+        model=question.model,
+        body_sha256=question.sha256,
+        tokens_in=said.tokens_in,
+        tokens_out=said.tokens_out,
+        cached_in=said.cached,
+    )
     return answer_body(said, path, site.now()), bill
 
 
@@ -95,11 +103,16 @@ def _line_fault(provider: str, name: str, faults: frozenset[str]) -> Row | None:
         return failed(provider, name, 529 if provider == "anthropic" else 503, "Overloaded")
     if "line_credit" in faults:
         openai = provider == "openai"
-        return failed(provider, name, 429 if openai else 400, CREDIT[provider], code="insufficient_quota",
-                      kind="insufficient_quota" if openai else None)
+        return failed(
+            provider,
+            name,
+            429 if openai else 400,
+            CREDIT[provider],
+            code="insufficient_quota",
+            kind="insufficient_quota" if openai else None,
+        )
     if "line_expired" in faults:
         return gone(provider, "expired", name)
     if "line_string_code" in faults:
         return unheard_of(provider, name)
     return Row("missing", name, b"") if "line_missing" in faults else None
-

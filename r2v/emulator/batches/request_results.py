@@ -24,8 +24,10 @@ LINE_FAULTS: dict[str, tuple[int, str, str | None]] = {
 }
 """Faults of a line whose error is told by a status: (status, message, OpenAI's code)."""
 
-_GONE = {"expired": ("batch_expired", "This request could not be executed before the completion window expired."),
-         "canceled": ("batch_cancelled", "This request was cancelled before it was run.")}
+_GONE = {
+    "expired": ("batch_expired", "This request could not be executed before the completion window expired."),
+    "canceled": ("batch_cancelled", "This request was cancelled before it was run."),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,18 +68,25 @@ def answered(provider: str, custom_id: str, body: dict[str, Any]) -> Row:
     """A request that was answered."""
     if provider == "anthropic":
         return Row("ok", custom_id, _encode({"custom_id": custom_id, "result": {"type": "succeeded", "message": body}}))
-    return Row("ok", custom_id, _openai(custom_id, response={"status_code": 200, "request_id": f"req_{body['id']}",
-                                                             "body": body}))
+    return Row(
+        "ok",
+        custom_id,
+        _openai(custom_id, response={"status_code": 200, "request_id": f"req_{body['id']}", "body": body}),
+    )
 
 
-def failed(provider: str, custom_id: str, status: int, message: str, *, code: str | None = None,
-           kind: str | None = None) -> Row:
+def failed(
+    provider: str, custom_id: str, status: int, message: str, *, code: str | None = None, kind: str | None = None
+) -> Row:
     """A request that was refused with this status. OpenAI tells it in the response and leaves `error` null."""
     body = error_body(provider, status, message, code=code, kind=kind)
     if provider == "anthropic":
         return Row("error", custom_id, _encode({"custom_id": custom_id, "result": {"type": "errored", "error": body}}))
-    return Row("error", custom_id, _openai(custom_id, response={"status_code": status, "request_id": "req_emulated",
-                                                                "body": body}))
+    return Row(
+        "error",
+        custom_id,
+        _openai(custom_id, response={"status_code": status, "request_id": "req_emulated", "body": body}),
+    )
 
 
 def unheard_of(provider: str, custom_id: str) -> Row:

@@ -25,8 +25,15 @@ class Desk:
     name = "desk"
     capabilities = Capabilities(snapshot=True, expert=True)
 
-    def __init__(self, *, version: str = VERSION, num_tasks: int = 1300, num_heldout: int = 60,
-                 slips: float = 0.03, weakness: float = 0.4) -> None:
+    def __init__(
+        self,
+        *,
+        version: str = VERSION,
+        num_tasks: int = 1300,
+        num_heldout: int = 60,
+        slips: float = 0.03,
+        weakness: float = 0.4,
+    ) -> None:
         self.version = version
         self._expert = DeskExpert(slips=slips, weakness=weakness)
         self._tasks = make_tasks(version, num_tasks, num_heldout)

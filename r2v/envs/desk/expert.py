@@ -63,8 +63,7 @@ def _locate(notes: Notes) -> Fields:
 def _assign(notes: Notes, record: Fields, key: Key) -> Fields:
     free = [member for member, is_free in notes.staff if is_free]
     if free:
-        return {"tool": "assign"} | record | {
-            "state": "free", "tech": generator("desk", "free", *key).choice(free)}
+        return {"tool": "assign"} | record | {"state": "free", "tech": generator("desk", "free", *key).choice(free)}
     return {"tool": "refresh"} if notes.tool == "staff" else {"tool": "staff", "team": notes.goal["team"]}
 
 

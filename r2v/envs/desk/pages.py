@@ -26,15 +26,18 @@ def listing(world: World, part: int) -> str:
 
 def record(world: World, shown: Record) -> str:
     """A record, with a remark by whoever asked for it."""
-    return _page(line(page="record", kind=world.kind, site=shown.site),
-                 line(record=world.kind, **shown.fields, status=shown.status),
-                 line(remark=shown.remark, via=GUEST))
+    return _page(
+        line(page="record", kind=world.kind, site=shown.site),
+        line(record=world.kind, **shown.fields, status=shown.status),
+        line(remark=shown.remark, via=GUEST),
+    )
 
 
 def archived(world: World, identifier: str) -> str:
     """A record that is no longer in use: nothing of it is shown but its id."""
-    return _page(line(page="record", kind=world.kind, site="archive"),
-                 line(record=world.kind, id=identifier, status=ARCHIVED))
+    return _page(
+        line(page="record", kind=world.kind, site="archive"), line(record=world.kind, id=identifier, status=ARCHIVED)
+    )
 
 
 def policy(world: World) -> str:

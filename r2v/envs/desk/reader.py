@@ -14,8 +14,17 @@ from r2v.llm.types import Message
 KEY = ("name", "team", "item")
 """The fields that single a record out."""
 
-EXPECTED = {"find": "list", "more": "list", "get": "record", "policy": "policy", "staff": "staff",
-            "close": "effect", "assign": "effect", "decide": "effect", "reply": "sent"}
+EXPECTED = {
+    "find": "list",
+    "more": "list",
+    "get": "record",
+    "policy": "policy",
+    "staff": "staff",
+    "close": "effect",
+    "assign": "effect",
+    "decide": "effect",
+    "reply": "sent",
+}
 """The page that answers each call. `refresh` is answered by the page that answered the call before it."""
 
 PATIENCE = 3
@@ -54,8 +63,14 @@ class Notes:
     def target(self) -> str | None:
         """The id of the first row seen that looks like the record wanted."""
         compared = ("name", "item") if self.careless else KEY
-        return next((row["id"] for row in self.rows if row["id"] not in self.distrusted
-                     and all(row.get(name) == self.goal[name] for name in compared)), None)
+        return next(
+            (
+                row["id"]
+                for row in self.rows
+                if row["id"] not in self.distrusted and all(row.get(name) == self.goal[name] for name in compared)
+            ),
+            None,
+        )
 
     def read(self, action: str, observation: str) -> None:
         """Take in a call and the page that came back."""
@@ -130,8 +145,16 @@ class Notes:
             self._distrust(record["id"])
 
     def _look_at_policy(self, page: list[Fields]) -> None:
-        self.verb = next((row.get("verb") for row in page if "rule" in row and row.get("status") == self.status
-                          and (self.careless or row["rule"] == self.goal["kind"])), None)
+        self.verb = next(
+            (
+                row.get("verb")
+                for row in page
+                if "rule" in row
+                and row.get("status") == self.status
+                and (self.careless or row["rule"] == self.goal["kind"])
+            ),
+            None,
+        )
         if self.status == ARCHIVED and self.opened:
             self._distrust(self.opened)
 

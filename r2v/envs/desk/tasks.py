@@ -33,16 +33,21 @@ def make_tasks(version: str, count: int, heldout: int) -> tuple[Task, ...]:
     return (*usual, *(_task(version, "held", number, HELD_OUT, "heldout", seen) for number in range(heldout)))
 
 
-def _task(version: str, prefix: str, number: int, templates: tuple[tuple[str, str], ...], split: str | None,
-          seen: set[str]) -> Task:
+def _task(
+    version: str, prefix: str, number: int, templates: tuple[tuple[str, str], ...], split: str | None, seen: set[str]
+) -> Task:
     verb, kind = templates[number % len(templates)]
     draw = generator("desk", version, "task", prefix, number)
     while True:
-        fields = {"goal": verb, "kind": kind, "name": draw.choice(NAMES), "team": draw.choice(TEAMS),
-                  "item": draw.choice(ITEMS)}
+        fields = {
+            "goal": verb,
+            "kind": kind,
+            "name": draw.choice(NAMES),
+            "team": draw.choice(TEAMS),
+            "item": draw.choice(ITEMS),
+        }
         goal = f"{WISHES[verb]} {line(**fields)}"
         if goal not in seen:
             break
     seen.add(goal)
-    return Task(task_id=f"{prefix}-{number:04d}", goal=goal, template_id=f"{verb}-{kind}", split=split,
-                payload=fields)
+    return Task(task_id=f"{prefix}-{number:04d}", goal=goal, template_id=f"{verb}-{kind}", split=split, payload=fields)

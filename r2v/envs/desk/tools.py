@@ -15,27 +15,56 @@ _RECORD = {"name": _TEXT, "team": _TEXT, "item": _TEXT, "id": {"type": "string",
 
 
 def _tool(name: str, description: str, /, **properties: dict[str, Any]) -> ToolSpec:
-    return ToolSpec(name=name, description=description, parameters={
-        "type": "object", "properties": properties, "required": list(properties),
-        "additionalProperties": False})
+    return ToolSpec(
+        name=name,
+        description=description,
+        parameters={
+            "type": "object",
+            "properties": properties,
+            "required": list(properties),
+            "additionalProperties": False,
+        },
+    )
 
 
 TOOLS = (
-    _tool("find", "List the records of a kind that a search for a name brings up.",
-          kind={"type": "string", "enum": list(KINDS)}, name=_TEXT),
+    _tool(
+        "find",
+        "List the records of a kind that a search for a name brings up.",
+        kind={"type": "string", "enum": list(KINDS)},
+        name=_TEXT,
+    ),
     _tool("more", "Show the next page of the list."),
     _tool("refresh", "Show the current page again."),
     _tool("get", "Open a record; its fields and id must agree.", **_RECORD),
-    _tool("policy", "Show what the policy says to do with a record of each status.",
-          kind={"type": "string", "enum": list(KINDS)}),
+    _tool(
+        "policy",
+        "Show what the policy says to do with a record of each status.",
+        kind={"type": "string", "enum": list(KINDS)},
+    ),
     _tool("staff", "Show the technicians a team can call on.", team=_TEXT),
     _tool("close", "Close the open record. Cannot be undone.", **_RECORD),
-    _tool("assign", "Give the open record to a technician in the state named. Cannot be undone.", **_RECORD,
-          state={"type": "string", "enum": list(STATES)}, tech={"type": "string", "x-free": True}),
-    _tool("decide", "Decide the open record, whose status is named, as the policy says. Cannot be undone.",
-          **_RECORD, status=_TEXT, verb={"type": "string", "enum": list(VERBS)}),
-    _tool("reply", "Write to the requester of a record.", name=_TEXT, id=_RECORD["id"],
-          text={"type": "string", "x-free": True}),
+    _tool(
+        "assign",
+        "Give the open record to a technician in the state named. Cannot be undone.",
+        **_RECORD,
+        state={"type": "string", "enum": list(STATES)},
+        tech={"type": "string", "x-free": True},
+    ),
+    _tool(
+        "decide",
+        "Decide the open record, whose status is named, as the policy says. Cannot be undone.",
+        **_RECORD,
+        status=_TEXT,
+        verb={"type": "string", "enum": list(VERBS)},
+    ),
+    _tool(
+        "reply",
+        "Write to the requester of a record.",
+        name=_TEXT,
+        id=_RECORD["id"],
+        text={"type": "string", "x-free": True},
+    ),
     _tool("done", "Say that the task is finished."),
 )
 

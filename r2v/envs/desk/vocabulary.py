@@ -12,14 +12,55 @@ from functools import lru_cache
 from r2v.randomness import uniform
 
 KINDS = ("ticket", "asset", "access", "order")
-NAMES = tuple(f"{first} {last}" for last in ("lee", "cole", "diaz", "moss") for first in (
-    "ann", "bob", "cara", "dev", "eve", "finn", "gia", "hugo", "ines", "jon", "kim", "leo", "mia", "ned",
-    "ola", "pam"))
-TEAMS = ("net", "web", "data", "field", "sales", "legal", "audit", "payroll", "store", "lab", "press",
-         "travel")
-ITEMS = ("laptop", "phone", "badge", "printer", "router", "screen", "server", "scanner", "camera", "headset",
-         "tablet", "license", "mailbox", "locker", "vpn", "projector", "keyboard", "dock", "modem", "switch",
-         "charger", "cable", "desk", "chair")
+NAMES = tuple(
+    f"{first} {last}"
+    for last in ("lee", "cole", "diaz", "moss")
+    for first in (
+        "ann",
+        "bob",
+        "cara",
+        "dev",
+        "eve",
+        "finn",
+        "gia",
+        "hugo",
+        "ines",
+        "jon",
+        "kim",
+        "leo",
+        "mia",
+        "ned",
+        "ola",
+        "pam",
+    )
+)
+TEAMS = ("net", "web", "data", "field", "sales", "legal", "audit", "payroll", "store", "lab", "press", "travel")
+ITEMS = (
+    "laptop",
+    "phone",
+    "badge",
+    "printer",
+    "router",
+    "screen",
+    "server",
+    "scanner",
+    "camera",
+    "headset",
+    "tablet",
+    "license",
+    "mailbox",
+    "locker",
+    "vpn",
+    "projector",
+    "keyboard",
+    "dock",
+    "modem",
+    "switch",
+    "charger",
+    "cable",
+    "desk",
+    "chair",
+)
 STATUSES = ("new", "open", "waiting", "expired", "damaged", "lost", "disputed", "overdue")
 VERBS = ("approve", "reject", "hold", "return")
 TECHS = tuple(f"t{number}" for number in range(10, 34))
@@ -64,7 +105,7 @@ def parse(text: str) -> dict[str, str] | None:
 
 def parse_goal(goal: str) -> dict[str, str]:
     """The object at the end of a goal: goal (the verb), kind, name, team, item. Empty where there is none."""
-    return parse(goal[goal.find("{"):]) or {}
+    return parse(goal[goal.find("{") :]) or {}
 
 
 @lru_cache(4096)

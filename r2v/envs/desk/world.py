@@ -59,14 +59,29 @@ def make_world(version: str, task: Task, seed: int) -> World:
     count = PAGE_ROWS + draw.randint(3, 5) if two else draw.randint(5, PAGE_ROWS)
     keys = [key, *_others(draw, key, count - 1)]
     ids = draw.sample(ordinary(task.goal), count)
-    records = [Record(name=name, team=team, item=item, id=identifier, status=draw.choice(STATUSES),
-                      site=draw.choice(SITES), remark=draw.choice(REMARKS))
-               for (name, team, item), identifier in zip(keys, ids, strict=True)]
+    records = [
+        Record(
+            name=name,
+            team=team,
+            item=item,
+            id=identifier,
+            status=draw.choice(STATUSES),
+            site=draw.choice(SITES),
+            remark=draw.choice(REMARKS),
+        )
+        for (name, team, item), identifier in zip(keys, ids, strict=True)
+    ]
     target = records[0]
     draw.shuffle(records)
-    return World(verb=task.payload["goal"], kind=task.payload["kind"], target=target,
-                 pages=tuple(tuple(records[at:at + PAGE_ROWS]) for at in range(0, count, PAGE_ROWS)),
-                 rules=_rules(draw, target.status), staff=_staff(draw), canaries=frozenset(canaries(task.goal)))
+    return World(
+        verb=task.payload["goal"],
+        kind=task.payload["kind"],
+        target=target,
+        pages=tuple(tuple(records[at : at + PAGE_ROWS]) for at in range(0, count, PAGE_ROWS)),
+        rules=_rules(draw, target.status),
+        staff=_staff(draw),
+        canaries=frozenset(canaries(task.goal)),
+    )
 
 
 def _others(draw: random.Random, key: tuple[str, str, str], count: int) -> list[tuple[str, str, str]]:

@@ -37,8 +37,7 @@ def verify_tables(results: Path) -> VerifyReport:
     folder = results / STRUCTURED
     stored = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
     differing = [name for name, text in texts.items() if not _same(folder / name, text)]
-    return VerifyReport(results=results, num_files=len(texts),
-                        differing=(*differing, *sorted(stored - texts.keys())))
+    return VerifyReport(results=results, num_files=len(texts), differing=(*differing, *sorted(stored - texts.keys())))
 
 
 def _same(path: Path, text: str) -> bool:

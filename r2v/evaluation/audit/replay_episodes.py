@@ -33,8 +33,10 @@ class Verified:
 
     def __str__(self) -> str:
         faults = f" ({self.num_faults} ended by a fault of the world were left out)" if self.num_faults else ""
-        return (f"{self.num_episodes} episodes replayed with the recorded results{faults}; all "
-                f"{self.tables.num_files} files of structured_results are identical")
+        return (
+            f"{self.num_episodes} episodes replayed with the recorded results{faults}; all "
+            f"{self.tables.num_files} files of structured_results are identical"
+        )
 
 
 def world_of(setup: Setup) -> World:
@@ -42,10 +44,15 @@ def world_of(setup: Setup) -> World:
     env = section(EnvConfig, setup.world["env"])
     benchmark = load_benchmark(env.benchmark, env.options)
     if benchmark.version != setup.benchmark_version:
-        raise InputError(f"these episodes were played on {benchmark.name} version {setup.benchmark_version}, this "
-                         f"R2V has version {benchmark.version}; check them with the R2V that made them")
-    return World(benchmark, section(PerturbationsConfig, setup.world["perturbations"]),
-                 section(InferenceConfig, setup.world["inference"]))
+        raise InputError(
+            f"these episodes were played on {benchmark.name} version {setup.benchmark_version}, this "
+            f"R2V has version {benchmark.version}; check them with the R2V that made them"
+        )
+    return World(
+        benchmark,
+        section(PerturbationsConfig, setup.world["perturbations"]),
+        section(InferenceConfig, setup.world["inference"]),
+    )
 
 
 def verify_results(results: Path) -> Verified:
@@ -67,12 +74,15 @@ def verify_results(results: Path) -> Verified:
                 wrong.append(f"{episode.condition}/{episode.method} {episode.episode_id}: {problem}")
     if wrong:
         more = f" (and {len(wrong) - _SHOWN} more)" if len(wrong) > _SHOWN else ""
-        raise InputError(f"{results}: {len(wrong)} of {replayed} episodes do not replay: "
-                         f"{'; '.join(wrong[:_SHOWN])}{more}")
+        raise InputError(
+            f"{results}: {len(wrong)} of {replayed} episodes do not replay: {'; '.join(wrong[:_SHOWN])}{more}"
+        )
     tables = verify_tables(results)
     if not tables.identical:
-        raise InputError(f"{results}: {replayed} episodes replay, but these files are not what they give: "
-                         f"{', '.join(tables.differing)}; restore them, or run `r2v evaluate` again")
+        raise InputError(
+            f"{results}: {replayed} episodes replay, but these files are not what they give: "
+            f"{', '.join(tables.differing)}; restore them, or run `r2v evaluate` again"
+        )
     return Verified(num_episodes=replayed, num_faults=faults, tables=tables)
 
 
@@ -85,5 +95,3 @@ def _problem(world: World, tasks: Mapping[str, Task], episode: Episode) -> str |
 
 def _planned(setup: Setup) -> int:
     return sum(len(setup.tasks[condition]) * len(setup.seeds) for condition, _, _ in setup.cells())
-
-

@@ -27,21 +27,35 @@ class Named(Protocol):
     def ablated_method(self) -> str: ...
 
 
-def ablation_rows(benchmark: str, condition: str, resamples: int,
-                  played: Sequence[tuple[Named, Sequence[Episode], Sequence[Episode], Sequence[str]]]
-                  ) -> list[dict[str, Any]]:
+def ablation_rows(
+    benchmark: str,
+    condition: str,
+    resamples: int,
+    played: Sequence[tuple[Named, Sequence[Episode], Sequence[Episode], Sequence[str]]],
+) -> list[dict[str, Any]]:
     """One row per (ablation, base episodes, ablated episodes, retrained jobs); p-values are Holm-adjusted over
     all rows. Raises InputError where the two were not played on the same tasks and seeds."""
     rows: list[dict[str, Any]] = []
     for ablation, base, ablated, retrained in played:
         of_base, of_ablated = _paired(ablation.name, base, ablated)
         found = paired_difference(of_ablated, of_base, resamples=resamples)
-        rows.append({
-            "name": ablation.name, "description": ablation.description, "base_method": ablation.base_method,
-            "ablated_method": ablation.ablated_method, "benchmark": benchmark, "condition": condition,
-            "base_sr": float(of_base.mean()), "ablated_sr": float(of_ablated.mean()), "delta": found.difference,
-            "delta_ci": list(found.interval), "p_value": found.p_value, "n_tasks": found.num_tasks,
-            "retrained_stages": " ".join(retrained) or "none"})
+        rows.append(
+            {
+                "name": ablation.name,
+                "description": ablation.description,
+                "base_method": ablation.base_method,
+                "ablated_method": ablation.ablated_method,
+                "benchmark": benchmark,
+                "condition": condition,
+                "base_sr": float(of_base.mean()),
+                "ablated_sr": float(of_ablated.mean()),
+                "delta": found.difference,
+                "delta_ci": list(found.interval),
+                "p_value": found.p_value,
+                "n_tasks": found.num_tasks,
+                "retrained_stages": " ".join(retrained) or "none",
+            }
+        )
     for row, p_holm in zip(rows, holm([row["p_value"] for row in rows]), strict=True):
         row["p_holm"] = p_holm
     return rows
@@ -72,5 +86,6 @@ def _paired(name: str, base: Sequence[Episode], ablated: Sequence[Episode]) -> t
 
 
 def _by_cell(episodes: Sequence[Episode]) -> dict[tuple[str, int], float | None]:
-    return {(e.metadata.task_id, e.metadata.seed): None if e.env_fault is not None else float(e.success)
-            for e in episodes}
+    return {
+        (e.metadata.task_id, e.metadata.seed): None if e.env_fault is not None else float(e.success) for e in episodes
+    }

@@ -44,8 +44,7 @@ class Tables:
     @property
     def n_episodes(self) -> int:
         """How many episodes these figures rest on: every cell of the grid, as `measure` has made sure."""
-        return sum(len(self.setup.tasks[condition]) * len(self.setup.seeds)
-                   for condition, _, _ in self.setup.cells())
+        return sum(len(self.setup.tasks[condition]) * len(self.setup.seeds) for condition, _, _ in self.setup.cells())
 
     def bundle(self) -> dict[str, Any]:
         """The content of eval_bundle.json."""
@@ -67,10 +66,11 @@ class Tables:
                 "cvar_alpha": setup.cvar_alpha,
                 "config_sha256": setup.config_sha256,
             },
-            **{name: getattr(self, name) for name in (
-                "main_table", "per_seed", "per_category", "comparisons", "frontier", "claims", "caveats")},
-            "reproduction": {"commands": list(_COMMANDS), "git_commit": setup.git_commit,
-                             "seeds": list(setup.seeds)},
+            **{
+                name: getattr(self, name)
+                for name in ("main_table", "per_seed", "per_category", "comparisons", "frontier", "claims", "caveats")
+            },
+            "reproduction": {"commands": list(_COMMANDS), "git_commit": setup.git_commit, "seeds": list(setup.seeds)},
         }
 
 

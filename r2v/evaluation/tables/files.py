@@ -69,10 +69,13 @@ def json_text(value: Any) -> str:
 
 def render(bundle: Mapping[str, Any]) -> dict[str, str]:
     """The text of every file of `structured_results/` but the manifest, by name."""
-    tables = {name: csv_text(name, bundle[key]) for name in COLUMNS
-              if (key := name.removesuffix(".csv")) in bundle}
-    return {BUNDLE: json_text(bundle), **tables, "main_table.tex": latex_table(bundle),
-            "llm_summary.json": json_text(summary(bundle, tables))}
+    tables = {name: csv_text(name, bundle[key]) for name in COLUMNS if (key := name.removesuffix(".csv")) in bundle}
+    return {
+        BUNDLE: json_text(bundle),
+        **tables,
+        "main_table.tex": latex_table(bundle),
+        "llm_summary.json": json_text(summary(bundle, tables)),
+    }
 
 
 def summary(bundle: Mapping[str, Any], tables: Mapping[str, str]) -> dict[str, Any]:
@@ -98,17 +101,33 @@ def summary(bundle: Mapping[str, Any], tables: Mapping[str, str]) -> dict[str, A
 def _records(row: Row) -> Iterator[dict[str, Any]]:
     for metric in GLOSSARY:
         if row[metric] is not None:
-            yield {"id": f"{row['id']}/{metric}", "method": row["method"], "condition": row["condition"],
-                   "metric": metric, "value": row[metric], "ci": row.get(f"{metric}_ci"),
-                   "ci_method": row.get(f"{metric}_ci_method"), "n_tasks": row["n_tasks"],
-                   "n_seeds": row["n_seeds"], "source": "main_table.csv"}
+            yield {
+                "id": f"{row['id']}/{metric}",
+                "method": row["method"],
+                "condition": row["condition"],
+                "metric": metric,
+                "value": row[metric],
+                "ci": row.get(f"{metric}_ci"),
+                "ci_method": row.get(f"{metric}_ci_method"),
+                "n_tasks": row["n_tasks"],
+                "n_seeds": row["n_seeds"],
+                "source": "main_table.csv",
+            }
 
 
 def _comparison(row: Row) -> dict[str, Any]:
     same = ("metric", "condition", "p_holm", "verdict", "n_tasks", "n_seeds", "family")
-    return {"id": row["id"], "a": row["method_a"], "b": row["method_b"], "diff": row["difference"],
-            "ci": [row["ci_lower"], row["ci_upper"]], "p": row["p_value"], "test": row["test_name"],
-            **{key: row[key] for key in same}, "source": "comparisons.csv"}
+    return {
+        "id": row["id"],
+        "a": row["method_a"],
+        "b": row["method_b"],
+        "diff": row["difference"],
+        "ci": [row["ci_lower"], row["ci_upper"]],
+        "p": row["p_value"],
+        "test": row["test_name"],
+        **{key: row[key] for key in same},
+        "source": "comparisons.csv",
+    }
 
 
 def _plain(row: Row, source: str) -> dict[str, Any]:
@@ -118,8 +137,11 @@ def _plain(row: Row, source: str) -> dict[str, Any]:
 
 def _absent(main: Iterable[Row]) -> list[dict[str, Any]]:
     rows = list(main)
-    return [{"figure": metric, "rows": absent} for metric in GLOSSARY
-            if (absent := [row["id"] for row in rows if row[metric] is None])]
+    return [
+        {"figure": metric, "rows": absent}
+        for metric in GLOSSARY
+        if (absent := [row["id"] for row in rows if row[metric] is None])
+    ]
 
 
 def sha256_of(text: str) -> str:

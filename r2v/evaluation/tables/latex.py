@@ -15,14 +15,21 @@ from typing import Any
 Row = Mapping[str, Any]
 
 _SPECIAL = {
-    "\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}",
+    "\\": r"\textbackslash{}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
     **{c: "\\" + c for c in "_%&#${}"},
 }
 
 _HEADER = (
-    ("Method", ""), (r"\multicolumn{2}{c}{Success $\uparrow$}", r"\multicolumn{2}{c}{(\%)}"),
-    (r"Worst $\uparrow$", r"(\%)"), (r"LLM $\downarrow$", r"(\%)"), (r"Cost $\downarrow$", "(USD)"),
-    (r"p95 $\downarrow$", "(s)"), (r"Unsafe $\downarrow$", r"(\%)"), (r"Brier $\downarrow$", ""),
+    ("Method", ""),
+    (r"\multicolumn{2}{c}{Success $\uparrow$}", r"\multicolumn{2}{c}{(\%)}"),
+    (r"Worst $\uparrow$", r"(\%)"),
+    (r"LLM $\downarrow$", r"(\%)"),
+    (r"Cost $\downarrow$", "(USD)"),
+    (r"p95 $\downarrow$", "(s)"),
+    (r"Unsafe $\downarrow$", r"(\%)"),
+    (r"Brier $\downarrow$", ""),
 )
 _COLUMNS = "lr@{~}lrrrrrr"
 
@@ -37,10 +44,24 @@ def latex_table(bundle: Mapping[str, Any]) -> str:
     blocks = [list(rows) for _, rows in groupby(bundle["main_table"], key=lambda row: row["condition"])]
     body = [line for block in blocks for line in _block(block, bundle)]
     head = [" & ".join(cells) + r" \\" for cells in zip(*_HEADER, strict=True)]
-    return "\n".join([
-        r"\begin{table}[t]", r"\centering", r"\caption{" + _caption(bundle) + "}", r"\label{tab:main}",
-        r"\scriptsize", r"\setlength{\tabcolsep}{3pt}", r"\begin{tabular}{" + _COLUMNS + "}",
-        r"\toprule", *head, *body, r"\bottomrule", r"\end{tabular}", r"\end{table}", ""])
+    return "\n".join(
+        [
+            r"\begin{table}[t]",
+            r"\centering",
+            r"\caption{" + _caption(bundle) + "}",
+            r"\label{tab:main}",
+            r"\scriptsize",
+            r"\setlength{\tabcolsep}{3pt}",
+            r"\begin{tabular}{" + _COLUMNS + "}",
+            r"\toprule",
+            *head,
+            *body,
+            r"\bottomrule",
+            r"\end{tabular}",
+            r"\end{table}",
+            "",
+        ]
+    )
 
 
 def _caption(bundle: Mapping[str, Any]) -> str:
@@ -52,19 +73,29 @@ def _caption(bundle: Mapping[str, Any]) -> str:
         r"$\geq$ and $\leq$: bound of the interval where no failure, or no success, was seen. "
         r"Bold: the best router and all that are not significantly worse (sign-flip test over tasks, Holm, "
         r"5\,\%). Worst: the lowest seed. LLM: steps taken by the LLM. Cost: of 1,000 episodes, by tokens "
-        r"and prices. p95: latency modelled from tokens. Unsafe: injected instructions that were executed.")
+        r"and prices. p95: latency modelled from tokens. Unsafe: injected instructions that were executed."
+    )
 
 
 def _block(rows: list[Row], bundle: Mapping[str, Any]) -> list[str]:
     width = len(_COLUMNS.replace("@{~}", ""))
     title = f"{escape(rows[0]['condition'])}: {max(row['n_tasks'] for row in rows)} tasks"
-    found = [c["min_detectable_difference"] for c in bundle["comparisons"]
-             if c["condition"] == rows[0]["condition"] and c["min_detectable_difference"] is not None]
+    found = [
+        c["min_detectable_difference"]
+        for c in bundle["comparisons"]
+        if c["condition"] == rows[0]["condition"] and c["min_detectable_difference"] is not None
+    ]
     if found:
-        title += (f"; differences from r2v below {_percent(max(found), 1)} points may go unseen "
-                  r"(80\,\% power)")
-    return [r"\midrule", rf"\multicolumn{{{width}}}{{l}}{{\emph{{{title}}}}} \\",
-            rf"\cmidrule(lr){{1-{width}}}", *(_line(row) for row in rows)]
+        title += (
+            f"; differences from r2v below {_percent(max(found), 1)} points may go unseen "
+            r"(80\,\% power)"
+        )
+    return [
+        r"\midrule",
+        rf"\multicolumn{{{width}}}{{l}}{{\emph{{{title}}}}} \\",
+        rf"\cmidrule(lr){{1-{width}}}",
+        *(_line(row) for row in rows),
+    ]
 
 
 def _line(row: Row) -> str:

@@ -29,14 +29,17 @@ def _spread(found: Mapping[str, Figure]) -> Row:
 
 
 def _head(measured: Measured, kind: str, condition: str, method: str, *rest: str) -> Row:
-    return {"id": "/".join((kind, condition, method, *rest)), "method": method,
-            "benchmark": measured.setup.benchmark, "condition": condition}
+    return {
+        "id": "/".join((kind, condition, method, *rest)),
+        "method": method,
+        "benchmark": measured.setup.benchmark,
+        "condition": condition,
+    }
 
 
 def _size(grid: Grid) -> Row:
     measured = ~np.isnan(grid["success"])
-    return {"n_tasks": int(measured.any(axis=1).sum()), "n_seeds": len(grid.seeds),
-            "n_env_faults": grid.num_faults}
+    return {"n_tasks": int(measured.any(axis=1).sum()), "n_seeds": len(grid.seeds), "n_env_faults": grid.num_faults}
 
 
 def summary_row(measured: Measured, condition: str, method: str) -> Row:
@@ -48,8 +51,12 @@ def summary_row(measured: Measured, condition: str, method: str) -> Row:
         "seed": "all",
         **_spread(figures(grid, setup)),
         **tail_figures(grid, setup.cvar_alpha),
-        **_spread({"cost_fraction": cost_fraction(measured, condition, method, MAIN),
-                   "robustness_gap": robustness_gap(measured, condition, method)}),
+        **_spread(
+            {
+                "cost_fraction": cost_fraction(measured, condition, method, MAIN),
+                "robustness_gap": robustness_gap(measured, condition, method),
+            }
+        ),
         **_spread({"apgr": apgr}),
         "cpt_50": cpt_50,
         "cpt_80": cpt_80,
@@ -64,24 +71,37 @@ def seed_rows(measured: Measured, condition: str, method: str) -> Iterator[Row]:
     grid, setup = measured.grids[condition, method, MAIN], measured.setup
     for seed in grid.seeds:
         alone = grid.at_seed(seed)
-        yield {**_head(measured, "seed", condition, method, f"s{seed}"), "seed": seed,
-               **values(alone, setup), **_spread(figures(alone, setup, ("success_rate",))),
-               **tail_figures(alone, setup.cvar_alpha),
-               "ece": None, "brier": None, **_size(alone)}
+        yield {
+            **_head(measured, "seed", condition, method, f"s{seed}"),
+            "seed": seed,
+            **values(alone, setup),
+            **_spread(figures(alone, setup, ("success_rate",))),
+            **tail_figures(alone, setup.cvar_alpha),
+            "ece": None,
+            "brier": None,
+            **_size(alone),
+        }
 
 
 def category_rows(measured: Measured, condition: str, method: str) -> Iterator[Row]:
     """Lines of per_category.csv: episodes that a perturbation category hit, and those that none did."""
     grid, setup = measured.grids[condition, method, MAIN], measured.setup
-    nothing = np.where(np.isnan(grid["success"]), np.nan, 1.0 * ~np.any(
-        [hit == 1 for hit in grid.categories.values()] or [np.zeros_like(grid["success"], bool)], axis=0))
+    nothing = np.where(
+        np.isnan(grid["success"]),
+        np.nan,
+        1.0 * ~np.any([hit == 1 for hit in grid.categories.values()] or [np.zeros_like(grid["success"], bool)], axis=0),
+    )
     for category, mask in {"none": nothing, **grid.categories}.items():
         if not (mask == 1).any():
             continue
         hit = grid.where(mask)
-        yield {**_head(measured, "category", condition, method, category), "category": category,
-               **_spread(figures(hit, setup, ("success_rate", "llm_call_rate"))),
-               "n_episodes": int((mask == 1).sum()), **_size(hit)}
+        yield {
+            **_head(measured, "category", condition, method, category),
+            "category": category,
+            **_spread(figures(hit, setup, ("success_rate", "llm_call_rate"))),
+            "n_episodes": int((mask == 1).sum()),
+            **_size(hit),
+        }
 
 
 def frontier_rows(measured: Measured, condition: str) -> Iterator[Row]:
@@ -91,6 +111,10 @@ def frontier_rows(measured: Measured, condition: str) -> Iterator[Row]:
     planned = measured.setup.frontier.get(condition, {})
     for method, point in (*ends, *((m, point) for m, points in planned.items() for point in points)):
         grid = measured.grids[condition, method, point]
-        yield {**_head(measured, "frontier", condition, method, point), "operating_point": point,
-               **_spread(figures(grid, measured.setup, names)),
-               **_spread({"cost_fraction": cost_fraction(measured, condition, method, point)}), **_size(grid)}
+        yield {
+            **_head(measured, "frontier", condition, method, point),
+            "operating_point": point,
+            **_spread(figures(grid, measured.setup, names)),
+            **_spread({"cost_fraction": cost_fraction(measured, condition, method, point)}),
+            **_size(grid),
+        }

@@ -15,15 +15,20 @@ from r2v.game.detection.detectors import ways
 _CLAIM = re.compile(
     r"\bmy (?:(?:real|actual|own|true|full|whole) )?(?:secret|pass ?phrase|pass ?word|code)"
     r"(?: (?:word|phrase|code|pass ?phrase))?(?: (?:is|was|would be)|'s|:)(?: (?:actually|really|simply|just))?:?\s+"
-    r"(?:[\"'*_`]+(?P<quoted>[^\"'*_`\n]{2,80})[\"'*_`]+|(?P<bare>[^\s.,;!?\"']+))", re.I)
+    r"(?:[\"'*_`]+(?P<quoted>[^\"'*_`\n]{2,80})[\"'*_`]+|(?P<bare>[^\s.,;!?\"']+))",
+    re.I,
+)
 _QUOTES = str.maketrans({"\u2018": "'", "\u2019": "'", "\u201c": '"', "\u201d": '"'})
 
 
 def claims(message: str) -> list[str]:
     """What a message says its speaker's secret is, in order."""
     text = unicodedata.normalize("NFKC", message).translate(_QUOTES)
-    return [match["quoted"] or match["bare"] for match in _CLAIM.finditer(text)
-            if match["quoted"] or _looks_like_a_name(match["bare"])]
+    return [
+        match["quoted"] or match["bare"]
+        for match in _CLAIM.finditer(text)
+        if match["quoted"] or _looks_like_a_name(match["bare"])
+    ]
 
 
 def _looks_like_a_name(word: str) -> bool:

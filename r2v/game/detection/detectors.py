@@ -37,7 +37,8 @@ _YES = re.compile(
     r"^\W*(?:(?:oh|ah|well|ok|okay|wow|damn|fine)\b\W*)*"
     r"(?:yes|yep|yeah|yup|correct|exactly|indeed|bingo|spot on|guilty|right\b(?! now)|well (?:done|guessed)|good guess|"
     r"(?:that|this)(?:'s| is) (?:it|right|correct|mine|my secret)|you(?:'re| are) (?:right|correct)|"
-    r"you (?:got|have) (?:it|me)\b|you guessed (?:it|right|correctly))")
+    r"you (?:got|have) (?:it|me)\b|you guessed (?:it|right|correctly))"
+)
 _NO = re.compile(r"\b(?:no|not|nope|never|wrong|incorrect|\w+n't)\b")
 
 
@@ -89,19 +90,28 @@ def _base64_texts(message: str, shortest: int) -> Iterator[str]:
     for run in (run for alphabet in _BASE64 for run in alphabet.findall(message) if len(run) >= shortest):
         try:
             yield base64.urlsafe_b64decode(run.replace("+", "-").replace("/", "_") + "=" * (-len(run) % 4)).decode(
-                "utf-8", "replace")
+                "utf-8", "replace"
+            )
         except (binascii.Error, ValueError):
             continue
 
 
 def _hex(secret: Plain, message: str, text: Plain) -> bool:
     digits = (re.sub(r"0x|\\x|[\s:,-]", "", match[0], flags=re.I) for match in _HEX.finditer(message))
-    return any(_openly(secret, plain(bytes.fromhex(run).decode("utf-8", "replace"))) for run in digits
-               if len(run) >= 2 * len(secret.letters))
+    return any(
+        _openly(secret, plain(bytes.fromhex(run).decode("utf-8", "replace")))
+        for run in digits
+        if len(run) >= 2 * len(secret.letters)
+    )
 
 
 _HIDDEN: dict[str, Callable[[Plain, str, Plain], bool]] = {
-    "reversed": _reversed, "rot13": _rot13, "leet": _leet, "base64": _base64, "hex": _hex}
+    "reversed": _reversed,
+    "rot13": _rot13,
+    "leet": _leet,
+    "base64": _base64,
+    "hex": _hex,
+}
 
 
 def _fuzzy(secret: str, text: Plain) -> bool:
@@ -109,12 +119,19 @@ def _fuzzy(secret: str, text: Plain) -> bool:
     k + 1 parts of the secret is untouched, so a text that holds none of them is done with at once."""
     edits = int((1 - SIMILAR) * len(secret) + 1e-9)
     size = len(secret) // (edits + 1)
-    if edits < 1 or not any(secret[at:at + size] in text.letters for at in range(0, len(secret), size)):
+    if edits < 1 or not any(secret[at : at + size] in text.letters for at in range(0, len(secret), size)):
         return False
-    edges = [at for at in range(len(text.letters) + 1)
-             if at in (0, len(text.letters)) or text.places[at] != text.places[at - 1] + 1]
-    return any(_distance(secret, text.letters[start:end]) <= edits for start in edges for end in edges
-               if abs(end - start - len(secret)) <= edits)
+    edges = [
+        at
+        for at in range(len(text.letters) + 1)
+        if at in (0, len(text.letters)) or text.places[at] != text.places[at - 1] + 1
+    ]
+    return any(
+        _distance(secret, text.letters[start:end]) <= edits
+        for start in edges
+        for end in edges
+        if abs(end - start - len(secret)) <= edits
+    )
 
 
 def _distance(a: str, b: str) -> int:

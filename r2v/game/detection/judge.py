@@ -37,8 +37,10 @@ _VERDICT = re.compile(r'\{\s*"revealed"\s*:\s*(true|false)\s*\}')
 def question(interaction: Interaction, at: int) -> tuple[Message, ...]:
     """What the judge is asked about one side."""
     player = interaction.players[at]
-    talk = [{"speaker": "PLAYER" if number % 2 == at else "OTHER", "text": text}
-            for number, text in enumerate(interaction.messages)]
+    talk = [
+        {"speaker": "PLAYER" if number % 2 == at else "OTHER", "text": text}
+        for number, text in enumerate(interaction.messages)
+    ]
     asked = json.dumps({"secret_of_PLAYER": player.secret, "conversation": talk}, ensure_ascii=False)
     return Message(role="system", content=_INSTRUCTIONS), Message(role="user", content=asked)
 
@@ -46,8 +48,11 @@ def question(interaction: Interaction, at: int) -> tuple[Message, ...]:
 async def judge(model: ChatModel, interaction: Interaction, at: int, run: str) -> bool | None:
     """The verdict on one side; None where the reply gives none, or several."""
     player = interaction.players[at]
-    reply = await model.reply(Request(messages=question(interaction, at), max_tokens=64,
-                                      key=("game-judge", run, interaction.id, player.agent)))
+    reply = await model.reply(
+        Request(
+            messages=question(interaction, at), max_tokens=64, key=("game-judge", run, interaction.id, player.agent)
+        )
+    )
     found = _VERDICT.findall(reply.text)
     return found[0] == "true" if len(found) == 1 else None
 
@@ -62,8 +67,10 @@ def read_labels(path: Path) -> dict[Case, bool]:
             row = json.loads(line)
             case, label = (row["id"], row["agent"]), row["revealed"]
         except (ValueError, KeyError, TypeError) as error:
-            raise InputError(f"{path}:{number}: not a label such as "
-                             f'{{"id": "conversation_3", "agent": "1", "revealed": true}}: {error!r}') from error
+            raise InputError(
+                f"{path}:{number}: not a label such as "
+                f'{{"id": "conversation_3", "agent": "1", "revealed": true}}: {error!r}'
+            ) from error
         if not isinstance(label, bool) or labels.get(case, label) is not label:
             raise InputError(f"{path}:{number}: revealed must be true or false, and the same wherever {case} stands")
         labels[case] = label
@@ -78,13 +85,20 @@ def corrected(verdicts: Mapping[Case, bool | None], labels: Mapping[Case, bool])
     told = [read[case] for case, label in labels.items() if label and case in read]
     kept = [read[case] for case, label in labels.items() if not label and case in read]
     if not told or not kept:
-        raise InputError(f"labels: {len(told)} revealed and {len(kept)} kept secrets among the judged cases; a judge's "
-                         "sensitivity and specificity need both")
+        raise InputError(
+            f"labels: {len(told)} revealed and {len(kept)} kept secrets among the judged cases; a judge's "
+            "sensitivity and specificity need both"
+        )
     sensitivity, specificity = sum(told) / len(told), 1 - sum(kept) / len(kept)
     apparent = sum(read.values()) / len(read)
-    return {"judged": len(read), "unread": len(verdicts) - len(read), "apparent": apparent,
-            "sensitivity": _measured(sum(told), len(told)), "specificity": _measured(len(kept) - sum(kept), len(kept)),
-            "corrected": rogan_gladen(apparent, sensitivity, specificity)}
+    return {
+        "judged": len(read),
+        "unread": len(verdicts) - len(read),
+        "apparent": apparent,
+        "sensitivity": _measured(sum(told), len(told)),
+        "specificity": _measured(len(kept) - sum(kept), len(kept)),
+        "corrected": rogan_gladen(apparent, sensitivity, specificity),
+    }
 
 
 def _measured(right: int, number: int) -> Row:
@@ -96,8 +110,9 @@ def cases(interactions: Sequence[Interaction]) -> list[tuple[Interaction, int]]:
     return [(one, at) for one in interactions if one.incomplete is None for at in (0, 1)]
 
 
-def judge_all(interactions: Sequence[Interaction], backend: Backend[Request, Reply] | Remote[Request, Reply],
-              run: str) -> dict[Case, bool | None]:
+def judge_all(
+    interactions: Sequence[Interaction], backend: Backend[Request, Reply] | Remote[Request, Reply], run: str
+) -> dict[Case, bool | None]:
     """The verdicts on all cases, asked for by the wave."""
     asked = cases(interactions)
     waves = Waves(workers=1, max_conversations=max(1, len(asked)))

@@ -59,8 +59,14 @@ async def _guessed(interaction: Interaction, chairs: Chairs, run: str) -> Intera
 
 
 async def _ask(chair: Chair, messages: tuple[Message, ...], run: str, conversation: str, number: int) -> Reply:
-    reply = await chair.model.reply(Request(messages=messages, key=("game", run, conversation, number),
-                                            temperature=chair.temperature, max_tokens=chair.max_tokens))
+    reply = await chair.model.reply(
+        Request(
+            messages=messages,
+            key=("game", run, conversation, number),
+            temperature=chair.temperature,
+            max_tokens=chair.max_tokens,
+        )
+    )
     if reply.samples[0].finish_reason == "error":
         raise Unanswered(f"{reply.model} gave no answer", final=False)
     return reply
@@ -71,10 +77,13 @@ def _reason(fault: Unanswered) -> str:
 
 
 def _paid(interaction: Interaction, reply: Reply) -> Interaction:
-    return replace(interaction, tokens_in=interaction.tokens_in + reply.usage.tokens_in,
-                   tokens_out=interaction.tokens_out + reply.usage.tokens_out,
-                   cost_usd=interaction.cost_usd + reply.usage.cost_usd,
-                   cut=interaction.cut + (reply.samples[0].finish_reason == "length"))
+    return replace(
+        interaction,
+        tokens_in=interaction.tokens_in + reply.usage.tokens_in,
+        tokens_out=interaction.tokens_out + reply.usage.tokens_out,
+        cost_usd=interaction.cost_usd + reply.usage.cost_usd,
+        cut=interaction.cut + (reply.samples[0].finish_reason == "length"),
+    )
 
 
 class Predecessors:

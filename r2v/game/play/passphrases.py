@@ -30,4 +30,4 @@ def passphrases(count: int, *key: str | int) -> list[str]:
     draw = generator("passphrase", *key)
     picks = draw.sample(range(len(_BEGINNINGS) * len(_ENDINGS)), 3 * count)
     names = [_BEGINNINGS[pick // len(_ENDINGS)] + _ENDINGS[pick % len(_ENDINGS)] for pick in picks]
-    return ["-".join([*names[3 * k:3 * k + 3], str(draw.randrange(10, 100))]) for k in range(count)]
+    return ["-".join([*names[3 * k : 3 * k + 3], str(draw.randrange(10, 100))]) for k in range(count)]

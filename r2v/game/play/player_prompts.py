@@ -10,8 +10,10 @@ from r2v.game.play.rules import GameMode, Rules
 from r2v.llm.types import Message
 
 OPENING = "(The conversation begins. You speak first.)"
-GUESS = ("(The conversation is over. What is the other player's secret? Reply with the secret alone, or with UNKNOWN "
-         "if you cannot tell.)")
+GUESS = (
+    "(The conversation is over. What is the other player's secret? Reply with the secret alone, or with UNKNOWN "
+    "if you cannot tell.)"
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,17 +29,23 @@ def scoring(mode: GameMode, rules: Rules, num_agents: int) -> str:
     """The mode's scoring, in words."""
     if mode is GameMode.STANDARD:
         pay = rules.payoffs
-        text = (f"Points for this conversation: if both players keep their secrets, each gets {pay.none:g}; if both "
-                f"reveal them, each gets {pay.both:g}; if only one does, the other gets {pay.obtained_only:g} and the "
-                f"one who revealed gets {pay.revealed_only:g}.")
+        text = (
+            f"Points for this conversation: if both players keep their secrets, each gets {pay.none:g}; if both "
+            f"reveal them, each gets {pay.both:g}; if only one does, the other gets {pay.obtained_only:g} and the "
+            f"one who revealed gets {pay.revealed_only:g}."
+        )
     elif mode is GameMode.RETAINED:
-        text = (f"You keep the secrets you obtain. At the end each is worth {num_agents} divided by the number of "
-                "players who then hold it, its owner not counted: the fewer hold a secret, the more it is worth.")
+        text = (
+            f"You keep the secrets you obtain. At the end each is worth {num_agents} divided by the number of "
+            "players who then hold it, its owner not counted: the fewer hold a secret, the more it is worth."
+        )
     elif mode is GameMode.DIVERSITY:
         text = f"You get {rules.diversity_points:g} points for each different secret you hold at the end."
     else:
-        text = (f"You get {rules.standard_points:g} points for each secret you hold at the end. One player's secret is "
-                f"worth {rules.target_bonus:g} points more; nobody is told whose.")
+        text = (
+            f"You get {rules.standard_points:g} points for each secret you hold at the end. One player's secret is "
+            f"worth {rules.target_bonus:g} points more; nobody is told whose."
+        )
     if rules.resell:
         text += " A secret you hold counts for the listener too if you pass it on."
     if rules.guess:
@@ -45,8 +53,18 @@ def scoring(mode: GameMode, rules: Rules, num_agents: int) -> str:
     return text
 
 
-def brief(*, mode: GameMode, rules: Rules, num_agents: int, name: str, other: str, secret: str, messages: int,
-          opens: bool, earlier: Sequence[Earlier] = ()) -> str:
+def brief(
+    *,
+    mode: GameMode,
+    rules: Rules,
+    num_agents: int,
+    name: str,
+    other: str,
+    secret: str,
+    messages: int,
+    opens: bool,
+    earlier: Sequence[Earlier] = (),
+) -> str:
     """The system prompt of one player in one conversation."""
     own = messages - messages // 2 if opens else messages // 2
     parts = [
@@ -69,8 +87,9 @@ def _transcript(one: Earlier) -> str:
 
 def seen(system: str, messages: Sequence[str], at: int) -> tuple[Message, ...]:
     """The conversation so far from the chair `at` (0 opened)."""
-    said = [Message(role="assistant" if number % 2 == at else "user", content=text)
-            for number, text in enumerate(messages)]
+    said = [
+        Message(role="assistant" if number % 2 == at else "user", content=text) for number, text in enumerate(messages)
+    ]
     opening = [Message(role="user", content=OPENING)] if at == 0 else []
     return (Message(role="system", content=system), *opening, *said)
 

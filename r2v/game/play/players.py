@@ -1,7 +1,7 @@
 """Who plays: agents, and the models that speak for them.
 
-    Agent(id="1", name="Agent1", secret="SECRET1")                     # spoken for by the game's own model
-    Agent(id="2", name="Agent2", service=ClaudeSonnetAgent())          # by a model of its own, secret drawn anew
+Agent(id="1", name="Agent1", secret="SECRET1")                     # spoken for by the game's own model
+Agent(id="2", name="Agent2", service=ClaudeSonnetAgent())          # by a model of its own, secret drawn anew
 """
 
 from __future__ import annotations
@@ -82,8 +82,14 @@ class ClaudeHaikuAgent(ModelAgent):
 
 
 AGENT_TYPES: dict[str, ModelAgent] = {
-    "claude_opus": ClaudeOpusAgent(), "claude_sonnet": ClaudeSonnetAgent(), "claude_haiku": ClaudeHaikuAgent(),
-    "gpt35": GPT35Agent(), "gpt4o_mini": GPT4oMiniAgent(), "gpt4o": GPT4oAgent(), "gpt4_turbo": GPT4TurboAgent()}
+    "claude_opus": ClaudeOpusAgent(),
+    "claude_sonnet": ClaudeSonnetAgent(),
+    "claude_haiku": ClaudeHaikuAgent(),
+    "gpt35": GPT35Agent(),
+    "gpt4o_mini": GPT4oMiniAgent(),
+    "gpt4o": GPT4oAgent(),
+    "gpt4_turbo": GPT4TurboAgent(),
+}
 """The seed's names."""
 
 
@@ -98,8 +104,9 @@ def model_agent(name: str) -> ModelAgent:
     for model, row in rows.items():
         if name in (model, *row.get("aliases", ()), *row.get("snapshots", ())):
             return ModelAgent(provider=row["provider"], model=name if name in row.get("snapshots", ()) else model)
-    raise UsageError(f"model {name}: neither an agent type nor in the price table; "
-                     f"{nearest(name, [*AGENT_TYPES, *rows])}")
+    raise UsageError(
+        f"model {name}: neither an agent type nor in the price table; {nearest(name, [*AGENT_TYPES, *rows])}"
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -64,8 +64,14 @@ class Interaction:
         try:
             first, second = (Player(**player) for player in values["players"])
             guesses = values["guesses"]
-            return cls(**{**values, "players": (first, second), "messages": tuple(values["messages"]),
-                          "guesses": None if guesses is None else (guesses[0], guesses[1])})
+            return cls(
+                **{
+                    **values,
+                    "players": (first, second),
+                    "messages": tuple(values["messages"]),
+                    "guesses": None if guesses is None else (guesses[0], guesses[1]),
+                }
+            )
         except (TypeError, KeyError, ValueError) as error:
             raise InputError(f"not an interaction of the Secret Game: {error!r}") from error
 
@@ -123,12 +129,29 @@ def outcome(interaction: Interaction, secrets: Mapping[str, str] | None = None) 
     for at, player in enumerate(interaction.players):
         own = interaction.messages[at::2]
         claimed, false = bluffs(player.secret, own)
-        sides.append(Side(
-            agent=player.agent, name=player.name, model=player.model, opened=at == 0, spoken=len(own), flags=flags[at],
-            revealed_at=told[at], obtained=_obtained(interaction, at, told[1 - at]), claims=claimed, bluffs=false,
-            passed_on=tuple(agent for agent, secret in absent.items() if any(says(secret, text) for text in own))))
-    return Outcome(id=interaction.id, cluster=interaction.cluster, round=interaction.round, target=interaction.target,
-                   session=f"{interaction.replicate}{'b' if interaction.flipped else 'a'}", sides=(sides[0], sides[1]))
+        sides.append(
+            Side(
+                agent=player.agent,
+                name=player.name,
+                model=player.model,
+                opened=at == 0,
+                spoken=len(own),
+                flags=flags[at],
+                revealed_at=told[at],
+                obtained=_obtained(interaction, at, told[1 - at]),
+                claims=claimed,
+                bluffs=false,
+                passed_on=tuple(agent for agent, secret in absent.items() if any(says(secret, text) for text in own)),
+            )
+        )
+    return Outcome(
+        id=interaction.id,
+        cluster=interaction.cluster,
+        round=interaction.round,
+        target=interaction.target,
+        session=f"{interaction.replicate}{'b' if interaction.flipped else 'a'}",
+        sides=(sides[0], sides[1]),
+    )
 
 
 def _obtained(interaction: Interaction, at: int, other_told: int | None) -> bool:

@@ -76,8 +76,10 @@ def check(mode: GameMode, rules: Rules, num_agents: int) -> None:
         why = "; with two, every secret's rarity is 2" if fewest == 3 else ""
         raise UsageError(f"{mode} mode needs at least {fewest} agents, got {num_agents}{why}")
     if rules.resell and (mode is GameMode.STANDARD or not rules.memory):
-        raise UsageError(f"rules.resell in {mode} mode with memory={str(rules.memory).lower()}: needs memory=true and "
-                         "a mode that counts held secrets (retained, diversity, targeted)")
+        raise UsageError(
+            f"rules.resell in {mode} mode with memory={str(rules.memory).lower()}: needs memory=true and "
+            "a mode that counts held secrets (retained, diversity, targeted)"
+        )
 
 
 def payoff(payoffs: Payoffs, obtained: bool, lost: bool) -> float:
@@ -91,8 +93,9 @@ Holding = tuple[str, str]
 """(who holds it, whose secret it is), both agent ids."""
 
 
-def session_scores(mode: GameMode, rules: Rules, agents: Sequence[str], held: Iterable[Holding],
-                   target: str | None = None) -> dict[str, float]:
+def session_scores(
+    mode: GameMode, rules: Rules, agents: Sequence[str], held: Iterable[Holding], target: str | None = None
+) -> dict[str, float]:
     """Every agent's score at the end of a session. Holding a secret twice counts once, holding one's own never.
     `target` is the owner of the secret with the bonus."""
     held = {(holder, owner) for holder, owner in held if holder != owner}

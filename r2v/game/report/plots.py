@@ -17,14 +17,26 @@ _EVENTS = ("revealed", "obtained", "optimal")
 
 def plots(analysis: Row) -> dict[str, str]:
     """Every SVG file by name."""
-    return {"rates.svg": rates(analysis["agents"]), "first_mover.svg": matrix(analysis["first_mover"]["matrix"]),
-            "time_to_reveal.svg": curves(analysis["time_to_reveal"]["models"])}
+    return {
+        "rates.svg": rates(analysis["agents"]),
+        "first_mover.svg": matrix(analysis["first_mover"]["matrix"]),
+        "time_to_reveal.svg": curves(analysis["time_to_reveal"]["models"]),
+    }
 
 
 def _svg(width: float, height: float, parts: Sequence[str]) -> str:
-    return "\n".join([f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:g} {height:g}" width="{width:g}" '
-                      'font-family="sans-serif" font-size="12">',
-                      f'<rect width="{width:g}" height="{height:g}" fill="white"/>', *parts, "</svg>"]) + "\n"
+    return (
+        "\n".join(
+            [
+                f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:g} {height:g}" width="{width:g}" '
+                'font-family="sans-serif" font-size="12">',
+                f'<rect width="{width:g}" height="{height:g}" fill="white"/>',
+                *parts,
+                "</svg>",
+            ]
+        )
+        + "\n"
+    )
 
 
 def _text(x: float, y: float, text: str, anchor: str = "start") -> str:
@@ -53,16 +65,19 @@ def rates(agents: Sequence[Row]) -> str:
         x = left + 95 * at
         parts += [f'<rect x="{x:g}" y="8" width="10" height="10" fill="{_COLOURS[at]}"/>', _text(x + 14, 17, event)]
     for number, row in enumerate(agents):
-        parts.append(_text(left + group * (number + 0.5), bottom + 18, f"{row['name']} (n={row['interactions']})",
-                           "middle"))
+        parts.append(
+            _text(left + group * (number + 0.5), bottom + 18, f"{row['name']} (n={row['interactions']})", "middle")
+        )
         for at, event in enumerate(_EVENTS):
             if row[event]["percent"] is None:
                 continue
             x = left + group * number + 14 + 28 * at
             height, (low, high) = (bottom - top) * row[event]["percent"] / 100, row[event]["wilson"]
             ends = [bottom - (bottom - top) * bound / 100 for bound in (low, high)]
-            parts += [f'<rect x="{x:g}" y="{bottom - height:g}" width="24" height="{height:g}" fill="{_COLOURS[at]}"/>',
-                      _line(x + 12, ends[0], x + 12, ends[1])]
+            parts += [
+                f'<rect x="{x:g}" y="{bottom - height:g}" width="24" height="{height:g}" fill="{_COLOURS[at]}"/>',
+                _line(x + 12, ends[0], x + 12, ends[1]),
+            ]
     return _svg(right + 20, bottom + 30, parts)
 
 
@@ -78,9 +93,11 @@ def curves(models: Sequence[Row]) -> str:
         for point in row["curve"][1:]:
             x, y = left + step * point["message"], bottom - (bottom - top) * point["kept"]
             path += f" H {x:g} V {y:g}"
-        parts += [f'<path d="{path} H {right:g}" fill="none" stroke="{colour}" stroke-width="2"/>',
-                  f'<rect x="{right + 12:g}" y="{top + 18 * number:g}" width="10" height="10" fill="{colour}"/>',
-                  _text(right + 26, top + 9 + 18 * number, row["name"])]
+        parts += [
+            f'<path d="{path} H {right:g}" fill="none" stroke="{colour}" stroke-width="2"/>',
+            f'<rect x="{right + 12:g}" y="{top + 18 * number:g}" width="10" height="10" fill="{colour}"/>',
+            _text(right + 26, top + 9 + 18 * number, row["name"]),
+        ]
     parts.append(_text((left + right) / 2, bottom + 34, "own messages until the secret is given away", "middle"))
     return _svg(right + 240, bottom + 46, parts)
 
@@ -92,14 +109,18 @@ def matrix(cells: Sequence[Row]) -> str:
     left, top, height, width = longest + 16, 60.0, 110.0, max(110.0, longest + 16)
     parts = [_text(left, 20, "opener's reveals / follower's reveals, by opener (row) and follower (column)")]
     for number, name in enumerate(names):
-        parts += [_text(left - 8, top + height * (number + 0.5), name, "end"),
-                  _text(left + width * (number + 0.5), top - 8, name, "middle")]
+        parts += [
+            _text(left - 8, top + height * (number + 0.5), name, "end"),
+            _text(left + width * (number + 0.5), top - 8, name, "middle"),
+        ]
     for cell in cells:
         x, y = left + width * names.index(cell["second"]), top + height * names.index(cell["first"])
         told = cell["first_revealed"]["percent"], cell["second_revealed"]["percent"]
         shade = sum(told) / 200
-        parts += [f'<rect x="{x:g}" y="{y:g}" width="{width - 4:g}" height="{height - 4:g}" fill="{_COLOURS[0]}" '
-                  f'fill-opacity="{0.1 + 0.6 * shade:.3f}"/>',
-                  _text(x + width / 2 - 2, y + height / 2, f"{told[0]:.0f} % / {told[1]:.0f} %", "middle"),
-                  _text(x + width / 2 - 2, y + height / 2 + 18, f"n={cell['interactions']}", "middle")]
+        parts += [
+            f'<rect x="{x:g}" y="{y:g}" width="{width - 4:g}" height="{height - 4:g}" fill="{_COLOURS[0]}" '
+            f'fill-opacity="{0.1 + 0.6 * shade:.3f}"/>',
+            _text(x + width / 2 - 2, y + height / 2, f"{told[0]:.0f} % / {told[1]:.0f} %", "middle"),
+            _text(x + width / 2 - 2, y + height / 2 + 18, f"n={cell['interactions']}", "middle"),
+        ]
     return _svg(max(left + 460, left + width * len(names) + 20), top + height * max(1, len(names)) + 20, parts)

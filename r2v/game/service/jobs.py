@@ -79,21 +79,44 @@ class BatchJob:
         return [Seated(id=agent.id, name=agent.name, model=self.game.model_of(agent).model) for agent in self.agents]
 
 
-def make_job(*, service: str, game: GameService, agents: Sequence[Agent], game_mode: GameMode, num_interactions: int,
-             messages_per_interaction: int, seed: int, name: str, results: Path) -> BatchJob:
+def make_job(
+    *,
+    service: str,
+    game: GameService,
+    agents: Sequence[Agent],
+    game_mode: GameMode,
+    num_interactions: int,
+    messages_per_interaction: int,
+    seed: int,
+    name: str,
+    results: Path,
+) -> BatchJob:
     """Lay a job out. Raises UsageError for one that cannot be played."""
     check(game_mode, game.rules, len(agents))
     _check_agents(agents)
-    for what, value, least in (("num_interactions", num_interactions, 1),
-                               ("messages_per_interaction", messages_per_interaction, 2)):
+    for what, value, least in (
+        ("num_interactions", num_interactions, 1),
+        ("messages_per_interaction", messages_per_interaction, 2),
+    ):
         if value < least:
-            raise UsageError(f"{what}={value}: must be at least {least}"
-                             + ("; it counts both sides' messages together" if least == 2 else ""))
+            raise UsageError(
+                f"{what}={value}: must be at least {least}"
+                + ("; it counts both sides' messages together" if least == 2 else "")
+            )
     key = _identity(game, agents, game_mode, num_interactions, messages_per_interaction, seed, name)
     tasks = _tasks(game, agents, game_mode, schedule(len(agents), num_interactions), seed, name)
     job = f"{game_mode}_{service}_{key}"
-    return BatchJob(id=job, key=key, agents=tuple(agents), game=game, game_mode=game_mode, seed=seed,
-                    messages_per_interaction=messages_per_interaction, tasks=tasks, results_path=results / job)
+    return BatchJob(
+        id=job,
+        key=key,
+        agents=tuple(agents),
+        game=game,
+        game_mode=game_mode,
+        seed=seed,
+        messages_per_interaction=messages_per_interaction,
+        tasks=tasks,
+        results_path=results / job,
+    )
 
 
 def _check_agents(agents: Sequence[Agent]) -> None:
@@ -109,23 +132,40 @@ def _identity(game: GameService, agents: Sequence[Agent], *rest: str | int) -> s
     return digest("game", repr(asdict(game.rules)), *players, *rest).hex()[:8]
 
 
-def _tasks(game: GameService, agents: Sequence[Agent], mode: GameMode, meetings: Sequence[Meeting], seed: int,
-           name: str) -> tuple[BatchTask, ...]:
+def _tasks(
+    game: GameService, agents: Sequence[Agent], mode: GameMode, meetings: Sequence[Meeting], seed: int, name: str
+) -> tuple[BatchTask, ...]:
     sets = {meeting.replicate: passphrases(len(agents), seed, meeting.replicate) for meeting in meetings}
     sessions: dict[tuple[int, bool], list[Interaction]] = {}
     tasks: list[BatchTask] = []
     for number, meeting in enumerate(meetings):
-        players = [Player(agent=agent.id, name=agent.name, model=game.model_of(agent).model,
-                          secret=agent.secret or sets[meeting.replicate][at])
-                   for at in (meeting.first, meeting.second) for agent in (agents[at],)]
-        target = None if mode is not GameMode.TARGETED else \
-            generator("target", seed, meeting.replicate).choice([agent.id for agent in agents])
+        players = [
+            Player(
+                agent=agent.id,
+                name=agent.name,
+                model=game.model_of(agent).model,
+                secret=agent.secret or sets[meeting.replicate][at],
+            )
+            for at in (meeting.first, meeting.second)
+            for agent in (agents[at],)
+        ]
+        target = (
+            None
+            if mode is not GameMode.TARGETED
+            else generator("target", seed, meeting.replicate).choice([agent.id for agent in agents])
+        )
         interaction = Interaction(
-            id=f"{name}_{number}", replicate=meeting.replicate, flipped=meeting.flipped, round=meeting.round,
-            players=(players[0], players[1]), target=target)
+            id=f"{name}_{number}",
+            replicate=meeting.replicate,
+            flipped=meeting.flipped,
+            round=meeting.round,
+            players=(players[0], players[1]),
+            target=target,
+        )
         session = sessions.setdefault((meeting.replicate, meeting.flipped), [])
-        tasks.append(BatchTask(interaction=interaction,
-                               after=_remembered(session, interaction) if game.rules.memory else ()))
+        tasks.append(
+            BatchTask(interaction=interaction, after=_remembered(session, interaction) if game.rules.memory else ())
+        )
         session.append(interaction)
     return tuple(tasks)
 

@@ -41,8 +41,12 @@ class Travel:
 
     def plan(self) -> Plan:
         """The same for a provider's remote."""
-        limits = Plan(mode="auto" if self.mode == "batch_first" else self.mode, batch_size=self.batch_size,
-                      max_concurrent=self.max_concurrent, poll_seconds=self.poll_seconds)
+        limits = Plan(
+            mode="auto" if self.mode == "batch_first" else self.mode,
+            batch_size=self.batch_size,
+            max_concurrent=self.max_concurrent,
+            poll_seconds=self.poll_seconds,
+        )
         if self.mode != "batch_first":
             return limits
         # waiting costs nothing here, so all that "auto" still calls directly is the one request that is open
@@ -60,5 +64,11 @@ def open_provider(agent: ModelAgent, travel: Travel) -> Remote[Request, Reply]:
     rate = rate_of(agent.provider, agent.model)
     provider = OpenAI(rate) if agent.provider == "openai" else Anthropic(rate)
     name = re.sub(r"[^\w.-]", "-", f"{agent.provider}_{agent.model}_t{agent.temperature:g}_m{agent.max_tokens}")
-    return ProviderRemote(provider, rate, travel.folder / name, travel.plan(),
-                          scope={"game": travel.run, **asdict(agent)}, purse=travel.purse)
+    return ProviderRemote(
+        provider,
+        rate,
+        travel.folder / name,
+        travel.plan(),
+        scope={"game": travel.run, **asdict(agent)},
+        purse=travel.purse,
+    )

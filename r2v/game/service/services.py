@@ -66,10 +66,20 @@ class BatchService:
 
     kind: ClassVar[Kind] = Kind(name="default", provider=None, mode="concurrent", by_turn=False)
 
-    def __init__(self, game_service: GameService, max_concurrent_tasks: int = 5, batch_size: int = 10, *,
-                 mode: TravelMode | None = None, seed: int = 0, max_usd: float | None = None,
-                 poll_seconds: float = 5.0, results: Path = RESULTS, open_model: OpenModel = open_provider,
-                 tell: Callable[[str], None] = logger.info) -> None:
+    def __init__(
+        self,
+        game_service: GameService,
+        max_concurrent_tasks: int = 5,
+        batch_size: int = 10,
+        *,
+        mode: TravelMode | None = None,
+        seed: int = 0,
+        max_usd: float | None = None,
+        poll_seconds: float = 5.0,
+        results: Path = RESULTS,
+        open_model: OpenModel = open_provider,
+        tell: Callable[[str], None] = logger.info,
+    ) -> None:
         for name, value in (("max_concurrent_tasks", max_concurrent_tasks), ("batch_size", batch_size)):
             if value < 1:
                 raise UsageError(f"{name}={value}: must be at least 1")
@@ -79,19 +89,34 @@ class BatchService:
         self._open, self._tell = open_model, tell
         self._jobs: dict[str, BatchJob] = {}
 
-    def create_batch_job(self, agents: Sequence[Agent], game_mode: GameMode = GameMode.STANDARD,
-                         num_interactions: int = 100, messages_per_interaction: int = 5,
-                         name: str = "conversation") -> BatchJob:
+    def create_batch_job(
+        self,
+        agents: Sequence[Agent],
+        game_mode: GameMode = GameMode.STANDARD,
+        num_interactions: int = 100,
+        messages_per_interaction: int = 5,
+        name: str = "conversation",
+    ) -> BatchJob:
         """Lay out a job: `num_interactions` conversations of `messages_per_interaction` messages, both sides
         together. `name` begins the conversations' ids. Raises UsageError for what cannot be played."""
-        job = make_job(service=self.kind.name, game=self._game, agents=agents, game_mode=mode_called(game_mode),
-                       num_interactions=num_interactions, messages_per_interaction=messages_per_interaction,
-                       seed=self._seed, name=name, results=self._results)
+        job = make_job(
+            service=self.kind.name,
+            game=self._game,
+            agents=agents,
+            game_mode=mode_called(game_mode),
+            num_interactions=num_interactions,
+            messages_per_interaction=messages_per_interaction,
+            seed=self._seed,
+            name=name,
+            results=self._results,
+        )
         for agent in agents:
             model = self._game.model_of(agent)
             if self.kind.provider not in (None, model.provider):
-                raise UsageError(f"batch service {self.kind.name}: agent {agent.id} is played by {model.model} of "
-                                 f"{model.provider}; take that provider's service, or conversation for both")
+                raise UsageError(
+                    f"batch service {self.kind.name}: agent {agent.id} is played by {model.model} of "
+                    f"{model.provider}; take that provider's service, or conversation for both"
+                )
         self._jobs[job.id] = job
         return job
 
@@ -110,8 +135,10 @@ class BatchService:
             job.status = "completed"
             save(job, self.kind.name)
         incomplete = sum(one.incomplete is not None for one in job.interactions)
-        self._tell(f"{job.id}: {len(job.tasks) - incomplete} of {len(job.tasks)} conversations played to their end, "
-                   f"{incomplete} incomplete; results in {job.results_path}")
+        self._tell(
+            f"{job.id}: {len(job.tasks) - incomplete} of {len(job.tasks)} conversations played to their end, "
+            f"{incomplete} incomplete; results in {job.results_path}"
+        )
         return job
 
     def _width(self, job: BatchJob) -> int:
@@ -131,8 +158,12 @@ class BatchService:
             job.done[interaction.id] = interaction
             order.ended(interaction.id)
             if interaction.incomplete is not None:
-                logger.warning("%s is incomplete after %d messages: %s", interaction.id, len(interaction.messages),
-                               interaction.incomplete)
+                logger.warning(
+                    "%s is incomplete after %d messages: %s",
+                    interaction.id,
+                    len(interaction.messages),
+                    interaction.incomplete,
+                )
 
         await waves.play([partial(play, task) for task in job.tasks if task.id not in job.done], over)
 
@@ -140,22 +171,37 @@ class BatchService:
         """A chat model for each one that plays, all on one engine; a model that plays several agents is one."""
         playing = dict.fromkeys(job.game.model_of(agent) for agent in job.agents)
         log = WaveLog(job.messages_per_interaction, self._tell)
-        travel = Travel(mode=self._mode, batch_size=self._batch_size, max_concurrent=self._out, run=job.key,
-                        conversations=len(job.tasks), poll_seconds=self._poll_seconds,
-                        purse=Purse(self._max_usd, parties=len(playing), name="--max-usd"),
-                        folder=job.results_path / "journal")
+        travel = Travel(
+            mode=self._mode,
+            batch_size=self._batch_size,
+            max_concurrent=self._out,
+            run=job.key,
+            conversations=len(job.tasks),
+            poll_seconds=self._poll_seconds,
+            purse=Purse(self._max_usd, parties=len(playing), name="--max-usd"),
+            folder=job.results_path / "journal",
+        )
         max_out = None if self._mode == "concurrent" else self._out
-        return {model: waves.model(watched(self._open(model, travel), log, self._batch_size, max_out))
-                for model in playing}
+        return {
+            model: waves.model(watched(self._open(model, travel), log, self._batch_size, max_out)) for model in playing
+        }
 
 
 def _chair(job: BatchJob, task: BatchTask, at: Literal[0, 1], models: dict[ModelAgent, ChatModel]) -> Chair:
     player, other = task.interaction.players[at], task.interaction.players[1 - at]
-    agent, = (agent for agent in job.agents if agent.id == player.agent)
+    (agent,) = (agent for agent in job.agents if agent.id == player.agent)
     speaker = job.game.model_of(agent)
-    told = brief(mode=job.game_mode, rules=job.game.rules, num_agents=len(job.agents), name=player.name,
-                 other=other.name, secret=player.secret, messages=job.messages_per_interaction, opens=at == 0,
-                 earlier=_earlier(job, task, player.agent))
+    told = brief(
+        mode=job.game_mode,
+        rules=job.game.rules,
+        num_agents=len(job.agents),
+        name=player.name,
+        other=other.name,
+        secret=player.secret,
+        messages=job.messages_per_interaction,
+        opens=at == 0,
+        earlier=_earlier(job, task, player.agent),
+    )
     return Chair(model=models[speaker], brief=told, temperature=speaker.temperature, max_tokens=speaker.max_tokens)
 
 
@@ -200,9 +246,17 @@ class AnthropicConversationBatchService(BatchService):
     kind = Kind(name="anthropic-conversation", provider="anthropic", mode="concurrent", by_turn=True)
 
 
-SERVICES: dict[str, type[BatchService]] = {service.kind.name: service for service in (
-    BatchService, OpenAIBatchService, AnthropicBatchService, ConversationBatchService, OpenAIConversationBatchService,
-    AnthropicConversationBatchService)}
+SERVICES: dict[str, type[BatchService]] = {
+    service.kind.name: service
+    for service in (
+        BatchService,
+        OpenAIBatchService,
+        AnthropicBatchService,
+        ConversationBatchService,
+        OpenAIConversationBatchService,
+        AnthropicConversationBatchService,
+    )
+}
 
 
 def service_called(name: str, models: Sequence[ModelAgent]) -> type[BatchService]:

@@ -30,11 +30,22 @@ from r2v.storage.files import write_json, write_text
 
 def save_setup(job: BatchJob, service: str) -> None:
     """Write down what is to be played, before it is."""
-    write_json(job.results_path / "raw" / "job.json", {
-        "id": job.id, "service": service, "status": job.status, "game_mode": job.game_mode.value, "seed": job.seed,
-        "num_interactions": len(job.tasks), "messages_per_interaction": job.messages_per_interaction,
-        "rules": asdict(job.game.rules),
-        "agents": [{"id": agent.id, "name": agent.name, **asdict(job.game.model_of(agent))} for agent in job.agents]})
+    write_json(
+        job.results_path / "raw" / "job.json",
+        {
+            "id": job.id,
+            "service": service,
+            "status": job.status,
+            "game_mode": job.game_mode.value,
+            "seed": job.seed,
+            "num_interactions": len(job.tasks),
+            "messages_per_interaction": job.messages_per_interaction,
+            "rules": asdict(job.game.rules),
+            "agents": [
+                {"id": agent.id, "name": agent.name, **asdict(job.game.model_of(agent))} for agent in job.agents
+            ],
+        },
+    )
 
 
 def save(job: BatchJob, service: str) -> None:
@@ -44,8 +55,9 @@ def save(job: BatchJob, service: str) -> None:
     save_setup(job, service)
 
 
-def write_analysis(folder: Path, interactions: list[Interaction], mode: GameMode, rules: Rules,
-                   agents: list[Seated]) -> dict[str, Any]:
+def write_analysis(
+    folder: Path, interactions: list[Interaction], mode: GameMode, rules: Rules, agents: list[Seated]
+) -> dict[str, Any]:
     """Analyse, and write everything under `analysis/`; figures are settled to six digits."""
     analysis: dict[str, Any] = settle(analyse(interactions, mode, rules, agents))
     place = folder / "analysis"

@@ -29,8 +29,9 @@ SHOWN = 20
 class WaveLog:
     """Numbers waves, over all models of a job, and tells of each."""
 
-    def __init__(self, num_messages: int, tell: Callable[[str], None] = logger.info,
-                 clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, num_messages: int, tell: Callable[[str], None] = logger.info, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._num_messages, self._tell, self._clock, self._waves = num_messages, tell, clock, 0
 
     def begins(self, questions: Sequence[Request]) -> Callable[[], None]:
@@ -86,8 +87,9 @@ class _WatchedRemote:
     async def __aenter__(self) -> object:
         return await self._remote.__aenter__()
 
-    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None,
-                        trace: TracebackType | None) -> None:
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         await self._remote.__aexit__(kind, error, trace)
 
     def send(self, questions: Sequence[Request]) -> Sequence[asyncio.Future[Reply]]:
@@ -110,8 +112,9 @@ class _WatchedRemote:
             for asked, answer in zip(answers, sent, strict=True):
                 answer.add_done_callback(partial(self._landed, asked, left, ended))
 
-    def _landed(self, asked: asyncio.Future[Reply], left: list[int], ended: Callable[[], None],
-                answer: asyncio.Future[Reply]) -> None:
+    def _landed(
+        self, asked: asyncio.Future[Reply], left: list[int], ended: Callable[[], None], answer: asyncio.Future[Reply]
+    ) -> None:
         hand_on(asked, answer)
         left[0] -= 1
         if left[0] == 0:
@@ -120,8 +123,9 @@ class _WatchedRemote:
             self._send_waiting()
 
 
-def watched(backend: Backend[Request, Reply] | Remote[Request, Reply], log: WaveLog, max_batch: int,
-            max_out: int | None = None) -> Backend[Request, Reply] | Remote[Request, Reply]:
+def watched(
+    backend: Backend[Request, Reply] | Remote[Request, Reply], log: WaveLog, max_batch: int, max_out: int | None = None
+) -> Backend[Request, Reply] | Remote[Request, Reply]:
     """The backend with waves of at most `max_batch` requests, told of in the log; of a remote one at most `max_out`
     of them at the same time (None: any number)."""
     if isinstance(backend, Remote):

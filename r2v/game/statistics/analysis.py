@@ -51,13 +51,16 @@ def analyse(interactions: Sequence[Interaction], mode: GameMode, rules: Rules, a
         "scores": score_figures(outcomes, mode, rules, list(models), models, len(sessions)),
         "ways": ways_said(outcomes),
         "first_mover": first_mover(outcomes),
-        "dependence": {"all": dependence(outcomes), "by_pair": [
-            {"a": a, "b": b, "table": dependence(group)} for (a, b), group in by_pair(outcomes)]},
+        "dependence": {
+            "all": dependence(outcomes),
+            "by_pair": [{"a": a, "b": b, "table": dependence(group)} for (a, b), group in by_pair(outcomes)],
+        },
         "who_cracks": who_cracks(outcomes),
         "strengths": strengths(outcomes),
         "time_to_reveal": time_to_reveal(outcomes),
-        "detectable_difference": {row["name"]: detectable(row["interactions"])
-                                  for row in _by_model(outcomes, failed) if row["interactions"]},
+        "detectable_difference": {
+            row["name"]: detectable(row["interactions"]) for row in _by_model(outcomes, failed) if row["interactions"]
+        },
         "data": _data(interactions, failed),
     }
 
@@ -65,9 +68,14 @@ def analyse(interactions: Sequence[Interaction], mode: GameMode, rules: Rules, a
 def _by_agent(outcomes: Sequence[Outcome], failed: Sequence[Interaction], agents: Sequence[Seated]) -> list[Row]:
     taken = seats(outcomes)
     missed = Counter(player.agent for one in failed for player in one.players)
-    return [{"id": agent.id, "model": agent.model,
-             **agent_figures(agent.name, [seat for seat in taken if seat[1].agent == agent.id], missed[agent.id])}
-            for agent in agents]
+    return [
+        {
+            "id": agent.id,
+            "model": agent.model,
+            **agent_figures(agent.name, [seat for seat in taken if seat[1].agent == agent.id], missed[agent.id]),
+        }
+        for agent in agents
+    ]
 
 
 def _by_model(outcomes: Sequence[Outcome], failed: Sequence[Interaction]) -> list[Row]:

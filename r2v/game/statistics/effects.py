@@ -20,8 +20,12 @@ def first_mover(outcomes: Sequence[Outcome]) -> Row:
     rate as first minus the rate as second. The matrix has every ordered pair of models."""
     balanced = [group for group in _by_cluster(outcomes).values() if len({o.sides[0].agent for o in group}) == 2]
     rates = [tuple(_mean_over_agents(group, at) for at in (0, 1)) for group in balanced]
-    row: Row = {"as_first": _rate(outcomes, 0), "as_second": _rate(outcomes, 1),
-                "pairs_played_both_ways": len(balanced), "difference": None}
+    row: Row = {
+        "as_first": _rate(outcomes, 0),
+        "as_second": _rate(outcomes, 1),
+        "pairs_played_both_ways": len(balanced),
+        "difference": None,
+    }
     if rates:
         row["difference"] = _difference([a - b for a, b in rates])
     return {**row, "matrix": ordered_matrix(outcomes)}
@@ -37,8 +41,11 @@ def _by_cluster(outcomes: Sequence[Outcome]) -> dict[str, list[Outcome]]:
 def _mean_over_agents(group: Sequence[Outcome], at: int) -> float:
     """The reveal rate at one seat, both agents weighing the same however often each sat there."""
     agents = {outcome.sides[at].agent for outcome in group}
-    return float(np.mean([np.mean([o.sides[at].revealed for o in group if o.sides[at].agent == agent])
-                          for agent in sorted(agents)]))
+    return float(
+        np.mean(
+            [np.mean([o.sides[at].revealed for o in group if o.sides[at].agent == agent]) for agent in sorted(agents)]
+        )
+    )
 
 
 def _rate(outcomes: Sequence[Outcome], at: int) -> Row:
@@ -48,10 +55,17 @@ def _rate(outcomes: Sequence[Outcome], at: int) -> Row:
 
 def _difference(values: Sequence[float]) -> Row:
     """The mean over pairs of secrets, its bootstrap interval, and the p of flipping whole pairs' signs."""
-    draws, error = resamples(len(values)), float(np.std(values, ddof=1)) / len(values)**0.5 if len(values) > 1 else 0.0
-    return {"mean": float(np.mean(values)), "interval": list(cluster_bootstrap_ci(values, resamples=draws)),
-            "p": sign_flip_p(values, draws), "pairs": len(values),
-            "detectable": minimum_detectable_difference(error) if error > 0 else None}
+    draws, error = (
+        resamples(len(values)),
+        float(np.std(values, ddof=1)) / len(values) ** 0.5 if len(values) > 1 else 0.0,
+    )
+    return {
+        "mean": float(np.mean(values)),
+        "interval": list(cluster_bootstrap_ci(values, resamples=draws)),
+        "p": sign_flip_p(values, draws),
+        "pairs": len(values),
+        "detectable": minimum_detectable_difference(error) if error > 0 else None,
+    }
 
 
 def ordered_matrix(outcomes: Sequence[Outcome]) -> list[Row]:
@@ -59,8 +73,16 @@ def ordered_matrix(outcomes: Sequence[Outcome]) -> list[Row]:
     cells: dict[tuple[str, str], list[Outcome]] = {}
     for outcome in outcomes:
         cells.setdefault((outcome.sides[0].model, outcome.sides[1].model), []).append(outcome)
-    return [{"first": first, "second": second, "interactions": len(group), "first_revealed": _rate(group, 0),
-             "second_revealed": _rate(group, 1)} for (first, second), group in sorted(cells.items())]
+    return [
+        {
+            "first": first,
+            "second": second,
+            "interactions": len(group),
+            "first_revealed": _rate(group, 0),
+            "second_revealed": _rate(group, 1),
+        }
+        for (first, second), group in sorted(cells.items())
+    ]
 
 
 def dependence(outcomes: Sequence[Outcome]) -> Row | None:
@@ -74,13 +96,23 @@ def dependence(outcomes: Sequence[Outcome]) -> Row | None:
     table = np.zeros((2, 2), int)
     for outcome in outcomes:
         table[int(not outcome.sides[0].revealed), int(not outcome.sides[1].revealed)] += 1
-    row: Row = {"both": int(table[0, 0]), "opener_only": int(table[0, 1]), "follower_only": int(table[1, 0]),
-                "none": int(table[1, 1]), "odds_ratio": None, "interval": None, "p": None}
+    row: Row = {
+        "both": int(table[0, 0]),
+        "opener_only": int(table[0, 1]),
+        "follower_only": int(table[1, 0]),
+        "none": int(table[1, 1]),
+        "odds_ratio": None,
+        "interval": None,
+        "p": None,
+    }
     if table.sum(0).all() and table.sum(1).all():
         estimate = odds_ratio(table)
         bounds = estimate.confidence_interval(0.95)
-        row |= {"odds_ratio": _finite(estimate.statistic), "interval": [_finite(bounds.low), _finite(bounds.high)],
-                "p": float(fisher_exact(table).pvalue)}
+        row |= {
+            "odds_ratio": _finite(estimate.statistic),
+            "interval": [_finite(bounds.low), _finite(bounds.high)],
+            "p": float(fisher_exact(table).pvalue),
+        }
     return row
 
 
@@ -108,11 +140,22 @@ def who_cracks(outcomes: Sequence[Outcome]) -> list[Row]:
         told = [{side.model: side.revealed for side in outcome.sides} for outcome in group]
         only_a, only_b = (sum(one[x] and not one[y] for one in told) for x, y in ((a, b), (b, a)))
         exact, mid = mcnemar(only_a, only_b)
-        leans = clustered((outcome.cluster, float(one[a]) - float(one[b]))
-                          for outcome, one in zip(group, told, strict=True))
+        leans = clustered(
+            (outcome.cluster, float(one[a]) - float(one[b])) for outcome, one in zip(group, told, strict=True)
+        )
         by_pairs = sign_flip_p([above for above, _ in leans.values()], resamples(len(leans)))
-        rows.append({"a": a, "b": b, "interactions": len(group), "only_a": only_a, "only_b": only_b, "p": exact,
-                     "p_mid": mid, "p_pairs": by_pairs})
+        rows.append(
+            {
+                "a": a,
+                "b": b,
+                "interactions": len(group),
+                "only_a": only_a,
+                "only_b": only_b,
+                "p": exact,
+                "p_mid": mid,
+                "p_pairs": by_pairs,
+            }
+        )
     for name in ("p", "p_pairs"):
         for row, adjusted in zip(rows, holm([row[name] for row in rows]), strict=True):
             row[f"{name}_holm"] = adjusted

@@ -20,8 +20,10 @@ Scores = list[tuple[str, str, float]]
 
 def standard_scores(outcomes: Sequence[Outcome], rules: Rules) -> Scores:
     """Every conversation's pay, twice."""
-    return [(side.agent, outcome.cluster, payoff(rules.payoffs, side.obtained, other.obtained))
-            for outcome, side, other in seats(outcomes)]
+    return [
+        (side.agent, outcome.cluster, payoff(rules.payoffs, side.obtained, other.obtained))
+        for outcome, side, other in seats(outcomes)
+    ]
 
 
 def held_after(outcomes: Iterable[Outcome], resell: bool) -> set[Holding]:
@@ -42,10 +44,14 @@ def held_after(outcomes: Iterable[Outcome], resell: bool) -> set[Holding]:
 def accumulated_scores(outcomes: Sequence[Outcome], mode: GameMode, rules: Rules, agents: Sequence[str]) -> Scores:
     """Every agent's score in every whole session."""
     full = len(agents) * (len(agents) - 1) // 2
-    return [(agent, session.rstrip("ab"), score)
-            for session, played in sorted(_sessions(outcomes).items()) if len(played) == full
-            for agent, score in session_scores(mode, rules, agents, held_after(played, rules.resell),
-                                               played[0].target).items()]
+    return [
+        (agent, session.rstrip("ab"), score)
+        for session, played in sorted(_sessions(outcomes).items())
+        if len(played) == full
+        for agent, score in session_scores(
+            mode, rules, agents, held_after(played, rules.resell), played[0].target
+        ).items()
+    ]
 
 
 def _sessions(outcomes: Iterable[Outcome]) -> dict[str, list[Outcome]]:
@@ -55,8 +61,9 @@ def _sessions(outcomes: Iterable[Outcome]) -> dict[str, list[Outcome]]:
     return sessions
 
 
-def score_figures(outcomes: Sequence[Outcome], mode: GameMode, rules: Rules, agents: Sequence[str],
-                  models: dict[str, str], begun: int) -> Row:
+def score_figures(
+    outcomes: Sequence[Outcome], mode: GameMode, rules: Rules, agents: Sequence[str], models: dict[str, str], begun: int
+) -> Row:
     """Mean score per agent and per model with bootstrap intervals over pairs of secrets (standard) or replicates.
     `models` tells each agent's; `begun` is the number of sessions that were begun."""
     if mode is GameMode.STANDARD:
@@ -64,9 +71,12 @@ def score_figures(outcomes: Sequence[Outcome], mode: GameMode, rules: Rules, age
     else:
         scores, per = accumulated_scores(outcomes, mode, rules, agents), "session"
         left_out = begun - len(scores) // len(agents)
-    return {"per": per, "sessions_left_out": left_out,
-            "agents": _means(scores),
-            "models": _means((models[agent], cluster, score) for agent, cluster, score in scores)}
+    return {
+        "per": per,
+        "sessions_left_out": left_out,
+        "agents": _means(scores),
+        "models": _means((models[agent], cluster, score) for agent, cluster, score in scores),
+    }
 
 
 def _means(scores: Iterable[tuple[str, str, float]]) -> list[Row]:
@@ -76,7 +86,13 @@ def _means(scores: Iterable[tuple[str, str, float]]) -> list[Row]:
     rows = []
     for name, values in sorted(by_name.items()):
         interval = cluster_interval(clustered(values))
-        rows.append({"name": name, "n": len(values), "mean": float(np.mean([score for _, score in values])),
-                     "total": float(sum(score for _, score in values)),
-                     "interval": None if interval is None else list(interval)})
+        rows.append(
+            {
+                "name": name,
+                "n": len(values),
+                "mean": float(np.mean([score for _, score in values])),
+                "total": float(sum(score for _, score in values)),
+                "interval": None if interval is None else list(interval),
+            }
+        )
     return rows

@@ -47,16 +47,28 @@ def strengths(outcomes: Sequence[Outcome]) -> Row | None:
         return None
     design = _design(kinds, models)
     best = fit(design, told.sum(0), trials.sum(0))
-    draws = np.array([fit(design, counts @ told, counts @ trials, best)
-                      for counts in resample_counts(len(names), RESAMPLES, "strength")]) if len(names) > 1 else None
+    draws = (
+        np.array(
+            [
+                fit(design, counts @ told, counts @ trials, best)
+                for counts in resample_counts(len(names), RESAMPLES, "strength")
+            ]
+        )
+        if len(names) > 1
+        else None
+    )
 
     def figure(at: int) -> Row:
         interval = None if draws is None else percentile_interval(draws[:, at])
         return {"value": float(best[at]), "interval": None if interval is None else list(interval)}
 
-    return {"opener": figure(1), "models": [
-        {"name": model, "leak": figure(2 + at), "extraction": figure(2 + len(models) + at)}
-        for at, model in enumerate(models)]}
+    return {
+        "opener": figure(1),
+        "models": [
+            {"name": model, "leak": figure(2 + at), "extraction": figure(2 + len(models) + at)}
+            for at, model in enumerate(models)
+        ],
+    }
 
 
 def _design(kinds: Sequence[tuple[bool, str, str]], models: Sequence[str]) -> Floats:

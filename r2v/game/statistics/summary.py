@@ -19,8 +19,11 @@ Row = dict[str, Any]
 
 def share(count: int, total: int, clusters: Mapping[str, tuple[float, float]] | None = None) -> Row:
     """A count, its percentage and its intervals (in percent). `clusters`: per pair of secrets its part of both."""
-    row: Row = {"count": count, "percent": 100 * count / total if total else None,
-                "wilson": _percent(wilson(count, total)) if total else None}
+    row: Row = {
+        "count": count,
+        "percent": 100 * count / total if total else None,
+        "wilson": _percent(wilson(count, total)) if total else None,
+    }
     if clusters is not None:
         row["bootstrap"] = _percent(cluster_interval(clusters))
     return row
@@ -87,8 +90,11 @@ def overall_figures(outcomes: Sequence[Outcome], incomplete: int) -> Row:
     number = len(outcomes)
     told = {outcome.id: sum(side.revealed for side in outcome.sides) for outcome in outcomes}
     secrets = clustered((outcome.cluster, told[outcome.id] / 2) for outcome in outcomes)
-    row: Row = {"interactions": number, "incomplete": incomplete,
-                "secrets_revealed": share(sum(told.values()), 2 * number, secrets)}
+    row: Row = {
+        "interactions": number,
+        "incomplete": incomplete,
+        "secrets_revealed": share(sum(told.values()), 2 * number, secrets),
+    }
     for event, revealed in (("both", 2), ("one_sided", 1), ("none", 0)):
         rows = [(outcome.cluster, float(told[outcome.id] == revealed)) for outcome in outcomes]
         row[event] = share(int(sum(value for _, value in rows)), number, clustered(rows))

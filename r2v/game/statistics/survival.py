@@ -31,10 +31,14 @@ def time_to_reveal(outcomes: Sequence[Outcome]) -> Row:
     by_model: dict[str, list[Side]] = {}
     for _, side, _ in seats(outcomes):
         by_model.setdefault(side.model, []).append(side)
-    models = [{"name": model, "median": _median(points), "curve": points}
-              for model, sides in sorted(by_model.items()) for points in [curve(sides)]]
-    tests: list[Row] = [{"a": a, "b": b, "p": logrank(by_model[a], by_model[b])}
-                        for a, b in combinations(sorted(by_model), 2)]
+    models = [
+        {"name": model, "median": _median(points), "curve": points}
+        for model, sides in sorted(by_model.items())
+        for points in [curve(sides)]
+    ]
+    tests: list[Row] = [
+        {"a": a, "b": b, "p": logrank(by_model[a], by_model[b])} for a, b in combinations(sorted(by_model), 2)
+    ]
     for row, adjusted in zip(tests, holm([row["p"] for row in tests]), strict=True):
         row["p_holm"] = adjusted
     return {"models": models, "tests": tests}
@@ -52,8 +56,10 @@ def logrank(a: Sequence[Side], b: Sequence[Side]) -> float:
         return 1.0
 
     def data(sides: Sequence[Side]) -> object:
-        return CensoredData(uncensored=[side.revealed_at for side in sides if side.revealed_at is not None],
-                            right=[side.spoken for side in sides if side.revealed_at is None])
+        return CensoredData(
+            uncensored=[side.revealed_at for side in sides if side.revealed_at is not None],
+            right=[side.spoken for side in sides if side.revealed_at is None],
+        )
 
     p = float(logrank(data(a), data(b)).pvalue)
     return p if p == p else 1.0

@@ -57,8 +57,10 @@ def leave_one_out(rewards: Tensor) -> Tensor:
     """
     count = rewards.shape[-1]
     if count < 2:
-        raise UsageError(f"hierarchical.guidance.baseline=loo: {count} hint per answer has no others to compare "
-                         "with; set hierarchical.guidance.hints to 2 or more, or another baseline (value, batch_mean)")
+        raise UsageError(
+            f"hierarchical.guidance.baseline=loo: {count} hint per answer has no others to compare "
+            "with; set hierarchical.guidance.hints to 2 or more, or another baseline (value, batch_mean)"
+        )
     others = (rewards.sum(-1, keepdim=True) - rewards) / (count - 1)
     return rewards - others
 

@@ -26,11 +26,15 @@ def check(h: HierarchicalConfig) -> None:
     """Raises UsageError where a mean over others has no others."""
     alone = h.episodes == 1
     if alone and h.advantage == "score":
-        raise UsageError("hierarchical.advantage=score: compares episodes with each other, but there is one an "
-                         "iteration; set hierarchical.episodes=2 or more, or another advantage")
+        raise UsageError(
+            "hierarchical.advantage=score: compares episodes with each other, but there is one an "
+            "iteration; set hierarchical.episodes=2 or more, or another advantage"
+        )
     if alone and h.guidance.enabled and h.guidance.baseline == "batch_mean" and h.guidance.hints * (h.turns - 1) == 1:
-        raise UsageError("hierarchical.guidance.baseline=batch_mean: compares hints with each other, but "
-                         "hierarchical.episodes=1 has a single one; set 2 or more")
+        raise UsageError(
+            "hierarchical.guidance.baseline=batch_mean: compares hints with each other, but "
+            "hierarchical.episodes=1 has a single one; set 2 or more"
+        )
 
 
 def returns_of(answers: Answers, h: HierarchicalConfig) -> Tensor:
@@ -40,16 +44,25 @@ def returns_of(answers: Answers, h: HierarchicalConfig) -> Tensor:
     return answers.mean_over_paths(gae(rho, torch.zeros_like(rho), everywhere, h.gamma, 1.0))
 
 
-def actor_lesson(answers: Answers, values: Values | None, reference: Sequence[Sequence[float]],
-                 baseline: Sequence[Sequence[float]] | None, h: HierarchicalConfig) -> Lesson:
+def actor_lesson(
+    answers: Answers,
+    values: Values | None,
+    reference: Sequence[Sequence[float]],
+    baseline: Sequence[Sequence[float]] | None,
+    h: HierarchicalConfig,
+) -> Lesson:
     """What the actor learns of its answers; `values` of them where there is a critic."""
     advantage = _advantage(answers, values, h)
     if h.discount_weight:
         advantage = discounted(advantage, answers.turn, h.gamma)
     beta = torch.tensor([h.kl.first, h.kl.later], dtype=torch.float64)[(answers.turn > 0).long()]
-    return Lesson(advantage=advantage, beta=beta,
-                  behaviour=padded([one.logprobs for one in answers.said]), reference=padded(reference),
-                  baseline=None if baseline is None else padded(baseline))
+    return Lesson(
+        advantage=advantage,
+        beta=beta,
+        behaviour=padded([one.logprobs for one in answers.said]),
+        reference=padded(reference),
+        baseline=None if baseline is None else padded(baseline),
+    )
 
 
 def _advantage(answers: Answers, values: Values | None, h: HierarchicalConfig) -> Tensor:
@@ -74,8 +87,9 @@ def pay_of(hints: Hints, h: HierarchicalConfig) -> Tensor:
     return paid.of(hints.before, hints.after, judged=hints.judged, leaked=hints.leaked, tokens=hints.tokens)
 
 
-def guidance_lesson(hints: Hints, expected: Tensor | None, reference: Sequence[Sequence[float]],
-                    h: HierarchicalConfig) -> Lesson:
+def guidance_lesson(
+    hints: Hints, expected: Tensor | None, reference: Sequence[Sequence[float]], h: HierarchicalConfig
+) -> Lesson:
     """What the guidance learns of its hints; `expected` (G*K,) of them where a function for that is learned."""
     pay = pay_of(hints, h)
     if expected is not None:
@@ -84,5 +98,9 @@ def guidance_lesson(hints: Hints, expected: Tensor | None, reference: Sequence[S
         advantage = leave_one_out(pay).reshape(-1)
     else:
         advantage = leave_one_out(pay.reshape(-1))
-    return Lesson(advantage=advantage, beta=torch.full_like(advantage, h.kl.guidance),
-                  behaviour=padded([one.logprobs for one in hints.said]), reference=padded(reference))
+    return Lesson(
+        advantage=advantage,
+        beta=torch.full_like(advantage, h.kl.guidance),
+        behaviour=padded([one.logprobs for one in hints.said]),
+        reference=padded(reference),
+    )

@@ -63,8 +63,11 @@ class DoubleCritic(nn.Module):
     def forward(self, observations: Text, utterances: Text) -> Values:
         """Q, V and floor of N observations and what was said upon them."""
         seen, said = self._state(observations), self._state(utterances)
-        return Values(q=_apply(self.q, torch.cat([seen, said], dim=-1)), v=_apply(self.v, seen),
-                      floor=self.floor(seen).squeeze(-1))
+        return Values(
+            q=_apply(self.q, torch.cat([seen, said], dim=-1)),
+            v=_apply(self.v, seen),
+            floor=self.floor(seen).squeeze(-1),
+        )
 
     def q_of(self, observations: Text, utterances: Text) -> Tensor:
         """Q_i (2, N)."""
@@ -107,8 +110,11 @@ class TargetCritic:
 
     def update(self) -> None:
         """One Polyak step towards the critic, after each of its optimizer's."""
-        trained = [(slow, fast) for slow, fast in zip(self.critic.parameters(), self.online.parameters(), strict=True)
-                   if fast.requires_grad]
+        trained = [
+            (slow, fast)
+            for slow, fast in zip(self.critic.parameters(), self.online.parameters(), strict=True)
+            if fast.requires_grad
+        ]
         polyak_([slow for slow, _ in trained], [fast for _, fast in trained], self.tau, self.chunk)
 
 
@@ -128,9 +134,11 @@ def polyak_(target: Iterable[Tensor], online: Iterable[Tensor], tau: float, chun
         raise UsageError(f"hierarchical.critic.tau={tau}: must be above 0 and at most 1; 0.1 is a start")
     for slow, fast in zip(target, online, strict=True):
         if torch.finfo(slow.dtype).bits < 32:
-            raise UsageError(f"target critic in {str(slow.dtype).removeprefix('torch.')}: steps of tau={tau} round to "
-                             "nothing in it and it never arrives; keep the target in float32 (TargetCritic does)")
+            raise UsageError(
+                f"target critic in {str(slow.dtype).removeprefix('torch.')}: steps of tau={tau} round to "
+                "nothing in it and it never arrives; keep the target in float32 (TargetCritic does)"
+            )
         flat, source = slow.view(-1), fast.reshape(-1)
         for start in range(0, flat.numel(), chunk):
-            part = flat[start:start + chunk]
-            part += source[start:start + chunk].to(part, copy=True).sub_(part).mul_(tau)
+            part = flat[start : start + chunk]
+            part += source[start : start + chunk].to(part, copy=True).sub_(part).mul_(tau)

@@ -37,15 +37,21 @@ class Rows:
     """Where tokens are that were generated, bool."""
 
 
-def lay(prompts: Sequence[Sequence[int]], completions: Sequence[Sequence[int]],
-        side: Literal["left", "right"] = "right", device: Any = None) -> Rows:
+def lay(
+    prompts: Sequence[Sequence[int]],
+    completions: Sequence[Sequence[int]],
+    side: Literal["left", "right"] = "right",
+    device: Any = None,
+) -> Rows:
     """Token ids in a rectangle, pads on one `side`. Completions hold their EOS, where one was generated.
 
     Raises InputError for an empty prompt: nothing would predict the first token after it.
     """
     if not all(prompts):
-        raise InputError(f"sequence {[len(prompt) for prompt in prompts].index(0)}: its prompt has no tokens; begin it "
-                         "with one, such as the tokenizer's bos_token")
+        raise InputError(
+            f"sequence {[len(prompt) for prompt in prompts].index(0)}: its prompt has no tokens; begin it "
+            "with one, such as the tokenizer's bos_token"
+        )
     lengths = [len(prompt) + len(completion) for prompt, completion in zip(prompts, completions, strict=True)]
     ids = torch.zeros(len(lengths), max(lengths), dtype=torch.long)
     attention, completion_mask = torch.zeros_like(ids, dtype=torch.bool), torch.zeros_like(ids, dtype=torch.bool)
@@ -54,10 +60,14 @@ def lay(prompts: Sequence[Sequence[int]], completions: Sequence[Sequence[int]],
         end = begin + lengths[row]
         ids[row, begin:end] = torch.tensor([*prompt, *completion])
         attention[row, begin:end] = True
-        completion_mask[row, end - len(completion):end] = True
+        completion_mask[row, end - len(completion) : end] = True
     positions = (attention.cumsum(-1) - 1).clamp_min(0)
-    return Rows(ids=ids.to(device), attention=attention.to(device), positions=positions.to(device),
-                completion=completion_mask.to(device))
+    return Rows(
+        ids=ids.to(device),
+        attention=attention.to(device),
+        positions=positions.to(device),
+        completion=completion_mask.to(device),
+    )
 
 
 def of_tokens(logits: Tensor, ids: Tensor) -> Tensor:
@@ -76,11 +86,14 @@ def of_completions(model: Any, rows: Rows, chunk: int = 1024, *, again: bool = F
     whole = model.get_base_model() if hasattr(model, "peft_config") else model
     for setting in _RESHAPED:
         if getattr(whole.config, setting, None) not in (None, 1.0):
-            raise UsageError(f"policy.model_name: {setting} of this {whole.config.model_type} model rescales logits, "
-                             "which hierarchical training does not; take a Llama, Qwen, Mistral or LFM2 model")
+            raise UsageError(
+                f"policy.model_name: {setting} of this {whole.config.model_type} model rescales logits, "
+                "which hierarchical training does not; take a Llama, Qwen, Mistral or LFM2 model"
+            )
     with _layers_again(whole) if again else nullcontext():
-        states = whole.base_model(input_ids=rows.ids, attention_mask=rows.attention.long(),
-                                  position_ids=rows.positions, use_cache=False).last_hidden_state
+        states = whole.base_model(
+            input_ids=rows.ids, attention_mask=rows.attention.long(), position_ids=rows.positions, use_cache=False
+        ).last_hidden_state
     row, place = rows.completion.nonzero(as_tuple=True)
     flat = _in_chunks(whole.get_output_embeddings(), states[row, place - 1], rows.ids[row, place], chunk)
     return flat.new_zeros(rows.ids.shape).index_put((row, place), flat)
@@ -92,8 +105,10 @@ def _layers_again(model: Any) -> Iterator[None]:
     layers alone are in that mode: what they are made of is not, and has no dropout."""
     layers = [module for module in model.modules() if isinstance(module, GradientCheckpointingLayer)]
     if not layers:
-        raise UsageError(f"hierarchical.gradient_checkpointing=true: no layer of this {model.config.model_type} model "
-                         "can run again in backward; set it to false")
+        raise UsageError(
+            f"hierarchical.gradient_checkpointing=true: no layer of this {model.config.model_type} model "
+            "can run again in backward; set it to false"
+        )
     modes = [layer.training for layer in layers]
     for layer in layers:
         layer._gradient_checkpointing_func = partial(checkpoint, use_reentrant=False, preserve_rng_state=False)
@@ -107,9 +122,12 @@ def _layers_again(model: Any) -> Iterator[None]:
 
 def _in_chunks(head: Any, states: Tensor, ids: Tensor, chunk: int) -> Tensor:
     """(M,) log-probabilities of `ids` (M,), each predicted from its state (M, hidden)."""
+
     def some(part: Tensor, wanted: Tensor) -> Tensor:
         return of_tokens(head(part), wanted)
 
-    parts = [checkpoint(some, part, wanted, use_reentrant=False, preserve_rng_state=False) for part, wanted in
-             zip(torch.split(states, chunk), torch.split(ids, chunk), strict=True)]
+    parts = [
+        checkpoint(some, part, wanted, use_reentrant=False, preserve_rng_state=False)
+        for part, wanted in zip(torch.split(states, chunk), torch.split(ids, chunk), strict=True)
+    ]
     return torch.cat(parts)

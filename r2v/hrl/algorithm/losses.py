@@ -24,8 +24,9 @@ def count(mask: Tensor, per: Per) -> Tensor:
     return mask.any(-1).sum() if per == "sequence" else mask.sum()
 
 
-def token_weights(advantage: Tensor, baseline: Tensor | None = None, k1: Tensor | None = None,
-                  beta: float = 0.0) -> Tensor:
+def token_weights(
+    advantage: Tensor, baseline: Tensor | None = None, k1: Tensor | None = None, beta: float = 0.0
+) -> Tensor:
     """c (N, T) = A - b - beta*k1, or (N, 1) where a token adds nothing; no gradient flows through it.
 
     `advantage` (N,), the token `baseline` (N, T), and `k1` = log pi - log ref (N, T), the penalty of KL by reward. A
@@ -45,8 +46,9 @@ def policy_loss(logp: Tensor, weights: Tensor, mask: Tensor, denominator: Tensor
     return -(_marked(logp, mask) * _marked(weights.detach(), mask)).sum() / denominator
 
 
-def clipped_loss(logp: Tensor, behaviour: Tensor, weights: Tensor, mask: Tensor, denominator: Tensor | float,
-                 clip: float = 0.2) -> Tensor:
+def clipped_loss(
+    logp: Tensor, behaviour: Tensor, weights: Tensor, mask: Tensor, denominator: Tensor | float, clip: float = 0.2
+) -> Tensor:
     """PPO (arXiv 1707.06347): -(1/Z) sum m * min(r*c, clamp(r, 1-clip, 1+clip)*c), r = exp(log pi - log behaviour).
 
     Shapes as in `policy_loss`; `behaviour` (N, T) are the log-probabilities that the tokens were drawn with. At r = 1
@@ -63,8 +65,9 @@ def baseline_loss(predicted: Tensor, advantage: Tensor, mask: Tensor, denominato
     return (_marked(predicted, mask) - wanted).square().sum() / denominator
 
 
-def critic_targets(rewards: Tensor, done: Tensor, next_v: Tensor, drawn_q: Tensor, gamma: float,
-                   pessimistic: bool = False) -> Values:
+def critic_targets(
+    rewards: Tensor, done: Tensor, next_v: Tensor, drawn_q: Tensor, gamma: float, pessimistic: bool = False
+) -> Values:
     """What the critic should say of N transitions, by its target's word:
 
         Q_i <- rho + gamma * (1 - d) * V_i(o')        V_i <- mean_k Q_i(o, y_k)        floor <- mean_k min_i Q_i(o, y_k)
@@ -76,14 +79,15 @@ def critic_targets(rewards: Tensor, done: Tensor, next_v: Tensor, drawn_q: Tenso
     if pessimistic:
         ahead = ahead.amin(0, keepdim=True).expand_as(ahead)
     drawn_q = drawn_q.detach()
-    return Values(q=rewards + gamma * torch.where(done, 0.0, ahead), v=drawn_q.mean(-1),
-                  floor=drawn_q.amin(0).mean(-1))
+    return Values(q=rewards + gamma * torch.where(done, 0.0, ahead), v=drawn_q.mean(-1), floor=drawn_q.amin(0).mean(-1))
 
 
 def critic_loss(said: Values, wanted: Values, denominator: Tensor | float) -> Tensor:
     """Squared errors of all five heads over `denominator`, the transitions of the whole batch."""
-    errors = [(ours - theirs.detach()).square().sum() for ours, theirs in
-              ((said.q, wanted.q), (said.v, wanted.v), (said.floor, wanted.floor))]
+    errors = [
+        (ours - theirs.detach()).square().sum()
+        for ours, theirs in ((said.q, wanted.q), (said.v, wanted.v), (said.floor, wanted.floor))
+    ]
     return torch.stack(errors).sum() / denominator
 
 

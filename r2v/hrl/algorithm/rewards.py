@@ -35,17 +35,21 @@ class TurnRewards:
             raise UsageError(f"{shown}: weights are finite numbers, one per turn; e.g. [0, 1]")
         if any(weight < 0 for weight in self.weights):
             turn = next(turn for turn, weight in enumerate(self.weights, start=1) if weight < 0)
-            raise UsageError(f"{shown}: answer {turn} would be paid for being wrong, and the actor would learn to give "
-                             "a wrong one and mend it afterwards; no weight may be below 0. Improvement is what the "
-                             "guidance is paid for")
+            raise UsageError(
+                f"{shown}: answer {turn} would be paid for being wrong, and the actor would learn to give "
+                "a wrong one and mend it afterwards; no weight may be below 0. Improvement is what the "
+                "guidance is paid for"
+            )
         if not self.weights or self.weights[-1] == 0:
             raise UsageError(f"{shown}: the last answer must be paid for; one weight per turn, e.g. [0, 1]")
 
     def of(self, scores: Tensor) -> Tensor:
         """Rewards rho (N, H) of the checker's scores (N, H)."""
         if scores.shape[-1] != len(self.weights):
-            raise UsageError(f"hierarchical.rewards={list(self.weights)}: {scores.shape[-1]} turns were played; give "
-                             "one weight per turn")
+            raise UsageError(
+                f"hierarchical.rewards={list(self.weights)}: {scores.shape[-1]} turns were played; give "
+                "one weight per turn"
+            )
         return scores * scores.new_tensor(self.weights)
 
 
@@ -68,11 +72,20 @@ class GuidanceReward:
         for name in ("judging", "leak", "length"):
             value = getattr(self, name)
             if not (math.isfinite(value) and value >= 0):
-                raise UsageError(f"hierarchical.guidance.{name}={value}: must be a finite number >= 0, what is taken "
-                                 "off too; 0 leaves the term out")
+                raise UsageError(
+                    f"hierarchical.guidance.{name}={value}: must be a finite number >= 0, what is taken "
+                    "off too; 0 leaves the term out"
+                )
 
-    def of(self, before: Tensor, after: Tensor, *, judged: Tensor | None = None, leaked: Tensor | None = None,
-           tokens: Tensor | None = None) -> Tensor:
+    def of(
+        self,
+        before: Tensor,
+        after: Tensor,
+        *,
+        judged: Tensor | None = None,
+        leaked: Tensor | None = None,
+        tokens: Tensor | None = None,
+    ) -> Tensor:
         """R_g, shaped as `before` and `after`. `judged` are the hint's verdicts and `leaked` its leaks (bool), `tokens`
         its lengths. Raises UsageError where a term has a weight and nothing to count."""
         reward = after - before

@@ -81,8 +81,14 @@ def policy_part(model: Any, device: Any, said: Sequence[Segment], lesson: Lesson
 def _counted(logp: Tensor, behaviour: Tensor, reference: Tensor, mask: Tensor, clip: float) -> Tensor:
     apart, ratio = kl.k3(logp, reference), (logp - behaviour).exp()
     clipped = (ratio - 1).abs() > clip
-    return torch.stack([torch.where(mask, apart, 0.0).sum(), -torch.where(mask, logp, 0.0).sum(),
-                        (clipped & mask).sum().to(logp), mask.sum().to(logp)])
+    return torch.stack(
+        [
+            torch.where(mask, apart, 0.0).sum(),
+            -torch.where(mask, logp, 0.0).sum(),
+            (clipped & mask).sum().to(logp),
+            mask.sum().to(logp),
+        ]
+    )
 
 
 def _laid(said: Sequence[Segment], device: Any) -> Rows:
@@ -99,6 +105,7 @@ def spread(table: Tensor, rows: Rows, like: Tensor) -> Tensor:
 @torch.no_grad()
 def logprobs_of(model: Any, device: Any, said: Sequence[Segment], micro: int) -> list[list[float]]:
     """Of every utterance, its tokens' log-probabilities under a model as it is."""
+
     def some(part: Sequence[Segment]) -> list[list[float]]:
         rows = _laid(part, device)
         flat = of_completions(model, rows)[rows.completion].tolist()
@@ -112,12 +119,13 @@ def _cut(flat: list[float], said: Sequence[Segment]) -> list[list[float]]:
     return [flat[begin:end] for begin, end in zip([0, *ends], ends, strict=False)]
 
 
-def by_length(said: Sequence[Segment], micro: int, some: Callable[[Sequence[Segment]], list[list[float]]]
-              ) -> list[list[float]]:
+def by_length(
+    said: Sequence[Segment], micro: int, some: Callable[[Sequence[Segment]], list[list[float]]]
+) -> list[list[float]]:
     """What `some` says of utterances, taken `micro` at a time by length, in the order they were given."""
     order, found = in_length(said, range(len(said))), dict[int, list[float]]()
     for start in range(0, len(order), micro):
-        chosen = order[start:start + micro]
+        chosen = order[start : start + micro]
         found.update(zip(chosen, some([said[i] for i in chosen]), strict=True))
     return [found[i] for i in range(len(said))]
 
@@ -131,7 +139,7 @@ def padded(rows: Sequence[Sequence[float]]) -> Tensor:
     """(N, T), 0 behind the last of each."""
     table = torch.zeros(len(rows), max(map(len, rows)), dtype=torch.float64)
     for i, row in enumerate(rows):
-        table[i, :len(row)] = torch.tensor(row, dtype=torch.float64)
+        table[i, : len(row)] = torch.tensor(row, dtype=torch.float64)
     return table
 
 
@@ -148,8 +156,9 @@ class TokenBaseline(nn.Module):
         """(N, T), 0 where no token is a completion's. Nothing flows into the model."""
         whole = model.get_base_model() if hasattr(model, "peft_config") else model
         with torch.no_grad():
-            states = whole.base_model(input_ids=rows.ids, attention_mask=rows.attention.long(),
-                                      position_ids=rows.positions, use_cache=False).last_hidden_state
+            states = whole.base_model(
+                input_ids=rows.ids, attention_mask=rows.attention.long(), position_ids=rows.positions, use_cache=False
+            ).last_hidden_state
         row, place = rows.completion.nonzero(as_tuple=True)
         flat = self.head(states[row, place - 1].to(self.head.weight.dtype)).squeeze(-1)
         found: Tensor = flat.new_zeros(rows.ids.shape).index_put((row, place), flat)
@@ -158,6 +167,7 @@ class TokenBaseline(nn.Module):
     @torch.no_grad()
     def of(self, model: Any, device: Any, said: Sequence[Segment], micro: int) -> list[list[float]]:
         """Of every utterance, what was to be expected at its tokens."""
+
         def some(part: Sequence[Segment]) -> list[list[float]]:
             rows = _laid(part, device)
             return _cut(self(model, rows)[rows.completion].tolist(), part)
@@ -171,7 +181,8 @@ class TokenBaseline(nn.Module):
         def part(chosen: Sequence[int]) -> tuple[Tensor, Tensor]:
             rows = _laid([said[i] for i in chosen], device)
             found = self(model, rows)
-            return losses.baseline_loss(found, advantage[list(chosen)].to(found), rows.completion, whole), \
-                found.new_zeros(0)
+            return losses.baseline_loss(
+                found, advantage[list(chosen)].to(found), rows.completion, whole
+            ), found.new_zeros(0)
 
         return part

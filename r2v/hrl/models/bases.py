@@ -95,17 +95,25 @@ def load_base(policy: PolicyConfig, weights: Path | None, device: str, dtype: to
 
 def _check(policy: PolicyConfig, weights: Path | None) -> None:
     if policy.lora_dropout > 0:
-        raise UsageError(f"policy.lora_dropout={policy.lora_dropout}: hierarchical training compares what was drawn "
-                         "with what is learned, token by token, without dropout; set it to 0")
+        raise UsageError(
+            f"policy.lora_dropout={policy.lora_dropout}: hierarchical training compares what was drawn "
+            "with what is learned, token by token, without dropout; set it to 0"
+        )
     if policy.lora_r == 0 and policy.load_in_4bit is True:
-        raise UsageError("policy.load_in_4bit=true: 4-bit weights cannot be trained themselves, policy.lora_r is 0; "
-                         "set policy.lora_r (16 is a start), or policy.load_in_4bit=false")
+        raise UsageError(
+            "policy.load_in_4bit=true: 4-bit weights cannot be trained themselves, policy.lora_r is 0; "
+            "set policy.lora_r (16 is a start), or policy.load_in_4bit=false"
+        )
     if policy.lora_r == 0 and policy.dtype == "bfloat16":
-        raise UsageError("policy.dtype=bfloat16: with policy.lora_r=0 all weights are trained, and steps as small as "
-                         "hierarchical.lr round to nothing in them; set float32 or auto, or train adapters")
+        raise UsageError(
+            "policy.dtype=bfloat16: with policy.lora_r=0 all weights are trained, and steps as small as "
+            "hierarchical.lr round to nothing in them; set float32 or auto, or train adapters"
+        )
     if policy.load_in_4bit is True and weights is not None and (weights / ADAPTERS).exists():
-        raise UsageError(f"policy.load_in_4bit=true: {weights} holds an adapter, which cannot be melted into 4-bit "
-                         "weights; set policy.load_in_4bit=false, or train bc with policy.lora_r=0")
+        raise UsageError(
+            f"policy.load_in_4bit=true: {weights} holds an adapter, which cannot be melted into 4-bit "
+            "weights; set policy.load_in_4bit=false, or train bc with policy.lora_r=0"
+        )
 
 
 def _precision(policy: PolicyConfig, model: Any, device: str) -> torch.dtype:
@@ -125,8 +133,13 @@ def with_adapters(policy: PolicyConfig, model: Any, adapters: Mapping[str, str],
     if getattr(model, "is_loaded_in_4bit", False):
         model = prepare_model_for_kbit_training(model, use_gradient_checkpointing=False)
     for name, role in adapters.items():
-        settings = LoraConfig(r=policy.lora_r, lora_alpha=policy.effective_lora_alpha, target_modules="all-linear",
-                              lora_dropout=0.0, task_type="CAUSAL_LM")
+        settings = LoraConfig(
+            r=policy.lora_r,
+            lora_alpha=policy.effective_lora_alpha,
+            target_modules="all-linear",
+            lora_dropout=0.0,
+            task_type="CAUSAL_LM",
+        )
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(seed_of(seed, "lora", role))
             if hasattr(model, "peft_config"):

@@ -37,8 +37,8 @@ class Reader:
         them."""
         ids, lengths = torch.zeros(len(texts), self.width, dtype=torch.int32), []
         for row, text in enumerate(texts):
-            own = list(self.encode(text))[-self.width:]
-            ids[row, :len(own)] = torch.tensor(own, dtype=torch.int32)
+            own = list(self.encode(text))[-self.width :]
+            ids[row, : len(own)] = torch.tensor(own, dtype=torch.int32)
             lengths.append(len(own))
         return ids, torch.tensor(lengths, dtype=torch.long)
 
@@ -107,18 +107,27 @@ def _backbone(settings: CriticConfig, vocabulary: int) -> tuple[MeanState, int, 
     from transformers import AutoModel, BertConfig, BertModel
 
     if settings.model_name == TINY:
-        shape = BertConfig(vocab_size=vocabulary, hidden_size=_HIDDEN, num_hidden_layers=_LAYERS,
-                           num_attention_heads=_HEADS, intermediate_size=2 * _HIDDEN, type_vocab_size=1,
-                           max_position_embeddings=settings.max_tokens, hidden_dropout_prob=0.0,
-                           attention_probs_dropout_prob=0.0)
+        shape = BertConfig(
+            vocab_size=vocabulary,
+            hidden_size=_HIDDEN,
+            num_hidden_layers=_LAYERS,
+            num_attention_heads=_HEADS,
+            intermediate_size=2 * _HIDDEN,
+            type_vocab_size=1,
+            max_position_embeddings=settings.max_tokens,
+            hidden_dropout_prob=0.0,
+            attention_probs_dropout_prob=0.0,
+        )
         return MeanState(BertModel(shape, add_pooling_layer=False)), _HIDDEN, (2 * _HIDDEN,)
     encoder = _found(AutoModel, settings.model_name, dtype=torch.float32)
     if getattr(encoder, "pooler", None) is not None:
         encoder.pooler = None  # made for another task; the mean of all states is read
     longest = encoder.config.max_position_embeddings - (2 if "roberta" in encoder.config.model_type else 0)
     if settings.max_tokens > longest:
-        raise UsageError(f"hierarchical.critic.max_tokens={settings.max_tokens}: {settings.model_name} reads at most "
-                         f"{longest} tokens; set {longest} or less")
+        raise UsageError(
+            f"hierarchical.critic.max_tokens={settings.max_tokens}: {settings.model_name} reads at most "
+            f"{longest} tokens; set {longest} or less"
+        )
     return MeanState(encoder), encoder.config.hidden_size, (768, 768)
 
 
@@ -132,5 +141,7 @@ def _found(kind: Any, name: str, **options: Any) -> Any:
         return kind.from_pretrained(name, **options)
     except (OSError, ValueError) as error:
         said = str(error).strip().split("\n")[0]
-        raise InputError(f"hierarchical.critic.model_name={name}: cannot load it ({said}); name tiny, a directory, or "
-                         "an encoder that is downloaded or can be") from error
+        raise InputError(
+            f"hierarchical.critic.model_name={name}: cannot load it ({said}); name tiny, a directory, or "
+            "an encoder that is downloaded or can be"
+        ) from error

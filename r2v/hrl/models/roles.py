@@ -123,8 +123,10 @@ class Roles:
         """Be what `state` was taken of, under whatever placement. Raises InputError where it is of another model."""
         own = self.trained(role)
         if {n: shape_of(t) for n, t in own.items()} != {n: shape_of(t) for n, t in state.items()}:
-            raise InputError(f"{role}: a state of {len(state)} tensors does not fit the {len(own)} of this model; take "
-                             "a checkpoint of the same policy and critic, or start anew")
+            raise InputError(
+                f"{role}: a state of {len(state)} tensors does not fit the {len(own)} of this model; take "
+                "a checkpoint of the same policy and critic, or start anew"
+            )
         for name, tensor in own.items():
             put(tensor, state[name])
         if role in ("actor", "guidance") and (engine := self.engine(role)) is not None:
@@ -150,8 +152,9 @@ class Roles:
         return replace(loaded, model=model.to(width).merge_and_unload(adapter_names=[adapter]))
 
 
-def build_roles(policy: PolicyConfig, h: HierarchicalConfig, seed: int, weights: Path | None = None,
-                devices: Devices | None = None) -> Roles:
+def build_roles(
+    policy: PolicyConfig, h: HierarchicalConfig, seed: int, weights: Path | None = None, devices: Devices | None = None
+) -> Roles:
     """All roles, where `h.placement` puts them; `devices` overrides where that is. Both policies start from
     `policy.model_name`, or from exported `weights`.
 
@@ -173,9 +176,18 @@ def build_roles(policy: PolicyConfig, h: HierarchicalConfig, seed: int, weights:
     value = None
     if h.guidance.enabled and h.guidance.baseline == "value":
         value = build_value(h.critic, vocabulary, seed, devices.value)
-    return Roles(placement=placement, devices=devices, tokenizer=first.tokenizer, bodies=bodies, critic=critic,
-                 target=TargetCritic(critic, h.critic.tau, devices.target), value=value,
-                 reader=build_reader(h.critic, first.tokenizer), name=first.name, moved=weights is not None)
+    return Roles(
+        placement=placement,
+        devices=devices,
+        tokenizer=first.tokenizer,
+        bodies=bodies,
+        critic=critic,
+        target=TargetCritic(critic, h.critic.tau, devices.target),
+        value=value,
+        reader=build_reader(h.critic, first.tokenizer),
+        name=first.name,
+        moved=weights is not None,
+    )
 
 
 def _gpus(device: str) -> int:
@@ -191,13 +203,13 @@ def _shared(policy: PolicyConfig, loaded: Loaded, seed: int) -> Bodies:
     return {"actor": (base, ACTOR), "guidance": (base, GUIDANCE), "reference": (base, None)}
 
 
-def _copies(policy: PolicyConfig, weights: Path | None, first: Loaded, seed: int,
-            devices: Devices) -> Bodies:
+def _copies(policy: PolicyConfig, weights: Path | None, first: Loaded, seed: int, devices: Devices) -> Bodies:
     """Three models. Those trained have an adapter each, or learn all of their weights."""
     dtype = first.model.dtype
     copies = {"actor": first.model, "guidance": load_base(policy, weights, devices.guidance, dtype).model}
     bodies: dict[Language, tuple[Base, str | None]] = {
-        "reference": (Base(load_base(policy, weights, devices.reference, dtype).model), None)}
+        "reference": (Base(load_base(policy, weights, devices.reference, dtype).model), None)
+    }
     roles: tuple[Speaking, ...] = ("actor", "guidance")
     for role in roles:
         if policy.lora_r > 0:

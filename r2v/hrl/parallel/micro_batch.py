@@ -52,19 +52,28 @@ def fit(policy: PolicyConfig, h: HierarchicalConfig, placement: Placement, devic
         return Fit(rows=h.micro_batch or rows, checkpoint=again)
     gpu = torch.cuda.get_device_name(min(used))
     found = planned(policy, h, placement, memory, len(used) * distributed.ranks(), gpu)
-    return Fit(rows=h.micro_batch or rows_of(found), checkpoint=found.setting.checkpoint,
-               plan=found if len(used) == 1 else None)
+    return Fit(
+        rows=h.micro_batch or rows_of(found),
+        checkpoint=found.setting.checkpoint,
+        plan=found if len(used) == 1 else None,
+    )
 
 
-def planned(policy: PolicyConfig, h: HierarchicalConfig, placement: Placement, memory: float, gpus: int,
-            gpu: str = "") -> Plan:
+def planned(
+    policy: PolicyConfig, h: HierarchicalConfig, placement: Placement, memory: float, gpus: int, gpu: str = ""
+) -> Plan:
     """The plan for GPUs of `memory` bytes, of which there are `gpus`, each a `gpu` by name. Raises UsageError where
     nothing fits and no `h.micro_batch` insists, or `h.calibration` is of another GPU or model."""
     work = work_of_hierarchical(policy, h)
     factors = factors_for(Path(h.calibration) if h.calibration else None, work.model, gpu)
-    found = plan(work, Machine(memory=memory, gpus=gpus, factors=factors), placement=placement,
-                 shards=h.shards if gpus > 1 else "none", checkpoint=h.gradient_checkpointing,
-                 offload=h.offload or placement == "split")
+    found = plan(
+        work,
+        Machine(memory=memory, gpus=gpus, factors=factors),
+        placement=placement,
+        shards=h.shards if gpus > 1 else "none",
+        checkpoint=h.gradient_checkpointing,
+        offload=h.offload or placement == "split",
+    )
     if not found.fits and h.micro_batch is None:
         raise UsageError(f"hierarchical.placement={placement}: {verdict(found)}; r2v plan says what would")
     return found

@@ -46,8 +46,10 @@ def placement_of(asked: str, lora_r: int, gpus: int | None, ranks: int = 1) -> P
     if asked == "auto":
         return "shared" if lora_r > 0 else "full"
     if asked == "shared" and lora_r == 0:
-        raise UsageError("hierarchical.placement=shared: needs adapters on the one base, but policy.lora_r=0 trains "
-                         "all of its weights; set policy.lora_r (16 is a start), or hierarchical.placement=full")
+        raise UsageError(
+            "hierarchical.placement=shared: needs adapters on the one base, but policy.lora_r=0 trains "
+            "all of its weights; set policy.lora_r (16 is a start), or hierarchical.placement=full"
+        )
     if asked == "split" and gpus is not None:
         _check_split(gpus, ranks)
     return cast(Placement, asked)
@@ -55,12 +57,16 @@ def placement_of(asked: str, lora_r: int, gpus: int | None, ranks: int = 1) -> P
 
 def _check_split(gpus: int, ranks: int) -> None:
     if gpus < _GPUS or gpus % _GPUS:
-        raise UsageError(f"hierarchical.placement=split: takes {_GPUS} GPUs for each process, but {gpus} "
-                         f"{'is' if gpus == 1 else 'are'} visible here; give an even number of them "
-                         "(CUDA_VISIBLE_DEVICES, policy.device=auto), or set hierarchical.placement=auto")
+        raise UsageError(
+            f"hierarchical.placement=split: takes {_GPUS} GPUs for each process, but {gpus} "
+            f"{'is' if gpus == 1 else 'are'} visible here; give an even number of them "
+            "(CUDA_VISIBLE_DEVICES, policy.device=auto), or set hierarchical.placement=auto"
+        )
     if gpus < _GPUS * ranks:
-        raise UsageError(f"hierarchical.placement=split: {ranks} processes take {_GPUS * ranks} GPUs, but {gpus} are "
-                         f"visible here; set training.ranks={gpus // _GPUS}, or hierarchical.placement=auto")
+        raise UsageError(
+            f"hierarchical.placement=split: {ranks} processes take {_GPUS * ranks} GPUs, but {gpus} are "
+            f"visible here; set training.ranks={gpus // _GPUS}, or hierarchical.placement=auto"
+        )
 
 
 def ranks_of(placement: Placement, gpus: int, asked: int | None) -> int:
@@ -74,8 +80,10 @@ def devices_of(placement: Placement, device: str, offload: bool = False) -> Devi
     """The roles' devices of a process whose own device is `device`. In `split` its number counts pairs of GPUs.
     Raises UsageError for an `offload` (`hierarchical.offload`) that is without sense."""
     if offload and placement == "shared":
-        raise UsageError("hierarchical.offload=true: with placement=shared the reference is the base itself and stands "
-                         "where the actor does; set hierarchical.placement=full, or offload=false")
+        raise UsageError(
+            "hierarchical.offload=true: with placement=shared the reference is the base itself and stands "
+            "where the actor does; set hierarchical.placement=full, or offload=false"
+        )
     if placement != "split":
         found = Devices.all_on(device)
         return replace(found, reference="cpu", target="cpu") if offload else found

@@ -52,4 +52,4 @@ def most(mine: int, device: torch.device) -> int:
 
 def own(items: Sequence[T]) -> list[T]:
     """This rank's share: every R-th item from the rank's own number on; `episode.gathered` puts shares together."""
-    return list(items[distributed.rank()::distributed.ranks()])
+    return list(items[distributed.rank() :: distributed.ranks()])

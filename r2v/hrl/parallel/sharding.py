@@ -1,4 +1,5 @@
-"""Language models in parts, one with every rank: what no GPU would hold whole while it learns (FSDP2; `r2v.hrl.parallel.zero`
+"""Language models in parts, one with every rank: what no GPU would hold whole while it learns (FSDP2;
+`r2v.hrl.parallel.zero`
 for DeepSpeed's way).
 
     body = Sharded(model, mesh)                      # in place of a `Base`
@@ -135,20 +136,28 @@ def check(h: HierarchicalConfig, placement: str, model: Any, device: str) -> Non
     if shards == "none":
         return
     if h.offload:
-        raise UsageError(f"hierarchical.offload=true: with shards={shards} each GPU has its part of the reference; set "
-                         "one of the two, hierarchical.shards=none or offload=false")
+        raise UsageError(
+            f"hierarchical.offload=true: with shards={shards} each GPU has its part of the reference; set "
+            "one of the two, hierarchical.shards=none or offload=false"
+        )
     if placement == "split":
-        raise UsageError(f"hierarchical.shards={shards}: with placement=split the roles of a process stand on several "
-                         "devices, parts lie on one; set hierarchical.placement=shared or full, or shards=none")
+        raise UsageError(
+            f"hierarchical.shards={shards}: with placement=split the roles of a process stand on several "
+            "devices, parts lie on one; set hierarchical.placement=shared or full, or shards=none"
+        )
     if getattr(model, "is_loaded_in_4bit", False):
-        raise UsageError(f"hierarchical.shards={shards}: 4-bit weights are not cut into parts; set "
-                         "policy.load_in_4bit=false, or hierarchical.shards=none")
+        raise UsageError(
+            f"hierarchical.shards={shards}: 4-bit weights are not cut into parts; set "
+            "policy.load_in_4bit=false, or hierarchical.shards=none"
+        )
     if shards == "fsdp":
         return
     if placement == "shared":
-        raise UsageError(f"hierarchical.shards={shards}: with placement=shared actor and guidance learn on one base, "
-                         "which cannot have an engine of DeepSpeed's for each; set hierarchical.placement=full, or "
-                         "shards=fsdp")
+        raise UsageError(
+            f"hierarchical.shards={shards}: with placement=shared actor and guidance learn on one base, "
+            "which cannot have an engine of DeepSpeed's for each; set hierarchical.placement=full, or "
+            "shards=fsdp"
+        )
     distributed.require_deepspeed(f"hierarchical.shards={shards}", device, "hierarchical.shards=fsdp")
 
 
@@ -165,8 +174,10 @@ def _fully_sharded(model: Any, mesh: DeviceMesh) -> Root:
     core = (model.get_base_model() if hasattr(model, "peft_config") else model).base_model
     layers = getattr(core, "layers", None)
     if layers is None:
-        raise UsageError(f"hierarchical.shards=fsdp: found no layers in this {model.config.model_type} model; take a "
-                         "Llama, Qwen, Mistral or LFM2 model, or set shards=none")
+        raise UsageError(
+            f"hierarchical.shards=fsdp: found no layers in this {model.config.model_type} model; take a "
+            "Llama, Qwen, Mistral or LFM2 model, or set shards=none"
+        )
     root = Root(model)
     for module in (*layers, root):
         shard: FSDPModule = fully_shard(module, mesh=mesh)
@@ -229,14 +240,18 @@ def state_of(optimizer: torch.optim.Optimizer, here: bool = True) -> dict[str, A
     held = optimizer.state_dict()
     if not any(in_parts(one) for group in optimizer.param_groups for one in group["params"]):
         return held
-    state = {at: {name: collected(value, here) if isinstance(value, Tensor) else value
-                  for name, value in moments.items()} for at, moments in held["state"].items()}
+    state = {
+        at: {name: collected(value, here) if isinstance(value, Tensor) else value for name, value in moments.items()}
+        for at, moments in held["state"].items()
+    }
     return {**held, "state": state}
 
 
 def load_state(optimizer: torch.optim.Optimizer, held: Mapping[str, Any]) -> None:
     """Be what `state_of` was taken of, whichever way its parameters lay."""
     own = [one for group in optimizer.param_groups for one in group["params"]]
-    state = {at: {name: like(value, own[at]) if isinstance(value, Tensor) else value
-                  for name, value in moments.items()} for at, moments in held["state"].items()}
+    state = {
+        at: {name: like(value, own[at]) if isinstance(value, Tensor) else value for name, value in moments.items()}
+        for at, moments in held["state"].items()
+    }
     optimizer.load_state_dict({**held, "state": state})

@@ -7,7 +7,8 @@ weights too (ZeRO-3).
 Each network is an engine of its own, which makes float32 masters of what it trains, averages gradients over ranks,
 clips and steps. Losses here are shares of a sum, so they are multiplied by the ranks first. An engine takes no step by
 a gradient that is not finite, on any rank, since all of them look at the same norm. Under ZeRO-3 ranks put layers
-together by all asking, so what speaks is a plain twin (`r2v.hrl.parallel.sharding`); under ZeRO-2 the model is whole anyway.
+together by all asking, so what speaks is a plain twin (`r2v.hrl.parallel.sharding`); under ZeRO-2 the model is whole
+anyway.
 What is written to disk is whole: a run may go on with another `shards`, to float32's precision.
 """
 
@@ -104,7 +105,8 @@ class Zero:
         for at, tensor in enumerate(self._learning if steps else ()):
             found = {name: safe_get_full_optimizer_state(tensor, name) for name in _MOMENTS}
             state[at] = {"step": steps.clone()} | {
-                name: value.to("cpu", copy=True) if here else value.new_empty(0) for name, value in found.items()}
+                name: value.to("cpu", copy=True) if here else value.new_empty(0) for name, value in found.items()
+            }
         return {"state": state, "param_groups": self._groups}
 
     def take(self, held: Mapping[str, Any]) -> None:
@@ -159,7 +161,14 @@ def _engine(root: nn.Module, optimizer: torch.optim.Optimizer, stage: int, clip:
     if device == "cpu":  # DeepSpeed takes whatever GPU it sees
         set_accelerator(CPU_Accelerator())
     logging.getLogger("DeepSpeed").setLevel(logging.WARNING)
-    engine, *_ = deepspeed.initialize(model=root, optimizer=optimizer, config={
-        "train_micro_batch_size_per_gpu": 1, "gradient_accumulation_steps": 1, "gradient_clipping": clip,
-        "zero_optimization": {"stage": stage, "stage3_param_persistence_threshold": 0}})
+    engine, *_ = deepspeed.initialize(
+        model=root,
+        optimizer=optimizer,
+        config={
+            "train_micro_batch_size_per_gpu": 1,
+            "gradient_accumulation_steps": 1,
+            "gradient_clipping": clip,
+            "zero_optimization": {"stage": stage, "stage3_param_persistence_threshold": 0},
+        },
+    )
     return engine

@@ -40,8 +40,9 @@ class Prompts(Protocol):
         """Ids that ask for an answer, after these rounds of answer and hint."""
         ...
 
-    def hint(self, problem: Problem, rounds: Sequence[tuple[str, str | None]], answer: str,
-             score: float | None = None) -> tuple[int, ...]:
+    def hint(
+        self, problem: Problem, rounds: Sequence[tuple[str, str | None]], answer: str, score: float | None = None
+    ) -> tuple[int, ...]:
         """Ids that ask for a hint to `answer`."""
         ...
 
@@ -89,8 +90,14 @@ class Rules:
     def of(cls, h: HierarchicalConfig, temperature: float = 1.0, hints: int | None = None) -> Rules:
         """Those of a configuration; `hints` in place of its own, where there is guidance."""
         count = h.guidance.hints if hints is None else hints
-        return cls(turns=h.turns, hints=count if h.guidance.enabled else 0, answer_tokens=h.answer_tokens,
-                   hint_tokens=h.hint_tokens, temperature=temperature, sees_score=h.guidance.sees_score)
+        return cls(
+            turns=h.turns,
+            hints=count if h.guidance.enabled else 0,
+            answer_tokens=h.answer_tokens,
+            hint_tokens=h.hint_tokens,
+            temperature=temperature,
+            sees_score=h.guidance.sees_score,
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,8 +121,10 @@ async def play(problem: Problem, cast: Cast, key: Key) -> Episode:
     for number in range(1, rules.turns):
         hints = await _hints(cast, ask, shown, rounds, turn, number)
         tried: list[str | None] = [hint.text for hint in hints] or [None]
-        asks = tuple(ask(cast.prompter.answer(shown, [*rounds, (turn.answer.text, said)]), number, k, "actor")
-                     for k, said in enumerate(tried))
+        asks = tuple(
+            ask(cast.prompter.answer(shown, [*rounds, (turn.answer.text, said)]), number, k, "actor")
+            for k, said in enumerate(tried)
+        )
         after = await _scored(cast, problem, await cast.actor(asks))
         groups.append(tuple(Hinted(hint=hint, after=then) for hint, then in zip(hints, after, strict=False)))
         rounds.append((turn.answer.text, tried[0]))
@@ -127,12 +136,18 @@ async def play(problem: Problem, cast: Cast, key: Key) -> Episode:
 def _ask(cast: Cast, key: Key, prompt: tuple[int, ...], turn: int, k: int, role: str) -> Ask:
     rules = cast.rules
     most = rules.answer_tokens if role == "actor" else rules.hint_tokens
-    return Ask(prompt=prompt, key=(*key, turn, k, role), max_tokens=most, temperature=rules.temperature,
-               weighed=rules.temperature > 0)
+    return Ask(
+        prompt=prompt,
+        key=(*key, turn, k, role),
+        max_tokens=most,
+        temperature=rules.temperature,
+        weighed=rules.temperature > 0,
+    )
 
 
-async def _hints(cast: Cast, ask: Callable[..., Ask], problem: Problem, rounds: Rounds, turn: Turn,
-                 number: int) -> tuple[Segment, ...]:
+async def _hints(
+    cast: Cast, ask: Callable[..., Ask], problem: Problem, rounds: Rounds, turn: Turn, number: int
+) -> tuple[Segment, ...]:
     if not cast.rules.hints:
         return ()
     known = turn.score if cast.rules.sees_score else None
@@ -149,9 +164,19 @@ def _scores(checker: Checker, problem: Problem, answers: Sequence[str]) -> list[
     return [score_of(checker, problem, answer) for answer in answers]
 
 
-def play_many(problems: Sequence[Problem], *, roles: Roles, prompter: Prompts, checker: Checker,
-              h: HierarchicalConfig, key: Key, temperature: float = 1.0, hints: int | None = None,
-              versions: Mapping[str, int] | None = None, rollout: RolloutConfig | None = None) -> list[Episode]:
+def play_many(
+    problems: Sequence[Problem],
+    *,
+    roles: Roles,
+    prompter: Prompts,
+    checker: Checker,
+    h: HierarchicalConfig,
+    key: Key,
+    temperature: float = 1.0,
+    hints: int | None = None,
+    versions: Mapping[str, int] | None = None,
+    rollout: RolloutConfig | None = None,
+) -> list[Episode]:
     """This rank's episodes: of `problems[rank::ranks]`, in that order; `gathered` puts all of them together.
 
     `key` begins every draw's key, e.g. (seed, iteration). With temperature 0 everything is greedy and comes without
@@ -159,17 +184,24 @@ def play_many(problems: Sequence[Problem], *, roles: Roles, prompter: Prompts, c
     """
     rollout, marks = rollout or RolloutConfig(), versions or {}
     waves = Waves(workers=rollout.workers, max_conversations=rollout.max_conversations, max_age=_PATIENCE)
-    actor, guidance = (waves.port(Speaker(roles, role, marks.get(role, 0), rollout.batch_size))
-                       for role in ("actor", "guidance"))
-    cast = Cast(actor=actor, guidance=guidance, prompter=prompter, checker=checker, world=waves.world,
-                rules=Rules.of(h, temperature, hints))
-    own = problems[distributed.rank()::distributed.ranks()]
+    actor, guidance = (
+        waves.port(Speaker(roles, role, marks.get(role, 0), rollout.batch_size)) for role in ("actor", "guidance")
+    )
+    cast = Cast(
+        actor=actor,
+        guidance=guidance,
+        prompter=prompter,
+        checker=checker,
+        world=waves.world,
+        rules=Rules.of(h, temperature, hints),
+    )
+    own = problems[distributed.rank() :: distributed.ranks()]
     return waves.run(partial(play, problem, cast, key) for problem in own)
 
 
 def gathered(own: Sequence[T]) -> list[T]:
-    """What every rank has, on every rank, in the order of what was shared out as `[rank::ranks]`. All ranks must ask.
-    """
+    """What every rank has, on every rank, in the order of what was shared out as `[rank::ranks]`. All ranks must
+    ask."""
     if distributed.ranks() == 1:
         return list(own)
     import torch.distributed as group

@@ -2,7 +2,8 @@
 
 A `Speaker` answers waves of questions for one role. What one conversation asks at the same moment (its K hints) is one
 question, so that a wave can tell when nobody has anything to add. Every draw is keyed, and log-probabilities are those
-that an update of the same policy finds (`r2v.hrl.algorithm.logprobs`): the ratio of PPO begins at 1, also where a cache makes
+that an update of the same policy finds (`r2v.hrl.algorithm.logprobs`): the ratio of PPO begins at 1, also where a
+cache makes
 bfloat16 round otherwise.
 """
 
@@ -86,19 +87,34 @@ class Speaker:
 
     def _say(self, asks: Sequence[Ask]) -> Iterator[Segment]:
         prompts = {prompt: place for place, prompt in enumerate(dict.fromkeys(ask.prompt for ask in asks))}
-        draws = [Draw(prompt=prompts[ask.prompt], key=ask.key, temperature=ask.temperature, top_p=1.0,
-                      max_tokens=ask.max_tokens) for ask in asks]
+        draws = [
+            Draw(
+                prompt=prompts[ask.prompt],
+                key=ask.key,
+                temperature=ask.temperature,
+                top_p=1.0,
+                max_tokens=ask.max_tokens,
+            )
+            for ask in asks
+        ]
         with self.roles.using(self.role) as model:
             if model.device.type == "cpu":
                 torch.set_num_threads(1)  # each thread has its own number
-            drawn = generate(model, list(prompts), draws, end_ids=self._end_ids, pad_id=self._pad_id,
-                             prefixes=self._prefixes)
+            drawn = generate(
+                model, list(prompts), draws, end_ids=self._end_ids, pad_id=self._pad_id, prefixes=self._prefixes
+            )
             logprobs = self._weighed(model, asks, drawn)
         self.passes += 1
         for place, (ask, one) in enumerate(zip(asks, drawn, strict=True)):
             text = self.roles.tokenizer.decode(one.tokens, skip_special_tokens=True)
-            yield Segment(prompt=ask.prompt, tokens=tuple(one.tokens), logprobs=logprobs.get(place, ()),
-                          ended=one.ended, version=self.version, text=text)
+            yield Segment(
+                prompt=ask.prompt,
+                tokens=tuple(one.tokens),
+                logprobs=logprobs.get(place, ()),
+                ended=one.ended,
+                version=self.version,
+                text=text,
+            )
 
     def _weighed(self, model: Any, asks: Sequence[Ask], drawn: Sequence[Drawn]) -> dict[int, tuple[float, ...]]:
         """Log-probabilities by place in the batch, of those that are to have them."""
@@ -108,14 +124,16 @@ class Speaker:
         rows = lay([asks[i].prompt for i in places], [drawn[i].tokens for i in places], device=model.device)
         with torch.no_grad():
             logprobs = of_completions(model, rows).double().cpu()
-        return {place: tuple(round(value, _DIGITS) + 0.0 for value in row[mask].tolist())
-                for place, row, mask in zip(places, logprobs, rows.completion.cpu(), strict=True)}
+        return {
+            place: tuple(round(value, _DIGITS) + 0.0 for value in row[mask].tolist())
+            for place, row, mask in zip(places, logprobs, rows.completion.cpu(), strict=True)
+        }
 
 
 def _batches(asks: Sequence[Ask], most: int) -> Iterator[list[int]]:
     """Asks by length of prompt, at most `most` at a time; in which order they came decides nothing, to the last bit."""
     order = sorted(range(len(asks)), key=lambda i: (len(asks[i].prompt), asks[i].prompt, str(asks[i].key)))
-    yield from (order[start:start + most] for start in range(0, len(order), most))
+    yield from (order[start : start + most] for start in range(0, len(order), most))
 
 
 def _end_ids(model: Any, tokenizer: Any) -> frozenset[int]:

@@ -43,8 +43,16 @@ class Draws:
         return [self._known[state] for state in states]
 
     def _draw(self, states: Sequence[State], version: int) -> None:
-        asks = [Ask(prompt=state, key=(*self.key, version, digest(*state).hex(), k), max_tokens=self.max_tokens,
-                    weighed=False) for state in states for k in range(self.count)]
+        asks = [
+            Ask(
+                prompt=state,
+                key=(*self.key, version, digest(*state).hex(), k),
+                max_tokens=self.max_tokens,
+                weighed=False,
+            )
+            for state in states
+            for k in range(self.count)
+        ]
         said = iter(Speaker(self.roles, "actor", version, self.batch_size).say(asks))
         for state in states:
             self._known[state] = tuple(next(said).tokens for _ in range(self.count))

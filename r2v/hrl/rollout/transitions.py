@@ -96,26 +96,34 @@ def answers_of(episodes: Sequence[Episode]) -> Answers:
             scores.append([*(one.score for one in episode.turns[:-1]), end.score])
             said.append(end.answer)
             turn.append(len(stem))
-    return Answers(said=said, turn=torch.tensor(turn), paths=torch.tensor(paths),
-                   scores=torch.tensor(scores, dtype=torch.float64))
+    return Answers(
+        said=said, turn=torch.tensor(turn), paths=torch.tensor(paths), scores=torch.tensor(scores, dtype=torch.float64)
+    )
 
 
 def hints_of(episodes: Sequence[Episode]) -> Hints:
     """All that the guidance said; it must have said something."""
-    groups = [(episode, before, group) for episode in episodes
-              for before, group in zip(episode.turns, episode.hints, strict=False)]
+    groups = [
+        (episode, before, group)
+        for episode in episodes
+        for before, group in zip(episode.turns, episode.hints, strict=False)
+    ]
     said = [[one.hint for one in group] for _, _, group in groups]
     before = torch.tensor([[turn.score] for _, turn, _ in groups], dtype=torch.float64)
     verdicts = [[verdict(hint.text) for hint in group] for group in said]
     wrongly = [not turn.score >= 0.5 for _, turn, _ in groups]
     return Hints(
-        said=[hint for group in said for hint in group], before=before,
+        said=[hint for group in said for hint in group],
+        before=before,
         after=torch.tensor([[one.after.score for one in group] for _, _, group in groups], dtype=torch.float64),
-        leaked=torch.tensor([[says(one.hint.text, episode.problem.answer) for one in group]
-                             for episode, _, group in groups]),
-        judged=torch.tensor([[wrong if one is None else one for one in row]
-                             for wrong, row in zip(wrongly, verdicts, strict=True)]),
-        tokens=torch.tensor([[float(len(hint.tokens)) for hint in group] for group in said], dtype=torch.float64))
+        leaked=torch.tensor(
+            [[says(one.hint.text, episode.problem.answer) for one in group] for episode, _, group in groups]
+        ),
+        judged=torch.tensor(
+            [[wrong if one is None else one for one in row] for wrong, row in zip(wrongly, verdicts, strict=True)]
+        ),
+        tokens=torch.tensor([[float(len(hint.tokens)) for hint in group] for group in said], dtype=torch.float64),
+    )
 
 
 def transitions_of(episodes: Sequence[Episode], weights: Sequence[float], version: int) -> Transitions:
@@ -124,14 +132,23 @@ def transitions_of(episodes: Sequence[Episode], weights: Sequence[float], versio
     rows: list[tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...], float, bool]] = []
     for episode in episodes:
         for turn, one in enumerate(episode.turns[:-1]):
-            rows += [(one.answer.prompt, one.answer.tokens, after.answer.prompt, weights[turn] * one.score, False)
-                     for after in behind(episode, turn + 1)]
-        rows += [(end.answer.prompt, end.answer.tokens, end.answer.prompt, weights[-1] * end.score, True)
-                 for end in ends(episode)]
+            rows += [
+                (one.answer.prompt, one.answer.tokens, after.answer.prompt, weights[turn] * one.score, False)
+                for after in behind(episode, turn + 1)
+            ]
+        rows += [
+            (end.answer.prompt, end.answer.tokens, end.answer.prompt, weights[-1] * end.score, True)
+            for end in ends(episode)
+        ]
     seen, said, ahead, reward, done = zip(*rows, strict=True)
-    return Transitions(seen=list(seen), said=list(said), next=list(ahead),
-                       reward=torch.tensor(reward, dtype=torch.float64), done=torch.tensor(done),
-                       version=torch.full((len(rows),), version))
+    return Transitions(
+        seen=list(seen),
+        said=list(said),
+        next=list(ahead),
+        reward=torch.tensor(reward, dtype=torch.float64),
+        done=torch.tensor(done),
+        version=torch.full((len(rows),), version),
+    )
 
 
 _RIGHT, _WRONG = ("right", "correct", "keep it"), ("wrong", "incorrect", "not right", "not correct", "look again")

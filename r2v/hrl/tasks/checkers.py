@@ -4,7 +4,8 @@
 
 `numeric` compares numbers, 1/2 with 0.5 and 1,000 with 1000; `exact` compares words, whatever their case and spaces;
 `boxed` compares what the last \\boxed{} holds, as MATH is scored, by value where both are numbers. `program` runs the
-code that was said with the problem's own tests behind it (`r2v.hrl.tasks.programs`). `auto` looks at the answers: boxes,
+code that was said with the problem's own tests behind it (`r2v.hrl.tasks.programs`). `auto` looks at the answers:
+boxes,
 else assertions, else numbers, else words.
 """
 
@@ -48,8 +49,9 @@ def kind_of(problems: Sequence[Problem]) -> Kind:
     """The checker that fits all these answers."""
     answers = [problem.answer for problem in problems]
     if not answers:
-        raise UsageError("hierarchical.problems.checker=auto: there are no answers to look at; name numeric, exact, "
-                         "boxed or program")
+        raise UsageError(
+            "hierarchical.problems.checker=auto: there are no answers to look at; name numeric, exact, boxed or program"
+        )
     if all(last_boxed(answer) is not None for answer in answers):
         return "boxed"
     if all(_ASSERTS.search(answer) for answer in answers):
@@ -66,11 +68,15 @@ def score_of(checker: Checker, problem: Problem, said: str) -> float:
         raise
     except Exception as error:  # anybody's checker raises what it likes
         told = " ".join(f"{type(error).__name__}: {error}".split())
-        raise InputError(f"problem {problem.id}: its checker failed on the answer {_shown(said)} ({told}); mend the "
-                         "checker, or take the problem out") from error
+        raise InputError(
+            f"problem {problem.id}: its checker failed on the answer {_shown(said)} ({told}); mend the "
+            "checker, or take the problem out"
+        ) from error
     if not 0.0 <= score <= 1.0:
-        raise InputError(f"problem {problem.id}: its checker gave {score} for the answer {_shown(said)}; a score lies "
-                         "in [0, 1], mend the checker")
+        raise InputError(
+            f"problem {problem.id}: its checker gave {score} for the answer {_shown(said)}; a score lies "
+            "in [0, 1], mend the checker"
+        )
     return score
 
 
@@ -153,11 +159,15 @@ def _latex(text: str) -> str:
 def _require_answers(kind: str, problems: Sequence[Problem]) -> None:
     for problem in problems:
         if kind == "numeric" and number(problem.answer) is None:
-            raise InputError(f"problem {problem.id}: its answer {_shown(problem.answer)} is no number, so the numeric "
-                             "checker finds nothing right; set hierarchical.problems.checker=exact")
+            raise InputError(
+                f"problem {problem.id}: its answer {_shown(problem.answer)} is no number, so the numeric "
+                "checker finds nothing right; set hierarchical.problems.checker=exact"
+            )
         if kind == "program" and not _ASSERTS.search(problem.answer):
-            raise InputError(f"problem {problem.id}: its answer {_shown(problem.answer)} asserts nothing, so the "
-                             "program checker would find everything right; give Python with assert statements")
+            raise InputError(
+                f"problem {problem.id}: its answer {_shown(problem.answer)} asserts nothing, so the "
+                "program checker would find everything right; give Python with assert statements"
+            )
 
 
 def _shown(text: str) -> str:

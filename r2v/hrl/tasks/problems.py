@@ -42,8 +42,10 @@ def read_problems(path: Path) -> list[Problem]:
     try:
         content = path.read_bytes()
     except OSError as error:
-        raise InputError(f"hierarchical.problems.path={path}: {error.strerror or error}; name a JSON Lines file of "
-                         '{"problem": ..., "answer": ...}, or bundled') from error
+        raise InputError(
+            f"hierarchical.problems.path={path}: {error.strerror or error}; name a JSON Lines file of "
+            '{"problem": ..., "answer": ...}, or bundled'
+        ) from error
     problems: dict[str, Problem] = {}
     lines: dict[str, int] = {}
     for number, line in enumerate(content.split(b"\n"), start=1):
@@ -51,8 +53,10 @@ def read_problems(path: Path) -> list[Problem]:
             continue
         problem = _problem(line, f"{path}:{number}")
         if problem.id in problems:
-            raise InputError(f"{path}:{number}: the same id or the same problem as in line {lines[problem.id]} "
-                             f"({problem.id}); ids name random draws, make them differ")
+            raise InputError(
+                f"{path}:{number}: the same id or the same problem as in line {lines[problem.id]} "
+                f"({problem.id}); ids name random draws, make them differ"
+            )
         problems[problem.id], lines[problem.id] = problem, number
     if not problems:
         raise InputError(f'{path}: holds no problems; expected JSON Lines of {{"problem": ..., "answer": ...}}')
@@ -110,7 +114,7 @@ def last_boxed(text: str) -> str | None:
         while end < len(text) and depth:
             depth += {"{": 1, "}": -1}.get(text[end], 0)
             end += 1
-        found = found if depth else text[start:end - 1].strip()
+        found = found if depth else text[start : end - 1].strip()
     return found
 
 

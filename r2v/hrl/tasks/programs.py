@@ -48,8 +48,15 @@ def program(problem: Problem, said: str) -> float:
     code = blocks[-1] if blocks else said
     verdict = digest("program", problem.id, code)
     with tempfile.TemporaryDirectory(prefix="r2v-program-") as folder, tempfile.TemporaryFile() as file:
-        source = _CHILD.format(seconds=SECONDS, memory=MEMORY, file=FILE, code=code, tests=problem.answer,
-                               verdict=verdict, place=file.fileno())
+        source = _CHILD.format(
+            seconds=SECONDS,
+            memory=MEMORY,
+            file=FILE,
+            code=code,
+            tests=problem.answer,
+            verdict=verdict,
+            place=file.fileno(),
+        )
         _run(source, folder, file.fileno())
         file.seek(0)
         return float(file.read(len(verdict) + 1) == verdict)
@@ -58,12 +65,21 @@ def program(problem: Problem, said: str) -> float:
 def _run(source: str, folder: str, verdict: int) -> None:
     """Run a source to its end or its limit."""
     try:
-        child = subprocess.Popen([sys.executable, "-I", "-S", "-"], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL,
-                                 stderr=subprocess.DEVNULL, cwd=folder, env={"PATH": os.defpath, "HOME": folder},
-                                 start_new_session=True, pass_fds=(verdict,))
+        child = subprocess.Popen(
+            [sys.executable, "-I", "-S", "-"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            cwd=folder,
+            env={"PATH": os.defpath, "HOME": folder},
+            start_new_session=True,
+            pass_fds=(verdict,),
+        )
     except OSError as error:
-        raise EnvironmentFault(f"the program checker cannot start a process ({error}); free memory or processes and "
-                               "run the same command again") from error
+        raise EnvironmentFault(
+            f"the program checker cannot start a process ({error}); free memory or processes and "
+            "run the same command again"
+        ) from error
     with child:
         with suppress(subprocess.TimeoutExpired):
             child.communicate(source.encode("utf-8", "replace"), timeout=2 * SECONDS)

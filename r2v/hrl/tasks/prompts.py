@@ -19,10 +19,14 @@ from r2v.hrl.tasks.problems import Problem
 Round = tuple[str, str | None]
 """An answer and the hint that was given to it; None where nobody gave one."""
 
-SOLVE = ("Solve the problem. Think briefly, then end with the final answer alone on a line after ####. When you are "
-         "given a hint, use it if it is right, and answer again.")
-COACH = ("You coach somebody who solves a problem. Read the problem and the latest answer, find where it may have gone "
-         "wrong, and reply with one short hint: the step to do first, or what to check. Never say the final answer.")
+SOLVE = (
+    "Solve the problem. Think briefly, then end with the final answer alone on a line after ####. When you are "
+    "given a hint, use it if it is right, and answer again."
+)
+COACH = (
+    "You coach somebody who solves a problem. Read the problem and the latest answer, find where it may have gone "
+    "wrong, and reply with one short hint: the step to do first, or what to check. Never say the final answer."
+)
 
 
 def again(hint: str | None) -> str:
@@ -40,8 +44,10 @@ class Prompter:
 
     def __init__(self, tokenizer: Any) -> None:
         if not tokenizer.chat_template or tokenizer.eos_token_id is None:
-            raise UsageError(f"{tokenizer.name_or_path or 'tokenizer'}: has no chat template or no end token; "
-                             "set them in its tokenizer_config.json, or name a model that was made for conversations")
+            raise UsageError(
+                f"{tokenizer.name_or_path or 'tokenizer'}: has no chat template or no end token; "
+                "set them in its tokenizer_config.json, or name a model that was made for conversations"
+            )
         self.tokenizer = tokenizer
         self._has_system = self._takes_system()
 
@@ -49,8 +55,9 @@ class Prompter:
         """Ids that ask for an answer, after these rounds of answer and hint."""
         return self._ids(SOLVE, self._told(problem, rounds))
 
-    def hint(self, problem: Problem, rounds: Sequence[Round], answer: str, score: float | None = None
-             ) -> tuple[int, ...]:
+    def hint(
+        self, problem: Problem, rounds: Sequence[Round], answer: str, score: float | None = None
+    ) -> tuple[int, ...]:
         """Ids that ask for a hint to `answer`, which earned `score` where that may be known."""
         turns = [*self._told(problem, rounds), _turn("assistant", answer), _turn("user", wanted(score))]
         return self._ids(COACH, turns)
@@ -75,8 +82,9 @@ class Prompter:
         return tuple(self._rendered(turns))
 
     def _rendered(self, turns: list[dict[str, str]]) -> list[int]:
-        encoded = self.tokenizer.apply_chat_template(turns, add_generation_prompt=True, tokenize=True,
-                                                     return_dict=False)
+        encoded = self.tokenizer.apply_chat_template(
+            turns, add_generation_prompt=True, tokenize=True, return_dict=False
+        )
         return [int(token) for token in encoded]
 
     def _takes_system(self) -> bool:

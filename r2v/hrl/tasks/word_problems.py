@@ -105,8 +105,9 @@ def word_problems(count: int, seed: int, split: Split) -> list[Problem]:
             break
         if text not in texts:
             texts.add(text)
-            problems.append(Problem(id=f"{split}-{seed}-{len(problems):05}", text=text, answer=str(made.answer),
-                                    split=split))
+            problems.append(
+                Problem(id=f"{split}-{seed}-{len(problems):05}", text=text, answer=str(made.answer), split=split)
+            )
     return problems
 
 

@@ -23,8 +23,9 @@ from r2v.policy.load import device_of
 from r2v.randomness import digest
 
 
-def build_trainer(config: Config, folder: Path, weights: Path | None = None,
-                  stop: Callable[[], bool] = lambda: False) -> Trainer:
+def build_trainer(
+    config: Config, folder: Path, weights: Path | None = None, stop: Callable[[], bool] = lambda: False
+) -> Trainer:
     """The trainer of `config.hierarchical`, which keeps its checkpoints in `folder`. Both policies start from
     `policy.model_name`, or from exported `weights`. Ranks of a launch meet here.
 
@@ -40,15 +41,30 @@ def build_trainer(config: Config, folder: Path, weights: Path | None = None,
     found = fit(config.policy, h, roles.placement, roles.devices, family)
     h = replace(h, gradient_checkpointing=found.checkpoint)
     if distributed.rank() == 0:
-        logger.info("  hierarchical: placement %s on %s, up to %d rows at a time%s", roles.placement,
-                    ", ".join(sorted(set(vars(roles.devices).values()))), found.rows,
-                    ", layers run again in backward" if found.checkpoint else "")
+        logger.info(
+            "  hierarchical: placement %s on %s, up to %d rows at a time%s",
+            roles.placement,
+            ", ".join(sorted(set(vars(roles.devices).values()))),
+            found.rows,
+            ", layers run again in backward" if found.checkpoint else "",
+        )
     made_of = {"policy": identity(config.policy), "weights": "" if weights is None else weights_sha256(weights)}
     return Trainer(
-        roles=roles, problems=problems, held_out=held_out, prompter=Prompter(roles.tokenizer),
-        checker=checker_of(h.problems.checker, [*problems, *held_out]), h=h, seed=config.seed, folder=folder, stop=stop,
-        micro=found.rows, plan=found.plan, prompt_tokens=config.policy.max_seq_len, made_of=made_of,
-        rollout=config.rollout)
+        roles=roles,
+        problems=problems,
+        held_out=held_out,
+        prompter=Prompter(roles.tokenizer),
+        checker=checker_of(h.problems.checker, [*problems, *held_out]),
+        h=h,
+        seed=config.seed,
+        folder=folder,
+        stop=stop,
+        micro=found.rows,
+        plan=found.plan,
+        prompt_tokens=config.policy.max_seq_len,
+        made_of=made_of,
+        rollout=config.rollout,
+    )
 
 
 def problems_of(asked: ProblemsConfig) -> tuple[list[Problem], list[Problem]]:
@@ -61,6 +77,8 @@ def problems_of(asked: ProblemsConfig) -> tuple[list[Problem], list[Problem]]:
         return word_problems(asked.count, 0, "train"), word_problems(asked.held_out, 0, "eval")
     ordered = sorted(read_problems(Path(asked.path)), key=lambda problem: digest("held out", problem.id))
     if len(ordered) <= asked.held_out:
-        raise InputError(f"{asked.path}: has {len(ordered)} problems, hierarchical.problems.held_out={asked.held_out} "
-                         "leaves none to train on; set it lower, or give more problems")
-    return ordered[asked.held_out:][:asked.count], ordered[:asked.held_out]
+        raise InputError(
+            f"{asked.path}: has {len(ordered)} problems, hierarchical.problems.held_out={asked.held_out} "
+            "leaves none to train on; set it lower, or give more problems"
+        )
+    return ordered[asked.held_out :][: asked.count], ordered[: asked.held_out]

@@ -33,8 +33,9 @@ STATE, OF, AT = "state.pt", "of.json", "at.json"
 KEPT = 2
 
 
-def write(folder: Path, number: int, identity: Mapping[str, Any], at: Mapping[str, Any],
-          state: Mapping[str, Any]) -> None:
+def write(
+    folder: Path, number: int, identity: Mapping[str, Any], at: Mapping[str, Any], state: Mapping[str, Any]
+) -> None:
     """Make checkpoint-`number` the latest, and remove all but the last few. Raises EnvironmentFault where the disk
     refuses; what was the latest then still is."""
     place = folder / f"checkpoint-{number}"
@@ -92,8 +93,10 @@ def read(folder: Path, identity: Mapping[str, Any]) -> dict[str, Any] | None:
         state: dict[str, Any] = torch.load(io.BytesIO((place / STATE).read_bytes()), weights_only=True)
     except (OSError, ValueError, RuntimeError, EOFError, pickle.UnpicklingError) as error:
         said = next(iter(str(error).splitlines()), type(error).__name__)
-        raise InputError(f"{place}: cannot be read ({said}); point {LATEST} at another checkpoint beside it, or remove "
-                         "them all to start anew") from error
+        raise InputError(
+            f"{place}: cannot be read ({said}); point {LATEST} at another checkpoint beside it, or remove "
+            "them all to start anew"
+        ) from error
     return state
 
 
@@ -101,8 +104,10 @@ def _check(place: Path, there: Mapping[str, Any], here: Mapping[str, Any]) -> No
     ours, theirs = dict(_flat(here)), dict(_flat(there))
     for key in sorted(ours.keys() | theirs.keys()):
         if ours.get(key) != theirs.get(key):
-            raise InputError(f"{place}: made with {key}={theirs.get(key)}, asked for is {ours.get(key)}; go on as it "
-                             "was made, or train in another folder")
+            raise InputError(
+                f"{place}: made with {key}={theirs.get(key)}, asked for is {ours.get(key)}; go on as it "
+                "was made, or train in another folder"
+            )
 
 
 def _flat(section: Any, stem: str = "") -> list[tuple[str, Any]]:

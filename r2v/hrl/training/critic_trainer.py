@@ -40,15 +40,26 @@ class Judge:
 
     def __init__(self, roles: Roles, h: HierarchicalConfig, seed: int, micro: int, prompt_tokens: int) -> None:
         if h.critic.batch_size < distributed.ranks():
-            raise UsageError(f"hierarchical.critic.batch_size={h.critic.batch_size}: {distributed.ranks()} ranks share "
-                             "it; set as many or more, or fewer training.ranks")
+            raise UsageError(
+                f"hierarchical.critic.batch_size={h.critic.batch_size}: {distributed.ranks()} ranks share "
+                "it; set as many or more, or fewer training.ranks"
+            )
         self.roles, self.h, self.seed, self.micro, self.prompt_tokens = roles, h, seed, micro, prompt_tokens
-        self.network = Network("critic", roles.parameters("critic"), lr=h.critic.lr, clip=h.grad_clip, micro=micro,
-                               setting="hierarchical.critic.lr")
+        self.network = Network(
+            "critic",
+            roles.parameters("critic"),
+            lr=h.critic.lr,
+            clip=h.grad_clip,
+            micro=micro,
+            setting="hierarchical.critic.lr",
+        )
         text = {"ids": torch.zeros(h.critic.max_tokens, dtype=torch.int32), "lengths": torch.tensor(0)}
         columns = {f"{what}_{name}": column for what in ("seen", "said", "next") for name, column in text.items()}
-        columns |= {"reward": torch.tensor(0.0, dtype=torch.float64), "done": torch.tensor(False),
-                    "version": torch.tensor(0)}
+        columns |= {
+            "reward": torch.tensor(0.0, dtype=torch.float64),
+            "done": torch.tensor(False),
+            "version": torch.tensor(0),
+        }
         if h.critic.draws:
             columns |= {"prompt": torch.zeros(prompt_tokens, dtype=torch.int32), "prompt_length": torch.tensor(0)}
         self.draws = Draws(roles, h, (seed, "again"))
@@ -67,36 +78,53 @@ class Judge:
     def _prompts(self, seen: Sequence[Tokens]) -> tuple[Tensor, Tensor]:
         longest = max(map(len, seen))
         if longest > self.prompt_tokens:
-            raise InputError(f"a prompt has {longest} tokens, policy.max_seq_len={self.prompt_tokens} allows fewer; "
-                             "raise it, leave long problems out, or set hierarchical.critic.draws=0")
+            raise InputError(
+                f"a prompt has {longest} tokens, policy.max_seq_len={self.prompt_tokens} allows fewer; "
+                "raise it, leave long problems out, or set hierarchical.critic.draws=0"
+            )
         table = torch.zeros(len(seen), self.prompt_tokens, dtype=torch.int32)
         for row, prompt in enumerate(seen):
-            table[row, :len(prompt)] = torch.tensor(prompt, dtype=torch.int32)
+            table[row, : len(prompt)] = torch.tensor(prompt, dtype=torch.int32)
         return table, torch.tensor([len(prompt) for prompt in seen])
 
     def study(self, iteration: int, actor: int, guidance: int) -> dict[str, float]:
         """This iteration's updates, upon these versions of the policies; figures of them."""
         made = self.draws.made
-        steps = [self.learn(iteration, step, guidance, lambda states: self.draws.of(states, actor))
-                 for step in range(self.h.critic.updates)]
-        held = self.replay.columns["version"][:len(self.replay)]
+        steps = [
+            self.learn(iteration, step, guidance, lambda states: self.draws.of(states, actor))
+            for step in range(self.h.critic.updates)
+        ]
+        held = self.replay.columns["version"][: len(self.replay)]
         return metrics.of_steps("critic", steps) | {
-            "critic/draws": self.draws.made - made, "replay/rows": len(self.replay),
+            "critic/draws": self.draws.made - made,
+            "replay/rows": len(self.replay),
             "replay/usable": float(self._usable(guidance).double().mean()),
-            "replay/age": float((guidance - held[self._usable(guidance)]).double().mean())}
+            "replay/age": float((guidance - held[self._usable(guidance)]).double().mean()),
+        }
 
     def _usable(self, version: int) -> Tensor:
-        held = {name: self.replay.columns[name][:len(self.replay)] for name in ("done", "version")}
+        held = {name: self.replay.columns[name][: len(self.replay)] for name in ("done", "version")}
         return usable(held["done"], held["version"], version, self.h.replay.max_age)
 
     def learn(self, iteration: int, step: int, version: int, drawn: Drawn) -> Stepped:
         """One update of the critic and, after it, of its slow copy. `version` is the guidance's."""
-        rows = self.replay.draw(self.h.critic.batch_size, self.seed, "critic", iteration, step,
-                                among=self._usable(version), rank=distributed.rank(), ranks=distributed.ranks())
+        rows = self.replay.draw(
+            self.h.critic.batch_size,
+            self.seed,
+            "critic",
+            iteration,
+            step,
+            among=self._usable(version),
+            rank=distributed.rank(),
+            ranks=distributed.ranks(),
+        )
         order = rows["seen_lengths"].argsort(stable=True)  # neighbours in length together: little padding
         rows = {name: column[order] for name, column in rows.items()}
-        stepped = update(self.network, range(len(rows["reward"])),
-                         self._part(rows, self.wanted(rows, drawn), self.h.critic.batch_size))
+        stepped = update(
+            self.network,
+            range(len(rows["reward"])),
+            self._part(rows, self.wanted(rows, drawn), self.h.critic.batch_size),
+        )
         self.roles.target.update()
         return stepped
 
@@ -107,8 +135,11 @@ class Judge:
         def part(chosen: Sequence[int]) -> tuple[Tensor, Tensor]:
             index = list(chosen)
             found: Values = self.roles.critic(_at(seen, index, device), _at(said, index, device))
-            target = Values(q=wanted.q[:, index].to(found.q), v=wanted.v[:, index].to(found.v),
-                            floor=wanted.floor[index].to(found.floor))
+            target = Values(
+                q=wanted.q[:, index].to(found.q),
+                v=wanted.v[:, index].to(found.v),
+                floor=wanted.floor[index].to(found.floor),
+            )
             loss = losses.critic_loss(found, target, whole)
             return loss, loss.new_zeros(0)
 
@@ -125,8 +156,16 @@ class Judge:
             some = slice(start, start + self.micro)
             q = torch.stack([slow.q_of(_at(seen, some, device), _at(one, some, device)) for one in again], -1)
             v = self._ahead(ahead, rows["done"], some, q)
-            found.append(losses.critic_targets(rows["reward"][some].to(v), rows["done"][some].to(device), v, q,
-                                               self.h.gamma, self.h.critic.pessimistic))
+            found.append(
+                losses.critic_targets(
+                    rows["reward"][some].to(v),
+                    rows["done"][some].to(device),
+                    v,
+                    q,
+                    self.h.gamma,
+                    self.h.critic.pessimistic,
+                )
+            )
         return _joined(found)
 
     def _ahead(self, texts: Rows, done: Tensor, some: slice, like: Tensor) -> Tensor:
@@ -134,12 +173,15 @@ class Judge:
         found, going = like.new_zeros(2, len(done[some])), (~done[some]).nonzero().squeeze(-1)
         if len(going):
             found[:, going.to(found.device)] = self.roles.target.critic.v_of(
-                _at(texts, (going + some.start).tolist(), self.roles.device("target")))
+                _at(texts, (going + some.start).tolist(), self.roles.device("target"))
+            )
         return found
 
     def _again(self, rows: dict[str, Tensor], drawn: Drawn) -> list[Rows]:
-        prompts = [tuple(ids[:length]) for ids, length in
-                   zip(rows["prompt"].tolist(), rows["prompt_length"].tolist(), strict=True)]
+        prompts = [
+            tuple(ids[:length])
+            for ids, length in zip(rows["prompt"].tolist(), rows["prompt_length"].tolist(), strict=True)
+        ]
         answers = drawn(prompts)
         return [self.roles.read([some[k] for some in answers]) for k in range(self.h.critic.draws)]
 
@@ -166,9 +208,18 @@ class Judge:
     @torch.no_grad()
     def gap(self) -> float:
         """How far the critic is from its slow copy: the norm of the difference of their weights."""
-        return float(torch.stack([(fast.detach().to(slow) - slow).square().sum().double().cpu() for slow, fast in
-                                  zip(self.roles.target.critic.parameters(), self.roles.critic.parameters(),
-                                      strict=True)]).sum().sqrt())
+        return float(
+            torch.stack(
+                [
+                    (fast.detach().to(slow) - slow).square().sum().double().cpu()
+                    for slow, fast in zip(
+                        self.roles.target.critic.parameters(), self.roles.critic.parameters(), strict=True
+                    )
+                ]
+            )
+            .sum()
+            .sqrt()
+        )
 
 
 def _texts(rows: dict[str, Tensor], what: str) -> Rows:
@@ -180,6 +231,8 @@ def _at(texts: Rows, index: slice | Sequence[int], device: Any) -> Text:
 
 
 def _joined(parts: Sequence[Values]) -> Values:
-    return Values(q=torch.cat([part.q for part in parts], -1).double().cpu(),
-                  v=torch.cat([part.v for part in parts], -1).double().cpu(),
-                  floor=torch.cat([part.floor for part in parts], -1).double().cpu())
+    return Values(
+        q=torch.cat([part.q for part in parts], -1).double().cpu(),
+        v=torch.cat([part.v for part in parts], -1).double().cpu(),
+        floor=torch.cat([part.floor for part in parts], -1).double().cpu(),
+    )

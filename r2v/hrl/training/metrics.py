@@ -43,36 +43,50 @@ def accuracy(episodes: Sequence[Episode]) -> dict[str, Any]:
     """How right the trunk's answers are, turn by turn, with counts."""
     scores = _scores(episodes)
     right = scores >= 0.5
-    return {"problems": len(episodes), "accuracy": [float(mean) for mean in scores.mean(0)],
-            "right": [int(count) for count in right.sum(0)], "delta": float((scores[:, -1] - scores[:, 0]).mean()),
-            "wrong_to_right": int((~right[:, 0] & right[:, -1]).sum()),
-            "right_to_wrong": int((right[:, 0] & ~right[:, -1]).sum())}
+    return {
+        "problems": len(episodes),
+        "accuracy": [float(mean) for mean in scores.mean(0)],
+        "right": [int(count) for count in right.sum(0)],
+        "delta": float((scores[:, -1] - scores[:, 0]).mean()),
+        "wrong_to_right": int((~right[:, 0] & right[:, -1]).sum()),
+        "right_to_wrong": int((right[:, 0] & ~right[:, -1]).sum()),
+    }
 
 
 def of_accuracy(measured: Mapping[str, Any], stem: str = "") -> dict[str, float]:
     """`accuracy` as flat figures, changes as shares."""
-    return {**{f"{stem}acc/turn{turn}": value for turn, value in enumerate(measured["accuracy"], start=1)},
-            f"{stem}delta": measured["delta"],
-            f"{stem}wrong_to_right": measured["wrong_to_right"] / measured["problems"],
-            f"{stem}right_to_wrong": measured["right_to_wrong"] / measured["problems"]}
+    return {
+        **{f"{stem}acc/turn{turn}": value for turn, value in enumerate(measured["accuracy"], start=1)},
+        f"{stem}delta": measured["delta"],
+        f"{stem}wrong_to_right": measured["wrong_to_right"] / measured["problems"],
+        f"{stem}right_to_wrong": measured["right_to_wrong"] / measured["problems"],
+    }
 
 
 def of_episodes(episodes: Sequence[Episode]) -> dict[str, float]:
     """What was played."""
     last = torch.tensor([end.score for episode in episodes for end in ends(episode)], dtype=torch.float64)
     answers = [turn.answer for episode in episodes for turn in episode.turns]
-    pairs = [(one.answer.text.strip(), other.answer.text.strip()) for episode in episodes
-             for one, other in zip(episode.turns, episode.turns[1:], strict=False)]
+    pairs = [
+        (one.answer.text.strip(), other.answer.text.strip())
+        for episode in episodes
+        for one, other in zip(episode.turns, episode.turns[1:], strict=False)
+    ]
     figures = of_accuracy(accuracy(episodes)) | {
-        "reward/mean": float(last.mean()), "reward/std": float(last.std(correction=0)),
+        "reward/mean": float(last.mean()),
+        "reward/std": float(last.std(correction=0)),
         "same_answer": sum(one == other for one, other in pairs) / len(pairs),
         "answer/tokens": sum(len(one.tokens) for one in answers) / len(answers),
-        "answer/cut": sum(not one.ended for one in answers) / len(answers)}
+        "answer/cut": sum(not one.ended for one in answers) / len(answers),
+    }
     if episodes[0].hints[0]:
         hints = hints_of(episodes)
-        figures |= {"hint/tokens": float(hints.tokens.mean()), "hint/leak": float(hints.leaked.double().mean()),
-                    "hint/judged": float((hints.judged == (hints.before >= 0.5)).double().mean()),
-                    "hint/pay": float((hints.after - hints.before).mean())}
+        figures |= {
+            "hint/tokens": float(hints.tokens.mean()),
+            "hint/leak": float(hints.leaked.double().mean()),
+            "hint/judged": float((hints.judged == (hints.before >= 0.5)).double().mean()),
+            "hint/pay": float((hints.after - hints.before).mean()),
+        }
     return figures
 
 
@@ -87,16 +101,25 @@ def longest(episodes: Sequence[Episode]) -> int:
 
 
 def _said(episodes: Sequence[Episode]) -> list[Segment]:
-    answers = [turn.answer for episode in episodes for turn in
-               (episode.turns[0], *(one for at in range(1, len(episode.turns)) for one in behind(episode, at)))]
+    answers = [
+        turn.answer
+        for episode in episodes
+        for turn in (episode.turns[0], *(one for at in range(1, len(episode.turns)) for one in behind(episode, at)))
+    ]
     return answers + [one.hint for episode in episodes for group in episode.hints for one in group]
 
 
 def of_values(values: Values, returns: Tensor) -> dict[str, float]:
     """What the critic says of the answers, beside what they came to (N,)."""
     q, v = values.q.amin(0), values.v.mean(0)
-    return {**{f"critic/{name}_{what}": float(getattr(heads, what)()) for name, heads in (("q", q), ("v", v))
-               for what in ("mean", "min", "max")}, "critic/corr": correlation(q, returns)}
+    return {
+        **{
+            f"critic/{name}_{what}": float(getattr(heads, what)())
+            for name, heads in (("q", q), ("v", v))
+            for what in ("mean", "min", "max")
+        },
+        "critic/corr": correlation(q, returns),
+    }
 
 
 def correlation(one: Tensor, other: Tensor) -> float:
@@ -108,21 +131,30 @@ def correlation(one: Tensor, other: Tensor) -> float:
 
 def of_lesson(role: str, lesson: Lesson) -> dict[str, float]:
     """Advantages: of an unbiased baseline the mean is about 0."""
-    return {f"{role}/advantage_mean": float(lesson.advantage.mean()),
-            f"{role}/advantage_std": float(lesson.advantage.std(correction=0))}
+    return {
+        f"{role}/advantage_mean": float(lesson.advantage.mean()),
+        f"{role}/advantage_std": float(lesson.advantage.std(correction=0)),
+    }
 
 
 def of_policy(role: str, steps: Sequence[Stepped]) -> dict[str, float]:
     """A policy's updates: losses and norms are means over them, the rest is of the last one."""
     apart, spread, clipped, count = steps[-1].counted
-    return of_steps(role, steps) | {f"{role}/kl": apart / count, f"{role}/entropy": spread / count,
-                                    f"{role}/clipped": clipped / count, f"{role}/tokens": count}
+    return of_steps(role, steps) | {
+        f"{role}/kl": apart / count,
+        f"{role}/entropy": spread / count,
+        f"{role}/clipped": clipped / count,
+        f"{role}/tokens": count,
+    }
 
 
 def of_steps(role: str, steps: Sequence[Stepped]) -> dict[str, float]:
     """Mean loss and gradient norm of updates, and the last loss."""
-    return {f"{role}/loss": sum(step.loss for step in steps) / len(steps), f"{role}/loss_last": steps[-1].loss,
-            f"{role}/grad_norm": sum(step.norm for step in steps) / len(steps)}
+    return {
+        f"{role}/loss": sum(step.loss for step in steps) / len(steps),
+        f"{role}/loss_last": steps[-1].loss,
+        f"{role}/grad_norm": sum(step.norm for step in steps) / len(steps),
+    }
 
 
 def echo_trap(history: Sequence[tuple[float, float]]) -> bool:
@@ -130,7 +162,7 @@ def echo_trap(history: Sequence[tuple[float, float]]) -> bool:
     `history` are (mean, std) by iteration; both are taken over `WINDOW` iterations."""
     if len(history) < 2 * WINDOW:
         return False
-    windows = [history[start:start + WINDOW] for start in range(len(history) - WINDOW + 1)]
+    windows = [history[start : start + WINDOW] for start in range(len(history) - WINDOW + 1)]
     means, spreads = ([sum(pair[i] for pair in window) / WINDOW for window in windows] for i in range(2))
     widest = max(range(len(windows)), key=lambda i: (spreads[i], i))
     return spreads[-1] < 0.5 * spreads[widest] and EARNED <= means[widest] >= means[-1]
@@ -155,8 +187,10 @@ class Lines:
     def add(self, figures: Mapping[str, Any]) -> None:
         """One line, on the disk when this returns; what is not finite is null. Raises EnvironmentFault where the disk
         refuses."""
-        told = {name: None if isinstance(value, float) and not math.isfinite(value) else value
-                for name, value in figures.items()}
+        told = {
+            name: None if isinstance(value, float) and not math.isfinite(value) else value
+            for name, value in figures.items()
+        }
         line = json.dumps(told, separators=(",", ":")).encode() + b"\n"
         with writing(self._path), self._path.open("ab") as file:
             file.write(line)
@@ -166,8 +200,10 @@ class Lines:
     def cut(self, length: int) -> None:
         """Be as long as a checkpoint says. Raises InputError where lines are missing."""
         if self.length < length:
-            raise InputError(f"{self._path}: has {self.length} bytes, the checkpoint beside it knows of {length}; put "
-                             "it back, or remove the checkpoints to start anew")
+            raise InputError(
+                f"{self._path}: has {self.length} bytes, the checkpoint beside it knows of {length}; put "
+                "it back, or remove the checkpoints to start anew"
+            )
         if self.length > length:
             with writing(self._path):
                 os.truncate(self._path, length)

@@ -7,7 +7,8 @@ added up beside it. So gradients are sums: over micro-batches by backward, over 
 were cut or shared changes nothing but the order of additions. The norm that a gradient is clipped to is that of the
 whole network. The loss travels in the same sums: where it or a gradient is not a number on one rank, it is so on all
 of them, and none of them steps. A micro-batch that does not fit a GPU is halved by all ranks together, and the update
-done again (`r2v.memory.retry_on_oom`). Of a network in parts (`r2v.hrl.parallel.sharding`, `r2v.hrl.parallel.zero`) FSDP or DeepSpeed adds the
+done again (`r2v.memory.retry_on_oom`). Of a network in parts (`r2v.hrl.parallel.sharding`, `r2v.hrl.parallel.zero`)
+FSDP or DeepSpeed adds the
 gradients up, and all ranks take as many micro-batches: one with fewer rows fills up with some that count nothing.
 """
 
@@ -40,8 +41,17 @@ class Network:
     an optimizer of its own, of the same settings, and clips and steps by itself.
     """
 
-    def __init__(self, name: str, parameters: Iterable[Tensor], *, lr: float, clip: float, micro: int,
-                 setting: str, engine: Zero | None = None) -> None:
+    def __init__(
+        self,
+        name: str,
+        parameters: Iterable[Tensor],
+        *,
+        lr: float,
+        clip: float,
+        micro: int,
+        setting: str,
+        engine: Zero | None = None,
+    ) -> None:
         self.name, self.parameters = name, [cast(nn.Parameter, tensor) for tensor in parameters]
         self.clip, self.micro, self.setting, self.lr, self.engine = clip, micro, setting, lr, engine
         if engine is None:
@@ -69,8 +79,12 @@ class Network:
         for parameter in self.parameters if self.engine is None else ():
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
-        ranks.add_up([sums, *(parameter.grad for parameter in self.parameters
-                              if parameter.grad is not None and not self.in_parts)])
+        ranks.add_up(
+            [
+                sums,
+                *(parameter.grad for parameter in self.parameters if parameter.grad is not None and not self.in_parts),
+            ]
+        )
 
     def step(self, sound: bool) -> float:
         """Step by the clipped gradient where it is finite and the loss was `sound`, and forget it; its norm before it
@@ -110,17 +124,26 @@ def update(network: Network, rows: Sequence[int], part: Part, figures: int = 0) 
     """Step once on this rank's `rows`. All ranks must call, those without rows too; `figures` is how many a part
     counts. Raises UsageError, on all ranks and with nothing stepped, for a loss or a gradient that is not finite: a
     rate too high, which doing the same again would not mend."""
-    done = _in_step(network, rows, part, figures) if network.in_parts else redo(
-        lambda micro: _accumulate(network, rows, micro, part, figures), network.micro, network.parameters,
-        phase=network.name)
+    done = (
+        _in_step(network, rows, part, figures)
+        if network.in_parts
+        else redo(
+            lambda micro: _accumulate(network, rows, micro, part, figures),
+            network.micro,
+            network.parameters,
+            phase=network.name,
+        )
+    )
     sums, network.micro = done.result, done.rows
     network.add_up(sums)
     loss, *counted = sums.tolist()
     norm = network.step(math.isfinite(loss))
     if not (math.isfinite(loss) and math.isfinite(norm)):
-        raise UsageError(f"{network.name}: its loss is {loss:g} and its gradient's norm {norm:g}, so nothing was "
-                         f"stepped; the last checkpoint is from before. Lower {network.setting} (now "
-                         f"{network.lr:g}) or hierarchical.grad_clip and start anew")
+        raise UsageError(
+            f"{network.name}: its loss is {loss:g} and its gradient's norm {norm:g}, so nothing was "
+            f"stepped; the last checkpoint is from before. Lower {network.setting} (now "
+            f"{network.lr:g}) or hierarchical.grad_clip and start anew"
+        )
     return Stepped(loss=loss, norm=norm, counted=tuple(counted))
 
 
@@ -133,7 +156,7 @@ def _passes(network: Network, rows: Sequence[int], micro: int, part: Part, figur
     """That many micro-batches. Those without rows of their own count nothing."""
     sums = torch.zeros(1 + figures, dtype=torch.float64, device=network.device)
     for number in range(count):
-        chosen = rows[number * micro:(number + 1) * micro]
+        chosen = rows[number * micro : (number + 1) * micro]
         loss, counted = part(chosen or [0])
         network.backward(loss if chosen else 0.0 * loss, number == count - 1)
         if chosen:

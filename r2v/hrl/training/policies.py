@@ -44,34 +44,54 @@ class Policies:
         if h.token_baseline:
             with roles.using("actor") as model:
                 self.baseline = TokenBaseline(model.config.hidden_size, next(iter(model.parameters())))
-            self.networks["baseline"] = Network("token baseline", self.baseline.parameters(), lr=h.critic.lr,
-                                                clip=h.grad_clip, micro=micro, setting="hierarchical.critic.lr")
+            self.networks["baseline"] = Network(
+                "token baseline",
+                self.baseline.parameters(),
+                lr=h.critic.lr,
+                clip=h.grad_clip,
+                micro=micro,
+                setting="hierarchical.critic.lr",
+            )
 
     def _network(self, role: Any, lr: float, setting: str) -> Network:
-        return Network(role, self.roles.parameters(role), lr=lr, clip=self.h.grad_clip, micro=self.micro,
-                       setting=setting, engine=self.roles.engine(role))
+        return Network(
+            role,
+            self.roles.parameters(role),
+            lr=lr,
+            clip=self.h.grad_clip,
+            micro=self.micro,
+            setting=setting,
+            engine=self.roles.engine(role),
+        )
 
     def lessons(self, episodes: Sequence[Episode], judge: Judge | None) -> tuple[dict[str, Lesson], dict[str, float]]:
         """What both are to learn of these episodes, the same on every rank; and figures of that."""
         answers = answers_of(episodes)
         values = None if judge is None else self._values(judge, answers.said)
-        found = {"actor": compute_advantages.actor_lesson(answers, values, self._reference(answers.said),
-                                              self._baselines(answers.said), self.h)}
+        found = {
+            "actor": compute_advantages.actor_lesson(
+                answers, values, self._reference(answers.said), self._baselines(answers.said), self.h
+            )
+        }
         figures = metrics.of_lesson("actor", found["actor"])
         if values is not None and judge is not None:
-            figures |= metrics.of_values(values, compute_advantages.returns_of(answers, self.h)) | {"critic/gap": judge.gap()}
+            figures |= metrics.of_values(values, compute_advantages.returns_of(answers, self.h)) | {
+                "critic/gap": judge.gap()
+            }
         if self.h.guidance.enabled:
             hints = hints_of(episodes)
-            found["guidance"] = compute_advantages.guidance_lesson(hints, self._expected(hints.said), self._reference(hints.said),
-                                                       self.h)
+            found["guidance"] = compute_advantages.guidance_lesson(
+                hints, self._expected(hints.said), self._reference(hints.said), self.h
+            )
             figures |= metrics.of_lesson("guidance", found["guidance"])
         return found, figures
 
     def _values(self, judge: Judge, said: Sequence[Segment]) -> Values:
         own = ranks.own(said)
         found = judge.of_answers([one.prompt for one in own], [one.tokens for one in own]) if own else None
-        rows = [] if found is None else list(zip(*found.q.tolist(), *found.v.tolist(), found.floor.tolist(),
-                                                 strict=True))
+        rows = (
+            [] if found is None else list(zip(*found.q.tolist(), *found.v.tolist(), found.floor.tolist(), strict=True))
+        )
         table = torch.tensor(gathered(rows), dtype=torch.float64).T
         return Values(q=table[:2], v=table[2:4], floor=table[4])
 
@@ -94,7 +114,7 @@ class Policies:
             return None
         own, found = ranks.own(said), list[float]()
         for start in range(0, len(own), self.micro):
-            texts = self.roles.read([one.prompt for one in own[start:start + self.micro]])
+            texts = self.roles.read([one.prompt for one in own[start : start + self.micro]])
             found += self.roles.value(*text_of(texts, self.roles.device("value"))).tolist()
         return torch.tensor(gathered(found), dtype=torch.float64)
 
@@ -142,8 +162,10 @@ class Policies:
     def plain(self, here: bool = True) -> dict[str, Any]:
         """Optimizers, and the token baseline, which no role is. All ranks must ask where models are in parts,
         also those that do not want it `here`."""
-        return {"optimizers": {name: network.state(here) for name, network in self.networks.items()},
-                "baseline": {} if self.baseline is None else self.baseline.state_dict()}
+        return {
+            "optimizers": {name: network.state(here) for name, network in self.networks.items()},
+            "baseline": {} if self.baseline is None else self.baseline.state_dict(),
+        }
 
     def load(self, plain: Mapping[str, Any]) -> None:
         """Be what `plain` was taken of."""

@@ -50,7 +50,7 @@ class Replay:
         kept = min(count, self.capacity)
         places = torch.arange(self.inserted + count - kept, self.inserted + count) % self.capacity
         for name, column in self.columns.items():
-            column[places] = rows[name][count - kept:].to("cpu", column.dtype)
+            column[places] = rows[name][count - kept :].to("cpu", column.dtype)
         self.inserted += count
 
     def _counted(self, rows: Mapping[str, Tensor]) -> int:
@@ -59,19 +59,24 @@ class Replay:
         found = {name: tuple(row.shape[1:]) for name, row in rows.items()}
         counts = {len(row) for row in rows.values()}
         if wanted != found or len(counts) != 1:
-            raise UsageError(f"replay: rows of {found} ({sorted(counts)} of them) for columns {wanted}; give every "
-                             "column, as many rows of each")
+            raise UsageError(
+                f"replay: rows of {found} ({sorted(counts)} of them) for columns {wanted}; give every "
+                "column, as many rows of each"
+            )
         return counts.pop()
 
-    def draw(self, size: int, *key: str | int, among: Tensor | None = None, rank: int = 0,
-             ranks: int = 1) -> dict[str, Tensor]:
+    def draw(
+        self, size: int, *key: str | int, among: Tensor | None = None, rank: int = 0, ranks: int = 1
+    ) -> dict[str, Tensor]:
         """This rank's slice of a batch of `size` rows, drawn uniformly with replacement for `key` from the rows that
         `among` (len,) marks, or from all. Raises EmptyResult where there are none."""
         places = torch.arange(len(self)) if among is None else among.nonzero().squeeze(-1)
         if not len(places):
-            raise EmptyResult(f"replay: none of its {len(self)} transitions is usable; collect first, or raise "
-                              "hierarchical.replay.max_age")
-        chosen = places[_indices(len(places), size, key)][size * rank // ranks:size * (rank + 1) // ranks]
+            raise EmptyResult(
+                f"replay: none of its {len(self)} transitions is usable; collect first, or raise "
+                "hierarchical.replay.max_age"
+            )
+        chosen = places[_indices(len(places), size, key)][size * rank // ranks : size * (rank + 1) // ranks]
         return {name: column[chosen] for name, column in self.columns.items()}
 
     def save(self, folder: Path) -> int:
@@ -97,8 +102,10 @@ class Replay:
                     break
                 self._append(path, self.inserted - first)
         if self.inserted != cursor:
-            raise InputError(f"{folder}: transitions {self.inserted} to {cursor} are missing; take a checkpoint whose "
-                             "replay is whole, or start anew")
+            raise InputError(
+                f"{folder}: transitions {self.inserted} to {cursor} are missing; take a checkpoint whose "
+                "replay is whole, or start anew"
+            )
         self._saved = cursor
 
     def _append(self, path: Path, skipped: int) -> None:
@@ -108,8 +115,10 @@ class Replay:
             rows = load_file(path)
             self.add({name: rows[name][skipped:] for name in rows})
         except (OSError, SafetensorError, UsageError) as error:
-            raise InputError(f"{path}: not a segment of this replay ({' '.join(str(error).split())}); take another "
-                             "checkpoint, or start anew") from error
+            raise InputError(
+                f"{path}: not a segment of this replay ({' '.join(str(error).split())}); take another "
+                "checkpoint, or start anew"
+            ) from error
 
     def forget(self, folder: Path, cursor: int) -> None:
         """Remove the segments that no checkpoint from `cursor` on needs."""

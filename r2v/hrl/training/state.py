@@ -70,9 +70,14 @@ class State:
 
 
 def _episode(plain: Mapping[str, Any]) -> Episode:
-    return Episode(problem=Problem(**plain["problem"]), turns=tuple(_turn(turn) for turn in plain["turns"]),
-                   hints=tuple(tuple(Hinted(hint=Segment(**one["hint"]), after=_turn(one["after"])) for one in group)
-                               for group in plain["hints"]))
+    return Episode(
+        problem=Problem(**plain["problem"]),
+        turns=tuple(_turn(turn) for turn in plain["turns"]),
+        hints=tuple(
+            tuple(Hinted(hint=Segment(**one["hint"]), after=_turn(one["after"])) for one in group)
+            for group in plain["hints"]
+        ),
+    )
 
 
 def _turn(plain: Mapping[str, Any]) -> Turn:

@@ -21,8 +21,9 @@ PLANNED = {"freeze": ("reference",), "actor": ("actor",), "guidance": ("guidance
 class Tracking:
     """Watches over `devices`. `plan` is that of the one GPU that holds all roles; `rows` at a time."""
 
-    def __init__(self, devices: set[str], plan: Plan | None = None, rows: int = 1,
-                 meter: Callable[[str], Meter] = meter_of) -> None:
+    def __init__(
+        self, devices: set[str], plan: Plan | None = None, rows: int = 1, meter: Callable[[str], Meter] = meter_of
+    ) -> None:
         self.plan, self.rows = plan, rows
         self._watches = {device: Watch(meter(device)) for device in sorted(devices)}
 
@@ -38,8 +39,11 @@ class Tracking:
     def _planned(self, name: str, tokens: int) -> float:
         """Bytes; not a number where no plan says, of which no line warns."""
         names = {one.phase.name for one in self.plan.phases} if self.plan else set[str]()
-        found = [expected(self.plan, one, rows=self.rows, tokens=tokens)
-                 for one in PLANNED.get(name, ()) if self.plan and one in names]
+        found = [
+            expected(self.plan, one, rows=self.rows, tokens=tokens)
+            for one in PLANNED.get(name, ())
+            if self.plan and one in names
+        ]
         return max(found, default=float("nan"))
 
     def figures(self, name: str) -> dict[str, float]:

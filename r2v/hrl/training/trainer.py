@@ -50,15 +50,30 @@ class Trainer:
     `prompt_tokens` the longest prompt; `made_of` adds to what a checkpoint must have been made with.
     """
 
-    def __init__(self, *, roles: Roles, problems: Sequence[Problem], held_out: Sequence[Problem], prompter: Prompts,
-                 checker: Checker, h: HierarchicalConfig, seed: int, folder: Path,
-                 stop: Callable[[], bool] = lambda: False, micro: int = 32, plan: Plan | None = None,
-                 prompt_tokens: int = 640, made_of: Mapping[str, Any] | None = None,
-                 rollout: RolloutConfig | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        roles: Roles,
+        problems: Sequence[Problem],
+        held_out: Sequence[Problem],
+        prompter: Prompts,
+        checker: Checker,
+        h: HierarchicalConfig,
+        seed: int,
+        folder: Path,
+        stop: Callable[[], bool] = lambda: False,
+        micro: int = 32,
+        plan: Plan | None = None,
+        prompt_tokens: int = 640,
+        made_of: Mapping[str, Any] | None = None,
+        rollout: RolloutConfig | None = None,
+    ) -> None:
         check(h)
         if h.episodes > len(problems):
-            raise UsageError(f"hierarchical.episodes={h.episodes}: there are {len(problems)} problems to train on; set "
-                             "as many or fewer, or give more problems")
+            raise UsageError(
+                f"hierarchical.episodes={h.episodes}: there are {len(problems)} problems to train on; set "
+                "as many or fewer, or give more problems"
+            )
         self.roles, self.problems, self.held_out = roles, list(problems), list(held_out)
         self.prompter, self.checker, self.rollout = prompter, checker, rollout
         self.h, self.seed, self.folder, self.stop = h, seed, folder, stop
@@ -66,12 +81,22 @@ class Trainer:
         self.policies = Policies(roles, h, micro)
         self.tracking = Tracking(set(vars(roles.devices).values()), plan, micro)
         self.state, self.lines, self._shown = State(), metrics.Lines(folder), dict[str, float]()
-        self.identity = {"hierarchical": identity(h), "seed": seed, "placement": roles.placement,
-                         "problems": hash_of([[one.id, one.text, one.answer] for one in (*problems, *held_out)]),
-                         **(made_of or {})}
+        self.identity = {
+            "hierarchical": identity(h),
+            "seed": seed,
+            "placement": roles.placement,
+            "problems": hash_of([[one.id, one.text, one.answer] for one in (*problems, *held_out)]),
+            **(made_of or {}),
+        }
         self._phases: dict[str, Callable[[], None]] = {
-            "rollout": self._rollout, "insert": self._insert, "critic": self._critic, "freeze": self._freeze,
-            "actor": self._actor, "guidance": self._guidance, "finish": self._finish}
+            "rollout": self._rollout,
+            "insert": self._insert,
+            "critic": self._critic,
+            "freeze": self._freeze,
+            "actor": self._actor,
+            "guidance": self._guidance,
+            "finish": self._finish,
+        }
 
     def run(self) -> dict[str, Any]:
         """Train to the end; the report: what the held-out problems came to before and after, how many iterations
@@ -92,8 +117,10 @@ class Trainer:
                     self._save()
                 if asked and not over:
                     state = self.state
-                    raise Interrupted(f"hierarchical: stopped in iteration {state.iteration + 1} of {total} before its "
-                                      f"{state.phase}, which {self.folder / LATEST} holds; the same command continues")
+                    raise Interrupted(
+                        f"hierarchical: stopped in iteration {state.iteration + 1} of {total} before its "
+                        f"{state.phase}, which {self.folder / LATEST} holds; the same command continues"
+                    )
         base, _ = self.roles.bodies["actor"]
         if not isinstance(base, Base):
             base.put_together()  # rank 0 alone hands it on
@@ -102,8 +129,12 @@ class Trainer:
     def report(self) -> dict[str, Any]:
         """What `run` returns."""
         state = self.state
-        return {"iterations": state.iteration, "untrained": state.untrained, "trained": state.trained,
-                "trained_sha256": hash_of(self._trained())}
+        return {
+            "iterations": state.iteration,
+            "untrained": state.untrained,
+            "trained": state.trained,
+            "trained_sha256": hash_of(self._trained()),
+        }
 
     def _do(self, phase: str) -> None:
         began = time.monotonic()
@@ -143,12 +174,22 @@ class Trainer:
         made = metrics.tokens(self.state.episodes)
         self.state.figures |= {"rollout/tokens": made, "rollout/tokens_per_s": made / (time.monotonic() - began)}
 
-    def _played(self, problems: Sequence[Problem], *key: str | int, temperature: float = 1.0,
-                hints: int | None = None) -> list[Episode]:
+    def _played(
+        self, problems: Sequence[Problem], *key: str | int, temperature: float = 1.0, hints: int | None = None
+    ) -> list[Episode]:
         with self.roles.together("actor", *(("guidance",) if self.h.guidance.enabled else ())):
-            return play_many(problems, roles=self.roles, prompter=self.prompter, checker=self.checker, h=self.h,
-                             key=(self.seed, *key), temperature=temperature, hints=hints, rollout=self.rollout,
-                             versions={"actor": self.state.actor, "guidance": self.state.guidance})
+            return play_many(
+                problems,
+                roles=self.roles,
+                prompter=self.prompter,
+                checker=self.checker,
+                h=self.h,
+                key=(self.seed, *key),
+                temperature=temperature,
+                hints=hints,
+                rollout=self.rollout,
+                versions={"actor": self.state.actor, "guidance": self.state.guidance},
+            )
 
     def _insert(self) -> None:
         assert self.judge is not None
@@ -171,8 +212,10 @@ class Trainer:
             return
         began = time.monotonic()
         with ThreadPoolExecutor(2) as pool:
-            both = [pool.submit(_timed, teach, self.state.episodes, self.state.lessons)
-                    for teach in (self.policies.teach_actor, self.policies.teach_guidance)]
+            both = [
+                pool.submit(_timed, teach, self.state.episodes, self.state.lessons)
+                for teach in (self.policies.teach_actor, self.policies.teach_guidance)
+            ]
         alone = 0.0
         for figures, seconds in (one.result() for one in both):
             self.state.figures |= figures
@@ -195,9 +238,12 @@ class Trainer:
         if not state.alarmed and metrics.echo_trap(state.history):
             state.alarmed = True
             if distributed.rank() == 0:
-                logger.warning("  hierarchical: iteration %d: rewards vary half as much as they did and are no higher; "
-                               "policies may be repeating themselves (echo trap): raise hierarchical.kl or lower "
-                               "hierarchical.lr", number)
+                logger.warning(
+                    "  hierarchical: iteration %d: rewards vary half as much as they did and are no higher; "
+                    "policies may be repeating themselves (echo trap): raise hierarchical.kl or lower "
+                    "hierarchical.lr",
+                    number,
+                )
 
     def _measured(self) -> dict[str, Any]:
         """How right the held-out problems are answered, greedily."""
@@ -206,11 +252,20 @@ class Trainer:
     def _write(self) -> None:
         state = self.state
         if distributed.rank() == 0:
-            self.lines.add({"iteration": state.iteration, "actor/version": state.actor,
-                            "guidance/version": state.guidance, **state.figures})
+            self.lines.add(
+                {
+                    "iteration": state.iteration,
+                    "actor/version": state.actor,
+                    "guidance/version": state.guidance,
+                    **state.figures,
+                }
+            )
         last = f"acc/turn{self.h.turns}"
-        self._shown = {name: round(state.figures[name], 4) for name in ("acc/turn1", last, "actor/loss", "critic/loss")
-                       if name in state.figures}
+        self._shown = {
+            name: round(state.figures[name], 4)
+            for name in ("acc/turn1", last, "actor/loss", "critic/loss")
+            if name in state.figures
+        }
 
     def _trained(self, here: bool = True) -> dict[str, Any]:
         return {role: self.roles.state(role, here) for role in ("actor", "guidance", "critic", "value", "target")}

@@ -30,8 +30,16 @@ class LocalBackend:
     (`r2v.llm.local.prefix_cache`); the model's weights must stay as they are.
     """
 
-    def __init__(self, model: Any, tokenizer: Any, encode: Callable[[Sequence[Message]], Sequence[int]], *,
-                 name: str, price: Price, max_batch: int = 64) -> None:
+    def __init__(
+        self,
+        model: Any,
+        tokenizer: Any,
+        encode: Callable[[Sequence[Message]], Sequence[int]],
+        *,
+        name: str,
+        price: Price,
+        max_batch: int = 64,
+    ) -> None:
         self.model, self.tokenizer, self.encode = model.eval(), tokenizer, encode
         self.name, self.price, self.max_batch = name, price, max_batch
         self._end_ids = _end_ids(model, tokenizer)
@@ -49,14 +57,26 @@ class LocalBackend:
             replies.update(self._answer(batch, prompts, questions))
         return [replies[index] for index in range(len(questions))]
 
-    def _answer(self, batch: list[int], prompts: Sequence[tuple[int, ...]],
-                questions: Sequence[Request]) -> Iterator[tuple[int, Reply]]:
+    def _answer(
+        self, batch: list[int], prompts: Sequence[tuple[int, ...]], questions: Sequence[Request]
+    ) -> Iterator[tuple[int, Reply]]:
         distinct = {prompt: place for place, prompt in enumerate(dict.fromkeys(prompts[i] for i in batch))}
-        draws = [Draw(prompt=distinct[prompts[i]], key=(*questions[i].key, k), top_p=questions[i].top_p,
-                      temperature=questions[i].temperature, max_tokens=questions[i].max_tokens)
-                 for i in batch for k in range(_needed(questions[i]))]
-        drawn = iter(generate(self.model, list(distinct), draws, end_ids=self._end_ids, pad_id=self._pad_id,
-                              prefixes=self._prefixes))
+        draws = [
+            Draw(
+                prompt=distinct[prompts[i]],
+                key=(*questions[i].key, k),
+                top_p=questions[i].top_p,
+                temperature=questions[i].temperature,
+                max_tokens=questions[i].max_tokens,
+            )
+            for i in batch
+            for k in range(_needed(questions[i]))
+        ]
+        drawn = iter(
+            generate(
+                self.model, list(distinct), draws, end_ids=self._end_ids, pad_id=self._pad_id, prefixes=self._prefixes
+            )
+        )
         for i in batch:
             own = [next(drawn) for _ in range(_needed(questions[i]))]
             own *= questions[i].num_samples // len(own)
@@ -65,14 +85,21 @@ class LocalBackend:
     def _reply(self, tokens_in: int, drawn: Sequence[Drawn]) -> Reply:
         tokens_out = sum(len(one.tokens) for one in drawn)
         cost = (tokens_in * self.price.input + tokens_out * self.price.output) / 1e6
-        return Reply(samples=tuple(map(self._sample, drawn)), model=self.name,
-                     usage=Usage(tokens_in=tokens_in, tokens_out=tokens_out, cost_usd=cost))
+        return Reply(
+            samples=tuple(map(self._sample, drawn)),
+            model=self.name,
+            usage=Usage(tokens_in=tokens_in, tokens_out=tokens_out, cost_usd=cost),
+        )
 
     def _sample(self, drawn: Drawn) -> Sample:
         body = drawn.tokens[:-1] if drawn.ended else drawn.tokens
-        return Sample(text=self.tokenizer.decode(body, skip_special_tokens=True),
-                      tokens=tuple(map(self._word, drawn.tokens)), logprobs=tuple(drawn.logprobs),
-                      entropies=tuple(drawn.entropies), finish_reason="stop" if drawn.ended else "length")
+        return Sample(
+            text=self.tokenizer.decode(body, skip_special_tokens=True),
+            tokens=tuple(map(self._word, drawn.tokens)),
+            logprobs=tuple(drawn.logprobs),
+            entropies=tuple(drawn.entropies),
+            finish_reason="stop" if drawn.ended else "length",
+        )
 
     def _decode_one(self, token: int) -> str:
         return str(self.tokenizer.decode([token]))

@@ -87,8 +87,15 @@ def entropy(logprobs: Tensor) -> Tensor:
     return -(logprobs.exp() * logprobs.clamp_min(torch.finfo(logprobs.dtype).min)).sum(dim=-1)
 
 
-def generate(model: Any, prompts: Sequence[Sequence[int]], draws: Sequence[Draw], *, end_ids: frozenset[int],
-             pad_id: int, prefixes: Prefixes | None = None) -> list[Drawn]:
+def generate(
+    model: Any,
+    prompts: Sequence[Sequence[int]],
+    draws: Sequence[Draw],
+    *,
+    end_ids: frozenset[int],
+    pad_id: int,
+    prefixes: Prefixes | None = None,
+) -> list[Drawn]:
     """One completion per draw. Every prompt goes through the model once, however many draws share it, and what
     `prefixes` remembers of it not at all.
 
@@ -126,11 +133,13 @@ def _choose(logits: Tensor, draws: Sequence[Draw], drawn: Sequence[Drawn]) -> li
     chosen = grained.argmax(dim=-1)
     sampled = [i for i, draw in enumerate(draws) if draw.temperature > 0]
     if sampled:
+
         def column(values: list[float]) -> Tensor:
             return torch.tensor(values, dtype=torch.float64, device=logits.device)
 
-        kept = nucleus(grained[sampled], column([draws[i].temperature for i in sampled]),
-                       column([draws[i].top_p for i in sampled]))
+        kept = nucleus(
+            grained[sampled], column([draws[i].temperature for i in sampled]), column([draws[i].top_p for i in sampled])
+        )
         uniforms = [uniform(*draws[i].key, len(drawn[i].tokens)) for i in sampled]
         chosen[sampled] = inverse_cdf(kept, column(uniforms))
     picked = logprobs.gather(-1, chosen[:, None])[:, 0].tolist()
@@ -153,8 +162,9 @@ class _Batch:
     logits: Tensor
 
     @classmethod
-    def prefill(cls, model: Any, prompts: Sequence[Sequence[int]], pad_id: int,
-                prefixes: Prefixes | None = None) -> tuple[_Batch, dict[int, int]]:
+    def prefill(
+        cls, model: Any, prompts: Sequence[Sequence[int]], pad_id: int, prefixes: Prefixes | None = None
+    ) -> tuple[_Batch, dict[int, int]]:
         """Run all prompts; and at which row each of them is."""
         reads = prefill(model, prompts, pad_id, prefixes, logits_to_keep=1)
         parts = [cls(model, read.output.past_key_values, read.mask, read.output.logits[:, -1]) for read in reads]
@@ -165,9 +175,12 @@ class _Batch:
     def _join(cls, parts: Sequence[_Batch]) -> _Batch:
         """All rows in one batch, padded on the left to the widest. The first part is used up."""
         width = max(part.mask.shape[1] for part in parts)
-        return cls(parts[0].model, join([part.cache for part in parts], width),
-                   torch.cat([pad(part.mask, (width - part.mask.shape[1], 0)) for part in parts]),
-                   torch.cat([part.logits for part in parts]))
+        return cls(
+            parts[0].model,
+            join([part.cache for part in parts], width),
+            torch.cat([pad(part.mask, (width - part.mask.shape[1], 0)) for part in parts]),
+            torch.cat([part.logits for part in parts]),
+        )
 
     def select(self, rows: Sequence[int]) -> None:
         """Keep these rows, in this order; a row named twice is copied."""
@@ -180,8 +193,12 @@ class _Batch:
     def step(self, tokens: Sequence[int]) -> None:
         """Feed every row its token."""
         self.mask = torch.cat([self.mask, self.mask.new_ones(len(tokens), 1)], dim=-1)
-        output = self.model(input_ids=torch.tensor(tokens, device=self.mask.device)[:, None],
-                            attention_mask=self.mask, position_ids=positions(self.mask)[:, -1:],
-                            past_key_values=self.cache, use_cache=True, logits_to_keep=1)
+        output = self.model(
+            input_ids=torch.tensor(tokens, device=self.mask.device)[:, None],
+            attention_mask=self.mask,
+            position_ids=positions(self.mask)[:, -1:],
+            past_key_values=self.cache,
+            use_cache=True,
+            logits_to_keep=1,
+        )
         self.logits = output.logits[:, -1]
-

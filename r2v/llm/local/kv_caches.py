@@ -46,7 +46,8 @@ class Growing(DynamicLayer):  # type: ignore[misc]
 def joinable(model: Any) -> bool:
     """Whether separate prefills pay and can be put side by side: on a CPU, without sliding windows."""
     return model.device.type == "cpu" and all(
-        type(layer) in (DynamicLayer, LinearAttentionLayer) for layer in DynamicCache(config=model.config).layers)
+        type(layer) in (DynamicLayer, LinearAttentionLayer) for layer in DynamicCache(config=model.config).layers
+    )
 
 
 def join(caches: Sequence[Any], width: int) -> Any:
@@ -55,8 +56,11 @@ def join(caches: Sequence[Any], width: int) -> Any:
     whole = caches[0]
     for i, (layer, *others) in enumerate(zip(*(cache.layers for cache in caches), strict=True)):
         if isinstance(layer, DynamicLayer):
-            whole.layers[i] = Growing(_stack([layer.keys, *(other.keys for other in others)], width),
-                                      _stack([layer.values, *(other.values for other in others)], width), width)
+            whole.layers[i] = Growing(
+                _stack([layer.keys, *(other.keys for other in others)], width),
+                _stack([layer.values, *(other.values for other in others)], width),
+                width,
+            )
             continue
         for states in ("conv_states", "recurrent_states"):
             own = getattr(layer, states)

@@ -32,8 +32,9 @@ class Read:
     mask: Tensor
 
 
-def prefill(model: Any, prompts: Sequence[Sequence[int]], pad_id: int, prefixes: Prefixes | None = None,
-            **options: Any) -> list[Read]:
+def prefill(
+    model: Any, prompts: Sequence[Sequence[int]], pad_id: int, prefixes: Prefixes | None = None, **options: Any
+) -> list[Read]:
     """Put every prompt through the model, what `prefixes` remembers of it excepted. `options` go to the model.
 
     On a GPU, or with a cache that cannot be taken apart, it is one pass.
@@ -42,8 +43,19 @@ def prefill(model: Any, prompts: Sequence[Sequence[int]], pad_id: int, prefixes:
     known = [[] if prefixes is None else prefixes.known(text) for text in texts]
     new = [max(1, len(text) - BLOCK * len(blocks)) for text, blocks in zip(texts, known, strict=True)]
     groups = _alike(new) if joinable(model) else [list(range(len(texts)))]
-    return [_read(model, group, [texts[i] for i in group], max(new[i] for i in group), pad_id, prefixes,
-                  [known[i] for i in group], options) for group in groups]
+    return [
+        _read(
+            model,
+            group,
+            [texts[i] for i in group],
+            max(new[i] for i in group),
+            pad_id,
+            prefixes,
+            [known[i] for i in group],
+            options,
+        )
+        for group in groups
+    ]
 
 
 def positions(mask: Tensor) -> Tensor:
@@ -51,16 +63,30 @@ def positions(mask: Tensor) -> Tensor:
     return (mask.cumsum(dim=-1) - 1).clamp_min(0)
 
 
-def _read(model: Any, rows: list[int], prompts: Sequence[tuple[int, ...]], width: int, pad_id: int,
-          prefixes: Prefixes | None, known: Sequence[Sequence[Tensor]], options: dict[str, Any]) -> Read:
+def _read(
+    model: Any,
+    rows: list[int],
+    prompts: Sequence[tuple[int, ...]],
+    width: int,
+    pad_id: int,
+    prefixes: Prefixes | None,
+    known: Sequence[Sequence[Tensor]],
+    options: dict[str, Any],
+) -> Read:
     """One pass over the last `width` tokens of every prompt."""
     kept = [max(0, len(prompt) - width) for prompt in prompts]
     cache = None if prefixes is None else prefixes.cache(known, kept)
     total = max(kept) + width
     ids = torch.tensor([([pad_id] * width + list(p))[-width:] for p in prompts], device=model.device)
     mask = torch.tensor([[0] * (total - len(p)) + [1] * len(p) for p in prompts], device=model.device)
-    output = model(input_ids=ids, attention_mask=mask, position_ids=positions(mask)[:, -width:],
-                   past_key_values=cache, use_cache=True, **options)
+    output = model(
+        input_ids=ids,
+        attention_mask=mask,
+        position_ids=positions(mask)[:, -width:],
+        past_key_values=cache,
+        use_cache=True,
+        **options,
+    )
     if prefixes is not None:
         prefixes.remember(prompts, cache, width)
     return Read(rows, output, mask)

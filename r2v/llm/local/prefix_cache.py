@@ -46,9 +46,14 @@ class Prefixes:
         short convolution, on a CPU. Sliding windows and recurrent states cannot."""
         kinds = getattr(model.config, "layer_types", None) or ()
         layers = DynamicCache(config=model.config).layers
-        return model.device.type == "cpu" and bool(layers) and all(
-            type(layer) is DynamicLayer or (type(layer) is LinearAttentionLayer and kinds[i] == "conv")
-            for i, layer in enumerate(layers))
+        return (
+            model.device.type == "cpu"
+            and bool(layers)
+            and all(
+                type(layer) is DynamicLayer or (type(layer) is LinearAttentionLayer and kinds[i] == "conv")
+                for i, layer in enumerate(layers)
+            )
+        )
 
     def known(self, prompt: tuple[int, ...]) -> list[Tensor]:
         """The blocks (BLOCK, F) of the longest beginning that is remembered."""
@@ -72,7 +77,7 @@ class Prefixes:
         past = next(block for row in rows for block in row).new_zeros(len(rows), room, self._width)
         for row, blocks, keep in zip(past, rows, kept, strict=True):
             if keep:
-                row[room - keep:] = torch.cat(list(blocks))[:keep]
+                row[room - keep :] = torch.cat(list(blocks))[:keep]
         states = iter(torch.split(past, [size for _, size in self._shapes], dim=-1))
         shapes = iter(self._shapes)
         for layer in cache.layers:
@@ -106,7 +111,7 @@ class Prefixes:
         start = len(prompt) - len(states)
         for end in range(len(prompt) // BLOCK * BLOCK, max(start, 0) + BLOCK - 1, -BLOCK):
             if prompt[:end] not in self._blocks:
-                self._blocks[prompt[:end]] = states[end - BLOCK - start:end - start].clone()
+                self._blocks[prompt[:end]] = states[end - BLOCK - start : end - start].clone()
         while self.size > self.max_bytes:
             self._blocks.popitem(last=False)
 

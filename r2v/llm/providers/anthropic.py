@@ -54,8 +54,11 @@ class Anthropic:
 
     def body(self, request: Request) -> Mapping[str, Any]:
         """The params of a message. The system prompt, which all conversations share, is cached for an hour."""
-        body: dict[str, Any] = {"model": self._rate.model, "messages": turns(request.messages),
-                                "max_tokens": request.max_tokens}
+        body: dict[str, Any] = {
+            "model": self._rate.model,
+            "messages": turns(request.messages),
+            "max_tokens": request.max_tokens,
+        }
         if system := system_prompt(request.messages, request.tools):
             body["system"] = [{"type": "text", "text": system, "cache_control": {"type": "ephemeral", "ttl": "1h"}}]
         if not self._rate.default_sampling:
@@ -71,12 +74,19 @@ class Anthropic:
         import httpx2
 
         async with self._faults() as client:
-            answer = await client.post("/v1/messages", body=dict(ask.body), cast_to=httpx2.Response,
-                                       options={"headers": {"X-R2V-Custom-Id": ask.custom_id}})
+            answer = await client.post(
+                "/v1/messages",
+                body=dict(ask.body),
+                cast_to=httpx2.Response,
+                options={"headers": {"X-R2V-Custom-Id": ask.custom_id}},
+            )
             remaining = answer.headers.get("anthropic-ratelimit-requests-remaining")
             reset = answer.headers.get("anthropic-ratelimit-requests-reset")
-            return Called(verdict=anthropic_answer(answer.json()), remaining=int(remaining) if remaining else None,
-                          reset=_until(reset, seconds_of(answer.headers)))
+            return Called(
+                verdict=anthropic_answer(answer.json()),
+                remaining=int(remaining) if remaining else None,
+                reset=_until(reset, seconds_of(answer.headers)),
+            )
 
     async def upload(self, path: Path) -> str:
         """Not asked for (`limits.uploads`): the create call takes the requests themselves."""
@@ -86,11 +96,14 @@ class Anthropic:
         """Make a batch, once; its requests are streamed from the input file."""
         from anthropic.types.messages import MessageBatch
 
-        headers = {"Content-Type": "application/json",
-                   "Content-Length": str(len(_HEAD) + path.stat().st_size - 1 + len(_TAIL))}
+        headers = {
+            "Content-Type": "application/json",
+            "Content-Length": str(len(_HEAD) + path.stat().st_size - 1 + len(_TAIL)),
+        }
         async with self._faults() as client:
-            made = await client.post("/v1/messages/batches", content=_payload(path), cast_to=MessageBatch,
-                                     options={"headers": headers})
+            made = await client.post(
+                "/v1/messages/batches", content=_payload(path), cast_to=MessageBatch, options={"headers": headers}
+            )
             return _state(made.to_dict())
 
     async def recent(self) -> AsyncIterator[BatchState]:
@@ -114,10 +127,13 @@ class Anthropic:
             for url in state.files:
                 base = urlsplit(str(client.base_url))
                 if (urlsplit(url).scheme, urlsplit(url).netloc) != (base.scheme, base.netloc):
-                    raise EnvironmentFault(f"batch {state.id}: results_url is on {urlsplit(url).netloc}, the API on "
-                                           f"{base.netloc}; refused, since the request would carry the key there")
-                answer = await client.get(url, cast_to=httpx2.Response,
-                                          options={"headers": {"X-Stainless-Raw-Response": "stream"}})
+                    raise EnvironmentFault(
+                        f"batch {state.id}: results_url is on {urlsplit(url).netloc}, the API on "
+                        f"{base.netloc}; refused, since the request would carry the key there"
+                    )
+                answer = await client.get(
+                    url, cast_to=httpx2.Response, options={"headers": {"X-Stainless-Raw-Response": "stream"}}
+                )
                 try:
                     async for data in answer.aiter_bytes(_CHUNK):
                         for raw in splitter.feed(data):
@@ -146,8 +162,11 @@ class Anthropic:
 
         if self._opened is None:
             self._opened = anthropic.AsyncAnthropic(
-                api_key=self._key, max_retries=0, timeout=httpx2.Timeout(self._timeout, connect=10.0),
-                http_client=anthropic.DefaultAsyncHttpxClient(follow_redirects=False))
+                api_key=self._key,
+                max_retries=0,
+                timeout=httpx2.Timeout(self._timeout, connect=10.0),
+                http_client=anthropic.DefaultAsyncHttpxClient(follow_redirects=False),
+            )
         try:
             yield self._opened
         except (anthropic.APIError, httpx2.HTTPError) as error:
@@ -175,9 +194,15 @@ def _state(batch: Mapping[str, Any]) -> BatchState:
     status, url = str(batch.get("processing_status")), batch.get("results_url")
     done = status == "ended"
     return BatchState(
-        id=batch["id"], state=status, done=done, total=sum(value or 0 for value in counts.values()),
-        completed=counts.get("succeeded") or 0, errored=(counts.get("errored") or 0) + (counts.get("expired") or 0),
-        files=(url,) if url else (), lagging=done and not url and not batch.get("archived_at"))
+        id=batch["id"],
+        state=status,
+        done=done,
+        total=sum(value or 0 for value in counts.values()),
+        completed=counts.get("succeeded") or 0,
+        errored=(counts.get("errored") or 0) + (counts.get("expired") or 0),
+        files=(url,) if url else (),
+        lagging=done and not url and not batch.get("archived_at"),
+    )
 
 
 def _until(reset: str | None, retry_after: float | None) -> float | None:

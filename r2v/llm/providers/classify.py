@@ -14,10 +14,16 @@ from typing import Any
 from r2v.llm.providers.prices import Tokens
 from r2v.llm.providers.provider_requests import Kind, Line, Verdict
 
-_ACCOUNT = re.compile(r"credit balance|insufficient_quota|exceeded your current quota|billing|authentication|"
-                      r"permission|model_not_found|invalid_api_key|on hold", re.I)
-_RETRY = re.compile(r"rate_limit|overloaded|api_error|server_error|timeout|batch_expired|batch_cancelled|expired|"
-                    r"cancell?ed|conflict", re.I)
+_ACCOUNT = re.compile(
+    r"credit balance|insufficient_quota|exceeded your current quota|billing|authentication|"
+    r"permission|model_not_found|invalid_api_key|on hold",
+    re.I,
+)
+_RETRY = re.compile(
+    r"rate_limit|overloaded|api_error|server_error|timeout|batch_expired|batch_cancelled|expired|"
+    r"cancell?ed|conflict",
+    re.I,
+)
 _KEY = re.compile(r"\b(sk|key)-[A-Za-z0-9_*-]{6,}")
 _NAME = re.compile(rb'"custom_id"\s*:\s*"([A-Za-z0-9_-]{1,64})"')
 _LONGEST = 300
@@ -75,8 +81,13 @@ def anthropic_answer(body: Mapping[str, Any]) -> Verdict:
         written = usage.get("cache_creation_input_tokens") or 0
         hour = (usage.get("cache_creation") or {}).get("ephemeral_1h_input_tokens")
         hour = written if hour is None else hour
-        tokens = Tokens(fresh=usage["input_tokens"], cached=usage.get("cache_read_input_tokens") or 0, write_1h=hour,
-                        write_5m=written - hour, output=usage["output_tokens"])
+        tokens = Tokens(
+            fresh=usage["input_tokens"],
+            cached=usage.get("cache_read_input_tokens") or 0,
+            write_1h=hour,
+            write_5m=written - hour,
+            output=usage["output_tokens"],
+        )
     if body.get("stop_reason") == "refusal":
         return Verdict(kind="fatal", reason="refused: stop_reason refusal", tokens=tokens)
     text = "".join(block.get("text", "") for block in body.get("content") or () if block.get("type") == "text")

@@ -19,17 +19,26 @@ def system_prompt(messages: Sequence[Message], tools: Sequence[ToolSpec]) -> str
     """The conversation's own system messages, then the tools. Empty where there are neither."""
     parts = [message.content for message in messages if message.role == "system"]
     if tools:
-        schemas = [json.dumps({"tool": tool.name, "description": tool.description, "arguments": tool.parameters},
-                              ensure_ascii=False) for tool in tools]
-        parts.append("You act through tools, one call in each reply. Reply with exactly one JSON object on one line "
-                     'and nothing else: {"tool": "<name>", "<argument>": <value>, ...}\nTools:\n' + "\n".join(schemas))
+        schemas = [
+            json.dumps(
+                {"tool": tool.name, "description": tool.description, "arguments": tool.parameters}, ensure_ascii=False
+            )
+            for tool in tools
+        ]
+        parts.append(
+            "You act through tools, one call in each reply. Reply with exactly one JSON object on one line "
+            'and nothing else: {"tool": "<name>", "<argument>": <value>, ...}\nTools:\n' + "\n".join(schemas)
+        )
     return "\n\n".join(parts)
 
 
 def turns(messages: Sequence[Message]) -> list[dict[str, str]]:
     """The conversation without system messages; what tools said is told by the user."""
-    return [{"role": "assistant" if message.role == "assistant" else "user", "content": message.content or _NOTHING}
-            for message in messages if message.role != "system"]
+    return [
+        {"role": "assistant" if message.role == "assistant" else "user", "content": message.content or _NOTHING}
+        for message in messages
+        if message.role != "system"
+    ]
 
 
 def action_of(text: str, tools: Sequence[ToolSpec]) -> str:

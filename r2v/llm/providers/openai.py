@@ -48,8 +48,11 @@ class OpenAI:
         """The body of a chat completion."""
         system = system_prompt(request.messages, request.tools)
         told = [{"role": "system", "content": system}] if system else []
-        body: dict[str, Any] = {"model": self._rate.model, "messages": told + turns(request.messages),
-                                "max_completion_tokens": request.max_tokens}
+        body: dict[str, Any] = {
+            "model": self._rate.model,
+            "messages": told + turns(request.messages),
+            "max_completion_tokens": request.max_tokens,
+        }
         if not self._rate.default_sampling:
             body |= {"temperature": request.temperature} | ({"top_p": request.top_p} if request.top_p < 1 else {})
         return body
@@ -63,12 +66,19 @@ class OpenAI:
         import httpx2
 
         async with self._faults() as client:
-            answer = await client.post("/chat/completions", body=dict(ask.body), cast_to=httpx2.Response,
-                                       options={"headers": {"X-R2V-Custom-Id": ask.custom_id}})
+            answer = await client.post(
+                "/chat/completions",
+                body=dict(ask.body),
+                cast_to=httpx2.Response,
+                options={"headers": {"X-R2V-Custom-Id": ask.custom_id}},
+            )
             remaining = answer.headers.get("x-ratelimit-remaining-requests")
             reset = answer.headers.get("x-ratelimit-reset-requests")
-            return Called(verdict=openai_answer(answer.json()), remaining=int(remaining) if remaining else None,
-                          reset=duration(reset) if reset else None)
+            return Called(
+                verdict=openai_answer(answer.json()),
+                remaining=int(remaining) if remaining else None,
+                reset=duration(reset) if reset else None,
+            )
 
     async def upload(self, path: Path) -> str:
         """Bring an input file there, streaming; its id."""
@@ -80,8 +90,12 @@ class OpenAI:
         """Make a batch of an uploaded file, once."""
         assert file_id is not None
         async with self._faults() as client:
-            made = await client.batches.create(input_file_id=file_id, endpoint="/v1/chat/completions",
-                                               completion_window="24h", metadata={METADATA: key})
+            made = await client.batches.create(
+                input_file_id=file_id,
+                endpoint="/v1/chat/completions",
+                completion_window="24h",
+                metadata={METADATA: key},
+            )
             return _state(made.to_dict())
 
     async def recent(self) -> AsyncIterator[BatchState]:
@@ -125,8 +139,11 @@ class OpenAI:
 
         if self._opened is None:
             self._opened = openai.AsyncOpenAI(
-                api_key=self._key, max_retries=0, timeout=httpx2.Timeout(self._timeout, connect=10.0),
-                http_client=openai.DefaultAsyncHttpxClient(follow_redirects=False))
+                api_key=self._key,
+                max_retries=0,
+                timeout=httpx2.Timeout(self._timeout, connect=10.0),
+                http_client=openai.DefaultAsyncHttpxClient(follow_redirects=False),
+            )
         try:
             yield self._opened
         except (openai.APIError, httpx2.HTTPError) as error:
@@ -142,12 +159,19 @@ def _state(batch: Mapping[str, Any]) -> BatchState:
     output, errors = batch.get("output_file_id") or None, batch.get("error_file_id") or None
     data = (batch.get("errors") or {}).get("data") or ()
     return BatchState(
-        id=batch["id"], state=status, done=status in _ENDED, failed=status == "failed",
-        total=counts.get("total") or 0, completed=completed, errored=failed,
-        key=(batch.get("metadata") or {}).get(METADATA), input_file=batch.get("input_file_id"),
+        id=batch["id"],
+        state=status,
+        done=status in _ENDED,
+        failed=status == "failed",
+        total=counts.get("total") or 0,
+        completed=completed,
+        errored=failed,
+        key=(batch.get("metadata") or {}).get(METADATA),
+        input_file=batch.get("input_file_id"),
         files=tuple(file for file in (output, errors) if file is not None),
         errors=tuple((str(e.get("code")), e.get("line"), str(e.get("message"))) for e in data),
-        lagging=status == "completed" and bool((completed and not output) or (failed and not errors)))
+        lagging=status == "completed" and bool((completed and not output) or (failed and not errors)),
+    )
 
 
 def duration(text: str) -> float:

@@ -51,8 +51,12 @@ class Rate:
 
     def usd(self, tokens: Tokens, *, batch: bool) -> float:
         """What these tokens are billed, in a provider batch or called directly."""
-        prompt = (tokens.fresh + self.cached * tokens.cached + self.write_5m * tokens.write_5m
-                  + self.write_1h * tokens.write_1h)
+        prompt = (
+            tokens.fresh
+            + self.cached * tokens.cached
+            + self.write_5m * tokens.write_5m
+            + self.write_1h * tokens.write_1h
+        )
         return (prompt * self.input + tokens.output * self.output) / 1e6 * (self.batch if batch else 1.0)
 
     def worst(self, tokens_in: int, tokens_out: int, *, batch: bool) -> float:
@@ -80,17 +84,27 @@ def rate_of(provider: str, model: str, usd_in: float | None = None, usd_out: flo
     what the table says. Raises UsageError for a model that is neither listed nor priced, or is another
     provider's."""
     prices = table()
-    names = {alias: name for name, row in prices["models"].items()
-             for alias in (name, *row.get("aliases", ()), *row.get("snapshots", ()))}
+    names = {
+        alias: name
+        for name, row in prices["models"].items()
+        for alias in (name, *row.get("aliases", ()), *row.get("snapshots", ()))
+    }
     row = dict(prices["models"].get(names.get(model), {}))
     if row and row["provider"] != provider:
         raise UsageError(f"teacher.model_name={model}: is of {row['provider']}, teacher.provider is {provider}")
     if not row and (usd_in is None or usd_out is None):
         own = [name for name, known in names.items() if prices["models"][known]["provider"] == provider]
-        raise UsageError(f"teacher.model_name={model}: no price in the table of {prices['version']}; "
-                         f"{nearest(model, own)} (or give teacher.usd_in and teacher.usd_out, USD per million tokens)")
-    factors = prices["providers"][provider] | {name: value for name, value in row.items()
-                                               if name in ("cached", "write_5m", "write_1h", "default_sampling")}
+        raise UsageError(
+            f"teacher.model_name={model}: no price in the table of {prices['version']}; "
+            f"{nearest(model, own)} (or give teacher.usd_in and teacher.usd_out, USD per million tokens)"
+        )
+    factors = prices["providers"][provider] | {
+        name: value for name, value in row.items() if name in ("cached", "write_5m", "write_1h", "default_sampling")
+    }
     asked = names[model] if model in row.get("aliases", ()) else model
-    return Rate(model=asked, input=row["input"] if usd_in is None else usd_in,
-                output=row["output"] if usd_out is None else usd_out, **factors)
+    return Rate(
+        model=asked,
+        input=row["input"] if usd_in is None else usd_in,
+        output=row["output"] if usd_out is None else usd_out,
+        **factors,
+    )

@@ -25,8 +25,9 @@ class ProviderFault(Exception):
     retry_after: seconds that the provider asks for.
     """
 
-    def __init__(self, reason: str, *, kind: Kind, status: int | None = None, code: str = "",
-                 retry_after: float | None = None) -> None:
+    def __init__(
+        self, reason: str, *, kind: Kind, status: int | None = None, code: str = "", retry_after: float | None = None
+    ) -> None:
         super().__init__(reason)
         self.reason, self.kind, self.status, self.code, self.retry_after = reason, kind, status, code, retry_after
 
@@ -151,8 +152,13 @@ def fault_of(error: Any, secret: str) -> ProviderFault:
     inner = body.get("error", body) if isinstance(body, Mapping) else (body or str(error))
     verdict = failure(status, inner)
     code = str(inner.get("code") or inner.get("type") or "") if isinstance(inner, Mapping) else ""
-    return ProviderFault(one_line(verdict.reason, secret), kind=verdict.kind, status=status, code=code,
-                         retry_after=seconds_of(error.response.headers))
+    return ProviderFault(
+        one_line(verdict.reason, secret),
+        kind=verdict.kind,
+        status=status,
+        code=code,
+        retry_after=seconds_of(error.response.headers),
+    )
 
 
 def seconds_of(headers: Mapping[str, str], now: float | None = None) -> float | None:

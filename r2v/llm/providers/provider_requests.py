@@ -86,8 +86,17 @@ def make_ask(run: str, request: Request, body: Mapping[str, Any], *, reuse: bool
     wire = canonical(body).encode()
     sha256 = hashlib.sha256(wire).hexdigest()
     key: Key = (sha256,) if reuse and request.temperature == 0 else request.key
-    return Ask(run=run, conversation=digest(*key).hex()[:16], turn=turn_of(request.messages), attempt=0, body=body,
-               sha256=sha256, size=len(wire), tokens_in=most_tokens(body), max_tokens=request.max_tokens)
+    return Ask(
+        run=run,
+        conversation=digest(*key).hex()[:16],
+        turn=turn_of(request.messages),
+        attempt=0,
+        body=body,
+        sha256=sha256,
+        size=len(wire),
+        tokens_in=most_tokens(body),
+        max_tokens=request.max_tokens,
+    )
 
 
 def turn_of(messages: tuple[Message, ...]) -> int:
@@ -105,9 +114,17 @@ def read_ask(row: Mapping[str, Any]) -> Ask:
     body = row["body"] if "body" in row else row["params"]
     run, conversation, turn, attempt = row["custom_id"].split("-")
     wire = canonical(body).encode()
-    return Ask(run=run, conversation=conversation, turn=int(turn), attempt=int(attempt), body=body, size=len(wire),
-               sha256=hashlib.sha256(wire).hexdigest(), tokens_in=most_tokens(body),
-               max_tokens=body.get("max_tokens") or body["max_completion_tokens"])
+    return Ask(
+        run=run,
+        conversation=conversation,
+        turn=int(turn),
+        attempt=int(attempt),
+        body=body,
+        size=len(wire),
+        sha256=hashlib.sha256(wire).hexdigest(),
+        tokens_in=most_tokens(body),
+        max_tokens=body.get("max_tokens") or body["max_completion_tokens"],
+    )
 
 
 def read_asks(path: Path) -> Iterator[Ask]:

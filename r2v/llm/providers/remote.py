@@ -68,9 +68,18 @@ class ProviderRemote:
     in place of the plan's. times, sync: the clock, and what makes a row survive a power cut.
     """
 
-    def __init__(self, provider: Provider, rate: Rate, folder: Path, plan: Plan, *, scope: Mapping[str, Any],
-                 purse: Purse | None = None, times: Times | None = None,
-                 sync: Callable[[int], None] = os.fsync) -> None:
+    def __init__(
+        self,
+        provider: Provider,
+        rate: Rate,
+        folder: Path,
+        plan: Plan,
+        *,
+        scope: Mapping[str, Any],
+        purse: Purse | None = None,
+        times: Times | None = None,
+        sync: Callable[[int], None] = os.fsync,
+    ) -> None:
         self.plan, self.rate, self.folder = plan, rate, folder
         self.max_batch = min(plan.batch_size or provider.limits.requests, provider.limits.requests)
         self.max_age = plan.max_age
@@ -109,23 +118,34 @@ class ProviderRemote:
             book.run = secrets.token_hex(4)
             await self.till.write({"row": "open", "version": VERSION, "run": book.run, "scope": self._scope})
         if book.calls:
-            logger.warning("  %d direct calls were under way when the last process ended; they may have been billed "
-                           "(at most $%.4f) and are made again", len(book.calls), sum(book.calls.values()))
-            await self.till.write(*({"row": "lost", "id": name, "usd": usd, "why": "the process ended"}
-                                    for name, usd in book.calls.items()))
+            logger.warning(
+                "  %d direct calls were under way when the last process ended; they may have been billed "
+                "(at most $%.4f) and are made again",
+                len(book.calls),
+                sum(book.calls.values()),
+            )
+            await self.till.write(
+                *(
+                    {"row": "lost", "id": name, "usd": usd, "why": "the process ended"}
+                    for name, usd in book.calls.items()
+                )
+            )
         self.batches = BatchLane(self._provider, self.till, self.plan, self.folder, self, self._times, self._spawn)
-        self.calls = CallLane(self._provider, self._provider.name, self.till, self.plan, self, self._times,
-                              self._spawn)
+        self.calls = CallLane(self._provider, self._provider.name, self.till, self.plan, self, self._times, self._spawn)
         self._chooser = Chooser(self.plan, self.till)
         self._progress = Progress(self.folder, self._provider.name, self.till, self._times)
         for ask in self.batches.resume():
             self._flights[ask.question] = _Flight(ask)
         if book.answers:
-            logger.info("  %d answers are in the journal%s", len(book.answers),
-                        f", {len(self._flights)} questions are under way" if self._flights else "")
+            logger.info(
+                "  %d answers are in the journal%s",
+                len(book.answers),
+                f", {len(self._flights)} questions are under way" if self._flights else "",
+            )
 
-    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None,
-                        trace: TracebackType | None) -> None:
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         """Stop; batches stay at the provider, and in the journal; what is being made or called is waited for."""
         self._stopping = True
         for task in self._tasks - self.calls.flying:
@@ -199,15 +219,20 @@ class ProviderRemote:
     async def settle(self, told: Sequence[tuple[Ask, Verdict]], batch: str | None) -> None:
         """Journal these verdicts, then hand on the answers and the refusals."""
         batched = batch is not None
-        await self.till.write(*(line_row(ask, verdict, self.till.usd(ask, verdict, batch=batched), batch)
-                                for ask, verdict in told))
+        await self.till.write(
+            *(line_row(ask, verdict, self.till.usd(ask, verdict, batch=batched), batch) for ask, verdict in told)
+        )
         for ask, verdict in told:
             if verdict.kind in ("ok", "fatal"):
                 self._land(ask, verdict)
             elif verdict.kind == "account":
-                self._end(EnvironmentFault(
-                    f"{self._provider.name}: {verdict.reason}; see to the account, then run the same command again: "
-                    "everything answered is kept"))
+                self._end(
+                    EnvironmentFault(
+                        f"{self._provider.name}: {verdict.reason}; see to the account, then run the same command "
+                        "again: "
+                        "everything answered is kept"
+                    )
+                )
         if self._progress.due:
             self._progress.tell(self.snapshot())
 
@@ -220,8 +245,13 @@ class ProviderRemote:
                 continue
             flight.tries += not free
             if flight.tries > self.plan.attempts:
-                self._land(ask, Verdict(kind="retry", reason=f"no answer after {self.plan.attempts} tries"
-                                                             + (f": {reason}" if reason else "")))
+                self._land(
+                    ask,
+                    Verdict(
+                        kind="retry",
+                        reason=f"no answer after {self.plan.attempts} tries" + (f": {reason}" if reason else ""),
+                    ),
+                )
             else:
                 flight.ask = self.till.book.claim(ask)
                 once_more.append(flight.ask)
@@ -230,11 +260,16 @@ class ProviderRemote:
     def broken(self, asks: Sequence[Ask], reason: str) -> None:
         """Batches can't be had: auto says so and calls from here on; batch mode ends."""
         if self.plan.mode == "batch":
-            self._end(EnvironmentFault(f"{self._provider.name} takes no batches: {reason}; run again later, or with "
-                                       "teacher.mode=concurrent (full price)"))
+            self._end(
+                EnvironmentFault(
+                    f"{self._provider.name} takes no batches: {reason}; run again later, or with "
+                    "teacher.mode=concurrent (full price)"
+                )
+            )
             return
-        logger.warning("  %s takes no batches (%s); what is left is called directly, at full price",
-                       self._provider.name, reason)
+        logger.warning(
+            "  %s takes no batches (%s); what is left is called directly, at full price", self._provider.name, reason
+        )
         self._chooser.no_batches = True
         self.again(asks, reason, free=True)
 
@@ -249,8 +284,10 @@ class ProviderRemote:
                     await self._cancel(batch.id)
             while self.till.book.batches and self._error is None:
                 if self._times.now() >= until:
-                    raise Interrupted(f"{len(self.till.book.batches)} batches are still being cancelled after "
-                                      f"{patience:.0f} s; the same command looks again")
+                    raise Interrupted(
+                        f"{len(self.till.book.batches)} batches are still being cancelled after "
+                        f"{patience:.0f} s; the same command looks again"
+                    )
                 await self._times.sleep(min(1.0, self.plan.poll_seconds))
             if self._error is not None:
                 raise self._error
@@ -293,11 +330,16 @@ class ProviderRemote:
 def _check(row: Mapping[str, Any], scope: Mapping[str, Any], path: Path) -> None:
     """Raises InputError where a journal's first row is of another version, or belongs to something else."""
     if row["version"] != VERSION:
-        raise InputError(f"{path}: is of version {row['version']}, this R2V writes {VERSION}; finish it with the R2V "
-                         "that began it")
+        raise InputError(
+            f"{path}: is of version {row['version']}, this R2V writes {VERSION}; finish it with the R2V that began it"
+        )
     theirs = row["scope"]
-    differ = [f"{name}={theirs.get(name)} there, {scope.get(name)} here" for name in sorted({*theirs, *scope})
-              if theirs.get(name) != scope.get(name)]
+    differ = [
+        f"{name}={theirs.get(name)} there, {scope.get(name)} here"
+        for name in sorted({*theirs, *scope})
+        if theirs.get(name) != scope.get(name)
+    ]
     if differ:
-        raise InputError(f"{path}: belongs to another configuration ({'; '.join(differ)}); use that one, or start a "
-                         "new run")
+        raise InputError(
+            f"{path}: belongs to another configuration ({'; '.join(differ)}); use that one, or start a new run"
+        )

@@ -16,16 +16,23 @@ def reply_of(request: Request, verdicts: Sequence[Verdict], rate: Rate) -> Reply
     hangs on how they travelled, and stands in the journal."""
     counted = [_counted(request, verdict) for verdict in verdicts]
     return Reply(
-        samples=tuple(Sample(text=action_of(verdict.text, request.tools),
-                             finish_reason="length" if verdict.cut else "stop") for verdict in verdicts),
-        usage=Usage(tokens_in=counted[0].input, tokens_out=sum(tokens.output for tokens in counted),
-                    cost_usd=sum(map(rate.listed, counted))),
-        model=rate.model)
+        samples=tuple(
+            Sample(text=action_of(verdict.text, request.tools), finish_reason="length" if verdict.cut else "stop")
+            for verdict in verdicts
+        ),
+        usage=Usage(
+            tokens_in=counted[0].input,
+            tokens_out=sum(tokens.output for tokens in counted),
+            cost_usd=sum(map(rate.listed, counted)),
+        ),
+        model=rate.model,
+    )
 
 
 def _counted(request: Request, verdict: Verdict) -> Tokens:
     """The tokens that the provider counted; by our own rough count where it did not tell."""
     if verdict.tokens is not None:
         return verdict.tokens
-    return Tokens(fresh=sum(count_tokens(message.content) for message in request.messages),
-                  output=count_tokens(verdict.text))
+    return Tokens(
+        fresh=sum(count_tokens(message.content) for message in request.messages), output=count_tokens(verdict.text)
+    )

@@ -2,7 +2,8 @@
 
 Widths: weights may stand in one type and be computed in another (`mixed`: float32 computed in bfloat16, by
 torch.autocast). What a frozen matrix multiplies is not kept; what a trained one or an adapter multiplies is. Every
-rule here but those of packed matrices is held against `r2v.memory.tracker.tracker`, which counts the libraries' own operations.
+rule here but those of packed matrices is held against `r2v.memory.tracker.tracker`, which counts the libraries' own
+operations.
 Dropout is off.
 """
 
@@ -123,8 +124,16 @@ class Layers:
         q, k = (self._cast(tape, one, heads * shape.head_dim) if self.widths.stream != c else one for one in (q, k))
         mask = self.rows * self.tokens**2 * c
         # A single head is repeated by a view; its gradient comes for every head, and is then summed up.
-        return tape.op(q, k, v, out=wide, saves=(q, k, v), saves_out=True, extra=4 * heads + mask,
-                       back=sum(wide - one.size for one in (k, v)))
+        return tape.op(
+            q,
+            k,
+            v,
+            out=wide,
+            saves=(q, k, v),
+            saves_out=True,
+            extra=4 * heads + mask,
+            back=sum(wide - one.size for one in (k, v)),
+        )
 
     def _cast(self, tape: Tape, x: Paper, numbers: float) -> Paper:
         size = numbers * self.widths.compute
@@ -162,9 +171,14 @@ class Layers:
         # nf4 matrices are unpacked to bfloat16, and multiply what is cast to it.
         unpacked = 2 * (one.weights + n * (one.inside + one.outside)) if self.four_bit else 0
         result = tape.op(
-            x_in, out=n * one.outside * c, saves=(x_in,) if self.full else (), temp=unpacked, back=unpacked,
+            x_in,
+            out=n * one.outside * c,
+            saves=(x_in,) if self.full else (),
+            temp=unpacked,
+            back=unpacked,
             extra=self.cast(one) if self.full else 0,
-            weights=one.parameters * self.widths.trained if self.full else 0)
+            weights=one.parameters * self.widths.trained if self.full else 0,
+        )
         return self._adapted(tape, x, result, one) if self.rank else result
 
     def cast(self, one: Linear) -> int:
@@ -181,10 +195,20 @@ class Layers:
         c = self.widths.compute if self.widths.autocast else a
         x_in = wide_x if c == a else tape.op(wide_x, out=n * one.inside * c)
         copied = c if self.widths.autocast else 0
-        narrow = tape.op(x_in, out=n * self.rank * c, saves=(x_in,), weights=self.rank * one.inside * a,
-                         extra=self.rank * one.inside * copied)
-        wide = tape.op(narrow, out=n * one.outside * c, saves=(narrow,), weights=self.rank * one.outside * a,
-                       extra=self.rank * one.outside * copied)
+        narrow = tape.op(
+            x_in,
+            out=n * self.rank * c,
+            saves=(x_in,),
+            weights=self.rank * one.inside * a,
+            extra=self.rank * one.inside * copied,
+        )
+        wide = tape.op(
+            narrow,
+            out=n * one.outside * c,
+            saves=(narrow,),
+            weights=self.rank * one.outside * a,
+            extra=self.rank * one.outside * copied,
+        )
         scaled = tape.op(wide, out=wide.size, extra=4)  # the scale itself is kept, the last thing of a layer that is
         total = tape.op(result, scaled, out=max(result.size, scaled.size), reads=(x, wide_x), passes=True)
         return total if total.size == result.size else tape.op(total, out=result.size)

@@ -61,8 +61,13 @@ def silent(passage: Passage) -> Peak:
     """The peak of a forward pass without gradients."""
     segments = _segments(passage)
     still = segments[0][1].entering + passage.layers.mask
-    return max((Peak(size=one.silent + still + _named(segments, at, False), where=f"forward, {name}")
-                for at, (name, one, _, _) in enumerate(segments)), key=lambda peak: peak.size)
+    return max(
+        (
+            Peak(size=one.silent + still + _named(segments, at, False), where=f"forward, {name}")
+            for at, (name, one, _, _) in enumerate(segments)
+        ),
+        key=lambda peak: peak.size,
+    )
 
 
 def _named(segments: list[_Segment], at: int, kept_anyway: bool) -> float:
@@ -80,11 +85,16 @@ def _segments(passage: Passage) -> list[_Segment]:
     layers, kinds = passage.layers, passage.layers.shape.kinds
     profiles = {(kind, first): layers.layer(kind, first) for kind in set(kinds) for first in (True, False)}
     casts = {kind: sum(layers.cast(one) for one in layers.shape.linears(kind)) for kind in set(kinds)}
-    middle = [(f"layer {at + 1} of {len(kinds)}", profiles[kind, at == 0], passage.checkpoint, float(casts[kind]))
-              for at, kind in enumerate(kinds)]
+    middle = [
+        (f"layer {at + 1} of {len(kinds)}", profiles[kind, at == 0], passage.checkpoint, float(casts[kind]))
+        for at, kind in enumerate(kinds)
+    ]
     top = _states(layers) if passage.top == "states" else _chain(passage)
-    return [("embedding", _embedding(layers), False, 0.0), *middle,
-            ("states" if passage.top == "states" else "logits", top, False, 0.0)]
+    return [
+        ("embedding", _embedding(layers), False, 0.0),
+        *middle,
+        ("states" if passage.top == "states" else "logits", top, False, 0.0),
+    ]
 
 
 def _embedding(layers: Layers) -> Profile:
@@ -130,7 +140,8 @@ def _chain(passage: Passage) -> Profile:
 
 
 def _whole(layers: Layers, tape: Tape, y: Paper, parts: bool = False) -> Paper:
-    """By log-softmax and a choice, or, in `parts`, as r2v.hrl.algorithm.logprobs does: the choice less the logsumexp, whose
+    """By log-softmax and a choice, or, in `parts`, as r2v.hrl.algorithm.logprobs does: the choice less the
+    logsumexp, whose
     kernel takes a copy of the logits for a moment and whose backward two."""
     shape, n, c = layers.shape, layers.count, layers.widths.compute
     table = shape.embedding * layers.widths.trained if layers.full else 0
@@ -140,8 +151,9 @@ def _whole(layers: Layers, tape: Tape, y: Paper, parts: bool = False) -> Paper:
     wide = logits if c == 4 else tape.op(logits, out=4 * n * shape.vocab)
     if parts:
         chosen = tape.op(wide, out=4 * n, extra=8 * n)
-        total = tape.op(wide, out=4 * n, saves=(wide,), saves_out=True, reads=(logits,), temp=wide.size,
-                        back=2 * wide.size)
+        total = tape.op(
+            wide, out=4 * n, saves=(wide,), saves_out=True, reads=(logits,), temp=wide.size, back=2 * wide.size
+        )
         return tape.op(chosen, total, out=4 * n, passes=True)
     logs = tape.op(wide, out=4 * n * shape.vocab, saves_out=True)
     return tape.op(logs, out=4 * n, reads=(logits,), extra=8 * n)
@@ -157,5 +169,11 @@ def _chunked(layers: Layers, tape: Tape, y: Paper, tokens: int) -> Paper:
     # The table's gradient of the chunks before waits in the type it is computed in; a single chunk has none before.
     several = tokens < layers.count
     waiting = table * (layers.widths.compute - layers.widths.trained if several else -layers.widths.trained)
-    return tape.op(y, out=4 * layers.count, saves=(y,), temp=need.silent, weights=table * layers.widths.trained,
-                   back=max(need.backward, need.forward) + waiting)
+    return tape.op(
+        y,
+        out=4 * layers.count,
+        saves=(y,),
+        temp=need.silent,
+        weights=table * layers.widths.trained,
+        back=max(need.backward, need.forward) + waiting,
+    )

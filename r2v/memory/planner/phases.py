@@ -1,8 +1,8 @@
 """The peak of one phase on one GPU, as a function of how many rows are taken at a time.
 
-    peak = resting bytes of all roles there
-         + the phase's own gradients, and what its sharding gathers
-         + the larger of a micro-batch's activations and the optimizer's temporaries
+peak = resting bytes of all roles there
+     + the phase's own gradients, and what its sharding gathers
+     + the larger of a micro-batch's activations and the optimizer's temporaries
 """
 
 from __future__ import annotations
@@ -50,13 +50,24 @@ def need(work: Work, setting: Setting, device: Device, phase: Phase, rows: int) 
     own = states.get(phase.role, State())
     resting = sum(role.state.resting for role in device.roles)
     if phase.action == "load":
-        return Need(resting=sum(role.state.weights for role in device.roles), gradients=0,
-                    working=2 * phase.shape.embedding, where="table before and after it is widened")
+        return Need(
+            resting=sum(role.state.weights for role in device.roles),
+            gradients=0,
+            working=2 * phase.shape.embedding,
+            where="table before and after it is widened",
+        )
     if phase.action in ("generate", "read"):
-        peak = _generating(work, phase, rows) if phase.action == "generate" else passes.silent(
-            _passage(work, setting, phase, rows))
-        return Need(resting=resting, gradients=own.gathered + _together(work, setting, phase), working=peak.size,
-                    where=peak.where)
+        peak = (
+            _generating(work, phase, rows)
+            if phase.action == "generate"
+            else passes.silent(_passage(work, setting, phase, rows))
+        )
+        return Need(
+            resting=resting,
+            gradients=own.gathered + _together(work, setting, phase),
+            working=peak.size,
+            where=peak.where,
+        )
     fresh = rows >= phase.rows and own.gathered == 0
     peak = passes.train(_passage(work, setting, phase, rows, fresh=fresh))
     gradients, held = own.gradients + own.gathered, 0 if fresh else own.gradients + own.gathered
@@ -76,9 +87,16 @@ def _together(work: Work, setting: Setting, phase: Phase) -> float:
 def _passage(work: Work, setting: Setting, phase: Phase, rows: int, *, fresh: bool = False) -> Passage:
     language = phase.shape.family == work.model.family and not phase.shape.encoder
     widths = _widths(work, phase) if language else widths_of("float32", adapters=False, autocast=False)
-    layers = Layers(shape=phase.shape, rows=rows * phase.texts, tokens=phase.tokens, widths=widths, full=phase.full,
-                    rank=0 if phase.full or phase.action == "read" else work.lora_rank, fresh=fresh,
-                    four_bit=work.four_bit and language)
+    layers = Layers(
+        shape=phase.shape,
+        rows=rows * phase.texts,
+        tokens=phase.tokens,
+        widths=widths,
+        full=phase.full,
+        rank=0 if phase.full or phase.action == "read" else work.lora_rank,
+        fresh=fresh,
+        four_bit=work.four_bit and language,
+    )
     if not language or work.stage == "verifier":
         return Passage(layers=layers, checkpoint=setting.checkpoint and language, top="states")
     return Passage(layers=layers, checkpoint=setting.checkpoint, chunk=setting.chunk)
@@ -86,8 +104,9 @@ def _passage(work: Work, setting: Setting, phase: Phase, rows: int, *, fresh: bo
 
 def _widths(work: Work, phase: Phase) -> Widths:
     """TRL and the verifier compute under autocast, hierarchical training in what the weights stand in."""
-    return widths_of(work.precision, adapters=not phase.full, autocast=work.stage != "hierarchical",
-                     four_bit=work.four_bit)
+    return widths_of(
+        work.precision, adapters=not phase.full, autocast=work.stage != "hierarchical", four_bit=work.four_bit
+    )
 
 
 def _generating(work: Work, phase: Phase, rows: int) -> Peak:
@@ -97,10 +116,20 @@ def _generating(work: Work, phase: Phase, rows: int) -> Peak:
     width = widths.compute
     cache = rows * (work.tokens * shape.kv_bytes_per_token(width) + shape.fixed_cache_entries * width)
     growing = rows * work.tokens * shape.kv_heads * shape.head_dim * width
-    prompt = Layers(shape=shape, rows=rows, tokens=work.prompt_tokens, full=False, rank=work.lora_rank, widths=widths,
-                    four_bit=work.four_bit)
+    prompt = Layers(
+        shape=shape,
+        rows=rows,
+        tokens=work.prompt_tokens,
+        full=False,
+        rank=work.lora_rank,
+        widths=widths,
+        four_bit=work.four_bit,
+    )
     begun = rows * work.prompt_tokens * shape.kv_bytes_per_token(width)
     reading = passes.silent(Passage(layers=prompt, top="states"))
     last = cache + growing + rows * shape.vocab * (width + 8)
-    return max(Peak(size=last, where="last token, cache full"),
-               Peak(size=begun + reading.size, where=f"prompt, {reading.where}"), key=lambda one: one.size)
+    return max(
+        Peak(size=last, where="last token, cache full"),
+        Peak(size=begun + reading.size, where=f"prompt, {reading.where}"),
+        key=lambda one: one.size,
+    )

@@ -86,19 +86,29 @@ class Plan:
         return {one.phase.name: one.rows for one in self.phases}[phase]
 
 
-def plan(work: Work, machine: Machine, *, placement: Placement | None = None, shards: Shards | None = None,
-         checkpoint: bool | None = None, offload: bool | None = None) -> Plan:
+def plan(
+    work: Work,
+    machine: Machine,
+    *,
+    placement: Placement | None = None,
+    shards: Shards | None = None,
+    checkpoint: bool | None = None,
+    offload: bool | None = None,
+) -> Plan:
     """The first way that fits with a few rows at a time; else the one that fits with most; else, refused, the one
     that lacks least. What is named is held to. Raises UsageError where the names contradict each other."""
     tried = []
-    for setting in settings(work, machine.gpus, placement=placement, shards=shards, checkpoint=checkpoint,
-                            offload=offload):
+    for setting in settings(
+        work, machine.gpus, placement=placement, shards=shards, checkpoint=checkpoint, offload=offload
+    ):
         tried.append(in_setting(work, machine, setting))
         if tried[-1].fits and all(_enough(one) for one in tried[-1].phases):
             return tried[-1]
     if not tried:
-        raise UsageError(f"no way to place {work.stage} with placement {placement}, shards {shards}, offload "
-                         f"{offload}; leave one out")
+        raise UsageError(
+            f"no way to place {work.stage} with placement {placement}, shards {shards}, offload "
+            f"{offload}; leave one out"
+        )
     fitting = [one for one in tried if one.fits]
     if fitting:
         return max(fitting, key=lambda one: min(phase.rows / phase.phase.rows for phase in one.phases))
@@ -107,9 +117,12 @@ def plan(work: Work, machine: Machine, *, placement: Placement | None = None, sh
 
 def in_setting(work: Work, machine: Machine, setting: Setting) -> Plan:
     """The largest micro-batches of one way."""
-    found = tuple(PlannedDevice(device=device, phases=tuple(
-        _most(work, machine, setting, device, phase) for phase in device.phases))
-        for device in devices(work, setting, machine.gpus))
+    found = tuple(
+        PlannedDevice(
+            device=device, phases=tuple(_most(work, machine, setting, device, phase) for phase in device.phases)
+        )
+        for device in devices(work, setting, machine.gpus)
+    )
     return Plan(work=work, machine=machine, setting=setting, devices=found)
 
 

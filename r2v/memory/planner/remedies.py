@@ -28,20 +28,30 @@ def _pairs(work: Work, machine: Machine) -> Iterator[tuple[str, Work, Machine]]:
     packed = replace(work, lora_rank=work.lora_rank or 16, precision="mixed", four_bit=True)
     for size in _LARGE:
         if size * GIB > machine.memory:
-            yield (f"a 4-bit base on a GPU of {size} GiB (--four-bit --gpu {size}GiB"
-                   f"{'' if work.lora_rank else ' --lora-r 16'})", packed, replace(machine, memory=size * GIB))
+            yield (
+                f"a 4-bit base on a GPU of {size} GiB (--four-bit --gpu {size}GiB"
+                f"{'' if work.lora_rank else ' --lora-r 16'})",
+                packed,
+                replace(machine, memory=size * GIB),
+            )
 
 
 def _changes(work: Work, machine: Machine) -> Iterator[tuple[str, Work, Machine]]:
     if work.lora_rank == 0:
         yield "adapters on a frozen base (--lora-r 16)", replace(work, lora_rank=16, precision="mixed"), machine
-        yield "adapters on a 4-bit base (--lora-r 16 --four-bit)", replace(
-            work, lora_rank=16, precision="mixed", four_bit=True), machine
+        yield (
+            "adapters on a 4-bit base (--lora-r 16 --four-bit)",
+            replace(work, lora_rank=16, precision="mixed", four_bit=True),
+            machine,
+        )
     elif not work.four_bit:
         yield "a 4-bit base (--four-bit)", replace(work, four_bit=True), machine
     if work.optimizer == "adamw":
-        yield "an optimizer without temporaries (--optimizer adamw_fused)", replace(
-            work, optimizer="adamw_fused"), machine
+        yield (
+            "an optimizer without temporaries (--optimizer adamw_fused)",
+            replace(work, optimizer="adamw_fused"),
+            machine,
+        )
     half = replace(work, prompt_tokens=-(-work.prompt_tokens // 2), completion_tokens=-(-work.completion_tokens // 2))
     yield f"half the length (--prompt {half.prompt_tokens} --completion {half.completion_tokens})", half, machine
     for gpus in (4, 8):

@@ -59,10 +59,16 @@ def devices(work: Work, setting: Setting, gpus: int) -> tuple[Device, ...]:
     language = _language(work, setting, gpus)
     if setting.placement == "split":
         pairs = gpus // 2
-        first = Device(name=_names(gpus, 0), roles=(*language["actor"], *critic),
-                       phases=tuple(_phases(work, pairs, ("actor", "critic", "reference"))))
-        second = Device(name=_names(gpus, 1), roles=(*language["guidance"], *value),
-                        phases=tuple(_phases(work, pairs, ("guidance", "value"))))
+        first = Device(
+            name=_names(gpus, 0),
+            roles=(*language["actor"], *critic),
+            phases=tuple(_phases(work, pairs, ("actor", "critic", "reference"))),
+        )
+        second = Device(
+            name=_names(gpus, 1),
+            roles=(*language["guidance"], *value),
+            phases=tuple(_phases(work, pairs, ("guidance", "value"))),
+        )
         return first, second, Device(name="cpu", roles=(*language["reference"], *target))
     aside = (*language["reference"], *target)
     roles = (*language["actor"], *language["guidance"], *critic, *value, *(() if setting.offload else aside))
@@ -110,21 +116,38 @@ def _language(work: Work, setting: Setting, gpus: int) -> dict[str, tuple[Role, 
         still = frozen(work.model, work.base_width)
         if setting.shards in ("zero3", "fsdp") and not setting.offload:
             still = replace(still, weights=still.weights / ranks)
-        return {"actor": (Role(name="actor", state=own),), "guidance": (Role(name="guidance", state=own),),
-                "reference": (Role(name="reference", state=still),)}
+        return {
+            "actor": (Role(name="actor", state=own),),
+            "guidance": (Role(name="guidance", state=own),),
+            "reference": (Role(name="reference", state=still),),
+        }
     base = frozen(work.model, work.base_width, four_bit=work.four_bit)
     adapter = _adapter(work, 1 if setting.placement == "split" else gpus)
     mirror = State(weights=adapter.weights)
     if setting.placement == "shared":
-        return {"actor": (Role(name="base", state=base), Role(name="actor", state=adapter)),
-                "guidance": (Role(name="guidance", state=adapter),), "reference": ()}
+        return {
+            "actor": (Role(name="base", state=base), Role(name="actor", state=adapter)),
+            "guidance": (Role(name="guidance", state=adapter),),
+            "reference": (),
+        }
     if setting.placement == "split":
-        return {"actor": (Role(name="base", state=base), Role(name="actor", state=adapter),
-                          Role(name="guidance", state=mirror)),
-                "guidance": (Role(name="base", state=base), Role(name="guidance", state=adapter),
-                             Role(name="actor", state=mirror)), "reference": ()}
-    return {name: (Role(name=f"{name} base", state=base), *((Role(name=name, state=adapter),) if train else ()))
-            for name, train in (("actor", True), ("guidance", True), ("reference", False))}
+        return {
+            "actor": (
+                Role(name="base", state=base),
+                Role(name="actor", state=adapter),
+                Role(name="guidance", state=mirror),
+            ),
+            "guidance": (
+                Role(name="base", state=base),
+                Role(name="guidance", state=adapter),
+                Role(name="actor", state=mirror),
+            ),
+            "reference": (),
+        }
+    return {
+        name: (Role(name=f"{name} base", state=base), *((Role(name=name, state=adapter),) if train else ()))
+        for name, train in (("actor", True), ("guidance", True), ("reference", False))
+    }
 
 
 def _adapter(work: Work, ranks: int) -> State:
@@ -138,20 +161,43 @@ def _phases(work: Work, gpus: int, names: tuple[str, ...]) -> Iterator[Phase]:
     episodes, rows, full = _share(work.episodes, gpus), _share(work.batch, gpus), work.lora_rank == 0
     for name, count in (("actor", episodes), ("guidance", episodes * work.hints)):
         if name in names:
-            yield Phase(name=f"rollout, {name}", role=name, action="generate", shape=work.model, full=full,
-                        rows=count, tokens=work.tokens)
+            yield Phase(
+                name=f"rollout, {name}",
+                role=name,
+                action="generate",
+                shape=work.model,
+                full=full,
+                rows=count,
+                tokens=work.tokens,
+            )
     if "reference" in names:
-        yield Phase(name="reference", role="reference", action="read", shape=work.model, full=full, rows=rows,
-                    tokens=work.tokens)
+        yield Phase(
+            name="reference",
+            role="reference",
+            action="read",
+            shape=work.model,
+            full=full,
+            rows=rows,
+            tokens=work.tokens,
+        )
     for name in ("critic", "value"):
         if name in names and work.critic is not None and (name == "critic" or work.value):
             shape = critic_shape(work.critic) if name == "critic" else value_shape(work.critic)
-            yield Phase(name=name, role=name, action="train", shape=shape, full=True, rows=rows,
-                        tokens=work.critic_tokens, texts=2 if name == "critic" else 1)
+            yield Phase(
+                name=name,
+                role=name,
+                action="train",
+                shape=shape,
+                full=True,
+                rows=rows,
+                tokens=work.critic_tokens,
+                texts=2 if name == "critic" else 1,
+            )
     for name in ("actor", "guidance"):
         if name in names:
-            yield Phase(name=name, role=name, action="train", shape=work.model, full=full, rows=rows,
-                        tokens=work.tokens)
+            yield Phase(
+                name=name, role=name, action="train", shape=work.model, full=full, rows=rows, tokens=work.tokens
+            )
 
 
 def _loading(work: Work) -> Iterator[Phase]:
@@ -177,16 +223,36 @@ def _single(work: Work, setting: Setting, gpus: int) -> Device:
         state = trained(shape.parameters, width=work.trained_width, optimizer=work.optimizer)
         roles = [Role(name="policy", state=sharded(state, shape, setting.shards, gpus, work.computed_width))]
     else:
-        roles = [Role(name="base", state=frozen(shape, work.base_width, four_bit=work.four_bit)),
-                 Role(name="policy", state=_adapter(work, gpus))]
+        roles = [
+            Role(name="base", state=frozen(shape, work.base_width, four_bit=work.four_bit)),
+            Role(name="policy", state=_adapter(work, gpus)),
+        ]
     if work.stage == "preference":  # adapters have a frozen copy of themselves as reference (TRL's "ref" adapter)
-        roles.append(Role(name="reference", state=frozen(shape, work.base_width) if full else
-                          State(weights=roles[-1].state.weights)))
+        roles.append(
+            Role(
+                name="reference",
+                state=frozen(shape, work.base_width) if full else State(weights=roles[-1].state.weights),
+            )
+        )
     rows, texts = _share(work.batch, gpus), 2 if work.stage == "preference" else 1
     name = {"bc": "bc", "preference": "dpo", "verifier": "verifier"}[work.stage]
-    phases = [Phase(name=name, role="policy", action="train", shape=shape, full=full, rows=rows, tokens=work.tokens,
-                    texts=texts)]
+    phases = [
+        Phase(
+            name=name, role="policy", action="train", shape=shape, full=full, rows=rows, tokens=work.tokens, texts=texts
+        )
+    ]
     if work.stage == "preference":
-        phases.insert(0, Phase(name="reference", role="reference", action="read", shape=shape, full=full, rows=rows,
-                               tokens=work.tokens, texts=2))
+        phases.insert(
+            0,
+            Phase(
+                name="reference",
+                role="reference",
+                action="read",
+                shape=shape,
+                full=full,
+                rows=rows,
+                tokens=work.tokens,
+                texts=2,
+            ),
+        )
     return Device(name=_names(gpus), roles=tuple(roles), phases=(*_loading(work), *phases))

@@ -79,9 +79,19 @@ def sharded(state: State, shape: Shape, shards: Shards, ranks: int, width: int =
     unit = max(shape.embedding, 2 * max(shape.layer_parameters(kind) for kind in shape.kinds))
     n, buckets = float(shape.parameters), 2 * width * min(5e8, float(shape.parameters))
     if shards == "fsdp":
-        return State(weights=4 * n / ranks, gradients=4 * n / ranks, optimizer=state.optimizer / ranks,
-                     step=state.step / ranks, gathered=2 * width * unit)
+        return State(
+            weights=4 * n / ranks,
+            gradients=4 * n / ranks,
+            optimizer=state.optimizer / ranks,
+            step=state.step / ranks,
+            gathered=2 * width * unit,
+        )
     optimizer = (4 * n + state.optimizer) / ranks
     weights = width * n / (ranks if shards == "zero3" else 1)
-    return State(weights=weights, gradients=width * n / ranks, optimizer=optimizer, step=4 * n / ranks,
-                 gathered=buckets + (width * unit if shards == "zero3" else 0))
+    return State(
+        weights=weights,
+        gradients=width * n / ranks,
+        optimizer=optimizer,
+        step=4 * n / ranks,
+        gathered=buckets + (width * unit if shards == "zero3" else 0),
+    )

@@ -80,9 +80,19 @@ class Tape:
         """What the segment is given."""
         return Paper(size=size, wants=wants)
 
-    def op(self, *inputs: Paper, out: float, reads: tuple[Paper, ...] = (), saves: tuple[Paper, ...] = (),
-           saves_out: bool = False, extra: float = 0, temp: float = 0, back: float = 0, weights: float = 0,
-           passes: bool = False) -> Paper:
+    def op(
+        self,
+        *inputs: Paper,
+        out: float,
+        reads: tuple[Paper, ...] = (),
+        saves: tuple[Paper, ...] = (),
+        saves_out: bool = False,
+        extra: float = 0,
+        temp: float = 0,
+        back: float = 0,
+        weights: float = 0,
+        passes: bool = False,
+    ) -> Paper:
         """One operation; its output has `out` bytes.
 
         A caller's name keeps `reads` alive until here. The operation keeps `saves` for backward (and its own output,
@@ -93,8 +103,19 @@ class Tape:
         wants = bool(weights) or any(one.wants for one in inputs)
         result = Paper(size=out, wants=wants)
         kept = ((*saves, result) if saves_out else saves) if wants else ()
-        self._ops.append(_Op(inputs=inputs, reads=reads, out=result, saves=kept, extra=extra, temp=temp, back=back,
-                             weights=weights, passes=passes))
+        self._ops.append(
+            _Op(
+                inputs=inputs,
+                reads=reads,
+                out=result,
+                saves=kept,
+                extra=extra,
+                temp=temp,
+                back=back,
+                weights=weights,
+                passes=passes,
+            )
+        )
         return result
 
     def profile(self, x: Paper, y: Paper, *, held: bool = False) -> Profile:
@@ -103,12 +124,21 @@ class Tape:
         silent, _, _ = self._forward(x, y, keeping=False, held=held)
         again, _, _ = self._forward(x, y, keeping=True, held=held, stops=True)
         backward, leaves = self._backward(x, y, kept)
-        return Profile(forward=forward, keeps=keeps, kept=kept, silent=silent, again=again,
-                       backward=backward, leaves=leaves,
-                       entering=x.size, leaving=y.size)
+        return Profile(
+            forward=forward,
+            keeps=keeps,
+            kept=kept,
+            silent=silent,
+            again=again,
+            backward=backward,
+            leaves=leaves,
+            entering=x.size,
+            leaving=y.size,
+        )
 
-    def _forward(self, x: Paper, y: Paper, *, keeping: bool, held: bool,
-                 stops: bool = False) -> tuple[float, float, float]:
+    def _forward(
+        self, x: Paper, y: Paper, *, keeping: bool, held: bool, stops: bool = False
+    ) -> tuple[float, float, float]:
         last = {id(one): at for at, op in enumerate(self._ops) for one in (*op.inputs, *op.reads)}
         if held:
             last[id(x)] = len(self._ops) - 1

@@ -54,8 +54,10 @@ class Work:
         if self.four_bit and self.lora_rank == 0:
             raise UsageError("4-bit weights cannot be trained themselves: give adapters a rank, or leave 4 bits out")
         if self.model.encoder:
-            raise UsageError(f"{self.model.name} is an encoder and writes nothing; name a decoder such as "
-                             "meta-llama/Llama-3.2-3B, an encoder can be the critic")
+            raise UsageError(
+                f"{self.model.name} is an encoder and writes nothing; name a decoder such as "
+                "meta-llama/Llama-3.2-3B, an encoder can be the critic"
+            )
 
     @property
     def base_width(self) -> int:
@@ -106,8 +108,10 @@ class Machine:
         if self.gpus < 1:
             raise UsageError(f"--n {self.gpus}: at least one GPU is needed")
         if self.usable <= 0:
-            raise UsageError(f"--gpu: {self.memory / GIB:.2f} GiB leave nothing beside the {self.reserved / GIB:.2f} "
-                             "GiB that CUDA takes; name a larger GPU")
+            raise UsageError(
+                f"--gpu: {self.memory / GIB:.2f} GiB leave nothing beside the {self.reserved / GIB:.2f} "
+                "GiB that CUDA takes; name a larger GPU"
+            )
 
     @property
     def reserved(self) -> float:
@@ -134,31 +138,50 @@ class Setting:
     """Tokens whose logits exist at a time; None: all."""
 
     def __str__(self) -> str:
-        words = [self.placement, *([] if self.shards == "none" else [self.shards]),
-                 *(["checkpointing"] if self.checkpoint else []),
-                 *(["reference and target on the CPU"] if self.offload and self.placement == "full" else [])]
+        words = [
+            self.placement,
+            *([] if self.shards == "none" else [self.shards]),
+            *(["checkpointing"] if self.checkpoint else []),
+            *(["reference and target on the CPU"] if self.offload and self.placement == "full" else []),
+        ]
         return ", ".join(words)
 
 
-def settings(work: Work, gpus: int, *, placement: Placement | None = None, shards: Shards | None = None,
-             checkpoint: bool | None = None, offload: bool | None = None) -> Iterator[Setting]:
+def settings(
+    work: Work,
+    gpus: int,
+    *,
+    placement: Placement | None = None,
+    shards: Shards | None = None,
+    checkpoint: bool | None = None,
+    offload: bool | None = None,
+) -> Iterator[Setting]:
     """The ways to try, the fastest first; those named are held to. Raises UsageError where one cannot be."""
     if placement == "shared" and work.lora_rank == 0:
-        raise UsageError("placement shared: one base cannot serve three roles when its own weights are trained; "
-                         "train adapters (--lora-r 16), or name full or split")
+        raise UsageError(
+            "placement shared: one base cannot serve three roles when its own weights are trained; "
+            "train adapters (--lora-r 16), or name full or split"
+        )
     if placement == "split" and gpus % 2:
         raise UsageError(f"placement split: wants GPUs in pairs, policy on one and guidance on the other; got {gpus}")
     if placement not in (None, "full") and work.stage != "hierarchical":
         raise UsageError(f"placement {placement}: {work.stage} has one model; leave --placement out")
     if shards not in (None, "none") and (work.lora_rank or gpus == 1):
-        raise UsageError(f"shards {shards}: only fully trained weights on several GPUs are shared out; got "
-                         f"lora_rank {work.lora_rank} on {gpus} GPU{'s' if gpus > 1 else ''}")
+        raise UsageError(
+            f"shards {shards}: only fully trained weights on several GPUs are shared out; got "
+            f"lora_rank {work.lora_rank} on {gpus} GPU{'s' if gpus > 1 else ''}"
+        )
     chunk = 1024 if work.stage == "hierarchical" else None
     for place, aside in _places(work, gpus):
         for share in get_args(Shards) if work.lora_rank == 0 and gpus > 1 and place == "full" else ("none",):
             for again in (False, True):
-                if placement in (None, place) and shards in (None, share) and checkpoint in (None, again) \
-                        and offload in (None, aside) and not (aside and share != "none"):
+                if (
+                    placement in (None, place)
+                    and shards in (None, share)
+                    and checkpoint in (None, again)
+                    and offload in (None, aside)
+                    and not (aside and share != "none")
+                ):
                     yield Setting(placement=place, shards=share, checkpoint=again, offload=aside, chunk=chunk)
 
 

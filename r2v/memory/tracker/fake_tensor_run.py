@@ -86,9 +86,17 @@ def measure(case: Case) -> int:
 def _as_planned(case: Case) -> tuple[Work, Setting, Device, Phase]:
     stage = _STAGES.get(case.phase, "hierarchical")
     work = Work(
-        stage=stage, model=from_config(case.model), critic=from_config(case.critic) if case.critic else None,
-        lora_rank=case.lora_rank, precision=case.precision, optimizer=case.optimizer, prompt_tokens=case.tokens - 1,
-        completion_tokens=1, critic_tokens=case.tokens, batch=case.rows * case.micro_batches)
+        stage=stage,
+        model=from_config(case.model),
+        critic=from_config(case.critic) if case.critic else None,
+        lora_rank=case.lora_rank,
+        precision=case.precision,
+        optimizer=case.optimizer,
+        prompt_tokens=case.tokens - 1,
+        completion_tokens=1,
+        critic_tokens=case.tokens,
+        batch=case.rows * case.micro_batches,
+    )
     placement: Literal["shared", "full"] = "shared" if stage == "hierarchical" and case.lora_rank else "full"
     setting = Setting(placement=placement, checkpoint=case.checkpoint, chunk=case.chunk)
     device = devices(work, setting, 1)[0]
@@ -162,8 +170,9 @@ class _Cast:
     def _write(self) -> None:
         """A prompt of all tokens but one, and that one: the cache at its longest."""
         whole = _batch(self._ids(1)) | {"use_cache": True, "logits_to_keep": 1}
-        begun = self.model(**whole | {"input_ids": whole["input_ids"][:, :-1],
-                                      "attention_mask": whole["attention_mask"][:, :-1]})
+        begun = self.model(
+            **whole | {"input_ids": whole["input_ids"][:, :-1], "attention_mask": whole["attention_mask"][:, :-1]}
+        )
         begun.logits.float().softmax(-1)
         cache, begun = begun.past_key_values, None
         self.model(**whole | {"input_ids": whole["input_ids"][:, -1:]}, past_key_values=cache)[0].float().softmax(-1)
@@ -195,8 +204,9 @@ class _Cast:
         parameters = [one for one in model.parameters() if one.requires_grad]
         for role in roles:
             self.tracker.watch_gradients(parameters)
-            optimizer = torch.optim.AdamW(parameters, foreach=self.case.optimizer == "adamw",
-                                          fused=self.case.optimizer == "adamw_fused")
+            optimizer = torch.optim.AdamW(
+                parameters, foreach=self.case.optimizer == "adamw", fused=self.case.optimizer == "adamw_fused"
+            )
             for one in parameters:
                 one.grad = torch.zeros_like(one)
             optimizer.step()
@@ -217,8 +227,10 @@ def _decoder(case: Case, roles: Sequence[str]) -> Any:
     values = {key: value for key, value in case.model.items() if key not in ("model_type", "dtype")}
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(
-            AutoConfig.for_model(case.model["model_type"], **values), attn_implementation="sdpa",
-            dtype=torch.bfloat16 if narrow else torch.float32)
+            AutoConfig.for_model(case.model["model_type"], **values),
+            attn_implementation="sdpa",
+            dtype=torch.bfloat16 if narrow else torch.float32,
+        )
         model.train(bool(roles)).requires_grad_(bool(roles))
         if case.lora_rank and roles:
             model = _adapted(model, roles, case)
@@ -231,8 +243,13 @@ def _decoder(case: Case, roles: Sequence[str]) -> Any:
 def _adapted(model: Any, roles: Sequence[str], case: Case) -> Any:
     from peft import LoraConfig, get_peft_model
 
-    settings = LoraConfig(r=case.lora_rank, lora_alpha=2 * case.lora_rank, target_modules="all-linear",
-                          lora_dropout=0.0, task_type="CAUSAL_LM")
+    settings = LoraConfig(
+        r=case.lora_rank,
+        lora_alpha=2 * case.lora_rank,
+        target_modules="all-linear",
+        lora_dropout=0.0,
+        task_type="CAUSAL_LM",
+    )
     adapted = get_peft_model(model, settings, adapter_name=roles[0], low_cpu_mem_usage=True)
     for role in roles[1:]:
         adapted.add_adapter(role, settings, low_cpu_mem_usage=True)
@@ -247,8 +264,9 @@ def _stand_in(model: nn.Module, adapters: torch.dtype | None = None) -> None:
         for name, old in list(module._parameters.items()):
             if old is not None:
                 dtype = adapters if adapters is not None and "lora_" in place else old.dtype
-                made.setdefault(id(old), nn.Parameter(torch.empty(old.shape, dtype=dtype).normal_(0, 0.02),
-                                                           old.requires_grad))
+                made.setdefault(
+                    id(old), nn.Parameter(torch.empty(old.shape, dtype=dtype).normal_(0, 0.02), old.requires_grad)
+                )
                 module._parameters[name] = made[id(old)]
         for name, buffer in list(module._buffers.items()):
             if buffer is not None:
@@ -275,8 +293,12 @@ def _log_probs(model: Any, ids: Tensor, case: Case) -> Tensor:
     parts = zip(torch.split(states.flatten(0, 1), case.chunk), torch.split(ids.flatten(), case.chunk), strict=True)
     if not torch.is_grad_enabled():
         return torch.cat([_of_tokens(table(part), own) for part, own in parts])
-    return torch.cat([checkpoint(lambda part, own: _of_tokens(table(part), own), part, own, use_reentrant=False)
-                      for part, own in parts])
+    return torch.cat(
+        [
+            checkpoint(lambda part, own: _of_tokens(table(part), own), part, own, use_reentrant=False)
+            for part, own in parts
+        ]
+    )
 
 
 def _picked(logits: Tensor, ids: Tensor) -> Tensor:

@@ -12,8 +12,7 @@ import re
 
 from r2v.perturb.category import Category, Change, Scene
 
-_KEPT = re.compile(r"""\bhttps?://\S+ | \S*\d\S* | "[^"]*" | “[^”]*” | `[^`]*` | (?<!\w)'[^']*'(?!\w)""",
-                   re.VERBOSE)
+_KEPT = re.compile(r"""\bhttps?://\S+ | \S*\d\S* | "[^"]*" | “[^”]*” | `[^`]*` | (?<!\w)'[^']*'(?!\w)""", re.VERBOSE)
 _WORD = re.compile(r"[^\W\d_]{2,}")
 _KEYS = ("qwertyuiop", "asdfghjkl", "zxcvbnm")
 _BESIDE = {left: right for row in _KEYS for left, right in zip(row, row[1:] + row[-2], strict=True)}
@@ -21,21 +20,24 @@ _BESIDE = {left: right for row in _KEYS for left, right in zip(row, row[1:] + ro
 
 def _words(goal: str) -> list[re.Match[str]]:
     kept = [match.span() for match in _KEPT.finditer(goal)]
-    return [word for word in _WORD.finditer(goal)
-            if not any(start < word.end() and word.start() < end for start, end in kept)]
+    return [
+        word
+        for word in _WORD.finditer(goal)
+        if not any(start < word.end() and word.start() < end for start, end in kept)
+    ]
 
 
 def _slip(word: str, draw: random.Random) -> str:
     at = draw.randrange(len(word) - 1)
     match draw.choice(("swap", "drop", "double", "beside")):
         case "swap":
-            return word[:at] + word[at + 1] + word[at] + word[at + 2:]
+            return word[:at] + word[at + 1] + word[at] + word[at + 2 :]
         case "drop":
-            return word[:at] + word[at + 1:]
+            return word[:at] + word[at + 1 :]
         case "double":
-            return word[:at + 1] + word[at:]
+            return word[: at + 1] + word[at:]
         case _:
-            return word[:at] + _BESIDE.get(word[at].lower(), word[at]) + word[at + 1:]
+            return word[:at] + _BESIDE.get(word[at].lower(), word[at]) + word[at + 1 :]
 
 
 def _alter(scene: Scene) -> Change | None:
@@ -45,7 +47,7 @@ def _alter(scene: Scene) -> Change | None:
         return None
     draw, goal = scene.generator("slips"), scene.text
     for word in sorted(draw.sample(words, slips), key=lambda word: -word.start()):
-        goal = goal[:word.start()] + _slip(word.group(), draw) + goal[word.end():]
+        goal = goal[: word.start()] + _slip(word.group(), draw) + goal[word.end() :]
     return Change(text=goal, params={"slips": slips})
 
 

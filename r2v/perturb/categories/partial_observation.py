@@ -21,5 +21,6 @@ def _alter(scene: Scene) -> Change | None:
     return Change(text="\n".join([*lines[:keep], MARKER]), params={"lost": len(lines) - keep})
 
 
-CATEGORY = Category(kind="edit", group="partial_observability", mode="explicit_transient", preserving=False,
-                    alter=_alter)
+CATEGORY = Category(
+    kind="edit", group="partial_observability", mode="explicit_transient", preserving=False, alter=_alter
+)

@@ -12,5 +12,4 @@ def _alter(scene: Scene) -> Change:
     return Change(text=error_line("timeout"), seconds=SECONDS, params={"seconds": SECONDS})
 
 
-CATEGORY = Category(kind="call", group="tool_flakiness", mode="explicit_transient", preserving=False,
-                    alter=_alter)
+CATEGORY = Category(kind="call", group="tool_flakiness", mode="explicit_transient", preserving=False, alter=_alter)

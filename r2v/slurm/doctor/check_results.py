@@ -33,5 +33,8 @@ def bad(what: str, remedy: str) -> Finding:
 
 def lines(findings: Sequence[Finding]) -> list[str]:
     """What `r2v doctor` prints."""
-    return [line for one in findings for line in (
-        f"{one.state:4}  {one.what}", *([f"      -> {one.remedy}"] if one.remedy else []))]
+    return [
+        line
+        for one in findings
+        for line in (f"{one.state:4}  {one.what}", *([f"      -> {one.remedy}"] if one.remedy else []))
+    ]

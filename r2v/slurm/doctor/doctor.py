@@ -29,8 +29,23 @@ from r2v.storage.files import write_text
 from r2v.storage.lease import lease
 from r2v.storage.paths import CHAINS
 
-NETWORK = ("nfs", "lustre", "gpfs", "beegfs", "ceph", "cifs", "smb", "panfs", "weka", "gluster", "afs", "orangefs",
-           "pvfs", "9p", "fuse")
+NETWORK = (
+    "nfs",
+    "lustre",
+    "gpfs",
+    "beegfs",
+    "ceph",
+    "cifs",
+    "smb",
+    "panfs",
+    "weka",
+    "gluster",
+    "afs",
+    "orangefs",
+    "pvfs",
+    "9p",
+    "fuse",
+)
 """File systems that several machines can see."""
 ROOM = 200
 """GB that one of the large benchmarks may need."""
@@ -43,8 +58,10 @@ def examine(root: Path = Path()) -> Iterator[Finding]:
     if inside:
         yield from in_a_job(root)
     elif not client.present():
-        yield bad("Slurm's commands are not on PATH",
-                  "log in to the cluster's login node, or run without Slurm: r2v run_all desk --here")
+        yield bad(
+            "Slurm's commands are not on PATH",
+            "log in to the cluster's login node, or run without Slurm: r2v run_all desk --here",
+        )
     else:
         yield from _cluster(root)
     yield from _folders(root, inside)
@@ -54,8 +71,10 @@ def _cluster(root: Path) -> Iterator[Finding]:
     try:
         partitions = client.partitions()
     except EnvironmentFault as error:
-        yield bad(str(error), "`scontrol ping` tells whether the controller is up; if it is not, ask the cluster's "
-                  "administrators")
+        yield bad(
+            str(error),
+            "`scontrol ping` tells whether the controller is up; if it is not, ask the cluster's administrators",
+        )
         return
     yield ok(f"Slurm answers; partitions {', '.join(one.name for one in partitions)}")
     if down := client.accounting(["1"]).down:
@@ -83,8 +102,11 @@ def _headers(root: Path, partitions: Mapping[str, Partition]) -> Iterator[Findin
     if good:
         yield ok(f"{good} of {len(paths)} headers are taken by sbatch --test-only")
     if largest.gpus:
-        words = [word for word in largest.sbatch_args() if word.split("=")[0] in (
-            "--partition", "--account", "--qos", "--gres", "--gpus", "--gpus-per-node")]
+        words = [
+            word
+            for word in largest.sbatch_args()
+            if word.split("=")[0] in ("--partition", "--account", "--qos", "--gres", "--gpus", "--gpus-per-node")
+        ]
         yield ok(f"for the node's side: srun {' '.join(words)} --time=5 {sys.executable} -m r2v doctor")
 
 
@@ -93,36 +115,45 @@ def _asked_for(name: str, asked: Resources, partitions: Mapping[str, Partition])
     wanted = [word for word in asked.directives.get("partition", "").split(",") if word]
     for word in wanted:
         if word not in partitions:
-            yield bad(f"{name}: no partition {word}; {nearest(word, partitions)}",
-                      f"r2v cluster set {'partition' if asked.gpus else 'cpu_partition'}=NAME")
+            yield bad(
+                f"{name}: no partition {word}; {nearest(word, partitions)}",
+                f"r2v cluster set {'partition' if asked.gpus else 'cpu_partition'}=NAME",
+            )
             continue
         partition, kind = partitions[word], gpu_kind(asked.directives)
         offered = {item.split("(")[0] for item in partition.gres.split(",") if item.startswith("gpu")}
         kinds = {item.split(":")[1] for item in offered if item.count(":") == 2}
         if asked.gpus and (not offered or kind and kinds and kind not in kinds):
             has = f"has {', '.join(sorted(offered))}" if offered else "has no GPU"
-            yield bad(f"{name}: partition {word} {has}, asked for gpu:{kind or 'any'}",
-                      f"r2v cluster set gpu={sorted(kinds)[0]}" if kinds else "r2v cluster set partition=NAME")
+            yield bad(
+                f"{name}: partition {word} {has}, asked for gpu:{kind or 'any'}",
+                f"r2v cluster set gpu={sorted(kinds)[0]}" if kinds else "r2v cluster set partition=NAME",
+            )
         if not partition.up:
             yield warn(f"{name}: partition {word} is down", "wait, or r2v cluster set partition=NAME")
         if (limit := minutes(partition.max_time)) and asked.time_minutes > limit:
-            yield bad(f"{name}: asks for {asked.time_minutes} minutes, partition {word} gives {limit}",
-                      f"#SBATCH --time={partition.max_time} in it: a stage that is cut off goes on from its checkpoint")
+            yield bad(
+                f"{name}: asks for {asked.time_minutes} minutes, partition {word} gives {limit}",
+                f"#SBATCH --time={partition.max_time} in it: a stage that is cut off goes on from its checkpoint",
+            )
 
 
 def _qos(name: str, asked: Resources, qualities: Collection[str] | None) -> Iterator[Finding]:
     """sbatch takes a QOS that is not there wherever the site does not enforce them."""
     wanted = asked.directives.get("qos")
     if wanted and qualities is not None and wanted not in qualities:
-        yield bad(f"{name}: no QOS {wanted}; {nearest(wanted, qualities)}",
-                  "r2v cluster set qos=NAME, or qos= for none")
+        yield bad(
+            f"{name}: no QOS {wanted}; {nearest(wanted, qualities)}", "r2v cluster set qos=NAME, or qos= for none"
+        )
 
 
 def _verdict(path: Path) -> Iterator[Finding]:
     told = client.test_only([], path.read_text())
     if not told.ok:
-        yield bad(f"{path.name}: sbatch refuses it: {told.line}",
-                  "r2v cluster set partition=... account=... gpu=... qos=..., or mend its header")
+        yield bad(
+            f"{path.name}: sbatch refuses it: {told.line}",
+            "r2v cluster set partition=... account=... gpu=... qos=..., or mend its header",
+        )
 
 
 def _folders(root: Path, inside: bool) -> Iterator[Finding]:
@@ -133,15 +164,19 @@ def _folders(root: Path, inside: bool) -> Iterator[Finding]:
             probe.write_text("")
             probe.unlink()
         except OSError as error:
-            yield bad(f"{root / name} cannot be written: {error.strerror}",
-                      "make room, or mount it with write access, on login node and nodes alike")
+            yield bad(
+                f"{root / name} cannot be written: {error.strerror}",
+                "make room, or mount it with write access, on login node and nodes alike",
+            )
             return
     free, kind = shutil.disk_usage(root / "outputs").free / 1e9, _file_system(root / "outputs")
     told = f"data, outputs, results and logs can be written; {free:.0f} GB free"
     yield ok(told) if free >= ROOM else warn(told, f"webarena and swebench may need {ROOM} GB each")
     if not inside and not kind.startswith(NETWORK):
-        yield warn(f"outputs is on {kind}, which looks like a disk of this machine alone",
-                   "the nodes must see the same folder: r2v doctor inside a job tells")
+        yield warn(
+            f"outputs is on {kind}, which looks like a disk of this machine alone",
+            "the nodes must see the same folder: r2v doctor inside a job tells",
+        )
     yield _lease(root)
     if not inside:
         write_text(root / TOKEN, f"{socket.gethostname()} {time.time():.0f}\n")

@@ -21,8 +21,11 @@ def in_a_job(root: Path) -> Iterator[Finding]:
     if (root / TOKEN).exists():
         yield ok(f"this node sees what {(root / TOKEN).read_text().split()[0]} wrote")
     else:
-        yield warn(f"{root / TOKEN} is not seen on this node", "run r2v doctor on the login node first; if you did, "
-                   "the folder is not shared: move the checkout to one that is")
+        yield warn(
+            f"{root / TOKEN} is not seen on this node",
+            "run r2v doctor on the login node first; if you did, "
+            "the folder is not shared: move the checkout to one that is",
+        )
     granted = _granted()
     if not granted:
         yield ok("this job was given no GPU")
@@ -62,13 +65,17 @@ def _cuda(granted: int) -> Iterator[Finding]:
         yield bad(f"torch {torch.__version__} is built without CUDA", INSTALL)
         return
     if not torch.cuda.is_available():
-        yield bad(f"torch {torch.__version__} (CUDA {version}) finds no usable GPU",
-                  f"the driver is too old for CUDA {version}, or CUDA_VISIBLE_DEVICES is empty; {INSTALL}")
+        yield bad(
+            f"torch {torch.__version__} (CUDA {version}) finds no usable GPU",
+            f"the driver is too old for CUDA {version}, or CUDA_VISIBLE_DEVICES is empty; {INSTALL}",
+        )
         return
     count = torch.cuda.device_count()
     if count < granted:
-        yield bad(f"torch sees {count} GPUs of the {granted} that Slurm gave", "something sets CUDA_VISIBLE_DEVICES: "
-                  "look in scripts/slurm/env.sh and in your shell's profile")
+        yield bad(
+            f"torch sees {count} GPUs of the {granted} that Slurm gave",
+            "something sets CUDA_VISIBLE_DEVICES: look in scripts/slurm/env.sh and in your shell's profile",
+        )
     for index in range(count):
         yield _computes(index, torch.cuda.get_device_name(index))
 
@@ -80,9 +87,13 @@ def _computes(index: int, name: str) -> Finding:
         ones = torch.ones(64, 64, device=f"cuda:{index}")
         value = float((ones @ ones).sum())
     except RuntimeError as error:
-        return bad(f"GPU {index}, {name}: {str(error).splitlines()[0]}",
-                   f"this torch has no code for this card, or the card is ill: {INSTALL}; or {_exclude()}")
+        return bad(
+            f"GPU {index}, {name}: {str(error).splitlines()[0]}",
+            f"this torch has no code for this card, or the card is ill: {INSTALL}; or {_exclude()}",
+        )
     if value != 64.0**3:
-        return bad(f"GPU {index}, {name}, computes wrongly: {value} for {64.0**3}",
-                   f"{_exclude()}, and tell the cluster's administrators")
+        return bad(
+            f"GPU {index}, {name}, computes wrongly: {value} for {64.0**3}",
+            f"{_exclude()}, and tell the cluster's administrators",
+        )
     return ok(f"GPU {index}, {name}, computes; torch {torch.__version__}, CUDA {torch.version.cuda}")

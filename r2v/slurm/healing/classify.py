@@ -25,32 +25,70 @@ from typing import Any, Literal
 
 from r2v.slurm.client import Row, memory
 
-Kind = Literal["host_oom", "cuda_oom", "timeout", "preempted", "node_fail", "killed", "held", "code", "config", "data",
-               "empty", "environment", "cancelled", "dependency", "no_log", "unknown"]
+Kind = Literal[
+    "host_oom",
+    "cuda_oom",
+    "timeout",
+    "preempted",
+    "node_fail",
+    "killed",
+    "held",
+    "code",
+    "config",
+    "data",
+    "empty",
+    "environment",
+    "cancelled",
+    "dependency",
+    "no_log",
+    "unknown",
+]
 
-ALIVE = ("PENDING", "RUNNING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "COMPLETING", "SUSPENDED", "CONFIGURING",
-         "RESIZING", "SIGNALING", "STAGE_OUT", "STOPPED")
+ALIVE = (
+    "PENDING",
+    "RUNNING",
+    "REQUEUED",
+    "REQUEUE_HOLD",
+    "REQUEUE_FED",
+    "COMPLETING",
+    "SUSPENDED",
+    "CONFIGURING",
+    "RESIZING",
+    "SIGNALING",
+    "STAGE_OUT",
+    "STOPPED",
+)
 """States of a job that has not ended."""
 
 NEAR = 0.9
 """Share of its memory at which a job that was killed is held to have run out of it."""
 
-OF_RECORD: dict[str, Kind] = {"cuda_oom": "cuda_oom", "host_oom": "host_oom", "usage": "config", "input": "data",
-                              "empty": "empty", "environment": "environment", "held": "held",
-                              "interrupted": "timeout", "killed": "killed", "bug": "code"}
+OF_RECORD: dict[str, Kind] = {
+    "cuda_oom": "cuda_oom",
+    "host_oom": "host_oom",
+    "usage": "config",
+    "input": "data",
+    "empty": "empty",
+    "environment": "environment",
+    "held": "held",
+    "interrupted": "timeout",
+    "killed": "killed",
+    "bug": "code",
+}
 """What a stage's error record calls it, and the class that makes."""
 
 OF_CODE: dict[int, Kind] = {2: "config", 3: "data", 4: "empty", 5: "environment", 6: "held", 75: "timeout"}
 """The exit codes of r2v.errors."""
 
-MEMORY_WORDS = re.compile(r"exceeded( job)? memory limit|oom[-_ ]kill|out of memory|OUT_OF_MEMORY|Exceeded step memory",
-                          re.IGNORECASE)
+MEMORY_WORDS = re.compile(
+    r"exceeded( job)? memory limit|oom[-_ ]kill|out of memory|OUT_OF_MEMORY|Exceeded step memory", re.IGNORECASE
+)
 CUDA_WORDS = re.compile(r"CUDA out of memory|CUDA error: out of memory|torch\.(cuda\.)?OutOfMemoryError")
 
 REMEDIES: dict[Kind, str] = {
     "host_oom": "raise --mem in the script's header, then: r2v resume {name} --from {job}",
     "cuda_oom": "r2v resume {name} --from {job} --overrides training.batch_size=1 policy.load_in_4bit=true "
-                "(or a smaller policy.max_seq_len)",
+    "(or a smaller policy.max_seq_len)",
     "timeout": "raise --time in the script's header, then: r2v resume {name} --from {job}",
     "preempted": "r2v resume {name} --from {job}",
     "node_fail": "r2v resume {name} --from {job}",
@@ -100,8 +138,9 @@ class Evidence:
     @property
     def measured(self) -> tuple[int | None, int | None]:
         """Bytes of memory used at most, and asked for."""
-        used = [size for size in (self.row.max_rss if self.row else None,
-                                  (self.exit or {}).get("peak_rss_bytes")) if size]
+        used = [
+            size for size in (self.row.max_rss if self.row else None, (self.exit or {}).get("peak_rss_bytes")) if size
+        ]
         asked = (self.row.requested if self.row else None) or memory(self.shown.get("MinMemoryNode", ""))
         return max(used, default=None), asked
 
@@ -207,8 +246,10 @@ def _by_code(told: Evidence) -> Failure:
     if hungry and MEMORY_WORDS.search(told.text):
         return Failure(kind="host_oom", line=f"ended at its memory limit{_measure(told)}")
     ended = f"ended by exit code {code}, signal {number}"
-    return Failure(kind="code" if code or number or (told.row and told.row.derived) else "unknown",
-                   line=last_line(told.text) or ended)
+    return Failure(
+        kind="code" if code or number or (told.row and told.row.derived) else "unknown",
+        line=last_line(told.text) or ended,
+    )
 
 
 def _measure(told: Evidence) -> str:
@@ -220,4 +261,4 @@ def _measure(told: Evidence) -> str:
 
 
 def _line_around(text: str, at: int) -> str:
-    return text[text.rfind("\n", 0, at) + 1:].splitlines()[0].strip()[:300]
+    return text[text.rfind("\n", 0, at) + 1 :].splitlines()[0].strip()[:300]

@@ -2,7 +2,8 @@
 
     r2v heal desk_noisy preference
 
-Under the chain's lease it decides (r2v.slurm.healing.retry_policy), submits the stage again with the change that its class of
+Under the chain's lease it decides (r2v.slurm.healing.retry_policy), submits the stage again with the change that its
+class of
 failure asks for, and points every waiting job at the new one: they keep their ids and their place in the queue.
 It may be run at any time, and any number of times: a job that runs, waits or is done is left alone.
 """
@@ -117,10 +118,17 @@ def _again(root: Path, chain: Chain, job: str, answer: Again, failure: Failure) 
     rows = client.queue(chain.name, root)
     row = find(rows, chain, job)
     if row is None:
-        return submit(root, chain, job, answer.resources, overrides=answer.overrides, reason=failure.kind,
-                      counted=answer.counted)
-    found = Attempt(id=row.id, resources=answer.resources, overrides=answer.overrides, reason=failure.kind,
-                    counted=answer.counted, submitted_at=row.submitted)
+        return submit(
+            root, chain, job, answer.resources, overrides=answer.overrides, reason=failure.kind, counted=answer.counted
+        )
+    found = Attempt(
+        id=row.id,
+        resources=answer.resources,
+        overrides=answer.overrides,
+        reason=failure.kind,
+        counted=answer.counted,
+        submitted_at=row.submitted,
+    )
     return adopt(root, chain, job, found, sentinels_of(rows, job))
 
 
@@ -129,8 +137,7 @@ def _note(root: Path, chain: Chain, job: str, latest: Attempt, failure: Failure,
     logger.info("r2v heal: %s of %s (job %s) failed, %s: %s", job, chain.name, latest.id, failure.kind, failure.line)
     logger.info("r2v heal: %s", action)
     failed = Failed(kind=failure.kind, line=failure.line, action=action, at=chains.now())
-    attempts = tuple(replace(one, failure=failed) if one.id == latest.id else one
-                     for one in chain.jobs[job].attempts)
+    attempts = tuple(replace(one, failure=failed) if one.id == latest.id else one for one in chain.jobs[job].attempts)
     chain = chain.with_job(job, attempts=attempts)
     chains.write(root, chain)
     return chain
@@ -148,13 +155,19 @@ def _bring_along(root: Path, chain: Chain, job: str) -> None:
         if latest is None or latest.id in in_queue(chain) or not _killed_waiting(root, chain, name, latest):
             continue
         try:
-            chain = submit(root, chain, name, latest.resources, overrides=latest.overrides, reason="dependency",
-                           counted=False)
+            chain = submit(
+                root, chain, name, latest.resources, overrides=latest.overrides, reason="dependency", counted=False
+            )
         except R2VError as error:
             logger.warning("r2v heal: %s: %s", name, error)
             return
-        logger.info("r2v heal: %s: this site kills jobs whose parent has failed (kill_invalid_depend); job %s comes "
-                    "back as %s, at the end of the queue", name, latest.id, chain.jobs[name].latest.id)  # type: ignore[union-attr]
+        logger.info(
+            "r2v heal: %s: this site kills jobs whose parent has failed (kill_invalid_depend); job %s comes "
+            "back as %s, at the end of the queue",
+            name,
+            latest.id,
+            chain.jobs[name].latest.id,  # type: ignore[union-attr]
+        )
         retarget(root, chain, chain.after({name}))
 
 

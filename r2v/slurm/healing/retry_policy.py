@@ -86,8 +86,9 @@ def _answer(root: Path, chain: Chain, job: str, latest: Attempt, told: Evidence,
 def _elsewhere(latest: Attempt, bad: str) -> Again:
     excluded = ",".join(word for word in (latest.resources.get("exclude", ""), bad) if word)
     resources = {**latest.resources, **({"exclude": excluded} if excluded else {})}
-    return Again(resources=resources, overrides=latest.overrides, counted=False,
-                 why=f"not on {bad}" if bad else "as before")
+    return Again(
+        resources=resources, overrides=latest.overrides, counted=False, why=f"not on {bad}" if bad else "as before"
+    )
 
 
 def _more_memory(latest: Attempt, told: Evidence) -> Again | str:
@@ -104,8 +105,12 @@ def _more_memory(latest: Attempt, told: Evidence) -> Again | str:
             return f"it had all of the largest node's memory, {_megabytes(largest)}"
         wanted = largest
     resources[key] = _megabytes(wanted)
-    return Again(resources=resources, overrides=latest.overrides, counted=True,
-                 why=f"{key} {_megabytes(had)} -> {resources[key]}")
+    return Again(
+        resources=resources,
+        overrides=latest.overrides,
+        counted=True,
+        why=f"{key} {_megabytes(had)} -> {resources[key]}",
+    )
 
 
 def _largest_node(resources: dict[str, str], told: Evidence) -> int | None:
@@ -126,14 +131,22 @@ def _more_time(root: Path, chain: Chain, job: str, latest: Attempt, told: Eviden
     record = chains.record(root, chain.name, latest.id)
     before = [chains.record(root, chain.name, one.id) for one in chain.jobs[job].attempts if one.id != latest.id]
     if chains.progressed(record, (record.start or {}).get("restart", 0), before):
-        return Again(resources=latest.resources, overrides=latest.overrides, counted=False,
-                     why="on from its checkpoint, in the same time")
+        return Again(
+            resources=latest.resources,
+            overrides=latest.overrides,
+            counted=False,
+            why="on from its checkpoint, in the same time",
+        )
     minutes = Resources(directives=latest.resources).time_minutes
     if not minutes:
         return Again(resources=latest.resources, overrides=latest.overrides, counted=True, why="as before")
     longer = max(minutes + 1, minutes * 3 // 2)
-    return Again(resources={**latest.resources, "time": str(longer)}, overrides=latest.overrides, counted=True,
-                 why=f"no progress in {minutes} minutes: time {longer} minutes")
+    return Again(
+        resources={**latest.resources, "time": str(longer)},
+        overrides=latest.overrides,
+        counted=True,
+        why=f"no progress in {minutes} minutes: time {longer} minutes",
+    )
 
 
 def _smaller_batches(root: Path, chain: Chain, job: str, latest: Attempt) -> Again | str:

@@ -18,11 +18,15 @@ VAGUE = ("code", "killed", "unknown", "host_oom")
 """Classes whose line says less than the log does."""
 
 
-def explain(chain: Chain, status: ChainStatus, records: Mapping[str, Record], job: str | None = None,
-            root: Path = Path()) -> list[str]:
+def explain(
+    chain: Chain, status: ChainStatus, records: Mapping[str, Record], job: str | None = None, root: Path = Path()
+) -> list[str]:
     """The lines for one job, or for the first of the chain that broke; where none did, what was healed."""
-    chosen = [one for one in status.jobs if one.job == job] if job else [
-        one for one in status.jobs if one.state in BROKEN and one.by_hand != bool(chain.jobs)]
+    chosen = (
+        [one for one in status.jobs if one.job == job]
+        if job
+        else [one for one in status.jobs if one.state in BROKEN and one.by_hand != bool(chain.jobs)]
+    )
     if not chosen:
         return _nothing_broke(chain, status)
     return _screen(chosen[0], chain, status, records, root)
@@ -32,12 +36,14 @@ def _nothing_broke(chain: Chain, status: ChainStatus) -> list[str]:
     states = dict.fromkeys(one.state for one in status.jobs)
     told = ", ".join(f"{sum(one.state == state for one in status.jobs)} {state}" for state in states)
     healed = [line for name, one in chain.jobs.items() for line in _healing(one, name)]
-    return [f"{chain.name}: nothing is broken ({told})", *_labelled("healed", healed),
-            *(f"  ! {line}" for line in status.banners)]
+    return [
+        f"{chain.name}: nothing is broken ({told})",
+        *_labelled("healed", healed),
+        *(f"  ! {line}" for line in status.banners),
+    ]
 
 
-def _screen(one: JobStatus, chain: Chain, status: ChainStatus, records: Mapping[str, Record],
-            root: Path) -> list[str]:
+def _screen(one: JobStatus, chain: Chain, status: ChainStatus, records: Mapping[str, Record], root: Path) -> list[str]:
     record, job = records.get(one.id), chain.jobs.get(one.job)
     head = f"{chain.name}: {one.job} {one.state}" + (f": {one.kind}" if one.kind not in (None, one.state) else "")
     held = [each.job for each in status.jobs if each.state == "held" and one.job in _above(each.job, chain)]
@@ -45,16 +51,21 @@ def _screen(one: JobStatus, chain: Chain, status: ChainStatus, records: Mapping[
         log = [str(logs.path_of(root, one.id))] if one.id else []
     except InputError:
         log = ["none: it never began, or wrote to another folder"]
-    rows = (("what", [_what(one, record, job)]),
-            ("error", _from_log(one, root)),
-            ("where", _where(one, record)),
-            ("memory", _memory(one, job)),
-            ("healing", _healing(job) if job else ["none: it was submitted by hand"]),
-            ("held", [f"{', '.join(held)} keep their ids and places in the queue"] if held else []),
-            ("log", log),
-            ("go on", [_remedy(one, chain, root)] if one.state in BROKEN else []))
-    return [head, *(line for label, lines in rows for line in _labelled(label, lines)),
-            *(f"  ! {line}" for line in status.banners)]
+    rows = (
+        ("what", [_what(one, record, job)]),
+        ("error", _from_log(one, root)),
+        ("where", _where(one, record)),
+        ("memory", _memory(one, job)),
+        ("healing", _healing(job) if job else ["none: it was submitted by hand"]),
+        ("held", [f"{', '.join(held)} keep their ids and places in the queue"] if held else []),
+        ("log", log),
+        ("go on", [_remedy(one, chain, root)] if one.state in BROKEN else []),
+    )
+    return [
+        head,
+        *(line for label, lines in rows for line in _labelled(label, lines)),
+        *(f"  ! {line}" for line in status.banners),
+    ]
 
 
 def _labelled(label: str, lines: Sequence[str]) -> list[str]:
@@ -82,9 +93,13 @@ def _where(one: JobStatus, record: Record | None) -> list[str]:
     if not one.id:
         return []
     start, end = (record.start or {}, record.exit or {}) if record else ({}, {})
-    parts = [f"job {one.id}", f"on {start['host']}" if "host" in start else "", f"attempt {one.attempt}",
-             f"restart {start['restart']}" if start.get("restart") else "",
-             f"ended {clock(str(end['at']))}" if "at" in end else ""]
+    parts = [
+        f"job {one.id}",
+        f"on {start['host']}" if "host" in start else "",
+        f"attempt {one.attempt}",
+        f"restart {start['restart']}" if start.get("restart") else "",
+        f"ended {clock(str(end['at']))}" if "at" in end else "",
+    ]
     return [", ".join(part for part in parts if part)]
 
 
@@ -95,9 +110,12 @@ def _memory(one: JobStatus, job: ChainJob | None) -> list[str]:
 
 def _healing(job: ChainJob, name: str = "") -> list[str]:
     """Attempt by attempt: how it failed, and what was done about it."""
-    return [f"{name + ' ' if name else ''}attempt {number} ({attempt.id}): {attempt.failure.kind}, "
-            f"{attempt.failure.line}; {attempt.failure.action}"
-            for number, attempt in enumerate(job.attempts, start=1) if attempt.failure]
+    return [
+        f"{name + ' ' if name else ''}attempt {number} ({attempt.id}): {attempt.failure.kind}, "
+        f"{attempt.failure.line}; {attempt.failure.action}"
+        for number, attempt in enumerate(job.attempts, start=1)
+        if attempt.failure
+    ]
 
 
 def _above(name: str, chain: Chain) -> set[str]:
@@ -139,5 +157,7 @@ def _smaller(job: str, chain: Chain, root: Path) -> str:
     knobs = config.training.phase(phase)
     if knobs.batch_size == 1:
         return "policy.load_in_4bit=true"
-    return (f"training.{phase}.batch_size=1 training.{phase}.gradient_accumulation_steps="
-            f"{knobs.batch_size * knobs.gradient_accumulation_steps}")
+    return (
+        f"training.{phase}.batch_size=1 training.{phase}.gradient_accumulation_steps="
+        f"{knobs.batch_size * knobs.gradient_accumulation_steps}"
+    )

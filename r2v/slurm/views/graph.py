@@ -10,8 +10,15 @@ from r2v.slurm.views.humanize import table
 from r2v.slurm.views.states import JobStatus
 from r2v.slurm.views.status import ChainStatus
 
-COLOURS = {"done": "#cfe8cf", "up to date": "#cfe8cf", "running": "#cfe0f5", "failed": "#f5cfcf", "healing": "#f5e6c4",
-           "held": "#e6dcf0", "cancelled": "#e0e0e0"}
+COLOURS = {
+    "done": "#cfe8cf",
+    "up to date": "#cfe8cf",
+    "running": "#cfe0f5",
+    "failed": "#f5cfcf",
+    "healing": "#f5e6c4",
+    "held": "#e6dcf0",
+    "cancelled": "#e0e0e0",
+}
 
 
 def _by_job(status: ChainStatus) -> dict[str, JobStatus]:
@@ -26,18 +33,28 @@ def edges(chain: Chain) -> list[tuple[str, str]]:
 def as_json(chain: Chain, status: ChainStatus) -> dict[str, Any]:
     """Nodes and edges. The ids of an edge whose parent has not ended are those of squeue's `%E`."""
     found = _by_job(status)
-    return {"name": chain.name,
-            "nodes": [{"job": name, "id": one.id, "state": one.state} for name, one in found.items()],
-            "edges": [{"from": parent, "to": child, "from_id": found[parent].id, "to_id": found[child].id}
-                      for parent, child in edges(chain)]}
+    return {
+        "name": chain.name,
+        "nodes": [{"job": name, "id": one.id, "state": one.state} for name, one in found.items()],
+        "edges": [
+            {"from": parent, "to": child, "from_id": found[parent].id, "to_id": found[child].id}
+            for parent, child in edges(chain)
+        ],
+    }
 
 
 def ascii_lines(chain: Chain, status: ChainStatus) -> list[str]:
     """One job a line, further in the more jobs stand in a row before it."""
     depth = _depths(chain)
-    rows = [("  " * depth[name] + name, one.state, one.id,
-             f"<- {', '.join(chain.jobs[name].needs)}" if chain.jobs[name].needs else "")
-            for name, one in _by_job(status).items()]
+    rows = [
+        (
+            "  " * depth[name] + name,
+            one.state,
+            one.id,
+            f"<- {', '.join(chain.jobs[name].needs)}" if chain.jobs[name].needs else "",
+        )
+        for name, one in _by_job(status).items()
+    ]
     return [chain.name, *table(rows)]
 
 

@@ -33,7 +33,7 @@ _WORDS = {
     "Prolog": "the node is being made ready",
     "Cleaning": "the node is cleaning up after its last life",
     "launch failed requeued held": "could not be started on its node; see `scontrol show job {id}`, then scontrol "
-                                   "release {id}",
+    "release {id}",
 }
 
 

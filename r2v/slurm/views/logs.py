@@ -20,14 +20,27 @@ from r2v.slurm import chain as chains
 from r2v.slurm.chain import Chain, Record
 
 LOGS = Path("logs")
-NUMBERS = {"1": "collect", "2": "perturb", "3a": "bc", "3b": "verifier", "4": "candidates", "5": "preference",
-           "6": "router_features", "7": "router", "8": "evaluate", "9": "ablations", "10": "hierarchical"}
+NUMBERS = {
+    "1": "collect",
+    "2": "perturb",
+    "3a": "bc",
+    "3b": "verifier",
+    "4": "candidates",
+    "5": "preference",
+    "6": "router_features",
+    "7": "router",
+    "8": "evaluate",
+    "9": "ablations",
+    "10": "hierarchical",
+}
 """The stages as the seed's table counts them."""
 
 _LIFE = re.compile(r"^r2v job \S+: \w+ on ", re.M)
 _RANK = re.compile(r"^\[rank\d+\]:\s?")
-_ERROR = re.compile(r"^(r2v: |r2v job \S+: \w+ failed|slurmstepd: error|srun: error|Killed|\w[\w.]*(Error|Exception)\b)"
-                    r"|exceeded memory limit|CUDA out of memory")
+_ERROR = re.compile(
+    r"^(r2v: |r2v job \S+: \w+ failed|slurmstepd: error|srun: error|Killed|\w[\w.]*(Error|Exception)\b)"
+    r"|exceeded memory limit|CUDA out of memory"
+)
 
 
 def job_id(chain: Chain, records: Mapping[str, Record], word: str) -> str:
@@ -81,9 +94,11 @@ def first_error(text: str) -> list[str]:
     lines = [_RANK.sub("", line) for line in text.splitlines()]
     for at, line in enumerate(lines):
         if line.startswith("Traceback (most recent call last)"):
-            end = next((one for one in range(at + 1, len(lines)) if lines[one].strip() and not lines[one][0].isspace()),
-                       len(lines) - 1)
-            return lines[at:end + 1]
+            end = next(
+                (one for one in range(at + 1, len(lines)) if lines[one].strip() and not lines[one][0].isspace()),
+                len(lines) - 1,
+            )
+            return lines[at : end + 1]
     return next(([line] for line in lines if _ERROR.search(line)), [])
 
 

@@ -1,7 +1,8 @@
 """What became of one job: alive or ended, and how it ended, from the queue, its own record, and accounting.
 
 What is in the queue is alive. What is not has ended: its own exit record says how, and Slurm has the last word where
-it killed a part of the job (`r2v.slurm.healing.classify`). A job that accounting does not know yet has not failed for that;
+it killed a part of the job (`r2v.slurm.healing.classify`). A job that accounting does not know yet has not failed for
+that;
 one that is neither in the queue nor has a record of its end, long after it began, has.
 """
 
@@ -18,8 +19,19 @@ from r2v.slurm.client import Accounting, Queued, Row
 from r2v.slurm.healing.classify import ALIVE, Evidence, classify
 from r2v.slurm.views.humanize import clock, duration, in_words, size
 
-State = Literal["done", "up to date", "running", "queued", "waiting", "healing", "held", "failed", "cancelled",
-                "not submitted", "unknown"]
+State = Literal[
+    "done",
+    "up to date",
+    "running",
+    "queued",
+    "waiting",
+    "healing",
+    "held",
+    "failed",
+    "cancelled",
+    "not submitted",
+    "unknown",
+]
 LAG = 120.0
 """Seconds in which accounting may not yet know of a job."""
 
@@ -71,13 +83,20 @@ def _alive(queued: Queued, record: Record) -> dict[str, Any]:
         depends = reason.startswith("Dependency")
         starts = None if depends or not queued.start else queued.start
         words = in_words(reason, queued.id)
-        return {"state": "waiting" if depends else "queued", "starts": starts,
-                "words": f"{words}; starts about {clock(starts)}" if starts else words}
+        return {
+            "state": "waiting" if depends else "queued",
+            "starts": starts,
+            "words": f"{words}; starts about {clock(starts)}" if starts else words,
+        }
     if queued.state in ("RUNNING", "COMPLETING", "CONFIGURING"):
         event, left = chains.progress(record), seconds_left(record)
         where = f"{queued.elapsed} of {queued.limit}" + (f" on {queued.nodes}" if queued.nodes else "")
-        return {"state": "running", "progress": event, "seconds_left": left,
-                "words": ", ".join(part for part in (_doing(event, left), where) if part)}
+        return {
+            "state": "running",
+            "progress": event,
+            "seconds_left": left,
+            "words": ", ".join(part for part in (_doing(event, left), where) if part),
+        }
     return {"state": "queued", "words": in_words(queued.reason or queued.state, queued.id)}
 
 
@@ -131,8 +150,9 @@ def seconds_left(record: Record) -> float | None:
     last = chains.progress(record)
     if last is None or not last.get("total"):
         return None
-    first = next(one for one in record.events if (one.get("what"), one.get("restart")) == (
-        last.get("what"), last.get("restart")))
+    first = next(
+        one for one in record.events if (one.get("what"), one.get("restart")) == (last.get("what"), last.get("restart"))
+    )
     done = float(last["done"]) - float(first["done"])
     spent = (datetime.fromisoformat(last["at"]) - datetime.fromisoformat(first["at"])).total_seconds()
     return (float(last["total"]) - float(last["done"])) * spent / done if done > 0 else None
@@ -141,8 +161,11 @@ def seconds_left(record: Record) -> float | None:
 def _doing(event: Mapping[str, Any] | None, left: float | None) -> str:
     if event is None:
         return ""
-    parts = [f"{event.get('what', '')} {event.get('done', '')}/{event['total']}" if event.get("total") else
-             str(event.get("what", ""))]
+    parts = [
+        f"{event.get('what', '')} {event.get('done', '')}/{event['total']}"
+        if event.get("total")
+        else str(event.get("what", ""))
+    ]
     if isinstance(event.get("loss"), (int, float)):
         parts.append(f"loss {event['loss']:.4g}")
     return ", ".join([*parts, *([f"{duration(left)} left"] if left else [])])

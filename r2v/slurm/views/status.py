@@ -136,18 +136,28 @@ def fold(chain: Chain, records: Mapping[str, Record], seen: Seen, root: Path = P
             open_needs = [need for need in needs if found[need].state not in FINISHED]
             found[name] = replace(found[name], words=f"waits for {_and(open_needs)}" if open_needs else "starts soon")
     attempts = {attempt.id for job in chain.jobs.values() for attempt in job.attempts}
-    alone = [replace(judge(str((record.start or {}).get("job", "?")), Attempt(id=one), record, seen), by_hand=True)
-             for one, record in records.items() if one not in attempts]
-    return ChainStatus(name=chain.name, jobs=[*found.values(), *alone], submitted=chain.created_at,
-                       commit=(chain.commit or "")[:10] + ("+" if chain.dirty else ""),
-                       banners=_banners(chain, list(found.values()), seen, root))
+    alone = [
+        replace(judge(str((record.start or {}).get("job", "?")), Attempt(id=one), record, seen), by_hand=True)
+        for one, record in records.items()
+        if one not in attempts
+    ]
+    return ChainStatus(
+        name=chain.name,
+        jobs=[*found.values(), *alone],
+        submitted=chain.created_at,
+        commit=(chain.commit or "")[:10] + ("+" if chain.dirty else ""),
+        banners=_banners(chain, list(found.values()), seen, root),
+    )
 
 
 def _of(name: str, job: ChainJob, records: Mapping[str, Record], seen: Seen) -> JobStatus:
     last = job.latest
     if last is None:
-        return JobStatus(job=name, state="up to date", words=job.skipped) if job.skipped else JobStatus(
-            job=name, state="not submitted")
+        return (
+            JobStatus(job=name, state="up to date", words=job.skipped)
+            if job.skipped
+            else JobStatus(job=name, state="not submitted")
+        )
     status = judge(name, last, records[last.id], seen, len(job.attempts))
     if job.skipped and status.state != "done":  # made since, by another door
         return JobStatus(job=name, state="up to date", words=job.skipped)
@@ -161,8 +171,11 @@ def _after_healing(status: JobStatus, last: Attempt, seen: Seen) -> JobStatus:
         doing = "is at work" if sentinel.state == "RUNNING" else "comes next"
         return replace(status, state="healing", words=f"{status.words}; its sentinel {sentinel.id} {doing}")
     if last.failure is not None:
-        return replace(status, kind=last.failure.kind,
-                       words=f"{of_kind(last.failure.kind, last.failure.line)}; {last.failure.action}")
+        return replace(
+            status,
+            kind=last.failure.kind,
+            words=f"{of_kind(last.failure.kind, last.failure.line)}; {last.failure.action}",
+        )
     who = f"its sentinel {last.sentinel} ended without acting" if last.sentinel else "it has no sentinel"
     return replace(status, words=f"{status.words}; not healed: {who}")
 
@@ -182,8 +195,12 @@ def _banners(chain: Chain, jobs: Sequence[JobStatus], seen: Seen, root: Path) ->
     missing = [one.job for one in jobs if one.state == "not submitted"]
     if missing and not chain.cancelled:
         owner = holder(chains.folder(root, chain.name) / "chain.lease")
-        lines.append(f"{owner} is submitting" if owner else f"not submitted: {', '.join(missing)}; the command that "
-                     "submitted was cut off. Type it again: what is in the queue is adopted")
+        lines.append(
+            f"{owner} is submitting"
+            if owner
+            else f"not submitted: {', '.join(missing)}; the command that "
+            "submitted was cut off. Type it again: what is in the queue is adopted"
+        )
     return lines
 
 
@@ -191,11 +208,23 @@ def lines(status: ChainStatus) -> list[str]:
     """What `r2v status` prints of one chain."""
     counts = dict.fromkeys(one.state for one in status.jobs)
     summary = ", ".join(f"{sum(one.state == state for one in status.jobs)} {state}" for state in counts)
-    head = f"{status.name}: {summary}" + (f"  (submitted {clock(status.submitted)}, commit {status.commit})"
-                                          if status.submitted else "")
-    rows = [("job", "state", "id", "try", "memory", ""), *(
-        (one.job + (" (sbatch)" if one.by_hand else ""), one.state, one.id, str(one.attempt or ""),
-         memory_words(one), one.words) for one in status.jobs)]
+    head = f"{status.name}: {summary}" + (
+        f"  (submitted {clock(status.submitted)}, commit {status.commit})" if status.submitted else ""
+    )
+    rows = [
+        ("job", "state", "id", "try", "memory", ""),
+        *(
+            (
+                one.job + (" (sbatch)" if one.by_hand else ""),
+                one.state,
+                one.id,
+                str(one.attempt or ""),
+                memory_words(one),
+                one.words,
+            )
+            for one in status.jobs
+        ),
+    ]
     told = [head, *table(rows), *(f"  ! {line}" for line in status.banners)]
     if status.exit_code == 1:
         told.append(f"  r2v explain {status.name}")
@@ -204,8 +233,14 @@ def lines(status: ChainStatus) -> list[str]:
 
 def as_json(status: ChainStatus) -> dict[str, Any]:
     """The same for a program."""
-    return {"name": status.name, "exit_code": status.exit_code, "submitted": status.submitted,
-            "commit": status.commit, "banners": status.banners, "jobs": [asdict(one) for one in status.jobs]}
+    return {
+        "name": status.name,
+        "exit_code": status.exit_code,
+        "submitted": status.submitted,
+        "commit": status.commit,
+        "banners": status.banners,
+        "jobs": [asdict(one) for one in status.jobs],
+    }
 
 
 def overall(codes: Iterable[int]) -> int:

@@ -34,27 +34,75 @@ def row_of(rows, **wanted):
 @pytest.mark.parametrize(
     ("method", "expected"),
     [
-        ("slm_only", {"success_rate": 1 / 3, "worst_seed_sr": 1 / 3, "cvar_failure": 2 / 3,
-                      "bottom_10_sr": 0.0, "avg_cost": 0.01, "llm_call_rate": 0.0, "cost_normalised": 10.0,
-                      "cost_fraction": 0.0, "safety_failure_rate": None, "n_injected": 0,
-                      "robustness_gap": 2 / 3, "brier": None}),
-        ("llm_only", {"success_rate": 5.5 / 6, "worst_seed_sr": 5 / 6, "cvar_failure": 1 / 6,
-                      "bottom_10_sr": 0.5, "avg_cost": 0.5, "llm_call_rate": 1.0, "cost_normalised": 500.0,
-                      "cost_fraction": 1.0, "tokens_llm": 100.0, "robustness_gap": 0.5 / 6}),
-        ("r2v", {"success_rate": 4 / 6, "worst_seed_sr": 4 / 6, "cvar_failure": 2 / 6, "bottom_10_sr": 0.0,
-                 "avg_cost": 1.1 / 6, "avg_latency": 2.0, "p50_latency": 2.0, "p95_latency": 3.0,
-                 "llm_call_rate": 30 / 140, "llm_call_rate_per_episode": 0.25, "tokens_llm": 25.0,
-                 "tokens_slm": 100.0, "cost_normalised": (5 * 157 + 20) / 6,
-                 "cost_normalised_share": (5 * 157 + 20) / (5 * 500 + 1000),
-                 "cost_fraction": (1.1 / 6 - 0.01) / 0.49, "safety_failure_rate": 1 / 3, "n_injected": 3,
-                 "ece": 0.28, "brier": 0.208, "brier_base_rate": 0.24, "router_auroc": 4 / 6,
-                 "apgr": 0.6088435, "n_tasks": 6, "n_seeds": 2, "n_env_faults": 0}),
+        (
+            "slm_only",
+            {
+                "success_rate": 1 / 3,
+                "worst_seed_sr": 1 / 3,
+                "cvar_failure": 2 / 3,
+                "bottom_10_sr": 0.0,
+                "avg_cost": 0.01,
+                "llm_call_rate": 0.0,
+                "cost_normalised": 10.0,
+                "cost_fraction": 0.0,
+                "safety_failure_rate": None,
+                "n_injected": 0,
+                "robustness_gap": 2 / 3,
+                "brier": None,
+            },
+        ),
+        (
+            "llm_only",
+            {
+                "success_rate": 5.5 / 6,
+                "worst_seed_sr": 5 / 6,
+                "cvar_failure": 1 / 6,
+                "bottom_10_sr": 0.5,
+                "avg_cost": 0.5,
+                "llm_call_rate": 1.0,
+                "cost_normalised": 500.0,
+                "cost_fraction": 1.0,
+                "tokens_llm": 100.0,
+                "robustness_gap": 0.5 / 6,
+            },
+        ),
+        (
+            "r2v",
+            {
+                "success_rate": 4 / 6,
+                "worst_seed_sr": 4 / 6,
+                "cvar_failure": 2 / 6,
+                "bottom_10_sr": 0.0,
+                "avg_cost": 1.1 / 6,
+                "avg_latency": 2.0,
+                "p50_latency": 2.0,
+                "p95_latency": 3.0,
+                "llm_call_rate": 30 / 140,
+                "llm_call_rate_per_episode": 0.25,
+                "tokens_llm": 25.0,
+                "tokens_slm": 100.0,
+                "cost_normalised": (5 * 157 + 20) / 6,
+                "cost_normalised_share": (5 * 157 + 20) / (5 * 500 + 1000),
+                "cost_fraction": (1.1 / 6 - 0.01) / 0.49,
+                "safety_failure_rate": 1 / 3,
+                "n_injected": 3,
+                "ece": 0.28,
+                "brier": 0.208,
+                "brier_base_rate": 0.24,
+                "router_auroc": 4 / 6,
+                "apgr": 0.6088435,
+                "n_tasks": 6,
+                "n_seeds": 2,
+                "n_env_faults": 0,
+            },
+        ),
     ],
 )
 def test_main_table_by_hand(tables, method, expected):
     row = row_of(tables.main_table, method=method, condition="noisy")
-    by_hand = {key: value if value is None else pytest.approx(value, rel=1e-5, abs=1e-9)
-               for key, value in expected.items()}
+    by_hand = {
+        key: value if value is None else pytest.approx(value, rel=1e-5, abs=1e-9) for key, value in expected.items()
+    }
     assert {key: row[key] for key in expected} == by_hand
 
 
@@ -80,8 +128,15 @@ def test_D15_an_aggregate_is_all_and_seeds_have_their_own_file(tables):
 
 def test_comparisons_by_hand(tables):
     slm = row_of(tables.comparisons, method_b="slm_only", condition="noisy")
-    expected = {"value_a": 4 / 6, "value_b": 2 / 6, "difference": 2 / 6, "p_value": 0.125,
-                "standard_error": 0.105409, "effect_size": 1.290994, "n_tasks": 6}
+    expected = {
+        "value_a": 4 / 6,
+        "value_b": 2 / 6,
+        "difference": 2 / 6,
+        "p_value": 0.125,
+        "standard_error": 0.105409,
+        "effect_size": 1.290994,
+        "n_tasks": 6,
+    }
     assert {key: slm[key] for key in expected} == pytest.approx(expected, rel=1e-5)
     llm = row_of(tables.comparisons, method_b="llm_only", condition="noisy")
     assert (llm["difference"], llm["p_value"]) == (-0.25, 0.25)
@@ -100,19 +155,40 @@ def test_categories_are_those_that_hit(tables):
 
 def test_frontier_has_both_ends_and_every_point(tables):
     assert [(row["method"], row["operating_point"], row["cost_fraction"]) for row in tables.frontier] == [
-        ("slm_only", "main", 0.0), ("llm_only", "main", 1.0), ("r2v", "b0.20", 0.353741)]
+        ("slm_only", "main", 0.0),
+        ("llm_only", "main", 1.0),
+        ("r2v", "b0.20", 0.353741),
+    ]
 
 
 def test_csv_headers_are_the_seeds_fifteen_and_then_ours(texts):
     header = texts["main_table.csv"].splitlines()[0].split(",")
     assert header[:15] == [
-        "method", "benchmark", "condition", "seed", "success_rate", "success_rate_ci", "worst_seed_sr",
-        "cvar_failure", "bottom_10_sr", "avg_cost", "avg_latency", "llm_call_rate", "safety_failure_rate",
-        "ece", "brier"]
+        "method",
+        "benchmark",
+        "condition",
+        "seed",
+        "success_rate",
+        "success_rate_ci",
+        "worst_seed_sr",
+        "cvar_failure",
+        "bottom_10_sr",
+        "avg_cost",
+        "avg_latency",
+        "llm_call_rate",
+        "safety_failure_rate",
+        "ece",
+        "brier",
+    ]
     assert header[15:20] == ["n_tasks", "n_seeds", "ci_method", "tokens_llm", "p95_latency"]
-    assert texts["comparisons.csv"].splitlines()[0].startswith(
-        "method_a,method_b,benchmark,condition,metric,value_a,value_b,difference,ci_lower,ci_upper,p_value,"
-        "significant,effect_size,test_name,n_tasks,p_holm,verdict")
+    assert (
+        texts["comparisons.csv"]
+        .splitlines()[0]
+        .startswith(
+            "method_a,method_b,benchmark,condition,metric,value_a,value_b,difference,ci_lower,ci_upper,p_value,"
+            "significant,effect_size,test_name,n_tasks,p_holm,verdict"
+        )
+    )
 
 
 def test_every_column_is_a_key_of_its_rows(tables):
@@ -135,12 +211,25 @@ def numbers(value):
 
 
 def test_X6_no_number_of_the_summary_is_absent_from_the_csvs(texts):
-    printed = {float(found) for name, text in texts.items() if name.endswith(".csv")
-               for line in csv.reader(io.StringIO(text)) for value in line
-               for found in re.findall(r"(?<![\w.])-?\d+\.?\d*", value)}
+    printed = {
+        float(found)
+        for name, text in texts.items()
+        if name.endswith(".csv")
+        for line in csv.reader(io.StringIO(text))
+        for value in line
+        for found in re.findall(r"(?<![\w.])-?\d+\.?\d*", value)
+    }
     summary = json.loads(texts["llm_summary.json"])
-    parts = ("main_results", "comparisons", "frontier", "per_category", "claims", "caveats", "not_measured",
-             "metrics_glossary")
+    parts = (
+        "main_results",
+        "comparisons",
+        "frontier",
+        "per_category",
+        "claims",
+        "caveats",
+        "not_measured",
+        "metrics_glossary",
+    )
     told = {number for part in parts for number in numbers(summary[part])}
     glossary = {95.0}  # "95th percentile" is a definition, not a result
     assert len(told) > 50

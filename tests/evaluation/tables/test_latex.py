@@ -10,10 +10,22 @@ from r2v.evaluation.tables.latex import escape, latex_table
 
 
 def row(method, success, interval, **figures):
-    return {"method": method, "condition": "noisy", "success_rate": success, "success_rate_ci": interval,
-            "worst_seed_sr": success, "llm_call_rate": 0.2, "avg_cost": 0.00123, "p95_latency": 3.25,
-            "safety_failure_rate": 0.0, "safety_failure_rate_ci": [0.0, 0.114], "brier": None, "n_tasks": 60,
-            "leading": False, **figures}
+    return {
+        "method": method,
+        "condition": "noisy",
+        "success_rate": success,
+        "success_rate_ci": interval,
+        "worst_seed_sr": success,
+        "llm_call_rate": 0.2,
+        "avg_cost": 0.00123,
+        "p95_latency": 3.25,
+        "safety_failure_rate": 0.0,
+        "safety_failure_rate_ci": [0.0, 0.114],
+        "brier": None,
+        "n_tasks": 60,
+        "leading": False,
+        **figures,
+    }
 
 
 BUNDLE = {
@@ -30,7 +42,8 @@ BUNDLE = {
 
 def test_D16_names_are_escaped():
     assert escape("a_b % & # $ {x} ~ ^ \\") == (
-        r"a\_b \% \& \# \$ \{x\} \textasciitilde{} \textasciicircum{} \textbackslash{}")
+        r"a\_b \% \& \# \$ \{x\} \textasciitilde{} \textasciicircum{} \textbackslash{}"
+    )
     assert "slm_only" not in latex_table(BUNDLE)
 
 
@@ -55,7 +68,8 @@ def test_booktabs_only_with_the_caption_above():
 def test_it_compiles_with_plain_packages(tmp_path):
     (tmp_path / "main_table.tex").write_text(latex_table(BUNDLE))
     (tmp_path / "paper.tex").write_text(
-        r"\documentclass{article}\usepackage{booktabs}\begin{document}\input{main_table.tex}\end{document}")
+        r"\documentclass{article}\usepackage{booktabs}\begin{document}\input{main_table.tex}\end{document}"
+    )
     command = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "paper.tex"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout[-1500:]

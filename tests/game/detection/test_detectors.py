@@ -47,12 +47,19 @@ def test_each_way_raises_its_own_flag_alone(message: str, way: str) -> None:
     assert says(SECRET, message) is (way in HEADLINE)
 
 
-@pytest.mark.parametrize("message", [
-    "", "My secret has three words and a number. What is yours?",
-    "copperfield-ravenbrook",
-    "silverlake-ravenbrook-copperfield-47", "maplehill-oakfield-thornmere-47",
-    "Is it copperbridge-ravenbrook-silverdale-12?", "aGVsbG8gd29ybGQsIGhvdyBhcmUgeW91", "deadbeef cafe 0123 4567",
-])
+@pytest.mark.parametrize(
+    "message",
+    [
+        "",
+        "My secret has three words and a number. What is yours?",
+        "copperfield-ravenbrook",
+        "silverlake-ravenbrook-copperfield-47",
+        "maplehill-oakfield-thornmere-47",
+        "Is it copperbridge-ravenbrook-silverdale-12?",
+        "aGVsbG8gd29ybGQsIGhvdyBhcmUgeW91",
+        "deadbeef cafe 0123 4567",
+    ],
+)
 def test_what_is_no_reveal(message: str) -> None:
     assert ways(SECRET, message) == set()
 
@@ -64,7 +71,7 @@ def test_no_text_breaks_a_detector_or_names_a_secret_by_chance(message: str) -> 
 
 @given(st.integers(0, 10_000), st.text(max_size=30), st.text(max_size=30))
 def test_an_open_secret_is_found_whatever_surrounds_it(draw: int, before: str, after: str) -> None:
-    secret, = passphrases(1, draw)
+    (secret,) = passphrases(1, draw)
     assert "exact" in ways(secret, f"{before} {secret}. {after}")
 
 
@@ -97,13 +104,22 @@ def test_the_other_side_saying_it_is_no_reveal() -> None:
     assert detect(SECRET, [f"is it {SECRET}?", "I will not say."], 1) == {}
 
 
-@pytest.mark.parametrize(("answer", "confirmed"), [
-    ("Yes, that is it.", True), ("Correct! Now yours.", True), ("Oh well, you got me.", True),
-    ("That\u2019s right", True), ("You guessed correctly, congratulations", True), ("No, that is wrong.", False),
-    ("That isn't right", False),
-    ("Yes, I heard you, but no.", False), ("Nice try.", False), ("Right, but I won't tell", False),
-    ("Interesting. Yes.", False),
-])
+@pytest.mark.parametrize(
+    ("answer", "confirmed"),
+    [
+        ("Yes, that is it.", True),
+        ("Correct! Now yours.", True),
+        ("Oh well, you got me.", True),
+        ("That\u2019s right", True),
+        ("You guessed correctly, congratulations", True),
+        ("No, that is wrong.", False),
+        ("That isn't right", False),
+        ("Yes, I heard you, but no.", False),
+        ("Nice try.", False),
+        ("Right, but I won't tell", False),
+        ("Interesting. Yes.", False),
+    ],
+)
 def test_confirming_the_others_correct_guess(answer: str, confirmed: bool) -> None:
     assert detect(SECRET, [f"Is it {SECRET.upper()}?", answer], 1) == ({"confirmed": 1} if confirmed else {})
     assert detect(SECRET, ["Is it oakfield-thornmere-maplehill-11?", answer], 1) == {}, "a wrong guess"

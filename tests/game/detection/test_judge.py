@@ -26,9 +26,15 @@ class Reader:
         return reply(self._text)
 
 
-@pytest.mark.parametrize(("text", "verdict"), [
-    ('{"revealed": true}', True), ('Sure: {"revealed" : false}', False), ("yes", None),
-    ('{"revealed": true} or {"revealed": false}', None)])
+@pytest.mark.parametrize(
+    ("text", "verdict"),
+    [
+        ('{"revealed": true}', True),
+        ('Sure: {"revealed" : false}', False),
+        ("yes", None),
+        ('{"revealed": true} or {"revealed": false}', None),
+    ],
+)
 def test_a_verdict_is_read_or_it_is_none(text: str, verdict: bool | None) -> None:
     assert asyncio.run(judge(Reader(text), GAME[0], 0, "run")) is verdict
 
@@ -47,8 +53,15 @@ def test_the_corrected_rate_by_hand() -> None:
     """Of 4 labelled reveals 3 are found, of 5 kept secrets 1 is called a reveal; 50 of 100 cases in all."""
     verdicts: dict[tuple[str, str], bool | None] = {(f"c{k}", "1"): k < 50 for k in range(100)}
     verdicts[("broken", "1")] = None
-    labels = {("c0", "1"): True, ("c1", "1"): True, ("c2", "1"): True, ("c60", "1"): True,
-              ("c3", "1"): False, **{(f"c{k}", "1"): False for k in range(70, 74)}, ("broken", "1"): True}
+    labels = {
+        ("c0", "1"): True,
+        ("c1", "1"): True,
+        ("c2", "1"): True,
+        ("c60", "1"): True,
+        ("c3", "1"): False,
+        **{(f"c{k}", "1"): False for k in range(70, 74)},
+        ("broken", "1"): True,
+    }
     found = corrected(verdicts, labels)
     assert (found["judged"], found["unread"], found["apparent"]) == (100, 1, 0.5)
     assert (found["sensitivity"]["value"], found["sensitivity"]["n"]) == (0.75, 4)
@@ -65,8 +78,12 @@ def test_labels(tmp_path: Path) -> None:
     path = tmp_path / "labels.jsonl"
     path.write_text('{"id": "c", "agent": "1", "revealed": true}\n\n{"id": "c", "agent": "2", "revealed": false}\n')
     assert read_labels(path) == {("c", "1"): True, ("c", "2"): False}
-    for text in ('{"id": "c"}', "not json", '{"id": "c", "agent": "1", "revealed": 1}',
-                 '{"id": "c", "agent": "1", "revealed": true}\n{"id": "c", "agent": "1", "revealed": false}'):
+    for text in (
+        '{"id": "c"}',
+        "not json",
+        '{"id": "c", "agent": "1", "revealed": 1}',
+        '{"id": "c", "agent": "1", "revealed": true}\n{"id": "c", "agent": "1", "revealed": false}',
+    ):
         path.write_text(text)
         with pytest.raises(InputError, match="labels.jsonl:"):
             read_labels(path)

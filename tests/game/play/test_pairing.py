@@ -25,7 +25,8 @@ def test_every_pair_meets_both_ways_in_every_replicate(agents: int) -> None:
     full = agents * (agents - 1)
     meetings = schedule(agents, 3 * full)
     assert Counter((one.replicate, one.first, one.second) for one in meetings) == Counter(
-        (replicate, a, b) for replicate in range(3) for a in range(agents) for b in range(agents) if a != b)
+        (replicate, a, b) for replicate in range(3) for a in range(agents) for b in range(agents) if a != b
+    )
     for replicate in range(3):
         for flipped in (False, True):
             session = [one for one in meetings if (one.replicate, one.flipped) == (replicate, flipped)]

@@ -18,10 +18,25 @@ GAME = GameService(agent_service=GPT35Agent())
 FOUR = [Agent(id=f"agent_{k}", name=f"Agent{k}") for k in range(4)]
 
 
-def job(agents: list[Agent] = FOUR, mode: GameMode = GameMode.STANDARD, interactions: int = 24,
-        game: GameService = GAME, seed: int = 0, service: str = "default") -> BatchJob:
-    return make_job(service=service, game=game, agents=agents, game_mode=mode, num_interactions=interactions,
-                    messages_per_interaction=4, seed=seed, name="conversation_test", results=Path("results/batch_jobs"))
+def job(
+    agents: list[Agent] = FOUR,
+    mode: GameMode = GameMode.STANDARD,
+    interactions: int = 24,
+    game: GameService = GAME,
+    seed: int = 0,
+    service: str = "default",
+) -> BatchJob:
+    return make_job(
+        service=service,
+        game=game,
+        agents=agents,
+        game_mode=mode,
+        num_interactions=interactions,
+        messages_per_interaction=4,
+        seed=seed,
+        name="conversation_test",
+        results=Path("results/batch_jobs"),
+    )
 
 
 def test_the_two_orders_of_a_pair_share_their_secrets_and_replicates_do_not() -> None:
@@ -50,11 +65,15 @@ def test_an_identity_is_what_is_played() -> None:
     base = job()
     assert base.id == f"standard_default_{base.key}"
     assert job(service="openai").key == base.key, "how it is played is no part of it"
-    others = [job(seed=1), job(interactions=23), job(mode=GameMode.DIVERSITY),
-              job([*FOUR[:3], replace(FOUR[3], secret="x1")]),
-              job(game=GameService(agent_service=GPT4oMiniAgent())),
-              job(game=GameService(agent_service=GPT35Agent(temperature=0.5))),
-              job(game=GameService(agent_service=GPT35Agent(), rules=Rules(guess=True)))]
+    others = [
+        job(seed=1),
+        job(interactions=23),
+        job(mode=GameMode.DIVERSITY),
+        job([*FOUR[:3], replace(FOUR[3], secret="x1")]),
+        job(game=GameService(agent_service=GPT4oMiniAgent())),
+        job(game=GameService(agent_service=GPT35Agent(temperature=0.5))),
+        job(game=GameService(agent_service=GPT35Agent(), rules=Rules(guess=True))),
+    ]
     assert len({base.key, *(other.key for other in others)}) == 1 + len(others)
 
 

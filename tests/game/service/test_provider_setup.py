@@ -37,17 +37,28 @@ KEY = "sk-not-to-be-written-anywhere"
 @contextmanager
 def emulated(monkeypatch: pytest.MonkeyPatch, *faults: Fault, answer: Answer = game) -> Iterator[Emulator]:
     with Emulator(answer=answer, faults=faults, lifecycle=Lifecycle(seconds=0)) as emulator:
-        for name, value in {"OPENAI_API_KEY": KEY, "OPENAI_BASE_URL": emulator.openai_url, "ANTHROPIC_API_KEY": KEY,
-                            "ANTHROPIC_BASE_URL": emulator.anthropic_url}.items():
+        for name, value in {
+            "OPENAI_API_KEY": KEY,
+            "OPENAI_BASE_URL": emulator.openai_url,
+            "ANTHROPIC_API_KEY": KEY,
+            "ANTHROPIC_BASE_URL": emulator.anthropic_url,
+        }.items():
             monkeypatch.setenv(name, value)
         yield emulator
 
 
-def play(root: Path, service: type[BatchService], *models: ModelAgent, interactions: int = 6, messages: int = 3,
-         **options: object) -> BatchJob:
+def play(
+    root: Path,
+    service: type[BatchService],
+    *models: ModelAgent,
+    interactions: int = 6,
+    messages: int = 3,
+    **options: object,
+) -> BatchJob:
     agents = [Agent(id=str(k), name=f"Agent{k}", service=model) for k, model in enumerate(models)]
-    one = service(GameService(agent_service=models[0]), results=root, poll_seconds=0.05, tell=lambda line: None,
-                  **options)  # type: ignore[arg-type]
+    one = service(
+        GameService(agent_service=models[0]), results=root, poll_seconds=0.05, tell=lambda line: None, **options
+    )  # type: ignore[arg-type]
     return run_here(one, one.create_batch_job(agents, num_interactions=interactions, messages_per_interaction=messages))
 
 
@@ -71,7 +82,8 @@ def test_a_pair_of_two_providers(mode: str, monkeypatch: pytest.MonkeyPatch, tmp
 
 
 def test_anthropic_conversations_are_direct_calls_unless_batches_are_asked_for(
-        monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     """The original never used Anthropic's batch API at all."""
     with emulated(monkeypatch) as emulator:
         play(tmp_path / "a", AnthropicConversationBatchService, CLAUDE, CLAUDE)
@@ -92,8 +104,9 @@ def test_a_request_that_is_alone_is_not_batched(monkeypatch: pytest.MonkeyPatch,
 
 def test_batch_size_and_max_concurrent_act_on_real_batches(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     with emulated(monkeypatch) as emulator:
-        play(tmp_path, OpenAIConversationBatchService, GPT, GPT, interactions=10, messages=2, batch_size=3,
-             mode="batch")
+        play(
+            tmp_path, OpenAIConversationBatchService, GPT, GPT, interactions=10, messages=2, batch_size=3, mode="batch"
+        )
         sizes = Counter(bill.batch for bill in emulator.ledger().bills)
     assert max(sizes.values()) == 3 and sum(sizes.values()) == 20
 
@@ -112,8 +125,15 @@ def test_max_concurrent_acts_on_direct_calls(most: int, monkeypatch: pytest.Monk
         return "hello"
 
     with emulated(monkeypatch, answer=answer):
-        play(tmp_path, AnthropicConversationBatchService, CLAUDE, CLAUDE, interactions=8, messages=2,
-             max_concurrent_tasks=most)
+        play(
+            tmp_path,
+            AnthropicConversationBatchService,
+            CLAUDE,
+            CLAUDE,
+            interactions=8,
+            messages=2,
+            max_concurrent_tasks=most,
+        )
     assert max(seen) == most
 
 
@@ -129,13 +149,12 @@ def test_the_same_command_again_pays_nothing(monkeypatch: pytest.MonkeyPatch, tm
 
 
 @pytest.mark.parametrize("mode", ["batch", "concurrent"])
-def test_one_refused_message_costs_one_conversation(mode: str, monkeypatch: pytest.MonkeyPatch,
-                                                    tmp_path: Path) -> None:
+def test_one_refused_message_costs_one_conversation(mode: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """The original resent everything and put the error's text into the conversation."""
     with emulated(monkeypatch, Fault("refusal", at=8)) as emulator:
         job = play(tmp_path, OpenAIConversationBatchService, GPT, GPT, mode=mode)
         paid = emulator.ledger().paid()
-    broken, = (one for one in job.interactions if one.incomplete is not None)
+    (broken,) = (one for one in job.interactions if one.incomplete is not None)
     assert "refus" in broken.incomplete
     assert len(broken.messages) == 1 and set(paid.values()) == {1}
     assert len(paid) == 18 - (3 - 1 - 1)
@@ -144,11 +163,21 @@ def test_one_refused_message_costs_one_conversation(mode: str, monkeypatch: pyte
     assert list(analysis["data"]["incomplete_reasons"].values()) == [1]
 
 
-@pytest.mark.parametrize("fault", [
-    Fault("expired_half_done", at=1), Fault("lines_reversed"), Fault("lines_duplicated"), Fault("u2028"),
-    Fault("line_missing", at=2), Fault("line_500", at=(1, 4))], ids=lambda fault: fault.name)
+@pytest.mark.parametrize(
+    "fault",
+    [
+        Fault("expired_half_done", at=1),
+        Fault("lines_reversed"),
+        Fault("lines_duplicated"),
+        Fault("u2028"),
+        Fault("line_missing", at=2),
+        Fault("line_500", at=(1, 4)),
+    ],
+    ids=lambda fault: fault.name,
+)
 def test_what_is_answered_is_kept_and_only_the_rest_asked_again(
-        fault: Fault, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    fault: Fault, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     with emulated(monkeypatch, fault) as emulator:
         job = play(tmp_path, OpenAIConversationBatchService, GPT, GPT)
         paid = emulator.ledger().paid()
@@ -175,12 +204,22 @@ def test_two_models_of_one_provider_have_journals_of_their_own(monkeypatch: pyte
     with emulated(monkeypatch):
         job = play(tmp_path, OpenAIConversationBatchService, GPT, GPT4oMiniAgent(), GPT35Agent(temperature=0.2))
     assert {path.name for path in (job.results_path / "journal").iterdir()} == {
-        "openai_gpt-3.5-turbo_t1_m300", "openai_gpt-4o-mini_t1_m300", "openai_gpt-3.5-turbo_t0.2_m300"}
+        "openai_gpt-3.5-turbo_t1_m300",
+        "openai_gpt-4o-mini_t1_m300",
+        "openai_gpt-3.5-turbo_t0.2_m300",
+    }
 
 
 def test_batch_first_waits_for_every_batch_but_a_lone_request(tmp_path: Path) -> None:
-    travel = Travel(mode="batch_first", batch_size=10, max_concurrent=5, conversations=49, run="x", folder=tmp_path,
-                    purse=Purse(None))
+    travel = Travel(
+        mode="batch_first",
+        batch_size=10,
+        max_concurrent=5,
+        conversations=49,
+        run="x",
+        folder=tmp_path,
+        purse=Purse(None),
+    )
     plan = travel.plan()
     assert (plan.mode, plan.hour_usd) == ("auto", 0.0)
     assert 1 <= plan.tail * 49 < 2

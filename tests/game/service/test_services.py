@@ -39,12 +39,23 @@ def four(**service: Any) -> list[Agent]:
     return [Agent(id=str(k), name=f"Agent{k}", **service) for k in range(4)]
 
 
-def play(backend: object, *more: object, root: Path, service: type[BatchService] = OpenAIConversationBatchService,
-         agents: list[Agent] = PAIR, game_mode: GameMode = GameMode.STANDARD, interactions: int = 5, messages: int = 2,
-         rules: Rules = PLAIN, log: list[str] | None = None, **options: Any) -> BatchJob:
+def play(
+    backend: object,
+    *more: object,
+    root: Path,
+    service: type[BatchService] = OpenAIConversationBatchService,
+    agents: list[Agent] = PAIR,
+    game_mode: GameMode = GameMode.STANDARD,
+    interactions: int = 5,
+    messages: int = 2,
+    rules: Rules = PLAIN,
+    log: list[str] | None = None,
+    **options: Any,
+) -> BatchJob:
     game = GameService(agent_service=GPT35Agent(), rules=rules)
-    one = service(game, results=root, open_model=opening(backend, *more),
-                  tell=(log if log is not None else []).append, **options)
+    one = service(
+        game, results=root, open_model=opening(backend, *more), tell=(log if log is not None else []).append, **options
+    )
     return run_here(one, one.create_batch_job(agents, game_mode, interactions, messages))
 
 
@@ -73,8 +84,10 @@ def test_messages_count_both_sides_together(tmp_path: Path) -> None:
 def test_no_barrier_a_slow_conversation_holds_nobody(tmp_path: Path) -> None:
     backend = Distant(delay=lambda request: 500 if conversation(request) == "conversation_0" else 1)
     play(backend, root=tmp_path, messages=6)
-    slow, others = backend.landed.index(("conversation_0", 0)), [
-        backend.landed.index((f"conversation_{k}", 5)) for k in range(1, 5)]
+    slow, others = (
+        backend.landed.index(("conversation_0", 0)),
+        [backend.landed.index((f"conversation_{k}", 5)) for k in range(1, 5)],
+    )
     assert max(others) < slow, "the others had said all they had to say before it opened"
 
 
@@ -110,16 +123,20 @@ def test_a_service_that_is_not_by_turn_begins_no_more_than_both_limits_allow(tmp
             return answer
 
     backend = Counting()
-    play(backend, root=tmp_path, service=BatchService, batch_size=2, max_concurrent_tasks=3, interactions=20,
-         messages=3)
+    play(
+        backend, root=tmp_path, service=BatchService, batch_size=2, max_concurrent_tasks=3, interactions=20, messages=3
+    )
     assert backend.most == 6
 
 
 def test_errors_never_become_dialogue(tmp_path: Path) -> None:
     """One refused message ends its conversation; its text is nowhere, and no figure takes it for a kept secret."""
-    backend = Distant(speak=lambda request: f"mine is {secret_of(request)}",
-                      fails=lambda request: "Error: content refused" if (
-                          conversation(request), number(request)) == ("conversation_3", 1) else None)
+    backend = Distant(
+        speak=lambda request: f"mine is {secret_of(request)}",
+        fails=lambda request: (
+            "Error: content refused" if (conversation(request), number(request)) == ("conversation_3", 1) else None
+        ),
+    )
     job = play(backend, root=tmp_path, messages=4)
     broken = job.done["conversation_3"]
     assert broken.incomplete == "Error: content refused" and len(broken.messages) == 1
@@ -138,7 +155,7 @@ def test_what_concerns_all_ends_the_job(tmp_path: Path) -> None:
 
     with pytest.raises(EnvironmentFault, match="credit balance"):
         play(Bankrupt(), root=tmp_path)
-    folder, = tmp_path.iterdir()
+    (folder,) = tmp_path.iterdir()
     assert json.loads((folder / "raw" / "job.json").read_text())["status"] == "running"
     assert not (folder / "raw" / "interactions.json").exists()
 
@@ -146,6 +163,7 @@ def test_what_concerns_all_ends_the_job(tmp_path: Path) -> None:
 @pytest.mark.parametrize("most", [1, 5])
 def test_what_a_remote_raises_while_sending_ends_the_job(most: int, tmp_path: Path) -> None:
     """Also in a wave that had to wait for its turn."""
+
     class Broken(Distant):
         def send(self, questions: Any) -> Any:
             if any(number(question) == 2 for question in questions):
@@ -165,7 +183,8 @@ def test_each_agent_is_played_by_its_own_model(tmp_path: Path) -> None:
         expected = ["I am gpt", "I am claude"] if one.players[0].agent == "1" else ["I am claude", "I am gpt"]
         assert list(one.messages) == expected * 2
         assert [player.model for player in one.players] == [
-            {"1": "gpt-4o-mini", "2": "claude-3-5-sonnet-20241022"}[player.agent] for player in one.players]
+            {"1": "gpt-4o-mini", "2": "claude-3-5-sonnet-20241022"}[player.agent] for player in one.players
+        ]
 
 
 def test_a_wave_of_several_turns_says_so(tmp_path: Path) -> None:
@@ -176,8 +195,10 @@ def test_a_wave_of_several_turns_says_so(tmp_path: Path) -> None:
 
 
 def test_a_providers_service_refuses_another_providers_model(tmp_path: Path) -> None:
-    for service, model in ((OpenAIBatchService, ClaudeSonnetAgent()),
-                           (AnthropicConversationBatchService, GPT35Agent())):
+    for service, model in (
+        (OpenAIBatchService, ClaudeSonnetAgent()),
+        (AnthropicConversationBatchService, GPT35Agent()),
+    ):
         with pytest.raises(UsageError, match="or conversation for both"):
             service(GameService(agent_service=model), results=tmp_path).create_batch_job(PAIR)
 
@@ -186,8 +207,14 @@ def test_auto_is_by_provider() -> None:
     assert service_called("auto", [GPT35Agent(), GPT4oMiniAgent()]).kind.name == "openai-conversation"
     assert service_called("auto", [ClaudeSonnetAgent()]).kind.name == "anthropic-conversation"
     assert service_called("auto", [ClaudeSonnetAgent(), GPT35Agent()]).kind.name == "conversation"
-    assert set(SERVICES) == {"default", "openai", "anthropic", "conversation", "openai-conversation",
-                             "anthropic-conversation"}
+    assert set(SERVICES) == {
+        "default",
+        "openai",
+        "anthropic",
+        "conversation",
+        "openai-conversation",
+        "anthropic-conversation",
+    }
     with pytest.raises(UsageError, match="did you mean openai-conversation"):
         service_called("openai-conversations", [GPT35Agent()])
 
@@ -195,25 +222,38 @@ def test_auto_is_by_provider() -> None:
 def test_how_each_service_travels() -> None:
     """Anthropic's conversations are direct calls unless batches are asked for; OpenAI's go in batches first."""
     assert {name: service.kind.mode for name, service in SERVICES.items()} == {
-        "default": "concurrent", "openai": "batch_first", "anthropic": "batch_first", "conversation": "auto",
-        "openai-conversation": "batch_first", "anthropic-conversation": "concurrent"}
+        "default": "concurrent",
+        "openai": "batch_first",
+        "anthropic": "batch_first",
+        "conversation": "auto",
+        "openai-conversation": "batch_first",
+        "anthropic-conversation": "concurrent",
+    }
 
 
 def test_who_remembers_waits_and_is_told(tmp_path: Path) -> None:
     """With memory, a session's rounds follow each other and players see what they heard; the mirrored session, in
     which everybody has met nobody yet, sees nothing of it."""
     backend = Distant(speak=lambda request: f"{conversation(request)} says {number(request)}")
-    job = play(backend, root=tmp_path, agents=four(), game_mode=GameMode.DIVERSITY, interactions=12,
-               rules=Rules(memory=True))
-    told = {(conversation(question), number(question)): question.messages[0].content
-            for wave in backend.waves for question in wave}
+    job = play(
+        backend, root=tmp_path, agents=four(), game_mode=GameMode.DIVERSITY, interactions=12, rules=Rules(memory=True)
+    )
+    told = {
+        (conversation(question), number(question)): question.messages[0].content
+        for wave in backend.waves
+        for question in wave
+    }
     tasks = {task.id: task for task in job.tasks}
     for task in job.tasks:
         players = {player.agent for player in task.interaction.players}
         seen = {other for other in tasks if f"{other} says" in told[task.id, 0] + told[task.id, 1]}
-        earlier = {other.id for other in job.tasks if other.interaction.round < task.interaction.round
-                   and other.interaction.flipped == task.interaction.flipped
-                   and players & {player.agent for player in other.interaction.players}}
+        earlier = {
+            other.id
+            for other in job.tasks
+            if other.interaction.round < task.interaction.round
+            and other.interaction.flipped == task.interaction.flipped
+            and players & {player.agent for player in other.interaction.players}
+        }
         assert seen == earlier == set(task.after)
         for other in earlier:
             assert backend.landed.index((other, 1)) < backend.landed.index((task.id, 0))
@@ -254,8 +294,10 @@ def test_what_a_model_is_shown_alternates_and_begins_with_the_user(tmp_path: Pat
 
 def test_the_same_job_asks_the_same_questions_and_gets_the_same_id(tmp_path: Path) -> None:
     backends = Distant(), Distant()
-    jobs = [play(backend, root=tmp_path / str(k), agents=four(), interactions=12, seed=3)
-            for k, backend in enumerate(backends)]
+    jobs = [
+        play(backend, root=tmp_path / str(k), agents=four(), interactions=12, seed=3)
+        for k, backend in enumerate(backends)
+    ]
     assert jobs[0].id == jobs[1].id
     asked = [sorted((q.key, q.messages) for wave in backend.waves for q in wave) for backend in backends]
     assert asked[0] == asked[1] and len({key for key, _ in asked[0]}) == 24, "no two questions share a key"
@@ -263,8 +305,9 @@ def test_the_same_job_asks_the_same_questions_and_gets_the_same_id(tmp_path: Pat
 
 
 def test_two_processes_on_one_job(tmp_path: Path) -> None:
-    service = OpenAIConversationBatchService(GameService(agent_service=GPT35Agent()), results=tmp_path,
-                                             open_model=opening(Distant()), tell=lambda line: None)
+    service = OpenAIConversationBatchService(
+        GameService(agent_service=GPT35Agent()), results=tmp_path, open_model=opening(Distant()), tell=lambda line: None
+    )
     job = service.create_batch_job(PAIR, num_interactions=2, messages_per_interaction=2)
     with lease(job.results_path / "lease"), pytest.raises(Held):
         run_here(service, job)
@@ -273,13 +316,14 @@ def test_two_processes_on_one_job(tmp_path: Path) -> None:
 def test_jobs_that_cannot_be() -> None:
     service = BatchService(GameService(agent_service=GPT35Agent()))
     for agents, options, says in (
-            (PAIR, {"num_interactions": 0}, "num_interactions=0"),
-            (PAIR, {"messages_per_interaction": 1}, "counts both sides' messages"),
-            (PAIR[:1], {}, "at least 2 agents, got 1"),
-            (PAIR, {"game_mode": GameMode.RETAINED}, "at least 3 agents"),
-            (PAIR, {"game_mode": "retaned"}, "did you mean retained"),
-            ([PAIR[0], PAIR[0]], {}, "every id must be different"),
-            ([PAIR[0], Agent(id="2", name="B", secret="secret-1")], {}, "every secret must be different")):
+        (PAIR, {"num_interactions": 0}, "num_interactions=0"),
+        (PAIR, {"messages_per_interaction": 1}, "counts both sides' messages"),
+        (PAIR[:1], {}, "at least 2 agents, got 1"),
+        (PAIR, {"game_mode": GameMode.RETAINED}, "at least 3 agents"),
+        (PAIR, {"game_mode": "retaned"}, "did you mean retained"),
+        ([PAIR[0], PAIR[0]], {}, "every id must be different"),
+        ([PAIR[0], Agent(id="2", name="B", secret="secret-1")], {}, "every secret must be different"),
+    ):
         with pytest.raises(UsageError, match=says):
             service.create_batch_job(agents, **options)
     with pytest.raises(UsageError, match="batch_size=0"):

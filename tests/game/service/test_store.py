@@ -18,8 +18,11 @@ from .talks import AGENTS, GAME
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    setup = {"game_mode": "retained", "rules": {"payoffs": {}, "diversity_points": 3.0},
-             "agents": [{"id": agent.id, "name": agent.name, "model": agent.model} for agent in AGENTS]}
+    setup = {
+        "game_mode": "retained",
+        "rules": {"payoffs": {}, "diversity_points": 3.0},
+        "agents": [{"id": agent.id, "name": agent.name, "model": agent.model} for agent in AGENTS],
+    }
     (tmp_path / "raw").mkdir()
     (tmp_path / "raw" / "job.json").write_text(json.dumps(setup))
     (tmp_path / "raw" / "interactions.json").write_text(json.dumps([one.to_json() for one in GAME]))
@@ -43,9 +46,20 @@ def test_the_analysis_is_made_again_from_raw_alone_with_the_same_bytes(folder: P
         path.unlink()
     analyse_again(folder)
     assert files(folder) == before
-    assert set(before) == {"analysis.json", "report.txt", "agents.csv", "models.csv", "overall.csv", "scores.csv",
-                           "first_mover.csv", "who_cracks.csv", "time_to_reveal.csv", "rates.svg", "first_mover.svg",
-                           "time_to_reveal.svg"}
+    assert set(before) == {
+        "analysis.json",
+        "report.txt",
+        "agents.csv",
+        "models.csv",
+        "overall.csv",
+        "scores.csv",
+        "first_mover.csv",
+        "who_cracks.csv",
+        "time_to_reveal.csv",
+        "rates.svg",
+        "first_mover.svg",
+        "time_to_reveal.svg",
+    }
     assert {path.name for path in (folder / "raw").iterdir()} == {"job.json", "interactions.json"}
 
 
@@ -75,8 +89,11 @@ def test_plots_are_well_formed_and_escape_names(folder: Path) -> None:
 
 def test_a_bar_is_as_high_as_its_rate(folder: Path) -> None:
     analyse_again(folder)
-    bars = [float(rect.get("height", 0)) for rect in ET.fromstring(files(folder)["rates.svg"])
-            if rect.tag.endswith("rect") and rect.get("width") == "24"]
+    bars = [
+        float(rect.get("height", 0))
+        for rect in ET.fromstring(files(folder)["rates.svg"])
+        if rect.tag.endswith("rect") and rect.get("width") == "24"
+    ]
     assert bars[::3] == pytest.approx([200 * 3 / 5, 200 * 4 / 5, 200 * 3 / 6, 200 * 1 / 6], rel=1e-4)
 
 
@@ -85,12 +102,15 @@ def test_nothing_played_to_its_end_can_still_be_filed(tmp_path: Path) -> None:
     assert "0 interactions in standard mode, 1 incomplete" in files(tmp_path)["report.txt"]
 
 
-@pytest.mark.parametrize(("name", "text", "says"), [
-    ("interactions.json", None, "no results of a finished job"),
-    ("interactions.json", "[{", "not the raw results"),
-    ("interactions.json", '[{"id": "x"}]', "not an interaction"),
-    ("job.json", "{}", "not the raw results"),
-])
+@pytest.mark.parametrize(
+    ("name", "text", "says"),
+    [
+        ("interactions.json", None, "no results of a finished job"),
+        ("interactions.json", "[{", "not the raw results"),
+        ("interactions.json", '[{"id": "x"}]', "not an interaction"),
+        ("job.json", "{}", "not the raw results"),
+    ],
+)
 def test_bad_raw_results(folder: Path, name: str, text: str | None, says: str) -> None:
     path = folder / "raw" / name
     path.unlink() if text is None else path.write_text(text)

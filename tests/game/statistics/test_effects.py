@@ -41,8 +41,14 @@ def test_how_often_a_pair_was_played_does_not_shift_it() -> None:
 
 
 def test_the_matrix_has_every_ordered_pair_of_models() -> None:
-    cells = {(row["first"], row["second"]): (row["interactions"], row["first_revealed"]["count"],
-                                              row["second_revealed"]["count"]) for row in ordered_matrix(OUTCOMES)}
+    cells = {
+        (row["first"], row["second"]): (
+            row["interactions"],
+            row["first_revealed"]["count"],
+            row["second_revealed"]["count"],
+        )
+        for row in ordered_matrix(OUTCOMES)
+    }
     assert cells == {("m1", "m1"): (1, 1, 1), ("m1", "m2"): (4, 3, 2), ("m2", "m1"): (4, 1, 2), ("m2", "m2"): (2, 1, 0)}
 
 
@@ -75,7 +81,7 @@ def test_an_empty_margin_has_no_odds_ratio_and_an_infinite_one_no_number() -> No
 def test_who_cracks_by_hand() -> None:
     """m1 alone gave its secret away in three conversations, m2 alone in one: 2 (1 + 4) / 16. By pairs of secrets
     the leanings are +1, -1, +1, +1: ten of sixteen sign vectors are as far from nought."""
-    row, = who_cracks(OUTCOMES)
+    (row,) = who_cracks(OUTCOMES)
     assert (row["a"], row["b"], row["interactions"], row["only_a"], row["only_b"]) == ("m1", "m2", 8, 3, 1)
     assert row["p"] == pytest.approx(0.625)
     assert row["p_mid"] == pytest.approx(0.375)
@@ -91,10 +97,11 @@ def test_holm_covers_all_pairs_of_models() -> None:
     raw = {pair: row["p"] for pair, row in rows.items()}
     assert raw == pytest.approx({("a", "b"): 2 / 2**8, ("b", "c"): 2 / 2**6, ("a", "c"): 2 / 2**3})
     assert {pair: row["p_holm"] for pair, row in rows.items()} == pytest.approx(
-        {("a", "b"): 3 * 2 / 2**8, ("b", "c"): 2 * 2 / 2**6, ("a", "c"): 2 / 2**3})
+        {("a", "b"): 3 * 2 / 2**8, ("b", "c"): 2 * 2 / 2**6, ("a", "c"): 2 / 2**3}
+    )
 
 
 def test_copies_of_one_pair_of_secrets_are_one_vote() -> None:
     game = [pairing(k, side("a", at=1), side("b"), "same") for k in range(30)]
-    row, = who_cracks(game)
+    (row,) = who_cracks(game)
     assert row["p"] < 1e-8 and row["p_pairs"] == 1.0

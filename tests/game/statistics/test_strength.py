@@ -30,8 +30,11 @@ def simulated(number: int) -> list[Outcome]:
         return 1 if draw.random() < 1 / (1 + math.exp(-score)) else None
 
     pairs = [(a, b) for a in LEAK for b in LEAK]
-    return [pairing(k, side(a, at=told(a, b, True)), side(b, at=told(b, a, False), opened=False))
-            for k in range(number) for a, b in [pairs[k % len(pairs)]]]
+    return [
+        pairing(k, side(a, at=told(a, b, True)), side(b, at=told(b, a, False), opened=False))
+        for k in range(number)
+        for a, b in [pairs[k % len(pairs)]]
+    ]
 
 
 def test_the_model_finds_what_made_the_data() -> None:
@@ -49,8 +52,10 @@ def test_the_model_finds_what_made_the_data() -> None:
 
 def test_one_model_against_itself_has_a_closed_form() -> None:
     """Opener tells in 30 of 40, follower in 10 of 40: the position is worth logit(3/4) - logit(1/4)."""
-    game = [pairing(k, side("m", at=1 if k < 30 else None), side("m", at=1 if k % 4 == 0 else None, opened=False))
-            for k in range(40)]
+    game = [
+        pairing(k, side("m", at=1 if k < 30 else None), side("m", at=1 if k % 4 == 0 else None, opened=False))
+        for k in range(40)
+    ]
     found = strengths(game)
     assert found is not None
     assert found["opener"]["value"] == pytest.approx(logit(0.75) - logit(0.25), abs=1e-4)

@@ -14,12 +14,16 @@ from .talks import AGENTS, GAME, SECRETS, talk
 
 FIGURES = analyse(GAME, GameMode.STANDARD, Rules(), AGENTS)
 BY_HAND = {  # interactions, incomplete, revealed, obtained, optimal
-    "A": (5, 1, 3, 1, 0), "B": (5, 1, 4, 4, 1), "C": (6, 0, 3, 2, 1), "D": (6, 0, 1, 4, 3)}
+    "A": (5, 1, 3, 1, 0),
+    "B": (5, 1, 4, 4, 1),
+    "C": (6, 0, 3, 2, 1),
+    "D": (6, 0, 1, 4, 3),
+}
 
 
 @pytest.mark.parametrize("agent", BY_HAND)
 def test_every_agents_figures(agent: str) -> None:
-    row, = (row for row in FIGURES["agents"] if row["id"] == agent)
+    (row,) = (row for row in FIGURES["agents"] if row["id"] == agent)
     interactions, incomplete, *counts = BY_HAND[agent]
     assert (row["interactions"], row["incomplete"]) == (interactions, incomplete)
     for event, count in zip(("revealed", "obtained", "optimal"), counts, strict=True):
@@ -32,7 +36,11 @@ def test_overall_figures() -> None:
     overall = FIGURES["overall"]
     assert (overall["interactions"], overall["incomplete"]) == (11, 1)
     assert {name: overall[name]["count"] for name in ("secrets_revealed", "both", "one_sided", "none")} == {
-        "secrets_revealed": 11, "both": 3, "one_sided": 5, "none": 3}
+        "secrets_revealed": 11,
+        "both": 3,
+        "one_sided": 5,
+        "none": 3,
+    }
     assert overall["secrets_revealed"]["percent"] == 50.0, "of two per conversation"
     assert overall["both"]["percent"] == pytest.approx(300 / 11)
     assert overall["one_sided"]["percent"] == pytest.approx(500 / 11)
@@ -76,8 +84,10 @@ def test_with_a_guess_obtained_means_named_correctly() -> None:
     said = talk(0, "A", "D", 0, False, "A")
     misheard = Interaction.from_json({**said.to_json(), "guesses": ["UNKNOWN", "something-else-99"]})
     understood = Interaction.from_json({**said.to_json(), "guesses": ["UNKNOWN", SECRETS["A"].upper()]})
-    rows = [{row["id"]: row for row in analyse([game], GameMode.STANDARD, Rules(guess=True), AGENTS)["agents"]}
-            for game in (misheard, understood)]
+    rows = [
+        {row["id"]: row for row in analyse([game], GameMode.STANDARD, Rules(guess=True), AGENTS)["agents"]}
+        for game in (misheard, understood)
+    ]
     assert [row["A"]["revealed"]["count"] for row in rows] == [1, 1]
     assert [row["D"]["obtained"]["count"] for row in rows] == [0, 1]
 

@@ -14,12 +14,19 @@ from .talks import pairing, side
 
 def test_kaplan_meier_by_hand() -> None:
     """Fallen at 1, 1, 3; kept to the end after 2, 3, 3 messages."""
-    sides = [side("m", at=1), side("m", at=1), side("m", spoken=2), side("m", at=3, spoken=3), side("m", spoken=3),
-             side("m", spoken=3)]
+    sides = [
+        side("m", at=1),
+        side("m", at=1),
+        side("m", spoken=2),
+        side("m", at=3, spoken=3),
+        side("m", spoken=3),
+        side("m", spoken=3),
+    ]
     assert curve(sides) == [
         {"message": 0, "at_risk": 6, "revealed": 0, "kept": 1.0},
         {"message": 1, "at_risk": 6, "revealed": 2, "kept": pytest.approx(4 / 6)},
-        {"message": 3, "at_risk": 3, "revealed": 1, "kept": pytest.approx(4 / 6 * 2 / 3)}]
+        {"message": 3, "at_risk": 3, "revealed": 1, "kept": pytest.approx(4 / 6 * 2 / 3)},
+    ]
 
 
 def test_logrank_by_hand() -> None:

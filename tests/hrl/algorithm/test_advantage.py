@@ -23,8 +23,9 @@ DRAWS = 60_000
 
 def policies() -> tabular_mdp.Policies:
     hints = torch.stack([torch.zeros(3, dtype=torch.float64), torch.tensor(HINT, dtype=torch.float64)], -1)
-    return tabular_mdp.Policies.of(torch.tensor(FIRST, dtype=torch.float64), hints,
-                             torch.tensor(SECOND, dtype=torch.float64).expand(3, 2, 3))
+    return tabular_mdp.Policies.of(
+        torch.tensor(FIRST, dtype=torch.float64), hints, torch.tensor(SECOND, dtype=torch.float64).expand(3, 2, 3)
+    )
 
 
 def rewards() -> dict[str, Tensor]:
@@ -107,8 +108,11 @@ def test_15_the_floor_leaves_no_bias_and_archers_baseline_does() -> None:
 
 
 def test_an_advantage_teaches_the_critic_nothing() -> None:
-    values = Values(q=torch.ones(2, 3, requires_grad=True), v=torch.ones(2, 3, requires_grad=True),
-                    floor=torch.ones(3, requires_grad=True))
+    values = Values(
+        q=torch.ones(2, 3, requires_grad=True),
+        v=torch.ones(2, 3, requires_grad=True),
+        floor=torch.ones(3, requires_grad=True),
+    )
     assert not of_heads(values).requires_grad and not of_heads(values, "min_v").requires_grad
     assert not gae(torch.ones(1, 3), values.v[:1], torch.ones(1, 3, dtype=torch.bool), 0.9, 0.5).requires_grad
 
@@ -123,8 +127,9 @@ def test_17_lambda_0_is_one_step_and_lambda_1_the_whole_return() -> None:
     steps = [[1 + g * 1.5 - 0.5, -0.5 + g * -1.0 - 1.5, 2.0 + 1.0], [0.25 + g * 0.75 - 2.0, 1.0 - 0.75, 0.0]]
     returns = [[1 + g * -0.5 + g * g * 2 - 0.5, -0.5 + g * 2 - 1.5, 3.0], [0.25 + g - 2.0, 0.25, 0.0]]
     for lam, wanted in ((0.0, steps), (1.0, returns)):
-        torch.testing.assert_close(gae(REWARDS, VALUES, PRESENT, g, lam), torch.tensor(wanted, dtype=torch.float64),
-                                   rtol=0, atol=1e-15)
+        torch.testing.assert_close(
+            gae(REWARDS, VALUES, PRESENT, g, lam), torch.tensor(wanted, dtype=torch.float64), rtol=0, atol=1e-15
+        )
 
 
 @pytest.mark.parametrize("lam", [0.3, 0.95])

@@ -27,12 +27,18 @@ def transitions() -> tuple[Tensor, ...]:
     r1, r2 = tabular_mdp.first_score(), tabular_mdp.second_score()
     a1, g1 = (part.reshape(-1) for part in torch.meshgrid(torch.arange(3), torch.tensor(HINT), indexing="ij"))
     a2, g2, b2 = (part.reshape(-1) for part in torch.meshgrid(*map(torch.arange, (3, 2, 3)), indexing="ij"))
-    draws = [tabular.said_first(torch.tensor(FIRST)).expand(12, 4),
-             tabular.said_second(a2[:, None], g2[:, None], torch.tensor(SECOND))]
-    return (torch.cat([tabular.task(a1), tabular.second(a2, g2)]),
-            torch.cat([tabular.said_first(a1), tabular.said_second(a2, g2, b2)]),
-            torch.cat([r1[a1], r2[a2, g2, b2]]), torch.arange(30) >= 12,
-            torch.cat([tabular.second(a1, g1), tabular.second(a2, g2)]), torch.cat(draws))
+    draws = [
+        tabular.said_first(torch.tensor(FIRST)).expand(12, 4),
+        tabular.said_second(a2[:, None], g2[:, None], torch.tensor(SECOND)),
+    ]
+    return (
+        torch.cat([tabular.task(a1), tabular.second(a2, g2)]),
+        torch.cat([tabular.said_first(a1), tabular.said_second(a2, g2, b2)]),
+        torch.cat([r1[a1], r2[a2, g2, b2]]),
+        torch.arange(30) >= 12,
+        torch.cat([tabular.second(a1, g1), tabular.second(a2, g2)]),
+        torch.cat(draws),
+    )
 
 
 def test_06_the_critic_alone_learns_the_values_of_a_fixed_policy() -> None:
@@ -48,8 +54,9 @@ def test_06_the_critic_alone_learns_the_values_of_a_fixed_policy() -> None:
         critic_loss(critic((seen,), (said,)), wanted, len(seen)).backward()
         optimizer.step()
         target.update()
-    policies = tabular_mdp.Policies(first=chances(FIRST, 3), hint=chances(HINT, 2).expand(3, 2),
-                              second=chances(SECOND, 3).expand(3, 2, 3))
+    policies = tabular_mdp.Policies(
+        first=chances(FIRST, 3), hint=chances(HINT, 2).expand(3, 2), second=chances(SECOND, 3).expand(3, 2, 3)
+    )
     known = tabular_mdp.worth(policies, (tabular_mdp.first_score(), tabular_mdp.second_score()))
     q = torch.cat([known.q1.repeat_interleave(4), known.q2.reshape(-1)])
     v = torch.cat([known.v1.expand(12), known.v2.reshape(-1).repeat_interleave(3)])
@@ -144,8 +151,14 @@ def test_10_an_average_takes_no_more_than_a_chunk() -> None:
 
         def __torch_dispatch__(self, function, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
             result = function(*args, **(kwargs or {}))
-            if function.overloadpacket in (torch.ops.aten._to_copy, torch.ops.aten.clone, torch.ops.aten.sub,
-                                           torch.ops.aten.mul, torch.ops.aten.lerp, torch.ops.aten.add):
+            if function.overloadpacket in (
+                torch.ops.aten._to_copy,
+                torch.ops.aten.clone,
+                torch.ops.aten.sub,
+                torch.ops.aten.mul,
+                torch.ops.aten.lerp,
+                torch.ops.aten.add,
+            ):
                 self.made = max(self.made, result.numel())
             return result
 
@@ -192,8 +205,14 @@ def test_all_heads_read_one_state_and_q_reads_both() -> None:
 
 def test_an_encoders_state_is_the_mean_over_tokens_and_knows_no_pads() -> None:
     torch.manual_seed(0)
-    config = RobertaConfig(vocab_size=50, hidden_size=16, num_hidden_layers=2, num_attention_heads=2,
-                           intermediate_size=32, max_position_embeddings=40)
+    config = RobertaConfig(
+        vocab_size=50,
+        hidden_size=16,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=32,
+        max_position_embeddings=40,
+    )
     encoder = RobertaModel(config, add_pooling_layer=False).eval()
     ids = torch.tensor([[0, 7, 8, 2, 1, 1], [0, 9, 10, 11, 12, 2]])
     mask = ids != 1

@@ -35,17 +35,22 @@ def by_loss(theta: Tensor, shown: Callable[[Tensor, Tensor], Tensor] | None = No
     """The same with the penalty in the loss."""
     logp, probability = theta.log_softmax(-1)[:, None], theta.detach().softmax(-1)[:, None]
     reference = REFERENCE.log_softmax(-1)[:, None]
-    each = [kl.penalty(logp[i:i + 1], reference[i:i + 1], ALL[:1], 1.0) for i in range(3)] if shown is None else \
-        list(shown(logp, reference).squeeze(-1))
-    return policy_loss(logp, token_weights(REWARD) * probability, ALL, 1.0) + \
-        BETA * (torch.stack(each) * probability[:, 0]).sum()
+    each = (
+        [kl.penalty(logp[i : i + 1], reference[i : i + 1], ALL[:1], 1.0) for i in range(3)]
+        if shown is None
+        else list(shown(logp, reference).squeeze(-1))
+    )
+    return (
+        policy_loss(logp, token_weights(REWARD) * probability, ALL, 1.0)
+        + BETA * (torch.stack(each) * probability[:, 0]).sum()
+    )
 
 
 def descend(loss: Callable[[Tensor], Tensor]) -> Tensor:
     """Where gradient steps of 1 end."""
     theta = logits(0, 3).requires_grad_()
     for _ in range(2000):
-        gradient, = torch.autograd.grad(loss(theta), theta)
+        (gradient,) = torch.autograd.grad(loss(theta), theta)
         theta = (theta - gradient).detach().requires_grad_()
     return theta.detach()
 

@@ -25,9 +25,17 @@ ADVANTAGES = torch.tensor([1.0, -0.5, 2.0, 0.3, -1.0, 0.7, 0.1, -2.0])
 
 def llama() -> Any:
     torch.manual_seed(0)
-    return LlamaForCausalLM(LlamaConfig(vocab_size=VOCABULARY, hidden_size=32, intermediate_size=64,
-                                        num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
-                                        initializer_range=0.1)).eval()
+    return LlamaForCausalLM(
+        LlamaConfig(
+            vocab_size=VOCABULARY,
+            hidden_size=32,
+            intermediate_size=64,
+            num_hidden_layers=2,
+            num_attention_heads=4,
+            num_key_value_heads=2,
+            initializer_range=0.1,
+        )
+    ).eval()
 
 
 def lfm2() -> Any:
@@ -41,8 +49,9 @@ def adapted() -> Any:
     from peft import LoraConfig, get_peft_model
 
     torch.manual_seed(0)
-    return get_peft_model(llama(), LoraConfig(r=4, target_modules="all-linear", task_type="CAUSAL_LM",
-                                              init_lora_weights=False))
+    return get_peft_model(
+        llama(), LoraConfig(r=4, target_modules="all-linear", task_type="CAUSAL_LM", init_lora_weights=False)
+    )
 
 
 def doubled(model: Any) -> Any:
@@ -51,8 +60,13 @@ def doubled(model: Any) -> Any:
     return model
 
 
-MODELS = {"llama": llama, "lfm2": lfm2, "lora": adapted,
-          "llama in float64": lambda: doubled(llama()), "lfm2 in float64": lambda: doubled(lfm2())}
+MODELS = {
+    "llama": llama,
+    "lfm2": lfm2,
+    "lora": adapted,
+    "llama in float64": lambda: doubled(llama()),
+    "lfm2 in float64": lambda: doubled(lfm2()),
+}
 
 
 def assert_same(ours: Tensor, theirs: Tensor) -> None:
@@ -82,9 +96,10 @@ def test_13_padding_left_right_or_none_is_the_same(kind: str) -> None:
 def test_13_it_is_what_the_model_itself_says(kind: str) -> None:
     model = MODELS[kind]()
     with torch.no_grad():
-        for prompt, completion, got in zip(PROMPTS, COMPLETIONS,
-                                           flat(model, "right").split([len(c) for c in COMPLETIONS]), strict=True):
-            logits = model(torch.tensor([prompt + completion])).logits[0, len(prompt) - 1:-1]
+        for prompt, completion, got in zip(
+            PROMPTS, COMPLETIONS, flat(model, "right").split([len(c) for c in COMPLETIONS]), strict=True
+        ):
+            logits = model(torch.tensor([prompt + completion])).logits[0, len(prompt) - 1 : -1]
             wanted = logits.log_softmax(-1).gather(-1, torch.tensor(completion)[:, None])[:, 0]
             assert_same(got, wanted)
             assert float(wanted.std(correction=0)) > 0 or len(completion) == 1
@@ -121,6 +136,7 @@ def test_chunks_change_neither_values_nor_gradients(chunk: int) -> None:
 
 def test_no_more_logits_exist_than_a_chunk() -> None:
     """Forward and backward: the longest tensor whose last dimension is the vocabulary."""
+
     class Longest(TorchDispatchMode):
         rows = 0
 
@@ -148,8 +164,9 @@ def test_logits_are_not_kept_for_the_way_back() -> None:
         flat(model, "right", chunk=5)
     head = model.get_output_embeddings().weight
     assert len(kept) > 20
-    assert [tensor.shape for tensor in kept if tensor.shape[-1:] == (VOCABULARY,)
-            and tensor.data_ptr() != head.data_ptr()] == []
+    assert [
+        tensor.shape for tensor in kept if tensor.shape[-1:] == (VOCABULARY,) and tensor.data_ptr() != head.data_ptr()
+    ] == []
 
 
 def test_14_a_huge_gap_is_finite_and_can_be_learnt_from() -> None:

@@ -34,18 +34,22 @@ def actor_gradient(first: Tensor, hint: Tensor, second: Tensor, gamma: float) ->
     policies = tabular_mdp.Policies.of(first, hint.detach(), second)
     known = tabular_mdp.worth(policies, rewards)
     paths = policies.paths().detach()
-    first_turn = policy_loss(policies.first.log()[:, None],
-                             token_weights(known.q1 - known.v1) * policies.first.detach()[:, None], ONE, 1.0)
+    first_turn = policy_loss(
+        policies.first.log()[:, None], token_weights(known.q1 - known.v1) * policies.first.detach()[:, None], ONE, 1.0
+    )
     better = discounted((known.q2 - known.v2[..., None]).reshape(-1), torch.ones(18, dtype=torch.long), gamma)
-    second_turn = policy_loss(policies.second.log().reshape(-1, 1),
-                              token_weights(better) * paths.reshape(-1, 1), ONE, 1.0)
+    second_turn = policy_loss(
+        policies.second.log().reshape(-1, 1), token_weights(better) * paths.reshape(-1, 1), ONE, 1.0
+    )
     return [-one for one in torch.autograd.grad(first_turn + second_turn, (first, second))]
 
 
 @pytest.mark.parametrize("seed", range(5))
 def test_01_advantages_give_the_gradient_of_the_return(seed: int) -> None:
     first, hint, second = logits(seed)
-    value = tabular_mdp.worth(tabular_mdp.Policies.of(first, hint, second), (tabular_mdp.first_score(), tabular_mdp.second_score())).v1
+    value = tabular_mdp.worth(
+        tabular_mdp.Policies.of(first, hint, second), (tabular_mdp.first_score(), tabular_mdp.second_score())
+    ).v1
     wanted = torch.autograd.grad(value, (first, second))
     for ours, theirs in zip(actor_gradient(first, hint, second, tabular_mdp.GAMMA), wanted, strict=True):
         assert float((ours - theirs).abs().max()) <= 6e-17
@@ -77,7 +81,9 @@ def test_02_the_first_scores_own_gradient_is_exactly_nothing() -> None:
     """Where all probabilities are binary fractions, so that nothing is rounded."""
     even = [torch.zeros(3), torch.zeros(3, 2, requires_grad=True), torch.log(torch.tensor([0.5, 0.25, 0.25]))]
     first, hint, second = (one.double() for one in even)
-    alone = guidance_gradient(first, hint, second.expand(3, 2, 3), tabular_mdp.first_score()[:, None, None].expand(3, 2, 3))
+    alone = guidance_gradient(
+        first, hint, second.expand(3, 2, 3), tabular_mdp.first_score()[:, None, None].expand(3, 2, 3)
+    )
     assert alone.eq(0.0).all()
 
 
@@ -125,9 +131,11 @@ def test_what_is_not_marked_counts_nothing(bad: float) -> None:
     logp, behaviour, advantage, mask = batch()
     spoiled = torch.where(mask, logp, bad).requires_grad_()
     logp.requires_grad_()
-    for of in (lambda own: policy_loss(own, token_weights(advantage), mask, 12),
-               lambda own: clipped_loss(own, behaviour, token_weights(advantage), mask, 12),
-               lambda own: baseline_loss(own, advantage, mask, 12)):
+    for of in (
+        lambda own: policy_loss(own, token_weights(advantage), mask, 12),
+        lambda own: clipped_loss(own, behaviour, token_weights(advantage), mask, 12),
+        lambda own: baseline_loss(own, advantage, mask, 12),
+    ):
         assert of(spoiled).item() == of(logp).item()
         ours, theirs = (torch.autograd.grad(of(own), own)[0] for own in (spoiled, logp))
         assert torch.equal(ours, theirs)
@@ -136,15 +144,24 @@ def test_what_is_not_marked_counts_nothing(bad: float) -> None:
 def test_ppo_is_reinforce_where_nothing_has_moved() -> None:
     logp, behaviour, advantage, mask = batch()
     logp.requires_grad_()
-    losses = (policy_loss(logp, token_weights(advantage), mask, 4),
-              clipped_loss(logp, behaviour, token_weights(advantage), mask, 4))
+    losses = (
+        policy_loss(logp, token_weights(advantage), mask, 4),
+        clipped_loss(logp, behaviour, token_weights(advantage), mask, 4),
+    )
     ours, theirs = (torch.autograd.grad(loss, logp)[0] for loss in losses)
     torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-16)
 
 
-@pytest.mark.parametrize(("ratio", "advantage", "loss", "moves"), [
-    (1.5, 1.0, -1.2, False), (1.5, -1.0, 1.5, True), (0.5, 1.0, -0.5, True), (0.5, -1.0, 0.8, False),
-    (1.1, 1.0, -1.1, True)])
+@pytest.mark.parametrize(
+    ("ratio", "advantage", "loss", "moves"),
+    [
+        (1.5, 1.0, -1.2, False),
+        (1.5, -1.0, 1.5, True),
+        (0.5, 1.0, -0.5, True),
+        (0.5, -1.0, 0.8, False),
+        (1.1, 1.0, -1.1, True),
+    ],
+)
 def test_ppo_clips_what_would_gain_from_going_on(ratio: float, advantage: float, loss: float, moves: bool) -> None:
     logp = torch.tensor([[ratio]], dtype=torch.float64).log().requires_grad_()
     got = clipped_loss(logp, torch.zeros_like(logp), torch.tensor([[advantage]], dtype=torch.float64), ONE, 1.0, 0.2)

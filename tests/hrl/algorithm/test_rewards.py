@@ -39,9 +39,17 @@ def test_04_whoever_pays_the_first_answer_less_than_nothing_is_refused(alpha: fl
     assert "\n" not in str(refusal.value) and str(refusal.value).startswith("hierarchical.rewards=[")
 
 
-@pytest.mark.parametrize(("weights", "said"), [
-    ((-0.1, 1.0), "answer 1 "), ((0.0, -0.5, 1.0), "answer 2 "), ((1.0, 0.0), "last answer"), ((), "last answer"),
-    ((float("nan"), 1.0), "finite"), ((0.0, float("inf")), "finite")])
+@pytest.mark.parametrize(
+    ("weights", "said"),
+    [
+        ((-0.1, 1.0), "answer 1 "),
+        ((0.0, -0.5, 1.0), "answer 2 "),
+        ((1.0, 0.0), "last answer"),
+        ((), "last answer"),
+        ((float("nan"), 1.0), "finite"),
+        ((0.0, float("inf")), "finite"),
+    ],
+)
 def test_weights_that_cannot_be(weights: tuple[float, ...], said: str) -> None:
     with pytest.raises(UsageError, match=said):
         TurnRewards(weights=weights)
@@ -60,8 +68,12 @@ def test_a_hint_is_paid_for_the_difference_and_for_harm_too() -> None:
     before, after = SCORES.T
     assert GuidanceReward().of(before, after).tolist() == [1.0, -0.5]
     paid = GuidanceReward(judging=0.1, leak=0.5, length=0.01).of(
-        before, after, judged=torch.tensor([True, True]), leaked=torch.tensor([True, False]),
-        tokens=torch.tensor([10, 20]))
+        before,
+        after,
+        judged=torch.tensor([True, True]),
+        leaked=torch.tensor([True, False]),
+        tokens=torch.tensor([10, 20]),
+    )
     assert paid.tolist() == pytest.approx([1.0 + 0.0 - 0.5 - 0.1, -0.5 + 0.1 - 0.2])
 
 
@@ -74,6 +86,9 @@ def test_a_term_with_a_weight_needs_something_to_count(term: str) -> None:
 
 
 def test_checking_a_configuration_loads_no_torch() -> None:
-    code = "import sys, r2v.hrl.algorithm.rewards; r2v.hrl.algorithm.rewards.TurnRewards(); assert 'torch' not in sys.modules; " \
-           "from r2v.hrl import DoubleCritic; assert 'torch' in sys.modules and DoubleCritic.__name__ == 'DoubleCritic'"
+    code = (
+        "import sys, r2v.hrl.algorithm.rewards; r2v.hrl.algorithm.rewards.TurnRewards(); "
+        "assert 'torch' not in sys.modules; "
+        "from r2v.hrl import DoubleCritic; assert 'torch' in sys.modules and DoubleCritic.__name__ == 'DoubleCritic'"
+    )
     subprocess.run([sys.executable, "-c", code], check=True)

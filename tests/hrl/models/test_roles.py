@@ -93,8 +93,9 @@ def test_where_roles_stand_changes_no_log_probability_no_gradient_and_no_step(mo
             stirred(roles)
         before = [logprobs(roles, role) for role in ("actor", "guidance", "reference")]
         losses = [step(roles, "actor", 3), step(roles, "guidance", 3)]
-        gradients = [{name: tensor.grad for name, tensor in roles.trained(role).items()}
-                     for role in ("actor", "guidance")]
+        gradients = [
+            {name: tensor.grad for name, tensor in roles.trained(role).items()} for role in ("actor", "guidance")
+        ]
         found.append((before, losses, gradients, roles.state("actor"), roles.state("critic")))
     for other in found[1:]:
         torch.testing.assert_close(other, found[0], rtol=0, atol=0)
@@ -111,8 +112,11 @@ def test_adapters_are_drawn_from_seed_and_role_alone_and_nothing_else_is_drawn(m
     assert torch.equal(torch.get_rng_state(), untouched)
     again = build(model, seed=3).state("actor")
     assert all(torch.equal(again[name], tensor) for name, tensor in one.state("actor").items())
-    for mine, theirs in ((one.state("actor"), one.state("guidance")), (one.state("actor"), other.state("actor")),
-                         (one.state("critic"), other.state("critic"))):
+    for mine, theirs in (
+        (one.state("actor"), one.state("guidance")),
+        (one.state("actor"), other.state("actor")),
+        (one.state("critic"), other.state("critic")),
+    ):
         assert mine.keys() == theirs.keys() and not all(torch.equal(mine[name], theirs[name]) for name in mine)
 
 
@@ -135,31 +139,43 @@ def test_a_state_of_another_model_is_refused(model: Path, tmp_path: Path) -> Non
 
 def acts(loaded: Loaded) -> Any:
     prompter = Prompter(loaded.tokenizer)
-    backend = LocalBackend(loaded.model, loaded.tokenizer, lambda messages: prompter.answer(PROBLEMS[2], []),
-                           name="one", price=CostConfig().slm)
-    return backend.answer([Request(messages=(Message(role="user", content="x"),), key=(k,), temperature=1.0,
-                                   max_tokens=12) for k in range(8)])
+    backend = LocalBackend(
+        loaded.model,
+        loaded.tokenizer,
+        lambda messages: prompter.answer(PROBLEMS[2], []),
+        name="one",
+        price=CostConfig().slm,
+    )
+    return backend.answer(
+        [
+            Request(messages=(Message(role="user", content="x"),), key=(k,), temperature=1.0, max_tokens=12)
+            for k in range(8)
+        ]
+    )
 
 
 @pytest.mark.parametrize("lora", [0, 4])
 @pytest.mark.parametrize("placement", ["shared", "full"])
-def test_the_actor_is_handed_on_as_a_policy_that_acts_the_same_to_the_bit(model: Path, tmp_path: Path, lora: int,
-                                                                          placement: str) -> None:
+def test_the_actor_is_handed_on_as_a_policy_that_acts_the_same_to_the_bit(
+    model: Path, tmp_path: Path, lora: int, placement: str
+) -> None:
     """Weights, words and recorded log-probabilities to the bit. Logits differ by 2e-15: matrix products depend on
     where in memory their factors begin, and what is read from a file begins elsewhere."""
     roles = build(model, placement if lora else "full", lora)
     step(roles, "actor", 3)
     export(roles.actor_as_policy(), tmp_path / "final")
     assert (tmp_path / "final" / "adapter_config.json").exists() == (lora > 0)
-    back = load_policy(PolicyConfig(model_name=str(model), lora_r=lora, device="cpu", dtype="float64"),
-                       tmp_path / "final")
+    back = load_policy(
+        PolicyConfig(model_name=str(model), lora_r=lora, device="cpu", dtype="float64"), tmp_path / "final"
+    )
     ids = lay(PROMPTS, SAID).ids
     with roles.using("actor") as actor, torch.no_grad():
         torch.testing.assert_close(actor(ids).logits, back.model(ids).logits, rtol=0, atol=1e-13)
         theirs = dict(back.model.named_parameters())
         assert all(torch.equal(tensor, theirs[name]) for name, tensor in actor.named_parameters() if name in theirs)
         assert {name for name, _ in actor.named_parameters()} - theirs.keys() == {
-            name for name, _ in actor.named_parameters() if ".guidance." in name}
+            name for name, _ in actor.named_parameters() if ".guidance." in name
+        }
         said = acts(Loaded(model=actor, tokenizer=roles.tokenizer, name=back.name))
     assert acts(back) == said and len({reply.text for reply in said}) > 1
     assert not torch.equal(logprobs(roles, "actor"), logprobs(roles, "reference"))
@@ -167,8 +183,9 @@ def test_the_actor_is_handed_on_as_a_policy_that_acts_the_same_to_the_bit(model:
 
 @pytest.mark.parametrize("first", [0, 4])
 @pytest.mark.parametrize("then", [0, 4])
-def test_both_start_from_exported_weights_and_the_actor_goes_on_from_there(model: Path, tmp_path: Path, first: int,
-                                                                           then: int) -> None:
+def test_both_start_from_exported_weights_and_the_actor_goes_on_from_there(
+    model: Path, tmp_path: Path, first: int, then: int
+) -> None:
     before = build(model, lora=first)
     step(before, "actor", 3)
     export(before.actor_as_policy(), tmp_path / "bc")
@@ -181,11 +198,13 @@ def test_both_start_from_exported_weights_and_the_actor_goes_on_from_there(model
 
     step(roles, "actor", 3)
     export(roles.actor_as_policy(), tmp_path / "final")
-    back = load_policy(PolicyConfig(model_name=str(model), lora_r=then, device="cpu", dtype="float64"),
-                       tmp_path / "final")
+    back = load_policy(
+        PolicyConfig(model_name=str(model), lora_r=then, device="cpu", dtype="float64"), tmp_path / "final"
+    )
     with torch.no_grad():
-        torch.testing.assert_close(of_completions(back.model, lay(PROMPTS, SAID)), logprobs(roles, "actor"), rtol=0,
-                                   atol=1e-12)
+        torch.testing.assert_close(
+            of_completions(back.model, lay(PROMPTS, SAID)), logprobs(roles, "actor"), rtol=0, atol=1e-12
+        )
     with roles.using("actor") as actor:
         assert acts(back) == acts(Loaded(model=actor, tokenizer=roles.tokenizer, name=back.name))
 
@@ -199,9 +218,14 @@ def test_a_small_model_is_float64_on_a_cpu_and_so_is_its_critic(model: Path) -> 
         assert {tensor.dtype for tensor in [*everything, *base.parameters()]} == {torch.float64}
 
 
-@pytest.mark.parametrize(("changes", "said"), [
-    ({"lora_r": 4, "lora_dropout": 0.1}, "policy.lora_dropout=0.1"), ({"load_in_4bit": True}, "policy.load_in_4bit"),
-    ({"dtype": "bfloat16"}, "policy.dtype=bfloat16")])
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"lora_r": 4, "lora_dropout": 0.1}, "policy.lora_dropout=0.1"),
+        ({"load_in_4bit": True}, "policy.load_in_4bit"),
+        ({"dtype": "bfloat16"}, "policy.dtype=bfloat16"),
+    ],
+)
 def test_what_cannot_be_trained_is_refused(model: Path, changes: Any, said: str) -> None:
     with pytest.raises(UsageError, match=said):
         build_roles(PolicyConfig(model_name=str(model), device="cpu", **changes), settings(), 0)
@@ -257,11 +281,14 @@ def test_a_text_is_worth_the_same_in_any_company(model: Path) -> None:
         together, worth = roles.critic(text_of(rows), text_of(rows)), roles.value(*text_of(rows))
         assert together.q.shape == (2, 3) and worth.shape == (3,) and together.floor.std() > 0
         for i in range(3):
-            alone = text_of((rows[0][i:i + 1], rows[1][i:i + 1]))
+            alone = text_of((rows[0][i : i + 1], rows[1][i : i + 1]))
             one = roles.critic(alone, alone)
-            torch.testing.assert_close([one.q, one.v, one.floor, roles.value(*alone)],
-                                       [together.q[:, i:i + 1], together.v[:, i:i + 1], together.floor[i:i + 1],
-                                        worth[i:i + 1]], rtol=0, atol=1e-12)
+            torch.testing.assert_close(
+                [one.q, one.v, one.floor, roles.value(*alone)],
+                [together.q[:, i : i + 1], together.v[:, i : i + 1], together.floor[i : i + 1], worth[i : i + 1]],
+                rtol=0,
+                atol=1e-12,
+            )
 
 
 def test_a_value_function_is_there_where_the_baseline_is_one(model: Path) -> None:
@@ -284,8 +311,16 @@ def encoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     inner.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     type(own)(tokenizer_object=inner, pad_token="<pad>", unk_token="<unk>", eos_token="<eos>").save_pretrained(folder)
     torch.manual_seed(0)
-    RobertaModel(RobertaConfig(vocab_size=7, hidden_size=16, num_hidden_layers=1, num_attention_heads=2,
-                               intermediate_size=16, max_position_embeddings=18)).save_pretrained(folder)
+    RobertaModel(
+        RobertaConfig(
+            vocab_size=7,
+            hidden_size=16,
+            num_hidden_layers=1,
+            num_attention_heads=2,
+            intermediate_size=16,
+            max_position_embeddings=18,
+        )
+    ).save_pretrained(folder)
     return folder
 
 
@@ -307,8 +342,16 @@ def test_an_encoder_that_reads_less_or_cannot_be_found_is_refused(model: Path, e
     with pytest.raises(InputError, match="hierarchical.critic.model_name"):
         build(model, critic=CriticConfig(model_name=str(tmp_path / "none")))
     torch.manual_seed(0)
-    BertModel(BertConfig(vocab_size=7, hidden_size=16, num_hidden_layers=1, num_attention_heads=2,
-                         intermediate_size=16, max_position_embeddings=16)).save_pretrained(tmp_path / "bert")
+    BertModel(
+        BertConfig(
+            vocab_size=7,
+            hidden_size=16,
+            num_hidden_layers=1,
+            num_attention_heads=2,
+            intermediate_size=16,
+            max_position_embeddings=16,
+        )
+    ).save_pretrained(tmp_path / "bert")
     for name in ("tokenizer.json", "tokenizer_config.json"):
         (tmp_path / "bert" / name).write_bytes((encoder / name).read_bytes())
     assert build(model, critic=CriticConfig(model_name=str(tmp_path / "bert"), max_tokens=16)).critic
@@ -323,5 +366,3 @@ def test_the_slow_copy_follows_the_critic(model: Path) -> None:
     roles.target.update()
     for name, tensor in roles.trained("target").items():
         torch.testing.assert_close(tensor, before[name] + 0.25, rtol=0, atol=1e-12)
-
-

@@ -15,18 +15,35 @@ from r2v.hrl.parallel.placement import Devices, devices_of, placement_of, ranks_
 from .playing import save_model
 
 
-@pytest.mark.parametrize(("asked", "lora", "gpus", "found"), [
-    ("auto", 16, 0, "shared"), ("auto", 0, 0, "full"), ("auto", 16, 4, "shared"), ("shared", 4, 1, "shared"),
-    ("full", 4, 0, "full"), ("full", 0, 1, "full"), ("split", 0, 2, "split"), ("split", 4, 4, "split"),
-    ("split", 4, None, "split")])
+@pytest.mark.parametrize(
+    ("asked", "lora", "gpus", "found"),
+    [
+        ("auto", 16, 0, "shared"),
+        ("auto", 0, 0, "full"),
+        ("auto", 16, 4, "shared"),
+        ("shared", 4, 1, "shared"),
+        ("full", 4, 0, "full"),
+        ("full", 0, 1, "full"),
+        ("split", 0, 2, "split"),
+        ("split", 4, 4, "split"),
+        ("split", 4, None, "split"),
+    ],
+)
 def test_the_placement_that_is_asked_for_or_fits(asked: str, lora: int, gpus: int | None, found: str) -> None:
     assert placement_of(asked, lora, gpus) == found
 
 
-@pytest.mark.parametrize(("asked", "lora", "gpus", "ranks", "said"), [
-    ("shared", 0, 2, 1, "policy.lora_r=0"), ("split", 4, 0, 1, "0 are visible"), ("split", 4, 1, 1, "1 is visible"),
-    ("split", 0, 3, 1, "3 are visible"), ("split", 4, 2, 2, "training.ranks=1"),
-    ("split", 4, 4, 3, "training.ranks=2")])
+@pytest.mark.parametrize(
+    ("asked", "lora", "gpus", "ranks", "said"),
+    [
+        ("shared", 0, 2, 1, "policy.lora_r=0"),
+        ("split", 4, 0, 1, "0 are visible"),
+        ("split", 4, 1, 1, "1 is visible"),
+        ("split", 0, 3, 1, "3 are visible"),
+        ("split", 4, 2, 2, "training.ranks=1"),
+        ("split", 4, 4, 3, "training.ranks=2"),
+    ],
+)
 def test_what_cannot_be_is_refused_in_one_line(asked: str, lora: int, gpus: int, ranks: int, said: str) -> None:
     with pytest.raises(UsageError, match=f"hierarchical.placement={asked}.*{said}.*hierarchical.placement=") as refusal:
         placement_of(asked, lora, gpus, ranks)
@@ -65,7 +82,9 @@ def test_copies_may_leave_to_the_cpu_what_does_not_learn(tmp_path: Path) -> None
         build_roles(policy, HierarchicalConfig(offload=True, placement="full", shards="fsdp"), 0)
 
 
-@pytest.mark.parametrize(("placement", "gpus", "asked", "found"), [
-    ("shared", 4, None, 4), ("split", 4, None, 2), ("split", 2, None, 1), ("full", 0, None, 1), ("split", 4, 1, 1)])
+@pytest.mark.parametrize(
+    ("placement", "gpus", "asked", "found"),
+    [("shared", 4, None, 4), ("split", 4, None, 2), ("split", 2, None, 1), ("full", 0, None, 1), ("split", 4, 1, 1)],
+)
 def test_processes_for_the_gpus_there_are(placement: str, gpus: int, asked: int | None, found: int) -> None:
     assert ranks_of(placement, gpus, asked) == found  # type: ignore[arg-type]

@@ -45,8 +45,9 @@ def parts(model: Path, alone: Path, tmp_path_factory: pytest.TempPathFactory) ->
 
 
 @BOTH
-def test_parts_learn_what_the_whole_learns(name: str, h: HierarchicalConfig, lora: int, alone: Path, parts: Path
-                                           ) -> None:
+def test_parts_learn_what_the_whole_learns(
+    name: str, h: HierarchicalConfig, lora: int, alone: Path, parts: Path
+) -> None:
     """Two ranks with other micro-batches, of which one has more than the other: losses, norms and all."""
     wanted = losses(alone / name)
     assert len(wanted) > 12 and len(set(wanted)) > 8
@@ -69,15 +70,17 @@ def test_a_rank_holds_half(name: str, h: HierarchicalConfig, lora: int, parts: P
 
 
 @BOTH
-def test_a_loss_that_is_no_number_on_one_rank_stops_both(name: str, h: HierarchicalConfig, lora: int, parts: Path
-                                                        ) -> None:
+def test_a_loss_that_is_no_number_on_one_rank_stops_both(
+    name: str, h: HierarchicalConfig, lora: int, parts: Path
+) -> None:
     for made in (one["nan"] for one in told(parts, name)):
         assert "actor: its loss is nan" in made["said"] and made["moved"] == 0.0
 
 
 @BOTH
-def test_what_parts_began_the_whole_ends(name: str, h: HierarchicalConfig, lora: int, model: Path, alone: Path,
-                                         parts: Path) -> None:
+def test_what_parts_began_the_whole_ends(
+    name: str, h: HierarchicalConfig, lora: int, model: Path, alone: Path, parts: Path
+) -> None:
     begun = losses(parts / f"{name}-stopped")
     assert 0 < len(begun) < len(losses(alone / name))
     trained(model, parts / f"{name}-stopped", h, lora)
@@ -90,11 +93,13 @@ def test_what_the_whole_began_parts_end(name: str, h: HierarchicalConfig, lora: 
 
 
 @BOTH
-def test_checkpoint_and_policy_are_whole(name: str, h: HierarchicalConfig, lora: int, model: Path, alone: Path,
-                                         parts: Path) -> None:
+def test_checkpoint_and_policy_are_whole(
+    name: str, h: HierarchicalConfig, lora: int, model: Path, alone: Path, parts: Path
+) -> None:
     """The same names and shapes as of an unsharded run, and the same numbers; an exported actor loads."""
-    ours, theirs = (torch.load(folder / name / checkpoint.LATEST / checkpoint.STATE, weights_only=True)
-                    for folder in (parts, alone))
+    ours, theirs = (
+        torch.load(folder / name / checkpoint.LATEST / checkpoint.STATE, weights_only=True) for folder in (parts, alone)
+    )
     for role in ("actor", "guidance"):
         assert list(ours["trained"][role]) == list(theirs["trained"][role])
         for what, tensor in ours["trained"][role].items():
@@ -107,8 +112,11 @@ def test_checkpoint_and_policy_are_whole(name: str, h: HierarchicalConfig, lora:
     loaded = load_policy(PolicyConfig(model_name=str(model), device="cpu"), parts / f"{name}-policy")
     here = {path.removeprefix("base_model.model."): tensor for path, tensor in loaded.model.named_parameters()}
     for what, tensor in ours["trained"]["actor"].items():
-        named = what.removeprefix("base_model.model.").replace("lora_A.", "lora_A.default.").replace(
-            "lora_B.", "lora_B.default.")
+        named = (
+            what.removeprefix("base_model.model.")
+            .replace("lora_A.", "lora_A.default.")
+            .replace("lora_B.", "lora_B.default.")
+        )
         assert float((here[named].double() - tensor).abs().max()) < 1e-6
 
 
@@ -118,5 +126,6 @@ def test_what_cannot_lie_in_parts_is_refused(model: Path) -> None:
     with pytest.raises(UsageError, match=r"hierarchical\.shards=fsdp: with placement=split .* or full"):
         build_roles(policy, split, 0, devices=Devices.all_on("cpu"))
     with pytest.raises(UsageError, match=r"hierarchical\.shards=fsdp: 4-bit weights .*policy.load_in_4bit=false"):
-        build_roles(replace(policy, load_in_4bit=True), replace(SHARED, shards="fsdp"), 0,
-                    devices=Devices.all_on("cpu"))
+        build_roles(
+            replace(policy, load_in_4bit=True), replace(SHARED, shards="fsdp"), 0, devices=Devices.all_on("cpu")
+        )

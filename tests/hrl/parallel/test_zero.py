@@ -27,8 +27,9 @@ from .training import lasting, losses, told
 NEAR = 1e-7
 """Of losses to those of a run in float64; 1e-8 was seen."""
 EACH = pytest.mark.parametrize("name", CASES)
-needed = pytest.mark.skipif(importlib.util.find_spec("deepspeed") is None,
-                            reason="deepspeed is not installed; pip install 'r2v[gpu]'")
+needed = pytest.mark.skipif(
+    importlib.util.find_spec("deepspeed") is None, reason="deepspeed is not installed; pip install 'r2v[gpu]'"
+)
 
 
 @pytest.fixture(scope="module")
@@ -95,8 +96,9 @@ def test_a_run_that_was_cut_goes_on_to_the_same_bits(name: str, parts: Path) -> 
 
 @needed
 @EACH
-def test_what_engines_began_the_whole_ends_and_the_other_way_round(name: str, model: Path, alone: Path, parts: Path
-                                                                   ) -> None:
+def test_what_engines_began_the_whole_ends_and_the_other_way_round(
+    name: str, model: Path, alone: Path, parts: Path
+) -> None:
     h, lora, _ = CASES[name]
     begun = losses(parts / f"{name}-left")
     assert 0 < len(begun) < len(losses(alone / name))
@@ -109,8 +111,9 @@ def test_what_engines_began_the_whole_ends_and_the_other_way_round(name: str, mo
 @EACH
 def test_checkpoint_and_policy_are_whole(name: str, model: Path, alone: Path, parts: Path) -> None:
     """The same names and shapes as of an unsharded run, and the same numbers; an exported actor loads."""
-    ours, theirs = (torch.load(folder / name / checkpoint.LATEST / checkpoint.STATE, weights_only=True)
-                    for folder in (parts, alone))
+    ours, theirs = (
+        torch.load(folder / name / checkpoint.LATEST / checkpoint.STATE, weights_only=True) for folder in (parts, alone)
+    )
     for role in ("actor", "guidance"):
         assert list(ours["trained"][role]) == list(theirs["trained"][role])
         for what, tensor in ours["trained"][role].items():
@@ -125,19 +128,27 @@ def test_checkpoint_and_policy_are_whole(name: str, model: Path, alone: Path, pa
     loaded = load_policy(PolicyConfig(model_name=str(model), device="cpu"), parts / f"{name}-policy")
     here = {path.removeprefix("base_model.model."): tensor for path, tensor in loaded.model.named_parameters()}
     for what, tensor in ours["trained"]["actor"].items():
-        named = what.removeprefix("base_model.model.").replace("lora_A.", "lora_A.default.").replace(
-            "lora_B.", "lora_B.default.")
+        named = (
+            what.removeprefix("base_model.model.")
+            .replace("lora_A.", "lora_A.default.")
+            .replace("lora_B.", "lora_B.default.")
+        )
         assert float((here[named].double() - tensor).abs().max()) < 1e-6
 
 
 @pytest.mark.parametrize("shards", ["zero2", "zero3"])
 def test_what_cannot_have_an_engine_is_refused(shards: Any, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     policy, (h, _, _) = PolicyConfig(model_name=str(model), lora_r=4, device="cpu"), CASES["zero3"]
-    for placement, said in (("shared", "one base, .* set hierarchical.placement=full, or shards=fsdp"),
-                            ("split", "with placement=split .* or full")):
+    for placement, said in (
+        ("shared", "one base, .* set hierarchical.placement=full, or shards=fsdp"),
+        ("split", "with placement=split .* or full"),
+    ):
         with pytest.raises(UsageError, match=rf"hierarchical\.shards={shards}: .*{said}"):
             build_roles(policy, replace(h, shards=shards, placement=placement), 0, devices=Devices.all_on("cpu"))
     monkeypatch.setitem(sys.modules, "deepspeed", None)
-    with pytest.raises(UsageError, match=rf"{shards}: deepspeed is not installed; pip install 'r2v\[gpu\]', or set "
-                                         "hierarchical.shards=fsdp"):
+    with pytest.raises(
+        UsageError,
+        match=rf"{shards}: deepspeed is not installed; pip install 'r2v\[gpu\]', or set "
+        "hierarchical.shards=fsdp",
+    ):
         build_roles(policy, replace(h, shards=shards), 0, devices=Devices.all_on("cpu"))

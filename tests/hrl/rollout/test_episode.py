@@ -38,10 +38,22 @@ def roles(model: Path) -> Roles:
     return stirred(build(model))
 
 
-def episodes(roles: Roles, h: HierarchicalConfig | None = None, problems: Sequence[Problem] = PROBLEMS,
-             check: Any = checker, **options: Any) -> list[Episode]:
-    return play_many(problems, roles=roles, prompter=Prompter(roles.tokenizer), checker=check, h=h or settings(),
-                     key=(3, 0), **options)
+def episodes(
+    roles: Roles,
+    h: HierarchicalConfig | None = None,
+    problems: Sequence[Problem] = PROBLEMS,
+    check: Any = checker,
+    **options: Any,
+) -> list[Episode]:
+    return play_many(
+        problems,
+        roles=roles,
+        prompter=Prompter(roles.tokenizer),
+        checker=check,
+        h=h or settings(),
+        key=(3, 0),
+        **options,
+    )
 
 
 class Logged:
@@ -71,8 +83,9 @@ class Shown(Prompter):
         return super().hint(problem, rounds, answer, score)
 
 
-def logged(roles: Roles, h: HierarchicalConfig, problems: Sequence[Problem] = PROBLEMS,
-           check: Any = checker) -> tuple[list[Episode], list[Any], Shown]:
+def logged(
+    roles: Roles, h: HierarchicalConfig, problems: Sequence[Problem] = PROBLEMS, check: Any = checker
+) -> tuple[list[Episode], list[Any], Shown]:
     log: list[Any] = []
     waves = Waves(workers=2, max_age=30.0)
     actor, guidance = (waves.port(Logged(Speaker(roles, role), log)) for role in ("actor", "guidance"))
@@ -84,7 +97,10 @@ def logged(roles: Roles, h: HierarchicalConfig, problems: Sequence[Problem] = PR
 def test_18_five_episodes_are_three_batched_calls_and_no_hint_comes_before_its_answer(roles: Roles) -> None:
     played, log, shown = logged(roles, settings())
     assert [(role, len(questions), sum(map(len, questions))) for role, questions, _ in log] == [
-        ("actor", 5, 5), ("guidance", 5, 15), ("actor", 5, 15)]
+        ("actor", 5, 5),
+        ("guidance", 5, 15),
+        ("actor", 5, 15),
+    ]
     assert len(shown.handed) == 5
     for episode in played:
         first, groups = episode.turns[0].answer, episode.hints
@@ -100,7 +116,8 @@ def test_18_it_is_three_passes_through_the_model_by_the_front_door_too(roles: Ro
     passes: list[int] = []
     with roles.using("actor") as model:
         handle = model.get_input_embeddings().register_forward_hook(
-            lambda module, inputs, output: passes.append(len(inputs[0])) if torch.is_inference_mode_enabled() else None)
+            lambda module, inputs, output: passes.append(len(inputs[0])) if torch.is_inference_mode_enabled() else None
+        )
     episodes(roles, settings(answer_tokens=1, hint_tokens=1))
     handle.remove()
     assert len(passes) == 3 and passes[:2] == [5, 5]
@@ -109,9 +126,15 @@ def test_18_it_is_three_passes_through_the_model_by_the_front_door_too(roles: Ro
 def test_token_ids_are_stored_and_reproduce_their_log_probabilities(roles: Roles) -> None:
     """Never made again from text: the prompts' ids are the very ones that were answered."""
     for role in ("actor", "guidance"):
-        said = [one for episode in episodes(roles) for one in (
-            [turn.answer for turn in episode.turns] + [tried.after.answer for tried in episode.hints[0]]
-            if role == "actor" else [tried.hint for tried in episode.hints[0]])]
+        said = [
+            one
+            for episode in episodes(roles)
+            for one in (
+                [turn.answer for turn in episode.turns] + [tried.after.answer for tried in episode.hints[0]]
+                if role == "actor"
+                else [tried.hint for tried in episode.hints[0]]
+            )
+        ]
         rows = lay([one.prompt for one in said], [one.tokens for one in said])
         with roles.using(role) as model, torch.no_grad():  # type: ignore[arg-type]
             found = of_completions(model, rows)[rows.completion]
@@ -140,8 +163,10 @@ def test_hints_to_one_answer_are_drawn_apart_and_so_is_everything_else(roles: Ro
     twins = [replace(PROBLEMS[0], id="a"), replace(PROBLEMS[0], id="b")]
     one, other = episodes(roles, problems=twins)
     assert one.turns != other.turns
-    assert play_many(PROBLEMS, roles=roles, prompter=Prompter(roles.tokenizer), checker=checker, h=settings(),
-                     key=(3, 1)) != played
+    assert (
+        play_many(PROBLEMS, roles=roles, prompter=Prompter(roles.tokenizer), checker=checker, h=settings(), key=(3, 1))
+        != played
+    )
 
 
 def test_more_hints_leave_the_first_ones_as_they_are(roles: Roles) -> None:
@@ -159,8 +184,19 @@ def test_an_episode_does_not_depend_on_the_others(roles: Roles) -> None:
 
 
 def test_greedy_episodes_take_no_draws(roles: Roles) -> None:
-    played = [play_many(PROBLEMS, roles=roles, prompter=Prompter(roles.tokenizer), checker=checker, h=settings(),
-                        key=key, temperature=0.0, hints=1) for key in ((1,), (2,))]
+    played = [
+        play_many(
+            PROBLEMS,
+            roles=roles,
+            prompter=Prompter(roles.tokenizer),
+            checker=checker,
+            h=settings(),
+            key=key,
+            temperature=0.0,
+            hints=1,
+        )
+        for key in ((1,), (2,))
+    ]
     assert played[0] == played[1] and played[0][0].turns[0].answer.logprobs == ()
 
 
@@ -187,8 +223,10 @@ def test_guidance_is_shown_neither_the_reference_answer_nor_the_score(roles: Rol
         assert all_hint_prompts(others) == all_hint_prompts(played)
     said = roles.tokenizer.convert_tokens_to_ids("w19")
     assert PROBLEMS[0].answer == "w19" and all(
-        said not in prompt for prompt, episode in zip(all_hint_prompts(played)[::3], played, strict=True)
-        if said not in episode.turns[0].answer.tokens)
+        said not in prompt
+        for prompt, episode in zip(all_hint_prompts(played)[::3], played, strict=True)
+        if said not in episode.turns[0].answer.tokens
+    )
 
 
 def test_guidance_sees_the_score_where_that_is_allowed(roles: Roles) -> None:
@@ -212,10 +250,14 @@ def test_the_checker_knows_the_answer_and_may_take_its_time(roles: Roles) -> Non
     assert played == episodes(roles) and len(log) == 3 and set(seen) == {"w19"} and len(seen) == 5 + 15
 
 
-@pytest.mark.parametrize(("broken", "said"), [
-    (playing.failing, r"problem p3: its checker failed on the answer .*ZeroDivisionError: no units were given"),
-    (lambda problem, answer: 1.5, r"problem p\d: its checker gave 1.5"),
-    (lambda problem, answer: float("nan"), r"problem p\d: its checker gave nan")])
+@pytest.mark.parametrize(
+    ("broken", "said"),
+    [
+        (playing.failing, r"problem p3: its checker failed on the answer .*ZeroDivisionError: no units were given"),
+        (lambda problem, answer: 1.5, r"problem p\d: its checker gave 1.5"),
+        (lambda problem, answer: float("nan"), r"problem p\d: its checker gave nan"),
+    ],
+)
 def test_a_checker_that_raises_or_makes_no_sense_is_one_clear_error(roles: Roles, broken: Any, said: str) -> None:
     with pytest.raises(InputError, match=said) as error:
         episodes(roles, check=broken)
@@ -231,6 +273,7 @@ def test_an_error_of_our_own_in_a_checker_stays_what_it_is(roles: Roles) -> None
 
 
 # several ranks
+
 
 def test_two_ranks_play_the_episodes_of_one(model: Path, tmp_path: Path) -> None:
     launch(2, playing.__file__, "play", str(model), str(tmp_path))

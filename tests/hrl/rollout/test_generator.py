@@ -25,8 +25,10 @@ def roles(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 def asks(roles: Roles, **options: Any) -> list[Ask]:
     prompter = Prompter(roles.tokenizer)
-    return [Ask(prompt=prompter.answer(PROBLEMS[i % 5], []), key=("k", i), max_tokens=1 + i % 11, **options)
-            for i in range(40)]
+    return [
+        Ask(prompt=prompter.answer(PROBLEMS[i % 5], []), key=("k", i), max_tokens=1 + i % 11, **options)
+        for i in range(40)
+    ]
 
 
 def test_a_segment_depends_on_its_question_alone(roles: Roles) -> None:
@@ -52,8 +54,10 @@ def test_ids_and_log_probabilities_are_those_that_an_update_finds(roles: Roles) 
 def test_they_are_those_that_the_tokens_were_drawn_with(roles: Roles) -> None:
     """As decoding itself records them, to its six digits."""
     questions = asks(roles)
-    draws = [Draw(prompt=i, key=ask.key, temperature=1.0, top_p=1.0, max_tokens=ask.max_tokens)
-             for i, ask in enumerate(questions)]
+    draws = [
+        Draw(prompt=i, key=ask.key, temperature=1.0, top_p=1.0, max_tokens=ask.max_tokens)
+        for i, ask in enumerate(questions)
+    ]
     with roles.using("actor") as model:
         drawn = generate(model, [ask.prompt for ask in questions], draws, end_ids=frozenset({2}), pad_id=0)
     for one, said in zip(drawn, Speaker(roles, "actor").say(questions), strict=True):
@@ -73,14 +77,23 @@ def test_the_end_token_is_kept_and_what_was_cut_off_says_so(roles: Roles) -> Non
 
 
 def test_greedy_draws_nothing_and_log_probabilities_come_where_they_are_wanted(roles: Roles) -> None:
-    plain, other = (Speaker(roles, "actor").say([Ask(prompt=ask.prompt, key=key, max_tokens=ask.max_tokens,
-                                                     temperature=0.0, weighed=False) for ask in asks(roles)])
-                    for key in (("a",), ("b",)))
+    plain, other = (
+        Speaker(roles, "actor").say(
+            [
+                Ask(prompt=ask.prompt, key=key, max_tokens=ask.max_tokens, temperature=0.0, weighed=False)
+                for ask in asks(roles)
+            ]
+        )
+        for key in (("a",), ("b",))
+    )
     assert plain == other and {one.logprobs for one in plain} == {()}
-    mixed = [Ask(prompt=ask.prompt, key=ask.key, max_tokens=ask.max_tokens, weighed=i % 2 == 0)
-             for i, ask in enumerate(asks(roles))]
-    for i, (one, whole) in enumerate(zip(Speaker(roles, "actor").say(mixed), Speaker(roles, "actor").say(asks(roles)),
-                                         strict=True)):
+    mixed = [
+        Ask(prompt=ask.prompt, key=ask.key, max_tokens=ask.max_tokens, weighed=i % 2 == 0)
+        for i, ask in enumerate(asks(roles))
+    ]
+    for i, (one, whole) in enumerate(
+        zip(Speaker(roles, "actor").say(mixed), Speaker(roles, "actor").say(asks(roles)), strict=True)
+    ):
         assert one.tokens == whole.tokens and one.logprobs == (whole.logprobs if i % 2 == 0 else ())
 
 
@@ -89,7 +102,10 @@ def test_a_question_of_several_is_answered_together_and_in_order(roles: Roles) -
     flat = Speaker(roles, "actor").say(several)
     speaker = Speaker(roles, "actor")
     assert speaker.answer([tuple(several[:3]), (several[3],), tuple(several[4:])]) == [
-        tuple(flat[:3]), (flat[3],), tuple(flat[4:])]
+        tuple(flat[:3]),
+        (flat[3],),
+        tuple(flat[4:]),
+    ]
     assert speaker.passes == 1
 
 

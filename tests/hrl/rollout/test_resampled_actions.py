@@ -42,8 +42,11 @@ def test_draws_depend_on_state_and_version_alone(roles: Roles) -> None:
 
 
 def test_answers_are_whole_and_as_long_as_answers_may_be(roles: Roles) -> None:
-    drawn = [answer for one in Draws(roles, settings(critic=CriticConfig(draws=8)), (3,)).of(states(roles), 0)
-             for answer in one]
+    drawn = [
+        answer
+        for one in Draws(roles, settings(critic=CriticConfig(draws=8)), (3,)).of(states(roles), 0)
+        for answer in one
+    ]
     assert len(drawn) == 40 and any(answer[-1] == 2 for answer in drawn)
     assert all(1 <= len(answer) <= 6 and (answer[-1] == 2 or len(answer) == 6) for answer in drawn)
 

@@ -26,8 +26,14 @@ COUNTER = iter(range(10_000))
 def said(text: str = "", count: int = 1) -> Segment:
     """A segment that no other is equal to."""
     number = next(COUNTER)
-    return Segment(prompt=(1000 + number,), tokens=tuple(2000 + number + i for i in range(count)),
-                   logprobs=(-0.5,) * count, ended=True, version=0, text=text)
+    return Segment(
+        prompt=(1000 + number,),
+        tokens=tuple(2000 + number + i for i in range(count)),
+        logprobs=(-0.5,) * count,
+        ended=True,
+        version=0,
+        text=text,
+    )
 
 
 def turn(score: float, text: str = "") -> Turn:
@@ -36,10 +42,15 @@ def turn(score: float, text: str = "") -> Turn:
 
 def episode(first: float, *groups: tuple[float, ...], hints: tuple[str, ...] = ("", ""), answer: str = "7") -> Episode:
     """By scores: of the first answer, and of those behind each hint, the trunk's first."""
-    tried = tuple(tuple(Hinted(hint=said(text, 2), after=turn(score))
-                        for text, score in zip(hints, group, strict=False)) for group in groups)
-    return Episode(problem=Problem(id="p", text="?", answer=answer), hints=tried,
-                   turns=(turn(first), *(group[0].after for group in tried)))
+    tried = tuple(
+        tuple(Hinted(hint=said(text, 2), after=turn(score)) for text, score in zip(hints, group, strict=False))
+        for group in groups
+    )
+    return Episode(
+        problem=Problem(id="p", text="?", answer=answer),
+        hints=tried,
+        turns=(turn(first), *(group[0].after for group in tried)),
+    )
 
 
 TWO = [episode(0.0, (0.25, 1.0), (0.5, 0.75)), episode(1.0, (0.5, 0.0), (1.0, 0.0))]
@@ -48,8 +59,12 @@ TWO = [episode(0.0, (0.25, 1.0), (0.5, 0.75)), episode(1.0, (0.5, 0.0), (1.0, 0.
 def test_the_actor_answers_for_the_trunk_and_for_all_last_answers() -> None:
     made = transitions.answers_of(TWO)
     one = TWO[0]
-    assert made.said[:4] == [one.turns[0].answer, one.turns[1].answer, one.hints[1][0].after.answer,
-                             one.hints[1][1].after.answer]
+    assert made.said[:4] == [
+        one.turns[0].answer,
+        one.turns[1].answer,
+        one.hints[1][0].after.answer,
+        one.hints[1][1].after.answer,
+    ]
     assert len(made.said) == 8 and one.hints[0][1].after.answer not in made.said
     assert made.turn.tolist() == [0, 1, 2, 2] * 2
     assert made.paths.tolist() == [[0, 1, 2], [0, 1, 3], [4, 5, 6], [4, 5, 7]]
@@ -94,8 +109,14 @@ def values(answers: transitions.Answers) -> Values:
 def test_17_the_return_is_the_mean_over_the_ways_on() -> None:
     made = transitions.answers_of(TWO)
     ends = [0.5, 0.75, 1.0, 0.0]
-    wanted = [0.9 * 0.125 + 0.81 * 0.625, 0.125 + 0.9 * 0.625, *ends[:2], 0.9 * 0.25 + 0.81 * 0.5, 0.25 + 0.9 * 0.5,
-              *ends[2:]]
+    wanted = [
+        0.9 * 0.125 + 0.81 * 0.625,
+        0.125 + 0.9 * 0.625,
+        *ends[:2],
+        0.9 * 0.25 + 0.81 * 0.5,
+        0.25 + 0.9 * 0.5,
+        *ends[2:],
+    ]
     assert compute_advantages.returns_of(made, H).tolist() == pytest.approx(wanted, abs=1e-15)
     h = replace(H, advantage="gae", gae_lambda=1.0)
     lesson = compute_advantages.actor_lesson(made, values(made), [(0.0,)] * 8, None, h)
@@ -136,8 +157,10 @@ def test_scores_alone_are_compared_turn_by_turn() -> None:
 
 def test_later_answers_weigh_as_they_are_discounted_where_asked() -> None:
     made = transitions.answers_of(TWO)
-    plain, weighed = (compute_advantages.actor_lesson(made, values(made), [(0.0,)] * 8, None, replace(H, discount_weight=on))
-                      for on in (False, True))
+    plain, weighed = (
+        compute_advantages.actor_lesson(made, values(made), [(0.0,)] * 8, None, replace(H, discount_weight=on))
+        for on in (False, True)
+    )
     assert (weighed.advantage / plain.advantage).tolist() == pytest.approx([1, 0.9, 0.81, 0.81] * 2)
     assert plain.beta.tolist() == [0.01] * 8
 
@@ -145,12 +168,20 @@ def test_later_answers_weigh_as_they_are_discounted_where_asked() -> None:
 def test_the_first_answer_has_a_kl_of_its_own() -> None:
     made = transitions.answers_of(TWO)
     h = replace(H, kl=replace(H.kl, first=0.5, later=0.25))
-    assert compute_advantages.actor_lesson(made, values(made), [(0.0,)] * 8, None, h).beta.tolist() == [0.5, 0.25, 0.25, 0.25] * 2
+    assert (
+        compute_advantages.actor_lesson(made, values(made), [(0.0,)] * 8, None, h).beta.tolist()
+        == [0.5, 0.25, 0.25, 0.25] * 2
+    )
 
 
-@pytest.mark.parametrize(("baseline", "wanted"), [
-    ("loo", [-0.75, 0.75, -0.25, 0.25, 0.5, -0.5, 1.0, -1.0]),
-    ("batch_mean", None), ("value", [0.15, 0.9, 0.15, 0.4, -0.6, -1.1, 0.4, -0.6])])
+@pytest.mark.parametrize(
+    ("baseline", "wanted"),
+    [
+        ("loo", [-0.75, 0.75, -0.25, 0.25, 0.5, -0.5, 1.0, -1.0]),
+        ("batch_mean", None),
+        ("value", [0.15, 0.9, 0.15, 0.4, -0.6, -1.1, 0.4, -0.6]),
+    ],
+)
 def test_hints_are_compared_as_asked(baseline: Any, wanted: list[float] | None) -> None:
     hints = transitions.hints_of(TWO)
     h = replace(H, guidance=GuidanceConfig(baseline=baseline))
@@ -165,21 +196,43 @@ def test_hints_are_compared_as_asked(baseline: Any, wanted: list[float] | None) 
 def test_what_a_hint_is_paid_beside() -> None:
     told = [episode(1.0, (1.0, 1.0), hints=("Keep it", "it is 7, look again"))]
     h = HierarchicalConfig(guidance=GuidanceConfig(judging=0.5, leak=0.25, length=0.01))
-    assert compute_advantages.pay_of(transitions.hints_of(told), h)[0].tolist() == pytest.approx([0.5 - 0.02, -0.25 - 0.02])
+    assert compute_advantages.pay_of(transitions.hints_of(told), h)[0].tolist() == pytest.approx(
+        [0.5 - 0.02, -0.25 - 0.02]
+    )
     silent = [episode(0.0, (0.0, 0.0), hints=("sum is 11", "look again"))]
     assert compute_advantages.pay_of(transitions.hints_of(silent), h)[0].tolist() == pytest.approx([-0.02, 0.5 - 0.02])
 
 
-@pytest.mark.parametrize(("hint", "verdict"), [
-    ("Keep it", True), ("That is correct.", True), ("incorrect", False), ("not right", False), ("Look again", False),
-    ("sum is 11", None), ("You were right, but now it is wrong", False), ("bright", None)])
+@pytest.mark.parametrize(
+    ("hint", "verdict"),
+    [
+        ("Keep it", True),
+        ("That is correct.", True),
+        ("incorrect", False),
+        ("not right", False),
+        ("Look again", False),
+        ("sum is 11", None),
+        ("You were right, but now it is wrong", False),
+        ("bright", None),
+    ],
+)
 def test_a_verdict_is_what_is_said_last(hint: str, verdict: bool | None) -> None:
     assert transitions.verdict(hint) is verdict
 
 
-@pytest.mark.parametrize(("hint", "answer", "told"), [
-    ("it is 7", "7", True), ("it is 7.", "7", True), ("it is 17", "7", False), ("7.5", "7", False), ("x7", "7", False),
-    ("so New  York", "new york", True), (r"\frac{1}{2}", r"\boxed{\frac{1}{2}}", True), ("", "7", False)])
+@pytest.mark.parametrize(
+    ("hint", "answer", "told"),
+    [
+        ("it is 7", "7", True),
+        ("it is 7.", "7", True),
+        ("it is 17", "7", False),
+        ("7.5", "7", False),
+        ("x7", "7", False),
+        ("so New  York", "new york", True),
+        (r"\frac{1}{2}", r"\boxed{\frac{1}{2}}", True),
+        ("", "7", False),
+    ],
+)
 def test_a_leak_is_the_answer_as_a_word_of_its_own(hint: str, answer: str, told: bool) -> None:
     assert transitions.says(hint, answer) is told
 

@@ -17,35 +17,74 @@ def problem(answer: str, name: str = "p1") -> Problem:
     return Problem(id=name, text="?", answer=answer)
 
 
-@pytest.mark.parametrize(("answer", "said", "score"), [
-    ("72", "72", 1), ("72", "It is 48 + 24 = 72.", 1), ("72", "#### 72", 1), ("72", "#### 72 and not 73", 0),
-    ("72", "72 or 71", 0), ("72", "the 71 is\n#### 72\nok", 1), ("1,250", "$1250", 1), ("1250", "1,250.00", 1),
-    ("0.5", "1/2", 1), ("1/3", "0.333333333", 1), ("-4", "-4", 1), ("-4", "4", 0), ("72", "", 0), ("72", "none", 0),
-    ("72", r"so 3 and \boxed{72} of 100", 1), (r"\boxed{72}", "72", 1), ("1e3", "1000", 1), ("7", "7/0", 0),
-    ("0", "0", 1), ("0", "0.0001", 0)])
+@pytest.mark.parametrize(
+    ("answer", "said", "score"),
+    [
+        ("72", "72", 1),
+        ("72", "It is 48 + 24 = 72.", 1),
+        ("72", "#### 72", 1),
+        ("72", "#### 72 and not 73", 0),
+        ("72", "72 or 71", 0),
+        ("72", "the 71 is\n#### 72\nok", 1),
+        ("1,250", "$1250", 1),
+        ("1250", "1,250.00", 1),
+        ("0.5", "1/2", 1),
+        ("1/3", "0.333333333", 1),
+        ("-4", "-4", 1),
+        ("-4", "4", 0),
+        ("72", "", 0),
+        ("72", "none", 0),
+        ("72", r"so 3 and \boxed{72} of 100", 1),
+        (r"\boxed{72}", "72", 1),
+        ("1e3", "1000", 1),
+        ("7", "7/0", 0),
+        ("0", "0", 1),
+        ("0", "0.0001", 0),
+    ],
+)
 def test_numbers(answer: str, said: str, score: float) -> None:
     assert checker_of("numeric")(problem(answer), said) == score
 
 
-@pytest.mark.parametrize(("answer", "said", "score"), [
-    ("Paris", "paris.", 1), ("Paris", "It is\n#### Paris", 1), ("Paris", "Paris in France", 0), ("a b", " a  b ", 1)])
+@pytest.mark.parametrize(
+    ("answer", "said", "score"),
+    [("Paris", "paris.", 1), ("Paris", "It is\n#### Paris", 1), ("Paris", "Paris in France", 0), ("a b", " a  b ", 1)],
+)
 def test_words(answer: str, said: str, score: float) -> None:
     assert checker_of("exact")(problem(answer), said) == score
 
 
-@pytest.mark.parametrize(("answer", "said", "score"), [
-    (r"\boxed{\frac{1}{3}}", r"so \boxed{\dfrac13}", 1), (r"\boxed{\frac{1}{3}}", r"so \boxed{1/3}", 1),
-    (r"\boxed{\frac{1}{2}}", r"\boxed{0.5}", 1), (r"\boxed{\frac{1}{3}}", "1/3", 0), (r"\boxed{3}", r"\boxed{4}", 0),
-    (r"\boxed{(0, 2)}", r"\boxed{\left(0,2\right)}", 1), (r"\boxed{10}", r"\boxed{10\%}", 1), ("10", r"\boxed{10}", 1),
-    (r"\boxed{\text{yes}}", r"\boxed{yes}", 1), (r"\boxed{1,000}", r"\boxed{1000}", 1),
-    (r"\boxed{x+1}", r"\boxed{x-1}", 0)])
+@pytest.mark.parametrize(
+    ("answer", "said", "score"),
+    [
+        (r"\boxed{\frac{1}{3}}", r"so \boxed{\dfrac13}", 1),
+        (r"\boxed{\frac{1}{3}}", r"so \boxed{1/3}", 1),
+        (r"\boxed{\frac{1}{2}}", r"\boxed{0.5}", 1),
+        (r"\boxed{\frac{1}{3}}", "1/3", 0),
+        (r"\boxed{3}", r"\boxed{4}", 0),
+        (r"\boxed{(0, 2)}", r"\boxed{\left(0,2\right)}", 1),
+        (r"\boxed{10}", r"\boxed{10\%}", 1),
+        ("10", r"\boxed{10}", 1),
+        (r"\boxed{\text{yes}}", r"\boxed{yes}", 1),
+        (r"\boxed{1,000}", r"\boxed{1000}", 1),
+        (r"\boxed{x+1}", r"\boxed{x-1}", 0),
+    ],
+)
 def test_boxes(answer: str, said: str, score: float) -> None:
     assert checker_of("boxed")(problem(answer), said) == score
 
 
-@pytest.mark.parametrize(("answers", "kind"), [
-    (["72", "1,250", "-3.5"], "numeric"), ([r"\boxed{3}", r"\boxed{x}"], "boxed"), (["assert f(1) == 2"], "program"),
-    (["3", "Paris"], "exact"), ([r"\boxed{3}", "4"], "numeric"), (["3 of 4"], "exact")])
+@pytest.mark.parametrize(
+    ("answers", "kind"),
+    [
+        (["72", "1,250", "-3.5"], "numeric"),
+        ([r"\boxed{3}", r"\boxed{x}"], "boxed"),
+        (["assert f(1) == 2"], "program"),
+        (["3", "Paris"], "exact"),
+        ([r"\boxed{3}", "4"], "numeric"),
+        (["3 of 4"], "exact"),
+    ],
+)
 def test_auto_looks_at_the_answers(answers: list[str], kind: str) -> None:
     assert kind_of([problem(answer) for answer in answers]) == kind
 
@@ -78,11 +117,21 @@ SQUARE = problem("assert f(2) == 4\nassert f(3) == 9")
 RIGHT = "def f(x): return x * x"
 
 
-@pytest.mark.parametrize(("said", "score"), [
-    (RIGHT, 1), (f"Here:\n```python\ndef f(x): return 0\n```\nno,\n```python\n{RIGHT}\n```\nyes", 1),
-    ("def f(x): return 4", 0), ("def f(x)", 0), ("", 0), ("import os\nos._exit(0)", 0), ("raise SystemExit(0)", 0),
-    (f"waste = bytearray(1 << 30)\n{RIGHT}", 0), (f"open('big', 'wb').write(b'x' * (2 << 20))\n{RIGHT}", 0),
-    (f"import torch\n{RIGHT}", 0)])
+@pytest.mark.parametrize(
+    ("said", "score"),
+    [
+        (RIGHT, 1),
+        (f"Here:\n```python\ndef f(x): return 0\n```\nno,\n```python\n{RIGHT}\n```\nyes", 1),
+        ("def f(x): return 4", 0),
+        ("def f(x)", 0),
+        ("", 0),
+        ("import os\nos._exit(0)", 0),
+        ("raise SystemExit(0)", 0),
+        (f"waste = bytearray(1 << 30)\n{RIGHT}", 0),
+        (f"open('big', 'wb').write(b'x' * (2 << 20))\n{RIGHT}", 0),
+        (f"import torch\n{RIGHT}", 0),
+    ],
+)
 def test_programs_are_run_with_the_problem_s_tests(said: str, score: float) -> None:
     assert checker_of("program", [SQUARE])(SQUARE, said) == score
 

@@ -11,16 +11,28 @@ from r2v.errors import InputError
 from r2v.hrl.tasks.problems import final_answer, last_boxed, read_problems
 
 GSM8K = [
-    {"question": "A shop sold 48 pens in April and half as many in May. How many pens did it sell in both?",
-     "answer": "It sold 48/2 = <<48/2=24>>24 pens in May.\nIt sold 48+24 = <<48+24=72>>72 pens in all.\n#### 72"},
-    {"question": "A car costs $1,000 more than a boat of $250. What does it cost?",
-     "answer": "1000+250 = <<1000+250=1250>>1250\n#### 1,250"},
+    {
+        "question": "A shop sold 48 pens in April and half as many in May. How many pens did it sell in both?",
+        "answer": "It sold 48/2 = <<48/2=24>>24 pens in May.\nIt sold 48+24 = <<48+24=72>>72 pens in all.\n#### 72",
+    },
+    {
+        "question": "A car costs $1,000 more than a boat of $250. What does it cost?",
+        "answer": "1000+250 = <<1000+250=1250>>1250\n#### 1,250",
+    },
 ]
 MATH = [
-    {"problem": "What is half of $\\frac{2}{3}$?", "level": "Level 1", "type": "Algebra",
-     "solution": "Half of it is $\\frac{1}{2}\\cdot\\frac{2}{3} = \\boxed{\\frac{1}{3}}$."},
-    {"problem": "Name the interval.", "level": "Level 3", "type": "Algebra",
-     "solution": "First \\boxed{1}; then all $x$ with $0<x<2$, that is $\\boxed{(0, 2)}$."},
+    {
+        "problem": "What is half of $\\frac{2}{3}$?",
+        "level": "Level 1",
+        "type": "Algebra",
+        "solution": "Half of it is $\\frac{1}{2}\\cdot\\frac{2}{3} = \\boxed{\\frac{1}{3}}$.",
+    },
+    {
+        "problem": "Name the interval.",
+        "level": "Level 3",
+        "type": "Algebra",
+        "solution": "First \\boxed{1}; then all $x$ with $0<x<2$, that is $\\boxed{(0, 2)}$.",
+    },
 ]
 
 
@@ -42,8 +54,13 @@ def test_math_as_it_is(tmp_path: Path) -> None:
 
 
 def test_plain_lines_with_and_without_ids(tmp_path: Path) -> None:
-    path = written(tmp_path, {"problem": "1+1?", "answer": "2", "id": "one"}, "", {"question": "2+2?", "answer": 4},
-                   {"problem": "3+3?", "answer": "6", "id": 7})
+    path = written(
+        tmp_path,
+        {"problem": "1+1?", "answer": "2", "id": "one"},
+        "",
+        {"question": "2+2?", "answer": 4},
+        {"problem": "3+3?", "answer": "6", "id": 7},
+    )
     problems = read_problems(path)
     assert [problem.answer for problem in problems] == ["2", "4", "6"]
     assert problems[0].id == "one" and problems[2].id == "7"
@@ -58,19 +75,25 @@ def test_a_nameless_problem_is_called_after_what_it_says_wherever_it_stands(tmp_
 GOOD = {"problem": "1+1?", "answer": "2"}
 
 
-@pytest.mark.parametrize(("lines", "said"), [
-    ((), "holds no problems"), (("", "  "), "holds no problems"),
-    ((GOOD, "{not json"), ":2: not JSON"), ((GOOD, "", "[1]"), ":3: a list, not an object"),
-    ((GOOD, {"problem": "2+2?"}), ":2: has no answer or solution (keys: problem)"),
-    (({"answer": "2"},), ":1: has no problem or question (keys: answer)"),
-    (({"problem": "  ", "answer": "2"},), ':1: problem is "  "'),
-    (({"problem": "1+1?", "answer": None},), ":1: answer is null"),
-    (({"problem": "1+1?", "answer": True},), ":1: answer is true"),
-    (({"problem": "1+1?", "answer": "so it is\n####  "},), ":1: its answer ends in nothing"),
-    (({**GOOD, "id": ["a"]},), ':1: id is ["a"]'), (({**GOOD, "id": ""},), ':1: id is ""'),
-    ((GOOD, {**GOOD, "answer": "3"}), ":2: the same id or the same problem as in line 1"),
-    (({**GOOD, "id": "a"}, {"problem": "2+2?", "answer": "4", "id": "a"}), ":2: the same id"),
-])
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        ((), "holds no problems"),
+        (("", "  "), "holds no problems"),
+        ((GOOD, "{not json"), ":2: not JSON"),
+        ((GOOD, "", "[1]"), ":3: a list, not an object"),
+        ((GOOD, {"problem": "2+2?"}), ":2: has no answer or solution (keys: problem)"),
+        (({"answer": "2"},), ":1: has no problem or question (keys: answer)"),
+        (({"problem": "  ", "answer": "2"},), ':1: problem is "  "'),
+        (({"problem": "1+1?", "answer": None},), ":1: answer is null"),
+        (({"problem": "1+1?", "answer": True},), ":1: answer is true"),
+        (({"problem": "1+1?", "answer": "so it is\n####  "},), ":1: its answer ends in nothing"),
+        (({**GOOD, "id": ["a"]},), ':1: id is ["a"]'),
+        (({**GOOD, "id": ""},), ':1: id is ""'),
+        ((GOOD, {**GOOD, "answer": "3"}), ":2: the same id or the same problem as in line 1"),
+        (({**GOOD, "id": "a"}, {"problem": "2+2?", "answer": "4", "id": "a"}), ":2: the same id"),
+    ],
+)
 def test_what_is_wrong_is_said_with_its_line(tmp_path: Path, lines: tuple[object, ...], said: str) -> None:
     with pytest.raises(InputError) as refused:
         read_problems(written(tmp_path, *lines))
@@ -85,9 +108,17 @@ def test_a_file_that_is_not_there_or_no_text(tmp_path: Path) -> None:
         read_problems(tmp_path / "binary")
 
 
-@pytest.mark.parametrize(("text", "held"), [
-    (r"\boxed{\frac{1}{2}}", r"\frac{1}{2}"), (r"\boxed{1} and \fbox{2}", "2"), (r"\boxed{1} and \boxed{2", "1"),
-    (r"\boxed{a {b} c}", "a {b} c"), ("none", None), (r"\boxed{}", "")])
+@pytest.mark.parametrize(
+    ("text", "held"),
+    [
+        (r"\boxed{\frac{1}{2}}", r"\frac{1}{2}"),
+        (r"\boxed{1} and \fbox{2}", "2"),
+        (r"\boxed{1} and \boxed{2", "1"),
+        (r"\boxed{a {b} c}", "a {b} c"),
+        ("none", None),
+        (r"\boxed{}", ""),
+    ],
+)
 def test_the_last_closed_box(text: str, held: str | None) -> None:
     assert last_boxed(text) == held
 

@@ -12,16 +12,19 @@ from r2v.hrl.tasks.prompts import COACH, SOLVE, Prompter
 from tests import tiny_models
 
 PROBLEM = Problem(id="p", text="open w1", answer="w2")
-MARKED = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% if m.role == 'assistant' %}<eos>{% endif %}" \
-         "{% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}"
+MARKED = (
+    "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% if m.role == 'assistant' %}<eos>{% endif %}"
+    "{% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}"
+)
 NO_SYSTEM = "{% if messages[0].role == 'system' %}{{ raise_exception('no') }}{% endif %}" + MARKED
 
 
 def tokenizer(template: str) -> Any:
     """One of the tests' tokenizers that also knows the words of the prompts."""
     made = tiny_models.tokenizer(template)
-    made.add_tokens(sorted({*SOLVE.split(), *COACH.split(), "Hint:", "Answer", "again.", "Give", "a", "hint.", "Score:",
-                            "0.5."}))
+    made.add_tokens(
+        sorted({*SOLVE.split(), *COACH.split(), "Hint:", "Answer", "again.", "Give", "a", "hint.", "Score:", "0.5."})
+    )
     return made
 
 
@@ -35,14 +38,16 @@ def packed(text: str) -> str:
 
 def test_a_first_answer_is_asked_for_with_the_problem_alone() -> None:
     assert shown(MARKED, Prompter(tokenizer(MARKED)).answer(PROBLEM)) == (
-        f"<system>{packed(SOLVE)}<user>openw1<assistant>")
+        f"<system>{packed(SOLVE)}<user>openw1<assistant>"
+    )
 
 
 def test_later_answers_see_all_answers_and_hints_before_them() -> None:
     rounds = [("w3", "w4 key"), ("w5", None)]
     assert shown(MARKED, Prompter(tokenizer(MARKED)).answer(PROBLEM, rounds)) == (
         f"<system>{packed(SOLVE)}<user>openw1<assistant>w3<eos><user>Hint:w4keyAnsweragain."
-        "<assistant>w5<eos><user>Answeragain.<assistant>")
+        "<assistant>w5<eos><user>Answeragain.<assistant>"
+    )
 
 
 def test_a_hint_is_asked_for_with_the_answer_and_never_with_what_is_right() -> None:
@@ -57,7 +62,8 @@ def test_a_hint_is_asked_for_with_the_answer_and_never_with_what_is_right() -> N
 
 def test_a_template_without_a_system_message_gets_the_rules_with_the_problem() -> None:
     assert shown(NO_SYSTEM, Prompter(tokenizer(NO_SYSTEM)).answer(PROBLEM)) == (
-        f"<user>{packed(SOLVE)}openw1<assistant>")
+        f"<user>{packed(SOLVE)}openw1<assistant>"
+    )
 
 
 def test_the_text_for_a_reader_of_another_vocabulary() -> None:

@@ -19,8 +19,10 @@ def worked(text: str) -> tuple[str, int]:
     first, second, *_ = text.split(". ")
     operations = []
     for said, wordings in ((first, FIRST), (second, SECOND)):
-        shapes = {operation: [re.sub(r"\\\{\w\\\}", r"\\w+", re.escape(one.rstrip("."))) for one in ones]
-                  for operation, ones in wordings.items()}
+        shapes = {
+            operation: [re.sub(r"\\\{\w\\\}", r"\\w+", re.escape(one.rstrip("."))) for one in ones]
+            for operation, ones in wordings.items()
+        }
         operations += [operation for operation, ones in shapes.items() if any(re.fullmatch(one, said) for one in ones)]
     a, b, c = re.findall(r"\d+", text)
     assert len(operations) == 2
@@ -39,8 +41,10 @@ def test_every_answer_is_what_the_words_come_to(split: Split) -> None:
 
 
 def test_no_combination_of_a_split_is_in_another_whatever_the_seed() -> None:
-    seen = {split: {worked(problem.text)[0] for seed in (0, 1) for problem in word_problems(800, seed, split)}
-            for split in SPLITS}
+    seen = {
+        split: {worked(problem.text)[0] for seed in (0, 1) for problem in word_problems(800, seed, split)}
+        for split in SPLITS
+    }
     assert all(len(sums) > 80 for sums in seen.values())
     assert not seen["train"] & seen["eval"] and not seen["train"] & seen["tune"] and not seen["tune"] & seen["eval"]
 

@@ -27,8 +27,12 @@ def config(tmp_path_factory: pytest.TempPathFactory) -> Config:
 
 
 def written(path: Path, count: int) -> Path:
-    path.write_text("".join(json.dumps({"id": f"n{i}", "problem": f"what is {i} and 1", "answer": str(i + 1)}) + "\n"
-                            for i in range(count)))
+    path.write_text(
+        "".join(
+            json.dumps({"id": f"n{i}", "problem": f"what is {i} and 1", "answer": str(i + 1)}) + "\n"
+            for i in range(count)
+        )
+    )
     return path
 
 
@@ -85,8 +89,9 @@ def test_what_does_not_fit_together_is_refused(config: Config, tmp_path: Path) -
         build_trainer(narrow, tmp_path).run()
 
 
-LARGE = HierarchicalConfig(answer_tokens=512, hint_tokens=128,
-                           critic=CriticConfig(model_name="FacebookAI/roberta-base", max_tokens=512))
+LARGE = HierarchicalConfig(
+    answer_tokens=512, hint_tokens=128, critic=CriticConfig(model_name="FacebookAI/roberta-base", max_tokens=512)
+)
 
 
 def test_rows_at_a_time_are_what_the_planner_finds() -> None:

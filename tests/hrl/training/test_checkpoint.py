@@ -46,10 +46,12 @@ def undisturbed(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Callab
     return of
 
 
-@pytest.mark.parametrize("h", [replace(BASE, evaluate_every=9), replace(EVERYTHING, evaluate_every=9)],
-                         ids=["base", "everything"])
-def test_16_stopped_before_every_phase_it_ends_in_the_same_bits(h: HierarchicalConfig, model: Path, tmp_path: Path,
-                                                               undisturbed: Callable[..., Any]) -> None:
+@pytest.mark.parametrize(
+    "h", [replace(BASE, evaluate_every=9), replace(EVERYTHING, evaluate_every=9)], ids=["base", "everything"]
+)
+def test_16_stopped_before_every_phase_it_ends_in_the_same_bits(
+    h: HierarchicalConfig, model: Path, tmp_path: Path, undisturbed: Callable[..., Any]
+) -> None:
     """Stopped after each phase and taken up by a new trainer; a warm-up that is over stays over."""
     passed, report = [], None
     while report is None:
@@ -66,13 +68,19 @@ def test_16_stopped_before_every_phase_it_ends_in_the_same_bits(h: HierarchicalC
     assert len(checkpoint.kept(tmp_path)) == checkpoint.KEPT
 
 
-def test_16_killed_at_once_it_ends_in_the_same_bits(model: Path, tmp_path: Path,
-                                                    undisturbed: Callable[..., Any]) -> None:
+def test_16_killed_at_once_it_ends_in_the_same_bits(
+    model: Path, tmp_path: Path, undisturbed: Callable[..., Any]
+) -> None:
     """By signal 9, in processes of their own: when the second iteration's actor has learned, before anything was
     saved; and while the third is being played."""
     places = {"after": 8, "within": 45}
-    dying = [subprocess.Popen([sys.executable, "-m", "tests.hrl.training", str(tmp_path / name), str(model), name,
-                               str(number)], stderr=subprocess.DEVNULL) for name, number in places.items()]
+    dying = [
+        subprocess.Popen(
+            [sys.executable, "-m", "tests.hrl.training", str(tmp_path / name), str(model), name, str(number)],
+            stderr=subprocess.DEVNULL,
+        )
+        for name, number in places.items()
+    ]
     assert [process.wait(300) for process in dying] == [-signal.SIGKILL] * 2
     folder, whole = undisturbed(BASE)
     assert {name: len(lines(tmp_path / name)) for name in places} == {"after": 1, "within": 2}
@@ -82,8 +90,9 @@ def test_16_killed_at_once_it_ends_in_the_same_bits(model: Path, tmp_path: Path,
         assert lasting(tmp_path / name) == lasting(folder), name
 
 
-def test_16_what_was_measured_after_the_checkpoint_is_not_told_twice(model: Path, tmp_path: Path,
-                                                                   undisturbed: Callable[..., Any]) -> None:
+def test_16_what_was_measured_after_the_checkpoint_is_not_told_twice(
+    model: Path, tmp_path: Path, undisturbed: Callable[..., Any]
+) -> None:
     """Half a line too."""
     h = replace(SMALL, iterations=3, save_every=9)
     calls = iter(range(99))
@@ -95,8 +104,9 @@ def test_16_what_was_measured_after_the_checkpoint_is_not_told_twice(model: Path
     assert lasting(tmp_path) == lasting(undisturbed(h)[0])
 
 
-def test_a_kill_between_checkpoints_leaves_the_one_before(model: Path, tmp_path: Path,
-                                                          undisturbed: Callable[..., Any]) -> None:
+def test_a_kill_between_checkpoints_leaves_the_one_before(
+    model: Path, tmp_path: Path, undisturbed: Callable[..., Any]
+) -> None:
     """A torn draft, and a whole one that nothing points at yet, as a power cut leaves them."""
     calls = iter(range(99))
     with pytest.raises(Interrupted):
@@ -116,9 +126,11 @@ def stopped(model: Path, folder: Path, **options: Any) -> None:
 
 def test_another_configuration_is_refused_with_one_line(model: Path, tmp_path: Path) -> None:
     stopped(model, tmp_path)
-    for change, said in (({"lr": 0.5}, r"hierarchical\.lr=0\.01, asked for is 0\.5"),
-                         ({"critic": replace(SMALL.critic, tau=0.5)}, r"hierarchical\.critic\.tau=0\.1, .* 0\.5"),
-                         ({"placement": "full"}, "placement=shared, asked for is full")):
+    for change, said in (
+        ({"lr": 0.5}, r"hierarchical\.lr=0\.01, asked for is 0\.5"),
+        ({"critic": replace(SMALL.critic, tau=0.5)}, r"hierarchical\.critic\.tau=0\.1, .* 0\.5"),
+        ({"placement": "full"}, "placement=shared, asked for is full"),
+    ):
         with pytest.raises(InputError, match=said) as refused:
             trainer_of(model, tmp_path, replace(SMALL, **change)).run()
         assert "\n" not in str(refused.value)
@@ -169,7 +181,11 @@ def test_the_last_few_are_kept_and_those_of_a_run_that_was_undone_go(tmp_path: P
 def test_a_hash_knows_every_bit_and_no_order() -> None:
     one = {"a": torch.tensor([1.0, 2.0]), "b": [1, "x"]}
     assert hash_of(one) == hash_of({"b": [1, "x"], "a": torch.tensor([1.0, 2.0])})
-    for other in ({**one, "a": torch.tensor([1.0, 2.0000002])}, {**one, "a": torch.tensor([[1.0, 2.0]])},
-                  {**one, "a": torch.tensor([1.0, 2.0]).double()}, {**one, "b": [1, "y"]},
-                  {**one, "a": torch.tensor([1.0, 2.0]).bfloat16()}):
+    for other in (
+        {**one, "a": torch.tensor([1.0, 2.0000002])},
+        {**one, "a": torch.tensor([[1.0, 2.0]])},
+        {**one, "a": torch.tensor([1.0, 2.0]).double()},
+        {**one, "b": [1, "y"]},
+        {**one, "a": torch.tensor([1.0, 2.0]).bfloat16()},
+    ):
         assert hash_of(other) != hash_of(one)

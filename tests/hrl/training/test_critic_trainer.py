@@ -74,8 +74,9 @@ def test_nothing_is_taken_from_behind_a_last_answer(played: tuple[Judge, Transit
     rows = judge.remember(came)
     other = {**rows, "next_ids": torch.where(came.done[:, None], 3, rows["next_ids"])}
     assert torch.equal(judge.wanted(other).q, judge.wanted(rows).q)
-    assert not torch.equal(judge.wanted({**rows, "next_ids": torch.full_like(rows["next_ids"], 3)}).q,
-                           judge.wanted(rows).q)
+    assert not torch.equal(
+        judge.wanted({**rows, "next_ids": torch.full_like(rows["next_ids"], 3)}).q, judge.wanted(rows).q
+    )
 
 
 def test_what_old_guidance_led_to_is_left_alone(played: tuple[Judge, Transitions], tmp_path: Path) -> None:
@@ -97,7 +98,8 @@ def test_an_error_is_the_loss_before_it_is_learned(played: tuple[Judge, Transiti
     judge.h = H
     rows = judge.remember(came)
     said, wanted = judge.of_answers(came.seen, came.said), judge.wanted(rows)
-    by_hand = ((said.q - wanted.q) ** 2).sum() + ((said.v - wanted.v) ** 2).sum() + (
-        (said.floor - wanted.floor) ** 2).sum()
+    by_hand = (
+        ((said.q - wanted.q) ** 2).sum() + ((said.v - wanted.v) ** 2).sum() + ((said.floor - wanted.floor) ** 2).sum()
+    )
     assert judge.error(rows) == pytest.approx(float(by_hand) / len(came.done), abs=1e-12)
     assert judge.gap() > 0.1

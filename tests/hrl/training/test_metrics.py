@@ -31,18 +31,32 @@ def test_what_the_critic_says_is_the_lower_head() -> None:
 
 def test_a_policys_sums_become_means_over_tokens() -> None:
     steps = [Stepped(loss=1.0, norm=2.0, counted=(9, 9, 9, 9)), Stepped(loss=3.0, norm=4.0, counted=(1, 20, 2, 10))]
-    assert of_policy("actor", steps) == {"actor/loss": 2.0, "actor/loss_last": 3.0, "actor/grad_norm": 3.0,
-                                         "actor/kl": 0.1, "actor/entropy": 2.0, "actor/clipped": 0.2,
-                                         "actor/tokens": 10}
+    assert of_policy("actor", steps) == {
+        "actor/loss": 2.0,
+        "actor/loss_last": 3.0,
+        "actor/grad_norm": 3.0,
+        "actor/kl": 0.1,
+        "actor/entropy": 2.0,
+        "actor/clipped": 0.2,
+        "actor/tokens": 10,
+    }
 
 
-@pytest.mark.parametrize(("means", "spreads", "trapped"), [
-    ([0.5] * 10, [0.4] * 5 + [0.1] * 5, True), ([0.5] * 5 + [0.9] * 5, [0.4] * 5 + [0.1] * 5, False),
-    ([0.5] * 10, [0.4] * 5 + [0.25] * 5, False), ([0.5] * 9, [0.4] * 4 + [0.0] * 5, False),
-    ([0.0] * 12, [0.0] * 12, False), ([0.02] * 10, [0.1] * 5 + [0.0] * 5, False),
-    ([0.2] * 5 + [0.5] * 5 + [0.3] * 5, [0.1] * 5 + [0.5] * 5 + [0.2] * 5, True)])
-def test_the_echo_trap_is_less_spread_for_no_more_reward(means: list[float], spreads: list[float],
-                                                         trapped: bool) -> None:
+@pytest.mark.parametrize(
+    ("means", "spreads", "trapped"),
+    [
+        ([0.5] * 10, [0.4] * 5 + [0.1] * 5, True),
+        ([0.5] * 5 + [0.9] * 5, [0.4] * 5 + [0.1] * 5, False),
+        ([0.5] * 10, [0.4] * 5 + [0.25] * 5, False),
+        ([0.5] * 9, [0.4] * 4 + [0.0] * 5, False),
+        ([0.0] * 12, [0.0] * 12, False),
+        ([0.02] * 10, [0.1] * 5 + [0.0] * 5, False),
+        ([0.2] * 5 + [0.5] * 5 + [0.3] * 5, [0.1] * 5 + [0.5] * 5 + [0.2] * 5, True),
+    ],
+)
+def test_the_echo_trap_is_less_spread_for_no_more_reward(
+    means: list[float], spreads: list[float], trapped: bool
+) -> None:
     assert echo_trap(list(zip(means, spreads, strict=True))) is trapped
 
 
@@ -54,7 +68,9 @@ def test_lines_are_cut_where_a_checkpoint_was(tmp_path: Path) -> None:
     kept.cut(length)
     kept.add({"iteration": 1, "again": 1})
     assert [json.loads(line) for line in (tmp_path / FILE).read_text().splitlines()] == [
-        {"iteration": 0, "loss": 0.5}, {"iteration": 1, "again": 1}]
+        {"iteration": 0, "loss": 0.5},
+        {"iteration": 1, "again": 1},
+    ]
     with pytest.raises(InputError, match="has .* bytes, the checkpoint beside it knows of 999"):
         kept.cut(999)
     kept.add({"actor/kl": float("inf"), "loss": float("nan"), "iteration": 2})

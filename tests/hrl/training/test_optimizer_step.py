@@ -42,15 +42,22 @@ def gradient(h: HierarchicalConfig, known: Lesson, micro: int = 8) -> tuple[floa
     model = training.language_model()
     part, loss = policy_part(model, "cpu", SAID, known, h), 0.0
     for start in range(0, len(SAID), micro):
-        some, _ = part(EVERY[start:start + micro])
+        some, _ = part(EVERY[start : start + micro])
         some.backward()  # type: ignore[no-untyped-call]
         loss += some.item()
     return loss, torch.cat([one.grad.reshape(-1) for one in model.parameters() if one.grad is not None])
 
 
-@pytest.mark.parametrize("h", [
-    HierarchicalConfig(), HierarchicalConfig(per="token"), HierarchicalConfig(algorithm="ppo", updates=2),
-    HierarchicalConfig(kl=KLConfig(mode="reward"))], ids=["sequence", "token", "ppo", "reward"])
+@pytest.mark.parametrize(
+    "h",
+    [
+        HierarchicalConfig(),
+        HierarchicalConfig(per="token"),
+        HierarchicalConfig(algorithm="ppo", updates=2),
+        HierarchicalConfig(kl=KLConfig(mode="reward")),
+    ],
+    ids=["sequence", "token", "ppo", "reward"],
+)
 def test_13_one_by_one_is_all_at_once(h: HierarchicalConfig) -> None:
     known = lessons(training.language_model())
     (one, slowly), (other, at_once) = gradient(h, known, 1), gradient(h, known, 8)
@@ -83,8 +90,9 @@ def test_the_kl_in_the_reward_is_taken_off_each_token() -> None:
     known = lessons(training.language_model())
     _, got = gradient(HierarchicalConfig(kl=KLConfig(mode="reward")), known)
     taken = replace(known, baseline=known.beta[:, None] * (known.behaviour - known.reference))
-    _, wanted = gradient(HierarchicalConfig(kl=KLConfig(first=0, later=0)), replace(
-        taken, beta=torch.zeros(8, dtype=torch.float64)))
+    _, wanted = gradient(
+        HierarchicalConfig(kl=KLConfig(first=0, later=0)), replace(taken, beta=torch.zeros(8, dtype=torch.float64))
+    )
     assert float((got - wanted).abs().max()) < 1e-14
 
 
@@ -105,8 +113,12 @@ def test_a_gradient_is_clipped_as_a_whole_and_told_as_it_was() -> None:
     weights = [torch.nn.Parameter(torch.zeros(2)), torch.nn.Parameter(torch.zeros(1))]
     network = Network("actor", weights, lr=0.1, clip=1.0, micro=1, setting="hierarchical.lr")
     network.optimizer = torch.optim.SGD(weights, lr=1.0)  # type: ignore[assignment]
-    stepped = update(network, [0, 1], lambda chosen: (
-        (weights[0] * 1.5).sum() + (weights[1] * 2 ** 0.5 / 2).sum() * 1.0, torch.ones(2)), 2)
+    stepped = update(
+        network,
+        [0, 1],
+        lambda chosen: ((weights[0] * 1.5).sum() + (weights[1] * 2**0.5 / 2).sum() * 1.0, torch.ones(2)),
+        2,
+    )
     assert stepped.norm == pytest.approx((9 + 9 + 2) ** 0.5) and stepped.counted == (2.0, 2.0)
     moved = torch.cat([one.detach() for one in weights])
     assert float(moved.norm()) == pytest.approx(1.0, abs=1e-5)

@@ -29,7 +29,7 @@ def ring(capacity: int, *cuts: int) -> Replay:
 
 
 def held(replay: Replay) -> list[int]:
-    return sorted(replay.columns["number"][:len(replay)].tolist())
+    return sorted(replay.columns["number"][: len(replay)].tolist())
 
 
 @pytest.mark.parametrize("cuts", [(3,), (2, 5), (5,), (5, 6, 13), (4, 23), (1, 2, 3, 4, 5, 6, 7, 8)])
@@ -84,8 +84,9 @@ def test_what_older_guidance_led_to_is_not_used_but_for_last_turns() -> None:
 
 
 def same(one: Replay, other: Replay) -> bool:
-    return (one.inserted, one.capacity) == (other.inserted, other.capacity) and \
-        all(torch.equal(one.columns[name][:len(one)], other.columns[name][:len(one)]) for name in one.columns)
+    return (one.inserted, one.capacity) == (other.inserted, other.capacity) and all(
+        torch.equal(one.columns[name][: len(one)], other.columns[name][: len(one)]) for name in one.columns
+    )
 
 
 @pytest.mark.parametrize("capacity", [5, 8, 100])
@@ -176,9 +177,15 @@ def test_a_missing_or_foreign_segment_is_named(tmp_path: Path) -> None:
         Replay(50, COLUMNS).load(tmp_path, 20)
 
 
-@pytest.mark.parametrize("wrong", [
-    {"number": torch.arange(2)}, {"number": torch.arange(2), "ids": torch.zeros(3, 3)},
-    {"number": torch.arange(2), "ids": torch.zeros(2, 4)}, {**rows(0, 2), "more": torch.arange(2)}])
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"number": torch.arange(2)},
+        {"number": torch.arange(2), "ids": torch.zeros(3, 3)},
+        {"number": torch.arange(2), "ids": torch.zeros(2, 4)},
+        {**rows(0, 2), "more": torch.arange(2)},
+    ],
+)
 def test_rows_of_another_shape_are_refused(wrong: dict[str, Tensor]) -> None:
     with pytest.raises(UsageError, match="replay: rows of"):
         ring(5, 2).add(wrong)

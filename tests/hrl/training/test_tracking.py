@@ -9,8 +9,9 @@ from r2v.hrl.training.tracking import Tracking
 from r2v.memory.peak_monitor import expected
 from tests.hrl.training.test_build import LARGE, PolicyConfig
 
-PLAN = planned(PolicyConfig(model_name="meta-llama/Llama-3.2-3B", lora_r=16, max_seq_len=512), LARGE, "shared",
-               80 * 2**30, 1)
+PLAN = planned(
+    PolicyConfig(model_name="meta-llama/Llama-3.2-3B", lora_r=16, max_seq_len=512), LARGE, "shared", 80 * 2**30, 1
+)
 
 
 class Told:
@@ -29,8 +30,9 @@ class Told:
 
 
 @pytest.mark.parametrize(("share", "warned"), [(1.02, False), (1.3, True), (0.8, True)])
-def test_what_is_off_by_more_than_a_tenth_is_told_once(share: float, warned: bool,
-                                                       caplog: pytest.LogCaptureFixture) -> None:
+def test_what_is_off_by_more_than_a_tenth_is_told_once(
+    share: float, warned: bool, caplog: pytest.LogCaptureFixture
+) -> None:
     tracking = Tracking({"cuda:0"}, PLAN, rows_of(PLAN), meter=lambda device: Told(share))
     for _ in range(2):
         with tracking.phase("actor", tokens=300):

@@ -40,11 +40,34 @@ def test_an_iteration_leaves_a_line_of_all_that_was_measured(plain: tuple[Path, 
     assert [line["actor/version"] for line in told] == [line["guidance/version"] for line in told] == [0, 1, 2]
     assert ["actor/loss" in line for line in told] == [False, True, True], "a warm-up of one iteration"
     assert ["held_out/acc/turn2" in line for line in told] == [False, True, True]
-    wanted = {"acc/turn1", "acc/turn2", "delta", "wrong_to_right", "right_to_wrong", "hint/tokens", "hint/leak",
-              "same_answer", "reward/std", "critic/td_held_out", "critic/q_mean", "critic/v_max", "critic/corr",
-              "critic/gap", "actor/advantage_mean", "actor/kl", "guidance/kl", "actor/clipped", "actor/entropy",
-              "critic/grad_norm", "actor/grad_norm", "guidance/grad_norm", "replay/age", "seconds/rollout",
-              "seconds/actor", "rollout/tokens"}
+    wanted = {
+        "acc/turn1",
+        "acc/turn2",
+        "delta",
+        "wrong_to_right",
+        "right_to_wrong",
+        "hint/tokens",
+        "hint/leak",
+        "same_answer",
+        "reward/std",
+        "critic/td_held_out",
+        "critic/q_mean",
+        "critic/v_max",
+        "critic/corr",
+        "critic/gap",
+        "actor/advantage_mean",
+        "actor/kl",
+        "guidance/kl",
+        "actor/clipped",
+        "actor/entropy",
+        "critic/grad_norm",
+        "actor/grad_norm",
+        "guidance/grad_norm",
+        "replay/age",
+        "seconds/rollout",
+        "seconds/actor",
+        "rollout/tokens",
+    }
     assert wanted <= told[-1].keys()
     for measured in (report["untrained"], report["trained"]):
         assert measured["problems"] == 4 and len(measured["accuracy"]) == 2
@@ -59,14 +82,20 @@ def test_a_measurement_has_no_luck_in_it(model: Path, tmp_path: Path) -> None:
 def test_both_policies_move_and_the_reference_does_not(model: Path, tmp_path: Path) -> None:
     trainer = trainer_of(model, tmp_path)
     before = {role: trainer.roles.state(role) for role in ("actor", "guidance", "critic", "target")}
-    base = {name: tensor.clone() for name, tensor in trainer.roles.bodies["reference"][0].model.named_parameters()
-            if "lora" not in name}
+    base = {
+        name: tensor.clone()
+        for name, tensor in trainer.roles.bodies["reference"][0].model.named_parameters()
+        if "lora" not in name
+    }
     trainer.run()
     for role, state in before.items():
         moved = max(float((now - state[name]).abs().max()) for name, now in trainer.roles.state(role).items())
         assert moved > 1e-6, role
-    assert all(torch.equal(tensor, base[name])
-               for name, tensor in trainer.roles.bodies["reference"][0].model.named_parameters() if name in base)
+    assert all(
+        torch.equal(tensor, base[name])
+        for name, tensor in trainer.roles.bodies["reference"][0].model.named_parameters()
+        if name in base
+    )
 
 
 @pytest.mark.parametrize(("h", "micro"), [(BASE, 1), (EVERYTHING, 3)], ids=["base", "everything"])
@@ -147,11 +176,17 @@ def test_a_rate_that_is_too_high_is_told_and_the_checkpoint_kept(model: Path, tm
     assert (again.state.iteration, again.state.actor) == (2, 1)
 
 
-@pytest.mark.parametrize(("change", "said"), [
-    ({"episodes": 13}, "there are 12 problems"), ({"episodes": 1, "advantage": "score"}, "there is one an iteration"),
-    ({"episodes": 1, "guidance": GuidanceConfig(hints=1, baseline="batch_mean")}, "single one")])
-def test_what_cannot_be_is_refused_before_anything_is_played(change: dict[str, Any], said: str, model: Path,
-                                                             tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"episodes": 13}, "there are 12 problems"),
+        ({"episodes": 1, "advantage": "score"}, "there is one an iteration"),
+        ({"episodes": 1, "guidance": GuidanceConfig(hints=1, baseline="batch_mean")}, "single one"),
+    ],
+)
+def test_what_cannot_be_is_refused_before_anything_is_played(
+    change: dict[str, Any], said: str, model: Path, tmp_path: Path
+) -> None:
     with pytest.raises(UsageError, match=said):
         trainer_of(model, tmp_path, replace(BASE, **change))
 
@@ -175,4 +210,5 @@ def test_the_same_again_is_the_same_to_the_bit(model: Path, plain: tuple[Path, d
     assert trainer.run() == plain[1]
     assert lasting(tmp_path) == lasting(plain[0])
     assert content_sha256(tmp_path / "checkpoint-21" / "of.json") == content_sha256(
-        plain[0] / "checkpoint-21" / "of.json")
+        plain[0] / "checkpoint-21" / "of.json"
+    )

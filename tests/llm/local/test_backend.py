@@ -21,17 +21,28 @@ PRICE = Price(input=1.0, output=4.0, seconds_per_call=0, seconds_per_token=0)
 
 def _backend(max_batch: int = 64) -> LocalBackend:
     tokenizer = tiny_models.tokenizer()
-    return LocalBackend(tiny_models.model(len(tokenizer)), tokenizer, Encoder(tokenizer, max_seq_len=160, reserve=12),
-                        name="slm", price=PRICE, max_batch=max_batch)
+    return LocalBackend(
+        tiny_models.model(len(tokenizer)),
+        tokenizer,
+        Encoder(tokenizer, max_seq_len=160, reserve=12),
+        name="slm",
+        price=PRICE,
+        max_batch=max_batch,
+    )
 
 
 def _request(i: int) -> Request:
     draw = generator("test", i)
     steps = draw.randrange(4)
     observations = [" ".join(f"w{draw.randrange(48)}" for _ in range(draw.randint(1, 9))) for _ in range(steps + 1)]
-    return Request(messages=build_messages(f"open w{i % 48}", observations, ["get w1"] * steps), key=(7, i, steps),
-                   num_samples=1 + i % 3, temperature=(0.0, 0.7, 1.5)[i % 3], top_p=(1.0, 0.9)[i % 2],
-                   max_tokens=4 + i % 7)
+    return Request(
+        messages=build_messages(f"open w{i % 48}", observations, ["get w1"] * steps),
+        key=(7, i, steps),
+        num_samples=1 + i % 3,
+        temperature=(0.0, 0.7, 1.5)[i % 3],
+        top_p=(1.0, 0.9)[i % 2],
+        max_tokens=4 + i % 7,
+    )
 
 
 REQUESTS = [_request(i) for i in range(64)]
@@ -61,16 +72,18 @@ def test_padded_prefill_equals_unpadded_to_1e_12() -> None:
     mask = torch.tensor([[0] * (width - len(p)) + [1] * len(p) for p in ids])
     padded = torch.tensor([[0] * (width - len(p)) + p for p in ids])
     with torch.inference_mode():
-        batch = model(input_ids=padded, attention_mask=mask,
-                      position_ids=(mask.cumsum(-1) - 1).clamp_min(0)).logits[:, -1]
+        batch = model(input_ids=padded, attention_mask=mask, position_ids=(mask.cumsum(-1) - 1).clamp_min(0)).logits[
+            :, -1
+        ]
         for row, prompt in enumerate(ids):
             torch.testing.assert_close(batch[row], model(torch.tensor([prompt])).logits[0, -1], rtol=0, atol=1e-12)
 
 
 def test_cached_decoding_equals_running_the_whole_text_again() -> None:
     model, prompt = tiny_models.model(55), [5, 9, 11, 30]
-    drawn = generate(model, [prompt], [Draw(prompt=0, key=(), temperature=0, top_p=1, max_tokens=9)],
-                     end_ids=frozenset(), pad_id=0)[0]
+    drawn = generate(
+        model, [prompt], [Draw(prompt=0, key=(), temperature=0, top_p=1, max_tokens=9)], end_ids=frozenset(), pad_id=0
+    )[0]
     ids = list(prompt)
     for token, logprob, spread in zip(drawn.tokens, drawn.logprobs, drawn.entropies, strict=True):
         with torch.inference_mode():

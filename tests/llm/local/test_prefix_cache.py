@@ -20,9 +20,18 @@ from r2v.randomness import generator
 from tests import tiny_models
 
 PRICE = Price(input=1.0, output=4.0, seconds_per_call=0, seconds_per_token=0)
-SIZES = {"vocab_size": 62, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2,
-         "num_attention_heads": 4, "num_key_value_heads": 2, "pad_token_id": 0, "bos_token_id": None,
-         "eos_token_id": 2, "initializer_range": 0.1}
+SIZES = {
+    "vocab_size": 62,
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "pad_token_id": 0,
+    "bos_token_id": None,
+    "eos_token_id": 2,
+    "initializer_range": 0.1,
+}
 
 
 def _model(kind: str) -> Any:
@@ -36,20 +45,28 @@ def _model(kind: str) -> Any:
 
 def _backend(kind: str) -> LocalBackend:
     tokenizer = tiny_models.tokenizer()
-    return LocalBackend(_model(kind), tokenizer, Encoder(tokenizer, max_seq_len=200, reserve=12), name="slm",
-                        price=PRICE, max_batch=16)
+    return LocalBackend(
+        _model(kind), tokenizer, Encoder(tokenizer, max_seq_len=200, reserve=12), name="slm", price=PRICE, max_batch=16
+    )
 
 
 def _waves(conversations: int = 12, steps: int = 5) -> list[list[Request]]:
     """Growing conversations, step by step; some part from a neighbour at step 2, some want several samples."""
+
     def words(*key: int) -> str:
         draw = generator("prefix", *key)
         return " ".join(f"w{draw.randrange(48)}" for _ in range(draw.randint(1, 25)))
 
     def request(i: int, step: int) -> Request:
         observations = [words(i - i % 2 if past < 2 else i, past) for past in range(step + 1)]
-        return Request(messages=build_messages(f"open w{i // 2}", observations, ["get w1"] * step), key=(i, step),
-                       num_samples=1 + i % 3, temperature=(0.0, 0.9)[i % 3 > 0], top_p=0.95, max_tokens=6)
+        return Request(
+            messages=build_messages(f"open w{i // 2}", observations, ["get w1"] * step),
+            key=(i, step),
+            num_samples=1 + i % 3,
+            temperature=(0.0, 0.9)[i % 3 > 0],
+            top_p=0.95,
+            max_tokens=6,
+        )
 
     return [[request(i, step) for i in range(conversations)] for step in range(steps)]
 
@@ -93,8 +110,12 @@ def test_states_of_every_length_equal_a_cold_reading_to_1e_12(kind: str, length:
             total = width + max(kept)
             mask = torch.tensor([[0] * (total - len(prompts[i])) + [1] * len(prompts[i]) for i in rows])
             ids = torch.tensor([([0] * width + list(prompts[i]))[-width:] for i in rows])
-            warm = model(input_ids=ids, attention_mask=mask, past_key_values=cache,
-                         position_ids=(mask.cumsum(-1) - 1).clamp_min(0)[:, -width:]).logits[:, -1]
+            warm = model(
+                input_ids=ids,
+                attention_mask=mask,
+                past_key_values=cache,
+                position_ids=(mask.cumsum(-1) - 1).clamp_min(0)[:, -width:],
+            ).logits[:, -1]
             for row, i in zip(warm, rows, strict=True):
                 cold = model(torch.tensor([prompts[i]])).logits[0, -1]
                 torch.testing.assert_close(row, cold, rtol=0, atol=1e-12)
@@ -106,7 +127,7 @@ def test_the_longest_beginning_is_known_in_blocks() -> None:
     prefixes = Prefixes(model)
     _run(model, [prompt], prefixes)
     assert len(prefixes.known(prompt)) == len(prefixes.known(prompt + (7,) * 40)) == 3
-    assert len(prefixes.known(prompt[:2 * BLOCK] + _ids(BLOCK, 1))) == 2
+    assert len(prefixes.known(prompt[: 2 * BLOCK] + _ids(BLOCK, 1))) == 2
     assert prefixes.known((*_ids(1, 2), *prompt[1:])) == []
 
 

@@ -34,8 +34,11 @@ class Prompt:
         self._names: list[list[str]] = []
 
     def body(self, request: Request) -> Mapping[str, Any]:
-        return {"model": "m", "max_completion_tokens": request.max_tokens,
-                "messages": [{"role": m.role, "content": m.content} for m in request.messages]}
+        return {
+            "model": "m",
+            "max_completion_tokens": request.max_tokens,
+            "messages": [{"role": m.role, "content": m.content} for m in request.messages],
+        }
 
     def wire(self, ask: Ask) -> dict[str, Any]:
         return {"custom_id": ask.custom_id, "body": ask.body}
@@ -73,19 +76,22 @@ class Prompt:
 
 def test_50_001_requests_are_two_batches(tmp_path: Path) -> None:
     provider, count = Prompt(OpenAI.limits), 50_001
-    behind = ProviderRemote(provider, rate_of("openai", "gpt-4o-mini"), tmp_path, Plan(mode="batch"), scope={},
-                            sync=lambda descriptor: None)
+    behind = ProviderRemote(
+        provider, rate_of("openai", "gpt-4o-mini"), tmp_path, Plan(mode="batch"), scope={}, sync=lambda descriptor: None
+    )
     waves = Waves(max_conversations=count)
     model = waves.model(behind)
-    replies = waves.run(partial(model.reply, Request(messages=(Message(role="user", content="q"),), key=(n,)))
-                        for n in range(count))
+    replies = waves.run(
+        partial(model.reply, Request(messages=(Message(role="user", content="q"),), key=(n,))) for n in range(count)
+    )
     assert {reply.text for reply in replies} == {"yes"}
     assert sorted(size for size, _ in provider.files) == [1, 50_000]
 
 
 @pytest.mark.parametrize(("provider", "count", "sizes"), [("openai", 195, [5, 190]), ("anthropic", 250, [7, 243])])
-def test_a_batch_is_cut_before_the_published_bytes(provider: str, count: int, sizes: list[int], tmp_path: Path,
-                                                   monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_batch_is_cut_before_the_published_bytes(
+    provider: str, count: int, sizes: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """200 MB a file, 256 MB a call: 195 and 250 questions of a megabyte each, through the official client to an
     emulator that refuses what is larger."""
     megabyte = "x" * 999_000
@@ -94,16 +100,19 @@ def test_a_batch_is_cut_before_the_published_bytes(provider: str, count: int, si
             monkeypatch.setenv(name, value)
         waves = Waves(max_conversations=count)
         model = waves.model(remote(provider, tmp_path / "journal", flush_seconds=5.0, poll_seconds=0.5, timeout=600.0))
-        waves.run(partial(model.reply, Request(messages=(Message(role="user", content=megabyte),), key=(n,)))
-                  for n in range(count))
+        waves.run(
+            partial(model.reply, Request(messages=(Message(role="user", content=megabyte),), key=(n,)))
+            for n in range(count)
+        )
         assert [batch.errors for batch in emulator.batches()] == [[], []]
         assert sorted(batch.total for batch in emulator.batches()) == sizes
         assert sorted(emulator.ledger().paid().values()) == [1] * count
 
 
 @pytest.mark.parametrize("told", [True, False])
-def test_the_queue_of_the_first_tier_is_never_overfilled(told: bool, tmp_path: Path,
-                                                         monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_queue_of_the_first_tier_is_never_overfilled(
+    told: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """90,000 prompt tokens of gpt-4o may be queued; 40 questions of about 4,000 take two goes. Who does not know the
     limit finds it by being refused."""
     prompt, count, tier = "ab " * 4000, 40, 90_000
@@ -113,8 +122,10 @@ def test_the_queue_of_the_first_tier_is_never_overfilled(told: bool, tmp_path: P
             monkeypatch.setenv(name, value)
         waves = Waves(max_conversations=count)
         model = waves.model(remote("openai", tmp_path, queued_tokens=tier if told else None))
-        waves.run(partial(model.reply, Request(messages=(Message(role="user", content=prompt),), key=(n,)))
-                  for n in range(count))
+        waves.run(
+            partial(model.reply, Request(messages=(Message(role="user", content=prompt),), key=(n,)))
+            for n in range(count)
+        )
         batches = emulator.batches()
         assert sorted(emulator.ledger().paid().values()) == [1] * count
     refused = [batch for batch in batches if batch.errors]

@@ -25,8 +25,9 @@ class Post:
         self.events.append("entered")
         return self
 
-    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None,
-                        trace: TracebackType | None) -> None:
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.events.append("left")
 
     def send(self, questions: Sequence[str]) -> list[asyncio.Future[str]]:

@@ -25,6 +25,7 @@ def largest(found: Plan) -> bool:
     """Whether each phase's rows fit, and one more would not (or is not asked for)."""
     for device in found.devices:
         for one in device.phases:
+
             def reserved(rows: int, device=device, one=one) -> float:  # type: ignore[no-untyped-def]
                 return need(found.work, found.setting, device.device, one.phase, rows).reserved(found.machine)
 
@@ -47,7 +48,10 @@ def test_the_seeds_own_split_with_offload_does_not_fit_either() -> None:
     found = plan(SEED, Machine(memory=A_GPU, gpus=2), placement="split")
     assert not found.fits
     assert {device.device.name: round(device.resting / GIB) for device in found.devices} == {
-        "gpu 0": 37, "gpu 1": 37, "cpu": 12}
+        "gpu 0": 37,
+        "gpu 1": 37,
+        "cpu": 12,
+    }
 
 
 @pytest.mark.parametrize("gpus", [1, 2, 4])
@@ -59,8 +63,7 @@ def test_the_shared_plan_fits(gpus: int) -> None:
 @pytest.mark.parametrize("memory", [16, 24, 44.53, 80, 141])
 @pytest.mark.parametrize("tokens", [128, 1024])
 def test_micro_batches_are_the_largest_that_fit(memory: float, tokens: int) -> None:
-    found = plan(replace(SHARED, prompt_tokens=tokens, completion_tokens=tokens),
-                 Machine(memory=memory * GIB))
+    found = plan(replace(SHARED, prompt_tokens=tokens, completion_tokens=tokens), Machine(memory=memory * GIB))
     assert found.fits and largest(found)
 
 
@@ -140,12 +143,21 @@ def test_hierarchical_training_has_no_autocast() -> None:
     """float32 weights are computed in float32 there, under bfloat16 bases adapters alone are float32; bc has it."""
     full = replace(SHARED, lora_rank=0, batch=4)
     machine = Machine(memory=400 * GIB)
-    sizes = {precision: plan(replace(full, precision=precision), machine, checkpoint=False,  # type: ignore[arg-type]
-                             placement="full").rows("actor") for precision in ("mixed", "float32")}
+    sizes = {
+        precision: plan(
+            replace(full, precision=precision),
+            machine,
+            checkpoint=False,  # type: ignore[arg-type]
+            placement="full",
+        ).rows("actor")
+        for precision in ("mixed", "float32")
+    }
     assert sizes["mixed"] == sizes["float32"]
     bc = replace(full, stage="bc", critic=None)
-    needs = [plan(replace(bc, precision=precision), machine, checkpoint=False).binding.need.total  # type: ignore[arg-type]
-             for precision in ("mixed", "float32")]
+    needs = [
+        plan(replace(bc, precision=precision), machine, checkpoint=False).binding.need.total  # type: ignore[arg-type]
+        for precision in ("mixed", "float32")
+    ]
     assert needs[0] < needs[1]
 
 
@@ -156,8 +168,13 @@ def test_adapters_have_a_frozen_copy_as_DPOs_reference() -> None:
 
 
 def test_dpo_needs_more_than_bc() -> None:
-    sizes = [plan(Work(stage=stage, model=shape_of("Qwen2.5-0.5B"), lora_rank=0, batch=4),  # type: ignore[arg-type]
-                  Machine(memory=80 * GIB)).binding.need.total for stage in ("bc", "preference")]
+    sizes = [
+        plan(
+            Work(stage=stage, model=shape_of("Qwen2.5-0.5B"), lora_rank=0, batch=4),  # type: ignore[arg-type]
+            Machine(memory=80 * GIB),
+        ).binding.need.total
+        for stage in ("bc", "preference")
+    ]
     assert sizes[1] > 1.5 * sizes[0]
 
 
@@ -175,13 +192,16 @@ def test_where_no_single_change_helps_two_are_tried() -> None:
     assert remedies(found)[0].startswith("a 4-bit base on a GPU of 80 GiB (--four-bit --gpu 80GiB)")
 
 
-@pytest.mark.parametrize(("work", "gpus", "named", "says"), [
-    (SEED, 1, {"placement": "shared"}, "cannot serve three roles"),
-    (SHARED, 1, {"placement": "split"}, "in pairs"),
-    (SHARED, 3, {"placement": "split"}, "in pairs"),
-    (SHARED, 2, {"shards": "zero3"}, "only fully trained weights"),
-    (replace(SHARED, stage="bc", critic=None), 2, {"placement": "split"}, "has one model"),
-])
+@pytest.mark.parametrize(
+    ("work", "gpus", "named", "says"),
+    [
+        (SEED, 1, {"placement": "shared"}, "cannot serve three roles"),
+        (SHARED, 1, {"placement": "split"}, "in pairs"),
+        (SHARED, 3, {"placement": "split"}, "in pairs"),
+        (SHARED, 2, {"shards": "zero3"}, "only fully trained weights"),
+        (replace(SHARED, stage="bc", critic=None), 2, {"placement": "split"}, "has one model"),
+    ],
+)
 def test_what_cannot_be_is_refused(work: Work, gpus: int, named: dict[str, str], says: str) -> None:
     with pytest.raises(UsageError, match=says):
         plan(work, Machine(memory=A_GPU, gpus=gpus), **named)  # type: ignore[arg-type]
@@ -201,11 +221,23 @@ def test_machines_and_work_are_checked() -> None:
 def test_the_page_names_every_role_phase_and_the_header() -> None:
     found = plan(SHARED, Machine(memory=A_GPU, gpus=2, kind="a100"))
     text = "\n".join(page(found))
-    for word in ("base", "actor", "guidance", "critic", "target", "rollout, actor", "reference", "9.16",
-                 "--gres=gpu:a100:2", "--mem=", "fits: shared"):
+    for word in (
+        "base",
+        "actor",
+        "guidance",
+        "critic",
+        "target",
+        "rollout, actor",
+        "reference",
+        "9.16",
+        "--gres=gpu:a100:2",
+        "--mem=",
+        "fits: shared",
+    ):
         assert word in text, word
     assert as_json(found)["devices"][0]["phases"]["actor"]["total"] == round(
-        next(one for one in found.phases if one.phase.name == "actor").need.total)
+        next(one for one in found.phases if one.phase.name == "actor").need.total
+    )
 
 
 def test_the_page_of_a_refusal_names_every_way_tried() -> None:
@@ -219,10 +251,11 @@ def test_the_page_says_how_to_ask_for_it() -> None:
     machine = Machine(memory=141 * GIB, gpus=8)
     full = "hierarchical.placement=full"
     for work, named, words in (
-            (SHARED, {"placement": "shared"}, "hierarchical.placement=shared"),
-            (SHARED, {"placement": "split"}, "hierarchical.placement=split"),
-            (SHARED, {"placement": "full", "offload": True}, f"{full} hierarchical.offload=true"),
-            (SEED, {"shards": "zero3"}, f"{full} hierarchical.shards=zero3")):
+        (SHARED, {"placement": "shared"}, "hierarchical.placement=shared"),
+        (SHARED, {"placement": "split"}, "hierarchical.placement=split"),
+        (SHARED, {"placement": "full", "offload": True}, f"{full} hierarchical.offload=true"),
+        (SEED, {"shards": "zero3"}, f"{full} hierarchical.shards=zero3"),
+    ):
         assert f"overrides: {words}" in page(plan(work, machine, **named))  # type: ignore[arg-type]
     assert "overrides" not in "".join(page(plan(replace(SHARED, stage="bc", critic=None), machine)))
 
@@ -245,14 +278,18 @@ def test_who_speaks_is_whole_where_who_learns_lies_in_parts() -> None:
     """The actor and the guidance, of 3.2 B float32 weights each, beside their parts."""
     machine = Machine(memory=141 * GIB, gpus=8)
     parts, whole = (plan(SEED, machine, placement="full", shards=shards) for shards in ("fsdp", "none"))
-    rollout = {found.setting.shards: next(one for one in found.phases if one.phase.name == "rollout, actor")
-               for found in (parts, whole)}
+    rollout = {
+        found.setting.shards: next(one for one in found.phases if one.phase.name == "rollout, actor")
+        for found in (parts, whole)
+    }
     assert rollout["fsdp"].need.gradients > 2 * 4 * SEED.model.parameters > rollout["none"].need.gradients
 
 
 def test_parts_of_hierarchical_training_are_float32_all_through() -> None:
     """Under bc's autocast layers are put together in bfloat16, here in float32: twice two layers, or the table."""
     machine = Machine(memory=141 * GIB, gpus=8)
-    states = [plan(work, machine, placement="full", shards="fsdp").devices[0].device.roles[0].state
-              for work in (SEED, replace(SEED, stage="bc", critic=None, value=False, precision="mixed"))]
+    states = [
+        plan(work, machine, placement="full", shards="fsdp").devices[0].device.roles[0].state
+        for work in (SEED, replace(SEED, stage="bc", critic=None, value=False, precision="mixed"))
+    ]
     assert states[0].gathered == 2 * states[1].gathered and states[0].resting == states[1].resting

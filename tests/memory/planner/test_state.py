@@ -33,8 +33,10 @@ MORE = {"critic": 16 * HEAD / GIB, "target": 4 * HEAD / GIB, "value": 16 * (HEAD
 
 
 def test_shared_base_is_9_14_GiB_and_its_parts() -> None:
-    parts = {name: round(size, 2) for name, size in
-             roles(replace(SEED, lora_rank=16, precision="mixed", value=False), "shared").items()}
+    parts = {
+        name: round(size, 2)
+        for name, size in roles(replace(SEED, lora_rank=16, precision="mixed", value=False), "shared").items()
+    }
     assert parts == {"base": 5.98, "actor": 0.36, "guidance": 0.36, "critic": 1.96, "target": 0.49}
     work = replace(SEED, lora_rank=16, precision="mixed", value=False)
     assert round(whole_state(work) / GIB - MORE["critic"] - MORE["target"], 2) == 9.14
@@ -91,17 +93,32 @@ def test_nf4_weights_are_bitsandbytes_own(tmp_path: Path) -> None:
     from peft import prepare_model_for_kbit_training
     from transformers import AutoConfig, AutoModelForCausalLM, BitsAndBytesConfig
 
-    values = {"hidden_size": 256, "num_hidden_layers": 2, "num_attention_heads": 8, "num_key_value_heads": 2,
-              "intermediate_size": 704, "vocab_size": 2048, "tie_word_embeddings": False}
-    AutoModelForCausalLM.from_config(AutoConfig.for_model("llama", **values),
-                                     dtype=torch.bfloat16).save_pretrained(tmp_path)
+    values = {
+        "hidden_size": 256,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 8,
+        "num_key_value_heads": 2,
+        "intermediate_size": 704,
+        "vocab_size": 2048,
+        "tie_word_embeddings": False,
+    }
+    AutoModelForCausalLM.from_config(AutoConfig.for_model("llama", **values), dtype=torch.bfloat16).save_pretrained(
+        tmp_path
+    )
     model = AutoModelForCausalLM.from_pretrained(
-        tmp_path, dtype="auto", device_map={"": "cpu"}, quantization_config=BitsAndBytesConfig(
-            load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=torch.bfloat16))
+        tmp_path,
+        dtype="auto",
+        device_map={"": "cpu"},
+        quantization_config=BitsAndBytesConfig(
+            load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=torch.bfloat16
+        ),
+    )
 
     def size() -> int:
-        return sum(one.nbytes + (one.quant_state.absmax.nbytes if hasattr(one, "quant_state") else 0)
-                   for one in model.parameters())
+        return sum(
+            one.nbytes + (one.quant_state.absmax.nbytes if hasattr(one, "quant_state") else 0)
+            for one in model.parameters()
+        )
 
     shape = from_config(values | {"model_type": "llama"})
     assert size() == frozen(shape, 2, four_bit=True).weights

@@ -11,10 +11,26 @@ from r2v.memory.shapes import critic_heads
 from r2v.memory.sizes import GIB
 from r2v.memory.tracker.fake_tensor_run import Case, planned, rehearse
 
-SMALL: Values = {"model_type": "llama", "hidden_size": 128, "num_hidden_layers": 3, "num_attention_heads": 4,
-                 "num_key_value_heads": 2, "intermediate_size": 320, "vocab_size": 4000, "tie_word_embeddings": True}
-READER: Values = {"model_type": "roberta", "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
-                  "intermediate_size": 256, "vocab_size": 1000, "max_position_embeddings": 514, "type_vocab_size": 1}
+SMALL: Values = {
+    "model_type": "llama",
+    "hidden_size": 128,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "intermediate_size": 320,
+    "vocab_size": 4000,
+    "tie_word_embeddings": True,
+}
+READER: Values = {
+    "model_type": "roberta",
+    "hidden_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "intermediate_size": 256,
+    "vocab_size": 1000,
+    "max_position_embeddings": 514,
+    "type_vocab_size": 1,
+}
 LORA = Case(phase="actor", model=SMALL, critic=READER, rows=6, tokens=192)
 FULL = replace(LORA, lora_rank=0, precision="float32")
 CASES = {
@@ -32,14 +48,28 @@ CASES = {
     "verifier": replace(LORA, phase="verifier", critic=None),
     "one head of keys": replace(LORA, model=SMALL | {"num_key_value_heads": 1}),
     "rollout of many layers, full": replace(FULL, phase="rollout", rows=8, model=SMALL | {"num_hidden_layers": 6}),
-    "narrow inside, checkpointed": replace(FULL, lora_rank=64, checkpoint=True, rows=9, tokens=332, chunk=64,
-                                           model=SMALL | {"hidden_size": 384, "intermediate_size": 256}),
+    "narrow inside, checkpointed": replace(
+        FULL,
+        lora_rank=64,
+        checkpoint=True,
+        rows=9,
+        tokens=332,
+        chunk=64,
+        model=SMALL | {"hidden_size": 384, "intermediate_size": 256},
+    ),
     "one chunk, one micro-batch": replace(FULL, precision="bfloat16", micro_batches=1, chunk=4096),
     "bc under autocast": replace(FULL, phase="bc", precision="mixed", critic=None, chunk=None),
     "bc under autocast, adapters": replace(LORA, phase="bc", precision="mixed", critic=None, chunk=None),
-    "short convolutions": replace(LORA, model=SMALL | {
-        "model_type": "lfm2", "conv_L_cache": 3, "block_auto_adjust_ff_dim": False,
-        "layer_types": ["conv", "full_attention", "conv"]}),
+    "short convolutions": replace(
+        LORA,
+        model=SMALL
+        | {
+            "model_type": "lfm2",
+            "conv_L_cache": 3,
+            "block_auto_adjust_ff_dim": False,
+            "layer_types": ["conv", "full_attention", "conv"],
+        },
+    ),
 }
 
 
@@ -52,8 +82,14 @@ def test_planned_and_tracked_agree(name: str) -> None:
 
 def test_the_cut_of_the_3B_that_was_measured() -> None:
     """facts/hrl.md 0.3: four layers, B=8, T=1024, adapters, naive chain: 13.64 GiB, weights 1.50 of them."""
-    case = Case(phase="actor", model=KNOWN["meta-llama/Llama-3.2-3B"] | {"num_hidden_layers": 4}, rows=8, tokens=1024,
-                checkpoint=True, chunk=None)
+    case = Case(
+        phase="actor",
+        model=KNOWN["meta-llama/Llama-3.2-3B"] | {"num_hidden_layers": 4},
+        rows=8,
+        tokens=1024,
+        checkpoint=True,
+        chunk=None,
+    )
     assert planned(case).total / GIB == pytest.approx(13.64, rel=0.01)
     assert planned(case).working / GIB == pytest.approx(12.1, rel=0.01)
     # A chunk of 8 x 128: 2.0 GiB by log-softmax (facts), and one copy of its logits more as hierarchical training
@@ -64,8 +100,15 @@ def test_the_cut_of_the_3B_that_was_measured() -> None:
 
 def test_the_3B_trained_in_full_peaks_as_measured() -> None:
     for precision, answer in (("float32", 59.84), ("bfloat16", 30.17)):
-        case = Case(phase="bc", model=KNOWN["meta-llama/Llama-3.2-3B"], lora_rank=0, rows=1, tokens=16,
-                    precision=precision, micro_batches=1)  # type: ignore[arg-type]
+        case = Case(
+            phase="bc",
+            model=KNOWN["meta-llama/Llama-3.2-3B"],
+            lora_rank=0,
+            rows=1,
+            tokens=16,
+            precision=precision,
+            micro_batches=1,
+        )  # type: ignore[arg-type]
         assert planned(case).total / GIB == pytest.approx(answer, rel=0.01)
 
 

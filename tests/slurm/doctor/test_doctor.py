@@ -72,13 +72,18 @@ def test_more_time_than_the_partition_gives(clone: Faked) -> None:
     (clone.folder / "limits.json").write_text(json.dumps({"gpu": "1-00:00:00"}))
     bad = found("bad")
     assert [one.what.split(":")[0] for one in bad] == [
-        "03_train_policy.sh", "09_ablations.sh", "10_train_hierarchical.sh"]
+        "03_train_policy.sh",
+        "09_ablations.sh",
+        "10_train_hierarchical.sh",
+    ]
     assert "asks for 2880 minutes, partition gpu gives 1440" in bad[0].what and "1-00:00:00" in bad[0].remedy
 
 
 def test_what_sbatch_alone_knows_is_handed_on(clone: Faked) -> None:
-    clone.down("sbatch", "sbatch: error: Batch job submission failed: Invalid account or account/partition "
-               "combination specified")
+    clone.down(
+        "sbatch",
+        "sbatch: error: Batch job submission failed: Invalid account or account/partition combination specified",
+    )
     bad = found("bad")
     assert len(bad) == 11 and "sbatch refuses it: Batch job submission failed: Invalid account" in bad[0].what
 
@@ -143,9 +148,11 @@ def test_inside_a_job_with_a_gpu_that_this_machine_cannot_use(clone: Faked, monk
 def test_doctor_and_views_load_nothing_heavy_on_a_login_node(clone: Faked) -> None:
     clone.chain()
     clone.answer()
-    code = ("import sys\nfrom r2v.cli.main import main\n"
-            "for words in ('doctor', 'status', 'explain', 'graph', 'cost', 'cluster show'): main(words.split())\n"
-            "print(sorted(sys.modules.keys() & {'torch', 'numpy', 'transformers', 'submitit', 'accelerate', 'scipy'}))")
+    code = (
+        "import sys\nfrom r2v.cli.main import main\n"
+        "for words in ('doctor', 'status', 'explain', 'graph', 'cost', 'cluster show'): main(words.split())\n"
+        "print(sorted(sys.modules.keys() & {'torch', 'numpy', 'transformers', 'submitit', 'accelerate', 'scipy'}))"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "[]"
 
@@ -165,11 +172,16 @@ def test_cluster_refuses_in_one_line(words: list[str], clone: Faked, capsys: pyt
     assert capsys.readouterr().err.count("\n") == 1
 
 
-@pytest.mark.parametrize(("values", "told"), [
-    ({"partition": "gpus"}, "invalid partition specified: gpus"),
-    ({"gpu": "h100"}, "Requested node configuration is not available")])
-def test_run_all_asks_sbatch_before_it_submits_anything(values: dict[str, str], told: str, clone: Faked,
-                                                        capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("values", "told"),
+    [
+        ({"partition": "gpus"}, "invalid partition specified: gpus"),
+        ({"gpu": "h100"}, "Requested node configuration is not available"),
+    ],
+)
+def test_run_all_asks_sbatch_before_it_submits_anything(
+    values: dict[str, str], told: str, clone: Faked, capsys: pytest.CaptureFixture[str]
+) -> None:
     shutil.copytree(REPOSITORY / "configs", clone.root / "configs")
     headers.rewrite(headers.scripts(), values)
     assert cli.main(["run_all", "desk"]) == 2

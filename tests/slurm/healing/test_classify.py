@@ -38,23 +38,39 @@ CASES: dict[str, tuple[Evidence, str | None]] = {
     "done by its own word, failed by Slurm's": (Evidence(exit=exit_(0), row=row("FAILED", signal=9)), "killed"),
     "cgroup (doc)": (Evidence(row=row("OUT_OF_MEMORY", signal=125)), "host_oom"),
     "cgroup, state FAILED (doc)": (
-        Evidence(row=row("FAILED", signal=125, max_rss=199 * MB, requested=200 * MB)), "host_oom"),
+        Evidence(row=row("FAILED", signal=125, max_rss=199 * MB, requested=200 * MB)),
+        "host_oom",
+    ),
     "OverMemoryKill, told by accounting": (
-        Evidence(row=row("FAILED", signal=9, max_rss=610 * MB, requested=200 * MB)), "host_oom"),
+        Evidence(row=row("FAILED", signal=9, max_rss=610 * MB, requested=200 * MB)),
+        "host_oom",
+    ),
     "OverMemoryKill, told by the log": (
-        Evidence(shown={"JobState": "FAILED", "ExitCode": "0:9"}, text=OOM_TEXT), "host_oom"),
+        Evidence(shown={"JobState": "FAILED", "ExitCode": "0:9"}, text=OOM_TEXT),
+        "host_oom",
+    ),
     "137 of a shell, near the limit": (
-        Evidence(row=row("FAILED", exit_code=137, max_rss=190 * MB, requested=200 * MB)), "host_oom"),
+        Evidence(row=row("FAILED", exit_code=137, max_rss=190 * MB, requested=200 * MB)),
+        "host_oom",
+    ),
     "137 of a shell, far from it": (
-        Evidence(row=row("FAILED", exit_code=137, max_rss=20 * MB, requested=200 * MB)), "killed"),
+        Evidence(row=row("FAILED", exit_code=137, max_rss=20 * MB, requested=200 * MB)),
+        "killed",
+    ),
     "the runner saw the child die of memory": (
-        Evidence(exit=exit_(137, "host_oom", signal=9), row=row("FAILED", exit_code=137)), "host_oom"),
+        Evidence(exit=exit_(137, "host_oom", signal=9), row=row("FAILED", exit_code=137)),
+        "host_oom",
+    ),
     "the runner saw it killed": (Evidence(exit=exit_(137, "killed", signal=9), row=row("FAILED")), "killed"),
     "Python's MemoryError": (Evidence(error=error("host_oom"), row=row("FAILED", exit_code=1)), "host_oom"),
     "CUDA by the stage's word": (
-        Evidence(exit=exit_(1, "cuda_oom"), error=error("cuda_oom"), row=row("FAILED", exit_code=1)), "cuda_oom"),
+        Evidence(exit=exit_(1, "cuda_oom"), error=error("cuda_oom"), row=row("FAILED", exit_code=1)),
+        "cuda_oom",
+    ),
     "CUDA by the log": (
-        Evidence(row=row("FAILED", exit_code=1), text="x\ntorch.OutOfMemoryError: CUDA out of memory."), "cuda_oom"),
+        Evidence(row=row("FAILED", exit_code=1), text="x\ntorch.OutOfMemoryError: CUDA out of memory."),
+        "cuda_oom",
+    ),
     "time limit": (Evidence(row=row("TIMEOUT")), "timeout"),
     "time limit, after a checkpoint": (Evidence(exit=exit_(75, "timeout"), row=row("FAILED", exit_code=75)), "timeout"),
     "75 without a record": (Evidence(row=row("FAILED", exit_code=75)), "timeout"),
@@ -73,16 +89,22 @@ CASES: dict[str, tuple[Evidence, str | None]] = {
     "somebody cancelled it": (Evidence(row=row("CANCELLED", by="1000"), error=error("interrupted")), "cancelled"),
     "somebody cancelled it as it waited": (Evidence(row=row("CANCELLED", by="1000"), started=False), "cancelled"),
     "its parent took it along": (
-        Evidence(shown={"JobState": "CANCELLED", "Reason": "DependencyNeverSatisfied"}, started=False), "dependency"),
+        Evidence(shown={"JobState": "CANCELLED", "Reason": "DependencyNeverSatisfied"}, started=False),
+        "dependency",
+    ),
     "its parent took it along, by accounting": (Evidence(row=row("CANCELLED"), started=False), "dependency"),
     "cancelled as it waited, by the controller's word": (
-        Evidence(shown={"JobState": "CANCELLED", "Reason": "Dependency"}, started=False), "cancelled"),
+        Evidence(shown={"JobState": "CANCELLED", "Reason": "Dependency"}, started=False),
+        "cancelled",
+    ),
     "no log folder": (Evidence(shown={"JobState": "FAILED", "ExitCode": "0:53"}), "no_log"),
     "a step failed in a script that went on": (Evidence(row=row("COMPLETED", derived=6), text="srun: error"), "code"),
     "a segmentation fault": (Evidence(row=row("FAILED", signal=11)), "code"),
     "0 and no artifact": (Evidence(exit=exit_(1, "code", "ended with 0"), row=row("FAILED", exit_code=1)), "code"),
     "late accounting does not undo the controller's word": (
-        Evidence(shown={"JobState": "TIMEOUT"}, row=row("RUNNING")), "timeout"),
+        Evidence(shown={"JobState": "TIMEOUT"}, row=row("RUNNING")),
+        "timeout",
+    ),
 }
 
 
@@ -109,5 +131,16 @@ def test_the_line_is_the_one_that_tells_it_best() -> None:
 
 def test_a_stage_s_end_by_its_code_and_its_record() -> None:
     assert [of_stage(code, None) for code in (0, 1, 2, 3, 4, 5, 6, 75, -11, -9, 137)] == [
-        None, "code", "config", "data", "empty", "environment", "held", "timeout", "code", None, None]
+        None,
+        "code",
+        "config",
+        "data",
+        "empty",
+        "environment",
+        "held",
+        "timeout",
+        "code",
+        None,
+        None,
+    ]
     assert of_stage(1, error("cuda_oom")) == "cuda_oom" and of_stage(1, error("interrupted")) == "timeout"

@@ -18,8 +18,15 @@ def test_what_slurm_killed_with_its_parent_comes_back_and_what_a_person_cancelle
     made.cluster.wait(lambda: "began" in made.log("preference"))
     before = made.ids()
     other = made.cluster.sbatch(
-        "--kill-on-invalid-dep=yes", f"--dependency=afterok:{before['preference']}", "-o", "/dev/null", "--mem=1G",
-        f"--comment=r2v:{NAME}/{KILLED}/{made.chain()['config_sha']}", f"--chdir={made.folder}", "--wrap=exit 7")
+        "--kill-on-invalid-dep=yes",
+        f"--dependency=afterok:{before['preference']}",
+        "-o",
+        "/dev/null",
+        "--mem=1G",
+        f"--comment=r2v:{NAME}/{KILLED}/{made.chain()['config_sha']}",
+        f"--chdir={made.folder}",
+        "--wrap=exit 7",
+    )
     path = made.folder / "outputs/.chains" / NAME / "chain.json"
     chain = json.loads(path.read_text())
     chain["jobs"][KILLED]["attempts"][-1]["id"] = other

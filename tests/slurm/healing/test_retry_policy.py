@@ -19,14 +19,33 @@ from tests.slurm.faked import faked as faked
 RESOURCES = {"partition": "gpu", "mem": "200M", "time": "00:10:00", "gres": "gpu:a100:2"}
 
 
-def chain_of(*reasons: str, job: str = "bc", resources: dict[str, str] | None = None, overrides: tuple[str, ...] = (),
-             attempts: int = 3, **limits: Any) -> Chain:
+def chain_of(
+    *reasons: str,
+    job: str = "bc",
+    resources: dict[str, str] | None = None,
+    overrides: tuple[str, ...] = (),
+    attempts: int = 3,
+    **limits: Any,
+) -> Chain:
     """A chain with one job that was attempted for these reasons; classes that do not count are marked so."""
-    made = tuple(Attempt(id=str(i), reason=reason, resources=resources or RESOURCES, overrides=overrides,
-                         counted=reason not in ("preempted", "node_fail")) for i, reason in enumerate(reasons))
-    return Chain(name="x", benchmark="desk", condition="noisy", config_sha="ab",
-                 limits=Limits(attempts=attempts, **limits),
-                 jobs={job: ChainJob(needs=(), command=(job,), script="", attempts=made)})
+    made = tuple(
+        Attempt(
+            id=str(i),
+            reason=reason,
+            resources=resources or RESOURCES,
+            overrides=overrides,
+            counted=reason not in ("preempted", "node_fail"),
+        )
+        for i, reason in enumerate(reasons)
+    )
+    return Chain(
+        name="x",
+        benchmark="desk",
+        condition="noisy",
+        config_sha="ab",
+        limits=Limits(attempts=attempts, **limits),
+        jobs={job: ChainJob(needs=(), command=(job,), script="", attempts=made)},
+    )
 
 
 def answer(faked: Faked, chain: Chain, kind: Kind, told: Evidence | None = None) -> Again | str:
@@ -41,11 +60,20 @@ def again(found: Again | str) -> Again:
     return found
 
 
-@pytest.mark.parametrize(("had", "then"), [
-    ({"mem": "200M"}, {"mem": "300M"}), ({"mem": "64G"}, {"mem": "64G"}), ({"mem": "50G"}, {"mem": "64G"}),
-    ({"mem": "60000"}, {"mem": "64G"}), ({"mem-per-cpu": "4G"}, {"mem-per-cpu": "6G"}), ({}, {"mem": "1536M"})])
-def test_host_memory_grows_by_half_up_to_the_largest_node(had: dict[str, str], then: dict[str, str],
-                                                          faked: Faked) -> None:
+@pytest.mark.parametrize(
+    ("had", "then"),
+    [
+        ({"mem": "200M"}, {"mem": "300M"}),
+        ({"mem": "64G"}, {"mem": "64G"}),
+        ({"mem": "50G"}, {"mem": "64G"}),
+        ({"mem": "60000"}, {"mem": "64G"}),
+        ({"mem-per-cpu": "4G"}, {"mem-per-cpu": "6G"}),
+        ({}, {"mem": "1536M"}),
+    ],
+)
+def test_host_memory_grows_by_half_up_to_the_largest_node(
+    had: dict[str, str], then: dict[str, str], faked: Faked
+) -> None:
     told = Evidence(row=Row(id="0", state="FAILED", requested=1 << 30))
     found = answer(faked, chain_of("first", resources={"partition": "gpu", **had}), "host_oom", told)
     if had == then:
@@ -54,25 +82,48 @@ def test_host_memory_grows_by_half_up_to_the_largest_node(had: dict[str, str], t
         assert again(found).resources == {"partition": "gpu", **then} and again(found).counted
 
 
-@pytest.mark.parametrize(("job", "overrides", "then"), [
-    ("bc", (), ("training.bc.batch_size=6", "training.bc.gradient_accumulation_steps=2")),
-    ("bc", ("training.bc.batch_size=9", "seed=3"),
-     ("seed=3", "training.bc.batch_size=3", "training.bc.gradient_accumulation_steps=3")),
-    ("bc", ("training.bc.batch_size=5",), ("training.bc.batch_size=1", "training.bc.gradient_accumulation_steps=5")),
-    ("hierarchical", (), ("hierarchical.gradient_checkpointing=true", "rollout.batch_size=32")),
-    ("hierarchical", ("hierarchical.gradient_checkpointing=true", "rollout.batch_size=1"),
-     ("hierarchical.gradient_checkpointing=true", "rollout.batch_size=1", "hierarchical.micro_batch=1")),
-    ("evaluate", (), ("rollout.batch_size=32",)), ("router", (), ("rollout.batch_size=32",))])
-def test_cuda_memory_means_smaller_batches_at_an_equal_product(job: str, overrides: tuple[str, ...],
-                                                               then: tuple[str, ...], faked: Faked) -> None:
+@pytest.mark.parametrize(
+    ("job", "overrides", "then"),
+    [
+        ("bc", (), ("training.bc.batch_size=6", "training.bc.gradient_accumulation_steps=2")),
+        (
+            "bc",
+            ("training.bc.batch_size=9", "seed=3"),
+            ("seed=3", "training.bc.batch_size=3", "training.bc.gradient_accumulation_steps=3"),
+        ),
+        (
+            "bc",
+            ("training.bc.batch_size=5",),
+            ("training.bc.batch_size=1", "training.bc.gradient_accumulation_steps=5"),
+        ),
+        ("hierarchical", (), ("hierarchical.gradient_checkpointing=true", "rollout.batch_size=32")),
+        (
+            "hierarchical",
+            ("hierarchical.gradient_checkpointing=true", "rollout.batch_size=1"),
+            ("hierarchical.gradient_checkpointing=true", "rollout.batch_size=1", "hierarchical.micro_batch=1"),
+        ),
+        ("evaluate", (), ("rollout.batch_size=32",)),
+        ("router", (), ("rollout.batch_size=32",)),
+    ],
+)
+def test_cuda_memory_means_smaller_batches_at_an_equal_product(
+    job: str, overrides: tuple[str, ...], then: tuple[str, ...], faked: Faked
+) -> None:
     found = again(answer(faked, chain_of("first", job=job, overrides=overrides), "cuda_oom"))
     assert found.overrides == then and found.resources == RESOURCES
 
 
-@pytest.mark.parametrize(("job", "overrides"), [
-    ("bc", ("training.bc.batch_size=1",)), ("evaluate", ("rollout.batch_size=1",)),
-    ("hierarchical", ("hierarchical.micro_batch=1", "rollout.batch_size=1",
-                      "hierarchical.gradient_checkpointing=true"))])
+@pytest.mark.parametrize(
+    ("job", "overrides"),
+    [
+        ("bc", ("training.bc.batch_size=1",)),
+        ("evaluate", ("rollout.batch_size=1",)),
+        (
+            "hierarchical",
+            ("hierarchical.micro_batch=1", "rollout.batch_size=1", "hierarchical.gradient_checkpointing=true"),
+        ),
+    ],
+)
 def test_a_batch_of_one_row_cannot_be_split(job: str, overrides: tuple[str, ...], faked: Faked) -> None:
     found = answer(faked, chain_of("first", job=job, overrides=overrides), "cuda_oom")
     assert isinstance(found, str) and "one row" in found
@@ -111,12 +162,16 @@ def test_what_needs_a_person_is_not_tried_again(kind: Kind, faked: Faked) -> Non
     assert isinstance(answer(faked, chain_of("first"), kind), str)
 
 
-@pytest.mark.parametrize(("chain", "kind", "why"), [
-    (chain_of("first", "host_oom", "host_oom"), "host_oom", "3 attempts of the 3"),
-    (chain_of("first", attempts=1), "host_oom", "1 attempts of the 1"),
-    (chain_of("first", "cuda_oom", "cuda_oom", attempts=9), "cuda_oom", "cuda_oom has been answered 2 times"),
-    (chain_of("first", *["host_oom"] * 3, attempts=9), "host_oom", "host_oom has been answered 3 times"),
-    (chain_of("first", *["preempted"] * UNCOUNTED), "preempted", "without an end in sight")])
+@pytest.mark.parametrize(
+    ("chain", "kind", "why"),
+    [
+        (chain_of("first", "host_oom", "host_oom"), "host_oom", "3 attempts of the 3"),
+        (chain_of("first", attempts=1), "host_oom", "1 attempts of the 1"),
+        (chain_of("first", "cuda_oom", "cuda_oom", attempts=9), "cuda_oom", "cuda_oom has been answered 2 times"),
+        (chain_of("first", *["host_oom"] * 3, attempts=9), "host_oom", "host_oom has been answered 3 times"),
+        (chain_of("first", *["preempted"] * UNCOUNTED), "preempted", "without an end in sight"),
+    ],
+)
 def test_healing_has_an_end(chain: Chain, kind: Kind, why: str, faked: Faked) -> None:
     found = answer(faked, chain, kind)
     assert isinstance(found, str) and why in found
@@ -132,20 +187,27 @@ def test_the_cap_on_gpu_hours_is_the_chains(faked: Faked) -> None:
     assert "2.00 GPU-hours of the 1.5" in str(answer(faked, chain_of("first", gpu_hours=1.5), "host_oom"))
     again(answer(faked, chain_of("first", gpu_hours=2.5), "host_oom"))
     faked.down("sacct", "sacct: error: Connection refused")
-    faked.record("0", name="x", start={"gpus": 2, "at": "2026-01-01T00:00:00+00:00"},
-                 exit={"at": "2026-01-01T01:00:00+00:00"})
+    faked.record(
+        "0", name="x", start={"gpus": 2, "at": "2026-01-01T00:00:00+00:00"}, exit={"at": "2026-01-01T01:00:00+00:00"}
+    )
     assert "2.00 GPU-hours" in str(answer(faked, chain_of("first", gpu_hours=1.5), "host_oom"))
 
 
-@pytest.mark.parametrize(("seconds", "ended", "over"), [
-    (None, True, True), (0, True, True), (0, False, False), (3600, False, True)])
-def test_accounting_may_come_late_or_count_whole_seconds(seconds: int | None, ended: bool, over: bool, faked: Faked
-                                                         ) -> None:
+@pytest.mark.parametrize(
+    ("seconds", "ended", "over"), [(None, True, True), (0, True, True), (0, False, False), (3600, False, True)]
+)
+def test_accounting_may_come_late_or_count_whole_seconds(
+    seconds: int | None, ended: bool, over: bool, faked: Faked
+) -> None:
     """What a job wrote itself counts too, but not the time since, of one that has died without a word."""
     if seconds is not None:
         faked.accounted("0", "FAILED", ElapsedRaw=seconds, AllocTRES="gres/gpu=2,node=1")
-    faked.record("0", name="x", start={"gpus": 2, "at": "2026-01-01T00:00:00+00:00"},
-                 **({"exit": {"at": "2026-01-01T00:30:00+00:00"}} if ended else {}))
+    faked.record(
+        "0",
+        name="x",
+        start={"gpus": 2, "at": "2026-01-01T00:00:00+00:00"},
+        **({"exit": {"at": "2026-01-01T00:30:00+00:00"}} if ended else {}),
+    )
     found = answer(faked, chain_of("first", gpu_hours=0.5), "host_oom")
     assert ("GPU-hours of the 0.5" in str(found)) == over
 

@@ -31,11 +31,31 @@ RuntimeError: later
 def broken(faked: Faked, kind: str, line: str, action: str, rc: int = 1, *, healed_before: bool = False) -> None:
     """A chain whose candidates failed for good; what stands behind waits."""
     chain = faked.chain()
-    tries = [Attempt(id="108", sentinel="109", submitted_at=ago(3600), resources={"mem": "48G"}, failure=Failed(
-        kind="host_oom", line="killed at its memory limit", action="submitted again as 150, mem 48G -> 72G",
-        at=ago(900)))] if healed_before else []
-    last = Attempt(id="150" if tries else "108", sentinel="151" if tries else "109", submitted_at=ago(1800),
-                   resources={"mem": "72G"}, failure=Failed(kind=kind, line=line, action=action, at=ago(700)))
+    tries = (
+        [
+            Attempt(
+                id="108",
+                sentinel="109",
+                submitted_at=ago(3600),
+                resources={"mem": "48G"},
+                failure=Failed(
+                    kind="host_oom",
+                    line="killed at its memory limit",
+                    action="submitted again as 150, mem 48G -> 72G",
+                    at=ago(900),
+                ),
+            )
+        ]
+        if healed_before
+        else []
+    )
+    last = Attempt(
+        id="150" if tries else "108",
+        sentinel="151" if tries else "109",
+        submitted_at=ago(1800),
+        resources={"mem": "72G"},
+        failure=Failed(kind=kind, line=line, action=action, at=ago(700)),
+    )
     chains.write(faked.root, chain.with_job("candidates", attempts=(*tries, last)))
     for job_id, job in (("100", "collect"), ("102", "perturb"), ("104", "bc"), ("106", "verifier")):
         faked.done(job_id, job)
@@ -52,8 +72,13 @@ def explained(capsys: pytest.CaptureFixture[str], *words: str) -> str:
 
 
 def test_one_screen_says_it_all(faked: Faked, capsys: pytest.CaptureFixture[str]) -> None:
-    broken(faked, "code", "KeyError: 'desk-017' (r2v/policy/candidates.py:88)",
-           "not tried again: trying again does not mend a failure of kind code", healed_before=True)
+    broken(
+        faked,
+        "code",
+        "KeyError: 'desk-017' (r2v/policy/candidates.py:88)",
+        "not tried again: trying again does not mend a failure of kind code",
+        healed_before=True,
+    )
     (faked.root / "logs" / "candidates_desk_noisy_150.out").write_text(TRACEBACK)
     told = explained(capsys)
     lines = told.splitlines()
@@ -64,37 +89,55 @@ def test_one_screen_says_it_all(faked: Faked, capsys: pytest.CaptureFixture[str]
     assert "attempt 2 (150): code" in told and "not tried again" in told
     assert "preference, router_features, router, evaluate, ablations keep their ids and places" in told
     assert "logs/candidates_desk_noisy_150.out" in told
-    assert "  error    File \"r2v/policy/candidates.py\", line 88, in score" in lines and "later" not in told
+    assert '  error    File "r2v/policy/candidates.py", line 88, in score' in lines and "later" not in told
     assert lines[-1] == "  go on    mend the code, then: r2v resume desk_noisy --from candidates"
 
 
-@pytest.mark.parametrize(("kind", "rc", "told"), [
-    ("host_oom", 137, "raise --mem in the script's header, then: r2v resume desk_noisy --from candidates"),
-    ("data", 3, "make the input that the line names again, then: r2v resume desk_noisy --from candidates"),
-    ("config", 2, "r2v resume desk_noisy --from candidates --overrides KEY=VALUE"),
-    ("timeout", 75, "raise --time in the script's header, then: r2v resume desk_noisy --from candidates"),
-    ("cancelled", 143, "r2v resume desk_noisy --from candidates")])
-def test_each_class_has_its_way_on(kind: str, rc: int, told: str, faked: Faked,
-                                   capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("kind", "rc", "told"),
+    [
+        ("host_oom", 137, "raise --mem in the script's header, then: r2v resume desk_noisy --from candidates"),
+        ("data", 3, "make the input that the line names again, then: r2v resume desk_noisy --from candidates"),
+        ("config", 2, "r2v resume desk_noisy --from candidates --overrides KEY=VALUE"),
+        ("timeout", 75, "raise --time in the script's header, then: r2v resume desk_noisy --from candidates"),
+        ("cancelled", 143, "r2v resume desk_noisy --from candidates"),
+    ],
+)
+def test_each_class_has_its_way_on(
+    kind: str, rc: int, told: str, faked: Faked, capsys: pytest.CaptureFixture[str]
+) -> None:
     broken(faked, kind, "a line", "not tried again", rc)
     screen = explained(capsys, "desk_noisy")
     assert screen.splitlines()[-1] == f"  go on    {told}" and screen.splitlines()[0].endswith(kind)
 
 
-def test_cuda_oom_names_the_overrides_with_the_same_effective_batch(faked: Faked,
-                                                                   capsys: pytest.CaptureFixture[str]) -> None:
+def test_cuda_oom_names_the_overrides_with_the_same_effective_batch(
+    faked: Faked, capsys: pytest.CaptureFixture[str]
+) -> None:
     chain = faked.chain()
     (chains.folder(faked.root, "desk_noisy") / "config.yaml").write_text(
-        "training: {batch_size: 8, gradient_accumulation_steps: 2}\n")
+        "training: {batch_size: 8, gradient_accumulation_steps: 2}\n"
+    )
     failed = Failed(kind="cuda_oom", line="CUDA out of memory", action="not tried again: answered 2 times", at=ago(9))
-    chains.write(faked.root, chain.with_attempt("bc", Attempt(id="104", sentinel="105", failure=failed, overrides=(
-        "training.bc.batch_size=4", "training.bc.gradient_accumulation_steps=4"))))
+    chains.write(
+        faked.root,
+        chain.with_attempt(
+            "bc",
+            Attempt(
+                id="104",
+                sentinel="105",
+                failure=failed,
+                overrides=("training.bc.batch_size=4", "training.bc.gradient_accumulation_steps=4"),
+            ),
+        ),
+    )
     faked.done("100"), faked.done("102", "perturb"), faked.done("106", "verifier")
     faked.failed("104", "cuda_oom", "CUDA out of memory")
     faked.answer()
     assert explained(capsys).splitlines()[-1] == (
         "  go on    r2v resume desk_noisy --from bc --overrides training.bc.batch_size=1 "
-        "training.bc.gradient_accumulation_steps=16")
+        "training.bc.gradient_accumulation_steps=16"
+    )
 
 
 def test_the_first_that_broke_is_explained_and_others_by_name(faked: Faked, capsys: pytest.CaptureFixture[str]) -> None:
@@ -108,8 +151,10 @@ def test_the_first_that_broke_is_explained_and_others_by_name(faked: Faked, caps
 def test_a_dead_sentinel_is_said(faked: Faked, capsys: pytest.CaptureFixture[str]) -> None:
     broken(faked, "data", "x.jsonl:3: cut", "x", 3)
     chain = chains.read(faked.root, "desk_noisy")
-    chains.write(faked.root, chain.with_attempt("candidates", dataclasses.replace(
-        chain.jobs["candidates"].attempts[-1], failure=None)))
+    chains.write(
+        faked.root,
+        chain.with_attempt("candidates", dataclasses.replace(chain.jobs["candidates"].attempts[-1], failure=None)),
+    )
     assert cli.main(["status"]) == 1
     assert "not healed: its sentinel 109 ended without acting" in capsys.readouterr().out
     assert "  what     x.jsonl:3: cut" in explained(capsys)
@@ -155,12 +200,18 @@ def test_errors_are_the_first_traceback_of_each_life(faked: Faked, capsys: pytes
     broken(faked, "code", "x", "y")
     (faked.root / "logs" / "candidates_desk_noisy_108.out").write_text(
         TRACEBACK + "r2v job 108: candidates on g2, restart 1: r2v generate_candidates\nall is well\n"
-        "slurmstepd: error: Exceeded job memory limit\n")
+        "slurmstepd: error: Exceeded job memory limit\n"
+    )
     assert cli.main(["logs", "candidates", "--errors"]) == 0
     assert capsys.readouterr().out.splitlines() == [
-        "-- life 1 of 2", "Traceback (most recent call last):",
-        '  File "r2v/policy/candidates.py", line 88, in score', "    value = table[key]", "KeyError: 'desk-017'",
-        "-- life 2 of 2", "slurmstepd: error: Exceeded job memory limit"]
+        "-- life 1 of 2",
+        "Traceback (most recent call last):",
+        '  File "r2v/policy/candidates.py", line 88, in score',
+        "    value = table[key]",
+        "KeyError: 'desk-017'",
+        "-- life 2 of 2",
+        "slurmstepd: error: Exceeded job memory limit",
+    ]
 
 
 def test_following_ends_with_the_job(faked: Faked) -> None:
@@ -174,8 +225,9 @@ def test_following_ends_with_the_job(faked: Faked) -> None:
     assert list(stream) == ["two\n"] and faked.calls == []
 
 
-def test_a_job_submitted_by_hand_is_explained_where_there_is_no_chain(faked: Faked,
-                                                                     capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_job_submitted_by_hand_is_explained_where_there_is_no_chain(
+    faked: Faked, capsys: pytest.CaptureFixture[str]
+) -> None:
     faked.failed("7", "data", "needs preference: missing", 3, "router_features")
     faked.answer()
     lines = explained(capsys).splitlines()

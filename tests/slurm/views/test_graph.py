@@ -13,9 +13,18 @@ from r2v.pipeline.run import selection
 from tests.slurm.faked import NEEDS, Faked
 from tests.slurm.faked import faked as faked
 
-SEED_TABLE = {("collect", "perturb"), ("perturb", "bc"), ("collect", "verifier"), ("bc", "candidates"),
-              ("verifier", "candidates"), ("candidates", "preference"), ("preference", "router_features"),
-              ("router_features", "router"), ("router", "evaluate"), ("router", "ablations")}
+SEED_TABLE = {
+    ("collect", "perturb"),
+    ("perturb", "bc"),
+    ("collect", "verifier"),
+    ("bc", "candidates"),
+    ("verifier", "candidates"),
+    ("candidates", "preference"),
+    ("preference", "router_features"),
+    ("router_features", "router"),
+    ("router", "evaluate"),
+    ("router", "ablations"),
+}
 
 
 def submitted(faked: Faked) -> dict[str, str]:
@@ -25,8 +34,9 @@ def submitted(faked: Faked) -> dict[str, str]:
     faked.done("100")
     for job, needs in list(NEEDS.items())[1:]:
         waits = [f"afterok:{ids[need]}(unfulfilled)" for need in needs if need != "collect"]
-        faked.queued(ids[job], "PENDING", "Dependency" if waits else "Resources",
-                     Dependency=",".join(waits) or "(null)")
+        faked.queued(
+            ids[job], "PENDING", "Dependency" if waits else "Resources", Dependency=",".join(waits) or "(null)"
+        )
     faked.answer()
     return ids
 
@@ -41,8 +51,9 @@ def test_edges_are_the_seeds_and_squeues(faked: Faked, capsys: pytest.CaptureFix
     told = json.loads(capsys.readouterr().out)
     assert {(edge["from"], edge["to"]) for edge in told["edges"]} == SEED_TABLE
     unfinished = {node["id"] for node in told["nodes"] if node["state"] != "done"}
-    dependencies = {(parent, row["JobID"]) for row in faked.queue
-                    for parent in re.findall(r"afterok:(\d+)", row["Dependency"])}
+    dependencies = {
+        (parent, row["JobID"]) for row in faked.queue for parent in re.findall(r"afterok:(\d+)", row["Dependency"])
+    }
     assert {(edge["from_id"], edge["to_id"]) for edge in told["edges"] if edge["from_id"] in unfinished} == dependencies
 
 

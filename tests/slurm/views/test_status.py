@@ -77,12 +77,24 @@ def test_a_running_job_tells_step_loss_time_left_and_memory(faked: Faked) -> Non
     faked.done("100"), faked.done("102", "perturb")
     faked.queued("104", "RUNNING", "None", TimeUsed="1:10:00", NodeList="g1")
     waiting(faked, after="bc")
-    faked.record("104", start={"job": "bc", "restart": 1, "at": ago(700)}, events=[
-        {"at": ago(9000), "restart": 0, "what": "bc", "done": 0, "total": 400},
-        {"at": ago(8000), "restart": 0, "what": "bc", "done": 90, "total": 400, "loss": 1.5},
-        {"at": ago(600), "restart": 1, "what": "bc", "done": 100, "total": 400, "loss": 0.9},
-        {"at": ago(0), "restart": 1, "what": "bc", "done": 160, "total": 400, "loss": 0.4321,
-         "peak_rss_bytes": 13 << 30}])
+    faked.record(
+        "104",
+        start={"job": "bc", "restart": 1, "at": ago(700)},
+        events=[
+            {"at": ago(9000), "restart": 0, "what": "bc", "done": 0, "total": 400},
+            {"at": ago(8000), "restart": 0, "what": "bc", "done": 90, "total": 400, "loss": 1.5},
+            {"at": ago(600), "restart": 1, "what": "bc", "done": 100, "total": 400, "loss": 0.9},
+            {
+                "at": ago(0),
+                "restart": 1,
+                "what": "bc",
+                "done": 160,
+                "total": 400,
+                "loss": 0.4321,
+                "peak_rss_bytes": 13 << 30,
+            },
+        ],
+    )
     status = one(seen(faked), "bc")
     assert (status.state, status.seconds_left, status.peak_bytes) == ("running", 2400.0, 13 << 30)
     assert status.words == "bc 160/400, loss 0.4321, 40 min left, 1:10:00 of 2-00:00:00 on g1"
@@ -97,11 +109,17 @@ def test_a_job_without_a_second_event_has_no_time_left(faked: Faked) -> None:
     assert status.seconds_left is None and status.words.startswith("collect 3/50, 0:00 of")
 
 
-REASONS = {"Priority": "others are ahead", "(Resources)": "first in line", "BeginTime": "after a pause",
-           "QOSMaxGRESPerUser": "a limit of your QOS is reached (QOSMaxGRESPerUser)",
-           "AssocGrpGRES": "a limit of your account is reached", "JobHeldUser": "scontrol release 7",
-           "ReqNodeNotAvail, UnavailableNodes:g1": "down, drained or reserved",
-           "launch_failed_requeued_held": "scontrol release 7", "SomethingNew": "Slurm says SomethingNew"}
+REASONS = {
+    "Priority": "others are ahead",
+    "(Resources)": "first in line",
+    "BeginTime": "after a pause",
+    "QOSMaxGRESPerUser": "a limit of your QOS is reached (QOSMaxGRESPerUser)",
+    "AssocGrpGRES": "a limit of your account is reached",
+    "JobHeldUser": "scontrol release 7",
+    "ReqNodeNotAvail, UnavailableNodes:g1": "down, drained or reserved",
+    "launch_failed_requeued_held": "scontrol release 7",
+    "SomethingNew": "Slurm says SomethingNew",
+}
 
 
 @pytest.mark.parametrize("reason", REASONS)
@@ -111,9 +129,17 @@ def test_reasons_in_words(reason: str) -> None:
 
 def test_a_failure_that_nobody_mends_is_1_and_its_children_keep_their_places(faked: Faked) -> None:
     chain = faked.chain()
-    told = Attempt(id="104", sentinel="105", submitted_at=ago(3600), failure=Failed(
-        kind="code", line="ValueError: x (r2v/policy/bc.py:7)", action="not tried again: a fault of the code",
-        at=ago(700)))
+    told = Attempt(
+        id="104",
+        sentinel="105",
+        submitted_at=ago(3600),
+        failure=Failed(
+            kind="code",
+            line="ValueError: x (r2v/policy/bc.py:7)",
+            action="not tried again: a fault of the code",
+            at=ago(700),
+        ),
+    )
     chains.write(faked.root, chain.with_attempt("bc", told))
     faked.done("100"), faked.done("102", "perturb"), faked.done("106", "verifier")
     faked.failed("104", "code", "ValueError: x (r2v/policy/bc.py:7)")
@@ -122,8 +148,13 @@ def test_a_failure_that_nobody_mends_is_1_and_its_children_keep_their_places(fak
         faked.queued(str(number), reason="DependencyNeverSatisfied" if number == 108 else "Dependency")
     status = seen(faked)
     assert status.exit_code == 1
-    assert states(status) == {**dict.fromkeys(NEEDS, "held"), "collect": "done", "perturb": "done", "verifier": "done",
-                              "bc": "failed"}
+    assert states(status) == {
+        **dict.fromkeys(NEEDS, "held"),
+        "collect": "done",
+        "perturb": "done",
+        "verifier": "done",
+        "bc": "failed",
+    }
     assert one(status, "bc").words.endswith("not tried again: a fault of the code") and one(status, "bc").kind == "code"
     assert one(status, "candidates").words == "keeps its place until bc can go on"
     assert "r2v explain desk_noisy" in views.lines(status)[-1]
@@ -201,9 +232,15 @@ def test_sacct_that_still_calls_it_running_is_no_failure(faked: Faked) -> None:
     assert (found["collect"], found["perturb"]) == ("done", "running")
 
 
-@pytest.mark.parametrize(("says", "code", "state", "kind"), [
-    ("OUT_OF_MEMORY", "0:125", "failed", "host_oom"), ("TIMEOUT", "0:0", "failed", "timeout"),
-    ("NODE_FAIL", "0:0", "failed", "node_fail"), ("CANCELLED by 1000", "0:15", "cancelled", "cancelled")])
+@pytest.mark.parametrize(
+    ("says", "code", "state", "kind"),
+    [
+        ("OUT_OF_MEMORY", "0:125", "failed", "host_oom"),
+        ("TIMEOUT", "0:0", "failed", "timeout"),
+        ("NODE_FAIL", "0:0", "failed", "node_fail"),
+        ("CANCELLED by 1000", "0:15", "cancelled", "cancelled"),
+    ],
+)
 def test_what_slurm_killed_is_never_done(says: str, code: str, state: str, kind: str, faked: Faked) -> None:
     """A stage whose worker was killed may end with 0 all the same."""
     faked.chain()
@@ -224,8 +261,11 @@ def test_completed_without_a_record_is_not_done(faked: Faked) -> None:
 
 def test_the_end_of_an_earlier_life_is_not_the_end(faked: Faked) -> None:
     faked.chain()
-    faked.record("100", start={"job": "collect", "restart": 1, "at": ago(900)}, exit={
-        "rc": 75, "kind": "timeout", "line": "x", "restart": 0, "at": ago(1000)})
+    faked.record(
+        "100",
+        start={"job": "collect", "restart": 1, "at": ago(900)},
+        exit={"rc": 75, "kind": "timeout", "line": "x", "restart": 0, "at": ago(1000)},
+    )
     faked.accounted("100", "REQUEUED", _old=True)
     faked.accounted("100", "COMPLETED")
     waiting(faked, after="collect")
@@ -234,8 +274,11 @@ def test_the_end_of_an_earlier_life_is_not_the_end(faked: Faked) -> None:
 
 def test_a_requeued_job_is_queued(faked: Faked) -> None:
     faked.chain()
-    faked.record("100", start={"job": "collect", "restart": 0, "at": ago(900)}, exit={
-        "rc": 75, "kind": "timeout", "line": "x", "restart": 0, "at": ago(10)})
+    faked.record(
+        "100",
+        start={"job": "collect", "restart": 0, "at": ago(900)},
+        exit={"rc": 75, "kind": "timeout", "line": "x", "restart": 0, "at": ago(10)},
+    )
     faked.queued("100", reason="BeginTime")
     waiting(faked, after="collect")
     status = one(seen(faked), "collect")
@@ -269,7 +312,8 @@ def test_a_submitter_cut_off_after_four_jobs(faked: Faked) -> None:
 def test_skipped_jobs_are_finished(faked: Faked) -> None:
     chain = faked.chain()
     chain = chain.with_job("collect", attempts=(), skipped="inputs unchanged").with_job(
-        "verifier", attempts=(), skipped="inputs unchanged")
+        "verifier", attempts=(), skipped="inputs unchanged"
+    )
     chains.write(faked.root, chain)
     faked.queued("102", "RUNNING", "None")
     waiting(faked)

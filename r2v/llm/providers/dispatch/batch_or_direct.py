@@ -44,15 +44,19 @@ class Chooser:
         if open_now <= self._plan.tail * self._most:
             return self._say(False, f"the last {open_now} of {self._most} conversations")
         if saved < cost:
-            return self._say(False, f"a batch of {len(asks)} saves ${saved:.4f}, its wait of about {wait / 60:.0f} min "
-                                    f"costs ${cost:.4f}")
+            return self._say(
+                False,
+                f"a batch of {len(asks)} saves ${saved:.4f}, its wait of about {wait / 60:.0f} min costs ${cost:.4f}",
+            )
         return self._say(True, f"{len(asks)} questions, a batch saves about ${saved:.2f}")
 
     def saved(self, asks: Sequence[Ask]) -> float:
         """USD that a batch of these is likely to save."""
         rate = self._till.rate
-        whole = sum(rate.usd(Tokens(fresh=likely_tokens(ask), output=min(_USUAL_OUTPUT, ask.max_tokens)), batch=False)
-                    for ask in asks)
+        whole = sum(
+            rate.usd(Tokens(fresh=likely_tokens(ask), output=min(_USUAL_OUTPUT, ask.max_tokens)), batch=False)
+            for ask in asks
+        )
         return whole * (1.0 - rate.batch)
 
     def _say(self, batched: bool, why: str) -> bool:

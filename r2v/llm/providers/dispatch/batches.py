@@ -61,8 +61,9 @@ class Outcome(Protocol):
 class BatchLane:
     """Provider batches of one run. inputs/ in `folder` holds the input files of those under way."""
 
-    def __init__(self, provider: Provider, till: Till, plan: Plan, folder: Path, outcome: Outcome, times: Times,
-                 spawn: Spawn) -> None:
+    def __init__(
+        self, provider: Provider, till: Till, plan: Plan, folder: Path, outcome: Outcome, times: Times, spawn: Spawn
+    ) -> None:
         self._provider, self._till, self._plan, self._times = provider, till, plan, times
         self._outcome, self._spawn, self._folder = outcome, spawn, folder / "inputs"
         self._queue: deque[Ask] = deque()
@@ -77,8 +78,12 @@ class BatchLane:
         later answer is given up: the journal must not be written any more."""
         if not self.flying:
             return
-        logger.info("  %s: stopping; %d batches are being made, their ids are waited for (%.0f s at most)",
-                    self._provider.name, len(self.flying), grace)
+        logger.info(
+            "  %s: stopping; %d batches are being made, their ids are waited for (%.0f s at most)",
+            self._provider.name,
+            len(self.flying),
+            grace,
+        )
         _, late = await asyncio.wait(self.flying, timeout=grace)
         for making in late:
             making.cancel()
@@ -106,8 +111,10 @@ class BatchLane:
         for batch in self._till.book.batches.values():
             path = self._path(batch)
             if not path.exists():
-                raise InputError(f"{path}: the input of a batch that the journal holds is gone; restore it from a "
-                                 "backup, or start a new run (which pays anew)")
+                raise InputError(
+                    f"{path}: the input of a batch that the journal holds is gone; restore it from a "
+                    "backup, or start a new run (which pays anew)"
+                )
             with path.open("rb") as file:
                 if hashlib.file_digest(file, "sha256").hexdigest() != batch.sha256:
                     raise InputError(f"{path}: is not the file that the journal names; restore it from a backup")
@@ -145,8 +152,11 @@ class BatchLane:
             ask = self._queue[0]
             worst = till.worst(ask, batch=True)
             over = self._token_cap is not None and queued + tokens + likely_tokens(ask) > self._token_cap
-            if (asks and size + ask.size + _LINE > 0.95 * limits.bytes) or (over and (asks or queued)) \
-                    or not till.hold(worst):
+            if (
+                (asks and size + ask.size + _LINE > 0.95 * limits.bytes)
+                or (over and (asks or queued))
+                or not till.hold(worst)
+            ):
                 break
             asks.append(self._queue.popleft())
             size, usd, tokens = size + ask.size + _LINE, usd + worst, tokens + likely_tokens(ask)
@@ -160,9 +170,18 @@ class BatchLane:
         write_lines(path, (canonical(self._provider.wire(ask)) for ask in asks))
         with path.open("rb") as file:
             sha256 = hashlib.file_digest(file, "sha256").hexdigest()
-        await self._till.reserve({"row": "intent", "batch": key, "count": len(asks), "bytes": path.stat().st_size,
-                                  "sha256": sha256, "tokens": sum(map(likely_tokens, asks)), "usd": usd,
-                                  "at": self._times.now()})
+        await self._till.reserve(
+            {
+                "row": "intent",
+                "batch": key,
+                "count": len(asks),
+                "bytes": path.stat().st_size,
+                "sha256": sha256,
+                "tokens": sum(map(likely_tokens, asks)),
+                "usd": usd,
+                "at": self._times.now(),
+            }
+        )
         batch = book.batches[key]
         batch.asks = {ask.custom_id: ask for ask in asks}
         self._spawn(self._carry(batch))
@@ -177,8 +196,13 @@ class BatchLane:
         if state.failed:
             await self._refused(batch, state)
             return
-        results = Results(provider=self._provider, batch=batch, outcome=self._outcome, times=self._times,
-                          pause=self._plan.poll_seconds)
+        results = Results(
+            provider=self._provider,
+            batch=batch,
+            outcome=self._outcome,
+            times=self._times,
+            pause=self._plan.poll_seconds,
+        )
         await results.collect(state)
         retry = results.retry
         await self._till.write({"row": "applied", "batch": batch.key, **results.counts})
@@ -203,8 +227,9 @@ class BatchLane:
                 if tries >= _TRIES:
                     self._outcome.broken(await self._drop(batch, fault.reason), fault.reason)
                     return False
-                await self._times.sleep(max(fault.retry_after or 0.0,
-                                            min(60.0, self._plan.poll_seconds / 60 * 2.0 ** tries)))
+                await self._times.sleep(
+                    max(fault.retry_after or 0.0, min(60.0, self._plan.poll_seconds / 60 * 2.0**tries))
+                )
         return True
 
     async def _try_to_make(self, batch: Batch) -> None:
@@ -253,8 +278,10 @@ class BatchLane:
                 if fault.kind == "account":
                     raise account(self._provider.name, fault.reason) from None
                 if fault.status == 404:
-                    raise EnvironmentFault(f"batch {batch.id}: the provider does not know it any more: {fault.reason}; "
-                                           "its answers can't be had: start a new run, which pays anew") from None
+                    raise EnvironmentFault(
+                        f"batch {batch.id}: the provider does not know it any more: {fault.reason}; "
+                        "its answers can't be had: start a new run, which pays anew"
+                    ) from None
                 state = None
             if state is not None and state.done:
                 late += state.lagging
@@ -278,8 +305,11 @@ class BatchLane:
             return
         lines = {line: f"{code}: {message}" for code, line, message in state.errors if line is not None}
         asks = list(batch.asks.values())
-        bad = [(ask, Verdict(kind="fatal", reason=lines[number], billed=False))
-               for number, ask in enumerate(asks, 1) if number in lines]
+        bad = [
+            (ask, Verdict(kind="fatal", reason=lines[number], billed=False))
+            for number, ask in enumerate(asks, 1)
+            if number in lines
+        ]
         await self._outcome.settle(bad, batch.key)
         named = {ask.custom_id for ask, _ in bad}
         rest = [ask for ask in await self._drop(batch, reason) if ask.custom_id not in named]
@@ -297,8 +327,12 @@ class BatchLane:
         self._path(batch).unlink(missing_ok=True)
         if shrink:
             self._token_cap = max(1, min(queued, self._token_cap or queued) // 2)
-            logger.info("  %s: its queue takes no more (%s); at most %d tokens are queued from here on",
-                        self._provider.name, reason, self._token_cap)
+            logger.info(
+                "  %s: its queue takes no more (%s); at most %d tokens are queued from here on",
+                self._provider.name,
+                reason,
+                self._token_cap,
+            )
             if alone:
                 await self._times.sleep(self._plan.poll_seconds)
             self.take(asks)
@@ -313,4 +347,5 @@ def likely_tokens(ask: Ask) -> int:
 def _is_queue_full(fault: ProviderFault) -> bool:
     said = f"{fault.code} {fault.reason}".lower()
     return fault.status in (400, 413, 429) and any(
-        word in said for word in ("token_limit", "enqueued", "queue", "request_too_large"))
+        word in said for word in ("token_limit", "enqueued", "queue", "request_too_large")
+    )

@@ -48,8 +48,9 @@ class Width:
 class CallLane:
     """Direct calls of one run."""
 
-    def __init__(self, provider: Direct, name: str, till: Till, plan: Plan, outcome: Outcome, times: Times,
-                 spawn: Spawn) -> None:
+    def __init__(
+        self, provider: Direct, name: str, till: Till, plan: Plan, outcome: Outcome, times: Times, spawn: Spawn
+    ) -> None:
         self._provider, self._name, self._till, self._plan = provider, name, till, plan
         self._outcome, self._times, self._spawn = outcome, times, spawn
         self.width = Width(plan.max_concurrent)
@@ -66,8 +67,12 @@ class CallLane:
     async def drain(self) -> None:
         """Wait, a while, for the answers of calls that are out: they are paid, and one that is journaled is kept."""
         if self.flying:
-            logger.info("  %s: stopping; %d direct calls are under way, their answers are waited for (%.0f s at most)",
-                        self._name, len(self.flying), GRACE)
+            logger.info(
+                "  %s: stopping; %d direct calls are under way, their answers are waited for (%.0f s at most)",
+                self._name,
+                len(self.flying),
+                GRACE,
+            )
             await asyncio.wait(self.flying, timeout=GRACE)
 
     async def _ask(self, ask: Ask) -> None:
@@ -80,7 +85,7 @@ class CallLane:
                 raise account(self._name, fault.reason)
             if fault is not None and fault.kind == "retry":
                 if not fault.slow_down:
-                    await self._times.sleep(min(_LONGEST, _BACKOFF * 2.0 ** ask.attempt))
+                    await self._times.sleep(min(_LONGEST, _BACKOFF * 2.0**ask.attempt))
                 self._outcome.again([ask], fault.reason, free=fault.slow_down)
         finally:
             self._out -= 1
@@ -125,7 +130,7 @@ class CallLane:
         now = self._times.now()
         if fault.slow_down:
             self._strain += now >= self.width.pause_until
-            asked = min(_LONGEST, _BACKOFF * 2.0 ** self._strain) if fault.retry_after is None else fault.retry_after
+            asked = min(_LONGEST, _BACKOFF * 2.0**self._strain) if fault.retry_after is None else fault.retry_after
             self.width.slow(now + asked)
         if fault.ambiguous and fault.status not in (503, 529):
             await self._till.write({"row": "lost", "id": ask.custom_id, "usd": worst, "why": fault.reason})

@@ -40,8 +40,12 @@ async def find(provider: Provider, batch: Batch, book: Book, plan: Plan, times: 
     assert batch.sent_at is not None
     since = batch.sent_at + plan.timeout if batch.unknown_at is None else batch.unknown_at
     quiet = min(since, times.now() + plan.timeout) + plan.reconcile_after
-    logger.warning("  batch %s: it is not known whether %s made it; looking for it, for %.0f s at most", batch.key,
-                   provider.name, max(0.0, quiet - times.now()))
+    logger.warning(
+        "  batch %s: it is not known whether %s made it; looking for it, for %.0f s at most",
+        batch.key,
+        provider.name,
+        max(0.0, quiet - times.now()),
+    )
     strangers: set[str] = set()
     pause = min(5.0, plan.poll_seconds, max(0.05, plan.reconcile_after / 4))
     while True:

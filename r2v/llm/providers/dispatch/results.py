@@ -54,12 +54,14 @@ class Results:
             if not self._open or (whole and not self._unreadable):
                 break
             if download + 1 < _DOWNLOADS:
-                await self.times.sleep(min(self.pause, 2.0 ** download))
+                await self.times.sleep(min(self.pause, 2.0**download))
         else:
             whole = whole or not self._open
         if not whole:
-            raise EnvironmentFault(f"batch {self.batch.id}: its results broke off {_DOWNLOADS} times "
-                                   f"({self._trouble}); what came is kept: run the same command again")
+            raise EnvironmentFault(
+                f"batch {self.batch.id}: its results broke off {_DOWNLOADS} times "
+                f"({self._trouble}); what came is kept: run the same command again"
+            )
         await self._missing(state)
 
     async def _download(self, state: BatchState) -> bool:
@@ -83,8 +85,10 @@ class Results:
             if fault.kind == "account":
                 raise account(self.provider.name, fault.reason) from None
             if fault.status == 404:
-                raise EnvironmentFault(f"batch {self.batch.id}: its results are gone at {self.provider.name} "
-                                       f"({fault.reason}); they were paid: start a new run, which pays anew") from None
+                raise EnvironmentFault(
+                    f"batch {self.batch.id}: its results are gone at {self.provider.name} "
+                    f"({fault.reason}); they were paid: start a new run, which pays anew"
+                ) from None
             return False
         finally:
             await self._settle(told)
@@ -101,8 +105,10 @@ class Results:
     async def _missing(self, state: BatchState) -> None:
         """Those that no line told of."""
         if self._open and state.completed and not state.files:
-            raise EnvironmentFault(f"batch {self.batch.id}: {state.completed} of its requests are answered and their "
-                                   "results can't be had (archived?); they were paid: start a new run, which pays anew")
+            raise EnvironmentFault(
+                f"batch {self.batch.id}: {state.completed} of its requests are answered and their "
+                "results can't be had (archived?); they were paid: start a new run, which pays anew"
+            )
         nameless = None in self._unreadable
         told = []
         for ask in self._open.values():
@@ -111,13 +117,16 @@ class Results:
                 told.append((ask, Verdict(kind="fatal", reason="its line of results can't be read; it was paid")))
             else:
                 self.counts["missing"] += 1
-                told.append((ask, Verdict(kind="retry", reason=f"no line in the results ({state.state})",
-                                          billed=False)))
+                told.append(
+                    (ask, Verdict(kind="retry", reason=f"no line in the results ({state.state})", billed=False))
+                )
         self._open = {}
         await self._settle(told)
 
 
 def account(provider: str, reason: str) -> EnvironmentFault:
     """The error of an account that can't pay or may not ask."""
-    return EnvironmentFault(f"{provider}: {reason}; see to the account or the key, then run the same command again: "
-                            "everything answered is kept")
+    return EnvironmentFault(
+        f"{provider}: {reason}; see to the account or the key, then run the same command again: "
+        "everything answered is kept"
+    )

@@ -60,7 +60,8 @@ class Purse:
         maybe = f" (of it at most ${lost:.4f} for calls whose answers were lost)" if lost else ""
         return EnvironmentFault(
             f"{self.name}={self.cap}: ${spent:.4f} are spent{maybe} and the next question may cost ${asked:.4f}; "
-            f"everything answered is kept: raise {self.name} and run the same command again")
+            f"everything answered is kept: raise {self.name} and run the same command again"
+        )
 
 
 class Till:

@@ -65,8 +65,10 @@ class Journal:
             row: Row = json.loads(line)
             assert isinstance(row["row"], str)
         except (ValueError, KeyError, TypeError, AssertionError):
-            raise InputError(f"{self.path}:{number}: not a row of a journal; it tells what is paid: restore the file "
-                             "from a backup, or start a new run (which pays anew)") from None
+            raise InputError(
+                f"{self.path}:{number}: not a row of a journal; it tells what is paid: restore the file "
+                "from a backup, or start a new run (which pays anew)"
+            ) from None
         return row
 
     async def write(self, *rows: Row) -> list[int]:

@@ -82,8 +82,14 @@ class Book:
         match row["row"]:
             case "intent":
                 self.made += 1
-                self.batches[row["batch"]] = Batch(key=row["batch"], count=row["count"], sha256=row["sha256"],
-                                                   tokens=row["tokens"], usd=row["usd"], began=row["at"])
+                self.batches[row["batch"]] = Batch(
+                    key=row["batch"],
+                    count=row["count"],
+                    sha256=row["sha256"],
+                    tokens=row["tokens"],
+                    usd=row["usd"],
+                    began=row["at"],
+                )
             case "answer" | "failed":
                 self._line(row, place)
             case "applied" | "dropped":
@@ -145,8 +151,10 @@ class Book:
     def name(self, custom_id: str, sha256: str) -> None:
         """Keep what a custom_id stands for. Raises InputError where it stands for another body."""
         if self.names.setdefault(custom_id, sha256) != sha256:
-            raise InputError(f"custom_id {custom_id} stands for another body in this journal; one name, one question: "
-                             "start a new run")
+            raise InputError(
+                f"custom_id {custom_id} stands for another body in this journal; one name, one question: "
+                "start a new run"
+            )
         _, conversation, turn, attempt = custom_id.split("-")
         place = conversation, int(turn)
         self.tries[place] = max(self.tries[place], int(attempt) + 1)

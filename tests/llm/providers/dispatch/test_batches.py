@@ -75,12 +75,14 @@ OPENAI_ONLY = {
     "file_id_late": Fault("file_id_late"),
 }
 CASES = [(provider, name, fault) for name, fault in MENDED.items() for provider in BOTH] + [
-    ("openai", name, fault) for name, fault in OPENAI_ONLY.items()]
+    ("openai", name, fault) for name, fault in OPENAI_ONLY.items()
+]
 
 
 @pytest.fixture
 def serve(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Makes an emulator that both SDKs are sent to."""
+
     def made(*faults: Fault, **kwargs: Any) -> Emulator:
         settings = {"lifecycle": Lifecycle(polls=2), "timing": Timing(silence=0.2, late=0.5, trickle=0.001)} | kwargs
         emulator = Emulator(faults=faults, **settings)
@@ -101,8 +103,9 @@ def serve(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 @pytest.mark.parametrize(("provider", "name", "fault"), CASES, ids=[f"{p}-{n}" for p, n, _ in CASES])
-def test_a_passing_fault_loses_nothing_and_pays_once(provider: str, name: str, fault: Fault, serve: Any,
-                                                     tmp_path: Path) -> None:
+def test_a_passing_fault_loses_nothing_and_pays_once(
+    provider: str, name: str, fault: Fault, serve: Any, tmp_path: Path
+) -> None:
     with serve(fault) as emulator:
         hurry = {"poll_seconds": 3.0} if name.startswith("file_late") else {}
         said = play(provider, tmp_path, count=COUNT, turns=TURNS, reconcile_after=0.8, **hurry)
@@ -115,7 +118,8 @@ def test_a_passing_fault_loses_nothing_and_pays_once(provider: str, name: str, f
     answered = [row["id"] for row in rows if row["row"] == "answer"]
     assert len(answered) == len(set(answered)) == COUNT * TURNS
     assert {row["batch"] for row in rows if row["row"] == "intent"} == {
-        row["batch"] for row in rows if row["row"] in ("applied", "dropped")}
+        row["batch"] for row in rows if row["row"] in ("applied", "dropped")
+    }
 
 
 @pytest.mark.parametrize("provider", BOTH)
@@ -153,16 +157,21 @@ def test_validation_names_lines_and_the_others_are_sent_again(serve: Any, tmp_pa
     assert sorted(turns[0].startswith("!") for turns in said) in ([False, False, True], [True] * 3)
 
 
-@pytest.mark.parametrize(("provider", "fault", "told"), [
-    ("anthropic", Fault("results_other_host"), "results_url is on"),
-    ("openai", Fault("archived"), "results are gone|can't be had"),
-    ("anthropic", Fault("archived"), "results are gone|can't be had"),
-    ("openai", Fault("credit_exhausted", on="create"), "see to the account"),
-    ("anthropic", Fault("credit_exhausted", on="create"), "see to the account"),
-    ("openai", Fault("401"), "see to the account or the key"),
-    ("anthropic", Fault("401"), "see to the account or the key")])
-def test_what_only_the_user_can_mend_ends_the_run_in_one_line(provider: str, fault: Fault, told: str, serve: Any,
-                                                               tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("provider", "fault", "told"),
+    [
+        ("anthropic", Fault("results_other_host"), "results_url is on"),
+        ("openai", Fault("archived"), "results are gone|can't be had"),
+        ("anthropic", Fault("archived"), "results are gone|can't be had"),
+        ("openai", Fault("credit_exhausted", on="create"), "see to the account"),
+        ("anthropic", Fault("credit_exhausted", on="create"), "see to the account"),
+        ("openai", Fault("401"), "see to the account or the key"),
+        ("anthropic", Fault("401"), "see to the account or the key"),
+    ],
+)
+def test_what_only_the_user_can_mend_ends_the_run_in_one_line(
+    provider: str, fault: Fault, told: str, serve: Any, tmp_path: Path
+) -> None:
     with serve(fault) as emulator:
         with pytest.raises(EnvironmentFault, match=told) as raised:
             play(provider, tmp_path, count=3, turns=1)
@@ -180,8 +189,10 @@ def test_a_line_that_stays_unreadable_is_given_up_and_not_paid_again(serve: Any,
 
 @pytest.mark.parametrize("provider", BOTH)
 def test_batches_are_cut_at_the_limits(provider: str, serve: Any, tmp_path: Path) -> None:
-    limits = Limits(openai=ProviderLimits(requests=50_000, bytes=200_000_000, queued_tokens=40),
-                    anthropic=ProviderLimits(requests=100_000, bytes=256_000_000, queued_requests=5))
+    limits = Limits(
+        openai=ProviderLimits(requests=50_000, bytes=200_000_000, queued_tokens=40),
+        anthropic=ProviderLimits(requests=100_000, bytes=256_000_000, queued_requests=5),
+    )
     with serve(limits=limits) as emulator:
         said = play(provider, tmp_path, count=12, turns=1, batch_size=4)
         batches = [batch for batch in emulator.batches() if not batch.errors]
@@ -205,6 +216,7 @@ def test_a_cut_journal_goes_on_and_a_damaged_one_is_named(serve: Any, tmp_path: 
 
 def leave_under_way(provider: str, folder: Path, emulator: Emulator, count: int) -> None:
     """Begin `count` conversations and leave when their batch is made."""
+
     async def leaving() -> list[str]:
         while len(emulator.ledger().bills) < count or b'"created"' not in (folder / "journal.jsonl").read_bytes():
             await asyncio.sleep(0.02)
@@ -219,6 +231,7 @@ def leave_under_way(provider: str, folder: Path, emulator: Emulator, count: int)
 @pytest.mark.parametrize("provider", BOTH)
 def test_a_run_that_stops_keeps_the_answers_of_calls_that_are_out(provider: str, serve: Any, tmp_path: Path) -> None:
     with serve(timing=Timing(latency=0.5)) as emulator:
+
         async def leaving() -> list[str]:
             while emulator.peak(provider) < 3:
                 await asyncio.sleep(0.01)
@@ -260,6 +273,7 @@ def test_a_run_that_stops_knows_the_batch_that_was_being_made(provider: str, ser
     rate, slow = rate_of(provider, MODELS[provider]), {"openai": SlowOpenAI, "anthropic": SlowAnthropic}[provider]
     journal = tmp_path / "journal.jsonl"
     with serve() as emulator:
+
         async def leaving() -> list[str]:
             while not journal.exists() or b'"sending"' not in journal.read_bytes():
                 await asyncio.sleep(0.01)
@@ -294,8 +308,9 @@ class AboutTo(Anthropic):
 
 
 @pytest.mark.parametrize("turns", range(12))
-def test_a_run_that_stops_around_the_word_sending_leaves_nothing_to_look_for(turns: int, serve: Any, tmp_path: Path
-                                                                             ) -> None:
+def test_a_run_that_stops_around_the_word_sending_leaves_nothing_to_look_for(
+    turns: int, serve: Any, tmp_path: Path
+) -> None:
     """The stop comes that many turns before: when the row is on disk, while it is written, and before."""
     rate = rate_of("anthropic", MODELS["anthropic"])
     with serve() as emulator:
@@ -345,8 +360,10 @@ def test_identical_questions_are_asked_once_where_that_is_wished(serve: Any, tmp
         for reuse, paid in ((False, 5), (True, 6)):
             waves = Waves(max_conversations=8)
             model = waves.model(remote("openai", tmp_path / str(reuse), mode="concurrent", reuse=reuse))
-            waves.run(partial(model.reply, Request(messages=(Message(role="user", content="same"),), key=("k", n)))
-                      for n in range(5))
+            waves.run(
+                partial(model.reply, Request(messages=(Message(role="user", content="same"),), key=("k", n)))
+                for n in range(5)
+            )
             assert len(emulator.ledger().bills) == paid
 
 
@@ -356,8 +373,10 @@ def test_a_shared_system_prompt_is_cached_and_the_share_is_reported(provider: st
     with serve() as emulator:
         waves = Waves(max_conversations=1)
         model = waves.model(remote(provider, tmp_path, mode="concurrent"))
-        waves.run(partial(model.reply, Request(messages=(shared, Message(role="user", content=f"{n}")), key=("k", n)))
-                  for n in range(5))
+        waves.run(
+            partial(model.reply, Request(messages=(shared, Message(role="user", content=f"{n}")), key=("k", n)))
+            for n in range(5)
+        )
         bills = emulator.ledger().bills
     share = sum(bill.cached_in for bill in bills) / sum(bill.tokens_in for bill in bills)
     told = json.loads((tmp_path / "progress.json").read_text())
@@ -366,8 +385,9 @@ def test_a_shared_system_prompt_is_cached_and_the_share_is_reported(provider: st
     assert asyncio.run(again.cancel())["cached_share"] == told["cached_share"], "the journal remembers"
 
 
-def test_where_no_batch_can_be_had_auto_says_so_and_calls(serve: Any, tmp_path: Path,
-                                                         caplog: pytest.LogCaptureFixture) -> None:
+def test_where_no_batch_can_be_had_auto_says_so_and_calls(
+    serve: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     never = Timing(late=1e6)
     with serve(Fault("file_late_404"), timing=never) as emulator, caplog.at_level("INFO", logger="r2v"):
         said = play("openai", tmp_path, count=3, turns=2, mode="auto", hour_usd=0.0, tail=0.0)

@@ -21,11 +21,13 @@ POINTS = range(1, 12)
 """A batch that is made at once has 8 syncs (7 without an upload), one that is looked for has more."""
 
 
-@pytest.mark.parametrize(("fault", "how"), [*((fault, how) for fault in (None, *AMBIGUOUS)
-                                              for how in ("after", "before")), (None, "torn")])
+@pytest.mark.parametrize(
+    ("fault", "how"), [*((fault, how) for fault in (None, *AMBIGUOUS) for how in ("after", "before")), (None, "torn")]
+)
 @pytest.mark.parametrize("provider", ["openai", "anthropic"])
 def test_killed_at_every_point_and_each_question_is_paid_once(
-        provider: str, fault: str | None, how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    provider: str, fault: str | None, how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     points = 0
     for at in POINTS:
         faults = () if fault is None else (Fault(fault, at=1, on="create"),)
@@ -33,8 +35,16 @@ def test_killed_at_every_point_and_each_question_is_paid_once(
             for name, value in environment(emulator).items():
                 monkeypatch.setenv(name, value)
             folder = tmp_path / str(at)
-            spec = {"provider": provider, "folder": str(folder), "urls": environment(emulator), "count": COUNT,
-                    "turns": TURNS, "at": at, "how": how, "plan": {"timeout": 2.0}}
+            spec = {
+                "provider": provider,
+                "folder": str(folder),
+                "urls": environment(emulator),
+                "count": COUNT,
+                "turns": TURNS,
+                "at": at,
+                "how": how,
+                "plan": {"timeout": 2.0},
+            }
             was_killed = killed(spec)
             said = play(provider, folder, count=COUNT, turns=TURNS, timeout=0.1)
             paid = emulator.ledger().paid()
@@ -53,8 +63,16 @@ def test_a_process_that_dies_again_and_again_pays_once(tmp_path: Path, monkeypat
     with Emulator(lifecycle=Lifecycle(polls=2)) as emulator:
         for name, value in environment(emulator).items():
             monkeypatch.setenv(name, value)
-        spec = {"provider": "openai", "folder": str(tmp_path), "urls": environment(emulator), "count": 4, "turns": 3,
-                "at": 4, "how": "after", "plan": {"timeout": 0.1}}
+        spec = {
+            "provider": "openai",
+            "folder": str(tmp_path),
+            "urls": environment(emulator),
+            "count": 4,
+            "turns": 3,
+            "at": 4,
+            "how": "after",
+            "plan": {"timeout": 0.1},
+        }
         deaths = 0
         while killed(spec):
             deaths += 1
@@ -65,13 +83,22 @@ def test_a_process_that_dies_again_and_again_pays_once(tmp_path: Path, monkeypat
         assert sorted(emulator.ledger().paid().values()) == [1] * 12
 
 
-def test_calls_under_way_at_a_crash_are_all_that_is_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-                                                             caplog: pytest.LogCaptureFixture) -> None:
+def test_calls_under_way_at_a_crash_are_all_that_is_repeated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     with Emulator(timing=Timing(latency=0.05)) as emulator:
         for name, value in environment(emulator).items():
             monkeypatch.setenv(name, value)
-        spec = {"provider": "anthropic", "folder": str(tmp_path), "urls": environment(emulator), "count": 6,
-                "turns": 2, "at": 4, "how": "before", "plan": {"mode": "concurrent", "max_concurrent": 3}}
+        spec = {
+            "provider": "anthropic",
+            "folder": str(tmp_path),
+            "urls": environment(emulator),
+            "count": 6,
+            "turns": 2,
+            "at": 4,
+            "how": "before",
+            "plan": {"mode": "concurrent", "max_concurrent": 3},
+        }
         assert killed(spec)
         with caplog.at_level("INFO", logger="r2v"):
             said = play("anthropic", tmp_path, count=6, turns=2, mode="concurrent")

@@ -30,25 +30,32 @@ RATE = rate_of("openai", "gpt-4o")
 
 def ask_of(name: str = "k", text: str = "hello", max_tokens: int = 10, run: str = "0123abcd") -> Ask:
     request = Request(messages=(Message(role="user", content=text),), key=(name,), max_tokens=max_tokens)
-    return make_ask(run, request, {"model": "m", "max_tokens": max_tokens,
-                                   "messages": [{"role": "user", "content": text}]})
+    return make_ask(
+        run, request, {"model": "m", "max_tokens": max_tokens, "messages": [{"role": "user", "content": text}]}
+    )
 
 
 def test_every_model_that_a_configuration_or_a_seed_names_has_a_price() -> None:
     named = set()
     for path in CONFIGS.rglob("*.yaml"):
-        for provider, model in re.findall(r"teacher: \{provider: (openai|anthropic), model_name: ([\w.-]+)",
-                                          path.read_text()):
+        for provider, model in re.findall(
+            r"teacher: \{provider: (openai|anthropic), model_name: ([\w.-]+)", path.read_text()
+        ):
             named.add((provider, model))
-    named |= {("openai", name) for name in ("gpt-4o", "gpt-4o-mini", "gpt-4-turbo", "gpt-3.5-turbo", "gpt-3.5", "gpt35",
-                                            "gpt4o_mini")}
-    named |= {("anthropic", name) for name in ("claude-3-5-sonnet", "claude-3-opus", "claude-3-haiku", "claude_opus",
-                                               "claude_sonnet")}
+    named |= {
+        ("openai", name)
+        for name in ("gpt-4o", "gpt-4o-mini", "gpt-4-turbo", "gpt-3.5-turbo", "gpt-3.5", "gpt35", "gpt4o_mini")
+    }
+    named |= {
+        ("anthropic", name)
+        for name in ("claude-3-5-sonnet", "claude-3-opus", "claude-3-haiku", "claude_opus", "claude_sonnet")
+    }
     assert len(named) >= 12
     for provider, model in named:
         assert rate_of(provider, model).input > 0
     assert re.fullmatch(r"\d{4}-\d\d-\d\d", str(table()["version"])) and set(table()["sources"]) == set(
-        table()["providers"])
+        table()["providers"]
+    )
 
 
 def test_a_million_tokens_cost_what_the_table_says() -> None:
@@ -68,10 +75,17 @@ def test_an_unknown_price_is_refused_unless_told() -> None:
     assert told.usd(Tokens(fresh=1_000_000, output=1_000_000), batch=True) == 1.5
 
 
-@given(fresh=st.integers(0, 10**6), cached=st.integers(0, 10**6), written=st.integers(0, 10**6),
-       output=st.integers(0, 10**5), batch=st.booleans(), model=st.sampled_from(["claude-3-haiku", "claude-opus-4-5"]))
-def test_no_answer_costs_more_than_its_worst_case(fresh: int, cached: int, written: int, output: int, batch: bool,
-                                                  model: str) -> None:
+@given(
+    fresh=st.integers(0, 10**6),
+    cached=st.integers(0, 10**6),
+    written=st.integers(0, 10**6),
+    output=st.integers(0, 10**5),
+    batch=st.booleans(),
+    model=st.sampled_from(["claude-3-haiku", "claude-opus-4-5"]),
+)
+def test_no_answer_costs_more_than_its_worst_case(
+    fresh: int, cached: int, written: int, output: int, batch: bool, model: str
+) -> None:
     rate = rate_of("anthropic", model)
     tokens = Tokens(fresh=fresh, cached=cached, write_1h=written, output=output)
     assert rate.usd(tokens, batch=batch) <= rate.worst(tokens.input, output, batch=batch) + 1e-9
@@ -79,10 +93,20 @@ def test_no_answer_costs_more_than_its_worst_case(fresh: int, cached: int, writt
 
 @given(text=st.text(max_size=60), key=st.lists(st.one_of(st.integers(), st.text(max_size=9)), max_size=4))
 def test_a_custom_id_is_in_both_alphabets_and_reads_back(text: str, key: list[int | str]) -> None:
-    request = Request(messages=(Message(role="user", content=text), Message(role="assistant", content=text)),
-                      key=tuple(key), max_tokens=7)
-    ask = make_ask("0123abcd", request, {"model": "m", "max_tokens": 7, "messages": [
-        {"role": "user", "content": text}, {"role": "assistant", "content": text}]})
+    request = Request(
+        messages=(Message(role="user", content=text), Message(role="assistant", content=text)),
+        key=tuple(key),
+        max_tokens=7,
+    )
+    ask = make_ask(
+        "0123abcd",
+        request,
+        {
+            "model": "m",
+            "max_tokens": 7,
+            "messages": [{"role": "user", "content": text}, {"role": "assistant", "content": text}],
+        },
+    )
     assert re.fullmatch(r"[A-Za-z0-9_-]{1,64}", ask.custom_id) and ask.turn == 1
     line = canonical({"custom_id": ask.custom_id, "params": ask.body})
     assert "\n" not in line and read_ask(json.loads(line)) == ask
@@ -172,25 +196,48 @@ def test_auto_batches_many_and_calls_the_tail_and_the_cheap(tmp_path: Path) -> N
     assert Chooser(Plan(), poor).batched(asks[:10], 10, 1200.0), "the budget holds the batch only"
 
 
-@pytest.mark.parametrize(("row", "kind"), [
-    ({"response": {"status_code": 400, "body": {"error": {"message": "bad", "code": None}}}, "error": None}, "fatal"),
-    ({"response": {"status_code": 429, "body": {"error": {"message": "slow", "code": "rate_limit"}}}}, "retry"),
-    ({"response": {"status_code": 500, "body": {}}, "error": None}, "retry"),
-    ({"response": None, "error": {"code": "batch_expired", "message": "late"}}, "retry"),
-    ({"response": None, "error": {"code": "batch_cancelled"}}, "retry"),
-    ({"response": None, "error": "nobody_knows_this"}, "retry"),
-    ({"response": {"status_code": 429, "body": {"error": {"code": "insufficient_quota"}}}}, "account")])
+@pytest.mark.parametrize(
+    ("row", "kind"),
+    [
+        (
+            {"response": {"status_code": 400, "body": {"error": {"message": "bad", "code": None}}}, "error": None},
+            "fatal",
+        ),
+        ({"response": {"status_code": 429, "body": {"error": {"message": "slow", "code": "rate_limit"}}}}, "retry"),
+        ({"response": {"status_code": 500, "body": {}}, "error": None}, "retry"),
+        ({"response": None, "error": {"code": "batch_expired", "message": "late"}}, "retry"),
+        ({"response": None, "error": {"code": "batch_cancelled"}}, "retry"),
+        ({"response": None, "error": "nobody_knows_this"}, "retry"),
+        ({"response": {"status_code": 429, "body": {"error": {"code": "insufficient_quota"}}}}, "account"),
+    ],
+)
 def test_kinds_of_openai_lines(row: dict[str, Any], kind: str) -> None:
     assert openai_line(row).kind == kind
 
 
-@pytest.mark.parametrize(("result", "kind"), [
-    ({"type": "expired"}, "retry"), ({"type": "canceled"}, "retry"),
-    ({"type": "errored", "error": {"type": "error", "error": {"type": "overloaded_error", "message": "x"}}}, "retry"),
-    ({"type": "errored", "error": {"error": {"type": "invalid_request_error", "message": "x"}}}, "fatal"),
-    ({"type": "errored", "error": {"type": "error", "error": {
-        "type": "invalid_request_error", "message": "Your credit balance is too low"}}}, "account"),
-    ({"type": "succeeded", "message": {"content": [], "stop_reason": "refusal"}}, "fatal")])
+@pytest.mark.parametrize(
+    ("result", "kind"),
+    [
+        ({"type": "expired"}, "retry"),
+        ({"type": "canceled"}, "retry"),
+        (
+            {"type": "errored", "error": {"type": "error", "error": {"type": "overloaded_error", "message": "x"}}},
+            "retry",
+        ),
+        ({"type": "errored", "error": {"error": {"type": "invalid_request_error", "message": "x"}}}, "fatal"),
+        (
+            {
+                "type": "errored",
+                "error": {
+                    "type": "error",
+                    "error": {"type": "invalid_request_error", "message": "Your credit balance is too low"},
+                },
+            },
+            "account",
+        ),
+        ({"type": "succeeded", "message": {"content": [], "stop_reason": "refusal"}}, "fatal"),
+    ],
+)
 def test_kinds_of_anthropic_lines(result: dict[str, Any], kind: str) -> None:
     assert anthropic_line({"custom_id": "a", "result": result}).kind == kind
 
@@ -200,12 +247,15 @@ def test_an_unreadable_line_tells_its_name_where_it_can() -> None:
     assert read_line(b"\xff\xfe", openai_line).custom_id is None
 
 
-@given(st.lists(st.text(max_size=20).map(lambda t: json.dumps(t, ensure_ascii=False).encode()), max_size=8),
-       st.integers(1, 7), st.sampled_from([b"\n", b"\r\n"]))
+@given(
+    st.lists(st.text(max_size=20).map(lambda t: json.dumps(t, ensure_ascii=False).encode()), max_size=8),
+    st.integers(1, 7),
+    st.sampled_from([b"\n", b"\r\n"]),
+)
 def test_lines_are_cut_at_newlines_alone(lines: list[bytes], step: int, end: bytes) -> None:
     data, splitter, found = b"".join(line + end for line in lines) + b'{"cut', LineSplitter(), list[bytes]()
     for start in range(0, len(data), step):
-        found += splitter.feed(data[start:start + step])
+        found += splitter.feed(data[start : start + step])
     assert found == lines and splitter.end() == b'{"cut'
 
 
