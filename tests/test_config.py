@@ -42,11 +42,11 @@ SEED_003 = [
 
 
 @pytest.mark.parametrize(("override", "read", "value"), SEED_003, ids=[row[0] for row in SEED_003])
-def test_C1_an_override_of_seed_003_changes_what_is_used(override: str, read: Any, value: object) -> None:
+def test_an_override_of_seed_003_changes_what_is_used(override: str, read: Any, value: object) -> None:
     assert read(load(None, [override])) == value
 
 
-def test_C1_all_on_one_line_and_the_last_of_two_wins() -> None:
+def test_all_on_one_line_and_the_last_of_two_wins() -> None:
     config = load(None, ["training.num_epochs=5", "training.lr=1e-5", "training.lr=2e-5"])
     assert (config.training.num_epochs, config.training.lr) == (5, 2e-5)
 

@@ -79,7 +79,7 @@ def test_everything_the_seed_names_is_there(finished: Path) -> None:
     assert {name.rsplit("-", 1)[0] for name in hashes(finished)} == set(JOBS)
 
 
-def test_X1_every_episode_replays_and_every_table_is_rebuilt(finished: Path) -> None:
+def test_every_episode_replays_and_every_table_is_rebuilt(finished: Path) -> None:
     said = r2v(finished, "verify-results", "results/micro")
     setup = json.loads((finished / "results" / "micro" / "setup.json").read_text())
     cells = sum(1 for _ in (finished / "results" / "micro" / "episodes").rglob("*.jsonl"))
@@ -107,7 +107,7 @@ def test_a_router_change_reruns_the_router_and_what_follows(copy: Path) -> None:
     assert reran == {"router", "evaluate", "ablations"}
 
 
-def test_A1_ablation_none_reproduces_the_main_run(finished: Path) -> None:
+def test_ablation_none_reproduces_the_main_run(finished: Path) -> None:
     rows = (finished / "results" / "ablations" / "micro" / "structured_results" / "ablations.csv").read_text()
     none = next(line for line in rows.splitlines() if line.startswith("none,"))
     assert ',0,"[0, 0]",1,' in none and none.endswith(",none")
@@ -121,7 +121,7 @@ def test_A1_ablation_none_reproduces_the_main_run(finished: Path) -> None:
     assert sum(path.exists() and path.read_bytes() == main for path in played) == 2, "the main run's, and none's own"
 
 
-def test_X3_two_folders_and_other_workers_give_the_same_content(finished: Path, tmp_path: Path) -> None:
+def test_two_folders_and_other_workers_give_the_same_content(finished: Path, tmp_path: Path) -> None:
     r2v(
         tmp_path,
         "run",
@@ -146,7 +146,7 @@ def test_killed_anywhere_and_run_again_it_ends_in_the_same_content(finished: Pat
     assert hashes(tmp_path) == hashes(finished)
 
 
-def test_X7_an_evaluation_on_training_tasks_is_refused(copy: Path) -> None:
+def test_an_evaluation_on_training_tasks_is_refused(copy: Path) -> None:
     process = start(copy, "evaluate", "--config", str(MICRO), "--overrides", "data.split_seed=1")
     said, _ = process.communicate()
     last = said.strip().splitlines()[-1]

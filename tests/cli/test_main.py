@@ -66,7 +66,7 @@ USAGE = {
     "unknown option": (["collect", "--sedes", "1"], "unrecognized arguments: --sedes 1"),
     "no command": ([], "required: <command>; see `r2v --help`"),
     "unknown phase": (["train_policy", "--stage", "bcc"], "no bcc; did you mean bc?"),
-    "C2 unknown key": (["config", "--overrides", "policy.lorar=32"], "did you mean policy.lora_r?"),
+    "an unknown key": (["config", "--overrides", "policy.lorar=32"], "did you mean policy.lora_r?"),
     "wrong type": (["config", "--overrides", "training.lr=fast"], "training.lr: Value 'fast'"),
     "not YAML": (["config", "--overrides", "data.runs=[a"], "not YAML"),
     "no such file": (["evaluate", "--config", "none.yaml"], "--config none.yaml: no such file"),

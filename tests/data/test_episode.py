@@ -33,7 +33,7 @@ def rich(play: Play) -> Episode:
     return replace(episode, steps=(full, *episode.steps[1:]))
 
 
-def test_E1_round_trip_leaves_its_argument_alone(play: Play) -> None:
+def test_round_trip_leaves_its_argument_alone(play: Play) -> None:
     episode = rich(play)
     record = to_dict(episode)
     before = copy.deepcopy(record)
@@ -42,7 +42,7 @@ def test_E1_round_trip_leaves_its_argument_alone(play: Play) -> None:
     assert parse_episode(to_line(episode)) == episode
 
 
-def test_E2_unknown_fields_are_kept_with_a_warning(play: Play) -> None:
+def test_unknown_fields_are_kept_with_a_warning(play: Play) -> None:
     record = {**to_dict(play()), "colour": "red"}
     record["metadata"]["mood"] = 3
     with pytest.warns(UserWarning, match="unknown fields"):
@@ -68,7 +68,7 @@ def test_order_of_keys_does_not_change_the_dedup_key(play: Play) -> None:
     assert parse_episode(turned).dedup_key == play().dedup_key
 
 
-def test_D7_twins_and_other_tasks_are_no_duplicates(play: Play) -> None:
+def test_twins_and_other_tasks_are_no_duplicates(play: Play) -> None:
     keys = {
         play().dedup_key,
         play(task="t2").dedup_key,

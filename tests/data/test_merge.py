@@ -93,7 +93,7 @@ def test_without_deduplication_everything_stays_under_ids_of_its_own(tmp_path: P
     assert len({e.episode_id for e in merged}) == len(merged) == 3
 
 
-def test_D7_perturbed_twins_and_equal_actions_elsewhere_survive(tmp_path: Path, play: Play) -> None:
+def test_perturbed_twins_and_equal_actions_elsewhere_survive(tmp_path: Path, play: Play) -> None:
     episodes = [play(), play("t2"), play(perturbation_seed=1), play(perturbation_seed=2)]
     assert read_episodes(merge([source(tmp_path, "a", episodes)], tmp_path / "out.jsonl").path) == episodes
 

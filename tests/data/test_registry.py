@@ -212,8 +212,8 @@ def test_a_name_of_another_form_is_refused(registry: DataRegistry, run_id: str) 
     assert not list(registry.runs.glob("*"))
 
 
-@pytest.mark.parametrize(("processes", "rounds"), [(20, 1), (8, 50)], ids=["R1", "hazard1"])
-def test_R1_no_concurrent_registration_is_lost(quick_disk: Path, processes: int, rounds: int) -> None:
+@pytest.mark.parametrize(("processes", "rounds"), [(20, 1), (8, 50)], ids=["many processes", "many rounds"])
+def test_no_concurrent_registration_is_lost(quick_disk: Path, processes: int, rounds: int) -> None:
     command = [sys.executable, "-c", REGISTER, str(quick_disk), str(rounds)]
     started = [subprocess.Popen(command) for _ in range(processes)]
     assert [process.wait() for process in started] == [0] * processes
@@ -290,7 +290,7 @@ def test_summary_lists_every_run(registry: DataRegistry, play: Play) -> None:
     assert second.split() == [run.run_id, "running", "0", "-", "0.00"]
 
 
-def test_R2_merge_of_a_run_with_itself(registry: DataRegistry, tmp_path: Path, play: Play) -> None:
+def test_merge_of_a_run_with_itself(registry: DataRegistry, tmp_path: Path, play: Play) -> None:
     a = collected(registry, play(run_id="a"), play("t2", run_id="a"))
     b = collected(registry, play(run_id="b"), play("t3", run_id="b"))
     once, twice = tmp_path / "once.jsonl", tmp_path / "twice.jsonl"

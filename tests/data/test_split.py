@@ -35,7 +35,7 @@ def test_shares_are_70_10_20() -> None:
     assert [round(n / 20_000, 2) for n in counts.values()] == [0.7, 0.1, 0.2]
 
 
-def test_S1_no_key_in_two_splits() -> None:
+def test_no_key_in_two_splits() -> None:
     by_template = assign(tasks(70), by="template_id")
     assert len({(task.template_id, by_template[task.task_id]) for task in tasks(70)}) == 7
     with pytest.raises(InputError, match="template_id T is in two splits, train and evaluation"):
@@ -47,7 +47,7 @@ def test_S1_no_key_in_two_splits() -> None:
         check_disjoint({"train": ["a", "b"], "evaluation": ["c", "a"]})
 
 
-def test_S2_a_task_outside_its_split_is_named_with_its_file() -> None:
+def test_a_task_outside_its_split_is_named_with_its_file() -> None:
     assignment = {"a": "train", "b": "evaluation"}
     require_split(["a", "a"], assignment, {"train"}, "x.jsonl")
     message = r"x\.jsonl: task b is in the evaluation split; only calibration, train"
@@ -57,7 +57,7 @@ def test_S2_a_task_outside_its_split_is_named_with_its_file() -> None:
         require_split(["z"], assignment, {"train"}, "x.jsonl")
 
 
-def test_S3_same_goal_in_two_splits_is_refused() -> None:
+def test_same_goal_in_two_splits_is_refused() -> None:
     twins = [Task("a", "Close  the\nTicket", split="train"), Task("b", "close the ticket", split="evaluation")]
     with pytest.raises(InputError, match="same goal text") as refusal:
         assign(twins)
@@ -65,7 +65,7 @@ def test_S3_same_goal_in_two_splits_is_refused() -> None:
     assert assign([Task("a", "same", split="train"), Task("b", "same", split="train")])
 
 
-def test_S4_order_duplicates_and_additions_move_nobody() -> None:
+def test_order_duplicates_and_additions_move_nobody() -> None:
     some = tasks(100)
     plain = assign(some)
     assert assign([*reversed(some), *some[:10]]) == plain

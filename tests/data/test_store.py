@@ -71,7 +71,7 @@ def test_two_writers_on_one_file_are_refused(tmp_path: Path, play: Play) -> None
     assert path.read_bytes() == b""
 
 
-def test_E3_tail_cut_at_every_byte_of_the_last_three_lines(quick_disk: Path, play: Play) -> None:
+def test_tail_cut_at_every_byte_of_the_last_three_lines(quick_disk: Path, play: Play) -> None:
     episodes = [play(seed=s, actions=("go",), text="é") for s in range(5)]
     lines = [to_line(episode).encode() + b"\n" for episode in episodes]
     whole = b"".join(lines)
@@ -88,7 +88,7 @@ def test_E3_tail_cut_at_every_byte_of_the_last_three_lines(quick_disk: Path, pla
         aside.unlink(missing_ok=True)
 
 
-def test_E3_cut_episode_is_collected_again_once(tmp_path: Path, play: Play) -> None:
+def test_cut_episode_is_collected_again_once(tmp_path: Path, play: Play) -> None:
     wanted = [play(seed=s) for s in range(4)]
     store = TrajectoryStore(tmp_path / "t.jsonl")
     write_episodes(store.path, wanted[:3])

@@ -265,7 +265,7 @@ def test_clean_pages_hold_no_canary_and_no_archived_id() -> None:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_P8_every_injection_contains_its_canary_and_the_mark_of_outsiders(family: str) -> None:
+def test_every_injection_contains_its_canary_and_the_mark_of_outsiders(family: str) -> None:
     task = training_tasks()[0]
     planted, canary = desk().injection("", task.goal, family, 0.5)
     row = parse(planted)

@@ -9,7 +9,7 @@ from r2v.errors import InputError
 from r2v.evaluation.outcomes import Outcome, is_llm_step, measure, obeyed_injection
 
 
-def test_D1_an_escalation_never_makes_a_success(make_episode):
+def test_an_escalation_never_makes_a_success(make_episode):
     for success in (True, False):
         assert Outcome.of(make_episode(escalated=10, success=success)).success is success
 
@@ -34,7 +34,7 @@ def test_what_the_environment_called_harmful_counts_too(make_episode):
     assert obeyed_injection(steps)
 
 
-def test_X2_a_missing_cell_is_named(episodes, setup):
+def test_a_missing_cell_is_named(episodes, setup):
     lost = ("llm_only", "t4", 2)
     without = [e for e in episodes if (e.method, e.metadata.task_id, e.metadata.seed) != lost]
     with pytest.raises(InputError, match=r"clean/llm_only/main: no episode of task t4 with seed 2 \(1 of 12"):
@@ -42,7 +42,7 @@ def test_X2_a_missing_cell_is_named(episodes, setup):
     assert InputError.exit_code == 3
 
 
-def test_X2_a_method_without_episodes_is_missing_too(episodes, setup):
+def test_a_method_without_episodes_is_missing_too(episodes, setup):
     with pytest.raises(InputError, match="entropy_router/main: no episode of task t1 with seed 1"):
         measure(episodes, dataclasses.replace(setup, methods=(*setup.methods, "entropy_router")))
 

@@ -13,7 +13,7 @@ A = [1, 1, 1, 1, 0, 0, 1, 1, 1, 0]
 B = [1, 0, 1, 0, 0, 0, 1, 0, 1, 0]
 
 
-def test_D11_ece_counts_a_probability_of_one():
+def test_ece_counts_a_probability_of_one():
     p, y = [0.1, 0.1, 0.9, 0.9, 1.0], [0, 0, 1, 1, 0]
     assert st.ece(p, y, bins=5) == pytest.approx(0.2)
     assert st.brier(p, y) == pytest.approx(0.208)
@@ -40,7 +40,7 @@ def test_auroc_and_pr_auc():
 
 
 @pytest.mark.parametrize(("alpha", "expected"), [(0.2, 0.5), (0.3, 0.466667), (0.4, 0.45), (1.0, 0.3)])
-def test_D13_cvar_counts_the_fraction_on_the_border(alpha, expected):
+def test_cvar_counts_the_fraction_on_the_border(alpha, expected):
     assert st.cvar([0.1, 0.2, 0.3, 0.4, 0.5], alpha) == pytest.approx(expected, abs=1e-6)
 
 
@@ -60,7 +60,7 @@ def test_wilson_of_nothing_says_nothing():
     ("only_a", "only_b", "exact"),
     [(10, 2, 0.038574), (6, 0, 0.03125), (5, 0, 0.0625), (0, 0, 1.0), (3, 3, 1.0)],
 )
-def test_D12_mcnemar(only_a, only_b, exact):
+def test_mcnemar(only_a, only_b, exact):
     assert st.mcnemar(only_a, only_b)[0] == pytest.approx(exact, abs=1e-6)
     assert st.mcnemar(only_b, only_a) == st.mcnemar(only_a, only_b)
 
@@ -102,7 +102,7 @@ def test_sign_flip_never_gives_zero():
     assert 0 < st.sign_flip_p([1.0] * 60) < 0.001
 
 
-def test_D14_type_one_error_is_held_with_twelve_copies_of_each_task():
+def test_type_one_error_is_held_with_twelve_copies_of_each_task():
     rng = np.random.default_rng(1)
     rejected = 0
     for _ in range(200):

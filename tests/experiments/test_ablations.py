@@ -18,7 +18,7 @@ def flat(values: dict[str, Any], stem: str = "") -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("name", ABLATIONS)
-def test_A2_an_ablation_changes_the_declared_keys_and_no_other(name: str) -> None:
+def test_an_ablation_changes_the_declared_keys_and_no_other(name: str) -> None:
     row = ABLATIONS[name]
     before, after = flat(identity(Config())), flat(identity(load(None, row.overrides)))
     changed = {key for key in before.keys() | after.keys() if before.get(key) != after.get(key)}

@@ -20,11 +20,11 @@ from r2v.hrl.parallel.sharding import Sharded
 from r2v.hrl.training.optimizer_step import update
 from r2v.hrl.training.trainer import Trainer
 from r2v.policy.export import export
-from tests.hrl import training
+from tests.hrl import trainers
 
-SHARED = replace(training.BASE, iterations=2, episodes=5, critic=replace(training.BASE.critic, warmup=0))
+SHARED = replace(trainers.BASE, iterations=2, episodes=5, critic=replace(trainers.BASE.critic, warmup=0))
 """Adapters on one base."""
-FULL = replace(training.EVERYTHING, iterations=2, episodes=5, critic=replace(training.EVERYTHING.critic, warmup=0))
+FULL = replace(trainers.EVERYTHING, iterations=2, episodes=5, critic=replace(trainers.EVERYTHING.critic, warmup=0))
 """Copies of which all weights learn."""
 MICRO = {"shared": 7, "full": 12}
 """Rows at a time: of 15 answers, and of 25, rank 0 has one more than rank 1, and so another pass to make."""
@@ -40,7 +40,7 @@ def stopping(after: int) -> Any:
 
 def trained(model: Path, folder: Path, h: HierarchicalConfig, lora: int, **options: Any) -> Trainer:
     """A trainer that has run to its end, or to where it was told to stop."""
-    trainer = training.trainer_of(model, folder, h, lora=lora, **options)
+    trainer = trainers.trainer_of(model, folder, h, lora=lora, **options)
     try:
         trainer.run()
     except Interrupted:

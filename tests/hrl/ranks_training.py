@@ -22,7 +22,7 @@ from r2v.hrl.parallel import ranks
 from r2v.hrl.rollout.generator import Segment
 from r2v.hrl.training.optimizer_step import Network, update
 from r2v.randomness import generator
-from tests.hrl import training
+from tests.hrl import trainers
 
 ROWS, STEPS = 8, 20
 H = HierarchicalConfig(per="token", kl=KLConfig(first=0.1, later=0.1))
@@ -61,7 +61,7 @@ def lesson(rows: list[Segment]) -> Lesson:
 
 def steps(micro: int = 3, per: str = "token") -> dict[str, Any]:
     """20 steps of a policy, each rank on its rows; and what a mean per rank would have said of the first."""
-    model, rows, h = training.language_model(), said(), replace(H, per=per)
+    model, rows, h = trainers.language_model(), said(), replace(H, per=per)
     network = Network("actor", model.parameters(), lr=1e-2, clip=1.0, micro=micro, setting="hierarchical.lr")
     own, part = ranks.own(range(ROWS)), policy_part(model, "cpu", rows, lesson(rows), h)
     with torch.no_grad():
@@ -105,7 +105,7 @@ def everything(folder: Path, model: Path) -> None:
     ranks.join("cpu")
     made = {"token": steps(), "sequence": steps(per="sequence"), "nan": not_a_number()}
     (folder / f"rank-{distributed.rank()}.json").write_text(json.dumps(made))
-    training.trainer_of(model, folder / "together", micro=3).run()
+    trainers.trainer_of(model, folder / "together", micro=3).run()
 
 
 def dying(folder: Path, model: Path) -> None:
@@ -118,7 +118,7 @@ def dying(folder: Path, model: Path) -> None:
             os.kill(os.getpid(), signal.SIGKILL)
         return False
 
-    training.trainer_of(model, folder / "dying", stop=stop).run()
+    trainers.trainer_of(model, folder / "dying", stop=stop).run()
 
 
 if __name__ == "__main__":

@@ -20,11 +20,11 @@ from r2v.hrl.parallel.zero import Zero
 from r2v.hrl.training.optimizer_step import update
 from r2v.hrl.training.trainer import Trainer
 from r2v.policy.export import export
-from tests.hrl import training
+from tests.hrl import trainers
 from tests.hrl.ranks_sharding import FULL, HALFWAY, MICRO, stopping, trained
 
 PLAIN = replace(
-    training.BASE, iterations=2, episodes=5, placement="full", critic=replace(training.BASE.critic, warmup=0)
+    trainers.BASE, iterations=2, episodes=5, placement="full", critic=replace(trainers.BASE.critic, warmup=0)
 )
 """Little of everything; the other case has all of it."""
 CASES: dict[str, tuple[HierarchicalConfig, int, int]] = {

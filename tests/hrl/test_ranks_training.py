@@ -11,13 +11,13 @@ import pytest
 from r2v.distributed import launch
 from r2v.errors import EnvironmentFault
 
-from . import ranks_training, training
-from .training import lines, losses, trainer_of
+from . import ranks_training, trainers
+from .trainers import lines, losses, trainer_of
 
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return training.model_at(tmp_path_factory.mktemp("model"))
+    return trainers.model_at(tmp_path_factory.mktemp("model"))
 
 
 @pytest.fixture(scope="module")

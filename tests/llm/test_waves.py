@@ -452,7 +452,7 @@ def alone(number: int, script: Script) -> str:
     max_age=st.sampled_from([0.0, 0.001, 10.0]),
     remember=st.booleans(),
 )
-def test_X3_company_changes_no_result(
+def test_company_changes_no_result(
     scripts: list[Script], workers: int, width: int, max_batch: int, max_age: float, remember: bool
 ) -> None:
     waves = Waves(workers=workers, max_conversations=width, max_age=max_age)

@@ -66,7 +66,7 @@ def test_a_page_of_one_line_is_not_eligible(name: str) -> None:
 
 
 @pytest.mark.parametrize("number", range(20))
-def test_P7_shuffling_keeps_the_header_and_the_rows(number: int) -> None:
+def test_shuffling_keeps_the_header_and_the_rows(number: int) -> None:
     rows = _altered("shuffled_dom", _scene(number=number)).text.split("\n")
     assert rows[0] == "header"
     assert Counter(rows) == Counter(PAGE.split("\n"))
@@ -100,7 +100,7 @@ def test_distractors_on_a_page_without_numbers_come_from_the_bank() -> None:
 
 
 @pytest.mark.parametrize("surface, goal", [(GENERIC, "open row 104"), (Desk(), DESK_GOAL)])
-def test_P8_every_injection_holds_its_canary_and_clean_text_does_not(surface: Surface, goal: str) -> None:
+def test_every_injection_holds_its_canary_and_clean_text_does_not(surface: Surface, goal: str) -> None:
     seen = set()
     for number in range(60):
         change = _altered("prompt_injection", _scene(number=number, surface=surface, goal=goal))
@@ -141,7 +141,7 @@ KEPT = ('"broken vpn of ann"', "https://desk.example/list?page=two", "r204", "17
 
 
 @pytest.mark.parametrize("severity", [0.2, 0.5, 1.0])
-def test_P11_typing_errors_spare_quotes_numbers_and_addresses(severity: float) -> None:
+def test_typing_errors_spare_quotes_numbers_and_addresses(severity: float) -> None:
     slips = set()
     for number in range(100):
         change = _altered("goal_typo", _scene(GOAL, number=number, severity=severity))
@@ -152,6 +152,6 @@ def test_P11_typing_errors_spare_quotes_numbers_and_addresses(severity: float) -
     assert len(slips) == 1
 
 
-def test_P11_nothing_but_quotes_is_not_eligible() -> None:
+def test_nothing_but_quotes_is_not_eligible() -> None:
     assert category("goal_typo").alter(_scene('"all of it" 12 r204')) is None
     assert category("goal_typo").alter(_scene("some words here", severity=0.0)) is None

@@ -60,7 +60,7 @@ def _drive(env: Environment, actions: list[str]) -> list[Any]:
 
 
 @pytest.mark.parametrize("settings", [{"distractor": 0.0, "tool_error": 0.0, "goal_typo": 0.0}, {}])
-def test_X4_with_nothing_scheduled_all_is_let_through(settings: dict[str, float]) -> None:
+def test_with_nothing_scheduled_all_is_let_through(settings: dict[str, float]) -> None:
     plain, (_, env) = Counter(), _wrapped(**settings)
     bare, seen = _drive(plain, ["a", "bad", "b", "c"]), _drive(env, ["a", "bad", "b", "c"])
     assert [said[:-1] for said in seen] == [said[:-1] for said in bare]
@@ -76,7 +76,7 @@ def test_X4_with_nothing_scheduled_all_is_let_through(settings: dict[str, float]
     assert env.goal == TASK.goal and env.perturbation_seed is None
 
 
-def test_X4_clean_equals_noisy_at_probability_zero(play: Player, only: Make) -> None:
+def test_clean_equals_noisy_at_probability_zero(play: Player, only: Make) -> None:
     clean, noisy = play(3, only(), condition="clean"), play(3, only(), condition="noisy")
     assert to_line(clean).replace('"condition":"clean"', '"condition":"noisy"') == to_line(noisy)
 

@@ -138,7 +138,7 @@ def test_live_and_offline_show_the_same(desk: Desk, clean: list[Episode], schedu
             assert info.success is True
 
 
-def test_P2_cutting_the_last_step_changes_no_earlier_one(clean: list[Episode], schedule: Schedule) -> None:
+def test_cutting_the_last_step_changes_no_earlier_one(clean: list[Episode], schedule: Schedule) -> None:
     for parent, twin in _annotated(clean, schedule):
         shorter = annotate(replace(parent, steps=parent.steps[:-1]), schedule.only("goal", "edit"), max_steps=16)
         if isinstance(shorter, Episode):
@@ -147,7 +147,7 @@ def test_P2_cutting_the_last_step_changes_no_earlier_one(clean: list[Episode], s
             assert not any(step.perturbations for step in twin.steps[:-1])
 
 
-def test_P8_clean_episodes_hold_no_canary(clean: list[Episode], schedule: Schedule) -> None:
+def test_clean_episodes_hold_no_canary(clean: list[Episode], schedule: Schedule) -> None:
     """Ids are many worlds' and a canary is one world's: no clean episode of the same task shows it."""
     planted = [
         (twin.metadata.task_id, one.canary)
@@ -165,7 +165,7 @@ def test_P8_clean_episodes_hold_no_canary(clean: list[Episode], schedule: Schedu
     ]
 
 
-def test_P9_every_argument_can_be_known(desk: Desk, clean: list[Episode], only: Make) -> None:
+def test_every_argument_can_be_known(desk: Desk, clean: list[Episode], only: Make) -> None:
     cuts = make_schedule(
         desk, only(partial_observation=CategoryConfig(prob=0.4, severity=0.6), distractor=0.3), "noisy", 101
     )

@@ -51,26 +51,26 @@ def _hits(schedule: Schedule, name: str, tasks: int, steps: int) -> set[tuple[in
 
 
 @pytest.mark.parametrize("name", ON_PAGES + ON_CALLS)
-def test_P3_a_higher_probability_only_adds_hits(name: str) -> None:
+def test_a_higher_probability_only_adds_hits(name: str) -> None:
     rare = _hits(_schedule(severity=0.5, **{name: 0.1}), name, 40, 10)
     often = _hits(_schedule(severity=0.5, **{name: 0.2}), name, 40, 10)
     assert rare < often
 
 
 @pytest.mark.parametrize("name", ON_PAGES + ON_CALLS)
-def test_P4_probability_one_hits_every_eligible_step_once(name: str) -> None:
+def test_probability_one_hits_every_eligible_step_once(name: str) -> None:
     schedule = _schedule(severity=0.5, **{name: 1.0})
     for step in range(1, 30):
         outcome = schedule.call(_task(), step) or schedule.page(_task(), step, PAGE, "before")
         assert [one.category for one in outcome.applied] == [name]
 
 
-def test_P5_the_rate_is_the_one_asked_for() -> None:
+def test_the_rate_is_the_one_asked_for() -> None:
     hits = _hits(_schedule(seed=101, distractor=0.2), "distractor", 1000, 10)
     assert 1894 <= len(hits) <= 2106
 
 
-def test_P5_a_failure_lasts_twice_as_often_as_severity_says() -> None:
+def test_a_failure_lasts_twice_as_often_as_severity_says() -> None:
     single = _hits(_schedule(tool_error=0.2, severity=0.0), "tool_error", 1000, 10)
     double = _hits(_schedule(tool_error=0.2, severity=1.0), "tool_error", 1000, 10)
     assert double == single | {(task, step + 1) for task, step in single if step < 10}
@@ -146,7 +146,7 @@ for step in range(20):
 """
 
 
-def test_P6_another_process_and_hash_seed_draw_the_same() -> None:
+def test_another_process_and_hash_seed_draw_the_same() -> None:
     def output(hash_seed: str) -> str:
         done = subprocess.run(
             [sys.executable, "-c", PROGRAM],

@@ -69,12 +69,12 @@ def _files(folder: Path) -> dict[str, str]:
     return {path.name: content_sha256(path) for path in sorted(folder.iterdir())}
 
 
-def test_B1_loss_on_action_tokens_and_only_there() -> None:
+def test_loss_on_action_tokens_and_only_there() -> None:
     """1,000 episodes of random lengths, over-long ones included: what carries loss is every action, whole, with
     its end token, once per step; all else is ignored; no row is too long."""
     encoder = _encoder()
     for i in range(1000):
-        draw = generator("B1", i)
+        draw = generator("answers", i)
         episode = _episode(i, steps=draw.randint(1, 6), words=draw.randint(1, 60))
         built = build_rows([episode], encoder)
         assert built.dropped == 0 and sum(row.steps for row in built.rows) == len(episode.steps)
@@ -85,7 +85,7 @@ def test_B1_loss_on_action_tokens_and_only_there() -> None:
             assert all(label in (IGNORED, token) for label, token in zip(row.labels, row.ids, strict=True))
 
 
-def test_B1_whole_episode_rows_contain_each_steps_prompt() -> None:
+def test_whole_episode_rows_contain_each_steps_prompt() -> None:
     encoder, episode = _encoder(200), _episode(4, steps=5)
     (row,) = build_rows([episode], encoder).rows
     observations = [step.observation.raw_text for step in episode.steps]
@@ -96,14 +96,14 @@ def test_B1_whole_episode_rows_contain_each_steps_prompt() -> None:
         assert row.labels[len(prompt) :][: len(encoder.action_ids(action))] == encoder.action_ids(action)
 
 
-def test_D8_a_step_that_cannot_fit_is_dropped_and_counted() -> None:
+def test_a_step_that_cannot_fit_is_dropped_and_counted() -> None:
     long = _episode(1)
     long = replace(long, metadata=replace(long.metadata, goal=" ".join(["w1"] * 100)))
     built = build_rows([long, _episode(2)], _encoder())
     assert built.dropped == 3 and sum(row.steps for row in built.rows) == 3
 
 
-def test_B2_overfits_32_examples(tmp_path: Path) -> None:
+def test_overfits_32_examples(tmp_path: Path) -> None:
     episodes = [_episode(i, steps=1) for i in range(32)]
     phase = replace(PHASE, num_epochs=70, lr=1e-2, batch_size=8, save_steps=1000)
     report = train_bc(episodes, _loaded(), _encoder(), phase, tmp_path, seed=0)
@@ -122,7 +122,7 @@ def test_B2_overfits_32_examples(tmp_path: Path) -> None:
         ({"construction": "prefix_reroll"}, "construction prefix_reroll"),
     ],
 )
-def test_B3_what_must_not_be_learnt_from_is_refused(change: dict[str, object], problem: str, tmp_path: Path) -> None:
+def test_what_must_not_be_learnt_from_is_refused(change: dict[str, object], problem: str, tmp_path: Path) -> None:
     bad = replace(_episode(7), **change)  # type: ignore[arg-type]
     with pytest.raises(InputError, match=f"t7/s1: .*{problem}") as refused:
         train_bc([_episode(1), bad], _loaded(), _encoder(), PHASE, tmp_path, seed=0)
@@ -137,7 +137,7 @@ def test_nothing_left_is_an_empty_result(tmp_path: Path) -> None:
         train_bc([long], _loaded(), _encoder(), PHASE, tmp_path, seed=0)
 
 
-def test_B4_B5_same_seed_same_bytes_and_a_resumed_run_too(tmp_path: Path) -> None:
+def test_same_seed_same_bytes_and_a_resumed_run_too(tmp_path: Path) -> None:
     """Killed right after a checkpoint, with the next one torn: the rest of the run gives the same weights."""
     episodes = [_episode(i) for i in range(16)]
     once, twice, killed = tmp_path / "once", tmp_path / "twice", tmp_path / "killed"
@@ -156,7 +156,7 @@ def test_B4_B5_same_seed_same_bytes_and_a_resumed_run_too(tmp_path: Path) -> Non
     )
 
 
-def test_B5_asked_to_stop_it_keeps_the_update_it_is_in_and_goes_on_from_there(tmp_path: Path) -> None:
+def test_asked_to_stop_it_keeps_the_update_it_is_in_and_goes_on_from_there(tmp_path: Path) -> None:
     """A signal in the middle costs nothing, although no checkpoint was due."""
     episodes, phase = [_episode(i) for i in range(16)], replace(PHASE, num_epochs=30, save_steps=1000)
     whole, cut = tmp_path / "whole", tmp_path / "cut"
@@ -169,7 +169,7 @@ def test_B5_asked_to_stop_it_keeps_the_update_it_is_in_and_goes_on_from_there(tm
     assert _files(whole / "final") == _files(cut / "final")
 
 
-def test_B5_a_checkpoint_between_two_log_entries_loses_nothing_of_the_log(tmp_path: Path) -> None:
+def test_a_checkpoint_between_two_log_entries_loses_nothing_of_the_log(tmp_path: Path) -> None:
     episodes, phase = [_episode(i) for i in range(16)], replace(PHASE, num_epochs=26, save_steps=53)
     report = train_bc(episodes, _loaded(), _encoder(), phase, tmp_path / "once", seed=3)
     assert [entry["step"] for entry in report["losses"]] == [1, *range(2, 105, 2)]

@@ -153,7 +153,7 @@ def labelled(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_B5_a_verifier_stopped_in_its_first_fold_ends_in_the_same_files(labelled: Path, tmp_path: Path) -> None:
+def test_a_verifier_stopped_in_its_first_fold_ends_in_the_same_files(labelled: Path, tmp_path: Path) -> None:
     again = tmp_path / "again"
     shutil.copytree(labelled, again, symlinks=True)
     [made] = (again / "outputs" / ".artifacts").glob("verifier-*")

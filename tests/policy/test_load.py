@@ -70,7 +70,7 @@ def test_a_bundled_model_acts_in_double_and_trains_in_single(name: str) -> None:
     }
 
 
-def test_C1_lora_r_reaches_the_adapter_and_the_adapter_comes_back(base: Path, tmp_path: Path) -> None:
+def test_lora_r_reaches_the_adapter_and_the_adapter_comes_back(base: Path, tmp_path: Path) -> None:
     policy = PolicyConfig(model_name=str(base), lora_r=3, dtype="float32", device="cpu")
     loaded = load_policy(policy, for_training=True, seed=5)
     assert (loaded.model.peft_config["default"].r, loaded.model.peft_config["default"].lora_alpha) == (3, 6)
@@ -127,7 +127,7 @@ def test_adapters_that_cannot_be_melted_in_are_refused(base: Path, tmp_path: Pat
         load_policy(PolicyConfig(model_name=str(tmp_path / "adapters"), device="cpu"))
 
 
-def test_B4_adapters_start_where_the_seed_says(base: Path, tmp_path: Path) -> None:
+def test_adapters_start_where_the_seed_says(base: Path, tmp_path: Path) -> None:
     policy = PolicyConfig(model_name=str(base), lora_r=3, device="cpu")
     shas = []
     for i, seed in enumerate((5, 5, 6)):
@@ -156,7 +156,7 @@ def test_what_cannot_be_had_is_said_in_one_line(policy: dict[str, Any], error: t
     assert "\n" not in str(refused.value)
 
 
-def test_D20_4bit_without_adapters_is_refused_for_training_and_auto_gives_way(base: Path) -> None:
+def test_4bit_without_adapters_is_refused_for_training_and_auto_gives_way(base: Path) -> None:
     with pytest.raises(UsageError, match="policy.lora_r is 0"):
         load_policy(PolicyConfig(model_name=str(base), load_in_4bit=True, device="cpu"), for_training=True)
     given = load_policy(PolicyConfig(model_name=str(base), load_in_4bit="auto", device="cpu"), for_training=True)

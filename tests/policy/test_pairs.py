@@ -54,7 +54,7 @@ MORE = [
 ]
 
 
-def test_G4_twelve_states_give_exactly_these_five_pairs_and_drops() -> None:
+def test_twelve_states_give_exactly_these_five_pairs_and_drops() -> None:
     pairs, counts = make_pairs(FIXTURE, PreferenceConfig())
     assert [(p.state_id, p.chosen[9], p.rejected[9], p.margin) for p in pairs] == [
         ("01", "b", "a", 1.0),
@@ -70,13 +70,13 @@ def test_G4_twelve_states_give_exactly_these_five_pairs_and_drops() -> None:
     assert sum(counts.values()) == len(FIXTURE)
 
 
-def test_G4_the_other_reasons() -> None:
+def test_the_other_reasons() -> None:
     pairs, counts = make_pairs([*FIXTURE, *MORE], PreferenceConfig(max_pairs_per_task=2))
     assert len(pairs) == counts["pairs"] == 5
     assert (counts["length_ratio"], counts["duplicate"], counts["task_cap"], counts["unparseable"]) == (1, 1, 1, 2)
 
 
-def test_G3_equal_candidates_give_no_pair_and_say_why() -> None:
+def test_equal_candidates_give_no_pair_and_say_why() -> None:
     greedy = [state(f"s{i}", *(act(k, "a", 1.0) for k in range(5))) for i in range(4)]
     with pytest.raises(EmptyResult, match="all_equal 4") as refused:
         make_pairs(greedy, PreferenceConfig())

@@ -73,13 +73,13 @@ def _batch(trainer: Any) -> Any:
 
 
 @pytest.mark.parametrize("lora", [0, 4])
-def test_D1_the_loss_starts_at_ln_2(lora: int, tmp_path: Path) -> None:
+def test_the_loss_starts_at_ln_2(lora: int, tmp_path: Path) -> None:
     """With full weights, and with an adapter that is trained already."""
     trainer = make_trainer(_rows(PAIRS), _loaded(lora), PHASE, PreferenceConfig(), tmp_path, 0)
     assert trainer.sigmoid_loss(_batch(trainer)).item() == pytest.approx(math.log(2), abs=1e-6)
 
 
-def test_D1_a_wrong_reference_is_refused(tmp_path: Path) -> None:
+def test_a_wrong_reference_is_refused(tmp_path: Path) -> None:
     from r2v.policy.preference import _first_loss
 
     trainer = make_trainer(_rows(PAIRS), _loaded(), PHASE, DPO_ONLY, tmp_path, 0)
@@ -91,7 +91,7 @@ def test_D1_a_wrong_reference_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("delta", "loss"), [(10.0, 0.313262), (-10.0, 1.313262), (0.0, 0.693147)])
-def test_D2_known_losses(delta: float, loss: float, tmp_path: Path) -> None:
+def test_known_losses(delta: float, loss: float, tmp_path: Path) -> None:
     """beta 0.1 and a reference whose log-ratio differs from the policy's by delta."""
     rows = _rows(PAIRS[:4])
     loaded = _loaded()
@@ -104,7 +104,7 @@ def test_D2_known_losses(delta: float, loss: float, tmp_path: Path) -> None:
     assert trainer.sigmoid_loss(batch).item() == pytest.approx(loss, abs=2e-6)
 
 
-def test_D3_identical_pairs_give_no_gradient(tmp_path: Path) -> None:
+def test_identical_pairs_give_no_gradient(tmp_path: Path) -> None:
     loaded = _loaded()
     trainer = make_trainer(_rows([replace(p, rejected=p.chosen) for p in PAIRS]), loaded, PHASE, DPO_ONLY, tmp_path, 0)
     trainer.sigmoid_loss(_batch(trainer)).backward()
@@ -112,7 +112,7 @@ def test_D3_identical_pairs_give_no_gradient(tmp_path: Path) -> None:
     assert gradients and max(float(g.abs().max()) for g in gradients) < 1e-7
 
 
-def test_D4_no_token_of_a_completion_is_cut(tmp_path: Path) -> None:
+def test_no_token_of_a_completion_is_cut(tmp_path: Path) -> None:
     """Contexts far beyond max_seq_len are elided, completions stay whole, what cannot fit is dropped."""
     encoder, long = _encoder(32), [_pair(i, words=20 * i) for i in range(1, 12)]
     rows, dropped = build_rows(long, encoder)
@@ -127,7 +127,7 @@ def test_D4_no_token_of_a_completion_is_cut(tmp_path: Path) -> None:
     assert build_rows([endless], encoder) == ([], 1)
 
 
-def test_D5_flipped_pairs_flip_the_margin(tmp_path: Path) -> None:
+def test_flipped_pairs_flip_the_margin(tmp_path: Path) -> None:
     flipped = [replace(p, chosen=p.rejected, rejected=p.chosen) for p in PAIRS]
     phase, rows = replace(PHASE, num_epochs=3), _rows(PAIRS)
     margins = {}
@@ -141,7 +141,7 @@ def test_D5_flipped_pairs_flip_the_margin(tmp_path: Path) -> None:
     assert margins["given"] > 0 > margins["flipped"]
 
 
-def test_B5_asked_to_stop_it_goes_on_to_the_same_end(tmp_path: Path) -> None:
+def test_asked_to_stop_it_goes_on_to_the_same_end(tmp_path: Path) -> None:
     phase = replace(PHASE, num_epochs=40)
     report = train_preference(PAIRS, _loaded(), _encoder(), phase, PreferenceConfig(), tmp_path / "whole", seed=0)
     with stopped_by_a_signal(tmp_path / "cut"), pytest.raises(Interrupted, match="preference: stopped after update"):
@@ -189,7 +189,7 @@ def test_no_pairs_is_an_empty_result(tmp_path: Path) -> None:
         train_preference([], _loaded(), _encoder(), PHASE, PreferenceConfig(), tmp_path, seed=0)
 
 
-def test_D6_where_the_pairs_are_right_executed_success_rises(tmp_path: Path) -> None:
+def test_where_the_pairs_are_right_executed_success_rises(tmp_path: Path) -> None:
     """A world of one step that is done by `get w1` alone. The clone was shown `get w1` and `close w2` equally
     often; 200 sampled actions a policy are executed. Seeds fixed: .44 before, .85 after."""
     from r2v.llm.local.backend import LocalBackend

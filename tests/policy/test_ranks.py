@@ -44,7 +44,7 @@ def _far_apart(one: list[dict[str, Any]], other: list[dict[str, Any]]) -> float:
 
 
 @pytest.mark.parametrize("what", PHASES)
-def test_B6_two_ranks_have_the_gradient_of_one_with_twice_the_batch(what: str, folder: Path, tmp_path: Path) -> None:
+def test_two_ranks_have_the_gradient_of_one_with_twice_the_batch(what: str, folder: Path, tmp_path: Path) -> None:
     """Of every update, the short last one too, in float64 to 1e-5 relative."""
     together = torch.load(folder / f"{what}.pt")
     alone = two_ranks.gradients(what, tmp_path)
@@ -52,7 +52,7 @@ def test_B6_two_ranks_have_the_gradient_of_one_with_twice_the_batch(what: str, f
 
 
 @pytest.mark.parametrize("what", PHASES)
-def test_B6_how_a_batch_is_cut_changes_no_gradient(what: str, tmp_path: Path) -> None:
+def test_how_a_batch_is_cut_changes_no_gradient(what: str, tmp_path: Path) -> None:
     """Micro-batches of 3 rows: uneven ones, and rows and tokens weigh the same in each."""
     cut_up = replace(two_ranks.PHASE, batch_size=3, gradient_accumulation_steps=4)
     in_one = replace(two_ranks.PHASE, batch_size=12, gradient_accumulation_steps=1)
@@ -65,7 +65,7 @@ def test_B6_how_a_batch_is_cut_changes_no_gradient(what: str, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("what", PHASES)
-def test_B4_B5_two_ranks_give_the_same_adapter_twice_and_after_a_kill(what: str, folder: Path) -> None:
+def test_two_ranks_give_the_same_adapter_twice_and_after_a_kill(what: str, folder: Path) -> None:
     once, twice, killed = json.loads((folder / "reports.json").read_text())[what]
     assert once == twice == killed and once["weights_sha256"]
     assert _final(folder / f"{what}-once") == _final(folder / f"{what}-twice") == _final(folder / f"{what}-killed")

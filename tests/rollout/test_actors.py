@@ -136,7 +136,7 @@ def test_an_escalated_step_pays_for_both() -> None:
     assert (done.tokens.llm_in, done.tokens.llm_out) == large[2:]
 
 
-def test_R1_both_ends_are_billed_as_the_single_models() -> None:
+def test_both_ends_are_billed_as_the_single_models() -> None:
     for threshold, name in ((1.0, "slm"), (0.0, "llm")):
         waves = Waves()
         slm, llm = sides(waves)

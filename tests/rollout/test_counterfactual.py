@@ -25,7 +25,7 @@ from r2v.rollout.counterfactual import (
 from r2v.rollout.gates import Sensors
 from r2v.rollout.session import Play
 
-from .chains import Stage, chain_stage, clumsy, looks_hard, perfect_verifier, plays, random_gate, stage
+from ..chains import Stage, chain_stage, clumsy, looks_hard, perfect_verifier, plays, random_gate, stage
 
 
 class NoSnapshot(Chain):
@@ -206,7 +206,7 @@ def test_the_oracle_asks_where_one_llm_step_saves_the_episode() -> None:
 
 
 @pytest.mark.parametrize("name", ["random", "looks hard"])
-def test_X5_no_router_beats_the_oracle_at_equal_calls(name: str) -> None:
+def test_no_router_beats_the_oracle_at_equal_calls(name: str) -> None:
     chain = Chain(num_tasks=60, hard=1)
     on = chain_stage(chain, (0.98, 0.5), 0.95)
     some = plays(chain, 60)

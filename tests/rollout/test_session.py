@@ -24,7 +24,7 @@ from r2v.llm.waves import Waves
 from r2v.rollout.actors import BestOfK
 from r2v.rollout.session import World, plays_of, replay
 
-from .chains import (
+from ..chains import (
     Stage,
     chain_stage,
     clumsy,
@@ -210,14 +210,14 @@ def ends(on: Stage, some: list[Any]) -> None:
         assert all(step.decision is not None for episode in routed for step in episode.steps)
 
 
-def test_R1_the_ends_of_the_threshold_are_the_single_models() -> None:
+def test_the_ends_of_the_threshold_are_the_single_models() -> None:
     chain = Chain(num_tasks=30)
     ends(chain_stage(chain, (0.9, None), 0.99), plays(chain, 30))
     on = desk_stage()
     ends(on, plays(on.world.benchmark, 10, condition="noisy", perturbation_seed=901))
 
 
-def test_R2_a_higher_threshold_escalates_no_earlier() -> None:
+def test_a_higher_threshold_escalates_no_earlier() -> None:
     chain = Chain(num_tasks=25)
     on = chain_stage(chain, (0.9, None), 0.99)
     by_threshold = [on.play(plays(chain, 25), on.routed(random_gate, tau)) for tau in (0.2, 0.4, 0.6, 0.8)]
@@ -247,7 +247,7 @@ def test_the_budget_of_llm_calls_is_kept() -> None:
 
 
 @pytest.mark.parametrize("condition", ["clean", "noisy", "shift"])
-def test_X3_workers_width_and_batches_change_no_byte(condition: Condition) -> None:
+def test_workers_width_and_batches_change_no_byte(condition: Condition) -> None:
     def lines(workers: int, width: int, max_batch: int) -> list[str]:
         on = desk_stage(slips=0.05, waves=Waves(workers=workers, max_conversations=width), max_batch=max_batch)
         some = plays(on.world.benchmark, 8, condition=condition, perturbation_seed=901)
@@ -261,7 +261,7 @@ def nothing_happens() -> PerturbationsConfig:
     return PerturbationsConfig(**quiet)
 
 
-def test_X4_noise_of_probability_zero_is_clean() -> None:
+def test_noise_of_probability_zero_is_clean() -> None:
     on = desk_stage(perturbations=nothing_happens())
     clean, noisy = (
         on.play(plays(on.world.benchmark, 10, condition=condition, perturbation_seed=901), on.small)
@@ -279,7 +279,7 @@ def recorded(condition: Condition) -> tuple[World, list[tuple[Task, Episode]]]:
 
 
 @pytest.mark.parametrize("condition", ["clean", "noisy", "shift"])
-def test_X1_every_played_episode_replays(condition: Condition) -> None:
+def test_every_played_episode_replays(condition: Condition) -> None:
     world, found = recorded(condition)
     assert [replay(world, parse_episode(to_line(episode)), task) for task, episode in found] == [None] * 12
     assert {episode.success for _, episode in found} == {True, False}
@@ -318,7 +318,7 @@ LIES: dict[str, tuple[Callable[[Episode], Episode], str]] = {
 
 
 @pytest.mark.parametrize("name", LIES)
-def test_X1_a_lie_is_named(name: str) -> None:
+def test_a_lie_is_named(name: str) -> None:
     lie, words = LIES[name]
     world, found = recorded("noisy")
     told = [

@@ -47,26 +47,26 @@ def test_disagreement_looks_past_free_arguments() -> None:
     assert disagrees(mine, "click", tools)
 
 
-def test_R6_constant_label_is_an_empty_result_with_counts() -> None:
+def test_constant_label_is_an_empty_result_with_counts() -> None:
     constant = [replace(row, y_escalate=0) if row.split == "train" else row for row in ROWS]
     train = sum(row.split == "train" for row in ROWS)
     with pytest.raises(EmptyResult, match=f"0 steps with y=1, {train} with y=0"):
         check_rows(constant)
 
 
-def test_R7_task_in_both_splits_is_refused() -> None:
+def test_task_in_both_splits_is_refused() -> None:
     leaked = replace(next(row for row in ROWS if row.split == "train"), split="calibration")
     with pytest.raises(InputError, match=leaked.task_id):
         check_rows([*ROWS, leaked])
 
 
-def test_R7_evaluation_rows_are_refused() -> None:
+def test_evaluation_rows_are_refused() -> None:
     with pytest.raises(InputError, match="split evaluation"):
         check_rows([*ROWS, replace(ROWS[0], split="evaluation")])
 
 
 @pytest.mark.parametrize("actor", ["teacher", "llm_fallback", "expert"])
-def test_R8_only_states_acted_by_the_slm(actor: str) -> None:
+def test_only_states_acted_by_the_slm(actor: str) -> None:
     with pytest.raises(InputError, match="SLM"):
         check_rows([*ROWS, replace(ROWS[0], actor=actor)])
 

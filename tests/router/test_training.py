@@ -26,7 +26,7 @@ def saved(rows: list[FeatureRow], path: Path, config: RouterConfig = CONFIG) -> 
     return path.read_bytes()
 
 
-def test_R3_reaches_the_bayes_brier() -> None:
+def test_reaches_the_bayes_brier() -> None:
     rows = labelled([make_row(number, steps_per_task=1) for number in range(20_000)], "counterfactual")
     model = fit(rows, CONFIG, seed=0)
     fresh = labelled([make_row(number, steps_per_task=1) for number in range(20_000, 40_000)], "counterfactual")
@@ -38,7 +38,7 @@ def test_R3_reaches_the_bayes_brier() -> None:
     assert abs(ours - bayes) < 0.005
 
 
-def test_R4_platt_recovers_the_temperature() -> None:
+def test_platt_recovers_the_temperature() -> None:
     draw = generator("platt")
     logits = np.array([draw.gauss(0, 3) for _ in range(20_000)])
     y = np.array([float(uniform("platt", i) < 1 / (1 + np.exp(-logit / 2))) for i, logit in enumerate(logits)])
@@ -47,7 +47,7 @@ def test_R4_platt_recovers_the_temperature() -> None:
     assert found.intercept == pytest.approx(0, abs=0.05)
 
 
-def test_R9_row_order_does_not_matter(tmp_path: Path) -> None:
+def test_row_order_does_not_matter(tmp_path: Path) -> None:
     shuffled = ROWS.copy()
     generator("shuffle").shuffle(shuffled)
     assert shuffled != ROWS
@@ -57,7 +57,7 @@ def test_R9_row_order_does_not_matter(tmp_path: Path) -> None:
 
 
 def test_leak_permuting_what_a_router_must_not_know_changes_no_byte(tmp_path: Path) -> None:
-    """D5: what perturbed a state and how its episode ended are beside the features, not among them."""
+    """What perturbed a state and how its episode ended are beside the features, not among them."""
     masked = [
         replace(row, perturbation_seed=None, condition="clean", slm_episode_success=not row.slm_episode_success)
         for row in ROWS

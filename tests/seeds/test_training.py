@@ -77,7 +77,7 @@ def test_a_single_training_step(root: Path) -> None:
     assert (folder / "final" / "model.safetensors").exists()
 
 
-def test_C1_the_documented_overrides_reach_what_they_name(root: Path) -> None:
+def test_the_documented_overrides_reach_what_they_name(root: Path) -> None:
     state, folder = _train(root, *OVERRIDDEN[4:]), root / BC
     config = load(folder / "config.yaml")
     assert (
@@ -96,7 +96,7 @@ def test_C1_the_documented_overrides_reach_what_they_name(root: Path) -> None:
 
 
 @pytest.mark.parametrize("prob", [0.2, 0.6])
-def test_C1_the_injection_rate_is_measured(prob: float) -> None:
+def test_the_injection_rate_is_measured(prob: float) -> None:
     override = next(words for words in OVERRIDES if "prompt_injection" in words)
     others = [f"perturbations.{name}.prob=0" for name in ("tool_error", "partial_observation", "distractor")]
     config = load(None, [override.replace("0.2", str(prob)), *others, "env.options.num_tasks=120"])
@@ -113,7 +113,7 @@ def test_C1_the_injection_rate_is_measured(prob: float) -> None:
     assert low < prob < high
 
 
-def test_C1_an_override_of_an_earlier_stage_is_not_passed_over_in_silence(
+def test_an_override_of_an_earlier_stage_is_not_passed_over_in_silence(
     root: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     word = "perturbations.prompt_injection.prob=0.6"
@@ -139,7 +139,7 @@ def test_C1_an_override_of_an_earlier_stage_is_not_passed_over_in_silence(
     ]
 
 
-def test_C1_less_memory_is_the_same_training(root: Path) -> None:
+def test_less_memory_is_the_same_training(root: Path) -> None:
     smaller = OUT_OF_MEMORY[0][1:]
     assert smaller == ["training.batch_size=2", "training.gradient_accumulation_steps=8"]
     whole, parts = ({"phase": job("bc").load().sections(load(None, words)).phase} for words in ([], smaller))
@@ -148,12 +148,12 @@ def test_C1_less_memory_is_the_same_training(root: Path) -> None:
     assert (state["train_batch_size"], state["global_step"]) == (2, math.ceil(_rows(root / BC) / 16))
 
 
-def test_C1_more_accumulation_is_fewer_updates(root: Path) -> None:
+def test_more_accumulation_is_fewer_updates(root: Path) -> None:
     state = _train(root, *OUT_OF_MEMORY[1])
     assert (state["train_batch_size"], state["global_step"]) == (16, math.ceil(6 * _rows(root / BC) / 256))
 
 
-def test_C1_four_bits_are_refused_where_they_cannot_be_had(root: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_four_bits_are_refused_where_they_cannot_be_had(root: Path, capfd: pytest.CaptureFixture[str]) -> None:
     before = _trained(root / BC)
     with standing_in(root):
         code = cli.main(["train_policy", "--config", "configs/desk/noisy.yaml", "--stage", "bc", *OUT_OF_MEMORY[2]])

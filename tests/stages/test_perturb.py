@@ -66,7 +66,7 @@ OFF = tuple(
 
 
 @pytest.mark.parametrize("overrides", [("data.condition=clean",), OFF, (*OFF, "perturb.include_clean=false")])
-def test_P1_with_nothing_to_perturb_the_bytes_are_kept(tmp_path: Path, overrides: tuple[str, ...]) -> None:
+def test_with_nothing_to_perturb_the_bytes_are_kept(tmp_path: Path, overrides: tuple[str, ...]) -> None:
     collected = _collect(tmp_path, *FAULTLESS)
     config = load(None, [*SMALL, *FAULTLESS, *overrides])
     made = run_job(config, job("perturb"), {"collect": collected}, root=tmp_path).artifact
@@ -75,7 +75,7 @@ def test_P1_with_nothing_to_perturb_the_bytes_are_kept(tmp_path: Path, overrides
     assert _report(made)["hits"] == {}
 
 
-def test_P10_clean_episodes_are_kept_byte_for_byte_and_failures_left_out(root: Path) -> None:
+def test_clean_episodes_are_kept_byte_for_byte_and_failures_left_out(root: Path) -> None:
     made, collected = _perturb(root), _collected(root)
     lines = made.file("trajectories.jsonl").read_text().splitlines()
     kept = [line for line in lines if json.loads(line)["construction"] == "native"]
@@ -132,7 +132,7 @@ def test_every_training_seed_makes_its_own_twins(root: Path) -> None:
     assert min(seeds[101], seeds[102]) > 25 and set(seeds) == {None, 101, 102}
 
 
-def test_P6_order_and_sharding_have_no_effect(root: Path, tmp_path: Path) -> None:
+def test_order_and_sharding_have_no_effect(root: Path, tmp_path: Path) -> None:
     sections = perturb.Config.of(_config())
     benchmark, episodes = load_benchmark("desk", sections.env.options), _collected(root)
 
@@ -154,7 +154,7 @@ def test_P6_order_and_sharding_have_no_effect(root: Path, tmp_path: Path) -> Non
     assert sorted(lines("even", episodes[::2]) + lines("odd", episodes[1::2])) == whole
 
 
-def test_P6_another_process_makes_the_same_content(root: Path, tmp_path: Path) -> None:
+def test_another_process_makes_the_same_content(root: Path, tmp_path: Path) -> None:
     made = _perturb(root)
     program = (
         "import sys; from pathlib import Path; from r2v.storage.artifact import build; "

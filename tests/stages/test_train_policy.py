@@ -113,7 +113,7 @@ def test_preference_starts_from_bc_and_can_be_left_out(config: c.Config, bc: Wor
     assert content_files(without.folder) == final
 
 
-def test_B3_an_evaluation_episode_stops_the_stage(config: c.Config, tmp_path: Path) -> None:
+def test_an_evaluation_episode_stops_the_stage(config: c.Config, tmp_path: Path) -> None:
     lines = [to_line(_episode(0)), to_line(_episode(1, "evaluation"))]
     work = _work(tmp_path / "bc", perturb=_artifact(tmp_path / "data", "trajectories.jsonl", lines))
     with pytest.raises(InputError, match="t1/s1: is of the split evaluation"):

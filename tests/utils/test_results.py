@@ -64,19 +64,19 @@ def test_the_seeds_lines_work_and_change_no_byte(folder):
         assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
 
 
-def test_D17_an_unfinished_folder_is_refused(folder):
+def test_an_unfinished_folder_is_refused(folder):
     (folder / "manifest.json").unlink()
     with pytest.raises(InputError, match="has not finished"):
         ResultsManager(folder)
 
 
-def test_D17_a_summary_is_never_read_as_a_bundle(folder):
+def test_a_summary_is_never_read_as_a_bundle(folder):
     (folder / BUNDLE).write_text((folder / "llm_summary.json").read_text())
     with pytest.raises(InputError, match=r"not the file that manifest\.json lists"):
         ResultsManager(folder).generate_latex_table()
 
 
-def test_D17_what_the_manifest_does_not_list_is_not_read(tmp_path):
+def test_what_the_manifest_does_not_list_is_not_read(tmp_path):
     write_results(tmp_path, {"ablations.csv": csv_text("ablations.csv", [])})
     with pytest.raises(InputError, match=r"lists no eval_bundle\.json; it lists ablations\.csv"):
         ResultsManager(tmp_path).generate_llm_summary()

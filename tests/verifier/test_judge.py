@@ -33,7 +33,7 @@ def judge_all(model: Scripted, cache: Path, name: str = "m", times: int = 1) -> 
     return asyncio.run(ask())
 
 
-def test_V5_the_second_run_makes_no_call_and_no_opinion_stays_none(tmp_path: Path) -> None:
+def test_the_second_run_makes_no_call_and_no_opinion_stays_none(tmp_path: Path) -> None:
     first, second = Scripted(), Scripted()
     assert judge_all(first, tmp_path / "judge.jsonl", times=2) == [0.7, None, 0.0] * 2
     assert first.calls == 3, "equal questions in flight are asked once"

@@ -72,7 +72,7 @@ def test_states_beyond_saving_teach_nothing() -> None:
 
 
 @pytest.mark.parametrize("p", [0.1, 0.5, 0.93])
-def test_V4_the_label_of_n_continuations_is_binomial(p: float) -> None:
+def test_the_label_of_n_continuations_is_binomial(p: float) -> None:
     """A toy world in which every continuation succeeds with probability p."""
     outcomes = tuple(uniform("toy-world", str(p), k) < p for k in range(400))
     (example,), _ = executed_examples([executed(outcomes=outcomes)])

@@ -21,7 +21,7 @@ def trained(examples: list, folder: Path, **changes: float) -> VerifierModel:  #
     return model
 
 
-def test_V1_a_separable_toy_is_learnt(tmp_path: Path) -> None:
+def test_a_separable_toy_is_learnt(tmp_path: Path) -> None:
     model = trained(toy.separable(range(600)), tmp_path)
     fresh = toy.separable(range(1_000, 1_400))
     ordered = in_order(fresh)
@@ -31,7 +31,7 @@ def test_V1_a_separable_toy_is_learnt(tmp_path: Path) -> None:
     assert figures["accuracy"] > figures["accuracy_majority"]  # type: ignore[operator]
 
 
-def test_V2_shuffled_labels_teach_nothing(tmp_path: Path) -> None:
+def test_shuffled_labels_teach_nothing(tmp_path: Path) -> None:
     model = trained(toy.shuffled(range(600)), tmp_path, num_epochs=2)
     fresh = toy.shuffled(range(10_000, 12_000))
     ordered = in_order(fresh)
@@ -94,7 +94,7 @@ def test_one_class_is_an_empty_result() -> None:
 
 
 @pytest.mark.parametrize("family", ["lfm2", "llama"])
-def test_V3_a_score_does_not_depend_on_its_company(family: str, tmp_path: Path) -> None:
+def test_a_score_does_not_depend_on_its_company(family: str, tmp_path: Path) -> None:
     from r2v.llm.types import ScoreRequest
 
     model = VerifierModel(toy.backbone(family).double())
@@ -108,7 +108,7 @@ def test_V3_a_score_does_not_depend_on_its_company(family: str, tmp_path: Path) 
     assert backend.answer(questions[::-1])[::-1] == together
 
 
-def test_V3_what_pads_are_does_not_matter() -> None:
+def test_what_pads_are_does_not_matter() -> None:
     model = VerifierModel(toy.backbone().double())
     torch.nn.init.normal_(model.head.weight, generator=torch.Generator().manual_seed(1))
     short, longer = [3, 4, 5], [6, 7, 8, 9, 10, 11]
@@ -159,7 +159,7 @@ def test_adapters_alone_are_written(tmp_path: Path) -> None:
     np.testing.assert_array_equal(logits_of(model, rows), logits_of(load(tmp_path, adapted().backbone), rows))
 
 
-def test_R4_temperature_is_recovered_and_bounds_are_loud(caplog: pytest.LogCaptureFixture) -> None:
+def test_temperature_is_recovered_and_bounds_are_loud(caplog: pytest.LogCaptureFixture) -> None:
     from r2v.randomness import generator
 
     draw = generator("temperature")

@@ -37,12 +37,12 @@ def test_setup_round_trip(results, setup):
     assert read_setup(results) == setup
 
 
-def test_X1_tables_are_what_the_episodes_say(results):
+def test_tables_are_what_the_episodes_say(results):
     report = verify_tables(results)
     assert report.identical and report.num_files == 9
 
 
-def test_X1_a_flipped_success_changes_the_tables(results, episodes, setup):
+def test_a_flipped_success_changes_the_tables(results, episodes, setup):
     store(results, [dataclasses.replace(episodes[0], success=not episodes[0].success), *episodes[1:]], setup)
     assert {"main_table.csv", "comparisons.csv", "llm_summary.json"} <= set(verify_tables(results).differing)
 
@@ -56,7 +56,7 @@ def test_an_edited_missing_or_foreign_file_is_named(results):
     assert verify_tables(results).differing == ("main_table.csv", "main_table.tex", "better.csv")
 
 
-def test_D10_an_episode_in_another_methods_file_is_refused(results, make_episode):
+def test_an_episode_in_another_methods_file_is_refused(results, make_episode):
     path = results / "episodes" / "noisy" / "r2v.jsonl"
     write_episodes(path, [make_episode("slm_only")])
     with pytest.raises(InputError, match="says noisy/slm_only/main, its file says noisy/r2v/main"):

@@ -118,7 +118,7 @@ def test_a_cell_without_failure_gets_wilson_over_tasks(tables):
     assert row["success_rate_ci"] == pytest.approx(wilson(6, 6), abs=1e-6)
 
 
-def test_D15_an_aggregate_is_all_and_seeds_have_their_own_file(tables):
+def test_an_aggregate_is_all_and_seeds_have_their_own_file(tables):
     assert {row["seed"] for row in tables.main_table} == {"all"}
     assert {row["seed"] for row in tables.per_seed} == {1, 2}
     llm = row_of(tables.per_seed, method="llm_only", condition="noisy", seed=1)
@@ -210,7 +210,7 @@ def numbers(value):
             yield from numbers(item)
 
 
-def test_X6_no_number_of_the_summary_is_absent_from_the_csvs(texts):
+def test_no_number_of_the_summary_is_absent_from_the_csvs(texts):
     printed = {
         float(found)
         for name, text in texts.items()

@@ -40,7 +40,7 @@ BUNDLE = {
 }
 
 
-def test_D16_names_are_escaped():
+def test_names_are_escaped():
     assert escape("a_b % & # $ {x} ~ ^ \\") == (
         r"a\_b \% \& \# \$ \{x\} \textasciitilde{} \textasciicircum{} \textbackslash{}"
     )

@@ -12,8 +12,8 @@ from r2v.errors import InputError
 from r2v.game.detection.judge import cases, corrected, judge, judge_all, question, read_labels
 from r2v.llm.types import Reply, Request
 
-from .models import Distant, reply
-from .talks import GAME, SECRETS
+from ..models import Distant, reply
+from ..talks import GAME, SECRETS
 
 
 class Reader:

@@ -29,7 +29,7 @@ from r2v.game.service.services import SERVICES, run_here, service_called
 from r2v.llm.types import Request
 from r2v.storage.lease import lease
 
-from .models import Distant, Scripted, conversation, number, opening, secret_of
+from ..models import Distant, Scripted, conversation, number, opening, secret_of
 
 PLAIN = Rules()
 PAIR = [Agent(id="1", name="Agent1", secret="SECRET1"), Agent(id="2", name="Agent2", secret="SECRET2")]

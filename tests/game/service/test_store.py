@@ -13,7 +13,7 @@ from r2v.game.play.records import Interaction
 from r2v.game.play.rules import GameMode, Rules
 from r2v.game.service.store import analyse_again, load, write_analysis
 
-from .talks import AGENTS, GAME
+from ..talks import AGENTS, GAME
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from r2v.game.play.records import Outcome
 from r2v.game.statistics.analysis import outcomes_of
 from r2v.game.statistics.effects import dependence, first_mover, ordered_matrix, who_cracks
 
-from .talks import GAME, pairing, side
+from ..talks import GAME, pairing, side
 
 OUTCOMES = outcomes_of(GAME)
 

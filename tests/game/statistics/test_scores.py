@@ -15,7 +15,7 @@ from r2v.game.play.rules import GameMode, Payoffs, Rules, check, payoff, session
 from r2v.game.statistics.analysis import analyse, outcomes_of
 from r2v.game.statistics.scores import held_after
 
-from .talks import AGENTS, GAME, MODELS, SECRETS, talk
+from ..talks import AGENTS, GAME, MODELS, SECRETS, talk
 
 BY_HAND = {
     GameMode.STANDARD: {"A": 1.0, "B": 6.0, "C": 4.0, "D": 10.0},

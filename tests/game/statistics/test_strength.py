@@ -11,7 +11,7 @@ from r2v.game.play.records import Outcome
 from r2v.game.statistics.strength import PRIOR, fit, strengths
 from r2v.randomness import generator
 
-from .talks import pairing, side
+from ..talks import pairing, side
 
 LEAK = {"a": 1.2, "b": 0.0, "c": -1.2}
 EXTRACTION = {"a": -0.8, "b": 0.0, "c": 0.8}

@@ -10,7 +10,7 @@ from r2v.game.play.rules import GameMode, Rules
 from r2v.game.statistics.analysis import analyse, outcomes_of
 from r2v.game.statistics.summary import cluster_interval, clustered, share
 
-from .talks import AGENTS, GAME, SECRETS, talk
+from ..talks import AGENTS, GAME, SECRETS, talk
 
 FIGURES = analyse(GAME, GameMode.STANDARD, Rules(), AGENTS)
 BY_HAND = {  # interactions, incomplete, revealed, obtained, optimal

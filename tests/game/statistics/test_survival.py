@@ -9,7 +9,7 @@ import pytest
 
 from r2v.game.statistics.survival import curve, logrank, time_to_reveal
 
-from .talks import pairing, side
+from ..talks import pairing, side
 
 
 def test_kaplan_meier_by_hand() -> None:

@@ -12,7 +12,7 @@ from r2v.hrl.algorithm.critic import DoubleCritic, MeanState, TargetCritic, poly
 from r2v.hrl.algorithm.losses import critic_loss, critic_targets
 from tests.hrl import tabular_mdp
 
-from . import tabular
+from .. import tabular
 
 FIRST, HINT, SECOND = [0, 0, 1, 2], [0, 1, 1, 1], [0, 1, 1, 2]
 """A policy as four equally likely draws, whatever is observed."""

@@ -12,7 +12,7 @@ from r2v.errors import UsageError
 from r2v.hrl.models.roles import build_roles
 from r2v.hrl.parallel.placement import Devices, devices_of, placement_of, ranks_of
 
-from .playing import save_model
+from ..playing import save_model
 
 
 @pytest.mark.parametrize(

@@ -15,16 +15,16 @@ from r2v.hrl.parallel.placement import Devices
 from r2v.hrl.training import checkpoint
 from r2v.policy.load import load_policy
 
-from . import ranks_sharding, training
-from .ranks_sharding import FULL, HALFWAY, SHARED, stopping, trained
-from .training import lasting, losses, told
+from .. import ranks_sharding, trainers
+from ..ranks_sharding import FULL, HALFWAY, SHARED, stopping, trained
+from ..trainers import lasting, losses, told
 
 BOTH = pytest.mark.parametrize(("name", "h", "lora"), [("shared", SHARED, 4), ("full", FULL, 0)])
 
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return training.model_at(tmp_path_factory.mktemp("model"))
+    return trainers.model_at(tmp_path_factory.mktemp("model"))
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +41,7 @@ def alone(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def parts(model: Path, alone: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two processes with parts; they also end what one process has begun."""
     begun = [alone / f"{name}-begun" for name in ("shared", "full")]
-    return training.in_ranks(ranks_sharding.__name__, model, begun, lambda: tmp_path_factory.mktemp("parts"))
+    return trainers.in_ranks(ranks_sharding.__name__, model, begun, lambda: tmp_path_factory.mktemp("parts"))
 
 
 @BOTH

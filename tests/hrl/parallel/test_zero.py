@@ -19,10 +19,10 @@ from r2v.hrl.parallel.placement import Devices
 from r2v.hrl.training import checkpoint
 from r2v.policy.load import load_policy
 
-from . import ranks_zero, training
-from .ranks_sharding import HALFWAY, stopping, trained
-from .ranks_zero import CASES
-from .training import lasting, losses, told
+from .. import ranks_zero, trainers
+from ..ranks_sharding import HALFWAY, stopping, trained
+from ..ranks_zero import CASES
+from ..trainers import lasting, losses, told
 
 NEAR = 1e-7
 """Of losses to those of a run in float64; 1e-8 was seen."""
@@ -34,7 +34,7 @@ needed = pytest.mark.skipif(
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return training.model_at(tmp_path_factory.mktemp("model"))
+    return trainers.model_at(tmp_path_factory.mktemp("model"))
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +51,7 @@ def alone(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def parts(model: Path, alone: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two processes with engines; they also end what one process has begun."""
     begun = [alone / f"{name}-begun" for name in CASES]
-    return training.in_ranks(ranks_zero.__name__, model, begun, lambda: tmp_path_factory.mktemp("parts"))
+    return trainers.in_ranks(ranks_zero.__name__, model, begun, lambda: tmp_path_factory.mktemp("parts"))
 
 
 @needed
@@ -62,7 +62,7 @@ def test_engines_learn_what_the_whole_learns(name: str, alone: Path, parts: Path
     assert len(wanted) > 12 and len(set(wanted)) > 8
     assert losses(parts / name) == pytest.approx(wanted, abs=NEAR)
     for ours, theirs in zip(lasting(parts / name), lasting(alone / name), strict=True):
-        assert theirs["actor/grad_norm"] > training.BASE.grad_clip or theirs["guidance/grad_norm"] > 0
+        assert theirs["actor/grad_norm"] > trainers.BASE.grad_clip or theirs["guidance/grad_norm"] > 0
         assert ours == pytest.approx(theirs, rel=10 * NEAR, abs=10 * NEAR)
 
 

@@ -24,8 +24,8 @@ from r2v.hrl.tasks.problems import Problem
 from r2v.hrl.tasks.prompts import Prompter
 from r2v.llm.waves import Waves
 
-from . import playing
-from .playing import PROBLEMS, build, checker, save_model, settings, stirred
+from .. import playing
+from ..playing import PROBLEMS, build, checker, save_model, settings, stirred
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,7 @@ from r2v.hrl.rollout.generator import Ask, Segment, Speaker
 from r2v.hrl.tasks.prompts import Prompter
 from r2v.llm.local.decode import Draw, generate
 
-from .playing import PROBLEMS, build, save_model, stirred
+from ..playing import PROBLEMS, build, save_model, stirred
 
 
 @pytest.fixture(scope="module", params=["llama", "lfm2"])

@@ -11,7 +11,7 @@ from r2v.hrl.models.roles import Roles
 from r2v.hrl.rollout.resampled_actions import Draws
 from r2v.hrl.tasks.prompts import Prompter
 
-from .playing import PROBLEMS, build, save_model, settings, stirred
+from ..playing import PROBLEMS, build, save_model, settings, stirred
 
 
 @pytest.fixture(scope="module")

@@ -16,13 +16,13 @@ from r2v.hrl.parallel.placement import Devices
 from r2v.hrl.training.build import build_trainer, problems_of
 from r2v.policy.export import export
 
-from . import training
+from .. import trainers
 
 
 @pytest.fixture(scope="module")
 def config(tmp_path_factory: pytest.TempPathFactory) -> Config:
-    model = training.model_at(tmp_path_factory.mktemp("model"))
-    h = replace(training.BASE, problems=ProblemsConfig(count=20, held_out=5), iterations=1)
+    model = trainers.model_at(tmp_path_factory.mktemp("model"))
+    h = replace(trainers.BASE, problems=ProblemsConfig(count=20, held_out=5), iterations=1)
     return Config(policy=PolicyConfig(model_name=str(model), lora_r=4, device="cpu", max_seq_len=160), hierarchical=h)
 
 

@@ -21,15 +21,15 @@ from r2v.hrl.training.metrics import FILE
 from r2v.hrl.training.state import PHASES, hash_of
 from r2v.policy.fit import LATEST
 
-from . import training
-from .training import BASE, EVERYTHING, lasting, lines, trainer_of
+from .. import trainers
+from ..trainers import BASE, EVERYTHING, lasting, lines, trainer_of
 
 SMALL = replace(BASE, iterations=2, save_every=1)
 
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return training.model_at(tmp_path_factory.mktemp("model"))
+    return trainers.model_at(tmp_path_factory.mktemp("model"))
 
 
 @pytest.fixture(scope="module")
@@ -76,7 +76,7 @@ def test_16_killed_at_once_it_ends_in_the_same_bits(
     places = {"after": 8, "within": 45}
     dying = [
         subprocess.Popen(
-            [sys.executable, "-m", "tests.hrl.training", str(tmp_path / name), str(model), name, str(number)],
+            [sys.executable, "-m", "tests.hrl.trainers", str(tmp_path / name), str(model), name, str(number)],
             stderr=subprocess.DEVNULL,
         )
         for name, number in places.items()

@@ -15,8 +15,8 @@ from r2v.hrl.models.encoders import text_of
 from r2v.hrl.rollout.transitions import Transitions, transitions_of
 from r2v.hrl.training.critic_trainer import Judge
 
-from . import training
-from .training import BASE, trainer_of
+from .. import trainers
+from ..trainers import BASE, trainer_of
 
 H = replace(BASE, turns=3, rewards=[0.0, 0.5, 1.0], critic=replace(BASE.critic, draws=2, max_tokens=24))
 
@@ -24,7 +24,7 @@ H = replace(BASE, turns=3, rewards=[0.0, 0.5, 1.0], critic=replace(BASE.critic, 
 @pytest.fixture(scope="module")
 def played(tmp_path_factory: pytest.TempPathFactory) -> tuple[Judge, Transitions]:
     """A judge of which the slow copy is not the critic, and what it is to remember."""
-    model = training.model_at(tmp_path_factory.mktemp("model"))
+    model = trainers.model_at(tmp_path_factory.mktemp("model"))
     trainer = trainer_of(model, Path("unused"), H, micro=5)
     trainer._rollout()
     assert trainer.judge is not None

@@ -24,8 +24,8 @@ from r2v.hrl.algorithm.training_batch import (
 )
 from r2v.hrl.training.optimizer_step import Network, update
 
-from . import training
-from .ranks_training import lesson, said
+from .. import trainers
+from ..ranks_training import lesson, said
 
 SAID = said()
 EVERY = list(range(len(SAID)))
@@ -39,7 +39,7 @@ def lessons(model: torch.nn.Module) -> Lesson:
 
 def gradient(h: HierarchicalConfig, known: Lesson, micro: int = 8) -> tuple[float, Tensor]:
     """Of the loss of all rows, in micro-batches."""
-    model = training.language_model()
+    model = trainers.language_model()
     part, loss = policy_part(model, "cpu", SAID, known, h), 0.0
     for start in range(0, len(SAID), micro):
         some, _ = part(EVERY[start : start + micro])
@@ -59,14 +59,14 @@ def gradient(h: HierarchicalConfig, known: Lesson, micro: int = 8) -> tuple[floa
     ids=["sequence", "token", "ppo", "reward"],
 )
 def test_13_one_by_one_is_all_at_once(h: HierarchicalConfig) -> None:
-    known = lessons(training.language_model())
+    known = lessons(trainers.language_model())
     (one, slowly), (other, at_once) = gradient(h, known, 1), gradient(h, known, 8)
     assert one == pytest.approx(other, abs=1e-12)
     assert float((slowly - at_once).abs().max()) < 1e-12 < 1e-4 < float(at_once.abs().max())
 
 
 def test_at_the_first_step_ppo_is_reinforce() -> None:
-    known = lessons(training.language_model())
+    known = lessons(trainers.language_model())
     _, plain = gradient(HierarchicalConfig(), known)
     _, clipped = gradient(HierarchicalConfig(algorithm="ppo"), known)
     assert float((plain - clipped).abs().max()) < 1e-12
@@ -74,7 +74,7 @@ def test_at_the_first_step_ppo_is_reinforce() -> None:
 
 def test_each_utterance_has_the_kl_of_its_turn() -> None:
     """In the loss: the gradient of k2 times its own weight, added to REINFORCE's."""
-    model = training.language_model()
+    model = trainers.language_model()
     known = replace(lessons(model), beta=torch.tensor([0.5, 0.25] * 4, dtype=torch.float64))
     _, plain = gradient(HierarchicalConfig(), replace(known, beta=torch.zeros(8, dtype=torch.float64)))
     _, both = gradient(HierarchicalConfig(), known)
@@ -87,7 +87,7 @@ def test_each_utterance_has_the_kl_of_its_turn() -> None:
 
 
 def test_the_kl_in_the_reward_is_taken_off_each_token() -> None:
-    known = lessons(training.language_model())
+    known = lessons(trainers.language_model())
     _, got = gradient(HierarchicalConfig(kl=KLConfig(mode="reward")), known)
     taken = replace(known, baseline=known.beta[:, None] * (known.behaviour - known.reference))
     _, wanted = gradient(
@@ -97,7 +97,7 @@ def test_the_kl_in_the_reward_is_taken_off_each_token() -> None:
 
 
 def test_what_is_counted_is_over_tokens() -> None:
-    model = training.language_model()
+    model = trainers.language_model()
     known = lessons(model)
     _, counted = policy_part(model, "cpu", SAID, known, HierarchicalConfig())(EVERY)
     apart, spread_, clipped, tokens = counted.tolist()
@@ -152,7 +152,7 @@ def test_a_gradient_that_is_no_number_steps_nothing(bad: float) -> None:
 
 def test_a_token_baseline_learns_what_is_to_be_expected_and_moves_no_policy() -> None:
     """One advantage for all: soon that is expected everywhere."""
-    model, advantage = training.language_model(), torch.full((8,), 0.7, dtype=torch.float64)
+    model, advantage = trainers.language_model(), torch.full((8,), 0.7, dtype=torch.float64)
     baseline = TokenBaseline(16, next(model.parameters()))
     network = Network("token baseline", baseline.parameters(), lr=0.05, clip=9.0, micro=3, setting="x")
     before = [one.detach().clone() for one in model.parameters()]
@@ -167,7 +167,7 @@ def test_a_token_baseline_learns_what_is_to_be_expected_and_moves_no_policy() ->
 
 
 def test_rows_go_by_length_and_come_back_in_order() -> None:
-    model = training.language_model()
+    model = trainers.language_model()
     lengths = [len(SAID[i].prompt) + len(SAID[i].tokens) for i in in_length(SAID, EVERY)]
     assert lengths == sorted(lengths)
     one, other = logprobs_of(model, "cpu", SAID, 1), logprobs_of(model, "cpu", SAID, 5)
@@ -176,7 +176,7 @@ def test_rows_go_by_length_and_come_back_in_order() -> None:
 
 
 def test_an_update_counts_figures_over_micro_batches() -> None:
-    model = training.language_model()
+    model = trainers.language_model()
     network = Network("actor", model.parameters(), lr=1e-3, clip=1.0, micro=3, setting="hierarchical.lr")
     stepped = update(network, EVERY, policy_part(model, "cpu", SAID, lessons(model), HierarchicalConfig()), COUNTED)
     assert stepped.counted[3] == sum(len(one.tokens) for one in SAID)

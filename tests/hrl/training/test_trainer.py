@@ -17,13 +17,13 @@ from r2v.policy.export import export
 from r2v.policy.load import load_policy
 from r2v.storage.files import content_sha256
 
-from . import training
-from .training import BASE, EVERYTHING, lasting, lines, losses, trainer_of
+from .. import trainers
+from ..trainers import BASE, EVERYTHING, lasting, lines, losses, trainer_of
 
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return training.model_at(tmp_path_factory.mktemp("model"))
+    return trainers.model_at(tmp_path_factory.mktemp("model"))
 
 
 @pytest.fixture(scope="module")
@@ -158,7 +158,7 @@ def test_the_actor_leaves_as_a_policy(model: Path, plain: tuple[Path, dict[str, 
     trainer = trainer_of(model, plain[0])
     assert trainer.run() == plain[1], "what is done is not done again"
     export(trainer.roles.actor_as_policy(), tmp_path / "final")
-    policy = replace(training.PolicyConfig(model_name=str(model), lora_r=4, device="cpu"), dtype="float64")
+    policy = replace(trainers.PolicyConfig(model_name=str(model), lora_r=4, device="cpu"), dtype="float64")
     ids = torch.tensor([[2, 7, 9, 3]])
     with trainer.roles.using("actor") as actor, torch.no_grad():
         ours = actor(ids).logits
@@ -197,7 +197,7 @@ def test_answers_that_grow_alike_are_told_once(model: Path, tmp_path: Path, capl
 
     def checker(problem: Any, said: str) -> float:
         asked.append(1)
-        return training.grade(problem, said) if len(asked) < 80 else 0.3
+        return trainers.grade(problem, said) if len(asked) < 80 else 0.3
 
     h = replace(BASE, iterations=14, advantage="score", evaluate_every=99)
     with caplog.at_level(logging.WARNING, logger="r2v"):

@@ -54,14 +54,14 @@ def together() -> list[Reply]:
 
 
 @pytest.mark.parametrize("max_batch", [1, 7, 64])
-def test_R_company_and_order_change_no_reply(max_batch: int, together: list[Reply]) -> None:
+def test_company_and_order_change_no_reply(max_batch: int, together: list[Reply]) -> None:
     order = list(range(64))
     generator("order").shuffle(order)
     shuffled = _backend(max_batch).answer([REQUESTS[i] for i in order])
     assert [shuffled[order.index(i)] for i in range(64)] == together
 
 
-def test_R_alone_equals_together(together: list[Reply]) -> None:
+def test_alone_equals_together(together: list[Reply]) -> None:
     backend = _backend()
     assert [backend.answer([request])[0] for request in REQUESTS[:12]] == together[:12]
 
@@ -94,7 +94,7 @@ def test_cached_decoding_equals_running_the_whole_text_again() -> None:
         ids.append(token)
 
 
-def test_G1_shared_prefix_equals_separate_prompts() -> None:
+def test_shared_prefix_equals_separate_prompts() -> None:
     backend, request = _backend(), replace(REQUESTS[4], num_samples=5, temperature=1.0)
     shared = backend.answer([request])[0]
     apart = [backend.answer([replace(request, num_samples=k + 1)])[0].samples[k] for k in range(5)]
@@ -102,7 +102,7 @@ def test_G1_shared_prefix_equals_separate_prompts() -> None:
     assert len({sample.text for sample in shared.samples}) > 1
 
 
-def test_G3_temperature_0_gives_equal_samples() -> None:
+def test_temperature_0_gives_equal_samples() -> None:
     reply = _backend().answer([replace(REQUESTS[0], num_samples=4, temperature=0.0)])[0]
     assert len(reply.samples) == 4 and len(set(reply.samples)) == 1
 

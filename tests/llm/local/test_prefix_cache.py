@@ -72,7 +72,7 @@ def _waves(conversations: int = 12, steps: int = 5) -> list[list[Request]]:
 
 
 @pytest.mark.parametrize("kind", ["hybrid", "llama", "sliding"])
-def test_R_what_was_read_before_changes_no_reply(kind: str) -> None:
+def test_what_was_read_before_changes_no_reply(kind: str) -> None:
     backend = _backend(kind)
     for wave in _waves():
         replies = backend.answer(wave)

@@ -2,8 +2,8 @@
 
 Run as a script it trains in a process of its own, which kills itself where it is told to:
 
-    python training.py FOLDER MODEL after NUMBER      # when so many phases have passed
-    python training.py FOLDER MODEL within NUMBER     # while it scores that many-th answer
+    python trainers.py FOLDER MODEL after NUMBER      # when so many phases have passed
+    python trainers.py FOLDER MODEL within NUMBER     # while it scores that many-th answer
 """
 
 from __future__ import annotations
