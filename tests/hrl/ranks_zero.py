@@ -17,7 +17,7 @@ from r2v.config import HierarchicalConfig
 from r2v.errors import UsageError
 from r2v.hrl.parallel import ranks
 from r2v.hrl.parallel.zero import Zero
-from r2v.hrl.training.optimizer_step import update
+from r2v.hrl.training.optimizer_step import Network, update
 from r2v.hrl.training.trainer import Trainer
 from r2v.policy.export import export
 from tests.hrl import trainers
@@ -75,6 +75,33 @@ def not_a_number(trainer: Trainer, loss_too: bool) -> dict[str, Any]:
     return {"said": said, "moved": max(moved)}
 
 
+def first_step(fp16_supported: bool) -> list[float]:
+    """Loss and gradient norm of a float64 model's first ZeRO-3 step where the processor supports fp16 or does not."""
+    from deepspeed.accelerator.cpu_accelerator import CPU_Accelerator
+
+    # Whether DeepSpeed's accelerator supports fp16 is a fact of the processor; here it is decided by hand.
+    CPU_Accelerator.is_fp16_supported = lambda self: fp16_supported
+    model = trainers.language_model().requires_grad_(True)
+    engine = Zero(model, None, stage=3, lr=1e-3, clip=1.0, device="cpu")
+    network = Network(
+        "actor",
+        engine.trained(None).values(),
+        lr=1e-3,
+        clip=1.0,
+        micro=2,
+        setting="hierarchical.lr",
+        engine=engine,
+    )
+
+    def part(chosen: Any) -> tuple[Tensor, Tensor]:
+        loss = model(torch.full((len(chosen), 3), 7)).logits.square().mean()
+        return loss, loss.new_zeros(0)
+
+    with engine.wearing(None) as model:
+        stepped = update(network, range(2), engine.through(part))
+    return [stepped.loss, stepped.norm]
+
+
 def everything(folder: Path, model: Path) -> None:
     """Each case to its end, and cut and taken up; what one process began is ended, by layers that run again in
     backward. A copy of the cut one is left."""
@@ -93,6 +120,7 @@ def everything(folder: Path, model: Path) -> None:
         distributed.wait_for_all()
         trained(model, folder / f"{name}-stopped", h, lora, micro=micro)
         trained(model, folder / f"{name}-begun", replace(h, gradient_checkpointing=True), lora, micro=micro)
+    told["first_step"] = {str(supported): first_step(supported) for supported in (True, False)}
     (folder / f"rank-{distributed.rank()}.json").write_text(json.dumps(told))
 
 

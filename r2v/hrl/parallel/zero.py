@@ -161,14 +161,16 @@ def _engine(root: nn.Module, optimizer: torch.optim.Optimizer, stage: int, clip:
     if device == "cpu":  # DeepSpeed takes whatever GPU it sees
         set_accelerator(CPU_Accelerator())
     logging.getLogger("DeepSpeed").setLevel(logging.WARNING)
-    engine, *_ = deepspeed.initialize(
-        model=root,
-        optimizer=optimizer,
-        config={
-            "train_micro_batch_size_per_gpu": 1,
-            "gradient_accumulation_steps": 1,
-            "gradient_clipping": clip,
-            "zero_optimization": {"stage": stage, "stage3_param_persistence_threshold": 0},
-        },
-    )
+    config = {
+        "train_micro_batch_size_per_gpu": 1,
+        "gradient_accumulation_steps": 1,
+        "gradient_clipping": clip,
+        "zero_optimization": {"stage": stage, "stage3_param_persistence_threshold": 0},
+    }
+    if stage == 3:
+        # `initialize` would partition the weights itself, with Init(dtype=the model's), which Init obeys only where
+        # the accelerator supports fp16 (a CPU with AVX512-FP16 does) and then refuses float64. Without a dtype Init
+        # takes float32 from the configuration on every machine; the weights keep their own type either way.
+        deepspeed.zero.Init(module=root, config_dict_or_path=config)
+    engine, *_ = deepspeed.initialize(model=root, optimizer=optimizer, config=config)
     return engine

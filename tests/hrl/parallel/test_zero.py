@@ -88,6 +88,14 @@ def test_what_is_no_number_on_one_rank_stops_both(name: str, parts: Path) -> Non
 
 
 @needed
+def test_a_float64_model_takes_the_same_step_whether_or_not_the_processor_supports_fp16(parts: Path) -> None:
+    for steps in told(parts, "first_step"):
+        loss, norm = steps["True"]
+        assert loss > 0 and norm > 0
+        assert steps["False"] == [loss, norm]
+
+
+@needed
 @EACH
 def test_a_run_that_was_cut_goes_on_to_the_same_bits(name: str, parts: Path) -> None:
     assert losses(parts / f"{name}-stopped") == losses(parts / name)
