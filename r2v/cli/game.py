@@ -22,8 +22,8 @@ from typing import Any, NoReturn
 from r2v.errors import EmptyResult, Interrupted, R2VError, UsageError
 from r2v.game.play.players import AGENT_TYPES, Agent, ModelAgent, model_agent
 from r2v.game.play.rules import GameMode, Rules
-from r2v.game.service.jobs import RESULTS, GameService
 from r2v.log import logger, setup
+from r2v.storage.paths import GAME_JOBS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,7 +137,7 @@ def add_options(parser: argparse.ArgumentParser, defaults: Defaults) -> None:
         default=5.0,
         help="first look at a batch, later ones up to twenty times as far apart; default: %(default)s",
     )
-    add("--results", type=Path, default=RESULTS, metavar="FOLDER", help="default: %(default)s")
+    add("--results", type=Path, default=GAME_JOBS, metavar="FOLDER", help="default: %(default)s")
     add("--analyse", type=Path, metavar="JOB_FOLDER", help="only make the analysis of a played job again")
     add("--judge", metavar="MODEL", help="with --analyse and --labels: have this model read the conversations too")
     add("--labels", type=Path, metavar="FILE", help="what people say of a sample; see r2v/game/detection/judge.py")
@@ -146,6 +146,7 @@ def add_options(parser: argparse.ArgumentParser, defaults: Defaults) -> None:
 def run(arguments: argparse.Namespace, defaults: Defaults) -> int:
     """Run one job, or analyse one again; returns the exit code."""
     from r2v.game.report.tables import report
+    from r2v.game.service.jobs import GameService
     from r2v.game.service.services import run_here, service_called
     from r2v.game.service.store import analyse_again
 

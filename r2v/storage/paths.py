@@ -15,6 +15,8 @@ from pathlib import Path
 ARTIFACTS = Path("outputs/.artifacts")
 RUNS = Path("data/runs")
 CHAINS = Path("outputs/.chains")
+GAME_JOBS = Path("results/batch_jobs")
+"""Where the Secret Game keeps its jobs."""
 
 _OUTPUTS = {
     "perturb": "data/{p}trajectories/{bc}",

@@ -30,7 +30,7 @@ def run(root: Path, *words: str, **env: str) -> subprocess.CompletedProcess[str]
     ("words", "code", "says"),
     [
         (["--batch-service", "opnai"], 2, "did you mean openai"),
-        (["--game-mode", "standart"], 2, "invalid choice"),
+        (["--game-mode", "standart"], 2, "did you mean standard?"),
         (["--agent-type", "gpt-99"], 2, "neither an agent type nor in the price table"),
         (["--batch-service", "openai", "--agent-type", "claude_opus"], 2, "or conversation for both"),
         (["--game-mode", "retained", "--num-agents", "2"], 2, "at least 3 agents, got 2"),

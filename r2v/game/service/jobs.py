@@ -20,8 +20,9 @@ from r2v.game.play.records import Interaction, Player
 from r2v.game.play.rules import GameMode, Rules, check
 from r2v.game.statistics.analysis import Seated
 from r2v.randomness import digest, generator
+from r2v.storage.paths import GAME_JOBS
 
-RESULTS = Path("results/batch_jobs")
+RESULTS = GAME_JOBS
 
 
 @dataclass(frozen=True, kw_only=True)
