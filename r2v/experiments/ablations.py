@@ -116,13 +116,13 @@ ABLATIONS = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config:
+class AblationsSettings:
     """An ablation study depends on every other stage of the chain."""
 
     whole: c.Config
 
     @classmethod
-    def of(cls, config: c.Config) -> Config:
+    def of(cls, config: c.Config) -> AblationsSettings:
         """The whole configuration but for hierarchical training, which nothing here reads. Raises UsageError for a
         name that is no ablation's."""
         for name in config.ablations.names:
@@ -131,7 +131,7 @@ class Config:
         return cls(whole=replace(config, hierarchical=c.HierarchicalConfig()))
 
 
-def run(cfg: Config, work: Work) -> None:
+def run(cfg: AblationsSettings, work: Work) -> None:
     """Play the base and every ablation, and write structured_results/ablations.csv."""
     from r2v.evaluation.tables.ablation_rows import ablation_rows, write_ablations
 
@@ -201,4 +201,4 @@ def _episodes(config: c.Config, artifact: Artifact, method: str) -> list[Episode
     return read_episodes(artifact.file(f"episodes/{_condition(config)}/{method}.jsonl"))
 
 
-STAGE = Stage(version=1, config=Config, run=run)
+STAGE = Stage(version=1, settings=AblationsSettings, run=run)

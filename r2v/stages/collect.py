@@ -44,7 +44,7 @@ PROVIDER = "provider"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config:
+class CollectSettings:
     """What a collection depends on."""
 
     env: c.EnvConfig
@@ -59,7 +59,7 @@ class Config:
     run: c.RunConfig
 
     @classmethod
-    def of(cls, config: c.Config) -> Config:
+    def of(cls, config: c.Config) -> CollectSettings:
         """The parts of the whole configuration that are read here."""
         return cls(
             env=config.env,
@@ -75,7 +75,7 @@ class Config:
         )
 
 
-def run(cfg: Config, work: Work) -> None:
+def run(cfg: CollectSettings, work: Work) -> None:
     """Play what is missing, close the run, and name it in runs.jsonl."""
     registry = DataRegistry(work.root / "data")
     with _begin(cfg, work, registry) as handle:
@@ -146,7 +146,7 @@ def _announce(handle: RunHandle) -> None:
     logger.info("%s\n  Run ID : %s\n  Output : %s\n%s", rule, handle.run_id, handle.output_dir, rule)
 
 
-def _begin(cfg: Config, work: Work, registry: DataRegistry) -> RunHandle:
+def _begin(cfg: CollectSettings, work: Work, registry: DataRegistry) -> RunHandle:
     """A new run, or the interrupted one of this very configuration."""
     from r2v.envs.base import load_benchmark
     from r2v.rollout.model_factory import teacher_name
@@ -172,7 +172,7 @@ def _begin(cfg: Config, work: Work, registry: DataRegistry) -> RunHandle:
     )
 
 
-def _plays(cfg: Config, handle: RunHandle) -> list[Play]:
+def _plays(cfg: CollectSettings, handle: RunHandle) -> list[Play]:
     from r2v.envs.base import load_benchmark
     from r2v.rollout.model_factory import teacher_name
 
@@ -188,7 +188,7 @@ def _plays(cfg: Config, handle: RunHandle) -> list[Play]:
     )
 
 
-def plays_of_run(cfg: Config, benchmark: Benchmark, record: dict[str, Any]) -> list[Play]:
+def plays_of_run(cfg: CollectSettings, benchmark: Benchmark, record: dict[str, Any]) -> list[Play]:
     """Every play of a collection: its training tasks, each under each seed. `record` goes into the metadata."""
     from r2v.rollout.session import Play
 
@@ -197,7 +197,7 @@ def plays_of_run(cfg: Config, benchmark: Benchmark, record: dict[str, Any]) -> l
     return [Play(task=task, seed=seed, split="train", run=record) for seed in cfg.seeds for task in tasks]
 
 
-def _play_missing(cfg: Config, plays: list[Play], handle: RunHandle) -> list[str]:
+def _play_missing(cfg: CollectSettings, plays: list[Play], handle: RunHandle) -> list[str]:
     """Play and store what the run lacks; why the ones that are still open got no answer."""
     from r2v.envs.base import load_benchmark
     from r2v.rollout.actors import Single
@@ -253,4 +253,4 @@ async def _attempt(world: World, play: Play, actor: Actor, waves: Waves) -> Epis
         return replace(session.episode(), termination="env_error", env_fault=f"teacher: {error}")
 
 
-STAGE = Stage(version=1, config=Config, run=run)
+STAGE = Stage(version=1, settings=CollectSettings, run=run)

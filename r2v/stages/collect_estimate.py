@@ -13,7 +13,7 @@ from itertools import islice
 from pathlib import Path
 
 from r2v import config as c
-from r2v.config import Config as Whole
+from r2v.config import Config
 from r2v.data.registry import DataRegistry
 from r2v.data.store import TrajectoryStore
 from r2v.envs.base import Benchmark, Demonstrated, load_benchmark
@@ -72,10 +72,10 @@ class Estimate:
     lines: tuple[str, ...] = field(default=())
 
 
-def estimate(config: Whole, root: Path = Path()) -> Estimate:
+def estimate(config: Config, root: Path = Path()) -> Estimate:
     """Count and price what `collect` would ask. Raises UsageError for a scripted teacher, which costs nothing, and
     for a model without a price."""
-    cfg = collect.Config.of(config)
+    cfg = collect.CollectSettings.of(config)
     if cfg.teacher.provider == "scripted":
         raise UsageError(
             "collect --dry-run: teacher.provider=scripted is asked nothing and costs nothing; allowed: "
@@ -119,14 +119,14 @@ def estimate(config: Whole, root: Path = Path()) -> Estimate:
     )
 
 
-def _done(cfg: collect.Config, root: Path) -> set[tuple[str, int, int | None]]:
+def _done(cfg: collect.CollectSettings, root: Path) -> set[tuple[str, int, int | None]]:
     """What the named run, where there is one, has finished."""
     if not cfg.run.id:
         return set()
     return set(TrajectoryStore(DataRegistry(root / "data").get(cfg.run.id).trajectories).done_keys())
 
 
-def _measure(cfg: collect.Config, benchmark: Benchmark, missing: Sequence[Play]) -> tuple[_Counting, float]:
+def _measure(cfg: collect.CollectSettings, benchmark: Benchmark, missing: Sequence[Play]) -> tuple[_Counting, float]:
     """Counts over a sample, and what to multiply them by."""
     world = World(benchmark, c.PerturbationsConfig(), c.InferenceConfig(max_steps=cfg.max_steps))
     stride = max(1, len(missing) // SAMPLE)

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config:
+class EvaluateSettings:
     """What an evaluation depends on."""
 
     env: c.EnvConfig
@@ -50,7 +50,7 @@ class Config:
     selections: dict[str, c.TaskSelection]
 
     @classmethod
-    def of(cls, config: c.Config) -> Config:
+    def of(cls, config: c.Config) -> EvaluateSettings:
         """The parts of the whole configuration that are read here."""
         selections = {name: c.TaskSelection.evaluation(config, name) for name in config.evaluation.conditions}
         return cls(
@@ -73,7 +73,7 @@ class Config:
         return self.evaluation.asks_teacher
 
 
-def run(cfg: Config, work: Work) -> None:
+def run(cfg: EvaluateSettings, work: Work) -> None:
     """Place thresholds, play, and write the tables."""
     from r2v.evaluation.methods import ROUTERS
     from r2v.evaluation.setup import Setup, write_setup
@@ -118,7 +118,7 @@ def run(cfg: Config, work: Work) -> None:
     work.summary.update(n_episodes=tables.n_episodes, thresholds={f"{m}@{p}": t for (m, p), t in thresholds.items()})
 
 
-def _cast(cfg: Config, work: Work) -> Cast:
+def _cast(cfg: EvaluateSettings, work: Work) -> Cast:
     from r2v.evaluation.methods import Cast
 
     if not work.inputs:  # methods of models that nothing here has trained
@@ -137,7 +137,7 @@ def _cast(cfg: Config, work: Work) -> Cast:
     )
 
 
-def _plays(cfg: Config, cast: Cast, condition: str) -> list[Play]:
+def _plays(cfg: EvaluateSettings, cast: Cast, condition: str) -> list[Play]:
     from r2v.rollout.session import plays_of
 
     split = "heldout" if condition == "heldout" else "evaluation"
@@ -167,7 +167,7 @@ def _refuse_training_tasks(work: Work, plays: dict[str, list[Play]]) -> None:
             )
 
 
-def _thresholds(cfg: Config, cast: Cast, work: Work) -> dict[tuple[str, str], float]:
+def _thresholds(cfg: EvaluateSettings, cast: Cast, work: Work) -> dict[tuple[str, str], float]:
     """(method, point) -> threshold. r2v's own operating point comes with the router; every other one is placed
     by playing calibration tasks, each once: calibration.json keeps what was found."""
     from r2v.evaluation.methods import ROUTERS
@@ -215,7 +215,7 @@ _NEVER = 1 - 1e-9
 
 
 def _cells(
-    cfg: Config, folder: Path, routed: Sequence[str], points: Sequence[str]
+    cfg: EvaluateSettings, folder: Path, routed: Sequence[str], points: Sequence[str]
 ) -> Iterator[tuple[str, str, str, Path]]:
     """(condition, method, point, file) of everything to be played."""
     for condition in cfg.selections:
@@ -240,7 +240,7 @@ def _play(cast: Cast, method: str, point: str, plays: Sequence[Play], tau: float
 
 
 def _router_scores(
-    cfg: Config, cast: Cast, plays: dict[str, list[Play]], routed: Sequence[str], folder: Path
+    cfg: EvaluateSettings, cast: Cast, plays: dict[str, list[Play]], routed: Sequence[str], folder: Path
 ) -> list[RouterScores]:
     """Each router's scores beside the executed gain, along slm_only's evaluation episodes: what ECE, Brier and
     AUROC are computed from. Kept in router_scores.jsonl; no threshold or model is chosen by them."""
@@ -281,4 +281,4 @@ def _router_scores(
     return found
 
 
-STAGE = Stage(version=2, config=Config, run=run)
+STAGE = Stage(version=2, settings=EvaluateSettings, run=run)

@@ -20,7 +20,7 @@ from r2v.storage.files import write_json
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config:
+class CandidatesSettings:
     """What candidates depend on."""
 
     env: c.EnvConfig
@@ -36,7 +36,7 @@ class Config:
     seed: int
 
     @classmethod
-    def of(cls, config: c.Config) -> Config:
+    def of(cls, config: c.Config) -> CandidatesSettings:
         """The parts of the whole configuration that are read here."""
         return cls(
             env=config.env,
@@ -58,7 +58,7 @@ class Config:
         return self.candidates.with_teacher
 
 
-def run(cfg: Config, work: Work) -> None:
+def run(cfg: CandidatesSettings, work: Work) -> None:
     """Sample, score, play on, pair."""
     from r2v.evaluation.methods import Cast
     from r2v.policy.candidates import write_states
@@ -97,4 +97,4 @@ def run(cfg: Config, work: Work) -> None:
     logger.info("  %d states: %s", len(states), json.dumps(counts))
 
 
-STAGE = Stage(version=1, config=Config, run=run)
+STAGE = Stage(version=1, settings=CandidatesSettings, run=run)

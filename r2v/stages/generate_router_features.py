@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config:
+class RouterFeaturesSettings:
     """What the features depend on."""
 
     env: c.EnvConfig
@@ -40,7 +40,7 @@ class Config:
     samples: bool
 
     @classmethod
-    def of(cls, config: c.Config) -> Config:
+    def of(cls, config: c.Config) -> RouterFeaturesSettings:
         """The parts of the whole configuration that are read here."""
         return cls(
             env=config.env,
@@ -58,7 +58,7 @@ class Config:
         )
 
 
-def run(cfg: Config, work: Work) -> None:
+def run(cfg: RouterFeaturesSettings, work: Work) -> None:
     """Roll out, branch, and write router_features.jsonl."""
     from r2v.evaluation.methods import Cast
     from r2v.rollout.counterfactual import roll_out_features
@@ -100,4 +100,4 @@ def report(rows: list[FeatureRow]) -> dict[str, Any]:
     }
 
 
-STAGE = Stage(version=1, config=Config, run=run)
+STAGE = Stage(version=1, settings=RouterFeaturesSettings, run=run)

@@ -37,7 +37,7 @@ CHUNK = 512
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config:
+class PerturbSettings:
     """What a training set depends on beside the runs."""
 
     env: c.EnvConfig
@@ -53,7 +53,7 @@ class Config:
     rollout: c.RolloutConfig
 
     @classmethod
-    def of(cls, config: c.Config) -> Config:
+    def of(cls, config: c.Config) -> PerturbSettings:
         """The parts of the whole configuration that are read here."""
         return cls(
             env=config.env,
@@ -83,7 +83,7 @@ class Parent:
     run_id: str | None
 
 
-def run(cfg: Config, work: Work) -> None:
+def run(cfg: PerturbSettings, work: Work) -> None:
     """Read the runs, make the twins, write all of them in the order of their ids."""
     scratch, report = work.folder / "tmp", Report()
     scratch.mkdir(exist_ok=True)
@@ -124,7 +124,7 @@ def write_sorted(path: Path, episodes: Iterable[Episode], draft: Path) -> int:
 
 
 def training_set(
-    cfg: Config, benchmark: Benchmark, clean: TrajectoryStore, paid: Path, report: Report
+    cfg: PerturbSettings, benchmark: Benchmark, clean: TrajectoryStore, paid: Path, report: Report
 ) -> Iterator[Episode]:
     """Clean episodes, their offline twins, then what the teacher played again."""
     drawn = [make_schedule(benchmark, cfg.perturbations, cfg.condition, seed) for seed in cfg.perturbation_seeds]
@@ -154,7 +154,7 @@ def training_set(
             yield from report.accepted("reroll", _judged(episode, parents, readings))
 
 
-def _usable(cfg: Config, benchmark: Benchmark, clean: TrajectoryStore, report: Report) -> Iterator[Episode]:
+def _usable(cfg: PerturbSettings, benchmark: Benchmark, clean: TrajectoryStore, report: Report) -> Iterator[Episode]:
     """The successes among the runs' episodes. Raises InputError for one of another split or condition."""
     splits = assign(benchmark.tasks(), by=cfg.split_by, seed=cfg.split_seed)
     for episode in clean.iter_episodes():
@@ -172,7 +172,7 @@ def _usable(cfg: Config, benchmark: Benchmark, clean: TrajectoryStore, report: R
 
 
 def reroll(
-    cfg: Config, benchmark: Benchmark, parents: Mapping[tuple[str, int], Parent], seeds: list[int], path: Path
+    cfg: PerturbSettings, benchmark: Benchmark, parents: Mapping[tuple[str, int], Parent], seeds: list[int], path: Path
 ) -> Iterator[Episode]:
     """The teacher's episodes in the perturbed world; those that an interrupted attempt has paid are kept."""
     from r2v.rollout.actors import Single
@@ -229,4 +229,4 @@ def _reading(episode: Episode) -> bytes:
     return digest(episode.metadata.task_id, episode.metadata.goal, *turns)[:16]
 
 
-STAGE = Stage(version=1, config=Config, run=run)
+STAGE = Stage(version=1, settings=PerturbSettings, run=run)

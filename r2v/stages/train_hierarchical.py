@@ -30,7 +30,7 @@ REPORT = "hierarchical_report.json"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config:
+class HierarchicalSettings:
     """What an actor and its guidance depend on."""
 
     policy: c.PolicyConfig
@@ -41,7 +41,7 @@ class Config:
     ranks: int | None = field(default=None, metadata=c.RUNTIME)
 
     @classmethod
-    def of(cls, config: c.Config) -> Config:
+    def of(cls, config: c.Config) -> HierarchicalSettings:
         """The parts of the whole configuration that are read here. Raises InputError where the problems are gone."""
         asked = config.hierarchical
         content = replace(asked, enabled=True, problems=replace(asked.problems, path=c.BUNDLED_PROBLEMS))
@@ -62,7 +62,7 @@ def _said(path: str) -> str:
     return content_sha256(Path(path))
 
 
-def run(cfg: Config, work: Work) -> None:
+def run(cfg: HierarchicalSettings, work: Work) -> None:
     """Train here or, where there are several GPUs, by one rank for each (in `split`, for each pair)."""
     ranks = distributed.ranks_for(cfg.ranks, cfg.policy.device)
     if cfg.ranks is None and cfg.hierarchical.placement == "split":
@@ -114,7 +114,7 @@ def _train_as_rank(folder: Path) -> None:
     _train(config, Work(folder=folder, fingerprint="", inputs=inputs, root=Path()))
 
 
-STAGE = Stage(version=1, config=Config, run=run)
+STAGE = Stage(version=1, settings=HierarchicalSettings, run=run)
 
 if __name__ == "__main__":
     sys.exit(distributed.run_rank(lambda: _train_as_rank(Path(sys.argv[1]))))

@@ -34,7 +34,7 @@ TASKS = "tasks.json"
 
 
 @dataclass(frozen=True, kw_only=True)
-class BCConfig:
+class BCSettings:
     """What a cloned policy depends on."""
 
     policy: c.PolicyConfig
@@ -43,7 +43,7 @@ class BCConfig:
     seed: int
 
     @classmethod
-    def of(cls, config: c.Config) -> BCConfig:
+    def of(cls, config: c.Config) -> BCSettings:
         """The parts of the whole configuration that are read here."""
         return cls(
             policy=config.policy,
@@ -54,7 +54,7 @@ class BCConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PreferenceConfig:
+class PreferenceSettings:
     """What a preference-trained policy depends on."""
 
     policy: c.PolicyConfig
@@ -64,7 +64,7 @@ class PreferenceConfig:
     seed: int
 
     @classmethod
-    def of(cls, config: c.Config) -> PreferenceConfig:
+    def of(cls, config: c.Config) -> PreferenceSettings:
         """The parts of the whole configuration that are read here."""
         return cls(
             policy=config.policy,
@@ -75,10 +75,10 @@ class PreferenceConfig:
         )
 
 
-P = TypeVar("P", BCConfig, PreferenceConfig)
+P = TypeVar("P", BCSettings, PreferenceSettings)
 
 
-def run_bc(cfg: BCConfig, work: Work) -> None:
+def run_bc(cfg: BCSettings, work: Work) -> None:
     """Clone the successful training episodes; calibration episodes, where there are any, are measured on."""
     report = _trained(cfg, work, _clone, "bc_report.json")
     work.summary.update(
@@ -87,7 +87,7 @@ def run_bc(cfg: BCConfig, work: Work) -> None:
     )
 
 
-def run_preference(cfg: PreferenceConfig, work: Work) -> None:
+def run_preference(cfg: PreferenceSettings, work: Work) -> None:
     """Train bc's weights on the pairs of the candidates, or hand them on where preference.enabled is false."""
     if not cfg.preference.enabled:
         shutil.copytree(work.inputs["bc"].file("final"), work.folder / "final", dirs_exist_ok=True)
@@ -124,7 +124,7 @@ def _sharded(phase: c.Phase, policy: c.PolicyConfig) -> bool:
     return True
 
 
-def _clone(cfg: BCConfig, work: Work) -> dict[str, Any]:
+def _clone(cfg: BCSettings, work: Work) -> dict[str, Any]:
     from r2v.data.store import read_episodes
 
     episodes = read_episodes(work.inputs["perturb"].file("trajectories.jsonl"))
@@ -140,7 +140,7 @@ def _clone(cfg: BCConfig, work: Work) -> dict[str, Any]:
     return train_bc(cloned, loaded, _encoder(cfg, loaded), cfg.phase, work.folder, seed=cfg.seed, held_out=held_out)
 
 
-def _prefer(cfg: PreferenceConfig, work: Work) -> dict[str, Any]:
+def _prefer(cfg: PreferenceSettings, work: Work) -> dict[str, Any]:
     from r2v.policy.load import load_policy
     from r2v.policy.preference import read_pairs, train_preference
 
@@ -156,12 +156,12 @@ def _train_as_rank(folder: Path) -> None:
     config = replace(config, policy=replace(config.policy, device=distributed.own_device(config.policy.device)))
     work = Work(folder=folder, fingerprint="", inputs=inputs, root=Path())
     if job == "bc":
-        _clone(BCConfig.of(config), work)
+        _clone(BCSettings.of(config), work)
     else:
-        _prefer(PreferenceConfig.of(config), work)
+        _prefer(PreferenceSettings.of(config), work)
 
 
-def _encoder(cfg: BCConfig | PreferenceConfig, loaded: Loaded) -> Encoder:
+def _encoder(cfg: BCSettings | PreferenceSettings, loaded: Loaded) -> Encoder:
     from r2v.policy.prompt_encoder import Encoder
 
     return Encoder(loaded.tokenizer, max_seq_len=cfg.policy.max_seq_len, reserve=cfg.max_new_tokens)
@@ -171,8 +171,8 @@ def _figures(report: dict[str, Any], *names: str) -> dict[str, Any]:
     return {name: report[name] for name in names}
 
 
-BC = Stage(version=1, config=BCConfig, run=run_bc)
-PREFERENCE = Stage(version=1, config=PreferenceConfig, run=run_preference)
+BC = Stage(version=1, settings=BCSettings, run=run_bc)
+PREFERENCE = Stage(version=1, settings=PreferenceSettings, run=run_preference)
 
 if __name__ == "__main__":
     sys.exit(distributed.run_rank(lambda: _train_as_rank(Path(sys.argv[1]))))

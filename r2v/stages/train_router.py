@@ -28,7 +28,7 @@ CHECKPOINT = "checkpoint-latest.json"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config:
+class RouterSettings:
     """What a router depends on."""
 
     env: c.EnvConfig
@@ -43,7 +43,7 @@ class Config:
     seed: int
 
     @classmethod
-    def of(cls, config: c.Config) -> Config:
+    def of(cls, config: c.Config) -> RouterSettings:
         """The parts of the whole configuration that are read here."""
         return cls(
             env=config.env,
@@ -64,7 +64,7 @@ class Config:
         return self.inference.num_candidates if "samples" in self.router.features else 0
 
 
-def run(cfg: Config, work: Work) -> None:
+def run(cfg: RouterSettings, work: Work) -> None:
     """Fit both routers, place r2v's threshold."""
     from r2v.evaluation.methods import Cast, outcome_of
     from r2v.rollout.session import plays_of
@@ -135,4 +135,4 @@ def remembering(path: Path, execute: Callable[[float], Outcome]) -> Callable[[fl
     return executed
 
 
-STAGE = Stage(version=1, config=Config, run=run)
+STAGE = Stage(version=1, settings=RouterSettings, run=run)

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config:
+class VerifierSettings:
     """What a verifier depends on."""
 
     env: c.EnvConfig
@@ -52,7 +52,7 @@ class Config:
     seed: int
 
     @classmethod
-    def of(cls, config: c.Config) -> Config:
+    def of(cls, config: c.Config) -> VerifierSettings:
         """The parts of the whole configuration that are read here."""
         return cls(
             env=config.env,
@@ -80,7 +80,7 @@ def fold_of(task_id: str, num_folds: int) -> int:
     return int.from_bytes(digest("verifier-fold", task_id)[:4], "big") % num_folds
 
 
-def run(cfg: Config, work: Work) -> None:
+def run(cfg: VerifierSettings, work: Work) -> None:
     """Make the labels, train, calibrate, report."""
     from r2v.envs.base import load_benchmark
     from r2v.verifier.labels import read_examples, write_examples
@@ -100,7 +100,7 @@ def run(cfg: Config, work: Work) -> None:
     logger.info("  %s", json.dumps(report))
 
 
-def label_source(cfg: Config, benchmark: Benchmark) -> str:
+def label_source(cfg: VerifierSettings, benchmark: Benchmark) -> str:
     """judge where it is asked for; corrupted (executed) where the teacher is free to play on and worlds fork exactly;
     else outcome."""
     (asked,) = cfg.verifier.label_sources
@@ -110,7 +110,7 @@ def label_source(cfg: Config, benchmark: Benchmark) -> str:
     return asked if asked != "auto" else "corrupted" if free else "outcome"
 
 
-def _labelled(cfg: Config, work: Work, benchmark: Benchmark) -> list[VerifierExample]:
+def _labelled(cfg: VerifierSettings, work: Work, benchmark: Benchmark) -> list[VerifierExample]:
     """The examples, labelled by the source that the configuration comes to."""
     source = label_source(cfg, benchmark)
     logger.info("  labels: %s", source)
@@ -119,7 +119,7 @@ def _labelled(cfg: Config, work: Work, benchmark: Benchmark) -> list[VerifierExa
     return _judged(cfg, work) if source == "judge" else _outcomes(cfg, work)
 
 
-def _executed(cfg: Config, work: Work, benchmark: Benchmark) -> list[VerifierExample]:
+def _executed(cfg: VerifierSettings, work: Work, benchmark: Benchmark) -> list[VerifierExample]:
     """Labels by playing on: half of the tasks clean, half under the training hazards."""
     from r2v.policy.prompt_encoder import build_messages
     from r2v.rollout.actors import Single
@@ -152,7 +152,7 @@ def _executed(cfg: Config, work: Work, benchmark: Benchmark) -> list[VerifierExa
     return [*outcome_examples(episodes, build_messages), *examples]
 
 
-def _outcomes(cfg: Config, work: Work) -> list[VerifierExample]:
+def _outcomes(cfg: VerifierSettings, work: Work) -> list[VerifierExample]:
     """Labels from what the recorded episodes came to."""
     from r2v.policy.prompt_encoder import build_messages
     from r2v.verifier.labels import outcome_examples
@@ -161,7 +161,7 @@ def _outcomes(cfg: Config, work: Work) -> list[VerifierExample]:
     return outcome_examples(episodes, build_messages, blame_failures=True)
 
 
-def _judged(cfg: Config, work: Work) -> list[VerifierExample]:
+def _judged(cfg: VerifierSettings, work: Work) -> list[VerifierExample]:
     """Labels from a judge's opinion of the recorded steps and of wrong ones beside them; each question is paid once,
     and what it is likely to cost is told before it is asked."""
     from r2v.llm.waves import Waves
@@ -185,7 +185,7 @@ def _judged(cfg: Config, work: Work) -> list[VerifierExample]:
 
 
 def _fit(
-    cfg: Config, train_on: Sequence[VerifierExample], held: Sequence[VerifierExample], folder: Path, *, calibrated: bool
+    cfg: VerifierSettings, train_on: Sequence[VerifierExample], held: Sequence[VerifierExample], folder: Path, *, calibrated: bool
 ) -> dict[str, float | None]:
     """Train one verifier and fit its temperature; its figures on the held-out examples."""
     from r2v.policy.load import load_policy
@@ -218,4 +218,4 @@ def _fit(
     return {**figures, "temperature": model.temperature}
 
 
-STAGE = Stage(version=1, config=Config, run=run)
+STAGE = Stage(version=1, settings=VerifierSettings, run=run)

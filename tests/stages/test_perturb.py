@@ -133,7 +133,7 @@ def test_every_training_seed_makes_its_own_twins(root: Path) -> None:
 
 
 def test_order_and_sharding_have_no_effect(root: Path, tmp_path: Path) -> None:
-    sections = perturb.Config.of(_config())
+    sections = perturb.PerturbSettings.of(_config())
     benchmark, episodes = load_benchmark("desk", sections.env.options), _collected(root)
 
     def lines(name: str, part: list[Episode]) -> list[str]:
@@ -162,7 +162,7 @@ def test_another_process_makes_the_same_content(root: Path, tmp_path: Path) -> N
         "config = load(None, sys.argv[3:]); root = Path(sys.argv[1])\n"
         "inputs = {'collect': collected_runs(config, root)}\n"
         "with build(Path(sys.argv[2]), 'perturb', 'again', 's', '', inputs, root) as work:\n"
-        "    perturb.STAGE.run(perturb.Config.of(config), work)\n"
+        "    perturb.STAGE.run(perturb.PerturbSettings.of(config), work)\n"
     )
     subprocess.run(
         [sys.executable, "-c", program, root, tmp_path, *SMALL, "env.options.slips=0.1"],
@@ -176,7 +176,7 @@ def test_another_process_makes_the_same_content(root: Path, tmp_path: Path) -> N
 
 
 def test_what_the_teacher_was_paid_for_is_not_asked_again(root: Path, tmp_path: Path) -> None:
-    sections = perturb.Config.of(_config())
+    sections = perturb.PerturbSettings.of(_config())
     benchmark = load_benchmark("desk", sections.env.options)
     parents = {(e.metadata.task_id, e.metadata.seed): perturb.Parent(e.episode_id, None) for e in _collected(root)}
     some = dict(list(parents.items())[:7])

@@ -29,7 +29,7 @@ from r2v.policy.export import export
 from r2v.policy.load import Loaded
 from r2v.rollout.model_factory import require_provider, verifier_scorer
 from r2v.stages.train_verifier import STAGE, label_source
-from r2v.stages.train_verifier import Config as VerifierStage
+from r2v.stages.train_verifier import VerifierSettings
 from r2v.storage.artifact import JOURNAL, Artifact, Work
 from r2v.verifier.labels import VerifierExample, read_examples
 from tests import tiny_models
@@ -313,7 +313,7 @@ def test_the_label_source_says_the_same_as_the_mode(base: Path) -> None:
         (("teacher.provider=openai",), "outcome"),
         (("verifier.label_sources=[outcome]",), "outcome"),
     ):
-        assert label_source(VerifierStage.of(load(None, list(said))), desk) == source
+        assert label_source(VerifierSettings.of(load(None, list(said))), desk) == source
     for said, told in (
         (("verifier.mode=llm_judge", "verifier.label_sources=[outcome]"), "under verifier.mode"),
         (("verifier.label_sources=[jugde]",), "must be one of"),
@@ -335,7 +335,7 @@ def test_only_a_job_that_asks_needs_a_key(base: Path, root: Path, monkeypatch: p
     judged, trained = (load(None, overrides(base, "openai", *more)) for more in ((), ("verifier.mode=trained",)))
     with pytest.raises(UsageError, match="OPENAI_API_KEY is not set"):
         train(root, judged)
-    assert VerifierStage.of(judged).asks_teacher and not VerifierStage.of(trained).asks_teacher
+    assert VerifierSettings.of(judged).asks_teacher and not VerifierStage.of(trained).asks_teacher
     require_provider(trained.teacher, asked=False)
     with pytest.raises(UsageError, match="no price in the table"):
         require_provider(replace(trained.teacher, model_name="gpt-99"), asked=False)
