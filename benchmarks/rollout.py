@@ -31,8 +31,8 @@ from r2v.llm.types import Reply, Request, Sample, Usage
 from r2v.llm.waves import Waves
 from r2v.policy.load import load_policy
 from r2v.policy.prompt_encoder import Encoder
-from r2v.rollout.actors import Side, Single
-from r2v.rollout.session import World, play_many, plays_of
+from r2v.rollout.actors import GreedyActor, PricedModel
+from r2v.rollout.session import RolloutWorld, episode_specs, play_many
 
 K = 5
 
@@ -94,8 +94,8 @@ def main() -> None:
     loaded = load_policy(config.policy, arguments.policy.resolve())
     encode = Encoder(loaded.tokenizer, max_seq_len=config.policy.max_seq_len, reserve=config.inference.max_new_tokens)
     benchmark = load_benchmark("desk")
-    world = World(benchmark, config.perturbations, config.inference)
-    plays = plays_of(
+    world = RolloutWorld(benchmark, config.perturbations, config.inference)
+    specs = episode_specs(
         benchmark, "calibration", [1], TaskSelection.training(config), method="slm_only", limit=arguments.tasks
     )
     peer = Peer(loaded.model, loaded.tokenizer, encode)
@@ -105,8 +105,8 @@ def main() -> None:
 
     def play(backend: Any, width: int) -> list[Any]:
         waves = Waves(workers=1, max_conversations=width)
-        side = Side(waves.model(backend), config.cost.slm, "slm", config.inference.max_new_tokens)
-        return play_many(waves, world, plays, Single(side, "slm"))
+        side = PricedModel(waves.model(backend), config.cost.slm, "slm", config.inference.max_new_tokens)
+        return play_many(waves, world, specs, GreedyActor(side, "slm"))
 
     together, alone = play(local(), 64), play(peer, 1)
     differing = sum(
@@ -114,20 +114,20 @@ def main() -> None:
     )
     ours, theirs = best(arguments.rounds, lambda: play(local(), 64), lambda: play(peer, 1))
     print(
-        f"episodes per CPU-second: waves {len(plays) / ours:.1f}, one at a time {len(plays) / theirs:.1f}, "
-        f"ratio {theirs / ours:.2f} (aim 5); {differing} of {len(plays)} episodes differ"
+        f"episodes per CPU-second: waves {len(specs) / ours:.1f}, one at a time {len(specs) / theirs:.1f}, "
+        f"ratio {theirs / ours:.2f} (aim 5); {differing} of {len(specs)} episodes differ"
     )
 
     requests = [
         Request(
-            messages=world_messages(world, play),
+            messages=world_messages(world, spec),
             key=("bench", index),
             temperature=0.7,
             top_p=0.95,
             num_samples=K,
             max_tokens=config.inference.max_new_tokens,
         )
-        for index, play in enumerate(plays)
+        for index, spec in enumerate(specs)
     ]
     sampling = {"do_sample": True, "temperature": 0.7, "top_p": 0.95, "top_k": 0}
     shared, separate, batched = best(
@@ -143,11 +143,11 @@ def main() -> None:
     )
 
 
-def world_messages(world: World, play: Any) -> Any:
+def world_messages(world: RolloutWorld, spec: Any) -> Any:
     """The conversation at the first step of a play."""
-    session = world.start(play)
+    session = world.start(spec)
     session.open()
-    return session.turn().messages
+    return session.view().messages
 
 
 if __name__ == "__main__":

@@ -15,16 +15,18 @@ from r2v.llm.scripted import ScriptedBackend
 from r2v.llm.types import Reply, Request, ScoreRequest
 from r2v.llm.waves import Waves
 from r2v.randomness import uniform
-from r2v.rollout.actors import Actor, Routed, Side, Single, Turn
-from r2v.rollout.session import Play, World, play_many
+from r2v.rollout.actors import Actor, GreedyActor, PricedModel, Routed, StepView
+from r2v.rollout.session import EpisodeSpec, RolloutWorld, play_many
 
 SLM_PRICE = Price(input=0.1, output=0.4, seconds_per_call=0.02, seconds_per_token=0.001)
 LLM_PRICE = Price(input=3.0, output=12.0, seconds_per_call=0.6, seconds_per_token=0.02)
 
 
-def side(waves: Waves, speak: Expert, name: str, max_batch: int = 256) -> Side:
+def side(waves: Waves, speak: Expert, name: str, max_batch: int = 256) -> PricedModel:
     price = SLM_PRICE if name == "slm" else LLM_PRICE
-    return Side(waves.model(ScriptedBackend(speak, name=name, price=price, max_batch=max_batch)), price, name, 24)
+    return PricedModel(
+        waves.model(ScriptedBackend(speak, name=name, price=price, max_batch=max_batch)), price, name, 24
+    )
 
 
 @dataclass(frozen=True)
@@ -32,26 +34,26 @@ class Stage:
     """A world with both models in it."""
 
     waves: Waves
-    world: World
-    slm: Side
-    llm: Side
+    world: RolloutWorld
+    slm: PricedModel
+    llm: PricedModel
 
     @property
-    def small(self) -> Single:
-        return Single(self.slm, "slm")
+    def small(self) -> GreedyActor:
+        return GreedyActor(self.slm, "slm")
 
     @property
-    def large(self) -> Single:
-        return Single(self.llm, "llm_fallback")
+    def large(self) -> GreedyActor:
+        return GreedyActor(self.llm, "llm_fallback")
 
-    def routed(self, gate: Callable[[Turn, Reply], float], threshold: float, max_llm_calls: int = 1000) -> Routed:
-        async def opinion(turn: Turn, proposal: Reply) -> float:
-            return gate(turn, proposal)
+    def routed(self, gate: Callable[[StepView, Reply], float], threshold: float, max_llm_calls: int = 1000) -> Routed:
+        async def opinion(view: StepView, proposal: Reply) -> float:
+            return gate(view, proposal)
 
         return Routed(self.slm, self.llm, opinion, threshold, max_llm_calls)
 
-    def play(self, plays: Sequence[Play], actor: Actor) -> list[Episode]:
-        return play_many(self.waves, self.world, plays, actor)
+    def play(self, specs: Sequence[EpisodeSpec], actor: Actor) -> list[Episode]:
+        return play_many(self.waves, self.world, specs, actor)
 
 
 def stage(
@@ -65,7 +67,7 @@ def stage(
     max_steps: int = 16,
 ) -> Stage:
     waves = waves or Waves(workers=1)
-    world = World(benchmark, perturbations or PerturbationsConfig(), InferenceConfig(max_steps=max_steps))
+    world = RolloutWorld(benchmark, perturbations or PerturbationsConfig(), InferenceConfig(max_steps=max_steps))
     return Stage(waves, world, side(waves, slm, "slm", max_batch), side(waves, llm, "llm", max_batch))
 
 
@@ -74,18 +76,18 @@ def chain_stage(benchmark: Benchmark, slm: tuple[float, float | None], llm: floa
     return stage(benchmark, chain_actor(*slm), chain_actor(llm), **options)
 
 
-def plays(benchmark: Benchmark, count: int, **fields: Any) -> list[Play]:
-    return [Play(task=task, seed=1, split="evaluation", **fields) for task in benchmark.tasks()[:count]]
+def specs(benchmark: Benchmark, count: int, **fields: Any) -> list[EpisodeSpec]:
+    return [EpisodeSpec(task=task, seed=1, split="evaluation", **fields) for task in benchmark.tasks()[:count]]
 
 
-def random_gate(turn: Turn, proposal: Reply) -> float:
+def random_gate(view: StepView, proposal: Reply) -> float:
     """A coin that belongs to the step: at threshold 1-q it asks the LLM with chance q."""
-    return uniform(turn.seed, turn.task_id, turn.step, "router")
+    return uniform(view.seed, view.task_id, view.step, "router")
 
 
-def looks_hard(turn: Turn, proposal: Reply) -> float:
+def looks_hard(view: StepView, proposal: Reply) -> float:
     """The perfect router of the two-difficulty chain: it reads what the door says."""
-    return float(json.loads(turn.observations[-1])["look"] == "hard")
+    return float(json.loads(view.observations[-1])["look"] == "hard")
 
 
 async def perfect_verifier(request: ScoreRequest) -> float:

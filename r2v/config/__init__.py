@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from r2v.config.checks import RUNTIME, positive
-from r2v.config.evaluation import CONDITIONS, METHODS, AblationsConfig, EvaluationConfig, InferenceConfig, RouterConfig
+from r2v.config.evaluation import CONDITIONS, AblationsConfig, EvaluationConfig, InferenceConfig, RouterConfig
 from r2v.config.hierarchical import (
     BUNDLED_PROBLEMS,
     CriticConfig,
@@ -27,6 +27,7 @@ from r2v.config.hierarchical import (
     ProblemsConfig,
     ReplayConfig,
 )
+from r2v.config.methods import METHODS, Method
 from r2v.config.models import CostConfig, PolicyConfig, Price, TeacherConfig
 from r2v.config.tasks import (
     CategoryConfig,
@@ -67,6 +68,7 @@ __all__ = [
     "KLConfig",
     "LoggingConfig",
     "METHODS",
+    "Method",
     "PHASES",
     "PerturbConfig",
     "PerturbationSeeds",

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from r2v.config.checks import check, positive, probability
+from r2v.config.methods import METHODS
 from r2v.errors import nearest
 
 
@@ -67,25 +68,6 @@ class InferenceConfig:
         return self if samples else dataclasses.replace(self, num_candidates=1, temperature=0.0, top_p=1.0)
 
 
-METHODS = (
-    "slm_only",
-    "llm_only",
-    "random_router",
-    "entropy_router",
-    "entropy_nonfree_router",
-    "verifier_router",
-    "disagreement_router",
-    "oracle_router",
-    "r2v",
-    "slm_bc_only",
-    "slm_base",
-    "best_of_k",
-)
-"""Everything `evaluate` can play."""
-_ALONE = ("slm_only", "slm_bc_only", "slm_base", "best_of_k")
-"""Those by which no LLM acts."""
-_AS_THEY_ARE = ("slm_base", "llm_only")
-"""Those of models that nothing here has trained."""
 CONDITIONS = ("clean", "noisy", "shift", "heldout")
 """Everything `evaluate` can play them under."""
 
@@ -94,7 +76,7 @@ CONDITIONS = ("clean", "noisy", "shift", "heldout")
 class EvaluationConfig:
     """Which methods are compared, on what, and with what statistics."""
 
-    methods: list[str] = field(default_factory=lambda: [m for m in METHODS if m not in ("slm_base", "best_of_k")])
+    methods: list[str] = field(default_factory=lambda: [m.name for m in METHODS.values() if m.by_default])
     """Rows of the main table."""
     conditions: list[str] = field(default_factory=lambda: ["clean", "noisy", "shift"])
     """clean, noisy (what training saw), shift (held-out categories too), heldout (noisy, on templates that no
@@ -130,12 +112,12 @@ class EvaluationConfig:
     @property
     def asks_teacher(self) -> bool:
         """Whether an LLM acts by any of the methods."""
-        return not set(_ALONE).issuperset(self.methods)
+        return any(METHODS[name].asks_llm for name in self.methods)
 
     @property
     def of_trained(self) -> bool:
         """Whether any of the methods needs what earlier jobs have trained."""
-        return not set(_AS_THEY_ARE).issuperset(self.methods)
+        return not all(METHODS[name].pretrained_only for name in self.methods)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from r2v.evaluation.comparisons import BOUNDS, FAMILY, OURS
-from r2v.evaluation.frontier import STRONG
+from r2v.config.methods import BOUNDS, FAMILY, OURS, STRONG
 from r2v.evaluation.tables.table_rows import Row
 
 Claim = dict[str, Any]

@@ -11,21 +11,16 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from r2v.evaluation.frontier import STRONG, WEAK, Curve, curve_of
+from r2v.config.methods import BOUNDS, FAMILY, OURS
+from r2v.evaluation.frontier import Curve, curve_of
 from r2v.evaluation.metrics import mean_over_seeds
 from r2v.evaluation.outcomes import Measured
 from r2v.evaluation.setup import MAIN
 from r2v.evaluation.statistics import PairedDifference, holm, paired_difference, percentile_interval
 from r2v.evaluation.tables.table_rows import Row
 
-OURS = "r2v"
-
-FAMILY = (WEAK, "entropy_router", "random_router", STRONG)
-
 SIGNIFICANT = 0.05
-
-BOUNDS = (WEAK, STRONG, "oracle_router", "slm_bc_only", "slm_base", "best_of_k")
-"""Rows that the reader compares routers with; they don't compete for bold type."""
+"""Level of a test, after correction."""
 
 
 def comparison_rows(measured: Measured) -> list[Row]:

@@ -13,13 +13,11 @@ from functools import lru_cache
 
 import numpy as np
 
+from r2v.config.methods import STRONG, WEAK
 from r2v.evaluation.metrics import BOOTSTRAP, Figure, mean_over_seeds
 from r2v.evaluation.outcomes import Grid, Measured
 from r2v.evaluation.setup import MAIN
 from r2v.evaluation.statistics import Floats, percentile_interval, ratio_draws, resample_counts
-
-WEAK, STRONG = "slm_only", "llm_only"
-"""The two ends of every frontier."""
 
 End = tuple[Floats, Floats]
 """Cost and success rate of one method or point, (draws,) each."""

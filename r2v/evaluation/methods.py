@@ -1,8 +1,8 @@
-"""The cast of an evaluation: every method as an actor, over the same models, the same world and one memory.
+"""Method actors: every method of `r2v.config.methods` as an actor, over the same models, world and reply cache.
 
-    cast = Cast.of(cfg, policy=..., verifier=..., router=...)
-    episodes = cast.play("r2v", plays, tau=0.4)
-    choice = match_rate(lambda tau: cast.realised("entropy_router", calibration, tau), scores, 0.2)
+    runner = MethodRunner.of(settings, policy=..., verifier=..., router=...)
+    episodes = runner.play("r2v", specs, tau=0.4)
+    choice = match_rate(lambda tau: runner.realised("entropy_router", calibration, tau), scores, 0.2)
 
 Methods that share a history share its replies, so ten methods cost little more than two.
 """
@@ -24,26 +24,24 @@ from r2v.config import (
     RolloutConfig,
     TeacherConfig,
 )
+from r2v.config.methods import METHODS, ROUTERS
 from r2v.data.episode import Episode
 from r2v.envs.base import load_benchmark
 from r2v.errors import EmptyResult, UsageError
 from r2v.llm.waves import Waves
 from r2v.log import Progress
-from r2v.rollout.actors import Actor, BestOfK, Routed, Single
+from r2v.rollout.actors import Actor, BestOfK, GreedyActor, Routed
 from r2v.rollout.counterfactual import play_oracle
-from r2v.rollout.gates import ScoreGate, Sensors
-from r2v.rollout.model_factory import engine, policy_side, teacher_side, verifier_scorer
-from r2v.rollout.session import Play, World, play_many
+from r2v.rollout.gates import FeatureExtractor, ScoreGate
+from r2v.rollout.model_factory import engine, priced_policy, priced_teacher, verifier_scorer
+from r2v.rollout.session import EpisodeSpec, RolloutWorld, play_many
 from r2v.router.baselines import score_function
 from r2v.router.models import RouterModel, load
 from r2v.router.thresholds import Outcome
 
-ROUTERS = ("random_router", "entropy_router", "entropy_nonfree_router", "verifier_router", "disagreement_router", "r2v")
-"""Methods that decide by a threshold on a score."""
-
 
 class Sections(Protocol):
-    """The configuration a cast is made from; every stage that plays has these."""
+    """The settings that models and world are made from; every stage that plays episodes has these."""
 
     env: EnvConfig
     teacher: TeacherConfig
@@ -55,18 +53,18 @@ class Sections(Protocol):
 
 
 @dataclass
-class Cast:
-    """Models, world and routers, ready to play."""
+class MethodRunner:
+    """Models, world and routers, loaded and ready to play any method."""
 
     waves: Waves
-    world: World
-    slm: Single
-    hire: Callable[[], Single]
-    """Brings the LLM in."""
-    sensors: Sensors
+    world: RolloutWorld
+    slm: GreedyActor
+    make_teacher: Callable[[], GreedyActor]
+    """Opens the LLM: a provider's client with its key, or the benchmark's scripted expert."""
+    extractor: FeatureExtractor
     inference: InferenceConfig
     routers: dict[str, RouterModel] = field(default_factory=dict)
-    variants: dict[str, Single] = field(default_factory=dict)
+    variants: dict[str, GreedyActor] = field(default_factory=dict)
     """Other policies by method name, e.g. slm_bc_only."""
 
     @classmethod
@@ -80,18 +78,19 @@ class Cast:
         variants: dict[str, Path | None] | None = None,
         num_samples: int = 0,
         journal: Path | None = None,
-    ) -> Cast:
+    ) -> MethodRunner:
         """Load what is given: exported policies, a verifier, a folder of routers. `journal`: the folder that
         remembers what a provider was asked and paid."""
         sections: Sections = cfg
         benchmark, waves = load_benchmark(sections.env.benchmark, sections.env.options), engine(sections.rollout)
 
-        def side(weights: Path | None) -> Single:
-            return Single(
-                policy_side(sections.policy, weights, sections.cost, sections.inference, sections.rollout, waves), "slm"
+        def greedy(weights: Path | None) -> GreedyActor:
+            return GreedyActor(
+                priced_policy(sections.policy, weights, sections.cost, sections.inference, sections.rollout, waves),
+                "slm",
             )
 
-        slm = side(policy)
+        slm = greedy(policy)
         scorer = (
             None
             if verifier is None
@@ -99,65 +98,56 @@ class Cast:
         )
         return cls(
             waves=waves,
-            world=World(benchmark, sections.perturbations, sections.inference),
+            world=RolloutWorld(benchmark, sections.perturbations, sections.inference),
             slm=slm,
-            hire=lambda: Single(
-                teacher_side(sections.teacher, sections.cost, benchmark, waves, journal), "llm_fallback"
+            make_teacher=lambda: GreedyActor(
+                priced_teacher(sections.teacher, sections.cost, benchmark, waves, journal), "llm_fallback"
             ),
-            sensors=Sensors(sections.inference, verifier=scorer, slm=slm.side, num_samples=num_samples),
+            extractor=FeatureExtractor(sections.inference, verifier=scorer, slm=slm.model, num_samples=num_samples),
             inference=sections.inference,
-            routers={}
-            if router is None
-            else {name: load(router / f"{name}.json") for name in ("r2v", "disagreement_router")},
-            variants={name: side(weights) for name, weights in (variants or {}).items()},
+            routers={} if router is None else {name: load(router / f"{name}.json") for name in TRAINED_ROUTERS},
+            variants={name: greedy(weights) for name, weights in (variants or {}).items()},
         )
 
     @cached_property
-    def llm(self) -> Single:
+    def llm(self) -> GreedyActor:
         """The LLM, opened where somebody first asks it: who has no use for one needs no key."""
-        return self.hire()
+        return self.make_teacher()
 
     def actor(self, method: str, tau: float | None = None) -> Actor:
-        """The method as an actor; routed ones at threshold `tau`."""
+        """The method as an actor; routed ones at threshold `tau`. Raises UsageError for a method that these models
+        cannot play."""
         if method in ROUTERS:
             if tau is None:
                 raise UsageError(f"{method} needs a threshold")
-            gate = ScoreGate(score_function(method, self.routers), self.sensors)
-            return Routed(self.slm.side, self.llm.side, gate, tau, self.inference.max_llm_calls)
-        if method == "best_of_k" and self.inference.num_candidates > 1:
-            return self._best_of_k()
-        if method == "llm_only":
-            return self.llm
-        own: dict[str, Actor] = {"slm_only": self.slm, "best_of_k": self.slm, **self.variants}
-        if method not in own:
-            raise UsageError(
-                f"evaluation.methods: {method} cannot be played here; allowed: "
-                f"{', '.join([*own, 'llm_only', *ROUTERS, 'oracle_router'])}"
-            )
-        return own[method]
+            gate = ScoreGate(score_function(method, self.routers), self.extractor)
+            return Routed(self.slm.model, self.llm.model, gate, tau, self.inference.max_llm_calls)
+        if method in self.variants:
+            return self.variants[method]
+        if method not in ACTORS:
+            allowed = [*ACTORS, *self.variants, *ROUTERS, "oracle_router"]
+            raise UsageError(f"evaluation.methods: {method} cannot be played here; allowed: {', '.join(allowed)}")
+        return ACTORS[method](self)
 
-    def _best_of_k(self) -> BestOfK:
-        if self.sensors.verifier is None:
-            raise UsageError("best_of_k needs a verifier")
-        return BestOfK(self.slm.side, self.sensors.verifier, self.inference, self.inference.num_candidates)
+    def play(
+        self, method: str, specs: Sequence[EpisodeSpec], tau: float | None = None, what: str = ""
+    ) -> list[Episode]:
+        """The method's episodes, in the order of `specs`."""
+        specs = [replace(spec, method=method) for spec in specs]
+        if method == "oracle_router":  # the one method that looks ahead, so it is no actor
+            return self._play_oracle(specs, what)
+        return play_many(self.waves, self.world, specs, self.actor(method, tau), what=what)
 
-    def play(self, method: str, plays: Sequence[Play], tau: float | None = None, what: str = "") -> list[Episode]:
-        """The method's episodes, in the order of `plays`."""
-        plays = [replace(play, method=method) for play in plays]
-        if method == "oracle_router":
-            return self._play_oracle(plays, what)
-        return play_many(self.waves, self.world, plays, self.actor(method, tau), what=what)
-
-    def _play_oracle(self, plays: Sequence[Play], what: str) -> list[Episode]:
-        with Progress(what, len(plays)) as bar:
+    def _play_oracle(self, specs: Sequence[EpisodeSpec], what: str) -> list[Episode]:
+        with Progress(what, len(specs)) as bar:
             return self.waves.run(
-                (partial(play_oracle, self.world, play, self.slm, self.llm, self.waves) for play in plays),
+                (partial(play_oracle, self.world, spec, self.slm, self.llm, self.waves) for spec in specs),
                 lambda *_: bar.advance(),
             )
 
-    def realised(self, method: str, plays: Sequence[Play], tau: float) -> Outcome:
+    def realised(self, method: str, specs: Sequence[EpisodeSpec], tau: float) -> Outcome:
         """What routing at `tau` comes to when it is executed."""
-        return outcome_of(self.play(method, plays, tau))
+        return outcome_of(self.play(method, specs, tau))
 
     def scores(self, method: str, episodes: Sequence[Episode]) -> list[float]:
         """The router scores that were recorded along these episodes."""
@@ -167,6 +157,26 @@ class Cast:
             for step in episode.steps
             if step.decision is not None and step.decision.p_escalate is not None
         ]
+
+
+def _best_of_k(runner: MethodRunner) -> Actor:
+    """Best of K samples by the verifier; with one candidate there is nothing to choose and the policy acts."""
+    if runner.inference.num_candidates == 1:
+        return runner.slm
+    if runner.extractor.verifier is None:
+        raise UsageError("best_of_k needs a verifier")
+    return BestOfK(runner.slm.model, runner.extractor.verifier, runner.inference, runner.inference.num_candidates)
+
+
+ACTORS: dict[str, Callable[[MethodRunner], Actor]] = {
+    "slm_only": lambda runner: runner.slm,
+    "llm_only": lambda runner: runner.llm,
+    "best_of_k": _best_of_k,
+}
+"""How a method that is neither routed, nor an oracle, nor another policy (`MethodRunner.variants`) becomes an actor."""
+
+TRAINED_ROUTERS = tuple(method.name for method in METHODS.values() if method.trained_router)
+"""Methods whose score is a model that the router stage fits and stores as <name>.json."""
 
 
 def outcome_of(episodes: Sequence[Episode]) -> Outcome:

@@ -1,27 +1,28 @@
-"""What chooses actions: the teacher, the small policy, best-of-K, and the routed pair.
+"""Actors, which choose actions: the teacher, the small policy, best-of-K, and the routed pair.
 
-An actor is awaited once per step with everything that has been seen and done (`Turn`) and answers with one
+An actor is awaited once per step with everything that has been seen and done (`StepView`) and answers with one
 action and its bill (`Act`). It never sees the world itself, the task's payload or a perturbation's name.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
-from typing import Protocol
+from dataclasses import dataclass, field, replace
+from typing import Literal, Protocol
 
 from r2v.config import InferenceConfig, Price
 from r2v.data.episode import ActionSource, Candidate, Decision, Tokens
 from r2v.llm.types import ChatModel, Message, Reply, Request, ScoreRequest, ToolSpec
 from r2v.randomness import Key
+from r2v.router.escalation import escalates, needs_score, recorded_score
 
 Scorer = Callable[[ScoreRequest], Awaitable[float]]
 """A verifier behind the wave engine: the probability that the action is good, in [0, 1]."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Turn:
-    """One step's view: the conversation so far and where the episode stands."""
+class StepView:
+    """What an actor sees at one step: the conversation so far and where the episode stands."""
 
     task_id: str
     seed: int
@@ -56,27 +57,27 @@ class Act:
 class Actor(Protocol):
     """Chooses actions."""
 
-    async def act(self, turn: Turn) -> Act:
+    async def act(self, view: StepView) -> Act:
         """The action for this step."""
         ...
 
 
 @dataclass(frozen=True)
-class Side:
-    """One of the two models an episode can be charged for."""
+class PricedModel:
+    """A chat model with its price: the small policy or the LLM, whichever an episode is charged for."""
 
     model: ChatModel
     price: Price
     name: str
     max_tokens: int
 
-    async def ask(self, turn: Turn, *, num_samples: int = 1, temperature: float = 0.0, top_p: float = 1.0) -> Reply:
+    async def ask(self, view: StepView, *, num_samples: int = 1, temperature: float = 0.0, top_p: float = 1.0) -> Reply:
         """The model's reply to the conversation so far."""
         return await self.model.reply(
             Request(
-                messages=turn.messages,
-                key=turn.key(self.name),
-                tools=turn.tools,
+                messages=view.messages,
+                key=view.key(self.name),
+                tools=view.tools,
                 num_samples=num_samples,
                 temperature=temperature,
                 top_p=top_p,
@@ -106,20 +107,20 @@ def add_tokens(a: Tokens, b: Tokens) -> Tokens:
 
 
 @dataclass(frozen=True)
-class Single:
+class GreedyActor:
     """One model, one greedy action: the teacher while collecting, slm_only and llm_only in evaluation."""
 
-    side: Side
+    model: PricedModel
     source: ActionSource
 
-    async def act(self, turn: Turn) -> Act:
-        reply = await self.side.ask(turn)
+    async def act(self, view: StepView) -> Act:
+        reply = await self.model.ask(view)
         return Act(
             text=reply.text,
             source=self.source,
-            tokens=_tokens(self.side.name, reply),
+            tokens=_tokens(self.model.name, reply),
             cost=reply.usage.cost_usd,
-            seconds=self.side.seconds(reply),
+            seconds=self.model.seconds(reply),
             proposal=reply,
         )
 
@@ -128,17 +129,17 @@ class Single:
 class BestOfK:
     """K samples of the small policy, the verifier's favourite is played (the first of equals)."""
 
-    slm: Side
+    slm: PricedModel
     score: Scorer
     inference: InferenceConfig
     num_candidates: int
 
-    async def act(self, turn: Turn) -> Act:
+    async def act(self, view: StepView) -> Act:
         reply = await self.slm.ask(
-            turn, num_samples=self.num_candidates, temperature=self.inference.temperature, top_p=self.inference.top_p
+            view, num_samples=self.num_candidates, temperature=self.inference.temperature, top_p=self.inference.top_p
         )
         scores = {
-            text: await self.score(ScoreRequest(messages=turn.messages, action=text))
+            text: await self.score(ScoreRequest(messages=view.messages, action=text))
             for text in dict.fromkeys(sample.text for sample in reply.samples)
         }
         best = max(scores, key=lambda text: scores[text])
@@ -158,74 +159,52 @@ class BestOfK:
 
 
 class Gate(Protocol):
-    """A router's score at decision time: how much asking the LLM at this step promises, in [0, 1]."""
+    """A router at work: how much an LLM step promises here, in [0, 1]."""
 
-    async def __call__(self, turn: Turn, proposal: Reply) -> float:
+    async def __call__(self, view: StepView, proposal: Reply) -> float:
         """The score. Nothing has been executed yet."""
         ...
 
 
-HIGHEST = 1 - 1e-6
-"""No score is above this, so that a threshold of 1 alone means never."""
-
-
 @dataclass(frozen=True)
 class Routed:
-    """The small policy proposes; the gate decides whether its action is played or the LLM is asked.
+    """The routed pair: the small policy proposes, and by the gate's score either its action is played or the LLM acts.
 
-    Escalate iff threshold <= 0, or threshold < 1 and the score reaches it. At both ends no gate is consulted,
-    so threshold 1 is slm_only and threshold 0 is llm_only, bill included.
+    The rule is `r2v.router.escalation`. Where the threshold alone decides, no gate is consulted and a model that is not
+    needed is not called: threshold 1 is slm_only and threshold 0 is llm_only, bill included.
     """
 
-    slm: Side
-    llm: Side
+    slm: PricedModel
+    llm: PricedModel
     gate: Gate
     threshold: float
     max_llm_calls: int
 
-    async def act(self, turn: Turn) -> Act:
-        if self.threshold <= 0:
-            return await self._escalate(turn, None, None)
-        act = await Single(self.slm, "slm").act(turn)
-        if self.threshold >= 1:
+    async def act(self, view: StepView) -> Act:
+        if not needs_score(self.threshold) and escalates(None, self.threshold):
+            return await self._escalate(view, None, None)
+        act = await GreedyActor(self.slm, "slm").act(view)
+        if not needs_score(self.threshold):
             return self._keep(act, None, "router")
         assert act.proposal is not None
-        score = min(round(await self.gate(turn, act.proposal), 6), HIGHEST)
-        if score < self.threshold:
+        score = recorded_score(await self.gate(view, act.proposal))
+        if not escalates(score, self.threshold):
             return self._keep(act, score, "router")
-        if turn.llm_calls >= self.max_llm_calls:
+        if view.llm_calls >= self.max_llm_calls:
             return self._keep(act, score, "budget")
-        return await self._escalate(turn, act, score)
+        return await self._escalate(view, act, score)
 
-    def _keep(self, act: Act, score: float | None, reason: str) -> Act:
-        decision = Decision(
-            p_escalate=score, threshold=self.threshold, reason="budget" if reason == "budget" else "router"
-        )
-        return Act(
-            text=act.text,
-            source="slm",
-            tokens=act.tokens,
-            cost=act.cost,
-            seconds=act.seconds,
-            decision=decision,
-            proposal=act.proposal,
-        )
+    def _keep(self, act: Act, score: float | None, reason: Literal["router", "budget"]) -> Act:
+        decision = Decision(p_escalate=score, threshold=self.threshold, reason=reason)
+        return replace(act, source="slm", decision=decision)
 
-    async def _escalate(self, turn: Turn, proposal: Act | None, score: float | None) -> Act:
-        act = await Single(self.llm, "llm_fallback").act(turn)
+    async def _escalate(self, view: StepView, proposal: Act | None, score: float | None) -> Act:
+        act = await GreedyActor(self.llm, "llm_fallback").act(view)
         decision = Decision(p_escalate=score, threshold=self.threshold, escalated=True)
         if proposal is None:
-            return Act(
-                text=act.text,
-                source=act.source,
-                tokens=act.tokens,
-                cost=act.cost,
-                seconds=act.seconds,
-                decision=decision,
-            )
-        return Act(
-            text=act.text,
-            source=act.source,
+            return replace(act, decision=decision, proposal=None)
+        return replace(
+            act,
             tokens=add_tokens(act.tokens, proposal.tokens),
             cost=act.cost + proposal.cost,
             seconds=act.seconds + proposal.seconds,

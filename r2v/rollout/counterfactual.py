@@ -22,9 +22,9 @@ from r2v.llm.waves import Waves
 from r2v.log import Progress
 from r2v.policy.candidates import CandidateAction, CandidateState
 from r2v.randomness import generator
-from r2v.rollout.actors import Act, Actor, Scorer, Single, Turn
-from r2v.rollout.gates import Sensors
-from r2v.rollout.session import Play, Session, World
+from r2v.rollout.actors import Act, Actor, GreedyActor, Scorer, StepView
+from r2v.rollout.gates import FeatureExtractor
+from r2v.rollout.session import EpisodeSpec, RolloutWorld, Session
 from r2v.router.features import masked
 from r2v.router.labels import FeatureRow, disagrees
 from r2v.verifier.corruptions import Corruption, corrupt
@@ -35,33 +35,33 @@ FoldOf = Callable[[str], int]
 
 
 @dataclass(frozen=True)
-class Visit:
+class StepSnapshot:
     """One step of an episode: the world as it was before the action, what was seen, what was done."""
 
     before: Session
-    turn: Turn
+    view: StepView
     act: Act
 
 
 @dataclass(frozen=True)
-class Visited:
+class SnapshotRollout:
     """An episode with all its steps still open."""
 
     episode: Episode
-    visits: tuple[Visit, ...]
+    snapshots: tuple[StepSnapshot, ...]
 
 
-async def visit(session: Session, actor: Actor, waves: Waves) -> Visited:
+async def rollout_with_snapshots(session: Session, actor: Actor, waves: Waves) -> SnapshotRollout:
     """Play to the end, keeping a fork of the world before every action."""
-    visits: list[Visit] = []
+    snapshots: list[StepSnapshot] = []
 
     async def keep(current: Session, act: Act) -> None:
-        visits.append(Visit(await waves.world(current.fork), current.turn(), act))
+        snapshots.append(StepSnapshot(await waves.world(current.fork), current.view(), act))
 
-    return Visited(await session.finish(actor, waves, before_action=keep), tuple(visits))
+    return SnapshotRollout(await session.finish(actor, waves, before_action=keep), tuple(snapshots))
 
 
-async def branch(point: Session, act: Act, actor: Actor, waves: Waves) -> Episode:
+async def play_counterfactual(point: Session, act: Act, actor: Actor, waves: Waves) -> Episode:
     """The episode in which `act` is played at this point and `actor` goes on. The point itself is left as it
     was."""
     twin = await waves.world(point.fork)
@@ -70,11 +70,11 @@ async def branch(point: Session, act: Act, actor: Actor, waves: Waves) -> Episod
 
 
 def roll_out_features(
-    plays: Sequence[Play],
-    world: World,
-    slm: Single,
-    llm: Single,
-    sensors: Sensors,
+    specs: Sequence[EpisodeSpec],
+    world: RolloutWorld,
+    slm: GreedyActor,
+    llm: GreedyActor,
+    extractor: FeatureExtractor,
     cost_ratio: float,
     waves: Waves,
     *,
@@ -83,65 +83,67 @@ def roll_out_features(
     """Rows for a router: the small policy plays, features are taken before every action, and where the LLM
     would act otherwise its branch is executed. Equal actions gain nothing and are not played twice."""
 
-    async def roll_out(play: Play) -> list[FeatureRow]:
-        played = await visit(world.start(play), slm, waves)
+    async def roll_out(spec: EpisodeSpec) -> list[FeatureRow]:
+        played = await rollout_with_snapshots(world.start(spec), slm, waves)
         if played.episode.env_fault is not None:
             return []
-        return [await row(play, step, played.episode.success) for step in played.visits]
+        return [await row(spec, step, played.episode.success) for step in played.snapshots]
 
-    async def row(play: Play, step: Visit, success: bool) -> FeatureRow:
+    async def row(spec: EpisodeSpec, step: StepSnapshot, success: bool) -> FeatureRow:
         assert step.act.proposal is not None
-        asked = await llm.act(step.turn)
-        differs = disagrees(step.act.text, asked.text, step.turn.tools)
-        q_llm = (await branch(step.before, asked, slm, waves)).success if differs else success
+        asked = await llm.act(step.view)
+        differs = disagrees(step.act.text, asked.text, step.view.tools)
+        q_llm = (await play_counterfactual(step.before, asked, slm, waves)).success if differs else success
         episode = step.before.identity
         return FeatureRow(
-            state_id=f"{episode}#{step.turn.step}",
+            state_id=f"{episode}#{step.view.step}",
             episode_id=episode,
-            task_id=step.turn.task_id,
-            split=play.split or "",
-            step_idx=step.turn.step,
+            task_id=step.view.task_id,
+            split=spec.split or "",
+            step_idx=step.view.step,
             actor=step.act.source,
-            features=await sensors.features(step.turn, step.act.proposal),
+            features=await extractor.features(step.view, step.act.proposal),
             q_slm=float(success),
             q_llm=float(q_llm),
             n_rollouts=1,
             disagrees=differs,
             slm_episode_success=success,
-            condition=play.condition,
-            perturbation_seed=play.perturbation_seed,
+            condition=spec.condition,
+            perturbation_seed=spec.perturbation_seed,
             cost_slm=1.0,
             cost_llm=cost_ratio,
         )
 
-    with Progress(what, len(plays)) as bar:
-        rows = waves.run((partial(roll_out, play) for play in plays), lambda *_: bar.advance())
+    with Progress(what, len(specs)) as bar:
+        rows = waves.run((partial(roll_out, spec) for spec in specs), lambda *_: bar.advance())
     return [row for episode in rows for row in episode]
 
 
-async def play_oracle(world: World, play: Play, slm: Single, llm: Single, waves: Waves) -> Episode:
+async def play_oracle(
+    world: RolloutWorld, spec: EpisodeSpec, slm: GreedyActor, llm: GreedyActor, waves: Waves
+) -> Episode:
     """The myopic oracle: at each step both continuations are executed, and the LLM is asked only where the
     small policy would fail from here and an LLM step now saves it. What is tried is not billed; what is played
     is. An upper mark for routers, and not a bound: it looks one escalation ahead."""
-    session = world.start(play)
+    session = world.start(spec)
     await waves.world(session.open)
     while session.termination is None:
-        turn = session.turn()
-        own = await slm.act(turn)
-        asked = replace(await llm.act(turn), source="llm_fallback", decision=Decision(escalated=True))
+        view = session.view()
+        own = await slm.act(view)
+        asked = replace(await llm.act(view), source="llm_fallback", decision=Decision(escalated=True))
         saves = (
             own.text != asked.text
-            and not (await branch(session, own, slm, waves)).success
-            and (await branch(session, asked, slm, waves)).success
+            and not (await play_counterfactual(session, own, slm, waves)).success
+            and (await play_counterfactual(session, asked, slm, waves)).success
         )
         await waves.world(session.apply, asked if saves else own)
     return session.episode()
 
 
 def play_corruptions(
-    plays: Sequence[Play],
-    world: World,
-    teacher: Single,
+    specs: Sequence[EpisodeSpec],
+    world: RolloutWorld,
+    teacher: GreedyActor,
     waves: Waves,
     *,
     per_episode: int,
@@ -151,55 +153,55 @@ def play_corruptions(
     """The teacher's own episodes, and plausible wrong actions put in place of its steps, each played on by the
     teacher to the end: what a verifier can learn before there is a policy."""
 
-    async def demonstrate(play: Play) -> tuple[Episode, list[ExecutedAction]]:
-        played = await visit(world.start(play), teacher, waves)
+    async def demonstrate(spec: EpisodeSpec) -> tuple[Episode, list[ExecutedAction]]:
+        played = await rollout_with_snapshots(world.start(spec), teacher, waves)
         if played.episode.env_fault is not None or not played.episode.success:
             return played.episode, []
-        variants = [(index, variant) for index in range(len(played.visits)) for variant in wrong(played, index)]
-        generator(*played.visits[0].turn.key("corruptions")).shuffle(variants)
+        variants = [(index, variant) for index in range(len(played.snapshots)) for variant in wrong(played, index)]
+        generator(*played.snapshots[0].view.key("corruptions")).shuffle(variants)
         chosen = variants[:per_episode]
-        return played.episode, [await execute(play, played, index, variant) for index, variant in chosen]
+        return played.episode, [await execute(spec, played, index, variant) for index, variant in chosen]
 
-    def wrong(played: Visited, index: int) -> list[Corruption]:
-        step = played.visits[index]
+    def wrong(played: SnapshotRollout, index: int) -> list[Corruption]:
+        step = played.snapshots[index]
         planted = [p.canary for info in step.before.infos for p in info.perturbations if p.canary]
-        free = frozenset(name for tool in step.turn.tools for name in tool.free_arguments)
+        free = frozenset(name for tool in step.view.tools for name in tool.free_arguments)
         return corrupt(
             step.act.text,
-            observations=step.turn.observations,
-            actions=step.turn.actions,
-            later=[later.act.text for later in played.visits[index + 1 :]],
+            observations=step.view.observations,
+            actions=step.view.actions,
+            later=[later.act.text for later in played.snapshots[index + 1 :]],
             canaries=planted,
             free=free,
-            key=step.turn.key("corrupt"),
+            key=step.view.key("corrupt"),
         )
 
-    async def execute(play: Play, played: Visited, index: int, variant: Corruption) -> ExecutedAction:
-        step = played.visits[index]
-        twin = await branch(step.before, replace(step.act, text=variant.text), teacher, waves)
+    async def execute(spec: EpisodeSpec, played: SnapshotRollout, index: int, variant: Corruption) -> ExecutedAction:
+        step = played.snapshots[index]
+        twin = await play_counterfactual(step.before, replace(step.act, text=variant.text), teacher, waves)
         value = detour_value(twin.success, len(twin.steps) - len(played.episode.steps), discount)
         return ExecutedAction(
-            state_id=f"{step.before.identity}#{step.turn.step}",
-            task_id=play.task.task_id,
-            split=play.split or "",
-            messages=step.turn.messages,
+            state_id=f"{step.before.identity}#{step.view.step}",
+            task_id=spec.task.task_id,
+            split=spec.split or "",
+            messages=step.view.messages,
             action=variant.text,
             outcomes=(value,),
             kind=variant.kind,
             expert_outcomes=(1.0,),
-            condition=play.condition,
+            condition=spec.condition,
         )
 
-    with Progress(what, len(plays)) as bar:
-        found = waves.run((partial(demonstrate, play) for play in plays), lambda *_: bar.advance())
+    with Progress(what, len(specs)) as bar:
+        found = waves.run((partial(demonstrate, spec) for spec in specs), lambda *_: bar.advance())
     return [episode for episode, _ in found], [record for _, records in found for record in records]
 
 
 def play_candidates(
-    plays: Sequence[Play],
-    world: World,
-    slm: Single,
-    teacher: Single | None,
+    specs: Sequence[EpisodeSpec],
+    world: RolloutWorld,
+    slm: GreedyActor,
+    teacher: GreedyActor | None,
     scorers: Sequence[Scorer],
     folds: FoldOf,
     sampling: CandidatesConfig,
@@ -211,25 +213,25 @@ def play_candidates(
     is given; each distinct one is scored by a verifier that has not seen the task (`scorers[folds(task_id)]`) and
     valued by letting the small policy play it on."""
 
-    async def sample_all(play: Play) -> list[CandidateState]:
-        played = await visit(world.start(play), slm, waves)
+    async def sample_all(spec: EpisodeSpec) -> list[CandidateState]:
+        played = await rollout_with_snapshots(world.start(spec), slm, waves)
         if played.episode.env_fault is not None:
             return []
-        return [await sample(play, played, step) for step in played.visits]
+        return [await sample(spec, played, step) for step in played.snapshots]
 
-    async def sample(play: Play, played: Visited, step: Visit) -> CandidateState:
-        turn = step.turn
-        reply = await slm.side.ask(
-            turn, num_samples=sampling.num_samples, temperature=sampling.temperature, top_p=sampling.top_p
+    async def sample(spec: EpisodeSpec, played: SnapshotRollout, step: StepSnapshot) -> CandidateState:
+        view = step.view
+        reply = await slm.model.ask(
+            view, num_samples=sampling.num_samples, temperature=sampling.temperature, top_p=sampling.top_p
         )
-        forms = [masked(drawn.text, turn.tools) for drawn in reply.samples]
-        shown = None if teacher is None else (await teacher.act(turn)).text
+        forms = [masked(drawn.text, view.tools) for drawn in reply.samples]
+        shown = None if teacher is None else (await teacher.act(view)).text
         texts = {form: drawn.text for form, drawn in zip(reversed(forms), reversed(reply.samples), strict=True)}
         if shown is not None:
-            texts.setdefault(masked(shown, turn.tools), shown)
+            texts.setdefault(masked(shown, view.tools), shown)
         measured = {}
         for form, text in texts.items():
-            score = await scorers[folds(turn.task_id)](ScoreRequest(messages=turn.messages, action=text))
+            score = await scorers[folds(view.task_id)](ScoreRequest(messages=view.messages, action=text))
             measured[form] = score, await value(played, step, text, len(texts))
         actions = tuple(
             CandidateAction(
@@ -251,35 +253,35 @@ def play_candidates(
             else CandidateAction(
                 k=-1,
                 text=shown,
-                canonical=masked(shown, turn.tools),
-                score=measured[masked(shown, turn.tools)][0],
-                value=measured[masked(shown, turn.tools)][1],
+                canonical=masked(shown, view.tools),
+                score=measured[masked(shown, view.tools)][0],
+                value=measured[masked(shown, view.tools)][1],
                 n_rollouts=int(len(texts) > 1),
             )
         )
-        context = "\n".join(message.content for message in turn.messages)
+        context = "\n".join(message.content for message in view.messages)
         canaries = tuple(p.canary for info in step.before.infos for p in info.perturbations if p.canary)
         return CandidateState(
-            state_id=f"{step.before.identity}#{turn.step}",
-            task_id=turn.task_id,
-            split=play.split or "",
-            step_idx=turn.step,
+            state_id=f"{step.before.identity}#{view.step}",
+            task_id=view.task_id,
+            split=spec.split or "",
+            step_idx=view.step,
             context_sha256=hashlib.sha256(context.encode()).hexdigest(),
-            prompt=turn.messages,
+            prompt=view.messages,
             candidates=actions,
             teacher=expert,
             canaries=canaries,
-            condition=play.condition,
+            condition=spec.condition,
         )
 
-    async def value(played: Visited, step: Visit, text: str, distinct: int) -> float | None:
+    async def value(played: SnapshotRollout, step: StepSnapshot, text: str, distinct: int) -> float | None:
         """What playing the action on comes to; a state whose samples agree has nothing to tell apart."""
         if distinct == 1:
             return None
         if text == step.act.text:
             return float(played.episode.success)
-        return float((await branch(step.before, replace(step.act, text=text), slm, waves)).success)
+        return float((await play_counterfactual(step.before, replace(step.act, text=text), slm, waves)).success)
 
-    with Progress(what, len(plays)) as bar:
-        found = waves.run((partial(sample_all, play) for play in plays), lambda *_: bar.advance())
+    with Progress(what, len(specs)) as bar:
+        found = waves.run((partial(sample_all, spec) for spec in specs), lambda *_: bar.advance())
     return [state for states in found for state in states]

@@ -12,51 +12,51 @@ from dataclasses import dataclass, field
 
 from r2v.config import InferenceConfig
 from r2v.llm.types import Reply, Sample, ScoreRequest
-from r2v.rollout.actors import Scorer, Side, Turn
+from r2v.rollout.actors import PricedModel, Scorer, StepView
 from r2v.router.baselines import Score
 from r2v.router.features import Signals, extract
 
 
 @dataclass(frozen=True)
-class Sensors:
+class FeatureExtractor:
     """Computes a step's features. Groups whose instrument is missing (no verifier, no samples) are left out."""
 
     inference: InferenceConfig
     verifier: Scorer | None = None
-    slm: Side | None = None
+    slm: PricedModel | None = None
     """Given where the features need further samples of the small policy."""
     num_samples: int = 0
     remembered: dict[object, dict[str, float]] = field(default_factory=dict)
 
-    async def features(self, turn: Turn, proposal: Reply) -> dict[str, float]:
+    async def features(self, view: StepView, proposal: Reply) -> dict[str, float]:
         """Name -> value, all known before the action is executed."""
-        key = (turn.messages, turn.llm_calls, turn.key("samples") if self.num_samples else ())
+        key = (view.messages, view.llm_calls, view.key("samples") if self.num_samples else ())
         if key not in self.remembered:
-            self.remembered[key] = await self._measure(turn, proposal)
+            self.remembered[key] = await self._measure(view, proposal)
         return self.remembered[key]
 
-    async def _measure(self, turn: Turn, proposal: Reply) -> dict[str, float]:
+    async def _measure(self, view: StepView, proposal: Reply) -> dict[str, float]:
         samples: tuple[Sample, ...] = ()
         if self.num_samples and self.slm is not None:
             samples = (
                 await self.slm.ask(
-                    turn,
+                    view,
                     num_samples=self.num_samples,
                     temperature=self.inference.temperature,
                     top_p=self.inference.top_p,
                 )
             ).samples
         texts = [proposal.text, *(sample.text for sample in samples)]
-        scores, previous = await self._scores(turn, texts)
+        scores, previous = await self._scores(view, texts)
         return extract(
             Signals(
-                goal=turn.goal,
-                observations=turn.observations,
-                actions=turn.actions,
-                tools=turn.tools,
+                goal=view.goal,
+                observations=view.observations,
+                actions=view.actions,
+                tools=view.tools,
                 proposal=proposal,
-                max_steps=turn.max_steps,
-                llm_calls=turn.llm_calls,
+                max_steps=view.max_steps,
+                llm_calls=view.llm_calls,
                 max_llm_calls=self.inference.max_llm_calls,
                 samples=samples,
                 scores=scores,
@@ -64,14 +64,14 @@ class Sensors:
             )
         )
 
-    async def _scores(self, turn: Turn, texts: list[str]) -> tuple[tuple[float, ...], float | None]:
+    async def _scores(self, view: StepView, texts: list[str]) -> tuple[tuple[float, ...], float | None]:
         """The verifier's opinion of the texts, and of the action played one step before."""
         if self.verifier is None:
             return (), None
-        scores = [await self.verifier(ScoreRequest(messages=turn.messages, action=text)) for text in texts]
-        if not turn.actions:
+        scores = [await self.verifier(ScoreRequest(messages=view.messages, action=text)) for text in texts]
+        if not view.actions:
             return tuple(scores), None
-        before = ScoreRequest(messages=turn.messages[:-2], action=turn.actions[-1])
+        before = ScoreRequest(messages=view.messages[:-2], action=view.actions[-1])
         return tuple(scores), await self.verifier(before)
 
 
@@ -80,8 +80,8 @@ class ScoreGate:
     """A gate that makes its score of the step's features."""
 
     score: Score
-    sensors: Sensors
+    extractor: FeatureExtractor
 
-    async def __call__(self, turn: Turn, proposal: Reply) -> float:
-        features: Mapping[str, float] = await self.sensors.features(turn, proposal)
-        return self.score(features, turn.seed, turn.task_id, turn.step)
+    async def __call__(self, view: StepView, proposal: Reply) -> float:
+        features: Mapping[str, float] = await self.extractor.features(view, proposal)
+        return self.score(features, view.seed, view.task_id, view.step)

@@ -23,7 +23,7 @@ from r2v.llm.providers.remote import ProviderRemote
 from r2v.llm.scripted import ScriptedBackend
 from r2v.llm.types import ChatModel, Message, Reply, Request, ScoreRequest
 from r2v.llm.waves import Memo, Waves
-from r2v.rollout.actors import Scorer, Side
+from r2v.rollout.actors import PricedModel, Scorer
 from r2v.storage.artifact import content_files
 from r2v.verifier.judge import Judge
 
@@ -62,19 +62,19 @@ def teacher_rate(teacher: TeacherConfig) -> Rate:
     return rate_of(teacher.provider, teacher.model_name, teacher.usd_in, teacher.usd_out)
 
 
-def teacher_side(
+def priced_teacher(
     teacher: TeacherConfig, cost: CostConfig, benchmark: Benchmark, waves: Waves, journal: Path | None = None
-) -> Side:
+) -> PricedModel:
     """The LLM. `journal`: the folder that remembers what a provider was asked and paid; None: the one that all
     stages with this teacher share, one process at a time. Raises UsageError where the benchmark has no expert, the
     model no price, or no key is set."""
     if teacher.provider != "scripted":
         model = waves.model(provider_remote(teacher, journal or _shared_journal(teacher)))
-        return Side(_Tempered(model, teacher.temperature), cost.llm, "llm", teacher.max_tokens)
+        return PricedModel(_Tempered(model, teacher.temperature), cost.llm, "llm", teacher.max_tokens)
     if not isinstance(benchmark, Demonstrated):
         raise UsageError(f"teacher.provider=scripted: {benchmark.name} brings no expert; name a provider")
     backend = ScriptedBackend(benchmark.expert, name=teacher_name(teacher, benchmark), price=cost.llm)
-    return Side(waves.model(backend), cost.llm, "llm", teacher.max_tokens)
+    return PricedModel(waves.model(backend), cost.llm, "llm", teacher.max_tokens)
 
 
 @dataclass(frozen=True)
@@ -128,14 +128,14 @@ def _shared_journal(teacher: TeacherConfig) -> Path:
     return Path("outputs") / ".provider" / f"{teacher.provider}-{teacher_rate(teacher).model}"
 
 
-def policy_side(
+def priced_policy(
     policy: PolicyConfig,
     weights: Path | None,
     cost: CostConfig,
     inference: InferenceConfig,
     rollout: RolloutConfig,
     waves: Waves,
-) -> Side:
+) -> PricedModel:
     """The small policy with the weights exported in a folder (None: the base model as it is)."""
     from r2v.llm.local.backend import LocalBackend
     from r2v.policy.load import load_policy
@@ -147,7 +147,7 @@ def policy_side(
         loaded.model, loaded.tokenizer, encode, name="slm", price=cost.slm, max_batch=rollout.batch_size
     )
     memory = _memory(weights, policy, inference.max_new_tokens, cost.slm)
-    return Side(waves.model(backend, memory), cost.slm, "slm", inference.max_new_tokens)
+    return PricedModel(waves.model(backend, memory), cost.slm, "slm", inference.max_new_tokens)
 
 
 def verifier_scorer(

@@ -1,8 +1,8 @@
-"""Playing: one episode as an async function, many of them side by side through the wave engine.
+"""Episode rollout: one episode as an async function, many of them concurrently through the wave engine.
 
-    world = World(benchmark, config.perturbations, config.inference, config.data.perturbation_seeds)
-    play = Play(task=task, seed=1, condition="noisy", perturbation_seed=901, method="slm_only", split="evaluation")
-    episode = await world.start(play).finish(actor, waves)
+    world = RolloutWorld(benchmark, config.perturbations, config.inference)
+    spec = EpisodeSpec(task=task, seed=1, condition="noisy", perturbation_seed=901, method="slm_only")
+    episode = await world.start(spec).finish(actor, waves)
 
 A `Session` is an episode in progress. It can be forked at any step (by snapshot where the world has one, by
 replaying its actions from reset where not), which is how candidates are valued, branches labelled and the
@@ -37,12 +37,12 @@ from r2v.llm.waves import Waves
 from r2v.log import Progress
 from r2v.perturb import perturbation_type, wrap
 from r2v.policy.prompt_encoder import build_messages
-from r2v.rollout.actors import Act, Actor, Turn, add_tokens
+from r2v.rollout.actors import Act, Actor, StepView, add_tokens
 
 
 @dataclass(frozen=True, kw_only=True)
-class Play:
-    """Which episode: a task under a seed, a condition and a perturbation seed, played by a named method."""
+class EpisodeSpec:
+    """Which episode to play: a task under a seed, a condition and a perturbation seed, by a named method."""
 
     task: Task
     seed: int
@@ -56,42 +56,42 @@ class Play:
 
 
 @dataclass(frozen=True)
-class World:
-    """Where episodes are played: a benchmark with its perturbations and its step limit."""
+class RolloutWorld:
+    """The environment of a rollout: a benchmark, its perturbations and the step limit."""
 
     benchmark: Benchmark
     perturbations: PerturbationsConfig
     inference: InferenceConfig
 
-    def start(self, play: Play) -> Session:
+    def start(self, spec: EpisodeSpec) -> Session:
         """A session before its first observation; nothing runs yet."""
-        active = self.perturbations.active(play.condition)
-        return Session(self, play if active else replace(play, perturbation_seed=None))
+        active = self.perturbations.active(spec.condition)
+        return Session(self, spec if active else replace(spec, perturbation_seed=None))
 
-    def environment(self, play: Play) -> Environment:
-        """A fresh environment, perturbed as the play's condition says."""
+    def environment(self, spec: EpisodeSpec) -> Environment:
+        """A fresh environment, perturbed as the condition says."""
         return wrap(
-            self.benchmark.make(), self.benchmark, self.perturbations, play.condition, play.perturbation_seed or 0
+            self.benchmark.make(), self.benchmark, self.perturbations, spec.condition, spec.perturbation_seed or 0
         )
 
 
 class Session:
     """One episode in progress."""
 
-    def __init__(self, world: World, play: Play) -> None:
-        self.world, self.play = world, play
-        self.goal = play.task.goal
+    def __init__(self, world: RolloutWorld, spec: EpisodeSpec) -> None:
+        self.world, self.spec = world, spec
+        self.goal = spec.task.goal
         self.observations: list[str] = []
         self.infos: list[Info] = []
         self.acts: list[Act] = []
         self.rewards: list[float] = []
         self.termination: Termination | None = None
-        self._env: Environment = world.environment(play)
+        self._env: Environment = world.environment(spec)
 
     def open(self) -> None:
         """Set the world up and take the first observation."""
-        observation, info = self._env.reset(seed=self.play.seed, task=self.play.task)
-        self.goal = getattr(self._env, "goal", self.play.task.goal)
+        observation, info = self._env.reset(seed=self.spec.seed, task=self.spec.task)
+        self.goal = getattr(self._env, "goal", self.spec.task.goal)
         self._see(observation, info)
 
     def apply(self, act: Act) -> None:
@@ -113,12 +113,12 @@ class Session:
 
     def fork(self) -> Session:
         """An independent session at the same point."""
-        twin = Session(self.world, self.play)
+        twin = Session(self.world, self.spec)
         if isinstance(self._env, Snapshots) and self.world.benchmark.capabilities.snapshot:
             assert isinstance(twin._env, Snapshots)
             twin._env.restore(self._env.snapshot())
         else:
-            twin._env.reset(seed=self.play.seed, task=self.play.task)
+            twin._env.reset(seed=self.spec.seed, task=self.spec.task)
             for act in self.acts:
                 twin._env.step(act.text)
         twin.goal, twin.termination = self.goal, self.termination
@@ -126,12 +126,12 @@ class Session:
         twin.acts, twin.rewards = list(self.acts), list(self.rewards)
         return twin
 
-    def turn(self) -> Turn:
+    def view(self) -> StepView:
         """What an actor may see now."""
         actions = tuple(act.text for act in self.acts)
-        return Turn(
-            task_id=self.play.task.task_id,
-            seed=self.play.seed,
+        return StepView(
+            task_id=self.spec.task.task_id,
+            seed=self.spec.seed,
             step=len(self.acts),
             max_steps=self.world.inference.max_steps,
             goal=self.goal,
@@ -145,7 +145,7 @@ class Session:
     @property
     def identity(self) -> str:
         """The episode's id."""
-        return episode_id(self.play.task.task_id, self.play.seed, self.play.perturbation_seed)
+        return episode_id(self.spec.task.task_id, self.spec.seed, self.spec.perturbation_seed)
 
     @property
     def success(self) -> bool:
@@ -159,7 +159,7 @@ class Session:
         if not self.observations:
             await waves.world(self.open)
         while self.termination is None:
-            act = await actor.act(self.turn())
+            act = await actor.act(self.view())
             if before_action is not None:
                 await before_action(self, act)
             await waves.world(self.apply, act)
@@ -170,18 +170,18 @@ class Session:
         tokens = Tokens()
         for act in self.acts:
             tokens = add_tokens(tokens, act.tokens)
-        play, last = self.play, self.infos[-1]
+        spec, last = self.spec, self.infos[-1]
         applied = [p for info in self.infos[: len(self.acts)] for p in info.perturbations]
         return Episode(
             episode_id=self.identity,
             metadata=EpisodeMetadata(
-                task_id=play.task.task_id,
+                task_id=spec.task.task_id,
                 goal=self.goal,
                 benchmark=self.world.benchmark.name,
-                template_id=play.task.template_id,
-                split=play.split,
-                seed=play.seed,
-                **play.run,
+                template_id=spec.task.template_id,
+                split=spec.split,
+                seed=spec.seed,
+                **spec.run,
             ),
             steps=tuple(self._step(index) for index in range(len(self.acts))),
             success=self.success,
@@ -191,12 +191,12 @@ class Session:
             tokens=tokens,
             num_llm_fallbacks=sum(act.source == "llm_fallback" for act in self.acts),
             sim_time_seconds=round(sum(a.seconds for a in self.acts) + sum(i.sim_seconds for i in self.infos), 6),
-            condition=play.condition,
+            condition=spec.condition,
             perturbation_type=perturbation_type(applied),
-            perturbation_seed=play.perturbation_seed,
-            method=play.method,
+            perturbation_seed=spec.perturbation_seed,
+            method=spec.method,
             env_fault=last.env_fault,
-            extra=dict(play.extra),
+            extra=dict(spec.extra),
         )
 
     def _step(self, index: int) -> Step:
@@ -212,12 +212,12 @@ class Session:
             clean_observation_sha256=hashlib.sha256(clean.encode()).hexdigest(),
             label=StepLabel(safety_violation=True) if after.harmful else None,
             perturbations=info.perturbations,
-            perturbation_seed=self.play.perturbation_seed,
+            perturbation_seed=self.spec.perturbation_seed,
             decision=act.decision,
         )
 
 
-def plays_of(
+def episode_specs(
     benchmark: Benchmark,
     split: str,
     seeds: Sequence[int],
@@ -225,8 +225,8 @@ def plays_of(
     *,
     method: str,
     limit: int | None = None,
-) -> list[Play]:
-    """The plays of a split's first `limit` tasks: every task once per seed, the i-th seed under the i-th
+) -> list[EpisodeSpec]:
+    """The episodes of a split's first `limit` tasks: every task once per seed, the i-th seed under the i-th
     perturbation seed (cyclic)."""
     splits = assign(benchmark.tasks(), by=selection.split_by, seed=selection.split_seed)
     tasks = [task for task in benchmark.tasks() if splits[task.task_id] == split][:limit]
@@ -237,7 +237,7 @@ def plays_of(
         )
     hazards = selection.perturbation_seeds
     return [
-        Play(
+        EpisodeSpec(
             task=task,
             seed=seed,
             condition=cast(Condition, selection.condition),
@@ -252,31 +252,31 @@ def plays_of(
 
 def play_many(
     waves: Waves,
-    world: World,
-    plays: Sequence[Play],
+    world: RolloutWorld,
+    specs: Sequence[EpisodeSpec],
     actor: Actor,
     *,
     what: str = "",
     on_done: Callable[[int, Episode], None] | None = None,
 ) -> list[Episode]:
-    """All the plays side by side; episodes in the order of `plays`. `what` names the progress bar."""
-    with Progress(what, len(plays)) as bar:
+    """Play all the specs concurrently; episodes in the order of `specs`. `what` names the progress bar."""
+    with Progress(what, len(specs)) as bar:
 
         def done(index: int, episode: Episode) -> None:
             bar.advance()
             if on_done is not None:
                 on_done(index, episode)
 
-        return waves.run((partial(world.start(play).finish, actor, waves) for play in plays), done)
+        return waves.run((partial(world.start(spec).finish, actor, waves) for spec in specs), done)
 
 
-def replay(world: World, episode: Episode, task: Task) -> str | None:
+def replay(world: RolloutWorld, episode: Episode, task: Task) -> str | None:
     """Execute an episode's recorded actions again; None where the world answers the same, else what differs.
     No model is called."""
-    play = Play(
+    spec = EpisodeSpec(
         task=task, seed=episode.metadata.seed, condition=episode.condition, perturbation_seed=episode.perturbation_seed
     )
-    session = world.start(play)
+    session = world.start(spec)
     session.open()
     for step in episode.steps:
         if session.termination is not None:

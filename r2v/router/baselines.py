@@ -28,10 +28,10 @@ def score_function(method: str, models: Mapping[str, RouterModel]) -> Score:
     disagreement_router. Raises UsageError for a method without a score."""
     if method in models:
         return _learned(models[method])
-    if method not in _FIXED:
-        hint = nearest(method, [*_FIXED, *models])
+    if method not in FIXED_SCORES:
+        hint = nearest(method, [*FIXED_SCORES, *models])
         raise UsageError(f"evaluation.methods: {method} has no router score; {hint}")
-    return _FIXED[method]
+    return FIXED_SCORES[method]
 
 
 def _learned(model: RouterModel) -> Score:
@@ -56,7 +56,7 @@ def _value(features: Mapping[str, float], name: str) -> float:
     return features[name]
 
 
-_FIXED: dict[str, Score] = {
+FIXED_SCORES: dict[str, Score] = {
     "random_router": _random,
     "entropy_router": _entropy("uncertainty.entropy_max"),
     "entropy_nonfree_router": _entropy("uncertainty.entropy_nonfree_max"),

@@ -19,11 +19,6 @@ from r2v.router.features import FEATURE_VERSION
 from r2v.storage.files import write_text
 
 
-def decide(p: float, tau: float) -> bool:
-    """Whether to ask the LLM: always at tau <= 0, never at tau >= 1, else where p reaches tau."""
-    return tau <= 0 or (tau < 1 and p >= tau)
-
-
 def sigmoid(logit: float) -> float:
     """1 / (1 + exp(-logit)) without overflow."""
     return 1 / (1 + math.exp(-logit)) if logit >= 0 else math.exp(logit) / (1 + math.exp(logit))

@@ -1,8 +1,8 @@
-"""Thin steps from artifacts to an artifact, one file each. What they do lives in the domains below.
+"""Pipeline stages: thin steps from artifacts to an artifact, one file each. What they do lives in the domains below.
 
-A stage is a value: `Stage(version, config, run)`. `config` is a dataclass whose fields are the configuration
+A stage is a value: `Stage(version, settings, run)`. `settings` is a dataclass whose fields are the configuration
 sections the stage reads (and nothing else it depends on), so it also decides the fingerprint. A stage that
-reads only part of a section says so with a classmethod `of(config)` that picks it. `run(cfg, work)` reads
+reads only part of a section says so with a classmethod `of(config)` that picks it. `run(settings, work)` reads
 `work.inputs`, writes into `work.folder` and puts its figures into `work.summary`. Stage modules import nothing
 heavy at the top: planning and status load them on login nodes.
 """
@@ -23,11 +23,11 @@ class Stage:
     """One kind of step. Raise `version` when the same inputs would give another content."""
 
     version: int
-    config: type[Any]
+    settings: type[Any]
     run: Callable[[Any, Work], None]
 
     def sections(self, config: Config) -> Any:
-        """The stage's own view of the whole configuration."""
-        if hasattr(self.config, "of"):
-            return self.config.of(config)
-        return self.config(**{f.name: getattr(config, f.name) for f in dataclasses.fields(self.config)})
+        """The stage's own settings: the sections, or parts of sections, that it reads of the whole configuration."""
+        if hasattr(self.settings, "of"):
+            return self.settings.of(config)
+        return self.settings(**{f.name: getattr(config, f.name) for f in dataclasses.fields(self.settings)})

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from r2v.envs.base import Benchmark
     from r2v.llm.waves import Waves
     from r2v.rollout.actors import Actor
-    from r2v.rollout.session import Play, World
+    from r2v.rollout.session import EpisodeSpec, RolloutWorld
 
 
 PROVIDER = "provider"
@@ -80,20 +80,20 @@ def run(cfg: CollectSettings, work: Work) -> None:
     registry = DataRegistry(work.root / "data")
     with _begin(cfg, work, registry) as handle:
         _announce(handle)
-        plays = _plays(cfg, handle)
-        open_still = _play_missing(cfg, plays, handle)
+        specs = _specs(cfg, handle)
+        open_still = _play_missing(cfg, specs, handle)
         episodes = sorted(read_episodes(handle.store.path), key=lambda e: e.episode_id)
         write_episodes(handle.store.path, episodes)
-        manifest = handle.finish(expected=len(plays))
+        manifest = handle.finish(expected=len(specs))
         _announce(handle)
     if open_still:
         raise EnvironmentFault(
             f"run {manifest.run_id}: {cfg.teacher.provider} gave no answer for {len(open_still)} of "
-            f"{len(plays)} episodes ({open_still[0]}); the rest is kept: run the same command again"
+            f"{len(specs)} episodes ({open_still[0]}); the rest is kept: run the same command again"
         )
     if manifest.status != "done":
         raise InputError(
-            f"run {manifest.run_id} holds {manifest.n_episodes} episodes, {len(plays)} were asked for; "
+            f"run {manifest.run_id} holds {manifest.n_episodes} episodes, {len(specs)} were asked for; "
             f"start afresh without --run-id, or finish it with its own configuration"
         )
     if not manifest.n_success:
@@ -172,12 +172,12 @@ def _begin(cfg: CollectSettings, work: Work, registry: DataRegistry) -> RunHandl
     )
 
 
-def _plays(cfg: CollectSettings, handle: RunHandle) -> list[Play]:
+def _specs(cfg: CollectSettings, handle: RunHandle) -> list[EpisodeSpec]:
     from r2v.envs.base import load_benchmark
     from r2v.rollout.model_factory import teacher_name
 
     benchmark = load_benchmark(cfg.env.benchmark, cfg.env.options)
-    return plays_of_run(
+    return collection_specs(
         cfg,
         benchmark,
         {
@@ -188,33 +188,33 @@ def _plays(cfg: CollectSettings, handle: RunHandle) -> list[Play]:
     )
 
 
-def plays_of_run(cfg: CollectSettings, benchmark: Benchmark, record: dict[str, Any]) -> list[Play]:
+def collection_specs(cfg: CollectSettings, benchmark: Benchmark, record: dict[str, Any]) -> list[EpisodeSpec]:
     """Every play of a collection: its training tasks, each under each seed. `record` goes into the metadata."""
-    from r2v.rollout.session import Play
+    from r2v.rollout.session import EpisodeSpec
 
     splits = assign(benchmark.tasks(), by=cfg.split_by, seed=cfg.split_seed)  # type: ignore[arg-type]
     tasks = [task for task in benchmark.tasks() if splits[task.task_id] == "train"][: cfg.num_episodes]
-    return [Play(task=task, seed=seed, split="train", run=record) for seed in cfg.seeds for task in tasks]
+    return [EpisodeSpec(task=task, seed=seed, split="train", run=record) for seed in cfg.seeds for task in tasks]
 
 
-def _play_missing(cfg: CollectSettings, plays: list[Play], handle: RunHandle) -> list[str]:
+def _play_missing(cfg: CollectSettings, specs: list[EpisodeSpec], handle: RunHandle) -> list[str]:
     """Play and store what the run lacks; why the ones that are still open got no answer."""
     from r2v.envs.base import load_benchmark
-    from r2v.rollout.actors import Single
-    from r2v.rollout.model_factory import engine, teacher_side
-    from r2v.rollout.session import World
+    from r2v.rollout.actors import GreedyActor
+    from r2v.rollout.model_factory import engine, priced_teacher
+    from r2v.rollout.session import RolloutWorld
 
     benchmark, waves = load_benchmark(cfg.env.benchmark, cfg.env.options), engine(cfg.rollout)
-    world = World(benchmark, c.PerturbationsConfig(), c.InferenceConfig(max_steps=cfg.max_steps))
-    side = teacher_side(cfg.teacher, c.CostConfig(llm=cfg.price), benchmark, waves, handle.output_dir / PROVIDER)
+    world = RolloutWorld(benchmark, c.PerturbationsConfig(), c.InferenceConfig(max_steps=cfg.max_steps))
+    side = priced_teacher(cfg.teacher, c.CostConfig(llm=cfg.price), benchmark, waves, handle.output_dir / PROVIDER)
     done = handle.store.done_keys()
-    missing = [play for play in plays if (play.task.task_id, play.seed, None) not in done]
-    if len(missing) < len(plays):
-        logger.info("  resuming: %d of %d episodes are there", len(plays) - len(missing), len(plays))
+    missing = [spec for spec in specs if (spec.task.task_id, spec.seed, None) not in done]
+    if len(missing) < len(specs):
+        logger.info("  resuming: %d of %d episodes are there", len(specs) - len(missing), len(specs))
     if not missing:
         return []
     begun, open_still = time.time(), list[str]()
-    actor = Single(side, "teacher")
+    actor = GreedyActor(side, "teacher")
     with (handle.output_dir / "collection_log.jsonl").open("a") as log, Progress("collect", len(missing)) as bar:
 
         def keep(index: int, episode: Episode | str) -> None:
@@ -236,15 +236,15 @@ def _play_missing(cfg: CollectSettings, plays: list[Play], handle: RunHandle) ->
                 + "\n"
             )
 
-        waves.run((partial(_attempt, world, play, actor, waves) for play in missing), keep)
+        waves.run((partial(_attempt, world, spec, actor, waves) for spec in missing), keep)
     return open_still
 
 
-async def _attempt(world: World, play: Play, actor: Actor, waves: Waves) -> Episode | str:
+async def _attempt(world: RolloutWorld, spec: EpisodeSpec, actor: Actor, waves: Waves) -> Episode | str:
     """The episode; with a fault where the teacher's provider refused to go on; or why there is no answer yet."""
     from r2v.llm.providers.remote import Unanswered
 
-    session = world.start(play)
+    session = world.start(spec)
     try:
         return await session.finish(actor, waves)
     except Unanswered as error:

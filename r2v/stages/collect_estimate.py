@@ -22,9 +22,9 @@ from r2v.llm.providers.message_format import system_prompt, turns
 from r2v.llm.providers.prices import Tokens, table
 from r2v.llm.scripted import ScriptedBackend
 from r2v.llm.types import Reply, Request
-from r2v.rollout.actors import Side, Single
+from r2v.rollout.actors import GreedyActor, PricedModel
 from r2v.rollout.model_factory import engine, teacher_name, teacher_rate
-from r2v.rollout.session import Play, World, play_many
+from r2v.rollout.session import EpisodeSpec, RolloutWorld, play_many
 from r2v.stages import collect
 
 SAMPLE = 24
@@ -82,9 +82,9 @@ def estimate(config: Config, root: Path = Path()) -> Estimate:
             "openai, anthropic"
         )
     rate, benchmark = teacher_rate(cfg.teacher), load_benchmark(cfg.env.benchmark, cfg.env.options)
-    plays = collect.plays_of_run(cfg, benchmark, {})
+    specs = collect.collection_specs(cfg, benchmark, {})
     done = _done(cfg, root)
-    missing = [play for play in plays if (play.task.task_id, play.seed, None) not in done]
+    missing = [spec for spec in specs if (spec.task.task_id, spec.seed, None) not in done]
     counted, share = _measure(cfg, benchmark, missing)
     requests, tokens_in, tokens_out = (
         round(n * share) for n in (counted.requests, counted.tokens_in, counted.tokens_out)
@@ -99,7 +99,7 @@ def estimate(config: Config, root: Path = Path()) -> Estimate:
         else "first observations and inference.max_steps"
     )
     return Estimate(
-        episodes=len(plays),
+        episodes=len(specs),
         missing=len(missing),
         requests=requests,
         most_requests=most,
@@ -108,7 +108,7 @@ def estimate(config: Config, root: Path = Path()) -> Estimate:
         usd_batch=batch,
         usd_direct=direct,
         lines=(
-            f"{len(missing)} of {len(plays)} episodes of {benchmark.name} by {teacher_name(cfg.teacher, benchmark)} "
+            f"{len(missing)} of {len(specs)} episodes of {benchmark.name} by {teacher_name(cfg.teacher, benchmark)} "
             f"(asked for as {rate.model})",
             f"requests   about {requests:,}, at most {most:,} (by {played})",
             f"tokens     about {tokens_in:,} in, {tokens_out:,} out",
@@ -126,23 +126,25 @@ def _done(cfg: collect.CollectSettings, root: Path) -> set[tuple[str, int, int |
     return set(TrajectoryStore(DataRegistry(root / "data").get(cfg.run.id).trajectories).done_keys())
 
 
-def _measure(cfg: collect.CollectSettings, benchmark: Benchmark, missing: Sequence[Play]) -> tuple[_Counting, float]:
+def _measure(
+    cfg: collect.CollectSettings, benchmark: Benchmark, missing: Sequence[EpisodeSpec]
+) -> tuple[_Counting, float]:
     """Counts over a sample, and what to multiply them by."""
-    world = World(benchmark, c.PerturbationsConfig(), c.InferenceConfig(max_steps=cfg.max_steps))
+    world = RolloutWorld(benchmark, c.PerturbationsConfig(), c.InferenceConfig(max_steps=cfg.max_steps))
     stride = max(1, len(missing) // SAMPLE)
     sample = list(islice(missing[::stride], SAMPLE))
     if isinstance(benchmark, Demonstrated):
         counting = _Counting(ScriptedBackend(benchmark.expert, name="dry-run", price=cfg.price))
         waves = engine(cfg.rollout)
-        side = Side(waves.model(counting), cfg.price, "llm", cfg.teacher.max_tokens)
-        play_many(waves, world, sample, Single(side, "teacher"))
+        side = PricedModel(waves.model(counting), cfg.price, "llm", cfg.teacher.max_tokens)
+        play_many(waves, world, sample, GreedyActor(side, "teacher"))
         return counting, len(missing) / max(1, len(sample))
     counting = _Counting(ScriptedBackend(lambda request: "", name="dry-run", price=cfg.price))
-    for play in sample:
-        session = world.start(play)
+    for spec in sample:
+        session = world.start(spec)
         session.open()
-        turn = session.turn()
-        first = _tokens(Request(messages=turn.messages, key=turn.key("llm"), tools=turn.tools))
+        view = session.view()
+        first = _tokens(Request(messages=view.messages, key=view.key("llm"), tools=view.tools))
         counting.requests += cfg.max_steps
         counting.tokens_in += first * cfg.max_steps + _REPLY * cfg.max_steps * (cfg.max_steps - 1) // 2
         counting.tokens_out += _REPLY * cfg.max_steps

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from r2v import config as c
 from r2v.config import identity
+from r2v.config.methods import ROUTERS
 from r2v.data.manifest import git_commit
 from r2v.data.store import write_episodes
 from r2v.errors import InputError
@@ -28,9 +29,9 @@ from r2v.storage.artifact import JOURNAL, Work
 from r2v.storage.files import write_json
 
 if TYPE_CHECKING:
-    from r2v.evaluation.methods import Cast
+    from r2v.evaluation.methods import MethodRunner
     from r2v.evaluation.setup import RouterScores
-    from r2v.rollout.session import Play
+    from r2v.rollout.session import EpisodeSpec
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,30 +76,29 @@ class EvaluateSettings:
 
 def run(cfg: EvaluateSettings, work: Work) -> None:
     """Place thresholds, play, and write the tables."""
-    from r2v.evaluation.methods import ROUTERS
     from r2v.evaluation.setup import Setup, write_setup
     from r2v.evaluation.tables.build import write_results_folder
 
-    cast = _cast(cfg, work)
-    plays = {name: _plays(cfg, cast, name) for name in cfg.selections}
+    runner = _runner(cfg, work)
+    specs = {name: _specs(cfg, runner, name) for name in cfg.selections}
     routed = [method for method in cfg.evaluation.methods if method in ROUTERS]
     if work.inputs:
-        _refuse_training_tasks(work, plays)
-    thresholds = _thresholds(cfg, cast, work) if routed else {}
+        _refuse_training_tasks(work, specs)
+    thresholds = _thresholds(cfg, runner, work) if routed else {}
     points = [f"b{budget:.2f}" for budget in cfg.evaluation.budgets]
     for condition, method, point, path in _cells(cfg, work.folder, routed, points):
         if not path.exists():
-            _play(cast, method, point, plays[condition], thresholds.get((method, point)), path)
-    scores = _router_scores(cfg, cast, plays, routed, work.folder) if routed else []
+            _play(runner, method, point, specs[condition], thresholds.get((method, point)), path)
+    scores = _router_scores(cfg, runner, specs, routed, work.folder) if routed else []
     write_setup(
         work.folder,
         Setup(
             benchmark=cfg.env.benchmark,
-            benchmark_version=cast.world.benchmark.version,
+            benchmark_version=runner.world.benchmark.version,
             methods=tuple(cfg.evaluation.methods),
             seeds=tuple(cfg.evaluation.seeds),
-            tasks={name: list(dict.fromkeys(play.task.task_id for play in these)) for name, these in plays.items()},
-            frontier={name: dict.fromkeys(routed, points) for name in plays} if points else {},
+            tasks={name: list(dict.fromkeys(spec.task.task_id for spec in these)) for name, these in specs.items()},
+            frontier={name: dict.fromkeys(routed, points) for name in specs} if points else {},
             cost_ratio=cfg.cost.ratio,
             resamples=cfg.evaluation.bootstrap,
             cvar_alpha=cfg.evaluation.cvar_alpha,
@@ -118,15 +118,15 @@ def run(cfg: EvaluateSettings, work: Work) -> None:
     work.summary.update(n_episodes=tables.n_episodes, thresholds={f"{m}@{p}": t for (m, p), t in thresholds.items()})
 
 
-def _cast(cfg: EvaluateSettings, work: Work) -> Cast:
-    from r2v.evaluation.methods import Cast
+def _runner(cfg: EvaluateSettings, work: Work) -> MethodRunner:
+    from r2v.evaluation.methods import MethodRunner
 
     if not work.inputs:  # methods of models that nothing here has trained
-        cast = Cast.of(cfg, policy=None, journal=work.folder / JOURNAL)
-        cast.variants["slm_base"] = cast.slm
-        return cast
+        runner = MethodRunner.of(cfg, policy=None, journal=work.folder / JOURNAL)
+        runner.variants["slm_base"] = runner.slm
+        return runner
     variants = {"slm_bc_only": work.inputs["bc"].file("final"), "slm_base": None}
-    return Cast.of(
+    return MethodRunner.of(
         cfg,
         policy=work.inputs["preference"].file("final"),
         journal=work.folder / JOURNAL,
@@ -137,12 +137,12 @@ def _cast(cfg: EvaluateSettings, work: Work) -> Cast:
     )
 
 
-def _plays(cfg: EvaluateSettings, cast: Cast, condition: str) -> list[Play]:
-    from r2v.rollout.session import plays_of
+def _specs(cfg: EvaluateSettings, runner: MethodRunner, condition: str) -> list[EpisodeSpec]:
+    from r2v.rollout.session import episode_specs
 
     split = "heldout" if condition == "heldout" else "evaluation"
-    return plays_of(
-        cast.world.benchmark,
+    return episode_specs(
+        runner.world.benchmark,
         split,
         cfg.evaluation.seeds,
         cfg.selections[condition],
@@ -151,14 +151,14 @@ def _plays(cfg: EvaluateSettings, cast: Cast, condition: str) -> list[Play]:
     )
 
 
-def _refuse_training_tasks(work: Work, plays: dict[str, list[Play]]) -> None:
+def _refuse_training_tasks(work: Work, specs: dict[str, list[EpisodeSpec]]) -> None:
     """X-7: no evaluated task may have been learnt from, whatever the splits say now."""
     from r2v.router.labels import read_rows
 
     features = work.inputs["router_features"].file("router_features.jsonl")
     cloned = work.inputs["bc"].file(TASKS)
     learnt = {features: {row.task_id for row in read_rows(features)}, cloned: set(json.loads(cloned.read_text()))}
-    evaluated = {play.task.task_id for these in plays.values() for play in these}
+    evaluated = {spec.task.task_id for these in specs.values() for spec in these}
     for path, tasks in learnt.items():
         if shared := sorted(tasks & evaluated):
             raise InputError(
@@ -167,18 +167,18 @@ def _refuse_training_tasks(work: Work, plays: dict[str, list[Play]]) -> None:
             )
 
 
-def _thresholds(cfg: EvaluateSettings, cast: Cast, work: Work) -> dict[tuple[str, str], float]:
+def _thresholds(cfg: EvaluateSettings, runner: MethodRunner, work: Work) -> dict[tuple[str, str], float]:
     """(method, point) -> threshold. r2v's own operating point comes with the router; every other one is placed
     by playing calibration tasks, each once: calibration.json keeps what was found."""
-    from r2v.evaluation.methods import ROUTERS
-    from r2v.rollout.session import plays_of
+    from r2v.rollout.session import episode_specs
+    from r2v.router.escalation import SCORE_ONLY
     from r2v.router.thresholds import match_rate
 
     chosen = json.loads(work.inputs["router"].file("threshold.json").read_text())
     target = chosen["realised"]["llm_call_rate"]
     wanted = {"main": target, **{f"b{budget:.2f}": budget for budget in cfg.evaluation.budgets}}
-    plays = plays_of(
-        cast.world.benchmark,
+    specs = episode_specs(
+        runner.world.benchmark,
         "calibration",
         cfg.router.seeds,
         cfg.calibration,
@@ -195,23 +195,19 @@ def _thresholds(cfg: EvaluateSettings, cast: Cast, work: Work) -> dict[tuple[str
             if name == "r2v@main":
                 found[name] = {"tau": chosen["tau"], "target": rate, **chosen["realised"]}
                 continue
-            # A threshold just below 1 consults the gate at every step and escalates none.
-            scores = cast.scores(method, cast.play(method, plays, tau=_NEVER))
-            choice = match_rate(lambda tau, method=method: cast.realised(method, plays, tau), scores, rate)  # type: ignore[misc]
+            scores = runner.scores(method, runner.play(method, specs, tau=SCORE_ONLY))
+            choice = match_rate(lambda tau, method=method: runner.realised(method, specs, tau), scores, rate)  # type: ignore[misc]
             found[name] = {"tau": choice.tau, "target": rate, **asdict(choice.outcome)}
             write_json(kept, found)
             logger.info(
-                "  %-24s %-6s threshold %.4f asks at %.3f of the steps",
+                "  %-24s %-6s threshold %.4f: the LLM acts in %.1f %% of the steps",
                 method,
                 point,
                 choice.tau,
-                choice.outcome.llm_call_rate,
+                100 * choice.outcome.llm_call_rate,
             )
     write_json(kept, found)
     return {(name.split("@")[0], name.split("@")[1]): float(str(entry["tau"])) for name, entry in found.items()}
-
-
-_NEVER = 1 - 1e-9
 
 
 def _cells(
@@ -227,20 +223,26 @@ def _cells(
                 yield condition, method, point, base / "frontier" / f"{method}@{point}.jsonl"
 
 
-def _play(cast: Cast, method: str, point: str, plays: Sequence[Play], tau: float | None, path: Path) -> None:
+def _play(
+    runner: MethodRunner, method: str, point: str, specs: Sequence[EpisodeSpec], tau: float | None, path: Path
+) -> None:
     from r2v.evaluation.setup import OPERATING_POINT
 
     extra = {} if point == "main" else {OPERATING_POINT: point}
-    episodes = cast.play(
-        method, [replace(play, extra=extra) for play in plays], tau, what=f"{plays[0].condition} {path.stem}"
+    episodes = runner.play(
+        method, [replace(spec, extra=extra) for spec in specs], tau, what=f"{specs[0].condition} {path.stem}"
     )
     write_episodes(path, sorted(episodes, key=lambda e: e.episode_id))
     solved = sum(episode.success for episode in episodes)
-    logger.info("  %-8s %-32s %4d of %4d", plays[0].condition, path.stem, solved, len(episodes))
+    logger.info("  %-8s %-32s %4d of %4d", specs[0].condition, path.stem, solved, len(episodes))
 
 
 def _router_scores(
-    cfg: EvaluateSettings, cast: Cast, plays: dict[str, list[Play]], routed: Sequence[str], folder: Path
+    cfg: EvaluateSettings,
+    runner: MethodRunner,
+    specs: dict[str, list[EpisodeSpec]],
+    routed: Sequence[str],
+    folder: Path,
 ) -> list[RouterScores]:
     """Each router's scores beside the executed gain, along slm_only's evaluation episodes: what ECE, Brier and
     AUROC are computed from. Kept in router_scores.jsonl; no threshold or model is chosen by them."""
@@ -250,24 +252,24 @@ def _router_scores(
     from r2v.router.labels import read_rows, write_rows
 
     found = []
-    for condition, these in plays.items():
+    for condition, these in specs.items():
         path = folder / "gains" / f"{condition}.jsonl"
         if not path.exists():
             rows = roll_out_features(
-                [replace(play, method="slm_only") for play in these],
-                cast.world,
-                cast.slm,
-                cast.llm,
-                cast.sensors,
+                [replace(spec, method="slm_only") for spec in these],
+                runner.world,
+                runner.slm,
+                runner.llm,
+                runner.extractor,
                 cfg.cost.ratio,
-                cast.waves,
+                runner.waves,
                 what=f"{condition} gains",
             )
             write_rows(path, rows)
         rows = read_rows(path)
         seeds = {row.state_id: int(row.episode_id.split("/s")[1].split("/")[0]) for row in rows}
         for method in routed:
-            score = score_function(method, cast.routers)
+            score = score_function(method, runner.routers)
             found.append(
                 RouterScores(
                     method=method,

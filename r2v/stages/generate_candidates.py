@@ -60,33 +60,33 @@ class CandidatesSettings:
 
 def run(cfg: CandidatesSettings, work: Work) -> None:
     """Sample, score, play on, pair."""
-    from r2v.evaluation.methods import Cast
+    from r2v.evaluation.methods import MethodRunner
     from r2v.policy.candidates import write_states
     from r2v.policy.pairs import make_pairs, write_pairs
     from r2v.rollout.counterfactual import play_candidates
     from r2v.rollout.model_factory import verifier_scorer
-    from r2v.rollout.session import plays_of
+    from r2v.rollout.session import episode_specs
     from r2v.stages.train_verifier import fold_of
 
-    cast = Cast.of(cfg, policy=work.inputs["bc"].file("final"), journal=work.folder / JOURNAL)
+    runner = MethodRunner.of(cfg, policy=work.inputs["bc"].file("final"), journal=work.folder / JOURNAL)
     folds = work.inputs["verifier"].file("folds")
     scorers = [
-        verifier_scorer(cfg.policy, folds / str(fold), cfg.inference, cfg.rollout, cast.waves)
+        verifier_scorer(cfg.policy, folds / str(fold), cfg.inference, cfg.rollout, runner.waves)
         for fold in range(cfg.candidates.num_folds)
     ]
-    plays = plays_of(
-        cast.world.benchmark, "train", [cfg.seed], cfg.tasks, method="slm_only", limit=cfg.candidates.num_tasks
+    specs = episode_specs(
+        runner.world.benchmark, "train", [cfg.seed], cfg.tasks, method="slm_only", limit=cfg.candidates.num_tasks
     )
-    teacher = cast.llm if cfg.candidates.with_teacher else None
+    teacher = runner.llm if cfg.candidates.with_teacher else None
     states = play_candidates(
-        plays,
-        cast.world,
-        cast.slm,
+        specs,
+        runner.world,
+        runner.slm,
         teacher,
         scorers,
         partial(fold_of, num_folds=cfg.candidates.num_folds),
         cfg.candidates,
-        cast.waves,
+        runner.waves,
         what="sample and play on",
     )
     write_states(work.folder / "candidates.jsonl", states)

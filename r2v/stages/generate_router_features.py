@@ -60,28 +60,35 @@ class RouterFeaturesSettings:
 
 def run(cfg: RouterFeaturesSettings, work: Work) -> None:
     """Roll out, branch, and write router_features.jsonl."""
-    from r2v.evaluation.methods import Cast
+    from r2v.evaluation.methods import MethodRunner
     from r2v.rollout.counterfactual import roll_out_features
-    from r2v.rollout.session import plays_of
+    from r2v.rollout.session import episode_specs
     from r2v.router.labels import write_rows
 
-    cast = Cast.of(
+    runner = MethodRunner.of(
         cfg,
         policy=work.inputs["preference"].file("final"),
         journal=work.folder / JOURNAL,
         verifier=work.inputs["verifier"].file("final"),
         num_samples=cfg.samples and cfg.inference.num_candidates,
     )
-    plays = [
-        play
+    specs = [
+        spec
         for split, count in (("train", cfg.num_tasks), ("calibration", cfg.num_calibration_tasks))
-        for play in plays_of(cast.world.benchmark, split, cfg.seeds, cfg.tasks, method="slm_only", limit=count)
+        for spec in episode_specs(runner.world.benchmark, split, cfg.seeds, cfg.tasks, method="slm_only", limit=count)
     ]
     rows = roll_out_features(
-        plays, cast.world, cast.slm, cast.llm, cast.sensors, cfg.cost.ratio, cast.waves, what="roll out and branch"
+        specs,
+        runner.world,
+        runner.slm,
+        runner.llm,
+        runner.extractor,
+        cfg.cost.ratio,
+        runner.waves,
+        what="roll out and branch",
     )
     if not rows:
-        raise EmptyResult(f"router features: {len(plays)} roll-outs gave no step; raise router.num_tasks")
+        raise EmptyResult(f"router features: {len(specs)} roll-outs gave no step; raise router.num_tasks")
     write_rows(work.folder / "router_features.jsonl", rows)
     work.summary.update(report(rows))
     logger.info("  %s", json.dumps(work.summary))

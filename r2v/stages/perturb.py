@@ -175,14 +175,14 @@ def reroll(
     cfg: PerturbSettings, benchmark: Benchmark, parents: Mapping[tuple[str, int], Parent], seeds: list[int], path: Path
 ) -> Iterator[Episode]:
     """The teacher's episodes in the perturbed world; those that an interrupted attempt has paid are kept."""
-    from r2v.rollout.actors import Single
-    from r2v.rollout.model_factory import engine, teacher_name, teacher_side
-    from r2v.rollout.session import Play, World, play_many
+    from r2v.rollout.actors import GreedyActor
+    from r2v.rollout.model_factory import engine, priced_teacher, teacher_name
+    from r2v.rollout.session import EpisodeSpec, RolloutWorld, play_many
 
     waves = engine(cfg.rollout)
-    side = teacher_side(cfg.teacher, c.CostConfig(llm=cfg.price), benchmark, waves, path.parent.with_name(JOURNAL))
-    actor = Single(side, "teacher")
-    world = World(benchmark, cfg.perturbations, c.InferenceConfig(max_steps=cfg.max_steps))
+    side = priced_teacher(cfg.teacher, c.CostConfig(llm=cfg.price), benchmark, waves, path.parent.with_name(JOURNAL))
+    actor = GreedyActor(side, "teacher")
+    world = RolloutWorld(benchmark, cfg.perturbations, c.InferenceConfig(max_steps=cfg.max_steps))
     by = {"teacher_model": teacher_name(cfg.teacher, benchmark), "teacher_provider": cfg.teacher.provider}
     tasks = {task.task_id: task for task in benchmark.tasks()}
     with TrajectoryStore(path).exclusive() as store:
@@ -191,8 +191,8 @@ def reroll(
             (task_id, seed, pseed) for pseed in seeds for task_id, seed in parents if (task_id, seed, pseed) not in done
         ]
         for start in range(0, len(missing), CHUNK):
-            plays = [
-                Play(
+            specs = [
+                EpisodeSpec(
                     task=tasks[task_id],
                     seed=seed,
                     condition=cfg.condition,
@@ -202,7 +202,7 @@ def reroll(
                 )
                 for task_id, seed, pseed in missing[start : start + CHUNK]
             ]
-            play_many(waves, world, plays, actor, what="perturb", on_done=lambda _, episode: store.append(episode))
+            play_many(waves, world, specs, actor, what="perturb", on_done=lambda _, episode: store.append(episode))
     return store.iter_episodes()
 
 

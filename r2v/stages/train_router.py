@@ -66,8 +66,8 @@ class RouterSettings:
 
 def run(cfg: RouterSettings, work: Work) -> None:
     """Fit both routers, place r2v's threshold."""
-    from r2v.evaluation.methods import Cast, outcome_of
-    from r2v.rollout.session import plays_of
+    from r2v.evaluation.methods import MethodRunner, outcome_of
+    from r2v.rollout.session import episode_specs
     from r2v.router.labels import labelled, read_rows
     from r2v.router.thresholds import match_rate
     from r2v.router.training import fit, report
@@ -81,7 +81,7 @@ def run(cfg: RouterSettings, work: Work) -> None:
     figures = report(model, own)
     write_json(work.folder / "router_report.json", figures)
 
-    cast = Cast.of(
+    runner = MethodRunner.of(
         cfg,
         policy=work.inputs["preference"].file("final"),
         router=work.folder,
@@ -89,8 +89,8 @@ def run(cfg: RouterSettings, work: Work) -> None:
         num_samples=cfg.num_samples,
         journal=work.folder / JOURNAL,
     )
-    plays = plays_of(
-        cast.world.benchmark,
+    specs = episode_specs(
+        runner.world.benchmark,
         "calibration",
         cfg.router.seeds,
         cfg.tasks,
@@ -101,7 +101,7 @@ def run(cfg: RouterSettings, work: Work) -> None:
     choice = match_rate(
         remembering(
             work.folder / CHECKPOINT,
-            lambda tau: outcome_of(cast.play("r2v", plays, tau, f"play at threshold {tau:.3f}")),
+            lambda tau: outcome_of(runner.play("r2v", specs, tau, f"play at threshold {tau:.3f}")),
         ),
         scores,
         cfg.router.budget,
@@ -112,7 +112,7 @@ def run(cfg: RouterSettings, work: Work) -> None:
             "tau": choice.tau,
             "budget": cfg.router.budget,
             "realised": asdict(choice.outcome),
-            "n_tasks": len({play.task.task_id for play in plays}),
+            "n_tasks": len({spec.task.task_id for spec in specs}),
             "evaluated": [{"tau": tau, **asdict(outcome)} for tau, outcome in choice.evaluated],
         },
     )

@@ -122,24 +122,24 @@ def _labelled(cfg: VerifierSettings, work: Work, benchmark: Benchmark) -> list[V
 def _executed(cfg: VerifierSettings, work: Work, benchmark: Benchmark) -> list[VerifierExample]:
     """Labels by playing on: half of the tasks clean, half under the training hazards."""
     from r2v.policy.prompt_encoder import build_messages
-    from r2v.rollout.actors import Single
+    from r2v.rollout.actors import GreedyActor
     from r2v.rollout.counterfactual import play_corruptions
-    from r2v.rollout.model_factory import engine, teacher_side
-    from r2v.rollout.session import World, plays_of
+    from r2v.rollout.model_factory import engine, priced_teacher
+    from r2v.rollout.session import RolloutWorld, episode_specs
     from r2v.verifier.labels import executed_examples, outcome_examples
 
     waves = engine(cfg.rollout)
-    teacher = Single(teacher_side(cfg.teacher, cfg.cost, benchmark, waves, work.folder / JOURNAL), "teacher")
+    teacher = GreedyActor(priced_teacher(cfg.teacher, cfg.cost, benchmark, waves, work.folder / JOURNAL), "teacher")
     conditions: list[Condition] = ["clean"] if cfg.tasks.condition == "clean" else ["clean", "noisy"]
-    plays = [
-        play
+    specs = [
+        spec
         for split, count in (("train", cfg.verifier.num_tasks), ("calibration", cfg.verifier.num_tasks // 3))
-        for index, play in enumerate(plays_of(benchmark, split, [0], cfg.tasks, method="teacher", limit=count))
-        for play in [replace(play, condition=conditions[index % len(conditions)])]
+        for index, spec in enumerate(episode_specs(benchmark, split, [0], cfg.tasks, method="teacher", limit=count))
+        for spec in [replace(spec, condition=conditions[index % len(conditions)])]
     ]
-    world = World(benchmark, cfg.perturbations, cfg.inference)
+    world = RolloutWorld(benchmark, cfg.perturbations, cfg.inference)
     episodes, records = play_corruptions(
-        plays,
+        specs,
         world,
         teacher,
         waves,
@@ -185,7 +185,12 @@ def _judged(cfg: VerifierSettings, work: Work) -> list[VerifierExample]:
 
 
 def _fit(
-    cfg: VerifierSettings, train_on: Sequence[VerifierExample], held: Sequence[VerifierExample], folder: Path, *, calibrated: bool
+    cfg: VerifierSettings,
+    train_on: Sequence[VerifierExample],
+    held: Sequence[VerifierExample],
+    folder: Path,
+    *,
+    calibrated: bool,
 ) -> dict[str, float | None]:
     """Train one verifier and fit its temperature; its figures on the held-out examples."""
     from r2v.policy.load import load_policy

@@ -11,7 +11,7 @@ from r2v.data.episode import Condition, Episode
 from r2v.envs.desk import Desk
 from r2v.llm.types import Request
 from r2v.rollout.actors import Act
-from r2v.rollout.session import Play, Session, World
+from r2v.rollout.session import EpisodeSpec, RolloutWorld, Session
 
 Perturbations = Callable[..., PerturbationsConfig]
 Player = Callable[..., Episode]
@@ -49,10 +49,10 @@ def play(desk: Desk) -> Player:
         perturbation_seed: int = 101,
         max_steps: int = 20,
     ) -> Episode:
-        world = World(desk, perturbations or PerturbationsConfig(), InferenceConfig(max_steps=max_steps))
+        world = RolloutWorld(desk, perturbations or PerturbationsConfig(), InferenceConfig(max_steps=max_steps))
         session = Session(
             world,
-            Play(
+            EpisodeSpec(
                 task=desk.tasks()[index],
                 seed=1,
                 split="train",
@@ -62,8 +62,8 @@ def play(desk: Desk) -> Player:
         )
         session.open()
         while session.termination is None:
-            turn = session.turn()
-            text = desk.expert(Request(messages=turn.messages, key=turn.key("llm")))
+            view = session.view()
+            text = desk.expert(Request(messages=view.messages, key=view.key("llm")))
             session.apply(Act(text=text, source="teacher"))
         return session.episode()
 

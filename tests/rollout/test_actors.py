@@ -11,15 +11,15 @@ from r2v.config import InferenceConfig, Price
 from r2v.llm.scripted import ScriptedBackend, count_tokens
 from r2v.llm.types import Message, Reply, Request, ScoreRequest
 from r2v.llm.waves import Waves
-from r2v.rollout.actors import Act, Actor, BestOfK, Routed, Side, Single, Turn
+from r2v.rollout.actors import Act, Actor, BestOfK, GreedyActor, PricedModel, Routed, StepView
 
 SLM = Price(input=1.0, output=2.0, seconds_per_call=0.5, seconds_per_token=0.25)
 LLM = Price(input=100.0, output=200.0, seconds_per_call=3.0, seconds_per_token=1.0)
 GOAL = "go through the door"
 
 
-def turn(llm_calls: int = 0) -> Turn:
-    return Turn(
+def turn(llm_calls: int = 0) -> StepView:
+    return StepView(
         task_id="t",
         seed=3,
         step=4,
@@ -33,7 +33,7 @@ def turn(llm_calls: int = 0) -> Turn:
     )
 
 
-def sides(waves: Waves) -> tuple[Side, Side]:
+def sides(waves: Waves) -> tuple[PricedModel, PricedModel]:
     def speak(name: str, request: Request) -> str:
         return f"{name} {request.key[-1]}"
 
@@ -41,15 +41,15 @@ def sides(waves: Waves) -> tuple[Side, Side]:
         ScriptedBackend(partial(speak, name), name=name, price=price)
         for name, price in (("small", SLM), ("large", LLM))
     ]
-    return Side(waves.model(backends[0]), SLM, "slm", 8), Side(waves.model(backends[1]), LLM, "llm", 8)
+    return PricedModel(waves.model(backends[0]), SLM, "slm", 8), PricedModel(waves.model(backends[1]), LLM, "llm", 8)
 
 
-def act(actor: Actor, waves: Waves, at: Turn) -> Act:
+def act(actor: Actor, waves: Waves, at: StepView) -> Act:
     return waves.run([lambda: actor.act(at)])[0]  # type: ignore[list-item,return-value]
 
 
 def routed(waves: Waves, score: float | None, threshold: float, max_llm_calls: int = 5) -> Routed:
-    async def gate(at: Turn, proposal: Reply) -> float:
+    async def gate(at: StepView, proposal: Reply) -> float:
         assert score is not None, "nobody may consult this gate"
         assert proposal.text == "small slm"
         return score
@@ -118,7 +118,7 @@ def bill(price: Price, text: str) -> tuple[float, float, int, int]:
 def test_single_is_billed_by_its_side() -> None:
     waves = Waves()
     slm, llm = sides(waves)
-    for one, price in ((Single(slm, "slm"), SLM), (Single(llm, "teacher"), LLM)):
+    for one, price in ((GreedyActor(slm, "slm"), SLM), (GreedyActor(llm, "teacher"), LLM)):
         done = act(one, waves, turn())
         cost, seconds, tokens_in, tokens_out = bill(price, done.text)
         assert (done.cost, done.seconds, done.decision) == (pytest.approx(cost), pytest.approx(seconds), None)
@@ -140,7 +140,7 @@ def test_both_ends_are_billed_as_the_single_models() -> None:
     for threshold, name in ((1.0, "slm"), (0.0, "llm")):
         waves = Waves()
         slm, llm = sides(waves)
-        one = act(Single(slm, "slm") if name == "slm" else Single(llm, "llm_fallback"), waves, turn())
+        one = act(GreedyActor(slm, "slm") if name == "slm" else GreedyActor(llm, "llm_fallback"), waves, turn())
         both = act(routed(waves, None, threshold), waves, turn())
         assert (both.text, both.source, both.cost, both.seconds, both.tokens) == (
             one.text,
@@ -161,7 +161,7 @@ def best_of(scores: list[float], k: int) -> Act:
         asked.append(request.action)
         return scores[texts.index(request.action)]
 
-    actor = BestOfK(Side(waves.model(backend), SLM, "slm", 8), score, InferenceConfig(), k)
+    actor = BestOfK(PricedModel(waves.model(backend), SLM, "slm", 8), score, InferenceConfig(), k)
     done = act(actor, waves, turn())
     assert asked == list(dict.fromkeys(texts[:k])), "each distinct action is judged once"
     return done

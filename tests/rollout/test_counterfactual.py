@@ -13,17 +13,17 @@ from r2v.envs.chain import Chain, right_action
 from r2v.envs.desk import Desk
 from r2v.llm.types import Reply, ScoreRequest
 from r2v.randomness import uniform
-from r2v.rollout.actors import Turn
+from r2v.rollout.actors import StepView
 from r2v.rollout.counterfactual import (
-    branch,
     play_candidates,
     play_corruptions,
+    play_counterfactual,
     play_oracle,
     roll_out_features,
-    visit,
+    rollout_with_snapshots,
 )
-from r2v.rollout.gates import Sensors
-from r2v.rollout.session import Play
+from r2v.rollout.gates import FeatureExtractor
+from r2v.rollout.session import EpisodeSpec
 
 from ..chains import Stage, chain_stage, clumsy, looks_hard, perfect_verifier, plays, random_gate, stage
 
@@ -42,27 +42,33 @@ def test_a_visit_keeps_every_point_open_and_a_branch_leaves_it_so() -> None:
     chain = Chain(num_tasks=5)
     on = chain_stage(chain, (0.8, None), 0.99)
 
-    async def explore(play: Play) -> tuple[Any, list[Episode]]:
-        found = await visit(on.world.start(play), on.small, on.waves)
+    async def explore(spec: EpisodeSpec) -> tuple[Any, list[Episode]]:
+        found = await rollout_with_snapshots(on.world.start(spec), on.small, on.waves)
         again = []
-        for step in found.visits:
-            assert step.before.turn() == step.turn
-            await branch(step.before, replace(step.act, text="nonsense"), on.large, on.waves)
-            assert step.before.turn() == step.turn, "the point was moved"
-            again.append(await branch(step.before, step.act, on.small, on.waves))
+        for step in found.snapshots:
+            assert step.before.view() == step.view
+            await play_counterfactual(step.before, replace(step.act, text="nonsense"), on.large, on.waves)
+            assert step.before.view() == step.view, "the point was moved"
+            again.append(await play_counterfactual(step.before, step.act, on.small, on.waves))
         return found, again
 
-    for play in plays(chain, 5):
-        [(found, again)] = on.waves.run([lambda play=play: explore(play)])  # type: ignore[misc]
-        assert found.episode == on.play([play], on.small)[0]
-        assert [step.turn.step for step in found.visits] == list(range(10))
+    for spec in specs(chain, 5):
+        [(found, again)] = on.waves.run([lambda spec=spec: explore(spec)])  # type: ignore[misc]
+        assert found.episode == on.play([spec], on.small)[0]
+        assert [step.view.step for step in found.snapshots] == list(range(10))
         assert again == [found.episode] * 10, "the recorded roll-out is its own counterfactual"
 
 
 def feature_rows(chain: Chain, count: int) -> tuple[Stage, list[Any]]:
     on = chain_stage(chain, (0.85, None), 0.9)
     return on, roll_out_features(
-        plays(chain, count, method="slm_only"), on.world, on.small, on.large, Sensors(InferenceConfig()), 30.0, on.waves
+        specs(chain, count, method="slm_only"),
+        on.world,
+        on.small,
+        on.large,
+        FeatureExtractor(InferenceConfig()),
+        30.0,
+        on.waves,
     )
 
 
@@ -70,7 +76,7 @@ def test_executed_gains_are_the_truth_of_the_chain() -> None:
     """An LLM step saves an episode iff every other door was right and the LLM's own is."""
     chain = Chain(num_tasks=20)
     on, rows = feature_rows(chain, 20)
-    small, large = (on.play(plays(chain, 20), actor) for actor in (on.small, on.large))
+    small, large = (on.play(specs(chain, 20), actor) for actor in (on.small, on.large))
     assert len(rows) == 200
     for index, row in enumerate(rows):
         own, asked = rights(small[index // 10]), rights(large[index // 10])
@@ -100,7 +106,7 @@ def test_candidates_are_valued_by_what_came_of_them() -> None:
         return score
 
     states = play_candidates(
-        plays(chain, 12),
+        specs(chain, 12),
         on.world,
         on.small,
         None,
@@ -109,7 +115,7 @@ def test_candidates_are_valued_by_what_came_of_them() -> None:
         CandidatesConfig(num_samples=5),
         on.waves,
     )
-    small = on.play(plays(chain, 12), on.small)
+    small = on.play(specs(chain, 12), on.small)
     assert len(states) == 48
     valued = 0
     for index, state in enumerate(states):
@@ -132,7 +138,7 @@ def test_the_teachers_action_is_played_on_like_a_candidate() -> None:
     chain = Chain(num_tasks=8, length=4)
     on = chain_stage(chain, (0.8, None), 1.0)
     states = play_candidates(
-        plays(chain, 8),
+        specs(chain, 8),
         on.world,
         on.small,
         on.large,
@@ -141,7 +147,7 @@ def test_the_teachers_action_is_played_on_like_a_candidate() -> None:
         CandidatesConfig(num_samples=2),
         on.waves,
     )
-    own = [rights(episode) for episode in on.play(plays(chain, 8), on.small)]
+    own = [rights(episode) for episode in on.play(specs(chain, 8), on.small)]
     for index, state in enumerate(states):
         assert state.teacher is not None and state.teacher.k == -1
         assert state.teacher.text == right_action(state.prompt[-1].content) and state.teacher.score == 1.0
@@ -159,7 +165,7 @@ def desk_on(slips: float) -> Stage:
 def test_corruptions_are_executed_and_never_assumed_wrong() -> None:
     on = desk_on(slips=0.0)
     episodes, records = play_corruptions(
-        plays(on.world.benchmark, 12), on.world, on.large, on.waves, per_episode=4, discount=0.7
+        specs(on.world.benchmark, 12), on.world, on.large, on.waves, per_episode=4, discount=0.7
     )
     assert all(episode.success for episode in episodes)
     assert all(len(record.outcomes) == 1 for record in records)
@@ -178,22 +184,22 @@ def test_corruptions_of_the_chain_are_wrong() -> None:
     """No other door is right, so every corruption fails: a rate that is known."""
     chain = Chain(num_tasks=10, length=4)
     on = chain_stage(chain, (1.0, None), 1.0)
-    episodes, records = play_corruptions(plays(chain, 10), on.world, on.large, on.waves, per_episode=4, discount=0.7)
+    episodes, records = play_corruptions(specs(chain, 10), on.world, on.large, on.waves, per_episode=4, discount=0.7)
     assert [episode.success for episode in episodes] == [True] * 10
     assert {record.outcomes for record in records} == {(0.0,)}
 
 
-def oracle(on: Stage, some: list[Play]) -> list[Episode]:
+def oracle(on: Stage, some: list[EpisodeSpec]) -> list[Episode]:
     return on.waves.run(
-        lambda play=play: play_oracle(on.world, play, on.small, on.large, on.waves)  # type: ignore[misc]
-        for play in some
+        lambda spec=spec: play_oracle(on.world, spec, on.small, on.large, on.waves)  # type: ignore[misc]
+        for spec in some
     )
 
 
 def test_the_oracle_asks_where_one_llm_step_saves_the_episode() -> None:
     chain = Chain(num_tasks=40, hard=2)
     on = chain_stage(chain, (0.99, 0.5), 0.9)
-    some = plays(chain, 40)
+    some = specs(chain, 40)
     small, large, found = on.play(some, on.small), on.play(some, on.large), oracle(on, some)
     for own, asked, got in zip(map(rights, small), map(rights, large), found, strict=True):
         wrong = [at for at, right in enumerate(own) if not right]
@@ -209,13 +215,13 @@ def test_the_oracle_asks_where_one_llm_step_saves_the_episode() -> None:
 def test_no_router_beats_the_oracle_at_equal_calls(name: str) -> None:
     chain = Chain(num_tasks=60, hard=1)
     on = chain_stage(chain, (0.98, 0.5), 0.95)
-    some = plays(chain, 60)
+    some = specs(chain, 60)
     best = oracle(on, some)
     calls = sum(episode.num_llm_fallbacks for episode in best)
 
-    def gate(turn: Turn, proposal: Reply) -> float:
-        coin = uniform(turn.seed, turn.task_id, turn.step, "thinning") * 0.999
-        return coin if name == "random" else 0.5 * looks_hard(turn, proposal) + 0.499 * coin
+    def gate(view: StepView, proposal: Reply) -> float:
+        coin = uniform(view.seed, view.task_id, view.step, "thinning") * 0.999
+        return coin if name == "random" else 0.5 * looks_hard(view, proposal) + 0.499 * coin
 
     scores = sorted(
         (
@@ -235,7 +241,7 @@ def test_branches_do_not_depend_on_company() -> None:
     def lines(count: int) -> list[str]:
         chain = Chain(num_tasks=count, hard=1)
         on = chain_stage(chain, (0.9, 0.5), 0.9)
-        return [to_line(episode) for episode in oracle(on, plays(chain, count))][:3]
+        return [to_line(episode) for episode in oracle(on, specs(chain, count))][:3]
 
     assert lines(3) == lines(12)
 
@@ -245,11 +251,13 @@ def test_the_random_gate_is_matched_by_a_routed_branch() -> None:
     chain = Chain(num_tasks=3)
     on = chain_stage(chain, (0.8, None), 0.99)
     actor = on.routed(random_gate, 0.6)
-    [play] = plays(chain, 1)
+    [spec] = specs(chain, 1)
 
     async def explore() -> tuple[Episode, list[Episode]]:
-        found = await visit(on.world.start(play), actor, on.waves)
-        return found.episode, [await branch(step.before, step.act, actor, on.waves) for step in found.visits]
+        found = await rollout_with_snapshots(on.world.start(spec), actor, on.waves)
+        return found.episode, [
+            await play_counterfactual(step.before, step.act, actor, on.waves) for step in found.snapshots
+        ]
 
     [(episode, again)] = on.waves.run([explore])
     assert again == [episode] * 10

@@ -22,7 +22,7 @@ from r2v.errors import EmptyResult
 from r2v.llm.types import Request, ToolSpec
 from r2v.llm.waves import Waves
 from r2v.rollout.actors import BestOfK
-from r2v.rollout.session import World, plays_of, replay
+from r2v.rollout.session import RolloutWorld, episode_specs, replay
 
 from ..chains import (
     Stage,
@@ -31,8 +31,8 @@ from ..chains import (
     looks_hard,
     perfect_verifier,
     played,
-    plays,
     random_gate,
+    specs,
     stage,
 )
 
@@ -68,7 +68,7 @@ def test_chain_meets_the_closed_form(name: str) -> None:
     if actor is None:
         rate = float(name.split()[1])
         actor = on.routed(random_gate, 1 - rate)
-    episodes = on.play(plays(chain, count), actor)
+    episodes = on.play(specs(chain, count), actor)
     low, high = wilson(measured(episodes), count)
     assert low <= known <= high
     assert all(episode.termination == "stop" and len(episode.steps) == 10 for episode in episodes)
@@ -97,7 +97,7 @@ def test_chain_of_two_difficulties_meets_the_closed_form(name: str) -> None:
         "random 0.2": on.routed(random_gate, 0.8),
     }
     actor = actors.get(name) or BestOfK(on.slm, perfect_verifier, InferenceConfig(), int(name.split()[-1]))
-    episodes = on.play(plays(chain, count), actor)
+    episodes = on.play(specs(chain, count), actor)
     low, high = wilson(measured(episodes), count)
     assert low <= TWO[name] <= high
     if name == "perfect router":
@@ -150,17 +150,17 @@ def test_success_never_comes_from_an_escalation() -> None:
     """The world says no to every episode; however often the LLM acts, the answer stays no."""
     on = stage(Refusing(), go_on, go_on)
     for actor in (on.large, on.routed(random_gate, 0.0), on.routed(random_gate, 0.3), on.small):
-        episodes = on.play(plays(on.world.benchmark, 20), actor)
+        episodes = on.play(specs(on.world.benchmark, 20), actor)
         assert [episode.success for episode in episodes] == [False] * 20
         assert measured(episodes) == 0
         assert sum(step.reward for episode in episodes for step in episode.steps) == 0
     assert episodes[0].num_llm_fallbacks == 0
-    assert on.play(plays(on.world.benchmark, 1), on.large)[0].num_llm_fallbacks == 5
+    assert on.play(specs(on.world.benchmark, 1), on.large)[0].num_llm_fallbacks == 5
 
 
 WORLDS = ("envs/",)
 """Where it is decided how an episode ended."""
-ALLOWED = {"rollout.py": ["self.success"], "perturb/offline.py": ["self._episode.success"]}
+ALLOWED = {"rollout/session.py": ["self.success"], "perturb/offline.py": ["self._episode.success"]}
 """Where it is handed on: the last Info's word into the record, and a recorded outcome into its own rewriting."""
 
 
@@ -190,7 +190,7 @@ def test_success_is_decided_where_worlds_answer_and_nowhere_else() -> None:
 def test_a_fault_of_the_world_is_recorded_and_is_no_failure_of_the_agent() -> None:
     for fault_at, steps in ((0, 0), (3, 3), (5, 5)):
         on = stage(Refusing(fault_at=fault_at), go_on, go_on)
-        [episode] = on.play(plays(on.world.benchmark, 1), on.small)
+        [episode] = on.play(specs(on.world.benchmark, 1), on.small)
         assert (episode.termination, episode.env_fault) == ("env_error", "the browser died")
         assert not episode.success
         assert len(episode.steps) == steps
@@ -212,15 +212,15 @@ def ends(on: Stage, some: list[Any]) -> None:
 
 def test_the_ends_of_the_threshold_are_the_single_models() -> None:
     chain = Chain(num_tasks=30)
-    ends(chain_stage(chain, (0.9, None), 0.99), plays(chain, 30))
+    ends(chain_stage(chain, (0.9, None), 0.99), specs(chain, 30))
     on = desk_stage()
-    ends(on, plays(on.world.benchmark, 10, condition="noisy", perturbation_seed=901))
+    ends(on, specs(on.world.benchmark, 10, condition="noisy", perturbation_seed=901))
 
 
 def test_a_higher_threshold_escalates_no_earlier() -> None:
     chain = Chain(num_tasks=25)
     on = chain_stage(chain, (0.9, None), 0.99)
-    by_threshold = [on.play(plays(chain, 25), on.routed(random_gate, tau)) for tau in (0.2, 0.4, 0.6, 0.8)]
+    by_threshold = [on.play(specs(chain, 25), on.routed(random_gate, tau)) for tau in (0.2, 0.4, 0.6, 0.8)]
     diverged = 0
     for lower, higher in zip(by_threshold, by_threshold[1:], strict=False):
         for low, high in zip(lower, higher, strict=True):
@@ -237,8 +237,8 @@ def test_a_higher_threshold_escalates_no_earlier() -> None:
 def test_the_budget_of_llm_calls_is_kept() -> None:
     chain = Chain(num_tasks=25)
     on = chain_stage(chain, (0.9, None), 0.99)
-    free = on.play(plays(chain, 25), on.routed(random_gate, 0.3))
-    held = on.play(plays(chain, 25), on.routed(random_gate, 0.3, max_llm_calls=3))
+    free = on.play(specs(chain, 25), on.routed(random_gate, 0.3))
+    held = on.play(specs(chain, 25), on.routed(random_gate, 0.3, max_llm_calls=3))
     assert max(episode.num_llm_fallbacks for episode in free) > 3
     for wanted, got in zip(free, held, strict=True):
         assert got.num_llm_fallbacks == min(3, wanted.num_llm_fallbacks)
@@ -250,7 +250,7 @@ def test_the_budget_of_llm_calls_is_kept() -> None:
 def test_workers_width_and_batches_change_no_byte(condition: Condition) -> None:
     def lines(workers: int, width: int, max_batch: int) -> list[str]:
         on = desk_stage(slips=0.05, waves=Waves(workers=workers, max_conversations=width), max_batch=max_batch)
-        some = plays(on.world.benchmark, 8, condition=condition, perturbation_seed=901)
+        some = specs(on.world.benchmark, 8, condition=condition, perturbation_seed=901)
         return [to_line(episode) for episode in on.play(some, on.routed(random_gate, 0.6))]
 
     assert lines(1, 1, 1) == lines(4, 64, 256) == lines(2, 3, 2)
@@ -264,16 +264,16 @@ def nothing_happens() -> PerturbationsConfig:
 def test_noise_of_probability_zero_is_clean() -> None:
     on = desk_stage(perturbations=nothing_happens())
     clean, noisy = (
-        on.play(plays(on.world.benchmark, 10, condition=condition, perturbation_seed=901), on.small)
+        on.play(specs(on.world.benchmark, 10, condition=condition, perturbation_seed=901), on.small)
         for condition in ("clean", "noisy")
     )
     assert [to_line(replace(episode, condition="clean")) for episode in noisy] == [to_line(e) for e in clean]
     assert {episode.condition for episode in noisy} == {"noisy"}
 
 
-def recorded(condition: Condition) -> tuple[World, list[tuple[Task, Episode]]]:
+def recorded(condition: Condition) -> tuple[RolloutWorld, list[tuple[Task, Episode]]]:
     on = desk_stage(slips=0.4)
-    some = plays(on.world.benchmark, 12, condition=condition, perturbation_seed=902)
+    some = specs(on.world.benchmark, 12, condition=condition, perturbation_seed=902)
     episodes = on.play(some, on.routed(random_gate, 0.5))
     return on.world, [(play.task, episode) for play, episode in zip(some, episodes, strict=True)]
 
@@ -335,7 +335,7 @@ def test_a_lie_is_named(name: str) -> None:
 def test_an_unfinished_episode_is_cut_off_as_failed() -> None:
     desk = Desk()
     on = stage(desk, lambda request: '{"tool":"refresh"}', desk.expert, max_steps=4)
-    [episode] = on.play(plays(desk, 1), on.small)
+    [episode] = on.play(specs(desk, 1), on.small)
     assert (len(episode.steps), episode.termination, episode.success) == (4, "max_steps", False)
     assert replay(on.world, episode, desk.tasks()[0]) is None
 
@@ -343,14 +343,14 @@ def test_an_unfinished_episode_is_cut_off_as_failed() -> None:
 def test_plays_are_tasks_times_seeds_each_seed_under_its_hazards() -> None:
     chain = Chain(num_tasks=50)
     selection = TaskSelection(condition="noisy", perturbation_seeds=[901, 902], split_seed=0, split_by="task_id")
-    found = plays_of(chain, "evaluation", [1, 2, 3], selection, method="x", limit=4)
+    found = episode_specs(chain, "evaluation", [1, 2, 3], selection, method="x", limit=4)
     assert [(play.seed, play.perturbation_seed) for play in found] == [
         (seed, hazard) for seed, hazard in ((1, 901), (2, 902), (3, 901)) for _ in range(4)
     ]
     assert len({play.task.task_id for play in found}) == 4
     assert {(play.split, play.condition, play.method) for play in found} == {("evaluation", "noisy", "x")}
     with pytest.raises(EmptyResult, match="no task in the heldout split: 50 tasks in all"):
-        plays_of(chain, "heldout", [1], selection, method="x")
+        episode_specs(chain, "heldout", [1], selection, method="x")
 
 
 class NoSnapshot(Chain):
@@ -363,21 +363,21 @@ class NoSnapshot(Chain):
 def test_a_fork_is_independent_and_at_the_same_point(make: Callable[..., Benchmark]) -> None:
     chain = make(num_tasks=3)
     on = chain_stage(chain, (0.9, None), 0.99)
-    [play] = plays(chain, 1)
+    [play] = specs(chain, 1)
     session = on.world.start(play)
     whole = on.play([play], on.small)[0]
 
     async def wander() -> tuple[Any, Any]:
         session.open()
         for step in whole.steps[:4]:
-            session.apply(await on.small.act(session.turn()))
+            session.apply(await on.small.act(session.view()))
             assert session.acts[-1].text == step.action.raw_text
         twin = session.fork()
-        before = session.turn()
+        before = session.view()
         wrong = next(call(door) for door in "abcd" if call(door) != right_action(session.observations[-1]))
         twin.apply(replace(session.acts[-1], text=wrong))
         spoilt = await twin.finish(on.small, on.waves)
-        assert session.turn() == before, "the point itself is left as it was"
+        assert session.view() == before, "the point itself is left as it was"
         return spoilt, await session.finish(on.small, on.waves)
 
     [(spoilt, kept)] = on.waves.run([wander])
@@ -390,12 +390,12 @@ def test_a_fork_by_snapshot_is_a_fork_by_replay() -> None:
     forks = []
     for make in (Chain, NoSnapshot):
         on = chain_stage(make(num_tasks=5), (0.7, None), 0.99)
-        session = on.world.start(plays(on.world.benchmark, 3)[2])
+        session = on.world.start(specs(on.world.benchmark, 3)[2])
 
         async def halfway(session: Any = session, on: Stage = on) -> Episode:
             session.open()
             for _ in range(5):
-                session.apply(await on.small.act(session.turn()))
+                session.apply(await on.small.act(session.view()))
             return await session.fork().finish(on.large, on.waves)  # type: ignore[no-any-return]
 
         forks += on.waves.run([halfway])
@@ -404,8 +404,8 @@ def test_a_fork_by_snapshot_is_a_fork_by_replay() -> None:
 
 def test_a_step_tells_what_it_was_shown_and_what_was_true() -> None:
     on = desk_stage()
-    episodes = on.play(plays(on.world.benchmark, 12, condition="noisy", perturbation_seed=901), on.large)
-    clean = on.play(plays(on.world.benchmark, 12), on.large)
+    episodes = on.play(specs(on.world.benchmark, 12, condition="noisy", perturbation_seed=901), on.large)
+    clean = on.play(specs(on.world.benchmark, 12), on.large)
     first = {e.metadata.task_id: e.steps[0].clean_observation_sha256 for e in clean}
     assert {e.metadata.task_id: e.steps[0].clean_observation_sha256 for e in episodes} == first
     for episode in episodes:
@@ -427,7 +427,7 @@ def test_models_see_a_conversation_and_no_payload() -> None:
         return expert(request)
 
     on = stage(chain, listening, expert)
-    [episode] = on.play(plays(chain, 1), on.small)
+    [episode] = on.play(specs(chain, 1), on.small)
     assert episode.success
     for number, request in enumerate(asked):
         roles = [message.role for message in request.messages if message.role != "system"]

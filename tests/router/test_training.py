@@ -11,8 +11,9 @@ import pytest
 from r2v.config import RouterConfig
 from r2v.errors import InputError
 from r2v.randomness import generator, uniform
+from r2v.router.escalation import escalates
 from r2v.router.labels import FeatureRow, labelled
-from r2v.router.models import decide, load
+from r2v.router.models import load
 from r2v.router.training import fit, fit_platt, matrix, report, targets, task_weights
 
 from .rows import make_row, true_probability
@@ -113,8 +114,8 @@ def test_absent_features_are_refused(tmp_path: Path) -> None:
 
 
 def test_decision_rule_at_its_ends() -> None:
-    assert decide(0.0, 0.0) and not decide(1.0, 1.0), "p is 0 or 1 in float; the ends are exact all the same"
-    assert decide(0.4, 0.4) and not decide(0.399999, 0.4)
+    assert escalates(0.0, 0.0) and not escalates(1.0, 1.0), "p is 0 or 1 in float; the ends are exact all the same"
+    assert escalates(0.4, 0.4) and not escalates(0.399999, 0.4)
 
 
 def test_deciding_needs_no_scikit_learn() -> None:

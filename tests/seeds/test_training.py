@@ -21,9 +21,9 @@ from r2v.envs.base import load_benchmark
 from r2v.evaluation.statistics import wilson
 from r2v.pipeline.run import job
 from r2v.policy.load import load_policy
-from r2v.rollout.actors import Single
-from r2v.rollout.model_factory import engine, teacher_side
-from r2v.rollout.session import World, play_many, plays_of
+from r2v.rollout.actors import GreedyActor
+from r2v.rollout.model_factory import engine, priced_teacher
+from r2v.rollout.session import RolloutWorld, episode_specs, play_many
 from r2v.storage.artifact import fingerprint
 from r2v.storage.paths import Places
 
@@ -101,12 +101,12 @@ def test_the_injection_rate_is_measured(prob: float) -> None:
     others = [f"perturbations.{name}.prob=0" for name in ("tool_error", "partial_observation", "distractor")]
     config = load(None, [override.replace("0.2", str(prob)), *others, "env.options.num_tasks=120"])
     desk, waves = load_benchmark(config.env.benchmark, config.env.options), engine(RolloutConfig(workers=1))
-    plays = plays_of(desk, "train", [1], TaskSelection.training(config), method="teacher", limit=60)
+    specs = episode_specs(desk, "train", [1], TaskSelection.training(config), method="teacher", limit=60)
     episodes = play_many(
         waves,
-        World(desk, config.perturbations, config.inference),
-        plays,
-        Single(teacher_side(config.teacher, config.cost, desk, waves), "teacher"),
+        RolloutWorld(desk, config.perturbations, config.inference),
+        specs,
+        GreedyActor(priced_teacher(config.teacher, config.cost, desk, waves), "teacher"),
     )
     shown = [step.perturbations for episode in episodes for step in episode.steps]
     low, high = wilson(sum(map(bool, shown)), len(shown), level=0.999)

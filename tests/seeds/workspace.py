@@ -17,9 +17,9 @@ from r2v.data.episode import ActionSource, Episode
 from r2v.envs.desk import Desk
 from r2v.llm.types import Reply
 from r2v.log import logger
-from r2v.rollout.actors import Actor, Routed, Single, Turn
-from r2v.rollout.model_factory import engine, teacher_side
-from r2v.rollout.session import World, play_many, plays_of
+from r2v.rollout.actors import Actor, GreedyActor, Routed, StepView
+from r2v.rollout.model_factory import engine, priced_teacher
+from r2v.rollout.session import RolloutWorld, episode_specs, play_many
 
 REPOSITORY = Path(__file__).parents[2]
 SOURCES: dict[str, ActionSource] = {"teacher": "teacher", "slm_only": "slm", "llm_only": "llm_fallback", "r2v": "slm"}
@@ -76,15 +76,17 @@ def play(
     one at step `helped_from`."""
     waves = engine(RolloutConfig(workers=1))
     player, helper = (
-        teacher_side(TeacherConfig(), CostConfig(), Desk(num_tasks=60, num_heldout=0, slips=share), waves)
+        priced_teacher(TeacherConfig(), CostConfig(), Desk(num_tasks=60, num_heldout=0, slips=share), waves)
         for share in (slips, 0.0)
     )
-    actor: Actor = Single(player, SOURCES[method])
+    actor: Actor = GreedyActor(player, SOURCES[method])
     if helped_from is not None:
         actor = Routed(player, helper, _From(helped_from), 0.5, 30)
-    world = World(Desk(num_tasks=60, num_heldout=0), PerturbationsConfig(), InferenceConfig())
+    world = RolloutWorld(Desk(num_tasks=60, num_heldout=0), PerturbationsConfig(), InferenceConfig())
     hazards = TaskSelection(condition=condition, perturbation_seeds=[901], split_seed=0, split_by="task_id")
-    return play_many(waves, world, plays_of(world.benchmark, split, [1], hazards, method=method, limit=count), actor)
+    return play_many(
+        waves, world, episode_specs(world.benchmark, split, [1], hazards, method=method, limit=count), actor
+    )
 
 
 @dataclass(frozen=True)
@@ -93,5 +95,5 @@ class _From:
 
     step: int
 
-    async def __call__(self, turn: Turn, proposal: Reply) -> float:
-        return float(turn.step >= self.step)
+    async def __call__(self, view: StepView, proposal: Reply) -> float:
+        return float(view.step >= self.step)

@@ -28,8 +28,7 @@ from r2v.pipeline.run import job, published, run_job
 from r2v.policy.export import export
 from r2v.policy.load import Loaded
 from r2v.rollout.model_factory import require_provider, verifier_scorer
-from r2v.stages.train_verifier import STAGE, label_source
-from r2v.stages.train_verifier import VerifierSettings
+from r2v.stages.train_verifier import STAGE, VerifierSettings, label_source
 from r2v.storage.artifact import JOURNAL, Artifact, Work
 from r2v.verifier.labels import VerifierExample, read_examples
 from tests import tiny_models
@@ -335,7 +334,7 @@ def test_only_a_job_that_asks_needs_a_key(base: Path, root: Path, monkeypatch: p
     judged, trained = (load(None, overrides(base, "openai", *more)) for more in ((), ("verifier.mode=trained",)))
     with pytest.raises(UsageError, match="OPENAI_API_KEY is not set"):
         train(root, judged)
-    assert VerifierSettings.of(judged).asks_teacher and not VerifierStage.of(trained).asks_teacher
+    assert VerifierSettings.of(judged).asks_teacher and not VerifierSettings.of(trained).asks_teacher
     require_provider(trained.teacher, asked=False)
     with pytest.raises(UsageError, match="no price in the table"):
         require_provider(replace(trained.teacher, model_name="gpt-99"), asked=False)

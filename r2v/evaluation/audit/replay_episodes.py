@@ -17,7 +17,7 @@ from r2v.errors import InputError
 from r2v.evaluation.audit.rebuild_tables import VerifyReport, verify_tables
 from r2v.evaluation.setup import Setup, read_setup, stored_episodes
 from r2v.log import Progress
-from r2v.rollout.session import World, replay
+from r2v.rollout.session import RolloutWorld, replay
 
 _SHOWN = 5
 
@@ -39,7 +39,7 @@ class Verified:
         )
 
 
-def world_of(setup: Setup) -> World:
+def world_of(setup: Setup) -> RolloutWorld:
     """The world that an evaluation was played in. Raises InputError where the benchmark has moved on."""
     env = section(EnvConfig, setup.world["env"])
     benchmark = load_benchmark(env.benchmark, env.options)
@@ -48,7 +48,7 @@ def world_of(setup: Setup) -> World:
             f"these episodes were played on {benchmark.name} version {setup.benchmark_version}, this "
             f"R2V has version {benchmark.version}; check them with the R2V that made them"
         )
-    return World(
+    return RolloutWorld(
         benchmark,
         section(PerturbationsConfig, setup.world["perturbations"]),
         section(InferenceConfig, setup.world["inference"]),
@@ -86,7 +86,7 @@ def verify_results(results: Path) -> Verified:
     return Verified(num_episodes=replayed, num_faults=faults, tables=tables)
 
 
-def _problem(world: World, tasks: Mapping[str, Task], episode: Episode) -> str | None:
+def _problem(world: RolloutWorld, tasks: Mapping[str, Task], episode: Episode) -> str | None:
     task = tasks.get(episode.metadata.task_id)
     if task is None:
         return f"no task {episode.metadata.task_id} in {world.benchmark.name}"

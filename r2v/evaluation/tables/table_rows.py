@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from r2v.evaluation.frontier import STRONG, WEAK, area, cost_fraction
+from r2v.config.methods import STRONG, WEAK
+from r2v.evaluation.frontier import area, cost_fraction
 from r2v.evaluation.metrics import Figure, figures, robustness_gap, router_figures, tail_figures, values
 from r2v.evaluation.outcomes import Grid, Measured
 from r2v.evaluation.setup import MAIN

@@ -1,0 +1,84 @@
+"""The method registry: every way that an evaluation can play a task, by name, and what each one needs.
+
+This is the only list of method names. `r2v.evaluation.methods` says how each becomes an actor, `r2v.router.baselines`
+how the baselines score a step; both are keyed by these names and a test holds them equal.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, kw_only=True)
+class Method:
+    """One method: who chooses the actions, and what has to be there before it can play."""
+
+    name: str
+    description: str
+    routed: bool = False
+    """Decides step by step, by a threshold on a router score, whether the LLM acts."""
+    trained_router: bool = False
+    """Its score is a model that the router stage fits and stores as <name>.json."""
+    asks_llm: bool = True
+    """The LLM acts in at least some steps, so the provider's key is needed."""
+    pretrained_only: bool = False
+    """Plays models as they came: no earlier stage has to have trained anything."""
+    by_default: bool = True
+    """Part of `evaluation.methods` where the configuration names none."""
+    in_family: bool = False
+    """Belongs to the comparisons named in advance, over which Holm's correction of p-values runs."""
+
+
+METHODS: dict[str, Method] = {
+    method.name: method
+    for method in (
+        Method(name="slm_only", description="the small policy alone", asks_llm=False, in_family=True),
+        Method(name="llm_only", description="the LLM alone", pretrained_only=True, in_family=True),
+        Method(name="random_router", description="a keyed coin per step", routed=True, in_family=True),
+        Method(
+            name="entropy_router",
+            description="the largest token entropy of the proposed action",
+            routed=True,
+            in_family=True,
+        ),
+        Method(
+            name="entropy_nonfree_router",
+            description="the same over tokens that no free argument covers",
+            routed=True,
+        ),
+        Method(name="verifier_router", description="the verifier's doubt in the proposed action", routed=True),
+        Method(
+            name="disagreement_router",
+            description="a model of where the LLM would act otherwise",
+            routed=True,
+            trained_router=True,
+        ),
+        Method(name="oracle_router", description="asks where executing both continuations shows a gain"),
+        Method(name="r2v", description="a model of the executed gain of an LLM step", routed=True, trained_router=True),
+        Method(name="slm_bc_only", description="the small policy before preference training", asks_llm=False),
+        Method(
+            name="slm_base",
+            description="the small policy's base model, untrained",
+            asks_llm=False,
+            pretrained_only=True,
+            by_default=False,
+        ),
+        Method(
+            name="best_of_k",
+            description="the verifier's favourite among K samples of the small policy",
+            asks_llm=False,
+            by_default=False,
+        ),
+    )
+}
+"""Every method, in the order of the tables."""
+
+OURS, WEAK, STRONG = "r2v", "slm_only", "llm_only"
+"""The method that the others are compared with, and the two ends of every cost-success frontier."""
+
+ROUTERS = tuple(method.name for method in METHODS.values() if method.routed)
+"""Methods that decide by a threshold on a score."""
+BOUNDS = tuple(method.name for method in METHODS.values() if not method.routed)
+"""Reference rows: routers are compared with them, and they do not compete for bold type."""
+FAMILY = tuple(method.name for method in METHODS.values() if method.in_family)
+"""Methods that r2v is tested against in the family of comparisons named in advance."""
