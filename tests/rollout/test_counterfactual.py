@@ -25,7 +25,7 @@ from r2v.rollout.counterfactual import (
 from r2v.rollout.gates import FeatureExtractor
 from r2v.rollout.session import EpisodeSpec
 
-from ..chains import Stage, chain_stage, clumsy, looks_hard, perfect_verifier, plays, random_gate, stage
+from ..chains import Stage, chain_stage, clumsy, looks_hard, perfect_verifier, random_gate, specs, stage
 
 
 class NoSnapshot(Chain):
