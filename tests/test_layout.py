@@ -1,10 +1,11 @@
-"""The house stands as it was drawn: every room where DESIGN section 3 puts it, none grown out of hand."""
+"""The package keeps its shape: its rooms, the size of its files, what may import what, and tests that mirror it."""
 
 from __future__ import annotations
 
 import ast
 import re
 import subprocess
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -134,22 +135,25 @@ def test_packages_do_nothing_when_they_are_imported() -> None:
 
 
 def test_tests_mirror_the_package() -> None:
-    """tests/<room>/test_<module>.py names a module that is there."""
+    """tests/<room>/<inner room>/test_<module>.py: the full path names a module, or an inner room, that is there."""
     stray = [
         path.relative_to(REPOSITORY).as_posix()
         for room in ROOMS
-        for path in (REPOSITORY / "tests" / room).glob("test_*.py")
-        if not any((PACKAGE / room).rglob(f"{path.stem.removeprefix('test_')}.py"))
-        and not (PACKAGE / room / path.stem.removeprefix("test_")).is_dir()
+        for path in (REPOSITORY / "tests" / room).rglob("test_*.py")
+        if not (mirrored(path).with_suffix(".py").is_file() or mirrored(path).is_dir())
     ]
     assert [name for name in stray if name not in MIXED] == []
+
+
+def mirrored(test: Path) -> Path:
+    """Where in the package what a test file is named after stands, without a suffix."""
+    return PACKAGE / test.relative_to(REPOSITORY / "tests").parent / test.stem.removeprefix("test_")
 
 
 MIXED = {
     "tests/cli/test_game_scripts.py",
     "tests/hrl/test_ranks_training.py",
     "tests/hrl/test_whole_loop.py",
-    "tests/perturb/test_categories.py",
     "tests/policy/test_command.py",
     "tests/policy/test_ranks.py",
     "tests/slurm/test_cluster_itself.py",
@@ -191,12 +195,72 @@ def test_no_line_of_the_package_swears_at_its_reader() -> None:
     assert found == []
 
 
-def test_test_names_are_sentences() -> None:
-    """No codes such as test_D11_: nothing in the repository defines them."""
-    coded = [
-        f"{path.relative_to(REPOSITORY)}: {name}"
-        for path in (REPOSITORY / "tests").rglob("*.py")
-        for name in re.findall(r"^ *(?:async )?def (test_\w+)", path.read_text(), re.M)
-        if re.match(r"test_[A-Z]\d*_", name)
-    ]
-    assert coded == []
+def imported(name: str) -> set[str]:
+    """The modules of the package that a module imports when it is imported itself, as paths like those of TREES."""
+    found: set[str] = set()
+    statements = list(TREES[name].body)
+    for node in statements:
+        if isinstance(node, ast.If) and ast.unparse(node.test) != "TYPE_CHECKING":
+            statements += node.body
+        statements += node.orelse if isinstance(node, ast.If) else node.body if isinstance(node, ast.Try) else []
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found |= {node.module} | {f"{node.module}.{alias.name}" for alias in node.names}
+    paths = {f"{module.removeprefix('r2v.').replace('.', '/')}" for module in found if module.startswith("r2v.")}
+    return {path for stem in paths for path in (f"{stem}.py", f"{stem}/__init__.py") if path in TREES} - {name}
+
+
+def circle(graph: dict[str, set[str]]) -> list[str]:
+    """One circle of a graph, or nothing."""
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        return list(error.args[1])
+    return []
+
+
+def test_no_module_imports_itself_in_a_circle() -> None:
+    """A package's face gathers its own modules, which import each other past it."""
+    graph = {name: {to for to in imported(name) if Path(to).name != "__init__.py"} for name in TREES}
+    faces = {name: kept for name, kept in graph.items() if Path(name).name != "__init__.py"}
+    assert circle(faces) == []
+
+
+@pytest.mark.parametrize("depth", [1, 2])
+def test_no_rooms_import_each_other_in_a_circle(depth: int) -> None:
+    """Each room, and each room within one, taken as a whole."""
+
+    def room(name: str) -> str:
+        return "/".join(Path(name).with_suffix("").parts[:depth])
+
+    graph: dict[str, set[str]] = {}
+    for name in TREES:
+        if len(Path(name).parts) > depth or Path(name).name != "__init__.py":
+            graph.setdefault(room(name), set()).update(
+                room(to) for to in imported(name) if Path(to).name != "__init__.py" or len(Path(to).parts) > depth
+            )
+    for name, targets in graph.items():
+        targets -= {name} | {to for to in targets if (name, to) in CIRCLES}
+    assert circle(graph) == []
+
+
+CIRCLES = {
+    ("emulator/batches", "emulator/api"),
+    ("evaluation/claims", "evaluation/tables"),
+    ("evaluation/comparisons", "evaluation/tables"),
+    ("game/detection", "game/statistics"),
+    ("game/play", "game/detection"),
+    ("hrl/algorithm", "hrl/rollout"),
+    ("hrl/algorithm", "hrl/training"),
+    ("hrl/parallel", "hrl/models"),
+    ("slurm/headers", "slurm/views"),
+}
+"""Arrows that still close a circle: the list only shrinks."""
+
+
+def test_the_rooms_can_be_counted() -> None:
+    """Few enough to know them all."""
+    rooms = {path.parent.relative_to(PACKAGE) for path in PACKAGE.glob("*/__init__.py")}
+    inner = {path.parent.relative_to(PACKAGE) for path in PACKAGE.glob("*/*/__init__.py")}
+    assert len(rooms) <= 24 and len(inner) <= 26

@@ -1,7 +1,7 @@
 """The batch lane: questions into provider batches, each batch carried from intent to applied.
 
-A batch is one task that walks `book.py`'s states; a rerun starts the same walk at the journal's last row. Cutting
-respects the provider's limits, the queue of tokens and the budget. Many batches are out at the same time.
+A batch is one task that walks the states of `journal_state.py`; a rerun starts the same walk at the journal's last row.
+Cutting respects the provider's limits, the queue of tokens and the budget. Many batches are out at the same time.
 """
 
 from __future__ import annotations

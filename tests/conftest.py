@@ -1,0 +1,82 @@
+"""What every test shares: a report of what the suite costs, and the quick tier that leaves out what costs most.
+
+CPU seconds are those of the process and of its finished children, so they hold what a test's subprocesses took; what a
+fixture takes counts for the test that asked for it first. `slow.txt` lists the tests that `make test-fast` leaves out;
+the report names those that belong there and are not.
+"""
+
+from __future__ import annotations
+
+import json
+import resource
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+COST = "cpu_seconds"
+BEGUN = pytest.StashKey[float]()
+LINES = 10
+SLOW = set((Path(__file__).parent / "slow.txt").read_text().split())
+"""Test functions, or whole files, of more than a second or two."""
+SLOW_SECONDS = 2.5
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--fast", action="store_true", help="leave out the tests of tests/slow.txt (make test-fast)")
+    parser.addoption("--costs", metavar="FILE", help="write each test's CPU seconds to this JSON file")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.getoption("--fast"):
+        left_out = [item for item in items if is_slow(item.nodeid)]
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if not is_slow(item.nodeid)]
+
+
+def is_slow(nodeid: str) -> bool:
+    """Whether `slow.txt` names a test, with any of its parameters, or its file."""
+    return nodeid.partition("[")[0] in SLOW or nodeid.partition("::")[0] in SLOW
+
+
+def cpu_seconds() -> float:
+    """CPU time of this process and of those of its children that have ended."""
+    usages = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(usage.ru_utime + usage.ru_stime for usage in usages)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    item.stash[BEGUN] = cpu_seconds()
+    return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[Any]) -> Iterator[Any]:
+    """Each phase's report carries what the phase took; properties travel from xdist's workers."""
+    report = yield
+    now = cpu_seconds()
+    report.user_properties = [*report.user_properties, (COST, now - item.stash[BEGUN])]
+    item.stash[BEGUN] = now
+    return report
+
+
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    """The files that cost most, whichever workers ran them, and what the quick tier should leave out."""
+    tests: Counter[str] = Counter()
+    files: Counter[str] = Counter()
+    for report in {id(report): report for reports in terminalreporter.stats.values() for report in reports}.values():
+        for name, seconds in getattr(report, "user_properties", ()):
+            if name == COST:
+                tests[report.nodeid] += seconds
+                files[report.nodeid.partition("::")[0]] += seconds
+    terminalreporter.section(f"{files.total():.0f} CPU seconds in tests; the files that cost most")
+    for name, seconds in files.most_common(LINES):
+        terminalreporter.line(f"{seconds:7.1f} s  {name}")
+    for name, seconds in tests.most_common():
+        if seconds > SLOW_SECONDS and not is_slow(name):
+            terminalreporter.line(f"{seconds:7.1f} s  {name} is not in tests/slow.txt")
+    if path := config.getoption("--costs"):
+        Path(path).write_text(json.dumps(dict(tests.most_common()), indent=1))
