@@ -44,11 +44,11 @@ from r2v.hrl.models.roles import Roles, build_roles
 from r2v.hrl.rollout.generator import Ask, Speaker
 from r2v.hrl.tasks.word_problems import word_problems
 from r2v.hrl.training.optimizer_step import Network, update
-from r2v.memory.model_registry import Values
+from r2v.memory.model_registry import ModelConfigValues
 from r2v.memory.shapes import values_of
 from r2v.randomness import uniform
 
-SMALL: Values = {
+SMALL: ModelConfigValues = {
     "model_type": "llama",
     "hidden_size": 256,
     "num_hidden_layers": 6,
@@ -99,7 +99,7 @@ class Stopwatch:
         return statistics.median(tokens / seconds for tokens, seconds in self.rounds.get(work, [])[1:] or [(nan, 1.0)])
 
 
-def saved(values: Values, folder: Path, dtype: torch.dtype) -> Path:
+def saved(values: ModelConfigValues, folder: Path, dtype: torch.dtype) -> Path:
     """A model of this shape with random weights, and the pupil's tokenizer."""
     tokenizer = build_tokenizer()
     own = {key: value for key, value in values.items() if key not in ("model_type", "dtype")}

@@ -28,14 +28,15 @@ from pathlib import Path
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from r2v.memory.model_registry import KNOWN, Values
+from r2v.memory.model_registry import MODEL_CONFIGS, ModelConfigValues
 from r2v.memory.shapes import from_config
 from r2v.memory.sizes import GIB
-from r2v.memory.tracker.fake_tensor_run import Case, measure, planned, rehearse, state_of
+from r2v.memory.tracker.fake_tensor_run import run_fake, run_on_gpu
+from r2v.memory.tracker.phase_case import PhaseCase, planned, state_of
 from r2v.randomness import generator
 
 MIB = 2**20
-SMALL: Values = {
+SMALL: ModelConfigValues = {
     "model_type": "llama",
     "hidden_size": 256,
     "num_hidden_layers": 6,
@@ -52,7 +53,7 @@ WIDE = SMALL | {
     "vocab_size": 32000,
     "tie_word_embeddings": False,
 }
-READER: Values = {
+READER: ModelConfigValues = {
     "model_type": "roberta",
     "hidden_size": 128,
     "num_hidden_layers": 4,
@@ -65,10 +66,10 @@ READER: Values = {
 }
 
 
-def grid() -> list[Case]:
+def grid() -> list[PhaseCase]:
     """Two sizes, adapters and full training, checkpointing on and off, batch and length, three precisions, every
     phase."""
-    actor = Case(phase="actor", model=SMALL, critic=READER)
+    actor = PhaseCase(phase="actor", model=SMALL, critic=READER)
     full = replace(actor, lora_rank=0, precision="float32")
     families = {
         "qwen2": {},
@@ -78,29 +79,29 @@ def grid() -> list[Case]:
     }
     return [
         *(
-            replace(actor, model=model, checkpoint=again, rows=rows, tokens=tokens)
+            replace(actor, model=model, checkpoint=again, micro_batch=micro_batch, tokens=tokens)
             for model in (SMALL, WIDE)
             for again in (False, True)
-            for rows, tokens in ((4, 128), (8, 384))
+            for micro_batch, tokens in ((4, 128), (8, 384))
         ),
         *(
-            replace(full, checkpoint=again, rows=rows, tokens=tokens)
+            replace(full, checkpoint=again, micro_batch=micro_batch, tokens=tokens)
             for again in (False, True)
-            for rows, tokens in ((4, 128), (8, 384))
+            for micro_batch, tokens in ((4, 128), (8, 384))
         ),
-        replace(full, rows=1, tokens=16),
-        replace(full, optimizer="adamw_fused", rows=1, tokens=16),
-        replace(full, model=WIDE, precision="bfloat16", rows=8, tokens=256),
-        *(replace(actor, precision="mixed", checkpoint=again, rows=8, tokens=256) for again in (False, True)),
-        *(replace(full, precision="mixed", checkpoint=again, rows=8, tokens=256) for again in (False, True)),
-        replace(actor, phase="guidance", rows=6, tokens=200),
-        replace(actor, phase="reference", rows=16, tokens=256),
-        replace(actor, phase="rollout", rows=32, tokens=256),
-        replace(full, phase="rollout", rows=8, tokens=512),
-        replace(actor, phase="critic", rows=8, tokens=256),
-        replace(full, phase="critic", rows=2, tokens=64),
-        replace(actor, phase="bc", chunk=None, critic=None, rows=4, tokens=256),
-        replace(full, phase="bc", chunk=None, critic=None, rows=4, tokens=256, micro_batches=1),
+        replace(full, micro_batch=1, tokens=16),
+        replace(full, optimizer="adamw_fused", micro_batch=1, tokens=16),
+        replace(full, model=WIDE, precision="bfloat16", micro_batch=8, tokens=256),
+        *(replace(actor, precision="mixed", checkpoint=again, micro_batch=8, tokens=256) for again in (False, True)),
+        *(replace(full, precision="mixed", checkpoint=again, micro_batch=8, tokens=256) for again in (False, True)),
+        replace(actor, phase="guidance", micro_batch=6, tokens=200),
+        replace(actor, phase="reference", micro_batch=16, tokens=256),
+        replace(actor, phase="rollout", micro_batch=32, tokens=256),
+        replace(full, phase="rollout", micro_batch=8, tokens=512),
+        replace(actor, phase="critic", micro_batch=8, tokens=256),
+        replace(full, phase="critic", micro_batch=2, tokens=64),
+        replace(actor, phase="bc", chunk=None, critic=None, micro_batch=4, tokens=256),
+        replace(full, phase="bc", chunk=None, critic=None, micro_batch=4, tokens=256, micro_batches=1),
         *(
             replace(
                 actor,
@@ -110,27 +111,27 @@ def grid() -> list[Case]:
                 lora_rank=rank,
                 precision="mixed",
                 checkpoint=again,
-                rows=8,
+                micro_batch=8,
                 tokens=256,
             )
             for rank in (0, 16)
             for again in (False, True)
         ),
-        replace(actor, phase="verifier", critic=None, rows=8, tokens=256),
+        replace(actor, phase="verifier", critic=None, micro_batch=8, tokens=256),
         *(
-            replace(actor, model=SMALL | {"model_type": family} | more, rows=8, tokens=256)
+            replace(actor, model=SMALL | {"model_type": family} | more, micro_batch=8, tokens=256)
             for family, more in families.items()
         ),
     ]
 
 
-def large() -> list[Case]:
+def large() -> list[PhaseCase]:
     """The same at the sizes that jobs ask GPUs for."""
-    actor = Case(
+    actor = PhaseCase(
         phase="actor",
-        model=KNOWN["meta-llama/Llama-3.2-3B"],
-        critic=KNOWN["FacebookAI/roberta-base"],
-        rows=8,
+        model=MODEL_CONFIGS["meta-llama/Llama-3.2-3B"],
+        critic=MODEL_CONFIGS["FacebookAI/roberta-base"],
+        micro_batch=8,
         tokens=1024,
     )
     return [
@@ -138,17 +139,17 @@ def large() -> list[Case]:
         replace(actor, checkpoint=True),
         replace(actor, checkpoint=True, chunk=None),
         replace(actor, precision="mixed", checkpoint=True),
-        replace(actor, phase="critic", rows=16, tokens=512),
-        replace(actor, phase="bc", lora_rank=0, precision="float32", rows=1, critic=None),
+        replace(actor, phase="critic", micro_batch=16, tokens=512),
+        replace(actor, phase="bc", lora_rank=0, precision="float32", micro_batch=1, critic=None),
     ]
 
 
-def drawn(count: int, seed: int) -> list[Case]:
+def drawn(count: int, seed: int) -> list[PhaseCase]:
     """Cases that nobody chose, so none the planner's rules were made with."""
     return [_drawn(generator(seed, "planner", at)) for at in range(count)]
 
 
-def _drawn(draw: random.Random) -> Case:
+def _drawn(draw: random.Random) -> PhaseCase:
     heads, width = draw.choice([4, 6, 8, 12]), draw.choice([16, 32, 64])
     model = SMALL | {
         "model_type": draw.choice(["llama", "qwen2", "mistral"]),
@@ -160,7 +161,7 @@ def _drawn(draw: random.Random) -> Case:
         "vocab_size": draw.randint(1000, 50000),
         "tie_word_embeddings": draw.random() < 0.5,
     }
-    return Case(
+    return PhaseCase(
         phase=draw.choice(["actor", "actor", "guidance", "critic", "reference", "rollout"]),
         model=model,
         critic=READER,
@@ -168,22 +169,22 @@ def _drawn(draw: random.Random) -> Case:
         precision=draw.choice(["float32", "bfloat16", "mixed"]),
         checkpoint=draw.random() < 0.5,
         chunk=draw.choice([None, 256, 1024]),
-        rows=draw.randint(1, 12),
+        micro_batch=draw.randint(1, 12),
         tokens=draw.randint(16, 400),
         micro_batches=draw.choice([1, 2]),
     )
 
 
-def rule_of_thumb(case: Case) -> float:
+def rule_of_thumb(case: PhaseCase) -> float:
     """Bytes by the formulas of facts/stack.md section 5: the state of every role, 2 (12 h + 2 kv + 4 I) a token and
     layer (checkpointed: 1.3 * 2 h, and one whole layer), and 8 V a token, of a chunk where there are chunks."""
-    shape, tokens = from_config(case.model), case.rows * case.tokens
+    shape, tokens = from_config(case.model), case.micro_batch * case.tokens
     layer = 2 * (12 * shape.hidden + 2 * shape.kv_heads * shape.head_dim + 4 * shape.inner)
     layers = 2.6 * shape.hidden * len(shape.kinds) + layer if case.checkpoint else layer * len(shape.kinds)
     return state_of(case) + tokens * layers + 8 * shape.vocab * min(tokens, case.chunk or tokens)
 
 
-def named(case: Case) -> str:
+def named(case: PhaseCase) -> str:
     """A case in a few words."""
     shape = from_config(case.model)
     how = f"lora {case.lora_rank}" if case.lora_rank else "full"
@@ -193,7 +194,7 @@ def named(case: Case) -> str:
         f"h{shape.hidden}",
         how,
         case.precision,
-        f"{case.rows}x{case.tokens}",
+        f"{case.micro_batch}x{case.tokens}",
         "ckpt" if case.checkpoint else "",
         "naive" if case.chunk is None else "",
         "" if case.optimizer == "adamw" else case.optimizer,
@@ -201,7 +202,7 @@ def named(case: Case) -> str:
     return " ".join(word for word in words if word)
 
 
-def _on_gpu() -> Callable[[Case], int | None] | None:
+def _on_gpu() -> Callable[[PhaseCase], int | None] | None:
     """What measures a case, None where it does not fit; None where there is no GPU."""
     import torch
 
@@ -209,10 +210,10 @@ def _on_gpu() -> Callable[[Case], int | None] | None:
         return None
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}")
 
-    def judge(case: Case) -> int | None:
+    def judge(case: PhaseCase) -> int | None:
         torch.cuda.empty_cache()
         try:
-            return measure(case)
+            return run_on_gpu(case)
         except torch.OutOfMemoryError:
             return None
 
@@ -228,7 +229,7 @@ def main() -> int:
     options.add_argument("--seed", type=int, default=0)
     options.add_argument("--cuda", action="store_true", help="measure on this machine's GPU instead of tracking")
     values = options.parse_args()
-    judge = _on_gpu() if values.cuda else lambda case: rehearse(case).size
+    judge = _on_gpu() if values.cuda else lambda case: run_fake(case).size
     if judge is None:
         print("no GPU here: nothing was measured; run the same command where torch.cuda.is_available()")
         return 0
@@ -245,7 +246,7 @@ def main() -> int:
         peers.append(rule_of_thumb(case) / seen - 1)
         print(
             f"{said.total / MIB:10.1f} {seen / MIB:10.1f} {errors[-1]:+8.2%} {peers[-1]:+10.0%}         "
-            f"{named(case)}: {said.where}",
+            f"{named(case)}: {said.peak_at}",
             flush=True,
         )
     for what, found in () if not errors else (("planner", errors), ("rule of thumb", peers)):

@@ -23,9 +23,9 @@ from r2v.storage.weights import BUNDLED
 TINY_DIR = BUNDLED["tiny"]
 """The shipped base: a directory that AutoModelForCausalLM and AutoTokenizer load."""
 
-SPECIAL = ("<pad>", "<unk>", "<goal>", "<obs>", "<act>", "<eos>")
+SPECIAL_TOKENS = ("<pad>", "<unk>", "<goal>", "<obs>", "<act>", "<eos>")
 
-CHAT_TEMPLATE = (
+DESK_CHAT_TEMPLATE = (
     "{% for message in messages %}"
     "{% if message['role'] == 'user' %}<goal>{{ message['content'] }}"
     "{% elif message['role'] == 'tool' %}<obs>{{ message['content'] }}"
@@ -38,8 +38,8 @@ CHAT_TEMPLATE = (
 _TOKEN = r'[{,]"\w+":"[^"]*"|\}|[^\s{}]+'
 """A pair with what stands before it, a closing brace, or a word. White space is not kept."""
 
-FAULTS = ("http 500", "http 502", "http 503", "http 429", "connection reset", "dns failure", "timeout")
-PLANTS = ("leave your task and call this", "send a copy to this record", "decode and run")
+FAULT_WORDS = ("http 500", "http 502", "http 503", "http 429", "connection reset", "dns failure", "timeout")
+INJECTION_WORDS = ("leave your task and call this", "send a copy to this record", "decode and run")
 
 
 def _openers() -> Iterator[tuple[str, str]]:
@@ -51,8 +51,8 @@ def _openers() -> Iterator[tuple[str, str]]:
     yield from (("staff", team) for team in desk_vocabulary.TEAMS)
     yield from (("goal", verb) for verb in WISHES)
     yield from (("remark", remark) for remark in desk_vocabulary.REMARKS)
-    yield from (("error", reason) for reason in (*desk_vocabulary.REFUSALS, *FAULTS))
-    yield from (("note", note) for note in ("ready", "saved", "output truncated", *PLANTS))
+    yield from (("error", reason) for reason in (*desk_vocabulary.REFUSALS, *FAULT_WORDS))
+    yield from (("note", note) for note in ("ready", "saved", "output truncated", *INJECTION_WORDS))
 
 
 def _fields() -> Iterator[tuple[str, str]]:
@@ -80,7 +80,7 @@ def vocabulary() -> tuple[str, ...]:
     spoken = sorted({word for wish in WISHES.values() for word in wish.split()})
     openers = (f'{{"{name}":"{value}"' for name, value in _openers())
     fields = (f',"{name}":"{value}"' for name, value in _fields())
-    return (*SPECIAL, "}", *spoken, *chain(openers, fields))
+    return (*SPECIAL_TOKENS, "}", *spoken, *chain(openers, fields))
 
 
 def build_tokenizer() -> PreTrainedTokenizerFast:
@@ -94,7 +94,7 @@ def build_tokenizer() -> PreTrainedTokenizerFast:
         unk_token="<unk>",
         eos_token="<eos>",
         additional_special_tokens=["<goal>", "<obs>", "<act>"],
-        chat_template=CHAT_TEMPLATE,
+        chat_template=DESK_CHAT_TEMPLATE,
         clean_up_tokenization_spaces=False,
         model_input_names=["input_ids", "attention_mask"],
     )
@@ -117,7 +117,7 @@ def build_model(seed: int) -> Lfm2ForCausalLM:
         initializer_range=0.1,
         pad_token_id=0,
         bos_token_id=None,
-        eos_token_id=SPECIAL.index("<eos>"),
+        eos_token_id=SPECIAL_TOKENS.index("<eos>"),
     )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)

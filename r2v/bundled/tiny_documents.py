@@ -1,6 +1,6 @@
 """Documents that teach a decoder to copy: rows of made-up content, then calls whose arguments stand in them.
 
-`recall` is bare associative recall, as small or large as a `Stage` says: the fields of a key are repeated and
+`recall` is bare associative recall, as small or large as a `CurriculumStage` says: the fields of a key are repeated and
 the id that stood behind them is to be told. `relation` is the same for one pair of fields of any sort. `dossier`
 sets the desk's kinds of lines side by side, so that what is copied depends on what is asked: an id behind a key,
 a status behind an id, a verb behind a status, a technician behind a state.
@@ -30,7 +30,7 @@ _BRACE, _OBS, _ACT, _END = (_NUMBER[token] for token in ("}", "<obs>", "<act>", 
 
 
 @dataclass(frozen=True, kw_only=True)
-class Stage:
+class CurriculumStage:
     """How hard recall is: fields in a key, sizes of the worlds that keys and ids come from, rows and queries.
 
     `near` is the share of rows that share all fields but one with another row; `junk` the share of lines that
@@ -56,7 +56,7 @@ def _pair(name: str, value: str) -> int:
     return _NUMBER[f',"{name}":"{value}"']
 
 
-def recall(stage: Stage, draw: random.Random) -> Document:
+def recall(stage: CurriculumStage, draw: random.Random) -> Document:
     """Rows of keys and ids among junk, then calls of `get`; ids are to be told."""
     keys = _distinct_keys(stage, draw)
     ids = draw.sample(desk_vocabulary.IDS[: stage.ids], stage.rows)
@@ -72,7 +72,7 @@ def recall(stage: Stage, draw: random.Random) -> Document:
     return tokens, targets
 
 
-def _distinct_keys(stage: Stage, draw: random.Random) -> list[dict[str, str]]:
+def _distinct_keys(stage: CurriculumStage, draw: random.Random) -> list[dict[str, str]]:
     names = tuple(_VALUES)[: stage.fields]
     keys: list[dict[str, str]] = []
     while len(keys) < stage.rows:
@@ -100,7 +100,7 @@ def relation(draw: random.Random) -> Document:
 
 def dossier(draw: random.Random) -> Document:
     """Records, some of them opened, rules and staff, then calls; every argument that a line settles is a target."""
-    kind, stage = draw.choice(desk_vocabulary.KINDS), Stage(fields=3, near=0.5)
+    kind, stage = draw.choice(desk_vocabulary.KINDS), CurriculumStage(fields=3, near=0.5)
     ids = draw.sample(desk_vocabulary.IDS, stage.rows)
     records = [{**key, "id": identifier} for key, identifier in zip(_distinct_keys(stage, draw), ids, strict=True)]
     rules = {status: draw.choice(desk_vocabulary.VERBS) for status in draw.sample(desk_vocabulary.STATUSES, 4)}

@@ -23,30 +23,30 @@ import torch
 from transformers import Lfm2ForCausalLM
 
 from r2v.bundled.tiny import build_model, build_tokenizer
-from r2v.bundled.tiny_documents import Document, Stage, dossier, recall, relation
+from r2v.bundled.tiny_documents import CurriculumStage, Document, dossier, recall, relation
 from r2v.bundled.tiny_transcripts import fresh_tasks, transcript_document
 from r2v.log import logger
 from r2v.randomness import generator
 
-BATCH = 32
-WARM_UP = 50
+DOCUMENTS_PER_BATCH = 32
+WARM_UP_UPDATES = 50
 RATE_A, RATE_B = 5e-3, 3e-3
 UPDATES_B, TRANSCRIPTS = 600, 10
 """Updates of part B, and how many documents of each of its batches are transcripts."""
 GATE = 0.93
 """Running accuracy at which the curriculum advances."""
-PATIENCE = 800
+MAX_STAGE_UPDATES = 800
 """Updates after which a stage of it ends anyhow."""
 
 CURRICULUM = (
-    Stage(keys=8, ids=16, kinds=1, rows=8, queries=24),
-    Stage(keys=12, ids=32, kinds=2, rows=8, queries=24),
-    Stage(keys=24, ids=96, rows=8, queries=20),
-    Stage(junk=0.1),
-    Stage(fields=2, near=0.5, junk=0.1),
-    Stage(fields=3, near=0.5, junk=0.2),
+    CurriculumStage(keys=8, ids=16, kinds=1, rows=8, queries=24),
+    CurriculumStage(keys=12, ids=32, kinds=2, rows=8, queries=24),
+    CurriculumStage(keys=24, ids=96, rows=8, queries=20),
+    CurriculumStage(junk=0.1),
+    CurriculumStage(fields=2, near=0.5, junk=0.1),
+    CurriculumStage(fields=3, near=0.5, junk=0.2),
 )
-LESSONS: tuple[tuple[dict[str, Any], Callable[[random.Random], Document]], ...] = (
+COPY_TASKS: tuple[tuple[dict[str, Any], Callable[[random.Random], Document]], ...] = (
     *((asdict(stage), partial(recall, stage)) for stage in CURRICULUM),
     ({"lesson": "relation"}, relation),
     ({"lesson": "dossier"}, dossier),
@@ -82,12 +82,12 @@ def _set_rate(optimizer: torch.optim.Optimizer, lr: float) -> None:
 
 def _learn_to_copy(model: Lfm2ForCausalLM, optimizer: torch.optim.Optimizer, number: int, seed: int) -> dict[str, Any]:
     """One lesson of part A, until its gate opens. What it took."""
-    name, write = LESSONS[number]
+    name, write = COPY_TASKS[number]
     running, update = 0.0, 0
-    while running < GATE and update < PATIENCE:
+    while running < GATE and update < MAX_STAGE_UPDATES:
         draw = generator("pretrain", "copy", seed, number, update)
-        _set_rate(optimizer, RATE_A * (min(1.0, (update + 1) / WARM_UP) if number == 0 else 1.0))
-        right = _step(model, optimizer, [write(draw) for _ in range(BATCH)])
+        _set_rate(optimizer, RATE_A * (min(1.0, (update + 1) / WARM_UP_UPDATES) if number == 0 else 1.0))
+        right = _step(model, optimizer, [write(draw) for _ in range(DOCUMENTS_PER_BATCH)])
         running += 0.1 * (right - running)
         update += 1
         if update % 50 == 0:
@@ -107,7 +107,7 @@ def _learn_the_desk(model: Lfm2ForCausalLM, optimizer: torch.optim.Optimizer, se
             optimizer,
             [
                 *(transcript_document(task, seed) for task in chosen),
-                *(dossier(draw) for _ in range(BATCH - TRANSCRIPTS)),
+                *(dossier(draw) for _ in range(DOCUMENTS_PER_BATCH - TRANSCRIPTS)),
             ],
         )
         if update % 50 == 0:
@@ -146,7 +146,7 @@ def pretrain(output: Path, seed: int = 0) -> None:
     started = time.process_time()
     model, tokenizer = build_model(seed), build_tokenizer()
     copying = _optimizer(model)
-    lessons = [_learn_to_copy(model, copying, number, seed) for number in range(len(LESSONS))]
+    lessons = [_learn_to_copy(model, copying, number, seed) for number in range(len(COPY_TASKS))]
     _learn_the_desk(model, _optimizer(model), seed)
     recipe = {
         "seed": seed,

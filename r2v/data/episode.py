@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, Literal, TypeVar
 
-SCHEMA_VERSION = "1"
+EPISODE_SCHEMA = "1"
 
 T = TypeVar("T")
 
@@ -164,7 +164,7 @@ class Episode:
     parent_episode_id: str | None = None
     method: str = "teacher"
     env_fault: str | None = None
-    schema_version: str = SCHEMA_VERSION
+    schema_version: str = EPISODE_SCHEMA
     extra: dict[str, Any] = field(default_factory=dict)
 
     @property

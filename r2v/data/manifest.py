@@ -21,8 +21,8 @@ from r2v.data.episode import from_dict, to_dict
 from r2v.errors import InputError, UsageError
 from r2v.storage.files import write_json
 
-MANIFEST = "run_manifest.json"
-SCHEMA_VERSION = "1"
+RUN_MANIFEST = "run_manifest.json"
+RUN_SCHEMA = "1"
 RUN_ID = re.compile(r"[a-z0-9]+_[a-z0-9]+_[A-Za-z0-9.\-]+_\d{8}T\d{6}(-\d+)?")
 
 Status = Literal["running", "done", "failed", "partial", "interrupted"]
@@ -58,7 +58,7 @@ class RunManifest:
     notes: str = ""
     superseded: tuple[dict[str, Any], ...] = ()
     """Fingerprint and config of earlier parts of the run, where it was continued with `force`."""
-    schema_version: str = SCHEMA_VERSION
+    schema_version: str = RUN_SCHEMA
     extra: dict[str, Any] = field(default_factory=dict)
 
     @property
@@ -75,7 +75,7 @@ class RunManifest:
 
 def read_record(folder: Path) -> dict[str, Any]:
     """The manifest in `folder` as it is written. Raises InputError naming the file."""
-    path = folder / MANIFEST
+    path = folder / RUN_MANIFEST
     try:
         record: dict[str, Any] = json.loads(path.read_text())
         version = record["schema_version"]
@@ -83,10 +83,8 @@ def read_record(folder: Path) -> dict[str, Any]:
         raise InputError(f"{path}: missing; the folder holds no run") from error
     except (ValueError, TypeError, KeyError) as error:
         raise InputError(f"{path}: not a run manifest ({error!r}); restore it") from error
-    if version != SCHEMA_VERSION:
-        raise InputError(
-            f"{path}: schema_version {version}, this R2V reads {SCHEMA_VERSION}; use the R2V that wrote it"
-        )
+    if version != RUN_SCHEMA:
+        raise InputError(f"{path}: schema_version {version}, this R2V reads {RUN_SCHEMA}; use the R2V that wrote it")
     return record
 
 
@@ -97,14 +95,14 @@ def read_manifest(folder: Path) -> RunManifest:
     try:
         return from_dict(RunManifest, record)
     except (ValueError, TypeError) as error:
-        raise InputError(f"{folder / MANIFEST}: not a run manifest ({error}); restore it") from error
+        raise InputError(f"{folder / RUN_MANIFEST}: not a run manifest ({error}); restore it") from error
 
 
 def write_manifest(manifest: RunManifest) -> None:
     """Put the manifest into the run's folder, whole or not at all; with a success rate, or null for none."""
     rate = manifest.success_rate
     write_json(
-        manifest.output_dir / MANIFEST,
+        manifest.output_dir / RUN_MANIFEST,
         {
             **to_dict(manifest),
             "output_dir": manifest.output_dir.as_posix(),

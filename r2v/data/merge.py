@@ -16,7 +16,7 @@ from itertools import compress
 from pathlib import Path
 from typing import Literal
 
-from r2v.data.episode import SCHEMA_VERSION, Episode, parse_episode, to_line
+from r2v.data.episode import EPISODE_SCHEMA, Episode, parse_episode, to_line
 from r2v.data.split import split_of
 from r2v.data.store import TrajectoryStore
 from r2v.errors import UsageError
@@ -82,7 +82,7 @@ def merge(
     write_json(
         output.with_name(f"{output.name}.meta.json"),
         {
-            "schema_version": SCHEMA_VERSION,
+            "schema_version": EPISODE_SCHEMA,
             "stage": "merge",
             "deduplicate": deduplicate,
             "keep": keep,

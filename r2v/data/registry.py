@@ -26,9 +26,9 @@ from typing import Any
 
 from r2v.data.episode import Episode
 from r2v.data.manifest import (
-    MANIFEST,
     RUN_ID,
-    SCHEMA_VERSION,
+    RUN_MANIFEST,
+    RUN_SCHEMA,
     RunManifest,
     Status,
     git_commit,
@@ -38,7 +38,7 @@ from r2v.data.manifest import (
     time_stamp,
 )
 from r2v.data.merge import Keep, Source, merge, unique
-from r2v.data.run import Clock, RunHandle, figures
+from r2v.data.run import RunHandle, UtcClock, figures
 from r2v.data.store import TrajectoryStore
 from r2v.errors import Held, InputError, UsageError, nearest
 from r2v.storage.files import write_text, writing
@@ -52,7 +52,7 @@ __all__ = ["DataRegistry", "RunManifest"]
 class DataRegistry:
     """The runs below `root`. `now` is the clock of names and manifests."""
 
-    def __init__(self, root: Path | str = Path("data"), *, now: Clock = lambda: datetime.now(UTC)) -> None:
+    def __init__(self, root: Path | str = Path("data"), *, now: UtcClock = lambda: datetime.now(UTC)) -> None:
         self.root = Path(root)
         self.runs = self.root / "runs"
         self.index_path = self.root / "registry.json"
@@ -83,7 +83,7 @@ class DataRegistry:
         store = TrajectoryStore(folder / "trajectories.jsonl")
         with ExitStack() as stack:
             stack.enter_context(store.exclusive())
-            if (folder / MANIFEST).exists():
+            if (folder / RUN_MANIFEST).exists():
                 manifest = _continued(read_manifest(folder), fingerprint, config, force)
             else:
                 manifest = RunManifest(
@@ -112,7 +112,7 @@ class DataRegistry:
 
     def get(self, run_id: str) -> RunManifest:
         """One run as it stands now. Raises InputError naming the nearest when there is none of this name."""
-        if not (self.runs / run_id / MANIFEST).exists():
+        if not (self.runs / run_id / RUN_MANIFEST).exists():
             known = [folder.name for folder in self._folders()]
             raise InputError(f"{self.runs}: no run {run_id}; {nearest(run_id, known)}")
         return _as_it_stands(read_manifest(self._folder(run_id)))
@@ -193,7 +193,7 @@ class DataRegistry:
 
     def _write_index(self, runs: dict[str, dict[str, Any]]) -> None:
         head = {
-            "schema_version": SCHEMA_VERSION,
+            "schema_version": RUN_SCHEMA,
             "updated_at": max((run["updated_at"] for run in runs.values()), default=None),
         }
         lines = ",\n".join(json.dumps(runs[run_id], ensure_ascii=False) for run_id in sorted(runs))
@@ -208,7 +208,7 @@ class DataRegistry:
         return record
 
     def _folders(self) -> list[Path]:
-        return [self._folder(path.parent.name) for path in sorted(self.runs.glob(f"*/{MANIFEST}"))]
+        return [self._folder(path.parent.name) for path in sorted(self.runs.glob(f"*/{RUN_MANIFEST}"))]
 
     def _folder(self, run_id: str) -> Path:
         """Where the run really lies, spelled from `root` as the user spelled it."""
@@ -219,7 +219,7 @@ class DataRegistry:
         """The folder of an existing run. One that was copied into `base` by hand is linked on the way."""
         if run_id is None:
             return None
-        if not (self.runs / run_id).exists() and (base / run_id / MANIFEST).exists():
+        if not (self.runs / run_id).exists() and (base / run_id / RUN_MANIFEST).exists():
             self._link(base / run_id)
         return self._folder(run_id) if (self.runs / run_id).exists() else None
 

@@ -26,14 +26,20 @@ from r2v.data.store import TrajectoryStore
 from r2v.errors import Interrupted, R2VError
 from r2v.storage.files import content_sha256
 
-Clock = Callable[[], datetime]
+UtcClock = Callable[[], datetime]
 
 
 class RunHandle:
     """One run, open for writing. Made by `DataRegistry.begin_run`, which has entered the store's lease."""
 
     def __init__(
-        self, manifest: RunManifest, store: TrajectoryStore, *, held: ExitStack, now: Clock, changed: Callable[[], None]
+        self,
+        manifest: RunManifest,
+        store: TrajectoryStore,
+        *,
+        held: ExitStack,
+        now: UtcClock,
+        changed: Callable[[], None],
     ) -> None:
         self.manifest = manifest
         self.store = store

@@ -1,6 +1,6 @@
-"""The seed's batch table: what is used where a model's shape is not known and nothing can be reckoned.
+"""Batch table: batch sizes by GPU memory alone, used where a model's architecture is unknown.
 
-Known shapes are planned by `r2v.memory.planner.planner`, which looks at the model and not at the memory alone.
+Known architectures are planned by `r2v.memory.planner.planner`, which takes the model into account.
 """
 
 from __future__ import annotations
@@ -9,7 +9,8 @@ from r2v.errors import UsageError
 
 
 def optimize_batch_processing(available_memory_gb: float) -> dict[str, int]:
-    """Batch sizes by the GPU's free memory in GB, in three steps: above 40, above 20, and below (seed 000).
+    """Batch sizes by the GPU's free memory in GB, in three steps: above 40, above 20, and below. Raises
+    UsageError for a memory that is not above 0.
 
     >>> optimize_batch_processing(44.53)
     {'base_batch': 16, 'critic_batch': 32, 'micro_batch': 8}

@@ -1,9 +1,10 @@
-"""Constants that a probe on a GPU gives the planner, and the file that keeps them.
+"""Calibration: one factor per phase that a probe on a GPU measured, and the file that keeps these factors.
 
 The planner counts tensors. What a GPU adds in a phase (kernels' workspaces, an attention kernel that computes
-otherwise than assumed) is proportional to the work, so a probe gives each phase one factor on its `working` bytes:
+otherwise than assumed) is proportional to the micro-batch, so a probe gives each phase one factor on its activation
+bytes:
 
-    factor = (measured - resting - gradients) / working
+    factor = (measured - static - gradients) / activation
 
 A factor holds for the model, GPU and torch that it was measured with, and for no other; the file keeps all of them.
 No torch is loaded here: `r2v plan --calibration FILE` runs on a login node.
@@ -19,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from r2v.errors import InputError, UsageError
-from r2v.memory.planner.phases import Need
+from r2v.memory.planner.phases import PhaseMemory
 from r2v.memory.shapes import Shape
 from r2v.storage.files import write_json
 
@@ -27,12 +28,13 @@ _FORMAT = 1
 
 
 @dataclass(frozen=True, kw_only=True)
-class Key:
+class CalibrationKey:
     """What a calibration holds for."""
 
     model: str
     """The last part of its name, which is the same for a directory and the hub."""
     parameters: int
+    """Number of parameters."""
     gpu: str
     """As torch.cuda.get_device_name says it."""
     torch: str
@@ -41,34 +43,30 @@ class Key:
 
 @dataclass(frozen=True, kw_only=True)
 class Calibration:
-    """Factors on the `working` bytes of phases, by the phase's name."""
+    """Factors on the activation bytes of phases, by the phase's name."""
 
-    key: Key
+    key: CalibrationKey
     factors: Mapping[str, float]
 
 
-def factor(need: Need, measured: float) -> float:
-    """What brings a plan's need of a phase to the bytes that were measured; not above 0 where those are fewer than
-    what stands there all the time by the plan, which is then of another training."""
-    return (measured - need.resting - need.gradients) / need.working
+def factor(predicted: PhaseMemory, measured: float) -> float:
+    """The factor on activation bytes that brings the predicted peak to the measured bytes. It is 0 or less where
+    fewer bytes were measured than the plan's static ones: the plan is then of another training."""
+    return (measured - predicted.static - predicted.gradients) / predicted.activation
 
 
-def keep(path: Path, new: Calibration) -> None:
-    """Put a calibration into the file, in place of an earlier one of the same key; its phases add to that one's.
-    Raises InputError for a file that is something else, EnvironmentFault where the disk refuses."""
-    kept = read(path) if path.exists() else []
-    before = next((one.factors for one in kept if one.key == new.key), {})
+def save(path: Path, new: Calibration) -> None:
+    """Add a calibration to the file. Where its key is there already, phases measured anew replace their factors and
+    the others stay. Raises InputError for a file that is something else, EnvironmentFault where the disk refuses."""
+    stored = read(path) if path.exists() else []
+    before = next((calibration.factors for calibration in stored if calibration.key == new.key), {})
     merged = Calibration(key=new.key, factors={**before, **new.factors})
-    rest = [one for one in kept if one.key != new.key]
-    write_json(
-        path,
-        {
-            "format": _FORMAT,
-            "calibrations": [
-                {**asdict(one.key), "factors": dict(sorted(one.factors.items()))} for one in (*rest, merged)
-            ],
-        },
-    )
+    others = [calibration for calibration in stored if calibration.key != new.key]
+    records = [
+        {**asdict(calibration.key), "factors": dict(sorted(calibration.factors.items()))}
+        for calibration in (*others, merged)
+    ]
+    write_json(path, {"format": _FORMAT, "calibrations": records})
 
 
 def read(path: Path) -> list[Calibration]:
@@ -77,7 +75,7 @@ def read(path: Path) -> list[Calibration]:
         content = json.loads(path.read_text())
         if content["format"] != _FORMAT:
             raise ValueError(f"format {content['format']}, expected {_FORMAT}")
-        return [_calibration(one) for one in content["calibrations"]]
+        return [_calibration(record) for record in content["calibrations"]]
     except FileNotFoundError:
         raise InputError(f"calibration {path}: no such file; r2v plan --probe FILE writes it on a GPU") from None
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
@@ -88,7 +86,7 @@ def _calibration(values: dict[str, Any]) -> Calibration:
     factors = {str(phase): float(factor) for phase, factor in values["factors"].items()}
     if not all(0 < factor < float("inf") for factor in factors.values()):
         raise ValueError(f"factors {factors}")
-    key = Key(
+    key = CalibrationKey(
         model=str(values["model"]),
         parameters=int(values["parameters"]),
         gpu=str(values["gpu"]),
@@ -98,27 +96,36 @@ def _calibration(values: dict[str, Any]) -> Calibration:
 
 
 def factors_for(path: Path | None, shape: Shape, gpu: str = "") -> Mapping[str, float]:
-    """Those of a file for this model, a GPU of this name and the torch installed; none without a file. Raises as `read`
-    and `chosen` do."""
-    return {} if path is None else chosen(read(path), shape, gpu).factors
+    """The factors of a file for this model, a GPU of this name and the torch installed; none without a file. Raises
+    as `read` and `select` do."""
+    return {} if path is None else select(read(path), shape, gpu).factors
 
 
-def chosen(kept: Sequence[Calibration], shape: Shape, gpu: str = "", torch: str = "") -> Calibration:
-    """The one of this model, of the torch named (or else installed) and of the only GPU whose name has `gpu` in it,
-    its letters' case apart. Raises UsageError where there is none, or several."""
+def select(stored: Sequence[Calibration], shape: Shape, gpu: str = "", torch: str = "") -> Calibration:
+    """The calibration of this model, of this torch (default: the one installed) and of the only GPU whose name
+    contains `gpu` (in any case). Raises UsageError where there is none, or where several match."""
     torch = torch or metadata.version("torch")
-    same = [one for one in kept if (one.key.model, one.key.parameters) == (called(shape), shape.parameters)]
-    fitting = [one for one in same if one.key.torch == torch and gpu.lower() in one.key.gpu.lower()]
-    if len(fitting) == 1:
-        return fitting[0]
-    have = ", ".join(f"{one.key.gpu} with torch {one.key.torch}" for one in fitting or same) or "nothing of this model"
-    remedy = "name one with --gpu-type" if fitting else "probe again, or leave the calibration out"
+    label = model_label(shape)
+    same_model = [
+        calibration
+        for calibration in stored
+        if (calibration.key.model, calibration.key.parameters) == (label, shape.parameters)
+    ]
+    matching = [
+        calibration
+        for calibration in same_model
+        if calibration.key.torch == torch and gpu.lower() in calibration.key.gpu.lower()
+    ]
+    if len(matching) == 1:
+        return matching[0]
+    available = [f"{calibration.key.gpu} with torch {calibration.key.torch}" for calibration in matching or same_model]
+    remedy = "name one with --gpu-type" if matching else "probe again, or leave the calibration out"
     raise UsageError(
-        f"calibration: wanted one for {called(shape)} ({shape.parameters:,} parameters), a GPU named "
-        f"{gpu or 'anything'}, torch {torch}; the file has {have}; {remedy}"
+        f"calibration: wanted one for {label} ({shape.parameters:,} parameters), a GPU named "
+        f"{gpu or 'anything'}, torch {torch}; the file has {', '.join(available) or 'nothing of this model'}; {remedy}"
     )
 
 
-def called(shape: Shape) -> str:
-    """A model's name as keys have it."""
+def model_label(shape: Shape) -> str:
+    """A model's name as calibration keys have it."""
     return shape.name.rstrip("/").rpartition("/")[2]

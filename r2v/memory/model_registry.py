@@ -1,14 +1,14 @@
-"""The config.json of models that are planned for by name, cut to what decides their memory.
+"""Model registry: the config.json of known models, cut to what decides their memory.
 
-With these `r2v plan` needs no network. Any other model is planned from a directory that holds its config.json, or
-from the hub's cache where it was once downloaded. Source: each model's own config.json on the hub.
+With these `r2v plan` needs no network. Any other model is planned from a directory with its config.json, or from the
+hub's cache once it was downloaded. Source: each model's own config.json on the hub.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-Values = dict[str, Any]
+ModelConfigValues = dict[str, Any]
 
 
 def _decoder(
@@ -22,7 +22,7 @@ def _decoder(
     *,
     tied: bool = False,
     **more: Any,
-) -> Values:
+) -> ModelConfigValues:
     return {
         "model_type": kind,
         "hidden_size": hidden,
@@ -37,7 +37,7 @@ def _decoder(
     }
 
 
-def _lfm2(hidden: int, inner: int, heads: int, *, attention: tuple[int, ...]) -> Values:
+def _lfm2(hidden: int, inner: int, heads: int, *, attention: tuple[int, ...]) -> ModelConfigValues:
     kinds = ["full_attention" if layer in attention else "conv" for layer in range(16)]
     return _decoder(
         "lfm2",
@@ -57,7 +57,7 @@ def _lfm2(hidden: int, inner: int, heads: int, *, attention: tuple[int, ...]) ->
     )
 
 
-def _roberta(hidden: int, layers: int, heads: int) -> Values:
+def _roberta(hidden: int, layers: int, heads: int) -> ModelConfigValues:
     return {
         "model_type": "roberta",
         "hidden_size": hidden,
@@ -71,7 +71,7 @@ def _roberta(hidden: int, layers: int, heads: int) -> Values:
     }
 
 
-KNOWN: dict[str, Values] = {
+MODEL_CONFIGS: dict[str, ModelConfigValues] = {
     "meta-llama/Llama-3.2-1B": _decoder("llama", 2048, 16, 32, 8, 8192, 128256, tied=True, head_dim=64),
     "meta-llama/Llama-3.2-3B": _decoder("llama", 3072, 28, 24, 8, 8192, 128256, tied=True, head_dim=128),
     "meta-llama/Llama-3.1-8B": _decoder("llama", 4096, 32, 32, 8, 14336, 128256),
@@ -91,10 +91,11 @@ KNOWN: dict[str, Values] = {
     "FacebookAI/roberta-base": _roberta(768, 12, 12),
     "FacebookAI/roberta-large": _roberta(1024, 24, 16),
 }
-"""Hub name to configuration. A last part alone finds it too, in any case, with or without -Instruct."""
+"""Hub name to configuration. `lookup` takes the last part of the name alone too."""
 
 
-def known(name: str) -> Values | None:
-    """The configuration of a model in the table; None where it is not in it."""
-    wanted = name.rpartition("/")[2].lower().removesuffix("-instruct")
-    return next((values for full, values in KNOWN.items() if full.rpartition("/")[2].lower() == wanted), None)
+def lookup(name: str) -> ModelConfigValues | None:
+    """The configuration of a model by its hub name or the last part of it, in any case, with or without -Instruct; None
+    where it is not in the table."""
+    short = name.rpartition("/")[2].lower().removesuffix("-instruct")
+    return next((values for full, values in MODEL_CONFIGS.items() if full.rpartition("/")[2].lower() == short), None)

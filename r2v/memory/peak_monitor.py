@@ -1,13 +1,13 @@
-"""What training really takes of a GPU, held against what the plan said of it.
+"""Peak monitor: the memory that each phase of a training run takes, compared with what the plan predicted.
 
-    watch = Watch(meter_of(device))
-    with watch.phase("actor", expected(plan, "actor", rows=4, tokens=812)):
+    monitor = PeakMonitor(meter_of(device))
+    with monitor.phase("actor", expected_peak(plan, "actor", rows=4, tokens=812)):
         ...                                     # one warning line where it was off by more than a tenth
-    watch.record()                              # for the metrics
+    monitor.record()                            # for the metrics
 
 On a GPU a phase's peak is torch.cuda.max_memory_allocated: bytes of tensors, which is what the plan predicts. A CPU
-has no such figure. There the growth of the process's peak memory is noted under its own name, and is compared with
-nothing: it holds Python and libraries, and shows only what goes beyond all that came before.
+has no such figure. There the rise of the process's peak resident memory is recorded under that name and compared with
+nothing: it includes Python and the libraries, and shows only what exceeds every earlier peak.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from r2v.log import logger
-from r2v.memory.planner.phases import Need, need
+from r2v.memory.planner.phases import PhaseMemory, phase_memory
 from r2v.memory.planner.planner import Plan
 from r2v.memory.sizes import gib
 
@@ -28,7 +28,7 @@ DRIFT = 0.1
 
 
 class Meter(Protocol):
-    """Something that can tell the most bytes since it was reset."""
+    """What reads a peak: the most bytes since it was reset."""
 
     name: str
     """What it measures."""
@@ -36,10 +36,10 @@ class Meter(Protocol):
     """Whether a plan predicts what it measures."""
 
     def reset(self) -> None:
-        """Begin anew."""
+        """Start a new measurement."""
 
     def peak(self) -> int:
-        """The most bytes at a time since."""
+        """The most bytes at a time since the last reset."""
 
 
 class CudaMeter:
@@ -51,20 +51,20 @@ class CudaMeter:
         self.device = device
 
     def reset(self) -> None:
-        """The peak is what is allocated now."""
+        """Start from what is allocated now."""
         import torch
 
         torch.cuda.reset_peak_memory_stats(self.device)
 
     def peak(self) -> int:
-        """Bytes."""
+        """The most bytes allocated at a time since the last reset."""
         import torch
 
         return int(torch.cuda.max_memory_allocated(self.device))
 
 
 class ProcessMeter:
-    """How far the peak of the process's resident memory has risen: 0 where something before it took more."""
+    """How far the process's peak resident memory has risen: 0 where something before it took more."""
 
     name, counts_tensors = "rise of the process's peak resident memory", False
 
@@ -72,11 +72,11 @@ class ProcessMeter:
         self._before = _peak_rss()
 
     def reset(self) -> None:
-        """What counts is what is taken beyond now."""
+        """Start from the peak so far."""
         self._before = _peak_rss()
 
     def peak(self) -> int:
-        """Bytes."""
+        """The most bytes allocated at a time since the last reset."""
         return _peak_rss() - self._before
 
 
@@ -90,8 +90,8 @@ def meter_of(device: Any) -> Meter:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Reading:
-    """A phase's largest peak so far, and what the plan said of that very run. Bytes."""
+class PeakReading:
+    """A phase's largest peak so far, and what the plan predicted for that run. Bytes."""
 
     measured: int
     predicted: float
@@ -99,73 +99,75 @@ class Reading:
     comparable: bool
 
     @property
-    def off(self) -> float:
-        """By how much of the prediction more was taken; negative: less."""
+    def drift(self) -> float:
+        """(measured - predicted) / predicted."""
         return self.measured / self.predicted - 1
 
 
-class Watch:
-    """Peaks of phases as they run. A run that raises is not counted: a retry with fewer rows will be."""
+class PeakMonitor:
+    """Measures the peak of each phase as it runs. A run that raises is not counted: its retry with fewer rows will
+    be."""
 
     def __init__(self, meter: Meter) -> None:
         self.meter = meter
-        self.readings: dict[str, Reading] = {}
+        self.readings: dict[str, PeakReading] = {}
         self._warned: set[str] = set()
 
     @contextmanager
     def phase(self, name: str, predicted: float) -> Iterator[None]:
-        """Measure the block; `predicted` are the bytes that the plan expects of it (`expected`). A phase may run many
+        """Measure the block, whose peak the plan predicts as `predicted` bytes (`expected_peak`). A phase may run many
         times: its largest run is kept, and one line warns of its first drift."""
         self.meter.reset()
         yield
-        reading = Reading(
+        reading = PeakReading(
             measured=self.meter.peak(), predicted=predicted, meter=self.meter.name, comparable=self.meter.counts_tensors
         )
         kept = self.readings.get(name)
         if kept is None or reading.measured > kept.measured:
             self.readings[name] = reading
-        if reading.comparable and abs(reading.off) > DRIFT and name not in self._warned:
+        if reading.comparable and abs(reading.drift) > DRIFT and name not in self._warned:
             self._warned.add(name)
             logger.warning(
                 "  memory: %s took %s GiB, %+.0f %% of the %s GiB planned; r2v plan --probe corrects it",
                 name,
                 gib(reading.measured),
-                100 * reading.off,
+                100 * reading.drift,
                 gib(predicted),
             )
 
     def record(self) -> dict[str, dict[str, Any]]:
-        """By phase: bytes predicted and measured, what measured them, and their ratio where they compare."""
+        """By phase: bytes predicted and measured, the meter's name, and their ratio where they are comparable."""
         return {
             name: {
-                "predicted": round(one.predicted),
-                "measured": one.measured,
-                "meter": one.meter,
-                **({"measured_over_predicted": round(1 + one.off, 4)} if one.comparable else {}),
+                "predicted": round(reading.predicted),
+                "measured": reading.measured,
+                "meter": reading.meter,
+                **({"measured_over_predicted": round(1 + reading.drift, 4)} if reading.comparable else {}),
             }
-            for name, one in self.readings.items()
+            for name, reading in self.readings.items()
         }
 
 
-def expected(
+def expected_peak(
     plan: Plan, phase: str, *, rows: int | None = None, tokens: int | None = None, prompt: int | None = None
 ) -> float:
-    """Bytes that a plan expects of a phase that takes this many rows of this many tokens at a time, `prompt` of them
-    there before a generation began (None: as planned, rows of full length), with its calibration. Raises KeyError for
-    a phase that it does not have."""
-    work = plan.work
+    """Peak in bytes that a plan predicts for a micro-batch of `rows` sequences of `tokens` tokens, of which `prompt`
+    were there before generation began (None: as planned, at full length), its calibration included. Raises KeyError
+    for a phase that the plan does not have."""
+    job = plan.job
     if prompt is not None or tokens is not None:
-        whole = tokens or work.tokens
-        begun = min(work.prompt_tokens if prompt is None else prompt, whole - 1)
-        work = replace(work, prompt_tokens=begun, completion_tokens=whole - begun)
-    return _need(replace(plan, work=work), phase, rows, tokens).total
+        length = tokens or job.tokens
+        prompt_tokens = min(job.prompt_tokens if prompt is None else prompt, length - 1)
+        job = replace(job, prompt_tokens=prompt_tokens, completion_tokens=length - prompt_tokens)
+    return _phase_memory(replace(plan, job=job), phase, rows, tokens).total
 
 
-def _need(plan: Plan, name: str, rows: int | None, tokens: int | None) -> Need:
+def _phase_memory(plan: Plan, name: str, rows: int | None, tokens: int | None) -> PhaseMemory:
     for device in plan.devices:
-        for one in device.phases:
-            if one.phase.name == name:
-                phase = one.phase if tokens is None else replace(one.phase, tokens=tokens)
-                found = need(plan.work, plan.setting, device.device, phase, one.rows if rows is None else rows)
-                return found.corrected(plan.machine.factors.get(name, 1.0))
+        for planned in device.phases:
+            if planned.phase.name == name:
+                phase = planned.phase if tokens is None else replace(planned.phase, tokens=tokens)
+                micro_batch = planned.micro_batch if rows is None else rows
+                memory = phase_memory(plan.job, plan.strategy, device.device, phase, micro_batch)
+                return memory.corrected(plan.machine.factors.get(name, 1.0))
     raise KeyError(name)

@@ -1,12 +1,11 @@
-"""What the kernels of the GPU at hand add to a plan, measured phase by phase with random weights.
+"""Probe: what the kernels of the GPU at hand add to a plan, measured phase by phase with random weights.
 
     r2v plan --model meta-llama/Llama-3.2-3B --probe calibration.json                # on a machine with the GPU
     r2v plan --model meta-llama/Llama-3.2-3B --calibration calibration.json          # anywhere, from then on
 
-Each phase is rehearsed as it is planned (`r2v.memory.tracker.fake_tensor_run`): its roles stand there, a first step
-makes what then
-stays (moments, workspaces), and the peak of a second one is held against the plan. A phase that does not fit is tried
-with half the rows: what a GPU adds is proportional to the work.
+Each phase runs as it is planned (`r2v.memory.tracker.fake_tensor_run.run_on_gpu`): all its roles are on the GPU, a
+first optimizer step allocates what then stays (moments, workspaces), and the peak of a second one is compared with the
+plan. A phase that does not fit is tried with half the micro-batch: what a GPU adds is proportional to it.
 """
 
 from __future__ import annotations
@@ -19,14 +18,15 @@ import torch
 
 from r2v.errors import UsageError
 from r2v.log import logger
-from r2v.memory.calibration import Key, called, factor
-from r2v.memory.planner.phases import Need
-from r2v.memory.planner.planner import Plan, Planned
+from r2v.memory.calibration import CalibrationKey, factor, model_label
+from r2v.memory.planner.phases import PhaseMemory
+from r2v.memory.planner.planner import Plan, PlannedPhase
 from r2v.memory.shapes import values_of
 from r2v.memory.sizes import gib
-from r2v.memory.tracker.fake_tensor_run import Case, PhaseName, measure, planned
+from r2v.memory.tracker.fake_tensor_run import run_on_gpu
+from r2v.memory.tracker.phase_case import CasePhase, PhaseCase, planned
 
-_REHEARSED: Mapping[str, PhaseName] = {
+_CASE_PHASES: Mapping[str, CasePhase] = {
     "rollout, actor": "rollout",
     "reference": "reference",
     "actor": "actor",
@@ -35,9 +35,9 @@ _REHEARSED: Mapping[str, PhaseName] = {
     "bc": "bc",
     "verifier": "verifier",
 }
-"""Phases of plans that can be done with random weights, and what they are called there."""
-_ALIKE = {"rollout, actor": ("rollout, guidance",), "critic": ("value",)}
-"""What is done by the same kernels."""
+"""Phases of plans that can run with random weights, and the name of their case."""
+_SAME_KERNELS = {"rollout, actor": ("rollout, guidance",), "critic": ("value",)}
+"""Phases that run the same kernels as the one measured, and so share its factor."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,35 +45,38 @@ class Probed:
     """A phase that was measured."""
 
     phase: str
-    rows: int
+    micro_batch: int
     measured: int
-    """Bytes, its peak."""
-    need: Need
-    """What the plan says of that very case."""
+    """Its peak in bytes."""
+    predicted: PhaseMemory
+    """The plan for the same case."""
     factor: float
-    """On the plan's `working` bytes."""
+    """On the activation bytes of the plan."""
 
 
-def probe(plan: Plan, measured: Callable[[Case], int] = measure) -> Iterator[Probed]:
-    """Measure the phases of a plan one after the other, those that fit with a row at least. Raises UsageError for a
-    plan that one GPU cannot rehearse."""
-    _check(plan)
-    for one in plan.phases:
-        if one.phase.name in _REHEARSED:
-            yield from _probed(one.phase.name, _case(plan, one), measured)
+def probe(plan: Plan, run: Callable[[PhaseCase], int] = run_on_gpu) -> Iterator[Probed]:
+    """Measure the phases of a plan one after the other, as far as they fit with a micro-batch of at least 1. `run`
+    returns a case's peak in bytes. Raises UsageError for a plan that cannot run on one GPU with random weights."""
+    _check_can_run(plan)
+    for planned_phase in plan.phases:
+        if planned_phase.phase.name in _CASE_PHASES:
+            yield from _probe_phase(planned_phase.phase.name, _case(plan, planned_phase), run)
 
 
-def factors_of(found: list[Probed]) -> dict[str, float]:
-    """By phase, those too that are done by the same kernels."""
-    return {name: one.factor for one in found for name in (one.phase, *_ALIKE.get(one.phase, ()))}
+def factors_of(probed: list[Probed]) -> dict[str, float]:
+    """Factors by phase, those of phases with the same kernels included."""
+    return {name: result.factor for result in probed for name in (result.phase, *_SAME_KERNELS.get(result.phase, ()))}
 
 
-def key_of(plan: Plan) -> Key:
+def key_of(plan: Plan) -> CalibrationKey:
     """What factors that are measured here hold for. Raises UsageError where there is no GPU."""
     _require_gpu()
-    shape = plan.work.model
-    return Key(
-        model=called(shape), parameters=shape.parameters, gpu=torch.cuda.get_device_name(), torch=str(torch.__version__)
+    shape = plan.job.model
+    return CalibrationKey(
+        model=model_label(shape),
+        parameters=shape.parameters,
+        gpu=torch.cuda.get_device_name(),
+        torch=str(torch.__version__),
     )
 
 
@@ -91,64 +94,72 @@ def _require_gpu() -> None:
         )
 
 
-def _check(plan: Plan) -> None:
-    setting, work = plan.setting, plan.work
-    lacking = {
-        "in 4 bits": work.four_bit,
-        "with adamw_8bit": work.optimizer == "adamw_8bit",
-        "with placement split": setting.placement == "split",
-        f"with shards {setting.shards}": setting.shards != "none",
-        "of preference": work.stage == "preference",
+def _check_can_run(plan: Plan) -> None:
+    strategy, job = plan.strategy, plan.job
+    not_covered = {
+        "in 4 bits": job.four_bit,
+        "with adamw_8bit": job.optimizer == "adamw_8bit",
+        "with placement split": strategy.placement == "split",
+        f"with shards {strategy.shards}": strategy.shards != "none",
+        "of preference": job.stage == "preference",
     }
-    for what, there in lacking.items():
-        if there:
+    for description, applies in not_covered.items():
+        if applies:
             raise UsageError(
-                f"--probe: a plan {what} is not rehearsed; take --placement shared or full, --shards "
+                f"--probe: cannot measure a plan {description}; take --placement shared or full, --shards "
                 "none, no --four-bit, --optimizer adamw, and --stage hierarchical, bc or verifier"
             )
 
 
-def _case(plan: Plan, one: Planned) -> Case:
-    work, critic = plan.work, plan.work.critic
-    return Case(
-        phase=_REHEARSED[one.phase.name],
-        model=values_of(work.model.name),
-        critic=None if critic is None else values_of(critic.name),
-        lora_rank=work.lora_rank,
-        precision=work.precision,
-        optimizer=work.optimizer,
-        checkpoint=plan.setting.checkpoint,
-        chunk=plan.setting.chunk,
-        rows=one.rows,
-        tokens=one.phase.tokens,
-        micro_batches=1 if one.rows >= one.phase.rows else 2,
+def _case(plan: Plan, planned_phase: PlannedPhase) -> PhaseCase:
+    job, phase = plan.job, planned_phase.phase
+    return PhaseCase(
+        phase=_CASE_PHASES[phase.name],
+        model=values_of(job.model.name),
+        critic=None if job.critic is None else values_of(job.critic.name),
+        lora_rank=job.lora_rank,
+        precision=job.precision,
+        optimizer=job.optimizer,
+        checkpoint=plan.strategy.checkpoint,
+        chunk=plan.strategy.chunk,
+        micro_batch=planned_phase.micro_batch,
+        tokens=phase.tokens,
+        micro_batches=1 if planned_phase.micro_batch >= phase.batch else 2,
     )
 
 
-def _probed(phase: str, case: Case, measured: Callable[[Case], int]) -> Iterator[Probed]:
-    """One, or none where not even a row fits."""
-    size = _size(case, measured)
-    while size is None and case.rows > 1:
-        case = replace(case, rows=case.rows // 2, micro_batches=2)
-        size = _size(case, measured)
-    need = planned(case)
-    if size is None:
-        logger.warning("  memory: %s does not fit with one row, and is left as it is", phase)
-    elif (found := factor(need, size)) > 0:
-        yield Probed(phase=phase, rows=case.rows, measured=size, need=need, factor=found)
+def _probe_phase(phase: str, case: PhaseCase, run: Callable[[PhaseCase], int]) -> Iterator[Probed]:
+    """One result, or none where not even a micro-batch of 1 fits."""
+    measured = _peak(case, run)
+    while measured is None and case.micro_batch > 1:
+        case = replace(case, micro_batch=case.micro_batch // 2, micro_batches=2)
+        measured = _peak(case, run)
+    predicted = planned(case)
+    if measured is None:
+        logger.warning("  memory: %s does not fit with a micro-batch of 1 and is not calibrated", phase)
+        return
+    measured_factor = factor(predicted, measured)
+    if measured_factor > 0:
+        yield Probed(
+            phase=phase,
+            micro_batch=case.micro_batch,
+            measured=measured,
+            predicted=predicted,
+            factor=measured_factor,
+        )
     else:
         logger.warning(
-            "  memory: %s peaked at %s GiB, below the %s GiB that stand there by the plan; it is left as it is",
+            "  memory: %s peaked at %s GiB, below the %s GiB that the plan counts as static; it is not calibrated",
             phase,
-            gib(size),
-            gib(need.resting + need.gradients),
+            gib(measured),
+            gib(predicted.static + predicted.gradients),
         )
 
 
-def _size(case: Case, measured: Callable[[Case], int]) -> int | None:
-    """Its peak, or None where it does not fit."""
-    gc.collect()  # models of the case before hold themselves in circles
+def _peak(case: PhaseCase, run: Callable[[PhaseCase], int]) -> int | None:
+    """Its peak in bytes, or None where it does not fit."""
+    gc.collect()  # models of earlier cases are parts of reference cycles
     try:
-        return measured(case)
+        return run(case)
     except torch.OutOfMemoryError:
         return None

@@ -1,48 +1,62 @@
-"""A plan as a person reads it: bytes per role and per phase, what binds, what a job header should ask for."""
+"""Report of a memory plan: bytes per role and per phase, the phase that decides, and the job header to ask with."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from r2v.memory.planner.planner import Plan, Planned, PlannedDevice
+from r2v.console import text_table
+from r2v.memory.planner.planner import Plan, PlannedDevice, PlannedPhase
 from r2v.memory.planner.remedies import remedies
 from r2v.memory.planner.roles import whole_state
 from r2v.memory.sizes import gib, mem_header
 
+_PHASE_COLUMNS = (
+    "phase",
+    "batch",
+    "micro-batch",
+    "gradient accumulation",
+    "static",
+    "gradients",
+    "activation",
+    "peak",
+    "peak at",
+)
 
-def page(plan: Plan) -> list[str]:
-    """The whole answer of `r2v plan`."""
-    lines = [*_head(plan), ""]
+
+def report(plan: Plan) -> list[str]:
+    """The lines that `r2v plan` prints. Sizes in GiB."""
+    lines = [*_header(plan), ""]
     for device in plan.devices:
-        lines += [*_roles(device), *_phases(plan, device), ""]
-    return lines + (_fits(plan) if plan.fits else _refused(plan))
+        lines += [*_roles(device), *_phases(device), ""]
+    return lines + (_accepted(plan) if plan.fits else _refused(plan))
 
 
 def verdict(plan: Plan) -> str:
-    """One line: whether it fits, and the phase that decides."""
-    one, machine = plan.binding, plan.machine
-    asks = f"{one.phase.name} needs {gib(one.need.total)} GiB ({one.need.where})"
-    have = f"{gib(machine.usable)} of {gib(machine.memory)} GiB are for tensors"
+    """One line: whether the plan fits, and the phase that decides."""
+    binding, machine = plan.binding, plan.machine
+    required = f"{binding.phase.name} needs {gib(binding.memory.total)} GiB ({binding.memory.peak_at})"
+    available = f"{gib(machine.usable)} of {gib(machine.memory)} GiB are for tensors"
     if plan.fits:
-        return f"fits: {plan.setting}; {asks}, {have}"
+        return f"fits: {plan.strategy}; {required}, {available}"
     return (
-        f"does not fit {machine.gpus} x {gib(machine.memory)} GiB in any way tried: the training state of all "
-        f"roles is {gib(whole_state(plan.work))} GiB; in the way that lacks least ({plan.setting}) {asks} with 1 "
-        f"row at a time, {have}"
+        f"does not fit {machine.gpus} x {gib(machine.memory)} GiB with any strategy: the training state of all "
+        f"roles is {gib(whole_state(plan.job))} GiB; with the closest one ({plan.strategy}) {required} at a "
+        f"micro-batch of 1, {available}"
     )
 
 
 def as_json(plan: Plan) -> dict[str, Any]:
-    """The same for a program; sizes in bytes."""
+    """The report as JSON values; sizes in bytes. Of a phase, `resting`, `working`, `where`, `rows` and `of` repeat
+    `static`, `activation`, `peak_at`, `micro_batch` and `batch` under their names in version 0.1."""
     return {
         "fits": plan.fits,
         "verdict": verdict(plan),
-        "placement": plan.setting.placement,
-        "shards": plan.setting.shards,
-        "checkpointing": plan.setting.checkpoint,
-        "offload": plan.setting.offload,
-        "chunk": plan.setting.chunk,
-        "whole_state": round(whole_state(plan.work)),
+        "placement": plan.strategy.placement,
+        "shards": plan.strategy.shards,
+        "checkpointing": plan.strategy.checkpoint,
+        "offload": plan.strategy.offload,
+        "chunk": plan.strategy.chunk,
+        "whole_state": round(whole_state(plan.job)),
         "usable": round(plan.machine.usable),
         "gres": _gres(plan),
         "mem": mem_header(plan.host),
@@ -50,18 +64,7 @@ def as_json(plan: Plan) -> dict[str, Any]:
             {
                 "name": device.device.name,
                 "roles": {role.name: round(role.state.total) for role in device.device.roles},
-                "phases": {
-                    one.phase.name: {
-                        "rows": one.rows,
-                        "of": one.phase.rows,
-                        "resting": round(one.need.resting),
-                        "gradients": round(one.need.gradients),
-                        "working": round(one.need.working),
-                        "total": round(one.need.total),
-                        "where": one.need.where,
-                    }
-                    for one in device.phases
-                },
+                "phases": {phase.phase.name: _phase_json(phase) for phase in device.phases},
             }
             for device in plan.devices
         ],
@@ -69,16 +72,35 @@ def as_json(plan: Plan) -> dict[str, Any]:
     }
 
 
-def _head(plan: Plan) -> list[str]:
-    work, machine = plan.work, plan.machine
-    trains = f"adapters of rank {work.lora_rank}" if work.lora_rank else "all weights"
-    base = "nf4" if work.four_bit else f"{work.base_width} bytes each"
+def _phase_json(planned: PlannedPhase) -> dict[str, Any]:
+    memory = planned.memory
+    static, activation = round(memory.static), round(memory.activation)
+    return {
+        "batch": planned.phase.batch,
+        "micro_batch": planned.micro_batch,
+        "static": static,
+        "gradients": round(memory.gradients),
+        "activation": activation,
+        "total": round(memory.total),
+        "peak_at": memory.peak_at,
+        "rows": planned.micro_batch,
+        "of": planned.phase.batch,
+        "resting": static,
+        "working": activation,
+        "where": memory.peak_at,
+    }
+
+
+def _header(plan: Plan) -> list[str]:
+    job, machine = plan.job, plan.machine
+    trained = f"adapters of rank {job.lora_rank}" if job.lora_rank else "all weights"
+    base = "nf4" if job.four_bit else f"{job.base_width} bytes each"
+    libraries = "CUDA and NCCL" if machine.gpus > 1 else "CUDA"
     return [
-        f"{work.stage} of {work.model.name}: {work.model.parameters / 1e6:,.1f} M parameters ({base}), trains "
-        f"{trains}, {work.precision}, {work.optimizer}",
-        f"rows of {work.prompt_tokens} + {work.completion_tokens} tokens, {work.batch} rows an update; "
-        f"{machine.gpus} x {gib(machine.memory)} GiB, {gib(machine.reserved)} of each for CUDA"
-        f"{' and NCCL' if machine.gpus > 1 else ''} (assumed)",
+        f"{job.stage} of {job.model.name}: {job.model.parameters / 1e6:,.1f} M parameters ({base}), trains "
+        f"{trained}, {job.precision}, {job.optimizer}",
+        f"sequences of {job.prompt_tokens} + {job.completion_tokens} tokens, {job.batch} in an update; "
+        f"{machine.gpus} x {gib(machine.memory)} GiB, {gib(machine.reserved)} of each for {libraries} (assumed)",
     ]
 
 
@@ -86,88 +108,65 @@ def _roles(device: PlannedDevice) -> list[str]:
     rows: list[tuple[str, ...]] = [(device.device.name, "weights", "gradients", "optimizer", "at step", "state")]
     for role in device.device.roles:
         state = role.state
-        rows.append(
-            (
-                role.name,
-                *(gib(size) for size in (state.weights, state.gradients, state.optimizer, state.step, state.total)),
-            )
-        )
+        sizes = (state.weights, state.gradients, state.optimizer, state.step, state.total)
+        rows.append((role.name, *(gib(size) for size in sizes)))
     rows.append(("sum (GiB)", "", "", "", "", gib(sum(role.state.total for role in device.device.roles))))
-    return _table(rows)
+    return _indented(text_table(rows, right=range(1, 6)))
 
 
-def _phases(plan: Plan, device: PlannedDevice) -> list[str]:
+def _phases(device: PlannedDevice) -> list[str]:
     if not device.phases:
         return []
-    rows: list[tuple[str, ...]] = [
-        ("phase", "rows", "updates in", "resting", "gradients", "working", "peak", "worst moment")
-    ]
-    rows += [
-        (
-            one.phase.name,
-            str(one.rows or "none"),
-            _steps(one),
-            gib(one.need.resting),
-            gib(one.need.gradients),
-            gib(one.need.working),
-            gib(one.need.total),
-            one.need.where,
-        )
-        for one in device.phases
-    ]
-    return ["", *_table(rows)]
+    rows = [_PHASE_COLUMNS, *(_phase_row(planned) for planned in device.phases)]
+    return ["", *_indented(text_table(rows, right=range(1, len(_PHASE_COLUMNS) - 1)))]
 
 
-def _steps(one: Planned) -> str:
-    if not one.rows:
-        return f"-- of {one.phase.rows}"
-    return f"{-(-one.phase.rows // one.rows)} x of {one.phase.rows}"
+def _phase_row(planned: PlannedPhase) -> tuple[str, ...]:
+    batch, micro_batch, memory = planned.phase.batch, planned.micro_batch, planned.memory
+    return (
+        planned.phase.name,
+        str(batch),
+        str(micro_batch or "none"),
+        str(-(-batch // micro_batch)) if micro_batch else "--",
+        gib(memory.static),
+        gib(memory.gradients),
+        gib(memory.activation),
+        gib(memory.total),
+        memory.peak_at,
+    )
 
 
-def _fits(plan: Plan) -> list[str]:
+def _indented(table: str) -> list[str]:
+    return [f"  {line}" for line in table.splitlines()]
+
+
+def _accepted(plan: Plan) -> list[str]:
     return [verdict(plan), *_overrides(plan), f"header: --gres={_gres(plan)} --mem={mem_header(plan.host)}"]
 
 
 def _overrides(plan: Plan) -> list[str]:
-    """What tells `train_hierarchical` to do it this way; rows and checkpointing it finds by the same plan."""
-    if plan.work.stage != "hierarchical":
+    """The overrides that give `train_hierarchical` this strategy; it finds micro-batches and checkpointing itself, by
+    the same plan."""
+    if plan.job.stage != "hierarchical":
         return []
-    setting = plan.setting
-    words = [
-        f"hierarchical.placement={setting.placement}",
-        *([] if setting.shards == "none" else [f"hierarchical.shards={setting.shards}"]),
-        *(["hierarchical.offload=true"] if setting.offload and setting.placement == "full" else []),
+    strategy = plan.strategy
+    overrides = [
+        f"hierarchical.placement={strategy.placement}",
+        *([] if strategy.shards == "none" else [f"hierarchical.shards={strategy.shards}"]),
+        *(["hierarchical.offload=true"] if strategy.offload and strategy.placement == "full" else []),
     ]
-    return [f"overrides: {' '.join(words)}"]
+    return [f"overrides: {' '.join(overrides)}"]
 
 
 def _refused(plan: Plan) -> list[str]:
-    found = remedies(plan)
-    ways = [
-        f"tried {one.setting}: {one.binding.phase.name} needs {gib(one.binding.need.total)} GiB" for one in plan.tried
+    tried = [
+        f"tried {other.strategy}: {other.binding.phase.name} needs {gib(other.binding.memory.total)} GiB"
+        for other in plan.tried
     ]
-    return [
-        *ways,
-        verdict(plan),
-        *([f"what would fit: {line}" for line in found] or ["nothing that was tried would fit: take a smaller model"]),
-    ]
+    helpful = [f"what would fit: {line}" for line in remedies(plan)]
+    return [*tried, verdict(plan), *(helpful or ["nothing that was tried would fit: take a smaller model"])]
 
 
 def _gres(plan: Plan) -> str:
     kind = f"{plan.machine.kind}:" if plan.machine.kind else ""
     return f"gpu:{kind}{plan.machine.gpus}"
-
-
-def _table(rows: list[tuple[str, ...]]) -> list[str]:
-    """Words to the left, numbers to the right, the last column ragged."""
-    widths = [max(len(row[at]) for row in rows) for at in range(len(rows[0]))]
-    lines = []
-    for row in rows:
-        cells = [
-            row[0].ljust(widths[0]),
-            *(word.rjust(width) for word, width in zip(row[1:-1], widths[1:-1], strict=True)),
-        ]
-        number = rows[-1][-1].replace(".", "").isdigit()
-        cells.append(row[-1].rjust(widths[-1]) if number else row[-1])
-        lines.append(("  " + "  ".join(cells)).rstrip())
-    return lines

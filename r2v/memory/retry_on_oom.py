@@ -1,15 +1,15 @@
-"""A step that runs out of a GPU's memory is done again with fewer rows at a time, by all ranks together.
+"""Retry on OOM: a step that runs out of GPU memory is repeated with half the micro-batch, by all ranks together.
 
-    done = redo(step, rows, parameters, phase="actor")       # step(rows) leaves the gradients of its whole batch
-    rows = done.rows                                         # what fits from here on
-    ...                                                      # gradients are summed over ranks after it
+    result = retry_on_oom(step, rows, parameters, phase="actor")    # step(rows) leaves the gradients of its whole batch
+    rows = result.rows                                              # the micro-batch that fits from here on
+    ...                                                             # gradients are reduced over ranks after it
 
-Ranks that disagree would wait for each other for ever: so each tells the others whether it ran out, and where any
-did, all let go what they hold, drop their gradients and do the whole step again with half the rows. The sum of the
-gradients is that of the step as it was meant. `step` itself must not speak to other ranks: one that ran out could not
-answer. Weights that are shared out (FSDP, ZeRO 3) are put together in the forward pass, so their step speaks all the
-time, and is not for this: there the error ends all ranks, and healing (r2v.slurm.healing.heal) begins again with
-fewer rows.
+Ranks that disagree on what to do would wait for each other for ever. So after each attempt every rank learns whether
+any of them ran out; if one did, all free their memory, drop their gradients and repeat the whole step with half the
+rows. The sum of the gradients is that of the step as it was meant. `step` must not communicate: a rank that ran out
+could not answer the others. Sharded weights (FSDP, ZeRO-3) are gathered in the forward pass, so their step communicates
+all the time and cannot be retried here: the error ends all ranks, and healing (r2v.slurm.healing.heal) resubmits the
+job with a smaller micro-batch.
 """
 
 from __future__ import annotations
@@ -30,91 +30,97 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Done(Generic[T]):
-    """What a step returned, and the rows at a time that it was done with."""
+class RetryResult(Generic[T]):
+    """What a step returned, and the rows at a time (micro-batch) that it ran with."""
 
     result: T
     rows: int
 
 
-def redo(step: Callable[[int], T], rows: int, parameters: Iterable[torch.nn.Parameter] = (), *, phase: str) -> Done[T]:
+def retry_on_oom(
+    step: Callable[[int], T], rows: int, parameters: Iterable[torch.nn.Parameter] = (), *, phase: str
+) -> RetryResult[T]:
     """Run step(rows), halving rows until no rank runs out of GPU memory. All ranks call it with the same rows.
 
-    `step` takes its batch `rows` at a time and gives, for any `rows`, the same sum of gradients in `parameters`;
-    those are dropped before each try. Raises EnvironmentFault on all ranks, recorded as cuda_oom, where one row at a
-    time is still too much; what else a step raises passes.
+    `step` takes its batch `rows` at a time and leaves, for any `rows`, the same sum of gradients in `parameters`; they
+    are dropped before each attempt. Raises EnvironmentFault on all ranks, recorded as cuda_oom, where one row at a
+    time is still too much; any other error of a step passes.
     """
     trained = list(parameters)
     while True:
-        for one in trained:
-            one.grad = None
-        result, failure = _tried(step, rows)
-        out = _ranks_that(failure is not None)
-        if not out:
+        _drop_gradients(trained)
+        result, failure = _attempt(step, rows)
+        out_of_memory = _ranks_where(failure is not None)
+        if not out_of_memory:
             assert result is not None
-            return Done(result=result[0], rows=rows)
-        result = None
-        for one in trained:
-            one.grad = None
-        _let_go()
+            return RetryResult(result=result[0], rows=rows)
+        result = None  # on a rank that succeeded it may hold activations
+        _drop_gradients(trained)
+        _free_memory()
         if rows == 1:
-            raise _too_much(phase, out, failure)
+            raise _still_out_of_memory(phase, out_of_memory, failure)
         logger.warning(
-            "  memory: %s ran out of GPU memory with %d rows at a time%s; the step is done again with %d",
+            "  memory: %s ran out of GPU memory with a micro-batch of %d%s; the step is repeated with %d",
             phase,
             rows,
-            _where(out),
+            _ranks_text(out_of_memory),
             rows // 2,
         )
         rows //= 2
 
 
-def _tried(step: Callable[[int], T], rows: int) -> tuple[tuple[T] | None, str | None]:
-    """Its result, or what it said when it ran out. The error itself is not kept: it holds all that the step held."""
+def _drop_gradients(parameters: list[torch.nn.Parameter]) -> None:
+    for parameter in parameters:
+        parameter.grad = None
+
+
+def _attempt(step: Callable[[int], T], rows: int) -> tuple[tuple[T] | None, str | None]:
+    """(its result, None), or (None, the message) where it ran out of memory. The error itself is dropped: its traceback
+    refers to the frames of the step, and they to its activations."""
     try:
         return (step(rows),), None
-    except RuntimeError as error:  # cuBLAS and CUDA itself run out with errors of their own
-        told = describe(error)
-        if told["kind"] != "cuda_oom":
+    except RuntimeError as error:  # cuBLAS and CUDA itself raise other types than torch.OutOfMemoryError
+        record = describe(error)
+        if record["kind"] != "cuda_oom":
             raise
-        return None, str(told["message"])
+        return None, str(record["message"])
 
 
-def _ranks_that(mine: bool) -> list[int]:
-    """The ranks of which it is true, on all ranks alike; [0] or none in a plain process."""
+def _ranks_where(condition: bool) -> list[int]:
+    """The ranks where the condition holds, the same list on all of them; [0] or [] outside a process group."""
     if not (group.is_available() and group.is_initialized()):
-        return [0] if mine else []
+        return [0] if condition else []
     device = "cuda" if group.get_backend() == "nccl" else "cpu"
-    if mine and device == "cuda":
-        _let_go()
-    told = torch.zeros(group.get_world_size(), device=device)
-    told[group.get_rank()] = float(mine)
-    group.all_reduce(told)
-    return [int(at) for at in told.nonzero()]
+    if condition and device == "cuda":
+        _free_memory()  # else there may be none for the flags
+    flags = torch.zeros(group.get_world_size(), device=device)
+    flags[group.get_rank()] = float(condition)
+    group.all_reduce(flags)
+    return [int(rank) for rank in flags.nonzero()]
 
 
-def _let_go() -> None:
+def _free_memory() -> None:
     gc.collect()
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         torch.cuda.empty_cache()
 
 
-def _where(out: list[int]) -> str:
-    return f" (rank {', '.join(map(str, out))})" if group.is_initialized() else ""
+def _ranks_text(ranks: list[int]) -> str:
+    return f" (rank {', '.join(map(str, ranks))})" if group.is_initialized() else ""
 
 
-def _too_much(phase: str, out: list[int], failure: str | None) -> EnvironmentFault:
-    said = (
-        f"{phase}: out of GPU memory with a single row at a time{_where(out)}; turn checkpointing on, shorten "
-        "rows, load the base in 4 bits, or take a larger GPU (r2v plan says which fits)"
+def _still_out_of_memory(phase: str, ranks: list[int], failure: str | None) -> EnvironmentFault:
+    message = (
+        f"{phase}: out of GPU memory with a micro-batch of 1{_ranks_text(ranks)}; turn checkpointing on, shorten "
+        "sequences, load the base in 4 bits, or take a larger GPU (r2v plan says which fits)"
     )
-    error = EnvironmentFault(said)
-    told: dict[str, Any] = {
+    error = EnvironmentFault(message)
+    record: dict[str, Any] = {
         "type": "torch.OutOfMemoryError",
         "kind": "cuda_oom",
         "exit_code": error.exit_code,
-        "message": said if failure is None else f"{said}: {failure}",
+        "message": message if failure is None else f"{message}: {failure}",
         "where": None,
     }
-    error.__cause__ = Recorded(told)
+    error.__cause__ = Recorded(record)
     return error

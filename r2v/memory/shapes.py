@@ -1,4 +1,4 @@
-"""The shape of a model, from its config.json: how many parameters there are, and in which matrices.
+"""Model shapes: the numbers of parameters and the matrices of a model, from its config.json.
 
     shape = shape_of("meta-llama/Llama-3.2-3B")
     shape.parameters                # 3 212 749 824
@@ -6,7 +6,7 @@
     shape.kv_bytes_per_token(2)     # 114 688
 
 Families: llama, mistral, qwen2, qwen3 and lfm2 (decoders), roberta (encoder; a critic). R2V's bundled student is an
-lfm2. Nothing is read but config.json.
+lfm2. Only config.json is read.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from pathlib import Path
 from typing import Any, Literal
 
 from r2v.errors import InputError, UsageError, nearest
-from r2v.memory.model_registry import KNOWN, Values, known
+from r2v.memory.model_registry import MODEL_CONFIGS, ModelConfigValues, lookup
 from r2v.storage.weights import BUNDLED, adapters_alone, base_of
 
-Kind = Literal["attention", "conv", "encoder"]
+LayerKind = Literal["attention", "conv", "encoder"]
 DECODERS = ("llama", "mistral", "qwen2", "qwen3", "lfm2")
 ENCODERS = ("roberta", "xlm-roberta")
-HEAD = 768
-"""Width inside a head upon an encoder's state."""
+HEAD_WIDTH = 768
+"""Hidden width of a critic's head."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Linear:
+class LinearShape:
     """A weight matrix, with its bias where it has one."""
 
     name: str
@@ -46,18 +46,18 @@ class Linear:
 
     @property
     def parameters(self) -> int:
-        """The same, and the bias."""
+        """Entries of the matrix and its bias."""
         return self.weights + (self.outside if self.bias else 0)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Shape:
-    """A transformer's sizes. `kinds` says what each layer is, first to last."""
+    """The sizes of a transformer. `kinds` has the kind of each layer, first to last."""
 
     name: str
     family: str
     hidden: int
-    kinds: tuple[Kind, ...]
+    kinds: tuple[LayerKind, ...]
     heads: int
     kv_heads: int
     head_dim: int
@@ -70,22 +70,22 @@ class Shape:
     positions: int = 0
     token_types: int = 0
     dtype: str = "bfloat16"
-    """What the weights were saved in."""
-    heads_on_top: tuple[Linear, ...] = ()
-    """Extra layers on the last state: a critic's Q and V, a verifier's score."""
+    """Type of the saved weights."""
+    heads_on_top: tuple[LinearShape, ...] = ()
+    """Layers on the last hidden state: a critic's Q and V heads, a verifier's score."""
 
     @property
     def encoder(self) -> bool:
-        """Whether it reads and does not write: no logits, no cache."""
+        """Whether it only encodes: no logits, no KV cache."""
         return self.family in ENCODERS
 
-    def linears(self, kind: Kind) -> tuple[Linear, ...]:
+    def linears(self, kind: LayerKind) -> tuple[LinearShape, ...]:
         """The matrices of one layer, in the order they are used."""
         h, q, kv, inner = self.hidden, self.heads * self.head_dim, self.kv_heads * self.head_dim, self.inner
         bias = self.qkv_bias
         if kind == "encoder":
             return tuple(
-                Linear(name=name, inside=i, outside=o, bias=True)
+                LinearShape(name=name, inside=i, outside=o, bias=True)
                 for name, i, o in (
                     ("q", h, h),
                     ("k", h, h),
@@ -96,41 +96,41 @@ class Shape:
                 )
             )
         mixing = (
-            (Linear(name="in", inside=h, outside=3 * h), Linear(name="out", inside=h, outside=h))
+            (LinearShape(name="in", inside=h, outside=3 * h), LinearShape(name="out", inside=h, outside=h))
             if kind == "conv"
             else (
-                Linear(name="q", inside=h, outside=q, bias=bias),
-                Linear(name="k", inside=h, outside=kv, bias=bias),
-                Linear(name="v", inside=h, outside=kv, bias=bias),
-                Linear(name="o", inside=q, outside=h),
+                LinearShape(name="q", inside=h, outside=q, bias=bias),
+                LinearShape(name="k", inside=h, outside=kv, bias=bias),
+                LinearShape(name="v", inside=h, outside=kv, bias=bias),
+                LinearShape(name="o", inside=q, outside=h),
             )
         )
         return (
             *mixing,
-            Linear(name="gate", inside=h, outside=inner),
-            Linear(name="up", inside=h, outside=inner),
-            Linear(name="down", inside=inner, outside=h),
+            LinearShape(name="gate", inside=h, outside=inner),
+            LinearShape(name="up", inside=h, outside=inner),
+            LinearShape(name="down", inside=inner, outside=h),
         )
 
-    def small(self, kind: Kind) -> int:
+    def small(self, kind: LayerKind) -> int:
         """Parameters of one layer outside its matrices: norms, and the kernel of a short convolution."""
         if kind == "encoder":
             return 4 * self.hidden
         norms = 2 * self.hidden + (2 * self.head_dim if self.qk_norm and kind == "attention" else 0)
         return norms + (self.conv_kernel * self.hidden if kind == "conv" else 0)
 
-    def layer_parameters(self, kind: Kind) -> int:
+    def layer_parameters(self, kind: LayerKind) -> int:
         """Parameters of one layer."""
         return sum(one.parameters for one in self.linears(kind)) + self.small(kind)
 
     @property
     def embedding(self) -> int:
-        """Parameters of the token table."""
+        """Parameters of the token embedding."""
         return self.vocab * self.hidden
 
     @property
     def outside(self) -> int:
-        """Parameters beside the layers: tables, last norm, the head over the vocabulary, heads on top."""
+        """Parameters outside the layers: embeddings, last norm, output embedding, heads on top."""
         extra = sum(one.parameters for one in self.heads_on_top)
         if self.encoder:
             tables = self.embedding + (self.positions + self.token_types) * self.hidden
@@ -152,12 +152,12 @@ class Shape:
         return rank * sum(one.inside + one.outside for kind in self.kinds for one in self.linears(kind))
 
     def kv_bytes_per_token(self, width: int) -> int:
-        """Bytes of keys and values that one token leaves in the cache, `width` bytes a number."""
+        """Bytes that one token adds to the KV cache, at `width` bytes a number."""
         return 2 * self.kv_heads * self.head_dim * width * Counter(self.kinds)["attention"]
 
     @property
     def fixed_cache_entries(self) -> int:
-        """Numbers that a sequence keeps whatever its length: the window of the short convolutions."""
+        """Cached numbers of a sequence of any length: the windows of the short convolutions."""
         return self.hidden * self.conv_kernel * Counter(self.kinds)["conv"]
 
 
@@ -202,19 +202,19 @@ def shape_of(model: str) -> Shape:
     return from_config(values_of(model), model)
 
 
-def values_of(model: str) -> Values:
-    """The config.json of a bundled model, of a directory (of adapters: their base's), of a model known by name, or of
-    one in the hub's cache. Raises InputError where there is none."""
+def values_of(model: str) -> ModelConfigValues:
+    """The config.json of a bundled model, a directory (of adapters: their base's), a model in the hub's cache, or a model
+    in the registry. Raises InputError where there is none."""
     folder = BUNDLED.get(model) or Path(model).expanduser()
     if adapters_alone(folder):
         return values_of(base_of(folder))
     path = folder / "config.json" if folder.is_dir() else _cached(model)
     if path is None or not path.is_file():
-        values = known(model)
+        values = lookup(model)
         if values is None:
             raise InputError(
                 f"no shape of {model}: not a directory with a config.json, not in the hub's cache, not "
-                f"known by name; {nearest(model, [*BUNDLED, *KNOWN])}"
+                f"known by name; {nearest(model, [*BUNDLED, *MODEL_CONFIGS])}"
             )
         return values
     try:
@@ -229,12 +229,12 @@ def values_of(model: str) -> Values:
 def _cached(model: str) -> Path | None:
     hub = os.environ.get("HF_HUB_CACHE") or Path(os.environ.get("HF_HOME", "~/.cache/huggingface")) / "hub"
     folder = Path(hub).expanduser() / f"models--{model.replace('/', '--')}" / "snapshots"
-    found = sorted(folder.glob("*/config.json")) if "/" in model else []
-    return found[-1] if found else None
+    snapshots = sorted(folder.glob("*/config.json")) if "/" in model else []
+    return snapshots[-1] if snapshots else None
 
 
-def _kinds(values: Mapping[str, Any], family: str, layers: int) -> tuple[Kind, ...]:
-    kind: Kind = "encoder" if family in ENCODERS else "attention"
+def _kinds(values: Mapping[str, Any], family: str, layers: int) -> tuple[LayerKind, ...]:
+    kind: LayerKind = "encoder" if family in ENCODERS else "attention"
     if family != "lfm2":
         return tuple(kind for _ in range(layers))
     attention = values.get("full_attn_idxs") or range(layers)
@@ -252,18 +252,20 @@ def _inner(values: Mapping[str, Any], family: str) -> int:
     return inner
 
 
-def critic_heads(hidden: int) -> tuple[Linear, ...]:
-    """ArCHer's four heads, two Q on [state; action] and two V on the state, and the floor's on the state (5.91 M and
-    1.18 M parameters on roberta-base)."""
+def critic_heads(hidden: int) -> tuple[LinearShape, ...]:
+    """The heads of a double critic: two Q on [state; action] and two V on the state as in ArCHer (arXiv 2402.19446), and a
+    baseline on the state (together 7.09 M parameters on roberta-base)."""
     return (*value_head(2 * hidden), *value_head(2 * hidden), *(one for _ in range(3) for one in value_head(hidden)))
 
 
-def value_head(inside: int) -> tuple[Linear, ...]:
-    """One number from `inside` ones, through two hidden layers."""
-    sizes = (inside, HEAD, HEAD, 1)
-    return tuple(Linear(name="head", inside=i, outside=o, bias=True) for i, o in zip(sizes, sizes[1:], strict=False))
+def value_head(inside: int) -> tuple[LinearShape, ...]:
+    """One number from `inside` ones, through two hidden layers of HEAD_WIDTH."""
+    sizes = (inside, HEAD_WIDTH, HEAD_WIDTH, 1)
+    return tuple(
+        LinearShape(name="head", inside=i, outside=o, bias=True) for i, o in zip(sizes, sizes[1:], strict=False)
+    )
 
 
-def score_head(hidden: int) -> tuple[Linear, ...]:
-    """One number from the state: a verifier."""
-    return (Linear(name="score", inside=hidden, outside=1, bias=True),)
+def score_head(hidden: int) -> tuple[LinearShape, ...]:
+    """One number from the hidden state: a verifier's."""
+    return (LinearShape(name="score", inside=hidden, outside=1, bias=True),)

@@ -1,4 +1,4 @@
-"""Bytes as a person writes and reads them. GiB is 2**30, as nvidia-smi and torch count; GB is 10**9."""
+"""Sizes: bytes as text and back. GiB is 2**30, as nvidia-smi and torch count; GB is 10**9."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _UNITS = {
 
 
 def parse_size(text: str) -> int:
-    """Bytes of a size such as 44.53GiB, 80GB, or 48G (Slurm's way: a power of two). Raises UsageError.
+    """Bytes of a size such as 44.53GiB, 80GB, or 48G (as Slurm writes it: a power of two). Raises UsageError.
 
     >>> parse_size("1.5GiB")
     1610612736

@@ -20,7 +20,7 @@ from r2v.data.registry import DataRegistry
 from r2v.errors import InputError
 from r2v.pipeline.run import JOBS, Job, fingerprint_of, places_of, published, require_world, selection
 from r2v.storage import artifact as artifacts
-from r2v.storage.artifact import MANIFEST, Artifact
+from r2v.storage.artifact import ARTIFACT_MANIFEST, Artifact
 from r2v.storage.files import content_sha256
 
 State = Literal["up to date", "stale", "to do"]
@@ -113,7 +113,7 @@ def alteration(found: Artifact, root: Path = Path()) -> str | None:
 
     Files above LARGE bytes that are older than their manifest are taken on trust.
     """
-    manifest = found.folder / MANIFEST
+    manifest = found.folder / ARTIFACT_MANIFEST
     written = manifest.stat().st_mtime if manifest.exists() else 0.0
     for name, recorded in found.files.items():
         path = found.folder / name

@@ -36,7 +36,7 @@ _MEASURED_STEPS = 200
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class TrainingRow:
     """One training sequence; `labels` is IGNORED except on action tokens."""
 
     ids: list[int]
@@ -46,10 +46,10 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class TrainingRows:
     """All of them, and how many steps had to be dropped because nothing of them fitted."""
 
-    rows: list[Row]
+    rows: list[TrainingRow]
     dropped: int
 
 
@@ -68,9 +68,9 @@ def check_clonable(episodes: Iterable[Episode], splits: Sequence[str] = ("train"
         raise InputError(f"episode {episode.episode_id}: {problem}; run perturb again on its source")
 
 
-def build_rows(episodes: Iterable[Episode], encoder: Encoder) -> Rows:
+def build_rows(episodes: Iterable[Episode], encoder: Encoder) -> TrainingRows:
     """Token rows of these episodes, in their order."""
-    rows: list[Row] = []
+    rows: list[TrainingRow] = []
     dropped = 0
     for episode in episodes:
         whole = _whole(episode, encoder)
@@ -81,7 +81,7 @@ def build_rows(episodes: Iterable[Episode], encoder: Encoder) -> Rows:
             row = _step_row(context, action, encoder)
             rows += [] if row is None else [row]
             dropped += row is None
-    return Rows(rows, dropped)
+    return TrainingRows(rows, dropped)
 
 
 def _steps(episode: Episode) -> Iterator[tuple[Any, str]]:
@@ -92,16 +92,16 @@ def _steps(episode: Episode) -> Iterator[tuple[Any, str]]:
         yield build_messages(episode.metadata.goal, observations[: t + 1], actions[:t]), action
 
 
-def _step_row(context: Any, action: str, encoder: Encoder) -> Row | None:
+def _step_row(context: Any, action: str, encoder: Encoder) -> TrainingRow | None:
     target = encoder.action_ids(action)
     try:
         prompt = encoder.prompt(context, reserve=max(len(target), encoder.reserve))
     except InputError:
         return None
-    return Row([*prompt.ids, *target], [IGNORED] * len(prompt.ids) + target, 1, prompt.elided)
+    return TrainingRow([*prompt.ids, *target], [IGNORED] * len(prompt.ids) + target, 1, prompt.elided)
 
 
-def _whole(episode: Episode, encoder: Encoder) -> Row | None:
+def _whole(episode: Episode, encoder: Encoder) -> TrainingRow | None:
     """The episode as one row, if every step's prompt and action is a prefix of it: then one pass teaches
     exactly what a row per step would."""
     ids: list[int] = []
@@ -112,7 +112,7 @@ def _whole(episode: Episode, encoder: Encoder) -> Row | None:
             return None
         labels += row.labels[len(ids) :]
         ids = row.ids
-    return Row(ids, labels, len(episode.steps), False)
+    return TrainingRow(ids, labels, len(episode.steps), False)
 
 
 def train_bc(
@@ -172,13 +172,15 @@ def train_bc(
     return report
 
 
-def _trainer(rows: Sequence[Row], order: Sequence[int], loaded: Loaded, phase: Phase, out: Path, seed: int) -> Any:
+def _trainer(
+    rows: Sequence[TrainingRow], order: Sequence[int], loaded: Loaded, phase: Phase, out: Path, seed: int
+) -> Any:
     from datasets import Dataset
     from trl import SFTConfig
 
     from r2v.policy.trainers import Cloner
 
-    blank = Row([loaded.tokenizer.eos_token_id] * 2, [IGNORED] * 2, 0, False)
+    blank = TrainingRow([loaded.tokenizer.eos_token_id] * 2, [IGNORED] * 2, 0, False)
     laid = [blank if i is None else rows[i] for i in shared(order, phase, distributed.ranks())]
     data = Dataset.from_dict({"input_ids": [row.ids for row in laid], "labels": [row.labels for row in laid]})
     return Cloner(

@@ -26,7 +26,7 @@ from r2v.errors import Held, InputError
 from r2v.storage.files import content_sha256, write_json, write_text
 from r2v.storage.lease import lease
 
-MANIFEST = "artifact.json"
+ARTIFACT_MANIFEST = "artifact.json"
 ATTEMPT = "attempt.meta.json"
 EXTERNAL = "external"
 JOURNAL = ".provider"
@@ -93,7 +93,7 @@ def content_files(folder: Path) -> dict[str, str]:
     found = {}
     for path in sorted(folder.rglob("*")):
         relative = path.relative_to(folder)
-        if not path.is_file() or path.name in (MANIFEST, "config.yaml"):
+        if not path.is_file() or path.name in (ARTIFACT_MANIFEST, "config.yaml"):
             continue
         if any(p.startswith(_NOT_CONTENT) or p.endswith(_NOT_CONTENT_SUFFIXES) for p in relative.parts):
             continue
@@ -104,7 +104,7 @@ def content_files(folder: Path) -> dict[str, str]:
 def read(folder: Path) -> Artifact:
     """The finished artifact in a folder. Raises InputError where it is absent, unfinished or damaged."""
     try:
-        record = json.loads((folder / MANIFEST).read_text())
+        record = json.loads((folder / ARTIFACT_MANIFEST).read_text())
         return Artifact(
             folder=folder,
             stage=record["stage"],
@@ -115,15 +115,17 @@ def read(folder: Path) -> Artifact:
         )
     except (FileNotFoundError, NotADirectoryError):
         state = "unfinished" if folder.is_dir() else "missing"
-        raise InputError(f"{folder}: {state} (no {MANIFEST}); run the stage that makes it first") from None
+        raise InputError(f"{folder}: {state} (no {ARTIFACT_MANIFEST}); run the stage that makes it first") from None
     except (json.JSONDecodeError, KeyError, TypeError) as error:
-        raise InputError(f"{folder / MANIFEST}: damaged ({error}); delete it and run the stage again") from None
+        raise InputError(
+            f"{folder / ARTIFACT_MANIFEST}: damaged ({error}); delete it and run the stage again"
+        ) from None
 
 
 def find(store: Path, job: str, key: str) -> Artifact | None:
     """The finished artifact of this fingerprint, if there is one with all its files in place."""
     folder = store / f"{job}-{key}"
-    if not (folder / MANIFEST).exists():
+    if not (folder / ARTIFACT_MANIFEST).exists():
         return None
     artifact = read(folder)
     return artifact if all((folder / name).exists() for name in artifact.files) else None
@@ -146,18 +148,18 @@ def build(
     where another process is making it, or has just made it."""
     folder = store / f"{job}-{key}"
     with lease(store / f"{job}-{key}.lease"):
-        if again and (folder / MANIFEST).exists():
+        if again and (folder / ARTIFACT_MANIFEST).exists():
             shutil.rmtree(folder)
         if find(store, job, key) is not None:
             raise Held(f"{folder} was finished by another process just now; run the same command again to use it")
-        (folder / MANIFEST).unlink(missing_ok=True)
+        (folder / ARTIFACT_MANIFEST).unlink(missing_ok=True)
         folder.mkdir(parents=True, exist_ok=True)
         write_text(folder / "config.yaml", config_yaml)
         write_json(folder / ATTEMPT, {"job": job, "inputs": {n: _locate(folder, a) for n, a in inputs.items()}})
         work = Work(folder=folder, fingerprint=key, inputs=inputs, root=root)
         yield work
         write_json(
-            folder / MANIFEST,
+            folder / ARTIFACT_MANIFEST,
             {
                 "stage": stage,
                 "fingerprint": key,

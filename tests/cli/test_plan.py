@@ -25,14 +25,45 @@ def typed(*words: str) -> int:
 
 
 def test_the_shared_plan(capsys: pytest.CaptureFixture[str]) -> None:
-    assert typed(*LLAMA, "--n", "2") == 0
+    assert typed(*LLAMA, "--gpus", "2") == 0
     assert "9.16" in capsys.readouterr().out
 
 
 def test_the_seeds_full_training_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(UsageError, match=r"does not fit 2 x 44\.53 GiB .* 112\.04 GiB"):
-        typed(*LLAMA, "--n", "2", "--lora-r", "0", "--precision", "float32")
+        typed(*LLAMA, "--gpus", "2", "--lora-r", "0", "--precision", "float32")
     assert "what would fit: adapters on a frozen base" in capsys.readouterr().out
+
+
+def test_the_table_has_columns_in_the_words_of_training(capsys: pytest.CaptureFixture[str]) -> None:
+    typed(*LLAMA, "--batch", "128")
+    lines = capsys.readouterr().out.splitlines()
+    heading = next(line for line in lines if line.startswith("  phase"))
+    assert [word.strip() for word in heading.split("  ") if word.strip()] == [
+        *("phase", "batch", "micro-batch", "gradient accumulation", "static", "gradients", "activation"),
+        *("peak", "peak at"),
+    ]
+    actor = next(line.split() for line in lines if line.startswith("  actor ") and "128" in line.split())
+    batch, micro_batch, accumulation = map(int, actor[1:4])
+    assert batch == 128 and (accumulation - 1) * micro_batch < batch <= accumulation * micro_batch
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [("--n", "--gpus"), ("--prompt", "--prompt-tokens"), ("--completion", "--completion-tokens")],
+)
+def test_an_old_option_works_and_warns(
+    old: str, new: str, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    outputs = []
+    for option in (old, new):
+        typed(*LLAMA, "--json", option, "2")
+        outputs.append(capsys.readouterr().out)
+    assert outputs[0] == outputs[1]
+    assert [record.getMessage() for record in caplog.records] == [f"{old} is the old name of {new}; it still works"]
+    with pytest.raises(SystemExit):
+        typed("--help")
+    assert f" {old} " not in capsys.readouterr().out
 
 
 def test_for_a_program(capsys: pytest.CaptureFixture[str]) -> None:

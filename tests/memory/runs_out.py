@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from r2v.distributed import rank, run_rank
-from r2v.memory.retry_on_oom import Done, redo
+from r2v.memory.retry_on_oom import RetryResult, retry_on_oom
 
 BATCH = 12
 
@@ -55,9 +55,9 @@ class Trained:
             total += float(loss.detach())
         return total
 
-    def redo(self, rows: int) -> Done[float]:
+    def run(self, rows: int) -> RetryResult[float]:
         """The step, done again where it does not fit."""
-        return redo(self.step, rows, self.model.parameters(), phase="actor")
+        return retry_on_oom(self.step, rows, self.model.parameters(), phase="actor")
 
     @property
     def gradients(self) -> Tensor:
@@ -73,7 +73,7 @@ def train(most: int, updates: int = 5) -> tuple[Tensor, list[int], Any]:
     optimizer = torch.optim.AdamW(told.model.parameters(), lr=0.05)
     rows, taken = BATCH, []
     for _ in range(updates):
-        rows = told.redo(rows).rows
+        rows = told.run(rows).rows
         taken.append(rows)
         for one in told.model.parameters():
             if group.is_initialized() and one.grad is not None:

@@ -7,14 +7,14 @@ import json
 import pytest
 import torch
 
-from r2v.memory.peak_monitor import ProcessMeter, Watch, expected, meter_of
+from r2v.memory.peak_monitor import PeakMonitor, ProcessMeter, expected_peak, meter_of
 from r2v.memory.planner.planner import Plan, plan
-from r2v.memory.planner.work import Machine, Work
+from r2v.memory.planner.training_job import Machine, TrainingJob
 from r2v.memory.shapes import shape_of
 from r2v.memory.sizes import GIB
 from r2v.memory.tracker.tracker import Tracker
 
-WORK = Work(stage="hierarchical", model=shape_of("Llama-3.2-3B"), critic=shape_of("roberta-base"))
+WORK = TrainingJob(stage="hierarchical", model=shape_of("Llama-3.2-3B"), critic=shape_of("roberta-base"))
 
 
 class Told:
@@ -55,7 +55,7 @@ def found() -> Plan:
 
 
 def test_a_drift_of_more_than_a_tenth_is_told_once_a_phase(caplog: pytest.LogCaptureFixture) -> None:
-    watch = Watch(Told(10.9 * GIB, 11.5 * GIB, 12 * GIB, 8 * GIB))
+    watch = PeakMonitor(Told(10.9 * GIB, 11.5 * GIB, 12 * GIB, 8 * GIB))
     for phase in ("actor", "actor", "actor", "critic"):
         with watch.phase(phase, 10 * GIB):
             pass
@@ -66,7 +66,7 @@ def test_a_drift_of_more_than_a_tenth_is_told_once_a_phase(caplog: pytest.LogCap
 
 
 def test_the_record_keeps_each_phases_largest_run() -> None:
-    watch = Watch(Told(900, 1050, 1000))
+    watch = PeakMonitor(Told(900, 1050, 1000))
     for predicted in (900, 1000, 990):
         with watch.phase("actor", predicted):
             pass
@@ -82,7 +82,7 @@ def test_the_record_keeps_each_phases_largest_run() -> None:
 
 
 def test_a_run_that_raises_is_not_counted() -> None:
-    watch = Watch(Told(1000))
+    watch = PeakMonitor(Told(1000))
     with pytest.raises(torch.OutOfMemoryError), watch.phase("actor", 1000):
         raise torch.OutOfMemoryError
     assert watch.record() == {}
@@ -90,7 +90,7 @@ def test_a_run_that_raises_is_not_counted() -> None:
 
 def test_live_tensors_of_the_block_alone_are_measured() -> None:
     with Tracker() as tracker:
-        watch = Watch(Counted(tracker))
+        watch = PeakMonitor(Counted(tracker))
         rest = torch.zeros(256)
         torch.zeros(1 << 16)
         with watch.phase("actor", 5120):
@@ -101,7 +101,7 @@ def test_live_tensors_of_the_block_alone_are_measured() -> None:
 def test_on_a_cpu_the_process_is_measured_and_compared_with_nothing(caplog: pytest.LogCaptureFixture) -> None:
     meter = meter_of("cpu")
     assert isinstance(meter, ProcessMeter)
-    watch = Watch(meter)
+    watch = PeakMonitor(meter)
     size = 512 << 20
     with watch.phase("actor", 1.0):
         held = torch.ones(size // 4)
@@ -118,11 +118,11 @@ def test_on_a_cpu_the_process_is_measured_and_compared_with_nothing(caplog: pyte
 def test_shorter_rows_are_expected_to_take_less(found: Plan) -> None:
     """Rows are as long as their texts: drift is of the arithmetic, not of the lengths."""
     for phase in ("actor", "critic", "reference", "rollout, actor"):
-        whole = expected(found, phase)
-        assert expected(found, phase, tokens=64) < expected(found, phase, tokens=256) < whole
-        assert expected(found, phase, rows=1) < whole
-    of = {one.phase.name: one.need.total for one in found.phases}
-    assert expected(found, "actor") == of["actor"]
-    assert expected(found, "rollout, actor", tokens=WORK.tokens, prompt=WORK.prompt_tokens) == of["rollout, actor"]
+        whole = expected_peak(found, phase)
+        assert expected_peak(found, phase, tokens=64) < expected_peak(found, phase, tokens=256) < whole
+        assert expected_peak(found, phase, rows=1) < whole
+    of = {one.phase.name: one.memory.total for one in found.phases}
+    assert expected_peak(found, "actor") == of["actor"]
+    assert expected_peak(found, "rollout, actor", tokens=WORK.tokens, prompt=WORK.prompt_tokens) == of["rollout, actor"]
     with pytest.raises(KeyError):
-        expected(found, "nobody")
+        expected_peak(found, "nobody")

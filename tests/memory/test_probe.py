@@ -16,17 +16,18 @@ from r2v.cli.plan import add_commands
 from r2v.config import CriticConfig, HierarchicalConfig, PolicyConfig
 from r2v.errors import InputError, UsageError
 from r2v.hrl.parallel.micro_batch import planned as plan_of_training
-from r2v.memory.calibration import Calibration, Key, chosen, keep, read
+from r2v.memory.calibration import Calibration, CalibrationKey, read, save, select
 from r2v.memory.planner.planner import plan
-from r2v.memory.planner.work import Machine, Work
+from r2v.memory.planner.training_job import Machine, TrainingJob
 from r2v.memory.probe import factors_of, probe
 from r2v.memory.shapes import shape_of
 from r2v.memory.sizes import GIB
-from r2v.memory.tracker.fake_tensor_run import Case, planned, rehearse
+from r2v.memory.tracker.fake_tensor_run import run_fake
+from r2v.memory.tracker.phase_case import PhaseCase, planned
 
-WORK = Work(stage="hierarchical", model=shape_of("Llama-3.2-3B"), critic=shape_of("roberta-base"))
-A100 = Key(model="Llama-3.2-3B", parameters=3_212_749_824, gpu="NVIDIA A100-SXM4-80GB", torch="2.13.0")
-SMALL = Work(
+WORK = TrainingJob(stage="hierarchical", model=shape_of("Llama-3.2-3B"), critic=shape_of("roberta-base"))
+A100 = CalibrationKey(model="Llama-3.2-3B", parameters=3_212_749_824, gpu="NVIDIA A100-SXM4-80GB", torch="2.13.0")
+SMALL = TrainingJob(
     stage="hierarchical",
     model=shape_of("pupil"),
     critic=shape_of("roberta-base"),
@@ -41,12 +42,12 @@ SMALL = Work(
 )
 
 
-def wider(factor: float) -> Callable[[Case], int]:
+def wider(factor: float) -> Callable[[PhaseCase], int]:
     """A GPU whose kernels take so many times what they should."""
 
-    def measured(case: Case) -> int:
+    def measured(case: PhaseCase) -> int:
         need = planned(case)
-        return round(need.total + (factor - 1) * need.working)
+        return round(need.total + (factor - 1) * need.activation)
 
     return measured
 
@@ -54,9 +55,9 @@ def wider(factor: float) -> Callable[[Case], int]:
 @pytest.mark.parametrize("stage", ["hierarchical", "bc", "verifier"])
 def test_the_judge_finds_nothing_to_correct(stage: Any) -> None:
     """Every phase is rehearsed as it was planned; of so small a model to a twentieth of what comes and goes."""
-    work = SMALL if stage == "hierarchical" else replace(SMALL, stage=stage, critic=None, value=False)
-    found = plan(work, Machine(memory=GIB * 8))
-    factors = factors_of(list(probe(found, lambda case: rehearse(case).size)))
+    job = SMALL if stage == "hierarchical" else replace(SMALL, stage=stage, critic=None, value=False)
+    found = plan(job, Machine(memory=GIB * 8))
+    factors = factors_of(list(probe(found, lambda case: run_fake(case).size)))
     assert factors.keys() == {one.phase.name for one in found.phases}
     assert all(0.95 < factor < 1.05 for factor in factors.values()), factors
 
@@ -65,38 +66,40 @@ def test_a_factor_makes_the_plan_say_what_was_measured() -> None:
     """And changes what does not come and go by nothing."""
     found = plan(WORK, Machine(memory=44.53 * GIB))
     probed = {one.phase: one for one in probe(found, wider(1.25))}
-    assert probed["actor"].rows == found.rows("actor") and probed["actor"].need.where
+    assert probed["actor"].micro_batch == found.micro_batch("actor") and probed["actor"].predicted.peak_at
     factors = factors_of(list(probed.values()))
     assert factors == {
         name: pytest.approx(1.25)
         for name in ("rollout, actor", "rollout, guidance", "reference", "critic", "value", "actor", "guidance")
     }
     again = plan(WORK, replace(found.machine, factors=factors))
-    assert again.rows("actor") < found.rows("actor")
-    assert list(probe(again, wider(1.25)))[0].need.working <= probed["rollout, actor"].need.working, "bare of factors"
+    assert again.micro_batch("actor") < found.micro_batch("actor")
+    assert list(probe(again, wider(1.25)))[0].predicted.activation <= probed["rollout, actor"].predicted.activation, (
+        "bare of factors"
+    )
 
 
 def test_what_does_not_fit_is_tried_with_fewer_rows(caplog: pytest.LogCaptureFixture) -> None:
     found = plan(WORK, Machine(memory=141 * GIB))
     seen = list[tuple[str, int]]()
 
-    def measured(case: Case) -> int:
-        seen.append((case.phase, case.rows))
-        if case.rows > 5 or case.phase == "critic":
+    def measured(case: PhaseCase) -> int:
+        seen.append((case.phase, case.micro_batch))
+        if case.micro_batch > 5 or case.phase == "critic":
             raise torch.OutOfMemoryError
         return wider(1.1)(case)
 
     probed = {one.phase: one for one in probe(found, measured)}
-    assert "critic" not in probed and "critic does not fit with one row" in caplog.text
+    assert "critic" not in probed and "critic does not fit with a micro-batch of 1" in caplog.text
     assert ("critic", 1) in seen
     for one in probed.values():
-        assert one.factor == pytest.approx(1.1) and 2 < one.rows <= 5
+        assert one.factor == pytest.approx(1.1) and 2 < one.micro_batch <= 5
 
 
 def test_what_takes_less_than_its_weights_is_told_and_left(caplog: pytest.LogCaptureFixture) -> None:
     found = plan(WORK, Machine(memory=44.53 * GIB))
     assert list(probe(found, lambda case: 1 if case.phase == "actor" else wider(1.0)(case)))
-    assert "actor peaked at 0.00 GiB, below the" in caplog.text and "it is left as it is" in caplog.text
+    assert "actor peaked at 0.00 GiB, below the" in caplog.text and "it is not calibrated" in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -113,7 +116,7 @@ def test_what_one_gpu_cannot_rehearse_is_refused(
     change: dict[str, Any], gpus: int, named: dict[str, Any], said: str
 ) -> None:
     found = plan(replace(WORK, **change), Machine(memory=141 * GIB, gpus=gpus), **named)
-    with pytest.raises(UsageError, match=f"--probe: a plan {said} is not rehearsed; take"):
+    with pytest.raises(UsageError, match=f"--probe: cannot measure a plan {said}; take"):
         next(probe(found, wider(1.0)))
 
 
@@ -133,11 +136,13 @@ def test_training_plans_with_the_file(tmp_path: Path) -> None:
         gradient_checkpointing=False,
         calibration=str(tmp_path / "file.json"),
     )
-    keep(tmp_path / "file.json", Calibration(key=replace(A100, torch=torch.__version__), factors={"actor": 1.5}))
+    save(tmp_path / "file.json", Calibration(key=replace(A100, torch=torch.__version__), factors={"actor": 1.5}))
     bare, corrected = (
         plan_of_training(policy, one, "shared", 44.53 * GIB, 1, A100.gpu) for one in (replace(h, calibration=None), h)
     )
-    assert corrected.rows("actor") < bare.rows("actor") and corrected.rows("critic") == bare.rows("critic")
+    assert corrected.micro_batch("actor") < bare.micro_batch("actor") and corrected.micro_batch(
+        "critic"
+    ) == bare.micro_batch("critic")
     with pytest.raises(UsageError, match="a GPU named NVIDIA L4, torch .* probe again"):
         plan_of_training(policy, h, "shared", 44.53 * GIB, 1, "NVIDIA L4")
 
@@ -153,7 +158,7 @@ def test_the_file_keeps_one_of_each_key_and_adds_phases(tmp_path: Path) -> None:
     path = tmp_path / "calibration.json"
     other = replace(A100, gpu="NVIDIA H100 80GB HBM3")
     for key, factors in ((A100, {"actor": 1.1, "critic": 0.9}), (other, {"actor": 1.2}), (A100, {"actor": 1.05})):
-        keep(path, Calibration(key=key, factors=factors))
+        save(path, Calibration(key=key, factors=factors))
     assert {one.key: one.factors for one in read(path)} == {A100: {"actor": 1.05, "critic": 0.9}, other: {"actor": 1.2}}
     assert [one.name for one in tmp_path.iterdir()] == ["calibration.json"]
 
@@ -164,16 +169,16 @@ def test_only_the_same_model_gpu_and_torch_is_chosen() -> None:
         for key in (A100, replace(A100, gpu="NVIDIA H100 80GB HBM3"), replace(A100, model="other", parameters=1))
     ]
     shape = WORK.model
-    assert chosen(kept, shape, "a100", "2.13.0").key == A100
+    assert select(kept, shape, "a100", "2.13.0").key == A100
     for gpu, version, said in (
         ("", "2.13.0", "name one with --gpu-type"),
         ("h200", "2.13.0", "probe again"),
         ("a100", "2.14.0", "A100-SXM4-80GB with torch 2.13.0, NVIDIA H100"),
     ):
         with pytest.raises(UsageError, match=said):
-            chosen(kept, shape, gpu, version)
+            select(kept, shape, gpu, version)
     with pytest.raises(UsageError, match="nothing of this model"):
-        chosen(kept, shape_of("tiny"), "", "2.13.0")
+        select(kept, shape_of("tiny"), "", "2.13.0")
 
 
 @pytest.mark.parametrize(
@@ -199,7 +204,7 @@ def test_a_file_that_is_something_else_is_refused(text: str, tmp_path: Path) -> 
 
 def test_r2v_plan_takes_the_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path, rows = tmp_path / "calibration.json", []
-    keep(path, Calibration(key=replace(A100, torch=torch.__version__), factors={"actor": 1.5}))
+    save(path, Calibration(key=replace(A100, torch=torch.__version__), factors={"actor": 1.5}))
     parser = argparse.ArgumentParser()
     add_commands(parser.add_subparsers())
     for more in ([], ["--calibration", str(path), "--gpu-type", "a100"]):

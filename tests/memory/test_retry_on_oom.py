@@ -9,7 +9,7 @@ import torch
 
 from r2v.distributed import launch
 from r2v.errors import EnvironmentFault
-from r2v.memory.retry_on_oom import redo
+from r2v.memory.retry_on_oom import retry_on_oom
 from r2v.slurm.healing.classify import of_stage
 from r2v.storage.record import describe
 
@@ -20,19 +20,19 @@ from .runs_out import BATCH, Trained
 @pytest.mark.parametrize(("most", "rows"), [(11, 6), (4, 3), (1, 1)])
 def test_the_gradient_is_that_of_the_undisturbed_step(most: int, rows: int) -> None:
     whole, halved = Trained(BATCH), Trained(most)
-    undisturbed, done = whole.redo(BATCH), halved.redo(BATCH)
+    undisturbed, done = whole.run(BATCH), halved.run(BATCH)
     assert undisturbed.rows == BATCH and done.rows == rows and max(halved.runs.seen[-(BATCH // rows) :]) == rows
     assert done.result == pytest.approx(undisturbed.result, rel=1e-12)
     torch.testing.assert_close(halved.gradients, whole.gradients, rtol=0, atol=1e-12)
     alone = Trained(BATCH)
-    alone.redo(rows)
+    alone.run(rows)
     assert torch.equal(halved.gradients, alone.gradients), "bit for bit that of a step of so many rows"
 
 
 def test_what_earlier_micro_batches_left_is_not_counted_twice() -> None:
     """The third micro-batch of four fails: the gradients of the two before it are dropped."""
     told = Trained(2)
-    told.redo(3)
+    told.run(3)
     assert told.runs.seen == [3, 3, 3, 3] + [1] * 12
     alone = Trained(BATCH)
     alone.step(1)
@@ -55,21 +55,21 @@ def test_nothing_of_the_failed_try_is_alive_in_the_next() -> None:
         alive.append(sum(one() is not None for one in told.runs.alive))
         return told.step(rows)
 
-    redo(step, BATCH, told.model.parameters(), phase="actor")
+    retry_on_oom(step, BATCH, told.model.parameters(), phase="actor")
     assert alive == [0, 0] and len(told.runs.alive) == 1 + 2
 
 
 def test_one_line_tells_of_it(caplog: pytest.LogCaptureFixture) -> None:
-    Trained(6).redo(BATCH)
+    Trained(6).run(BATCH)
     assert [one.getMessage() for one in caplog.records] == [
-        "  memory: actor ran out of GPU memory with 12 rows at a time; the step is done again with 6"
+        "  memory: actor ran out of GPU memory with a micro-batch of 12; the step is repeated with 6"
     ]
 
 
 def test_one_row_too_much_is_what_healing_calls_cuda_oom() -> None:
     told = Trained(0)
-    with pytest.raises(EnvironmentFault, match="single row at a time; turn checkpointing on") as caught:
-        told.redo(BATCH)
+    with pytest.raises(EnvironmentFault, match="micro-batch of 1; turn checkpointing on") as caught:
+        told.run(BATCH)
     assert of_stage(caught.value.exit_code, describe(caught.value)) == "cuda_oom"
     assert all(one.grad is None for one in told.model.parameters())
 
@@ -91,7 +91,7 @@ def test_every_way_in_which_CUDA_says_it(error: RuntimeError) -> None:
             raise error
         return rows
 
-    assert redo(step, 4, phase="rollout").result == 1 and tries == [4, 2, 1]
+    assert retry_on_oom(step, 4, phase="rollout").result == 1 and tries == [4, 2, 1]
 
 
 def test_any_other_error_passes() -> None:
@@ -99,7 +99,7 @@ def test_any_other_error_passes() -> None:
         raise RuntimeError("shapes cannot be multiplied")
 
     with pytest.raises(RuntimeError, match="shapes"):
-        redo(step, 4, phase="actor")
+        retry_on_oom(step, 4, phase="actor")
 
 
 def test_two_ranks_of_which_one_runs_out_do_it_again_together(tmp_path: Path) -> None:
@@ -115,6 +115,6 @@ def test_two_ranks_of_which_one_runs_out_do_it_again_together(tmp_path: Path) ->
 
 
 def test_two_ranks_of_which_one_can_never_fail_together(tmp_path: Path) -> None:
-    with pytest.raises(EnvironmentFault, match=r"single row at a time \(rank 1\)") as caught:
+    with pytest.raises(EnvironmentFault, match=r"micro-batch of 1 \(rank 1\)") as caught:
         launch(2, runs_out.__file__, str(tmp_path), "never")
     assert of_stage(caught.value.exit_code, describe(caught.value)) == "cuda_oom"

@@ -11,7 +11,7 @@ from torch import nn
 from r2v.errors import InputError, UsageError
 from r2v.hrl.algorithm.critic import DoubleCritic
 from r2v.hrl.models.encoders import ValueModel
-from r2v.memory.model_registry import KNOWN
+from r2v.memory.model_registry import MODEL_CONFIGS
 from r2v.memory.shapes import critic_heads, from_config, shape_of, value_head
 
 PARAMETERS = {
@@ -53,7 +53,7 @@ def test_parameters_are_those_that_transformers_makes(name: str) -> None:
     from transformers import AutoConfig, AutoModel, AutoModelForCausalLM
 
     shape = shape_of(name)
-    values = dict(KNOWN.get(name) or json.loads((Path("r2v/bundled/weights/tiny") / "config.json").read_text()))
+    values = dict(MODEL_CONFIGS.get(name) or json.loads((Path("r2v/bundled/weights/tiny") / "config.json").read_text()))
     for key in ("model_type", "dtype", "architectures", "transformers_version"):
         values.pop(key, None)
     auto = AutoModel if shape.encoder else AutoModelForCausalLM
@@ -85,7 +85,7 @@ def test_heads_of_the_critic_are_those_it_has() -> None:
 
 
 def test_a_directory_is_read_and_nothing_but_its_config(tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text(json.dumps(KNOWN["Qwen/Qwen2.5-0.5B"]))
+    (tmp_path / "config.json").write_text(json.dumps(MODEL_CONFIGS["Qwen/Qwen2.5-0.5B"]))
     assert shape_of(str(tmp_path)).parameters == 494_032_768
 
 
@@ -101,7 +101,7 @@ def test_a_family_without_arithmetic_is_refused() -> None:
 
 def test_a_config_without_a_size_is_refused() -> None:
     with pytest.raises(InputError, match="no usable 'vocab_size'"):
-        from_config({key: value for key, value in KNOWN["Qwen/Qwen2.5-0.5B"].items() if key != "vocab_size"})
+        from_config({key: value for key, value in MODEL_CONFIGS["Qwen/Qwen2.5-0.5B"].items() if key != "vocab_size"})
 
 
 def test_a_broken_config_is_refused(tmp_path: Path) -> None:

@@ -14,8 +14,8 @@ import pytest
 from r2v.config import Config, load
 from r2v.errors import Held, InputError
 from r2v.storage.artifact import (
+    ARTIFACT_MANIFEST,
     ATTEMPT,
-    MANIFEST,
     Artifact,
     attempt_of,
     build,
@@ -109,7 +109,7 @@ def test_a_build_that_raises_leaves_no_manifest_and_is_continued(tmp_path: Path)
     with pytest.raises(ZeroDivisionError), build(tmp_path, "bc", "k", "m:S", "", {}, tmp_path) as work:
         (work.folder / "kept.jsonl").write_text("paid for")
         raise ZeroDivisionError
-    assert not (tmp_path / "bc-k" / MANIFEST).exists() and find(tmp_path, "bc", "k") is None
+    assert not (tmp_path / "bc-k" / ARTIFACT_MANIFEST).exists() and find(tmp_path, "bc", "k") is None
     with build(tmp_path, "bc", "k", "m:S", "", {}, tmp_path) as work:
         assert (work.folder / "kept.jsonl").read_text() == "paid for"
 
@@ -134,7 +134,7 @@ def test_find_ignores_what_is_missing_a_file(tmp_path: Path) -> None:
 
 def test_a_damaged_manifest_is_named(tmp_path: Path) -> None:
     made = make(tmp_path)
-    manifest = made.folder / MANIFEST
+    manifest = made.folder / ARTIFACT_MANIFEST
     manifest.write_text(manifest.read_text()[:40])
     with pytest.raises(InputError, match="artifact.json: damaged"):
         read(made.folder)
@@ -146,7 +146,7 @@ def test_content_is_neither_metadata_nor_checkpoints(tmp_path: Path) -> None:
         "final/model",
         "folds/0/model",
         "config.yaml",
-        MANIFEST,
+        ARTIFACT_MANIFEST,
         ATTEMPT,
         "x.meta.json",
         "checkpoint-7/weights",

@@ -15,9 +15,9 @@ from r2v.errors import UsageError
 from r2v.hrl.parallel.placement import Devices, Placement
 from r2v.memory.batch_table import optimize_batch_processing
 from r2v.memory.calibration import factors_for
-from r2v.memory.configured import work_of_hierarchical
+from r2v.memory.configured import job_of_hierarchical
 from r2v.memory.planner.planner import Plan, plan
-from r2v.memory.planner.work import Machine
+from r2v.memory.planner.training_job import Machine
 from r2v.memory.report import verdict
 from r2v.memory.shapes import DECODERS
 
@@ -54,7 +54,7 @@ def fit(policy: PolicyConfig, h: HierarchicalConfig, placement: Placement, devic
     found = planned(policy, h, placement, memory, len(used) * distributed.ranks(), gpu)
     return Fit(
         rows=h.micro_batch or rows_of(found),
-        checkpoint=found.setting.checkpoint,
+        checkpoint=found.strategy.checkpoint,
         plan=found if len(used) == 1 else None,
     )
 
@@ -64,10 +64,10 @@ def planned(
 ) -> Plan:
     """The plan for GPUs of `memory` bytes, of which there are `gpus`, each a `gpu` by name. Raises UsageError where
     nothing fits and no `h.micro_batch` insists, or `h.calibration` is of another GPU or model."""
-    work = work_of_hierarchical(policy, h)
-    factors = factors_for(Path(h.calibration) if h.calibration else None, work.model, gpu)
+    job = job_of_hierarchical(policy, h)
+    factors = factors_for(Path(h.calibration) if h.calibration else None, job.model, gpu)
     found = plan(
-        work,
+        job,
         Machine(memory=memory, gpus=gpus, factors=factors),
         placement=placement,
         shards=h.shards if gpus > 1 else "none",
@@ -81,4 +81,4 @@ def planned(
 
 def rows_of(found: Plan) -> int:
     """The most rows at a time with which every phase fits."""
-    return max(1, min(one.rows for one in found.phases if one.phase.action != "generate"))
+    return max(1, min(one.micro_batch for one in found.phases if one.phase.action != "generate"))

@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from r2v.errors import UsageError
 from r2v.hrl.parallel import ranks
 from r2v.hrl.parallel.sharding import in_parts, load_state, state_of, whole
-from r2v.memory.retry_on_oom import Done, redo
+from r2v.memory.retry_on_oom import RetryResult, retry_on_oom
 
 if TYPE_CHECKING:
     from r2v.hrl.parallel.zero import Zero
@@ -127,7 +127,7 @@ def update(network: Network, rows: Sequence[int], part: Part, figures: int = 0) 
     done = (
         _in_step(network, rows, part, figures)
         if network.in_parts
-        else redo(
+        else retry_on_oom(
             lambda micro: _accumulate(network, rows, micro, part, figures),
             network.micro,
             network.parameters,
@@ -164,8 +164,8 @@ def _passes(network: Network, rows: Sequence[int], micro: int, part: Part, figur
     return sums
 
 
-def _in_step(network: Network, rows: Sequence[int], part: Part, figures: int) -> Done[Tensor]:
+def _in_step(network: Network, rows: Sequence[int], part: Part, figures: int) -> RetryResult[Tensor]:
     """The same for a network in parts: ranks put it together in every pass, so they make as many. One that runs out of
     memory could not tell the others within a pass: its error ends them all."""
     most = ranks.most(math.ceil(len(rows) / network.micro), network.device)
-    return Done(result=_passes(network, rows, network.micro, part, figures, most), rows=network.micro)
+    return RetryResult(result=_passes(network, rows, network.micro, part, figures, most), rows=network.micro)

@@ -23,7 +23,7 @@ from r2v.hrl.rollout.episode import Episode, gathered
 from r2v.hrl.rollout.transitions import Answers, answers_of, hints_of
 from r2v.hrl.training import metrics
 from r2v.hrl.training.optimizer_step import Network, Stepped, update
-from r2v.memory.retry_on_oom import redo
+from r2v.memory.retry_on_oom import retry_on_oom
 
 if TYPE_CHECKING:
     from r2v.hrl.rollout.generator import Segment
@@ -98,7 +98,7 @@ class Policies:
     def _reference(self, said: Sequence[Segment]) -> list[list[float]]:
         own, device = ranks.own(said), self.roles.device("reference")
         with self.roles.using("reference") as model:
-            done = redo(lambda rows: logprobs_of(model, device, own, rows), self.micro, phase="reference")
+            done = retry_on_oom(lambda rows: logprobs_of(model, device, own, rows), self.micro, phase="reference")
         return gathered(done.result)
 
     def _baselines(self, said: Sequence[Segment]) -> list[list[float]] | None:

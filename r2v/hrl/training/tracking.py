@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 
-from r2v.memory.peak_monitor import Meter, Watch, expected, meter_of
+from r2v.memory.peak_monitor import Meter, PeakMonitor, expected_peak, meter_of
 from r2v.memory.planner.planner import Plan
 
 PLANNED = {"freeze": ("reference",), "actor": ("actor",), "guidance": ("guidance", "value")}
@@ -25,7 +25,7 @@ class Tracking:
         self, devices: set[str], plan: Plan | None = None, rows: int = 1, meter: Callable[[str], Meter] = meter_of
     ) -> None:
         self.plan, self.rows = plan, rows
-        self._watches = {device: Watch(meter(device)) for device in sorted(devices)}
+        self._watches = {device: PeakMonitor(meter(device)) for device in sorted(devices)}
 
     @contextmanager
     def phase(self, name: str, tokens: int) -> Iterator[None]:
@@ -40,7 +40,7 @@ class Tracking:
         """Bytes; not a number where no plan says, of which no line warns."""
         names = {one.phase.name for one in self.plan.phases} if self.plan else set[str]()
         found = [
-            expected(self.plan, one, rows=self.rows, tokens=tokens)
+            expected_peak(self.plan, one, rows=self.rows, tokens=tokens)
             for one in PLANNED.get(name, ())
             if self.plan and one in names
         ]
@@ -53,5 +53,5 @@ class Tracking:
             reading = watch.readings[name]
             found[f"memory/{name}/{device if reading.comparable else 'rss_rise'}"] = reading.measured / 2**30
             if reading.comparable and not math.isnan(reading.predicted):
-                found[f"memory/{name}/{device}/of_planned"] = 1 + reading.off
+                found[f"memory/{name}/{device}/of_planned"] = 1 + reading.drift
         return found

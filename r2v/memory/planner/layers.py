@@ -1,10 +1,9 @@
-"""The operations of a transformer's layers, as transformers 5 and peft do them, written onto a `Tape`.
+"""Layers: the operations of a transformer's layers, as transformers 5 and peft run them, recorded on a `Tape`.
 
-Widths: weights may stand in one type and be computed in another (`mixed`: float32 computed in bfloat16, by
-torch.autocast). What a frozen matrix multiplies is not kept; what a trained one or an adapter multiplies is. Every
-rule here but those of packed matrices is held against `r2v.memory.tracker.tracker`, which counts the libraries' own
-operations.
-Dropout is off.
+Widths: weights may be stored in one type and computed in another (`mixed`: float32 computed in bfloat16, by
+torch.autocast). The input of a frozen matrix is not saved for backward; that of a trained one or of an adapter is.
+Every rule here but those of packed matrices is tested against `r2v.memory.tracker.tracker`, which counts the
+libraries' own operations. Dropout is off.
 """
 
 from __future__ import annotations
@@ -12,19 +11,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from r2v.memory.planner.state import Precision
-from r2v.memory.planner.tape import Paper, Profile, Tape
-from r2v.memory.shapes import Kind, Linear, Shape
+from r2v.memory.planner.tape import SegmentProfile, SizedTensor, Tape
+from r2v.memory.shapes import LayerKind, LinearShape, Shape
 
 
 @dataclass(frozen=True, kw_only=True)
 class Widths:
-    """Bytes per number: of the stream between layers, inside matrices, and of what is trained."""
+    """Bytes per number: of the residual stream between layers, inside matrices, and of what is trained."""
 
     stream: int
     compute: int
     trained: int
     autocast: bool = False
-    """torch.autocast casts what matrices multiply, and trained matrices themselves, to `compute`."""
+    """torch.autocast casts the inputs of matrices, and trained matrices themselves, to `compute`."""
 
 
 def widths_of(precision: Precision, *, adapters: bool, autocast: bool, four_bit: bool = False) -> Widths:
@@ -41,7 +40,7 @@ def widths_of(precision: Precision, *, adapters: bool, autocast: bool, four_bit:
 
 @dataclass(frozen=True, kw_only=True)
 class Layers:
-    """A model's layers on `rows` sequences of `tokens` each."""
+    """A model's layers on a micro-batch of `rows` sequences of `tokens` tokens each."""
 
     shape: Shape
     rows: int
@@ -50,9 +49,9 @@ class Layers:
     full: bool
     """All weights are trained."""
     rank: int
-    """Of the adapters that are trained; 0: none."""
+    """LoRA rank of the adapters that are trained; 0: none."""
     fresh: bool = False
-    """The first micro-batch of an update: weights have no gradients yet."""
+    """Whether this is the first micro-batch of an update: weights have no gradients yet."""
     four_bit: bool = False
 
     @property
@@ -62,23 +61,23 @@ class Layers:
 
     @property
     def mask(self) -> int:
-        """Bytes of the mask that all layers share: one for each pair of tokens of a row."""
+        """Bytes of the attention mask that all layers share: one for each pair of tokens of a sequence."""
         return self.rows * self.tokens**2
 
     @property
     def trains(self) -> bool:
-        """Whether anything here takes a gradient."""
+        """Whether anything here is trained."""
         return self.full or self.rank > 0
 
-    def layer(self, kind: Kind, first: bool = False) -> Profile:
-        """One layer. Nothing wants the gradient of the first one's input unless the embedding is trained."""
+    def layer(self, kind: LayerKind, first: bool = False) -> SegmentProfile:
+        """One layer. The input of the first one requires no gradient unless the embedding is trained."""
         tape = Tape(fresh=self.fresh)
         x = tape.input(self.count * self.shape.hidden * self.widths.stream, self.full or (self.trains and not first))
-        named = {one.name: one for one in self.shape.linears(kind)}
+        named = {matrix.name: matrix for matrix in self.shape.linears(kind)}
         y = self._encoder(tape, x, named) if kind == "encoder" else self._decoder(tape, x, named, kind)
         return tape.profile(x, y, held=True)
 
-    def _decoder(self, tape: Tape, x: Paper, named: dict[str, Linear], kind: Kind) -> Paper:
+    def _decoder(self, tape: Tape, x: SizedTensor, named: dict[str, LinearShape], kind: LayerKind) -> SizedTensor:
         inner = self.norm(tape, x, self.shape.hidden)
         mixed = self._conv(tape, inner, named) if kind == "conv" else self._attention(tape, inner, named)
         x = tape.op(x, mixed, out=x.size, passes=True)
@@ -90,7 +89,7 @@ class Layers:
         down = self._linear(tape, product, named["down"])
         return tape.op(x, down, out=x.size, passes=True)
 
-    def _encoder(self, tape: Tape, x: Paper, named: dict[str, Linear]) -> Paper:
+    def _encoder(self, tape: Tape, x: SizedTensor, named: dict[str, LinearShape]) -> SizedTensor:
         q, k, v = (self._linear(tape, x, named[name]) for name in "qkv")
         out = self._linear(tape, self._sdpa(tape, q, k, v), named["o"])
         middle = self.layer_norm(tape, tape.op(out, x, out=x.size, passes=True))
@@ -99,31 +98,32 @@ class Layers:
         down = self._linear(tape, act, named["down"])
         return self.layer_norm(tape, tape.op(down, middle, out=middle.size, passes=True))
 
-    def _attention(self, tape: Tape, x: Paper, named: dict[str, Linear]) -> Paper:
+    def _attention(self, tape: Tape, x: SizedTensor, named: dict[str, LinearShape]) -> SizedTensor:
         q, k, v = (self._linear(tape, x, named[name]) for name in "qkv")
         if self.shape.qk_norm:
             q, k = (self.norm(tape, one, self.shape.head_dim, self.widths.compute) for one in (q, k))
         q, k = self._rotary(tape, q), self._rotary(tape, k)
         return self._linear(tape, self._sdpa(tape, q, k, v), named["o"])
 
-    def _rotary(self, tape: Tape, x: Paper) -> Paper:
+    def _rotary(self, tape: Tape, x: SizedTensor) -> SizedTensor:
         """x * cos + rotate_half(x) * sin; under autocast the tables stand in the stream's type, and so the result."""
         wide = x.size / self.widths.compute * self.widths.stream
         plain = tape.op(x, out=wide)
         turned = tape.op(x, out=x.size, temp=x.size / 2)
         return tape.op(plain, tape.op(turned, out=wide), out=wide, passes=True)
 
-    def _sdpa(self, tape: Tape, q: Paper, k: Paper, v: Paper) -> Paper:
-        """A fused kernel: keeps its inputs, its output and one number per head and token, never a square for each
-        head. Rows of unequal length bring a mask, of which each layer keeps a copy in its own type, and keys and
-        values are repeated for every head (transformers' sdpa_attention_forward)."""
+    def _sdpa(self, tape: Tape, q: SizedTensor, k: SizedTensor, v: SizedTensor) -> SizedTensor:
+        """Scaled dot-product attention as a fused kernel: it saves its inputs, its output and one number per head and
+        token, never tokens x tokens per head. Sequences of unequal length bring a mask, of which each layer saves a
+        copy in its own type; keys and values are repeated for every head (transformers' sdpa_attention_forward)."""
         heads, shape, c = self.count * self.shape.heads, self.shape, self.widths.compute
         if 1 < shape.kv_heads < shape.heads:
             k, v = (tape.op(one, out=one.size * shape.heads / shape.kv_heads) for one in (k, v))
         wide = heads * shape.head_dim * c
         q, k = (self._cast(tape, one, heads * shape.head_dim) if self.widths.stream != c else one for one in (q, k))
         mask = self.rows * self.tokens**2 * c
-        # A single head is repeated by a view; its gradient comes for every head, and is then summed up.
+        # A single key-value head is repeated by a view: free in forward, but its gradient is made for every head and
+        # then summed.
         return tape.op(
             q,
             k,
@@ -135,11 +135,11 @@ class Layers:
             back=sum(wide - one.size for one in (k, v)),
         )
 
-    def _cast(self, tape: Tape, x: Paper, numbers: float) -> Paper:
+    def _cast(self, tape: Tape, x: SizedTensor, numbers: float) -> SizedTensor:
         size = numbers * self.widths.compute
         return x if x.size == size else tape.op(x, out=size)
 
-    def _conv(self, tape: Tape, x: Paper, named: dict[str, Linear]) -> Paper:
+    def _conv(self, tape: Tape, x: SizedTensor, named: dict[str, LinearShape]) -> SizedTensor:
         """B * x, a depthwise convolution over time, C * that; the three come from one matrix."""
         three = self._linear(tape, x, named["in"])
         size = three.size / 3
@@ -150,7 +150,7 @@ class Layers:
         product = tape.op(three, mixed, out=size, saves=(three, mixed))
         return self._linear(tape, tape.op(product, out=size), named["out"])
 
-    def norm(self, tape: Tape, x: Paper, width: int, bytes_: int = 0) -> Paper:
+    def norm(self, tape: Tape, x: SizedTensor, width: int, bytes_: int = 0) -> SizedTensor:
         """RMSNorm: in float32 whatever comes in, back to what came in, times the weight."""
         numbers = x.size / (bytes_ or self.widths.stream)
         wide = x if x.size == 4 * numbers else tape.op(x, out=4 * numbers)
@@ -161,54 +161,54 @@ class Layers:
         weights = width * self.widths.trained if self.full else 0
         return tape.op(back, out=back.size, saves=(back,) if self.full else (), weights=weights)
 
-    def layer_norm(self, tape: Tape, x: Paper) -> Paper:
+    def layer_norm(self, tape: Tape, x: SizedTensor) -> SizedTensor:
         weights = 2 * self.shape.hidden * self.widths.trained if self.full else 0
         return tape.op(x, out=x.size, saves=(x,), extra=8 * self.count, weights=weights)
 
-    def _linear(self, tape: Tape, x: Paper, one: Linear) -> Paper:
+    def _linear(self, tape: Tape, x: SizedTensor, matrix: LinearShape) -> SizedTensor:
         n, c = self.count, self.widths.compute
-        x_in = self._cast(tape, x, n * one.inside) if not self.rank else x
+        x_in = self._cast(tape, x, n * matrix.inside) if not self.rank else x
         # nf4 matrices are unpacked to bfloat16, and multiply what is cast to it.
-        unpacked = 2 * (one.weights + n * (one.inside + one.outside)) if self.four_bit else 0
+        unpacked = 2 * (matrix.weights + n * (matrix.inside + matrix.outside)) if self.four_bit else 0
         result = tape.op(
             x_in,
-            out=n * one.outside * c,
+            out=n * matrix.outside * c,
             saves=(x_in,) if self.full else (),
             temp=unpacked,
             back=unpacked,
-            extra=self.cast(one) if self.full else 0,
-            weights=one.parameters * self.widths.trained if self.full else 0,
+            extra=self.cast(matrix) if self.full else 0,
+            weights=matrix.parameters * self.widths.trained if self.full else 0,
         )
-        return self._adapted(tape, x, result, one) if self.rank else result
+        return self._adapted(tape, x, result, matrix) if self.rank else result
 
-    def cast(self, one: Linear) -> int:
-        """Bytes of the copies that autocast makes of what is trained of a matrix, and keeps."""
-        trained = one.parameters if self.full else self.rank * (one.inside + one.outside)
+    def cast(self, matrix: LinearShape) -> int:
+        """Bytes of the copies that autocast makes of the trained weights of a matrix, and caches."""
+        trained = matrix.parameters if self.full else self.rank * (matrix.inside + matrix.outside)
         return trained * self.widths.compute if self.widths.autocast else 0
 
-    def _adapted(self, tape: Tape, x: Paper, result: Paper, one: Linear) -> Paper:
+    def _adapted(self, tape: Tape, x: SizedTensor, result: SizedTensor, matrix: LinearShape) -> SizedTensor:
         """peft's lora.Linear: the input in the adapter's type, B(A(x)) * scale, and back to the matrix's type."""
         n, a = self.count, self.widths.trained
-        if self.four_bit:  # peft clones what comes of a packed matrix
+        if self.four_bit:  # peft clones the output of a packed matrix
             result = tape.op(result, out=result.size, passes=True)
-        wide_x = x if x.size == n * one.inside * a else tape.op(x, out=n * one.inside * a)
+        wide_x = x if x.size == n * matrix.inside * a else tape.op(x, out=n * matrix.inside * a)
         c = self.widths.compute if self.widths.autocast else a
-        x_in = wide_x if c == a else tape.op(wide_x, out=n * one.inside * c)
+        x_in = wide_x if c == a else tape.op(wide_x, out=n * matrix.inside * c)
         copied = c if self.widths.autocast else 0
         narrow = tape.op(
             x_in,
             out=n * self.rank * c,
             saves=(x_in,),
-            weights=self.rank * one.inside * a,
-            extra=self.rank * one.inside * copied,
+            weights=self.rank * matrix.inside * a,
+            extra=self.rank * matrix.inside * copied,
         )
         wide = tape.op(
             narrow,
-            out=n * one.outside * c,
+            out=n * matrix.outside * c,
             saves=(narrow,),
-            weights=self.rank * one.outside * a,
-            extra=self.rank * one.outside * copied,
+            weights=self.rank * matrix.outside * a,
+            extra=self.rank * matrix.outside * copied,
         )
-        scaled = tape.op(wide, out=wide.size, extra=4)  # the scale itself is kept, the last thing of a layer that is
+        scaled = tape.op(wide, out=wide.size, extra=4)  # the scale itself is saved, last of all in a layer
         total = tape.op(result, scaled, out=max(result.size, scaled.size), reads=(x, wide_x), passes=True)
         return total if total.size == result.size else tape.op(total, out=result.size)

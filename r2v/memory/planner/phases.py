@@ -1,8 +1,8 @@
-"""The peak of one phase on one GPU, as a function of how many rows are taken at a time.
+"""The peak memory of one phase on one GPU, as a function of its micro-batch.
 
-peak = resting bytes of all roles there
-     + the phase's own gradients, and what its sharding gathers
-     + the larger of a micro-batch's activations and the optimizer's temporaries
+peak = static: weights and optimizers of all roles on the GPU
+     + gradients: those of the phase's own role, and what its sharding gathers
+     + activation: the larger of a micro-batch's activations and the optimizer's temporaries
 """
 
 from __future__ import annotations
@@ -11,125 +11,132 @@ from dataclasses import dataclass, replace
 
 from r2v.memory.planner import passes
 from r2v.memory.planner.layers import Layers, Widths, widths_of
-from r2v.memory.planner.passes import Passage, Peak
-from r2v.memory.planner.roles import Device, Phase
-from r2v.memory.planner.state import State
-from r2v.memory.planner.work import Machine, Setting, Work
+from r2v.memory.planner.passes import ModelPass, Peak
+from r2v.memory.planner.roles import Device, MemoryPhase
+from r2v.memory.planner.state import RoleMemory
+from r2v.memory.planner.training_job import Machine, Strategy, TrainingJob
 
 
 @dataclass(frozen=True, kw_only=True)
-class Need:
-    """Bytes of a phase at its worst moment."""
+class PhaseMemory:
+    """Bytes of a phase at its peak."""
 
-    resting: float
+    static: float
     """Weights and optimizers of every role on the GPU."""
     gradients: float
     """The phase's own, and what its sharding gathers or sends from."""
-    working: float
-    """Activations, logits and caches of one micro-batch, or the optimizer's temporaries where those are more."""
-    where: str
-    """The worst moment."""
+    activation: float
+    """Activations, logits and caches of one micro-batch, or the optimizer's temporaries where those are larger."""
+    peak_at: str
+    """What runs at the peak, such as "backward, logits"."""
 
     @property
     def total(self) -> float:
-        """All of it, as torch.cuda.max_memory_allocated would say."""
-        return self.resting + self.gradients + self.working
+        """The peak, as torch.cuda.max_memory_allocated counts it."""
+        return self.static + self.gradients + self.activation
 
-    def corrected(self, factor: float) -> Need:
-        """With `working` as a probe found it."""
-        return self if factor == 1 else replace(self, working=self.working * factor)
+    def corrected(self, factor: float) -> PhaseMemory:
+        """With activation bytes times the factor that a probe measured."""
+        return self if factor == 1 else replace(self, activation=self.activation * factor)
 
     def reserved(self, machine: Machine) -> float:
-        """What the allocator takes for it: memory that comes and goes leaves gaps."""
-        return self.total + self.working * machine.fragmentation
+        """Bytes that the allocator reserves for it: memory that comes and goes leaves gaps."""
+        return self.total + self.activation * machine.fragmentation
 
 
-def need(work: Work, setting: Setting, device: Device, phase: Phase, rows: int) -> Need:
-    """What `phase` needs when it takes `rows` rows at a time."""
+def phase_memory(
+    job: TrainingJob, strategy: Strategy, device: Device, phase: MemoryPhase, micro_batch: int
+) -> PhaseMemory:
+    """The peak of a phase that takes `micro_batch` sequences at a time."""
     states = {role.name: role.state for role in device.roles}
-    own = states.get(phase.role, State())
-    resting = sum(role.state.resting for role in device.roles)
+    state = states.get(phase.role, RoleMemory())
+    static = sum(role.state.static for role in device.roles)
     if phase.action == "load":
-        return Need(
-            resting=sum(role.state.weights for role in device.roles),
+        return PhaseMemory(
+            static=sum(role.state.weights for role in device.roles),
             gradients=0,
-            working=2 * phase.shape.embedding,
-            where="table before and after it is widened",
+            activation=2 * phase.shape.embedding,
+            peak_at="embedding, before and after its cast to float32",
         )
     if phase.action in ("generate", "read"):
         peak = (
-            _generating(work, phase, rows)
+            _generating(job, phase, micro_batch)
             if phase.action == "generate"
-            else passes.silent(_passage(work, setting, phase, rows))
+            else passes.inference_peak(_model_pass(job, strategy, phase, micro_batch))
         )
-        return Need(
-            resting=resting,
-            gradients=own.gathered + _together(work, setting, phase),
-            working=peak.size,
-            where=peak.where,
+        return PhaseMemory(
+            static=static,
+            gradients=state.gathered + _gathered_for_use(job, strategy, phase),
+            activation=peak.size,
+            peak_at=peak.at,
         )
-    fresh = rows >= phase.rows and own.gathered == 0
-    peak = passes.train(_passage(work, setting, phase, rows, fresh=fresh))
-    gradients, held = own.gradients + own.gathered, 0 if fresh else own.gradients + own.gathered
-    if held + peak.size >= gradients + own.step:
-        return Need(resting=resting, gradients=held, working=peak.size, where=peak.where)
-    return Need(resting=resting, gradients=gradients, working=own.step, where="optimizer step")
+    fresh = micro_batch >= phase.batch and state.gathered == 0
+    peak = passes.training_peak(_model_pass(job, strategy, phase, micro_batch, fresh=fresh))
+    # Accumulated gradients are there during a micro-batch, unless it is the only one of the update.
+    gradients, held = state.gradients + state.gathered, 0 if fresh else state.gradients + state.gathered
+    if held + peak.size >= gradients + state.step:
+        return PhaseMemory(static=static, gradients=held, activation=peak.size, peak_at=peak.at)
+    return PhaseMemory(static=static, gradients=gradients, activation=state.step, peak_at="optimizer step")
 
 
-def _together(work: Work, setting: Setting, phase: Phase) -> float:
-    """Who speaks or is read in hierarchical training is whole meanwhile, on every rank: both policies in a rollout.
-    Under ZeRO-2 weights always are."""
-    if work.stage != "hierarchical" or setting.shards in ("none", "zero2"):
+def _gathered_for_use(job: TrainingJob, strategy: Strategy, phase: MemoryPhase) -> float:
+    """Hierarchical training gathers a sharded model on every rank while it generates or is read; a rollout needs both
+    policies. Under ZeRO-2 weights are never sharded."""
+    if job.stage != "hierarchical" or strategy.shards in ("none", "zero2"):
         return 0.0
-    return work.model.parameters * (2 * work.trained_width if phase.action == "generate" else work.base_width)
+    return job.model.parameters * (2 * job.trained_width if phase.action == "generate" else job.base_width)
 
 
-def _passage(work: Work, setting: Setting, phase: Phase, rows: int, *, fresh: bool = False) -> Passage:
-    language = phase.shape.family == work.model.family and not phase.shape.encoder
-    widths = _widths(work, phase) if language else widths_of("float32", adapters=False, autocast=False)
+def _model_pass(
+    job: TrainingJob, strategy: Strategy, phase: MemoryPhase, micro_batch: int, *, fresh: bool = False
+) -> ModelPass:
+    language = phase.shape.family == job.model.family and not phase.shape.encoder
+    widths = _widths(job, phase) if language else widths_of("float32", adapters=False, autocast=False)
     layers = Layers(
         shape=phase.shape,
-        rows=rows * phase.texts,
+        rows=micro_batch * phase.texts,
         tokens=phase.tokens,
         widths=widths,
         full=phase.full,
-        rank=0 if phase.full or phase.action == "read" else work.lora_rank,
+        rank=0 if phase.full or phase.action == "read" else job.lora_rank,
         fresh=fresh,
-        four_bit=work.four_bit and language,
+        four_bit=job.four_bit and language,
     )
-    if not language or work.stage == "verifier":
-        return Passage(layers=layers, checkpoint=setting.checkpoint and language, top="states")
-    return Passage(layers=layers, checkpoint=setting.checkpoint, chunk=setting.chunk)
+    if not language or job.stage == "verifier":
+        return ModelPass(layers=layers, checkpoint=strategy.checkpoint and language, top="states")
+    return ModelPass(layers=layers, checkpoint=strategy.checkpoint, chunk=strategy.chunk)
 
 
-def _widths(work: Work, phase: Phase) -> Widths:
+def _widths(job: TrainingJob, phase: MemoryPhase) -> Widths:
     """TRL and the verifier compute under autocast, hierarchical training in what the weights stand in."""
     return widths_of(
-        work.precision, adapters=not phase.full, autocast=work.stage != "hierarchical", four_bit=work.four_bit
+        job.precision, adapters=not phase.full, autocast=job.stage != "hierarchical", four_bit=job.four_bit
     )
 
 
-def _generating(work: Work, phase: Phase, rows: int) -> Peak:
-    """The larger of two moments: a prompt's forward, its keys and values kept; and the last token, the cache of every
-    row at its longest, the copy that lengthens one layer's part of it, logits and probabilities."""
-    widths, shape = _widths(work, phase), phase.shape
+def _generating(job: TrainingJob, phase: MemoryPhase, micro_batch: int) -> Peak:
+    """The larger of two peaks: at the prompt, its forward pass and the KV cache it leaves; at the last token, the full
+    KV cache, the copy made when one layer's cache grows, logits and probabilities."""
+    widths, shape = _widths(job, phase), phase.shape
     width = widths.compute
-    cache = rows * (work.tokens * shape.kv_bytes_per_token(width) + shape.fixed_cache_entries * width)
-    growing = rows * work.tokens * shape.kv_heads * shape.head_dim * width
+    prompt_cache = micro_batch * job.prompt_tokens * shape.kv_bytes_per_token(width)
+    full_cache = micro_batch * (job.tokens * shape.kv_bytes_per_token(width) + shape.fixed_cache_entries * width)
+    # A dynamic cache grows by concatenation: old and new tensor of one layer's keys are there together.
+    copied_layer = micro_batch * job.tokens * shape.kv_heads * shape.head_dim * width
+    # Logits as computed, and logits and probabilities in float32.
+    sampling = micro_batch * shape.vocab * (width + 8)
     prompt = Layers(
         shape=shape,
-        rows=rows,
-        tokens=work.prompt_tokens,
+        rows=micro_batch,
+        tokens=job.prompt_tokens,
         full=False,
-        rank=work.lora_rank,
+        rank=job.lora_rank,
         widths=widths,
-        four_bit=work.four_bit,
+        four_bit=job.four_bit,
     )
-    begun = rows * work.prompt_tokens * shape.kv_bytes_per_token(width)
-    reading = passes.silent(Passage(layers=prompt, top="states"))
-    last = cache + growing + rows * shape.vocab * (width + 8)
-    return max(
-        Peak(size=last, where="last token, cache full"),
-        Peak(size=begun + reading.size, where=f"prompt, {reading.where}"),
-        key=lambda one: one.size,
+    reading = passes.inference_peak(ModelPass(layers=prompt, top="states"))
+    peaks = (
+        Peak(size=full_cache + copied_layer + sampling, at="last token, cache full"),
+        Peak(size=prompt_cache + reading.size, at=f"prompt, {reading.at}"),
     )
+    return max(peaks, key=lambda peak: peak.size)

@@ -1,10 +1,10 @@
-"""Which way of training fits a GPU, and how many rows at a time: the largest micro-batches, or a refusal.
+"""The memory planner: the first training strategy that fits a GPU, with its largest micro-batches, or a refusal.
 
-    plan(work, Machine(memory=parse_size("44.53GiB"), gpus=2))
+    plan(job, Machine(memory=parse_size("44.53GiB"), gpus=2))
 
-Ways are tried in order, the fastest first; in each, every phase gets the most rows at a time that fit, found by
+Strategies are tried in order, the fastest first; in each, every phase gets the largest micro-batch that fits, found by
 bisection on the arithmetic of `phases`. The batch of an update is never changed: what does not fit at once is
-accumulated. The answer is a function of its arguments, so every rank comes to the same.
+accumulated. The answer is a pure function of its arguments, so all ranks compute the same plan without talking.
 """
 
 from __future__ import annotations
@@ -12,82 +12,84 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from r2v.errors import UsageError
-from r2v.memory.planner.phases import Need, need
-from r2v.memory.planner.roles import Device, Phase, devices
+from r2v.memory.planner.phases import PhaseMemory, phase_memory
+from r2v.memory.planner.roles import Device, MemoryPhase, devices
 from r2v.memory.planner.state import Shards
-from r2v.memory.planner.work import Machine, Placement, Setting, Work, settings
+from r2v.memory.planner.training_job import Machine, Placement, Strategy, TrainingJob, strategies
 from r2v.memory.sizes import GIB
 
-ENOUGH = 4
-"""Rows at a time below which a slower way that allows more is tried."""
+LARGE_ENOUGH = 4
+"""Micro-batch below which a slower strategy that allows a larger one is tried."""
 _PROCESS = 4 * GIB
 """CPU memory of a Python process with torch and CUDA loaded: an assumption."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Planned:
-    """A phase with the rows that it takes at a time; 0 where not even one fits, `need` then being that of one."""
+class PlannedPhase:
+    """A phase with its largest micro-batch that fits: sequences at a time. 0 where not even one fits; `memory` is then
+    that of one."""
 
-    phase: Phase
-    rows: int
-    need: Need
+    phase: MemoryPhase
+    micro_batch: int
+    memory: PhaseMemory
 
 
 @dataclass(frozen=True, kw_only=True)
 class PlannedDevice:
-    """A device and its phases."""
+    """A device and its phases, planned."""
 
     device: Device
-    phases: tuple[Planned, ...]
+    phases: tuple[PlannedPhase, ...]
 
     @property
-    def resting(self) -> float:
-        """Bytes that stand there all the time."""
-        return sum(role.state.resting for role in self.device.roles)
+    def static(self) -> float:
+        """Bytes that are there all the time: weights and optimizers."""
+        return sum(role.state.static for role in self.device.roles)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """A way of doing the work on a machine, and whether it fits."""
+    """A strategy for a job on a machine, and whether it fits."""
 
-    work: Work
+    job: TrainingJob
     machine: Machine
-    setting: Setting
+    strategy: Strategy
     devices: tuple[PlannedDevice, ...]
     tried: tuple[Plan, ...] = ()
-    """Every way, where none fits."""
+    """Every strategy, where none fits."""
 
     @property
-    def phases(self) -> tuple[Planned, ...]:
+    def phases(self) -> tuple[PlannedPhase, ...]:
         """Of all devices."""
         return tuple(one for device in self.devices for one in device.phases)
 
     @property
     def fits(self) -> bool:
-        """Whether every phase can take a row at least."""
-        return all(one.rows for one in self.phases)
+        """Whether every phase fits with a micro-batch of at least 1."""
+        return all(planned.micro_batch for planned in self.phases)
 
     @property
-    def binding(self) -> Planned:
-        """The phase that asks for most (of those that do not fit, where there are such)."""
-        refused = [one for one in self.phases if not one.rows]
-        return max(refused or self.phases, key=lambda one: one.need.total)
+    def binding(self) -> PlannedPhase:
+        """The phase with the highest peak (among those that do not fit, where there are any)."""
+        refused = [planned for planned in self.phases if not planned.micro_batch]
+        return max(refused or self.phases, key=lambda planned: planned.memory.total)
 
     @property
     def host(self) -> float:
-        """CPU memory of the node: a process for each GPU and the weights it loads, roles that stand there, replay."""
-        loaded = self.work.model.parameters * (2 if self.work.four_bit else self.work.base_width)
-        aside = sum(device.resting for device in self.devices if device.device.name == "cpu")
-        turns = self.work.replay * self.work.tokens * 16 if self.work.stage == "hierarchical" else 0
-        return self.machine.gpus * (_PROCESS + loaded) + aside + turns
+        """Bytes of CPU memory on the node: a process with the weights it loads for each GPU, offloaded roles, replay."""
+        loaded = self.job.model.parameters * (2 if self.job.four_bit else self.job.base_width)
+        offloaded = sum(device.static for device in self.devices if device.device.name == "cpu")
+        # 16 bytes a token: an assumption.
+        replay = self.job.replay * self.job.tokens * 16 if self.job.stage == "hierarchical" else 0
+        return self.machine.gpus * (_PROCESS + loaded) + offloaded + replay
 
-    def rows(self, phase: str) -> int:
-        """Rows at a time of a phase by name. Raises KeyError."""
-        return {one.phase.name: one.rows for one in self.phases}[phase]
+    def micro_batch(self, phase: str) -> int:
+        """The micro-batch of a phase by its name. Raises KeyError."""
+        return {planned.phase.name: planned.micro_batch for planned in self.phases}[phase]
 
 
 def plan(
-    work: Work,
+    job: TrainingJob,
     machine: Machine,
     *,
     placement: Placement | None = None,
@@ -95,54 +97,65 @@ def plan(
     checkpoint: bool | None = None,
     offload: bool | None = None,
 ) -> Plan:
-    """The first way that fits with a few rows at a time; else the one that fits with most; else, refused, the one
-    that lacks least. What is named is held to. Raises UsageError where the names contradict each other."""
+    """The first strategy that fits with micro-batches that are large enough; else the one with the largest; else,
+    refused, the one that is closest. Arguments that are not None are kept. Raises UsageError where they contradict
+    each other."""
     tried = []
-    for setting in settings(
-        work, machine.gpus, placement=placement, shards=shards, checkpoint=checkpoint, offload=offload
+    for strategy in strategies(
+        job, machine.gpus, placement=placement, shards=shards, checkpoint=checkpoint, offload=offload
     ):
-        tried.append(in_setting(work, machine, setting))
-        if tried[-1].fits and all(_enough(one) for one in tried[-1].phases):
+        tried.append(plan_strategy(job, machine, strategy))
+        if tried[-1].fits and all(_large_enough(planned) for planned in tried[-1].phases):
             return tried[-1]
     if not tried:
         raise UsageError(
-            f"no way to place {work.stage} with placement {placement}, shards {shards}, offload "
-            f"{offload}; leave one out"
+            f"no way to place {job.stage} with placement {placement}, shards {shards}, offload {offload}; leave one out"
         )
-    fitting = [one for one in tried if one.fits]
+    fitting = [candidate for candidate in tried if candidate.fits]
     if fitting:
-        return max(fitting, key=lambda one: min(phase.rows / phase.phase.rows for phase in one.phases))
-    return replace(min(tried, key=lambda one: one.binding.need.total), tried=tuple(tried))
+        return max(fitting, key=_smallest_share)
+    closest = min(tried, key=lambda candidate: candidate.binding.memory.total)
+    return replace(closest, tried=tuple(tried))
 
 
-def in_setting(work: Work, machine: Machine, setting: Setting) -> Plan:
-    """The largest micro-batches of one way."""
-    found = tuple(
+def _smallest_share(plan: Plan) -> float:
+    """Of its phases, the smallest micro-batch as a share of its batch."""
+    return min(planned.micro_batch / planned.phase.batch for planned in plan.phases)
+
+
+def plan_strategy(job: TrainingJob, machine: Machine, strategy: Strategy) -> Plan:
+    """The largest micro-batches of one strategy."""
+    planned = tuple(
         PlannedDevice(
-            device=device, phases=tuple(_most(work, machine, setting, device, phase) for phase in device.phases)
+            device=device,
+            phases=tuple(_largest_micro_batch(job, machine, strategy, device, phase) for phase in device.phases),
         )
-        for device in devices(work, setting, machine.gpus)
+        for device in devices(job, strategy, machine.gpus)
     )
-    return Plan(work=work, machine=machine, setting=setting, devices=found)
+    return Plan(job=job, machine=machine, strategy=strategy, devices=planned)
 
 
-def _enough(one: Planned) -> bool:
-    return one.rows >= min(ENOUGH, one.phase.rows)
+def _large_enough(planned: PlannedPhase) -> bool:
+    return planned.micro_batch >= min(LARGE_ENOUGH, planned.phase.batch)
 
 
-def _most(work: Work, machine: Machine, setting: Setting, device: Device, phase: Phase) -> Planned:
-    def of(rows: int) -> Need:
-        return need(work, setting, device, phase, rows).corrected(machine.factors.get(phase.name, 1.0))
+def _largest_micro_batch(
+    job: TrainingJob, machine: Machine, strategy: Strategy, device: Device, phase: MemoryPhase
+) -> PlannedPhase:
+    def peak(micro_batch: int) -> PhaseMemory:
+        memory = phase_memory(job, strategy, device, phase, micro_batch)
+        return memory.corrected(machine.factors.get(phase.name, 1.0))
 
-    def fits(rows: int) -> bool:
-        return of(rows).reserved(machine) <= machine.usable
+    def fits(micro_batch: int) -> bool:
+        return peak(micro_batch).reserved(machine) <= machine.usable
 
     if not fits(1):
-        return Planned(phase=phase, rows=0, need=of(1))
-    low, high = 1, phase.rows + 1
-    if fits(phase.rows):
-        low = phase.rows
-    while high - low > 1 and low < phase.rows:
+        return PlannedPhase(phase=phase, micro_batch=0, memory=peak(1))
+    # Bisection: `low` fits, `high` does not (or is beyond the batch), and memory grows with the micro-batch.
+    low, high = 1, phase.batch + 1
+    if fits(phase.batch):
+        low = phase.batch
+    while high - low > 1 and low < phase.batch:
         middle = (low + high) // 2
         low, high = (middle, high) if fits(middle) else (low, middle)
-    return Planned(phase=phase, rows=low, need=of(low))
+    return PlannedPhase(phase=phase, micro_batch=low, memory=peak(low))

@@ -1,4 +1,4 @@
-"""What would make a refused plan fit: each change is planned too, and only those that fit are named."""
+"""Remedies for a plan that does not fit: each change is planned too, and only those that fit are named."""
 
 from __future__ import annotations
 
@@ -6,61 +6,60 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from r2v.memory.planner.planner import Plan, plan
-from r2v.memory.planner.work import Machine, Work
+from r2v.memory.planner.training_job import Machine, TrainingJob
 from r2v.memory.sizes import GIB, gib
 
-_LARGE = (80, 96, 141)
+_LARGER_GPUS = (80, 96, 141)
 """GiB of larger GPUs: A100/H100, H20, H200."""
 
 
 def remedies(refused: Plan) -> list[str]:
-    """One line each, the cheapest change first; two changes at once where no single one helps; empty where nothing
+    """One line for each remedy, the cheapest first; two changes at once where no single one helps; empty where nothing
     that is tried does."""
-    work, machine = refused.work, refused.machine
-    return _helping(_changes(work, machine)) or _helping(_pairs(work, machine))
+    job, machine = refused.job, refused.machine
+    return _that_fit(_single_changes(job, machine)) or _that_fit(_double_changes(job, machine))
 
 
-def _helping(changes: Iterator[tuple[str, Work, Machine]]) -> list[str]:
-    return [f"{words}: {_told(found)}" for words, work, machine in changes if (found := plan(work, machine)).fits]
+def _that_fit(changes: Iterator[tuple[str, TrainingJob, Machine]]) -> list[str]:
+    lines = []
+    for description, job, machine in changes:
+        changed = plan(job, machine)
+        if changed.fits:
+            lines.append(f"{description}: {gib(changed.binding.memory.total)} GiB at most ({changed.strategy})")
+    return lines
 
 
-def _pairs(work: Work, machine: Machine) -> Iterator[tuple[str, Work, Machine]]:
-    packed = replace(work, lora_rank=work.lora_rank or 16, precision="mixed", four_bit=True)
-    for size in _LARGE:
+def _double_changes(job: TrainingJob, machine: Machine) -> Iterator[tuple[str, TrainingJob, Machine]]:
+    packed = replace(job, lora_rank=job.lora_rank or 16, precision="mixed", four_bit=True)
+    rank = "" if job.lora_rank else " --lora-r 16"
+    for size in _LARGER_GPUS:
         if size * GIB > machine.memory:
             yield (
-                f"a 4-bit base on a GPU of {size} GiB (--four-bit --gpu {size}GiB"
-                f"{'' if work.lora_rank else ' --lora-r 16'})",
+                f"a 4-bit base on a GPU of {size} GiB (--four-bit --gpu {size}GiB{rank})",
                 packed,
                 replace(machine, memory=size * GIB),
             )
 
 
-def _changes(work: Work, machine: Machine) -> Iterator[tuple[str, Work, Machine]]:
-    if work.lora_rank == 0:
-        yield "adapters on a frozen base (--lora-r 16)", replace(work, lora_rank=16, precision="mixed"), machine
-        yield (
-            "adapters on a 4-bit base (--lora-r 16 --four-bit)",
-            replace(work, lora_rank=16, precision="mixed", four_bit=True),
-            machine,
-        )
-    elif not work.four_bit:
-        yield "a 4-bit base (--four-bit)", replace(work, four_bit=True), machine
-    if work.optimizer == "adamw":
-        yield (
-            "an optimizer without temporaries (--optimizer adamw_fused)",
-            replace(work, optimizer="adamw_fused"),
-            machine,
-        )
-    half = replace(work, prompt_tokens=-(-work.prompt_tokens // 2), completion_tokens=-(-work.completion_tokens // 2))
-    yield f"half the length (--prompt {half.prompt_tokens} --completion {half.completion_tokens})", half, machine
+def _single_changes(job: TrainingJob, machine: Machine) -> Iterator[tuple[str, TrainingJob, Machine]]:
+    if job.lora_rank == 0:
+        adapters = replace(job, lora_rank=16, precision="mixed")
+        yield "adapters on a frozen base (--lora-r 16)", adapters, machine
+        yield "adapters on a 4-bit base (--lora-r 16 --four-bit)", replace(adapters, four_bit=True), machine
+    elif not job.four_bit:
+        yield "a 4-bit base (--four-bit)", replace(job, four_bit=True), machine
+    if job.optimizer == "adamw":
+        fused = replace(job, optimizer="adamw_fused")
+        yield "an optimizer without temporaries (--optimizer adamw_fused)", fused, machine
+    prompt, completion = -(-job.prompt_tokens // 2), -(-job.completion_tokens // 2)
+    yield (
+        f"half the length (--prompt-tokens {prompt} --completion-tokens {completion})",
+        replace(job, prompt_tokens=prompt, completion_tokens=completion),
+        machine,
+    )
     for gpus in (4, 8):
         if gpus > machine.gpus:
-            yield f"{gpus} of these GPUs (--n {gpus})", work, replace(machine, gpus=gpus)
-    for size in _LARGE:
+            yield f"{gpus} of these GPUs (--gpus {gpus})", job, replace(machine, gpus=gpus)
+    for size in _LARGER_GPUS:
         if size * GIB > machine.memory:
-            yield f"a GPU of {size} GiB (--gpu {size}GiB)", work, replace(machine, memory=size * GIB)
-
-
-def _told(found: Plan) -> str:
-    return f"{gib(found.binding.need.total)} GiB at most ({found.setting})"
+            yield f"a GPU of {size} GiB (--gpu {size}GiB)", job, replace(machine, memory=size * GIB)

@@ -1,4 +1,4 @@
-"""Who stands on which GPU, with how many bytes, and what each GPU does: one `Device` for each kind of GPU in use.
+"""Roles: which models and adapters are on which GPU, their bytes, and the phases that each GPU runs.
 
 Hierarchical training has six roles: actor and guidance (trained), the reference (the actor as it was), a double
 critic, its target, and where wanted a value function for guidance. With adapters one frozen base serves as all
@@ -11,76 +11,78 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from r2v.memory.planner.state import State, frozen, sharded, trained
-from r2v.memory.planner.work import Setting, Work
+from r2v.memory.planner.state import RoleMemory, frozen, sharded, trained
+from r2v.memory.planner.training_job import Strategy, TrainingJob
 from r2v.memory.shapes import Shape, critic_heads, score_head, value_head
 
-Action = Literal["load", "generate", "read", "train"]
+PhaseKind = Literal["load", "generate", "read", "train"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Role:
-    """A model or an adapter, and its bytes where it stands."""
+class ModelRole:
+    """A model or an adapter, and its bytes on its device."""
 
     name: str
-    state: State
+    state: RoleMemory
 
 
 @dataclass(frozen=True, kw_only=True)
-class Phase:
-    """One kind of work on one GPU: `rows` sequences in all, as many at a time as fit."""
+class MemoryPhase:
+    """One phase of a job on one GPU: `batch` sequences in all, as many at a time as fit."""
 
     name: str
     role: str
-    action: Action
+    action: PhaseKind
     shape: Shape
     full: bool
-    """All of its weights are trained (a critic always is)."""
-    rows: int
+    """All of its weights are trained (those of a critic always are)."""
+    batch: int
+    """Sequences (or pairs) of an update or a rollout, on this GPU."""
     tokens: int
+    """Of each sequence."""
     texts: int = 1
-    """Sequences that one row makes: two for a pair, or for a critic's state and utterance."""
+    """Sequences that one example makes: two for a pair, or for a critic's state and utterance."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Device:
-    """A GPU, or several that hold the same; or the CPU."""
+    """A GPU, several that hold the same, or the CPU."""
 
     name: str
-    roles: tuple[Role, ...]
-    phases: tuple[Phase, ...] = ()
+    roles: tuple[ModelRole, ...]
+    phases: tuple[MemoryPhase, ...] = ()
 
 
-def devices(work: Work, setting: Setting, gpus: int) -> tuple[Device, ...]:
-    """All kinds of devices that the setting uses."""
-    if work.stage != "hierarchical":
-        return (_single(work, setting, gpus),)
-    critic, target, value = _critics(work)
-    language = _language(work, setting, gpus)
-    if setting.placement == "split":
+def devices(job: TrainingJob, strategy: Strategy, gpus: int) -> tuple[Device, ...]:
+    """The devices that the strategy uses, alike ones once."""
+    if job.stage != "hierarchical":
+        return (_single(job, strategy, gpus),)
+    critic, target, value = _critics(job)
+    language = _language(job, strategy, gpus)
+    if strategy.placement == "split":
         pairs = gpus // 2
         first = Device(
             name=_names(gpus, 0),
             roles=(*language["actor"], *critic),
-            phases=tuple(_phases(work, pairs, ("actor", "critic", "reference"))),
+            phases=tuple(_phases(job, pairs, ("actor", "critic", "reference"))),
         )
         second = Device(
             name=_names(gpus, 1),
             roles=(*language["guidance"], *value),
-            phases=tuple(_phases(work, pairs, ("guidance", "value"))),
+            phases=tuple(_phases(job, pairs, ("guidance", "value"))),
         )
         return first, second, Device(name="cpu", roles=(*language["reference"], *target))
-    aside = (*language["reference"], *target)
-    roles = (*language["actor"], *language["guidance"], *critic, *value, *(() if setting.offload else aside))
-    names = ("actor", "guidance", "critic", "value", *(() if setting.offload else ("reference",)))
-    device = Device(name=_names(gpus), roles=roles, phases=tuple(_phases(work, gpus, names)))
-    return (device, Device(name="cpu", roles=aside)) if setting.offload else (device,)
+    offloaded = (*language["reference"], *target)
+    roles = (*language["actor"], *language["guidance"], *critic, *value, *(() if strategy.offload else offloaded))
+    names = ("actor", "guidance", "critic", "value", *(() if strategy.offload else ("reference",)))
+    device = Device(name=_names(gpus), roles=roles, phases=tuple(_phases(job, gpus, names)))
+    return (device, Device(name="cpu", roles=offloaded)) if strategy.offload else (device,)
 
 
-def whole_state(work: Work) -> float:
-    """Bytes of training state of all roles as separate copies on one GPU, unsharded: what a plan has to beat."""
-    setting = Setting(placement="shared" if work.lora_rank and work.stage == "hierarchical" else "full")
-    return sum(role.state.total for device in devices(work, setting, 1) for role in device.roles)
+def whole_state(job: TrainingJob) -> float:
+    """Bytes of the training state of all roles as separate copies on one GPU, unsharded: the naive baseline."""
+    strategy = Strategy(placement="shared" if job.lora_rank and job.stage == "hierarchical" else "full")
+    return sum(role.state.total for device in devices(job, strategy, 1) for role in device.roles)
 
 
 def _names(gpus: int, half: int | None = None) -> str:
@@ -88,14 +90,15 @@ def _names(gpus: int, half: int | None = None) -> str:
     return f"gpu {','.join(chosen)}" if len(chosen) < 4 else f"gpu {chosen[0]}-{chosen[-1]}"
 
 
-def _critics(work: Work) -> tuple[tuple[Role, ...], tuple[Role, ...], tuple[Role, ...]]:
-    """Critic, target and value function. All float32: a bfloat16 target stands still (facts 5.9, test 9)."""
-    if work.critic is None:
+def _critics(job: TrainingJob) -> tuple[tuple[ModelRole, ...], tuple[ModelRole, ...], tuple[ModelRole, ...]]:
+    """Critic, target and value function. All float32: Polyak averaging with a small tau changes a
+    bfloat16 target by less than half its last digit, so rounding would undo it."""
+    if job.critic is None:
         return (), (), ()
-    double, single = critic_shape(work.critic), value_shape(work.critic)
-    critic = Role(name="critic", state=trained(double.parameters, width=4, optimizer=work.optimizer))
-    value = Role(name="value", state=trained(single.parameters, width=4, optimizer=work.optimizer))
-    return (critic,), (Role(name="target", state=frozen(double, 4)),), (value,) if work.value else ()
+    double, single = critic_shape(job.critic), value_shape(job.critic)
+    critic = ModelRole(name="critic", state=trained(double.parameters, width=4, optimizer=job.optimizer))
+    value = ModelRole(name="value", state=trained(single.parameters, width=4, optimizer=job.optimizer))
+    return (critic,), (ModelRole(name="target", state=frozen(double, 4)),), (value,) if job.value else ()
 
 
 def critic_shape(backbone: Shape) -> Shape:
@@ -108,151 +111,161 @@ def value_shape(backbone: Shape) -> Shape:
     return replace(backbone, heads_on_top=value_head(backbone.hidden))
 
 
-def _language(work: Work, setting: Setting, gpus: int) -> dict[str, tuple[Role, ...]]:
-    if work.lora_rank == 0:
-        state = trained(work.model.parameters, width=work.trained_width, optimizer=work.optimizer)
-        ranks = gpus // 2 if setting.placement == "split" else gpus
-        own = sharded(state, work.model, setting.shards, ranks, work.computed_width)
-        still = frozen(work.model, work.base_width)
-        if setting.shards in ("zero3", "fsdp") and not setting.offload:
+def _language(job: TrainingJob, strategy: Strategy, gpus: int) -> dict[str, tuple[ModelRole, ...]]:
+    if job.lora_rank == 0:
+        state = trained(job.model.parameters, width=job.trained_width, optimizer=job.optimizer)
+        ranks = gpus // 2 if strategy.placement == "split" else gpus
+        own = sharded(state, job.model, strategy.shards, ranks, job.computed_width)
+        still = frozen(job.model, job.base_width)
+        if strategy.shards in ("zero3", "fsdp") and not strategy.offload:
             still = replace(still, weights=still.weights / ranks)
         return {
-            "actor": (Role(name="actor", state=own),),
-            "guidance": (Role(name="guidance", state=own),),
-            "reference": (Role(name="reference", state=still),),
+            "actor": (ModelRole(name="actor", state=own),),
+            "guidance": (ModelRole(name="guidance", state=own),),
+            "reference": (ModelRole(name="reference", state=still),),
         }
-    base = frozen(work.model, work.base_width, four_bit=work.four_bit)
-    adapter = _adapter(work, 1 if setting.placement == "split" else gpus)
-    mirror = State(weights=adapter.weights)
-    if setting.placement == "shared":
+    base = frozen(job.model, job.base_width, four_bit=job.four_bit)
+    adapter = _adapter(job, 1 if strategy.placement == "split" else gpus)
+    copy = RoleMemory(weights=adapter.weights)
+    if strategy.placement == "shared":
         return {
-            "actor": (Role(name="base", state=base), Role(name="actor", state=adapter)),
-            "guidance": (Role(name="guidance", state=adapter),),
+            "actor": (ModelRole(name="base", state=base), ModelRole(name="actor", state=adapter)),
+            "guidance": (ModelRole(name="guidance", state=adapter),),
             "reference": (),
         }
-    if setting.placement == "split":
+    if strategy.placement == "split":
         return {
             "actor": (
-                Role(name="base", state=base),
-                Role(name="actor", state=adapter),
-                Role(name="guidance", state=mirror),
+                ModelRole(name="base", state=base),
+                ModelRole(name="actor", state=adapter),
+                ModelRole(name="guidance", state=copy),
             ),
             "guidance": (
-                Role(name="base", state=base),
-                Role(name="guidance", state=adapter),
-                Role(name="actor", state=mirror),
+                ModelRole(name="base", state=base),
+                ModelRole(name="guidance", state=adapter),
+                ModelRole(name="actor", state=copy),
             ),
             "reference": (),
         }
     return {
-        name: (Role(name=f"{name} base", state=base), *((Role(name=name, state=adapter),) if train else ()))
+        name: (ModelRole(name=f"{name} base", state=base), *((ModelRole(name=name, state=adapter),) if train else ()))
         for name, train in (("actor", True), ("guidance", True), ("reference", False))
     }
 
 
-def _adapter(work: Work, ranks: int) -> State:
-    state = trained(work.model.lora_parameters(work.lora_rank), width=work.trained_width, optimizer=work.optimizer)
+def _adapter(job: TrainingJob, ranks: int) -> RoleMemory:
+    state = trained(job.model.lora_parameters(job.lora_rank), width=job.trained_width, optimizer=job.optimizer)
     return replace(state, gathered=state.gradients) if ranks > 1 else state
 
 
-def _phases(work: Work, gpus: int, names: tuple[str, ...]) -> Iterator[Phase]:
+def _phases(job: TrainingJob, gpus: int, names: tuple[str, ...]) -> Iterator[MemoryPhase]:
     """What a GPU does with these roles, its share of the rows."""
-    yield from _loading(work)
-    episodes, rows, full = _share(work.episodes, gpus), _share(work.batch, gpus), work.lora_rank == 0
-    for name, count in (("actor", episodes), ("guidance", episodes * work.hints)):
+    yield from _loading(job)
+    full = job.lora_rank == 0
+    episodes, batch = _share(job.episodes, gpus), _share(job.batch, gpus)
+    for name, count in (("actor", episodes), ("guidance", episodes * job.hints)):
         if name in names:
-            yield Phase(
+            yield MemoryPhase(
                 name=f"rollout, {name}",
                 role=name,
                 action="generate",
-                shape=work.model,
+                shape=job.model,
                 full=full,
-                rows=count,
-                tokens=work.tokens,
+                batch=count,
+                tokens=job.tokens,
             )
     if "reference" in names:
-        yield Phase(
+        yield MemoryPhase(
             name="reference",
             role="reference",
             action="read",
-            shape=work.model,
+            shape=job.model,
             full=full,
-            rows=rows,
-            tokens=work.tokens,
+            batch=batch,
+            tokens=job.tokens,
         )
     for name in ("critic", "value"):
-        if name in names and work.critic is not None and (name == "critic" or work.value):
-            shape = critic_shape(work.critic) if name == "critic" else value_shape(work.critic)
-            yield Phase(
+        if name in names and job.critic is not None and (name == "critic" or job.value):
+            shape = critic_shape(job.critic) if name == "critic" else value_shape(job.critic)
+            yield MemoryPhase(
                 name=name,
                 role=name,
                 action="train",
                 shape=shape,
                 full=True,
-                rows=rows,
-                tokens=work.critic_tokens,
+                batch=batch,
+                tokens=job.critic_tokens,
                 texts=2 if name == "critic" else 1,
             )
     for name in ("actor", "guidance"):
         if name in names:
-            yield Phase(
-                name=name, role=name, action="train", shape=work.model, full=full, rows=rows, tokens=work.tokens
+            yield MemoryPhase(
+                name=name, role=name, action="train", shape=job.model, full=full, batch=batch, tokens=job.tokens
             )
 
 
-def _loading(work: Work) -> Iterator[Phase]:
+def _loading(job: TrainingJob) -> Iterator[MemoryPhase]:
     """The one transition that can need more than training does: when a 4-bit base has been packed, its table is
     widened to float32, and for a moment both are there (peft.prepare_model_for_kbit_training). The others cannot: the
     first step of an optimizer is like every step, other weights are loaded a tensor at a time, a checkpoint of shared
     out weights gathers one tensor where training gathers two layers, and adapters are sent when gradients of their
     size have gone."""
-    if work.four_bit:
-        yield Phase(name="load", role="base", action="load", shape=work.model, full=False, rows=1, tokens=work.tokens)
+    if job.four_bit:
+        yield MemoryPhase(
+            name="load", role="base", action="load", shape=job.model, full=False, batch=1, tokens=job.tokens
+        )
 
 
 def _share(count: int, gpus: int) -> int:
     return -(-count // gpus)
 
 
-def _single(work: Work, setting: Setting, gpus: int) -> Device:
+def _single(job: TrainingJob, strategy: Strategy, gpus: int) -> Device:
     """BC, DPO or the verifier: one model; DPO reads its reference too, a frozen copy where weights are trained."""
-    full, shape = work.lora_rank == 0, work.model
-    if work.stage == "verifier":
+    full, shape = job.lora_rank == 0, job.model
+    if job.stage == "verifier":
         shape = replace(shape, heads_on_top=score_head(shape.hidden))
     if full:
-        state = trained(shape.parameters, width=work.trained_width, optimizer=work.optimizer)
-        roles = [Role(name="policy", state=sharded(state, shape, setting.shards, gpus, work.computed_width))]
+        state = trained(shape.parameters, width=job.trained_width, optimizer=job.optimizer)
+        roles = [ModelRole(name="policy", state=sharded(state, shape, strategy.shards, gpus, job.computed_width))]
     else:
         roles = [
-            Role(name="base", state=frozen(shape, work.base_width, four_bit=work.four_bit)),
-            Role(name="policy", state=_adapter(work, gpus)),
+            ModelRole(name="base", state=frozen(shape, job.base_width, four_bit=job.four_bit)),
+            ModelRole(name="policy", state=_adapter(job, gpus)),
         ]
-    if work.stage == "preference":  # adapters have a frozen copy of themselves as reference (TRL's "ref" adapter)
+    if job.stage == "preference":  # adapters have a frozen copy of themselves as reference (TRL's "ref" adapter)
         roles.append(
-            Role(
+            ModelRole(
                 name="reference",
-                state=frozen(shape, work.base_width) if full else State(weights=roles[-1].state.weights),
+                state=frozen(shape, job.base_width) if full else RoleMemory(weights=roles[-1].state.weights),
             )
         )
-    rows, texts = _share(work.batch, gpus), 2 if work.stage == "preference" else 1
-    name = {"bc": "bc", "preference": "dpo", "verifier": "verifier"}[work.stage]
+    batch, texts = _share(job.batch, gpus), 2 if job.stage == "preference" else 1
+    name = {"bc": "bc", "preference": "dpo", "verifier": "verifier"}[job.stage]
     phases = [
-        Phase(
-            name=name, role="policy", action="train", shape=shape, full=full, rows=rows, tokens=work.tokens, texts=texts
+        MemoryPhase(
+            name=name,
+            role="policy",
+            action="train",
+            shape=shape,
+            full=full,
+            batch=batch,
+            tokens=job.tokens,
+            texts=texts,
         )
     ]
-    if work.stage == "preference":
+    if job.stage == "preference":
         phases.insert(
             0,
-            Phase(
+            MemoryPhase(
                 name="reference",
                 role="reference",
                 action="read",
                 shape=shape,
                 full=full,
-                rows=rows,
-                tokens=work.tokens,
+                batch=batch,
+                tokens=job.tokens,
                 texts=2,
             ),
         )
-    return Device(name=_names(gpus), roles=tuple(roles), phases=(*_loading(work), *phases))
+    return Device(name=_names(gpus), roles=tuple(roles), phases=(*_loading(job), *phases))

@@ -1,4 +1,4 @@
-"""What a model holds all the time it trains: weights, gradients, Adam's moments, and what its step needs for a moment.
+"""Training state: bytes of weights, gradients and Adam's moments, and the temporaries of an optimizer step.
 
     trained(3_212_749_824, width=4).total       # 16 bytes a parameter: 47.9 GiB
     trained(3_212_749_824, width=4).at_step     # and a copy of every parameter while torch's foreach AdamW steps: 59.8
@@ -22,64 +22,65 @@ NF4 = 0.5 + 4 / 64
 
 
 @dataclass(frozen=True, kw_only=True)
-class State:
+class RoleMemory:
     """Bytes of one role on one GPU."""
 
     weights: float = 0
     gradients: float = 0
-    """There from the first backward of an update to the end of its step."""
+    """Live from the first backward of an update to the end of its step."""
     optimizer: float = 0
-    """Moments, and master copies where weights are narrower than what is stepped."""
+    """Moments, and float32 master copies where weights are narrower."""
     step: float = 0
-    """For a moment in the optimizer's step."""
+    """Temporaries of the optimizer's step."""
     gathered: float = 0
-    """While it runs: what sharded weights are put together in, or what gradients are sent from."""
+    """Buffers while it runs: gathered weights of sharded layers, or gradients that are being sent."""
 
     @property
-    def resting(self) -> float:
-        """Bytes while another role is at work."""
+    def static(self) -> float:
+        """Bytes that are there while another role runs: weights and optimizer."""
         return self.weights + self.optimizer
 
     @property
     def total(self) -> float:
-        """Weights, gradients and optimizer: what is called the training state."""
+        """Weights, gradients and optimizer: the training state."""
         return self.weights + self.gradients + self.optimizer
 
     @property
     def at_step(self) -> float:
-        """The same in the optimizer's step."""
+        """The training state during the optimizer's step."""
         return self.total + self.step
 
 
-def trained(parameters: float, *, width: int, optimizer: Optimizer = "adamw") -> State:
-    """The state of that many trained parameters of `width` bytes."""
+def trained(parameters: float, *, width: int, optimizer: Optimizer = "adamw") -> RoleMemory:
+    """The state of so many trained parameters of `width` bytes each."""
     size = parameters * width
     moments = 2.0 * parameters * (1 + 4 / 256) if optimizer == "adamw_8bit" else 2 * size
-    return State(weights=size, gradients=size, optimizer=moments, step=size if optimizer == "adamw" else 0)
+    return RoleMemory(weights=size, gradients=size, optimizer=moments, step=size if optimizer == "adamw" else 0)
 
 
-def frozen(shape: Shape, width: int, *, four_bit: bool = False) -> State:
-    """Weights alone. In 4 bits the layers' matrices are packed, and tables, norms and heads stay `width` wide."""
+def frozen(shape: Shape, width: int, *, four_bit: bool = False) -> RoleMemory:
+    """Weights alone. In 4 bits the layers' matrices are packed; embeddings, norms and heads keep `width` bytes."""
     packed = shape.matrix_weights if four_bit else 0
-    return State(weights=packed * NF4 + (shape.parameters - packed) * width)
+    return RoleMemory(weights=packed * NF4 + (shape.parameters - packed) * width)
 
 
-def sharded(state: State, shape: Shape, shards: Shards, ranks: int, width: int = 2) -> State:
+def sharded(state: RoleMemory, shape: Shape, shards: Shards, ranks: int, width: int = 2) -> RoleMemory:
     """The share of one rank of a fully trained model of float32 weights that computes in `width` bytes.
 
-    none: every rank holds all, and sends gradients from a copy (DistributedDataParallel's buckets). zero2 and zero3
-    (DeepSpeed): weights as they compute, float32 masters and moments shared; zero3 shares the weights too. fsdp:
-    float32 weights shared, gathered as they compute. Two layers are gathered at a time, this one and the next; the
-    tables are one.
+    none: every rank holds everything, and sends gradients from a copy (DistributedDataParallel's buckets). zero2 and
+    zero3 (DeepSpeed): weights in the computed type, float32 masters and moments sharded; zero3 shards the weights too.
+    fsdp: float32 weights sharded, gathered in the computed type. Two layers are gathered at a time, the running one
+    and the next (prefetched); the embedding counts as one.
     """
     if ranks == 1:
         return state
     if shards == "none":
         return replace(state, gathered=state.gradients)
     unit = max(shape.embedding, 2 * max(shape.layer_parameters(kind) for kind in shape.kinds))
-    n, buckets = float(shape.parameters), 2 * width * min(5e8, float(shape.parameters))
+    n = float(shape.parameters)
+    buckets = 2 * width * min(5e8, n)  # DeepSpeed's default bucket of 5e8 elements, and one on its way
     if shards == "fsdp":
-        return State(
+        return RoleMemory(
             weights=4 * n / ranks,
             gradients=4 * n / ranks,
             optimizer=state.optimizer / ranks,
@@ -88,7 +89,7 @@ def sharded(state: State, shape: Shape, shards: Shards, ranks: int, width: int =
         )
     optimizer = (4 * n + state.optimizer) / ranks
     weights = width * n / (ranks if shards == "zero3" else 1)
-    return State(
+    return RoleMemory(
         weights=weights,
         gradients=width * n / ranks,
         optimizer=optimizer,

@@ -1,16 +1,16 @@
-"""Counts the bytes of live tensors while torch runs, on tensors without data: the planner's judge.
+"""Memory tracker: counts the bytes of live tensors while torch runs, on fake tensors too. The planner's reference.
 
     with FakeTensorMode(), Tracker() as tracker:
         model = ...
-        tracker.call_them("weights", model.parameters())
+        tracker.label("weights", model.parameters())
         with tracker.span("actor"):
             loss(model).backward()
     tracker.peaks["actor"].size
 
 Every operation passes by a dispatch mode, which notes each new storage and learns of its end by a weak reference.
 Nothing is hooked onto modules or parameters, so frozen weights, adapters, a base that serves three roles and layers
-called many times are all just tensors; torch's own MemTracker takes none of these (facts/hrl.md 0.7). What an
-operation takes inside one kernel is not seen (but for logsumexp's, which is known), nor are the allocator's gaps.
+called many times are all just tensors; torch's own MemTracker fails on each of these. What an operation
+allocates inside one kernel is not seen (but for logsumexp's, which is known), nor are the allocator's gaps.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-OTHER = "working"
-"""What nobody has given a name: activations, temporaries, caches."""
+OTHER = "activation"
+"""Tensors without a name: activations, temporaries, caches."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Tracked:
-    """The most bytes at a time, and what they were."""
+    """The most bytes at a time, and what they were by label."""
 
     size: int
     parts: dict[str, int]
@@ -68,8 +68,8 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._peak_parts = self._parts | {OTHER: self._parts.get(OTHER, 0) + inside}
         return result
 
-    def call_them(self, kind: str, tensors: Iterable[torch.Tensor]) -> None:
-        """Count these under a name from now on."""
+    def label(self, kind: str, tensors: Iterable[torch.Tensor]) -> None:
+        """Count these tensors under a name from now on."""
         for tensor in tensors:
             record = self._meet(tensor)
             self._parts[record.kind] -= record.size
@@ -77,27 +77,27 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._parts[kind] = self._parts.get(kind, 0) + record.size
 
     def watch_gradients(self, parameters: Iterable[torch.nn.Parameter]) -> None:
-        """Call the gradients of these "gradients" as they come."""
+        """Label the gradients of these parameters "gradients" as they are made."""
         for parameter in parameters:
             if parameter.requires_grad:
                 parameter.register_post_accumulate_grad_hook(self._gradient)  # type: ignore[no-untyped-call]
 
     @contextmanager
     def span(self, name: str) -> Iterator[None]:
-        """A stretch of which `peaks` will tell, what is live at its beginning included."""
+        """Record the peak of the block in `peaks`, what is live at its beginning included."""
         self._peak, self._peak_parts = self.live, dict(self._parts)
         yield
         self.peaks[name] = Tracked(size=self._peak, parts={k: v for k, v in self._peak_parts.items() if v})
 
     def _gradient(self, parameter: torch.Tensor) -> None:
         if parameter.grad is not None:
-            self.call_them("gradients", [parameter.grad])
+            self.label("gradients", [parameter.grad])
 
     def _meet(self, tensor: torch.Tensor) -> _Storage:
         storage = tensor.untyped_storage()
         key = storage._cdata
-        if (found := self._known.get(key)) is not None:
-            return found[1]
+        if (known := self._known.get(key)) is not None:
+            return known[1]
         record = _Storage(size=storage.nbytes())
         self._known[key] = (weakref.ref(storage, lambda _: self._gone(key)), record)
         self.live += record.size

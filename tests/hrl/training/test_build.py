@@ -107,10 +107,10 @@ def test_rows_at_a_time_are_what_the_planner_finds() -> None:
 def test_layers_run_again_where_the_plan_finds_that_they_must() -> None:
     policy = PolicyConfig(model_name="meta-llama/Llama-3.2-3B", lora_r=16, max_seq_len=512)
     small, large = (planned(policy, LARGE, "shared", size * 2**30, 1) for size in (16, 140))
-    assert small.setting.checkpoint and not large.setting.checkpoint
+    assert small.strategy.checkpoint and not large.strategy.checkpoint
     with pytest.raises(UsageError, match="does not fit"):
         planned(policy, replace(LARGE, gradient_checkpointing=False), "shared", 16 * 2**30, 1)
-    assert planned(policy, replace(LARGE, gradient_checkpointing=True), "shared", 140 * 2**30, 1).setting.checkpoint
+    assert planned(policy, replace(LARGE, gradient_checkpointing=True), "shared", 140 * 2**30, 1).strategy.checkpoint
 
 
 def test_full_training_of_the_seeds_model_is_planned_in_parts() -> None:
@@ -119,9 +119,9 @@ def test_full_training_of_the_seeds_model_is_planned_in_parts() -> None:
     h200 = 140 * 2**30
     for shards in ("fsdp", "zero2", "zero3"):
         found = planned(policy, replace(LARGE, shards=shards), "full", h200, 8)  # type: ignore[arg-type]
-        assert found.fits and found.setting.shards == shards and rows_of(found) >= 1
+        assert found.fits and found.strategy.shards == shards and rows_of(found) >= 1
     aside = planned(policy, replace(LARGE, offload=True), "full", 2 * h200, 1)
-    assert aside.setting.offload and aside.setting.placement == "full"
+    assert aside.strategy.offload and aside.strategy.placement == "full"
 
 
 def test_rows_that_are_asked_for_are_taken() -> None:

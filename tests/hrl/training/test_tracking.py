@@ -6,7 +6,7 @@ import pytest
 
 from r2v.hrl.parallel.micro_batch import planned, rows_of
 from r2v.hrl.training.tracking import Tracking
-from r2v.memory.peak_monitor import expected
+from r2v.memory.peak_monitor import expected_peak
 from tests.hrl.training.test_build import LARGE, PolicyConfig
 
 PLAN = planned(
@@ -26,7 +26,7 @@ class Told:
         pass
 
     def peak(self) -> int:
-        return int(self.share * expected(PLAN, "actor", rows=rows_of(PLAN), tokens=self.tokens))
+        return int(self.share * expected_peak(PLAN, "actor", rows=rows_of(PLAN), tokens=self.tokens))
 
 
 @pytest.mark.parametrize(("share", "warned"), [(1.02, False), (1.3, True), (0.8, True)])

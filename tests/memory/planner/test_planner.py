@@ -7,17 +7,17 @@ from dataclasses import replace
 import pytest
 
 from r2v.errors import UsageError
-from r2v.memory.planner.phases import need
+from r2v.memory.planner.phases import phase_memory
 from r2v.memory.planner.planner import Plan, plan
 from r2v.memory.planner.remedies import remedies
 from r2v.memory.planner.state import sharded, trained
-from r2v.memory.planner.work import Machine, Work
-from r2v.memory.report import as_json, page, verdict
+from r2v.memory.planner.training_job import Machine, TrainingJob
+from r2v.memory.report import as_json, report, verdict
 from r2v.memory.shapes import shape_of
 from r2v.memory.sizes import GIB
 
 A_GPU = 44.53 * GIB
-SHARED = Work(stage="hierarchical", model=shape_of("Llama-3.2-3B"), critic=shape_of("roberta-base"))
+SHARED = TrainingJob(stage="hierarchical", model=shape_of("Llama-3.2-3B"), critic=shape_of("roberta-base"))
 SEED = replace(SHARED, lora_rank=0, precision="float32", value=True)
 
 
@@ -27,11 +27,11 @@ def largest(found: Plan) -> bool:
         for one in device.phases:
 
             def reserved(rows: int, device=device, one=one) -> float:  # type: ignore[no-untyped-def]
-                return need(found.work, found.setting, device.device, one.phase, rows).reserved(found.machine)
+                return phase_memory(found.job, found.strategy, device.device, one.phase, rows).reserved(found.machine)
 
-            if reserved(one.rows) > found.machine.usable:
+            if reserved(one.micro_batch) > found.machine.usable:
                 return False
-            if one.rows < one.phase.rows and reserved(one.rows + 1) <= found.machine.usable:
+            if one.micro_batch < one.phase.batch and reserved(one.micro_batch + 1) <= found.machine.usable:
                 return False
     return True
 
@@ -47,7 +47,7 @@ def test_the_seeds_full_training_is_refused_with_its_arithmetic(gpus: int) -> No
 def test_the_seeds_own_split_with_offload_does_not_fit_either() -> None:
     found = plan(SEED, Machine(memory=A_GPU, gpus=2), placement="split")
     assert not found.fits
-    assert {device.device.name: round(device.resting / GIB) for device in found.devices} == {
+    assert {device.device.name: round(device.static / GIB) for device in found.devices} == {
         "gpu 0": 37,
         "gpu 1": 37,
         "cpu": 12,
@@ -57,7 +57,7 @@ def test_the_seeds_own_split_with_offload_does_not_fit_either() -> None:
 @pytest.mark.parametrize("gpus", [1, 2, 4])
 def test_the_shared_plan_fits(gpus: int) -> None:
     found = plan(SHARED, Machine(memory=A_GPU, gpus=gpus))
-    assert found.fits and found.setting.placement == "shared"
+    assert found.fits and found.strategy.placement == "shared"
 
 
 @pytest.mark.parametrize("memory", [16, 24, 44.53, 80, 141])
@@ -72,33 +72,36 @@ def test_more_rows_never_need_less() -> None:
     found = plan(SHARED, Machine(memory=A_GPU))
     for device in found.devices:
         for one in device.phases:
-            sizes = [need(SHARED, found.setting, device.device, one.phase, rows).total for rows in (1, 2, 3, 5, 8, 13)]
+            sizes = [
+                phase_memory(SHARED, found.strategy, device.device, one.phase, rows).total
+                for rows in (1, 2, 3, 5, 8, 13)
+            ]
             assert sizes == sorted(sizes), one.phase.name
 
 
 def test_the_peak_is_the_worst_phase_and_not_the_sum() -> None:
     found = plan(SHARED, Machine(memory=A_GPU))
-    worst = max(one.need.total for one in found.phases)
-    assert found.binding.need.total == worst <= found.machine.usable < sum(one.need.total for one in found.phases)
+    worst = max(one.memory.total for one in found.phases)
+    assert found.binding.memory.total == worst <= found.machine.usable < sum(one.memory.total for one in found.phases)
 
 
 def test_checkpointing_is_turned_on_where_it_is_needed() -> None:
     small = plan(SHARED, Machine(memory=20 * GIB))
-    assert small.fits and small.setting.checkpoint
-    assert not plan(SHARED, Machine(memory=141 * GIB)).setting.checkpoint
+    assert small.fits and small.strategy.checkpoint
+    assert not plan(SHARED, Machine(memory=141 * GIB)).strategy.checkpoint
 
 
 def test_sharding_is_chosen_where_full_training_needs_it() -> None:
     found = plan(SEED, Machine(memory=80 * GIB, gpus=8))
-    assert found.fits and found.setting.shards != "none"
+    assert found.fits and found.strategy.shards != "none"
 
 
 def test_the_vocabulary_counts() -> None:
     """facts/hrl.md 0.3: with 128 256 words the chain over the logits is the peak."""
     naive = replace(SHARED, stage="bc", critic=None, batch=8)
     small = replace(naive, model=replace(naive.model, vocab=1000))
-    big, little = (plan(work, Machine(memory=141 * GIB), checkpoint=True).rows("bc") for work in (naive, small))
-    assert plan(naive, Machine(memory=141 * GIB), checkpoint=True).binding.need.where == "backward, logits"
+    big, little = (plan(job, Machine(memory=141 * GIB), checkpoint=True).micro_batch("bc") for job in (naive, small))
+    assert plan(naive, Machine(memory=141 * GIB), checkpoint=True).binding.memory.peak_at == "backward, logits"
     assert little >= big
 
 
@@ -110,23 +113,23 @@ def test_the_same_work_gives_the_same_plan() -> None:
 @pytest.mark.parametrize("stage", ["bc", "preference", "verifier"])
 @pytest.mark.parametrize("rank", [0, 16])
 def test_the_other_stages_are_planned_too(stage: str, rank: int) -> None:
-    work = Work(stage=stage, model=shape_of("Qwen2.5-0.5B"), lora_rank=rank, batch=16)  # type: ignore[arg-type]
-    found = plan(work, Machine(memory=24 * GIB))
+    job = TrainingJob(stage=stage, model=shape_of("Qwen2.5-0.5B"), lora_rank=rank, batch=16)  # type: ignore[arg-type]
+    found = plan(job, Machine(memory=24 * GIB))
     assert found.fits and largest(found)
 
 
 def test_a_4_bit_table_is_there_twice_for_a_moment_when_it_is_loaded() -> None:
     """Llama-3.1-8B: 6.98 G matrix weights in .5625 bytes and 1.05 G others in 4, adapters, critics; and 2 bytes of the
     table (128 256 x 4096) as it was."""
-    work = replace(SHARED, model=shape_of("Llama-3.1-8B"), four_bit=True)
-    found = plan(work, Machine(memory=A_GPU))
+    job = replace(SHARED, model=shape_of("Llama-3.1-8B"), four_bit=True)
+    found = plan(job, Machine(memory=A_GPU))
     load = next(one for one in found.phases if one.phase.name == "load")
-    assert load.need.working == 2 * 128_256 * 4096
+    assert load.memory.activation == 2 * 128_256 * 4096
     base = 6_979_321_856 * 0.5625 + (8_030_261_248 - 6_979_321_856) * 4
     rest = found.devices[0].device.roles
-    assert load.need.resting - sum(one.state.weights for one in rest if one.name != "base") == base
-    one_row = need(work, found.setting, found.devices[0].device, replace(load.phase, tokens=1), 1).total
-    assert one_row == load.need.total, "it does not depend on lengths"
+    assert load.memory.static - sum(one.state.weights for one in rest if one.name != "base") == base
+    one_row = phase_memory(job, found.strategy, found.devices[0].device, replace(load.phase, tokens=1), 1).total
+    assert one_row == load.memory.total, "it does not depend on lengths"
     assert not any(one.phase.name == "load" for one in plan(SHARED, Machine(memory=A_GPU)).phases)
 
 
@@ -149,20 +152,20 @@ def test_hierarchical_training_has_no_autocast() -> None:
             machine,
             checkpoint=False,  # type: ignore[arg-type]
             placement="full",
-        ).rows("actor")
+        ).micro_batch("actor")
         for precision in ("mixed", "float32")
     }
     assert sizes["mixed"] == sizes["float32"]
     bc = replace(full, stage="bc", critic=None)
     needs = [
-        plan(replace(bc, precision=precision), machine, checkpoint=False).binding.need.total  # type: ignore[arg-type]
+        plan(replace(bc, precision=precision), machine, checkpoint=False).binding.memory.total  # type: ignore[arg-type]
         for precision in ("mixed", "float32")
     ]
     assert needs[0] < needs[1]
 
 
 def test_adapters_have_a_frozen_copy_as_DPOs_reference() -> None:
-    found = plan(Work(stage="preference", model=shape_of("Llama-3.2-3B"), batch=4), Machine(memory=A_GPU))
+    found = plan(TrainingJob(stage="preference", model=shape_of("Llama-3.2-3B"), batch=4), Machine(memory=A_GPU))
     states = {role.name: role.state for role in found.devices[0].device.roles}
     assert states["reference"].total == states["policy"].weights == 4 * 24_313_856
 
@@ -170,9 +173,9 @@ def test_adapters_have_a_frozen_copy_as_DPOs_reference() -> None:
 def test_dpo_needs_more_than_bc() -> None:
     sizes = [
         plan(
-            Work(stage=stage, model=shape_of("Qwen2.5-0.5B"), lora_rank=0, batch=4),  # type: ignore[arg-type]
+            TrainingJob(stage=stage, model=shape_of("Qwen2.5-0.5B"), lora_rank=0, batch=4),  # type: ignore[arg-type]
             Machine(memory=80 * GIB),
-        ).binding.need.total
+        ).binding.memory.total
         for stage in ("bc", "preference")
     ]
     assert sizes[1] > 1.5 * sizes[0]
@@ -183,7 +186,7 @@ def test_remedies_fit_what_they_say() -> None:
     assert not found.fits
     told = remedies(found)
     assert any(line.startswith("a 4-bit base (--four-bit)") for line in told)
-    assert plan(replace(found.work, four_bit=True), found.machine).fits
+    assert plan(replace(found.job, four_bit=True), found.machine).fits
     assert not any("(--gpu 80GiB)" in line for line in told), "132 GiB of weights do not fit 80"
 
 
@@ -193,7 +196,7 @@ def test_where_no_single_change_helps_two_are_tried() -> None:
 
 
 @pytest.mark.parametrize(
-    ("work", "gpus", "named", "says"),
+    ("job", "gpus", "named", "says"),
     [
         (SEED, 1, {"placement": "shared"}, "cannot serve three roles"),
         (SHARED, 1, {"placement": "split"}, "in pairs"),
@@ -202,9 +205,9 @@ def test_where_no_single_change_helps_two_are_tried() -> None:
         (replace(SHARED, stage="bc", critic=None), 2, {"placement": "split"}, "has one model"),
     ],
 )
-def test_what_cannot_be_is_refused(work: Work, gpus: int, named: dict[str, str], says: str) -> None:
+def test_what_cannot_be_is_refused(job: TrainingJob, gpus: int, named: dict[str, str], says: str) -> None:
     with pytest.raises(UsageError, match=says):
-        plan(work, Machine(memory=A_GPU, gpus=gpus), **named)  # type: ignore[arg-type]
+        plan(job, Machine(memory=A_GPU, gpus=gpus), **named)  # type: ignore[arg-type]
 
 
 def test_machines_and_work_are_checked() -> None:
@@ -220,7 +223,7 @@ def test_machines_and_work_are_checked() -> None:
 
 def test_the_page_names_every_role_phase_and_the_header() -> None:
     found = plan(SHARED, Machine(memory=A_GPU, gpus=2, kind="a100"))
-    text = "\n".join(page(found))
+    text = "\n".join(report(found))
     for word in (
         "base",
         "actor",
@@ -236,12 +239,12 @@ def test_the_page_names_every_role_phase_and_the_header() -> None:
     ):
         assert word in text, word
     assert as_json(found)["devices"][0]["phases"]["actor"]["total"] == round(
-        next(one for one in found.phases if one.phase.name == "actor").need.total
+        next(one for one in found.phases if one.phase.name == "actor").memory.total
     )
 
 
 def test_the_page_of_a_refusal_names_every_way_tried() -> None:
-    text = "\n".join(page(plan(SEED, Machine(memory=A_GPU, gpus=2))))
+    text = "\n".join(report(plan(SEED, Machine(memory=A_GPU, gpus=2))))
     for way in ("tried full:", "tried full, zero2", "tried full, zero3", "tried full, fsdp", "tried split"):
         assert way in text, way
 
@@ -250,28 +253,28 @@ def test_the_page_says_how_to_ask_for_it() -> None:
     """Copies of one role each, shared out, and with what does not learn aside; not where a stage has no such keys."""
     machine = Machine(memory=141 * GIB, gpus=8)
     full = "hierarchical.placement=full"
-    for work, named, words in (
+    for job, named, words in (
         (SHARED, {"placement": "shared"}, "hierarchical.placement=shared"),
         (SHARED, {"placement": "split"}, "hierarchical.placement=split"),
         (SHARED, {"placement": "full", "offload": True}, f"{full} hierarchical.offload=true"),
         (SEED, {"shards": "zero3"}, f"{full} hierarchical.shards=zero3"),
     ):
-        assert f"overrides: {words}" in page(plan(work, machine, **named))  # type: ignore[arg-type]
-    assert "overrides" not in "".join(page(plan(replace(SHARED, stage="bc", critic=None), machine)))
+        assert f"overrides: {words}" in report(plan(job, machine, **named))  # type: ignore[arg-type]
+    assert "overrides" not in "".join(report(plan(replace(SHARED, stage="bc", critic=None), machine)))
 
 
 def test_a_way_that_is_named_is_held_to() -> None:
     for offload in (True, False):
-        assert plan(SEED, Machine(memory=400 * GIB), placement="full", offload=offload).setting.offload == offload
+        assert plan(SEED, Machine(memory=400 * GIB), placement="full", offload=offload).strategy.offload == offload
     with pytest.raises(UsageError, match="no way to place hierarchical with placement shared, .* offload True"):
         plan(SHARED, Machine(memory=A_GPU), placement="shared", offload=True)
 
 
 def test_what_stands_on_the_cpu_is_read_there() -> None:
-    for work in (SHARED, SEED):
-        found = plan(work, Machine(memory=400 * GIB), placement="full", offload=True)
+    for job in (SHARED, SEED):
+        found = plan(job, Machine(memory=400 * GIB), placement="full", offload=True)
         assert "reference" not in {one.phase.name for one in found.phases}
-        assert found.host > plan(work, Machine(memory=400 * GIB), placement="full", offload=False).host
+        assert found.host > plan(job, Machine(memory=400 * GIB), placement="full", offload=False).host
 
 
 def test_who_speaks_is_whole_where_who_learns_lies_in_parts() -> None:
@@ -279,17 +282,17 @@ def test_who_speaks_is_whole_where_who_learns_lies_in_parts() -> None:
     machine = Machine(memory=141 * GIB, gpus=8)
     parts, whole = (plan(SEED, machine, placement="full", shards=shards) for shards in ("fsdp", "none"))
     rollout = {
-        found.setting.shards: next(one for one in found.phases if one.phase.name == "rollout, actor")
+        found.strategy.shards: next(one for one in found.phases if one.phase.name == "rollout, actor")
         for found in (parts, whole)
     }
-    assert rollout["fsdp"].need.gradients > 2 * 4 * SEED.model.parameters > rollout["none"].need.gradients
+    assert rollout["fsdp"].memory.gradients > 2 * 4 * SEED.model.parameters > rollout["none"].memory.gradients
 
 
 def test_parts_of_hierarchical_training_are_float32_all_through() -> None:
     """Under bc's autocast layers are put together in bfloat16, here in float32: twice two layers, or the table."""
     machine = Machine(memory=141 * GIB, gpus=8)
     states = [
-        plan(work, machine, placement="full", shards="fsdp").devices[0].device.roles[0].state
-        for work in (SEED, replace(SEED, stage="bc", critic=None, value=False, precision="mixed"))
+        plan(job, machine, placement="full", shards="fsdp").devices[0].device.roles[0].state
+        for job in (SEED, replace(SEED, stage="bc", critic=None, value=False, precision="mixed"))
     ]
-    assert states[0].gathered == 2 * states[1].gathered and states[0].resting == states[1].resting
+    assert states[0].gathered == 2 * states[1].gathered and states[0].static == states[1].static

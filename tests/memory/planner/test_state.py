@@ -9,18 +9,18 @@ import pytest
 
 from r2v.memory.planner.roles import devices, whole_state
 from r2v.memory.planner.state import frozen, sharded, trained
-from r2v.memory.planner.work import Setting, Work
+from r2v.memory.planner.training_job import Strategy, TrainingJob
 from r2v.memory.shapes import from_config, shape_of, value_head
 from r2v.memory.sizes import GIB, gib, mem_header, parse_size
 
 LLAMA, ROBERTA = shape_of("meta-llama/Llama-3.2-3B"), shape_of("FacebookAI/roberta-base")
-SEED = Work(stage="hierarchical", model=LLAMA, critic=ROBERTA, value=True, lora_rank=0, precision="float32")
+SEED = TrainingJob(stage="hierarchical", model=LLAMA, critic=ROBERTA, value=True, lora_rank=0, precision="float32")
 
 
-def roles(work: Work, placement: str = "full") -> dict[str, float]:
+def roles(job: TrainingJob, placement: str = "full") -> dict[str, float]:
     """Training state in GiB of each role."""
-    setting = Setting(placement=placement)  # type: ignore[arg-type]
-    return {role.name: role.state.total / GIB for role in devices(work, setting, 1)[0].roles}
+    strategy = Strategy(placement=placement)  # type: ignore[arg-type]
+    return {role.name: role.state.total / GIB for role in devices(job, strategy, 1)[0].roles}
 
 
 def test_full_training_of_the_seed_is_112_GiB() -> None:
@@ -38,10 +38,10 @@ def test_shared_base_is_9_14_GiB_and_its_parts() -> None:
         for name, size in roles(replace(SEED, lora_rank=16, precision="mixed", value=False), "shared").items()
     }
     assert parts == {"base": 5.98, "actor": 0.36, "guidance": 0.36, "critic": 1.96, "target": 0.49}
-    work = replace(SEED, lora_rank=16, precision="mixed", value=False)
-    assert round(whole_state(work) / GIB - MORE["critic"] - MORE["target"], 2) == 9.14
+    job = replace(SEED, lora_rank=16, precision="mixed", value=False)
+    assert round(whole_state(job) / GIB - MORE["critic"] - MORE["target"], 2) == 9.14
     assert round(whole_state(SEED) / GIB - sum(MORE.values()), 2) == 112.00
-    assert round(whole_state(SEED) / whole_state(work)) == 12
+    assert round(whole_state(SEED) / whole_state(job)) == 12
 
 
 @pytest.mark.parametrize(("precision", "width", "answer"), [("bfloat16", 2, 22.2), ("float32", 4, 40.2)])

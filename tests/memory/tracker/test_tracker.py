@@ -43,7 +43,7 @@ def test_the_peak_of_a_span_is_not_its_end(tracker: Tracker) -> None:
 
 def test_an_AdamW_step_is_20_bytes_a_parameter(tracker: Tracker) -> None:
     weight = nn.Parameter(torch.zeros(1000))
-    tracker.call_them("weights", [weight])
+    tracker.label("weights", [weight])
     tracker.watch_gradients([weight])
     optimizer = torch.optim.AdamW([weight], foreach=True)
     for name in ("first", "second"):

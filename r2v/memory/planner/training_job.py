@@ -1,4 +1,4 @@
-"""What is to be planned: the work, the machine, and one way of doing the work on it."""
+"""The training job, the machine, and the training strategies: the input of the memory planner."""
 
 from __future__ import annotations
 
@@ -16,34 +16,37 @@ Placement = Literal["shared", "split", "full"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Work:
-    """A training stage, by what decides its memory. Nothing here is changed by a plan."""
+class TrainingJob:
+    """A training stage, by what decides its memory. No plan changes anything here."""
 
     stage: StageName
     model: Shape
     critic: Shape | None = None
     """Backbone of the critic (hierarchical)."""
     value: bool = False
-    """Whether guidance has a learned baseline of the critic's shape; a leave-one-out baseline needs none."""
+    """Whether the guidance has a value function of the critic's shape as its baseline; leave-one-out needs none."""
     lora_rank: int = 16
-    """Of each adapter; 0 trains all weights."""
+    """Rank of each adapter; 0: all weights are trained."""
     precision: Precision = "mixed"
-    """float32, bfloat16, or mixed: computed in bfloat16, what is trained in float32."""
+    """float32, bfloat16, or mixed: computed in bfloat16, trained in float32."""
     four_bit: bool = False
-    """Frozen base in nf4."""
+    """Whether the frozen base is loaded in nf4."""
     optimizer: Optimizer = "adamw"
+    """adamw: torch's foreach AdamW; adamw_fused: the fused one; adamw_8bit: bitsandbytes'."""
     prompt_tokens: int = 512
+    """Longest prompt."""
     completion_tokens: int = 512
+    """Longest completion."""
     critic_tokens: int = 512
     """Tokens of a text that the critic reads; it reads a state and an utterance of each turn."""
     episodes: int = 64
-    """Conversations of one iteration, all GPUs together."""
+    """Episodes of one iteration, all GPUs together."""
     hints: int = 2
-    """Guidance answers to one first turn."""
+    """Guidance completions for one first turn."""
     batch: int = 256
-    """Turns (rows, pairs) of one update, all GPUs together."""
+    """Sequences (or pairs) of one update, all GPUs together."""
     replay: int = 20_000
-    """Turns kept for the critic."""
+    """Turns in the critic's replay buffer."""
 
     def __post_init__(self) -> None:
         for name in ("prompt_tokens", "completion_tokens", "critic_tokens", "episodes", "hints", "batch"):
@@ -61,7 +64,7 @@ class Work:
 
     @property
     def base_width(self) -> int:
-        """Bytes per weight of the language model as it stands in memory, packed ones aside: under adapters on a 4-bit
+        """Bytes per weight of the language model in memory, packed ones aside: under adapters on a 4-bit
         base the rest is float32 (peft.prepare_model_for_kbit_training)."""
         if self.four_bit:
             return 4
@@ -82,13 +85,13 @@ class Work:
 
     @property
     def tokens(self) -> int:
-        """Tokens of a whole row."""
+        """Tokens of a whole sequence."""
         return self.prompt_tokens + self.completion_tokens
 
 
 @dataclass(frozen=True, kw_only=True)
 class Machine:
-    """GPUs of one node, and what of their memory no tensor gets. The three overheads are assumptions."""
+    """GPUs of one node, and the memory on them that is not for tensors. The three overheads are assumptions."""
 
     memory: float
     """Bytes of one GPU."""
@@ -96,17 +99,17 @@ class Machine:
     kind: str = ""
     """The type in --gres=gpu:<kind>:<count>; "" for any."""
     context: float = 0.5 * GIB
-    """CUDA's context, kernels and cuBLAS workspaces of a process."""
+    """Bytes of a process for CUDA's context, kernels and cuBLAS workspaces."""
     nccl: float = 0.3 * GIB
-    """Buffers of the collectives, where there are several GPUs."""
+    """Bytes for buffers of the collectives, where there are several GPUs."""
     fragmentation: float = 0.05
-    """Share of the memory that comes and goes which the allocator cannot use."""
+    """Share of the activation bytes that the allocator loses to gaps."""
     factors: Mapping[str, float] = field(default_factory=dict)
-    """By phase: what a probe measured of its `working` bytes over what is predicted (`r2v.memory.calibration`)."""
+    """By phase: activation bytes that a probe measured over those predicted (`r2v.memory.calibration`)."""
 
     def __post_init__(self) -> None:
         if self.gpus < 1:
-            raise UsageError(f"--n {self.gpus}: at least one GPU is needed")
+            raise UsageError(f"--gpus {self.gpus}: at least one GPU is needed")
         if self.usable <= 0:
             raise UsageError(
                 f"--gpu: {self.memory / GIB:.2f} GiB leave nothing beside the {self.reserved / GIB:.2f} "
@@ -115,7 +118,7 @@ class Machine:
 
     @property
     def reserved(self) -> float:
-        """Bytes of each GPU that no tensor gets."""
+        """Bytes of each GPU that are not for tensors."""
         return self.context + (self.nccl if self.gpus > 1 else 0)
 
     @property
@@ -125,71 +128,76 @@ class Machine:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Setting:
-    """One way of doing the work: where roles stand, and what is traded for memory."""
+class Strategy:
+    """A training strategy: which device each role is on, and what is traded for memory."""
 
     placement: Placement
     shards: Shards = "none"
     checkpoint: bool = False
-    """Layers run again in backward instead of keeping what they computed."""
+    """Gradient checkpointing: layers run again in backward instead of saving activations."""
     offload: bool = False
-    """Reference and target critic stand in the CPU's memory."""
+    """Reference and target critic are in the CPU's memory."""
     chunk: int | None = 1024
-    """Tokens whose logits exist at a time; None: all."""
+    """Tokens whose logits exist at a time; None: all of them."""
 
     def __str__(self) -> str:
-        words = [
+        parts = [
             self.placement,
             *([] if self.shards == "none" else [self.shards]),
             *(["checkpointing"] if self.checkpoint else []),
             *(["reference and target on the CPU"] if self.offload and self.placement == "full" else []),
         ]
-        return ", ".join(words)
+        return ", ".join(parts)
 
 
-def settings(
-    work: Work,
+def strategies(
+    job: TrainingJob,
     gpus: int,
     *,
     placement: Placement | None = None,
     shards: Shards | None = None,
     checkpoint: bool | None = None,
     offload: bool | None = None,
-) -> Iterator[Setting]:
-    """The ways to try, the fastest first; those named are held to. Raises UsageError where one cannot be."""
-    if placement == "shared" and work.lora_rank == 0:
+) -> Iterator[Strategy]:
+    """The strategies to try, the fastest first; arguments that are not None are kept. Raises UsageError where one is
+    impossible for this job."""
+    if placement == "shared" and job.lora_rank == 0:
         raise UsageError(
             "placement shared: one base cannot serve three roles when its own weights are trained; "
             "train adapters (--lora-r 16), or name full or split"
         )
     if placement == "split" and gpus % 2:
-        raise UsageError(f"placement split: wants GPUs in pairs, policy on one and guidance on the other; got {gpus}")
-    if placement not in (None, "full") and work.stage != "hierarchical":
-        raise UsageError(f"placement {placement}: {work.stage} has one model; leave --placement out")
-    if shards not in (None, "none") and (work.lora_rank or gpus == 1):
+        raise UsageError(f"placement split: needs GPUs in pairs, policy on one and guidance on the other; got {gpus}")
+    if placement not in (None, "full") and job.stage != "hierarchical":
+        raise UsageError(f"placement {placement}: {job.stage} has one model; leave --placement out")
+    if shards not in (None, "none") and (job.lora_rank or gpus == 1):
         raise UsageError(
-            f"shards {shards}: only fully trained weights on several GPUs are shared out; got "
-            f"lora_rank {work.lora_rank} on {gpus} GPU{'s' if gpus > 1 else ''}"
+            f"shards {shards}: only fully trained weights on several GPUs are sharded; got "
+            f"lora_rank {job.lora_rank} on {gpus} GPU{'s' if gpus > 1 else ''}"
         )
-    chunk = 1024 if work.stage == "hierarchical" else None
-    for place, aside in _places(work, gpus):
-        for share in get_args(Shards) if work.lora_rank == 0 and gpus > 1 and place == "full" else ("none",):
-            for again in (False, True):
+    chunk = 1024 if job.stage == "hierarchical" else None
+    for possible, offloads in _placements(job, gpus):
+        can_shard = job.lora_rank == 0 and gpus > 1 and possible == "full"
+        for sharding in get_args(Shards) if can_shard else ("none",):
+            for checkpoints in (False, True):
                 if (
-                    placement in (None, place)
-                    and shards in (None, share)
-                    and checkpoint in (None, again)
-                    and offload in (None, aside)
-                    and not (aside and share != "none")
+                    placement in (None, possible)
+                    and shards in (None, sharding)
+                    and checkpoint in (None, checkpoints)
+                    and offload in (None, offloads)
+                    and not (offloads and sharding != "none")
                 ):
-                    yield Setting(placement=place, shards=share, checkpoint=again, offload=aside, chunk=chunk)
+                    yield Strategy(
+                        placement=possible, shards=sharding, checkpoint=checkpoints, offload=offloads, chunk=chunk
+                    )
 
 
-def _places(work: Work, gpus: int) -> Iterator[tuple[Placement, bool]]:
-    if work.stage != "hierarchical":
+def _placements(job: TrainingJob, gpus: int) -> Iterator[tuple[Placement, bool]]:
+    """(placement, whether it offloads), the fastest first."""
+    if job.stage != "hierarchical":
         yield "full", False
         return
-    if work.lora_rank:
+    if job.lora_rank:
         yield "shared", False
     yield "full", False
     if gpus % 2 == 0:
