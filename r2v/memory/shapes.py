@@ -203,8 +203,8 @@ def shape_of(model: str) -> Shape:
 
 
 def values_of(model: str) -> ModelConfigValues:
-    """The config.json of a bundled model, a directory (of adapters: their base's), a model in the hub's cache, or a model
-    in the registry. Raises InputError where there is none."""
+    """The config.json of a bundled model, of a directory (of adapters: their base's), of a model in the hub's cache, or
+    of one in the registry. Raises InputError where there is none."""
     folder = BUNDLED.get(model) or Path(model).expanduser()
     if adapters_alone(folder):
         return values_of(base_of(folder))
@@ -253,8 +253,8 @@ def _inner(values: Mapping[str, Any], family: str) -> int:
 
 
 def critic_heads(hidden: int) -> tuple[LinearShape, ...]:
-    """The heads of a double critic: two Q on [state; action] and two V on the state as in ArCHer (arXiv 2402.19446), and a
-    baseline on the state (together 7.09 M parameters on roberta-base)."""
+    """The heads of a double critic: two Q on [state; action] and two V on the state as in ArCHer (arXiv 2402.19446),
+    and a baseline on the state (together 7.09 M parameters on roberta-base)."""
     return (*value_head(2 * hidden), *value_head(2 * hidden), *(one for _ in range(3) for one in value_head(hidden)))
 
 

@@ -76,7 +76,7 @@ class Plan:
 
     @property
     def host(self) -> float:
-        """Bytes of CPU memory on the node: a process with the weights it loads for each GPU, offloaded roles, replay."""
+        """CPU memory of the node in bytes: a process per GPU with the weights it loads, offloaded roles, replay."""
         loaded = self.job.model.parameters * (2 if self.job.four_bit else self.job.base_width)
         offloaded = sum(device.static for device in self.devices if device.device.name == "cpu")
         # 16 bytes a token: an assumption.

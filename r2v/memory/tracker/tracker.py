@@ -9,7 +9,7 @@
 
 Every operation passes by a dispatch mode, which notes each new storage and learns of its end by a weak reference.
 Nothing is hooked onto modules or parameters, so frozen weights, adapters, a base that serves three roles and layers
-called many times are all just tensors; torch's own MemTracker fails on each of these. What an operation
+called many times are all just tensors; torch's own MemTracker supports none of these. What an operation
 allocates inside one kernel is not seen (but for logsumexp's, which is known), nor are the allocator's gaps.
 """
 
