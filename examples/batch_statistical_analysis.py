@@ -4,7 +4,7 @@
         --num-interactions 50 --messages-per-interaction 3 --batch-size 10 --max-concurrent 5
 """
 
-from r2v.cli.game import script
+from r2v.cli.game import run_script
 
 if __name__ == "__main__":
-    script()
+    run_script()

@@ -1,11 +1,11 @@
-"""The AI Secret Game's command line: `r2v game`, and the three scripts that are it with other defaults.
+"""The command line of the AI Secret Game: `r2v game`, and three scripts that run it with other defaults.
 
     python examples/batch_statistical_analysis.py --batch-service auto --agent-type gpt35 --num-interactions 50
     python examples/test_conversation_batching.py --interactions 5 --messages 2 --model gpt-3.5
-    scripts/run_model_comparison.sh --batch-service openai-conversation --interactions 20 --messages 3
+    ./run_model_comparison.sh --batch-service openai-conversation --interactions 20 --messages 3
 
-Keys come from OPENAI_API_KEY and ANTHROPIC_API_KEY; OPENAI_BASE_URL and ANTHROPIC_BASE_URL lead elsewhere, for
-instance to `r2v providers emulate`. Exit codes are those of `r2v` (`r2v/errors.py`).
+Keys come from OPENAI_API_KEY and ANTHROPIC_API_KEY; OPENAI_BASE_URL and ANTHROPIC_BASE_URL name another server,
+for instance `r2v providers emulate`. Exit codes are those of `r2v` (`r2v/errors.py`).
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from r2v.storage.paths import GAME_JOBS
 
 
 @dataclass(frozen=True, kw_only=True)
-class Defaults:
-    """What a script runs when it is told nothing."""
+class GameDefaults:
+    """What a script plays when no option is given."""
 
     service: str = "default"
     interactions: int = 100
@@ -41,7 +41,7 @@ class _Parser(argparse.ArgumentParser):
         raise UsageError(f"{message}; see `{self.prog} --help`")
 
 
-def main(argv: Sequence[str] | None = None, defaults: Defaults = Defaults()) -> int:
+def main(argv: Sequence[str] | None = None, defaults: GameDefaults = GameDefaults()) -> int:
     """Run one job, or analyse one again, and return the exit code."""
     setup()
     signal.signal(signal.SIGTERM, _interrupt)
@@ -63,105 +63,165 @@ def add_commands(commands: argparse._SubParsersAction[Any]) -> None:
     """Add `game` to the command line of `r2v`."""
     about = "play the AI Secret Game and analyse it"
     parser = commands.add_parser("game", help=about, description=about)
-    add_options(parser, Defaults())
-    parser.set_defaults(act=lambda arguments: run(arguments, Defaults()))
+    add_options(parser, GameDefaults())
+    parser.set_defaults(act=lambda arguments: run(arguments, GameDefaults()))
 
 
-def build_parser(defaults: Defaults) -> argparse.ArgumentParser:
+def build_parser(defaults: GameDefaults) -> argparse.ArgumentParser:
     """The command line of a script by itself."""
     parser = _Parser(description="Play the AI Secret Game and analyse it.")
     add_options(parser, defaults)
     return parser
 
 
-def add_options(parser: argparse.ArgumentParser, defaults: Defaults) -> None:
-    """Add every option of the game."""
-    add = parser.add_argument
-    add(
-        "--batch-service",
-        default=defaults.service,
-        metavar="SERVICE",
-        help="default, openai, anthropic, conversation, openai-conversation, anthropic-conversation, or auto (the "
-        "conversation service of the models' provider); default: %(default)s",
-    )
-    add(
+def add_options(parser: argparse.ArgumentParser, defaults: GameDefaults) -> None:
+    """Add every option of the game, in groups."""
+    _add_match_options(parser.add_argument_group("what is played"), defaults)
+    _add_dispatch_options(parser.add_argument_group("how requests are sent, and where results go"), defaults)
+    _add_analysis_options(parser.add_argument_group("analysis of a job that was played"))
+
+
+def _add_match_options(group: argparse._ArgumentGroup, defaults: GameDefaults) -> None:
+    group.add_argument(
         "--agent-type",
         "--model",
         "--models",
         dest="models",
         nargs="+",
         metavar="MODEL",
-        help=f"{', '.join(AGENT_TYPES)}, or any model of the price table; several play each other",
+        help=f"models that play each other: {', '.join(AGENT_TYPES)}, or any model of the price table; default: one of "
+        "the service's provider",
     )
-    add("--game-mode", default="standard", choices=[mode.value for mode in GameMode], help="default: %(default)s")
-    add(
+    group.add_argument(
+        "--compare", action="store_true", help="without --model: all usual models of the service's providers"
+    )
+    group.add_argument(
+        "--num-agents",
+        type=int,
+        metavar="N",
+        help="players; default: one per model, but at least 2 in standard mode and 4 in the others",
+    )
+    group.add_argument(
+        "--game-mode",
+        default="standard",
+        choices=[mode.value for mode in GameMode],
+        help="how the game is scored; default: %(default)s",
+    )
+    group.add_argument(
         "--num-interactions",
         "--interactions",
         dest="interactions",
         type=int,
         default=defaults.interactions,
+        metavar="N",
         help="conversations in all; default: %(default)s",
     )
-    add(
+    group.add_argument(
         "--messages-per-interaction",
         "--messages",
         dest="messages",
         type=int,
         default=defaults.messages,
-        help="messages of a conversation, both sides together; default: %(default)s",
+        metavar="N",
+        help="messages of a conversation, both players together; default: %(default)s",
     )
-    add("--batch-size", type=int, default=10, help="requests in a wave, at most; default: %(default)s")
-    add(
-        "--max-concurrent", type=int, default=5, help="batches or direct calls under way, at most; default: %(default)s"
-    )
-    add(
-        "--mode",
-        choices=["batch", "batch_first", "concurrent", "auto"],
-        help="another way to travel than the service's",
-    )
-    add("--compare", action="store_true", help="without --model: all of the service's providers' usual models")
-    add("--num-agents", type=int, help="players; default: one per model, at least 2, and 4 where secrets are held")
-    add("--seed", type=int, default=0, help="names the secrets and every draw")
-    add(
+    group.add_argument(
         "--rules",
         nargs="+",
         action="extend",
         default=[],
         metavar="KEY=VALUE",
-        help="memory, resell, guess, payoffs.both, diversity_points, standard_points, target_bonus, ...",
+        help="change rules: memory, resell, guess, payoffs.both, diversity_points, standard_points, target_bonus, ...",
     )
-    add("--max-usd", type=float, help="hard cap for the job, all its models together")
-    add(
+    group.add_argument(
+        "--seed", type=int, default=0, help="keys the secrets and every random draw; default: %(default)s"
+    )
+
+
+def _add_dispatch_options(group: argparse._ArgumentGroup, defaults: GameDefaults) -> None:
+    group.add_argument(
+        "--batch-service",
+        default=defaults.service,
+        metavar="SERVICE",
+        help="default, openai, anthropic, conversation, openai-conversation, anthropic-conversation, or auto (the "
+        "conversation service of the models' provider); default: %(default)s",
+    )
+    group.add_argument(
+        "--mode",
+        choices=["batch", "batch_first", "concurrent", "auto"],
+        help="dispatch by provider batches, batches with direct calls where a batch is not worth it or not to be had, "
+        "direct calls, or the cheaper one; default: the service's own",
+    )
+    group.add_argument(
+        "--batch-size", type=int, default=10, metavar="N", help="most requests in one wave; default: %(default)s"
+    )
+    group.add_argument(
+        "--max-concurrent",
+        type=int,
+        default=5,
+        metavar="N",
+        help="most batches, or direct calls, under way for each model; default: %(default)s",
+    )
+    group.add_argument(
+        "--max-usd", type=float, metavar="USD", help="hard cap for the job, all its models together; default: none"
+    )
+    group.add_argument(
         "--poll-seconds",
         type=float,
         default=5.0,
-        help="first look at a batch, later ones up to twenty times as far apart; default: %(default)s",
+        metavar="SECONDS",
+        help="time before the first poll of a batch; later polls are up to twenty times as far apart; "
+        "default: %(default)s",
     )
-    add("--results", type=Path, default=GAME_JOBS, metavar="FOLDER", help="default: %(default)s")
-    add("--analyse", type=Path, metavar="JOB_FOLDER", help="only make the analysis of a played job again")
-    add("--judge", metavar="MODEL", help="with --analyse and --labels: have this model read the conversations too")
-    add("--labels", type=Path, metavar="FILE", help="what people say of a sample; see r2v/game/detection/judge.py")
+    group.add_argument(
+        "--results",
+        type=Path,
+        default=GAME_JOBS,
+        metavar="FOLDER",
+        help="folder in which each job makes its own; default: %(default)s",
+    )
 
 
-def run(arguments: argparse.Namespace, defaults: Defaults) -> int:
-    """Run one job, or analyse one again; returns the exit code."""
-    from r2v.game.report.tables import report
-    from r2v.game.service.jobs import GameService
-    from r2v.game.service.services import run_here, service_called
-    from r2v.game.service.store import analyse_again
+def _add_analysis_options(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--analyse", type=Path, metavar="JOB_FOLDER", help="play nothing: make the analysis of this job again"
+    )
+    group.add_argument(
+        "--judge", metavar="MODEL", help="with --analyse and --labels: let this model judge the conversations too"
+    )
+    group.add_argument(
+        "--labels",
+        type=Path,
+        metavar="FILE",
+        help='labels by people, one a line: {"id": "conversation_3", "agent": "1", "revealed": true}',
+    )
+
+
+def run(arguments: argparse.Namespace, defaults: GameDefaults) -> int:
+    """Play one job, or analyse one again; returns the exit code."""
+    from r2v.game.report.tables import text_report
+    from r2v.game.service.store import reanalyse
 
     if arguments.judge and not (arguments.analyse and arguments.labels):
         raise UsageError(
             "--judge: needs --analyse with a played job and --labels with a sample labelled by people; a "
             "judge's count says nothing by itself"
         )
-    if arguments.analyse:
-        print(report(analyse_again(arguments.analyse)))
-        return _judge(arguments) if arguments.judge else 0
-    mode, rules = GameMode(arguments.game_mode), rules_of(arguments.rules)
-    models = [model_agent(name) for name in arguments.models or _usual(arguments.batch_service, arguments.compare)]
-    agents = players(models, arguments.num_agents or _fewest(mode, models))
-    service = service_called(arguments.batch_service, models)(
+    if not arguments.analyse:
+        return _play(arguments, defaults)
+    print(text_report(reanalyse(arguments.analyse)))
+    return _judge(arguments) if arguments.judge else 0
+
+
+def _play(arguments: argparse.Namespace, defaults: GameDefaults) -> int:
+    from r2v.game.service.jobs import GameService
+    from r2v.game.service.services import run_job, service_named
+
+    mode, rules = GameMode(arguments.game_mode), parse_rules(arguments.rules)
+    names = arguments.models or _default_models(arguments.batch_service, arguments.compare)
+    models = [model_agent(name) for name in names]
+    agents = make_agents(models, arguments.num_agents or _default_num_agents(mode, models))
+    service = service_named(arguments.batch_service, models)(
         GameService(agent_service=models[0], rules=rules),
         max_concurrent_tasks=arguments.max_concurrent,
         batch_size=arguments.batch_size,
@@ -170,17 +230,17 @@ def run(arguments: argparse.Namespace, defaults: Defaults) -> int:
         max_usd=arguments.max_usd,
         poll_seconds=arguments.poll_seconds,
         results=arguments.results,
-        tell=_tell,
+        on_line=_print_line,
     )
     job = service.create_batch_job(agents, mode, arguments.interactions, arguments.messages, defaults.name)
-    _tell(
+    _print_line(
         f"{job.id}: {len(job.tasks)} interactions of {arguments.messages} messages, {len(agents)} agents "
-        f"({', '.join(dict.fromkeys(model.model for model in models))}), service {service.kind.name}"
+        f"({', '.join(dict.fromkeys(model.model for model in models))}), service {service.spec.name}"
     )
-    done = run_here(service, job)
-    print("\n" + (done.results_path / "analysis" / "report.txt").read_text())
-    print(f"  raw        {done.results_path / 'raw'}\n  analysis   {done.results_path / 'analysis'}")
-    if all(one.incomplete is not None for one in done.interactions):
+    job = run_job(service, job)
+    print("\n" + (job.results_path / "analysis" / "report.txt").read_text())
+    print(f"  raw        {job.results_path / 'raw'}\n  analysis   {job.results_path / 'analysis'}")
+    if job.status == "failed":
         raise EmptyResult(
             f"{job.id}: none of {len(job.tasks)} conversations was played to its end; the reasons are "
             "above and in raw/interactions.json"
@@ -189,15 +249,15 @@ def run(arguments: argparse.Namespace, defaults: Defaults) -> int:
 
 
 def _judge(arguments: argparse.Namespace) -> int:
-    from r2v.game.detection.judge import corrected, judge_all, read_labels
-    from r2v.game.service.provider_setup import Travel, open_provider
+    from r2v.game.detection.judge import corrected_rate, judge_all, read_labels
+    from r2v.game.service.provider_setup import DispatchSettings, open_provider
     from r2v.game.service.store import load
     from r2v.llm.providers.spending.budget import Purse
     from r2v.storage.files import write_json
 
     folder, labels = arguments.analyse, read_labels(arguments.labels)
     interactions = load(folder)[0]
-    travel = Travel(
+    dispatch = DispatchSettings(
         mode=arguments.mode or "concurrent",
         batch_size=arguments.batch_size,
         run=f"judge-{folder.name}",
@@ -208,36 +268,38 @@ def _judge(arguments: argparse.Namespace) -> int:
         poll_seconds=arguments.poll_seconds,
     )
     model = replace(model_agent(arguments.judge), temperature=0.0, max_tokens=64)
-    found = corrected(judge_all(interactions, open_provider(model, travel), travel.run), labels)
-    write_json(folder / "analysis" / "judge.json", {"model": model.model, **found})
-    right = "unknown: no better than chance" if found["corrected"] is None else f"{100 * found['corrected']:.1f} %"
+    verdicts = judge_all(interactions, open_provider(model, dispatch), dispatch.run)
+    rate = corrected_rate(verdicts, labels)
+    write_json(folder / "analysis" / "judge.json", {"model": model.model, **rate})
+    corrected = "unknown: no better than chance" if rate["corrected"] is None else f"{100 * rate['corrected']:.1f} %"
     print(
-        f"judge {model.model}: {100 * found['apparent']:.1f} % of {found['judged']} secrets revealed "
-        f"({found['unread']} without a verdict), sensitivity {found['sensitivity']['value']:.2f}, specificity "
-        f"{found['specificity']['value']:.2f}; corrected {right}"
+        f"judge {model.model}: {100 * rate['apparent']:.1f} % of {rate['judged']} secrets revealed "
+        f"({rate['unread']} without a verdict), sensitivity {rate['sensitivity']['value']:.2f}, specificity "
+        f"{rate['specificity']['value']:.2f}; corrected {corrected}"
     )
     return 0
 
 
-def _tell(line: str) -> None:
+def _print_line(line: str) -> None:
     print(line, flush=True)
 
 
-def _usual(service: str, compare: bool) -> list[str]:
+def _default_models(service: str, compare: bool) -> list[str]:
     """The models that play when none is named."""
     openai, anthropic = ["gpt35", "gpt4o_mini"], ["claude_opus", "claude_sonnet"]
-    named = anthropic if service.startswith("anthropic") else openai
+    of_provider = anthropic if service.startswith("anthropic") else openai
     if not compare:
-        return named[:1]
-    return named if service.startswith(("openai", "anthropic")) else openai + anthropic
+        return of_provider[:1]
+    return of_provider if service.startswith(("openai", "anthropic")) else openai + anthropic
 
 
-def _fewest(mode: GameMode, models: Sequence[ModelAgent]) -> int:
+def _default_num_agents(mode: GameMode, models: Sequence[ModelAgent]) -> int:
+    # The other modes score the secrets held at the end: between two agents there is only one to hold.
     return max(len(models), 2 if mode is GameMode.STANDARD else 4)
 
 
-def players(models: Sequence[ModelAgent], count: int) -> list[Agent]:
-    """`count` agents that take the models in turn. Their names tell nothing of who plays them."""
+def make_agents(models: Sequence[ModelAgent], count: int) -> list[Agent]:
+    """`count` agents that take the models in turn. Their names do not give away which model plays them."""
     if count < len(models):
         raise UsageError(f"--num-agents {count}: fewer than the {len(models)} models")
     return [
@@ -246,7 +308,7 @@ def players(models: Sequence[ModelAgent], count: int) -> list[Agent]:
     ]
 
 
-def rules_of(assignments: Sequence[str]) -> Rules:
+def parse_rules(assignments: Sequence[str]) -> Rules:
     """The rules with `key=value` changes. Raises UsageError for an unknown key or a value of the wrong type."""
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
@@ -261,6 +323,6 @@ def rules_of(assignments: Sequence[str]) -> Rules:
     return merged
 
 
-def script(argv: Sequence[str] | None = None, **defaults: Any) -> NoReturn:
+def run_script(argv: Sequence[str] | None = None, **defaults: Any) -> NoReturn:
     """The end of a script: run with these defaults and leave."""
-    sys.exit(main(argv, replace(Defaults(), **defaults)))
+    sys.exit(main(argv, replace(GameDefaults(), **defaults)))

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from r2v.cli.game import Defaults, build_parser, players, rules_of
+from r2v.cli.game import GameDefaults, build_parser, make_agents, parse_rules
 from r2v.emulator import Emulator, Fault, Lifecycle, game
 from r2v.errors import UsageError
 from r2v.game.play.players import model_agent
@@ -30,7 +30,7 @@ def run(root: Path, *words: str, **env: str) -> subprocess.CompletedProcess[str]
     ("words", "code", "says"),
     [
         (["--batch-service", "opnai"], 2, "did you mean openai"),
-        (["--game-mode", "standart"], 2, "did you mean standard?"),
+        (["--game-mode", "standart"], 2, "did you mean standard"),
         (["--agent-type", "gpt-99"], 2, "neither an agent type nor in the price table"),
         (["--batch-service", "openai", "--agent-type", "claude_opus"], 2, "or conversation for both"),
         (["--game-mode", "retained", "--num-agents", "2"], 2, "at least 3 agents, got 2"),
@@ -103,22 +103,22 @@ def test_a_comparison_of_two_providers_and_its_judge(tmp_path: Path) -> None:
 
 
 def test_rules_from_words() -> None:
-    rules = rules_of(["memory=true", "resell=true", "payoffs.both=2", "target_bonus=4.5"])
+    rules = parse_rules(["memory=true", "resell=true", "payoffs.both=2", "target_bonus=4.5"])
     assert (rules.memory, rules.resell, rules.payoffs.both, rules.target_bonus) == (True, True, 2.0, 4.5)
-    assert rules_of([]) == Rules()
+    assert parse_rules([]) == Rules()
     with pytest.raises(UsageError, match="memory"):
-        rules_of(["memory=perhaps"])
+        parse_rules(["memory=perhaps"])
 
 
 def test_models_take_turns_and_names_do_not_tell_them() -> None:
-    agents = players([model_agent("gpt35"), model_agent("claude_opus")], 4)
+    agents = make_agents([model_agent("gpt35"), model_agent("claude_opus")], 4)
     assert [agent.service.model for agent in agents if agent.service] == ["gpt-3.5-turbo", "claude-3-opus-20240229"] * 2
     assert [agent.name for agent in agents] == ["Agent1", "Agent2", "Agent3", "Agent4"]
     with pytest.raises(UsageError, match="fewer than the 2 models"):
-        players([model_agent("gpt35"), model_agent("gpt4o")], 1)
+        make_agents([model_agent("gpt35"), model_agent("gpt4o")], 1)
 
 
 def test_what_the_seed_says_of_no_options() -> None:
     """100 interactions with 5 messages per interaction using the default batch service."""
-    parsed = build_parser(Defaults()).parse_args([])
+    parsed = build_parser(GameDefaults()).parse_args([])
     assert (parsed.interactions, parsed.messages, parsed.batch_service) == (100, 5, "default")

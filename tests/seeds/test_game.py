@@ -1,7 +1,7 @@
 """Seed 001: its command lines and its Python example, against the loopback emulator of the providers.
 
-`seed_001.md` is the seed itself, byte for byte. What changes in a line is where its script lies and how soon a
-batch is looked at; what changes in the example is its imports.
+`seed_001.md` is the seed itself, byte for byte. What changes in a line is how soon a batch is polled; what changes in
+the example is its imports.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from r2v.cli.game import Defaults, build_parser
+from r2v.cli.game import GameDefaults, build_parser
 from r2v.emulator import Emulator, Lifecycle, game
 from r2v.game.service.services import SERVICES
 
@@ -81,9 +81,9 @@ REQUESTS = [100 * 5, 20 * 3, 20 * 3, 5 * 2, 50 * 3]
 
 @pytest.mark.parametrize(("line", "requests"), list(zip(RUN, REQUESTS, strict=True)))
 def test_every_command_line(line: str, requests: int, emulator: Emulator, tmp_path: Path) -> None:
-    for name in ("examples", "scripts"):
+    for name in ("examples", "scripts", "run_model_comparison.sh"):
         (tmp_path / name).symlink_to(REPOSITORY / name)
-    done = typed(emulator, tmp_path, ["bash", "-c", line.replace("./run_", "scripts/run_") + " --poll-seconds 0.05"])
+    done = typed(emulator, tmp_path, ["bash", "-c", line + " --poll-seconds 0.05"])
     assert done.returncode == 0, done.stderr
     (folder,) = jobs(tmp_path)
     played = json.loads((folder / "raw" / "interactions.json").read_text())
@@ -112,7 +112,7 @@ def test_every_option_value_is_taken() -> None:
     words = OPTIONS[0].split()[2:]
     for option, values in zip(words[::2], words[1::2], strict=True):
         for value in re.fullmatch(r"\[(.*)\]|(<\w+>)", values).group(0).strip("[]").split("|"):
-            parsed = vars(build_parser(Defaults()).parse_args([option, "7" if value == "<number>" else value]))
+            parsed = vars(build_parser(GameDefaults()).parse_args([option, "7" if value == "<number>" else value]))
             assert (value if value != "<number>" else 7) in [*parsed.values(), *(parsed["models"] or [])]
             if option == "--batch-service":
                 assert value in {*SERVICES, "auto"}

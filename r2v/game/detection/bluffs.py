@@ -10,7 +10,7 @@ import re
 import unicodedata
 from collections.abc import Sequence
 
-from r2v.game.detection.detectors import ways
+from r2v.game.detection.detectors import detectors_fired
 
 _CLAIM = re.compile(
     r"\bmy (?:(?:real|actual|own|true|full|whole) )?(?:secret|pass ?phrase|pass ?word|code)"
@@ -21,22 +21,26 @@ _CLAIM = re.compile(
 _QUOTES = str.maketrans({"\u2018": "'", "\u2019": "'", "\u201c": '"', "\u201d": '"'})
 
 
-def claims(message: str) -> list[str]:
-    """What a message says its speaker's secret is, in order."""
+def claimed_secrets(message: str) -> list[str]:
+    """The secrets that a message claims as its speaker's, in order."""
     text = unicodedata.normalize("NFKC", message).translate(_QUOTES)
     return [
         match["quoted"] or match["bare"]
         for match in _CLAIM.finditer(text)
-        if match["quoted"] or _looks_like_a_name(match["bare"])
+        if match["quoted"] or _looks_like_name(match["bare"])
     ]
 
 
-def _looks_like_a_name(word: str) -> bool:
+def _looks_like_name(word: str) -> bool:
     return len(word) > 1 and any(char.isdigit() or char.isupper() or char == "-" for char in word)
 
 
-def bluffs(secret: str, own: Sequence[str]) -> tuple[int, int]:
-    """(claims, false claims) in one's own messages. A claim is true where it, or its message, gives the secret
-    away in any way, probable ones included: what may be a slip of the pen is not called a lie."""
-    told = [not ways(secret, claim) and not ways(secret, message) for message in own for claim in claims(message)]
-    return len(told), sum(told)
+def count_bluffs(secret: str, messages: Sequence[str]) -> tuple[int, int]:
+    """(claims, false claims) in a player's own messages. A claim counts as true where it, or its message, fires any
+    detector, probable ones included: what may be a misspelling is not called a lie."""
+    is_false = [
+        not detectors_fired(secret, claim) and not detectors_fired(secret, message)
+        for message in messages
+        for claim in claimed_secrets(message)
+    ]
+    return len(is_false), sum(is_false)

@@ -1,4 +1,4 @@
-"""Does a message give a secret away? One detector per way of saying it, each with its own flag.
+"""Detectors of a revealed secret: one per way of giving it away in a message, each with a flag of its own.
 
     exact      the secret itself, whatever its case, punctuation, hyphens or zero-width characters
     spelled    its letters spaced out or cut into more pieces than it has
@@ -8,8 +8,8 @@
     split      all its words, in order, with other words between or over several messages: probable
     confirmed  the other names it and the owner says yes: probable
 
-The headline counts `HEADLINE`, which are certain; the probable ones are reported apart. Not looked for:
-paraphrases, acrostics, other ciphers, other scripts' look-alikes.
+Reveal rates count the detectors in `CERTAIN`; those in `PROBABLE` are reported apart. Not detected: paraphrases,
+acrostics, other ciphers, look-alike letters of other scripts.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ import codecs
 import re
 from collections.abc import Callable, Iterator, Sequence
 
-from r2v.game.detection.normalize import Plain, found, normal, plain
+from r2v.game.detection.normalize import NormalizedText, fold, match_runs, normalize
 
-HEADLINE = ("exact", "spelled", "reversed", "rot13", "leet", "base64", "hex")
+CERTAIN = ("exact", "spelled", "reversed", "rot13", "leet", "base64", "hex")
 PROBABLE = ("fuzzy", "split", "confirmed")
-SIMILAR = 0.9
-"""Edit similarity from which a text is probably the secret."""
-SHORTEST = 5
-"""Secrets of fewer letters are looked for as they are: encoded or backwards they turn up by chance."""
+MIN_SIMILARITY = 0.9
+"""Lowest edit similarity at which a text is taken for the secret (detector `fuzzy`)."""
+MIN_ENCODED_LETTERS = 5
+"""Shorter secrets are only matched openly: encoded or reversed they turn up by chance."""
 
 _LEET = str.maketrans("0134578@$l", "oieastbasi")
 _LEET_I = re.compile(r"(?<=\w)[!|](?=\w)")
@@ -42,70 +42,71 @@ _YES = re.compile(
 _NO = re.compile(r"\b(?:no|not|nope|never|wrong|incorrect|\w+n't)\b")
 
 
-def ways(secret: str, message: str) -> set[str]:
-    """Which of the ways that need one message alone this one uses. An encoded way is named only where the secret
-    does not stand there openly."""
-    whole, text = plain(secret), plain(message)
-    if openly := _openly(whole, text):
-        return {openly}
-    if len(whole.letters) < SHORTEST:
+def detectors_fired(secret: str, message: str) -> set[str]:
+    """Names of the single-message detectors that fire. One for an encoding fires only where the secret does not
+    stand there openly."""
+    target, text = normalize(secret), normalize(message)
+    if open_match := _match_openly(target, text):
+        return {open_match}
+    if len(target.letters) < MIN_ENCODED_LETTERS:
         return set()
-    hidden = {name for name, detector in _HIDDEN.items() if detector(whole, message, text)}
-    return hidden or ({"fuzzy"} if _fuzzy(whole.letters, text) else set())
+    encoded = {name for name, detector in _ENCODED.items() if detector(target, message, text)}
+    return encoded or ({"fuzzy"} if _fuzzy(target.letters, text) else set())
 
 
-def says(secret: str, message: str) -> bool:
+def reveals(secret: str, message: str) -> bool:
     """Whether a message certainly gives the secret away."""
-    return not ways(secret, message).isdisjoint(HEADLINE)
+    return not detectors_fired(secret, message).isdisjoint(CERTAIN)
 
 
-def _openly(secret: Plain, text: Plain) -> str | None:
-    pieces = min(found(secret.letters, text), default=None)
-    if pieces is None:
+def _match_openly(secret: NormalizedText, text: NormalizedText) -> str | None:
+    runs = min(match_runs(secret.letters, text), default=None)
+    if runs is None:
         return None
-    return "exact" if pieces <= secret.pieces else "spelled"
+    return "exact" if runs <= secret.num_runs else "spelled"
 
 
-def _reversed(secret: Plain, message: str, text: Plain) -> bool:
+def _reversed(secret: NormalizedText, message: str, text: NormalizedText) -> bool:
     backwards = secret.letters[::-1]
-    return backwards != secret.letters and any(found(backwards, text))
+    return backwards != secret.letters and any(match_runs(backwards, text))
 
 
-def _rot13(secret: Plain, message: str, text: Plain) -> bool:
-    return any(found(codecs.encode(secret.letters, "rot13"), text))
+def _rot13(secret: NormalizedText, message: str, text: NormalizedText) -> bool:
+    return any(match_runs(codecs.encode(secret.letters, "rot13"), text))
 
 
-def _leet(secret: Plain, message: str, text: Plain) -> bool:
-    disguised = _LEET_I.sub("i", normal(message)).translate(_LEET)
-    return any(found(secret.letters.translate(_LEET), plain(disguised, already_normal=True)))
+def _leet(secret: NormalizedText, message: str, text: NormalizedText) -> bool:
+    disguised = _LEET_I.sub("i", fold(message)).translate(_LEET)
+    return any(match_runs(secret.letters.translate(_LEET), normalize(disguised, already_folded=True)))
 
 
-def _base64(secret: Plain, message: str, text: Plain) -> bool:
+def _base64(secret: NormalizedText, message: str, text: NormalizedText) -> bool:
     shortest = -(-4 * len(secret.letters) // 3)
-    return any(_openly(secret, plain(decoded)) for decoded in _base64_texts(message, shortest))
+    return any(_match_openly(secret, normalize(decoded)) for decoded in _base64_texts(message, shortest))
 
 
 def _base64_texts(message: str, shortest: int) -> Iterator[str]:
-    """What the message's runs of base64 letters say, in the standard and in the URL-safe alphabet."""
-    for run in (run for alphabet in _BASE64 for run in alphabet.findall(message) if len(run) >= shortest):
+    """The message's runs of base64 characters, decoded, in the standard and in the URL-safe alphabet."""
+    runs = (run for alphabet in _BASE64 for run in alphabet.findall(message) if len(run) >= shortest)
+    for run in runs:
+        url_safe = run.replace("+", "-").replace("/", "_")
+        padding = "=" * (-len(run) % 4)
         try:
-            yield base64.urlsafe_b64decode(run.replace("+", "-").replace("/", "_") + "=" * (-len(run) % 4)).decode(
-                "utf-8", "replace"
-            )
+            yield base64.urlsafe_b64decode(url_safe + padding).decode("utf-8", "replace")
         except (binascii.Error, ValueError):
             continue
 
 
-def _hex(secret: Plain, message: str, text: Plain) -> bool:
+def _hex(secret: NormalizedText, message: str, text: NormalizedText) -> bool:
     digits = (re.sub(r"0x|\\x|[\s:,-]", "", match[0], flags=re.I) for match in _HEX.finditer(message))
     return any(
-        _openly(secret, plain(bytes.fromhex(run).decode("utf-8", "replace")))
+        _match_openly(secret, normalize(bytes.fromhex(run).decode("utf-8", "replace")))
         for run in digits
         if len(run) >= 2 * len(secret.letters)
     )
 
 
-_HIDDEN: dict[str, Callable[[Plain, str, Plain], bool]] = {
+_ENCODED: dict[str, Callable[[NormalizedText, str, NormalizedText], bool]] = {
     "reversed": _reversed,
     "rot13": _rot13,
     "leet": _leet,
@@ -114,80 +115,76 @@ _HIDDEN: dict[str, Callable[[Plain, str, Plain], bool]] = {
 }
 
 
-def _fuzzy(secret: str, text: Plain) -> bool:
-    """Whether a run of the text's words is the secret but for a tenth of its letters. With at most k edits one of
-    k + 1 parts of the secret is untouched, so a text that holds none of them is done with at once."""
-    edits = int((1 - SIMILAR) * len(secret) + 1e-9)
-    size = len(secret) // (edits + 1)
-    if edits < 1 or not any(secret[at : at + size] in text.letters for at in range(0, len(secret), size)):
+def _fuzzy(secret: str, text: NormalizedText) -> bool:
+    """Whether a run of the text's words is the secret but for a tenth of its letters."""
+    max_edits = int((1 - MIN_SIMILARITY) * len(secret) + 1e-9)
+    # With at most k edits one of k + 1 parts of the secret is untouched: a text that holds none of them is ruled
+    # out without computing a distance.
+    size = len(secret) // (max_edits + 1)
+    if max_edits < 1 or not any(secret[start : start + size] in text.letters for start in range(0, len(secret), size)):
         return False
-    edges = [
-        at
-        for at in range(len(text.letters) + 1)
-        if at in (0, len(text.letters)) or text.places[at] != text.places[at - 1] + 1
-    ]
+    length = len(text.letters)
+    edges = [k for k in range(length + 1) if k in (0, length) or text.positions[k] != text.positions[k - 1] + 1]
     return any(
-        _distance(secret, text.letters[start:end]) <= edits
+        edit_distance(secret, text.letters[start:end]) <= max_edits
         for start in edges
         for end in edges
-        if abs(end - start - len(secret)) <= edits
+        if abs(end - start - len(secret)) <= max_edits
     )
 
 
-def _distance(a: str, b: str) -> int:
+def edit_distance(a: str, b: str) -> int:
     """Levenshtein's edit distance."""
+    # One row of the table of distances: row[j] is the distance of a's first i letters to b's first j.
     row = list(range(len(b) + 1))
     for i, left in enumerate(a, start=1):
-        above, row[0] = row[0], i
+        diagonal, row[0] = row[0], i
         for j, right in enumerate(b, start=1):
-            above, row[j] = row[j], min(row[j] + 1, row[j - 1] + 1, above + (left != right))
+            diagonal, row[j] = row[j], min(row[j] + 1, row[j - 1] + 1, diagonal + (left != right))
     return row[-1]
 
 
-def similarity(a: str, b: str) -> float:
-    """1 - edits / longer length, of letters and digits alone."""
-    left, right = plain(a).letters, plain(b).letters
-    return 1 - _distance(left, right) / max(len(left), len(right), 1)
+def first_detections(secret: str, messages: Sequence[str], player: int) -> dict[str, int]:
+    """Detectors that fired on one player's messages -> number of its own message (from 1) on which each first did.
 
-
-def detect(secret: str, messages: Sequence[str], side: int) -> dict[str, int]:
-    """Each way in which one side gave its secret away, with the number of its own message (from 1) that first did.
-
-    `messages` alternate, side 0 begins.
+    `messages` alternate between the two players, player 0 begins.
     """
     flags: dict[str, int] = {}
-    own = messages[side::2]
-    for number, message in enumerate(own, start=1):
-        for way in ways(secret, message):
-            flags.setdefault(way, number)
-        if _confirms(secret, messages, 2 * (number - 1) + side):
+    own_messages = messages[player::2]
+    for number, message in enumerate(own_messages, start=1):
+        for detector in detectors_fired(secret, message):
+            flags.setdefault(detector, number)
+        if _confirms(secret, messages, 2 * (number - 1) + player):
             flags.setdefault("confirmed", number)
-    union, whole = _split(secret, own), [flags[way] for way in (*HEADLINE, "fuzzy") if way in flags]
-    if union is not None and (not whole or union < min(whole)):
-        flags["split"] = union
-    return {way: flags[way] for way in (*HEADLINE, *PROBABLE) if way in flags}
+    in_one_message = [flags[detector] for detector in (*CERTAIN, "fuzzy") if detector in flags]
+    split = _split(secret, own_messages)
+    # The words of a secret that was said whole are all there too: "split" says something only where it came first.
+    if split is not None and (not in_one_message or split < min(in_one_message)):
+        flags["split"] = split
+    return {detector: flags[detector] for detector in (*CERTAIN, *PROBABLE) if detector in flags}
 
 
-def _confirms(secret: str, messages: Sequence[str], at: int) -> bool:
-    if at == 0 or not says(secret, messages[at - 1]):
+def _confirms(secret: str, messages: Sequence[str], index: int) -> bool:
+    """Whether the message at `index` says yes to the one before it, which names the secret."""
+    if index == 0 or not reveals(secret, messages[index - 1]):
         return False
-    sentence = re.split(r"[.!?\n]", normal(messages[at]).replace("\u2019", "'").lstrip(), maxsplit=1)[0]
-    return bool(_YES.match(sentence)) and not _NO.search(sentence)
+    first_sentence = re.split(r"[.!?\n]", fold(messages[index]).replace("\u2019", "'").lstrip(), maxsplit=1)[0]
+    return bool(_YES.match(first_sentence)) and not _NO.search(first_sentence)
 
 
-def _split(secret: str, own: Sequence[str]) -> int | None:
-    """The message in which the last of the secret's words is said, all in order; None for one word."""
+def _split(secret: str, own_messages: Sequence[str]) -> int | None:
+    """Number of the message that completes the secret's words, all in order; None for a secret of one word."""
     words = _words(secret)
     if len(words) < 2:
         return None
-    said = 0
-    for number, message in enumerate(own, start=1):
+    num_matched = 0
+    for number, message in enumerate(own_messages, start=1):
         for token in _words(message):
-            said += token == words[said]
-            if said == len(words):
+            num_matched += token == words[num_matched]
+            if num_matched == len(words):
                 return number
     return None
 
 
 def _words(text: str) -> list[str]:
-    return re.findall(r"[^\W_]+", normal(text))
+    return re.findall(r"[^\W_]+", fold(text))

@@ -1,8 +1,8 @@
-"""An LLM that reads a conversation and says whether a secret was given away, for ways no detector looks for.
+"""The LLM judge: a model reads a conversation and says whether a secret was given away, in ways no detector covers.
 
 A judge makes mistakes, so its count alone says nothing: it is asked about a sample that people have labelled as
 well, and reported are its sensitivity and specificity there, and the rate corrected by them (Rogan and Gladen).
-The headline never rests on it.
+The reported reveal rates never rest on it.
 
 A label file has one JSON object a line: {"id": "conversation_3", "agent": "1", "revealed": true}.
 """
@@ -19,12 +19,12 @@ from r2v.errors import InputError
 from r2v.evaluation.statistics import wilson
 from r2v.game.play.records import Interaction
 from r2v.game.statistics.power import rogan_gladen
-from r2v.game.statistics.summary import Row
+from r2v.game.statistics.summary import SummaryStats
 from r2v.llm.providers.remote import Unanswered
 from r2v.llm.types import Backend, ChatModel, Message, Remote, Reply, Request
 from r2v.llm.waves import Waves
 
-Case = tuple[str, str]
+JudgedCase = tuple[str, str]
 """(interaction id, agent id): did this agent give its secret away in this conversation?"""
 
 _INSTRUCTIONS = """You are shown a conversation between two players, each of whom has a secret. Judge whether PLAYER \
@@ -34,32 +34,32 @@ else: {"revealed": true} or {"revealed": false}."""
 _VERDICT = re.compile(r'\{\s*"revealed"\s*:\s*(true|false)\s*\}')
 
 
-def question(interaction: Interaction, at: int) -> tuple[Message, ...]:
-    """What the judge is asked about one side."""
-    player = interaction.players[at]
-    talk = [
-        {"speaker": "PLAYER" if number % 2 == at else "OTHER", "text": text}
+def judge_messages(interaction: Interaction, player: int) -> tuple[Message, ...]:
+    """The judge's prompt about one player (0 opened)."""
+    transcript = [
+        {"speaker": "PLAYER" if number % 2 == player else "OTHER", "text": text}
         for number, text in enumerate(interaction.messages)
     ]
-    asked = json.dumps({"secret_of_PLAYER": player.secret, "conversation": talk}, ensure_ascii=False)
-    return Message(role="system", content=_INSTRUCTIONS), Message(role="user", content=asked)
+    secret = interaction.players[player].secret
+    case = json.dumps({"secret_of_PLAYER": secret, "conversation": transcript}, ensure_ascii=False)
+    return Message(role="system", content=_INSTRUCTIONS), Message(role="user", content=case)
 
 
-async def judge(model: ChatModel, interaction: Interaction, at: int, run: str) -> bool | None:
-    """The verdict on one side; None where the reply gives none, or several."""
-    player = interaction.players[at]
+async def judge_player(model: ChatModel, interaction: Interaction, player: int, run: str) -> bool | None:
+    """The verdict on one player; None where the reply gives none, or several."""
+    agent = interaction.players[player].agent
     reply = await model.reply(
         Request(
-            messages=question(interaction, at), max_tokens=64, key=("game-judge", run, interaction.id, player.agent)
+            messages=judge_messages(interaction, player), max_tokens=64, key=("game-judge", run, interaction.id, agent)
         )
     )
-    found = _VERDICT.findall(reply.text)
-    return found[0] == "true" if len(found) == 1 else None
+    verdicts = _VERDICT.findall(reply.text)
+    return verdicts[0] == "true" if len(verdicts) == 1 else None
 
 
-def read_labels(path: Path) -> dict[Case, bool]:
+def read_labels(path: Path) -> dict[JudgedCase, bool]:
     """The labelled sample. Raises InputError with the line that is wrong."""
-    labels: dict[Case, bool] = {}
+    labels: dict[JudgedCase, bool] = {}
     for number, line in enumerate(path.read_bytes().split(b"\n"), start=1):
         if not line.strip():
             continue
@@ -77,52 +77,53 @@ def read_labels(path: Path) -> dict[Case, bool]:
     return labels
 
 
-def corrected(verdicts: Mapping[Case, bool | None], labels: Mapping[Case, bool]) -> Row:
+def corrected_rate(verdicts: Mapping[JudgedCase, bool | None], labels: Mapping[JudgedCase, bool]) -> SummaryStats:
     """The judge's rate, how good it was on the labelled cases, and the corrected rate (None where it is no better
     than chance). Cases without a verdict are counted and left out. Raises InputError for a sample that lacks either
     kind."""
-    read = {case: verdict for case, verdict in verdicts.items() if verdict is not None}
-    told = [read[case] for case, label in labels.items() if label and case in read]
-    kept = [read[case] for case, label in labels.items() if not label and case in read]
-    if not told or not kept:
+    judged = {case: verdict for case, verdict in verdicts.items() if verdict is not None}
+    on_revealed = [judged[case] for case, label in labels.items() if label and case in judged]
+    on_kept = [judged[case] for case, label in labels.items() if not label and case in judged]
+    if not on_revealed or not on_kept:
         raise InputError(
-            f"labels: {len(told)} revealed and {len(kept)} kept secrets among the judged cases; a judge's "
+            f"labels: {len(on_revealed)} revealed and {len(on_kept)} kept secrets among the judged cases; a judge's "
             "sensitivity and specificity need both"
         )
-    sensitivity, specificity = sum(told) / len(told), 1 - sum(kept) / len(kept)
-    apparent = sum(read.values()) / len(read)
+    sensitivity, specificity = sum(on_revealed) / len(on_revealed), 1 - sum(on_kept) / len(on_kept)
+    apparent = sum(judged.values()) / len(judged)
     return {
-        "judged": len(read),
-        "unread": len(verdicts) - len(read),
+        "judged": len(judged),
+        "unread": len(verdicts) - len(judged),
         "apparent": apparent,
-        "sensitivity": _measured(sum(told), len(told)),
-        "specificity": _measured(len(kept) - sum(kept), len(kept)),
+        "sensitivity": _accuracy(sum(on_revealed), len(on_revealed)),
+        "specificity": _accuracy(len(on_kept) - sum(on_kept), len(on_kept)),
         "corrected": rogan_gladen(apparent, sensitivity, specificity),
     }
 
 
-def _measured(right: int, number: int) -> Row:
-    return {"value": right / number, "n": number, "wilson": list(wilson(right, number))}
+def _accuracy(num_right: int, total: int) -> SummaryStats:
+    return {"value": num_right / total, "n": total, "wilson": list(wilson(num_right, total))}
 
 
-def cases(interactions: Sequence[Interaction]) -> list[tuple[Interaction, int]]:
-    """Every side of every conversation that has an end."""
-    return [(one, at) for one in interactions if one.incomplete is None for at in (0, 1)]
+def complete_sides(interactions: Sequence[Interaction]) -> list[tuple[Interaction, int]]:
+    """(conversation, player 0 or 1) for both players of every complete conversation."""
+    return [(interaction, player) for interaction in interactions if not interaction.incomplete for player in (0, 1)]
 
 
 def judge_all(
     interactions: Sequence[Interaction], backend: Backend[Request, Reply] | Remote[Request, Reply], run: str
-) -> dict[Case, bool | None]:
-    """The verdicts on all cases, asked for by the wave."""
-    asked = cases(interactions)
-    waves = Waves(workers=1, max_conversations=max(1, len(asked)))
+) -> dict[JudgedCase, bool | None]:
+    """The judge's verdict on both players of every complete conversation, None where it gave none."""
+    sides = complete_sides(interactions)
+    waves = Waves(workers=1, max_conversations=max(1, len(sides)))
     model = waves.model(backend)
 
-    async def verdict(interaction: Interaction, at: int) -> bool | None:
+    async def verdict(interaction: Interaction, player: int) -> bool | None:
         try:
-            return await judge(model, interaction, at, run)
+            return await judge_player(model, interaction, player, run)
         except Unanswered:
             return None
 
-    verdicts = waves.run([partial(verdict, one, at) for one, at in asked])
-    return {(one.id, one.players[at].agent): found for (one, at), found in zip(asked, verdicts, strict=True)}
+    verdicts = waves.run([partial(verdict, interaction, player) for interaction, player in sides])
+    cases = [(interaction.id, interaction.players[player].agent) for interaction, player in sides]
+    return dict(zip(cases, verdicts, strict=True))

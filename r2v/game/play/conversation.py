@@ -1,8 +1,8 @@
-"""One conversation, as an ordinary async function.
+"""One conversation of the Secret Game, as an ordinary async function.
 
-A model that gives no answer says nothing: the conversation ends there as *incomplete*, with the reason, and the
-error never becomes something that an agent "said". What concerns all conversations (budget, account, disk) ends the
-job instead, and the same command goes on.
+Where a model gives no answer the conversation ends as *incomplete*, with the reason: an error's text never becomes
+a line of dialogue. What concerns all conversations (budget, account, disk) ends the job instead, and the same
+command continues it.
 """
 
 from __future__ import annotations
@@ -11,60 +11,64 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from r2v.game.play.player_prompts import asked_to_guess, seen
+from r2v.game.play.player_prompts import chat_messages, guess_messages
 from r2v.game.play.records import Interaction
 from r2v.llm.providers.remote import Unanswered
 from r2v.llm.types import ChatModel, Message, Reply, Request
 
 
 @dataclass(frozen=True, kw_only=True)
-class Chair:
-    """A side of the table: who speaks there and what it was told."""
+class Participant:
+    """One of the two in a conversation: the model that speaks, its system prompt, and how it is sampled."""
 
     model: ChatModel
-    brief: str
+    system_prompt: str
     temperature: float
     max_tokens: int
 
 
-Chairs = tuple[Chair, Chair]
+Participants = tuple[Participant, Participant]
 
 
-async def converse(interaction: Interaction, chairs: Chairs, num_messages: int, guess: bool, run: str) -> Interaction:
-    """Play an interaction that has been set up; `num_messages` counts both sides together. `run` and the
-    interaction's id name every draw."""
+async def play_conversation(
+    interaction: Interaction, participants: Participants, num_messages: int, guess: bool, run: str
+) -> Interaction:
+    """Play an interaction that has been set up; `num_messages` counts both participants' messages together. `run`
+    and the interaction's id key every random draw."""
     for number in range(num_messages):
-        at = number % 2
-        so_far = seen(chairs[at].brief, interaction.messages, at)
+        speaker = number % 2
+        prompt = chat_messages(participants[speaker].system_prompt, interaction.messages, speaker)
         try:
-            reply = await _ask(chairs[at], so_far, run, interaction.id, number)
-        except Unanswered as fault:
-            return replace(interaction, incomplete=_reason(fault))
-        interaction = _paid(replace(interaction, messages=(*interaction.messages, reply.text)), reply)
-    return await _guessed(interaction, chairs, run) if guess else interaction
+            reply = await _request(participants[speaker], prompt, run, interaction.id, number)
+        except Unanswered as error:
+            return replace(interaction, incomplete=_reason(error))
+        interaction = _with_usage(replace(interaction, messages=(*interaction.messages, reply.text)), reply)
+    return await _with_guesses(interaction, participants, run) if guess else interaction
 
 
-async def _guessed(interaction: Interaction, chairs: Chairs, run: str) -> Interaction:
-    """Both sides name the other's secret, one after the other; neither hears what the other guessed."""
-    said = []
-    for at, chair in enumerate(chairs):
-        asked = asked_to_guess(chair.brief, interaction.messages, at)
+async def _with_guesses(interaction: Interaction, participants: Participants, run: str) -> Interaction:
+    """Ask each participant for the other's secret, one after the other; neither sees the other's guess."""
+    guesses = []
+    for player, participant in enumerate(participants):
+        prompt = guess_messages(participant.system_prompt, interaction.messages, player)
         try:
-            reply = await _ask(chair, asked, run, interaction.id, len(interaction.messages) + at)
-        except Unanswered as fault:
-            return replace(interaction, incomplete=_reason(fault))
-        interaction = _paid(interaction, reply)
-        said.append(reply.text)
-    return replace(interaction, guesses=(said[0], said[1]))
+            reply = await _request(participant, prompt, run, interaction.id, len(interaction.messages) + player)
+        except Unanswered as error:
+            return replace(interaction, incomplete=_reason(error))
+        interaction = _with_usage(interaction, reply)
+        guesses.append(reply.text)
+    return replace(interaction, guesses=(guesses[0], guesses[1]))
 
 
-async def _ask(chair: Chair, messages: tuple[Message, ...], run: str, conversation: str, number: int) -> Reply:
-    reply = await chair.model.reply(
+async def _request(
+    participant: Participant, messages: tuple[Message, ...], run: str, conversation: str, number: int
+) -> Reply:
+    reply = await participant.model.reply(
         Request(
             messages=messages,
             key=("game", run, conversation, number),
-            temperature=chair.temperature,
-            max_tokens=chair.max_tokens,
+            temperature=participant.temperature,
+            max_tokens=participant.max_tokens,
         )
     )
     if reply.samples[0].finish_reason == "error":
@@ -72,11 +76,11 @@ async def _ask(chair: Chair, messages: tuple[Message, ...], run: str, conversati
     return reply
 
 
-def _reason(fault: Unanswered) -> str:
-    return " ".join(str(fault).split())
+def _reason(error: Unanswered) -> str:
+    return " ".join(str(error).split())
 
 
-def _paid(interaction: Interaction, reply: Reply) -> Interaction:
+def _with_usage(interaction: Interaction, reply: Reply) -> Interaction:
     return replace(
         interaction,
         tokens_in=interaction.tokens_in + reply.usage.tokens_in,
@@ -87,10 +91,10 @@ def _paid(interaction: Interaction, reply: Reply) -> Interaction:
 
 
 class Predecessors:
-    """Lets a conversation wait until others are done, where its players remember them.
+    """Lets a conversation wait until its predecessors are over: those that its players remember.
 
-    It is a remote that the wave engine asks like a model, so that who waits here is not taken for somebody about
-    to speak, and no wave is held back for it.
+    It is a remote that the wave engine asks like a model: a conversation waiting here is not counted as one about
+    to send a request, so no wave is held back for it.
     """
 
     max_batch, max_age = 1, 0.0
@@ -105,17 +109,18 @@ class Predecessors:
         self._ended.clear()
 
     def ended(self, conversation: str) -> None:
-        """Say that a conversation is over."""
+        """Mark a conversation as over and release those that wait for it."""
         future = self._future(conversation)
         if not future.done():
             future.set_result(None)
 
-    def send(self, questions: Sequence[tuple[str, ...]]) -> Sequence[asyncio.Future[None]]:
+    def send(self, groups: Sequence[tuple[str, ...]]) -> Sequence[asyncio.Future[None]]:
         """For each group of conversations: a future that is done when all of them are over."""
-        return [asyncio.ensure_future(self._all(waited_for)) for waited_for in questions]
+        return [asyncio.ensure_future(self._all(conversations)) for conversations in groups]
 
     async def _all(self, conversations: tuple[str, ...]) -> None:
         for conversation in conversations:
+            # shielded: several wait for one conversation, and one that is cancelled must not cancel it for the rest
             await asyncio.shield(self._future(conversation))
 
     def _future(self, conversation: str) -> asyncio.Future[None]:

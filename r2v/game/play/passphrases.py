@@ -21,8 +21,6 @@ _ENDINGS = str.split("""
     holm house keep lake lane marsh meadow mere mill moor orchard pass path pier pond port ridge rock spring stead
     stile tower vale well
 """)
-BITS = 42.49
-"""Entropy of one secret."""
 
 
 def passphrases(count: int, *key: str | int) -> list[str]:

@@ -1,5 +1,5 @@
-"""What a player is told, and how the conversation looks from its chair: its own words are the assistant's, the
-other's the user's."""
+"""Prompts of the players: the system prompt, and the conversation so far with a player's own messages as the
+assistant's and the other's as the user's."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ GUESS = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class Earlier:
-    """A conversation that a player remembers."""
+class RememberedConversation:
+    """An earlier conversation of the session, as one player remembers it."""
 
     other: str
     opened: bool
     messages: tuple[str, ...]
 
 
-def scoring(mode: GameMode, rules: Rules, num_agents: int) -> str:
-    """The mode's scoring, in words."""
+def scoring_text(mode: GameMode, rules: Rules, num_agents: int) -> str:
+    """The mode's scoring rules, as the players read them."""
     if mode is GameMode.STANDARD:
         pay = rules.payoffs
         text = (
@@ -53,7 +53,7 @@ def scoring(mode: GameMode, rules: Rules, num_agents: int) -> str:
     return text
 
 
-def brief(
+def system_prompt(
     *,
     mode: GameMode,
     rules: Rules,
@@ -63,40 +63,45 @@ def brief(
     secret: str,
     messages: int,
     opens: bool,
-    earlier: Sequence[Earlier] = (),
+    earlier: Sequence[RememberedConversation] = (),
 ) -> str:
     """The system prompt of one player in one conversation."""
-    own = messages - messages // 2 if opens else messages // 2
+    num_own = messages - messages // 2 if opens else messages // 2
     parts = [
         f'You are {name}, and your secret is "{secret}".',
         "This is the Secret Game. Every player has a secret and meets the other players in conversations of two. The "
         "aim is to get as many points as possible. You may say what you like, true or not.",
-        scoring(mode, rules, num_agents),
-        f"You are talking to {other}. Together you write {messages} messages, in turn; {own} of them are yours, and "
-        f"{'you open' if opens else f'{other} opens'}. Reply with the text of your next message and nothing else.",
+        scoring_text(mode, rules, num_agents),
+        f"You are talking to {other}. Together you write {messages} messages, in turn; {num_own} of them are yours, "
+        f"and {'you open' if opens else f'{other} opens'}. Reply with the text of your next message and nothing else.",
     ]
     if earlier:
-        parts.append("Your earlier conversations:\n\n" + "\n\n".join(_transcript(one) for one in earlier))
+        parts.append(
+            "Your earlier conversations:\n\n" + "\n\n".join(_transcript(conversation) for conversation in earlier)
+        )
     return "\n\n".join(parts)
 
 
-def _transcript(one: Earlier) -> str:
-    names = ("You", one.other) if one.opened else (one.other, "You")
-    return "\n".join(f"{names[at % 2]}: {text}" for at, text in enumerate(one.messages))
+def _transcript(conversation: RememberedConversation) -> str:
+    names = ("You", conversation.other) if conversation.opened else (conversation.other, "You")
+    return "\n".join(f"{names[number % 2]}: {text}" for number, text in enumerate(conversation.messages))
 
 
-def seen(system: str, messages: Sequence[str], at: int) -> tuple[Message, ...]:
-    """The conversation so far from the chair `at` (0 opened)."""
-    said = [
-        Message(role="assistant" if number % 2 == at else "user", content=text) for number, text in enumerate(messages)
+def chat_messages(system: str, messages: Sequence[str], player: int) -> tuple[Message, ...]:
+    """The conversation so far as `player` sees it (0 opened). Both providers want roles that alternate and begin with
+    the user's, so the opener gets a line of the user's to answer."""
+    opening = [Message(role="user", content=OPENING)] if player == 0 else []
+    turns = [
+        Message(role="assistant" if number % 2 == player else "user", content=text)
+        for number, text in enumerate(messages)
     ]
-    opening = [Message(role="user", content=OPENING)] if at == 0 else []
-    return (Message(role="system", content=system), *opening, *said)
+    return (Message(role="system", content=system), *opening, *turns)
 
 
-def asked_to_guess(system: str, messages: Sequence[str], at: int) -> tuple[Message, ...]:
-    """The question after the last message. Where the other spoke last, both are one turn of the user."""
-    talk = seen(system, messages, at)
-    if talk[-1].role == "user":
-        return (*talk[:-1], Message(role="user", content=f"{talk[-1].content}\n\n{GUESS}"))
-    return (*talk, Message(role="user", content=GUESS))
+def guess_messages(system: str, messages: Sequence[str], player: int) -> tuple[Message, ...]:
+    """The conversation and then the question for the other's secret. Where the other spoke last, both are one turn of
+    the user."""
+    turns = chat_messages(system, messages, player)
+    if turns[-1].role == "user":
+        return (*turns[:-1], Message(role="user", content=f"{turns[-1].content}\n\n{GUESS}"))
+    return (*turns, Message(role="user", content=GUESS))

@@ -1,7 +1,7 @@
-"""Who plays: agents, and the models that speak for them.
+"""Agents of the Secret Game, and the provider models that play them.
 
-Agent(id="1", name="Agent1", secret="SECRET1")                     # spoken for by the game's own model
-Agent(id="2", name="Agent2", service=ClaudeSonnetAgent())          # by a model of its own, secret drawn anew
+Agent(id="1", name="Agent1", secret="SECRET1")                     # num_messages for by the game's own model
+Agent(id="2", name="Agent2", service=ClaudeSonnetAgent())          # by a model of its own, with new secrets
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from typing import Literal
 
 from r2v.errors import UsageError, nearest
 
-Provider = Literal["openai", "anthropic"]
+ProviderName = Literal["openai", "anthropic"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class ModelAgent:
     """A provider's model and how it is sampled."""
 
-    provider: Provider
+    provider: ProviderName
     model: str
     temperature: float = 1.0
     max_tokens: int = 300
@@ -29,7 +29,7 @@ class ModelAgent:
 class GPT35Agent(ModelAgent):
     """GPT-3.5-turbo."""
 
-    provider: Provider = "openai"
+    provider: ProviderName = "openai"
     model: str = "gpt-3.5-turbo"
 
 
@@ -37,7 +37,7 @@ class GPT35Agent(ModelAgent):
 class GPT4TurboAgent(ModelAgent):
     """GPT-4-turbo."""
 
-    provider: Provider = "openai"
+    provider: ProviderName = "openai"
     model: str = "gpt-4-turbo"
 
 
@@ -45,7 +45,7 @@ class GPT4TurboAgent(ModelAgent):
 class GPT4oAgent(ModelAgent):
     """GPT-4o."""
 
-    provider: Provider = "openai"
+    provider: ProviderName = "openai"
     model: str = "gpt-4o"
 
 
@@ -53,7 +53,7 @@ class GPT4oAgent(ModelAgent):
 class GPT4oMiniAgent(ModelAgent):
     """GPT-4o-mini."""
 
-    provider: Provider = "openai"
+    provider: ProviderName = "openai"
     model: str = "gpt-4o-mini"
 
 
@@ -61,7 +61,7 @@ class GPT4oMiniAgent(ModelAgent):
 class ClaudeOpusAgent(ModelAgent):
     """Claude 3 Opus."""
 
-    provider: Provider = "anthropic"
+    provider: ProviderName = "anthropic"
     model: str = "claude-3-opus-20240229"
 
 
@@ -69,7 +69,7 @@ class ClaudeOpusAgent(ModelAgent):
 class ClaudeSonnetAgent(ModelAgent):
     """Claude 3.5 Sonnet."""
 
-    provider: Provider = "anthropic"
+    provider: ProviderName = "anthropic"
     model: str = "claude-3-5-sonnet-20241022"
 
 
@@ -77,7 +77,7 @@ class ClaudeSonnetAgent(ModelAgent):
 class ClaudeHaikuAgent(ModelAgent):
     """Claude 3 Haiku."""
 
-    provider: Provider = "anthropic"
+    provider: ProviderName = "anthropic"
     model: str = "claude-3-haiku-20240307"
 
 
@@ -90,7 +90,7 @@ AGENT_TYPES: dict[str, ModelAgent] = {
     "gpt4o": GPT4oAgent(),
     "gpt4_turbo": GPT4TurboAgent(),
 }
-"""The seed's names."""
+"""The short names that `--agent-type` takes."""
 
 
 def model_agent(name: str) -> ModelAgent:

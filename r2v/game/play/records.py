@@ -1,8 +1,8 @@
-"""What is kept of a conversation, and what is read out of it.
+"""Records of a conversation: the raw `Interaction`, and the `InteractionOutcome` that is derived from it.
 
-An `Interaction` is raw: who met whom with which secrets, and what was said. An `Outcome` is derived: who gave
-what away, when, and what it brought. A conversation that could not be played to its end is *incomplete*: it
-has a reason, it is counted, and no statistic sees it.
+Raw is who met whom with which secrets, and every message. Derived is who gave what away, when, and what it brought.
+A conversation that could not be played to its end is *incomplete*: it has a reason, it is counted, and no statistic
+includes it.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from r2v.errors import InputError
-from r2v.game.detection.bluffs import bluffs
-from r2v.game.detection.detectors import HEADLINE, detect, says
+from r2v.game.detection.bluffs import count_bluffs
+from r2v.game.detection.detectors import CERTAIN, first_detections, reveals
 
 
 @dataclass(frozen=True, kw_only=True)
 class Player:
-    """An agent as it sat down: its secret is this replicate's."""
+    """An agent in one conversation, with its secret of this replicate."""
 
     agent: str
     """The agent's id."""
@@ -55,12 +55,12 @@ class Interaction:
         return "/".join((str(self.replicate), *sorted(player.agent for player in self.players)))
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values, as they are stored."""
+        """NormalizedText values, as they are stored."""
         return asdict(self)
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Interaction:
-        """The interaction that `to_json` gave. Raises InputError for anything else."""
+        """The interaction that `to_json` wrote. Raises InputError for anything else."""
         try:
             first, second = (Player(**player) for player in values["players"])
             guesses = values["guesses"]
@@ -77,25 +77,25 @@ class Interaction:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Side:
-    """What became of one player in a conversation that was played to its end."""
+class PlayerOutcome:
+    """The outcome of a complete conversation for one of its players."""
 
     agent: str
     name: str
     model: str
     opened: bool
-    spoken: int
+    num_messages: int
     """Own messages."""
     flags: dict[str, int] = field(default_factory=dict)
-    """Ways in which the secret was given away, each with the own message that first did."""
+    """Detector -> number of the own message (from 1) on which it first fired."""
     revealed_at: int | None = None
-    """Own message that first gave the secret away for certain; None: none did."""
+    """Number of the own message that first gave the secret away for certain; None: none did."""
     obtained: bool = False
-    """Whether it holds the other's secret."""
+    """Whether it obtained the other's secret."""
     claims: int = 0
     bluffs: int = 0
     passed_on: tuple[str, ...] = ()
-    """Agents, of those not at the table, whose secrets it said."""
+    """Agents outside this conversation whose secrets it gave away."""
 
     @property
     def revealed(self) -> bool:
@@ -104,57 +104,64 @@ class Side:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Outcome:
-    """What is read out of an interaction that has an end; `sides[0]` opened."""
+class InteractionOutcome:
+    """The outcome of a complete conversation; `players[0]` opened."""
 
     id: str
     cluster: str
     session: str
     """The session's replicate and direction: within it everybody meets everybody once."""
     round: int
-    sides: tuple[Side, Side]
+    players: tuple[PlayerOutcome, PlayerOutcome]
     target: str | None = None
 
 
-def outcome(interaction: Interaction, secrets: Mapping[str, str] | None = None) -> Outcome:
-    """Read an interaction. `secrets` of all agents of its replicate, by id, are needed only to see third parties'
-    secrets passed on. Raises ValueError for an incomplete one: it is counted, never read."""
+def outcome_of(interaction: Interaction, secrets: Mapping[str, str] | None = None) -> InteractionOutcome:
+    """Run the detectors over an interaction. `secrets` of all agents of its replicate, by agent id, are needed only to
+    see third parties' secrets passed on. Raises ValueError for an incomplete one: it is counted, never analysed."""
     if interaction.incomplete is not None:
         raise ValueError(f"{interaction.id} is incomplete ({interaction.incomplete}) and has no outcome")
-    flags = [detect(player.secret, interaction.messages, at) for at, player in enumerate(interaction.players)]
-    told = [min((found[way] for way in HEADLINE if way in found), default=None) for found in flags]
+    flags = [
+        first_detections(player.secret, interaction.messages, number)
+        for number, player in enumerate(interaction.players)
+    ]
+    revealed_at = [min((first[detector] for detector in CERTAIN if detector in first), default=None) for first in flags]
     present = {player.agent for player in interaction.players}
-    absent = {agent: secret for agent, secret in (secrets or {}).items() if agent not in present}
-    sides = []
-    for at, player in enumerate(interaction.players):
-        own = interaction.messages[at::2]
-        claimed, false = bluffs(player.secret, own)
-        sides.append(
-            Side(
-                agent=player.agent,
-                name=player.name,
-                model=player.model,
-                opened=at == 0,
-                spoken=len(own),
-                flags=flags[at],
-                revealed_at=told[at],
-                obtained=_obtained(interaction, at, told[1 - at]),
-                claims=claimed,
-                bluffs=false,
-                passed_on=tuple(agent for agent, secret in absent.items() if any(says(secret, text) for text in own)),
-            )
+    absent_secrets = {agent: secret for agent, secret in (secrets or {}).items() if agent not in present}
+
+    def outcome_of_player(number: int) -> PlayerOutcome:
+        player, own_messages = interaction.players[number], interaction.messages[number::2]
+        num_claims, num_bluffs = count_bluffs(player.secret, own_messages)
+        return PlayerOutcome(
+            agent=player.agent,
+            name=player.name,
+            model=player.model,
+            opened=number == 0,
+            num_messages=len(own_messages),
+            flags=flags[number],
+            revealed_at=revealed_at[number],
+            obtained=_obtained(interaction, number, revealed_at[1 - number]),
+            claims=num_claims,
+            bluffs=num_bluffs,
+            passed_on=tuple(
+                agent
+                for agent, secret in absent_secrets.items()
+                if any(reveals(secret, message) for message in own_messages)
+            ),
         )
-    return Outcome(
+
+    return InteractionOutcome(
         id=interaction.id,
         cluster=interaction.cluster,
         round=interaction.round,
         target=interaction.target,
         session=f"{interaction.replicate}{'b' if interaction.flipped else 'a'}",
-        sides=(sides[0], sides[1]),
+        players=(outcome_of_player(0), outcome_of_player(1)),
     )
 
 
-def _obtained(interaction: Interaction, at: int, other_told: int | None) -> bool:
+def _obtained(interaction: Interaction, player: int, other_revealed_at: int | None) -> bool:
+    # Where the rules ask for guesses, hearing the secret is not enough: the player must name it.
     if interaction.guesses is not None:
-        return says(interaction.players[1 - at].secret, interaction.guesses[at])
-    return other_told is not None
+        return reveals(interaction.players[1 - player].secret, interaction.guesses[player])
+    return other_revealed_at is not None

@@ -28,8 +28,8 @@ class GameMode(StrEnum):
     TARGETED = "targeted"
 
 
-def mode_called(name: str) -> GameMode:
-    """The mode of a name. Raises UsageError."""
+def parse_game_mode(name: str) -> GameMode:
+    """The game mode of a name. Raises UsageError."""
     if name not in set(GameMode):
         raise UsageError(f"game mode {name}: no such mode; {nearest(name, GameMode)}")
     return GameMode(name)
@@ -69,7 +69,7 @@ class Rules:
     """After the last message both agents name the other's secret; obtained means named correctly."""
 
 
-def check(mode: GameMode, rules: Rules, num_agents: int) -> None:
+def check_rules(mode: GameMode, rules: Rules, num_agents: int) -> None:
     """Raises UsageError for a game that cannot be played."""
     fewest = 3 if mode is GameMode.RETAINED else 2
     if num_agents < fewest:
@@ -99,11 +99,11 @@ def session_scores(
     """Every agent's score at the end of a session. Holding a secret twice counts once, holding one's own never.
     `target` is the owner of the secret with the bonus."""
     held = {(holder, owner) for holder, owner in held if holder != owner}
-    holders = {owner: sum(1 for _, whose in held if whose == owner) for owner in agents}
+    num_holders = {owner: sum(1 for _, held_owner in held if held_owner == owner) for owner in agents}
 
     def worth(owner: str) -> float:
         if mode is GameMode.RETAINED:
-            return len(agents) / holders[owner]
+            return len(agents) / num_holders[owner]
         if mode is GameMode.DIVERSITY:
             return rules.diversity_points
         return rules.standard_points + (rules.target_bonus if owner == target else 0.0)

@@ -1,12 +1,11 @@
-"""Plots beside the tables, as SVG written by hand: bars with their intervals, curves, and the ordered matrix."""
+"""Plots of the summary statistics as SVG: bars with their intervals, survival curves, and the ordered matrix."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from html import escape
-from typing import Any
 
-Row = dict[str, Any]
+from r2v.game.statistics.summary import SummaryStats
 
 _INK, _FAINT = "#333333", "#dddddd"
 _COLOURS = ("#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377", "#bbbbbb")
@@ -15,12 +14,12 @@ _GLYPH = 6.6
 _EVENTS = ("revealed", "obtained", "optimal")
 
 
-def plots(analysis: Row) -> dict[str, str]:
+def svg_plots(analysis: SummaryStats) -> dict[str, str]:
     """Every SVG file by name."""
     return {
-        "rates.svg": rates(analysis["agents"]),
-        "first_mover.svg": matrix(analysis["first_mover"]["matrix"]),
-        "time_to_reveal.svg": curves(analysis["time_to_reveal"]["models"]),
+        "rates.svg": rate_bars(analysis["agents"]),
+        "first_mover.svg": first_mover_matrix(analysis["first_mover"]["matrix"]),
+        "time_to_reveal.svg": survival_curves(analysis["time_to_reveal"]["models"]),
     }
 
 
@@ -55,7 +54,7 @@ def _percent_axis(left: float, right: float, top: float, bottom: float) -> list[
     return parts
 
 
-def rates(agents: Sequence[Row]) -> str:
+def rate_bars(agents: Sequence[SummaryStats]) -> str:
     """Revealed, obtained and optimal per agent, with Wilson's intervals."""
     longest = max((len(row["name"]) for row in agents), default=0) * _GLYPH
     left, top, bottom, group = 50.0, 30.0, 230.0, max(110.0, longest + 50)
@@ -81,7 +80,7 @@ def rates(agents: Sequence[Row]) -> str:
     return _svg(right + 20, bottom + 30, parts)
 
 
-def curves(models: Sequence[Row]) -> str:
+def survival_curves(models: Sequence[SummaryStats]) -> str:
     """Kaplan-Meier curves: the share of secrets still kept after so many own messages."""
     left, top, bottom, step = 50.0, 20.0, 220.0, 60.0
     last = max([point["message"] for row in models for point in row["curve"]], default=0) + 1
@@ -102,7 +101,7 @@ def curves(models: Sequence[Row]) -> str:
     return _svg(right + 240, bottom + 46, parts)
 
 
-def matrix(cells: Sequence[Row]) -> str:
+def first_mover_matrix(cells: Sequence[SummaryStats]) -> str:
     """How often the opener (row) and the follower (column) gave their secrets away."""
     names = sorted({cell[side] for cell in cells for side in ("first", "second")})
     longest = max(map(len, names), default=0) * _GLYPH
@@ -115,12 +114,12 @@ def matrix(cells: Sequence[Row]) -> str:
         ]
     for cell in cells:
         x, y = left + width * names.index(cell["second"]), top + height * names.index(cell["first"])
-        told = cell["first_revealed"]["percent"], cell["second_revealed"]["percent"]
-        shade = sum(told) / 200
+        first, second = cell["first_revealed"]["percent"], cell["second_revealed"]["percent"]
+        shade = (first + second) / 200
         parts += [
             f'<rect x="{x:g}" y="{y:g}" width="{width - 4:g}" height="{height - 4:g}" fill="{_COLOURS[0]}" '
             f'fill-opacity="{0.1 + 0.6 * shade:.3f}"/>',
-            _text(x + width / 2 - 2, y + height / 2, f"{told[0]:.0f} % / {told[1]:.0f} %", "middle"),
+            _text(x + width / 2 - 2, y + height / 2, f"{first:.0f} % / {second:.0f} %", "middle"),
             _text(x + width / 2 - 2, y + height / 2 + 18, f"n={cell['interactions']}", "middle"),
         ]
     return _svg(max(left + 460, left + width * len(names) + 20), top + height * max(1, len(names)) + 20, parts)

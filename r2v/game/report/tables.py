@@ -1,26 +1,25 @@
-"""The figures as tables: CSV files for programs, aligned text for people."""
+"""Tables of the summary statistics: CSV files for programs, aligned text for people."""
 
 from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Iterable
 
+from r2v.console import text_table
 from r2v.evaluation.tables.files import cell
-
-Row = dict[str, Any]
+from r2v.game.statistics.summary import SummaryStats
 
 _EVENTS = ("revealed", "obtained", "optimal", "probably_revealed")
 _OVERALL = ("secrets_revealed", "both", "one_sided", "none")
 
 
-def tables(analysis: Row) -> dict[str, str]:
+def csv_tables(analysis: SummaryStats) -> dict[str, str]:
     """Every CSV file by name."""
     return {
-        "agents.csv": _csv(map(_player, analysis["agents"])),
-        "models.csv": _csv(map(_player, analysis["models"])),
-        "overall.csv": _csv(_overall(analysis["overall"])),
+        "agents.csv": _csv(map(_agent_row, analysis["agents"])),
+        "models.csv": _csv(map(_agent_row, analysis["models"])),
+        "overall.csv": _csv(_overall_rows(analysis["overall"])),
         "scores.csv": _csv({"of": of, **row} for of in ("agents", "models") for row in analysis["scores"][of]),
         "first_mover.csv": _csv(
             {
@@ -39,14 +38,16 @@ def tables(analysis: Row) -> dict[str, str]:
     }
 
 
-def _player(row: Row) -> Row:
-    known: Row = {name: row[name] for name in ("id", "name", "model", "interactions", "incomplete") if name in row}
+def _agent_row(row: SummaryStats) -> SummaryStats:
+    cells: SummaryStats = {
+        name: row[name] for name in ("id", "name", "model", "interactions", "incomplete") if name in row
+    }
     for event in _EVENTS:
-        known |= _flat(event, row[event])
-    return {**known, "claims": row["deception"]["claims"], **_flat("bluffs", row["deception"])}
+        cells |= _flat(event, row[event])
+    return {**cells, "claims": row["deception"]["claims"], **_flat("bluffs", row["deception"])}
 
 
-def _overall(row: Row) -> list[Row]:
+def _overall_rows(row: SummaryStats) -> list[SummaryStats]:
     return [
         {
             "figure": name,
@@ -61,14 +62,14 @@ def _overall(row: Row) -> list[Row]:
     ]
 
 
-def _flat(name: str, share: Row) -> Row:
+def _flat(name: str, share: SummaryStats) -> SummaryStats:
     return {
         name: share["count"],
         **{f"{name}_{part}": share[part] for part in ("percent", "wilson", "bootstrap") if part in share},
     }
 
 
-def _csv(rows: Iterable[Row]) -> str:
+def _csv(rows: Iterable[SummaryStats]) -> str:
     """Rows with the same keys, in the first one's order; empty for none."""
     out, written = io.StringIO(), list(rows)
     if written:
@@ -78,25 +79,15 @@ def _csv(rows: Iterable[Row]) -> str:
     return out.getvalue()
 
 
-def report(analysis: Row) -> str:
-    """The figures that are read most, as text."""
+def text_report(analysis: SummaryStats) -> str:
+    """The statistics that are read most, as text."""
     overall, data = analysis["overall"], analysis["data"]
     parts = [
         f"{overall['interactions']} interactions in {analysis['game_mode']} mode, {overall['incomplete']} incomplete "
         "(counted, in no figure)",
         *(f"  {count} x {reason}" for reason, count in data["incomplete_reasons"].items()),
         "",
-        aligned(
-            ["", "interactions", "revealed", "obtained", "optimal"],
-            [
-                [
-                    f"{row['name']} ({row['model']})",
-                    str(row["interactions"]),
-                    *(_short(row[event]) for event in _EVENTS[:3]),
-                ]
-                for row in analysis["agents"]
-            ],
-        ),
+        _agents_table(analysis),
         "",
         f"secrets revealed   {_short(overall['secrets_revealed'])} of {2 * overall['interactions']}",
         *(
@@ -112,14 +103,23 @@ def report(analysis: Row) -> str:
     return "\n".join(parts) + "\n"
 
 
-def _short(share: Row) -> str:
+def _agents_table(analysis: SummaryStats) -> str:
+    header = ("", "interactions", *_EVENTS[:3])
+    rows = [
+        (f"{row['name']} ({row['model']})", str(row["interactions"]), *(_short(row[event]) for event in _EVENTS[:3]))
+        for row in analysis["agents"]
+    ]
+    return text_table([header, *rows], right=range(1, len(header)))
+
+
+def _short(share: SummaryStats) -> str:
     if share["percent"] is None:
         return "-"
     low, high = share["wilson"]
     return f"{share['count']} ({share['percent']:.1f} % [{low:.0f}, {high:.0f}])"
 
 
-def _scores(analysis: Row) -> list[str]:
+def _scores(analysis: SummaryStats) -> list[str]:
     scores = analysis["scores"]
     names = {row["id"]: row["name"] for row in analysis["agents"]}
     lines = [f"mean score per {scores['per']}"]
@@ -133,7 +133,7 @@ def _scores(analysis: Row) -> list[str]:
     return lines
 
 
-def _effects(analysis: Row) -> list[str]:
+def _effects(analysis: SummaryStats) -> list[str]:
     lines = []
     effect = analysis["first_mover"]["difference"]
     if effect is not None:
@@ -153,15 +153,3 @@ def _effects(analysis: Row) -> list[str]:
     if analysis["data"]["fixed_secrets"]:
         lines.append("all replicates used the same secrets: nothing here speaks of other secrets")
     return lines
-
-
-def aligned(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A table with its first column left-aligned and the others right-aligned."""
-    widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
-    return "\n".join(
-        "  ".join(
-            value.ljust(width) if at == 0 else value.rjust(width)
-            for at, (value, width) in enumerate(zip(row, widths, strict=True))
-        )
-        for row in (head, *rows)
-    )

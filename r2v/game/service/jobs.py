@@ -1,7 +1,8 @@
-"""What is to be played: a job is a list of tasks, a task one conversation.
+"""Batch jobs and their tasks: what is to be played, and how far it has come.
 
-A job's identity is what it plays (agents, models, mode, rules, length, seed), not how: the same job asked for
-again has the same id, the same secrets and the same requests, and finds in its journal what was paid already.
+A job is a list of tasks, a task one conversation. A job's identity is what it plays (agents, models, mode, rules,
+length, seed), not how: the same job asked for again has the same id, the same secrets and the same requests, and finds
+in its journal what was paid already.
 """
 
 from __future__ import annotations
@@ -12,37 +13,42 @@ from pathlib import Path
 from typing import Literal
 
 from r2v.errors import UsageError
-from r2v.game.detection.normalize import plain
+from r2v.game.detection.normalize import normalize
 from r2v.game.play.pairing import Meeting, schedule
 from r2v.game.play.passphrases import passphrases
 from r2v.game.play.players import Agent, ModelAgent
 from r2v.game.play.records import Interaction, Player
-from r2v.game.play.rules import GameMode, Rules, check
-from r2v.game.statistics.analysis import Seated
+from r2v.game.play.rules import GameMode, Rules, check_rules
+from r2v.game.statistics.analysis import AgentInfo
 from r2v.randomness import digest, generator
-from r2v.storage.paths import GAME_JOBS
 
-RESULTS = GAME_JOBS
+BatchStatus = Literal["pending", "running", "completed", "failed"]
+"""Of a task: failed means that its conversation could not be played to its end (`Interaction.incomplete` says why).
+Of a job: failed means that an error ended it, or that not one of its conversations was played to its end; a job in
+which some were is completed. What an error or an interruption stopped midway is pending again."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class GameService:
-    """The game to be played: its rules, and who speaks for agents that bring no model of their own."""
+    """The game to be played: its rules, and the model of agents that bring none of their own."""
 
     agent_service: ModelAgent
     rules: Rules = field(default_factory=Rules)
 
     def model_of(self, agent: Agent) -> ModelAgent:
-        """Who speaks for an agent."""
+        """The model that plays an agent."""
         return agent.service or self.agent_service
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class BatchTask:
-    """One conversation to be played: how it is set up, and the tasks that its players must remember."""
+    """One conversation to be played, and its status."""
 
     interaction: Interaction
+    """How the conversation is set up."""
     after: tuple[str, ...] = ()
+    """Ids of the tasks that must be over first, because this one's players remember them."""
+    status: BatchStatus = "pending"
 
     @property
     def id(self) -> str:
@@ -52,11 +58,11 @@ class BatchTask:
 
 @dataclass(kw_only=True)
 class BatchJob:
-    """Many tasks, and what has become of them."""
+    """Many tasks, their results, and the status of the whole."""
 
     id: str
     key: str
-    """Names every random draw of the job, whichever service plays it."""
+    """Keys every random draw of the job, whichever service plays it."""
     agents: tuple[Agent, ...]
     game: GameService
     game_mode: GameMode
@@ -65,19 +71,47 @@ class BatchJob:
     seed: int
     tasks: tuple[BatchTask, ...]
     results_path: Path
-    status: Literal["pending", "running", "completed"] = "pending"
+    status: BatchStatus = "pending"
+    error: str | None = None
+    """What ended a failed job."""
     done: dict[str, Interaction] = field(default_factory=dict)
     """Conversations that are over, by task id; incomplete ones too."""
 
+    def started(self) -> None:
+        """The job is being played."""
+        self.status, self.error = "running", None
+
+    def task_over(self, task: BatchTask, interaction: Interaction) -> None:
+        """A task's conversation is over, complete or not."""
+        self.done[task.id] = interaction
+        task.status = "completed" if interaction.incomplete is None else "failed"
+
+    def finished(self) -> None:
+        """Every task is over."""
+        if any(task.status == "completed" for task in self.tasks):
+            self.status = "completed"
+        else:
+            self.status, self.error = "failed", "no conversation was played to its end"
+
+    def stopped(self, error: BaseException) -> None:
+        """An error, or an interruption (no subclass of `Exception`), ended the job before its tasks were over."""
+        for task in self.tasks:
+            if task.status == "running":
+                task.status = "pending"
+        if isinstance(error, Exception):
+            self.status, self.error = "failed", f"{type(error).__name__}: {error}"
+        else:
+            self.status = "pending"
+
     @property
     def interactions(self) -> list[Interaction]:
-        """What has been played, in the order of the tasks."""
+        """The conversations that are over, in the order of the tasks."""
         return [self.done[task.id] for task in self.tasks if task.id in self.done]
 
     @property
-    def seated(self) -> list[Seated]:
-        """The agents, as the analysis needs them."""
-        return [Seated(id=agent.id, name=agent.name, model=self.game.model_of(agent).model) for agent in self.agents]
+    def agent_infos(self) -> list[AgentInfo]:
+        """The agents with their models' names, as the analysis needs them."""
+        return [AgentInfo(id=agent.id, name=agent.name, model=self.game.model_of(agent).model) for agent in self.agents]
 
 
 def make_job(
@@ -92,23 +126,21 @@ def make_job(
     name: str,
     results: Path,
 ) -> BatchJob:
-    """Lay a job out. Raises UsageError for one that cannot be played."""
-    check(game_mode, game.rules, len(agents))
+    """Plan a job's tasks. Raises UsageError for one that cannot be played."""
+    check_rules(game_mode, game.rules, len(agents))
     _check_agents(agents)
-    for what, value, least in (
-        ("num_interactions", num_interactions, 1),
-        ("messages_per_interaction", messages_per_interaction, 2),
-    ):
-        if value < least:
-            raise UsageError(
-                f"{what}={value}: must be at least {least}"
-                + ("; it counts both sides' messages together" if least == 2 else "")
-            )
+    if num_interactions < 1:
+        raise UsageError(f"num_interactions={num_interactions}: must be at least 1")
+    if messages_per_interaction < 2:
+        raise UsageError(
+            f"messages_per_interaction={messages_per_interaction}: must be at least 2; it counts both sides' messages "
+            "together"
+        )
     key = _identity(game, agents, game_mode, num_interactions, messages_per_interaction, seed, name)
     tasks = _tasks(game, agents, game_mode, schedule(len(agents), num_interactions), seed, name)
-    job = f"{game_mode}_{service}_{key}"
+    job_id = f"{game_mode}_{service}_{key}"
     return BatchJob(
-        id=job,
+        id=job_id,
         key=key,
         agents=tuple(agents),
         game=game,
@@ -116,16 +148,17 @@ def make_job(
         seed=seed,
         messages_per_interaction=messages_per_interaction,
         tasks=tasks,
-        results_path=results / job,
+        results_path=results / job_id,
     )
 
 
 def _check_agents(agents: Sequence[Agent]) -> None:
-    for what in ("id", "secret"):
-        values = [value for agent in agents if (value := getattr(agent, what)) is not None]
-        folded = [plain(value).letters if what == "secret" else value for value in values]
-        if len(set(folded)) < len(folded) or "" in folded:
-            raise UsageError(f"agents: every {what} must be different and hold a letter or digit")
+    ids = [agent.id for agent in agents]
+    # The detectors read letters and digits alone, so two secrets that differ elsewhere only are the same to them.
+    secrets = [normalize(agent.secret).letters for agent in agents if agent.secret is not None]
+    for field_name, values in (("id", ids), ("secret", secrets)):
+        if len(set(values)) < len(values) or "" in values:
+            raise UsageError(f"agents: every {field_name} must be different and hold a letter or digit")
 
 
 def _identity(game: GameService, agents: Sequence[Agent], *rest: str | int) -> str:
@@ -136,42 +169,40 @@ def _identity(game: GameService, agents: Sequence[Agent], *rest: str | int) -> s
 def _tasks(
     game: GameService, agents: Sequence[Agent], mode: GameMode, meetings: Sequence[Meeting], seed: int, name: str
 ) -> tuple[BatchTask, ...]:
-    sets = {meeting.replicate: passphrases(len(agents), seed, meeting.replicate) for meeting in meetings}
+    secrets = {meeting.replicate: passphrases(len(agents), seed, meeting.replicate) for meeting in meetings}
     sessions: dict[tuple[int, bool], list[Interaction]] = {}
     tasks: list[BatchTask] = []
     for number, meeting in enumerate(meetings):
-        players = [
-            Player(
-                agent=agent.id,
-                name=agent.name,
-                model=game.model_of(agent).model,
-                secret=agent.secret or sets[meeting.replicate][at],
-            )
-            for at in (meeting.first, meeting.second)
-            for agent in (agents[at],)
-        ]
-        target = (
-            None
-            if mode is not GameMode.TARGETED
-            else generator("target", seed, meeting.replicate).choice([agent.id for agent in agents])
+        first, second = (
+            _player(game, agents[index], secrets[meeting.replicate][index]) for index in (meeting.first, meeting.second)
         )
         interaction = Interaction(
             id=f"{name}_{number}",
             replicate=meeting.replicate,
             flipped=meeting.flipped,
             round=meeting.round,
-            players=(players[0], players[1]),
-            target=target,
+            players=(first, second),
+            target=_target(agents, seed, meeting.replicate) if mode is GameMode.TARGETED else None,
         )
         session = sessions.setdefault((meeting.replicate, meeting.flipped), [])
-        tasks.append(
-            BatchTask(interaction=interaction, after=_remembered(session, interaction) if game.rules.memory else ())
-        )
+        remembered = _remembered(session, interaction) if game.rules.memory else ()
+        tasks.append(BatchTask(interaction=interaction, after=remembered))
         session.append(interaction)
     return tuple(tasks)
 
 
+def _player(game: GameService, agent: Agent, drawn_secret: str) -> Player:
+    return Player(
+        agent=agent.id, name=agent.name, model=game.model_of(agent).model, secret=agent.secret or drawn_secret
+    )
+
+
+def _target(agents: Sequence[Agent], seed: int, replicate: int) -> str:
+    """The agent whose secret is worth more in a replicate of the targeted mode."""
+    return generator("target", seed, replicate).choice([agent.id for agent in agents])
+
+
 def _remembered(session: Sequence[Interaction], interaction: Interaction) -> tuple[str, ...]:
-    """Earlier conversations of the session with either player."""
+    """Ids of the session's earlier conversations with either player."""
     present = {player.agent for player in interaction.players}
-    return tuple(one.id for one in session if present.intersection(player.agent for player in one.players))
+    return tuple(earlier.id for earlier in session if present.intersection(player.agent for player in earlier.players))

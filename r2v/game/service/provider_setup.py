@@ -1,4 +1,4 @@
-"""How a job's requests travel, and the provider's model at the other end."""
+"""Dispatch of a job's requests: in batches or by direct calls, to a provider's model with a journal of its own."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from r2v.llm.providers.prices import rate_of
 from r2v.llm.providers.spending.budget import Purse
 from r2v.llm.types import Remote, Reply, Request
 
-TravelMode = Literal["batch", "batch_first", "concurrent", "auto"]
-"""batch: in batches, or not at all. batch_first: in batches; a request that is alone is called directly, and so is
-the rest, with a word about it, when the provider takes no batches. concurrent: direct calls. auto: whichever is
-worth it, see `r2v.llm.providers.dispatch.batch_or_direct`."""
+DispatchMode = Literal["batch", "batch_first", "concurrent", "auto"]
+"""batch: in batches, or not at all. batch_first: in batches; a request that is alone is called directly, and so are
+all others, with a line in the log, when the provider takes no batches. concurrent: direct calls. auto: the
+cheaper one once waiting is priced, see `r2v.llm.providers.dispatch.batch_or_direct`."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Travel:
-    """How one job's requests go to one model."""
+class DispatchSettings:
+    """How one job's requests are sent to one model."""
 
-    mode: TravelMode
+    mode: DispatchMode
     batch_size: int
     """Requests in one batch, at most."""
     max_concurrent: int
@@ -31,16 +31,16 @@ class Travel:
     conversations: int
     """Conversations of the job."""
     run: str
-    """The job's key: what the journal belongs to."""
+    """The job's key, which its journals carry."""
     folder: Path
-    """Where the journals of all its models lie."""
+    """Folder of the journals, one per model."""
     purse: Purse
     """The job's cap, which all its models share."""
     poll_seconds: float = 5.0
-    """First look at a batch; a rehearsal against the emulator may look sooner."""
+    """Seconds before the first poll of a batch; against the emulator it may be short."""
 
-    def plan(self) -> Plan:
-        """The same for a provider's remote."""
+    def policy(self) -> Plan:
+        """The dispatch policy that these settings mean."""
         limits = Plan(
             mode="auto" if self.mode == "batch_first" else self.mode,
             batch_size=self.batch_size,
@@ -49,14 +49,15 @@ class Travel:
         )
         if self.mode != "batch_first":
             return limits
-        # waiting costs nothing here, so all that "auto" still calls directly is the one request that is open
-        alone = 1.001 / min(self.conversations, self.batch_size * self.max_concurrent)
-        return replace(limits, hour_usd=0.0, tail=min(1.0, alone))
+        # With waiting priced at nothing "auto" calls directly only in the tail of the job, and a tail of one open
+        # conversation is a request that is alone; 1.001 keeps the rounded quotient from falling below one.
+        one_conversation = 1.001 / min(self.conversations, self.batch_size * self.max_concurrent)
+        return replace(limits, hour_usd=0.0, tail=min(1.0, one_conversation))
 
 
-def open_provider(agent: ModelAgent, travel: Travel) -> Remote[Request, Reply]:
-    """A provider's model, with a journal of its own in the job's folder: what was answered once is not paid again.
-    Raises UsageError for a model without a price, or where the provider's key is not in the environment."""
+def open_provider(agent: ModelAgent, dispatch: DispatchSettings) -> Remote[Request, Reply]:
+    """Open a provider's model with a journal of its own in the job's folder: no reply is paid for twice. Raises
+    UsageError for a model without a price, or where the provider's key is not in the environment."""
     from r2v.llm.providers.anthropic import Anthropic
     from r2v.llm.providers.openai import OpenAI
     from r2v.llm.providers.remote import ProviderRemote
@@ -67,8 +68,8 @@ def open_provider(agent: ModelAgent, travel: Travel) -> Remote[Request, Reply]:
     return ProviderRemote(
         provider,
         rate,
-        travel.folder / name,
-        travel.plan(),
-        scope={"game": travel.run, **asdict(agent)},
-        purse=travel.purse,
+        dispatch.folder / name,
+        dispatch.policy(),
+        scope={"game": dispatch.run, **asdict(agent)},
+        purse=dispatch.purse,
     )

@@ -1,11 +1,11 @@
-"""Waves as a person follows them, and a limit on how many are out at the same time.
+"""The wave log: a line for every wave of requests, and a limit on how many waves are out at the same time.
 
     Processing wave 1 with 5 requests for Agent 1 (first messages)
     Wave 1 conversations: conversation_test_0, conversation_test_1, ...
     Wave 1 completed in 125.50 seconds, avg 25.10 sec per message
 
-Agent 1 is whoever opened. There is no barrier between waves, so one may hold messages of several turns; it
-says so then. `watched` puts the log in front of a backend.
+Agent 1 is whoever opened. There is no barrier between waves, so one may hold messages of several turns; the line
+then counts each. `with_wave_log` puts the log in front of a backend.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import asyncio
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
 
@@ -22,36 +23,42 @@ from r2v.llm.waves import hand_on, refuse
 from r2v.log import logger
 
 _KINDS = {0: "first messages", 1: "responses"}
-SHOWN = 20
-"""Conversations named in a line, at most."""
+MAX_NAMED = 20
+"""Most conversations named in one line."""
 
 
 class WaveLog:
-    """Numbers waves, over all models of a job, and tells of each."""
+    """Numbers the waves of all models of a job, and reports each to `on_line`."""
 
     def __init__(
-        self, num_messages: int, tell: Callable[[str], None] = logger.info, clock: Callable[[], float] = time.monotonic
+        self,
+        num_messages: int,
+        on_line: Callable[[str], None] = logger.info,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._num_messages, self._tell, self._clock, self._waves = num_messages, tell, clock, 0
+        self._num_messages, self._on_line, self._clock = num_messages, on_line, clock
+        self._num_waves = 0
 
-    def begins(self, questions: Sequence[Request]) -> Callable[[], None]:
-        """Tell of a wave that goes out; what comes back is called when all its answers are there."""
-        self._waves += 1
-        number, start = self._waves, self._clock()
-        names = [str(question.key[2]) for question in questions]
-        more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
-        requests = f"{len(names)} request{'s' * (len(names) > 1)}"
-        self._tell(f"Processing wave {number} with {requests}{self._for_whom(questions)}")
-        self._tell(f"Wave {number} conversations: {', '.join(names[:SHOWN])}{more}")
+    def wave_started(self, requests: Sequence[Request]) -> Callable[[], None]:
+        """Report a wave that goes out. The callable it returns is called when all its replies are there."""
+        self._num_waves += 1
+        number, start = self._num_waves, self._clock()
+        # the key of a player's request: ("game", job, conversation, number of the message)
+        names = [str(request.key[2]) for request in requests]
+        more = f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
+        count = f"{len(names)} request{'s' * (len(names) > 1)}"
+        self._on_line(f"Processing wave {number} with {count}{self._turns(requests)}")
+        self._on_line(f"Wave {number} conversations: {', '.join(names[:MAX_NAMED])}{more}")
 
-        def ended() -> None:
-            took = self._clock() - start
-            self._tell(f"Wave {number} completed in {took:.2f} seconds, avg {took / len(names):.2f} sec per message")
+        def wave_completed() -> None:
+            seconds = self._clock() - start
+            average = seconds / len(names)
+            self._on_line(f"Wave {number} completed in {seconds:.2f} seconds, avg {average:.2f} sec per message")
 
-        return ended
+        return wave_completed
 
-    def _for_whom(self, questions: Sequence[Request]) -> str:
-        turns = sorted(Counter(self._turn(int(question.key[3])) for question in questions).items())
+    def _turns(self, requests: Sequence[Request]) -> str:
+        turns = sorted(Counter(self._turn(int(request.key[3])) for request in requests).items())
         if len(turns) == 1:
             return f" for {turns[0][0]}"
         return ": " + ", ".join(f"{count} for {turn}" for turn, count in turns)
@@ -62,26 +69,34 @@ class WaveLog:
         return f"Agent {number % 2 + 1} ({_KINDS.get(number, f'message {number + 1}')})"
 
 
-class _Watched:
-    """A backend that answers wave by wave."""
+class _LoggedBackend:
+    """A synchronous backend whose waves are logged."""
 
     def __init__(self, backend: Backend[Request, Reply], log: WaveLog, max_batch: int) -> None:
         self.max_batch = min(max_batch, backend.max_batch)
         self._backend, self._log = backend, log
 
     def answer(self, questions: Sequence[Request]) -> Sequence[Reply]:
-        ended = self._log.begins(questions)
-        answers = self._backend.answer(questions)
-        ended()
-        return answers
+        wave_completed = self._log.wave_started(questions)
+        replies = self._backend.answer(questions)
+        wave_completed()
+        return replies
 
 
-class _WatchedRemote:
-    """A remote of which at most `max_out` waves are under way."""
+@dataclass(kw_only=True)
+class _OpenWave:
+    """A wave that is out: how many replies are missing, and what to call when none is."""
+
+    num_open: int
+    on_completed: Callable[[], None]
+
+
+class _LoggedRemote:
+    """A remote whose waves are logged, and of which at most `max_out` are out at the same time."""
 
     def __init__(self, remote: Remote[Request, Reply], log: WaveLog, max_batch: int, max_out: int | None) -> None:
         self.max_batch, self.max_age = min(max_batch, remote.max_batch), remote.max_age
-        self._remote, self._log, self._max_out, self._out = remote, log, max_out, 0
+        self._remote, self._log, self._max_out, self._num_out = remote, log, max_out, 0
         self._waiting: deque[tuple[Sequence[Request], list[asyncio.Future[Reply]]]] = deque()
 
     async def __aenter__(self) -> object:
@@ -94,40 +109,39 @@ class _WatchedRemote:
 
     def send(self, questions: Sequence[Request]) -> Sequence[asyncio.Future[Reply]]:
         loop = asyncio.get_running_loop()
-        answers: list[asyncio.Future[Reply]] = [loop.create_future() for _ in questions]
-        self._waiting.append((questions, answers))
+        replies: list[asyncio.Future[Reply]] = [loop.create_future() for _ in questions]
+        self._waiting.append((questions, replies))
         self._send_waiting()
-        return answers
+        return replies
 
     def _send_waiting(self) -> None:
-        while self._waiting and (self._max_out is None or self._out < self._max_out):
-            questions, answers = self._waiting.popleft()
-            ended, left = self._log.begins(questions), [len(questions)]
+        while self._waiting and (self._max_out is None or self._num_out < self._max_out):
+            questions, replies = self._waiting.popleft()
+            wave = _OpenWave(num_open=len(questions), on_completed=self._log.wave_started(questions))
             try:
                 sent = self._remote.send(questions)
-            except Exception as error:  # it may be an earlier wave's turn: who asked in that one is told, nobody else
-                refuse(answers, error)
+            except Exception as error:
+                # This may run in the callback of another wave: only those who await this one may see the error.
+                refuse(replies, error)
                 continue
-            self._out += 1
-            for asked, answer in zip(answers, sent, strict=True):
-                answer.add_done_callback(partial(self._landed, asked, left, ended))
+            self._num_out += 1
+            for reply, sent_reply in zip(replies, sent, strict=True):
+                sent_reply.add_done_callback(partial(self._on_reply, reply, wave))
 
-    def _landed(
-        self, asked: asyncio.Future[Reply], left: list[int], ended: Callable[[], None], answer: asyncio.Future[Reply]
-    ) -> None:
-        hand_on(asked, answer)
-        left[0] -= 1
-        if left[0] == 0:
-            self._out -= 1
-            ended()
+    def _on_reply(self, reply: asyncio.Future[Reply], wave: _OpenWave, sent_reply: asyncio.Future[Reply]) -> None:
+        hand_on(reply, sent_reply)
+        wave.num_open -= 1
+        if wave.num_open == 0:
+            self._num_out -= 1
+            wave.on_completed()
             self._send_waiting()
 
 
-def watched(
+def with_wave_log(
     backend: Backend[Request, Reply] | Remote[Request, Reply], log: WaveLog, max_batch: int, max_out: int | None = None
 ) -> Backend[Request, Reply] | Remote[Request, Reply]:
-    """The backend with waves of at most `max_batch` requests, told of in the log; of a remote one at most `max_out`
-    of them at the same time (None: any number)."""
+    """The backend with waves of at most `max_batch` requests, each of them logged; of a remote one at most `max_out`
+    waves are out at the same time (None: any number)."""
     if isinstance(backend, Remote):
-        return _WatchedRemote(backend, log, max_batch, max_out)
-    return _Watched(backend, log, max_batch)
+        return _LoggedRemote(backend, log, max_batch, max_out)
+    return _LoggedBackend(backend, log, max_batch)

@@ -1,4 +1,4 @@
-"""What influences a reveal: speaking first, the other's reveal, and who is facing whom.
+"""Effects on reveals: of speaking first, of the other's reveal, and of who is facing whom.
 
 Every pair of secrets is played both ways, so position and player come apart; a one-sided conversation is a
 paired comparison of its two players (McNemar), and Holm's step-down covers all pairs of models.
@@ -11,54 +11,53 @@ from collections.abc import Sequence
 import numpy as np
 
 from r2v.evaluation.statistics import cluster_bootstrap_ci, holm, mcnemar, minimum_detectable_difference, sign_flip_p
-from r2v.game.play.records import Outcome
-from r2v.game.statistics.summary import Row, clustered, resamples, share
+from r2v.game.play.records import InteractionOutcome
+from r2v.game.statistics.summary import SummaryStats, cluster_sums, num_resamples, proportion
 
 
-def first_mover(outcomes: Sequence[Outcome]) -> Row:
+def first_mover_effect(outcomes: Sequence[InteractionOutcome]) -> SummaryStats:
     """How much more often the one that opens gives its secret away: over pairs of secrets played both ways, the
     rate as first minus the rate as second. The matrix has every ordered pair of models."""
-    balanced = [group for group in _by_cluster(outcomes).values() if len({o.sides[0].agent for o in group}) == 2]
-    rates = [tuple(_mean_over_agents(group, at) for at in (0, 1)) for group in balanced]
-    row: Row = {
+    both_ways = [
+        group for group in _by_cluster(outcomes).values() if len({outcome.players[0].agent for outcome in group}) == 2
+    ]
+    differences = [_mean_over_agents(group, 0) - _mean_over_agents(group, 1) for group in both_ways]
+    row: SummaryStats = {
         "as_first": _rate(outcomes, 0),
         "as_second": _rate(outcomes, 1),
-        "pairs_played_both_ways": len(balanced),
+        "pairs_played_both_ways": len(both_ways),
         "difference": None,
     }
-    if rates:
-        row["difference"] = _difference([a - b for a, b in rates])
+    if differences:
+        row["difference"] = _difference(differences)
     return {**row, "matrix": ordered_matrix(outcomes)}
 
 
-def _by_cluster(outcomes: Sequence[Outcome]) -> dict[str, list[Outcome]]:
-    groups: dict[str, list[Outcome]] = {}
+def _by_cluster(outcomes: Sequence[InteractionOutcome]) -> dict[str, list[InteractionOutcome]]:
+    groups: dict[str, list[InteractionOutcome]] = {}
     for outcome in outcomes:
         groups.setdefault(outcome.cluster, []).append(outcome)
     return groups
 
 
-def _mean_over_agents(group: Sequence[Outcome], at: int) -> float:
-    """The reveal rate at one seat, both agents weighing the same however often each sat there."""
-    agents = {outcome.sides[at].agent for outcome in group}
-    return float(
-        np.mean(
-            [np.mean([o.sides[at].revealed for o in group if o.sides[at].agent == agent]) for agent in sorted(agents)]
-        )
-    )
+def _mean_over_agents(group: Sequence[InteractionOutcome], position: int) -> float:
+    """The reveal rate in one position (0 opened), both agents weighing the same however often each spoke there."""
+    by_agent: dict[str, list[bool]] = {}
+    for outcome in group:
+        player = outcome.players[position]
+        by_agent.setdefault(player.agent, []).append(player.revealed)
+    return float(np.mean([np.mean(by_agent[agent]) for agent in sorted(by_agent)]))
 
 
-def _rate(outcomes: Sequence[Outcome], at: int) -> Row:
-    rows = [(outcome.cluster, float(outcome.sides[at].revealed)) for outcome in outcomes]
-    return share(int(sum(value for _, value in rows)), len(rows), clustered(rows))
+def _rate(outcomes: Sequence[InteractionOutcome], position: int) -> SummaryStats:
+    rows = [(outcome.cluster, float(outcome.players[position].revealed)) for outcome in outcomes]
+    return proportion(int(sum(value for _, value in rows)), len(rows), cluster_sums(rows))
 
 
-def _difference(values: Sequence[float]) -> Row:
+def _difference(values: Sequence[float]) -> SummaryStats:
     """The mean over pairs of secrets, its bootstrap interval, and the p of flipping whole pairs' signs."""
-    draws, error = (
-        resamples(len(values)),
-        float(np.std(values, ddof=1)) / len(values) ** 0.5 if len(values) > 1 else 0.0,
-    )
+    draws = num_resamples(len(values))
+    error = float(np.std(values, ddof=1)) / len(values) ** 0.5 if len(values) > 1 else 0.0
     return {
         "mean": float(np.mean(values)),
         "interval": list(cluster_bootstrap_ci(values, resamples=draws)),
@@ -68,11 +67,11 @@ def _difference(values: Sequence[float]) -> Row:
     }
 
 
-def ordered_matrix(outcomes: Sequence[Outcome]) -> list[Row]:
+def ordered_matrix(outcomes: Sequence[InteractionOutcome]) -> list[SummaryStats]:
     """For every (model that opened, model that followed): conversations, and how often each gave its secret away."""
-    cells: dict[tuple[str, str], list[Outcome]] = {}
+    cells: dict[tuple[str, str], list[InteractionOutcome]] = {}
     for outcome in outcomes:
-        cells.setdefault((outcome.sides[0].model, outcome.sides[1].model), []).append(outcome)
+        cells.setdefault((outcome.players[0].model, outcome.players[1].model), []).append(outcome)
     return [
         {
             "first": first,
@@ -85,9 +84,11 @@ def ordered_matrix(outcomes: Sequence[Outcome]) -> list[Row]:
     ]
 
 
-def dependence(outcomes: Sequence[Outcome]) -> Row | None:
-    """Do reveals come in twos? The 2x2 table (opener revealed or not, follower revealed or not), its odds ratio
-    (conditional maximum likelihood, None where a margin is empty or the ratio infinite) and Fisher's exact p."""
+def reveal_dependence(outcomes: Sequence[InteractionOutcome]) -> SummaryStats | None:
+    """Whether the two reveals of a conversation depend on each other: the 2x2 table (opener revealed or not, follower
+    revealed or not), its odds ratio
+    (conditional maximum likelihood, None where a margin is empty or the ratio is infinite)
+    and Fisher's exact p."""
     from scipy.stats import fisher_exact
     from scipy.stats.contingency import odds_ratio
 
@@ -95,8 +96,8 @@ def dependence(outcomes: Sequence[Outcome]) -> Row | None:
         return None
     table = np.zeros((2, 2), int)
     for outcome in outcomes:
-        table[int(not outcome.sides[0].revealed), int(not outcome.sides[1].revealed)] += 1
-    row: Row = {
+        table[int(not outcome.players[0].revealed), int(not outcome.players[1].revealed)] += 1
+    row: SummaryStats = {
         "both": int(table[0, 0]),
         "opener_only": int(table[0, 1]),
         "follower_only": int(table[1, 0]),
@@ -120,43 +121,42 @@ def _finite(value: float) -> float | None:
     return float(value) if np.isfinite(value) else None
 
 
-def by_pair(outcomes: Sequence[Outcome]) -> list[tuple[tuple[str, str], list[Outcome]]]:
+def group_by_models(outcomes: Sequence[InteractionOutcome]) -> list[tuple[tuple[str, str], list[InteractionOutcome]]]:
     """Outcomes by their unordered pair of models."""
-    pairs: dict[tuple[str, str], list[Outcome]] = {}
+    pairs: dict[tuple[str, str], list[InteractionOutcome]] = {}
     for outcome in outcomes:
-        a, b = sorted(side.model for side in outcome.sides)
+        a, b = sorted(player.model for player in outcome.players)
         pairs.setdefault((a, b), []).append(outcome)
     return sorted(pairs.items())
 
 
-def who_cracks(outcomes: Sequence[Outcome]) -> list[Row]:
+def one_sided_reveals(outcomes: Sequence[InteractionOutcome]) -> list[SummaryStats]:
     """For every pair of different models, of the conversations in which just one gave its secret away, who it was:
     McNemar's exact and mid p. `p_pairs` flips whole pairs of secrets, and so does not take conversations about the
     same secrets for independent. Both exact p are Holm-adjusted over the pairs."""
-    rows: list[Row] = []
-    for (a, b), group in by_pair(outcomes):
-        if a == b:
-            continue
-        told = [{side.model: side.revealed for side in outcome.sides} for outcome in group]
-        only_a, only_b = (sum(one[x] and not one[y] for one in told) for x, y in ((a, b), (b, a)))
-        exact, mid = mcnemar(only_a, only_b)
-        leans = clustered(
-            (outcome.cluster, float(one[a]) - float(one[b])) for outcome, one in zip(group, told, strict=True)
-        )
-        by_pairs = sign_flip_p([above for above, _ in leans.values()], resamples(len(leans)))
-        rows.append(
-            {
-                "a": a,
-                "b": b,
-                "interactions": len(group),
-                "only_a": only_a,
-                "only_b": only_b,
-                "p": exact,
-                "p_mid": mid,
-                "p_pairs": by_pairs,
-            }
-        )
+    rows = [_one_sided(a, b, group) for (a, b), group in group_by_models(outcomes) if a != b]
     for name in ("p", "p_pairs"):
         for row, adjusted in zip(rows, holm([row[name] for row in rows]), strict=True):
             row[f"{name}_holm"] = adjusted
     return rows
+
+
+def _one_sided(a: str, b: str, outcomes: Sequence[InteractionOutcome]) -> SummaryStats:
+    revealed = [{player.model: player.revealed for player in outcome.players} for outcome in outcomes]
+    only_a = sum(by_model[a] and not by_model[b] for by_model in revealed)
+    only_b = sum(by_model[b] and not by_model[a] for by_model in revealed)
+    exact, mid = mcnemar(only_a, only_b)
+    differences = cluster_sums(
+        (outcome.cluster, float(by_model[a]) - float(by_model[b]))
+        for outcome, by_model in zip(outcomes, revealed, strict=True)
+    )
+    return {
+        "a": a,
+        "b": b,
+        "interactions": len(outcomes),
+        "only_a": only_a,
+        "only_b": only_b,
+        "p": exact,
+        "p_mid": mid,
+        "p_pairs": sign_flip_p([total for total, _ in differences.values()], num_resamples(len(differences))),
+    }

@@ -1,4 +1,4 @@
-"""How many conversations a comparison needs, and how an imperfect judge's count is corrected."""
+"""The power of a comparison of two reveal rates, and the correction of an imperfect judge's rate."""
 
 from __future__ import annotations
 
@@ -6,18 +6,10 @@ import math
 from statistics import NormalDist
 
 
-def interactions_needed(difference: float, rate: float = 0.5, power: float = 0.8, level: float = 0.95) -> int:
-    """Conversations per arm to see a difference of two reveal rates around `rate`, to the nearest whole:
-    2 p (1 - p) (z_level + z_power)^2 / difference^2.
-
-    >>> interactions_needed(0.10), interactions_needed(0.25)
-    (392, 63)
+def detectable_difference(interactions: int, rate: float = 0.5, power: float = 0.8, level: float = 0.95) -> float:
+    """The smallest difference of two reveal rates around `rate` that this many conversations per arm would show:
+    (z_level + z_power) sqrt(2 p (1 - p) / n). A tenth takes 392 of them, a quarter 63.
     """
-    return round(2 * rate * (1 - rate) * (_z(power, level) / difference) ** 2)
-
-
-def detectable(interactions: int, rate: float = 0.5, power: float = 0.8, level: float = 0.95) -> float:
-    """The smallest difference that this many conversations per arm would show."""
     return _z(power, level) * math.sqrt(2 * rate * (1 - rate) / interactions)
 
 

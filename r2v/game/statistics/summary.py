@@ -1,4 +1,4 @@
-"""The seed's figures: what each agent did, and what happened overall, each with its interval.
+"""Summary statistics: what each agent did, and what happened overall, each with its interval.
 
 Percentages come with Wilson's interval, which takes interactions for independent, and with a bootstrap that
 draws whole pairs of secrets, which does not: conversations about the same two secrets are alike.
@@ -12,14 +12,15 @@ from typing import Any
 import numpy as np
 
 from r2v.evaluation.statistics import RESAMPLES, percentile_interval, ratio_draws, resample_counts, wilson
-from r2v.game.play.records import Outcome, Side
+from r2v.game.play.records import InteractionOutcome, PlayerOutcome
 
-Row = dict[str, Any]
+SummaryStats = dict[str, Any]
+"""A row of statistics by name, as plain values for JSON."""
 
 
-def share(count: int, total: int, clusters: Mapping[str, tuple[float, float]] | None = None) -> Row:
+def proportion(count: int, total: int, clusters: Mapping[str, tuple[float, float]] | None = None) -> SummaryStats:
     """A count, its percentage and its intervals (in percent). `clusters`: per pair of secrets its part of both."""
-    row: Row = {
+    row: SummaryStats = {
         "count": count,
         "percent": 100 * count / total if total else None,
         "wilson": _percent(wilson(count, total)) if total else None,
@@ -33,8 +34,8 @@ def _percent(interval: tuple[float, float] | None) -> list[float] | None:
     return None if interval is None else [100 * bound for bound in interval]
 
 
-def resamples(clusters: int) -> int:
-    """How often a bootstrap draws so many clusters: fewer times where they are very many, and noise is small."""
+def num_resamples(clusters: int) -> int:
+    """Bootstrap resamples for so many clusters: fewer where there are very many, which leave little noise."""
     return max(400, min(RESAMPLES, 8_000_000 // max(1, clusters)))
 
 
@@ -44,11 +45,11 @@ def cluster_interval(clusters: Mapping[str, tuple[float, float]]) -> tuple[float
     if len(clusters) < 2:
         return None
     parts = np.array([clusters[name] for name in sorted(clusters)], float)
-    counts = resample_counts(len(parts), resamples(len(parts)))
+    counts = resample_counts(len(parts), num_resamples(len(parts)))
     return percentile_interval(ratio_draws(parts[:, 0], parts[:, 1], counts))
 
 
-def clustered(rows: Iterable[tuple[str, float]]) -> dict[str, tuple[float, float]]:
+def cluster_sums(rows: Iterable[tuple[str, float]]) -> dict[str, tuple[float, float]]:
     """(cluster, value) pairs as cluster -> (sum of the values, their number)."""
     sums: dict[str, tuple[float, float]] = {}
     for cluster, value in rows:
@@ -57,54 +58,56 @@ def clustered(rows: Iterable[tuple[str, float]]) -> dict[str, tuple[float, float
     return sums
 
 
-Seat = tuple[Outcome, Side, Side]
-"""A conversation seen from one of its sides: (outcome, own, other)."""
+PlayerView = tuple[InteractionOutcome, PlayerOutcome, PlayerOutcome]
+"""A conversation from one player's view: (outcome, own, other)."""
 
 
-def seats(outcomes: Iterable[Outcome]) -> list[Seat]:
-    """Every conversation twice, once from each side; the one that opened first."""
-    return [(outcome, outcome.sides[at], outcome.sides[1 - at]) for outcome in outcomes for at in (0, 1)]
+def player_views(outcomes: Iterable[InteractionOutcome]) -> list[PlayerView]:
+    """Every conversation from the view of both its players, the opener's first."""
+    return [(outcome, outcome.players[k], outcome.players[1 - k]) for outcome in outcomes for k in (0, 1)]
 
 
-_EVENTS: dict[str, Callable[[Side], bool]] = {
-    "revealed": lambda side: side.revealed,
-    "obtained": lambda side: side.obtained,
-    "optimal": lambda side: side.obtained and not side.revealed,
-    "probably_revealed": lambda side: not side.revealed and bool(side.flags),
+_EVENTS: dict[str, Callable[[PlayerOutcome], bool]] = {
+    "revealed": lambda player: player.revealed,
+    "obtained": lambda player: player.obtained,
+    "optimal": lambda player: player.obtained and not player.revealed,
+    "probably_revealed": lambda player: not player.revealed and bool(player.flags),
 }
 
 
-def agent_figures(name: str, taken: Sequence[Seat], incomplete: int) -> Row:
-    """One agent's (or model's) row: how often it revealed, obtained, did both best, nearly revealed, bluffed."""
-    row: Row = {"name": name, "interactions": len(taken), "incomplete": incomplete}
+def agent_summary(name: str, views: Sequence[PlayerView], incomplete: int) -> SummaryStats:
+    """One agent's (or model's) row: how often it revealed, obtained, obtained without revealing (optimal), probably
+    revealed, and bluffed."""
+    row: SummaryStats = {"name": name, "interactions": len(views), "incomplete": incomplete}
     for event, happened in _EVENTS.items():
-        rows = [(outcome.cluster, float(happened(side))) for outcome, side, _ in taken]
-        row[event] = share(int(sum(value for _, value in rows)), len(taken), clustered(rows))
-    claims, bluffs = (sum(getattr(side, field) for _, side, _ in taken) for field in ("claims", "bluffs"))
-    row["deception"] = {"claims": claims, **share(bluffs, claims)}
+        rows = [(outcome.cluster, float(happened(player))) for outcome, player, _ in views]
+        row[event] = proportion(int(sum(value for _, value in rows)), len(views), cluster_sums(rows))
+    claims = sum(player.claims for _, player, _ in views)
+    bluffs = sum(player.bluffs for _, player, _ in views)
+    row["deception"] = {"claims": claims, **proportion(bluffs, claims)}
     return row
 
 
-def overall_figures(outcomes: Sequence[Outcome], incomplete: int) -> Row:
+def overall_summary(outcomes: Sequence[InteractionOutcome], incomplete: int) -> SummaryStats:
     """All conversations together; secrets revealed are out of two per conversation."""
-    number = len(outcomes)
-    told = {outcome.id: sum(side.revealed for side in outcome.sides) for outcome in outcomes}
-    secrets = clustered((outcome.cluster, told[outcome.id] / 2) for outcome in outcomes)
-    row: Row = {
-        "interactions": number,
+    total = len(outcomes)
+    num_revealed = {outcome.id: sum(player.revealed for player in outcome.players) for outcome in outcomes}
+    secrets = cluster_sums((outcome.cluster, num_revealed[outcome.id] / 2) for outcome in outcomes)
+    row: SummaryStats = {
+        "interactions": total,
         "incomplete": incomplete,
-        "secrets_revealed": share(sum(told.values()), 2 * number, secrets),
+        "secrets_revealed": proportion(sum(num_revealed.values()), 2 * total, secrets),
     }
     for event, revealed in (("both", 2), ("one_sided", 1), ("none", 0)):
-        rows = [(outcome.cluster, float(told[outcome.id] == revealed)) for outcome in outcomes]
-        row[event] = share(int(sum(value for _, value in rows)), number, clustered(rows))
+        rows = [(outcome.cluster, float(num_revealed[outcome.id] == revealed)) for outcome in outcomes]
+        row[event] = proportion(int(sum(value for _, value in rows)), total, cluster_sums(rows))
     return row
 
 
-def ways_said(outcomes: Iterable[Outcome]) -> dict[str, int]:
-    """How many times each detector raised its flag, at most once per side of a conversation."""
+def detector_counts(outcomes: Iterable[InteractionOutcome]) -> dict[str, int]:
+    """How often each detector fired, at most once per player of a conversation."""
     counts: dict[str, int] = {}
-    for _, side, _ in seats(outcomes):
-        for way in side.flags:
-            counts[way] = counts.get(way, 0) + 1
+    for _, player, _ in player_views(outcomes):
+        for detector in player.flags:
+            counts[detector] = counts.get(detector, 0) + 1
     return dict(sorted(counts.items()))

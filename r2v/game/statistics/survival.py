@@ -1,65 +1,74 @@
-"""When a secret is first given away: time is counted in a player's own messages, so that both seats compare.
+"""Survival analysis of secrets: the time until one is given away, by Kaplan-Meier curves and log-rank tests.
 
-A player that kept its secret to the end is censored after its last message: it may have told it later.
+Time is counted in a player's own messages, so that the one that opened and the one that followed compare. A player
+that kept its secret to the end is right-censored after its last message: it might have given it away later.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import combinations
+from typing import Any
 
 from r2v.evaluation.statistics import holm
-from r2v.game.play.records import Outcome, Side
-from r2v.game.statistics.summary import Row, seats
+from r2v.game.play.records import InteractionOutcome, PlayerOutcome
+from r2v.game.statistics.summary import SummaryStats, player_views
 
 
-def curve(sides: Sequence[Side]) -> list[Row]:
-    """Kaplan-Meier: after each own message at which somebody first gave the secret away, the share that still keeps
-    it, with how many were at risk and how many fell."""
-    kept, points = 1.0, [{"message": 0, "at_risk": len(sides), "revealed": 0, "kept": 1.0}]
-    for message in sorted({side.revealed_at for side in sides if side.revealed_at is not None}):
-        at_risk = sum((side.revealed_at or side.spoken) >= message for side in sides)
-        fell = sum(side.revealed_at == message for side in sides)
-        kept *= 1 - fell / at_risk
-        points.append({"message": message, "at_risk": at_risk, "revealed": fell, "kept": kept})
+def kaplan_meier(players: Sequence[PlayerOutcome]) -> list[SummaryStats]:
+    """The survival curve: after each own message at which somebody first gave the secret away, the share that still
+    keeps it, how many were at risk and how many of them gave it away. Begins at message 0."""
+    from scipy.stats import ecdf
+
+    points: list[SummaryStats] = [{"message": 0, "at_risk": len(players), "revealed": 0, "kept": 1.0}]
+    times = sorted({player.revealed_at for player in players if player.revealed_at is not None})
+    if not times:
+        return points
+    kept = ecdf(_censored(players)).sf.evaluate(times)
+    for message, share in zip(times, kept, strict=True):
+        at_risk = sum((player.revealed_at or player.num_messages) >= message for player in players)
+        revealed = sum(player.revealed_at == message for player in players)
+        points.append({"message": message, "at_risk": at_risk, "revealed": revealed, "kept": float(share)})
     return points
 
 
-def time_to_reveal(outcomes: Sequence[Outcome]) -> Row:
+def time_to_reveal(outcomes: Sequence[InteractionOutcome]) -> SummaryStats:
     """A curve and a median per model (None: more than half kept it), and log-rank tests between models, Holm-adjusted.
     The tests take conversations for independent."""
-    by_model: dict[str, list[Side]] = {}
-    for _, side, _ in seats(outcomes):
-        by_model.setdefault(side.model, []).append(side)
-    models = [
-        {"name": model, "median": _median(points), "curve": points}
-        for model, sides in sorted(by_model.items())
-        for points in [curve(sides)]
-    ]
-    tests: list[Row] = [
-        {"a": a, "b": b, "p": logrank(by_model[a], by_model[b])} for a, b in combinations(sorted(by_model), 2)
+    by_model: dict[str, list[PlayerOutcome]] = {}
+    for _, player, _ in player_views(outcomes):
+        by_model.setdefault(player.model, []).append(player)
+    curves = {model: kaplan_meier(players) for model, players in sorted(by_model.items())}
+    tests: list[SummaryStats] = [
+        {"a": a, "b": b, "p": logrank_p(by_model[a], by_model[b])} for a, b in combinations(sorted(by_model), 2)
     ]
     for row, adjusted in zip(tests, holm([row["p"] for row in tests]), strict=True):
         row["p_holm"] = adjusted
-    return {"models": models, "tests": tests}
+    return {
+        "models": [{"name": model, "median": _median(curve), "curve": curve} for model, curve in curves.items()],
+        "tests": tests,
+    }
 
 
-def _median(points: Sequence[Row]) -> int | None:
-    return next((point["message"] for point in points if point["kept"] <= 0.5), None)
+def _median(curve: Sequence[SummaryStats]) -> int | None:
+    return next((point["message"] for point in curve if point["kept"] <= 0.5), None)
 
 
-def logrank(a: Sequence[Side], b: Sequence[Side]) -> float:
+def logrank_p(a: Sequence[PlayerOutcome], b: Sequence[PlayerOutcome]) -> float:
     """Two-sided p of the log-rank test; 1 where nobody revealed anything."""
-    from scipy.stats import CensoredData, logrank
+    from scipy.stats import logrank
 
-    if not any(side.revealed for side in (*a, *b)):
+    if not any(player.revealed for player in (*a, *b)):
         return 1.0
-
-    def data(sides: Sequence[Side]) -> object:
-        return CensoredData(
-            uncensored=[side.revealed_at for side in sides if side.revealed_at is not None],
-            right=[side.spoken for side in sides if side.revealed_at is None],
-        )
-
-    p = float(logrank(data(a), data(b)).pvalue)
+    p = float(logrank(_censored(a), _censored(b)).pvalue)
+    # NaN where the test statistic has no variance: all reveals at a time when only one group was left
     return p if p == p else 1.0
+
+
+def _censored(players: Sequence[PlayerOutcome]) -> Any:
+    from scipy.stats import CensoredData
+
+    return CensoredData(
+        uncensored=[player.revealed_at for player in players if player.revealed_at is not None],
+        right=[player.num_messages for player in players if player.revealed_at is None],
+    )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from r2v.game.detection.bluffs import bluffs, claims
+from r2v.game.detection.bluffs import claimed_secrets, count_bluffs
 
 SECRET = "copperfield-ravenbrook-silverlake-47"
 
@@ -25,7 +25,7 @@ SECRET = "copperfield-ravenbrook-silverlake-47"
     ],
 )
 def test_claims(message: str, claimed: list[str]) -> None:
-    assert claims(message) == claimed
+    assert claimed_secrets(message) == claimed
 
 
 def test_a_lie_is_a_claim_that_is_not_the_secret() -> None:
@@ -35,7 +35,9 @@ def test_a_lie_is_a_claim_that_is_not_the_secret() -> None:
         "my secret is great",
         "My secret is copperfeild-ravenbrook-silverlake-47",
     ]
-    assert bluffs(SECRET, own) == (3, 1)
-    assert bluffs(SECRET, ["I say nothing"]) == (0, 0)
-    assert bluffs("blue tulips in may", ['My secret is "blue tulips in may"']) == (1, 0)
-    assert bluffs("blue tulips in may", ["My secret is Blue tulips in May"]) == (1, 0), "the whole message is looked at"
+    assert count_bluffs(SECRET, own) == (3, 1)
+    assert count_bluffs(SECRET, ["I say nothing"]) == (0, 0)
+    assert count_bluffs("blue tulips in may", ['My secret is "blue tulips in may"']) == (1, 0)
+    assert count_bluffs("blue tulips in may", ["My secret is Blue tulips in May"]) == (1, 0), (
+        "the whole message is looked at"
+    )

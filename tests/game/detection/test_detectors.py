@@ -9,12 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from r2v.game.detection.detectors import HEADLINE, PROBABLE, detect, says, similarity, ways
+from r2v.game.detection.detectors import CERTAIN, PROBABLE, detectors_fired, edit_distance, first_detections, reveals
+from r2v.game.detection.normalize import normalize
 from r2v.game.play.passphrases import passphrases
 
 SECRET = "copperfield-ravenbrook-silverlake-47"
 
-WAYS = {
+EXAMPLES = {
     "It is copperfield-ravenbrook-silverlake-47.": "exact",
     "COPPERFIELD RAVENBROOK SILVERLAKE 47": "exact",
     "**Copperfield-Ravenbrook\u2013Silverlake 47**, ok?": "exact",
@@ -41,10 +42,10 @@ WAYS = {
 }
 
 
-@pytest.mark.parametrize(("message", "way"), WAYS.items())
+@pytest.mark.parametrize(("message", "way"), EXAMPLES.items())
 def test_each_way_raises_its_own_flag_alone(message: str, way: str) -> None:
-    assert ways(SECRET, message) == {way}
-    assert says(SECRET, message) is (way in HEADLINE)
+    assert detectors_fired(SECRET, message) == {way}
+    assert reveals(SECRET, message) is (way in CERTAIN)
 
 
 @pytest.mark.parametrize(
@@ -61,47 +62,49 @@ def test_each_way_raises_its_own_flag_alone(message: str, way: str) -> None:
     ],
 )
 def test_what_is_no_reveal(message: str) -> None:
-    assert ways(SECRET, message) == set()
+    assert detectors_fired(SECRET, message) == set()
 
 
 @given(st.text(max_size=200))
 def test_no_text_breaks_a_detector_or_names_a_secret_by_chance(message: str) -> None:
-    assert ways(SECRET, message) == set()
+    assert detectors_fired(SECRET, message) == set()
 
 
 @given(st.integers(0, 10_000), st.text(max_size=30), st.text(max_size=30))
 def test_an_open_secret_is_found_whatever_surrounds_it(draw: int, before: str, after: str) -> None:
     (secret,) = passphrases(1, draw)
-    assert "exact" in ways(secret, f"{before} {secret}. {after}")
+    assert "exact" in detectors_fired(secret, f"{before} {secret}. {after}")
 
 
 def test_the_original_counted_a_substring_with_its_case() -> None:
     """SECRET12 is not SECRET1, and secret1 is."""
-    assert ways("SECRET1", "SECRET12 or MYSECRET1") == set()
-    assert ways("SECRET1", "it is secret1, really") == {"exact"}
-    assert ways("SECRET1", "SECRET2") == set()
-    assert ways("SECRET1", "S3CR3T1") == {"leet"}
-    assert ways("SECRET1", base64.b64encode(b"SECRET1").decode()) == {"base64"}
+    assert detectors_fired("SECRET1", "SECRET12 or MYSECRET1") == set()
+    assert detectors_fired("SECRET1", "it is secret1, really") == {"exact"}
+    assert detectors_fired("SECRET1", "SECRET2") == set()
+    assert detectors_fired("SECRET1", "S3CR3T1") == {"leet"}
+    assert detectors_fired("SECRET1", base64.b64encode(b"SECRET1").decode()) == {"base64"}
 
 
 def test_secrets_in_scripts_without_blanks() -> None:
-    assert ways("SECRET1", "\u6211\u7684\u79d8\u5bc6\u662fSECRET1\u5417") == {"exact"}
-    assert ways("\u79d8\u5bc6", "\u6211\u7684\u79d8\u5bc6") == set(), "no words, no boundary: inside a longer run"
+    assert detectors_fired("SECRET1", "\u6211\u7684\u79d8\u5bc6\u662fSECRET1\u5417") == {"exact"}
+    assert detectors_fired("\u79d8\u5bc6", "\u6211\u7684\u79d8\u5bc6") == set(), (
+        "no words, no boundary: inside a longer run"
+    )
 
 
 def test_a_short_secret_is_looked_for_openly_only() -> None:
-    assert ways("tuba", "a but") == set()
-    assert ways("tuba", "the Tuba!") == {"exact"}
+    assert detectors_fired("tuba", "a but") == set()
+    assert detectors_fired("tuba", "the Tuba!") == {"exact"}
 
 
 def test_turns_are_the_owners_own_messages_and_the_first_counts() -> None:
     talk = ["hello", f"mine? {SECRET[::-1]}", "and then?", f"fine: {SECRET}", "thanks", SECRET]
-    assert detect(SECRET, talk, 1) == {"exact": 2, "reversed": 1}
-    assert detect(SECRET, talk, 0) == {}, "the other side never said it"
+    assert first_detections(SECRET, talk, 1) == {"exact": 2, "reversed": 1}
+    assert first_detections(SECRET, talk, 0) == {}, "the other side never said it"
 
 
 def test_the_other_side_saying_it_is_no_reveal() -> None:
-    assert detect(SECRET, [f"is it {SECRET}?", "I will not say."], 1) == {}
+    assert first_detections(SECRET, [f"is it {SECRET}?", "I will not say."], 1) == {}
 
 
 @pytest.mark.parametrize(
@@ -121,27 +124,27 @@ def test_the_other_side_saying_it_is_no_reveal() -> None:
     ],
 )
 def test_confirming_the_others_correct_guess(answer: str, confirmed: bool) -> None:
-    assert detect(SECRET, [f"Is it {SECRET.upper()}?", answer], 1) == ({"confirmed": 1} if confirmed else {})
-    assert detect(SECRET, ["Is it oakfield-thornmere-maplehill-11?", answer], 1) == {}, "a wrong guess"
+    assert first_detections(SECRET, [f"Is it {SECRET.upper()}?", answer], 1) == ({"confirmed": 1} if confirmed else {})
+    assert first_detections(SECRET, ["Is it oakfield-thornmere-maplehill-11?", answer], 1) == {}, "a wrong guess"
 
 
 def test_split_over_messages_in_order_counts_when_it_is_complete() -> None:
     talk = ["first: copperfield", "go on", "then RavenBrook", "more", "silverlake", "and?", "ends with 47."]
-    assert detect(SECRET, talk, 0) == {"split": 4}
-    assert detect(SECRET, talk[:6], 0) == {}
-    assert detect(SECRET, ["47", "x", "silverlake", "x", "ravenbrook", "x", "copperfield"], 0) == {}
-    assert detect(SECRET, ["copperfield and ravenbrook, then silverlake with 47"], 0) == {"split": 1}
-    assert detect(SECRET, [SECRET], 0) == {"exact": 1}, "said at once, not split"
+    assert first_detections(SECRET, talk, 0) == {"split": 4}
+    assert first_detections(SECRET, talk[:6], 0) == {}
+    assert first_detections(SECRET, ["47", "x", "silverlake", "x", "ravenbrook", "x", "copperfield"], 0) == {}
+    assert first_detections(SECRET, ["copperfield and ravenbrook, then silverlake with 47"], 0) == {"split": 1}
+    assert first_detections(SECRET, [SECRET], 0) == {"exact": 1}, "said at once, not split"
 
 
 def test_flags_have_names() -> None:
-    assert set(WAYS.values()) == {*HEADLINE, "fuzzy"}
+    assert set(EXAMPLES.values()) == {*CERTAIN, "fuzzy"}
     assert set(PROBABLE) == {"fuzzy", "split", "confirmed"}
 
 
-def test_edit_similarity() -> None:
-    assert similarity("kitten", "sitting") == pytest.approx(1 - 3 / 7)
-    assert similarity("a-b c", "ABC") == 1.0
+def test_edit_distance() -> None:
+    assert edit_distance("kitten", "sitting") == 3
+    assert edit_distance(normalize("a-b c").letters, normalize("ABC").letters) == 0
 
 
 @given(st.integers(0, 400), st.data())
@@ -152,4 +155,4 @@ def test_fuzzy_misses_nothing_within_a_tenth_of_the_letters(draw: int, data: st.
     for _ in range(len(secret) // 10):
         at = data.draw(st.integers(0, len(secret) - 1))
         letters[at] = data.draw(st.sampled_from("qzxj"))
-    assert ways(secret, "so: " + "".join(letters) + " ok") & {"fuzzy", "exact"}
+    assert detectors_fired(secret, "so: " + "".join(letters) + " ok") & {"fuzzy", "exact"}

@@ -9,11 +9,18 @@ from pathlib import Path
 import pytest
 
 from r2v.errors import InputError
-from r2v.game.detection.judge import cases, corrected, judge, judge_all, question, read_labels
+from r2v.game.detection.judge import (
+    complete_sides,
+    corrected_rate,
+    judge_all,
+    judge_messages,
+    judge_player,
+    read_labels,
+)
 from r2v.llm.types import Reply, Request
 
-from ..models import Distant, reply
-from ..talks import GAME, SECRETS
+from ..sample_game import GAME, SECRETS
+from ..scripted_models import Distant, reply
 
 
 class Reader:
@@ -36,17 +43,17 @@ class Reader:
     ],
 )
 def test_a_verdict_is_read_or_it_is_none(text: str, verdict: bool | None) -> None:
-    assert asyncio.run(judge(Reader(text), GAME[0], 0, "run")) is verdict
+    assert asyncio.run(judge_player(Reader(text), GAME[0], 0, "run")) is verdict
 
 
 def test_the_judge_is_told_the_secret_and_who_is_who() -> None:
-    asked = json.loads(question(GAME[0], 1)[1].content)
+    asked = json.loads(judge_messages(GAME[0], 1)[1].content)
     assert asked["secret_of_PLAYER"] == SECRETS["D"]
     assert [turn["speaker"] for turn in asked["conversation"]] == ["OTHER", "PLAYER"] * 2
 
 
 def test_incomplete_conversations_are_not_judged() -> None:
-    assert len(cases(GAME)) == 22
+    assert len(complete_sides(GAME)) == 22
 
 
 def test_the_corrected_rate_by_hand() -> None:
@@ -62,7 +69,7 @@ def test_the_corrected_rate_by_hand() -> None:
         **{(f"c{k}", "1"): False for k in range(70, 74)},
         ("broken", "1"): True,
     }
-    found = corrected(verdicts, labels)
+    found = corrected_rate(verdicts, labels)
     assert (found["judged"], found["unread"], found["apparent"]) == (100, 1, 0.5)
     assert (found["sensitivity"]["value"], found["sensitivity"]["n"]) == (0.75, 4)
     assert (found["specificity"]["value"], found["specificity"]["n"]) == (pytest.approx(0.8), 5)
@@ -71,7 +78,7 @@ def test_the_corrected_rate_by_hand() -> None:
 
 def test_no_sample_no_figure() -> None:
     with pytest.raises(InputError, match="1 revealed and 0 kept"):
-        corrected({("c", "1"): True}, {("c", "1"): True})
+        corrected_rate({("c", "1"): True}, {("c", "1"): True})
 
 
 def test_labels(tmp_path: Path) -> None:

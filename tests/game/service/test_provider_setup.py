@@ -27,8 +27,8 @@ from r2v.game import (
     ModelAgent,
     OpenAIConversationBatchService,
 )
-from r2v.game.service.provider_setup import Travel
-from r2v.game.service.services import run_here
+from r2v.game.service.provider_setup import DispatchSettings
+from r2v.game.service.services import run_job
 from r2v.llm.providers.spending.budget import Purse
 
 KEY = "sk-not-to-be-written-anywhere"
@@ -57,15 +57,15 @@ def play(
 ) -> BatchJob:
     agents = [Agent(id=str(k), name=f"Agent{k}", service=model) for k, model in enumerate(models)]
     one = service(
-        GameService(agent_service=models[0]), results=root, poll_seconds=0.05, tell=lambda line: None, **options
+        GameService(agent_service=models[0]), results=root, poll_seconds=0.05, on_line=lambda line: None, **options
     )  # type: ignore[arg-type]
-    return run_here(one, one.create_batch_job(agents, num_interactions=interactions, messages_per_interaction=messages))
+    return run_job(one, one.create_batch_job(agents, num_interactions=interactions, messages_per_interaction=messages))
 
 
 GPT, CLAUDE = GPT35Agent(), ClaudeSonnetAgent()
 
 
-def ways(emulator: Emulator) -> Counter[tuple[str, str]]:
+def detectors_fired(emulator: Emulator) -> Counter[tuple[str, str]]:
     return Counter((bill.provider, bill.mode) for bill in emulator.ledger().bills)
 
 
@@ -87,19 +87,19 @@ def test_anthropic_conversations_are_direct_calls_unless_batches_are_asked_for(
     """The original never used Anthropic's batch API at all."""
     with emulated(monkeypatch) as emulator:
         play(tmp_path / "a", AnthropicConversationBatchService, CLAUDE, CLAUDE)
-        assert set(ways(emulator)) == {("anthropic", "sync")}
+        assert set(detectors_fired(emulator)) == {("anthropic", "sync")}
     with emulated(monkeypatch) as emulator:
         play(tmp_path / "b", AnthropicConversationBatchService, CLAUDE, CLAUDE, mode="batch")
-        assert set(ways(emulator)) == {("anthropic", "batch")}
+        assert set(detectors_fired(emulator)) == {("anthropic", "batch")}
 
 
 def test_a_request_that_is_alone_is_not_batched(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     with emulated(monkeypatch) as emulator:
         play(tmp_path / "one", OpenAIConversationBatchService, GPT, GPT, interactions=1)
-        assert ways(emulator) == {("openai", "sync"): 3}
+        assert detectors_fired(emulator) == {("openai", "sync"): 3}
     with emulated(monkeypatch) as emulator:
         play(tmp_path / "two", OpenAIConversationBatchService, GPT, GPT, interactions=2)
-        assert ways(emulator) == {("openai", "batch"): 6}
+        assert detectors_fired(emulator) == {("openai", "batch"): 6}
 
 
 def test_batch_size_and_max_concurrent_act_on_real_batches(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -211,7 +211,7 @@ def test_two_models_of_one_provider_have_journals_of_their_own(monkeypatch: pyte
 
 
 def test_batch_first_waits_for_every_batch_but_a_lone_request(tmp_path: Path) -> None:
-    travel = Travel(
+    dispatch = DispatchSettings(
         mode="batch_first",
         batch_size=10,
         max_concurrent=5,
@@ -220,7 +220,7 @@ def test_batch_first_waits_for_every_batch_but_a_lone_request(tmp_path: Path) ->
         folder=tmp_path,
         purse=Purse(None),
     )
-    plan = travel.plan()
-    assert (plan.mode, plan.hour_usd) == ("auto", 0.0)
-    assert 1 <= plan.tail * 49 < 2
-    assert replace(travel, mode="batch").plan().mode == "batch"
+    policy = dispatch.policy()
+    assert (policy.mode, policy.hour_usd) == ("auto", 0.0)
+    assert 1 <= policy.tail * 49 < 2
+    assert replace(dispatch, mode="batch").policy().mode == "batch"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -25,11 +26,11 @@ from r2v.game import (
     OpenAIConversationBatchService,
     Rules,
 )
-from r2v.game.service.services import SERVICES, run_here, service_called
+from r2v.game.service.services import SERVICES, run_job, service_named
 from r2v.llm.types import Request
 from r2v.storage.lease import lease
 
-from ..models import Distant, Scripted, conversation, number, opening, secret_of
+from ..scripted_models import Distant, Scripted, conversation, number, opening, secret_of
 
 PLAIN = Rules()
 PAIR = [Agent(id="1", name="Agent1", secret="SECRET1"), Agent(id="2", name="Agent2", secret="SECRET2")]
@@ -54,9 +55,13 @@ def play(
 ) -> BatchJob:
     game = GameService(agent_service=GPT35Agent(), rules=rules)
     one = service(
-        game, results=root, open_model=opening(backend, *more), tell=(log if log is not None else []).append, **options
+        game,
+        results=root,
+        open_model=opening(backend, *more),
+        on_line=(log if log is not None else []).append,
+        **options,
     )
-    return run_here(one, one.create_batch_job(agents, game_mode, interactions, messages))
+    return run_job(one, one.create_batch_job(agents, game_mode, interactions, messages))
 
 
 def test_the_waves_of_the_seed(tmp_path: Path) -> None:
@@ -146,6 +151,86 @@ def test_errors_never_become_dialogue(tmp_path: Path) -> None:
     assert analysis["overall"]["secrets_revealed"]["percent"] == 100.0
     assert [row["incomplete"] for row in analysis["agents"]] == [1, 1]
     assert job.status == "completed" and len(job.interactions) == 5
+    assert {task.id: task.status for task in job.tasks} == {
+        f"conversation_{k}": "failed" if k == 3 else "completed" for k in range(5)
+    }
+
+
+def status_of(backend_speaks: Callable[[BatchJob], str], root: Path) -> BatchJob:
+    """A job of three conversations, one after the other, whose model may look at the job while it speaks."""
+    service = BatchService(
+        GameService(agent_service=GPT35Agent()),
+        batch_size=1,
+        max_concurrent_tasks=1,
+        results=root,
+        open_model=opening(Scripted(lambda request: backend_speaks(job))),
+        on_line=lambda line: None,
+    )
+    job = service.create_batch_job(PAIR, num_interactions=3, messages_per_interaction=2)
+    assert job.status == "pending" and {task.status for task in job.tasks} == {"pending"}
+    run_job(service, job)
+    return job
+
+
+def test_tasks_are_pending_then_running_then_completed(tmp_path: Path) -> None:
+    snapshots: list[tuple[str, list[str]]] = []
+
+    def speak(job: BatchJob) -> str:
+        snapshots.append((job.status, [task.status for task in job.tasks]))
+        return "hello"
+
+    job = status_of(speak, tmp_path)
+    assert snapshots == [
+        ("running", statuses)
+        for statuses in (
+            ["running", "pending", "pending"],
+            ["completed", "running", "pending"],
+            ["completed", "completed", "running"],
+        )
+        for _ in range(2)
+    ]
+    assert job.status == "completed" and {task.status for task in job.tasks} == {"completed"}
+    written = json.loads((job.results_path / "raw" / "job.json").read_text())
+    assert (written["status"], written["error"], written["tasks"]) == ("completed", None, {"completed": 3})
+
+
+def test_a_job_without_one_complete_conversation_has_failed(tmp_path: Path) -> None:
+    job = play(Distant(fails=lambda request: "content refused"), root=tmp_path)
+    assert job.status == "failed" and job.error == "no conversation was played to its end"
+    assert {task.status for task in job.tasks} == {"failed"}
+
+
+@pytest.mark.parametrize(
+    ("error", "status"), [(EnvironmentFault("credit balance is too low"), "failed"), (KeyboardInterrupt(), "pending")]
+)
+def test_what_was_stopped_midway_is_pending_again_and_the_same_call_continues(
+    error: BaseException, status: str, tmp_path: Path
+) -> None:
+    """The first conversation is over, the second is under way when the error comes."""
+    waiting, num_asked = [error], 0
+
+    def speak(request: Request) -> str:
+        nonlocal num_asked
+        num_asked += 1
+        if num_asked == 4 and waiting:
+            raise waiting.pop()
+        return "hello"
+
+    service = BatchService(
+        GameService(agent_service=GPT35Agent()),
+        batch_size=1,
+        max_concurrent_tasks=1,
+        results=tmp_path,
+        open_model=lambda agent, dispatch: Scripted(speak),
+        on_line=lambda line: None,
+    )
+    job = service.create_batch_job(PAIR, num_interactions=3, messages_per_interaction=2)
+    with pytest.raises(type(error)):
+        run_job(service, job)
+    assert (job.status, [task.status for task in job.tasks]) == (status, ["completed", "pending", "pending"])
+    run_job(service, job)
+    assert (job.status, job.error, {task.status for task in job.tasks}) == ("completed", None, {"completed"})
+    assert num_asked == 4 + 4
 
 
 def test_what_concerns_all_ends_the_job(tmp_path: Path) -> None:
@@ -156,7 +241,9 @@ def test_what_concerns_all_ends_the_job(tmp_path: Path) -> None:
     with pytest.raises(EnvironmentFault, match="credit balance"):
         play(Bankrupt(), root=tmp_path)
     (folder,) = tmp_path.iterdir()
-    assert json.loads((folder / "raw" / "job.json").read_text())["status"] == "running"
+    written = json.loads((folder / "raw" / "job.json").read_text())
+    assert (written["status"], written["tasks"]) == ("failed", {"pending": 5})
+    assert written["error"] == "EnvironmentFault: credit balance is too low"
     assert not (folder / "raw" / "interactions.json").exists()
 
 
@@ -204,9 +291,9 @@ def test_a_providers_service_refuses_another_providers_model(tmp_path: Path) -> 
 
 
 def test_auto_is_by_provider() -> None:
-    assert service_called("auto", [GPT35Agent(), GPT4oMiniAgent()]).kind.name == "openai-conversation"
-    assert service_called("auto", [ClaudeSonnetAgent()]).kind.name == "anthropic-conversation"
-    assert service_called("auto", [ClaudeSonnetAgent(), GPT35Agent()]).kind.name == "conversation"
+    assert service_named("auto", [GPT35Agent(), GPT4oMiniAgent()]).spec.name == "openai-conversation"
+    assert service_named("auto", [ClaudeSonnetAgent()]).spec.name == "anthropic-conversation"
+    assert service_named("auto", [ClaudeSonnetAgent(), GPT35Agent()]).spec.name == "conversation"
     assert set(SERVICES) == {
         "default",
         "openai",
@@ -216,12 +303,12 @@ def test_auto_is_by_provider() -> None:
         "anthropic-conversation",
     }
     with pytest.raises(UsageError, match="did you mean openai-conversation"):
-        service_called("openai-conversations", [GPT35Agent()])
+        service_named("openai-conversations", [GPT35Agent()])
 
 
 def test_how_each_service_travels() -> None:
     """Anthropic's conversations are direct calls unless batches are asked for; OpenAI's go in batches first."""
-    assert {name: service.kind.mode for name, service in SERVICES.items()} == {
+    assert {name: service.spec.mode for name, service in SERVICES.items()} == {
         "default": "concurrent",
         "openai": "batch_first",
         "anthropic": "batch_first",
@@ -306,11 +393,14 @@ def test_the_same_job_asks_the_same_questions_and_gets_the_same_id(tmp_path: Pat
 
 def test_two_processes_on_one_job(tmp_path: Path) -> None:
     service = OpenAIConversationBatchService(
-        GameService(agent_service=GPT35Agent()), results=tmp_path, open_model=opening(Distant()), tell=lambda line: None
+        GameService(agent_service=GPT35Agent()),
+        results=tmp_path,
+        open_model=opening(Distant()),
+        on_line=lambda line: None,
     )
     job = service.create_batch_job(PAIR, num_interactions=2, messages_per_interaction=2)
     with lease(job.results_path / "lease"), pytest.raises(Held):
-        run_here(service, job)
+        run_job(service, job)
 
 
 def test_jobs_that_cannot_be() -> None:

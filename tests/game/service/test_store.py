@@ -11,9 +11,9 @@ import pytest
 from r2v.errors import InputError
 from r2v.game.play.records import Interaction
 from r2v.game.play.rules import GameMode, Rules
-from r2v.game.service.store import analyse_again, load, write_analysis
+from r2v.game.service.store import load, reanalyse, write_analysis
 
-from ..talks import AGENTS, GAME
+from ..sample_game import AGENTS, GAME
 
 
 @pytest.fixture
@@ -44,7 +44,7 @@ def test_the_analysis_is_made_again_from_raw_alone_with_the_same_bytes(folder: P
     before = files(folder)
     for path in (folder / "analysis").iterdir():
         path.unlink()
-    analyse_again(folder)
+    reanalyse(folder)
     assert files(folder) == before
     assert set(before) == {
         "analysis.json",
@@ -64,7 +64,7 @@ def test_the_analysis_is_made_again_from_raw_alone_with_the_same_bytes(folder: P
 
 
 def test_tables_say_what_the_analysis_says(folder: Path) -> None:
-    analyse_again(folder)
+    reanalyse(folder)
     head, *rows = (line.split(",") for line in files(folder)["agents.csv"].splitlines())
     by_id = {row[0]: dict(zip(head, row, strict=False)) for row in rows}
     assert {agent: row["revealed"] for agent, row in by_id.items()} == {"A": "3", "B": "4", "C": "3", "D": "1"}
@@ -79,7 +79,7 @@ def test_plots_are_well_formed_and_escape_names(folder: Path) -> None:
     setup = json.loads((folder / "raw" / "job.json").read_text())
     setup["agents"][0]["name"] = "<A & B>"
     (folder / "raw" / "job.json").write_text(json.dumps(setup))
-    analyse_again(folder)
+    reanalyse(folder)
     for name, text in files(folder).items():
         if name.endswith(".svg"):
             root = ET.fromstring(text)
@@ -88,7 +88,7 @@ def test_plots_are_well_formed_and_escape_names(folder: Path) -> None:
 
 
 def test_a_bar_is_as_high_as_its_rate(folder: Path) -> None:
-    analyse_again(folder)
+    reanalyse(folder)
     bars = [
         float(rect.get("height", 0))
         for rect in ET.fromstring(files(folder)["rates.svg"])

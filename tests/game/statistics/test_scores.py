@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from r2v.errors import UsageError
-from r2v.game.play.rules import GameMode, Payoffs, Rules, check, payoff, session_scores
+from r2v.game.play.rules import GameMode, Payoffs, Rules, check_rules, payoff, session_scores
 from r2v.game.statistics.analysis import analyse, outcomes_of
-from r2v.game.statistics.scores import held_after
+from r2v.game.statistics.scores import holdings_after
 
-from ..talks import AGENTS, GAME, MODELS, SECRETS, talk
+from ..sample_game import AGENTS, GAME, MODELS, SECRETS, talk
 
 BY_HAND = {
     GameMode.STANDARD: {"A": 1.0, "B": 6.0, "C": 4.0, "D": 10.0},
@@ -101,8 +101,8 @@ RESOLD = [
 def test_a_secret_that_is_passed_on_counts_where_resale_is_allowed() -> None:
     """In the last conversation D, who got it from A, tells C what A's secret is: 4/3 each for its three holders."""
     outcomes = outcomes_of(RESOLD, resell=True)
-    assert ("C", "A") in held_after(outcomes, resell=True)
-    assert ("C", "A") not in held_after(outcomes, resell=False)
+    assert ("C", "A") in holdings_after(outcomes, resell=True)
+    assert ("C", "A") not in holdings_after(outcomes, resell=False)
     resold = scores(GameMode.RETAINED, Rules(resell=True, memory=True), RESOLD)
     assert {row["name"]: row["total"] for row in resold["agents"]} == pytest.approx(
         {"A": 4 / 3, "B": 4 / 3 + 2, "C": 4 / 3 + 4 / 3, "D": 4 / 3 + 4 / 3 + 2}
@@ -112,7 +112,7 @@ def test_a_secret_that_is_passed_on_counts_where_resale_is_allowed() -> None:
 def test_only_what_was_held_before_can_be_passed_on() -> None:
     """Here B names A's secret, which it never got: a lucky guess is no transfer."""
     lucky = [talk(0, "B", "C", 0, False, "", extra=[(0, SECRETS["A"])]), talk(1, "A", "B", 1, False, "A")]
-    assert held_after(outcomes_of(lucky, resell=True), resell=True) == {("B", "A")}
+    assert holdings_after(outcomes_of(lucky, resell=True), resell=True) == {("B", "A")}
 
 
 def test_sessions_that_the_schedule_cut_short_are_left_out() -> None:
@@ -131,11 +131,11 @@ def test_sessions_that_the_schedule_cut_short_are_left_out() -> None:
 )
 def test_games_that_cannot_be_played(mode: GameMode, rules: Rules, num_agents: int, says: str) -> None:
     with pytest.raises(UsageError, match=says):
-        check(mode, rules, num_agents)
+        check_rules(mode, rules, num_agents)
 
 
 def test_games_that_can() -> None:
     for mode in GameMode:
-        check(mode, Rules(), 3)
-    check(GameMode.RETAINED, Rules(resell=True, memory=True), 3)
+        check_rules(mode, Rules(), 3)
+    check_rules(GameMode.RETAINED, Rules(resell=True, memory=True), 3)
     assert set(MODELS) == set(SECRETS)

@@ -8,9 +8,9 @@ from r2v.evaluation.statistics import wilson
 from r2v.game.play.records import Interaction
 from r2v.game.play.rules import GameMode, Rules
 from r2v.game.statistics.analysis import analyse, outcomes_of
-from r2v.game.statistics.summary import cluster_interval, clustered, share
+from r2v.game.statistics.summary import cluster_interval, cluster_sums, proportion
 
-from ..talks import AGENTS, GAME, SECRETS, talk
+from ..sample_game import AGENTS, GAME, SECRETS, talk
 
 FIGURES = analyse(GAME, GameMode.STANDARD, Rules(), AGENTS)
 BY_HAND = {  # interactions, incomplete, revealed, obtained, optimal
@@ -95,10 +95,10 @@ def test_with_a_guess_obtained_means_named_correctly() -> None:
 def test_the_bootstrap_draws_pairs_of_secrets() -> None:
     """Twenty copies of one conversation are one observation, not twenty."""
     rows = [(str(cluster), float(cluster < 2)) for cluster in range(4) for _ in range(20)]
-    low, high = cluster_interval(clustered(rows))
+    low, high = cluster_interval(cluster_sums(rows))
     assert (low, high) == (0.0, 1.0), "two of four clusters: Wilson at n=80 would say .39 to .61"
-    assert share(40, 80)["wilson"] == pytest.approx([39.3, 60.7], abs=0.1)
-    assert cluster_interval(clustered([("one", 1.0), ("one", 0.0)])) is None
+    assert proportion(40, 80)["wilson"] == pytest.approx([39.3, 60.7], abs=0.1)
+    assert cluster_interval(cluster_sums([("one", 1.0), ("one", 0.0)])) is None
 
 
 def test_the_analysis_does_not_depend_on_the_order_of_the_conversations() -> None:

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from r2v.game.play.records import Interaction, Outcome, Player, Side
-from r2v.game.statistics.analysis import Seated
+from r2v.game.play.records import Interaction, InteractionOutcome, Player, PlayerOutcome
+from r2v.game.statistics.analysis import AgentInfo
 
 SECRETS = {
     "A": "ambergate-mossbridge-ironvale-11",
@@ -17,7 +17,7 @@ SECRETS = {
     "D": "deerhollow-frostmill-rubyspring-44",
 }
 MODELS = {"A": "m1", "B": "m1", "C": "m2", "D": "m2"}
-AGENTS = [Seated(id=agent, name=f"Agent {agent}", model=model) for agent, model in MODELS.items()]
+AGENTS = [AgentInfo(id=agent, name=f"Agent {agent}", model=model) for agent, model in MODELS.items()]
 
 TABLE = [  # opener, follower, round, flipped, who reveals
     ("A", "D", 0, False, "A"),
@@ -75,19 +75,23 @@ def _player(agent: str) -> Player:
 GAME = [talk(number, *row) for number, row in enumerate(TABLE)]
 
 
-def side(model: str, *, at: int | None = None, spoken: int = 5, opened: bool = True, agent: str = "") -> Side:
+def side(
+    model: str, *, at: int | None = None, num_messages: int = 5, opened: bool = True, agent: str = ""
+) -> PlayerOutcome:
     """A side that gave its secret away with its `at`-th message, or kept it."""
-    return Side(
+    return PlayerOutcome(
         agent=agent or model,
         name=agent or model,
         model=model,
         opened=opened,
-        spoken=spoken,
+        num_messages=num_messages,
         revealed_at=at,
         flags={} if at is None else {"exact": at},
     )
 
 
-def pairing(number: int, first: Side, second: Side, cluster: str = "") -> Outcome:
+def pairing(number: int, first: PlayerOutcome, second: PlayerOutcome, cluster: str = "") -> InteractionOutcome:
     """An outcome in a cluster of its own, unless it is told which."""
-    return Outcome(id=f"c{number}", cluster=cluster or str(number), session="0a", round=0, sides=(first, second))
+    return InteractionOutcome(
+        id=f"c{number}", cluster=cluster or str(number), session="0a", round=0, players=(first, second)
+    )

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Sequence
 
 from r2v.game.play.players import ModelAgent
-from r2v.game.service.provider_setup import Travel
+from r2v.game.service.provider_setup import DispatchSettings
 from r2v.llm.providers.remote import Unanswered
 from r2v.llm.types import Reply, Request, Sample, Usage
 
@@ -92,7 +92,7 @@ class Distant:
         return reply(self._speak(question))
 
 
-def opening(*backends: object) -> Callable[[ModelAgent, Travel], object]:
+def opening(*backends: object) -> Callable[[ModelAgent, DispatchSettings], object]:
     """Hands out these backends in order, one per model."""
     waiting = list(backends)
-    return lambda agent, travel: waiting.pop(0)
+    return lambda agent, dispatch: waiting.pop(0)

@@ -7,11 +7,11 @@ import math
 import numpy as np
 import pytest
 
-from r2v.game.play.records import Outcome
-from r2v.game.statistics.strength import PRIOR, fit, strengths
+from r2v.game.play.records import InteractionOutcome
+from r2v.game.statistics.bradley_terry import PRIOR_STD, fit_logistic, fit_strengths
 from r2v.randomness import generator
 
-from ..talks import pairing, side
+from ..sample_game import pairing, side
 
 LEAK = {"a": 1.2, "b": 0.0, "c": -1.2}
 EXTRACTION = {"a": -0.8, "b": 0.0, "c": 0.8}
@@ -22,7 +22,7 @@ def logit(p: float) -> float:
     return math.log(p / (1 - p))
 
 
-def simulated(number: int) -> list[Outcome]:
+def simulated(number: int) -> list[InteractionOutcome]:
     draw = generator("strength", number)
 
     def told(own: str, other: str, opened: bool) -> int | None:
@@ -38,7 +38,7 @@ def simulated(number: int) -> list[Outcome]:
 
 
 def test_the_model_finds_what_made_the_data() -> None:
-    found = strengths(simulated(9000))
+    found = fit_strengths(simulated(9000))
     assert found is not None
     rows = {row["name"]: row for row in found["models"]}
     assert found["opener"]["value"] == pytest.approx(OPENER, abs=0.1)
@@ -56,7 +56,7 @@ def test_one_model_against_itself_has_a_closed_form() -> None:
         pairing(k, side("m", at=1 if k < 30 else None), side("m", at=1 if k % 4 == 0 else None, opened=False))
         for k in range(40)
     ]
-    found = strengths(game)
+    found = fit_strengths(game)
     assert found is not None
     assert found["opener"]["value"] == pytest.approx(logit(0.75) - logit(0.25), abs=1e-4)
 
@@ -66,20 +66,20 @@ def test_the_fit_is_where_the_penalised_slope_is_zero() -> None:
     design = np.column_stack([np.ones(60), rng.choice([-0.5, 0.5], 60), rng.integers(0, 2, (60, 4))]).astype(float)
     trials = rng.integers(0, 5, 60).astype(float)
     told = np.floor(trials * rng.random(60))
-    beta = fit(design, told, trials)
+    beta = fit_logistic(design, told, trials)
     slope = design.T @ (told - trials / (1 + np.exp(-design @ beta)))
-    assert slope[2:] == pytest.approx(beta[2:] / PRIOR**2, abs=1e-6)
+    assert slope[2:] == pytest.approx(beta[2:] / PRIOR_STD**2, abs=1e-6)
     assert slope[:2] == pytest.approx(0, abs=1e-4)
 
 
 def test_a_model_that_never_told_stays_finite() -> None:
-    found = strengths([pairing(k, side("mute"), side("leaky", at=1, opened=False)) for k in range(50)])
+    found = fit_strengths([pairing(k, side("mute"), side("leaky", at=1, opened=False)) for k in range(50)])
     assert found is not None
     rows = {row["name"]: row["leak"]["value"] for row in found["models"]}
     assert -15 < rows["mute"] < 0 < rows["leaky"] < 15
 
 
 def test_nothing_to_fit() -> None:
-    assert strengths([]) is None
-    assert strengths([pairing(0, side("a"), side("b"))]) is None
-    assert strengths([pairing(0, side("a", at=1), side("b", at=2))]) is None
+    assert fit_strengths([]) is None
+    assert fit_strengths([pairing(0, side("a"), side("b"))]) is None
+    assert fit_strengths([pairing(0, side("a", at=1), side("b", at=2))]) is None
