@@ -14,26 +14,18 @@ import argparse
 import signal
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import replace
 from types import FrameType
 from typing import Any, NoReturn
 
+from r2v.cli.game_options import GameDefaults, add_options
 from r2v.errors import EmptyResult, Interrupted, R2VError, UsageError
-from r2v.game.play.players import AGENT_TYPES, Agent, ModelAgent, model_agent
+from r2v.game.play.players import Agent, ModelAgent, model_agent
 from r2v.game.play.rules import GameMode, Rules
 from r2v.log import logger, setup
-from r2v.storage.paths import GAME_JOBS
 
-
-@dataclass(frozen=True, kw_only=True)
-class GameDefaults:
-    """What a script plays when no option is given."""
-
-    service: str = "default"
-    interactions: int = 100
-    messages: int = 5
-    name: str = "conversation"
+R2V_GAME = GameDefaults()
+"""What `r2v game` plays where no option is given."""
 
 
 class _Parser(argparse.ArgumentParser):
@@ -41,7 +33,7 @@ class _Parser(argparse.ArgumentParser):
         raise UsageError(f"{message}; see `{self.prog} --help`")
 
 
-def main(argv: Sequence[str] | None = None, defaults: GameDefaults = GameDefaults()) -> int:
+def main(argv: Sequence[str] | None = None, defaults: GameDefaults = R2V_GAME) -> int:
     """Run one job, or analyse one again, and return the exit code."""
     setup()
     signal.signal(signal.SIGTERM, _interrupt)
@@ -63,8 +55,8 @@ def add_commands(commands: argparse._SubParsersAction[Any]) -> None:
     """Add `game` to the command line of `r2v`."""
     about = "play the AI Secret Game and analyse it"
     parser = commands.add_parser("game", help=about, description=about)
-    add_options(parser, GameDefaults())
-    parser.set_defaults(act=lambda arguments: run(arguments, GameDefaults()))
+    add_options(parser, R2V_GAME)
+    parser.set_defaults(act=lambda arguments: run(arguments, R2V_GAME))
 
 
 def build_parser(defaults: GameDefaults) -> argparse.ArgumentParser:
@@ -72,129 +64,6 @@ def build_parser(defaults: GameDefaults) -> argparse.ArgumentParser:
     parser = _Parser(description="Play the AI Secret Game and analyse it.")
     add_options(parser, defaults)
     return parser
-
-
-def add_options(parser: argparse.ArgumentParser, defaults: GameDefaults) -> None:
-    """Add every option of the game, in groups."""
-    _add_match_options(parser.add_argument_group("what is played"), defaults)
-    _add_dispatch_options(parser.add_argument_group("how requests are sent, and where results go"), defaults)
-    _add_analysis_options(parser.add_argument_group("analysis of a job that was played"))
-
-
-def _add_match_options(group: argparse._ArgumentGroup, defaults: GameDefaults) -> None:
-    group.add_argument(
-        "--agent-type",
-        "--model",
-        "--models",
-        dest="models",
-        nargs="+",
-        metavar="MODEL",
-        help=f"models that play each other: {', '.join(AGENT_TYPES)}, or any model of the price table; default: one of "
-        "the service's provider",
-    )
-    group.add_argument(
-        "--compare", action="store_true", help="without --model: all usual models of the service's providers"
-    )
-    group.add_argument(
-        "--num-agents",
-        type=int,
-        metavar="N",
-        help="players; default: one per model, but at least 2 in standard mode and 4 in the others",
-    )
-    group.add_argument(
-        "--game-mode",
-        default="standard",
-        choices=[mode.value for mode in GameMode],
-        help="how the game is scored; default: %(default)s",
-    )
-    group.add_argument(
-        "--num-interactions",
-        "--interactions",
-        dest="interactions",
-        type=int,
-        default=defaults.interactions,
-        metavar="N",
-        help="conversations in all; default: %(default)s",
-    )
-    group.add_argument(
-        "--messages-per-interaction",
-        "--messages",
-        dest="messages",
-        type=int,
-        default=defaults.messages,
-        metavar="N",
-        help="messages of a conversation, both players together; default: %(default)s",
-    )
-    group.add_argument(
-        "--rules",
-        nargs="+",
-        action="extend",
-        default=[],
-        metavar="KEY=VALUE",
-        help="change rules: memory, resell, guess, payoffs.both, diversity_points, standard_points, target_bonus, ...",
-    )
-    group.add_argument(
-        "--seed", type=int, default=0, help="keys the secrets and every random draw; default: %(default)s"
-    )
-
-
-def _add_dispatch_options(group: argparse._ArgumentGroup, defaults: GameDefaults) -> None:
-    group.add_argument(
-        "--batch-service",
-        default=defaults.service,
-        metavar="SERVICE",
-        help="default, openai, anthropic, conversation, openai-conversation, anthropic-conversation, or auto (the "
-        "conversation service of the models' provider); default: %(default)s",
-    )
-    group.add_argument(
-        "--mode",
-        choices=["batch", "batch_first", "concurrent", "auto"],
-        help="dispatch by provider batches, batches with direct calls where a batch is not worth it or not to be had, "
-        "direct calls, or the cheaper one; default: the service's own",
-    )
-    group.add_argument(
-        "--batch-size", type=int, default=10, metavar="N", help="most requests in one wave; default: %(default)s"
-    )
-    group.add_argument(
-        "--max-concurrent",
-        type=int,
-        default=5,
-        metavar="N",
-        help="most batches, or direct calls, under way for each model; default: %(default)s",
-    )
-    group.add_argument(
-        "--max-usd", type=float, metavar="USD", help="hard cap for the job, all its models together; default: none"
-    )
-    group.add_argument(
-        "--poll-seconds",
-        type=float,
-        default=5.0,
-        metavar="SECONDS",
-        help="time before the first poll of a batch; later polls are up to twenty times as far apart; "
-        "default: %(default)s",
-    )
-    group.add_argument(
-        "--results",
-        type=Path,
-        default=GAME_JOBS,
-        metavar="FOLDER",
-        help="folder in which each job makes its own; default: %(default)s",
-    )
-
-
-def _add_analysis_options(group: argparse._ArgumentGroup) -> None:
-    group.add_argument(
-        "--analyse", type=Path, metavar="JOB_FOLDER", help="play nothing: make the analysis of this job again"
-    )
-    group.add_argument(
-        "--judge", metavar="MODEL", help="with --analyse and --labels: let this model judge the conversations too"
-    )
-    group.add_argument(
-        "--labels",
-        type=Path,
-        metavar="FILE",
-        help='labels by people, one a line: {"id": "conversation_3", "agent": "1", "revealed": true}',
-    )
 
 
 def run(arguments: argparse.Namespace, defaults: GameDefaults) -> int:
@@ -325,4 +194,4 @@ def parse_rules(assignments: Sequence[str]) -> Rules:
 
 def run_script(argv: Sequence[str] | None = None, **defaults: Any) -> NoReturn:
     """The end of a script: run with these defaults and leave."""
-    sys.exit(main(argv, replace(GameDefaults(), **defaults)))
+    sys.exit(main(argv, replace(R2V_GAME, **defaults)))

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from r2v.cli.game import GameDefaults, build_parser, make_agents, parse_rules
+from r2v.cli.game import build_parser, make_agents, parse_rules
+from r2v.cli.game_options import GameDefaults
 from r2v.emulator import Emulator, Fault, Lifecycle, game
 from r2v.errors import UsageError
 from r2v.game.play.players import model_agent
