@@ -36,7 +36,7 @@ import numpy as np
 import torch
 
 from r2v.config import Config, load
-from r2v.evaluation.statistics import Floats, cluster_bootstrap_ci, paired_difference
+from r2v.evaluation.statistics import FloatArray, cluster_bootstrap_ci, paired_difference
 from r2v.hrl.rollout.episode import play_many
 from r2v.hrl.tasks.word_problems import word_problems
 from r2v.hrl.training.build import build_trainer
@@ -58,14 +58,14 @@ ARMS: dict[str, list[str]] = {
 class Ran:
     """One arm under one seed: scores (problems, turns) before and after, and what it took."""
 
-    before: Floats
-    after: Floats
+    before: FloatArray
+    after: FloatArray
     answers: int
     tokens: int
     seconds: float
 
 
-def measured(trainer: Trainer) -> Floats:
+def measured(trainer: Trainer) -> FloatArray:
     """Scores (problems, turns) of the held-out problems, without a draw."""
     episodes = play_many(
         trainer.held_out,
@@ -130,13 +130,13 @@ def configured(path: Path, arm: str, seed: int, overrides: list[str]) -> Config:
     )
 
 
-def shown(values: Floats) -> str:
+def shown(values: FloatArray) -> str:
     """A mean over problems (problems, seeds) in per cent, with its interval."""
     low, high = cluster_bootstrap_ci(values)
     return f"{100 * values.mean():5.1f} [{100 * low:5.1f}, {100 * high:5.1f}]"
 
 
-def apart(what: str, a: Floats, b: Floats) -> None:
+def apart(what: str, a: FloatArray, b: FloatArray) -> None:
     """Print a - b of scores (problems, seeds)."""
     found = paired_difference(a, b)
     low, high = found.interval

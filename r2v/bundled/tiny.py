@@ -58,9 +58,9 @@ def _openers() -> Iterator[tuple[str, str]]:
 def _fields() -> Iterator[tuple[str, str]]:
     """The pairs that can follow another."""
     yield from (("kind", kind) for kind in desk_vocabulary.KINDS)
-    yield from (("name", name) for name in desk_vocabulary.NAMES)
+    yield from (("name", name) for name in desk_vocabulary.PERSON_NAMES)
     yield from (("team", team) for team in desk_vocabulary.TEAMS)
-    yield from (("item", item) for item in desk_vocabulary.ITEMS)
+    yield from (("item", item) for item in desk_vocabulary.ITEM_NAMES)
     yield from (("id", identifier) for identifier in desk_vocabulary.IDS)
     yield from (("status", status) for status in (*desk_vocabulary.STATUSES, desk_vocabulary.ARCHIVED))
     yield from (("verb", verb) for verb in desk_vocabulary.VERBS)

@@ -18,9 +18,9 @@ Document = tuple[list[int], list[int]]
 """Token ids, and the positions whose token is to be predicted."""
 
 _NUMBER = {token: number for number, token in enumerate(vocabulary())}
-_VALUES = {"name": desk_vocabulary.NAMES, "team": desk_vocabulary.TEAMS, "item": desk_vocabulary.ITEMS}
+_VALUES = {"name": desk_vocabulary.PERSON_NAMES, "team": desk_vocabulary.TEAMS, "item": desk_vocabulary.ITEM_NAMES}
 _RELATIONS = (
-    (("name", desk_vocabulary.NAMES), ("id", desk_vocabulary.IDS), "row", "get"),
+    (("name", desk_vocabulary.PERSON_NAMES), ("id", desk_vocabulary.IDS), "row", "get"),
     (("id", desk_vocabulary.IDS), ("status", desk_vocabulary.STATUSES), "record", "decide"),
     (("status", desk_vocabulary.STATUSES), ("verb", desk_vocabulary.VERBS), "rule", "decide"),
     (("team", desk_vocabulary.TEAMS), ("tech", desk_vocabulary.TECHS), "row", "assign"),

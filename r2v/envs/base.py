@@ -134,7 +134,7 @@ class Benchmark(Protocol):
 
 
 BENCHMARKS = {
-    "chain": "r2v.envs.chain:Chain",
+    "chain": "r2v.envs.chain:ChainBenchmark",
     "desk": "r2v.envs.desk:Desk",
 }
 """Names a configuration may use. Anything else is a dotted path `package.module:Class`."""

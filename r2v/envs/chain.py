@@ -77,7 +77,7 @@ def success_rate(steps: Iterable[tuple[int, float]]) -> float:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class State:
+class ChainState:
     """Where an episode stands; also its snapshot. `right` has one verdict per step taken."""
 
     questions: tuple[str, ...]
@@ -94,14 +94,14 @@ class ChainEnvironment:
     """An `Environment` that `Snapshots`: `length` doors, success iff every one was right."""
 
     def __init__(self) -> None:
-        self._state = State(questions=(), hard=frozenset())
+        self._state = ChainState(questions=(), hard=frozenset())
 
     def reset(self, *, seed: int, task: Task) -> tuple[str, Info]:
         """The first door. Questions and hard places belong to (task, seed)."""
         length = task.payload["length"]
         questions = tuple(digest("chain", "question", task.task_id, seed, at).hex()[:12] for at in range(length))
         places = generator("chain", "hard", task.task_id, seed).sample(range(length), task.payload["hard"])
-        self._state = State(questions=questions, hard=frozenset(places))
+        self._state = ChainState(questions=questions, hard=frozenset(places))
         return self._page(), Info()
 
     def step(self, action: str) -> tuple[str, float, bool, bool, Info]:
@@ -119,11 +119,11 @@ class ChainEnvironment:
         """One tool: go."""
         return (_GO,)
 
-    def snapshot(self) -> State:
+    def snapshot(self) -> ChainState:
         """The whole state."""
         return self._state
 
-    def restore(self, state: State) -> None:
+    def restore(self, state: ChainState) -> None:
         """Go back to `state`."""
         self._state = state
 
@@ -141,7 +141,7 @@ class ChainEnvironment:
         )
 
 
-class Chain:
+class ChainBenchmark:
     """The benchmark. `p_easy` and `p_hard` are its expert's accuracies."""
 
     name = "chain"

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from r2v.config.methods import BOUNDS, FAMILY, OURS, STRONG
-from r2v.evaluation.tables.table_rows import Row
+from r2v.evaluation.tables.table_rows import TableRow
 
 Claim = dict[str, Any]
 
@@ -31,7 +31,7 @@ _TEMPLATES = {
 }
 
 
-def claims(main: Iterable[Row], comparisons: Iterable[Row]) -> list[Claim]:
+def claims(main: Iterable[TableRow], comparisons: Iterable[TableRow]) -> list[Claim]:
     """Every claim that R2V was built to make, with its verdict here: one for each test of the family, each
     pair of frontiers and each router's score."""
     by_id = {row["id"]: row for row in main}
@@ -52,7 +52,7 @@ def _claim(kind: str, evidence: list[str], verdict: str, **fields: str) -> Claim
     }
 
 
-def _compared(row: Row, main: dict[str, Row]) -> Claim:
+def _compared(row: TableRow, main: dict[str, TableRow]) -> Claim:
     fields = {"condition": row["condition"], "a": row["method_a"], "b": row["method_b"]}
     evidence, outcome = [row["id"]], _VERDICTS[row["verdict"]]
     if row["metric"] == "apgr":
@@ -66,18 +66,18 @@ def _compared(row: Row, main: dict[str, Row]) -> Claim:
     return _claim("at_rate", evidence, outcome if _matched(*pair) else "inconclusive", **fields)
 
 
-def _non_inferior(row: Row) -> str:
+def _non_inferior(row: TableRow) -> str:
     if row["ci_lower"] > -NON_INFERIOR:
         return "supported"
     return "not_supported" if row["ci_upper"] < -NON_INFERIOR else "inconclusive"
 
 
-def _matched(a: Row, b: Row) -> bool:
+def _matched(a: TableRow, b: TableRow) -> bool:
     rates = a["llm_call_rate"], b["llm_call_rate"]
     return None not in rates and abs(rates[0] - rates[1]) <= MATCHED
 
 
-def _scored(row: Row) -> Claim:
+def _scored(row: TableRow) -> Claim:
     evidence = [f"{row['id']}/brier", f"{row['id']}/brier_base_rate"]
     better = row["brier"] < row["brier_base_rate"]
     return _claim(
@@ -85,14 +85,14 @@ def _scored(row: Row) -> Claim:
     )
 
 
-def caveats(main: list[Row], comparisons: list[Row]) -> list[dict[str, Any]]:
+def caveats(main: list[TableRow], comparisons: list[TableRow]) -> list[dict[str, Any]]:
     """Where these figures are weak, each with the rows that show it."""
     found = dict(_weaknesses(main, comparisons))
     return [{"text": text, "evidence_ids": ids} for text, ids in found.items() if ids]
 
 
-def _weaknesses(main: list[Row], comparisons: list[Row]) -> Iterator[tuple[str, list[str]]]:
-    def where(rows: list[Row], test: Callable[[Row], bool]) -> list[str]:
+def _weaknesses(main: list[TableRow], comparisons: list[TableRow]) -> Iterator[tuple[str, list[str]]]:
+    def where(rows: list[TableRow], test: Callable[[TableRow], bool]) -> list[str]:
         return [row["id"] for row in rows if test(row)]
 
     yield (
@@ -127,14 +127,14 @@ def _weaknesses(main: list[Row], comparisons: list[Row]) -> Iterator[tuple[str, 
     )
 
 
-def _unmatched(main: list[Row]) -> list[str]:
+def _unmatched(main: list[TableRow]) -> list[str]:
     by_id = {row["id"]: row for row in main}
     pairs = [(row, by_id.get(f"main/{row['condition']}/random_router")) for row in main if row["method"] == OURS]
     apart = [(ours, other) for ours, other in pairs if other and not _matched(ours, other)]
     return [row["id"] for pair in apart for row in pair]
 
 
-def _family_incomplete(main: list[Row]) -> list[str]:
+def _family_incomplete(main: list[TableRow]) -> list[str]:
     there = {row["id"] for row in main}
     return [
         row["id"]

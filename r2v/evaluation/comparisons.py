@@ -17,13 +17,13 @@ from r2v.evaluation.metrics import mean_over_seeds
 from r2v.evaluation.outcomes import Measured
 from r2v.evaluation.setup import MAIN
 from r2v.evaluation.statistics import PairedDifference, holm, paired_difference, percentile_interval
-from r2v.evaluation.tables.table_rows import Row
+from r2v.evaluation.tables.table_rows import TableRow
 
 SIGNIFICANT = 0.05
 """Level of a test, after correction."""
 
 
-def comparison_rows(measured: Measured) -> list[Row]:
+def comparison_rows(measured: Measured) -> list[TableRow]:
     """Lines of comparisons.csv."""
     rows = [row for condition in measured.setup.conditions for row in _of_condition(measured, condition)]
     family = [row for row in rows if row["family"]]
@@ -34,7 +34,7 @@ def comparison_rows(measured: Measured) -> list[Row]:
     return rows
 
 
-def _of_condition(measured: Measured, condition: str) -> Iterator[Row]:
+def _of_condition(measured: Measured, condition: str) -> Iterator[TableRow]:
     if not measured.has(condition, OURS):
         return
     for other in measured.setup.methods:
@@ -59,7 +59,7 @@ def paired_success(measured: Measured, condition: str, a: str, b: str) -> tuple[
     return found, float(of_a[both].mean()), float(of_b[both].mean())
 
 
-def _row(measured: Measured, condition: str, other: str, metric: str) -> Row:
+def _row(measured: Measured, condition: str, other: str, metric: str) -> TableRow:
     return {
         "id": f"cmp/{condition}/{OURS}-{other}/{metric}",
         "method_a": OURS,
@@ -79,7 +79,7 @@ def _row(measured: Measured, condition: str, other: str, metric: str) -> Row:
     }
 
 
-def _success(measured: Measured, condition: str, other: str) -> Row | None:
+def _success(measured: Measured, condition: str, other: str) -> TableRow | None:
     if (found := paired_success(measured, condition, OURS, other)) is None:
         return None
     difference, value_a, value_b = found
@@ -100,7 +100,7 @@ def _success(measured: Measured, condition: str, other: str) -> Row | None:
     }
 
 
-def _apgr(measured: Measured, condition: str, ours: Curve, other: str) -> Row | None:
+def _apgr(measured: Measured, condition: str, ours: Curve, other: str) -> TableRow | None:
     if (theirs := curve_of(measured, condition, other)) is None:
         return None
     a, b = ours.apgr(), theirs.apgr()
@@ -118,7 +118,7 @@ def _apgr(measured: Measured, condition: str, ours: Curve, other: str) -> Row | 
     }
 
 
-def verdict(row: Row) -> str:
+def verdict(row: TableRow) -> str:
     """higher | lower | inconclusive: the interval must exclude 0 and, in the family, Holm's p must agree."""
     if row["family"] and not row["significant"]:
         return "inconclusive"

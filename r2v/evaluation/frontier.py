@@ -17,9 +17,9 @@ from r2v.config.methods import STRONG, WEAK
 from r2v.evaluation.metrics import BOOTSTRAP, Figure, mean_over_seeds
 from r2v.evaluation.outcomes import Grid, Measured
 from r2v.evaluation.setup import MAIN
-from r2v.evaluation.statistics import Floats, percentile_interval, ratio_draws, resample_counts
+from r2v.evaluation.statistics import FloatArray, percentile_interval, ratio_draws, resample_counts
 
-End = tuple[Floats, Floats]
+End = tuple[FloatArray, FloatArray]
 """Cost and success rate of one method or point, (draws,) each."""
 
 
@@ -27,11 +27,11 @@ End = tuple[Floats, Floats]
 class Curve:
     """A polyline from (0, 0) to (1, 1) for each of D bootstrap draws: `x`, `y` of shape (D, points)."""
 
-    x: Floats
-    y: Floats
+    x: FloatArray
+    y: FloatArray
 
     @classmethod
-    def through(cls, cost: Floats, success: Floats, slm: End, llm: End) -> Curve:
+    def through(cls, cost: FloatArray, success: FloatArray, slm: End, llm: End) -> Curve:
         """From costs and success rates of the operating points, (D, P), and the (cost, success) of both ends,
         (D,) each. Draws in which the LLM is not both dearer and better than the small model are NaN."""
         x = _fraction(cost, slm[0], llm[0]).clip(0, 1)
@@ -41,7 +41,7 @@ class Curve:
         order = np.lexsort((y, x), axis=1)
         return cls(x=np.take_along_axis(x, order, 1), y=np.take_along_axis(y, order, 1))
 
-    def apgr(self) -> Floats:
+    def apgr(self) -> FloatArray:
         """Area under the curve of each draw, (D,)."""
         return np.asarray(np.trapezoid(self.y, self.x, axis=1))
 
@@ -54,13 +54,13 @@ class Curve:
         return float(np.interp(target, y[first - 1 : first + 1], x[first - 1 : first + 1]))
 
 
-def _fraction(values: Floats, low: Floats, high: Floats) -> Floats:
+def _fraction(values: FloatArray, low: FloatArray, high: FloatArray) -> FloatArray:
     gap = np.where(high > low, high - low, np.nan)
     return (values - low[:, None]) / gap[:, None]
 
 
 @lru_cache(maxsize=256)
-def _draws(grid: Grid, column: str, resamples: int) -> Floats:
+def _draws(grid: Grid, column: str, resamples: int) -> FloatArray:
     """A mean over tasks: its estimate, then its bootstrap draws, (1 + resamples,)."""
     above, below = mean_over_seeds(grid[column])
     everything = np.ones((1, len(grid.tasks)))
@@ -74,7 +74,7 @@ def _end(measured: Measured, condition: str, method: str, point: str = MAIN) -> 
     return _draws(grid, "cost", measured.setup.resamples), _draws(grid, "success", measured.setup.resamples)
 
 
-def _estimated(draws: Floats, level: float) -> Figure:
+def _estimated(draws: FloatArray, level: float) -> Figure:
     if np.isnan(draws[0]):
         return Figure(value=None)
     interval = percentile_interval(draws[1:], level)

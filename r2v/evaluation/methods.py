@@ -37,7 +37,7 @@ from r2v.rollout.model_factory import engine, priced_policy, priced_teacher, ver
 from r2v.rollout.session import EpisodeSpec, RolloutWorld, play_many
 from r2v.router.baselines import score_function
 from r2v.router.models import RouterModel, load
-from r2v.router.thresholds import Outcome
+from r2v.router.thresholds import OperatingPoint
 
 
 class Sections(Protocol):
@@ -145,9 +145,9 @@ class MethodRunner:
                 lambda *_: bar.advance(),
             )
 
-    def realised(self, method: str, specs: Sequence[EpisodeSpec], tau: float) -> Outcome:
+    def realised(self, method: str, specs: Sequence[EpisodeSpec], tau: float) -> OperatingPoint:
         """What routing at `tau` comes to when it is executed."""
-        return outcome_of(self.play(method, specs, tau))
+        return operating_point_of(self.play(method, specs, tau))
 
     def scores(self, method: str, episodes: Sequence[Episode]) -> list[float]:
         """The router scores that were recorded along these episodes."""
@@ -179,14 +179,14 @@ TRAINED_ROUTERS = tuple(method.name for method in METHODS.values() if method.tra
 """Methods whose score is a model that the router stage fits and stores as <name>.json."""
 
 
-def outcome_of(episodes: Sequence[Episode]) -> Outcome:
+def operating_point_of(episodes: Sequence[Episode]) -> OperatingPoint:
     """Shares and cost of played episodes; those that a world's fault ended are not counted."""
     played = [episode for episode in episodes if episode.env_fault is None]
     if not played:
         raise EmptyResult(f"all {len(episodes)} calibration episodes ended in a fault of the world")
     steps = sum(len(episode.steps) for episode in played)
     calls = sum(step.action_source == "llm_fallback" for episode in played for step in episode.steps)
-    return Outcome(
+    return OperatingPoint(
         llm_call_rate=calls / max(1, steps),
         cost=sum(e.total_cost for e in played) / len(played),
         success=sum(e.success for e in played) / len(played),

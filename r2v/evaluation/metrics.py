@@ -14,7 +14,7 @@ import numpy as np
 from r2v.evaluation.outcomes import Grid, Measured
 from r2v.evaluation.setup import MAIN, Setup
 from r2v.evaluation.statistics import (
-    Floats,
+    FloatArray,
     Interval,
     auroc,
     brier,
@@ -27,24 +27,24 @@ from r2v.evaluation.statistics import (
     wilson,
 )
 
-Ratio = tuple[Floats, Floats]
+Ratio = tuple[FloatArray, FloatArray]
 """Numerator and denominator per task, (tasks,) each."""
 
 BOOTSTRAP = "task_cluster_bootstrap"
 
 
-def mean_over_seeds(values: Floats) -> Ratio:
+def mean_over_seeds(values: FloatArray) -> Ratio:
     """(task's mean over its measured seeds, 1); (0, 0) for a task that was never measured."""
     measured = (~np.isnan(values)).sum(axis=1)
     return np.nansum(values, axis=1) / np.maximum(measured, 1), (measured > 0).astype(float)
 
 
-def pooled(above: Floats, below: Floats) -> Ratio:
+def pooled(above: FloatArray, below: FloatArray) -> Ratio:
     """Sums over seeds, so that their ratio counts every step (or episode) once."""
     return np.nansum(above, axis=1), np.nansum(below, axis=1)
 
 
-def normalised_cost(grid: Grid, cost_ratio: float) -> Floats:
+def normalised_cost(grid: Grid, cost_ratio: float) -> FloatArray:
     """Cost of each episode in policy steps: a policy step is 1, an LLM step `cost_ratio`."""
     return grid["steps"] + (cost_ratio - 1) * grid["escalated"]
 
@@ -91,7 +91,7 @@ def values(grid: Grid, setup: Setup) -> dict[str, float | None]:
     return {name: above / below if below else None for name, (above, below) in sums.items()}
 
 
-def _figure(name: str, above: Floats, below: Floats, draws: Floats, level: float) -> Figure:
+def _figure(name: str, above: FloatArray, below: FloatArray, draws: FloatArray, level: float) -> Figure:
     if below.sum() == 0:
         return Figure(value=None)
     value = float(above.sum() / below.sum())
@@ -102,7 +102,7 @@ def _figure(name: str, above: Floats, below: Floats, draws: Floats, level: float
     return Figure(value=value, interval=interval, method=BOOTSTRAP if interval else None)
 
 
-def _needs_wilson(above: Floats, below: Floats) -> bool:
+def _needs_wilson(above: FloatArray, below: FloatArray) -> bool:
     """All tasks at 0, all at 1, or each counted once and at 0 or 1 (a single seed)."""
     measured = below > 0
     rates = above[measured] / below[measured]
@@ -110,7 +110,7 @@ def _needs_wilson(above: Floats, below: Floats) -> bool:
     return bool(np.isin(rates, (0.0, 1.0)).all()) and (alike or bool((below[measured] == 1).all()))
 
 
-def seed_means(grid: Grid) -> Floats:
+def seed_means(grid: Grid) -> FloatArray:
     """Success rate of each seed that was measured."""
     measured = ~np.isnan(grid["success"])
     per_seed = np.nansum(grid["success"], axis=0) / np.maximum(measured.sum(axis=0), 1)

@@ -16,7 +16,7 @@ import numpy as np
 from r2v.data.episode import Episode, Step
 from r2v.errors import InputError
 from r2v.evaluation.setup import MAIN, OPERATING_POINT, Setup
-from r2v.evaluation.statistics import Floats
+from r2v.evaluation.statistics import FloatArray
 
 INJECTION = "prompt_injection"
 
@@ -92,12 +92,12 @@ class Grid:
 
     tasks: tuple[str, ...]
     seeds: tuple[int, ...]
-    columns: dict[str, Floats]
-    categories: dict[str, Floats]
+    columns: dict[str, FloatArray]
+    categories: dict[str, FloatArray]
     """For each perturbation category seen, 1 where it hit the episode."""
     num_faults: int = 0
 
-    def __getitem__(self, column: str) -> Floats:
+    def __getitem__(self, column: str) -> FloatArray:
         return self.columns[column]
 
     def at_seed(self, seed: int) -> Grid:
@@ -113,7 +113,7 @@ class Grid:
             num_faults=int(np.isnan(columns["success"]).sum()),
         )
 
-    def where(self, mask: Floats) -> Grid:
+    def where(self, mask: FloatArray) -> Grid:
         """The grid with every cell outside the mask taken out of all means."""
         columns = {name: np.where(mask == 1, values, np.nan) for name, values in self.columns.items()}
         return Grid(tasks=self.tasks, seeds=self.seeds, columns=columns, categories=self.categories)
@@ -156,7 +156,7 @@ def make_grid(outcomes: Iterable[Outcome], tasks: Sequence[str], seeds: Sequence
     shape = (len(tasks), len(seeds))
     fault = np.array([o.env_fault for o in ordered]).reshape(shape)
 
-    def column(count: Callable[[Outcome], float]) -> Floats:
+    def column(count: Callable[[Outcome], float]) -> FloatArray:
         return np.where(fault, np.nan, np.array([count(o) for o in ordered], float).reshape(shape))
 
     def hit(category: str) -> Callable[[Outcome], float]:

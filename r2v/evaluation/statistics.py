@@ -20,10 +20,10 @@ from numpy.typing import ArrayLike, NDArray
 
 from r2v.randomness import seed_of
 
-Floats = NDArray[np.float64]
+FloatArray = NDArray[np.float64]
 Interval = tuple[float, float]
 
-RESAMPLES = 10_000
+BOOTSTRAP_RESAMPLES = 10_000
 EXACT_UP_TO = 20
 """Sign-flip tests enumerate all sign vectors up to this many tasks that differ."""
 
@@ -41,7 +41,7 @@ def wilson(successes: float, trials: int, level: float = 0.95) -> Interval:
 
 
 @lru_cache(maxsize=4)
-def resample_counts(num_tasks: int, resamples: int = RESAMPLES, key: str = "bootstrap") -> Floats:
+def resample_counts(num_tasks: int, resamples: int = BOOTSTRAP_RESAMPLES, key: str = "bootstrap") -> FloatArray:
     """How often each task is drawn in each bootstrap sample: (resamples, num_tasks)."""
     rng = np.random.default_rng(seed_of(key, num_tasks, resamples))
     drawn = rng.integers(num_tasks, size=(resamples, num_tasks))
@@ -51,7 +51,7 @@ def resample_counts(num_tasks: int, resamples: int = RESAMPLES, key: str = "boot
     return counts
 
 
-def ratio_draws(numerator: ArrayLike, denominator: ArrayLike, counts: Floats) -> Floats:
+def ratio_draws(numerator: ArrayLike, denominator: ArrayLike, counts: FloatArray) -> FloatArray:
     """The ratio of sums in every bootstrap sample; NaN where a sample's denominator is 0. For inputs of shape
     (tasks,) or (tasks, k): (resamples,) or (resamples, k)."""
     # einsum, not BLAS: one order of summation on every machine, and no threads to wait for
@@ -59,7 +59,7 @@ def ratio_draws(numerator: ArrayLike, denominator: ArrayLike, counts: Floats) ->
     return np.where(below > 0, above, np.nan) / np.where(below > 0, below, np.nan)
 
 
-def percentile_interval(draws: Floats, level: float = 0.95) -> Interval | None:
+def percentile_interval(draws: FloatArray, level: float = 0.95) -> Interval | None:
     """The central `level` of bootstrap draws. None where more than 5 % of them are undefined."""
     defined = draws[np.isfinite(draws)]
     if len(defined) < 0.95 * len(draws):
@@ -69,7 +69,7 @@ def percentile_interval(draws: Floats, level: float = 0.95) -> Interval | None:
 
 
 def cluster_bootstrap_ci(
-    values: ArrayLike, level: float = 0.95, resamples: int = RESAMPLES, key: str = "bootstrap"
+    values: ArrayLike, level: float = 0.95, resamples: int = BOOTSTRAP_RESAMPLES, key: str = "bootstrap"
 ) -> Interval:
     """Percentile interval of the mean over tasks, drawn whole. `values`: (tasks,) or (tasks, seeds)."""
     per_task = _per_task(values)
@@ -79,7 +79,7 @@ def cluster_bootstrap_ci(
     return interval
 
 
-def _per_task(values: ArrayLike) -> Floats:
+def _per_task(values: ArrayLike) -> FloatArray:
     array = np.asarray(values, float)
     return array if array.ndim == 1 else array.mean(axis=1)
 
@@ -99,7 +99,7 @@ class PairedDifference:
 
 
 def paired_difference(
-    a: ArrayLike, b: ArrayLike, level: float = 0.95, resamples: int = RESAMPLES, key: str = "bootstrap"
+    a: ArrayLike, b: ArrayLike, level: float = 0.95, resamples: int = BOOTSTRAP_RESAMPLES, key: str = "bootstrap"
 ) -> PairedDifference:
     """Compare two methods on the same tasks; `a`, `b`: (tasks,) or (tasks, seeds)."""
     differences = _per_task(a) - _per_task(b)

@@ -19,7 +19,7 @@ from r2v.data.episode import AppliedPerturbation, PerturbationType
 from r2v.envs.base import Surface
 from r2v.randomness import Key, generator, uniform
 
-Kind = Literal["goal", "call", "replace", "edit"]
+PerturbationKind = Literal["goal", "tool_call", "replace", "edit"]
 """What is touched: the goal; the call, which then never reaches the world; the whole page; or lines of it."""
 
 
@@ -68,7 +68,7 @@ class Category:
     told before can still be read, so a recorded action stays the right label.
     """
 
-    kind: Kind
+    kind: PerturbationKind
     group: PerturbationType
     alter: Callable[[Scene], Change | None]
     mode: str = "implicit_transient"
@@ -93,4 +93,4 @@ def perturbation_type(applied: Sequence[AppliedPerturbation]) -> PerturbationTyp
 
 def call_failed(applied: Sequence[AppliedPerturbation]) -> bool:
     """Whether the call that this observation answers never reached the world."""
-    return any(category(one.category).kind == "call" for one in applied)
+    return any(category(one.category).kind == "tool_call" for one in applied)

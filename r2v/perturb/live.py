@@ -15,7 +15,7 @@ from r2v.data.episode import AppliedPerturbation, Condition
 from r2v.envs.base import Benchmark, Environment, Info, Snapshots, Task
 from r2v.errors import UsageError
 from r2v.llm.types import ToolSpec
-from r2v.perturb.schedule import Outcome, Schedule, make_schedule
+from r2v.perturb.schedule import PerturbedOutput, Schedule, make_schedule
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -114,7 +114,7 @@ class PerturbedEnv:
             perturbations=(*info.perturbations, *before, *outcome.applied),
         )
 
-    def _failed(self, state: _State, failure: Outcome) -> Info:
+    def _failed(self, state: _State, failure: PerturbedOutput) -> Info:
         return Info(
             partial_score=state.partial_score,
             is_error=True,

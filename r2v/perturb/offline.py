@@ -23,7 +23,7 @@ from r2v.data.episode import Episode, Observation, Step
 from r2v.envs.base import Info, Task
 from r2v.errors import UsageError
 from r2v.llm.types import ToolSpec
-from r2v.perturb.category import Kind, call_failed, category, perturbation_type
+from r2v.perturb.category import PerturbationKind, call_failed, category, perturbation_type
 from r2v.perturb.live import PerturbedEnv
 from r2v.perturb.report import Rejected, Report
 from r2v.perturb.schedule import Schedule
@@ -78,7 +78,7 @@ def insert(episode: Episode, schedule: Schedule, *, max_steps: int) -> Episode |
     For worlds in which a failed call changes nothing (`Capabilities.idempotent_errors`). Raises UsageError
     where the schedule has other categories than failing calls.
     """
-    _require(schedule, ("call",), "insert")
+    _require(schedule, ("tool_call",), "insert")
     return _replay(episode, schedule, "insert", max_steps)
 
 
@@ -114,10 +114,10 @@ def twins(
     if "insert" in constructions and not idempotent:
         report.reject("insert", Rejected.NOT_IDEMPOTENT)
     elif "insert" in constructions:
-        yield from report.accepted("insert", insert(episode, schedule.only("call"), max_steps=max_steps))
+        yield from report.accepted("insert", insert(episode, schedule.only("tool_call"), max_steps=max_steps))
 
 
-def _require(schedule: Schedule, kinds: tuple[Kind, ...], construction: str) -> None:
+def _require(schedule: Schedule, kinds: tuple[PerturbationKind, ...], construction: str) -> None:
     for name in schedule.active:
         if category(name).kind not in kinds:
             raise UsageError(

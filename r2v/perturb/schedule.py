@@ -17,27 +17,27 @@ from r2v.config import CategoryConfig, PerturbationsConfig
 from r2v.data.episode import AppliedPerturbation, Condition
 from r2v.envs.base import Benchmark, Surface, Task
 from r2v.errors import UsageError, nearest
-from r2v.perturb.categories.prompt_injection import FAMILIES
-from r2v.perturb.category import Change, Kind, Scene, category
+from r2v.perturb.categories.prompt_injection import INJECTION_FAMILIES
+from r2v.perturb.category import Change, PerturbationKind, Scene, category
 from r2v.perturb.generic import GENERIC
 from r2v.randomness import Key, uniform
 
-VERSION = "perturb-1"
+SCHEDULE_VERSION = "perturb-1"
 """Part of every key. A new version redraws everything."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Outcome:
+class PerturbedOutput:
     """What is shown in the end, what was done to it, and the simulated seconds that took."""
 
     text: str
     applied: tuple[AppliedPerturbation, ...] = ()
     seconds: float = 0.0
 
-    def then(self, name: str, change: Change) -> Outcome:
+    def then(self, name: str, change: Change) -> PerturbedOutput:
         """This outcome with one more change on top."""
         mark = AppliedPerturbation(category=name, mode=category(name).mode, params=change.params, canary=change.canary)
-        return Outcome(text=change.text, applied=(*self.applied, mark), seconds=self.seconds + change.seconds)
+        return PerturbedOutput(text=change.text, applied=(*self.applied, mark), seconds=self.seconds + change.seconds)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,12 +59,14 @@ class Schedule:
             if name not in known:
                 raise UsageError(f"perturbations.{name}: no such category; {nearest(name, known)}")
         for family in self.held_out_families:
-            if family not in FAMILIES:
-                raise UsageError(f"perturbations.held_out_families: no family {family}; {nearest(family, FAMILIES)}")
+            if family not in INJECTION_FAMILIES:
+                raise UsageError(
+                    f"perturbations.held_out_families: no family {family}; {nearest(family, INJECTION_FAMILIES)}"
+                )
         if "prompt_injection" in self.active and not self.families:
             raise UsageError(
                 "perturbations.held_out_families: every family is held out; leave one of "
-                f"{', '.join(FAMILIES)} or set perturbations.prompt_injection.enabled=false"
+                f"{', '.join(INJECTION_FAMILIES)} or set perturbations.prompt_injection.enabled=false"
             )
 
     @cached_property
@@ -76,45 +78,45 @@ class Schedule:
     @cached_property
     def families(self) -> tuple[str, ...]:
         """The injection families that are not held out."""
-        return tuple(family for family in FAMILIES if family not in self.held_out_families)
+        return tuple(family for family in INJECTION_FAMILIES if family not in self.held_out_families)
 
-    def only(self, *kinds: Kind, preserving: bool = False) -> Schedule:
+    def only(self, *kinds: PerturbationKind, preserving: bool = False) -> Schedule:
         """The same draws for categories of these kinds alone, or just those of them that hide nothing."""
         kept = {name: self.categories[name] for name in self._of(*kinds) if category(name).preserving or not preserving}
         return replace(self, categories=kept)
 
-    def goal(self, task: Task) -> Outcome:
+    def goal(self, task: Task) -> PerturbedOutput:
         """The goal as the agent is told it."""
-        outcome = Outcome(text=task.goal)
+        outcome = PerturbedOutput(text=task.goal)
         for name in self._of("goal"):
             change = self._change(name, task, 0, outcome.text, None) if self._hits(name, task, 0) else None
             outcome = outcome.then(name, change) if change else outcome
         return outcome
 
-    def call(self, task: Task, step: int) -> Outcome | None:
+    def call(self, task: Task, step: int) -> PerturbedOutput | None:
         """The answer to call `step - 1` where it fails on its way, else None: the call is carried out."""
-        for name in self._of("call"):
+        for name in self._of("tool_call"):
             if self._hits(name, task, step) or self._hits_again(name, task, step):
                 change = self._change(name, task, step, "", None)
                 if change:
-                    return Outcome(text="").then(name, change)
+                    return PerturbedOutput(text="").then(name, change)
         return None
 
-    def page(self, task: Task, step: int, page: str, previous: str | None) -> Outcome:
+    def page(self, task: Task, step: int, page: str, previous: str | None) -> PerturbedOutput:
         """The page that the world showed as observation `step`, as the agent sees it. `previous` is the one
         that it showed before."""
-        outcome = Outcome(text=page)
+        outcome = PerturbedOutput(text=page)
         for name in self._of("replace", "edit"):
             if self._hits(name, task, step):
                 change = self._change(name, task, step, outcome.text, previous)
                 outcome = outcome.then(name, change) if change else outcome
         return outcome
 
-    def _of(self, *kinds: Kind) -> list[str]:
+    def _of(self, *kinds: PerturbationKind) -> list[str]:
         return [name for name in self.active if category(name).kind in kinds]
 
     def _key(self, name: str, task: Task, step: int) -> Key:
-        return (VERSION, self.seed, self.benchmark, task.task_id, step, name)
+        return (SCHEDULE_VERSION, self.seed, self.benchmark, task.task_id, step, name)
 
     def _hits(self, name: str, task: Task, step: int) -> bool:
         return uniform(*self._key(name, task, step)) < self.categories[name].prob

@@ -25,7 +25,7 @@ def sigmoid(logit: float) -> float:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Linear:
+class LinearModel:
     """A weighted sum of standardised features."""
 
     intercept: float
@@ -59,7 +59,7 @@ class Tree:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Boosted:
+class BoostedModel:
     """A sum of shallow trees."""
 
     intercept: float
@@ -82,7 +82,7 @@ class Platt:
         return sigmoid(self.slope * logit + self.intercept)
 
 
-_PARTS: dict[str, type[Linear] | type[Boosted]] = {"logistic": Linear, "boosting": Boosted}
+_PARTS: dict[str, type[LinearModel] | type[BoostedModel]] = {"logistic": LinearModel, "boosting": BoostedModel}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,7 +92,7 @@ class RouterModel:
     kind: Literal["logistic", "boosting"]
     label: str
     names: tuple[str, ...]
-    part: Linear | Boosted
+    part: LinearModel | BoostedModel
     calibration: Platt
     feature_version: str = FEATURE_VERSION
 

@@ -19,7 +19,7 @@ from statistics import fmean
 
 
 @dataclass(frozen=True, kw_only=True)
-class Outcome:
+class OperatingPoint:
     """What came of playing a routed policy: shares of steps that asked the LLM and of episodes that
     succeeded, and the mean cost of an episode."""
 
@@ -33,12 +33,12 @@ class Choice:
     """A threshold and what was realised with it; `evaluated` is every threshold played, in order."""
 
     tau: float
-    outcome: Outcome
-    evaluated: tuple[tuple[float, Outcome], ...]
+    outcome: OperatingPoint
+    evaluated: tuple[tuple[float, OperatingPoint], ...]
 
 
 def match_rate(
-    execute: Callable[[float], Outcome],
+    execute: Callable[[float], OperatingPoint],
     scores: Iterable[float],
     target_rate: float,
     *,
@@ -53,7 +53,7 @@ def match_rate(
     """
     candidates = sorted({score for score in scores if 0 < score < 1} | {0.0, 1.0})
     low, high = 0, len(candidates) - 1
-    played: dict[float, Outcome] = {}
+    played: dict[float, OperatingPoint] = {}
     while low <= high and len(played) < max_executions:
         middle = (low + high) // 2
         outcome = played[candidates[middle]] = execute(candidates[middle])

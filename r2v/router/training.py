@@ -21,9 +21,9 @@ from r2v.log import logger
 from r2v.randomness import seed_of
 from r2v.router.features import select
 from r2v.router.labels import FeatureRow, check_rows
-from r2v.router.models import Boosted, Linear, Platt, RouterModel, Tree
+from r2v.router.models import BoostedModel, LinearModel, Platt, RouterModel, Tree
 
-Floats = NDArray[np.float64]
+FeatureArray = NDArray[np.float64]
 SLOPES = (0.05, 20.0)
 """Bounds of Platt's slope; a fit that ends on one says that calibration and training disagree."""
 DIGITS = 10
@@ -48,7 +48,7 @@ def fit(rows: Sequence[FeatureRow], cfg: RouterConfig, seed: int) -> RouterModel
     return RouterModel(kind=cfg.model, label=str(rows[0].y_source), names=names, part=part, calibration=calibration)
 
 
-def matrix(rows: Sequence[FeatureRow], names: Sequence[str]) -> Floats:
+def matrix(rows: Sequence[FeatureRow], names: Sequence[str]) -> FeatureArray:
     """The rows' values of these features, (rows, names). Raises InputError where one is absent."""
     try:
         return np.array([[row.features[name] for name in names] for row in rows], float)
@@ -56,18 +56,18 @@ def matrix(rows: Sequence[FeatureRow], names: Sequence[str]) -> Floats:
         raise InputError(f"router features: {missing} is absent from some rows; make them again") from None
 
 
-def targets(rows: Sequence[FeatureRow]) -> Floats:
+def targets(rows: Sequence[FeatureRow]) -> FeatureArray:
     """The rows' labels, (rows,)."""
     return np.array([row.y_escalate for row in rows], float)
 
 
-def task_weights(rows: Sequence[FeatureRow]) -> Floats:
+def task_weights(rows: Sequence[FeatureRow]) -> FeatureArray:
     """Weights that sum to 1 within each task, (rows,)."""
     steps = Counter(row.task_id for row in rows)
     return np.array([1 / steps[row.task_id] for row in rows])
 
 
-def _fit_linear(x: Floats, y: Floats, weights: Floats, cfg: RouterConfig, seed: int) -> Linear:
+def _fit_linear(x: FeatureArray, y: FeatureArray, weights: FeatureArray, cfg: RouterConfig, seed: int) -> LinearModel:
     from sklearn.linear_model import LogisticRegression
 
     means = np.average(x, axis=0, weights=weights)
@@ -75,7 +75,7 @@ def _fit_linear(x: Floats, y: Floats, weights: Floats, cfg: RouterConfig, seed: 
     scales = np.where(spread > 1e-9, spread, 1.0)
     model = LogisticRegression(C=cfg.l2, max_iter=2_000, tol=1e-8)
     model.fit((x - means) / scales, y, sample_weight=weights)
-    return Linear(
+    return LinearModel(
         intercept=_rounded(model.intercept_)[0],
         weights=_rounded(model.coef_[0]),
         means=_rounded(means),
@@ -83,14 +83,14 @@ def _fit_linear(x: Floats, y: Floats, weights: Floats, cfg: RouterConfig, seed: 
     )
 
 
-def _fit_boosted(x: Floats, y: Floats, weights: Floats, cfg: RouterConfig, seed: int) -> Boosted:
+def _fit_boosted(x: FeatureArray, y: FeatureArray, weights: FeatureArray, cfg: RouterConfig, seed: int) -> BoostedModel:
     from sklearn.ensemble import GradientBoostingClassifier
 
     model = GradientBoostingClassifier(
         n_estimators=100, learning_rate=0.1, max_depth=3, init="zero", random_state=seed_of(seed, "router") % 2**32
     )
     model.fit(x, y, sample_weight=weights)
-    return Boosted(intercept=0.0, rate=model.learning_rate, trees=tuple(map(_tree, model.estimators_[:, 0])))
+    return BoostedModel(intercept=0.0, rate=model.learning_rate, trees=tuple(map(_tree, model.estimators_[:, 0])))
 
 
 def _tree(estimator: Any) -> Tree:
@@ -104,17 +104,19 @@ def _tree(estimator: Any) -> Tree:
     )
 
 
-_FITS: dict[str, Callable[[Floats, Floats, Floats, RouterConfig, int], Linear | Boosted]] = {
+_FITS: dict[
+    str, Callable[[FeatureArray, FeatureArray, FeatureArray, RouterConfig, int], LinearModel | BoostedModel]
+] = {
     "logistic": _fit_linear,
     "boosting": _fit_boosted,
 }
 
 
-def fit_platt(logits: Floats, y: Floats, weights: Floats) -> Platt:
+def fit_platt(logits: FeatureArray, y: FeatureArray, weights: FeatureArray) -> Platt:
     """The slope and intercept of least negative log-likelihood, the slope within `SLOPES`."""
     from scipy.optimize import minimize
 
-    def loss(parameters: Floats) -> tuple[float, Floats]:
+    def loss(parameters: FeatureArray) -> tuple[float, FeatureArray]:
         z = parameters[0] * logits + parameters[1]
         residual = weights * (1 / (1 + np.exp(-np.clip(z, -500, 500))) - y)
         nll = float(np.sum(weights * (np.logaddexp(0, z) - y * z)))

@@ -22,9 +22,9 @@ from r2v.storage.artifact import JOURNAL, Work
 from r2v.storage.files import write_json
 
 if TYPE_CHECKING:
-    from r2v.router.thresholds import Outcome
+    from r2v.router.thresholds import OperatingPoint
 
-CHECKPOINT = "checkpoint-latest.json"
+THRESHOLD_PLAYS = "checkpoint-latest.json"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,7 +66,7 @@ class RouterSettings:
 
 def run(cfg: RouterSettings, work: Work) -> None:
     """Fit both routers, place r2v's threshold."""
-    from r2v.evaluation.methods import MethodRunner, outcome_of
+    from r2v.evaluation.methods import MethodRunner, operating_point_of
     from r2v.rollout.session import episode_specs
     from r2v.router.labels import labelled, read_rows
     from r2v.router.thresholds import match_rate
@@ -100,8 +100,8 @@ def run(cfg: RouterSettings, work: Work) -> None:
     scores = [model.predict(row.features) for row in rows if row.split == "calibration"]
     choice = match_rate(
         remembering(
-            work.folder / CHECKPOINT,
-            lambda tau: outcome_of(runner.play("r2v", specs, tau, f"play at threshold {tau:.3f}")),
+            work.folder / THRESHOLD_PLAYS,
+            lambda tau: operating_point_of(runner.play("r2v", specs, tau, f"play at threshold {tau:.3f}")),
         ),
         scores,
         cfg.router.budget,
@@ -120,13 +120,13 @@ def run(cfg: RouterSettings, work: Work) -> None:
     logger.info("  %s", json.dumps(work.summary))
 
 
-def remembering(path: Path, execute: Callable[[float], Outcome]) -> Callable[[float], Outcome]:
+def remembering(path: Path, execute: Callable[[float], OperatingPoint]) -> Callable[[float], OperatingPoint]:
     """`execute`, playing no threshold again whose outcome is in the file; new ones go there."""
-    from r2v.router.thresholds import Outcome
+    from r2v.router.thresholds import OperatingPoint
 
-    played = {tau: Outcome(**outcome) for tau, outcome in json.loads(path.read_text())} if path.exists() else {}
+    played = {tau: OperatingPoint(**outcome) for tau, outcome in json.loads(path.read_text())} if path.exists() else {}
 
-    def executed(tau: float) -> Outcome:
+    def executed(tau: float) -> OperatingPoint:
         if tau not in played:
             played[tau] = execute(tau)
             write_json(path, [[tau, asdict(outcome)] for tau, outcome in played.items()])

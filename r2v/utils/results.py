@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from r2v.errors import InputError
-from r2v.evaluation.tables.files import BUNDLE, MANIFEST, render, sha256_of
+from r2v.evaluation.tables.files import BUNDLE, RESULTS_MANIFEST, render, sha256_of
 from r2v.storage.files import write_text
 
 
@@ -26,7 +26,7 @@ class ResultsManager:
 
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)
-        listed = self._json(MANIFEST, self._text(MANIFEST, "the stage that writes it has not finished"))
+        listed = self._json(RESULTS_MANIFEST, self._text(RESULTS_MANIFEST, "the stage that writes it has not finished"))
         self.files = {entry["path"]: entry["sha256"] for entry in listed["files"]}
 
     def _text(self, name: str, remedy: str) -> str:
@@ -45,11 +45,12 @@ class ResultsManager:
     def read(self, name: str) -> str:
         """The text of a listed file, checked against its hash."""
         if name not in self.files:
-            raise InputError(f"{self.folder / MANIFEST} lists no {name}; it lists {', '.join(self.files)}")
+            raise InputError(f"{self.folder / RESULTS_MANIFEST} lists no {name}; it lists {', '.join(self.files)}")
         text = self._text(name, "run r2v evaluate again")
         if sha256_of(text) != self.files[name]:
             raise InputError(
-                f"{self.folder / name}: not the file that {MANIFEST} lists (changed by hand?); run r2v evaluate again"
+                f"{self.folder / name}: not the file that {RESULTS_MANIFEST} lists (changed by hand?); "
+                "run r2v evaluate again"
             )
         return text
 

@@ -18,13 +18,13 @@ from r2v.log import logger
 from r2v.randomness import generator
 from r2v.verifier.labels import VerifierExample
 from r2v.verifier.model import VerifierModel
-from r2v.verifier.train import Row
+from r2v.verifier.train import EncodedExample
 
 TEMPERATURES = (0.05, 20.0)
 """Bounds of the temperature."""
 
 
-def logits_of(model: VerifierModel, rows: Sequence[Row], batch: int = 64) -> NDArray[np.float64]:
+def logits_of(model: VerifierModel, rows: Sequence[EncodedExample], batch: int = 64) -> NDArray[np.float64]:
     """The model's logits before the temperature, (rows,)."""
     parts = []
     with torch.inference_mode():

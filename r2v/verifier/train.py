@@ -26,11 +26,11 @@ from r2v.storage.files import replacing
 from r2v.verifier.labels import VerifierExample, balanced, in_order
 from r2v.verifier.model import Encode, VerifierModel
 
-CHECKPOINT = "checkpoint-latest.pt"
+VERIFIER_CHECKPOINT = "checkpoint-latest.pt"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Row:
+class EncodedExample:
     """One example as the loop takes it; weights average 1."""
 
     ids: tuple[int, ...]
@@ -44,7 +44,7 @@ class Strand:
     end of a shorter row is the same inside the longer one."""
 
     ids: tuple[int, ...]
-    marks: tuple[Row, ...]
+    marks: tuple[EncodedExample, ...]
     """Each is scored at its own last token."""
 
 
@@ -56,7 +56,7 @@ class Trained:
     losses: tuple[float, ...]
 
 
-def encoded(examples: Iterable[VerifierExample], encode: Encode) -> list[Row]:
+def encoded(examples: Iterable[VerifierExample], encode: Encode) -> list[EncodedExample]:
     """One row per example, `in_order` whatever order they come in, tasks weighing the same.
 
     Raises EmptyResult, with the counts, where there are not both good and bad actions.
@@ -70,12 +70,14 @@ def encoded(examples: Iterable[VerifierExample], encode: Encode) -> list[Row]:
         )
     scale = len(ordered) / sum(example.weight for example in ordered)
     return [
-        Row(ids=tuple(encode(example.messages, example.action)), target=example.target, weight=example.weight * scale)
+        EncodedExample(
+            ids=tuple(encode(example.messages, example.action)), target=example.target, weight=example.weight * scale
+        )
         for example in ordered
     ]
 
 
-def strands(rows: Iterable[Row]) -> list[Strand]:
+def strands(rows: Iterable[EncodedExample]) -> list[Strand]:
     """The rows, those that begin a longer one laid into it; in the order of their ids."""
     found: list[Strand] = []
     for row in sorted(rows, key=lambda row: (row.ids, row.target, row.weight), reverse=True):
@@ -88,7 +90,7 @@ def strands(rows: Iterable[Row]) -> list[Strand]:
 
 def train(
     model: VerifierModel,
-    rows: Sequence[Row],
+    rows: Sequence[EncodedExample],
     phase: Phase,
     *,
     seed: int,
@@ -107,7 +109,7 @@ def train(
     total, scale = max(1, math.ceil(phase.num_epochs * len(sequences) / batch)), len(sequences) / len(rows) / batch
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     optimizer = torch.optim.AdamW(parameters, lr=phase.lr, weight_decay=phase.weight_decay)
-    losses = _resume(folder / CHECKPOINT, model, optimizer)
+    losses = _resume(folder / VERIFIER_CHECKPOINT, model, optimizer)
     model.train()
     with Progress(what, total, len(losses)) as bar:
         for update in range(len(losses), total):
@@ -122,11 +124,11 @@ def train(
             bar.advance(loss=round(losses[-1], 6))
             asked = stop()
             if asked or (update + 1) % phase.save_steps == 0 or update + 1 == total:
-                _checkpoint(folder / CHECKPOINT, model, optimizer, losses)
+                _checkpoint(folder / VERIFIER_CHECKPOINT, model, optimizer, losses)
             if asked:
                 raise Interrupted(
                     f"verifier: stopped after update {update + 1} of {total}, which "
-                    f"{folder / CHECKPOINT} holds; the same command continues"
+                    f"{folder / VERIFIER_CHECKPOINT} holds; the same command continues"
                 )
     model.eval()
     return Trained(updates=total, losses=tuple(losses))
@@ -162,7 +164,7 @@ def _accumulate(model: VerifierModel, chosen: Sequence[Strand], micro: int, scal
     return whole
 
 
-def _loss(logits: Tensor, rows: Sequence[Row]) -> Tensor:
+def _loss(logits: Tensor, rows: Sequence[EncodedExample]) -> Tensor:
     targets = logits.new_tensor([row.target for row in rows])
     weights = logits.new_tensor([row.weight for row in rows])
     return binary_cross_entropy_with_logits(logits, targets, weight=weights, reduction="sum")

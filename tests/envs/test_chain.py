@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from r2v.envs.base import Benchmark, Demonstrated, Snapshots
-from r2v.envs.chain import Chain, Expert, best_of, call, chain_actor, mixture, right_action, success_rate
+from r2v.envs.chain import ChainBenchmark, Expert, best_of, call, chain_actor, mixture, right_action, success_rate
 from r2v.llm.types import Message, Request
 from r2v.randomness import uniform
 
@@ -17,7 +17,7 @@ def wilson(successes: int, n: int, z: float = 3.2905) -> tuple[float, float]:
     return (centre - half) / (1 + z * z / n), (centre + half) / (1 + z * z / n)
 
 
-def play(chain: Chain, actors: dict[str, Expert], choose: object, tasks: int) -> tuple[int, int]:
+def play(chain: ChainBenchmark, actors: dict[str, Expert], choose: object, tasks: int) -> tuple[int, int]:
     """Execute episodes; (successes, steps taken by the LLM)."""
     won = calls = 0
     for task in chain.tasks()[:tasks]:
@@ -60,7 +60,7 @@ def test_closed_forms(name: str, formula: float, known: float) -> None:
 def test_executed_routing_agrees_with_the_closed_form(rate: float) -> None:
     actors = {"slm": chain_actor(0.95), "llm": chain_actor(0.995)}
     won, _ = play(
-        Chain(num_tasks=1000),
+        ChainBenchmark(num_tasks=1000),
         actors,
         lambda page, task, step: "llm" if uniform("q", task, step) < rate else "slm",
         1000,
@@ -73,7 +73,10 @@ def test_executed_routing_agrees_with_the_closed_form(rate: float) -> None:
 def test_a_router_that_reads_difficulty_reaches_the_llm_at_a_fifth_of_its_calls() -> None:
     actors = {"slm": chain_actor(0.99, 0.5), "llm": chain_actor(0.99)}
     won, calls = play(
-        Chain(num_tasks=600, hard=2), actors, lambda page, task, step: "llm" if '"look":"hard"' in page else "slm", 600
+        ChainBenchmark(num_tasks=600, hard=2),
+        actors,
+        lambda page, task, step: "llm" if '"look":"hard"' in page else "slm",
+        600,
     )
     low, high = wilson(won, 600)
     assert low <= 0.904382 <= high
@@ -81,7 +84,7 @@ def test_a_router_that_reads_difficulty_reaches_the_llm_at_a_fifth_of_its_calls(
 
 
 def test_success_comes_from_executed_actions_only() -> None:
-    chain = Chain(num_tasks=1, length=3)
+    chain = ChainBenchmark(num_tasks=1, length=3)
     env = chain.make()
     page, _ = env.reset(seed=0, task=chain.tasks()[0])
     right = right_action(page)
@@ -96,7 +99,7 @@ def test_success_comes_from_executed_actions_only() -> None:
 
 
 def test_snapshot_restores_and_other_seeds_ask_other_questions() -> None:
-    chain = Chain(num_tasks=2)
+    chain = ChainBenchmark(num_tasks=2)
     assert isinstance(chain, Benchmark)
     assert isinstance(chain, Demonstrated)
     env, other = chain.make(), chain.make()

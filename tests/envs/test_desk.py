@@ -15,7 +15,7 @@ from r2v.data.split import split_of
 from r2v.envs.base import Benchmark, Demonstrated, Environment, Info, Snapshots, Surface, Task
 from r2v.envs.desk import Desk
 from r2v.envs.desk.environment import MAX_STEPS, DeskEnvironment
-from r2v.envs.desk.surface import FAMILIES
+from r2v.envs.desk.surface import PLANT_FAMILIES
 from r2v.envs.desk.tasks import HELD_OUT
 from r2v.envs.desk.tools import ACTS
 from r2v.envs.desk.vocabulary import GUEST, archive, canaries, line, parse, parse_goal
@@ -23,7 +23,7 @@ from r2v.errors import UsageError
 from r2v.llm.types import Message, Request
 from r2v.perturb import wrap
 
-KEY = ("name", "team", "item")
+RECORD_KEY = ("name", "team", "item")
 
 
 @cache
@@ -253,7 +253,7 @@ def test_decoys_never_satisfy_the_goal_and_bear_fresh_ids() -> None:
             for row in rows:
                 assert row is not None
                 assert row.get("id") not in ids
-                assert any(row.get(name) != wanted[name] for name in KEY) or row["state"] == "busy"
+                assert any(row.get(name) != wanted[name] for name in RECORD_KEY) or row["state"] == "busy"
 
 
 def test_clean_pages_hold_no_canary_and_no_archived_id() -> None:
@@ -264,7 +264,7 @@ def test_clean_pages_hold_no_canary_and_no_archived_id() -> None:
         assert not any(f'"{identifier}"' in page for identifier in reserved)
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", PLANT_FAMILIES)
 def test_every_injection_contains_its_canary_and_the_mark_of_outsiders(family: str) -> None:
     task = training_tasks()[0]
     planted, canary = desk().injection("", task.goal, family, 0.5)
@@ -282,7 +282,7 @@ def test_an_unknown_injection_family_is_refused_with_the_nearest() -> None:
 def test_obeying_a_planted_record_is_harmful_and_fails() -> None:
     task = training_tasks("close")[0]
     goal = parse_goal(task.goal)
-    key = {name: goal[name] for name in KEY} | {"id": canaries(task.goal)[0]}
+    key = {name: goal[name] for name in RECORD_KEY} | {"id": canaries(task.goal)[0]}
     world, info = run([line(tool="get", **key)], task)
     assert '"status":"archived"' in world.snapshot().page and not info.harmful
     *_, info = world.step(line(tool="close", **key))

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from r2v.config import Price
-from r2v.envs.chain import Chain, chain_actor
+from r2v.envs.chain import ChainBenchmark, chain_actor
 from r2v.llm.scripted import ScriptedBackend, count_tokens
 from r2v.llm.types import Message, Request
 
@@ -52,8 +52,8 @@ def test_sample_k_is_drawn_under_its_own_key() -> None:
 
 
 def test_the_context_is_what_is_counted_once_per_request() -> None:
-    world = Chain(num_tasks=1).make()
-    page, _ = world.reset(seed=1, task=Chain(num_tasks=1).tasks()[0])
+    world = ChainBenchmark(num_tasks=1).make()
+    page, _ = world.reset(seed=1, task=ChainBenchmark(num_tasks=1).tasks()[0])
     backend = ScriptedBackend(chain_actor(0.5), name="m", price=PRICE)
     [one] = backend.answer([request(page, num_samples=1, temperature=1.0)])
     [five] = backend.answer([request(page, num_samples=5, temperature=1.0)])

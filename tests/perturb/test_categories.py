@@ -11,7 +11,7 @@ import pytest
 from r2v.envs.base import Surface
 from r2v.envs.desk import Desk
 from r2v.perturb.categories.partial_observation import MARKER
-from r2v.perturb.categories.prompt_injection import FAMILIES
+from r2v.perturb.categories.prompt_injection import INJECTION_FAMILIES
 from r2v.perturb.categories.tool_error import ERRORS
 from r2v.perturb.category import Change, Scene, category
 from r2v.perturb.generic import GENERIC
@@ -36,7 +36,7 @@ def _scene(
         severity=severity,
         key=("test", number),
         surface=surface,
-        families=FAMILIES,
+        families=INJECTION_FAMILIES,
     )
 
 
@@ -110,7 +110,7 @@ def test_every_injection_holds_its_canary_and_clean_text_does_not(surface: Surfa
         assert len(planted) == 1 and change.canary in planted[0]
         assert change.text.split("\n")[0] == "header"
         seen.add(change.params["family"])
-    assert seen == set(FAMILIES)
+    assert seen == set(INJECTION_FAMILIES)
 
 
 def test_stale_shows_the_page_before() -> None:

@@ -58,7 +58,7 @@ def _annotated(clean: list[Episode], schedule: Schedule) -> list[tuple[Episode, 
 
 
 def _inserted(clean: list[Episode], schedule: Schedule) -> list[tuple[Episode, Episode]]:
-    made = [(episode, insert(episode, schedule.only("call"), max_steps=16)) for episode in clean]
+    made = [(episode, insert(episode, schedule.only("tool_call"), max_steps=16)) for episode in clean]
     return [(episode, twin) for episode, twin in made if isinstance(twin, Episode)]
 
 
@@ -126,7 +126,7 @@ def test_played_episodes_replay_too_even_when_the_limit_cut_a_failing_call(
 
 def test_live_and_offline_show_the_same(desk: Desk, clean: list[Episode], schedule: Schedule) -> None:
     tasks = {task.task_id: task for task in desk.tasks()}
-    for kinds, pairs in ((("goal", "edit"), _annotated(clean, schedule)), (("call",), _inserted(clean, schedule))):
+    for kinds, pairs in ((("goal", "edit"), _annotated(clean, schedule)), (("tool_call",), _inserted(clean, schedule))):
         for _, twin in pairs:
             env = PerturbedEnv(desk.make(), schedule.only(*kinds))
             shown, info = env.reset(seed=1, task=tasks[twin.metadata.task_id])

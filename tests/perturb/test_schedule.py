@@ -15,7 +15,7 @@ from r2v.data.episode import AppliedPerturbation
 from r2v.envs.base import Task
 from r2v.errors import UsageError
 from r2v.perturb import call_failed, perturbation_type
-from r2v.perturb.categories.prompt_injection import FAMILIES
+from r2v.perturb.categories.prompt_injection import INJECTION_FAMILIES
 from r2v.perturb.category import category
 from r2v.perturb.schedule import Schedule
 
@@ -101,8 +101,8 @@ def test_held_out_families_never_occur_and_shift_brings_them_back() -> None:
     def families(schedule: Schedule) -> set[str]:
         return {one.params["family"] for step in range(200) for one in schedule.page(_task(), step, PAGE, None).applied}
 
-    assert families(_schedule(prompt_injection=1.0)) == set(FAMILIES)
-    assert families(_schedule(prompt_injection=1.0, held_out_families=held)) == set(FAMILIES) - set(held)
+    assert families(_schedule(prompt_injection=1.0)) == set(INJECTION_FAMILIES)
+    assert families(_schedule(prompt_injection=1.0, held_out_families=held)) == set(INJECTION_FAMILIES) - set(held)
 
 
 def test_unknown_names_are_refused_with_the_nearest() -> None:
@@ -111,7 +111,7 @@ def test_unknown_names_are_refused_with_the_nearest() -> None:
     with pytest.raises(UsageError, match="did you mean indirect"):
         _schedule(prompt_injection=0.1, held_out_families=("indirekt",))
     with pytest.raises(UsageError, match="every family is held out"):
-        _schedule(prompt_injection=0.1, held_out_families=FAMILIES)
+        _schedule(prompt_injection=0.1, held_out_families=INJECTION_FAMILIES)
 
 
 def test_every_configured_category_exists_and_is_filed() -> None:

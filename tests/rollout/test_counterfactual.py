@@ -9,7 +9,7 @@ import pytest
 
 from r2v.config import CandidatesConfig, InferenceConfig
 from r2v.data.episode import Episode, to_line
-from r2v.envs.chain import Chain, right_action
+from r2v.envs.chain import ChainBenchmark, right_action
 from r2v.envs.desk import Desk
 from r2v.llm.types import Reply, ScoreRequest
 from r2v.randomness import uniform
@@ -28,10 +28,10 @@ from r2v.rollout.session import EpisodeSpec
 from ..chains import Stage, chain_stage, clumsy, looks_hard, perfect_verifier, random_gate, specs, stage
 
 
-class NoSnapshot(Chain):
+class NoSnapshot(ChainBenchmark):
     """The same corridors where worlds cannot be copied."""
 
-    capabilities = replace(Chain.capabilities, snapshot=False)
+    capabilities = replace(ChainBenchmark.capabilities, snapshot=False)
 
 
 def rights(episode: Episode) -> list[bool]:
@@ -39,7 +39,7 @@ def rights(episode: Episode) -> list[bool]:
 
 
 def test_a_visit_keeps_every_point_open_and_a_branch_leaves_it_so() -> None:
-    chain = Chain(num_tasks=5)
+    chain = ChainBenchmark(num_tasks=5)
     on = chain_stage(chain, (0.8, None), 0.99)
 
     async def explore(spec: EpisodeSpec) -> tuple[Any, list[Episode]]:
@@ -59,7 +59,7 @@ def test_a_visit_keeps_every_point_open_and_a_branch_leaves_it_so() -> None:
         assert again == [found.episode] * 10, "the recorded roll-out is its own counterfactual"
 
 
-def feature_rows(chain: Chain, count: int) -> tuple[Stage, list[Any]]:
+def feature_rows(chain: ChainBenchmark, count: int) -> tuple[Stage, list[Any]]:
     on = chain_stage(chain, (0.85, None), 0.9)
     return on, roll_out_features(
         specs(chain, count, method="slm_only"),
@@ -74,7 +74,7 @@ def feature_rows(chain: Chain, count: int) -> tuple[Stage, list[Any]]:
 
 def test_executed_gains_are_the_truth_of_the_chain() -> None:
     """An LLM step saves an episode iff every other door was right and the LLM's own is."""
-    chain = Chain(num_tasks=20)
+    chain = ChainBenchmark(num_tasks=20)
     on, rows = feature_rows(chain, 20)
     small, large = (on.play(specs(chain, 20), actor) for actor in (on.small, on.large))
     assert len(rows) == 200
@@ -90,11 +90,11 @@ def test_executed_gains_are_the_truth_of_the_chain() -> None:
 
 
 def test_worlds_that_cannot_be_copied_give_the_same_rows() -> None:
-    assert feature_rows(Chain(num_tasks=4), 4)[1] == feature_rows(NoSnapshot(num_tasks=4), 4)[1]
+    assert feature_rows(ChainBenchmark(num_tasks=4), 4)[1] == feature_rows(NoSnapshot(num_tasks=4), 4)[1]
 
 
 def test_candidates_are_valued_by_what_came_of_them() -> None:
-    chain = Chain(num_tasks=12, length=4)
+    chain = ChainBenchmark(num_tasks=12, length=4)
     on = chain_stage(chain, (0.7, None), 0.9)
     asked: list[tuple[str, int]] = []
 
@@ -135,7 +135,7 @@ def test_candidates_are_valued_by_what_came_of_them() -> None:
 
 
 def test_the_teachers_action_is_played_on_like_a_candidate() -> None:
-    chain = Chain(num_tasks=8, length=4)
+    chain = ChainBenchmark(num_tasks=8, length=4)
     on = chain_stage(chain, (0.8, None), 1.0)
     states = play_candidates(
         specs(chain, 8),
@@ -182,7 +182,7 @@ def test_corruptions_are_executed_and_never_assumed_wrong() -> None:
 
 def test_corruptions_of_the_chain_are_wrong() -> None:
     """No other door is right, so every corruption fails: a rate that is known."""
-    chain = Chain(num_tasks=10, length=4)
+    chain = ChainBenchmark(num_tasks=10, length=4)
     on = chain_stage(chain, (1.0, None), 1.0)
     episodes, records = play_corruptions(specs(chain, 10), on.world, on.large, on.waves, per_episode=4, discount=0.7)
     assert [episode.success for episode in episodes] == [True] * 10
@@ -197,7 +197,7 @@ def oracle(on: Stage, some: list[EpisodeSpec]) -> list[Episode]:
 
 
 def test_the_oracle_asks_where_one_llm_step_saves_the_episode() -> None:
-    chain = Chain(num_tasks=40, hard=2)
+    chain = ChainBenchmark(num_tasks=40, hard=2)
     on = chain_stage(chain, (0.99, 0.5), 0.9)
     some = specs(chain, 40)
     small, large, found = on.play(some, on.small), on.play(some, on.large), oracle(on, some)
@@ -213,7 +213,7 @@ def test_the_oracle_asks_where_one_llm_step_saves_the_episode() -> None:
 
 @pytest.mark.parametrize("name", ["random", "looks hard"])
 def test_no_router_beats_the_oracle_at_equal_calls(name: str) -> None:
-    chain = Chain(num_tasks=60, hard=1)
+    chain = ChainBenchmark(num_tasks=60, hard=1)
     on = chain_stage(chain, (0.98, 0.5), 0.95)
     some = specs(chain, 60)
     best = oracle(on, some)
@@ -239,7 +239,7 @@ def test_no_router_beats_the_oracle_at_equal_calls(name: str) -> None:
 
 def test_branches_do_not_depend_on_company() -> None:
     def lines(count: int) -> list[str]:
-        chain = Chain(num_tasks=count, hard=1)
+        chain = ChainBenchmark(num_tasks=count, hard=1)
         on = chain_stage(chain, (0.9, 0.5), 0.9)
         return [to_line(episode) for episode in oracle(on, specs(chain, count))][:3]
 
@@ -248,7 +248,7 @@ def test_branches_do_not_depend_on_company() -> None:
 
 def test_the_random_gate_is_matched_by_a_routed_branch() -> None:
     """A fork taken in a routed episode goes on under the router as the episode did."""
-    chain = Chain(num_tasks=3)
+    chain = ChainBenchmark(num_tasks=3)
     on = chain_stage(chain, (0.8, None), 0.99)
     actor = on.routed(random_gate, 0.6)
     [spec] = specs(chain, 1)

@@ -16,7 +16,7 @@ import r2v
 from r2v.config import CategoryConfig, InferenceConfig, PerturbationsConfig, TaskSelection
 from r2v.data.episode import Condition, Episode, parse_episode, to_line
 from r2v.envs.base import Benchmark, Capabilities, Environment, Info, Task
-from r2v.envs.chain import Chain, call, chain_actor, right_action
+from r2v.envs.chain import ChainBenchmark, call, chain_actor, right_action
 from r2v.envs.desk import Desk
 from r2v.errors import EmptyResult
 from r2v.llm.types import Request, ToolSpec
@@ -62,7 +62,7 @@ SINGLE = {  # facts/method.md 7.11: ten doors, .95 against .995. The old any-ste
 @pytest.mark.parametrize("name", SINGLE)
 def test_chain_meets_the_closed_form(name: str) -> None:
     known, count = SINGLE[name]
-    chain = Chain(num_tasks=count)
+    chain = ChainBenchmark(num_tasks=count)
     on = chain_stage(chain, (0.95, None), 0.995)
     actor = {"slm_only": on.small, "llm_only": on.large}.get(name)
     if actor is None:
@@ -88,7 +88,7 @@ TWO = {  # eight easy doors at .99, two hard ones at .5; the LLM .99
 @pytest.mark.parametrize("name", TWO)
 def test_chain_of_two_difficulties_meets_the_closed_form(name: str) -> None:
     count = 150
-    chain = Chain(num_tasks=count, hard=2)
+    chain = ChainBenchmark(num_tasks=count, hard=2)
     on = chain_stage(chain, (0.99, 0.5), 0.99)
     actors = {
         "slm_only": on.small,
@@ -211,14 +211,14 @@ def ends(on: Stage, some: list[Any]) -> None:
 
 
 def test_the_ends_of_the_threshold_are_the_single_models() -> None:
-    chain = Chain(num_tasks=30)
+    chain = ChainBenchmark(num_tasks=30)
     ends(chain_stage(chain, (0.9, None), 0.99), specs(chain, 30))
     on = desk_stage()
     ends(on, specs(on.world.benchmark, 10, condition="noisy", perturbation_seed=901))
 
 
 def test_a_higher_threshold_escalates_no_earlier() -> None:
-    chain = Chain(num_tasks=25)
+    chain = ChainBenchmark(num_tasks=25)
     on = chain_stage(chain, (0.9, None), 0.99)
     by_threshold = [on.play(specs(chain, 25), on.routed(random_gate, tau)) for tau in (0.2, 0.4, 0.6, 0.8)]
     diverged = 0
@@ -235,7 +235,7 @@ def test_a_higher_threshold_escalates_no_earlier() -> None:
 
 
 def test_the_budget_of_llm_calls_is_kept() -> None:
-    chain = Chain(num_tasks=25)
+    chain = ChainBenchmark(num_tasks=25)
     on = chain_stage(chain, (0.9, None), 0.99)
     free = on.play(specs(chain, 25), on.routed(random_gate, 0.3))
     held = on.play(specs(chain, 25), on.routed(random_gate, 0.3, max_llm_calls=3))
@@ -341,7 +341,7 @@ def test_an_unfinished_episode_is_cut_off_as_failed() -> None:
 
 
 def test_plays_are_tasks_times_seeds_each_seed_under_its_hazards() -> None:
-    chain = Chain(num_tasks=50)
+    chain = ChainBenchmark(num_tasks=50)
     selection = TaskSelection(condition="noisy", perturbation_seeds=[901, 902], split_seed=0, split_by="task_id")
     found = episode_specs(chain, "evaluation", [1, 2, 3], selection, method="x", limit=4)
     assert [(play.seed, play.perturbation_seed) for play in found] == [
@@ -353,13 +353,13 @@ def test_plays_are_tasks_times_seeds_each_seed_under_its_hazards() -> None:
         episode_specs(chain, "heldout", [1], selection, method="x")
 
 
-class NoSnapshot(Chain):
+class NoSnapshot(ChainBenchmark):
     """The same corridors where worlds cannot be copied."""
 
-    capabilities = replace(Chain.capabilities, snapshot=False)
+    capabilities = replace(ChainBenchmark.capabilities, snapshot=False)
 
 
-@pytest.mark.parametrize("make", [Chain, NoSnapshot])
+@pytest.mark.parametrize("make", [ChainBenchmark, NoSnapshot])
 def test_a_fork_is_independent_and_at_the_same_point(make: Callable[..., Benchmark]) -> None:
     chain = make(num_tasks=3)
     on = chain_stage(chain, (0.9, None), 0.99)
@@ -388,7 +388,7 @@ def test_a_fork_is_independent_and_at_the_same_point(make: Callable[..., Benchma
 
 def test_a_fork_by_snapshot_is_a_fork_by_replay() -> None:
     forks = []
-    for make in (Chain, NoSnapshot):
+    for make in (ChainBenchmark, NoSnapshot):
         on = chain_stage(make(num_tasks=5), (0.7, None), 0.99)
         session = on.world.start(specs(on.world.benchmark, 3)[2])
 
@@ -419,7 +419,7 @@ def test_a_step_tells_what_it_was_shown_and_what_was_true() -> None:
 def test_models_see_a_conversation_and_no_payload() -> None:
     """What reaches a model: the goal, then observations and actions in turn, newest last."""
     asked: list[Request] = []
-    chain = Chain(num_tasks=1, length=3)
+    chain = ChainBenchmark(num_tasks=1, length=3)
     expert = chain_actor(1.0)
 
     def listening(request: Request) -> str:

@@ -7,16 +7,16 @@ from functools import partial
 import pytest
 
 from r2v.randomness import generator
-from r2v.router.thresholds import Outcome, conformal_risk, hoeffding_bentkus, learn_then_test, match_rate
+from r2v.router.thresholds import OperatingPoint, conformal_risk, hoeffding_bentkus, learn_then_test, match_rate
 
 SCORES = [i / 1_000 for i in range(1, 1_000)]
 
 
-def played(rate_of: Callable[[float], float], log: list[float]) -> Callable[[float], Outcome]:
-    def execute(tau: float) -> Outcome:
+def played(rate_of: Callable[[float], float], log: list[float]) -> Callable[[float], OperatingPoint]:
+    def execute(tau: float) -> OperatingPoint:
         log.append(tau)
         rate = rate_of(tau)
-        return Outcome(llm_call_rate=rate, success=0.5 + rate / 2, cost=1 + 29 * rate)
+        return OperatingPoint(llm_call_rate=rate, success=0.5 + rate / 2, cost=1 + 29 * rate)
 
     return execute
 

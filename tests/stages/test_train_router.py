@@ -6,18 +6,18 @@ from pathlib import Path
 
 import pytest
 
-from r2v.router.thresholds import Outcome
+from r2v.router.thresholds import OperatingPoint
 from r2v.stages.train_router import remembering
 
 
 def test_a_threshold_that_was_played_is_not_played_again(tmp_path: Path) -> None:
     played: list[float] = []
 
-    def execute(tau: float) -> Outcome:
+    def execute(tau: float) -> OperatingPoint:
         if tau > 0.5:
             raise KeyboardInterrupt
         played.append(tau)
-        return Outcome(llm_call_rate=tau / 3, success=0.1 + 0.2, cost=1e-9)
+        return OperatingPoint(llm_call_rate=tau / 3, success=0.1 + 0.2, cost=1e-9)
 
     before = remembering(tmp_path / "checkpoint-latest.json", execute)
     outcomes = [before(0.1 + 0.2), before(0.25)]

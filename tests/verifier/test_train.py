@@ -10,7 +10,7 @@ from r2v.errors import EmptyResult, Interrupted
 from r2v.verifier.calibrate import fit_temperature, logits_of, probabilities, report
 from r2v.verifier.labels import in_order
 from r2v.verifier.model import WEIGHTS, VerifierBackend, VerifierModel, load, save
-from r2v.verifier.train import CHECKPOINT, Row, encoded, strands, train
+from r2v.verifier.train import VERIFIER_CHECKPOINT, EncodedExample, encoded, strands, train
 
 from . import toy
 
@@ -52,7 +52,7 @@ def test_cut_and_resumed_equals_uninterrupted(tmp_path: Path) -> None:
             folder=tmp_path / "cut",
             stop=lambda: next(asked),
         )
-    assert (tmp_path / "cut" / CHECKPOINT).exists()
+    assert (tmp_path / "cut" / VERIFIER_CHECKPOINT).exists()
     save(trained(examples, tmp_path / "cut", num_epochs=1), tmp_path / "cut")
     assert (tmp_path / "cut" / WEIGHTS).read_bytes() == (tmp_path / "whole" / WEIGHTS).read_bytes()
 
@@ -61,9 +61,9 @@ def test_a_finished_one_is_not_trained_again(tmp_path: Path) -> None:
     """Its checkpoint holds every update, so a run that was cut in a later fold loses none of this one."""
     examples = toy.separable(range(100))
     save(trained(examples, tmp_path, num_epochs=1), tmp_path)
-    before = (tmp_path / CHECKPOINT).stat().st_mtime_ns, (tmp_path / WEIGHTS).read_bytes()
+    before = (tmp_path / VERIFIER_CHECKPOINT).stat().st_mtime_ns, (tmp_path / WEIGHTS).read_bytes()
     save(trained(examples, tmp_path, num_epochs=1), tmp_path)
-    assert ((tmp_path / CHECKPOINT).stat().st_mtime_ns, (tmp_path / WEIGHTS).read_bytes()) == before
+    assert ((tmp_path / VERIFIER_CHECKPOINT).stat().st_mtime_ns, (tmp_path / WEIGHTS).read_bytes()) == before
 
 
 def test_micro_batches_do_not_change_the_update(tmp_path: Path) -> None:
@@ -172,7 +172,11 @@ def test_temperature_is_recovered_and_bounds_are_loud(caplog: pytest.LogCaptureF
 
 
 def test_a_row_inside_a_longer_one_is_read_with_it_and_scores_the_same() -> None:
-    rows = [Row(ids=(5, 6), target=1.0), Row(ids=(5, 6, 7, 8), target=0.0), Row(ids=(5, 9), target=1.0)]
+    rows = [
+        EncodedExample(ids=(5, 6), target=1.0),
+        EncodedExample(ids=(5, 6, 7, 8), target=0.0),
+        EncodedExample(ids=(5, 9), target=1.0),
+    ]
     found = strands(rows)
     assert [strand.ids for strand in found] == [(5, 6, 7, 8), (5, 9)]
     assert sorted(len(row.ids) for strand in found for row in strand.marks) == [2, 2, 4]

@@ -11,7 +11,7 @@ from r2v.envs.desk.expert import DeskExpert
 from r2v.envs.desk.tasks import make_tasks
 from r2v.llm.types import Request
 
-VERSION = "1"
+DESK_VERSION = "1"
 """Of generator, pages, checker and expert together: changing any of them makes a new one (docs/desk.md)."""
 
 
@@ -28,7 +28,7 @@ class Desk:
     def __init__(
         self,
         *,
-        version: str = VERSION,
+        version: str = DESK_VERSION,
         num_tasks: int = 1300,
         num_heldout: int = 60,
         slips: float = 0.03,

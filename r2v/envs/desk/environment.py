@@ -20,7 +20,7 @@ from r2v.envs.desk.vocabulary import (
     WRONG_ARGUMENTS,
     line,
 )
-from r2v.envs.desk.world import World, make_world
+from r2v.envs.desk.world import DeskWorld, make_world
 from r2v.llm.types import ToolSpec
 
 MAX_STEPS = 20
@@ -31,19 +31,19 @@ _ID = re.compile(r"r[0-9]{3}")
 Arguments = dict[str, str]
 
 
-class Refused(Exception):
+class CallRefused(Exception):
     """The desk will not carry this call out; the state is what it was."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class State:
+class DeskState:
     """All there is to know about a world at work; also its snapshot.
 
     `part` is the list page last shown (None: none yet); `opened` the id of the open record and `status` what
     its page said; `effects` the acts carried out, as (tool, id, detail); `told` the replies, as (name, id).
     """
 
-    world: World
+    world: DeskWorld
     page: str
     part: int | None = None
     opened: str | None = None
@@ -59,7 +59,7 @@ class State:
         return self.finished or self.steps >= MAX_STEPS
 
 
-def check(state: State) -> dict[str, bool]:
+def check(state: DeskState) -> dict[str, bool]:
     """The conditions of success, by name: exactly one effect, the right one; told those who had to be and
     nobody else; and `done` said."""
     world = state.world
@@ -74,51 +74,51 @@ def check(state: State) -> dict[str, bool]:
     return {"effect": right, "told": state.told == told, "done": state.finished}
 
 
-def _find(state: State, call: Arguments) -> State:
+def _find(state: DeskState, call: Arguments) -> DeskState:
     if call["kind"] != state.world.kind:
-        raise Refused(NO_MATCH)
+        raise CallRefused(NO_MATCH)
     return replace(state, page=pages.listing(state.world, 0), part=0)
 
 
-def _more(state: State, call: Arguments) -> State:
+def _more(state: DeskState, call: Arguments) -> DeskState:
     if state.part is None or state.part + 1 >= len(state.world.pages):
-        raise Refused(NO_MORE)
+        raise CallRefused(NO_MORE)
     return replace(state, page=pages.listing(state.world, state.part + 1), part=state.part + 1)
 
 
-def _get(state: State, call: Arguments) -> State:
+def _get(state: DeskState, call: Arguments) -> DeskState:
     record = state.world.record(call["id"])
     if record is None:
         page = pages.archived(state.world, call["id"])
         return replace(state, page=page, opened=call["id"], status=ARCHIVED)
     if record.fields != call:
-        raise Refused(NO_MATCH)
+        raise CallRefused(NO_MATCH)
     return replace(state, page=pages.record(state.world, record), opened=record.id, status=record.status)
 
 
-def _policy(state: State, call: Arguments) -> State:
+def _policy(state: DeskState, call: Arguments) -> DeskState:
     if call["kind"] != state.world.kind:
-        raise Refused(NO_MATCH)
+        raise CallRefused(NO_MATCH)
     return replace(state, page=pages.policy(state.world))
 
 
-def _act(state: State, tool: str, call: Arguments) -> State:
+def _act(state: DeskState, tool: str, call: Arguments) -> DeskState:
     if call["id"] != state.opened:
-        raise Refused(NOT_OPEN)
+        raise CallRefused(NOT_OPEN)
     record = state.world.record(call["id"])
     if record is not None and any(call[name] != value for name, value in record.fields.items()):
-        raise Refused(NO_MATCH)
+        raise CallRefused(NO_MATCH)
     if tool == "decide" and call["status"] != state.status:
-        raise Refused(NO_MATCH)
+        raise CallRefused(NO_MATCH)
     if tool == "decide" and call["verb"] not in VERBS:
-        raise Refused(WRONG_ARGUMENTS)
+        raise CallRefused(WRONG_ARGUMENTS)
     if tool == "assign" and dict(state.world.staff).get(call["tech"]) != (call["state"] == "free"):
-        raise Refused(NO_MATCH)
+        raise CallRefused(NO_MATCH)
     detail = {"close": "", "assign": call.get("tech", ""), "decide": call.get("verb", "")}[tool]
     return replace(state, page=pages.effect(tool, call["id"]), effects=(*state.effects, (tool, call["id"], detail)))
 
 
-def _carry_out(state: State, tool: str, call: Arguments) -> State:
+def _carry_out(state: DeskState, tool: str, call: Arguments) -> DeskState:
     """The state after a well-formed call. Raises Refused."""
     if tool in ACTS:
         return _act(state, tool, call)
@@ -142,18 +142,18 @@ def _carry_out(state: State, tool: str, call: Arguments) -> State:
     return state
 
 
-def follow(state: State, action: str) -> State:
+def follow(state: DeskState, action: str) -> DeskState:
     """The state after an action. Raises Refused with the reason the desk gives."""
     parsed = parse_call(action)
     if parsed is None:
-        raise Refused(BAD_CALL)
+        raise CallRefused(BAD_CALL)
     tool, call = parsed
     if tool not in ARGUMENTS:
-        raise Refused(UNKNOWN_TOOL)
+        raise CallRefused(UNKNOWN_TOOL)
     if set(call) != set(ARGUMENTS[tool]) or not _ID.fullmatch(call.get("id", "r000")):
-        raise Refused(WRONG_ARGUMENTS)
+        raise CallRefused(WRONG_ARGUMENTS)
     if call.get("kind", KINDS[0]) not in KINDS:
-        raise Refused(WRONG_ARGUMENTS)
+        raise CallRefused(WRONG_ARGUMENTS)
     return _carry_out(state, tool, call)
 
 
@@ -162,12 +162,12 @@ class DeskEnvironment:
 
     def __init__(self, version: str) -> None:
         self._version = version
-        self._state: State | None = None
+        self._state: DeskState | None = None
 
     def reset(self, *, seed: int, task: Task) -> tuple[str, Info]:
         """A fresh world for the task: its home page."""
         world = make_world(self._version, task, seed)
-        self._state = State(world=world, page=pages.home(world))
+        self._state = DeskState(world=world, page=pages.home(world))
         return self._state.page, Info()
 
     def step(self, action: str) -> tuple[str, float, bool, bool, Info]:
@@ -181,7 +181,7 @@ class DeskEnvironment:
         error = None
         try:
             after = follow(state, action)
-        except Refused as refusal:
+        except CallRefused as refusal:
             after, error = state, str(refusal)
         self._state = after = replace(after, steps=state.steps + 1)
         conditions = check(after)
@@ -199,12 +199,12 @@ class DeskEnvironment:
         """The desk's tools."""
         return TOOLS
 
-    def snapshot(self) -> State:
+    def snapshot(self) -> DeskState:
         """The whole state. Raises RuntimeError before the first `reset`."""
         if self._state is None:
             raise RuntimeError("no task yet: reset first")
         return self._state
 
-    def restore(self, state: State) -> None:
+    def restore(self, state: DeskState) -> None:
         """Go back to `state`, also in another environment than the one that gave it."""
         self._state = state

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from r2v.envs.desk.reader import KEY, PATIENCE, Fields, Notes, read
+from r2v.envs.desk.reader import RECORD_KEY, STALE_PATIENCE, LineFields, Notes, read
 from r2v.envs.desk.vocabulary import VERBS, WORDINGS, line
 from r2v.llm.types import Request
 from r2v.randomness import Key, generator, uniform
@@ -32,15 +32,15 @@ class DeskExpert:
         return line(**action)
 
 
-def plan(notes: Notes, key: Key) -> Fields:
+def plan(notes: Notes, key: Key) -> LineFields:
     """The next thing to do, given what is known. `key` settles the free choices."""
-    if 0 < notes.stale <= PATIENCE:
+    if 0 < notes.stale <= STALE_PATIENCE:
         return {"tool": "refresh"}
     if notes.acted is not None:
         return _finish(notes, notes.acted, key)
     if notes.target is None or notes.opened != notes.target or notes.status is None:
         return _locate(notes)
-    record = {name: notes.goal[name] for name in KEY} | {"id": notes.target}
+    record = {name: notes.goal[name] for name in RECORD_KEY} | {"id": notes.target}
     match notes.goal["goal"]:
         case "close":
             return {"tool": "close"} | record
@@ -49,10 +49,10 @@ def plan(notes: Notes, key: Key) -> Fields:
     return _decide(notes, record)
 
 
-def _locate(notes: Notes) -> Fields:
+def _locate(notes: Notes) -> LineFields:
     """Find the record and open it."""
     if notes.target is not None:
-        return {"tool": "get"} | {name: notes.goal[name] for name in KEY} | {"id": notes.target}
+        return {"tool": "get"} | {name: notes.goal[name] for name in RECORD_KEY} | {"id": notes.target}
     if notes.tool in ("find", "more") and notes.cut:
         return {"tool": "refresh"}
     if notes.tool in ("find", "more") and notes.part + 1 < notes.parts:
@@ -60,27 +60,27 @@ def _locate(notes: Notes) -> Fields:
     return {"tool": "find", "kind": notes.goal["kind"], "name": notes.goal["name"]}
 
 
-def _assign(notes: Notes, record: Fields, key: Key) -> Fields:
+def _assign(notes: Notes, record: LineFields, key: Key) -> LineFields:
     free = [member for member, is_free in notes.staff if is_free]
     if free:
         return {"tool": "assign"} | record | {"state": "free", "tech": generator("desk", "free", *key).choice(free)}
     return {"tool": "refresh"} if notes.tool == "staff" else {"tool": "staff", "team": notes.goal["team"]}
 
 
-def _decide(notes: Notes, record: Fields) -> Fields:
+def _decide(notes: Notes, record: LineFields) -> LineFields:
     if notes.status is not None and notes.verb is not None:
         return {"tool": "decide"} | record | {"status": notes.status, "verb": notes.verb}
     return {"tool": "refresh"} if notes.tool == "policy" else {"tool": "policy", "kind": notes.goal["kind"]}
 
 
-def _finish(notes: Notes, identifier: str, key: Key) -> Fields:
+def _finish(notes: Notes, identifier: str, key: Key) -> LineFields:
     if notes.goal["goal"] == "settle" and not notes.replied:
         text = generator("desk", "wording", *key).choice(WORDINGS)
         return {"tool": "reply", "name": notes.goal["name"], "id": identifier, "text": text}
     return {"tool": "done"}
 
 
-def _slip(notes: Notes, action: Fields, key: Key) -> Fields:
+def _slip(notes: Notes, action: LineFields, key: Key) -> LineFields:
     """What inattention makes of an action: the wrong row, verb or technician, or a forgotten act."""
     draw = generator("desk", "slip", "choice", *key)
     match action["tool"]:

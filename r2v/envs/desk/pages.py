@@ -5,26 +5,26 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from r2v.envs.desk.vocabulary import ARCHIVED, GUEST, line
-from r2v.envs.desk.world import Record, World
+from r2v.envs.desk.world import DeskRecord, DeskWorld
 
 
 def _page(*lines: str) -> str:
     return "\n".join(lines)
 
 
-def home(world: World) -> str:
+def home(world: DeskWorld) -> str:
     """The first page."""
     return _page(line(page="home", kind=world.kind), line(note="ready"))
 
 
-def listing(world: World, part: int) -> str:
+def listing(world: DeskWorld, part: int) -> str:
     """Page `part` (from 0) of the records."""
     rows = world.pages[part]
     header = line(page="list", kind=world.kind, rows=str(len(rows)), part=f"{part + 1} of {len(world.pages)}")
     return _page(header, *(line(row=world.kind, **record.fields) for record in rows))
 
 
-def record(world: World, shown: Record) -> str:
+def record(world: DeskWorld, shown: DeskRecord) -> str:
     """A record, with a remark by whoever asked for it."""
     return _page(
         line(page="record", kind=world.kind, site=shown.site),
@@ -33,20 +33,20 @@ def record(world: World, shown: Record) -> str:
     )
 
 
-def archived(world: World, identifier: str) -> str:
+def archived(world: DeskWorld, identifier: str) -> str:
     """A record that is no longer in use: nothing of it is shown but its id."""
     return _page(
         line(page="record", kind=world.kind, site="archive"), line(record=world.kind, id=identifier, status=ARCHIVED)
     )
 
 
-def policy(world: World) -> str:
+def policy(world: DeskWorld) -> str:
     """What is to be done with a record of each status."""
     rules: Iterable[str] = (line(rule=world.kind, status=status, verb=verb) for status, verb in world.rules)
     return _page(line(page="policy", kind=world.kind, rows=str(len(world.rules))), *rules)
 
 
-def staff(world: World, team: str) -> str:
+def staff(world: DeskWorld, team: str) -> str:
     """Who could take a record."""
     rows = (line(staff=team, state="free" if free else "busy", tech=member) for member, free in world.staff)
     return _page(line(page="staff", team=team, rows=str(len(world.staff))), *rows)

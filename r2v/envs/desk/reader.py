@@ -11,7 +11,7 @@ from r2v.envs.desk.tools import ACTS, parse_call
 from r2v.envs.desk.vocabulary import ARCHIVED, GUEST, NO_MATCH, REFUSALS, parse, parse_goal
 from r2v.llm.types import Message
 
-KEY = ("name", "team", "item")
+RECORD_KEY = ("name", "team", "item")
 """The fields that single a record out."""
 
 EXPECTED = {
@@ -27,10 +27,10 @@ EXPECTED = {
 }
 """The page that answers each call. `refresh` is answered by the page that answered the call before it."""
 
-PATIENCE = 3
+STALE_PATIENCE = 3
 """Pages in a row that may fail to answer a call before a reader concludes that it was refused unseen."""
 
-Fields = dict[str, str]
+LineFields = dict[str, str]
 
 
 @dataclass(kw_only=True)
@@ -38,18 +38,18 @@ class Notes:
     """What a reader knows. A careless one is taken in by look-alikes: it does not compare teams, nor whose rule
     a rule is, nor does it notice that a record is archived."""
 
-    goal: Fields
+    goal: LineFields
     careless: bool = False
     tool: str = ""
     """The last tool that was carried out, refreshes aside."""
-    call: Fields = field(default_factory=dict)
+    call: LineFields = field(default_factory=dict)
     stale: int = 0
     """Pages in a row that do not answer the last call."""
     part: int = 0
     parts: int = 1
     cut: bool = False
     """The list page shows fewer rows than it says."""
-    rows: list[Fields] = field(default_factory=list)
+    rows: list[LineFields] = field(default_factory=list)
     distrusted: set[str] = field(default_factory=set)
     opened: str | None = None
     status: str | None = None
@@ -62,7 +62,7 @@ class Notes:
     @property
     def target(self) -> str | None:
         """The id of the first row seen that looks like the record wanted."""
-        compared = ("name", "item") if self.careless else KEY
+        compared = ("name", "item") if self.careless else RECORD_KEY
         return next(
             (
                 row["id"]
@@ -85,16 +85,16 @@ class Notes:
             self._carried_out(tool, call)
         self._look(page)
 
-    def _failed(self, error: str, call: Fields) -> None:
+    def _failed(self, error: str, call: LineFields) -> None:
         """A refusal of the right fields means a wrong id; a fault of the world means nothing at all."""
-        if error in REFUSALS and all(call.get(name) == self.goal[name] for name in KEY) and "id" in call:
+        if error in REFUSALS and all(call.get(name) == self.goal[name] for name in RECORD_KEY) and "id" in call:
             self._distrust(call["id"])
 
     def _distrust(self, identifier: str) -> None:
         self.distrusted.add(identifier)
         self.opened = None if self.opened == identifier else self.opened
 
-    def _carried_out(self, tool: str, call: Fields) -> None:
+    def _carried_out(self, tool: str, call: LineFields) -> None:
         self.tool, self.call, self.stale = tool, call, 0
         self.acted = call.get("id") if tool in ACTS else self.acted
         self.replied |= tool == "reply"
@@ -103,13 +103,13 @@ class Notes:
         if tool == "get":
             self.opened, self.status = call.get("id"), None
 
-    def _look(self, page: list[Fields]) -> None:
+    def _look(self, page: list[LineFields]) -> None:
         header = next((fields for fields in page if "page" in fields), {})
         if not self.tool:
             return
         if not self._answers(header, page):
             self.stale += 1
-            if self.stale > PATIENCE and self.tool == "get":
+            if self.stale > STALE_PATIENCE and self.tool == "get":
                 self._failed(NO_MATCH, self.call)
             return
         self.stale = 0
@@ -123,7 +123,7 @@ class Notes:
             case "staff":
                 self.staff = [(row["tech"], row.get("state") == "free") for row in page if "tech" in row]
 
-    def _answers(self, header: Fields, page: list[Fields]) -> bool:
+    def _answers(self, header: LineFields, page: list[LineFields]) -> bool:
         if header.get("page") != EXPECTED[self.tool]:
             return False
         if self.tool in ("find", "more"):
@@ -132,19 +132,19 @@ class Notes:
             return any("record" in row and row.get("id") == self.call.get("id") for row in page)
         return self.tool in ("policy", "staff") or header.get("id") == self.call.get("id")
 
-    def _look_at_list(self, header: Fields, page: list[Fields]) -> None:
+    def _look_at_list(self, header: LineFields, page: list[LineFields]) -> None:
         self.parts = int(header["part"].split()[-1])
         shown = [row for row in page if "row" in row and "id" in row]
         self.cut = len(shown) < int(header.get("rows", "0"))
         self.rows.extend(row for row in shown if row not in self.rows)
 
-    def _look_at_record(self, page: list[Fields]) -> None:
+    def _look_at_record(self, page: list[LineFields]) -> None:
         record = next(row for row in page if "record" in row and row.get("id") == self.call.get("id"))
         self.status = record.get("status")
         if self.status == ARCHIVED and not self.careless:
             self._distrust(record["id"])
 
-    def _look_at_policy(self, page: list[Fields]) -> None:
+    def _look_at_policy(self, page: list[LineFields]) -> None:
         self.verb = next(
             (
                 row.get("verb")

@@ -10,9 +10,9 @@ import random
 
 from r2v.envs.desk.vocabulary import (
     GUEST,
-    ITEMS,
+    ITEM_NAMES,
     KINDS,
-    NAMES,
+    PERSON_NAMES,
     STATUSES,
     TEAMS,
     TECHS,
@@ -26,7 +26,7 @@ from r2v.envs.desk.vocabulary import (
 from r2v.errors import UsageError, nearest
 from r2v.randomness import generator
 
-FAMILIES = ("direct", "indirect", "goal_hijack", "exfiltration", "role_confusion", "encoded")
+PLANT_FAMILIES = ("direct", "indirect", "goal_hijack", "exfiltration", "role_confusion", "encoded")
 
 
 def _draw(u: float, purpose: str) -> random.Random:
@@ -59,7 +59,7 @@ def _rule(draw: random.Random, wanted: dict[str, str], rows: list[dict[str, str]
 
 def _record(draw: random.Random, wanted: dict[str, str], identifier: str) -> str:
     """A row that differs from the wanted record in one field of three, and in its id."""
-    field, values = draw.choice((("name", NAMES), ("team", TEAMS), ("item", ITEMS)))
+    field, values = draw.choice((("name", PERSON_NAMES), ("team", TEAMS), ("item", ITEM_NAMES)))
     key = {name: wanted[name] for name in ("name", "team", "item")}
     key[field] = draw.choice([value for value in values if value != key[field]])
     return line(row=wanted["kind"], **key, id=identifier)
@@ -67,8 +67,8 @@ def _record(draw: random.Random, wanted: dict[str, str], identifier: str) -> str
 
 def injection(observation: str, goal: str, family: str, u: float) -> tuple[str, str]:
     """(line to plant, canary). Raises UsageError for a family that is not in `FAMILIES`."""
-    if family not in FAMILIES:
-        raise UsageError(f"injection family {family}: no such family; {nearest(family, FAMILIES)}")
+    if family not in PLANT_FAMILIES:
+        raise UsageError(f"injection family {family}: no such family; {nearest(family, PLANT_FAMILIES)}")
     canary = _draw(u, "injection").choice(canaries(goal))
     wanted = parse_goal(goal)
     key = {name: wanted[name] for name in ("name", "team", "item")}

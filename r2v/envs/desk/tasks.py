@@ -9,7 +9,7 @@ from __future__ import annotations
 from itertools import product
 
 from r2v.envs.base import Task
-from r2v.envs.desk.vocabulary import ITEMS, KINDS, NAMES, TEAMS, line
+from r2v.envs.desk.vocabulary import ITEM_NAMES, KINDS, PERSON_NAMES, TEAMS, line
 from r2v.randomness import generator
 
 WISHES = {
@@ -42,9 +42,9 @@ def _task(
         fields = {
             "goal": verb,
             "kind": kind,
-            "name": draw.choice(NAMES),
+            "name": draw.choice(PERSON_NAMES),
             "team": draw.choice(TEAMS),
-            "item": draw.choice(ITEMS),
+            "item": draw.choice(ITEM_NAMES),
         }
         goal = f"{WISHES[verb]} {line(**fields)}"
         if goal not in seen:

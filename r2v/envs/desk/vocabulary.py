@@ -12,7 +12,7 @@ from functools import lru_cache
 from r2v.randomness import uniform
 
 KINDS = ("ticket", "asset", "access", "order")
-NAMES = tuple(
+PERSON_NAMES = tuple(
     f"{first} {last}"
     for last in ("lee", "cole", "diaz", "moss")
     for first in (
@@ -35,7 +35,7 @@ NAMES = tuple(
     )
 )
 TEAMS = ("net", "web", "data", "field", "sales", "legal", "audit", "payroll", "store", "lab", "press", "travel")
-ITEMS = (
+ITEM_NAMES = (
     "laptop",
     "phone",
     "badge",

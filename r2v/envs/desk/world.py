@@ -6,7 +6,18 @@ import random
 from dataclasses import dataclass
 
 from r2v.envs.base import Task
-from r2v.envs.desk.vocabulary import ITEMS, NAMES, REMARKS, SITES, STATUSES, TEAMS, TECHS, VERBS, canaries, ordinary
+from r2v.envs.desk.vocabulary import (
+    ITEM_NAMES,
+    PERSON_NAMES,
+    REMARKS,
+    SITES,
+    STATUSES,
+    TEAMS,
+    TECHS,
+    VERBS,
+    canaries,
+    ordinary,
+)
 from r2v.randomness import generator
 
 PAGE_ROWS = 7
@@ -15,7 +26,7 @@ NEAR_ROWS = 2
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Record:
+class DeskRecord:
     """One record of the desk."""
 
     name: str
@@ -33,25 +44,25 @@ class Record:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class World:
+class DeskWorld:
     """The hidden truth of one task. `pages` lists the records as a search shows them; `rules` are the
     policy's (status, verb) pairs; `staff` are (technician, free?) pairs. An act on one of `canaries` obeys an
     instruction that was planted."""
 
     verb: str
     kind: str
-    target: Record
-    pages: tuple[tuple[Record, ...], ...]
+    target: DeskRecord
+    pages: tuple[tuple[DeskRecord, ...], ...]
     rules: tuple[tuple[str, str], ...]
     staff: tuple[tuple[str, bool], ...]
     canaries: frozenset[str]
 
-    def record(self, identifier: str) -> Record | None:
+    def record(self, identifier: str) -> DeskRecord | None:
         """The record with this id, if it is one of this world's."""
         return next((record for page in self.pages for record in page if record.id == identifier), None)
 
 
-def make_world(version: str, task: Task, seed: int) -> World:
+def make_world(version: str, task: Task, seed: int) -> DeskWorld:
     """The world of a task under a seed."""
     draw = generator("desk", version, "world", task.task_id, seed)
     key = (task.payload["name"], task.payload["team"], task.payload["item"])
@@ -60,7 +71,7 @@ def make_world(version: str, task: Task, seed: int) -> World:
     keys = [key, *_others(draw, key, count - 1)]
     ids = draw.sample(ordinary(task.goal), count)
     records = [
-        Record(
+        DeskRecord(
             name=name,
             team=team,
             item=item,
@@ -73,7 +84,7 @@ def make_world(version: str, task: Task, seed: int) -> World:
     ]
     target = records[0]
     draw.shuffle(records)
-    return World(
+    return DeskWorld(
         verb=task.payload["goal"],
         kind=task.payload["kind"],
         target=target,
@@ -88,7 +99,7 @@ def _others(draw: random.Random, key: tuple[str, str, str], count: int) -> list[
     """Distinct keys other than `key`; the first few share two of its fields."""
     found: list[tuple[str, str, str]] = []
     while len(found) < count:
-        other = [draw.choice(NAMES), draw.choice(TEAMS), draw.choice(ITEMS)]
+        other = [draw.choice(PERSON_NAMES), draw.choice(TEAMS), draw.choice(ITEM_NAMES)]
         if len(found) < NEAR_ROWS:
             for shared in draw.sample(range(3), 2):
                 other[shared] = key[shared]

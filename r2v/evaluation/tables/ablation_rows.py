@@ -10,7 +10,7 @@ import numpy as np
 
 from r2v.data.episode import Episode
 from r2v.errors import EmptyResult, InputError
-from r2v.evaluation.statistics import Floats, holm, paired_difference
+from r2v.evaluation.statistics import FloatArray, holm, paired_difference
 from r2v.evaluation.tables.files import csv_text, settle, write_results
 
 
@@ -68,7 +68,7 @@ def write_ablations(folder: Path, rows: Sequence[dict[str, Any]]) -> None:
     write_results(folder, {"ablations.csv": csv_text("ablations.csv", settle(rows))})
 
 
-def _paired(name: str, base: Sequence[Episode], ablated: Sequence[Episode]) -> tuple[Floats, Floats]:
+def _paired(name: str, base: Sequence[Episode], ablated: Sequence[Episode]) -> tuple[FloatArray, FloatArray]:
     """Mean success per task of both, over tasks on which both could be measured."""
     of_base, of_ablated = _by_cell(base), _by_cell(ablated)
     if of_base.keys() != of_ablated.keys():

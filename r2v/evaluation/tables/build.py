@@ -19,8 +19,8 @@ from r2v.evaluation.claims import Claim, caveats, claims
 from r2v.evaluation.comparisons import comparison_rows, leaders
 from r2v.evaluation.outcomes import measure
 from r2v.evaluation.setup import Setup, read_setup, stored_episodes
-from r2v.evaluation.tables.files import SCHEMA_VERSION, render, settle, write_results
-from r2v.evaluation.tables.table_rows import Row, category_rows, frontier_rows, seed_rows, summary_row
+from r2v.evaluation.tables.files import BUNDLE_SCHEMA, render, settle, write_results
+from r2v.evaluation.tables.table_rows import TableRow, category_rows, frontier_rows, seed_rows, summary_row
 
 STRUCTURED = "structured_results"
 
@@ -33,11 +33,11 @@ class Tables:
     """Every row of every table, numbers already settled to what is printed."""
 
     setup: Setup
-    main_table: list[Row]
-    per_seed: list[Row]
-    per_category: list[Row]
-    comparisons: list[Row]
-    frontier: list[Row]
+    main_table: list[TableRow]
+    per_seed: list[TableRow]
+    per_category: list[TableRow]
+    comparisons: list[TableRow]
+    frontier: list[TableRow]
     claims: list[Claim]
     caveats: list[dict[str, Any]]
 
@@ -50,7 +50,7 @@ class Tables:
         """The content of eval_bundle.json."""
         setup = self.setup
         return {
-            "schema_version": SCHEMA_VERSION,
+            "schema_version": BUNDLE_SCHEMA,
             "setup": {
                 "benchmark": setup.benchmark,
                 "benchmark_version": setup.benchmark_version,

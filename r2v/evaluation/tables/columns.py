@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
+RenderedRow = Mapping[str, Any]
+"""A row as files are rendered from it: settled values by column name."""
+
 SEED_COLUMNS = (
     "method",
     "benchmark",

@@ -16,14 +16,12 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-from r2v.evaluation.tables.columns import COLUMNS, GLOSSARY
+from r2v.evaluation.tables.columns import COLUMNS, GLOSSARY, RenderedRow
 from r2v.evaluation.tables.latex import latex_table
 from r2v.storage.files import write_text
 
-Row = Mapping[str, Any]
-
-SCHEMA_VERSION = "1"
-BUNDLE, MANIFEST = "eval_bundle.json", "manifest.json"
+BUNDLE_SCHEMA = "1"
+BUNDLE, RESULTS_MANIFEST = "eval_bundle.json", "manifest.json"
 
 
 def settle(value: Any) -> Any:
@@ -50,7 +48,7 @@ def cell(value: Any) -> str:
     return str(value)
 
 
-def csv_text(name: str, rows: Iterable[Row]) -> str:
+def csv_text(name: str, rows: Iterable[RenderedRow]) -> str:
     """The file `name` of COLUMNS with these rows. Raises KeyError for a row that lacks a column."""
     columns = COLUMNS[name]
     out = io.StringIO()
@@ -82,7 +80,7 @@ def summary(bundle: Mapping[str, Any], tables: Mapping[str, str]) -> dict[str, A
     """What a paper-writing model may know: no result here that is not in a CSV, no prose but templates."""
     main = bundle["main_table"]
     return {
-        "schema_version": SCHEMA_VERSION,
+        "schema_version": BUNDLE_SCHEMA,
         "generated_from": [{"path": name, "sha256": sha256_of(text)} for name, text in tables.items()],
         "setup": bundle["setup"],
         "metrics_glossary": GLOSSARY,
@@ -98,7 +96,7 @@ def summary(bundle: Mapping[str, Any], tables: Mapping[str, str]) -> dict[str, A
     }
 
 
-def _records(row: Row) -> Iterator[dict[str, Any]]:
+def _records(row: RenderedRow) -> Iterator[dict[str, Any]]:
     for metric in GLOSSARY:
         if row[metric] is not None:
             yield {
@@ -115,7 +113,7 @@ def _records(row: Row) -> Iterator[dict[str, Any]]:
             }
 
 
-def _comparison(row: Row) -> dict[str, Any]:
+def _comparison(row: RenderedRow) -> dict[str, Any]:
     same = ("metric", "condition", "p_holm", "verdict", "n_tasks", "n_seeds", "family")
     return {
         "id": row["id"],
@@ -130,12 +128,12 @@ def _comparison(row: Row) -> dict[str, Any]:
     }
 
 
-def _plain(row: Row, source: str) -> dict[str, Any]:
+def _plain(row: RenderedRow, source: str) -> dict[str, Any]:
     columns = {"id", *COLUMNS[source]} - {"benchmark"}
     return {**{key: value for key, value in row.items() if key in columns}, "source": source}
 
 
-def _absent(main: Iterable[Row]) -> list[dict[str, Any]]:
+def _absent(main: Iterable[RenderedRow]) -> list[dict[str, Any]]:
     rows = list(main)
     return [
         {"figure": metric, "rows": absent}
@@ -152,7 +150,7 @@ def sha256_of(text: str) -> str:
 def with_manifest(texts: Mapping[str, str]) -> dict[str, str]:
     """These files and, last, the manifest that lists them."""
     files = [{"path": name, "sha256": sha256_of(text)} for name, text in texts.items()]
-    return {**texts, MANIFEST: json_text({"schema_version": SCHEMA_VERSION, "files": files})}
+    return {**texts, RESULTS_MANIFEST: json_text({"schema_version": BUNDLE_SCHEMA, "files": files})}
 
 
 def write_results(folder: Path, texts: Mapping[str, str]) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from itertools import groupby
 from typing import Any
 
-Row = Mapping[str, Any]
+from r2v.evaluation.tables.columns import RenderedRow
 
 _SPECIAL = {
     "\\": r"\textbackslash{}",
@@ -77,7 +77,7 @@ def _caption(bundle: Mapping[str, Any]) -> str:
     )
 
 
-def _block(rows: list[Row], bundle: Mapping[str, Any]) -> list[str]:
+def _block(rows: list[RenderedRow], bundle: Mapping[str, Any]) -> list[str]:
     width = len(_COLUMNS.replace("@{~}", ""))
     title = f"{escape(rows[0]['condition'])}: {max(row['n_tasks'] for row in rows)} tasks"
     found = [
@@ -98,7 +98,7 @@ def _block(rows: list[Row], bundle: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def _line(row: Row) -> str:
+def _line(row: RenderedRow) -> str:
     decimals = 1 if row["n_tasks"] < 1000 else 2
     interval = row["success_rate_ci"]
     success = _rate(row["success_rate"], interval, decimals)

@@ -17,11 +17,11 @@ from r2v.evaluation.metrics import Figure, figures, robustness_gap, router_figur
 from r2v.evaluation.outcomes import Grid, Measured
 from r2v.evaluation.setup import MAIN
 
-Row = dict[str, Any]
+TableRow = dict[str, Any]
 
 
-def _spread(found: Mapping[str, Figure]) -> Row:
-    row: Row = {}
+def _spread(found: Mapping[str, Figure]) -> TableRow:
+    row: TableRow = {}
     for name, figure in found.items():
         row[name] = figure.value
         row[f"{name}_ci"] = None if figure.interval is None else list(figure.interval)
@@ -29,7 +29,7 @@ def _spread(found: Mapping[str, Figure]) -> Row:
     return row
 
 
-def _head(measured: Measured, kind: str, condition: str, method: str, *rest: str) -> Row:
+def _head(measured: Measured, kind: str, condition: str, method: str, *rest: str) -> TableRow:
     return {
         "id": "/".join((kind, condition, method, *rest)),
         "method": method,
@@ -38,12 +38,12 @@ def _head(measured: Measured, kind: str, condition: str, method: str, *rest: str
     }
 
 
-def _size(grid: Grid) -> Row:
+def _size(grid: Grid) -> TableRow:
     measured = ~np.isnan(grid["success"])
     return {"n_tasks": int(measured.any(axis=1).sum()), "n_seeds": len(grid.seeds), "n_env_faults": grid.num_faults}
 
 
-def summary_row(measured: Measured, condition: str, method: str) -> Row:
+def summary_row(measured: Measured, condition: str, method: str) -> TableRow:
     """One line of main_table.csv."""
     grid, setup = measured.grids[condition, method, MAIN], measured.setup
     apgr, cpt_50, cpt_80 = area(measured, condition, method)
@@ -67,7 +67,7 @@ def summary_row(measured: Measured, condition: str, method: str) -> Row:
     }
 
 
-def seed_rows(measured: Measured, condition: str, method: str) -> Iterator[Row]:
+def seed_rows(measured: Measured, condition: str, method: str) -> Iterator[TableRow]:
     """Lines of per_seed.csv: the same figures of one seed each."""
     grid, setup = measured.grids[condition, method, MAIN], measured.setup
     for seed in grid.seeds:
@@ -84,7 +84,7 @@ def seed_rows(measured: Measured, condition: str, method: str) -> Iterator[Row]:
         }
 
 
-def category_rows(measured: Measured, condition: str, method: str) -> Iterator[Row]:
+def category_rows(measured: Measured, condition: str, method: str) -> Iterator[TableRow]:
     """Lines of per_category.csv: episodes that a perturbation category hit, and those that none did."""
     grid, setup = measured.grids[condition, method, MAIN], measured.setup
     nothing = np.where(
@@ -105,7 +105,7 @@ def category_rows(measured: Measured, condition: str, method: str) -> Iterator[R
         }
 
 
-def frontier_rows(measured: Measured, condition: str) -> Iterator[Row]:
+def frontier_rows(measured: Measured, condition: str) -> Iterator[TableRow]:
     """Lines of frontier.csv: both ends, then every operating point of every method."""
     names = ("success_rate", "llm_call_rate", "avg_cost", "cost_normalised")
     ends = [(method, MAIN) for method in (WEAK, STRONG) if measured.has(condition, method)]

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from r2v.evaluation.statistics import RESAMPLES, percentile_interval, ratio_draws, resample_counts, wilson
+from r2v.evaluation.statistics import BOOTSTRAP_RESAMPLES, percentile_interval, ratio_draws, resample_counts, wilson
 from r2v.game.play.records import InteractionOutcome, PlayerOutcome
 
 SummaryStats = dict[str, Any]
@@ -36,7 +36,7 @@ def _percent(interval: tuple[float, float] | None) -> list[float] | None:
 
 def num_resamples(clusters: int) -> int:
     """Bootstrap resamples for so many clusters: fewer where there are very many, which leave little noise."""
-    return max(400, min(RESAMPLES, 8_000_000 // max(1, clusters)))
+    return max(400, min(BOOTSTRAP_RESAMPLES, 8_000_000 // max(1, clusters)))
 
 
 def cluster_interval(clusters: Mapping[str, tuple[float, float]]) -> tuple[float, float] | None:

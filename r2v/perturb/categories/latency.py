@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from r2v.perturb.category import Category, Change, Scene
 
-SECONDS = 20.0
+MAX_LATENCY_SECONDS = 20.0
 
 
 def _alter(scene: Scene) -> Change:
-    seconds = round(SECONDS * scene.severity * scene.uniform("seconds"), 3)
+    seconds = round(MAX_LATENCY_SECONDS * scene.severity * scene.uniform("seconds"), 3)
     return Change(text=scene.text, seconds=seconds, params={"seconds": seconds})
 
 

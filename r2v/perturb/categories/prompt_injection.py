@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from r2v.perturb.category import Category, Change, Scene
 
-FAMILIES = ("direct", "indirect", "goal_hijack", "exfiltration", "role_confusion", "encoded")
+INJECTION_FAMILIES = ("direct", "indirect", "goal_hijack", "exfiltration", "role_confusion", "encoded")
 
 
 def _alter(scene: Scene) -> Change | None:

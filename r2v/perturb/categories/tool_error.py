@@ -22,4 +22,4 @@ def _alter(scene: Scene) -> Change:
     return Change(text=error_line(error), params={"error": error})
 
 
-CATEGORY = Category(kind="call", group="tool_flakiness", mode="explicit_transient", preserving=False, alter=_alter)
+CATEGORY = Category(kind="tool_call", group="tool_flakiness", mode="explicit_transient", preserving=False, alter=_alter)
