@@ -148,7 +148,9 @@ def test_what_was_not_measured_is_listed(bundle):
 
 
 def test_the_door_of_the_seed_loads_nothing_heavy():
-    code = "import sys, r2v.utils.results;"
+    code = (
+        "import sys, r2v.utils.results;"
         "heavy = {'numpy', 'scipy', 'torch', 'r2v.evaluation.statistics', 'r2v.evaluation.metrics'};"
         "sys.exit(bool(heavy & set(sys.modules)))"
+    )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
