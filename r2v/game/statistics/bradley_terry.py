@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from r2v.evaluation.statistics import Floats, percentile_interval, resample_counts
+from r2v.evaluation.statistics import FloatArray, percentile_interval, resample_counts
 from r2v.game.play.records import InteractionOutcome
 from r2v.game.statistics.summary import SummaryStats, player_views
 
@@ -63,7 +63,7 @@ def fit_strengths(outcomes: Sequence[InteractionOutcome]) -> SummaryStats | None
     }
 
 
-def _design(cells: Sequence[tuple[bool, str, str]], models: Sequence[str]) -> Floats:
+def _design(cells: Sequence[tuple[bool, str, str]], models: Sequence[str]) -> FloatArray:
     """A row per cell: level, position, the speaker's leak, the other's extraction."""
     design = np.zeros((len(cells), 2 + 2 * len(models)))
     design[:, 0] = 1.0
@@ -74,7 +74,9 @@ def _design(cells: Sequence[tuple[bool, str, str]], models: Sequence[str]) -> Fl
     return design
 
 
-def fit_logistic(design: Floats, revealed: Floats, trials: Floats, start: Floats | None = None) -> Floats:
+def fit_logistic(
+    design: FloatArray, revealed: FloatArray, trials: FloatArray, start: FloatArray | None = None
+) -> FloatArray:
     """Penalised logistic regression of counts by Newton's method. `design`: (rows, 2 + 2 * models), level and position
     first; `revealed` of `trials`: (rows,). Returns the coefficients: (2 + 2 * models,)."""
     ridge = np.full(design.shape[1], 1 / PRIOR_STD**2)
@@ -94,6 +96,8 @@ def fit_logistic(design: Floats, revealed: Floats, trials: Floats, start: Floats
     return beta
 
 
-def _objective(design: Floats, revealed: Floats, trials: Floats, ridge: Floats, beta: Floats) -> float:
+def _objective(
+    design: FloatArray, revealed: FloatArray, trials: FloatArray, ridge: FloatArray, beta: FloatArray
+) -> float:
     scores = design @ beta
     return float(revealed @ scores - trials @ np.logaddexp(0, scores) - ridge @ beta**2 / 2)
