@@ -1,0 +1,45 @@
+"""The table of docs/results.md, from a finished evaluation.
+
+    python benchmarks/results_table.py results/mrp
+
+Prints a Markdown row per method and condition: the mean with its 95 % interval as `structured_results/main_table.csv`
+has it, and the success of each evaluation seed as `structured_results/per_seed.csv` has it.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import sys
+from pathlib import Path
+
+HEAD = ("method", "condition", "success", "of each seed", "LLM steps", "USD an episode", "cost fraction", "APGR")
+COLUMNS = (("success_rate", 3), ("llm_call_rate", 3), ("avg_cost", 4), ("cost_fraction", 2), ("apgr", 2))
+
+
+def interval(row: dict[str, str], column: str, digits: int) -> str:
+    """A mean with its interval, or nothing where the table has no figure."""
+    if not row[column]:
+        return ""
+    mean = f"{float(row[column]):.{digits}f}"
+    low, high = (f"{bound:.{digits}f}" for bound in json.loads(row[f"{column}_ci"] or f"[{mean}, {mean}]"))
+    return mean if low == high else f"{mean} [{low}, {high}]".replace("-0.00", "0.00")
+
+
+def table(folder: Path) -> list[str]:
+    """The lines of the table, conditions in the order of the file."""
+    tables = folder / "structured_results"
+    with (tables / "per_seed.csv").open() as lines:
+        per_seed = list(csv.DictReader(lines))
+    made = ["| " + " | ".join(HEAD) + " |", "|" + "---|" * len(HEAD)]
+    with (tables / "main_table.csv").open() as lines:
+        for row in csv.DictReader(lines):
+            same = [one for one in per_seed if (one["method"], one["condition"]) == (row["method"], row["condition"])]
+            seeds = ", ".join(f"{float(one['success_rate']):.3f}" for one in same)
+            success, *others = (interval(row, column, digits) for column, digits in COLUMNS)
+            made.append("| " + " | ".join((row["method"], row["condition"], success, seeds, *others)) + " |")
+    return made
+
+
+if __name__ == "__main__":
+    print("\n".join(table(Path(*sys.argv[1:2]))))

@@ -1,0 +1,194 @@
+"""Every command in a shell block of a page is run, page by page from top to bottom, in a checkout of its own.
+
+`r2v` runs in this process, scripts in another; sbatch and its kin are those of tests/slurm/fake, the providers are the
+emulator's.
+Three tables say what differs from the page: STAND_INS makes a command small, EXITS names the codes other than 0 that a
+page's command may end with, ELSEWHERE names what is not run here, and the test that runs it or why none can.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import redirect_stdout
+from dataclasses import dataclass
+from io import StringIO
+from pathlib import Path
+
+import pytest
+
+from r2v.cli.main import main as r2v
+from r2v.config import load
+from r2v.emulator import Emulator, Lifecycle, Question, desk, game
+from tests.docs.pages import PAGES, PLACEHOLDER, REPOSITORY, Block, blocks_of
+from tests.seeds.workspace import standing_in
+
+TINY = REPOSITORY / "r2v" / "bundled" / "weights" / "tiny"
+FAKE_SLURM = REPOSITORY / "tests" / "slurm" / "fake"
+
+STAND_INS = (
+    (r"--num-episodes \d+", "--num-episodes 2"),
+    (r"--num-interactions \d+|--interactions \d+", "--interactions 2"),
+    (r"policy\.model_name=(FOLDER|outputs/\S+/final)", f"policy.model_name={TINY}"),
+    (r"(r2v evaluate .*)", r"\1 evaluation.num_tasks=2 evaluation.seeds=[1] evaluation.conditions=[clean]"),
+    (r"(r2v train_policy .*FOLDER.*)", r"\1 training.num_epochs=1"),
+    (r"(python scripts/collect_trajectories.py .*)", r"\1 --num-episodes 2 --seeds 1"),
+    (r"(teacher\.provider=\w+)", r"\1 teacher.poll_seconds=0.05"),
+    (r"teacher\.base_url=\S+", "teacher.base_url=$OPENAI_BASE_URL"),
+    (r"(python examples/\w+\.py .*|r2v game .*)", r"\1 --poll-seconds 0.05"),
+)
+"""What is replaced in a command, so that it takes a second instead of hours and finds the emulator."""
+
+BEFORE = {
+    "quickstart-model.md": ("r2v collect --num-episodes 2 --seeds 1", "r2v perturb"),
+}
+"""What a page takes for granted: trajectories to train on."""
+
+EXITS = {"r2v status": {10}, "r2v logs bc": {3}}
+"""Commands that end with another code than 0 here: jobs are still queued, and have no log."""
+
+ELSEWHERE = {
+    "make mrp": "tests/test_mrp.py::test_everything_the_seed_names_is_there",
+    "make test": "is what runs this",
+    "r2v run --config FILE": "tests/test_mrp.py::test_everything_the_seed_names_is_there",
+    "r2v run --config configs/mrp.yaml": "tests/test_mrp.py::test_everything_the_seed_names_is_there",
+    "r2v run --config configs/mrp.yaml --from router": (
+        "tests/test_mrp.py::test_a_router_change_reruns_the_router_and_what_follows"
+    ),
+    "r2v run --config configs/mrp.yaml --without ablations": "tests/test_mrp.py::test_a_second_run_does_nothing",
+    "r2v train_router --config configs/mrp.yaml --overrides router.budget=0.1": (
+        "tests/test_mrp.py::test_a_router_change_reruns_the_router_and_what_follows"
+    ),
+    "r2v providers emulate --port 8765": (
+        "tests/emulator/test_state.py::test_a_killed_process_is_continued_by_the_same_command"
+    ),
+    "r2v train_hierarchical --config configs/hierarchical.yaml": (
+        "tests/seeds/test_hierarchical.py::test_the_command_needs_no_argument"
+    ),
+    "python scripts/run_memory_optimized.py": "tests/seeds/test_hierarchical.py::test_the_command_needs_no_argument",
+    "r2v resume desk_noisy --from preference --overrides training.preference.batch_size=1": (
+        "tests/slurm/test_run_all.py::test_resume_prints_the_difference_and_keeps_what_waits"
+    ),
+    "python benchmarks/hrl_learning.py": "trains for six minutes of CPU",
+    "python benchmarks/hrl_speed.py": "measures for minutes, beside TRL",
+    "python benchmarks/planner.py --cuda --large": "needs a GPU",
+}
+"""What is not run here: the test that does, as file::name, or the reason why none can."""
+
+
+@dataclass(frozen=True)
+class Checkout:
+    """A fresh clone to type a page's commands in."""
+
+    root: Path
+
+    def small(self, command: str) -> str:
+        """The command with its stand-ins, and the newest run in the place of RUN."""
+        for pattern, instead in STAND_INS:
+            command = re.sub(pattern, instead, command)
+        runs = sorted(path.name for path in (self.root / "data" / "runs").glob("*"))
+        return command.replace(" RUN", f" {runs[-1]}") if runs else command
+
+    def run(self, command: str) -> tuple[int, str]:
+        """Exit code and output of a command."""
+        words = shlex.split(os.path.expandvars(command))
+        with standing_in(self.root), redirect_stdout(StringIO()) as printed:
+            if words[0] == "export":
+                os.environ.update([words[1].split("=", 1)])
+                return 0, ""
+            if words[0] == "r2v" or words[:3] == ["python", "-m", "r2v"]:
+                return r2v(words[1 if words[0] == "r2v" else 3 :]), printed.getvalue()
+            done = subprocess.run(["bash", "-c", shlex.join(words)], capture_output=True, text=True, check=False)
+        return done.returncode, done.stdout + done.stderr
+
+
+def any_answer(question: Question) -> str:
+    """A player of the Secret Game where a secret is at stake, else the desk's expert."""
+    return (game if "secret" in question.messages[0].content else desk)(question)
+
+
+@pytest.fixture(scope="module")
+def emulator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Emulator]:
+    folder = tmp_path_factory.mktemp("emulator")
+    with Emulator(answer=any_answer, lifecycle=Lifecycle(seconds=0), folder=folder) as running:
+        yield running
+
+
+@pytest.fixture
+def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, emulator: Emulator) -> Checkout:
+    """Scripts, configurations and examples; `python` and `r2v` are those of these tests."""
+    root = tmp_path / "clone"
+    for name in ("scripts", "configs", "examples", "benchmarks"):
+        shutil.copytree(REPOSITORY / name, root / name)
+    shutil.copy(REPOSITORY / "run_all.sh", root)
+    for name in ("bin", "logs", "slurm"):
+        (root / name).mkdir()
+    for name, start in (("python", ""), ("r2v", "-m r2v")):
+        (root / "bin" / name).write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} {start} "$@"\n')
+        (root / "bin" / name).chmod(0o755)
+    settings = {
+        "PATH": f"{FAKE_SLURM}:{root / 'bin'}:{os.environ['PATH']}",
+        "FAKE_SLURM": str(root / "slurm"),
+        "PYTHONPATH": str(REPOSITORY),
+        "OPENAI_API_KEY": "any",
+        "ANTHROPIC_API_KEY": "any",
+        "OPENAI_BASE_URL": emulator.openai_url,
+        "ANTHROPIC_BASE_URL": emulator.anthropic_url,
+        "OMP_NUM_THREADS": "1",
+    }
+    for key, value in settings.items():
+        monkeypatch.setenv(key, value)
+    monkeypatch.syspath_prepend(str(root))
+    return Checkout(root)
+
+
+WITH_COMMANDS = [page for page in PAGES if any(block.language == "bash" for block in blocks_of(page))]
+COMMANDS = [
+    command for page in PAGES for block in blocks_of(page) if block.language == "bash" for command in block.commands
+]
+
+
+@pytest.mark.parametrize("page", WITH_COMMANDS, ids=lambda page: page.name)
+def test_every_command_of_a_page_works_in_the_order_of_the_page(page: Path, checkout: Checkout) -> None:
+    commands = [command for block in blocks_of(page) if block.language == "bash" for command in block.commands]
+    for command in (*BEFORE.get(page.name, ()), *commands):
+        if command in ELSEWHERE:
+            continue
+        assert command.startswith("export ") or not PLACEHOLDER.search(command), (
+            f"{command}: cannot be typed as it stands"
+        )
+        code, output = checkout.run(checkout.small(command))
+        assert code in EXITS.get(command, {0}), f"{command}\n{output}"
+
+
+def test_what_is_not_run_here_has_its_test_or_its_reason() -> None:
+    assert set(ELSEWHERE) <= set(COMMANDS) and set(EXITS) <= set(COMMANDS)
+    for command, elsewhere in ELSEWHERE.items():
+        file, separator, name = elsewhere.partition("::")
+        if separator:
+            assert f"def {name}(" in (REPOSITORY / file).read_text(), f"{command}: {elsewhere} is not there"
+
+
+def python_blocks() -> list[Block]:
+    return [block for page in PAGES for block in blocks_of(page) if block.language == "python"]
+
+
+@pytest.mark.parametrize("block", python_blocks(), ids=lambda block: block.page)
+def test_the_python_of_a_page_runs(block: Block, checkout: Checkout) -> None:
+    code, output = checkout.run("r2v collect --num-episodes 2 --seeds 1")
+    assert code == 0, output
+    with standing_in(checkout.root), redirect_stdout(StringIO()):
+        exec(compile(block.text, block.page, "exec"), {"__name__": "page"})
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_the_yaml_of_a_page_is_a_configuration(page: Path, tmp_path: Path) -> None:
+    for block in blocks_of(page):
+        if block.language == "yaml":
+            (tmp_path / "page.yaml").write_text(block.text)
+            load(tmp_path / "page.yaml")
