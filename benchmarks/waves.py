@@ -3,8 +3,8 @@
     python benchmarks/waves.py                  # 1,000 conversations on a virtual clock: three ways side by side
     python benchmarks/waves.py --requests 50001 # through the emulator: memory, CPU a request, cut at the real limits
 
-The first is the real engine (waves, journal, lanes) over a provider that answers after a lognormal wait; the clock is
-the event loop's, which jumps. The barrier is the same waits, taken turn by turn.
+The first is the real engine (waves, journal, dispatchers) over a provider that answers after a lognormal wait; the
+clock is the event loop's, which jumps. The barrier is the same waits, taken turn by turn.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from typing import Any, Literal
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-from r2v.llm.providers.dispatch.dispatch_policy import Plan
-from r2v.llm.providers.dispatch.reconcile import Times
-from r2v.llm.providers.prices import Tokens, rate_of
-from r2v.llm.providers.provider import BatchLimits, BatchState, Called
-from r2v.llm.providers.provider_requests import Ask, Line, Verdict
+from r2v.llm.providers.dispatch.dispatch_policy import DispatchPolicy
+from r2v.llm.providers.dispatch.result_handler import WallClock
+from r2v.llm.providers.prices import TokenCounts, rate_of
+from r2v.llm.providers.provider import BatchLimits, BatchState, CallResult
+from r2v.llm.providers.provider_requests import ProviderRequest, RequestVerdict, ResultLine
 from r2v.llm.providers.remote import ProviderRemote
 from r2v.llm.types import ChatModel, Message, Request
 from r2v.llm.waves import Waves
@@ -65,41 +65,41 @@ class Jumping(asyncio.SelectorEventLoop):
 class Slow:
     """A provider whose batches take a lognormal time, the n-th always the same."""
 
-    name: Literal["openai", "anthropic"] = "openai"
+    name = "openai"
     limits = BatchLimits(requests=50_000, bytes=200_000_000, endpoint="", uploads=False)
 
     def __init__(self, loop: Jumping) -> None:
         self._loop, self._batches = loop, list[tuple[float, Path, list[str]]]()
         self.direct = 0
 
-    def body(self, request: Request) -> Mapping[str, Any]:
+    def request_body(self, request: Request) -> Mapping[str, Any]:
         return {
             "model": "m",
             "max_completion_tokens": request.max_tokens,
             "messages": [{"role": m.role, "content": m.content} for m in request.messages],
         }
 
-    def wire(self, ask: Ask) -> dict[str, Any]:
-        return {"custom_id": ask.custom_id, "body": ask.body}
+    def input_line(self, request: ProviderRequest) -> dict[str, Any]:
+        return {"custom_id": request.custom_id, "body": request.body}
 
-    async def call(self, ask: Ask) -> Called:
+    async def call(self, request: ProviderRequest) -> CallResult:
         self.direct += 1
         await asyncio.sleep(DIRECT)
-        return Called(verdict=_said())
+        return CallResult(verdict=_answer())
 
     async def upload(self, path: Path) -> str:
         raise TypeError("not asked for")
 
-    async def create(self, key: str, path: Path, file_id: str | None) -> BatchState:
+    async def create_batch(self, key: str, path: Path, file_id: str | None) -> BatchState:
         names = [json.loads(line)["custom_id"] for line in path.read_text().splitlines()]
         self._batches.append((self._loop.now + wait_of(len(self._batches)), path, names))
-        return await self.look(str(len(self._batches) - 1))
+        return await self.retrieve_batch(str(len(self._batches) - 1))
 
-    async def recent(self) -> AsyncIterator[BatchState]:
+    async def list_batches(self) -> AsyncIterator[BatchState]:
         for number in reversed(range(len(self._batches))):
-            yield await self.look(str(number))
+            yield await self.retrieve_batch(str(number))
 
-    async def look(self, batch_id: str) -> BatchState:
+    async def retrieve_batch(self, batch_id: str) -> BatchState:
         until, _, names = self._batches[int(batch_id)]
         done = self._loop.now >= until
         return BatchState(
@@ -111,19 +111,19 @@ class Slow:
             files=("all",),
         )
 
-    async def lines(self, state: BatchState) -> AsyncIterator[Line]:
+    async def results(self, state: BatchState) -> AsyncIterator[ResultLine]:
         for name in self._batches[int(state.id)][2]:
-            yield Line(custom_id=name, verdict=_said())
+            yield ResultLine(custom_id=name, verdict=_answer())
 
-    async def cancel(self, batch_id: str) -> None:
+    async def cancel_batch(self, batch_id: str) -> None:
         raise TypeError("not asked for")
 
     async def close(self) -> None:
         pass
 
 
-def _said() -> Verdict:
-    return Verdict(kind="ok", text="yes", tokens=Tokens(fresh=100, output=10))
+def _answer() -> RequestVerdict:
+    return RequestVerdict(kind="ok", text="yes", tokens=TokenCounts(fresh=100, output=10))
 
 
 def wait_of(number: int) -> float:
@@ -150,14 +150,14 @@ def rolling(count: int, size: int, mode: Literal["batch", "auto"], folder: Path)
     """The engine itself: (seconds, questions, direct calls)."""
     loop = Jumping()
     provider = Slow(loop)
-    plan = Plan(mode=mode, batch_size=size, hour_usd=0.0, tail=0.05)
+    policy = DispatchPolicy(mode=mode, batch_size=size, waiting_usd_per_hour=0.0, tail=0.05)
     remote = ProviderRemote(
         provider,
         RATE,
         folder,
-        plan,
+        policy,
         scope={},
-        times=Times(now=loop.time, sleep=asyncio.sleep),
+        clock=WallClock(now=loop.time, sleep=asyncio.sleep),
         sync=lambda descriptor: None,
     )
     waves = Waves(max_conversations=count)
@@ -227,7 +227,7 @@ def _volume(provider: str, count: int, folder: Path) -> None:
 
     rate = rate_of(provider, "gpt-4o-mini" if provider == "openai" else "claude-3-haiku")
     made: Any = OpenAI(rate) if provider == "openai" else Anthropic(rate)
-    remote = ProviderRemote(made, rate, folder, Plan(mode="batch", poll_seconds=0.5), scope={})
+    remote = ProviderRemote(made, rate, folder, DispatchPolicy(mode="batch", poll_seconds=0.5), scope={})
     waves = Waves(max_conversations=count)
     model = waves.model(remote)
     before, began = resource.getrusage(resource.RUSAGE_SELF), time.process_time()

@@ -57,14 +57,14 @@ import sys
 from functools import partial
 from pathlib import Path
 from r2v.llm.providers.openai import OpenAI
-from r2v.llm.providers.dispatch.dispatch_policy import Plan
+from r2v.llm.providers.dispatch.dispatch_policy import DispatchPolicy
 from r2v.llm.providers.prices import rate_of
 from r2v.llm.providers.remote import ProviderRemote, Unanswered
 from r2v.llm.types import Message, Request
 from r2v.llm.waves import Waves
 rate = rate_of("openai", "gpt-4o-mini")
 waves = Waves(max_conversations=10)
-model = waves.model(ProviderRemote(OpenAI(rate), rate, Path(sys.argv[1]), Plan(
+model = waves.model(ProviderRemote(OpenAI(rate), rate, Path(sys.argv[1]), DispatchPolicy(
     mode="batch", flush_seconds=0.5, poll_seconds=0.2, reconcile_after=1.0), scope={}))
 async def one(n):
     try:

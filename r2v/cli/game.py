@@ -121,7 +121,7 @@ def _judge(arguments: argparse.Namespace) -> int:
     from r2v.game.detection.judge import corrected_rate, judge_all, read_labels
     from r2v.game.service.provider_setup import DispatchSettings, open_provider
     from r2v.game.service.store import load
-    from r2v.llm.providers.spending.budget import Purse
+    from r2v.llm.providers.spending.budget import SharedBudget
     from r2v.storage.files import write_json
 
     folder, labels = arguments.analyse, read_labels(arguments.labels)
@@ -133,7 +133,7 @@ def _judge(arguments: argparse.Namespace) -> int:
         max_concurrent=arguments.max_concurrent,
         conversations=len(interactions),
         folder=folder / "journal",
-        purse=Purse(arguments.max_usd, name="--max-usd"),
+        budget=SharedBudget(arguments.max_usd, name="--max-usd"),
         poll_seconds=arguments.poll_seconds,
     )
     model = replace(model_agent(arguments.judge), temperature=0.0, max_tokens=64)

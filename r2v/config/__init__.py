@@ -28,7 +28,8 @@ from r2v.config.hierarchical import (
     ReplayConfig,
 )
 from r2v.config.methods import METHODS, Method
-from r2v.config.models import CostConfig, PolicyConfig, Price, TeacherConfig
+from r2v.config.models import CostConfig, PolicyConfig, Price, TeacherConfig, endpoint_identity
+from r2v.config.renamed_keys import current_assignment, rename_keys
 from r2v.config.tasks import (
     CategoryConfig,
     DataConfig,
@@ -89,6 +90,7 @@ __all__ = [
     "TeacherConfig",
     "TrainingConfig",
     "VerifierConfig",
+    "endpoint_identity",
     "identity",
     "keys",
     "load",
@@ -206,6 +208,7 @@ def load(path: str | Path | None = None, overrides: Sequence[str] = ()) -> Confi
             merged = OmegaConf.merge(merged, _read_yaml(Path(path)))
         for override in overrides:
             where = f"--overrides {override}"
+            override = current_assignment(override)
             _require_assignment(override)
             merged = OmegaConf.merge(merged, OmegaConf.from_dotlist([override]))
         config = OmegaConf.to_object(merged)
@@ -238,6 +241,7 @@ def _read_yaml(path: Path) -> Any:
     loaded = OmegaConf.load(path)
     if not isinstance(loaded, DictConfig):
         raise UsageError(f"{path}: holds a list, not sections such as `training: {{lr: 1e-3}}`")
+    rename_keys(loaded, str(path))
     return loaded
 
 
@@ -278,8 +282,8 @@ def to_yaml(config: Any) -> str:
 
 
 def identity(section: Any) -> Any:
-    """A section as plain values with everything left out that cannot change a result: RUNTIME fields, and
-    the split of the effective batch into micro-batches (only the product counts)."""
+    """A section as plain values with everything left out that cannot change a result: RUNTIME fields, the host of
+    one's own endpoint, and the split of the effective batch into micro-batches (only the product counts)."""
     if isinstance(section, TrainingConfig):
         return {name: identity(section.phase(name)) for name in PHASES}
     if dataclasses.is_dataclass(section):
@@ -290,6 +294,8 @@ def identity(section: Any) -> Any:
         }
         if isinstance(section, Phase):
             values["effective_batch"] = values.pop("batch_size") * values.pop("gradient_accumulation_steps")
+        if isinstance(section, TeacherConfig) and values.pop("base_url") is not None:
+            values["base_url"] = endpoint_identity(str(section.base_url))
         return values
     if isinstance(section, (list, tuple)):
         return [identity(item) for item in section]

@@ -2,18 +2,33 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
+from ipaddress import ip_address
 from typing import Literal
+from urllib.parse import urlsplit
 
 from r2v.config.checks import RUNTIME, check, positive, probability
+from r2v.errors import nearest
+
+PROVIDER_NAMES = ("scripted", "openai", "anthropic")
+"""What `teacher.provider` may name; anything else is a dotted path `package.module:Class`."""
+_DOTTED_PATH = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
+SELF_HOSTED = "http://localhost"
+"""Stands for every endpoint on a machine of one's own, where the machine must not count."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TeacherConfig:
     """The LLM that demonstrates, and that the router may ask."""
 
-    provider: Literal["scripted", "openai", "anthropic"] = "scripted"
-    """Who answers; scripted: the benchmark's own expert."""
+    provider: str = "scripted"
+    """Who answers. scripted: the benchmark's own expert; openai, anthropic; or a provider of one's own by its dotted
+    path package.module:Class."""
+    base_url: str | None = None
+    """Root of another endpoint that speaks the provider's API, e.g. http://localhost:8000/v1; None: the provider's."""
+    api_key_env: str | None = field(default=None, metadata=RUNTIME)
+    """Environment variable that holds the key; None: OPENAI_API_KEY or ANTHROPIC_API_KEY."""
     model_name: str = "expert"
     """The provider's model name."""
     temperature: float = 0.0
@@ -25,31 +40,36 @@ class TeacherConfig:
     usd_out: float | None = None
     """USD per million reply tokens, in place of the price table's."""
     reuse: bool = False
-    """Identical questions at temperature 0 are asked once, whoever asks."""
+    """Identical requests at temperature 0 are sent once, whichever episode they come from."""
     mode: Literal["batch", "concurrent", "auto"] = field(default="auto", metadata=RUNTIME)
-    """How a provider is asked: batch API at half the price, direct calls, or whichever a wave is worth."""
+    """How requests go to a provider: batch (its batch API, half the price), concurrent (direct calls), or auto."""
     max_usd: float | None = field(default=None, metadata=RUNTIME)
-    """Hard cap on what a run may be billed; None: none."""
+    """Hard cap in USD on what a run may be billed; None: none."""
     batch_size: int | None = field(default=None, metadata=RUNTIME)
     """Requests in one provider batch, at most; None: the provider's limit."""
     max_concurrent: int = field(default=32, metadata=RUNTIME)
-    """Direct calls at the same time, at most."""
+    """Direct calls in flight, at most."""
     queued_tokens: int | None = field(default=None, metadata=RUNTIME)
-    """Prompt tokens in unfinished provider batches, at most; None: found out by being refused."""
+    """Prompt tokens in unfinished provider batches, at most; None: learned from the provider's refusals."""
     flush_seconds: float = field(default=30.0, metadata=RUNTIME)
-    """How long a question waits for company in a provider batch."""
+    """Seconds that a request waits for others to share its provider batch."""
     poll_seconds: float = field(default=30.0, metadata=RUNTIME)
-    """First look at a provider batch; later ones are up to twenty times as far apart."""
+    """Seconds to the first poll of a provider batch; later polls are up to twenty times as far apart."""
     reconcile_after: float = field(default=600.0, metadata=RUNTIME)
-    """Seconds by which a batch that was made is listed: so long a create call without an answer is looked for."""
+    """Seconds within which a created batch is listed: so long an unconfirmed one is searched for before it is sent
+    again."""
     attempts: int = field(default=4, metadata=RUNTIME)
-    """Tries of a question that fails for a passing reason, within one process."""
+    """Attempts of a request that fails for a passing reason, within one process."""
     tail: float = field(default=0.05, metadata=RUNTIME)
-    """auto: when this share of the conversations is left, they are called directly."""
-    hour_usd: float = field(default=1.0, metadata=RUNTIME)
-    """auto: what an hour of waiting is worth; a batch that saves less than its wait costs is called instead."""
+    """auto: when this share of the conversations is left, their requests are called directly."""
+    waiting_usd_per_hour: float = field(default=1.0, metadata=RUNTIME)
+    """auto: cost of an hour of waiting, in USD; a batch that saves less than its wait costs is called directly."""
 
     def __post_init__(self) -> None:
+        if self.provider not in PROVIDER_NAMES and not _DOTTED_PATH.fullmatch(self.provider):
+            hint = nearest(self.provider, PROVIDER_NAMES)
+            check(False, "teacher.provider", f"is a name or a dotted path package.module:Class; {hint}", self.provider)
+        self._check_endpoint()
         check(self.temperature >= 0, "teacher.temperature", "must be at least 0", self.temperature)
         for name in ("max_tokens", "max_concurrent", "flush_seconds", "poll_seconds", "reconcile_after", "attempts"):
             positive(f"teacher.{name}", getattr(self, name))
@@ -57,8 +77,39 @@ class TeacherConfig:
             if getattr(self, name) is not None:
                 positive(f"teacher.{name}", getattr(self, name))
         probability("teacher.tail", self.tail)
-        for name in ("usd_in", "usd_out", "hour_usd"):
+        for name in ("usd_in", "usd_out", "waiting_usd_per_hour"):
             check((getattr(self, name) or 0) >= 0, f"teacher.{name}", "must be at least 0", getattr(self, name))
+
+    def _check_endpoint(self) -> None:
+        for name in ("base_url", "api_key_env"):
+            given = getattr(self, name) is not None
+            check(not given or self.provider != "scripted", f"teacher.{name}", "needs a provider", "scripted")
+        if self.base_url is not None:
+            parts = urlsplit(self.base_url)
+            check(
+                parts.scheme in ("http", "https") and bool(parts.hostname),
+                "teacher.base_url",
+                "is a URL such as http://localhost:8000/v1",
+                self.base_url,
+            )
+            # the configuration is written beside every artifact, so it must not hold a key
+            check(
+                not (parts.username or parts.password or parts.query),
+                "teacher.base_url",
+                "holds no key, user or query: name the variable that holds the key in teacher.api_key_env",
+                "a URL with one",
+            )
+
+
+def endpoint_identity(base_url: str) -> str:
+    """What of an endpoint decides which model answers: a vendor's URL; but SELF_HOSTED for a machine of one's own
+    (localhost, a bare host name, a private address), which moves from job to job while `model_name` stays."""
+    host = urlsplit(base_url).hostname or ""
+    try:
+        is_own = ip_address(host).is_private
+    except ValueError:
+        is_own = "." not in host or host.endswith((".local", ".internal", ".localdomain"))
+    return SELF_HOSTED if is_own else base_url.rstrip("/")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,19 +6,19 @@ Heavy libraries are imported when a local model is asked for, not before.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from r2v.config import CostConfig, InferenceConfig, PolicyConfig, RolloutConfig, TeacherConfig, identity
+from r2v.config.models import endpoint_identity
 from r2v.envs.base import Benchmark, Demonstrated
 from r2v.errors import UsageError
-from r2v.llm.providers.anthropic import Anthropic
-from r2v.llm.providers.dispatch.dispatch_policy import Plan
-from r2v.llm.providers.openai import OpenAI
+from r2v.llm.providers.dispatch.dispatch_policy import DispatchPolicy
+from r2v.llm.providers.factory import make_provider
 from r2v.llm.providers.prices import Rate, rate_of
-from r2v.llm.providers.provider import Provider
 from r2v.llm.providers.remote import ProviderRemote
 from r2v.llm.scripted import ScriptedBackend
 from r2v.llm.types import ChatModel, Message, Reply, Request, ScoreRequest
@@ -59,7 +59,7 @@ def require_provider(teacher: TeacherConfig, *, asked: bool = True) -> None:
 
 def teacher_rate(teacher: TeacherConfig) -> Rate:
     """What the teacher's model costs. Raises UsageError where that is not known."""
-    return rate_of(teacher.provider, teacher.model_name, teacher.usd_in, teacher.usd_out)
+    return rate_of(teacher.provider, teacher.model_name, teacher.usd_in, teacher.usd_out, base_url=teacher.base_url)
 
 
 def priced_teacher(
@@ -92,7 +92,10 @@ def judge_of(teacher: TeacherConfig, waves: Waves, folder: Path) -> Judge:
     """The teacher's model as a judge of single actions; its journal and its replies are kept in `folder`. Raises
     UsageError where the teacher is scripted: its expert knows the answers."""
     if teacher.provider == "scripted":
-        raise UsageError("verifier.mode=llm_judge: a judge needs an LLM; allowed: teacher.provider=openai or anthropic")
+        raise UsageError(
+            "verifier.mode=llm_judge: a judge needs an LLM; "
+            "set teacher.provider to openai, anthropic or a provider of your own"
+        )
     model = waves.model(provider_remote(teacher, folder))
     return Judge(model, teacher_rate(teacher).model, folder / "judge.jsonl")
 
@@ -100,15 +103,16 @@ def judge_of(teacher: TeacherConfig, waves: Waves, folder: Path) -> Judge:
 def provider_remote(teacher: TeacherConfig, journal: Path) -> ProviderRemote:
     """The teacher's provider behind its journal. Raises UsageError where the model has no price or no key is set."""
     rate = teacher_rate(teacher)
-    provider: Provider = OpenAI(rate) if teacher.provider == "openai" else Anthropic(rate)
-    return ProviderRemote(
-        provider, rate, journal, plan_of(teacher), scope={"provider": teacher.provider, "model": rate.model}
-    )
+    provider = make_provider(teacher.provider, rate, base_url=teacher.base_url, api_key_env=teacher.api_key_env)
+    scope = {"provider": teacher.provider, "model": rate.model}
+    if teacher.base_url is not None:
+        scope["endpoint"] = endpoint_identity(teacher.base_url)
+    return ProviderRemote(provider, rate, journal, dispatch_policy(teacher), scope=scope)
 
 
-def plan_of(teacher: TeacherConfig) -> Plan:
-    """How the teacher's questions travel."""
-    return Plan(
+def dispatch_policy(teacher: TeacherConfig) -> DispatchPolicy:
+    """How the teacher's requests are sent."""
+    return DispatchPolicy(
         mode=teacher.mode,
         max_usd=teacher.max_usd,
         batch_size=teacher.batch_size,
@@ -119,13 +123,16 @@ def plan_of(teacher: TeacherConfig) -> Plan:
         reconcile_after=teacher.reconcile_after,
         attempts=teacher.attempts,
         tail=teacher.tail,
-        hour_usd=teacher.hour_usd,
+        waiting_usd_per_hour=teacher.waiting_usd_per_hour,
         reuse=teacher.reuse,
     )
 
 
 def _shared_journal(teacher: TeacherConfig) -> Path:
-    return Path("outputs") / ".provider" / f"{teacher.provider}-{teacher_rate(teacher).model}"
+    names = [teacher.provider, teacher_rate(teacher).model]
+    if teacher.base_url is not None:
+        names.append(endpoint_identity(teacher.base_url))
+    return Path("outputs") / ".provider" / re.sub(r"[^\w.-]+", "-", "-".join(names))
 
 
 def priced_policy(

@@ -19,7 +19,7 @@ from r2v.data.store import TrajectoryStore
 from r2v.envs.base import Benchmark, Demonstrated, load_benchmark
 from r2v.errors import UsageError
 from r2v.llm.providers.message_format import system_prompt, turns
-from r2v.llm.providers.prices import Tokens, table
+from r2v.llm.providers.prices import TokenCounts, price_table
 from r2v.llm.scripted import ScriptedBackend
 from r2v.llm.types import Reply, Request
 from r2v.rollout.actors import GreedyActor, PricedModel
@@ -89,7 +89,7 @@ def estimate(config: Config, root: Path = Path()) -> Estimate:
     requests, tokens_in, tokens_out = (
         round(n * share) for n in (counted.requests, counted.tokens_in, counted.tokens_out)
     )
-    tokens = Tokens(fresh=tokens_in, output=tokens_out)
+    tokens = TokenCounts(fresh=tokens_in, output=tokens_out)
     batch, direct = rate.usd(tokens, batch=True), rate.usd(tokens, batch=False)
     most = len(missing) * cfg.max_steps
     cap = "" if cfg.teacher.max_usd is None else f"; teacher.max_usd stops it at ${cfg.teacher.max_usd:.2f}"
@@ -113,7 +113,7 @@ def estimate(config: Config, root: Path = Path()) -> Estimate:
             f"requests   about {requests:,}, at most {most:,} (by {played})",
             f"tokens     about {tokens_in:,} in, {tokens_out:,} out",
             f"dollars    about ${batch:.2f} in batches, ${direct:.2f} by direct calls (prices of "
-            f"{table()['version']}){cap}",
+            f"{price_table()['version']}){cap}",
             f"waves of at most {config.rollout.max_conversations} (rollout.max_conversations)",
         ),
     )

@@ -12,7 +12,7 @@ from typing import Any
 
 from r2v.emulator import Emulator
 from r2v.llm.providers.anthropic import Anthropic
-from r2v.llm.providers.dispatch.dispatch_policy import Plan
+from r2v.llm.providers.dispatch.dispatch_policy import DispatchPolicy
 from r2v.llm.providers.openai import OpenAI
 from r2v.llm.providers.prices import rate_of
 from r2v.llm.providers.provider import Provider
@@ -41,7 +41,7 @@ def remote(
 ) -> ProviderRemote:
     """A provider's model, in a hurry unless the plan says otherwise."""
     rate = rate_of(provider, MODELS[provider])
-    settings = Plan(**{**QUICK, **plan})
+    settings = DispatchPolicy(**{**QUICK, **plan})
     made: Provider = OpenAI(rate, timeout=PATIENCE) if provider == "openai" else Anthropic(rate, timeout=PATIENCE)
     return ProviderRemote(made, rate, folder, settings, scope={"test": scope}, sync=sync)
 

@@ -79,7 +79,7 @@ def test_the_same_episodes_in_every_mode(provider: str, served: Serve, tmp_path:
     for mode in ("batch", "concurrent", "auto"):
         root = tmp_path / mode
         with served() as emulator:
-            collect(root, provider, f"teacher.mode={mode}", "teacher.hour_usd=0", "teacher.tail=0.5")
+            collect(root, provider, f"teacher.mode={mode}", "teacher.waiting_usd_per_hour=0", "teacher.tail=0.5")
             paid = emulator.ledger()
         run = newest(root)
         found[mode] = content_sha256(run.trajectories), sum(len(e.steps) for e in read_episodes(run.trajectories))
@@ -123,7 +123,7 @@ def test_a_cap_of_half_the_run_stops_it_and_a_higher_one_goes_on(served: Serve, 
     whole = json.loads((free.output_dir / "provider" / "progress.json").read_text())["usd"]
     root, cap = tmp_path / "capped", whole / 2
     with served() as emulator:
-        with pytest.raises(EnvironmentFault, match=r"\$0\.\d+ are spent and the next question may cost"):
+        with pytest.raises(EnvironmentFault, match=r"\$0\.\d+ are spent and the next request may cost"):
             collect(root, "openai", *common, f"teacher.max_usd={cap}")
         spent = json.loads((newest(root).output_dir / "provider" / "progress.json").read_text())["usd"]
         first = len(emulator.ledger().bills)

@@ -96,11 +96,11 @@ AGENT_TYPES: dict[str, ModelAgent] = {
 def model_agent(name: str) -> ModelAgent:
     """The model of an agent type, or of any name or alias in the price table (gpt-3.5, claude-sonnet-4-5). Raises
     UsageError."""
-    from r2v.llm.providers.prices import table
+    from r2v.llm.providers.prices import price_table
 
     if name in AGENT_TYPES:
         return AGENT_TYPES[name]
-    rows = table()["models"]
+    rows = price_table()["models"]
     for model, row in rows.items():
         if name in (model, *row.get("aliases", ()), *row.get("snapshots", ())):
             return ModelAgent(provider=row["provider"], model=name if name in row.get("snapshots", ()) else model)

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Literal
 
 from r2v.game.play.players import ModelAgent
-from r2v.llm.providers.dispatch.dispatch_policy import Plan
+from r2v.llm.providers.dispatch.dispatch_policy import DispatchPolicy
 from r2v.llm.providers.prices import rate_of
-from r2v.llm.providers.spending.budget import Purse
+from r2v.llm.providers.spending.budget import SharedBudget
 from r2v.llm.types import Remote, Reply, Request
 
 DispatchMode = Literal["batch", "batch_first", "concurrent", "auto"]
@@ -34,14 +34,14 @@ class DispatchSettings:
     """The job's key, which its journals carry."""
     folder: Path
     """Folder of the journals, one per model."""
-    purse: Purse
+    budget: SharedBudget
     """The job's cap, which all its models share."""
     poll_seconds: float = 5.0
     """Seconds before the first poll of a batch; against the emulator it may be short."""
 
-    def policy(self) -> Plan:
+    def policy(self) -> DispatchPolicy:
         """The dispatch policy that these settings mean."""
-        limits = Plan(
+        limits = DispatchPolicy(
             mode="auto" if self.mode == "batch_first" else self.mode,
             batch_size=self.batch_size,
             max_concurrent=self.max_concurrent,
@@ -52,7 +52,7 @@ class DispatchSettings:
         # With waiting priced at nothing "auto" calls directly only in the tail of the job, and a tail of one open
         # conversation is a request that is alone; 1.001 keeps the rounded quotient from falling below one.
         one_conversation = 1.001 / min(self.conversations, self.batch_size * self.max_concurrent)
-        return replace(limits, hour_usd=0.0, tail=min(1.0, one_conversation))
+        return replace(limits, waiting_usd_per_hour=0.0, tail=min(1.0, one_conversation))
 
 
 def open_provider(agent: ModelAgent, dispatch: DispatchSettings) -> Remote[Request, Reply]:
@@ -71,5 +71,5 @@ def open_provider(agent: ModelAgent, dispatch: DispatchSettings) -> Remote[Reque
         dispatch.folder / name,
         dispatch.policy(),
         scope={"game": dispatch.run, **asdict(agent)},
-        purse=dispatch.purse,
+        budget=dispatch.budget,
     )

@@ -41,7 +41,7 @@ from r2v.game.service.jobs import BatchJob, BatchTask, GameService, make_job
 from r2v.game.service.provider_setup import DispatchMode, DispatchSettings, open_provider
 from r2v.game.service.store import save, save_setup
 from r2v.game.service.wave_log import WaveLog, with_wave_log
-from r2v.llm.providers.spending.budget import Purse
+from r2v.llm.providers.spending.budget import SharedBudget
 from r2v.llm.types import Backend, ChatModel, Remote, Reply, Request
 from r2v.llm.waves import Waves
 from r2v.log import logger
@@ -193,7 +193,7 @@ class BatchService:
             run=job.key,
             conversations=len(job.tasks),
             poll_seconds=self._poll_seconds,
-            purse=Purse(self._max_usd, parties=len(model_agents), name="--max-usd"),
+            budget=SharedBudget(self._max_usd, num_trackers=len(model_agents), name="--max-usd"),
             folder=job.results_path / "journal",
         )
         # The provider's remote limits direct calls one by one; a limit on waves would hold some back without need.

@@ -1,7 +1,7 @@
-"""Anthropic, by its own SDK: messages called directly, and Message Batches of them.
+"""Anthropic provider, by the official SDK: messages called directly, and Message Batches of them.
 
 Every call is one attempt (`max_retries=0`). Results are fetched from the API's own address: a `results_url` on
-another host is refused, since the request would carry the key there. The key is taken from ANTHROPIC_API_KEY.
+another host is refused, since the request would carry the key there.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from r2v.errors import EnvironmentFault, UsageError
@@ -22,37 +22,44 @@ from r2v.llm.providers.prices import Rate
 from r2v.llm.providers.provider import (
     BatchLimits,
     BatchState,
-    Called,
+    CallResult,
     LineSplitter,
     ProviderFault,
     fault_of,
     seconds_of,
 )
-from r2v.llm.providers.provider_requests import Ask, Line
+from r2v.llm.providers.provider_requests import ProviderRequest, ResultLine
 from r2v.llm.types import Request
 
 if TYPE_CHECKING:
     from anthropic import AsyncAnthropic
 
-KEY = "ANTHROPIC_API_KEY"
+ANTHROPIC_KEY_ENV = "ANTHROPIC_API_KEY"
 _CHUNK = 1 << 16
 _HEAD, _TAIL = b'{"requests":[', b"]}"
 
 
 class Anthropic:
-    """One model of Anthropic. Raises UsageError where no key is set."""
+    """One model of Anthropic or of a compatible endpoint; a `BatchProvider`.
 
-    name: Literal["openai", "anthropic"] = "anthropic"
+    base_url: the endpoint's root; None: ANTHROPIC_BASE_URL, or Anthropic itself. api_key_env: the environment variable
+    that holds the key; None: ANTHROPIC_API_KEY. timeout: seconds of one call. Raises UsageError where no key is set.
+    """
+
+    name = "anthropic"
     limits = BatchLimits(requests=100_000, bytes=256_000_000, endpoint="/v1/messages", uploads=False)
 
-    def __init__(self, rate: Rate, *, timeout: float = 600.0) -> None:
-        self._key = os.environ.get(KEY, "")
+    def __init__(
+        self, rate: Rate, *, base_url: str | None = None, api_key_env: str | None = None, timeout: float = 600.0
+    ) -> None:
+        variable = api_key_env or ANTHROPIC_KEY_ENV
+        self._key = os.environ.get(variable, "")
         if not self._key:
-            raise UsageError(f"teacher.provider=anthropic: {KEY} is not set in the environment")
-        self._rate, self._timeout = rate, timeout
-        self._opened: AsyncAnthropic | None = None
+            raise UsageError(f"teacher.provider=anthropic: {variable} is not set in the environment")
+        self._rate, self._base_url, self._timeout = rate, base_url, timeout
+        self._client: AsyncAnthropic | None = None
 
-    def body(self, request: Request) -> Mapping[str, Any]:
+    def request_body(self, request: Request) -> Mapping[str, Any]:
         """The params of a message. The system prompt, which all conversations share, is cached for an hour."""
         body: dict[str, Any] = {
             "model": self._rate.model,
@@ -65,35 +72,35 @@ class Anthropic:
             body |= {"top_p": request.top_p} if request.top_p < 1 else {"temperature": request.temperature}
         return body
 
-    def wire(self, ask: Ask) -> dict[str, Any]:
+    def input_line(self, request: ProviderRequest) -> dict[str, Any]:
         """A line of an input file: one element of the create call's list."""
-        return {"custom_id": ask.custom_id, "params": ask.body}
+        return {"custom_id": request.custom_id, "params": request.body}
 
-    async def call(self, ask: Ask) -> Called:
-        """Ask now, once."""
+    async def call(self, request: ProviderRequest) -> CallResult:
+        """Send it now, once."""
         import httpx2
 
         async with self._faults() as client:
             answer = await client.post(
                 "/v1/messages",
-                body=dict(ask.body),
+                body=dict(request.body),
                 cast_to=httpx2.Response,
-                options={"headers": {"X-R2V-Custom-Id": ask.custom_id}},
+                options={"headers": {"X-R2V-Custom-Id": request.custom_id}},
             )
             remaining = answer.headers.get("anthropic-ratelimit-requests-remaining")
             reset = answer.headers.get("anthropic-ratelimit-requests-reset")
-            return Called(
+            return CallResult(
                 verdict=anthropic_answer(answer.json()),
                 remaining=int(remaining) if remaining else None,
                 reset=_until(reset, seconds_of(answer.headers)),
             )
 
     async def upload(self, path: Path) -> str:
-        """Not asked for (`limits.uploads`): the create call takes the requests themselves."""
+        """Never called (`limits.uploads` is False): the create call takes the requests themselves."""
         raise TypeError("Message Batches have no input files")
 
-    async def create(self, key: str, path: Path, file_id: str | None) -> BatchState:
-        """Make a batch, once; its requests are streamed from the input file."""
+    async def create_batch(self, key: str, path: Path, file_id: str | None) -> BatchState:
+        """Create a batch, once; its requests are streamed from the input file."""
         from anthropic.types.messages import MessageBatch
 
         headers = {
@@ -101,23 +108,23 @@ class Anthropic:
             "Content-Length": str(len(_HEAD) + path.stat().st_size - 1 + len(_TAIL)),
         }
         async with self._faults() as client:
-            made = await client.post(
+            created = await client.post(
                 "/v1/messages/batches", content=_payload(path), cast_to=MessageBatch, options={"headers": headers}
             )
-            return _state(made.to_dict())
+            return _state(created.to_dict())
 
-    async def recent(self) -> AsyncIterator[BatchState]:
+    async def list_batches(self) -> AsyncIterator[BatchState]:
         """All batches, newest first."""
         async with self._faults() as client:
             async for batch in client.messages.batches.list(limit=100):
                 yield _state(batch.to_dict())
 
-    async def look(self, batch_id: str) -> BatchState:
-        """How a batch is."""
+    async def retrieve_batch(self, batch_id: str) -> BatchState:
+        """Poll a batch."""
         async with self._faults() as client:
             return _state((await client.messages.batches.retrieve(batch_id)).to_dict())
 
-    async def lines(self, state: BatchState) -> AsyncIterator[Line]:
+    async def results(self, state: BatchState) -> AsyncIterator[ResultLine]:
         """The lines of the results, in the order they come. Raises EnvironmentFault where they are on another
         host than the API."""
         import httpx2
@@ -143,53 +150,54 @@ class Anthropic:
                 if rest := splitter.end():
                     yield read_line(rest, anthropic_line)
 
-    async def cancel(self, batch_id: str) -> None:
+    async def cancel_batch(self, batch_id: str) -> None:
         """Ask for a batch's end."""
         async with self._faults() as client:
             await client.messages.batches.cancel(batch_id)
 
     async def close(self) -> None:
         """Close the connections."""
-        client, self._opened = self._opened, None
+        client, self._client = self._client, None
         if client is not None:
             await client.close()
 
     @asynccontextmanager
     async def _faults(self) -> AsyncIterator[AsyncAnthropic]:
-        """The client; what its SDK raises becomes a ProviderFault."""
+        """The client; whatever the SDK raises becomes a ProviderFault."""
         import anthropic
         import httpx2
 
-        if self._opened is None:
-            self._opened = anthropic.AsyncAnthropic(
+        if self._client is None:
+            self._client = anthropic.AsyncAnthropic(
                 api_key=self._key,
+                base_url=self._base_url,
                 max_retries=0,
                 timeout=httpx2.Timeout(self._timeout, connect=10.0),
                 http_client=anthropic.DefaultAsyncHttpxClient(follow_redirects=False),
             )
         try:
-            yield self._opened
+            yield self._client
         except (anthropic.APIError, httpx2.HTTPError) as error:
             raise fault_of(error, self._key) from None
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise ProviderFault(f"an answer that can't be read: {type(error).__name__}", kind="retry") from None
+            raise ProviderFault(f"an unreadable answer: {type(error).__name__}", kind="retry") from None
 
 
 async def _payload(path: Path) -> AsyncIterator[bytes]:
     """The input file's lines as the list of the create call."""
     yield _HEAD
     with path.open("rb") as file:
-        held = b""
+        previous = b""
         for line in file:
-            if held:
-                yield held + b","
-            held = line.rstrip(b"\n")
-        yield held
+            if previous:
+                yield previous + b","
+            previous = line.rstrip(b"\n")
+        yield previous
     yield _TAIL
 
 
 def _state(batch: Mapping[str, Any]) -> BatchState:
-    """A Message Batch as we see it."""
+    """The state in a Message Batch object."""
     counts = batch.get("request_counts") or {}
     status, url = str(batch.get("processing_status")), batch.get("results_url")
     done = status == "ended"

@@ -1,7 +1,8 @@
-"""What a provider's word means: an answer, ask again, never, or stop and look at the account.
+"""Error classification: every answer and error of a provider becomes one of four kinds of verdict.
 
-Providers say the same thing in many ways: a status inside a batch's line, a string code, an error type, a message.
-Here they all become one of four kinds (`Verdict.kind`). What nobody knows is asked again: tries are counted.
+Providers report the same error in many ways: an HTTP status inside a batch's line, a code, an error type, a message.
+`RequestVerdict.kind` is ok, retry, fatal or account. An error that matches nothing known is retried, because giving
+up would lose a request that may be answered, and attempts are counted.
 """
 
 from __future__ import annotations
@@ -11,8 +12,8 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from r2v.llm.providers.prices import Tokens
-from r2v.llm.providers.provider_requests import Kind, Line, Verdict
+from r2v.llm.providers.prices import TokenCounts
+from r2v.llm.providers.provider_requests import RequestVerdict, ResultLine, VerdictKind
 
 _ACCOUNT = re.compile(
     r"credit balance|insufficient_quota|exceeded your current quota|billing|authentication|"
@@ -25,22 +26,22 @@ _RETRY = re.compile(
     re.I,
 )
 _KEY = re.compile(r"\b(sk|key)-[A-Za-z0-9_*-]{6,}")
-_NAME = re.compile(rb'"custom_id"\s*:\s*"([A-Za-z0-9_-]{1,64})"')
+_CUSTOM_ID = re.compile(rb'"custom_id"\s*:\s*"([A-Za-z0-9_-]{1,64})"')
 _LONGEST = 300
 
 
 def one_line(text: object, secret: str = "") -> str:
-    """A provider's words as one short line that tells no key."""
-    words = " ".join(str(text).split())
+    """A provider's message as one short line without any key: error messages may quote the key that was sent."""
+    line = " ".join(str(text).split())
     if secret:
-        words = words.replace(secret, "[key]")
-    return _KEY.sub("[key]", words)[:_LONGEST]
+        line = line.replace(secret, "[key]")
+    return _KEY.sub("[key]", line)[:_LONGEST]
 
 
-def kind_of(status: int | None, code: object = None, message: object = "") -> Kind:
+def kind_of(status: int | None, code: object = None, message: object = "") -> VerdictKind:
     """The kind of an error: its HTTP status where it has one, its code or type, its message."""
-    said = f"{code or ''} {message or ''}"
-    if status in (401, 403) or _ACCOUNT.search(said):
+    # before the status: exhausted credit comes as a 400 at Anthropic and as a 429 at OpenAI
+    if status in (401, 403) or _ACCOUNT.search(f"{code or ''} {message or ''}"):
         return "account"
     if status is not None:
         return "retry" if status in (408, 409, 429) or status >= 500 else "fatal"
@@ -49,59 +50,63 @@ def kind_of(status: int | None, code: object = None, message: object = "") -> Ki
     return "fatal" if "invalid" in str(code) or "not_found" in str(code) or "too_large" in str(code) else "retry"
 
 
-def failure(status: int | None, error: object) -> Verdict:
+def failure(status: int | None, error: object) -> RequestVerdict:
     """The verdict of an error object ({code, type, message}, or whatever stands in its place)."""
-    known = error if isinstance(error, Mapping) else {"message": error}
-    code = known.get("code") or known.get("type")
-    kind = kind_of(status, f"{known.get('type') or ''} {known.get('code') or ''}".strip() or None, known.get("message"))
-    words = [str(part) for part in (status, code, known.get("message")) if part]
-    return Verdict(kind=kind, reason=one_line(": ".join(words) or "an error without words"), billed=False)
+    fields = error if isinstance(error, Mapping) else {"message": error}
+    code, message = fields.get("code") or fields.get("type"), fields.get("message")
+    type_and_code = f"{fields.get('type') or ''} {fields.get('code') or ''}".strip()
+    kind = kind_of(status, type_and_code or None, message)
+    words = [str(part) for part in (status, code, message) if part]
+    return RequestVerdict(kind=kind, reason=one_line(": ".join(words) or "an error without a message"), billed=False)
 
 
-def openai_answer(body: Mapping[str, Any]) -> Verdict:
+def openai_answer(body: Mapping[str, Any]) -> RequestVerdict:
     """The verdict of a chat completion."""
     usage = body.get("usage")
     tokens = None
     if usage:
         cached = (usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0
-        tokens = Tokens(fresh=usage["prompt_tokens"] - cached, cached=cached, output=usage["completion_tokens"])
+        tokens = TokenCounts(fresh=usage["prompt_tokens"] - cached, cached=cached, output=usage["completion_tokens"])
     choice = (body.get("choices") or [{}])[0]
     message = choice.get("message") or {}
-    ended = choice.get("finish_reason")
-    if ended == "content_filter" or message.get("refusal"):
-        return Verdict(kind="fatal", reason=one_line(f"refused: {message.get('refusal') or ended}"), tokens=tokens)
-    return _spoken(message.get("content"), ended == "length", tokens)
+    finish_reason = choice.get("finish_reason")
+    if finish_reason == "content_filter" or message.get("refusal"):
+        return RequestVerdict(
+            kind="fatal", reason=one_line(f"refused: {message.get('refusal') or finish_reason}"), tokens=tokens
+        )
+    return _completion(message.get("content"), finish_reason == "length", tokens)
 
 
-def anthropic_answer(body: Mapping[str, Any]) -> Verdict:
+def anthropic_answer(body: Mapping[str, Any]) -> RequestVerdict:
     """The verdict of a message."""
     usage = body.get("usage")
     tokens = None
     if usage:
         written = usage.get("cache_creation_input_tokens") or 0
-        hour = (usage.get("cache_creation") or {}).get("ephemeral_1h_input_tokens")
-        hour = written if hour is None else hour
-        tokens = Tokens(
+        written_1h = (usage.get("cache_creation") or {}).get("ephemeral_1h_input_tokens")
+        # without a breakdown, count all writes as the dearer kind: our requests ask for the one-hour cache
+        written_1h = written if written_1h is None else written_1h
+        tokens = TokenCounts(
             fresh=usage["input_tokens"],
             cached=usage.get("cache_read_input_tokens") or 0,
-            write_1h=hour,
-            write_5m=written - hour,
+            write_1h=written_1h,
+            write_5m=written - written_1h,
             output=usage["output_tokens"],
         )
     if body.get("stop_reason") == "refusal":
-        return Verdict(kind="fatal", reason="refused: stop_reason refusal", tokens=tokens)
+        return RequestVerdict(kind="fatal", reason="refused: stop_reason refusal", tokens=tokens)
     text = "".join(block.get("text", "") for block in body.get("content") or () if block.get("type") == "text")
-    return _spoken(text, body.get("stop_reason") == "max_tokens", tokens)
+    return _completion(text, body.get("stop_reason") == "max_tokens", tokens)
 
 
-def _spoken(text: object, cut: bool, tokens: Tokens | None) -> Verdict:
+def _completion(text: object, cut: bool, tokens: TokenCounts | None) -> RequestVerdict:
     if not isinstance(text, str) or not text.strip():
-        reason = "max_tokens spent without a text" if cut else "an answer without text"
-        return Verdict(kind="fatal", reason=reason, tokens=tokens)
-    return Verdict(kind="ok", text=text, cut=cut, tokens=tokens)
+        reason = "max_tokens were used up before any text" if cut else "a completion without text"
+        return RequestVerdict(kind="fatal", reason=reason, tokens=tokens)
+    return RequestVerdict(kind="ok", text=text, cut=cut, tokens=tokens)
 
 
-def openai_line(row: Mapping[str, Any]) -> Verdict:
+def openai_line(row: Mapping[str, Any]) -> RequestVerdict:
     """The verdict of one line of an OpenAI output or error file."""
     response, error = row.get("response"), row.get("error")
     if response is None:
@@ -112,7 +117,7 @@ def openai_line(row: Mapping[str, Any]) -> Verdict:
     return failure(status, (body.get("error") if isinstance(body, Mapping) else None) or error)
 
 
-def anthropic_line(row: Mapping[str, Any]) -> Verdict:
+def anthropic_line(row: Mapping[str, Any]) -> RequestVerdict:
     """The verdict of one line of a Message Batch's results."""
     result = row["result"]
     if result["type"] == "succeeded":
@@ -123,11 +128,12 @@ def anthropic_line(row: Mapping[str, Any]) -> Verdict:
     return failure(None, {"code": result["type"], "message": f"the request was {result['type']}"})
 
 
-def read_line(raw: bytes, read: Callable[[Mapping[str, Any]], Verdict]) -> Line:
-    """A raw line of results; a malformed one has no verdict, and a custom_id where that can be made out."""
+def read_line(raw: bytes, read: Callable[[Mapping[str, Any]], RequestVerdict]) -> ResultLine:
+    """A raw line of results. A malformed one has no verdict, and its custom_id where that can be made out: the request
+    was run and billed, so it must not count as missing."""
     try:
         row = json.loads(raw)
-        return Line(custom_id=str(row["custom_id"]), verdict=read(row))
+        return ResultLine(custom_id=str(row["custom_id"]), verdict=read(row))
     except (ValueError, KeyError, TypeError, AttributeError):
-        found = _NAME.search(raw)
-        return Line(custom_id=found[1].decode() if found else None, verdict=None)
+        match = _CUSTOM_ID.search(raw)
+        return ResultLine(custom_id=match[1].decode() if match else None, verdict=None)

@@ -1,7 +1,7 @@
-"""How a conversation is put to a provider's model: roles they all know, and the tools told in a system prompt.
+"""Message format: a conversation in the roles that every provider knows, with the tools described in a system prompt.
 
-Actions are text in R2V, one JSON object on a line, for teacher and student alike; so tools are described and not
-handed over as the provider's own tool calls.
+Actions are text in R2V, one JSON object on a line, for teacher and student alike. So tools are described in the prompt
+and not handed over as the provider's own tool calls, which a small policy could not be distilled from.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def system_prompt(messages: Sequence[Message], tools: Sequence[ToolSpec]) -> str
 
 
 def turns(messages: Sequence[Message]) -> list[dict[str, str]]:
-    """The conversation without system messages; what tools said is told by the user."""
+    """The conversation without its system messages, in the roles user and assistant; tool results are the user's."""
     return [
         {"role": "assistant" if message.role == "assistant" else "user", "content": message.content or _NOTHING}
         for message in messages
@@ -42,8 +42,8 @@ def turns(messages: Sequence[Message]) -> list[dict[str, str]]:
 
 
 def action_of(text: str, tools: Sequence[ToolSpec]) -> str:
-    """A reply as an action: without the blanks and the code fence that some models put around it. Where there are
-    no tools, the reply as it is."""
+    """A completion as an action: without the blanks and the code fence that some models put around it. Where the
+    request has no tools, the completion as it is."""
     if not tools:
         return text
     lines = text.strip().splitlines()

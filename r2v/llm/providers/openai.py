@@ -1,7 +1,10 @@
-"""OpenAI, by its own SDK: chat completions called directly, and files and batches of them.
+"""OpenAI provider, by the official SDK: chat completions called directly, and files and batches of them.
 
-Every call is one attempt (`max_retries=0`): the SDK would answer a lost confirmation by making a second batch, and
-it sends no idempotency key. The key is taken from OPENAI_API_KEY and goes nowhere else; no redirect is followed.
+Every call is one attempt (`max_retries=0`): the SDK would answer a lost confirmation by creating a second batch, and
+it sends no idempotency key. The API key is taken from the environment and sent to one host alone: no redirect is
+followed.
+
+With `base_url` the same client talks to any OpenAI-compatible endpoint (vLLM, Ollama, OpenRouter, a proxy).
 """
 
 from __future__ import annotations
@@ -11,20 +14,22 @@ import re
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from r2v.errors import UsageError
 from r2v.llm.providers.classify import openai_answer, openai_line, read_line
 from r2v.llm.providers.message_format import system_prompt, turns
 from r2v.llm.providers.prices import Rate
-from r2v.llm.providers.provider import BatchLimits, BatchState, Called, LineSplitter, ProviderFault, fault_of
-from r2v.llm.providers.provider_requests import Ask, Line
+from r2v.llm.providers.provider import BatchLimits, BatchState, CallResult, LineSplitter, ProviderFault, fault_of
+from r2v.llm.providers.provider_requests import ProviderRequest, ResultLine
 from r2v.llm.types import Request
 
 if TYPE_CHECKING:
     from openai import AsyncOpenAI
 
-KEY, METADATA = "OPENAI_API_KEY", "r2v_batch"
+OPENAI_KEY_ENV = "OPENAI_API_KEY"
+BATCH_KEY_METADATA = "r2v_batch"
+"""Metadata under which a batch keeps our key, by which an unconfirmed one is found again."""
 _ENDED = ("completed", "failed", "expired", "cancelled")
 _CHUNK = 1 << 16
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|h|m|s)")
@@ -32,84 +37,95 @@ _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 
 class OpenAI:
-    """One model of OpenAI. Raises UsageError where no key is set."""
+    """One model of OpenAI or of a compatible endpoint; a `BatchProvider`.
 
-    name: Literal["openai", "anthropic"] = "openai"
+    base_url: the endpoint's root, such as http://localhost:8000/v1; None: OPENAI_BASE_URL, or OpenAI itself.
+    api_key_env: the environment variable that holds the key; None: OPENAI_API_KEY. timeout: seconds of one call.
+    Raises UsageError where no key is set.
+    """
+
+    name = "openai"
     limits = BatchLimits(requests=50_000, bytes=200_000_000, endpoint="/v1/chat/completions", uploads=True)
 
-    def __init__(self, rate: Rate, *, timeout: float = 600.0) -> None:
-        self._key = os.environ.get(KEY, "")
+    def __init__(
+        self, rate: Rate, *, base_url: str | None = None, api_key_env: str | None = None, timeout: float = 600.0
+    ) -> None:
+        variable = api_key_env or OPENAI_KEY_ENV
+        self._key = os.environ.get(variable, "")
         if not self._key:
-            raise UsageError(f"teacher.provider=openai: {KEY} is not set in the environment")
-        self._rate, self._timeout = rate, timeout
-        self._opened: AsyncOpenAI | None = None
+            keyless = " (any text, if the endpoint asks for no key)" if base_url else ""
+            raise UsageError(f"teacher.provider=openai: {variable} is not set in the environment{keyless}")
+        self._rate, self._base_url, self._timeout = rate, base_url, timeout
+        # OpenAI's newer models refuse max_tokens; most compatible servers know only that name
+        self._max_tokens_name = "max_tokens" if base_url else "max_completion_tokens"
+        self._client: AsyncOpenAI | None = None
 
-    def body(self, request: Request) -> Mapping[str, Any]:
+    def request_body(self, request: Request) -> Mapping[str, Any]:
         """The body of a chat completion."""
         system = system_prompt(request.messages, request.tools)
-        told = [{"role": "system", "content": system}] if system else []
+        system_message = [{"role": "system", "content": system}] if system else []
         body: dict[str, Any] = {
             "model": self._rate.model,
-            "messages": told + turns(request.messages),
-            "max_completion_tokens": request.max_tokens,
+            "messages": system_message + turns(request.messages),
+            self._max_tokens_name: request.max_tokens,
         }
         if not self._rate.default_sampling:
             body |= {"temperature": request.temperature} | ({"top_p": request.top_p} if request.top_p < 1 else {})
         return body
 
-    def wire(self, ask: Ask) -> dict[str, Any]:
+    def input_line(self, request: ProviderRequest) -> dict[str, Any]:
         """A line of an input file."""
-        return {"custom_id": ask.custom_id, "method": "POST", "url": self.limits.endpoint, "body": ask.body}
+        return {"custom_id": request.custom_id, "method": "POST", "url": self.limits.endpoint, "body": request.body}
 
-    async def call(self, ask: Ask) -> Called:
-        """Ask now, once."""
+    async def call(self, request: ProviderRequest) -> CallResult:
+        """Send it now, once."""
         import httpx2
 
         async with self._faults() as client:
             answer = await client.post(
                 "/chat/completions",
-                body=dict(ask.body),
+                body=dict(request.body),
                 cast_to=httpx2.Response,
-                options={"headers": {"X-R2V-Custom-Id": ask.custom_id}},
+                options={"headers": {"X-R2V-Custom-Id": request.custom_id}},
             )
             remaining = answer.headers.get("x-ratelimit-remaining-requests")
             reset = answer.headers.get("x-ratelimit-reset-requests")
-            return Called(
+            return CallResult(
                 verdict=openai_answer(answer.json()),
                 remaining=int(remaining) if remaining else None,
                 reset=duration(reset) if reset else None,
             )
 
     async def upload(self, path: Path) -> str:
-        """Bring an input file there, streaming; its id."""
+        """Upload an input file, streaming; its id."""
         async with self._faults() as client:
             with path.open("rb") as file:
                 return (await client.files.create(file=file, purpose="batch")).id
 
-    async def create(self, key: str, path: Path, file_id: str | None) -> BatchState:
-        """Make a batch of an uploaded file, once."""
+    async def create_batch(self, key: str, path: Path, file_id: str | None) -> BatchState:
+        """Create a batch of an uploaded file, once."""
         assert file_id is not None
         async with self._faults() as client:
-            made = await client.batches.create(
+            created = await client.batches.create(
                 input_file_id=file_id,
                 endpoint="/v1/chat/completions",
                 completion_window="24h",
-                metadata={METADATA: key},
+                metadata={BATCH_KEY_METADATA: key},
             )
-            return _state(made.to_dict())
+            return _state(created.to_dict())
 
-    async def recent(self) -> AsyncIterator[BatchState]:
+    async def list_batches(self) -> AsyncIterator[BatchState]:
         """All batches, newest first."""
         async with self._faults() as client:
             async for batch in client.batches.list(limit=100):
                 yield _state(batch.to_dict())
 
-    async def look(self, batch_id: str) -> BatchState:
-        """How a batch is."""
+    async def retrieve_batch(self, batch_id: str) -> BatchState:
+        """Poll a batch."""
         async with self._faults() as client:
             return _state((await client.batches.retrieve(batch_id)).to_dict())
 
-    async def lines(self, state: BatchState) -> AsyncIterator[Line]:
+    async def results(self, state: BatchState) -> AsyncIterator[ResultLine]:
         """The lines of the output file and of the error file, in the order they come."""
         for file_id in state.files:
             splitter = LineSplitter()
@@ -120,40 +136,41 @@ class OpenAI:
             if rest := splitter.end():
                 yield read_line(rest, openai_line)
 
-    async def cancel(self, batch_id: str) -> None:
+    async def cancel_batch(self, batch_id: str) -> None:
         """Ask for a batch's end."""
         async with self._faults() as client:
             await client.batches.cancel(batch_id)
 
     async def close(self) -> None:
         """Close the connections."""
-        client, self._opened = self._opened, None
+        client, self._client = self._client, None
         if client is not None:
             await client.close()
 
     @asynccontextmanager
     async def _faults(self) -> AsyncIterator[AsyncOpenAI]:
-        """The client; what its SDK raises becomes a ProviderFault."""
+        """The client; whatever the SDK raises becomes a ProviderFault."""
         import httpx2
         import openai
 
-        if self._opened is None:
-            self._opened = openai.AsyncOpenAI(
+        if self._client is None:
+            self._client = openai.AsyncOpenAI(
                 api_key=self._key,
+                base_url=self._base_url,
                 max_retries=0,
                 timeout=httpx2.Timeout(self._timeout, connect=10.0),
                 http_client=openai.DefaultAsyncHttpxClient(follow_redirects=False),
             )
         try:
-            yield self._opened
+            yield self._client
         except (openai.APIError, httpx2.HTTPError) as error:
             raise fault_of(error, self._key) from None
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise ProviderFault(f"an answer that can't be read: {type(error).__name__}", kind="retry") from None
+            raise ProviderFault(f"an unreadable answer: {type(error).__name__}", kind="retry") from None
 
 
 def _state(batch: Mapping[str, Any]) -> BatchState:
-    """A batch object as we see it."""
+    """The state in a batch object."""
     status, counts = str(batch.get("status")), batch.get("request_counts") or {}
     completed, failed = counts.get("completed") or 0, counts.get("failed") or 0
     output, errors = batch.get("output_file_id") or None, batch.get("error_file_id") or None
@@ -166,7 +183,7 @@ def _state(batch: Mapping[str, Any]) -> BatchState:
         total=counts.get("total") or 0,
         completed=completed,
         errored=failed,
-        key=(batch.get("metadata") or {}).get(METADATA),
+        key=(batch.get("metadata") or {}).get(BATCH_KEY_METADATA),
         input_file=batch.get("input_file_id"),
         files=tuple(file for file in (output, errors) if file is not None),
         errors=tuple((str(e.get("code")), e.get("line"), str(e.get("message"))) for e in data),

@@ -1,9 +1,10 @@
-"""What tokens cost: the dated table `prices.yaml`, and the arithmetic over it.
+"""Token prices: the dated table `prices.yaml`, and the arithmetic over it.
 
-    rate = rate_of("anthropic", "claude-3-5-sonnet")        # an alias; rate.model is what the API is asked for
-    rate.usd(Tokens(fresh=1000, output=200), batch=True)
+    rate = rate_of("anthropic", "claude-3-5-sonnet")        # an alias; rate.model is the name that the API takes
+    rate.usd(TokenCounts(fresh=1000, output=200), batch=True)
 
-A model that the table lacks is refused unless its price is given: a guess would make every budget a guess.
+A model that the table lacks is refused unless its price is given by `teacher.usd_in` and `teacher.usd_out`: a guess
+would make every budget a guess.
 """
 
 from __future__ import annotations
@@ -15,17 +16,22 @@ from typing import Any
 
 from r2v.errors import UsageError, nearest
 
-TABLE = Path(__file__).with_name("prices.yaml")
+PRICE_TABLE = Path(__file__).with_name("prices.yaml")
+_NO_DISCOUNT = {"batch": 1.0, "cached": 1.0, "write_5m": 1.0, "write_1h": 1.0}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Tokens:
-    """The tokens of one answer, by what they cost. Prompt tokens are in exactly one of the first four."""
+class TokenCounts:
+    """The tokens of one answer, by what they cost. Each prompt token is in exactly one of the first four."""
 
     fresh: int = 0
+    """Prompt tokens at the full price."""
     cached: int = 0
+    """Read from the provider's prompt cache."""
     write_5m: int = 0
+    """Written to a cache that lasts five minutes."""
     write_1h: int = 0
+    """Written to a cache that lasts an hour."""
     output: int = 0
 
     @property
@@ -36,7 +42,7 @@ class Tokens:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Rate:
-    """One model's price. `input` and `output` in USD per million tokens; the others are factors on them."""
+    """One model's price: `input` and `output` in USD per million tokens, the others are factors on them."""
 
     model: str
     """The name that the provider's API takes."""
@@ -49,8 +55,8 @@ class Rate:
     default_sampling: bool = False
     """The model takes neither temperature nor top_p."""
 
-    def usd(self, tokens: Tokens, *, batch: bool) -> float:
-        """What these tokens are billed, in a provider batch or called directly."""
+    def usd(self, tokens: TokenCounts, *, batch: bool) -> float:
+        """What these tokens are billed, in a provider batch or by a direct call."""
         prompt = (
             tokens.fresh
             + self.cached * tokens.cached
@@ -59,31 +65,37 @@ class Rate:
         )
         return (prompt * self.input + tokens.output * self.output) / 1e6 * (self.batch if batch else 1.0)
 
-    def worst(self, tokens_in: int, tokens_out: int, *, batch: bool) -> float:
-        """The most that a request can be billed: every prompt token written to the dearest cache."""
+    def worst_case(self, tokens_in: int, tokens_out: int, *, batch: bool) -> float:
+        """The most USD that a request can be billed: every prompt token written to the dearest cache."""
         dearest = max(1.0, self.write_5m, self.write_1h)
         usd = (tokens_in * self.input * dearest + tokens_out * self.output) / 1e6
         return usd * (self.batch if batch else 1.0)
 
-    def listed(self, tokens: Tokens) -> float:
-        """The price without any discount: a property of the tokens, whichever way the answer was had."""
+    def listed(self, tokens: TokenCounts) -> float:
+        """The price without any discount: a property of the tokens, whichever way the answer came."""
         return (tokens.input * self.input + tokens.output * self.output) / 1e6
 
 
 @functools.cache
-def table() -> dict[str, Any]:
+def price_table() -> dict[str, Any]:
     """The price file."""
     from yaml import safe_load
 
-    content: dict[str, Any] = safe_load(TABLE.read_text())
+    content: dict[str, Any] = safe_load(PRICE_TABLE.read_text())
     return content
 
 
-def rate_of(provider: str, model: str, usd_in: float | None = None, usd_out: float | None = None) -> Rate:
-    """The price of a model under any of its names; `usd_in` and `usd_out` (USD per million tokens) stand in for
-    what the table says. Raises UsageError for a model that is neither listed nor priced, or is another
-    provider's."""
-    prices = table()
+def rate_of(
+    provider: str, model: str, usd_in: float | None = None, usd_out: float | None = None, *, base_url: str | None = None
+) -> Rate:
+    """The price of a model under any of its names.
+
+    usd_in, usd_out: USD per million tokens, in place of the table's. base_url: the model is served by another endpoint
+    than the provider's own. Its name is then taken as it is, and discounts for batches and caches are not assumed: the
+    endpoint may give none, and a cap that counted on them would be crossed.
+    Raises UsageError for a model that is neither listed nor priced, or that belongs to another provider.
+    """
+    prices = price_table()
     names = {
         alias: name
         for name, row in prices["models"].items()
@@ -91,20 +103,30 @@ def rate_of(provider: str, model: str, usd_in: float | None = None, usd_out: flo
     }
     row = dict(prices["models"].get(names.get(model), {}))
     if row and row["provider"] != provider:
-        raise UsageError(f"teacher.model_name={model}: is of {row['provider']}, teacher.provider is {provider}")
+        if base_url is None and provider in prices["providers"]:
+            raise UsageError(f"teacher.model_name={model}: is of {row['provider']}, teacher.provider is {provider}")
+        row = {}
     if not row and (usd_in is None or usd_out is None):
-        own = [name for name, known in names.items() if prices["models"][known]["provider"] == provider]
-        raise UsageError(
-            f"teacher.model_name={model}: no price in the table of {prices['version']}; "
-            f"{nearest(model, own)} (or give teacher.usd_in and teacher.usd_out, USD per million tokens)"
-        )
-    factors = prices["providers"][provider] | {
+        raise UsageError(_without_price(provider, model, names, base_url))
+    factors = prices["providers"].get(provider, _NO_DISCOUNT) | {
         name: value for name, value in row.items() if name in ("cached", "write_5m", "write_1h", "default_sampling")
     }
-    asked = names[model] if model in row.get("aliases", ()) else model
+    if base_url is not None:
+        factors |= {name: max(1.0, factors[name]) for name in _NO_DISCOUNT}
+    is_alias = base_url is None and model in row.get("aliases", ())
     return Rate(
-        model=asked,
+        model=names[model] if is_alias else model,
         input=row["input"] if usd_in is None else usd_in,
         output=row["output"] if usd_out is None else usd_out,
         **factors,
     )
+
+
+def _without_price(provider: str, model: str, names: dict[str, str], base_url: str | None) -> str:
+    prices = price_table()
+    remedy = "give teacher.usd_in and teacher.usd_out, USD per million tokens"
+    missing = f"teacher.model_name={model}: no price in the table of {prices['version']}"
+    if base_url is not None or provider not in prices["providers"]:
+        return f"{missing}; {remedy} (0 where nobody bills them)"
+    listed = [name for name, known in names.items() if prices["models"][known]["provider"] == provider]
+    return f"{missing}; {nearest(model, listed)} (or {remedy})"

@@ -1,7 +1,11 @@
-"""What a provider can do for us, and how it fails: the narrow door behind which an official SDK stands.
+"""The Provider protocols: what a provider's model can do for us, and how a call to it fails.
 
-Each call is one attempt; whoever calls decides what to do next. A failure says whether the provider may have done
-what it was asked (`ambiguous`), which is the difference between asking again and paying twice.
+A provider that only answers direct calls implements `Provider`, three methods: that is all a provider of one's own
+needs (docs/extending/provider.md). One that also takes batches implements `BatchProvider`.
+
+Every method is one attempt and never retries; the dispatcher decides what to do next. A failure says whether the
+provider may have carried out the call all the same (`ambiguous`): that is the difference between sending it again and
+paying twice.
 """
 
 from __future__ import annotations
@@ -11,46 +15,54 @@ import time
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from r2v.llm.providers.classify import failure, one_line
-from r2v.llm.providers.provider_requests import Ask, Kind, Line, Verdict
+from r2v.llm.providers.provider_requests import ProviderRequest, RequestVerdict, ResultLine, VerdictKind
 from r2v.llm.types import Request
 
 
 class ProviderFault(Exception):
-    """A call that gave no answer.
+    """A call that brought no answer.
 
-    status: None where none was had (reset, timeout). ambiguous: it may have been carried out all the same.
-    retry_after: seconds that the provider asks for.
+    status: the HTTP status; None where no response came (reset, timeout). retry_after: seconds that the provider asks
+    for.
     """
 
     def __init__(
-        self, reason: str, *, kind: Kind, status: int | None = None, code: str = "", retry_after: float | None = None
+        self,
+        reason: str,
+        *,
+        kind: VerdictKind,
+        status: int | None = None,
+        code: str = "",
+        retry_after: float | None = None,
     ) -> None:
         super().__init__(reason)
         self.reason, self.kind, self.status, self.code, self.retry_after = reason, kind, status, code, retry_after
 
     @property
     def ambiguous(self) -> bool:
-        """Whether it may have been carried out."""
+        """Whether the call may have been carried out."""
         return self.status is None or self.status in (408, 409) or self.status >= 500
 
     @property
     def slow_down(self) -> bool:
-        """Whether the provider asks everybody to be slower."""
+        """Whether the provider asks all callers to send less."""
         return self.status in (429, 503, 529)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BatchState:
-    """A provider batch as a look at it shows it. `key`, `input_file`: what it was made with, where told."""
+    """A provider batch as one poll shows it. `key` and `input_file` are what it was created with, where the provider
+    keeps them."""
 
     id: str
     state: str
+    """The provider's own word for it."""
     done: bool
     failed: bool = False
-    """Refused as a whole after its creation: nothing was run."""
+    """Refused as a whole after its creation: no request was run."""
     total: int = 0
     completed: int = 0
     errored: int = 0
@@ -59,16 +71,17 @@ class BatchState:
     files: tuple[str, ...] = ()
     """Where its results are: file ids, or one URL."""
     errors: tuple[tuple[str, int | None, str], ...] = ()
-    """(code, line from 1, message) of a refusal."""
+    """(code, line counted from 1, message) of a refusal."""
     lagging: bool = False
-    """It is done, and what it says is done can't be fetched yet."""
+    """It is done, but the files of its results are not listed yet."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Called:
-    """A direct call's verdict; `remaining` and `reset` (seconds) are the rate limit's, where told."""
+class CallResult:
+    """A direct call's verdict. `remaining` (calls) and `reset` (seconds) are the rate limit's, where the response
+    states them."""
 
-    verdict: Verdict
+    verdict: RequestVerdict
     remaining: int | None = None
     reset: float | None = None
 
@@ -81,18 +94,21 @@ class BatchLimits:
     bytes: int
     endpoint: str
     uploads: bool
-    """Its input is a file that is uploaded first."""
+    """Its input is a file that is uploaded before the batch is created."""
 
 
-class Direct(Protocol):
-    """Wording and direct calls."""
+class Provider(Protocol):
+    """A model that answers direct calls. `name` stands in logs and in error messages."""
 
-    def body(self, request: Request) -> Mapping[str, Any]:
-        """The request as the provider's JSON, the same in a batch and in a call."""
+    name: str
+
+    def request_body(self, request: Request) -> Mapping[str, Any]:
+        """The request as the provider's JSON: the same for a batch and for a call. Its canonical form is hashed, so it
+        must be a function of the request alone."""
         ...
 
-    async def call(self, ask: Ask) -> Called:
-        """Ask now. Raises ProviderFault."""
+    async def call(self, request: ProviderRequest) -> CallResult:
+        """Send it now, once. Raises ProviderFault."""
         ...
 
     async def close(self) -> None:
@@ -100,51 +116,51 @@ class Direct(Protocol):
         ...
 
 
-class Submitting(Protocol):
-    """Making batches. Each raises ProviderFault."""
+class BatchSubmission(Protocol):
+    """Creating batches. Each method raises ProviderFault."""
 
     async def upload(self, path: Path) -> str:
-        """Bring an input file there; its id."""
+        """Upload an input file; its id."""
         ...
 
-    async def create(self, key: str, path: Path, file_id: str | None) -> BatchState:
-        """Make a batch of it, once, without any retry."""
+    async def create_batch(self, key: str, path: Path, file_id: str | None) -> BatchState:
+        """Create a batch of an input file, once, without any retry."""
         ...
 
-    def recent(self) -> AsyncIterator[BatchState]:
+    def list_batches(self) -> AsyncIterator[BatchState]:
         """The account's batches, newest first."""
         ...
 
 
-class Collecting(Protocol):
-    """Following batches. Each raises ProviderFault."""
+class BatchCollection(Protocol):
+    """Following batches. Each method raises ProviderFault."""
 
-    async def look(self, batch_id: str) -> BatchState:
-        """How it is."""
+    async def retrieve_batch(self, batch_id: str) -> BatchState:
+        """Poll a batch."""
         ...
 
-    def lines(self, state: BatchState) -> AsyncIterator[Line]:
-        """Its results, line by line as they come, in whatever order."""
+    def results(self, state: BatchState) -> AsyncIterator[ResultLine]:
+        """The lines of its results as they arrive, in any order."""
         ...
 
-    async def cancel(self, batch_id: str) -> None:
-        """Ask for its end; what has been answered stays."""
+    async def cancel_batch(self, batch_id: str) -> None:
+        """Ask for its end; what has been answered is kept."""
         ...
 
 
-class Provider(Direct, Submitting, Collecting, Protocol):
-    """All of it."""
+@runtime_checkable
+class BatchProvider(Provider, BatchSubmission, BatchCollection, Protocol):
+    """A provider that also takes batches."""
 
-    name: Literal["openai", "anthropic"]
     limits: BatchLimits
 
-    def wire(self, ask: Ask) -> dict[str, Any]:
-        """The ask as a line of an input file."""
+    def input_line(self, request: ProviderRequest) -> dict[str, Any]:
+        """The request as a line of an input file: its `custom_id`, and its body under `body` or `params`."""
         ...
 
 
 def fault_of(error: Any, secret: str) -> ProviderFault:
-    """The fault in either SDK's exception (their classes have the same names and fields)."""
+    """The fault in an exception of either SDK (their classes have the same names and fields)."""
     status = getattr(error, "status_code", None)
     if status is None:
         return ProviderFault(one_line(f"{type(error).__name__}: {error}", secret), kind="retry")
@@ -163,30 +179,32 @@ def fault_of(error: Any, secret: str) -> ProviderFault:
 
 def seconds_of(headers: Mapping[str, str], now: float | None = None) -> float | None:
     """The wait that a Retry-After header asks for: seconds, or an HTTP date by the server's own clock."""
-    asked = headers.get("retry-after")
-    if not asked:
+    retry_after = headers.get("retry-after")
+    if not retry_after:
         return None
     try:
-        return max(0.0, float(asked))
+        return max(0.0, float(retry_after))
     except ValueError:
         pass
     try:
-        until = email.utils.parsedate_to_datetime(asked).timestamp()
-        told = headers.get("date")
-        here = email.utils.parsedate_to_datetime(told).timestamp() if told else (now or time.time())
+        until = email.utils.parsedate_to_datetime(retry_after).timestamp()
+        date = headers.get("date")
+        # the server's Date, not our clock: the two may differ by more than the wait
+        server_now = email.utils.parsedate_to_datetime(date).timestamp() if date else (now or time.time())
     except (TypeError, ValueError):
         return None
-    return max(0.0, until - here)
+    return max(0.0, until - server_now)
 
 
 @dataclass(kw_only=True)
 class LineSplitter:
-    """Cuts a byte stream into lines at b"\\n" alone: U+2028 and U+0085 are part of a text."""
+    """Cuts a byte stream into lines at b"\\n" alone: str.splitlines would also cut at U+2028 and U+0085, which JSON
+    texts may hold unescaped."""
 
     _rest: list[bytes] = field(default_factory=list)
 
     def feed(self, data: bytes) -> list[bytes]:
-        """The lines that are whole now, without their ends."""
+        """The lines that are complete now, without their ends."""
         *whole, rest = data.split(b"\n")
         if whole:
             whole[0] = b"".join([*self._rest, whole[0]])
@@ -195,6 +213,6 @@ class LineSplitter:
         return [line.removesuffix(b"\r") for line in whole if line.strip()]
 
     def end(self) -> bytes:
-        """What stood after the last line's end."""
+        """What follows the last line end."""
         rest, self._rest = b"".join(self._rest), []
         return rest if rest.strip() else b""

@@ -1,8 +1,9 @@
-"""One question on its way to a provider: its identity, its body, and the verdict that comes back.
+"""Provider requests: one request to a provider's model, its identity, its body, and the verdict that comes back.
 
-A question is named by its conversation (a digest of the request's key), its turn (how often the model has spoken
-before) and the try: `{run8}-{conversation}-{turn}-{try}`, in the narrower of the two providers' alphabets. The
-SHA-256 of the body says what was asked; a name that was used once never stands for another body.
+A request is identified by its conversation (a digest of the request's key), its turn (how often the model has spoken
+before) and the SHA-256 of its body. Each attempt goes out under a custom_id of its own,
+`{run8}-{conversation}-{turn}-{attempt}`, in the narrower of the two providers' alphabets. A custom_id that was used
+once never stands for another body: a late result of an earlier attempt can therefore not answer a different request.
 """
 
 from __future__ import annotations
@@ -14,45 +15,48 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from r2v.llm.providers.prices import Tokens
+from r2v.llm.providers.prices import TokenCounts
 from r2v.llm.types import Message, Request
 from r2v.randomness import Key, digest
 
-Question = tuple[str, int, str]
-"""(conversation, turn, SHA-256 of the body): what is paid for once."""
+RequestIdentity = tuple[str, int, str]
+"""(conversation, turn, SHA-256 of the body): what is paid for once, whatever the number of attempts."""
 
-Kind = Literal["ok", "retry", "fatal", "account"]
-"""What a line says: an answer; nothing yet, ask again; never; or that the account can pay for nothing now."""
+VerdictKind = Literal["ok", "retry", "fatal", "account"]
+"""ok: a completion. retry: none yet, send it again. fatal: refused for good. account: the account or its key is
+refused, so no request can be answered until its owner acts."""
 
 _OVERHEAD = 8
 """Tokens that a message's wrapping may add, at most."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Verdict:
-    """What came of an ask. `tokens` None: the provider did not say; `reason` is one line, never dialogue."""
+class RequestVerdict:
+    """What came of a provider request. `tokens` None: the provider sent no usage. `reason` is one line for logs and
+    errors; it never becomes part of a conversation."""
 
-    kind: Kind
+    kind: VerdictKind
     text: str = ""
     cut: bool = False
-    """The reply ended at max_tokens."""
-    tokens: Tokens | None = None
+    """The completion ended at max_tokens."""
+    tokens: TokenCounts | None = None
     reason: str = ""
     billed: bool = True
     """Whether the provider charges for it, as far as one can tell."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Line:
-    """One line of results. Without a verdict it could not be read; `custom_id` is what can be made out."""
+class ResultLine:
+    """One line of a batch's results. `verdict` None: the line could not be parsed, and `custom_id` is what could be
+    made out of it."""
 
     custom_id: str | None
-    verdict: Verdict | None
+    verdict: RequestVerdict | None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Ask:
-    """One question, ready to be sent. `tokens_in` bounds its prompt tokens from above."""
+class ProviderRequest:
+    """One attempt of a request, ready to be sent. `tokens_in` bounds its prompt tokens from above."""
 
     run: str
     conversation: str
@@ -67,34 +71,34 @@ class Ask:
 
     @property
     def custom_id(self) -> str:
-        """Its name at the provider."""
+        """This attempt's name at the provider."""
         return f"{self.run}-{self.conversation}-{self.turn}-{self.attempt}"
 
     @property
-    def question(self) -> Question:
-        """What it asks, whichever try this is."""
+    def identity(self) -> RequestIdentity:
+        """The request, whichever attempt this is."""
         return self.conversation, self.turn, self.sha256
 
-    def again(self, attempt: int) -> Ask:
-        """The same question under another try."""
+    def with_attempt(self, attempt: int) -> ProviderRequest:
+        """The same request as another attempt."""
         return replace(self, attempt=attempt)
 
 
-def make_ask(run: str, request: Request, body: Mapping[str, Any], *, reuse: bool = False) -> Ask:
-    """The first try of a request. With `reuse` identical bodies at temperature 0 are one question, whoever asks;
-    else a question belongs to its key."""
-    wire = canonical(body).encode()
-    sha256 = hashlib.sha256(wire).hexdigest()
+def make_request(run: str, request: Request, body: Mapping[str, Any], *, reuse: bool = False) -> ProviderRequest:
+    """The first attempt of a request. With `reuse`, identical bodies at temperature 0 are one request whichever
+    conversation sends them; without it a request belongs to its key."""
+    encoded = canonical_json(body).encode()
+    sha256 = hashlib.sha256(encoded).hexdigest()
     key: Key = (sha256,) if reuse and request.temperature == 0 else request.key
-    return Ask(
+    return ProviderRequest(
         run=run,
         conversation=digest(*key).hex()[:16],
         turn=turn_of(request.messages),
         attempt=0,
         body=body,
         sha256=sha256,
-        size=len(wire),
-        tokens_in=most_tokens(body),
+        size=len(encoded),
+        tokens_in=max_prompt_tokens(body),
         max_tokens=request.max_tokens,
     )
 
@@ -104,41 +108,51 @@ def turn_of(messages: tuple[Message, ...]) -> int:
     return sum(message.role == "assistant" for message in messages)
 
 
-def canonical(body: Mapping[str, Any]) -> str:
-    """A body as one line of JSON, keys sorted: its bytes on the wire and under the hash."""
+def canonical_json(body: Mapping[str, Any]) -> str:
+    """A body as one line of JSON with sorted keys: what is sent and what is hashed."""
     return json.dumps(body, ensure_ascii=False, sort_keys=True, separators=(",", ":"), allow_nan=False)
 
 
-def read_ask(row: Mapping[str, Any]) -> Ask:
-    """The ask that a line of an input file was made of."""
+def read_request(row: Mapping[str, Any]) -> ProviderRequest:
+    """The request that a line of an input file holds, OpenAI's (`body`) or Anthropic's (`params`)."""
     body = row["body"] if "body" in row else row["params"]
     run, conversation, turn, attempt = row["custom_id"].split("-")
-    wire = canonical(body).encode()
-    return Ask(
+    encoded = canonical_json(body).encode()
+    return ProviderRequest(
         run=run,
         conversation=conversation,
         turn=int(turn),
         attempt=int(attempt),
         body=body,
-        size=len(wire),
-        sha256=hashlib.sha256(wire).hexdigest(),
-        tokens_in=most_tokens(body),
+        size=len(encoded),
+        sha256=hashlib.sha256(encoded).hexdigest(),
+        tokens_in=max_prompt_tokens(body),
         max_tokens=body.get("max_tokens") or body["max_completion_tokens"],
     )
 
 
-def read_asks(path: Path) -> Iterator[Ask]:
-    """The asks of an input file, a line each."""
+def read_requests(path: Path) -> Iterator[ProviderRequest]:
+    """The requests of an input file, one a line."""
     with path.open("rb") as file:
         for line in file:
-            yield read_ask(json.loads(line))
+            yield read_request(json.loads(line))
 
 
-def most_tokens(body: Mapping[str, Any]) -> int:
-    """An upper bound of a body's prompt tokens: a token of a byte-level vocabulary is at least one byte."""
-    texts = [part for message in body.get("messages", ()) for part in _texts(message["content"])]
+def max_prompt_tokens(body: Mapping[str, Any]) -> int:
+    """An upper bound of a body's prompt tokens: a token of a byte-level vocabulary is at least one byte.
+
+    A body without `messages` (a provider of one's own may use any JSON) is bounded by all of its bytes.
+    """
+    if "messages" not in body:
+        return len(canonical_json(body).encode()) + _OVERHEAD
+    texts = [text for message in body["messages"] for text in _texts(message["content"])]
     texts += _texts(body.get("system", ""))
     return sum(len(text.encode()) + _OVERHEAD for text in texts) + _OVERHEAD
+
+
+def likely_prompt_tokens(request: ProviderRequest) -> int:
+    """About how many prompt tokens a request has: a third of the bytes of its texts."""
+    return request.tokens_in // 3
 
 
 def _texts(content: Any) -> list[str]:

@@ -29,7 +29,7 @@ from r2v.game import (
 )
 from r2v.game.service.provider_setup import DispatchSettings
 from r2v.game.service.services import run_job
-from r2v.llm.providers.spending.budget import Purse
+from r2v.llm.providers.spending.budget import SharedBudget
 
 KEY = "sk-not-to-be-written-anywhere"
 
@@ -218,9 +218,9 @@ def test_batch_first_waits_for_every_batch_but_a_lone_request(tmp_path: Path) ->
         conversations=49,
         run="x",
         folder=tmp_path,
-        purse=Purse(None),
+        budget=SharedBudget(None),
     )
     policy = dispatch.policy()
-    assert (policy.mode, policy.hour_usd) == ("auto", 0.0)
+    assert (policy.mode, policy.waiting_usd_per_hour) == ("auto", 0.0)
     assert 1 <= policy.tail * 49 < 2
     assert replace(dispatch, mode="batch").policy().mode == "batch"

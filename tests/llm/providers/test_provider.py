@@ -6,17 +6,17 @@ import json
 from collections.abc import AsyncIterator, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import pytest
 
 from r2v.emulator import Emulator, Lifecycle
 from r2v.emulator.limits import Limits, ProviderLimits
-from r2v.llm.providers.dispatch.dispatch_policy import Plan
+from r2v.llm.providers.dispatch.dispatch_policy import DispatchPolicy
 from r2v.llm.providers.openai import OpenAI
-from r2v.llm.providers.prices import Tokens, rate_of
-from r2v.llm.providers.provider import BatchLimits, BatchState, Called
-from r2v.llm.providers.provider_requests import Ask, Line, Verdict
+from r2v.llm.providers.prices import TokenCounts, rate_of
+from r2v.llm.providers.provider import BatchLimits, BatchState, CallResult
+from r2v.llm.providers.provider_requests import ProviderRequest, RequestVerdict, ResultLine
 from r2v.llm.providers.remote import ProviderRemote
 from r2v.llm.types import Message, Request
 from r2v.llm.waves import Waves
@@ -26,48 +26,50 @@ from tests.llm.talk import environment, remote
 class Prompt:
     """A provider with another's limits whose batches are answered at once; it keeps what each input file was."""
 
-    name: Literal["openai", "anthropic"] = "openai"
+    name = "openai"
 
     def __init__(self, limits: BatchLimits) -> None:
         self.limits = BatchLimits(requests=limits.requests, bytes=limits.bytes, endpoint=limits.endpoint, uploads=False)
         self.files: list[tuple[int, int]] = []
         self._names: list[list[str]] = []
 
-    def body(self, request: Request) -> Mapping[str, Any]:
+    def request_body(self, request: Request) -> Mapping[str, Any]:
         return {
             "model": "m",
             "max_completion_tokens": request.max_tokens,
             "messages": [{"role": m.role, "content": m.content} for m in request.messages],
         }
 
-    def wire(self, ask: Ask) -> dict[str, Any]:
-        return {"custom_id": ask.custom_id, "body": ask.body}
+    def input_line(self, request: ProviderRequest) -> dict[str, Any]:
+        return {"custom_id": request.custom_id, "body": request.body}
 
-    async def create(self, key: str, path: Path, file_id: str | None) -> BatchState:
+    async def create_batch(self, key: str, path: Path, file_id: str | None) -> BatchState:
         with path.open() as file:
             self._names.append([json.loads(line)["custom_id"] for line in file])
         self.files.append((len(self._names[-1]), path.stat().st_size))
-        return await self.look(str(len(self._names) - 1))
+        return await self.retrieve_batch(str(len(self._names) - 1))
 
-    async def recent(self) -> AsyncIterator[BatchState]:
+    async def list_batches(self) -> AsyncIterator[BatchState]:
         for number in reversed(range(len(self._names))):
-            yield await self.look(str(number))
+            yield await self.retrieve_batch(str(number))
 
-    async def look(self, batch_id: str) -> BatchState:
+    async def retrieve_batch(self, batch_id: str) -> BatchState:
         total = len(self._names[int(batch_id)])
         return BatchState(id=batch_id, state="completed", done=True, total=total, completed=total, files=("all",))
 
-    async def lines(self, state: BatchState) -> AsyncIterator[Line]:
+    async def results(self, state: BatchState) -> AsyncIterator[ResultLine]:
         for name in self._names[int(state.id)]:
-            yield Line(custom_id=name, verdict=Verdict(kind="ok", text="yes", tokens=Tokens(fresh=9, output=1)))
+            yield ResultLine(
+                custom_id=name, verdict=RequestVerdict(kind="ok", text="yes", tokens=TokenCounts(fresh=9, output=1))
+            )
 
-    async def call(self, ask: Ask) -> Called:
+    async def call(self, request: ProviderRequest) -> CallResult:
         raise AssertionError("batches were asked for")
 
     async def upload(self, path: Path) -> str:
         raise AssertionError("nothing is uploaded here")
 
-    async def cancel(self, batch_id: str) -> None:
+    async def cancel_batch(self, batch_id: str) -> None:
         raise AssertionError("nothing is cancelled here")
 
     async def close(self) -> None:
@@ -77,7 +79,12 @@ class Prompt:
 def test_50_001_requests_are_two_batches(tmp_path: Path) -> None:
     provider, count = Prompt(OpenAI.limits), 50_001
     behind = ProviderRemote(
-        provider, rate_of("openai", "gpt-4o-mini"), tmp_path, Plan(mode="batch"), scope={}, sync=lambda descriptor: None
+        provider,
+        rate_of("openai", "gpt-4o-mini"),
+        tmp_path,
+        DispatchPolicy(mode="batch"),
+        scope={},
+        sync=lambda descriptor: None,
     )
     waves = Waves(max_conversations=count)
     model = waves.model(behind)

@@ -1,9 +1,9 @@
-"""The call lane: direct calls, as many at a time as the provider bears.
+"""The call dispatcher: direct calls, as many in flight as the provider bears.
 
-The width is found by additive increase and multiplicative decrease: it grows by one for every width of answers and
-is halved when the provider says slow down (429, 503, 529), which also stops everybody until Retry-After has passed.
-A call whose connection broke may have been answered and billed: it is booked as lost at its worst case and made anew.
-A run that stops waits for the calls that are out: their answers are paid.
+Their number is found by additive increase and multiplicative decrease (AIMD): it grows by one for every window of
+answers and is halved when the provider says slow down (429, 503, 529), which also stops all calls until Retry-After has
+passed. A call whose connection broke may have been answered and billed: it is booked as lost at its worst case and sent
+again. A run that stops waits for the calls in flight, because their answers are paid.
 """
 
 from __future__ import annotations
@@ -11,129 +11,143 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from r2v.llm.providers.dispatch.batches import Outcome, Spawn
-from r2v.llm.providers.dispatch.dispatch_policy import Plan
-from r2v.llm.providers.dispatch.reconcile import Times
-from r2v.llm.providers.dispatch.results import account
-from r2v.llm.providers.provider import Direct, ProviderFault
-from r2v.llm.providers.provider_requests import Ask, Verdict
-from r2v.llm.providers.spending.budget import Till
+from r2v.llm.providers.dispatch.dispatch_policy import DispatchPolicy
+from r2v.llm.providers.dispatch.result_handler import ResultHandler, Spawn, WallClock, account_error
+from r2v.llm.providers.provider import Provider, ProviderFault
+from r2v.llm.providers.provider_requests import ProviderRequest, RequestVerdict
+from r2v.llm.providers.spending.budget import SpendTracker
 from r2v.log import logger
 
-_FIRST = 8
-_BACKOFF, _LONGEST = 0.5, 60.0
+_FIRST_WINDOW = 8
+_BACKOFF, _LONGEST_BACKOFF = 0.5, 60.0
+"""Seconds."""
 GRACE = 20.0
 """Seconds that a run which stops waits for direct calls: less than a cluster waits between SIGTERM and SIGKILL."""
 
 
-class Width:
-    """How many calls may be out at the same time, and until when none may."""
+class AIMDLimiter:
+    """How many calls may be in flight (`window`), and until when (seconds of the epoch) none may be started."""
 
-    def __init__(self, most: int) -> None:
-        self.most = most
-        self.now = float(min(_FIRST, most))
+    def __init__(self, max_window: int) -> None:
+        self.max_window = max_window
+        self.window = float(min(_FIRST_WINDOW, max_window))
         self.pause_until = 0.0
 
-    def well(self) -> None:
+    def on_success(self) -> None:
         """A call was answered."""
-        self.now = min(float(self.most), self.now + 1.0 / self.now)
+        self.window = min(float(self.max_window), self.window + 1.0 / self.window)
 
-    def slow(self, until: float) -> None:
-        """The provider asked for less. Many calls that were out together are one such wish."""
+    def on_slow_down(self, until: float) -> None:
+        """The provider asked for less. Calls that were in flight together are refused together: only the first of
+        them halves the window."""
         if until > self.pause_until:
-            self.now = max(1.0, self.now / 2)
+            self.window = max(1.0, self.window / 2)
             self.pause_until = until
 
 
-class CallLane:
+class CallDispatcher:
     """Direct calls of one run."""
 
     def __init__(
-        self, provider: Direct, name: str, till: Till, plan: Plan, outcome: Outcome, times: Times, spawn: Spawn
+        self,
+        provider: Provider,
+        tracker: SpendTracker,
+        policy: DispatchPolicy,
+        handler: ResultHandler,
+        clock: WallClock,
+        spawn: Spawn,
     ) -> None:
-        self._provider, self._name, self._till, self._plan = provider, name, till, plan
-        self._outcome, self._times, self._spawn = outcome, times, spawn
-        self.width = Width(plan.max_concurrent)
-        self.flying: set[asyncio.Task[None]] = set()
-        """Calls that are out, until what came of them is journaled."""
-        self._out = 0
-        self._strain = 0
+        self._provider, self._tracker = provider, tracker
+        self._handler, self._clock, self._spawn = handler, clock, spawn
+        self.limiter = AIMDLimiter(policy.max_concurrent)
+        self.in_flight: set[asyncio.Task[None]] = set()
+        """Calls that have begun, until their results are journaled."""
+        self._num_started = 0
+        self._slow_downs = 0
+        """In a row, without an answer in between."""
 
-    def take(self, asks: Sequence[Ask]) -> None:
-        """Ask these, each as soon as there is room for it."""
-        for ask in asks:
-            self._spawn(self._ask(ask))
+    def submit(self, requests: Sequence[ProviderRequest]) -> None:
+        """Call these, each as soon as the limiter and the budget allow."""
+        for request in requests:
+            self._spawn(self._dispatch(request))
 
     async def drain(self) -> None:
-        """Wait, a while, for the answers of calls that are out: they are paid, and one that is journaled is kept."""
-        if self.flying:
+        """Wait up to GRACE for the calls in flight: they are paid, and a journaled answer is kept."""
+        if self.in_flight:
             logger.info(
-                "  %s: stopping; %d direct calls are under way, their answers are waited for (%.0f s at most)",
-                self._name,
-                len(self.flying),
+                "  %s: stopping; waiting up to %.0f s for the answers of %d direct calls in flight",
+                self._provider.name,
                 GRACE,
+                len(self.in_flight),
             )
-            await asyncio.wait(self.flying, timeout=GRACE)
+            await asyncio.wait(self.in_flight, timeout=GRACE)
 
-    async def _ask(self, ask: Ask) -> None:
-        worst = self._till.worst(ask, batch=False)
-        await self._room(worst)
-        self._out += 1
+    async def _dispatch(self, request: ProviderRequest) -> None:
+        worst_case = self._tracker.worst_case(request, batch=False)
+        await self._wait_for_turn(worst_case)
+        self._num_started += 1
         try:
-            fault = await self._call(ask, worst)
+            fault = await self._call(request, worst_case)
             if fault is not None and fault.kind == "account":
-                raise account(self._name, fault.reason)
+                raise account_error(self._provider.name, fault.reason)
             if fault is not None and fault.kind == "retry":
                 if not fault.slow_down:
-                    await self._times.sleep(min(_LONGEST, _BACKOFF * 2.0**ask.attempt))
-                self._outcome.again([ask], fault.reason, free=fault.slow_down)
+                    await self._clock.sleep(min(_LONGEST_BACKOFF, _BACKOFF * 2.0**request.attempt))
+                self._handler.requeue([request], fault.reason, free=fault.slow_down)
         finally:
-            self._out -= 1
-            self._till.stir()
+            self._num_started -= 1
+            self._tracker.notify()
 
-    async def _call(self, ask: Ask, worst: float) -> ProviderFault | None:
-        """Call, and journal what came of it; the fault if it was one."""
+    async def _call(self, request: ProviderRequest, worst_case: float) -> ProviderFault | None:
+        """Call once and journal the result; the fault, if it was one."""
         task = asyncio.current_task()
         assert task is not None
-        self.flying.add(task)
+        self.in_flight.add(task)
         try:
-            await self._till.reserve({"row": "call", "id": ask.custom_id, "sha256": ask.sha256, "usd": worst})
-            called = await self._provider.call(ask)
-            self.width.well()
-            self._strain = 0
-            if called.remaining == 0 and called.reset:
-                self.width.pause_until = max(self.width.pause_until, self._times.now() + called.reset)
-            await self._outcome.settle([(ask, called.verdict)], None)
+            await self._tracker.write_reservation(
+                {"row": "call", "id": request.custom_id, "sha256": request.sha256, "usd": worst_case}
+            )
+            result = await self._provider.call(request)
+            self.limiter.on_success()
+            self._slow_downs = 0
+            if result.remaining == 0 and result.reset:
+                self.limiter.pause_until = max(self.limiter.pause_until, self._clock.now() + result.reset)
+            await self._handler.record_results([(request, result.verdict)], None)
         except ProviderFault as fault:
-            await self._failed(ask, fault, worst)
+            await self._record_fault(request, fault, worst_case)
             return fault
         finally:
-            self.flying.discard(task)
+            self.in_flight.discard(task)
         return None
 
-    async def _room(self, worst: float) -> None:
-        """Wait for a place, the end of a pause, and money; holds the money."""
-        while True:
-            wait = self.width.pause_until - self._times.now()
-            if wait > 0:
-                await self._times.sleep(wait)
-            elif self._out >= int(self.width.now):
-                await self._till.change()
-            elif self._till.hold(worst):
-                return
-            elif self._till.purse.idle:
-                raise self._till.purse.exhausted(worst)
-            else:
-                await self._till.change()
+    async def _wait_for_turn(self, worst_case: float) -> None:
+        """Wait for the end of a pause, a place in the window, and money, in this order; the money is set aside.
 
-    async def _failed(self, ask: Ask, fault: ProviderFault, worst: float) -> None:
-        now = self._times.now()
+        Nothing is awaited between the last check and the return, so no other task can take the same place.
+        """
+        while True:
+            pause = self.limiter.pause_until - self._clock.now()
+            if pause > 0:
+                await self._clock.sleep(pause)
+            elif self._num_started >= int(self.limiter.window):
+                await self._tracker.wait_for_change()
+            elif self._tracker.set_aside(worst_case):
+                return
+            elif self._tracker.budget.idle:
+                raise self._tracker.budget.exhausted(worst_case)
+            else:
+                await self._tracker.wait_for_change()
+
+    async def _record_fault(self, request: ProviderRequest, fault: ProviderFault, worst_case: float) -> None:
+        now = self._clock.now()
         if fault.slow_down:
-            self._strain += now >= self.width.pause_until
-            asked = min(_LONGEST, _BACKOFF * 2.0**self._strain) if fault.retry_after is None else fault.retry_after
-            self.width.slow(now + asked)
+            self._slow_downs += now >= self.limiter.pause_until
+            backoff = min(_LONGEST_BACKOFF, _BACKOFF * 2.0**self._slow_downs)
+            self.limiter.on_slow_down(now + (backoff if fault.retry_after is None else fault.retry_after))
+        # 503 and 529 are refusals for load, before anything is run; other 5xx may come after the answer was made
         if fault.ambiguous and fault.status not in (503, 529):
-            await self._till.write({"row": "lost", "id": ask.custom_id, "usd": worst, "why": fault.reason})
+            await self._tracker.write({"row": "lost", "id": request.custom_id, "usd": worst_case, "why": fault.reason})
         else:
             kind = "retry" if fault.kind == "account" else fault.kind
-            await self._outcome.settle([(ask, Verdict(kind=kind, reason=fault.reason, billed=False))], None)
+            verdict = RequestVerdict(kind=kind, reason=fault.reason, billed=False)
+            await self._handler.record_results([(request, verdict)], None)

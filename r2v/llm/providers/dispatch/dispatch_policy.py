@@ -1,4 +1,5 @@
-"""How questions travel: in batches, by direct calls, or whichever is worth it; and how long anybody waits."""
+"""The dispatch policy: whether requests go in batches, by direct calls or whichever is worth it, and how long each step
+may take."""
 
 from __future__ import annotations
 
@@ -9,8 +10,8 @@ Mode = Literal["batch", "concurrent", "auto"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan:
-    """Times are seconds. The limits of the provider hold besides."""
+class DispatchPolicy:
+    """Times are seconds. The provider's own limits hold besides."""
 
     mode: Mode = "auto"
     max_usd: float | None = None
@@ -18,27 +19,27 @@ class Plan:
     batch_size: int | None = None
     """Requests in one batch, at most."""
     max_concurrent: int = 32
-    """Direct calls at the same time, at most."""
+    """Direct calls in flight, at most."""
     queued_tokens: int | None = None
-    """Prompt tokens in batches that have not ended, at most; None: found out by being refused."""
+    """Prompt tokens in batches that have not ended, at most; None: learned from the provider's refusals."""
     flush_seconds: float = 30.0
-    """A question waits so long for company."""
+    """A request waits so long for others to share its batch."""
     poll_seconds: float = 30.0
-    """First look at a batch; later ones up to twenty times as far apart."""
+    """Time to the first poll of a batch; later polls are up to twenty times as far apart."""
     reconcile_after: float = 600.0
-    """A batch that was made is listed by then."""
+    """A batch that was created is listed by then."""
     timeout: float = 600.0
     """Of one call to the provider."""
     attempts: int = 4
-    """Tries of a question within one process."""
+    """Attempts of a request within one process."""
     tail: float = 0.05
-    """auto: this share of the most conversations ever open is the tail, which is called directly."""
-    hour_usd: float = 1.0
-    """auto: what an hour's waiting is worth; a batch that saves less than its wait costs is called instead."""
+    """auto: this share of the most conversations ever open is the tail, whose requests are called directly."""
+    waiting_usd_per_hour: float = 1.0
+    """auto: the cost of an hour's waiting; a batch that saves less than its wait costs is called directly instead."""
     reuse: bool = False
-    """Identical bodies at temperature 0 are asked once."""
+    """Identical bodies at temperature 0 are sent once."""
 
     @property
     def max_age(self) -> float:
-        """How long the wave engine may hold a question."""
+        """How long the wave engine may hold a request back."""
         return 0.0 if self.mode == "concurrent" else self.flush_seconds

@@ -1,102 +1,99 @@
-"""Was it made? What to do when a create call went out and nobody said what came of it.
+"""Reconciliation: find out whether a create call that brought no answer created a batch.
 
-Neither SDK sends an idempotency key, so the only answer is the provider's list. OpenAI keeps our key and the input
-file's id with a batch. Anthropic keeps nothing of ours: a batch that is newer than what was listed before, with as
-many requests, is waited for and known by the custom_ids in its results, which carry the run's nonce.
+Neither SDK sends an idempotency key, so the only evidence is the provider's list of batches. OpenAI keeps our key and
+the input file's id with a batch. Anthropic keeps nothing of ours: a batch that is newer than the newest one before the
+call, with as many requests, is awaited and then recognised by the custom_ids in its results, which hold a nonce.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
-
-from r2v.llm.providers.dispatch.dispatch_policy import Plan
-from r2v.llm.providers.provider import BatchState, Provider, ProviderFault
-from r2v.llm.providers.spending.journal_state import Batch, Book
+from r2v.llm.providers.dispatch.dispatch_policy import DispatchPolicy
+from r2v.llm.providers.dispatch.result_handler import WallClock
+from r2v.llm.providers.provider import BatchProvider, BatchState, ProviderFault
+from r2v.llm.providers.spending.journal_state import JournalBatch, JournalState
 from r2v.log import logger
 
 
-@dataclass(frozen=True, kw_only=True)
-class Times:
-    """The clock: seconds of the epoch, and a sleep that may be a virtual one."""
-
-    now: Callable[[], float]
-    sleep: Callable[[float], Awaitable[None]]
-
-
-async def newest(provider: Provider) -> str | None:
+async def newest_batch_id(provider: BatchProvider) -> str | None:
     """The newest batch that the account lists; None where there is none. Raises ProviderFault."""
-    async for state in provider.recent():
+    async for state in provider.list_batches():
         return state.id
     return None
 
 
-async def find(provider: Provider, batch: Batch, book: Book, plan: Plan, times: Times) -> BatchState | None:
-    """The batch that an unconfirmed create call made, or None when it is known that it made none.
+async def find_created_batch(
+    provider: BatchProvider, batch: JournalBatch, state: JournalState, policy: DispatchPolicy, clock: WallClock
+) -> BatchState | None:
+    """The batch that an unconfirmed create call created, or None when it is known that it created none.
 
-    Lists until it is found, or until `reconcile_after` has passed since it could last have been made and no
+    Lists until the batch is found, or until `reconcile_after` has passed since it could last have been created and no
     candidate is left. Raises ProviderFault only for an account that may not list.
     """
     assert batch.sent_at is not None
-    since = batch.sent_at + plan.timeout if batch.unknown_at is None else batch.unknown_at
-    quiet = min(since, times.now() + plan.timeout) + plan.reconcile_after
+    # a call that was cut off with its process may have been carried out until its timeout
+    last_possible = batch.sent_at + policy.timeout if batch.unknown_at is None else batch.unknown_at
+    # at most a timeout from now: another machine's clock may have written a time that lies ahead
+    deadline = min(last_possible, clock.now() + policy.timeout) + policy.reconcile_after
     logger.warning(
-        "  batch %s: it is not known whether %s made it; looking for it, for %.0f s at most",
+        "  batch %s: the create call was not confirmed by %s; searching its list of batches, for %.0f s at most",
         batch.key,
         provider.name,
-        max(0.0, quiet - times.now()),
+        max(0.0, deadline - clock.now()),
     )
-    strangers: set[str] = set()
-    pause = min(5.0, plan.poll_seconds, max(0.05, plan.reconcile_after / 4))
+    foreign: set[str] = set()
+    pause = min(5.0, policy.poll_seconds, max(0.05, policy.reconcile_after / 4))
     while True:
-        late = times.now() >= quiet
-        candidates = await _listed(provider, batch, book, strangers)
-        for state in candidates or ():
-            verified = await _ours(provider, state, batch)
-            if verified:
-                logger.warning("  batch %s: it was made, and is %s", batch.key, state.id)
-                return state
-            if verified is False:
-                strangers.add(state.id)
-        if candidates is not None and late and all(state.id in strangers for state in candidates):
-            logger.warning("  batch %s: it was not made", batch.key)
+        # before listing, so that the last list is younger than the deadline
+        is_late = clock.now() >= deadline
+        candidates = await _list_candidates(provider, batch, state, foreign)
+        for candidate in candidates or ():
+            is_ours = await _is_ours(provider, candidate, batch)
+            if is_ours:
+                logger.warning("  batch %s: found as %s; it was created once", batch.key, candidate.id)
+                return candidate
+            if is_ours is False:
+                foreign.add(candidate.id)
+        if candidates is not None and is_late and all(candidate.id in foreign for candidate in candidates):
+            logger.warning("  batch %s: not listed, so it was not created; sending it again", batch.key)
             return None
-        await times.sleep(pause)
+        await clock.sleep(pause)
 
 
-async def _listed(provider: Provider, batch: Batch, book: Book, strangers: set[str]) -> list[BatchState] | None:
-    """Batches newer than the newest before it was sent that may be it; None where the list can't be had."""
-    found = []
+async def _list_candidates(
+    provider: BatchProvider, batch: JournalBatch, state: JournalState, foreign: set[str]
+) -> list[BatchState] | None:
+    """Batches that may be this one: listed since it was sent, and not known to be another. None: the list failed."""
+    candidates = []
     try:
-        async for state in provider.recent():
-            if state.id == batch.newest:
+        async for listed in provider.list_batches():
+            if listed.id == batch.newest:
                 break
-            if state.id not in book.ids and state.id not in strangers and _alike(provider, state, batch):
-                found.append(state)
+            if listed.id not in state.batch_ids and listed.id not in foreign and _could_be(provider, listed, batch):
+                candidates.append(listed)
     except ProviderFault as fault:
         if fault.kind == "account":
             raise
         return None
-    return found
+    return candidates
 
 
-def _alike(provider: Provider, state: BatchState, batch: Batch) -> bool:
+def _could_be(provider: BatchProvider, listed: BatchState, batch: JournalBatch) -> bool:
     if provider.limits.uploads:
-        return state.key == batch.key or (batch.file_id is not None and state.input_file == batch.file_id)
-    return state.total == batch.count
+        return listed.key == batch.key or (batch.file_id is not None and listed.input_file == batch.file_id)
+    return listed.total == batch.count
 
 
-async def _ours(provider: Provider, state: BatchState, batch: Batch) -> bool | None:
-    """Whether a candidate is it; None while that can't be told."""
+async def _is_ours(provider: BatchProvider, candidate: BatchState, batch: JournalBatch) -> bool | None:
+    """Whether a candidate is this batch; None while that cannot be known."""
     if provider.limits.uploads:
         return True
     try:
-        state = await provider.look(state.id)
+        state = await provider.retrieve_batch(candidate.id)
         if not state.done or state.lagging:
             return None
-        async for line in provider.lines(state):
+        async for line in provider.results(state):
             if line.custom_id is not None:
-                return line.custom_id in batch.asks
+                return line.custom_id in batch.requests
     except ProviderFault as fault:
         return False if fault.status == 404 else None
     return False

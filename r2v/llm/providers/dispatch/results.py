@@ -1,8 +1,8 @@
-"""Results of a batch: streamed, sorted by custom_id, applied once, whatever the download does.
+"""Batch results: streamed, matched by custom_id and applied once, whatever happens to the download.
 
-Lines come in any order, twice, cut, or not at all. What is there is kept. A download that broke, or held a line that
-can't be read, is had again; a question that no line names was not run and is asked again; one whose line stays
-unreadable was paid for, and is given up rather than paid twice.
+Lines come in any order, twice, cut, or not at all. Every line that can be read is kept. A download that broke, or held
+an unreadable line, is repeated. A request without a line was not run and is sent again; one whose line stays
+unreadable was run and billed, and is given up rather than paid twice.
 """
 
 from __future__ import annotations
@@ -13,77 +13,81 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from r2v.errors import EnvironmentFault
-from r2v.llm.providers.dispatch.reconcile import Times
-from r2v.llm.providers.provider import BatchState, Provider, ProviderFault
-from r2v.llm.providers.provider_requests import Ask, Verdict
-from r2v.llm.providers.spending.journal_state import Batch
+from r2v.llm.providers.dispatch.result_handler import WallClock, account_error
+from r2v.llm.providers.provider import BatchProvider, BatchState, ProviderFault
+from r2v.llm.providers.provider_requests import ProviderRequest, RequestVerdict
+from r2v.llm.providers.spending.journal_state import JournalBatch
 
-_TOGETHER = 500
-"""Lines that share one sync of the journal."""
+_LINES_PER_SYNC = 500
 _DOWNLOADS = 3
 
 
-class Settles(Protocol):
+class ResultRecorder(Protocol):
     """Where lines go."""
 
-    async def settle(self, told: Sequence[tuple[Ask, Verdict]], batch: str | None) -> None:
-        """Journal and hand on what is known of these."""
+    async def record_results(
+        self, results: Sequence[tuple[ProviderRequest, RequestVerdict]], batch: str | None
+    ) -> None:
+        """As `ResultHandler.record_results`."""
         ...
 
 
 @dataclass(kw_only=True)
-class Results:
-    """The collection of one batch. Afterwards `retry` are the questions to be asked again."""
+class BatchResults:
+    """The collection of one batch's results. Afterwards `retry` holds the requests to be sent again."""
 
-    provider: Provider
-    batch: Batch
-    outcome: Settles
-    times: Times
+    provider: BatchProvider
+    batch: JournalBatch
+    recorder: ResultRecorder
+    clock: WallClock
     pause: float
-    retry: list[Ask] = field(default_factory=list)
+    """Seconds between two downloads, at most."""
+    retry: list[ProviderRequest] = field(default_factory=list)
     counts: Counter[str] = field(default_factory=Counter)
-    _open: dict[str, Ask] = field(default_factory=dict)
+    _open: dict[str, ProviderRequest] = field(default_factory=dict)
+    """By custom_id: requests whose line has not been read."""
     _unreadable: set[str | None] = field(default_factory=set)
-    _trouble: str = ""
+    """Custom_ids of unreadable lines in the last download; None: a line without a readable custom_id."""
+    _last_error: str = ""
 
     async def collect(self, state: BatchState) -> None:
-        """Everything that the batch has to say, settled. Raises EnvironmentFault where its answers are gone."""
-        self._open = dict(self.batch.asks)
+        """Download and record everything. Raises EnvironmentFault where the results are gone."""
+        self._open = dict(self.batch.requests)
         for download in range(_DOWNLOADS):
-            whole = await self._download(state)
-            if not self._open or (whole and not self._unreadable):
+            complete = await self._download(state)
+            if not self._open or (complete and not self._unreadable):
                 break
             if download + 1 < _DOWNLOADS:
-                await self.times.sleep(min(self.pause, 2.0**download))
+                await self.clock.sleep(min(self.pause, 2.0**download))
         else:
-            whole = whole or not self._open
-        if not whole:
+            complete = complete or not self._open
+        if not complete:
             raise EnvironmentFault(
-                f"batch {self.batch.id}: its results broke off {_DOWNLOADS} times "
-                f"({self._trouble}); what came is kept: run the same command again"
+                f"batch {self.batch.id}: the download of its results broke off {_DOWNLOADS} times "
+                f"({self._last_error}); what arrived is kept: run the same command again"
             )
-        await self._missing(state)
+        await self._record_missing(state)
 
     async def _download(self, state: BatchState) -> bool:
-        """Go over the lines once; False where the connection broke."""
-        self._unreadable, told = set(), list[tuple[Ask, Verdict]]()
+        """Read the lines once; False where the connection broke."""
+        self._unreadable, results = set(), list[tuple[ProviderRequest, RequestVerdict]]()
         try:
-            async for line in self.provider.lines(state):
-                ask = self._open.get(line.custom_id or "")
+            async for line in self.provider.results(state):
+                request = self._open.get(line.custom_id or "")
                 if line.verdict is None:
                     self._unreadable.add(line.custom_id)
-                elif ask is None:
-                    self.counts["again" if line.custom_id in self.batch.settled else "stranger"] += 1
+                elif request is None:
+                    self.counts["again" if line.custom_id in self.batch.accounted else "stranger"] += 1
                 else:
-                    del self._open[ask.custom_id]
-                    told.append((ask, line.verdict))
-                    if len(told) >= _TOGETHER:
-                        await self._settle(told)
-                        told = []
+                    del self._open[request.custom_id]
+                    results.append((request, line.verdict))
+                    if len(results) >= _LINES_PER_SYNC:
+                        await self._record(results)
+                        results = []
         except ProviderFault as fault:
-            self._trouble = fault.reason
+            self._last_error = fault.reason
             if fault.kind == "account":
-                raise account(self.provider.name, fault.reason) from None
+                raise account_error(self.provider.name, fault.reason) from None
             if fault.status == 404:
                 raise EnvironmentFault(
                     f"batch {self.batch.id}: its results are gone at {self.provider.name} "
@@ -91,42 +95,34 @@ class Results:
                 ) from None
             return False
         finally:
-            await self._settle(told)
+            await self._record(results)
         return True
 
-    async def _settle(self, told: Sequence[tuple[Ask, Verdict]]) -> None:
-        if told:
-            await self.outcome.settle(told, self.batch.key)
-        for ask, verdict in told:
+    async def _record(self, results: Sequence[tuple[ProviderRequest, RequestVerdict]]) -> None:
+        if results:
+            await self.recorder.record_results(results, self.batch.key)
+        for request, verdict in results:
             self.counts[verdict.kind] += 1
             if verdict.kind == "retry":
-                self.retry.append(ask)
+                self.retry.append(request)
 
-    async def _missing(self, state: BatchState) -> None:
-        """Those that no line told of."""
+    async def _record_missing(self, state: BatchState) -> None:
+        """Account for the requests that have no readable line."""
         if self._open and state.completed and not state.files:
             raise EnvironmentFault(
                 f"batch {self.batch.id}: {state.completed} of its requests are answered and their "
                 "results can't be had (archived?); they were paid: start a new run, which pays anew"
             )
-        nameless = None in self._unreadable
-        told = []
-        for ask in self._open.values():
-            if nameless or ask.custom_id in self._unreadable:
+        # an unreadable line without a custom_id may be anybody's: then all that are open may have been paid
+        any_nameless = None in self._unreadable
+        results = []
+        for request in self._open.values():
+            if any_nameless or request.custom_id in self._unreadable:
                 self.counts["unreadable"] += 1
-                told.append((ask, Verdict(kind="fatal", reason="its line of results can't be read; it was paid")))
+                verdict = RequestVerdict(kind="fatal", reason="its line of results can't be read; it was paid")
             else:
                 self.counts["missing"] += 1
-                told.append(
-                    (ask, Verdict(kind="retry", reason=f"no line in the results ({state.state})", billed=False))
-                )
+                verdict = RequestVerdict(kind="retry", reason=f"no line in the results ({state.state})", billed=False)
+            results.append((request, verdict))
         self._open = {}
-        await self._settle(told)
-
-
-def account(provider: str, reason: str) -> EnvironmentFault:
-    """The error of an account that can't pay or may not ask."""
-    return EnvironmentFault(
-        f"{provider}: {reason}; see to the account or the key, then run the same command again: "
-        "everything answered is kept"
-    )
+        await self._record(results)

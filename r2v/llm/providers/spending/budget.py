@@ -1,10 +1,11 @@
-"""The till: nothing goes out before its worst case is set aside, and every cent is in the journal.
+"""The budget: no request goes out before its worst case is reserved, and every cent stands in the journal.
 
-    spent + lost + reserved + asked <= cap
+    spent + lost + reserved + the next request's worst case <= cap
 
-The cap is a purse's, which several tills may share: the models of one job are paid out of one purse.
-A batch or call reserves the most it can cost (prompt bytes as tokens, all of max_tokens, every prompt token written
-to the dearest cache), and gives back what it did not use when its answer is booked. So the cap holds whatever comes.
+A `SpendTracker` keeps one provider's journal; its cap is a `SharedBudget`, which several trackers may share: all models
+of one job are paid from one budget. A batch or call reserves the most that it can cost (prompt bytes counted as tokens,
+all of max_tokens, every prompt token written to the dearest cache) and releases what it did not use when its result is
+journaled. So the cap holds whatever the provider answers.
 """
 
 from __future__ import annotations
@@ -14,114 +15,127 @@ from pathlib import Path
 
 from r2v.errors import EnvironmentFault
 from r2v.llm.providers.prices import Rate
-from r2v.llm.providers.provider_requests import Ask, Verdict
-from r2v.llm.providers.spending.journal import Journal, Row
-from r2v.llm.providers.spending.journal_state import Book
+from r2v.llm.providers.provider_requests import ProviderRequest, RequestVerdict
+from r2v.llm.providers.spending.journal import Journal, JournalRow
+from r2v.llm.providers.spending.journal_state import JournalState
+
+_ROUNDING = 1e-9
+"""USD: sums of many small reservations do not come back to exactly 0."""
 
 
-class Purse:
-    """A hard cap in USD (None: none) over all tills that join. Until `parties` of them have read their journals nothing
-    may be set aside, for what they have spent is not known yet. `name`: the setting to raise."""
+class SharedBudget:
+    """A hard cap in USD (None: none) over all trackers that join.
 
-    def __init__(self, cap: float | None, *, parties: int = 1, name: str = "teacher.max_usd") -> None:
-        self.cap, self.name, self._parties = cap, name, parties
-        self._tills: dict[Path, Till] = {}
+    num_trackers: until so many have read their journals nothing may be reserved, because what they have spent in
+    earlier processes is not known yet. name: the setting to raise, for the error message.
+    """
 
-    def join(self, till: Till) -> None:
-        """Count this till in, in place of an earlier one on the same journal."""
-        self._tills[till.journal.path] = till
-        self.stir()
+    def __init__(self, cap: float | None, *, num_trackers: int = 1, name: str = "teacher.max_usd") -> None:
+        self.cap, self.name, self._num_trackers = cap, name, num_trackers
+        self._trackers: dict[Path, SpendTracker] = {}
+
+    def join(self, tracker: SpendTracker) -> None:
+        """Count this tracker in, in place of an earlier one on the same journal."""
+        self._trackers[tracker.journal.path] = tracker
+        self.notify()
 
     @property
-    def room(self) -> float:
-        """USD that may still be set aside."""
+    def remaining(self) -> float:
+        """USD that may still be reserved."""
         if self.cap is None:
             return float("inf")
-        return self.cap - sum(till.bound for till in self._tills.values()) if self._whole else 0.0
+        return self.cap - sum(tracker.committed for tracker in self._trackers.values()) if self._complete else 0.0
 
     @property
     def idle(self) -> bool:
-        """Nothing is under way whose end could make room."""
-        return self._whole and not any(till.busy for till in self._tills.values())
+        """Nothing is in flight whose end could release a reservation."""
+        return self._complete and not any(tracker.busy for tracker in self._trackers.values())
 
     @property
-    def _whole(self) -> bool:
-        return len(self._tills) >= self._parties
+    def _complete(self) -> bool:
+        return len(self._trackers) >= self._num_trackers
 
-    def stir(self) -> None:
-        """Tell everybody who waits for a change at any till."""
-        for till in self._tills.values():
-            till.wake()
+    def notify(self) -> None:
+        """Wake everybody who waits for a change at any tracker."""
+        for tracker in self._trackers.values():
+            tracker.wake()
 
-    def exhausted(self, asked: float) -> EnvironmentFault:
-        """The error of a cap that is reached."""
-        lost = sum(till.book.lost_usd for till in self._tills.values())
-        spent = sum(till.book.spent for till in self._tills.values()) + lost
-        maybe = f" (of it at most ${lost:.4f} for calls whose answers were lost)" if lost else ""
+    def exhausted(self, next_usd: float) -> EnvironmentFault:
+        """The error of a cap that is reached; `next_usd`: what the next request may cost."""
+        lost = sum(tracker.state.lost_usd for tracker in self._trackers.values())
+        spent = sum(tracker.state.spent for tracker in self._trackers.values()) + lost
+        of_it_lost = f" (of it at most ${lost:.4f} for calls whose answers were lost)" if lost else ""
         return EnvironmentFault(
-            f"{self.name}={self.cap}: ${spent:.4f} are spent{maybe} and the next question may cost ${asked:.4f}; "
-            f"everything answered is kept: raise {self.name} and run the same command again"
+            f"{self.name}={self.cap}: ${spent:.4f} are spent{of_it_lost} and the next request may cost "
+            f"${next_usd:.4f}; everything answered is kept: raise {self.name} and run the same command again"
         )
 
 
-class Till:
-    """Journal and book of one provider's run, paid out of a purse."""
+class SpendTracker:
+    """One provider's journal and its state, paid from a shared budget."""
 
-    def __init__(self, journal: Journal, book: Book, rate: Rate, purse: Purse) -> None:
-        self.journal, self.book, self.rate, self.purse = journal, book, rate, purse
-        self._held = 0.0
+    def __init__(self, journal: Journal, state: JournalState, rate: Rate, budget: SharedBudget) -> None:
+        self.journal, self.state, self.rate, self.budget = journal, state, rate, budget
+        self._unwritten = 0.0
+        """USD that are set aside while the row that reserves them is being written."""
         self._changed = asyncio.Event()
-        purse.join(self)
+        budget.join(self)
 
     @property
-    def bound(self) -> float:
-        """USD that are spent, may be, or are set aside."""
-        return self.book.spent + self.book.lost_usd + self.book.reserved + self._held
+    def committed(self) -> float:
+        """USD that are spent, may have been spent, or are reserved."""
+        return self.state.spent + self.state.lost_usd + self.state.reserved + self._unwritten
 
     @property
     def busy(self) -> bool:
-        """Something is under way."""
-        return bool(self.book.batches or self.book.calls) or self._held >= 1e-9
+        """Something is in flight."""
+        return bool(self.state.batches or self.state.calls) or self._unwritten >= _ROUNDING
 
-    def worst(self, ask: Ask, *, batch: bool) -> float:
-        """The most that an ask can cost."""
-        return self.rate.worst(ask.tokens_in, ask.max_tokens, batch=batch)
+    def worst_case(self, request: ProviderRequest, *, batch: bool) -> float:
+        """The most USD that a request can cost."""
+        return self.rate.worst_case(request.tokens_in, request.max_tokens, batch=batch)
 
-    def usd(self, ask: Ask, verdict: Verdict, *, batch: bool) -> float:
-        """What an ask is billed; the worst case where the provider did not say."""
+    def billed(self, request: ProviderRequest, verdict: RequestVerdict, *, batch: bool) -> float:
+        """USD that a request is billed; its worst case where the provider sent no usage."""
         if not verdict.billed:
             return 0.0
-        return self.worst(ask, batch=batch) if verdict.tokens is None else self.rate.usd(verdict.tokens, batch=batch)
+        if verdict.tokens is None:
+            return self.worst_case(request, batch=batch)
+        return self.rate.usd(verdict.tokens, batch=batch)
 
-    def hold(self, usd: float) -> bool:
-        """Set this aside until the row that reserves it is written; False where there is no room."""
-        if usd > self.purse.room + 1e-9:
+    def set_aside(self, usd: float) -> bool:
+        """Take this from the budget until `write_reservation` has written it down; False where not so much remains.
+
+        It takes effect at once, without waiting for the disk: between the check and the written row other tasks run,
+        and must not be given the same money.
+        """
+        if usd > self.budget.remaining + _ROUNDING:
             return False
-        self._held += usd
+        self._unwritten += usd
         return True
 
-    async def reserve(self, row: Row) -> None:
-        """Write the row of what was held."""
+    async def write_reservation(self, row: JournalRow) -> None:
+        """Write the row of what was set aside; from then on the journal's state holds the reservation."""
         try:
             await self.write(row)
         finally:
-            self._held -= row["usd"]
+            self._unwritten -= row["usd"]
 
-    async def write(self, *rows: Row) -> None:
-        """Journal rows, then note them."""
-        for row, place in zip(rows, await self.journal.write(*rows), strict=True):
-            self.book.note(row, place)
-        self.stir()
+    async def write(self, *rows: JournalRow) -> None:
+        """Journal rows; the state is changed only when they are on disk."""
+        for row, offset in zip(rows, await self.journal.write(*rows), strict=True):
+            self.state.apply(row, offset)
+        self.notify()
 
-    def stir(self) -> None:
-        """Tell everybody who waits for a change, at this till or at one that shares its purse."""
-        self.purse.stir()
+    def notify(self) -> None:
+        """Wake everybody who waits for a change, at this tracker or at one that shares its budget."""
+        self.budget.notify()
 
     def wake(self) -> None:
-        """Let those who wait at this till look again."""
+        """Let those who wait at this tracker look again."""
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()
 
-    async def change(self) -> None:
+    async def wait_for_change(self) -> None:
         """Wait for the next change."""
         await self._changed.wait()

@@ -1,19 +1,19 @@
-"""The journal: what was paid, or is about to be, written and synced before anything is sent.
+"""The journal: every row about money is written and synced before the action that it is about.
 
-    {"row": "open", "version": 1, "run": "3f9c0a12", "scope": {...}}       whose journal this is
+    {"row": "open", "version": 1, "run": "3f9c0a12", "scope": {...}}       what the journal belongs to
     {"row": "intent", "batch": "3f9c0a12-b0", "count": 40, "usd": 0.21}    the batch's input file is on disk
-    {"row": "file", "batch": ..., "id": "file-..."}                        it is at the provider (OpenAI)
+    {"row": "file", "batch": ..., "id": "file-..."}                        the input file is uploaded (OpenAI)
     {"row": "sending", "batch": ..., "at": ..., "newest": ...}             the create call may go out from now on
-    {"row": "unknown", "batch": ..., "at": ...}                            it went out, and nobody said what came of it
-    {"row": "absent", "batch": ..., "why": ...}                            it is known that nothing was made
-    {"row": "created", "batch": ..., "id": "batch_..."}                    it is known what was made
+    {"row": "unknown", "batch": ..., "at": ...}                            it went out, and its outcome is not known
+    {"row": "absent", "batch": ..., "why": ...}                            it is known that no batch was created
+    {"row": "created", "batch": ..., "id": "batch_..."}                    it is known which batch was created
     {"row": "ended", "batch": ..., "state": "completed"}
     {"row": "answer", "id": "3f9c0a12-...-0-0", "sha256": ..., "text": ..., "usd": ...}    one line of results
     {"row": "failed", "id": ..., "kind": "retry", "reason": ...}
-    {"row": "applied", "batch": ..., "ok": 38, ...}                        all its lines are accounted for
-    {"row": "dropped", "batch": ..., "why": ...}                           it will never be made; its questions are free
+    {"row": "applied", "batch": ..., "ok": 38, ...}                        all its requests are accounted for
+    {"row": "dropped", "batch": ..., "why": ...}                           never to be created: its requests are free
     {"row": "call", "id": ..., "usd": ...}                                 a direct call may go out from now on
-    {"row": "lost", "id": ..., "usd": ...}                                 it did, and its answer was never seen
+    {"row": "lost", "id": ..., "usd": ...}                                 it went out, and its answer never came
 
 JSON Lines and not SQLite, whose locks fail on NFS: one process writes, and holds the folder's lease while it does.
 A torn last line is a row that was never written.
@@ -31,7 +31,8 @@ from typing import Any, BinaryIO
 from r2v.errors import EnvironmentFault, InputError
 from r2v.storage.files import sync_folder, writing
 
-Row = dict[str, Any]
+JournalRow = dict[str, Any]
+"""One row as plain JSON; `row` names its kind."""
 
 
 class Journal:
@@ -42,38 +43,42 @@ class Journal:
         self._file: BinaryIO | None = None
         self._waiting: list[tuple[bytes, asyncio.Future[int]]] = []
 
-    def open(self) -> Iterator[tuple[int, Row]]:
-        """Cut a torn tail, and go over the rows with their places. Exhaust it before the first write. Raises
+    def open(self) -> Iterator[tuple[int, JournalRow]]:
+        """Yield the rows with their byte offsets, then cut a torn tail. Exhaust it before the first write. Raises
         InputError for a line that is no row."""
         with writing(self.path):
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self._file = self.path.open("a+b")
             sync_folder(self.path.parent)
         self._file.seek(0)
-        place = 0
+        offset = 0
         for number, line in enumerate(self._file, 1):
             if not line.endswith(b"\n"):
                 break
-            yield place, self._row(line, number)
-            place += len(line)
+            yield offset, self._row(line, number)
+            offset += len(line)
         with writing(self.path):
-            self._file.truncate(place)
-            self._file.seek(place)
+            self._file.truncate(offset)
+            self._file.seek(offset)
 
-    def _row(self, line: bytes, number: int) -> Row:
+    def _row(self, line: bytes, number: int) -> JournalRow:
         try:
-            row: Row = json.loads(line)
+            row: JournalRow = json.loads(line)
             assert isinstance(row["row"], str)
         except (ValueError, KeyError, TypeError, AssertionError):
             raise InputError(
-                f"{self.path}:{number}: not a row of a journal; it tells what is paid: restore the file "
+                f"{self.path}:{number}: not a row of a journal, which records what is paid: restore the file "
                 "from a backup, or start a new run (which pays anew)"
             ) from None
         return row
 
-    async def write(self, *rows: Row) -> list[int]:
-        """Append these; on disk when it returns. The places they can be read at. Writes of the same moment share
-        one sync. Raises EnvironmentFault where the disk refuses."""
+    async def write(self, *rows: JournalRow) -> list[int]:
+        """Append rows; they are on disk when it returns their byte offsets. Raises EnvironmentFault where the disk
+        refuses.
+
+        Rows that are written in the same turn of the event loop share one sync: thousands of conversations would
+        otherwise wait for one fsync each.
+        """
         loop = asyncio.get_running_loop()
         if rows and not self._waiting:
             loop.call_soon(self._flush)
@@ -89,7 +94,7 @@ class Journal:
         assert self._file is not None, "the journal is not open"
         try:
             with writing(self.path):
-                place = self._file.seek(0, os.SEEK_END)
+                offset = self._file.seek(0, os.SEEK_END)
                 self._file.write(b"".join(line for line, _ in waiting))
                 self._file.flush()
                 self._sync(self._file.fileno())
@@ -100,13 +105,13 @@ class Journal:
             return
         for line, future in waiting:
             if not future.done():
-                future.set_result(place)
-            place += len(line)
+                future.set_result(offset)
+            offset += len(line)
 
-    def read(self, place: int) -> Row:
-        """The row at a place."""
+    def read(self, offset: int) -> JournalRow:
+        """The row at a byte offset."""
         assert self._file is not None, "the journal is not open"
-        self._file.seek(place)
+        self._file.seek(offset)
         return self._row(self._file.readline(), 0)
 
     def close(self) -> None:

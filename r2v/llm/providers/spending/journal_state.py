@@ -1,11 +1,11 @@
-"""What a journal's rows come to: who was answered, which batches are where, what was spent.
+"""The journal's state: which requests are answered, which batches are where, and what was spent.
 
     intent -> (file) -> sending -> created -> ended -> answer, failed ... -> applied
                            |  unknown: look for it in the provider's list until it is found or known to be absent
-                           `- absent: as before `sending`;  dropped: its questions are free again
+                           `- absent: as before `sending`;  dropped: its requests are free again
 
-A rerun takes each batch up at its last row. Only between `sending` and `created` does it not know what the provider
-has; there it looks, and sends again only after `reconcile_after` has passed without the batch being listed.
+A rerun resumes each batch at its last row. Only between `sending` and `created` is it unknown what the provider has;
+there the run looks, and sends again only after `reconcile_after` has passed without the batch being listed.
 """
 
 from __future__ import annotations
@@ -15,74 +15,80 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from r2v.errors import InputError
-from r2v.llm.providers.prices import Tokens
-from r2v.llm.providers.provider_requests import Ask, Question, Verdict
-from r2v.llm.providers.spending.journal import Row
+from r2v.llm.providers.prices import TokenCounts
+from r2v.llm.providers.provider_requests import ProviderRequest, RequestIdentity, RequestVerdict
+from r2v.llm.providers.spending.journal import JournalRow
 
 
 @dataclass(kw_only=True)
-class Batch:
+class JournalBatch:
     """A provider batch as the journal knows it. Times are seconds of the epoch."""
 
     key: str
+    """Our name for it: {run8}-b{number}."""
     count: int
     sha256: str
+    """Of its input file."""
     tokens: int
+    """Prompt tokens, about."""
     usd: float
     """The most that it can cost."""
     began: float
     file_id: str | None = None
     sent_at: float | None = None
-    """The create call may have gone out then; None: it surely did not, or `id` tells what came of it."""
+    """The create call may have gone out then. None: it surely has not, or `id` says what was created."""
     newest: str | None = None
-    """The newest batch that was listed before."""
+    """The newest batch that was listed before the create call."""
     unknown_at: float | None = None
-    """When it went out and nobody said what came of it; None: this process, or its death, knows no better."""
+    """When the create call ended without an answer. None: it has not ended in this process; it may have been cut off
+    by the death of an earlier one."""
     id: str | None = None
+    """The provider's name for it."""
     ended: bool = False
-    asks: dict[str, Ask] = field(default_factory=dict)
+    requests: dict[str, ProviderRequest] = field(default_factory=dict)
     """By custom_id; those that were not accounted for when this process began."""
-    settled: set[str] = field(default_factory=set)
-    """Custom_ids that are accounted for."""
+    accounted: set[str] = field(default_factory=set)
+    """Custom_ids whose results are journaled."""
 
 
 @dataclass(kw_only=True)
-class Book:
-    """The sums of a journal. `note` keeps it true to each row that is written."""
+class JournalState:
+    """What the rows of a journal add up to. `apply` keeps it true to each row that is written."""
 
     run: str
-    answers: dict[Question, int] = field(default_factory=dict)
-    """Where in the journal an answer stands."""
-    refused: dict[Question, str] = field(default_factory=dict)
-    """Questions that were refused for good, and why."""
-    batches: dict[str, Batch] = field(default_factory=dict)
+    """Eight hex digits: a nonce in every custom_id, so that two runs never take each other's results for their own."""
+    answers: dict[RequestIdentity, int] = field(default_factory=dict)
+    """Byte offset in the journal at which an answer stands."""
+    refused: dict[RequestIdentity, str] = field(default_factory=dict)
+    """Requests that were refused for good, and why."""
+    batches: dict[str, JournalBatch] = field(default_factory=dict)
     """Those not yet applied."""
     calls: dict[str, float] = field(default_factory=dict)
-    """Direct calls under way, and the most they can cost."""
-    ids: set[str] = field(default_factory=set)
-    """Provider batches that are ours."""
-    tries: Counter[tuple[str, int]] = field(default_factory=Counter)
-    """The next try of a (conversation, turn)."""
-    names: dict[str, str] = field(default_factory=dict)
-    """What each custom_id asked."""
+    """Direct calls in flight, and the most USD that they can cost."""
+    batch_ids: set[str] = field(default_factory=set)
+    """Provider batches that are known to be ours."""
+    next_attempt: Counter[tuple[str, int]] = field(default_factory=Counter)
+    """The first unused attempt of a (conversation, turn)."""
+    body_of: dict[str, str] = field(default_factory=dict)
+    """The SHA-256 of the body that each custom_id stands for."""
     spent: float = 0.0
-    """USD that the provider bills for what was seen."""
+    """USD that the provider bills for the answers that came."""
     lost_usd: float = 0.0
-    """USD that it may bill for direct calls whose answers were never seen, at most."""
+    """USD that it may bill, at most, for direct calls whose answers never came."""
     prompt_tokens: int = 0
-    """Of all answers whose provider said."""
+    """Of all answers with a usage."""
     cached_tokens: int = 0
     """Those of them that were read from the provider's prompt cache."""
     counts: Counter[str] = field(default_factory=Counter)
-    made: int = 0
+    num_batches: int = 0
     """Batches begun."""
 
-    def note(self, row: Row, place: int) -> None:
-        """Take in one row."""
+    def apply(self, row: JournalRow, offset: int) -> None:
+        """Take in one row that stands at this byte offset."""
         match row["row"]:
             case "intent":
-                self.made += 1
-                self.batches[row["batch"]] = Batch(
+                self.num_batches += 1
+                self.batches[row["batch"]] = JournalBatch(
                     key=row["batch"],
                     count=row["count"],
                     sha256=row["sha256"],
@@ -91,12 +97,12 @@ class Book:
                     began=row["at"],
                 )
             case "answer" | "failed":
-                self._line(row, place)
+                self._apply_result(row, offset)
             case "applied" | "dropped":
                 self.batches.pop(row["batch"], None)
             case "call":
                 self.calls[row["id"]] = row["usd"]
-                self.name(row["id"], row["sha256"])
+                self.register(row["id"], row["sha256"])
             case "lost":
                 self.calls.pop(row["id"], None)
                 self.lost_usd += row["usd"]
@@ -104,77 +110,84 @@ class Book:
             case "open":
                 pass
             case _:
-                self._batch(self.batches[row["batch"]], row)
+                _advance(self, self.batches[row["batch"]], row)
 
-    def _batch(self, batch: Batch, row: Row) -> None:
-        match row["row"]:
-            case "file":
-                batch.file_id = row["id"]
-            case "sending":
-                batch.sent_at, batch.newest, batch.unknown_at = row["at"], row["newest"], None
-            case "unknown":
-                batch.unknown_at = row["at"]
-            case "absent":
-                batch.sent_at = batch.unknown_at = None
-                batch.file_id = None if row.get("file_gone") else batch.file_id
-            case "created":
-                batch.id, batch.sent_at = row["id"], None
-                self.ids.add(row["id"])
-            case "ended":
-                batch.ended = True
-
-    def _line(self, row: Row, place: int) -> None:
+    def _apply_result(self, row: JournalRow, offset: int) -> None:
         conversation, turn, _ = row["id"].split("-")[1:]
-        question = (conversation, int(turn), row["sha256"])
-        self.name(row["id"], row["sha256"])
+        identity = (conversation, int(turn), row["sha256"])
+        self.register(row["id"], row["sha256"])
         self.calls.pop(row["id"], None)
         if row["batch"] in self.batches:
-            self.batches[row["batch"]].settled.add(row["id"])
+            self.batches[row["batch"]].accounted.add(row["id"])
         self.spent += row["usd"]
         if row["row"] == "answer":
-            self.answers[question] = place
+            self.answers[identity] = offset
             self.counts["answered"] += 1
-            tokens = Tokens(**(row["tokens"] or {}))
+            tokens = TokenCounts(**(row["tokens"] or {}))
             self.prompt_tokens += tokens.input
             self.cached_tokens += tokens.cached
         else:
             self.counts[row["kind"]] += 1
             if row["kind"] == "fatal":
-                self.refused[question] = row["reason"]
+                self.refused[identity] = row["reason"]
 
-    def claim(self, ask: Ask) -> Ask:
-        """The ask under a name that no other body has had. Raises InputError for a name that has."""
-        named = ask.again(self.tries[ask.conversation, ask.turn])
-        self.name(named.custom_id, named.sha256)
-        return named
+    def new_attempt(self, request: ProviderRequest) -> ProviderRequest:
+        """The request under a custom_id that was never used. Raises InputError as `register` does."""
+        attempt = request.with_attempt(self.next_attempt[request.conversation, request.turn])
+        self.register(attempt.custom_id, attempt.sha256)
+        return attempt
 
-    def name(self, custom_id: str, sha256: str) -> None:
-        """Keep what a custom_id stands for. Raises InputError where it stands for another body."""
-        if self.names.setdefault(custom_id, sha256) != sha256:
+    def register(self, custom_id: str, sha256: str) -> None:
+        """Remember which body a custom_id stands for. Raises InputError where it stands for another one."""
+        if self.body_of.setdefault(custom_id, sha256) != sha256:
             raise InputError(
-                f"custom_id {custom_id} stands for another body in this journal; one name, one question: "
+                f"custom_id {custom_id} stands for another body in this journal; one custom_id, one request: "
                 "start a new run"
             )
         _, conversation, turn, attempt = custom_id.split("-")
-        place = conversation, int(turn)
-        self.tries[place] = max(self.tries[place], int(attempt) + 1)
+        request_of = conversation, int(turn)
+        self.next_attempt[request_of] = max(self.next_attempt[request_of], int(attempt) + 1)
 
     @property
     def reserved(self) -> float:
-        """USD that what is under way can cost at most."""
+        """USD that everything in flight can cost at most."""
         return sum(batch.usd for batch in self.batches.values()) + sum(self.calls.values())
 
 
-def line_row(ask: Ask, verdict: Verdict, usd: float, batch: str | None) -> Row:
-    """The row of one line of results."""
-    told: dict[str, Any] = {"id": ask.custom_id, "sha256": ask.sha256, "batch": batch, "usd": round(usd, 10)}
+def _advance(state: JournalState, batch: JournalBatch, row: JournalRow) -> None:
+    """Move a batch to the step that this row is about."""
+    match row["row"]:
+        case "file":
+            batch.file_id = row["id"]
+        case "sending":
+            batch.sent_at, batch.newest, batch.unknown_at = row["at"], row["newest"], None
+        case "unknown":
+            batch.unknown_at = row["at"]
+        case "absent":
+            batch.sent_at = batch.unknown_at = None
+            batch.file_id = None if row.get("file_gone") else batch.file_id
+        case "created":
+            batch.id, batch.sent_at = row["id"], None
+            state.batch_ids.add(row["id"])
+        case "ended":
+            batch.ended = True
+
+
+def result_row(request: ProviderRequest, verdict: RequestVerdict, usd: float, batch: str | None) -> JournalRow:
+    """The row of one result; `batch` None: of a direct call."""
+    common: dict[str, Any] = {
+        "id": request.custom_id,
+        "sha256": request.sha256,
+        "batch": batch,
+        "usd": round(usd, 10),
+    }
     if verdict.kind == "ok":
         tokens = None if verdict.tokens is None else {k: v for k, v in asdict(verdict.tokens).items() if v}
-        return {"row": "answer"} | told | {"text": verdict.text, "cut": verdict.cut, "tokens": tokens}
-    return {"row": "failed"} | told | {"kind": verdict.kind, "reason": verdict.reason}
+        return {"row": "answer"} | common | {"text": verdict.text, "cut": verdict.cut, "tokens": tokens}
+    return {"row": "failed"} | common | {"kind": verdict.kind, "reason": verdict.reason}
 
 
-def verdict_of(row: Row) -> Verdict:
+def verdict_of(row: JournalRow) -> RequestVerdict:
     """The verdict that an answer's row keeps."""
-    tokens = None if row["tokens"] is None else Tokens(**row["tokens"])
-    return Verdict(kind="ok", text=row["text"], cut=row["cut"], tokens=tokens)
+    tokens = None if row["tokens"] is None else TokenCounts(**row["tokens"])
+    return RequestVerdict(kind="ok", text=row["text"], cut=row["cut"], tokens=tokens)

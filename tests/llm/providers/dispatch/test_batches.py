@@ -15,7 +15,7 @@ from r2v.emulator import Emulator, Fault, Lifecycle, Timing
 from r2v.emulator.limits import Limits, ProviderLimits
 from r2v.errors import EnvironmentFault, InputError, Interrupted
 from r2v.llm.providers.anthropic import Anthropic
-from r2v.llm.providers.dispatch.dispatch_policy import Plan
+from r2v.llm.providers.dispatch.dispatch_policy import DispatchPolicy
 from r2v.llm.providers.openai import OpenAI
 from r2v.llm.providers.prices import Rate, rate_of
 from r2v.llm.providers.provider import BatchState
@@ -252,8 +252,8 @@ def test_a_run_that_stops_keeps_the_answers_of_calls_that_are_out(provider: str,
 class SlowOpenAI(OpenAI):
     """Takes a moment to say that a batch is made."""
 
-    async def create(self, key: str, path: Path, file_id: str | None) -> BatchState:
-        state = await super().create(key, path, file_id)
+    async def create_batch(self, key: str, path: Path, file_id: str | None) -> BatchState:
+        state = await super().create_batch(key, path, file_id)
         await asyncio.sleep(0.5)
         return state
 
@@ -261,8 +261,8 @@ class SlowOpenAI(OpenAI):
 class SlowAnthropic(Anthropic):
     """The same."""
 
-    async def create(self, key: str, path: Path, file_id: str | None) -> BatchState:
-        state = await super().create(key, path, file_id)
+    async def create_batch(self, key: str, path: Path, file_id: str | None) -> BatchState:
+        state = await super().create_batch(key, path, file_id)
         await asyncio.sleep(0.5)
         return state
 
@@ -280,7 +280,7 @@ def test_a_run_that_stops_knows_the_batch_that_was_being_made(provider: str, ser
             raise Interrupted("time is up")
 
         waves = Waves(max_conversations=9)
-        model = waves.model(ProviderRemote(slow(rate), rate, tmp_path, Plan(**QUICK), scope={"test": "a"}))
+        model = waves.model(ProviderRemote(slow(rate), rate, tmp_path, DispatchPolicy(**QUICK), scope={"test": "a"}))
         with pytest.raises(Interrupted, match="time is up"):
             waves.run([*(partial(converse, model, n, 1) for n in range(3)), leaving])
         rows = [json.loads(line)["row"] for line in journal.read_text().splitlines()]
@@ -299,8 +299,8 @@ class AboutTo(Anthropic):
         super().__init__(rate)
         self.listed, self.turns = asyncio.Event(), turns
 
-    async def recent(self) -> AsyncIterator[BatchState]:
-        async for state in super().recent():
+    async def list_batches(self) -> AsyncIterator[BatchState]:
+        async for state in super().list_batches():
             yield state
         self.listed.set()
         for _ in range(self.turns):
@@ -321,7 +321,7 @@ def test_a_run_that_stops_around_the_word_sending_leaves_nothing_to_look_for(
             raise Interrupted("time is up")
 
         waves = Waves(max_conversations=9)
-        model = waves.model(ProviderRemote(provider, rate, tmp_path, Plan(**QUICK), scope={"test": "a"}))
+        model = waves.model(ProviderRemote(provider, rate, tmp_path, DispatchPolicy(**QUICK), scope={"test": "a"}))
         with pytest.raises(Interrupted, match="time is up"):
             waves.run([*(partial(converse, model, n, 1) for n in range(3)), leaving])
         rows = [json.loads(line)["row"] for line in (tmp_path / "journal.jsonl").read_text().splitlines()]
@@ -390,7 +390,7 @@ def test_where_no_batch_can_be_had_auto_says_so_and_calls(
 ) -> None:
     never = Timing(late=1e6)
     with serve(Fault("file_late_404"), timing=never) as emulator, caplog.at_level("INFO", logger="r2v"):
-        said = play("openai", tmp_path, count=3, turns=2, mode="auto", hour_usd=0.0, tail=0.0)
+        said = play("openai", tmp_path, count=3, turns=2, mode="auto", waiting_usd_per_hour=0.0, tail=0.0)
         assert [len(turns) for turns in said] == [2] * 3 and not any(t.startswith("!") for turns in said for t in turns)
         assert {bill.mode for bill in emulator.ledger().bills} == {"sync"}
         assert max(emulator.ledger().paid().values()) == 1

@@ -109,7 +109,7 @@ def test_calls_under_way_at_a_crash_are_all_that_is_repeated(
         assert [len(turns) for turns in said] == [2] * 6
         assert len(paid) == 12 and max(paid.values()) <= 2
         assert repeated <= lost and 1 <= len(lost) <= 3
-        assert f"{len(lost)} direct calls were under way when the last process ended" in caplog.text
+        assert f"{len(lost)} direct calls were in flight when the last process ended" in caplog.text
 
 
 def test_two_processes_do_not_share_a_journal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

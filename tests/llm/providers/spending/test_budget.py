@@ -14,23 +14,29 @@ from hypothesis import strategies as st
 
 from r2v.errors import EnvironmentFault, InputError, UsageError
 from r2v.llm.providers.classify import anthropic_line, kind_of, one_line, openai_line, read_line
-from r2v.llm.providers.dispatch.batch_or_direct import Chooser
-from r2v.llm.providers.dispatch.dispatch_policy import Plan
-from r2v.llm.providers.prices import Tokens, rate_of, table
+from r2v.llm.providers.dispatch.batch_or_direct import BatchOrDirect
+from r2v.llm.providers.dispatch.dispatch_policy import DispatchPolicy
+from r2v.llm.providers.prices import TokenCounts, price_table, rate_of
 from r2v.llm.providers.provider import LineSplitter, seconds_of
-from r2v.llm.providers.provider_requests import Ask, Verdict, canonical, make_ask, read_ask
-from r2v.llm.providers.spending.budget import Purse, Till
+from r2v.llm.providers.provider_requests import (
+    ProviderRequest,
+    RequestVerdict,
+    canonical_json,
+    make_request,
+    read_request,
+)
+from r2v.llm.providers.spending.budget import SharedBudget, SpendTracker
 from r2v.llm.providers.spending.journal import Journal
-from r2v.llm.providers.spending.journal_state import Book, line_row
+from r2v.llm.providers.spending.journal_state import JournalState, result_row
 from r2v.llm.types import Message, Request
 
 CONFIGS = Path(__file__).parents[4] / "configs"
 RATE = rate_of("openai", "gpt-4o")
 
 
-def ask_of(name: str = "k", text: str = "hello", max_tokens: int = 10, run: str = "0123abcd") -> Ask:
+def request_of(name: str = "k", text: str = "hello", max_tokens: int = 10, run: str = "0123abcd") -> ProviderRequest:
     request = Request(messages=(Message(role="user", content=text),), key=(name,), max_tokens=max_tokens)
-    return make_ask(
+    return make_request(
         run, request, {"model": "m", "max_tokens": max_tokens, "messages": [{"role": "user", "content": text}]}
     )
 
@@ -53,26 +59,26 @@ def test_every_model_that_a_configuration_or_a_seed_names_has_a_price() -> None:
     assert len(named) >= 12
     for provider, model in named:
         assert rate_of(provider, model).input > 0
-    assert re.fullmatch(r"\d{4}-\d\d-\d\d", str(table()["version"])) and set(table()["sources"]) == set(
-        table()["providers"]
+    assert re.fullmatch(r"\d{4}-\d\d-\d\d", str(price_table()["version"])) and set(price_table()["sources"]) == set(
+        price_table()["providers"]
     )
 
 
 def test_a_million_tokens_cost_what_the_table_says() -> None:
-    million = Tokens(fresh=1_000_000, output=1_000_000)
+    million = TokenCounts(fresh=1_000_000, output=1_000_000)
     assert rate_of("openai", "gpt-4o").usd(million, batch=False) == 12.5
     assert rate_of("openai", "gpt-4o").usd(million, batch=True) == 6.25
     sonnet = rate_of("anthropic", "claude-3-5-sonnet")
-    assert sonnet.usd(Tokens(cached=1_000_000), batch=True) == pytest.approx(0.15)
-    assert sonnet.usd(Tokens(write_1h=1_000_000), batch=True) == pytest.approx(3.0)
-    assert sonnet.usd(Tokens(write_5m=1_000_000), batch=False) == pytest.approx(3.75)
+    assert sonnet.usd(TokenCounts(cached=1_000_000), batch=True) == pytest.approx(0.15)
+    assert sonnet.usd(TokenCounts(write_1h=1_000_000), batch=True) == pytest.approx(3.0)
+    assert sonnet.usd(TokenCounts(write_5m=1_000_000), batch=False) == pytest.approx(3.75)
 
 
 def test_an_unknown_price_is_refused_unless_told() -> None:
     with pytest.raises(UsageError, match="no price in the table of .*did you mean gpt-4o"):
         rate_of("openai", "gpt-4oo")
     told = rate_of("openai", "mine", 1.0, 2.0)
-    assert told.usd(Tokens(fresh=1_000_000, output=1_000_000), batch=True) == 1.5
+    assert told.usd(TokenCounts(fresh=1_000_000, output=1_000_000), batch=True) == 1.5
 
 
 @given(
@@ -87,8 +93,8 @@ def test_no_answer_costs_more_than_its_worst_case(
     fresh: int, cached: int, written: int, output: int, batch: bool, model: str
 ) -> None:
     rate = rate_of("anthropic", model)
-    tokens = Tokens(fresh=fresh, cached=cached, write_1h=written, output=output)
-    assert rate.usd(tokens, batch=batch) <= rate.worst(tokens.input, output, batch=batch) + 1e-9
+    tokens = TokenCounts(fresh=fresh, cached=cached, write_1h=written, output=output)
+    assert rate.usd(tokens, batch=batch) <= rate.worst_case(tokens.input, output, batch=batch) + 1e-9
 
 
 @given(text=st.text(max_size=60), key=st.lists(st.one_of(st.integers(), st.text(max_size=9)), max_size=4))
@@ -98,7 +104,7 @@ def test_a_custom_id_is_in_both_alphabets_and_reads_back(text: str, key: list[in
         key=tuple(key),
         max_tokens=7,
     )
-    ask = make_ask(
+    request = make_request(
         "0123abcd",
         request,
         {
@@ -107,43 +113,45 @@ def test_a_custom_id_is_in_both_alphabets_and_reads_back(text: str, key: list[in
             "messages": [{"role": "user", "content": text}, {"role": "assistant", "content": text}],
         },
     )
-    assert re.fullmatch(r"[A-Za-z0-9_-]{1,64}", ask.custom_id) and ask.turn == 1
-    line = canonical({"custom_id": ask.custom_id, "params": ask.body})
-    assert "\n" not in line and read_ask(json.loads(line)) == ask
-    assert ask.tokens_in >= len(text.encode())
+    assert re.fullmatch(r"[A-Za-z0-9_-]{1,64}", request.custom_id) and request.turn == 1
+    line = canonical_json({"custom_id": request.custom_id, "params": request.body})
+    assert "\n" not in line and read_request(json.loads(line)) == request
+    assert request.tokens_in >= len(text.encode())
 
 
 @given(st.lists(st.tuples(st.sampled_from("ab"), st.sampled_from(["x", "y", "z"])), max_size=12))
 def test_one_name_never_stands_for_two_bodies(asked: list[tuple[str, str]]) -> None:
-    book, names = Book(run="0123abcd"), dict[str, str]()
+    state, names = JournalState(run="0123abcd"), dict[str, str]()
     for key, text in asked:
-        ask = book.claim(ask_of(key, text))
-        assert names.setdefault(ask.custom_id, ask.sha256) == ask.sha256
+        request = state.new_attempt(request_of(key, text))
+        assert names.setdefault(request.custom_id, request.sha256) == request.sha256
     for custom_id in names:
         with pytest.raises(InputError, match="stands for another body"):
-            book.name(custom_id, "0" * 64)
+            state.register(custom_id, "0" * 64)
 
 
 def test_replaying_a_journal_twice_gives_the_same_total(tmp_path: Path) -> None:
-    asks = [ask_of(str(n)) for n in range(5)]
+    requests = [request_of(str(n)) for n in range(5)]
 
     async def write() -> None:
         journal = Journal(tmp_path / "j")
         list(journal.open())
-        for ask in asks:
-            verdict = Verdict(kind="ok", text="\u2028 yes", tokens=Tokens(fresh=1000, output=100))
-            await journal.write(line_row(ask, verdict, RATE.usd(Tokens(fresh=1000, output=100), batch=True), None))
+        for request in requests:
+            verdict = RequestVerdict(kind="ok", text="\u2028 yes", tokens=TokenCounts(fresh=1000, output=100))
+            await journal.write(
+                result_row(request, verdict, RATE.usd(TokenCounts(fresh=1000, output=100), batch=True), None)
+            )
         journal.close()
 
     asyncio.run(write())
     totals = []
     for _ in range(2):
-        journal, book = Journal(tmp_path / "j"), Book(run="0123abcd")
-        for place, row in journal.open():
-            book.note(row, place)
-        assert journal.read(book.answers[asks[3].question])["text"] == "\u2028 yes"
+        journal, state = Journal(tmp_path / "j"), JournalState(run="0123abcd")
+        for offset, row in journal.open():
+            state.apply(row, offset)
+        assert journal.read(state.answers[requests[3].identity])["text"] == "\u2028 yes"
         journal.close()
-        totals.append(book.spent)
+        totals.append(state.spent)
     assert totals == [pytest.approx(5 * 0.00175)] * 2
 
 
@@ -174,26 +182,26 @@ def test_rows_of_the_same_moment_share_one_sync_and_a_refusing_disk_is_told(tmp_
 
 @given(cap=st.floats(0.0, 0.01), worst=st.lists(st.integers(1, 400), max_size=20))
 def test_what_is_held_never_passes_the_cap(cap: float, worst: list[int]) -> None:
-    till = Till(Journal(Path("none")), Book(run="r"), RATE, Purse(cap))
+    tracker = SpendTracker(Journal(Path("none")), JournalState(run="r"), RATE, SharedBudget(cap))
     held = 0.0
     for size in worst:
-        usd = till.worst(ask_of(text="x" * size), batch=True)
-        if till.hold(usd):
+        usd = tracker.worst_case(request_of(text="x" * size), batch=True)
+        if tracker.set_aside(usd):
             held += usd
     assert held <= cap + 1e-8
 
 
 def test_auto_batches_many_and_calls_the_tail_and_the_cheap(tmp_path: Path) -> None:
-    till = Till(Journal(tmp_path / "j"), Book(run="r"), RATE, Purse(None))
-    asks = [ask_of(str(n), "x" * 3000, 200) for n in range(1000)]
-    chooser = Chooser(Plan(), till)
-    assert chooser.batched(asks, 1000, 1200.0)
-    assert not chooser.batched(asks[:50], 50, 1200.0), "the tail: 5 % of the most conversations ever open"
-    assert not chooser.batched(asks[:60], 60, 1200.0), "60 questions save less than 20 minutes cost"
-    assert chooser.batched(asks[:60], 60, 10.0), "a short wait is worth it"
-    budget = sum(till.worst(ask, batch=True) for ask in asks[:10]) * 1.5
-    poor = Till(Journal(tmp_path / "j"), Book(run="r"), RATE, Purse(budget))
-    assert Chooser(Plan(), poor).batched(asks[:10], 10, 1200.0), "the budget holds the batch only"
+    tracker = SpendTracker(Journal(tmp_path / "j"), JournalState(run="r"), RATE, SharedBudget(None))
+    requests = [request_of(str(n), "x" * 3000, 200) for n in range(1000)]
+    choice = BatchOrDirect(DispatchPolicy(), tracker)
+    assert choice.use_batch(requests, 1000, 1200.0)
+    assert not choice.use_batch(requests[:50], 50, 1200.0), "the tail: 5 % of the most conversations ever open"
+    assert not choice.use_batch(requests[:60], 60, 1200.0), "60 questions save less than 20 minutes cost"
+    assert choice.use_batch(requests[:60], 60, 10.0), "a short wait is worth it"
+    budget = sum(tracker.worst_case(request, batch=True) for request in requests[:10]) * 1.5
+    poor = SpendTracker(Journal(tmp_path / "j"), JournalState(run="r"), RATE, SharedBudget(budget))
+    assert BatchOrDirect(DispatchPolicy(), poor).use_batch(requests[:10], 10, 1200.0), "the budget holds the batch only"
 
 
 @pytest.mark.parametrize(

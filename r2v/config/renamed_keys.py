@@ -1,0 +1,42 @@
+"""Renamed configuration keys: an old spelling is still read, with a warning that names the new one."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+RENAMED_KEYS = {
+    "teacher.hour_usd": "teacher.waiting_usd_per_hour",
+}
+"""Old key -> the key that replaced it."""
+
+_log = logging.getLogger("r2v")
+
+
+def current_assignment(override: str) -> str:
+    """A `key=value` override under the key's current name."""
+    key, equals, value = override.partition("=")
+    if key not in RENAMED_KEYS:
+        return override
+    _warn(key, "--overrides")
+    return f"{RENAMED_KEYS[key]}{equals}{value}"
+
+
+def rename_keys(tree: Any, source: str) -> None:
+    """Move the values of renamed keys in a loaded file (an OmegaConf tree) to their current names. A value that is also
+    given under the current name wins."""
+    from omegaconf import OmegaConf
+
+    for old, new in RENAMED_KEYS.items():
+        stem, _, name = old.rpartition(".")
+        section = OmegaConf.select(tree, stem) if stem else tree
+        if not OmegaConf.is_dict(section) or name not in section:
+            continue
+        _warn(old, source)
+        value = section.pop(name)
+        if OmegaConf.select(tree, new) is None:
+            OmegaConf.update(tree, new, value)
+
+
+def _warn(old: str, source: str) -> None:
+    _log.warning("%s: %s is now called %s; the old name will be removed", source, old, RENAMED_KEYS[old])

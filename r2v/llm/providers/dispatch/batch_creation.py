@@ -1,0 +1,99 @@
+"""Batch creation: from the journal's intent to a created batch, once.
+
+Every step is journaled before it is taken. After an ambiguous failure the next step is not another create call but
+reconciliation (`r2v.llm.providers.dispatch.reconcile`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+
+from r2v.llm.providers.dispatch.dispatch_policy import DispatchPolicy
+from r2v.llm.providers.dispatch.reconcile import find_created_batch, newest_batch_id
+from r2v.llm.providers.dispatch.result_handler import WallClock
+from r2v.llm.providers.provider import BatchProvider, ProviderFault
+from r2v.llm.providers.spending.budget import SpendTracker
+from r2v.llm.providers.spending.journal_state import JournalBatch
+from r2v.log import logger
+
+
+class BatchCreation:
+    """Creates the batches of one run. input_path: where the input file of a batch lies."""
+
+    def __init__(
+        self,
+        provider: BatchProvider,
+        tracker: SpendTracker,
+        policy: DispatchPolicy,
+        clock: WallClock,
+        input_path: Callable[[JournalBatch], Path],
+    ) -> None:
+        self._provider, self._tracker, self._policy, self._clock = provider, tracker, policy, clock
+        self._input_path = input_path
+        self._in_flight: set[asyncio.Task[None]] = set()
+        """Create calls, until their outcome is journaled."""
+
+    async def attempt(self, batch: JournalBatch) -> None:
+        """One walk from intent to created. Raises ProviderFault where the batch was not created, or where that is not
+        known (then `batch.sent_at` is set, and the next attempt looks for it)."""
+        key = {"batch": batch.key}
+        if batch.sent_at is not None:
+            created = await find_created_batch(self._provider, batch, self._tracker.state, self._policy, self._clock)
+            if created is not None:
+                await self._tracker.write({"row": "created", **key, "id": created.id})
+                return
+            await self._tracker.write({"row": "absent", **key, "why": "not listed"})
+        if self._provider.limits.uploads and batch.file_id is None:
+            file_id = await self._provider.upload(self._input_path(batch))
+            await self._tracker.write({"row": "file", **key, "id": file_id})
+        # A task of its own behind a shield: when the run is stopped, the dispatcher's tasks are cancelled, but between
+        # `sending` and `created` nothing may be cut short, or the next run would have to look for the batch.
+        newest = await newest_batch_id(self._provider)
+        creating = asyncio.get_running_loop().create_task(self._create(batch, newest))
+        self._in_flight.add(creating)
+        creating.add_done_callback(self._on_done)
+        await asyncio.shield(creating)
+
+    async def _create(self, batch: JournalBatch, newest: str | None) -> None:
+        write, key = self._tracker.write, {"batch": batch.key}
+        await write({"row": "sending", **key, "at": self._clock.now(), "newest": newest})
+        try:
+            state = await self._provider.create_batch(batch.key, self._input_path(batch), batch.file_id)
+        except ProviderFault as fault:
+            if fault.ambiguous:
+                await write({"row": "unknown", **key, "at": self._clock.now(), "why": fault.reason})
+            else:
+                await write({"row": "absent", **key, "why": fault.reason})
+            raise
+        await write({"row": "created", **key, "id": state.id})
+
+    def _on_done(self, creating: asyncio.Task[None]) -> None:
+        self._in_flight.discard(creating)
+        if not creating.cancelled():
+            creating.exception()  # retrieved, so that asyncio does not log it where the one who awaited was cancelled
+
+    async def drain(self, grace: float) -> None:
+        """Wait up to `grace` seconds for create calls in flight: a batch whose id is journaled need not be looked for.
+        Those that take longer are cancelled, because the journal is about to be closed."""
+        if not self._in_flight:
+            return
+        logger.info(
+            "  %s: stopping; waiting up to %.0f s for the ids of %d batches that are being created",
+            self._provider.name,
+            grace,
+            len(self._in_flight),
+        )
+        _, late = await asyncio.wait(self._in_flight, timeout=grace)
+        for creating in late:
+            creating.cancel()
+        await asyncio.gather(*late, return_exceptions=True)
+
+
+def is_queue_full(fault: ProviderFault) -> bool:
+    """Whether the provider refused a batch because too much of the account's work is queued."""
+    message = f"{fault.code} {fault.reason}".lower()
+    return fault.status in (400, 413, 429) and any(
+        word in message for word in ("token_limit", "enqueued", "queue", "request_too_large")
+    )

@@ -1,0 +1,73 @@
+"""Opening a journal: read its rows, check that it belongs to this configuration, book what a dead process left."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from r2v.errors import InputError
+from r2v.llm.providers.prices import Rate
+from r2v.llm.providers.spending.budget import SharedBudget, SpendTracker
+from r2v.llm.providers.spending.journal import Journal
+from r2v.llm.providers.spending.journal_state import JournalState
+from r2v.log import logger
+
+JOURNAL_VERSION = 1
+
+
+async def open_journal(journal: Journal, scope: Mapping[str, Any], rate: Rate, budget: SharedBudget) -> SpendTracker:
+    """The tracker of a journal, whose state is that of all its rows.
+
+    scope: what the journal belongs to (provider, model). Raises InputError for a journal of another scope or version,
+    and for a line that is no row.
+    """
+    state = JournalState(run="")
+    for offset, row in journal.open():
+        if row["row"] == "open":
+            _check_scope(row, scope, journal.path)
+            state.run = row["run"]
+        state.apply(row, offset)
+    tracker = SpendTracker(journal, state, rate, budget)
+    if not state.run:
+        state.run = secrets.token_hex(4)
+        await tracker.write({"row": "open", "version": JOURNAL_VERSION, "run": state.run, "scope": dict(scope)})
+    await _book_lost_calls(tracker)
+    return tracker
+
+
+async def _book_lost_calls(tracker: SpendTracker) -> None:
+    """Direct calls that were in flight when the last process died: unlike batches they cannot be looked up, so their
+    worst case stays booked and their requests are sent again."""
+    lost = dict(tracker.state.calls)
+    if not lost:
+        return
+    logger.warning(
+        "  %d direct calls were in flight when the last process ended; they may have been billed (at most $%.4f) and "
+        "are sent again",
+        len(lost),
+        sum(lost.values()),
+    )
+    await tracker.write(
+        *({"row": "lost", "id": custom_id, "usd": usd, "why": "the process ended"} for custom_id, usd in lost.items())
+    )
+
+
+def _check_scope(row: Mapping[str, Any], scope: Mapping[str, Any], path: Path) -> None:
+    """Raises InputError where a journal's first row is of another version, or belongs to something else."""
+    if row["version"] != JOURNAL_VERSION:
+        raise InputError(
+            f"{path}: is of version {row['version']}, this R2V writes {JOURNAL_VERSION}; finish it with the R2V that "
+            "began it"
+        )
+    recorded = row["scope"]
+    differences = [
+        f"{name}={recorded.get(name)} there, {scope.get(name)} here"
+        for name in sorted({*recorded, *scope})
+        if recorded.get(name) != scope.get(name)
+    ]
+    if differences:
+        raise InputError(
+            f"{path}: belongs to another configuration ({'; '.join(differences)}); use that one, or start a new run"
+        )
