@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import shlex
 from collections.abc import Iterator
@@ -10,12 +11,10 @@ from pathlib import Path
 import pytest
 
 from r2v.cli import main as cli
+from tests.docs.pages import PAGES, PLACEHOLDER, REPOSITORY, blocks_of, spans_of
 
-REPOSITORY = Path(__file__).parents[1]
-PAGES = [path for path in (*REPOSITORY.glob("*.md"), *sorted((REPOSITORY / "docs").glob("*.md"))) if path.is_file()]
 TARGETS = set(re.findall(r"^([\w-]+):", (REPOSITORY / "Makefile").read_text(), re.M))
 OURS = ("r2v", "make", "python", ".venv/bin/r2v", ".venv/bin/python")
-PLACEHOLDER = re.compile(r"<[\w ]+>|\.\.\.|\u2026")
 
 SCRIPTS = {"collect_trajectories": "collect", "run_memory_optimized": "train_hierarchical"}
 """The commands behind scripts that are not called after theirs."""
@@ -24,11 +23,9 @@ SCRIPTS = {"collect_trajectories": "collect", "run_memory_optimized": "train_hie
 def _commands() -> Iterator[tuple[str, str]]:
     """(page, command) of every line in a shell block, and of every code span, that begins with a command of ours."""
     for page in PAGES:
-        text, name = page.read_text(), str(page.relative_to(REPOSITORY))
-        fenced = re.findall(r"^```(?:bash|sh|console)\n(.*?)^```$", text, re.M | re.S)
-        lines = [line for block in fenced for line in block.replace("\\\n", " ").splitlines()]
-        spans = re.findall(r"(?<!`)`([^`\n]+)`(?!`)", re.sub(r"^```.*?^```$", "", text, flags=re.M | re.S))
-        for line in (*lines, *spans):
+        name = page.relative_to(REPOSITORY).as_posix()
+        lines = [line for block in blocks_of(page) if block.language == "bash" for line in block.commands]
+        for line in (*lines, *spans_of(page)):
             words = shlex.split(line, comments=True) if line.split()[:1] and line.split()[0] in OURS else []
             if len(words) > 1:
                 yield name, line
@@ -79,3 +76,33 @@ def test_every_command_line_is_one_that_is_taken(page: str, line: str) -> None:
         _parsed([SCRIPTS.get(name := Path(words[0]).stem, name), *words[1:]])
     elif words[0] not in ("-m", "-c"):
         assert (REPOSITORY / words[0]).is_file()
+
+
+GLOSSARY = re.findall(r"^\| ([^|]+?) \| `(r2v/[\w/]+\.py)` \|", (REPOSITORY / "docs" / "glossary.md").read_text(), re.M)
+"""(word, module) of every row of the glossary's tables."""
+
+
+def _identifiers(module: Path) -> set[str]:
+    """Every name that a module binds, reads or takes, in lower case without underscores."""
+    names = set()
+    for node in ast.walk(ast.parse(module.read_text())):
+        for field in ("name", "id", "attr", "arg"):
+            value = getattr(node, field, None)
+            names.update({value} if isinstance(value, str) else ())
+    return {_plain(name) for name in names}
+
+
+def _plain(word: str) -> str:
+    return re.sub(r"[^a-z0-9]", "", word.lower())
+
+
+def test_the_glossary_answers_where_sixty_things_are() -> None:
+    assert len(GLOSSARY) >= 60 and len({word for word, _ in GLOSSARY}) == len(GLOSSARY)
+
+
+@pytest.mark.parametrize(("word", "module"), GLOSSARY)
+def test_a_module_of_the_glossary_holds_its_word_as_an_identifier(word: str, module: str) -> None:
+    """The word itself, or the name that stands in code type behind it."""
+    named = re.search(r"\(`([^`]+)`\)", word)
+    wanted = _plain(named[1] if named else word)
+    assert any(wanted in name for name in _identifiers(REPOSITORY / module)), f"{module} has no name for {word}"
