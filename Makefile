@@ -5,7 +5,7 @@ export OMP_NUM_THREADS ?= 1
 export HF_HUB_OFFLINE ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 
-.PHONY: mrp test slurm check install install-dev lint types layers clean
+.PHONY: mrp test slurm check install install-dev lint types layers docs clean
 
 mrp: .venv/.core  ## the whole pipeline on the bundled benchmark, in this process
 	$(BIN)/python -m r2v run --config configs/mrp.yaml
@@ -16,13 +16,26 @@ test: .venv/.dev slurm  ## every test; those on a real Slurm are skipped where i
 slurm:  ## the Debian packages for tests/slurm, as root or with passwordless sudo; else one line says what lacks
 	@bash tests/slurm/install.sh
 
-check: .venv/.dev lint types layers test  ## what CI runs
+check: .venv/.dev lint types layers docs test  ## what CI runs
 
-lint: .venv/.dev
-	$(BIN)/ruff check r2v tests benchmarks scripts examples
+LINTED := r2v tests benchmarks scripts examples docs
+SCHEMA := $(BIN)/check-jsonschema --quiet --builtin-schema
+
+lint: .venv/.dev  ## Python by ruff; the workflow, the issue templates and the citation against their schemas
+	$(BIN)/ruff check $(LINTED)
+	$(BIN)/ruff format --check $(LINTED)
+	$(SCHEMA) vendor.github-workflows .github/workflows/*.yml
+	$(SCHEMA) custom.github-workflows-require-timeout .github/workflows/*.yml
+	$(SCHEMA) vendor.github-issue-forms .github/ISSUE_TEMPLATE/bug.yml .github/ISSUE_TEMPLATE/feature.yml
+	$(SCHEMA) vendor.github-issue-config .github/ISSUE_TEMPLATE/config.yml
+	$(SCHEMA) vendor.citation-file-format --default-filetype yaml CITATION.cff
 
 types: .venv/.dev
 	$(BIN)/mypy
+
+docs: .venv/.dev  ## the documentation site, into site/; a broken link or an unknown name fails
+	@# not --quiet: MkDocs counts only the warnings that it prints, and would find nothing to be strict about
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 layers: .venv/.dev
 	$(BIN)/lint-imports --no-cache

@@ -7,7 +7,7 @@
     Fault("503")                                     every time
 
 A fault happens at an *occasion*: a call, a commit, an upload, a batch, a line, a download. `at` counts the
-occasions of its kind that pass `on`, from 1. On the command line a fault is written NAME[/ON][@N[,N...]|:P].
+occasions of its kind that pass `on`, from 1. On the command line a fault is written `NAME[/ON][@N[,N...]|:P]`.
 
 call: any call, before anything is done
     429_retry_after_2      429, Retry-After: 2
@@ -157,7 +157,7 @@ class Fault:
 
     @classmethod
     def parse(cls, text: str) -> Fault:
-        """NAME[/ON][@N[,N...]|:P]. Raises UsageError.
+        """`NAME[/ON][@N[,N...]|:P]`. Raises UsageError.
 
         >>> Fault.parse("500/create@1,3").at
         (1, 3)
