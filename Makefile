@@ -33,8 +33,8 @@ lint: .venv/.dev  ## Python by ruff; the workflow, the issue templates and the c
 types: .venv/.dev
 	$(BIN)/mypy
 
+# Not --quiet: MkDocs counts only the warnings that it prints, so that --strict would pass over every one of them.
 docs: .venv/.dev  ## the documentation site, into site/; a broken link or an unknown name fails
-	@# not --quiet: MkDocs counts only the warnings that it prints, and would find nothing to be strict about
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 layers: .venv/.dev

@@ -1,8 +1,8 @@
 """MkDocs hooks: the pages of the site that nobody writes by hand, and links that leave docs/.
 
 Every package of r2v gets an API page made from its docstrings; the changelog and the contributor's page are taken from
-the root of the repository; a page that `nav` in mkdocs.yml does not list is added under "Topics", so that adding a page
-is adding a file. A link to a file outside docs/ leads to the repository.
+the root of the repository; a page that `nav` in mkdocs.yml does not list is added under "Quickstarts" or "Topics", so
+that adding a page is adding a file. A link to a file outside docs/ leads to the repository.
 """
 
 from __future__ import annotations
@@ -42,7 +42,8 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     ]
     config.nav = [
         *(config.nav or []),
-        {"Topics": sorted(topics)},
+        {"Quickstarts": sorted(name for name in topics if name.startswith("quickstart-"))},
+        {"Topics": sorted(name for name in topics if not name.startswith("quickstart-"))},
         {"API": [{f"r2v.{name}": f"api/{name}.md"} for name in _packages()]},
         {"Project": [{title: name} for name, title in ROOT_PAGES.items()]},
     ]
