@@ -40,7 +40,7 @@ for done in 1 2 3; do
     echo "{$when,\\"what\\":\\"$2\\",\\"done\\":$done,\\"total\\":3,\\"loss\\":0.5}" >> $folder/events.jsonl
 done
 [ "$3" = run ] && exec sleep 1000
-kind=null; rc=0; [ "$3" = fail ] && rc=1 && kind='"code"'
+kind=null; rc=0; [ "$3" = fail ] && rc=1 && kind='"bug"'
 echo "{\\"rc\\":$rc,\\"signal\\":0,\\"kind\\":$kind,\\"line\\":\\"\\",$when}" > $folder/exit.json
 exit $rc
 """

@@ -28,7 +28,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 
-from r2v.errors import EmptyResult, EnvironmentFault, Held, InputError, Interrupted, R2VError, UsageError
+from r2v.errors import BY_EXIT_CODE, EnvironmentFault, FailureKind, Interrupted, UsageError
 from r2v.log import logger, setup
 from r2v.storage import record
 from r2v.storage.files import write_json
@@ -37,12 +37,16 @@ _LAUNCH = "R2V_LAUNCH"
 """Names, to a rank, the folder that its launch collects errors in."""
 _STOP = "stop"
 """File in that folder which says that ranks that have yet to begin need not."""
+_STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _CRASHES = (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL)
 _KILLED_TOGETHER = 5
 _DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG of prctl(2)
-_REFUSALS: dict[int, type[R2VError]] = {
-    kind.exit_code: kind for kind in (UsageError, InputError, EmptyResult, EnvironmentFault, Held, Interrupted)
-}
+
+
+def stop_signals() -> tuple[signal.Signals, ...]:
+    """The signals that ask a command to stop: Ctrl-C, SIGTERM, and SIGHUP of a terminal that closes, unless that is
+    ignored, as nohup has it."""
+    return tuple(number for number in _STOP_SIGNALS if signal.getsignal(number) != signal.SIG_IGN)
 
 
 def rank() -> int:
@@ -151,19 +155,23 @@ def launch(count: int, *command: str) -> None:
 @contextmanager
 def _launching(folder: Path) -> Iterator[Path]:
     """Tell ranks where their launch is, and that they are to stop when a signal comes; they leave when they are
-    ready to, and torch's agent waits for none for long once another has left. A second signal interrupts."""
+    ready to, and torch's agent waits for none for long once another has left. A second signal interrupts; not a
+    second SIGHUP, which a closing terminal sends by the kernel and by the shell."""
 
-    def tell(number: int, frame: FrameType | None) -> None:
+    def request_stop(number: int, frame: FrameType | None) -> None:
         if (folder / _STOP).exists():
+            if number == signal.SIGHUP:
+                return
             raise KeyboardInterrupt
         (folder / _STOP).touch()
         for path in folder.glob("pid-*"):
             with suppress(ProcessLookupError):
                 os.kill(int(path.name.removeprefix("pid-")), signal.SIGTERM)
 
-    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT)}
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, tell)
+    # SIGQUIT too: torch's agent installs a handler of its own for it.
+    before = {number: signal.getsignal(number) for number in (*stop_signals(), signal.SIGQUIT)}
+    for number in stop_signals():
+        signal.signal(number, request_stop)
     os.environ[_LAUNCH] = str(folder)
     try:
         yield folder
@@ -199,15 +207,15 @@ def _cause(folder: Path, deaths: Mapping[int, tuple[int, int]]) -> Exception:
             if (folder / _STOP).exists()
             else EnvironmentFault(f"ranks ended with {[code for code, _ in deaths.values()]} and left no word of why")
         )
-    told = records[0]["error"]
-    error = record.Recorded(told)
-    error.add_note(records[0]["trace"])
-    refusal = _REFUSALS.get(told["exit_code"])
-    if refusal is None:
-        return error
-    refused = refusal(told["message"])
-    refused.__cause__ = error
-    return refused
+    first_error = records[0]["error"]
+    recorded = record.Recorded(first_error)
+    recorded.add_note(records[0]["trace"])
+    ours = BY_EXIT_CODE.get(first_error["exit_code"])
+    if ours is None:
+        return recorded
+    error = ours(first_error["message"])
+    error.__cause__ = recorded
+    return error
 
 
 def _stopped() -> Exception:
@@ -215,28 +223,26 @@ def _stopped() -> Exception:
 
 
 def _crashed(index: int, by: signal.Signals) -> Exception:
-    said = (
-        f"rank {index} crashed ({by.name}) in a library, without a word of its own; what it wrote stands above. "
+    message = (
+        f"rank {index} crashed ({by.name}) in a library and raised no error; what it wrote stands above. "
         "The same command goes on from the last checkpoint"
     )
-    return _died(said, by.name, "killed")
+    return _died(message, by.name, "killed")
 
 
 def _killed(index: int) -> Exception:
     """A process killed from outside, alone among those of its job: what a machine does that is out of memory."""
-    said = (
+    message = (
         f"rank {index} was killed from outside (signal 9), as a machine does that is out of memory; run the same "
         "command again with more memory, it goes on from its checkpoint"
     )
-    return _died(said, "SIGKILL", "host_oom")
+    return _died(message, "SIGKILL", "host_oom")
 
 
-def _died(said: str, by: str, kind: str) -> Exception:
-    """An error of this kind, for whoever heals."""
-    error = EnvironmentFault(said)
-    error.__cause__ = record.Recorded(
-        {"type": by, "kind": kind, "exit_code": error.exit_code, "message": said, "where": None}
-    )
+def _died(message: str, by: str, kind: FailureKind) -> Exception:
+    """An EnvironmentFault that is recorded as a failure of this kind, which healing goes by."""
+    error = EnvironmentFault(message)
+    error.__cause__ = record.Recorded(record.entry(by, kind, error.exit_code, message))
     return error
 
 
@@ -244,6 +250,7 @@ def run_rank(act: Callable[[], None]) -> int:
     """Do `act` as one of the ranks of a launch; the process's exit code. Only rank 0 speaks and keeps records."""
     ctypes.CDLL(None).prctl(_DIE_WITH_PARENT, signal.SIGKILL)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # a closing terminal signals the launch too, which tells the ranks
     folder = Path(os.environ[_LAUNCH])
     (folder / f"pid-{os.getpid()}").touch()
     setup()
@@ -258,9 +265,10 @@ def run_rank(act: Callable[[], None]) -> int:
     except BaseException as error:
         for number in (signal.SIGTERM, signal.SIGINT):  # the agent's, which ends who is left, may come on top
             signal.signal(number, signal.SIG_IGN)
-        told = record.describe(error)
-        write_json(folder / f"{rank()}.json", {"error": told, "time": time.time(), "trace": traceback.format_exc()})
-        os._exit(told["exit_code"])  # the others may hang in a collective, which an orderly exit would wait for
+        described = record.describe(error)
+        draft = {"error": described, "time": time.time(), "trace": traceback.format_exc()}
+        write_json(folder / f"{rank()}.json", draft)
+        os._exit(described["exit_code"])  # the others may hang in a collective, which an orderly exit would wait for
     _leave()
     return 0
 
@@ -280,21 +288,23 @@ def _leave() -> None:
 
 @contextmanager
 def stopping() -> Iterator[Callable[[], bool]]:
-    """Within the block a first SIGINT or SIGTERM is noted; what is yielded tells whether one came, to every rank
-    alike: all must ask as often. A second one interrupts at once. Off the main thread signals are left alone."""
-    came: list[int] = []
+    """Within the block a first signal to stop is noted; what is yielded tells whether one came, to every rank alike:
+    all must ask as often. A second one interrupts at once. Off the main thread signals are left alone."""
+    received: list[int] = []
 
     def note(number: int, frame: FrameType | None) -> None:
-        if came and _LAUNCH not in os.environ:  # a scheduler, the launch and its agent may each tell a rank
+        # A scheduler, the launch and its agent may each signal a rank, kernel and shell may each send a SIGHUP: only a
+        # person who presses Ctrl-C again means "at once".
+        if received and _LAUNCH not in os.environ and number != signal.SIGHUP:
             raise KeyboardInterrupt
-        came.append(number)
+        received.append(number)
 
     if threading.current_thread() is not threading.main_thread():
-        yield lambda: _any_rank(bool(came))
+        yield lambda: _any_rank(bool(received))
         return
-    before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.signal(number, note) for number in stop_signals()}
     try:
-        yield lambda: _any_rank(bool(came))
+        yield lambda: _any_rank(bool(received))
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

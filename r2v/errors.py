@@ -1,63 +1,155 @@
-"""Every way R2V refuses, and the exit code each one ends in.
+"""Errors: the exceptions of R2V, the exit code of each, and the names of every kind of failure.
 
     R2VError
-    ├── UsageError          2   an option or a configuration value that cannot be
-    ├── InputError          3   an input file that is missing, cut, malformed or leaks between splits
-    ├── EmptyResult         4   the stage ran and nothing was left; the counts say where it went
-    ├── EnvironmentFault    5   a disk, a browser, a provider: the world failed, not the user
-    ├── Held                6   another process is working on the same thing
-    └── Interrupted        75   stopped on request; the same command continues
+    ├── UsageError          2   usage            an option or a configuration value that is not allowed
+    ├── InputError          3   input            an input file that is missing, cut, malformed or leaks between splits
+    ├── EmptyResult         4   empty            the stage ran and nothing was left; the counts say where it went
+    ├── EnvironmentFault    5   environment      a disk, a browser, a provider: not the user's doing
+    ├── LeaseConflict       6   lease_conflict   another process is working on the same thing
+    └── Interrupted        75   interrupted      stopped on request; the same command continues
 
-A message is one line: what was asked, what was got, what is allowed, the remedy. The command line prints
-it without a traceback and exits with the code; a library user catches the class.
+A message is one line: what was asked, what was got, what is allowed, the remedy. The command line prints it without a
+traceback and exits with the code; a library user catches the class.
+
+This file is the only one that knows exit codes and kinds of failure. Error records (r2v.storage.record), ranks
+(r2v.distributed) and the healing of Slurm jobs (r2v.slurm.healing) use the names given here.
 """
 
 from __future__ import annotations
 
 import difflib
+import errno
+import re
 from collections.abc import Iterable
+from typing import ClassVar, Literal, cast, get_args
+
+FailureKind = Literal[
+    "usage",
+    "input",
+    "empty",
+    "environment",
+    "lease_conflict",
+    "interrupted",
+    "bug",
+    "cuda_oom",
+    "host_oom",
+    "killed",
+    "timeout",
+    "preempted",
+    "node_fail",
+    "cancelled",
+    "dependency",
+    "no_log",
+    "unknown",
+]
+"""Why a stage failed. The first six are the exceptions above; `bug` is any other one; `cuda_oom` and `host_oom` are a
+GPU or a machine out of memory; `killed` is a signal that nothing explains. The rest are ends that Slurm alone can tell
+of: its time limit, preemption, a lost node, scancel, a failed parent, a log file that could not be opened."""
+
+OLD_KINDS: dict[str, FailureKind] = {"code": "bug", "config": "usage", "data": "input", "held": "lease_conflict"}
+"""Names in records and chains that were written by R2V 0.1."""
+
+CUDA_OOM = re.compile(
+    r"CUDA out of memory|CUDA error: out of memory|Cuda failure \d* ?'out of memory'"
+    r"|(CUBLAS|CUDNN)_STATUS_ALLOC_FAILED|torch\.(cuda\.)?OutOfMemoryError"
+)
+"""A GPU out of memory, in the words of torch, CUDA, cuBLAS, cuDNN or NCCL. Search for it before HOST_OOM, which
+matches most of these as well."""
+
+HOST_OOM = re.compile(
+    r"can't allocate memory|cannot allocate memory|not enough memory: you tried to allocate"
+    r"|exceeded( job| step)? memory limit|oom[-_ ]kill|out of memory|OUT_OF_MEMORY",
+    re.IGNORECASE,
+)
+"""A machine, or a job's share of one, out of memory, in the words of torch, the C library, Slurm or the kernel."""
+
+DISK_REFUSES = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
+"""Errors of a full, exhausted or read-only disk: the environment's fault, not ours."""
 
 
 class R2VError(Exception):
     """Base of all errors that a user can cause or mend."""
 
-    exit_code = 1
+    exit_code: ClassVar[int] = 1
+    kind: ClassVar[FailureKind] = "bug"
+    meaning: ClassVar[str] = "an error of R2V itself"
+    """What the exit code means, for help and documentation."""
 
 
 class UsageError(R2VError):
-    """An option, argument or configuration value that cannot be."""
+    """An option, argument or configuration value that is not allowed."""
 
-    exit_code = 2
+    exit_code, kind, meaning = 2, "usage", "usage or config"
 
 
 class InputError(R2VError):
     """An input that is missing, incomplete, malformed, or breaks a split."""
 
-    exit_code = 3
+    exit_code, kind, meaning = 3, "input", "bad or incomplete input"
 
 
 class EmptyResult(R2VError):
     """A stage that ran to its end and has nothing to hand on."""
 
-    exit_code = 4
+    exit_code, kind, meaning = 4, "empty", "empty result"
 
 
 class EnvironmentFault(R2VError):
     """The machine or a service failed: full disk, dead browser, refused request."""
 
-    exit_code = 5
+    exit_code, kind, meaning = 5, "environment", "environment or provider failure"
 
 
-class Held(R2VError):
-    """Another process holds the lease on the same artifact or run."""
+class LeaseConflict(R2VError):
+    """Another process holds the lease on the same artifact, run or chain, or works on it in the queue."""
 
-    exit_code = 6
+    exit_code, kind, meaning = 6, "lease_conflict", "another process works on the same thing"
 
 
 class Interrupted(R2VError):
     """Stopped on request with everything finished kept; the same command continues."""
 
-    exit_code = 75
+    exit_code, kind, meaning = 75, "interrupted", "interrupted, run again to continue"
+
+
+_ERRORS: tuple[type[R2VError], ...] = (
+    UsageError,
+    InputError,
+    EmptyResult,
+    EnvironmentFault,
+    LeaseConflict,
+    Interrupted,
+)
+BY_EXIT_CODE: dict[int, type[R2VError]] = {error.exit_code: error for error in _ERRORS}
+"""Exit code -> the exception that ends a command with it."""
+
+EXIT_CODES: dict[int, str] = {0: "ok", **{code: error.meaning for code, error in BY_EXIT_CODE.items()}}
+"""Exit code -> what it means, in the order of the codes."""
+
+
+def kind_named(name: object) -> FailureKind | None:
+    """The kind of failure that a record calls `name`, old names included; None where there is no such kind.
+
+    >>> kind_named("config"), kind_named("cuda_oom"), kind_named("no such kind")
+    ('usage', 'cuda_oom', None)
+    """
+    current = OLD_KINDS.get(str(name), name)
+    return cast(FailureKind, current) if current in get_args(FailureKind) else None
+
+
+def failure_of(error: BaseException) -> tuple[FailureKind, int]:
+    """The kind of failure that an exception is, and the exit code of a command that it ends."""
+    if isinstance(error, R2VError):
+        return error.kind, error.exit_code
+    if isinstance(error, KeyboardInterrupt):
+        return Interrupted.kind, Interrupted.exit_code
+    if type(error).__name__ == "OutOfMemoryError" or CUDA_OOM.search(str(error)):
+        return "cuda_oom", R2VError.exit_code
+    if isinstance(error, MemoryError) or HOST_OOM.search(str(error)):
+        return "host_oom", R2VError.exit_code
+    if isinstance(error, OSError) and error.errno in DISK_REFUSES:
+        return EnvironmentFault.kind, EnvironmentFault.exit_code
+    return R2VError.kind, R2VError.exit_code
 
 
 def nearest(word: str, allowed: Iterable[str]) -> str:

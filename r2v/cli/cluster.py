@@ -12,100 +12,97 @@ import json
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import TypeVar
 
 from r2v.errors import EnvironmentFault, UsageError
 from r2v.log import logger
 
-Parser = TypeVar("Parser", bound=argparse.ArgumentParser)
+_CHAIN = "<benchmark>_<condition>, or the prefix of the configuration; may be left out where there is only one"
+ClusterParser = TypeVar("ClusterParser", bound=argparse.ArgumentParser)
 
 
-class Door(Protocol):
-    """`r2v.slurm.run_all`'s functions by name: they stand above this package, so its caller lends them."""
-
-    def __call__(self, function: str, /, **values: Any) -> int:
-        """Call one of them."""
-
-
-def add_commands(commands: argparse._SubParsersAction[Parser], door: Door) -> None:
+def add_commands(commands: argparse._SubParsersAction[ClusterParser]) -> None:
     """Add every command of this module to the command line."""
-    _add_doors(commands, door)
-    status = _add(commands, "status", "how the chains stand: 0 done, 1 failed, 10 active", _status)
-    status.add_argument("names", nargs="*", metavar="CHAIN")
+    _add_submitting(commands)
+    status = _add(commands, "status", "the state of every job; exit code 0 done, 1 failed, 10 active", _status)
+    status.add_argument("names", nargs="*", metavar="CHAIN", help=_CHAIN)
     logs = _add(commands, "logs", "the log of a job's last attempt", _logs)
     logs.add_argument("words", nargs="+", metavar="[CHAIN] JOB", help="a job's name, its number, or a Slurm id")
     logs.add_argument("-f", "--follow", action="store_true", help="go on reading until the job ends")
-    logs.add_argument("--errors", action="store_true", help="only the first traceback of each life")
+    logs.add_argument("--errors", action="store_true", help="only the first traceback of each start")
     explain = _add(commands, "explain", "what broke, what healing did, and how to go on", _explain)
     explain.add_argument("words", nargs="*", metavar="[CHAIN] [JOB]")
     cost = _add(commands, "cost", "GPU-hours of each attempt, and how many were wasted", _cost)
-    cost.add_argument("names", nargs="*", metavar="CHAIN")
+    cost.add_argument("names", nargs="*", metavar="CHAIN", help=_CHAIN)
     graph = _add(commands, "graph", "which job waits for which", _graph)
-    graph.add_argument("name", nargs="?", metavar="CHAIN")
+    graph.add_argument("name", nargs="?", metavar="CHAIN", help=_CHAIN)
     graph.add_argument("--format", choices=["ascii", "mermaid", "json"], default="ascii")
     _add(commands, "doctor", "whether a pipeline would run here; inside a job, the GPUs too", _doctor)
     cluster = _add(commands, "cluster", "the headers of scripts/slurm: show them, or set all at once", _cluster)
     cluster.add_argument("what", choices=["show", "set"])
     cluster.add_argument("values", nargs="*", metavar="KEY=VALUE", help="partition, cpu_partition, account, gpu, qos")
     for parser in (status, cost):
-        parser.add_argument("--json", action="store_true", help="for a program")
+        parser.add_argument("--json", action="store_true", help="print JSON, for a program to read")
 
 
 def _add(
-    commands: argparse._SubParsersAction[Parser], name: str, help_: str, act: Callable[[argparse.Namespace], int]
-) -> Parser:
+    commands: argparse._SubParsersAction[ClusterParser], name: str, help_: str, act: Callable[[argparse.Namespace], int]
+) -> ClusterParser:
     parser = commands.add_parser(name, help=help_, description=help_)
     parser.set_defaults(act=act)
     return parser
 
 
-def _add_doors(commands: argparse._SubParsersAction[Parser], door: Door) -> None:
-    run = _add(
-        commands, "run_all", "submit the whole pipeline to Slurm and return", lambda values: _run_all(values, door)
-    )
+def _add_submitting(commands: argparse._SubParsersAction[ClusterParser]) -> None:
+    run = _add(commands, "run_all", "submit the whole pipeline to Slurm and return", _run_all)
     run.add_argument("benchmark", nargs="?", help="webarena, swebench, desk, or all (webarena and swebench)")
     run.add_argument("--config", metavar="FILE", help="instead of configs/<benchmark>/noisy.yaml")
-    run.add_argument("--overrides", nargs="+", action="extend", default=[], metavar="KEY=VALUE")
-    run.add_argument("--seed", type=int, help="= --overrides seed=N")
-    run.add_argument("--without", nargs="+", default=[], metavar="JOB", help="leave these out")
-    run.add_argument("--dry-run", action="store_true", help="print the sbatch lines and what sbatch says of them")
-    run.add_argument("--here", action="store_true", help="run it in this process, without Slurm")
-    resume = _add(
-        commands,
-        "resume",
-        "go on with a chain: what failed, and all that waits for it",
-        lambda values: _resume(values, door),
+    run.add_argument("--seed", type=int, metavar="N", help="the seed of every random draw (that of the configuration)")
+    run.add_argument("--without", nargs="+", default=[], metavar="JOB", help="leave these jobs out")
+    run.add_argument(
+        "--dry-run", action="store_true", help="print the sbatch lines and sbatch's answers; submit nothing"
     )
-    resume.add_argument("name", nargs="?", metavar="CHAIN")
-    resume.add_argument("--overrides", dest="changes", nargs="+", action="extend", default=[], metavar="KEY=VALUE")
-    for parser in (run, resume):
-        parser.add_argument("--from", dest="start", metavar="JOB", help="begin here, with published inputs")
-        parser.add_argument("--max-attempts", type=int, metavar="N", help="healing stops there (3)")
-        parser.add_argument("--max-gpu-hours", type=float, metavar="H", help="and there, for the whole chain")
-    cancel = _add(
-        commands,
-        "cancel",
-        "end every job of a chain, sentinels too; nothing heals afterwards",
-        lambda values: door("cancel", name=_name(values)),
+    run.add_argument(
+        "--local", "--here", dest="here", action="store_true", help="run the pipeline in this process, without Slurm"
     )
-    cancel.add_argument("name", nargs="?", metavar="CHAIN")
+    resume = _add(commands, "resume", "go on with a chain: what failed, and all that waits for it", _resume)
+    resume.add_argument("name", nargs="?", metavar="CHAIN", help=_CHAIN)
+    for parser, replaced in ((run, "the file"), (resume, "the chain")):
+        parser.add_argument(
+            "--overrides",
+            nargs="+",
+            action="extend",
+            default=[],
+            metavar="KEY=VALUE",
+            help=f"configuration values that replace those of {replaced}",
+        )
+        parser.add_argument(
+            "--from", dest="start", metavar="JOB", help="the first job to run; its inputs must exist (the whole chain)"
+        )
+        parser.add_argument("--max-attempts", type=int, metavar="N", help="attempts of one job, healing included (3)")
+        parser.add_argument(
+            "--max-gpu-hours", type=float, metavar="H", help="GPU-hours of the chain, healing included (no limit)"
+        )
+    cancel = _add(commands, "cancel", "end every job of a chain, sentinels too; nothing heals afterwards", _cancel)
+    cancel.add_argument("name", nargs="?", metavar="CHAIN", help=_CHAIN)
     heal = commands.add_parser("heal", description="what a sentinel runs when its stage has failed")
-    heal.add_argument("name", metavar="CHAIN")
+    heal.add_argument("name", metavar="CHAIN", help=_CHAIN)
     heal.add_argument("job", metavar="JOB")
     heal.set_defaults(act=_heal)
 
 
-def _run_all(values: argparse.Namespace, door: Door) -> int:
+def _run_all(values: argparse.Namespace) -> int:
+    from r2v.slurm import run_all
+
     if values.benchmark is None and values.config is None:
         raise UsageError("run_all wants a benchmark: webarena, swebench, desk or all; or --config FILE")
     seed = [] if values.seed is None else [f"seed={values.seed}"]
     limits = {} if values.max_attempts is None else {"max_attempts": values.max_attempts}
-    return door(
-        "submit",
+    return run_all.submit(
         benchmark=values.benchmark,
         config=values.config,
         overrides=[*seed, *values.overrides],
-        start=_job(values.start),
+        start=values.start and _job(values.start),
         without=[_job(name) for name in values.without],
         dry_run=values.dry_run,
         here=values.here,
@@ -114,15 +111,22 @@ def _run_all(values: argparse.Namespace, door: Door) -> int:
     )
 
 
-def _resume(values: argparse.Namespace, door: Door) -> int:
-    return door(
-        "resume",
+def _resume(values: argparse.Namespace) -> int:
+    from r2v.slurm import run_all
+
+    return run_all.resume(
         name=_name(values),
-        start=_job(values.start),
-        overrides=values.changes,
+        start=values.start and _job(values.start),
+        overrides=values.overrides,
         max_attempts=values.max_attempts,
         max_gpu_hours=values.max_gpu_hours,
     )
+
+
+def _cancel(values: argparse.Namespace) -> int:
+    from r2v.slurm import run_all
+
+    return run_all.cancel(name=_name(values))
 
 
 def _name(values: argparse.Namespace) -> str:
@@ -131,11 +135,11 @@ def _name(values: argparse.Namespace) -> str:
     return chosen(Path(), values.name)
 
 
-def _job(word: str | None) -> str | None:
+def _job(word: str) -> str:
     """A job by its name, or by its number in the table of docs/slurm.md."""
     from r2v.slurm.views.logs import NUMBERS
 
-    return None if word is None else NUMBERS.get(word, word)
+    return NUMBERS.get(word, word)
 
 
 def _heal(values: argparse.Namespace) -> int:
@@ -148,12 +152,12 @@ def _status(values: argparse.Namespace) -> int:
     from r2v.slurm.views import status
 
     wanted = [status.chosen(Path(), name) for name in values.names] or status.names() or [status.chosen(Path(), None)]
-    found = status.statuses(status.look(wanted))
+    statuses = status.statuses(status.gather_inputs(wanted))
     if values.json:
-        print(json.dumps({"chains": [status.as_json(one) for one in found]}, indent=2))
+        print(json.dumps({"chains": [status.as_json(chain) for chain in statuses]}, indent=2))
     else:
-        print("\n".join("\n".join(status.lines(one)) for one in found))
-    return status.overall(one.exit_code for one in found)
+        print("\n".join("\n".join(status.lines(chain)) for chain in statuses))
+    return status.overall(chain.exit_code for chain in statuses)
 
 
 def _one_job(words: Sequence[str]) -> tuple[str, str | None]:
@@ -197,12 +201,12 @@ def _explain(values: argparse.Namespace) -> int:
     from r2v.slurm.views import explain, logs, status
 
     name, job = _one_job(values.words)
-    look = status.look([name])
-    found = status.statuses(look)[0]
+    inputs = status.gather_inputs([name])
+    found = status.statuses(inputs)[0]
     word = logs.NUMBERS.get(job, job) if job else None
-    if word and word not in {one.job for one in found.jobs}:
-        logs.job_id(look.chains[name], look.records[name], word)
-    print("\n".join(explain.explain(look.chains[name], found, look.records[name], word)))
+    if word and word not in {job_status.job for job_status in found.jobs}:
+        logs.job_id(inputs.chains[name], inputs.records[name], word)
+    print("\n".join(explain.explain(inputs.chains[name], found, inputs.records[name], word)))
     return 0
 
 
@@ -210,7 +214,7 @@ def _cost(values: argparse.Namespace) -> int:
     from r2v.slurm.views import cost, status
 
     wanted = [status.chosen(Path(), name) for name in values.names] or status.names() or [status.chosen(Path(), None)]
-    found = {name: cost.spent(name) for name in wanted}
+    found = {name: cost.attempt_costs(name) for name in wanted}
     if values.json:
         print(json.dumps({"chains": [cost.as_json(name, spent) for name, spent in found.items()]}, indent=2))
     else:
@@ -222,8 +226,8 @@ def _graph(values: argparse.Namespace) -> int:
     from r2v.slurm.views import graph, status
 
     name = status.chosen(Path(), values.name)
-    look = status.look([name])
-    chain, found = look.chains[name], status.statuses(look)[0]
+    inputs = status.gather_inputs([name])
+    chain, found = inputs.chains[name], status.statuses(inputs)[0]
     if values.format == "json":
         print(json.dumps(graph.as_json(chain, found), indent=2))
     else:

@@ -11,14 +11,13 @@ for instance `r2v providers emulate`. Exit codes are those of `r2v` (`r2v/errors
 from __future__ import annotations
 
 import argparse
-import signal
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
-from types import FrameType
 from typing import Any, NoReturn
 
 from r2v.cli.game_options import GameDefaults, add_options
+from r2v.cli.signals import interrupt_on_stop
 from r2v.errors import EmptyResult, Interrupted, R2VError, UsageError
 from r2v.game.play.players import Agent, ModelAgent, model_agent
 from r2v.game.play.rules import GameMode, Rules
@@ -36,7 +35,7 @@ class _Parser(argparse.ArgumentParser):
 def main(argv: Sequence[str] | None = None, defaults: GameDefaults = R2V_GAME) -> int:
     """Run one job, or analyse one again, and return the exit code."""
     setup()
-    signal.signal(signal.SIGTERM, _interrupt)
+    interrupt_on_stop()
     try:
         return run(build_parser(defaults).parse_args(argv), defaults)
     except R2VError as error:
@@ -45,10 +44,6 @@ def main(argv: Sequence[str] | None = None, defaults: GameDefaults = R2V_GAME) -
     except KeyboardInterrupt:
         logger.error("r2v: interrupted; the same command continues, and what was answered is not paid again")
         return Interrupted.exit_code
-
-
-def _interrupt(signum: int, frame: FrameType | None) -> None:
-    signal.raise_signal(signal.SIGINT)
 
 
 def add_commands(commands: argparse._SubParsersAction[Any]) -> None:

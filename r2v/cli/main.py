@@ -3,8 +3,8 @@
 A flag is another spelling of a configuration key (`--num-episodes 50` is `--overrides data.num_episodes=50`).
 Errors become one line on stderr and a documented exit code:
 
-    0 ok   2 usage or config   3 bad or incomplete input   4 empty result
-    5 environment or provider failure   6 held by another process   75 interrupted, run again to continue
+    0 ok   2 usage or config   3 bad or incomplete input   4 empty result   5 environment or provider failure
+    6 another process works on the same thing   75 interrupted, run again to continue
 """
 
 from __future__ import annotations
@@ -12,21 +12,20 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import signal
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING
 
 from r2v import __version__
 from r2v.cli import game, providers
 from r2v.cli import plan as memory
 from r2v.cli.cluster import add_commands
-from r2v.errors import InputError, Interrupted, R2VError, UsageError, nearest
+from r2v.cli.signals import interrupt_on_stop
+from r2v.errors import DISK_REFUSES, EnvironmentFault, InputError, Interrupted, R2VError, UsageError, nearest
 from r2v.log import logger, setup
-from r2v.storage.record import DISK_REFUSES, recording
+from r2v.storage.record import recording
 
 if TYPE_CHECKING:
     from r2v.config import Config
@@ -121,8 +120,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     setup()
     try:
         with recording():
-            signal.signal(signal.SIGINT, signal.default_int_handler)
-            signal.signal(signal.SIGTERM, _interrupt)
+            interrupt_on_stop()
             arguments = build_parser().parse_args(list(sys.argv[1:] if argv is None else argv))
             act: Callable[[argparse.Namespace], int] = arguments.act
             return act(arguments)
@@ -143,12 +141,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             error.filename or "",
             error.strerror,
         )
-        return 5
-
-
-def _interrupt(signum: int, frame: FrameType | None) -> None:
-    """SIGTERM is another Ctrl-C: an event loop that runs is stopped in order, anything else is interrupted."""
-    signal.raise_signal(signal.SIGINT)
+        return EnvironmentFault.exit_code
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -163,7 +156,7 @@ def build_parser() -> argparse.ArgumentParser:
     run.set_defaults(act=_run)
     for stage in STAGES:
         _add_stage(commands, stage)
-    add_commands(commands, _run_all)
+    add_commands(commands)
     providers.add_commands(commands)
     memory.add_commands(commands)
     game.add_commands(commands)
@@ -331,13 +324,6 @@ def _resume(checkpoint: Path) -> int:
     if not done.fresh:
         logger.info("  %s is of a run that was finished; its result stands in %s", checkpoint, done.artifact.folder)
     return 0
-
-
-def _run_all(function: str, /, **values: object) -> int:
-    from r2v.slurm import run_all
-
-    door: Callable[..., int] = getattr(run_all, function)
-    return door(**values)
 
 
 def _verify(arguments: argparse.Namespace) -> int:

@@ -69,7 +69,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def act(arguments: argparse.Namespace) -> int:
-    """Serve until interrupted. Raises UsageError, Held, EnvironmentFault."""
+    """Serve until interrupted. Raises UsageError, LeaseConflict, EnvironmentFault."""
     from r2v.emulator import faults, limits
     from r2v.emulator.answers import answer_called
     from r2v.emulator.emulator import Emulator

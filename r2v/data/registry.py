@@ -40,7 +40,7 @@ from r2v.data.manifest import (
 from r2v.data.merge import Keep, Source, merge, unique
 from r2v.data.run import RunHandle, UtcClock, figures
 from r2v.data.store import TrajectoryStore
-from r2v.errors import Held, InputError, UsageError, nearest
+from r2v.errors import InputError, LeaseConflict, UsageError, nearest
 from r2v.storage.files import write_text, writing
 from r2v.storage.lease import holder, lease
 
@@ -75,7 +75,7 @@ class DataRegistry:
         """Start a run in `base` (default: `<root>/runs`), or continue the one named `run_id`.
 
         Raises UsageError when the run was made with another fingerprint, unless `force` (then both are kept
-        in the manifest) and when `run_id` is no name for this benchmark and model; Held while another process
+        in the manifest) and when `run_id` is no name for this benchmark and model; LeaseConflict while another process
         is collecting it.
         """
         prefix = run_prefix(benchmark, provider, model_name)
@@ -188,7 +188,7 @@ class DataRegistry:
             with lease(self.index_path.with_suffix(".json.lease"), wait=60.0):
                 listed = json.loads(self.index_path.read_text())["runs"] if self.index_path.exists() else []
                 self._write_index({**{run["run_id"]: run for run in listed}, run_id: self._entry(run_id)})
-        except (Held, ValueError) as error:
+        except (LeaseConflict, ValueError) as error:
             log.warning("%s is behind (%s); DataRegistry().rebuild() mends it", self.index_path, error)
 
     def _write_index(self, runs: dict[str, dict[str, Any]]) -> None:
@@ -246,7 +246,7 @@ class DataRegistry:
                     return self._reserve(base, name)
                 except FileExistsError:
                     if run_id is not None:
-                        raise Held(f"run {run_id} is being started by another process; wait for it") from None
+                        raise LeaseConflict(f"run {run_id} is being started by another process; wait for it") from None
         raise AssertionError
 
     def _reserve(self, base: Path, name: str) -> Path:

@@ -39,7 +39,7 @@ class TrajectoryStore:
     def exclusive(self) -> Iterator[TrajectoryStore]:
         """Be the only writer for the length of the block: leased, mended, and synced to disk at the end.
 
-        Raises Held while another process writes here.
+        Raises LeaseConflict while another process writes here.
         """
         with lease(self.lease_path) as self._owner:
             with writing(self.path):
@@ -65,7 +65,7 @@ class TrajectoryStore:
 
     def sync(self) -> None:
         """Wait until the disk has everything appended under `exclusive`, and make sure that the store was
-        ours all the while. Raises Held when it was not."""
+        ours all the while. Raises LeaseConflict when it was not."""
         if self._descriptor is not None and self._owner is not None:
             with writing(self.path):
                 os.fsync(self._descriptor)

@@ -30,7 +30,7 @@ class Emulator:
     folder: where state is kept; an emulator started on it again goes on where the last one stopped, however that
     ended. None: a temporary folder. ledger: the ledger's file, inside the folder where None.
     port: 0 takes a free one. clock: seconds since 1970.
-    Raises Held where another emulator serves the folder, EnvironmentFault where the disk or the port is
+    Raises LeaseConflict where another emulator serves the folder, EnvironmentFault where the disk or the port is
     refused, UsageError where the port is no port.
     """
 

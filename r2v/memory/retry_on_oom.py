@@ -17,14 +17,14 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 import torch
 import torch.distributed as group
 
 from r2v.errors import EnvironmentFault
 from r2v.log import logger
-from r2v.storage.record import Recorded, describe
+from r2v.storage.record import Recorded, describe, entry
 
 T = TypeVar("T")
 
@@ -115,12 +115,6 @@ def _still_out_of_memory(phase: str, ranks: list[int], failure: str | None) -> E
         "sequences, load the base in 4 bits, or take a larger GPU (r2v plan says which fits)"
     )
     error = EnvironmentFault(message)
-    record: dict[str, Any] = {
-        "type": "torch.OutOfMemoryError",
-        "kind": "cuda_oom",
-        "exit_code": error.exit_code,
-        "message": message if failure is None else f"{message}: {failure}",
-        "where": None,
-    }
-    error.__cause__ = Recorded(record)
+    recorded = message if failure is None else f"{message}: {failure}"
+    error.__cause__ = Recorded(entry("torch.OutOfMemoryError", "cuda_oom", error.exit_code, recorded))
     return error

@@ -1,17 +1,17 @@
-"""A chain: the Slurm jobs of one pipeline, written down so that any later process knows all there is to know.
+"""The chain: the Slurm jobs of one pipeline and every attempt at them, kept in a file for any later process.
 
     outputs/.chains/desk_noisy/chain.json        what was submitted, replaced whole under the lease chain.lease
                                config.yaml       what every job of the chain reads
                                jobs/<job id>/    written by that Slurm job alone: start, events, error, exit
 
-`chain.json` is written before the first sbatch and after each one. What a submitter had no time to write is found in
-the queue: a job's comment names its chain, its stage and the configuration.
+`chain.json` is written before the first sbatch and after each one. What a submitter that was killed had no time to
+write is found in the queue: a job's comment names its chain, its stage and the configuration. A chain of an earlier
+version is read with its old names of failures translated, so chains in the queue survive an upgrade.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,19 +20,19 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from r2v.errors import InputError, UsageError, nearest
+from r2v.errors import InputError, UsageError, kind_named, nearest
 from r2v.storage.files import write_json
 from r2v.storage.lease import lease
 from r2v.storage.paths import CHAINS
 
 FORMAT = 1
-FRESH = ("first", "rerun", "resume")
-"""Reasons of attempts that somebody asked for; healing counts from the last of them."""
+ASKED_FOR = ("first", "rerun", "resume")
+"""Reasons of attempts that a person asked for; healing counts from the last of them."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Failed:
-    """What was found when an attempt had failed, and what was done about it."""
+class AttemptFailure:
+    """How an attempt failed, and what healing did about it."""
 
     kind: str
     line: str
@@ -52,8 +52,9 @@ class Attempt:
     """first, rerun, resume; or the kind of failure that it answers; or dependency, for a waiting job that the
     site had killed with its parent."""
     counted: bool = True
+    """Whether it uses up one of the attempts that the limits allow."""
     submitted_at: str = ""
-    failure: Failed | None = None
+    failure: AttemptFailure | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,13 +75,13 @@ class ChainJob:
     @property
     def since_asked(self) -> tuple[Attempt, ...]:
         """The attempts from the last one on that somebody asked for."""
-        first = max((i for i, attempt in enumerate(self.attempts) if attempt.reason in FRESH), default=0)
+        first = max((i for i, attempt in enumerate(self.attempts) if attempt.reason in ASKED_FOR), default=0)
         return self.attempts[first:]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Limits:
-    """How far healing may go: counted attempts of a job, GPU-hours of the whole chain (None: no cap)."""
+class HealingLimits:
+    """How far healing may go: counted attempts of each job, GPU-hours of the whole chain (None: no cap)."""
 
     attempts: int = 3
     gpu_hours: float | None = None
@@ -98,7 +99,7 @@ class Chain:
     dirty: bool = False
     created_at: str = ""
     cancelled: str | None = None
-    limits: Limits = field(default_factory=Limits)
+    limits: HealingLimits = field(default_factory=HealingLimits)
     sentinel: dict[str, str] = field(default_factory=dict)
     """Where sentinels run: the directives of a script without GPUs that say which partition, account and QOS."""
     jobs: dict[str, ChainJob] = field(default_factory=dict)
@@ -109,22 +110,22 @@ class Chain:
 
     def with_attempt(self, name: str, attempt: Attempt) -> Chain:
         """The chain with an attempt added, or, where its id is there, replaced."""
-        before = [one for one in self.jobs[name].attempts if one.id != attempt.id]
+        before = [known for known in self.jobs[name].attempts if known.id != attempt.id]
         return self.with_job(name, skipped=None, attempts=(*before, attempt))
 
     def after(self, names: set[str]) -> list[str]:
         """The jobs that wait for any of these, directly or not, in order; these aside."""
-        reached, found = set(names), []
+        reached, behind = set(names), []
         for name, job in self.jobs.items():
             if name not in reached and reached & set(job.needs):
                 reached.add(name)
-                found.append(name)
-        return found
+                behind.append(name)
+        return behind
 
 
 @dataclass(frozen=True, kw_only=True)
-class Mark:
-    """What a Slurm job's comment says of it."""
+class JobComment:
+    """The comment of a Slurm job, read: which chain and stage it belongs to, and with which configuration."""
 
     name: str
     job: str
@@ -133,8 +134,8 @@ class Mark:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Record:
-    """What a Slurm job wrote of itself; None and [] for what is not there (yet, or never)."""
+class JobRecord:
+    """The files that a Slurm job wrote about itself; None and [] for those that are not there (yet, or never)."""
 
     folder: Path
     start: dict[str, Any] | None = None
@@ -144,28 +145,28 @@ class Record:
 
 
 def now() -> str:
-    """The time, as records tell it: UTC, to the second."""
+    """The time as records hold it: ISO 8601, UTC, to the second."""
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 def comment(name: str, job: str, sha: str, *, sentinel: bool = False) -> str:
-    """What a Slurm job is known by, whoever asks squeue or sacct."""
+    """The comment that marks a Slurm job as ours, in squeue and sacct alike."""
     return f"r2v:{name}/{job}{'~heal' if sentinel else ''}/{sha}"
 
 
-def parse_comment(text: str) -> Mark | None:
-    """Whose job a comment marks; None for one that is not ours."""
-    found = re.fullmatch(r"r2v:(.+)/(\w+)(~heal)?/([0-9a-f]+)", text.strip())
-    return Mark(name=found[1], job=found[2], sha=found[4], sentinel=bool(found[3])) if found else None
+def parse_comment(text: str) -> JobComment | None:
+    """A comment made by `comment`, read; None for any other."""
+    match = re.fullmatch(r"r2v:(.+)/(\w+)(~heal)?/([0-9a-f]+)", text.strip())
+    return JobComment(name=match[1], job=match[2], sha=match[4], sentinel=bool(match[3])) if match else None
 
 
 def folder(root: Path, name: str) -> Path:
-    """Where a chain is written down."""
+    """The folder of a chain's files."""
     return root / CHAINS / name
 
 
 def names(root: Path = Path()) -> list[str]:
-    """The chains there are."""
+    """The chains of this checkout, in alphabetical order."""
     return sorted(path.parent.name for path in (root / CHAINS).glob("*/chain.json"))
 
 
@@ -184,8 +185,9 @@ def only(root: Path, name: str | None) -> str:
 
 
 @contextmanager
-def held(root: Path, name: str, *, wait: float = 0.0) -> Iterator[None]:
-    """Hold the right to change a chain. Raises Held where another process has it for longer than `wait` seconds."""
+def lock(root: Path, name: str, *, wait: float = 0.0) -> Iterator[None]:
+    """The exclusive right to change a chain, for the length of the block. Raises LeaseConflict where another process
+    has it for longer than `wait` seconds."""
     with lease(folder(root, name) / "chain.lease", wait=wait):
         yield
 
@@ -208,7 +210,7 @@ def read(root: Path, name: str) -> Chain:
             )
             for key, job in value.pop("jobs").items()
         }
-        return Chain(**{**value, "limits": Limits(**value["limits"]), "jobs": jobs})
+        return Chain(**{**value, "limits": HealingLimits(**value["limits"]), "jobs": jobs})
     except FileNotFoundError:
         raise InputError(f"{path}: missing; no chain of this name was submitted from here") from None
     except (ValueError, KeyError, TypeError) as error:
@@ -219,8 +221,11 @@ def read(root: Path, name: str) -> Chain:
 
 
 def _attempt(value: dict[str, Any]) -> Attempt:
-    failure = Failed(**value["failure"]) if value.get("failure") else None
-    return Attempt(**{**value, "overrides": tuple(value["overrides"]), "failure": failure})
+    failure = value.get("failure")
+    if failure:
+        failure = AttemptFailure(**{**failure, "kind": kind_named(failure["kind"]) or failure["kind"]})
+    reason = kind_named(value["reason"]) or value["reason"]
+    return Attempt(**{**value, "overrides": tuple(value["overrides"]), "reason": reason, "failure": failure})
 
 
 def write(root: Path, chain: Chain) -> None:
@@ -233,15 +238,15 @@ def record_folder(root: Path, name: str, job_id: str) -> Path:
     return folder(root, name) / "jobs" / job_id
 
 
-def record(root: Path, name: str, job_id: str) -> Record:
+def record(root: Path, name: str, job_id: str) -> JobRecord:
     """What a Slurm job wrote about itself."""
-    place = record_folder(root, name, job_id)
-    return Record(
-        folder=place,
-        start=read_object(place / "start.json"),
-        error=read_object(place / "error.json"),
-        exit=read_object(place / "exit.json"),
-        events=list(_events(place / "events.jsonl")),
+    files = record_folder(root, name, job_id)
+    return JobRecord(
+        folder=files,
+        start=read_object(files / "start.json"),
+        error=read_object(files / "error.json"),
+        exit=read_object(files / "exit.json"),
+        events=list(_events(files / "events.jsonl")),
     )
 
 
@@ -269,26 +274,22 @@ def _events(path: Path) -> Iterator[dict[str, Any]]:
             yield value
 
 
-def progress(told: Record) -> dict[str, Any] | None:
+def progress(record: JobRecord) -> dict[str, Any] | None:
     """The newest event of a job: what it does, how much is done of how much, and its figures."""
-    return told.events[-1] if told.events else None
+    return record.events[-1] if record.events else None
 
 
-def progressed(told: Record, restart: int, earlier: list[Record]) -> bool:
+def progressed(record: JobRecord, restart: int, earlier: list[JobRecord]) -> bool:
     """Whether a job got further in this restart than in any before it, its earlier attempts included. Steps are
-    compared with steps of the same name: a name not heard before is progress, once it has counted one."""
+    compared with steps of the same name: a name not seen before is progress, once it has counted one."""
     best: dict[str, float] = {}
-    for one in [*earlier, told]:
-        for event in one.events:
-            if one is not told or event.get("restart", 0) < restart:
-                best[str(event.get("what"))] = max(best.get(str(event.get("what")), 0.0), float(event.get("done", 0)))
+    for known in [*earlier, record]:
+        for event in known.events:
+            if known is not record or event.get("restart", 0) < restart:
+                name = str(event.get("what"))
+                best[name] = max(best.get(name, 0.0), float(event.get("done", 0)))
     return any(
         float(event.get("done", 0)) > best.get(str(event.get("what")), 0.0)
-        for event in told.events
+        for event in record.events
         if event.get("restart", 0) == restart
     )
-
-
-def restart_count() -> int:
-    """How often Slurm has started this very job before."""
-    return int(os.environ.get("SLURM_RESTART_COUNT") or 0)

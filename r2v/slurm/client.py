@@ -1,9 +1,9 @@
-"""The only place that talks to Slurm, and what it says as typed values.
+"""The Slurm client: every call of Slurm's commands, with their answers as typed values.
 
     rows = queue()                      # one squeue: every job of mine that has not ended
-    told = accounting(["12", "13"])     # one sacct, all restarts and steps; told.down says why there is none
+    known = accounting(["12", "13"])    # one sacct, all restarts and steps; known.down says why there is none
 
-The text formats are read, not JSON (its schema changes between versions), fields by name and forgivingly: a suffix
+The text formats are read, not JSON, whose schema changes between versions. Fields are found by name: a suffix
 ("CANCELLED by 0", "OUT_OF_ME+") is cut off, a field that this version lacks is left out. Accounting that is down or
 late is an answer, not an error: a job that sacct does not know has not failed.
 """
@@ -20,18 +20,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from r2v.errors import EnvironmentFault
-from r2v.slurm.sacct import ENDED, FIELDS, Row, given, memory, read_accounting
+from r2v.slurm.sacct import ENDED, FIELDS, SacctRow, given, memory, read_accounting
 
 __all__ = [
     "Accounting",
     "ENDED",
-    "NONE",
+    "NO_SLURM",
     "NoSlurm",
     "Partition",
     "Queued",
-    "Refused",
-    "Row",
-    "Verdict",
+    "SlurmRefused",
+    "SacctRow",
+    "SubmitCheck",
     "accounting",
     "cancel",
     "memory",
@@ -49,14 +49,16 @@ __all__ = [
     "update",
 ]
 
-PATIENCE = 60.0
+COMMAND_TIMEOUT = 60.0
 """Seconds one command may take: a controller that restarts answers late."""
 
-NONE = "no Slurm here: its commands are not on PATH; run this on a login node, or without Slurm: r2v run_all ... --here"
+NO_SLURM = (
+    "no Slurm here: its commands are not on PATH; run this on a login node, or without Slurm: r2v run_all ... --here"
+)
 
-_SILENT = re.compile("Unable to contact slurm controller|Connection refused|establish a configuration source")
-"""Words of commands that found no controller, or no configuration that names one."""
-_MARK = "\x1f"
+_NO_CONTROLLER = re.compile("Unable to contact slurm controller|Connection refused|establish a configuration source")
+"""Errors of commands that found no controller, or no configuration that names one."""
+_SEPARATOR = "\x1f"
 _QUEUE = {
     "id": "%i",
     "state": "%T",
@@ -78,13 +80,13 @@ class NoSlurm(EnvironmentFault):
     """Slurm's commands are not here, or its controller does not answer."""
 
 
-class Refused(EnvironmentFault):
-    """Slurm answered, and the answer is no."""
+class SlurmRefused(EnvironmentFault):
+    """Slurm answered, and refused the request."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Queued:
-    """A job in the queue, as squeue tells it. Times as Slurm writes them, "" where it knows none."""
+    """A job in the queue, from squeue. Times as Slurm writes them, "" where it knows none."""
 
     id: str
     state: str
@@ -104,15 +106,15 @@ class Queued:
 
 @dataclass(frozen=True, kw_only=True)
 class Accounting:
-    """What sacct knows: the lives of each job, oldest first. `down` says why it knows nothing."""
+    """What sacct knows: the starts of each job, oldest first. `down` says why it knows nothing."""
 
-    jobs: dict[str, list[Row]] = field(default_factory=dict)
+    jobs: dict[str, list[SacctRow]] = field(default_factory=dict)
     down: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
-class Verdict:
-    """What `sbatch --test-only` says: whether the job would be taken, its words, and the estimated start."""
+class SubmitCheck:
+    """The answer of `sbatch --test-only`: whether the job would be accepted, its message, and the estimated start."""
 
     ok: bool
     line: str
@@ -121,7 +123,7 @@ class Verdict:
 
 @dataclass(frozen=True, kw_only=True)
 class Partition:
-    """A partition as sinfo tells it. `memory` in MB of its largest node."""
+    """A partition, from sinfo. `memory` in MB of its largest node."""
 
     name: str
     memory: int
@@ -138,25 +140,25 @@ def present() -> bool:
 def require() -> None:
     """Raises NoSlurm where this machine has no Slurm."""
     if not present():
-        raise NoSlurm(NONE)
+        raise NoSlurm(NO_SLURM)
 
 
 def queue(name: str | None = None, root: Path = Path()) -> list[Queued]:
     """My jobs that have not ended, or those of one chain of this checkout; one squeue."""
-    form = _MARK.join(_QUEUE.values())
-    done = _call(["squeue", "--me", "--noheader", "--array", "-o", form])
+    form = _SEPARATOR.join(_QUEUE.values())
+    output = _call(["squeue", "--me", "--noheader", "--array", "-o", form])
     rows = []
-    for line in done.splitlines():
-        values = [given(word) for word in line.split(_MARK)]
+    for line in output.splitlines():
+        values = [given(word) for word in line.split(_SEPARATOR)]
         if len(values) == len(_QUEUE):
             rows.append(Queued(**dict(zip(_QUEUE, values, strict=True))))
     if name is None:
         return rows
-    return [row for row in rows if row.comment.startswith(f"r2v:{name}/") and _is(row.folder, root)]
+    return [row for row in rows if row.comment.startswith(f"r2v:{name}/") and _is_checkout(row.folder, root)]
 
 
-def _is(folder: str, root: Path) -> bool:
-    """Whether a job's folder is this checkout, by whatever path; where Slurm does not say, it is believed."""
+def _is_checkout(folder: str, root: Path) -> bool:
+    """Whether a job's folder is this checkout, by any path to it; true where Slurm does not say."""
     try:
         return not folder or folder == str(root.resolve()) or Path(folder).samefile(root)
     except OSError:
@@ -164,7 +166,7 @@ def _is(folder: str, root: Path) -> bool:
 
 
 def accounting(ids: Sequence[str]) -> Accounting:
-    """Every life and step of these jobs; one sacct, unless this version lacks a field."""
+    """Every start and step of these jobs; one sacct, unless this version lacks a field."""
     if not ids:
         return Accounting()
     fields = list(FIELDS)
@@ -186,23 +188,23 @@ def show(id_: str) -> dict[str, str]:
     """What the controller still knows of a job (it forgets a finished one after minutes); {} for nothing."""
     try:
         text = _call(["scontrol", "show", "job", "-o", id_])
-    except Refused:
+    except SlurmRefused:
         return {}
     return dict(word.split("=", 1) for word in text.split() if "=" in word)
 
 
 def sbatch(arguments: Sequence[str], script: str) -> str:
-    """Submit a script's text; returns the job id. Raises Refused with Slurm's reason."""
-    told = _call(["sbatch", "--parsable", *arguments], script)
-    return told.strip().splitlines()[-1].split(";")[0]
+    """Submit a script's text; returns the job id. Raises SlurmRefused with Slurm's reason."""
+    output = _call(["sbatch", "--parsable", *arguments], script)
+    return output.strip().splitlines()[-1].split(";")[0]  # after any line that a submit filter prints; id;cluster
 
 
-def test_only(arguments: Sequence[str], script: str = "#!/bin/bash\ntrue\n") -> Verdict:
-    """Ask whether a job would be taken, and when it would start. Submits nothing."""
+def test_only(arguments: Sequence[str], script: str = "#!/bin/bash\ntrue\n") -> SubmitCheck:
+    """Ask Slurm whether a job would be accepted, and when it would start. Submits nothing."""
     done = _run(["sbatch", "--test-only", *arguments], script)
     line = one_line(done.stderr or done.stdout)
     start = re.search(r"to start at (\S+)", line)
-    return Verdict(ok=done.returncode == 0, line=line, start=start[1] if start else None)
+    return SubmitCheck(ok=done.returncode == 0, line=line, start=start[1] if start else None)
 
 
 def cancel(ids: Sequence[str]) -> None:
@@ -215,7 +217,7 @@ def update(id_: str, **fields: str) -> bool:
     """Change a waiting job of mine; False where it is waiting no more."""
     try:
         _call(["scontrol", "update", f"jobid={id_}", *(f"{name}={value}" for name, value in fields.items())])
-    except Refused:
+    except SlurmRefused:
         return False
     return True
 
@@ -281,13 +283,20 @@ def _run(command: Sequence[str], stdin: str | None = None) -> subprocess.Complet
     environment = {**_environment(dict(os.environ)), "LC_ALL": "C", "SLURM_TIME_FORMAT": "standard"}
     try:
         return subprocess.run(
-            command, input=stdin, capture_output=True, text=True, timeout=PATIENCE, env=environment, errors="replace"
+            command,
+            input=stdin,
+            capture_output=True,
+            text=True,
+            timeout=COMMAND_TIMEOUT,
+            env=environment,
+            errors="replace",
         )
     except FileNotFoundError:
-        raise NoSlurm(NONE) from None
+        raise NoSlurm(NO_SLURM) from None
     except subprocess.TimeoutExpired:
         raise NoSlurm(
-            f"{command[0]} gave no answer in {PATIENCE:.0f} s; is the cluster's controller down? Try `scontrol ping`"
+            f"{command[0]} gave no answer in {COMMAND_TIMEOUT:.0f} s; is the cluster's controller down? "
+            "Try `scontrol ping`"
         ) from None
 
 
@@ -295,14 +304,14 @@ def _call(command: Sequence[str], stdin: str | None = None) -> str:
     done = _run(command, stdin)
     if done.returncode:
         line = one_line(done.stderr) or f"exit code {done.returncode}"
-        if _SILENT.search(line) and command[0].startswith("sacct"):
+        if _NO_CONTROLLER.search(line) and command[0].startswith("sacct"):
             raise NoSlurm(f"{command[0]}: {line}")
-        if _SILENT.search(line):
+        if _NO_CONTROLLER.search(line):
             raise NoSlurm(
                 f"{command[0]}: no Slurm controller answers here ({line}); run this on a login node, or "
                 "without Slurm: r2v run_all ... --here"
             )
-        raise Refused(f"{command[0]}: {line}")
+        raise SlurmRefused(f"{command[0]}: {line}")
     return done.stdout
 
 

@@ -1,4 +1,4 @@
-"""The `#SBATCH` header of a script is the one truth of what its job asks Slurm for.
+"""The `#SBATCH` headers of the scripts: the only place that says what a job asks Slurm for.
 
     read(Path("scripts/slurm/03_train_policy.sh")).gpus               # 2
     read(Path("scripts/slurm/03_train_policy.sh"), job="preference")  # the same but where a line says otherwise:
@@ -17,9 +17,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from r2v.console import text_table
 from r2v.errors import InputError, UsageError, nearest
 from r2v.slurm.directives import SHORT, check, gpu_count, minutes, pairs
-from r2v.slurm.views.humanize import table
 from r2v.storage.files import write_text
 
 SCRIPTS = Path("scripts/slurm")
@@ -102,13 +102,11 @@ def rewrite(paths: Iterable[Path], values: Mapping[str, str]) -> list[Path]:
 
 
 def lines(paths: Iterable[Path]) -> list[str]:
-    """What `r2v cluster show` prints: of each script what one is most likely to look for."""
+    """What `r2v cluster show` prints: the most important directives of each script."""
     shown = ("partition", "account", "qos", "gres", "cpus-per-task", "mem", "time")
-    found = [(path.name, read(path)) for path in paths]
-    return table(
-        [("script", *shown, ""), *((name, *(one.directives.get(key, "") for key in shown), "") for name, one in found)],
-        indent="",
-    )
+    headers = [(path.name, read(path)) for path in paths]
+    rows = [(name, *(resources.directives.get(key, "") for key in shown)) for name, resources in headers]
+    return text_table([("script", *shown), *rows]).splitlines()
 
 
 SETTABLE = ("partition", "cpu_partition", "account", "gpu", "qos")

@@ -1,11 +1,11 @@
-"""`r2v run_all`: the whole pipeline into the queue of a cluster, in seconds, leaving nothing behind that runs.
+"""`r2v run_all`, `resume`, `cancel`: a whole pipeline as Slurm jobs, submitted in seconds; no process stays behind.
 
     submit(benchmark="webarena")                     # validate, plan, submit what is not up to date
     submit(benchmark="webarena", dry_run=True)       # print it instead, asking Slurm about each job
     resume(name="webarena_noisy", start="preference", overrides=["training.batch_size=2"])
     cancel(name="webarena_noisy")
 
-Run twice it submits what lacks: jobs in the queue are adopted, artifacts that are up to date are skipped. Another
+Run twice it submits what is missing: jobs in the queue are adopted, artifacts that are up to date are skipped. Another
 configuration is refused while jobs of the first are there.
 """
 
@@ -19,20 +19,20 @@ from pathlib import Path
 
 from r2v.config import Config, load, to_yaml
 from r2v.data.manifest import git_commit
-from r2v.errors import Held, UsageError, nearest
+from r2v.errors import LeaseConflict, UsageError, nearest
 from r2v.log import logger
 from r2v.pipeline.plan import Step, plan, require_worlds, touched, waiting
 from r2v.pipeline.run import JOBS, as_asked, flat, places_of, run_here
 from r2v.slurm import chain as chains
 from r2v.slurm import client, headers
-from r2v.slurm.chain import Chain, ChainJob, Limits, parse_comment
+from r2v.slurm.chain import Chain, ChainJob, HealingLimits, parse_comment
 from r2v.slurm.headers import Resources
-from r2v.slurm.submit_missing import fill, find, preview, require_acceptable, table
+from r2v.slurm.submit_missing import find, preview, require_acceptable, submit_missing, table
 from r2v.storage import artifact as artifacts
 from r2v.storage.files import write_text
 
-TOGETHER = {"all": ("webarena", "swebench")}
-"""What stands for several benchmarks."""
+BENCHMARK_GROUPS = {"all": ("webarena", "swebench")}
+"""Names that stand for several benchmarks."""
 SENTINELS = "02_perturb.sh"
 """The script whose header says where jobs without a GPU run."""
 
@@ -52,26 +52,28 @@ def submit(
 ) -> int:
     """Submit a benchmark's pipeline (or print it, or run it here); returns an exit code.
 
-    Everything is checked before the first job is submitted. Raises UsageError, InputError, Held, NoSlurm; where
-    Slurm takes no more jobs halfway, EnvironmentFault, and what was submitted stays.
+    Everything is checked before the first job is submitted. Raises UsageError, InputError, LeaseConflict, NoSlurm;
+    where Slurm takes no more jobs halfway, EnvironmentFault, and what was submitted stays.
     """
-    limits = _limits(Limits(), max_attempts, max_gpu_hours)
+    limits = _limits(HealingLimits(), max_attempts, max_gpu_hours)
     paths = _paths(benchmark, config, root)
     configs = [load(path, overrides) for path in paths]
     if here:
-        for one in configs:
-            run_here(one, start=start, without=without, root=root)
+        for loaded in configs:
+            run_here(loaded, start=start, without=without, root=root)
         return 0
-    plans = [plan(one, start=start, without=without, root=root) for one in configs]
+    plans = [plan(loaded, start=start, without=without, root=root) for loaded in configs]
     if dry_run:
-        for path, one, steps in zip(paths, configs, plans, strict=True):
-            _print_plan(root, one, steps, ["--config", str(path), *(["--overrides", *overrides] if overrides else [])])
+        for path, loaded, steps in zip(paths, configs, plans, strict=True):
+            _print_plan(
+                root, loaded, steps, ["--config", str(path), *(["--overrides", *overrides] if overrides else [])]
+            )
         return 0
-    for one, steps in zip(configs, plans, strict=True):
-        require_worlds(one, [step.job for step in steps])
+    for loaded, steps in zip(configs, plans, strict=True):
+        require_worlds(loaded, [step.job for step in steps])
     client.require()
-    for one, steps in zip(configs, plans, strict=True):
-        _submit_chain(root, one, steps, limits)
+    for loaded, steps in zip(configs, plans, strict=True):
+        _submit_chain(root, loaded, steps, limits)
     return 0
 
 
@@ -86,11 +88,11 @@ def resume(
 ) -> int:
     """Go on with a chain that has stopped, from a job on, with a changed configuration; returns an exit code.
 
-    Jobs that wait keep their ids. Raises Held where a job runs that the change concerns.
+    Jobs that wait keep their ids. Raises LeaseConflict where a job runs that the change concerns.
     """
     name = chains.only(root, name)
     client.require()
-    with chains.held(root, name):
+    with chains.lock(root, name):
         before = chains.read(root, name)
         path = chains.folder(root, name) / "config.yaml"
         old, new = load(path), load(path, overrides)
@@ -100,7 +102,7 @@ def resume(
         for step in steps:
             row = find(rows, before, step.job.name)
             if row is not None and row.state != "PENDING" and step.job.name in touched(old, new):
-                raise Held(
+                raise LeaseConflict(
                     f"{step.job.name} runs with the configuration as it was (job {row.id}); wait for it, or "
                     f"`r2v cancel {name}` first"
                 )
@@ -113,14 +115,14 @@ def resume(
             dirty=dirty,
             limits=_limits(before.limits, max_attempts, max_gpu_hours),
         )
-        _carry_out(root, new, chain, steps, "resume")
+        _submit_plan(root, new, chain, steps, "resume")
     return 0
 
 
 def cancel(*, name: str | None = None, root: Path = Path()) -> int:
     """End every job of a chain, sentinels included, so that nothing heals; returns an exit code."""
     name = chains.only(root, name)
-    with chains.held(root, name, wait=60.0):
+    with chains.lock(root, name, wait=60.0):
         chains.write(root, replace(chains.read(root, name), cancelled=chains.now()))
         ids = [row.id for row in client.queue(name, root)]
         client.cancel(ids)
@@ -128,13 +130,13 @@ def cancel(*, name: str | None = None, root: Path = Path()) -> int:
     return 0
 
 
-def _submit_chain(root: Path, config: Config, steps: Sequence[Step], limits: Limits) -> None:
+def _submit_chain(root: Path, config: Config, steps: Sequence[Step], limits: HealingLimits) -> None:
     name, sha = places_of(config, root).name, _sha(config)
-    with chains.held(root, name):
+    with chains.lock(root, name):
         marks = {row.id: parse_comment(row.comment) for row in client.queue(name, root)}
         others = [id_ for id_, mark in marks.items() if mark is not None and mark.sha != sha]
         if others:
-            raise Held(
+            raise LeaseConflict(
                 f"{name}: jobs {' '.join(others)} of another configuration are in the queue; end them: r2v "
                 f"cancel {name}, or go on with them: r2v resume {name} --overrides KEY=VALUE"
             )
@@ -151,11 +153,11 @@ def _submit_chain(root: Path, config: Config, steps: Sequence[Step], limits: Lim
         )
         if name in chains.names(root) and (known := chains.read(root, name)).config_sha == sha:
             chain = replace(chain, created_at=known.created_at, jobs=known.jobs)
-        _carry_out(root, config, chain, steps, None)
+        _submit_plan(root, config, chain, steps, None)
 
 
-def _carry_out(root: Path, config: Config, chain: Chain, steps: Sequence[Step], reason: str | None) -> None:
-    """Write the chain, then have in the queue what is not up to date. The caller holds the lease."""
+def _submit_plan(root: Path, config: Config, chain: Chain, steps: Sequence[Step], reason: str | None) -> None:
+    """Write the chain, then have in the queue what is not up to date. The caller holds the chain's lock."""
     chain = _with_steps(root, config, chain, steps)
     wanted = [step.job.name for step in steps if step.state != "up to date"]
     resources = {step.job.name: _resources(root, step) for step in steps}
@@ -168,7 +170,7 @@ def _carry_out(root: Path, config: Config, chain: Chain, steps: Sequence[Step], 
     chains.write(root, chain)
     submitted: list[str] = []
     if wanted:
-        chain, submitted = fill(root, chain, wanted, resources, reason)
+        chain, submitted = submit_missing(root, chain, wanted, resources, reason)
     _print_outcome(chain, steps, wanted, submitted, resources)
 
 
@@ -210,19 +212,19 @@ def _paths(benchmark: str | None, config: str | None, root: Path) -> list[Path]:
         return [Path(config)]
     if benchmark is None:
         raise UsageError("run_all of what? Name a benchmark (webarena, swebench, desk, all) or a --config")
-    names = TOGETHER.get(benchmark, (benchmark,))
+    names = BENCHMARK_GROUPS.get(benchmark, (benchmark,))
     known = {path.parent.name for path in (root / "configs").glob("*/noisy.yaml")}
     if not set(names) <= known:
-        raise UsageError(f"no benchmark {benchmark}; {nearest(benchmark, known | set(TOGETHER))}")
+        raise UsageError(f"no benchmark {benchmark}; {nearest(benchmark, known | set(BENCHMARK_GROUPS))}")
     return [root / "configs" / name / "noisy.yaml" for name in names]
 
 
-def _limits(before: Limits, attempts: int | None, gpu_hours: float | None) -> Limits:
+def _limits(before: HealingLimits, attempts: int | None, gpu_hours: float | None) -> HealingLimits:
     if attempts is not None and attempts < 1:
         raise UsageError(f"--max-attempts {attempts}: at least 1, which means no healing")
     if gpu_hours is not None and gpu_hours <= 0:
         raise UsageError(f"--max-gpu-hours {gpu_hours:g}: must be above 0")
-    return Limits(
+    return HealingLimits(
         attempts=before.attempts if attempts is None else attempts,
         gpu_hours=before.gpu_hours if gpu_hours is None else gpu_hours,
     )

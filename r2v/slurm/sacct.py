@@ -1,4 +1,7 @@
-"""What sacct prints, read into typed rows: one life of a job each, whatever version of Slurm printed it."""
+"""Accounting: what sacct prints, read into typed rows, one per start of a job, for any version of Slurm.
+
+A job that was put back into the queue has several rows under one id: sacct --duplicates prints all of them.
+"""
 
 from __future__ import annotations
 
@@ -33,12 +36,12 @@ FIELDS = (
     "Start",
     "End",
 )
-"""The fields asked for, all older than any Slurm in use."""
+"""The fields requested, all older than any Slurm in use."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Row:
-    """One life of a job (a requeued job has several), as sacct tells it. Memory in bytes, elapsed in seconds."""
+class SacctRow:
+    """One start of a job (a requeued job has several), from sacct. Memory in bytes, elapsed in seconds."""
 
     id: str
     state: str
@@ -60,12 +63,12 @@ class Row:
 
     @property
     def gpu_hours(self) -> float:
-        """What this life cost."""
+        """GPU-hours of this start."""
         return self.gpus * self.elapsed / 3600
 
 
-def read_accounting(text: str, fields: Sequence[str] = FIELDS) -> dict[str, list[Row]]:
-    """The text of `sacct -P` by job, oldest life first; the memory of a life is the highest of its steps."""
+def read_accounting(text: str, fields: Sequence[str] = FIELDS) -> dict[str, list[SacctRow]]:
+    """The text of `sacct -P` by job, oldest start first; the memory of a start is the highest of its steps."""
     jobs: dict[str, list[dict[str, str]]] = {}
     for line in text.splitlines():
         values = dict(zip(fields, line.split("|"), strict=False))
@@ -75,16 +78,17 @@ def read_accounting(text: str, fields: Sequence[str] = FIELDS) -> dict[str, list
         if not dot:
             jobs.setdefault(id_, []).append({**values, "MaxRSS": values.get("MaxRSS", "")})
         elif id_ in jobs:
-            life = jobs[id_][-1]
-            life["MaxRSS"] = max(life["MaxRSS"], values.get("MaxRSS", ""), key=lambda size: memory(size) or 0)
-    return {id_: [_row(life) for life in lives] for id_, lives in jobs.items()}
+            # Steps (.batch, .0) follow the line of the start they belong to.
+            start = jobs[id_][-1]
+            start["MaxRSS"] = max(start["MaxRSS"], values.get("MaxRSS", ""), key=lambda size: memory(size) or 0)
+    return {id_: [_row(start) for start in starts] for id_, starts in jobs.items()}
 
 
-def _row(values: dict[str, str]) -> Row:
+def _row(values: dict[str, str]) -> SacctRow:
     state, _, by = values["State"].partition(" by ")
     code, number = _exit(values.get("ExitCode", ""))
     tres = dict(item.split("=", 1) for item in values.get("AllocTRES", "").split(",") if "=" in item)
-    return Row(
+    return SacctRow(
         id=values["JobID"],
         state=state_of(state),
         by=by.strip() or None,
@@ -119,11 +123,11 @@ def state_of(word: str) -> str:
 
 def memory(text: str) -> int | None:
     """Bytes of Slurm's "200M", "161826K", "4Gn", "1.5G" (a bare number is MB as in --mem); None for none."""
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)([KMGTP]?)[Bbcn]?", text.strip(), re.IGNORECASE)
-    if found is None:
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)([KMGTP]?)[Bbcn]?", text.strip(), re.IGNORECASE)
+    if match is None:
         return None
-    power = "KMGTP".find((found[2] or "M").upper()) + 1
-    return int(float(found[1]) * 1024**power)
+    power = "KMGTP".find((match[2] or "M").upper()) + 1
+    return int(float(match[1]) * 1024**power)
 
 
 def _exit(text: str) -> tuple[int, int]:

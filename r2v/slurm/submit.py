@@ -1,4 +1,4 @@
-"""Putting jobs of a chain into the queue, so that nothing is ever there twice. The only module that knows submitit.
+"""Submission: putting jobs of a chain into the queue, so that none is there twice. Only this module knows submitit.
 
 Each stage is one Checkpointable callable that Slurm starts directly (no srun: the time limit's warning reaches it
 through `--signal=B:`), each with a sentinel: a job of one CPU and five minutes that runs when its stage has failed.
@@ -24,19 +24,20 @@ from r2v.errors import EnvironmentFault
 from r2v.slurm import chain as chains
 from r2v.slurm import client
 from r2v.slurm.chain import Attempt, Chain, comment
-from r2v.slurm.client import Queued, Refused
+from r2v.slurm.client import Queued, SlurmRefused
 from r2v.slurm.headers import Resources
 from r2v.storage.files import writing
 
 ENVIRONMENT = Path("scripts/slurm/env.sh")
-CAREFUL = {"signal": "B:USR2@120", "open-mode": "append"}
-"""What a stage needs of its header where that has forgotten it."""
-_OURS = ("job-name", "output", "error", "comment", "dependency", "kill-on-invalid-dep")
-_WHERE = ("partition", "account", "qos", "reservation", "clusters", "chdir")
+REQUIRED_DIRECTIVES = {"signal": "B:USR2@120", "open-mode": "append"}
+"""Directives that a stage needs and gets where its header does not give them."""
+_SET_HERE = ("job-name", "output", "error", "comment", "dependency", "kill-on-invalid-dep")
+_PLACEMENT = ("partition", "account", "qos", "reservation", "clusters", "chdir")
 
 
 class StageJob(Checkpointable):
-    """What submitit pickles: the words of one stage, and whose job it is."""
+    """What submitit pickles: the command line of one stage, and its chain and job. Pickles in the queue name this class
+    and its attributes: they stay as they are."""
 
     def __init__(self, words: Sequence[str], name: str, job: str) -> None:
         self.words, self.name, self.job = list(words), name, job
@@ -77,8 +78,8 @@ def submit(
 ) -> Chain:
     """Submit a job behind the unfinished jobs that it needs, then its sentinel; the chain is written after each.
 
-    Raises Refused with Slurm's reason, NoSlurm, and EnvironmentFault where a job that it needs has failed: what was
-    submitted before is written and stays.
+    Raises SlurmRefused with Slurm's reason, NoSlurm, and EnvironmentFault where a job that it needs has failed:
+    what was submitted before is written and stays.
     """
     waits = _unfinished(root, chain, job)
     id_ = _submit_stage(root, chain, job, resources, overrides, waits)
@@ -105,53 +106,54 @@ def watch(root: Path, chain: Chain, job: str) -> Chain:
     return chain
 
 
-def adopt(root: Path, chain: Chain, job: str, found: Attempt, sentinels: Sequence[Queued]) -> Chain:
-    """Take a job found in the queue as the latest attempt, and give it what a killed submitter left out: its place
-    in the chain (as `found`, where nothing is written of it), its pickle, its sentinel."""
-    known = next((one for one in chain.jobs[job].attempts if one.id == found.id), found)
-    watching = next((one.id for one in sentinels if re.search(rf"afternotok:{found.id}\b", one.dependency)), None)
-    known = replace(known, sentinel=watching)
-    if known != chain.jobs[job].latest:
-        chain = chain.with_attempt(job, known)
+def adopt(root: Path, chain: Chain, job: str, in_queue: Attempt, sentinels: Sequence[Queued]) -> Chain:
+    """Take a job that is in the queue as the latest attempt, and give it what a killed submitter left out: its place
+    in the chain (as `in_queue`, where nothing is written of it), its pickle, its sentinel."""
+    attempt = next((known for known in chain.jobs[job].attempts if known.id == in_queue.id), in_queue)
+    behind = re.compile(rf"afternotok:{attempt.id}\b")
+    sentinel = next((queued.id for queued in sentinels if behind.search(queued.dependency)), None)
+    attempt = replace(attempt, sentinel=sentinel)
+    if attempt != chain.jobs[job].latest:
+        chain = chain.with_attempt(job, attempt)
         chains.write(root, chain)
-    _pickle(root, chain, job, known)
-    return chain if watching else watch(root, chain, job)
+    _pickle(root, chain, job, attempt)
+    return chain if sentinel else watch(root, chain, job)
 
 
 def retarget(root: Path, chain: Chain, names: Sequence[str]) -> list[str]:
     """Set what each of these waiting jobs waits for to the latest unfinished attempts of all that it needs; returns
-    the jobs that wait so now. One of whose needs has failed and is not made again stays as it is: held."""
-    done = []
+    the jobs that wait so now. One of whose needs has failed and is not made again stays as it is: blocked."""
+    retargeted = []
     for name in names:
         latest, rows = chain.jobs[name].latest, _rows(chain)
         row = rows.get(latest.id) if latest is not None else None
         if row is None or row.state != "PENDING":
             continue
-        active = {id_: one.state for id_, one in rows.items()}
+        active = {id_: queued.state for id_, queued in rows.items()}
         states = {need: _state(root, chain, need, active) for need in chain.jobs[name].needs}
         if "failed" in states.values():
             continue
         ids = [_latest(chain, need) for need, state in states.items() if state == "active"]
         mark = comment(chain.name, name, chain.config_sha)
-        asis = set(re.findall(r"afterok:(\d+)", row.dependency)) == set(ids) and row.comment == mark
-        if asis or client.update(row.id, dependency=f"afterok:{':'.join(ids)}" if ids else "", comment=mark):
-            done.append(name)
-    return done
+        unchanged = set(re.findall(r"afterok:(\d+)", row.dependency)) == set(ids) and row.comment == mark
+        if unchanged or client.update(row.id, dependency=f"afterok:{':'.join(ids)}" if ids else "", comment=mark):
+            retargeted.append(name)
+    return retargeted
 
 
 def finished_well(root: Path, chain: Chain, job: str) -> bool:
-    """Whether a job that is not in the queue has done what it was to: Slurm's word while it has one, else the
-    job's own record, else the accounting's."""
-    one = chain.jobs[job]
-    if one.skipped or one.latest is None:
-        return bool(one.skipped)
-    state = client.show(one.latest.id).get("JobState", "")
-    told = chains.record(root, chain.name, one.latest.id).exit
+    """Whether a job that is not in the queue has succeeded: by the controller while it remembers the job, else by the
+    job's own record, else by accounting."""
+    skipped, latest = chain.jobs[job].skipped, chain.jobs[job].latest
+    if skipped or latest is None:
+        return bool(skipped)
+    state = client.show(latest.id).get("JobState", "")
+    recorded = chains.record(root, chain.name, latest.id).exit
     if state in client.ENDED:
-        return state == "COMPLETED" and not (told or {}).get("kind")
-    if told is not None:
-        return told.get("rc") == 0
-    rows = client.accounting([one.latest.id]).jobs.get(one.latest.id, [])
+        return state == "COMPLETED" and not (recorded or {}).get("kind")
+    if recorded is not None:
+        return recorded.get("rc") == 0
+    rows = client.accounting([latest.id]).jobs.get(latest.id, [])
     return bool(rows) and rows[-1].state == "COMPLETED"
 
 
@@ -196,28 +198,28 @@ def _unfinished(root: Path, chain: Chain, job: str) -> list[str]:
 def _submit_stage(
     root: Path, chain: Chain, job: str, resources: Mapping[str, str], overrides: Sequence[str], waits: Sequence[str]
 ) -> str:
-    asked = Resources(directives=dict(resources))
-    own = {name: value for name, value in resources.items() if name not in _OURS}
-    if "no-requeue" not in own:
-        own["requeue"] = ""
-    own = {
-        **CAREFUL,
-        **own,
+    requested = Resources(directives=dict(resources))
+    directives = {name: value for name, value in resources.items() if name not in _SET_HERE}
+    if "no-requeue" not in directives:
+        directives["requeue"] = ""
+    directives = {
+        **REQUIRED_DIRECTIVES,
+        **directives,
         "kill-on-invalid-dep": "no",
         "comment": comment(chain.name, job, chain.config_sha),
         "output": "logs/%x_%j.out",
         "chdir": str(root.resolve()),
     }
     if waits:
-        own["dependency"] = f"afterok:{':'.join(waits)}"
+        directives["dependency"] = f"afterok:{':'.join(waits)}"
     executor = _executor(root, chain)
     executor.update_parameters(
         job_name=f"{job}_{chain.name}",
-        time=asked.time_minutes or None,
+        time=requested.time_minutes or None,
         use_srun=False,
         stderr_to_stdout=True,
         setup=["set -euo pipefail", *_environment(root)],
-        additional_parameters={_parameter(name): value or True for name, value in own.items()},
+        additional_parameters={_parameter(name): value or True for name, value in directives.items()},
     )
     _make_logs(root)
     with client.outside():
@@ -225,7 +227,7 @@ def _submit_stage(
         try:
             return str(executor.submit(_payload(root, chain, job, overrides)).job_id)
         except (FailedJobError, FailedSubmissionError) as error:
-            raise Refused(f"sbatch {job}: {client.one_line(str(error))}") from None
+            raise SlurmRefused(f"sbatch {job}: {client.one_line(str(error))}") from None
 
 
 def _parameter(name: str) -> str:
@@ -262,7 +264,7 @@ def _pickle(root: Path, chain: Chain, job: str, attempt: Attempt) -> None:
 
 
 def _submit_sentinel(root: Path, chain: Chain, job: str, id_: str) -> str:
-    where = [f"--{name}={value}" for name, value in chain.sentinel.items() if name in _WHERE]
+    placement = [f"--{name}={value}" for name, value in chain.sentinel.items() if name in _PLACEMENT]
     lines = [
         "#!/bin/bash",
         "set -euo pipefail",
@@ -272,7 +274,7 @@ def _submit_sentinel(root: Path, chain: Chain, job: str, id_: str) -> str:
     _make_logs(root)
     return client.sbatch(
         [
-            *where,
+            *placement,
             f"--job-name=heal_{job}_{chain.name}",
             "--ntasks=1",
             "--cpus-per-task=1",
@@ -295,6 +297,6 @@ def _environment(root: Path) -> list[str]:
 
 
 def _make_logs(root: Path) -> None:
-    """Make the folder of the logs: Slurm ends a job that has none without a word (0:53)."""
+    """Make the folder of the logs: without it Slurm ends a job at once, with 0:53 and no message."""
     with writing(root / "logs"):
         (root / "logs").mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""From a plan to a queue that holds it: each job adopted where it is there already, else submitted, in order.
+"""Submission of what is missing: each job of a plan is adopted where it is in the queue, else submitted, in order.
 
 The caller holds the chain's lease and has written the chain. Whenever this is cut short (killed, refused halfway)
 what is written and what the comments in the queue say is enough to go on, and nothing is submitted twice.
@@ -12,10 +12,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from r2v.console import text_table
 from r2v.errors import EnvironmentFault, UsageError
 from r2v.slurm import client
 from r2v.slurm.chain import Attempt, Chain, comment, parse_comment
-from r2v.slurm.client import NoSlurm, Partition, Queued, Refused, Verdict
+from r2v.slurm.client import NoSlurm, Partition, Queued, SlurmRefused, SubmitCheck
 from r2v.slurm.directives import gpu_count, gpu_kind
 from r2v.slurm.headers import SCRIPTS, Resources
 
@@ -24,7 +25,7 @@ _FULL = re.compile(r"limit|policy|temporarily|quota", re.IGNORECASE)
 """Refusals that pass by themselves: there are too many jobs now."""
 
 
-def fill(
+def submit_missing(
     root: Path, chain: Chain, wanted: Sequence[str], resources: Mapping[str, Resources], reason: str | None = None
 ) -> tuple[Chain, list[str]]:
     """Have these jobs in the queue; returns the chain and the jobs that were submitted. `reason` is that of the
@@ -35,18 +36,18 @@ def fill(
     from r2v.slurm.submit import adopt, retarget, submit
 
     rows = client.queue(chain.name, root)
-    _mark(rows, chain)
+    _update_comments(rows, chain)
     submitted: list[str] = []
     for count, name in enumerate(wanted):
         row, directives = find(rows, chain, name), resources[name].directives
         why = reason or ("rerun" if chain.jobs[name].attempts else "first")
         if row is not None:
-            found = Attempt(id=row.id, resources=directives, reason=why, submitted_at=row.submitted)
-            chain = adopt(root, chain, name, found, sentinels_of(rows, name))
+            in_queue = Attempt(id=row.id, resources=directives, reason=why, submitted_at=row.submitted)
+            chain = adopt(root, chain, name, in_queue, sentinels_of(rows, name))
             continue
         try:
             chain = submit(root, chain, name, directives, reason=why)
-        except Refused as error:
+        except SlurmRefused as error:
             raise EnvironmentFault(
                 f"{chain.name}: {count} of {len(wanted)} jobs are in the queue, {name} was refused ({error}); they go "
                 "on, and the same command adds the rest once there is room"
@@ -57,11 +58,12 @@ def fill(
 
 
 def find(rows: Sequence[Queued], chain: Chain, job: str) -> Queued | None:
-    """The job in the queue that does this: the latest attempt, or one that nobody had time to write down."""
+    """The Slurm job of a chain's job: its latest attempt, or one whose submitter was killed before it wrote it down."""
     latest = chain.jobs[job].latest
     ours = [row for row in rows if (mark := parse_comment(row.comment)) and mark.job == job and not mark.sentinel]
-    known = [row for row in ours if latest is not None and row.id == latest.id]
-    return next(iter(known or sorted(ours, key=lambda row: int(row.id), reverse=True)), None)
+    written_down = [row for row in ours if latest is not None and row.id == latest.id]
+    newest_first = sorted(ours, key=lambda row: int(row.id), reverse=True)
+    return next(iter(written_down or newest_first), None)
 
 
 def sentinels_of(rows: Sequence[Queued], job: str) -> list[Queued]:
@@ -73,37 +75,38 @@ def require_acceptable(wanted: Sequence[str], chain: Chain, resources: Mapping[s
     """Ask Slurm about each job before any is submitted. Raises UsageError naming the script whose header asks for
     what this cluster does not have; nodes that are down and a queue that is full pass by themselves."""
     for name in wanted:
-        told = ask(resources[name])
-        if not told.ok:
+        answer = check_request(resources[name])
+        if not answer.ok:
             raise UsageError(
                 f"{SCRIPTS / chain.jobs[name].script} asks for what this cluster will not give {name}: "
-                f"{told.line}; nothing was submitted. `r2v doctor` names what there is, `r2v cluster set "
+                f"{answer.line}; nothing was submitted. `r2v doctor` names what there is, `r2v cluster set "
                 "partition=... gpu=... account=...` writes it into all headers"
             )
 
 
-def ask(asked: Resources) -> Verdict:
-    """Slurm's verdict on a header, yet not against one that only nodes out of order or a full queue stand against."""
-    told = client.test_only(
-        [word for word in asked.sbatch_args() if not word.startswith(("--output", "--error", "--job-name"))]
+def check_request(resources: Resources) -> SubmitCheck:
+    """Whether Slurm would accept a header. Nodes that are down and a full queue pass by themselves: they are no reason
+    to refuse it."""
+    answer = client.test_only(
+        [word for word in resources.sbatch_args() if not word.startswith(("--output", "--error", "--job-name"))]
     )
-    if told.ok or _FULL.search(told.line):
-        return replace(told, ok=True)
-    if _NO_NODE in told.line and any(_has(one, asked) for one in client.partitions()):
-        return replace(told, ok=True, line=f"{told.line} now, its nodes are out of order; it would wait")
-    return told
+    if answer.ok or _FULL.search(answer.line):
+        return replace(answer, ok=True)
+    if _NO_NODE in answer.line and any(_offers(partition, resources) for partition in client.partitions()):
+        return replace(answer, ok=True, line=f"{answer.line} now, its nodes are out of order; it would wait")
+    return answer
 
 
-def _has(partition: Partition, asked: Resources) -> bool:
-    """Whether a partition's nodes, up or down, are such as a header asks for."""
-    named = asked.directives.get("partition", "")
+def _offers(partition: Partition, resources: Resources) -> bool:
+    """Whether a partition's nodes, up or down, have what a header asks for."""
+    named = resources.directives.get("partition", "")
     if named and partition.name not in named.split(","):
         return False
-    kind, nodes = gpu_kind(asked.directives), int(asked.directives.get("nodes", "1").partition("-")[0])
+    kind, nodes = gpu_kind(resources.directives), int(resources.directives.get("nodes", "1").partition("-")[0])
     offered = [item.split("(")[0] for item in partition.gres.split(",")]
     fits = [item for item in offered if not kind or f":{kind}:" in item]
-    enough = not asked.gpus or any(gpu_count(item) >= asked.gpus / nodes for item in fits)
-    return enough and (client.memory(asked.directives.get("mem", "")) or 0) <= partition.memory << 20
+    enough = not resources.gpus or any(gpu_count(item) >= resources.gpus / nodes for item in fits)
+    return enough and (client.memory(resources.directives.get("mem", "")) or 0) <= partition.memory << 20
 
 
 def preview(
@@ -115,32 +118,31 @@ def preview(
 ) -> tuple[list[str], list[str]]:
     """What `--dry-run` prints, and the jobs that Slurm would not take. `words` name the configuration to a job's
     command. Nothing is submitted."""
-    lines, hours, silence = [], 0.0, _silence()
-    refused = []
+    lines, refused, hours, no_answer = [], list[str](), 0.0, _unreachable()
     for name, job in chain.jobs.items():
         if name not in wanted:
             lines.append(f"{name:16} skipped ({why.get(name, 'not asked for')})")
             continue
         waits = [need for need in job.needs if need in wanted]
         dependency = [f"--dependency=afterok:{':'.join(f'<{need}>' for need in waits)}"] if waits else []
-        asked = resources[name]
-        hours += asked.gpus * asked.time_minutes / 60
+        request = resources[name]
+        hours += request.gpus * request.time_minutes / 60
         lines.append(f"{name:16} {why[name]}")
-        sbatch, r2v = " ".join([*asked.sbatch_args(), *dependency]), shlex.join([*job.command, *words])
+        sbatch, r2v = " ".join([*request.sbatch_args(), *dependency]), shlex.join([*job.command, *words])
         lines.append(f"  sbatch {sbatch} r2v {r2v}")
-        if silence is None:
-            told = ask(asked)
-            refused += [] if told.ok else [name]
-            lines.append(f"  {'accepted' if told.ok else 'REJECTED'}: {told.line}")
+        if no_answer is None:
+            answer = check_request(request)
+            refused += [] if answer.ok else [name]
+            lines.append(f"  {'accepted' if answer.ok else 'REJECTED'}: {answer.line}")
     lines.append(
         f"{len(wanted)} jobs, {len(chain.jobs) - len(wanted)} skipped; at most {hours:.0f} GPU-hours"
-        + ("" if silence is None else f"; {silence}, so no header was tested")
+        + ("" if no_answer is None else f"; {no_answer}, so no header was tested")
     )
     return lines, refused
 
 
-def _silence() -> str | None:
-    """Why Slurm can't be asked here; None where it can."""
+def _unreachable() -> str | None:
+    """Why Slurm cannot be asked here; None where it can."""
     if not client.present():
         return "Slurm is not on this machine"
     try:
@@ -169,11 +171,10 @@ def table(chain: Chain, wanted: Sequence[str], submitted: Sequence[str], resourc
                     "" if name in submitted else "in the queue before",
                 )
             )
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return "\n".join("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)
+    return text_table(rows)
 
 
-def _mark(rows: Sequence[Queued], chain: Chain) -> None:
+def _update_comments(rows: Sequence[Queued], chain: Chain) -> None:
     """Give the chain's jobs in the queue the mark of its configuration, where that has changed under them."""
     for row in rows:
         mark = parse_comment(row.comment)

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from r2v.config import identity
-from r2v.errors import Held, InputError
+from r2v.errors import InputError, LeaseConflict
 from r2v.storage.files import content_sha256, write_json, write_text
 from r2v.storage.lease import lease
 
@@ -144,14 +144,16 @@ def build(
     again: bool = False,
 ) -> Iterator[Work]:
     """Make an artifact: yields the work, then writes its manifest last. An earlier unfinished attempt of the
-    same fingerprint is continued in place; with `again` a finished one is made anew from nothing. Raises Held
+    same fingerprint is continued in place; with `again` a finished one is made anew from nothing. Raises LeaseConflict
     where another process is making it, or has just made it."""
     folder = store / f"{job}-{key}"
     with lease(store / f"{job}-{key}.lease"):
         if again and (folder / ARTIFACT_MANIFEST).exists():
             shutil.rmtree(folder)
         if find(store, job, key) is not None:
-            raise Held(f"{folder} was finished by another process just now; run the same command again to use it")
+            raise LeaseConflict(
+                f"{folder} was finished by another process just now; run the same command again to use it"
+            )
         (folder / ARTIFACT_MANIFEST).unlink(missing_ok=True)
         folder.mkdir(parents=True, exist_ok=True)
         write_text(folder / "config.yaml", config_yaml)

@@ -29,7 +29,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import astuple, dataclass
 from pathlib import Path
 
-from r2v.errors import Held
+from r2v.errors import LeaseConflict
 from r2v.storage.files import writing
 
 
@@ -78,14 +78,14 @@ def lease(path: Path, *, ttl: float = 60.0, wait: float = 0.0) -> Iterator[Owner
 
     ttl: seconds without a sign of life after which a holder on another machine counts as dead.
     wait: seconds to wait for a living holder before giving up.
-    Raises Held when another process has it, or took it while this one stood still for longer than `ttl`.
+    Raises LeaseConflict when another process has it, or took it while this one stood still for longer than `ttl`.
     """
     me = Owner.here()
     deadline, pause = time.monotonic() + wait, 0.01
     while (other := _attempt(path, me, ttl)) is not None:
         if time.monotonic() >= deadline:
             remedy = f"scancel {other.job}" if other.job else f"kill {other.pid}"
-            raise Held(f"{path} is held by {other}; wait until it ends or stop it: {remedy}")
+            raise LeaseConflict(f"{path} is held by {other}; wait until it ends or stop it: {remedy}")
         time.sleep(min(pause, max(0.0, deadline - time.monotonic())))
         pause = min(0.2, 1.5 * pause)
     stop = threading.Event()
@@ -105,9 +105,9 @@ def holder(path: Path, *, ttl: float = 60.0) -> Owner | None:
 
 
 def confirm(path: Path, me: Owner) -> None:
-    """Check, before something is published, that the lease is still one's own. Raises Held if not."""
+    """Check, before something is published, that the lease is still one's own. Raises LeaseConflict if not."""
     if not (path / me.filename).exists():
-        raise Held(
+        raise LeaseConflict(
             f"{path} was taken by {_current(path) or 'another process'} while {me} stood still; "
             "run the same command again"
         )

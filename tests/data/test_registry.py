@@ -18,7 +18,7 @@ from r2v.data.episode import Episode
 from r2v.data.manifest import RUN_ID, read_manifest
 from r2v.data.run import RunHandle
 from r2v.data.store import read_episodes, write_episodes
-from r2v.errors import EnvironmentFault, Held, InputError, Interrupted, UsageError
+from r2v.errors import EnvironmentFault, InputError, Interrupted, LeaseConflict, UsageError
 from r2v.storage.files import content_sha256
 from r2v.storage.lease import Owner
 
@@ -143,7 +143,7 @@ def test_hazard9_killed_collector_shows_as_interrupted_and_resumes(
     )
     assert process.stdout is not None and process.stdout.readline() == "collected\n"
     assert registry.get(run_id).status == "running"
-    with pytest.raises(Held):
+    with pytest.raises(LeaseConflict):
         begin(registry, run_id=run_id)
     with pytest.raises(InputError, match="still running"):
         registry.merge_runs([run_id], tmp_path / "m.jsonl")

@@ -10,7 +10,7 @@ import pytest
 
 from r2v.data.episode import Episode, to_line
 from r2v.data.store import TrajectoryStore, read_episodes, write_episodes
-from r2v.errors import EnvironmentFault, Held, InputError
+from r2v.errors import EnvironmentFault, InputError, LeaseConflict
 
 Play = Callable[..., Episode]
 
@@ -64,9 +64,9 @@ def test_reading_streams(tmp_path: Path, play: Play) -> None:
 def test_two_writers_on_one_file_are_refused(tmp_path: Path, play: Play) -> None:
     path = tmp_path / "t.jsonl"
     with TrajectoryStore(path).exclusive():
-        with pytest.raises(Held):
+        with pytest.raises(LeaseConflict):
             TrajectoryStore(path).append(play())
-        with pytest.raises(Held):
+        with pytest.raises(LeaseConflict):
             TrajectoryStore(path).repair()
     assert path.read_bytes() == b""
 

@@ -15,7 +15,7 @@ import pytest
 
 from r2v.cli.providers import main
 from r2v.emulator import FAULTS, Emulator, Fault, read_ledger
-from r2v.errors import EnvironmentFault, Held, UsageError
+from r2v.errors import EnvironmentFault, LeaseConflict, UsageError
 from tests.emulator.clients import (
     anthropic_client,
     custom_id,
@@ -81,7 +81,7 @@ def test_deleted_files_are_gone(tmp_path: Path) -> None:
 
 def test_one_emulator_serves_a_folder_and_one_a_port(tmp_path: Path) -> None:
     with Emulator(folder=tmp_path) as emulator:
-        with pytest.raises(Held), Emulator(folder=tmp_path):
+        with pytest.raises(LeaseConflict), Emulator(folder=tmp_path):
             pass
         with pytest.raises(EnvironmentFault, match="name another"), Emulator(port=emulator.port):
             pass

@@ -10,7 +10,7 @@ import torch
 from r2v.distributed import launch
 from r2v.errors import EnvironmentFault
 from r2v.memory.retry_on_oom import retry_on_oom
-from r2v.slurm.healing.classify import of_stage
+from r2v.slurm.healing.classify import failure_kind
 from r2v.storage.record import describe
 
 from . import runs_out
@@ -70,7 +70,7 @@ def test_one_row_too_much_is_what_healing_calls_cuda_oom() -> None:
     told = Trained(0)
     with pytest.raises(EnvironmentFault, match="micro-batch of 1; turn checkpointing on") as caught:
         told.run(BATCH)
-    assert of_stage(caught.value.exit_code, describe(caught.value)) == "cuda_oom"
+    assert failure_kind(caught.value.exit_code, describe(caught.value)) == "cuda_oom"
     assert all(one.grad is None for one in told.model.parameters())
 
 
@@ -117,4 +117,4 @@ def test_two_ranks_of_which_one_runs_out_do_it_again_together(tmp_path: Path) ->
 def test_two_ranks_of_which_one_can_never_fail_together(tmp_path: Path) -> None:
     with pytest.raises(EnvironmentFault, match=r"micro-batch of 1 \(rank 1\)") as caught:
         launch(2, runs_out.__file__, str(tmp_path), "never")
-    assert of_stage(caught.value.exit_code, describe(caught.value)) == "cuda_oom"
+    assert failure_kind(caught.value.exit_code, describe(caught.value)) == "cuda_oom"

@@ -7,9 +7,20 @@ from pathlib import Path
 
 import pytest
 
-from r2v.errors import Held, InputError, UsageError
+from r2v.errors import InputError, LeaseConflict, UsageError
 from r2v.slurm import chain as chains
-from r2v.slurm.chain import Attempt, Chain, ChainJob, Failed, Limits, Mark, Record, comment, parse_comment, progressed
+from r2v.slurm.chain import (
+    Attempt,
+    AttemptFailure,
+    Chain,
+    ChainJob,
+    HealingLimits,
+    JobComment,
+    JobRecord,
+    comment,
+    parse_comment,
+    progressed,
+)
 
 
 def chain(**jobs: ChainJob) -> Chain:
@@ -19,7 +30,7 @@ def chain(**jobs: ChainJob) -> Chain:
         condition="noisy",
         config_sha="abc123",
         jobs=jobs,
-        limits=Limits(attempts=2, gpu_hours=7.5),
+        limits=HealingLimits(attempts=2, gpu_hours=7.5),
         sentinel={"partition": "cpu"},
     )
 
@@ -31,7 +42,9 @@ def job(*needs: str, attempts: tuple[Attempt, ...] = ()) -> ChainJob:
 
 
 def test_a_chain_reads_back_as_it_was_written(tmp_path: Path) -> None:
-    failure = Failed(kind="host_oom", line="killed", action="submitted again as 9", at="2026-01-01T00:00:00+00:00")
+    failure = AttemptFailure(
+        kind="host_oom", line="killed", action="submitted again as 9", at="2026-01-01T00:00:00+00:00"
+    )
     one = Attempt(id="7", sentinel="8", resources={"mem": "4G", "requeue": ""}, overrides=("a.b=1",), failure=failure)
     whole = chain(collect=job(), bc=job("collect", attempts=(one, Attempt(id="9", reason="host_oom"))))
     chains.write(tmp_path, whole)
@@ -58,8 +71,10 @@ def test_a_chain_that_cannot_be_read_says_so(text: str | None, told: str, tmp_pa
 
 def test_a_comment_says_whose_job_it_is() -> None:
     assert comment("desk_noisy", "bc", "abc1") == "r2v:desk_noisy/bc/abc1"
-    assert parse_comment("r2v:desk_noisy/bc/abc1") == Mark(name="desk_noisy", job="bc", sha="abc1", sentinel=False)
-    assert parse_comment(comment("mrp", "router_features", "0f", sentinel=True)) == Mark(
+    assert parse_comment("r2v:desk_noisy/bc/abc1") == JobComment(
+        name="desk_noisy", job="bc", sha="abc1", sentinel=False
+    )
+    assert parse_comment(comment("mrp", "router_features", "0f", sentinel=True)) == JobComment(
         name="mrp", job="router_features", sha="0f", sentinel=True
     )
     assert [parse_comment(text) for text in ("", "mine", "r2v:x", "r2v:x/bc", "r2v:x/bc~heel/ab")] == [None] * 5
@@ -93,13 +108,13 @@ def test_the_one_chain_needs_no_name(tmp_path: Path) -> None:
 
 
 def test_only_one_may_change_a_chain(tmp_path: Path) -> None:
-    with chains.held(tmp_path, "x"), pytest.raises(Held, match="held by pid"), chains.held(tmp_path, "x"):
+    with chains.lock(tmp_path, "x"), pytest.raises(LeaseConflict, match="held by pid"), chains.lock(tmp_path, "x"):
         pass
 
 
 def test_records_are_read_whatever_lacks(tmp_path: Path) -> None:
     folder = chains.record_folder(tmp_path, "x", "12")
-    assert chains.record(tmp_path, "x", "12") == Record(folder=folder)
+    assert chains.record(tmp_path, "x", "12") == JobRecord(folder=folder)
     folder.mkdir(parents=True)
     (folder / "start.json").write_text('{"job": "bc"}')
     (folder / "exit.json").write_text('{"rc":')
@@ -109,8 +124,8 @@ def test_records_are_read_whatever_lacks(tmp_path: Path) -> None:
     assert chains.progress(told) == {"what": "bc", "done": 1}
 
 
-def events(*rows: tuple[int, str, int]) -> Record:
-    return Record(
+def events(*rows: tuple[int, str, int]) -> JobRecord:
+    return JobRecord(
         folder=Path(), events=[{"restart": restart, "what": what, "done": done} for restart, what, done in rows]
     )
 
@@ -129,7 +144,7 @@ def events(*rows: tuple[int, str, int]) -> Record:
     ],
 )
 def test_progress_is_getting_further_than_ever_before(
-    told: Record, restart: int, earlier: list[Record], further: bool
+    told: JobRecord, restart: int, earlier: list[JobRecord], further: bool
 ) -> None:
     assert chains.progressed(told, restart, earlier) is further
     assert progressed is chains.progressed

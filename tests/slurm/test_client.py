@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from r2v.slurm import client
-from r2v.slurm.client import NoSlurm, Refused
+from r2v.slurm.client import NoSlurm, SlurmRefused
 from r2v.slurm.sacct import FIELDS, read_accounting, state_of
 from tests.slurm.faked import Faked
 from tests.slurm.faked import faked as faked
@@ -117,7 +117,7 @@ def test_no_slurm_is_one_line_with_the_remedy(monkeypatch: pytest.MonkeyPatch) -
 
 def test_a_refusal_is_slurms_own_words(faked: Faked) -> None:
     faked.down("sbatch", "sbatch: error: Batch job submission failed: Invalid qos specification")
-    with pytest.raises(Refused, match="^sbatch: Batch job submission failed: Invalid qos specification$"):
+    with pytest.raises(SlurmRefused, match="^sbatch: Batch job submission failed: Invalid qos specification$"):
         client.sbatch([], "#!/bin/bash\ntrue\n")
 
 

@@ -121,7 +121,7 @@ def test_08_an_error_in_the_code_is_tried_once_and_downstream_waits(made: Projec
     assert len(made.attempts("preference")) == 1
     code, jobs = settled(made)
     assert code == 1 and jobs["preference"]["state"] == "failed" and "the answer is 43" in jobs["preference"]["words"]
-    assert {jobs[job]["state"] for job in TAIL[1:]} == {"held"}
+    assert {jobs[job]["state"] for job in TAIL[1:]} == {"blocked"}
     stages = {line.split()[0] for line in made.cluster.squeue("%i %k") if "~heal" not in line}
     assert stages == {ids[job] for job in TAIL[1:]}
     told = made.r2v("explain", NAME, check=False).stdout
@@ -308,7 +308,7 @@ def test_28_a_lost_worker_is_a_failure_although_its_parent_lives(made: Project) 
     made.cluster.wait(lambda: made.attempts("preference")[-1].get("failure"))
     assert not (made.folder / PLACE / "artifact.json").exists()
     code, jobs = settled(made)
-    assert code == 1 and jobs["preference"]["state"] == "failed" and jobs["router_features"]["state"] == "held"
+    assert code == 1 and jobs["preference"]["state"] == "failed" and jobs["router_features"]["state"] == "blocked"
     assert "2 of 3 shards" in json.dumps(jobs["preference"])
 
 

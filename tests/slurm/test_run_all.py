@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from r2v.config import to_yaml
-from r2v.errors import EnvironmentFault, Held, UsageError
+from r2v.errors import EnvironmentFault, LeaseConflict, UsageError
 from r2v.slurm import chain as chains
 from r2v.slurm import client, run_all
 from r2v.slurm.client import NoSlurm
@@ -159,7 +159,9 @@ def test_a_lost_sentinel_is_replaced(checkout: Faked) -> None:
 
 def test_another_configuration_waits_for_the_first_to_end(checkout: Faked) -> None:
     run_all.submit(benchmark="desk")
-    with pytest.raises(Held, match=f"{ids(checkout)['collect']}.* of another configuration .*r2v cancel {NAME}"):
+    with pytest.raises(
+        LeaseConflict, match=f"{ids(checkout)['collect']}.* of another configuration .*r2v cancel {NAME}"
+    ):
         run_all.submit(benchmark="desk", overrides=["training.lr=1e-4"])
     run_all.cancel(name=NAME)
     put(checkout, [])
@@ -341,17 +343,17 @@ def test_a_job_resubmitted_names_no_job_that_has_ended(checkout: Faked) -> None:
 def test_a_bug_is_left_to_a_person_and_the_rest_waits(checkout: Faked) -> None:
     from r2v.slurm.healing.heal import heal
 
-    first = failed_bc(checkout, "code", "ValueError: the answer is 43", 1)
+    first = failed_bc(checkout, "bug", "ValueError: the answer is 43", 1)
     submitted = len(calls(checkout, "sbatch"))
     assert heal(NAME, "bc") == 0
     failure = chain(checkout).jobs["bc"].latest.failure  # type: ignore[union-attr]
-    assert failure is not None and failure.kind == "code" and "held: candidates, preference" in failure.action
+    assert failure is not None and failure.kind == "bug" and "blocked: candidates, preference" in failure.action
     assert ids(checkout) == first and len(calls(checkout, "sbatch")) == submitted
     assert calls(checkout, "scontrol", "update") == []
 
 
 def test_resume_prints_the_difference_and_keeps_what_waits(checkout: Faked, capsys: pytest.CaptureFixture[str]) -> None:
-    first = failed_bc(checkout, "code", "ValueError: the answer is 43", 1)
+    first = failed_bc(checkout, "bug", "ValueError: the answer is 43", 1)
     assert run_all.resume(overrides=["training.bc.lr=1e-5"], max_attempts=5) == 0
     now, made = ids(checkout), chain(checkout)
     assert "training.bc.lr: None -> 1e-05" in capsys.readouterr().out
@@ -368,7 +370,7 @@ def test_what_was_made_by_hand_frees_what_waits_for_it(checkout: Faked) -> None:
     """bc failed in the chain and was made by `sbatch scripts/slurm/03_train_policy.sh` since."""
     from r2v.slurm.submit import retarget
 
-    first = failed_bc(checkout, "code", "ValueError: the answer is 43", 1)
+    first = failed_bc(checkout, "bug", "ValueError: the answer is 43", 1)
     made = chain(checkout)
     assert retarget(checkout.root, made, ["candidates"]) == [] == calls(checkout, "scontrol", "update")
     assert retarget(checkout.root, made.with_job("bc", skipped="up to date"), ["candidates"]) == ["candidates"]
@@ -379,7 +381,7 @@ def test_what_was_made_by_hand_frees_what_waits_for_it(checkout: Faked) -> None:
 def test_an_end_that_nobody_can_tell_of_is_held_and_said(checkout: Faked) -> None:
     from r2v.slurm.healing.heal import heal
 
-    failed_bc(checkout, "code", "", 1)
+    failed_bc(checkout, "bug", "", 1)
     shutil.rmtree(chains.record_folder(checkout.root, NAME, ids(checkout)["bc"]))
     heal(NAME, "bc")
     failure = chain(checkout).jobs["bc"].latest.failure  # type: ignore[union-attr]
@@ -393,7 +395,7 @@ def test_resume_does_not_change_what_runs(checkout: Faked) -> None:
     running = next(row for row in queue if row["JobID"] == ids(checkout)["collect"])
     running["State"] = "RUNNING"
     put(checkout, queue)
-    with pytest.raises(Held, match=f"collect runs with the configuration as it was .job {running['JobID']}"):
+    with pytest.raises(LeaseConflict, match=f"collect runs with the configuration as it was .job {running['JobID']}"):
         run_all.resume(overrides=["data.seeds=[7]"])
     assert run_all.resume(overrides=["router.l2=7"]) == 0
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from r2v.config import Config, load
-from r2v.errors import Held, InputError
+from r2v.errors import InputError, LeaseConflict
 from r2v.storage.artifact import (
     ARTIFACT_MANIFEST,
     ATTEMPT,
@@ -117,7 +117,10 @@ def test_a_build_that_raises_leaves_no_manifest_and_is_continued(tmp_path: Path)
 def test_a_finished_artifact_is_made_again_from_nothing(tmp_path: Path) -> None:
     make(tmp_path)
     (tmp_path / "bc-k" / "checkpoint-3").mkdir()
-    with pytest.raises(Held, match="finished by another process"), build(tmp_path, "bc", "k", "m:S", "", {}, tmp_path):
+    with (
+        pytest.raises(LeaseConflict, match="finished by another process"),
+        build(tmp_path, "bc", "k", "m:S", "", {}, tmp_path),
+    ):
         pytest.fail("made twice")
     with build(tmp_path, "bc", "k", "m:S", "", {}, tmp_path, again=True) as work:
         assert {path.name for path in work.folder.iterdir()} == {"config.yaml", ATTEMPT}
@@ -257,7 +260,10 @@ def test_two_builders_of_one_thing_and_a_kill(tmp_path: Path) -> None:
         cwd=Path(__file__).parents[2],
     ) as other:
         assert other.stdout is not None and other.stdout.readline() == "building\n"
-        with pytest.raises(Held, match=f"held by pid {other.pid}"), build(tmp_path, "bc", "k", "m:S", "", {}, tmp_path):
+        with (
+            pytest.raises(LeaseConflict, match=f"held by pid {other.pid}"),
+            build(tmp_path, "bc", "k", "m:S", "", {}, tmp_path),
+        ):
             pass
         os.kill(other.pid, signal.SIGKILL)
         other.wait()

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from r2v.errors import Held
+from r2v.errors import LeaseConflict
 from r2v.storage.lease import Owner, confirm, holder, lease
 
 HOLD = """
@@ -24,11 +24,11 @@ with lease(Path(sys.argv[1])):
 CONTEND = """
 import contextlib, dataclasses, os, sys
 from pathlib import Path
-from r2v.errors import Held
+from r2v.errors import LeaseConflict
 from r2v.storage.lease import Owner, lease
 place, inside, rounds = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
 for _ in range(rounds):
-    with contextlib.suppress(Held), lease(place, wait=60) as me:
+    with contextlib.suppress(LeaseConflict), lease(place, wait=60) as me:
         os.close(os.open(inside, os.O_CREAT | os.O_EXCL))   # fails when two are inside
         os.unlink(inside)
         dead = dataclasses.replace(Owner.here(), started="1")
@@ -58,7 +58,7 @@ def test_a_lease_is_a_folder_only_while_held(tmp_path: Path) -> None:
 
 def test_second_is_refused_in_one_line_naming_holder_and_remedy(tmp_path: Path) -> None:
     place = tmp_path / "x.lease"
-    with lease(place) as me, pytest.raises(Held) as refusal, lease(place):
+    with lease(place) as me, pytest.raises(LeaseConflict) as refusal, lease(place):
         pass
     message = str(refusal.value)
     assert f"pid {me.pid} on {me.host}" in message and f"kill {me.pid}" in message and "\n" not in message
@@ -76,7 +76,7 @@ def test_killed_holder_is_replaced_at_once(tmp_path: Path) -> None:
     place = tmp_path / "x.lease"
     process = subprocess.Popen([sys.executable, "-c", HOLD, str(place)], stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None and process.stdout.readline() == "held\n"
-    with pytest.raises(Held), lease(place):
+    with pytest.raises(LeaseConflict), lease(place):
         pass
     process.kill()
     process.wait()
@@ -95,7 +95,7 @@ def test_a_reused_process_id_is_not_the_holder(tmp_path: Path) -> None:
 def test_live_holder_here_keeps_it_however_long_it_is_silent(tmp_path: Path) -> None:
     place = tmp_path / "x.lease"
     leave_behind(place, Owner.here(), age=10_000)
-    with pytest.raises(Held), lease(place):
+    with pytest.raises(LeaseConflict), lease(place):
         pass
 
 
@@ -103,7 +103,7 @@ def test_holder_elsewhere_counts_as_dead_only_after_ttl(tmp_path: Path) -> None:
     place = tmp_path / "x.lease"
     owner = stranger()
     leave_behind(place, owner, age=30)
-    with pytest.raises(Held, match="scancel 4711"), lease(place, ttl=60):
+    with pytest.raises(LeaseConflict, match="scancel 4711"), lease(place, ttl=60):
         pass
     assert holder(place, ttl=60) == owner and holder(place, ttl=20) is None
     with lease(place, ttl=20) as me:
@@ -124,9 +124,9 @@ def test_heartbeat_keeps_a_lease_alive_for_others(tmp_path: Path) -> None:
 def test_whoever_lost_the_lease_is_told_and_removes_nothing(tmp_path: Path) -> None:
     place = tmp_path / "x.lease"
     other = stranger()
-    with pytest.raises(Held, match="node07"), lease(place) as me:
+    with pytest.raises(LeaseConflict, match="node07"), lease(place) as me:
         (place / me.filename).rename(place / other.filename)
-        with pytest.raises(Held):
+        with pytest.raises(LeaseConflict):
             confirm(place, me)
     assert [file.name for file in place.iterdir()] == [other.filename]
 

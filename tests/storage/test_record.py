@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from r2v.errors import EmptyResult, EnvironmentFault, Held, InputError, Interrupted, UsageError
+from r2v.errors import EmptyResult, EnvironmentFault, InputError, Interrupted, LeaseConflict, UsageError
 from r2v.log import Progress
 from r2v.storage import record
 
@@ -42,7 +42,7 @@ KINDS = [
     (EmptyResult("x"), "empty", 4),
     (EnvironmentFault("x"), "environment", 5),
     (OSError(errno.ENOSPC, "No space left"), "environment", 5),
-    (Held("x"), "held", 6),
+    (LeaseConflict("x"), "lease_conflict", 6),
     (Interrupted("x"), "interrupted", 75),
     (KeyboardInterrupt(), "interrupted", 75),
     (ZeroDivisionError("division by zero"), "bug", 1),

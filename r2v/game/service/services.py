@@ -125,8 +125,9 @@ class BatchService:
 
     async def run_batch_job(self, job_id: str) -> BatchJob:
         """Play a job to its end and write its results under `job.results_path`, raw and analysis apart. No reply that
-        its journal holds is paid for again. Raises Held where another process plays it. Whatever ends the job before
-        that leaves its status failed, or pending where it was an interruption, and the same call continues it."""
+        its journal holds is paid for again. Raises LeaseConflict where another process plays it. Whatever ends the job
+        before that leaves its status failed, or pending where it was an interruption, and the same call continues
+        it."""
         if job_id not in self._jobs:
             raise UsageError(f"job {job_id}: not created here; {nearest(job_id, self._jobs) if self._jobs else 'none'}")
         job = self._jobs[job_id]

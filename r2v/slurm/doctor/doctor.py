@@ -18,7 +18,7 @@ import time
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
-from r2v.errors import EnvironmentFault, Held, R2VError, nearest
+from r2v.errors import EnvironmentFault, LeaseConflict, R2VError, nearest
 from r2v.slurm import client, headers
 from r2v.slurm.client import Partition
 from r2v.slurm.directives import gpu_kind, minutes
@@ -191,7 +191,7 @@ def _lease(root: Path) -> Finding:
             try:
                 with lease(path):
                     return bad(f"{path} was given to two at once", remedy)
-            except Held:
+            except LeaseConflict:
                 return ok("a lease is held by one alone")
     except R2VError as error:
         return bad(str(error), remedy)

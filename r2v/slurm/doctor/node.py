@@ -1,4 +1,4 @@
-"""What a stage meets inside its job: the shared folder, the driver, and every GPU that Slurm gave."""
+"""Checks of a node, from inside a job: the shared folder, the driver, and every GPU that Slurm granted."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from r2v.slurm.doctor.check_results import Finding, bad, ok, warn
+from r2v.slurm.job_environment import granted_gpus
 from r2v.storage.paths import CHAINS
 
 TOKEN = CHAINS / ".doctor"
@@ -26,18 +27,12 @@ def in_a_job(root: Path) -> Iterator[Finding]:
             "run r2v doctor on the login node first; if you did, "
             "the folder is not shared: move the checkout to one that is",
         )
-    granted = _granted()
+    granted = granted_gpus()
     if not granted:
         yield ok("this job was given no GPU")
         return
     yield _driver()
     yield from _cuda(granted)
-
-
-def _granted() -> int:
-    """GPUs that Slurm gave this job on this node."""
-    listed = os.environ.get("SLURM_JOB_GPUS") or os.environ.get("CUDA_VISIBLE_DEVICES") or ""
-    return int(os.environ.get("SLURM_GPUS_ON_NODE") or len([one for one in listed.split(",") if one]))
 
 
 def _exclude() -> str:

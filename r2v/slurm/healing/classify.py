@@ -1,48 +1,31 @@
-"""Why a job failed, told from all that is known of it: one pure function, most trustworthy witness first.
+"""Classification of failures: from all that is known of a job that ended to one kind; a pure function.
 
 The stage itself knows best (its error record tells CUDA's memory from a bug, where Slurm says FAILED for both), its
-runner next, then Slurm's state and exit code, the memory it measured, and last the words in the log. What Slurm says
-of memory, time and cancellation outweighs a stage that believed itself done.
+runner next, then Slurm's state and exit code, the memory that Slurm measured, and last the lines of the log. What
+Slurm says of memory, time and cancellation outweighs a stage that believed itself done.
 
-    kind         evidence                                                             what healing does
-    host_oom     OUT_OF_MEMORY; 0:9, 0:125 or 137 near the limit, or with the words   more memory
-    cuda_oom     the stage's torch.OutOfMemoryError                                   smaller micro-batches
-    timeout      TIMEOUT, or exit code 75                                             on from the checkpoint
-    preempted    PREEMPTED                                                            again
-    node_fail    NODE_FAIL, BOOT_FAIL                                                 again, on another node
-    killed       SIGKILL, and nothing says who                                        again
-    held         exit code 6: another process was making the same                     again
-    code, config, data, empty, environment                                            nothing: downstream waits
-    cancelled    CANCELLED by somebody                                                nothing: it was meant
-    dependency   cancelled before it began, by Slurm itself                           comes with its parent
+    kind             evidence                                                             what healing does
+    host_oom         OUT_OF_MEMORY; 0:9, 0:125 or 137 near the limit, or log lines        more memory
+    cuda_oom         the stage's torch.OutOfMemoryError                                   smaller micro-batches
+    interrupted      exit code 75: the stage was told to stop and saved a checkpoint      on from the checkpoint
+    timeout          TIMEOUT, DEADLINE: Slurm ended it at its limit                       on from the checkpoint
+    preempted        PREEMPTED                                                            again
+    node_fail        NODE_FAIL, BOOT_FAIL                                                 again, on another node
+    killed           SIGKILL that nothing explains                                        again
+    lease_conflict   exit code 6: another process was making the same artifact            again
+    bug, usage, input, empty, environment, no_log, unknown                                nothing: downstream waits
+    cancelled        CANCELLED by somebody                                                nothing: it was meant
+    dependency       cancelled before it began, by Slurm itself                           comes with its parent
 """
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
-from r2v.slurm.client import Row, memory
-
-Kind = Literal[
-    "host_oom",
-    "cuda_oom",
-    "timeout",
-    "preempted",
-    "node_fail",
-    "killed",
-    "held",
-    "code",
-    "config",
-    "data",
-    "empty",
-    "environment",
-    "cancelled",
-    "dependency",
-    "no_log",
-    "unknown",
-]
+from r2v.errors import BY_EXIT_CODE, CUDA_OOM, HOST_OOM, FailureKind, R2VError, kind_named
+from r2v.slurm.client import SacctRow, memory
 
 ALIVE = (
     "PENDING",
@@ -60,205 +43,182 @@ ALIVE = (
 )
 """States of a job that has not ended."""
 
-NEAR = 0.9
-"""Share of its memory at which a job that was killed is held to have run out of it."""
+NEAR_LIMIT = 0.9
+"""Share of its memory from which on a job that was killed is taken to have run out of it."""
 
-OF_RECORD: dict[str, Kind] = {
-    "cuda_oom": "cuda_oom",
-    "host_oom": "host_oom",
-    "usage": "config",
-    "input": "data",
-    "empty": "empty",
-    "environment": "environment",
-    "held": "held",
-    "interrupted": "timeout",
-    "killed": "killed",
-    "bug": "code",
-}
-"""What a stage's error record calls it, and the class that makes."""
-
-OF_CODE: dict[int, Kind] = {2: "config", 3: "data", 4: "empty", 5: "environment", 6: "held", 75: "timeout"}
-"""The exit codes of r2v.errors."""
-
-MEMORY_WORDS = re.compile(
-    r"exceeded( job)? memory limit|oom[-_ ]kill|out of memory|OUT_OF_MEMORY|Exceeded step memory", re.IGNORECASE
-)
-CUDA_WORDS = re.compile(r"CUDA out of memory|CUDA error: out of memory|torch\.(cuda\.)?OutOfMemoryError")
-
-REMEDIES: dict[Kind, str] = {
-    "host_oom": "raise --mem in the script's header, then: r2v resume {name} --from {job}",
-    "cuda_oom": "r2v resume {name} --from {job} --overrides training.batch_size=1 policy.load_in_4bit=true "
+_RESUME = "r2v resume {name} --from {job}"
+REMEDIES: dict[FailureKind, str] = {
+    "host_oom": f"raise --mem in the script's header, then: {_RESUME}",
+    "cuda_oom": f"{_RESUME} --overrides training.batch_size=1 policy.load_in_4bit=true "
     "(or a smaller policy.max_seq_len)",
-    "timeout": "raise --time in the script's header, then: r2v resume {name} --from {job}",
-    "preempted": "r2v resume {name} --from {job}",
-    "node_fail": "r2v resume {name} --from {job}",
-    "killed": "look at the log's end, then: r2v resume {name} --from {job}",
-    "held": "end the other process or wait for it, then: r2v resume {name} --from {job}",
-    "code": "mend the code, then: r2v resume {name} --from {job}",
-    "config": "r2v resume {name} --from {job} --overrides KEY=VALUE",
-    "data": "make the input that the line names again, then: r2v resume {name} --from {job}",
-    "empty": "r2v resume {name} --from {job} --overrides KEY=VALUE",
-    "environment": "mend what the line names (disk, provider, environment), then: r2v resume {name} --from {job}",
-    "cancelled": "r2v resume {name} --from {job}",
+    "interrupted": f"raise --time in the script's header, then: {_RESUME}",
+    "timeout": f"raise --time in the script's header, then: {_RESUME}",
+    "preempted": _RESUME,
+    "node_fail": _RESUME,
+    "killed": f"look at the log's end, then: {_RESUME}",
+    "lease_conflict": f"end the other process or wait for it, then: {_RESUME}",
+    "bug": f"mend the code, then: {_RESUME}",
+    "usage": f"{_RESUME} --overrides KEY=VALUE",
+    "input": f"make the input that the line names again, then: {_RESUME}",
+    "empty": f"{_RESUME} --overrides KEY=VALUE",
+    "environment": f"mend what the line names (disk, provider, environment), then: {_RESUME}",
+    "cancelled": _RESUME,
     "dependency": "its parent first; it comes with that",
-    "no_log": "make logs/ and write access to it on the nodes, then: r2v resume {name} --from {job}",
-    "unknown": "look at the log, then: r2v resume {name} --from {job}",
+    "no_log": f"make logs/ and write access to it on the nodes, then: {_RESUME}",
+    "unknown": f"look at the log, then: {_RESUME}",
 }
 """What to type where healing has stopped."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Evidence:
-    """All that is known of one job's last life. `exit` and `error` are records of that life, `shown` is `scontrol
-    show job`, `text` the end of its log."""
+    """All that is known of the last start of a job: its own records, `scontrol show job`, the end of its log."""
 
     exit: dict[str, Any] | None = None
     error: dict[str, Any] | None = None
-    row: Row | None = None
-    shown: dict[str, str] = field(default_factory=dict)
-    text: str = ""
+    row: SacctRow | None = None
+    scontrol: dict[str, str] = field(default_factory=dict)
+    log: str = ""
     started: bool = True
     """Whether the job ever ran."""
 
     @property
     def state(self) -> str:
-        """Slurm's word for it; the controller's where it still has one, since accounting lags behind."""
-        return self.shown.get("JobState") or (self.row.state if self.row else "")
+        """Slurm's state of the job; the controller's where it still has one, since accounting lags behind."""
+        return self.scontrol.get("JobState") or (self.row.state if self.row else "")
 
     @property
     def code(self) -> tuple[int, int]:
-        """Exit code and signal, as Slurm tells them; the runner's word where Slurm has none."""
+        """Exit code and signal according to Slurm; according to the runner where Slurm has none."""
         if self.row is not None and (self.row.exit_code or self.row.signal):
             return self.row.exit_code, self.row.signal
-        code, _, number = self.shown.get("ExitCode", "0:0").partition(":")
+        code, _, number = self.scontrol.get("ExitCode", "0:0").partition(":")
         if (int(code), int(number)) != (0, 0) or self.exit is None:
             return int(code), int(number)
         return int(self.exit.get("rc") or 0), int(self.exit.get("signal") or 0)
 
     @property
     def measured(self) -> tuple[int | None, int | None]:
-        """Bytes of memory used at most, and asked for."""
-        used = [
-            size for size in (self.row.max_rss if self.row else None, (self.exit or {}).get("peak_rss_bytes")) if size
-        ]
-        asked = (self.row.requested if self.row else None) or memory(self.shown.get("MinMemoryNode", ""))
-        return max(used, default=None), asked
+        """Bytes of memory used at most, and requested."""
+        sizes = (self.row.max_rss if self.row else None, (self.exit or {}).get("peak_rss_bytes"))
+        requested = (self.row.requested if self.row else None) or memory(self.scontrol.get("MinMemoryNode", ""))
+        return max((size for size in sizes if size), default=None), requested
 
 
 @dataclass(frozen=True, kw_only=True)
 class Failure:
-    """A class of failure, and the line that tells it best."""
+    """A kind of failure, and the line that explains it best."""
 
-    kind: Kind
+    kind: FailureKind
     line: str
 
 
-def classify(told: Evidence) -> Failure | None:
+def classify(evidence: Evidence) -> Failure | None:
     """The failure of a job; None where it has not failed, runs or waits, or nobody knows of it yet."""
-    if told.state in ALIVE:
+    if evidence.state in ALIVE:
         return None
-    if (failure := _by_state(told)) is not None:
+    if (failure := _by_state(evidence)) is not None:
         return failure
-    if told.exit is not None:
-        if not told.exit.get("rc") and not told.exit.get("kind"):
-            return None if told.state in ("", "COMPLETED") else _by_code(told)
-        if told.exit.get("kind"):
-            return Failure(kind=told.exit["kind"], line=str(told.exit.get("line") or last_line(told.text)))
-    if told.error is not None and told.error.get("kind") in OF_RECORD:
-        return Failure(kind=OF_RECORD[told.error["kind"]], line=error_line(told.error))
-    if told.state == "" and told.exit is None:
+    if evidence.exit is not None:
+        recorded = evidence.exit.get("kind")
+        if not evidence.exit.get("rc") and not recorded:
+            return None if evidence.state in ("", "COMPLETED") else _by_code(evidence)
+        if recorded:
+            line = str(evidence.exit.get("line") or last_line(evidence.log))
+            return Failure(kind=kind_named(recorded) or "unknown", line=line)
+    if evidence.error is not None and (kind := kind_named(evidence.error.get("kind"))):
+        return Failure(kind=kind, line=error_line(evidence.error))
+    if evidence.state == "" and evidence.exit is None:
         return None
-    if told.state == "COMPLETED" and not (told.row and told.row.derived):
+    if evidence.state == "COMPLETED" and not (evidence.row and evidence.row.derived):
         return None
-    return _by_code(told)
+    return _by_code(evidence)
 
 
-def of_stage(code: int, error: dict[str, Any] | None) -> Kind | None:
-    """The class of a stage's end by its exit code (negative: a signal) and its own error record; None where it
-    ended well, or by a signal that it could not tell of."""
-    if error is not None and error.get("kind") in OF_RECORD:
-        return OF_RECORD[error["kind"]]
+def failure_kind(code: int, error: dict[str, Any] | None) -> FailureKind | None:
+    """The kind of a stage's end by its exit code (negative: a signal) and its own error record; None where it
+    ended well, or by a signal that left it no time to write a record."""
+    if error is not None and (kind := kind_named(error.get("kind"))):
+        return kind
     if code in (0, -9, 137):
         return None
-    return OF_CODE.get(code, "code")
+    return BY_EXIT_CODE.get(code, R2VError).kind
 
 
-def near_limit(used: int | None, asked: int | None) -> bool:
-    """Whether that much memory is as good as all that was asked for."""
-    return bool(used and asked and used >= NEAR * asked)
+def near_limit(used: int | None, requested: int | None) -> bool:
+    """Whether that much memory is as good as all that was requested."""
+    return bool(used and requested and used >= NEAR_LIMIT * requested)
 
 
 def error_line(error: dict[str, Any]) -> str:
     """An error record in one line: of a bug its type and place too, which our own errors do without."""
-    said = str(error.get("message") or error.get("type"))
-    if error.get("kind") != "bug":
-        return said
-    return f"{error.get('type')}: {said}" + (f" ({error['where']})" if error.get("where") else "")
+    message = str(error.get("message") or error.get("type"))
+    if kind_named(error.get("kind")) != R2VError.kind:
+        return message
+    return f"{error.get('type')}: {message}" + (f" ({error['where']})" if error.get("where") else "")
 
 
-def last_line(text: str) -> str:
+def last_line(log: str) -> str:
     """The last line of a log that says something; Slurm's and the runner's own lines aside."""
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    telling = [line for line in lines if not re.match(r"slurmstepd|srun|submitit|r2v job", line)]
-    return (telling or lines or [""])[-1][:300]
+    lines = [line.strip() for line in log.splitlines() if line.strip()]
+    stage_lines = [line for line in lines if not re.match(r"slurmstepd|srun|submitit|r2v job", line)]
+    return (stage_lines or lines or [""])[-1][:300]
 
 
-def _by_state(told: Evidence) -> Failure | None:
-    """What Slurm's word for it decides by itself."""
-    state = told.state
+def nodes(evidence: Evidence) -> str:
+    """Where the job last ran, as Slurm writes lists of nodes."""
+    listed = evidence.scontrol.get("NodeList", "")
+    return (evidence.row.nodes if evidence.row else "") or ("" if listed == "(null)" else listed)
+
+
+def _by_state(evidence: Evidence) -> Failure | None:
+    """What Slurm's state decides by itself."""
+    state = evidence.state
     if state == "OUT_OF_MEMORY":
-        return Failure(kind="host_oom", line=f"Slurm: OUT_OF_MEMORY{_measure(told)}")
+        return Failure(kind="host_oom", line=f"Slurm: OUT_OF_MEMORY{_memory_used(evidence)}")
     if state == "CANCELLED":
-        by = told.row.by if told.row else None
-        itself = told.shown.get("Reason") == "DependencyNeverSatisfied" if told.shown else by is None
-        if itself and not told.started:
+        by = evidence.row.by if evidence.row else None
+        by_slurm = evidence.scontrol.get("Reason") == "DependencyNeverSatisfied" if evidence.scontrol else by is None
+        if by_slurm and not evidence.started:
             return Failure(kind="dependency", line="Slurm cancelled it, since what it waits for has failed")
         return Failure(kind="cancelled", line="cancelled" + (f" by user {by}" if by else ""))
     if state in ("TIMEOUT", "DEADLINE"):
-        limit = told.shown.get("TimeLimit", "")
+        limit = evidence.scontrol.get("TimeLimit", "")
         return Failure(kind="timeout", line=f"Slurm: {state}" + (f" after {limit}" if limit else ""))
     if state == "PREEMPTED":
         return Failure(kind="preempted", line="Slurm: PREEMPTED")
     if state in ("NODE_FAIL", "BOOT_FAIL"):
-        return Failure(kind="node_fail", line=f"Slurm: {state} on {nodes(told) or 'its node'}")
+        return Failure(kind="node_fail", line=f"Slurm: {state} on {nodes(evidence) or 'its node'}")
     return None
 
 
-def nodes(told: Evidence) -> str:
-    """Where the job last ran, as Slurm writes lists of nodes."""
-    shown = told.shown.get("NodeList", "")
-    return (told.row.nodes if told.row else "") or ("" if shown == "(null)" else shown)
-
-
-def _by_code(told: Evidence) -> Failure:
-    """What the exit code, the memory and the words of the log leave to believe."""
-    (code, number), hungry = told.code, near_limit(*told.measured)
-    if found := CUDA_WORDS.search(told.text):
-        return Failure(kind="cuda_oom", line=_line_around(told.text, found.start()))
+def _by_code(evidence: Evidence) -> Failure:
+    """What the exit code, the memory and the lines of the log allow to conclude."""
+    (code, number), at_limit = evidence.code, near_limit(*evidence.measured)
+    if match := CUDA_OOM.search(evidence.log):  # before HOST_OOM, which matches "out of memory" of any kind
+        return Failure(kind="cuda_oom", line=_line_around(evidence.log, match.start()))
     if number in (9, 125) or code in (9, 137):
-        if hungry or MEMORY_WORDS.search(told.text):
-            return Failure(kind="host_oom", line=f"killed at its memory limit{_measure(told)}")
-        return Failure(kind="killed", line=f"killed by signal 9, nothing says why{_measure(told)}")
+        if at_limit or HOST_OOM.search(evidence.log):
+            return Failure(kind="host_oom", line=f"killed at its memory limit{_memory_used(evidence)}")
+        return Failure(kind="killed", line=f"killed by signal 9, nothing says why{_memory_used(evidence)}")
     if (code, number) == (0, 53):
         return Failure(kind="no_log", line="Slurm could not open its log file (0:53), so there is no output")
-    if code in OF_CODE:
-        return Failure(kind=OF_CODE[code], line=last_line(told.text))
-    if hungry and MEMORY_WORDS.search(told.text):
-        return Failure(kind="host_oom", line=f"ended at its memory limit{_measure(told)}")
-    ended = f"ended by exit code {code}, signal {number}"
-    return Failure(
-        kind="code" if code or number or (told.row and told.row.derived) else "unknown",
-        line=last_line(told.text) or ended,
-    )
+    if code in BY_EXIT_CODE:
+        return Failure(kind=BY_EXIT_CODE[code].kind, line=last_line(evidence.log))
+    if at_limit and HOST_OOM.search(evidence.log):
+        return Failure(kind="host_oom", line=f"ended at its memory limit{_memory_used(evidence)}")
+    failed = code or number or (evidence.row and evidence.row.derived)
+    line = last_line(evidence.log) or f"ended by exit code {code}, signal {number}"
+    return Failure(kind="bug" if failed else "unknown", line=line)
 
 
-def _measure(told: Evidence) -> str:
-    used, asked = told.measured
+def _memory_used(evidence: Evidence) -> str:
+    used, requested = evidence.measured
     if not used:
-        said = MEMORY_WORDS.search(told.text)
-        return f": {_line_around(told.text, said.start())}" if said else ""
-    return f": {used / 2**20:.0f} MB used" + (f", {asked / 2**20:.0f} MB asked for" if asked else "")
+        match = HOST_OOM.search(evidence.log)
+        return f": {_line_around(evidence.log, match.start())}" if match else ""
+    return f": {used / 2**20:.0f} MB used" + (f", {requested / 2**20:.0f} MB asked for" if requested else "")
 
 
-def _line_around(text: str, at: int) -> str:
-    return text[text.rfind("\n", 0, at) + 1 :].splitlines()[0].strip()[:300]
+def _line_around(text: str, position: int) -> str:
+    return text[text.rfind("\n", 0, position) + 1 :].splitlines()[0].strip()[:300]

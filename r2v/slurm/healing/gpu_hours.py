@@ -1,4 +1,4 @@
-"""The GPU-hours that a chain has used, for the cap that ends its healing."""
+"""The GPU-hours that a chain has used, for the budget that ends its healing (--max-gpu-hours)."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from r2v.slurm.chain import Chain
 
 def gpu_hours(root: Path, chain: Chain) -> float:
     """GPU-hours of all attempts so far, restarts included: what sacct allotted, in whole seconds, or what the jobs
-    wrote themselves (their last life from its start to its end) where that is more, or where sacct does not know of
+    wrote themselves (their last start to its end) where that is more, or where sacct does not know of
     them: accounting may be down, or come late."""
     ids = [attempt.id for job in chain.jobs.values() for attempt in job.attempts]
-    told = client.accounting(ids)
-    known = {id_: sum(row.gpu_hours for row in rows) for id_, rows in told.jobs.items() if rows}
-    return sum(max(known.get(id_, 0.0), _own_word(root, chain.name, id_, known=id_ in known)) for id_ in ids)
+    accounts = client.accounting(ids).jobs
+    known = {id_: sum(row.gpu_hours for row in rows) for id_, rows in accounts.items() if rows}
+    return sum(max(known.get(id_, 0.0), _recorded_hours(root, chain.name, id_, known=id_ in known)) for id_ in ids)
 
 
 def over_cap(root: Path, name: str) -> str | None:
-    """In words that the chain has reached its cap; None where it has not, or has none. No sacct without a cap."""
+    """One line where the chain has reached its cap; None where it has not, or has none. No sacct without a cap."""
     if name not in chains.names(root):
         return None
     chain = chains.read(root, name)
@@ -33,10 +33,12 @@ def over_cap(root: Path, name: str) -> str | None:
     return f"the chain has used {used:.2f} GPU-hours of the {chain.limits.gpu_hours:g} it may"
 
 
-def _own_word(root: Path, name: str, id_: str, *, known: bool) -> float:
-    told = chains.record(root, name, id_)
-    if told.start is None or not told.start.get("gpus") or (known and not told.exit):
+def _recorded_hours(root: Path, name: str, id_: str, *, known: bool) -> float:
+    """GPU-hours by the job's own record. Of a job without an end that accounting knows (`known`) none: it may have
+    died long ago without a record."""
+    record = chains.record(root, name, id_)
+    if record.start is None or not record.start.get("gpus") or (known and not record.exit):
         return 0.0
-    begun = datetime.fromisoformat(told.start["at"])
-    ended = datetime.fromisoformat(told.exit["at"]) if told.exit else datetime.now(UTC)
-    return float(told.start["gpus"]) * max(0.0, (ended - begun).total_seconds()) / 3600
+    begun = datetime.fromisoformat(record.start["at"])
+    ended = datetime.fromisoformat(record.exit["at"]) if record.exit else datetime.now(UTC)
+    return float(record.start["gpus"]) * max(0.0, (ended - begun).total_seconds()) / 3600

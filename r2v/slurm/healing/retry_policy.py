@@ -1,16 +1,19 @@
-"""What to do about a failure: the policy, without a hand on the queue.
+"""The retry policy: what to do about a failure, by its kind. It decides only; r2v.slurm.healing.heal acts.
 
     host_oom            half as much memory again, up to the largest node's; three times
     cuda_oom            micro-batches of the largest proper part of their size, the product as it was, so that the
                         artifact and its checkpoint stay the same; for what is played, rollout.batch_size; for
                         hierarchical training, which halves its rows by itself, layers that run again; twice
-    timeout             again; with half as much time again only where this time nothing was gained
+    timeout,            again; with half as much time again only where this time nothing was gained
+    interrupted
     preempted           again, not counted
     node_fail           again, not counted, without that node
-    killed, held        again
+    killed,             again
+    lease_conflict
     everything else     a person: downstream waits, with its place in the queue
 
-The attempts that count are those since somebody last asked (run_all, resume), at most `limits.attempts` of them.
+The attempts that count are those since a person last asked for one (run_all, resume), at most `limits.attempts` of
+them.
 """
 
 from __future__ import annotations
@@ -28,15 +31,15 @@ from r2v.slurm.headers import Resources
 from r2v.slurm.healing.classify import Evidence, Failure, nodes
 from r2v.slurm.healing.gpu_hours import over_cap
 
-MOST = {"host_oom": 3, "cuda_oom": 2}
-"""How often one class is answered."""
-UNCOUNTED = 10
-"""Attempts that count for nothing (preempted, timed out on the way) until somebody should look."""
+MAX_BY_KIND = {"host_oom": 3, "cuda_oom": 2}
+"""How often one kind is answered."""
+MAX_UNCOUNTED = 10
+"""Attempts that are not counted (preempted, timed out with progress) until a person should look."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Again:
-    """Submit once more, with these resources and overrides. `why` tells what is different."""
+class Resubmit:
+    """Submit once more, with these resources and overrides. `why` says what is different."""
 
     resources: dict[str, str]
     overrides: tuple[str, ...]
@@ -44,37 +47,39 @@ class Again:
     why: str
 
 
-def decide(root: Path, chain: Chain, job: str, told: Evidence, failure: Failure) -> Again | str:
+def decide(root: Path, chain: Chain, job: str, evidence: Evidence, failure: Failure) -> Resubmit | str:
     """What to do about the failure of a job's latest attempt; a string says why nothing is done."""
     attempts = chain.jobs[job].since_asked
     latest = attempts[-1]
-    answer = _answer(root, chain, job, latest, told, failure)
-    if isinstance(answer, str):
-        return answer
-    counted = sum(one.counted for one in attempts)
-    if answer.counted and counted >= chain.limits.attempts:
+    decision = _by_kind(root, chain, job, latest, evidence, failure)
+    if isinstance(decision, str):
+        return decision
+    counted = sum(attempt.counted for attempt in attempts)
+    if decision.counted and counted >= chain.limits.attempts:
         return f"{counted} attempts of the {chain.limits.attempts} that it may have"
-    if not answer.counted and sum(not one.counted for one in attempts) >= UNCOUNTED:
-        return f"{UNCOUNTED} times again without an end in sight"
-    same = sum(one.reason == failure.kind for one in attempts)
-    if same >= MOST.get(failure.kind, same + 1):
-        return f"{failure.kind} has been answered {same} times"
-    return over_cap(root, chain.name) or answer
+    if not decision.counted and len(attempts) - counted >= MAX_UNCOUNTED:
+        return f"{MAX_UNCOUNTED} times again without an end in sight"
+    answered = sum(attempt.reason == failure.kind for attempt in attempts)
+    if answered >= MAX_BY_KIND.get(failure.kind, answered + 1):
+        return f"{failure.kind} has been answered {answered} times"
+    return over_cap(root, chain.name) or decision
 
 
-def _answer(root: Path, chain: Chain, job: str, latest: Attempt, told: Evidence, failure: Failure) -> Again | str:
-    same = Again(resources=latest.resources, overrides=latest.overrides, counted=True, why="as before")
+def _by_kind(
+    root: Path, chain: Chain, job: str, latest: Attempt, evidence: Evidence, failure: Failure
+) -> Resubmit | str:
+    same = Resubmit(resources=latest.resources, overrides=latest.overrides, counted=True, why="as before")
     if failure.kind == "host_oom":
-        return _more_memory(latest, told)
+        return _more_memory(latest, evidence)
     if failure.kind == "cuda_oom":
         return _smaller_batches(root, chain, job, latest)
-    if failure.kind == "timeout":
-        return _more_time(root, chain, job, latest, told)
+    if failure.kind in ("timeout", "interrupted"):
+        return _more_time(root, chain, job, latest, evidence)
     if failure.kind == "preempted":
-        return Again(**{**vars(same), "counted": False})
+        return Resubmit(**{**vars(same), "counted": False})
     if failure.kind == "node_fail":
-        return _elsewhere(latest, nodes(told))
-    if failure.kind in ("killed", "held"):
+        return _elsewhere(latest, nodes(evidence))
+    if failure.kind in ("killed", "lease_conflict"):
         return same
     if failure.kind == "cancelled":
         return "it was cancelled"
@@ -83,29 +88,29 @@ def _answer(root: Path, chain: Chain, job: str, latest: Attempt, told: Evidence,
     return f"trying again does not mend a failure of kind {failure.kind}"
 
 
-def _elsewhere(latest: Attempt, bad: str) -> Again:
+def _elsewhere(latest: Attempt, bad: str) -> Resubmit:
     excluded = ",".join(word for word in (latest.resources.get("exclude", ""), bad) if word)
     resources = {**latest.resources, **({"exclude": excluded} if excluded else {})}
-    return Again(
+    return Resubmit(
         resources=resources, overrides=latest.overrides, counted=False, why=f"not on {bad}" if bad else "as before"
     )
 
 
-def _more_memory(latest: Attempt, told: Evidence) -> Again | str:
+def _more_memory(latest: Attempt, evidence: Evidence) -> Resubmit | str:
     """Half as much again of whichever memory the header asks for, else of what Slurm granted."""
     resources = dict(latest.resources)
     key = next((name for name in ("mem", "mem-per-cpu", "mem-per-gpu") if name in resources), "mem")
-    had = client.memory(resources.get(key, "")) or told.measured[1]
+    had = client.memory(resources.get(key, "")) or evidence.measured[1]
     if not had:
         return f"it had all the memory of its node (--{key}={resources.get(key, '')}), or Slurm does not say how much"
     wanted = had * 3 // 2
-    largest = _largest_node(resources, told) if key == "mem" else None
+    largest = _largest_node(resources, evidence) if key == "mem" else None
     if largest is not None and wanted > largest:
         if had >= largest:
             return f"it had all of the largest node's memory, {_megabytes(largest)}"
         wanted = largest
     resources[key] = _megabytes(wanted)
-    return Again(
+    return Resubmit(
         resources=resources,
         overrides=latest.overrides,
         counted=True,
@@ -113,10 +118,10 @@ def _more_memory(latest: Attempt, told: Evidence) -> Again | str:
     )
 
 
-def _largest_node(resources: dict[str, str], told: Evidence) -> int | None:
-    asked = (resources.get("partition") or told.shown.get("Partition") or "").split(",")
+def _largest_node(resources: dict[str, str], evidence: Evidence) -> int | None:
+    names = (resources.get("partition") or evidence.scontrol.get("Partition") or "").split(",")
     try:
-        sizes = [one.memory << 20 for one in client.partitions() if one.name in asked and one.memory]
+        sizes = [part.memory << 20 for part in client.partitions() if part.name in names and part.memory]
     except R2VError:
         return None
     return max(sizes, default=None)
@@ -127,11 +132,11 @@ def _megabytes(size: int) -> str:
     return f"{count >> 10}G" if count % 1024 == 0 and count else f"{count}M"
 
 
-def _more_time(root: Path, chain: Chain, job: str, latest: Attempt, told: Evidence) -> Again:
+def _more_time(root: Path, chain: Chain, job: str, latest: Attempt, evidence: Evidence) -> Resubmit:
     record = chains.record(root, chain.name, latest.id)
-    before = [chains.record(root, chain.name, one.id) for one in chain.jobs[job].attempts if one.id != latest.id]
+    before = [chains.record(root, chain.name, known.id) for known in chain.jobs[job].attempts if known.id != latest.id]
     if chains.progressed(record, (record.start or {}).get("restart", 0), before):
-        return Again(
+        return Resubmit(
             resources=latest.resources,
             overrides=latest.overrides,
             counted=False,
@@ -139,9 +144,9 @@ def _more_time(root: Path, chain: Chain, job: str, latest: Attempt, told: Eviden
         )
     minutes = Resources(directives=latest.resources).time_minutes
     if not minutes:
-        return Again(resources=latest.resources, overrides=latest.overrides, counted=True, why="as before")
+        return Resubmit(resources=latest.resources, overrides=latest.overrides, counted=True, why="as before")
     longer = max(minutes + 1, minutes * 3 // 2)
-    return Again(
+    return Resubmit(
         resources={**latest.resources, "time": str(longer)},
         overrides=latest.overrides,
         counted=True,
@@ -149,13 +154,14 @@ def _more_time(root: Path, chain: Chain, job: str, latest: Attempt, told: Eviden
     )
 
 
-def _smaller_batches(root: Path, chain: Chain, job: str, latest: Attempt) -> Again | str:
+def _smaller_batches(root: Path, chain: Chain, job: str, latest: Attempt) -> Resubmit | str:
     config = load(chains.folder(root, chain.name) / "config.yaml", latest.overrides)
     changes = _split(config, job)
     if not changes:
         return "its batches are of one row already; policy.load_in_4bit, policy.max_seq_len or a larger GPU are left"
-    kept = tuple(one for one in latest.overrides if one.split("=")[0] not in {c.split("=")[0] for c in changes})
-    return Again(resources=latest.resources, overrides=(*kept, *changes), counted=True, why=" ".join(changes))
+    changed = {change.split("=")[0] for change in changes}
+    kept = tuple(override for override in latest.overrides if override.split("=")[0] not in changed)
+    return Resubmit(resources=latest.resources, overrides=(*kept, *changes), counted=True, why=" ".join(changes))
 
 
 def _lighter(h: HierarchicalConfig) -> Sequence[str]:

@@ -1,6 +1,6 @@
-"""What a chain has cost: GPU-hours of every life of every attempt, as Slurm accounts them (AllocTRES x ElapsedRaw).
+"""The cost of a chain: GPU-hours of every start of every attempt, as Slurm accounts them (AllocTRES x ElapsedRaw).
 
-Wasted are the lives that did not end COMPLETED. Part of their work may live on in a checkpoint that the next life
+Wasted are the starts that did not end COMPLETED. Part of their work may survive in a checkpoint that the next one
 went on from; that is not counted in their favour.
 """
 
@@ -11,56 +11,56 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from r2v.console import text_table
 from r2v.errors import EnvironmentFault
 from r2v.slurm import client
-from r2v.slurm.client import Row
+from r2v.slurm.client import SacctRow
 from r2v.slurm.healing.classify import ALIVE
-from r2v.slurm.views.humanize import table
 from r2v.slurm.views.status import files
 
 
 @dataclass(frozen=True, kw_only=True)
-class Spent:
-    """One attempt: how often Slurm started it, wall-clock and GPU-hours, and the GPU-hours of lives that failed."""
+class AttemptCost:
+    """One attempt: how often Slurm started it, wall-clock and GPU-hours, and the GPU-hours of starts that failed."""
 
     job: str
     attempt: int
     id: str
-    lives: int
+    starts: int
     hours: float
     gpu_hours: float
     wasted: float
     state: str
 
 
-def spent(name: str, root: Path = Path()) -> list[Spent]:
+def attempt_costs(name: str, root: Path = Path()) -> list[AttemptCost]:
     """Every attempt of a chain and every job submitted by hand, in order; one sacct. Raises EnvironmentFault where
-    accounting is down: nobody else knows what was allotted."""
+    accounting is down: only it knows what was allotted."""
     chain, records = files(name, root)
     attempts = [
         (job, number, attempt.id)
-        for job, one in chain.jobs.items()
-        for number, attempt in enumerate(one.attempts, start=1)
+        for job, entry in chain.jobs.items()
+        for number, attempt in enumerate(entry.attempts, start=1)
     ]
     known = {id_ for _, _, id_ in attempts}
     attempts += [
         (str((record.start or {}).get("job", "?")), 1, id_) for id_, record in records.items() if id_ not in known
     ]
-    told = client.accounting([id_ for _, _, id_ in attempts])
-    if told.down is not None:
+    accounting = client.accounting([id_ for _, _, id_ in attempts])
+    if accounting.down is not None:
         raise EnvironmentFault(
-            f"what a chain cost is known to accounting alone, and that is down: {told.down}; try again later"
+            f"only accounting knows what a chain cost, and it is down: {accounting.down}; try again later"
         )
-    return [_of(job, number, id_, told.jobs.get(id_, [])) for job, number, id_ in attempts]
+    return [_of(job, number, id_, accounting.jobs.get(id_, [])) for job, number, id_ in attempts]
 
 
-def _of(name: str, number: int, id_: str, rows: Sequence[Row]) -> Spent:
+def _of(name: str, number: int, id_: str, rows: Sequence[SacctRow]) -> AttemptCost:
     lost = [row for row in rows if row.state != "COMPLETED" and (row.state not in ALIVE or row.state == "REQUEUED")]
-    return Spent(
+    return AttemptCost(
         job=name,
         attempt=number,
         id=id_,
-        lives=sum(row.elapsed > 0 for row in rows),
+        starts=sum(row.elapsed > 0 for row in rows),
         hours=sum(row.elapsed for row in rows) / 3600,
         gpu_hours=sum(row.gpu_hours for row in rows),
         wasted=sum(row.gpu_hours for row in lost),
@@ -68,34 +68,37 @@ def _of(name: str, number: int, id_: str, rows: Sequence[Row]) -> Spent:
     )
 
 
-def lines(name: str, found: Sequence[Spent]) -> list[str]:
+def lines(name: str, costs: Sequence[AttemptCost]) -> list[str]:
     """What `r2v cost` prints of one chain."""
-    total, wasted = sum(one.gpu_hours for one in found), sum(one.wasted for one in found)
+    total, wasted = sum(cost.gpu_hours for cost in costs), sum(cost.wasted for cost in costs)
     share = f"{100 * wasted / total:.0f}%" if total else "none"
     rows = [
-        ("job", "try", "id", "lives", "hours", "GPU-h", "wasted", ""),
+        ("job", "try", "id", "starts", "hours", "GPU-h", "wasted", ""),
         *(
             (
-                one.job,
-                str(one.attempt),
-                one.id,
-                str(one.lives),
-                f"{one.hours:.2f}",
-                f"{one.gpu_hours:.2f}",
-                f"{one.wasted:.2f}",
-                one.state,
+                cost.job,
+                str(cost.attempt),
+                cost.id,
+                str(cost.starts),
+                f"{cost.hours:.2f}",
+                f"{cost.gpu_hours:.2f}",
+                f"{cost.wasted:.2f}",
+                cost.state,
             )
-            for one in found
+            for cost in costs
         ),
     ]
-    return [f"{name}: {total:.2f} GPU-hours, {wasted:.2f} of them wasted ({share})", *table(rows)]
+    return [
+        f"{name}: {total:.2f} GPU-hours, {wasted:.2f} of them wasted ({share})",
+        *(f"  {line}" for line in text_table(rows).splitlines()),
+    ]
 
 
-def as_json(name: str, found: Sequence[Spent]) -> dict[str, Any]:
-    """The same for a program."""
+def as_json(name: str, costs: Sequence[AttemptCost]) -> dict[str, Any]:
+    """The costs as JSON."""
     return {
         "name": name,
-        "gpu_hours": sum(one.gpu_hours for one in found),
-        "wasted": sum(one.wasted for one in found),
-        "attempts": [asdict(one) for one in found],
+        "gpu_hours": sum(cost.gpu_hours for cost in costs),
+        "wasted": sum(cost.wasted for cost in costs),
+        "attempts": [asdict(cost) for cost in costs],
     }

@@ -1,31 +1,35 @@
-"""What broke, in one screen: the job, its class of failure, the first line that tells it, what healing did about it,
-who waits for it, and the one command to go on with."""
+"""`r2v explain`: what broke, in one screen.
+
+The job, its kind of failure, the line that tells it best, what healing did about it, which jobs it blocks, and the one
+command to go on with.
+"""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from r2v.errors import InputError, R2VError
-from r2v.slurm.chain import Chain, ChainJob, Record, folder
+from r2v.errors import FailureKind, InputError, R2VError
+from r2v.slurm.chain import Chain, ChainJob, JobRecord, folder
 from r2v.slurm.healing.classify import REMEDIES
 from r2v.slurm.views import logs
 from r2v.slurm.views.humanize import clock, size
 from r2v.slurm.views.states import JobStatus
 from r2v.slurm.views.status import BROKEN, ChainStatus
 
-VAGUE = ("code", "killed", "unknown", "host_oom")
-"""Classes whose line says less than the log does."""
+VAGUE: tuple[FailureKind, ...] = ("bug", "killed", "unknown", "host_oom")
+"""Kinds whose line says less than the log does."""
 
 
 def explain(
-    chain: Chain, status: ChainStatus, records: Mapping[str, Record], job: str | None = None, root: Path = Path()
+    chain: Chain, status: ChainStatus, records: Mapping[str, JobRecord], job: str | None = None, root: Path = Path()
 ) -> list[str]:
     """The lines for one job, or for the first of the chain that broke; where none did, what was healed."""
     chosen = (
-        [one for one in status.jobs if one.job == job]
+        [entry for entry in status.jobs if entry.job == job]
         if job
-        else [one for one in status.jobs if one.state in BROKEN and one.by_hand != bool(chain.jobs)]
+        else [entry for entry in status.jobs if entry.state in BROKEN and entry.by_hand != bool(chain.jobs)]
     )
     if not chosen:
         return _nothing_broke(chain, status)
@@ -33,79 +37,85 @@ def explain(
 
 
 def _nothing_broke(chain: Chain, status: ChainStatus) -> list[str]:
-    states = dict.fromkeys(one.state for one in status.jobs)
-    told = ", ".join(f"{sum(one.state == state for one in status.jobs)} {state}" for state in states)
-    healed = [line for name, one in chain.jobs.items() for line in _healing(one, name)]
+    states = Counter(job.state for job in status.jobs)
+    summary = ", ".join(f"{count} {state}" for state, count in states.items())
+    healed = [line for name, job in chain.jobs.items() for line in _healing(job, name)]
     return [
-        f"{chain.name}: nothing is broken ({told})",
+        f"{chain.name}: nothing is broken ({summary})",
         *_labelled("healed", healed),
         *(f"  ! {line}" for line in status.banners),
     ]
 
 
-def _screen(one: JobStatus, chain: Chain, status: ChainStatus, records: Mapping[str, Record], root: Path) -> list[str]:
-    record, job = records.get(one.id), chain.jobs.get(one.job)
-    head = f"{chain.name}: {one.job} {one.state}" + (f": {one.kind}" if one.kind not in (None, one.state) else "")
-    held = [each.job for each in status.jobs if each.state == "held" and one.job in _above(each.job, chain)]
+def _screen(
+    failed: JobStatus, chain: Chain, status: ChainStatus, records: Mapping[str, JobRecord], root: Path
+) -> list[str]:
+    record, job = records.get(failed.id), chain.jobs.get(failed.job)
+    kind = f": {failed.kind}" if failed.kind not in (None, failed.state) else ""
+    blocked = [
+        other.job for other in status.jobs if other.state == "blocked" and failed.job in _above(other.job, chain)
+    ]
     try:
-        log = [str(logs.path_of(root, one.id))] if one.id else []
+        log = [str(logs.path_of(root, failed.id))] if failed.id else []
     except InputError:
         log = ["none: it never began, or wrote to another folder"]
-    rows = (
-        ("what", [_what(one, record, job)]),
-        ("error", _from_log(one, root)),
-        ("where", _where(one, record)),
-        ("memory", _memory(one, job)),
+    sections = (
+        ("what", [_what(failed, record, job)]),
+        ("error", _from_log(failed, root)),
+        ("where", _where(failed, record)),
+        ("memory", _memory(failed, job)),
         ("healing", _healing(job) if job else ["none: it was submitted by hand"]),
-        ("held", [f"{', '.join(held)} keep their ids and places in the queue"] if held else []),
+        ("blocked", [f"{', '.join(blocked)} keep their ids and places in the queue"] if blocked else []),
         ("log", log),
-        ("go on", [_remedy(one, chain, root)] if one.state in BROKEN else []),
+        ("go on", [_remedy(failed, chain, root)] if failed.state in BROKEN else []),
     )
     return [
-        head,
-        *(line for label, lines in rows for line in _labelled(label, lines)),
+        f"{chain.name}: {failed.job} {failed.state}{kind}",
+        *(line for label, lines in sections for line in _labelled(label, lines)),
         *(f"  ! {line}" for line in status.banners),
     ]
 
 
 def _labelled(label: str, lines: Sequence[str]) -> list[str]:
-    return [f"  {label if at == 0 else '':8} {line}" for at, line in enumerate(lines)]
+    return [f"  {label if index == 0 else '':8} {line}" for index, line in enumerate(lines)]
 
 
-def _what(one: JobStatus, record: Record | None, job: ChainJob | None) -> str:
+def _what(failed: JobStatus, record: JobRecord | None, job: ChainJob | None) -> str:
     """The line that tells the failure best."""
     last = job.latest if job else None
-    if last is not None and last.failure is not None and one.id == last.id:
+    if last is not None and last.failure is not None and failed.id == last.id:
         return last.failure.line
-    told = (record.exit or {}).get("line") if record else None
-    return str(told or one.words.removeprefix(f"{one.kind}: ") or one.state)
+    recorded = (record.exit or {}).get("line") if record else None
+    return str(recorded or failed.words.removeprefix(f"{failed.kind}: ") or failed.state)
 
 
-def _from_log(one: JobStatus, root: Path) -> list[str]:
-    """The end of the first traceback in the log's last life, where the class alone says little."""
-    if one.kind not in VAGUE or not one.id:
+def _from_log(failed: JobStatus, root: Path) -> list[str]:
+    """The end of the first traceback since the job last started, where the kind alone says little."""
+    if failed.kind not in VAGUE or not failed.id:
         return []
-    found = logs.first_error(logs.lives(logs.tail(root, one.id))[-1])
-    return [line.strip() for line in found[-3:]]
+    last_start = logs.starts(logs.tail(root, failed.id))[-1]
+    return [line.strip() for line in logs.first_error(last_start)[-3:]]
 
 
-def _where(one: JobStatus, record: Record | None) -> list[str]:
-    if not one.id:
+def _where(failed: JobStatus, record: JobRecord | None) -> list[str]:
+    if not failed.id:
         return []
     start, end = (record.start or {}, record.exit or {}) if record else ({}, {})
     parts = [
-        f"job {one.id}",
+        f"job {failed.id}",
         f"on {start['host']}" if "host" in start else "",
-        f"attempt {one.attempt}",
+        f"attempt {failed.attempt}",
         f"restart {start['restart']}" if start.get("restart") else "",
         f"ended {clock(str(end['at']))}" if "at" in end else "",
     ]
     return [", ".join(part for part in parts if part)]
 
 
-def _memory(one: JobStatus, job: ChainJob | None) -> list[str]:
+def _memory(failed: JobStatus, job: ChainJob | None) -> list[str]:
     asked = job.latest.resources.get("mem") if job and job.latest else None
-    return [f"{size(one.peak_bytes)} at most" + (f", {asked} asked for" if asked else "")] if one.peak_bytes else []
+    return (
+        [f"{size(failed.peak_bytes)} at most" + (f", {asked} asked for" if asked else "")] if failed.peak_bytes else []
+    )
 
 
 def _healing(job: ChainJob, name: str = "") -> list[str]:
@@ -120,25 +130,25 @@ def _healing(job: ChainJob, name: str = "") -> list[str]:
 
 def _above(name: str, chain: Chain) -> set[str]:
     """All that a job waits for, directly or not."""
-    found: set[str] = set()
+    above: set[str] = set()
     todo = [name]
     while todo:
         job = chain.jobs.get(todo.pop())
-        new = set(job.needs) - found if job else set()
-        found |= new
+        new = set(job.needs) - above if job else set()
+        above |= new
         todo += new
-    return found
+    return above
 
 
-def _remedy(one: JobStatus, chain: Chain, root: Path) -> str:
-    if one.by_hand:
+def _remedy(failed: JobStatus, chain: Chain, root: Path) -> str:
+    if failed.by_hand:
         return "mend what the line names, then the same sbatch line again"
-    if one.state == "not submitted":
+    if failed.state == "not submitted":
         return f"r2v resume {chain.name}"
-    if one.kind == "cuda_oom" and (smaller := _smaller(one.job, chain, root)):
-        return f"r2v resume {chain.name} --from {one.job} --overrides {smaller}"
-    remedy = next((text for kind, text in REMEDIES.items() if kind == one.kind), REMEDIES["unknown"])
-    return remedy.format(name=chain.name, job=one.job)
+    if failed.kind == "cuda_oom" and (smaller := _smaller(failed.job, chain, root)):
+        return f"r2v resume {chain.name} --from {failed.job} --overrides {smaller}"
+    remedy = next((text for kind, text in REMEDIES.items() if kind == failed.kind), REMEDIES["unknown"])
+    return remedy.format(name=chain.name, job=failed.job)
 
 
 def _smaller(job: str, chain: Chain, root: Path) -> str:

@@ -1,12 +1,12 @@
-"""The picture of a chain: which job waits for which, and how each stands; as text, for Mermaid, or for a program."""
+"""The dependency graph of a chain, with the state of each job: as text, for Mermaid, or as JSON."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
+from r2v.console import text_table
 from r2v.slurm.chain import Chain
-from r2v.slurm.views.humanize import table
 from r2v.slurm.views.states import JobStatus
 from r2v.slurm.views.status import ChainStatus
 
@@ -16,13 +16,13 @@ COLOURS = {
     "running": "#cfe0f5",
     "failed": "#f5cfcf",
     "healing": "#f5e6c4",
-    "held": "#e6dcf0",
+    "blocked": "#e6dcf0",
     "cancelled": "#e0e0e0",
 }
 
 
 def _by_job(status: ChainStatus) -> dict[str, JobStatus]:
-    return {one.job: one for one in status.jobs if not one.by_hand}
+    return {job.job: job for job in status.jobs if not job.by_hand}
 
 
 def edges(chain: Chain) -> list[tuple[str, str]]:
@@ -32,12 +32,12 @@ def edges(chain: Chain) -> list[tuple[str, str]]:
 
 def as_json(chain: Chain, status: ChainStatus) -> dict[str, Any]:
     """Nodes and edges. The ids of an edge whose parent has not ended are those of squeue's `%E`."""
-    found = _by_job(status)
+    jobs = _by_job(status)
     return {
         "name": chain.name,
-        "nodes": [{"job": name, "id": one.id, "state": one.state} for name, one in found.items()],
+        "nodes": [{"job": name, "id": job.id, "state": job.state} for name, job in jobs.items()],
         "edges": [
-            {"from": parent, "to": child, "from_id": found[parent].id, "to_id": found[child].id}
+            {"from": parent, "to": child, "from_id": jobs[parent].id, "to_id": jobs[child].id}
             for parent, child in edges(chain)
         ],
     }
@@ -49,27 +49,27 @@ def ascii_lines(chain: Chain, status: ChainStatus) -> list[str]:
     rows = [
         (
             "  " * depth[name] + name,
-            one.state,
-            one.id,
+            job.state,
+            job.id,
             f"<- {', '.join(chain.jobs[name].needs)}" if chain.jobs[name].needs else "",
         )
-        for name, one in _by_job(status).items()
+        for name, job in _by_job(status).items()
     ]
-    return [chain.name, *table(rows)]
+    return [chain.name, *(f"  {line}" for line in text_table(rows).splitlines())]
 
 
 def mermaid_lines(chain: Chain, status: ChainStatus) -> list[str]:
     """A flowchart as Markdown renderers draw it."""
-    found = _by_job(status)
-    nodes = [f'  {name}["{name}<br/>{one.state}{" " + one.id if one.id else ""}"]' for name, one in found.items()]
+    jobs = _by_job(status)
+    nodes = [f'  {name}["{name}<br/>{job.state}{" " + job.id if job.id else ""}"]' for name, job in jobs.items()]
     arrows = [f"  {parent} --> {child}" for parent, child in edges(chain)]
-    styles = [f"  style {name} fill:{COLOURS[one.state]}" for name, one in found.items() if one.state in COLOURS]
+    styles = [f"  style {name} fill:{COLOURS[job.state]}" for name, job in jobs.items() if job.state in COLOURS]
     return ["flowchart LR", *nodes, *arrows, *styles]
 
 
 def _depths(chain: Chain) -> Mapping[str, int]:
     """How many jobs stand in the longest row before each."""
-    found: dict[str, int] = {}
+    depths: dict[str, int] = {}
     for name, job in chain.jobs.items():
-        found[name] = 1 + max((found[need] for need in job.needs if need in found), default=-1)
-    return found
+        depths[name] = 1 + max((depths[need] for need in job.needs if need in depths), default=-1)
+    return depths

@@ -1,10 +1,8 @@
-"""How the views say things: why a job still waits, and durations and sizes as a person reads them."""
+"""Humanized values: why a job waits, durations, sizes and times as a person reads them."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-_WORDS = {
+_REASONS = {
     "": "just submitted",
     "None": "just submitted",
     "Priority": "others are ahead in the queue",
@@ -31,21 +29,21 @@ _WORDS = {
     "AccountNotAllowed": "its account may not use this partition; r2v cluster set account=...",
     "QOSNotAllowed": "its QOS may not use this partition; r2v cluster set qos=...",
     "Prolog": "the node is being made ready",
-    "Cleaning": "the node is cleaning up after its last life",
+    "Cleaning": "the node is cleaning up after its last start",
     "launch failed requeued held": "could not be started on its node; see `scontrol show job {id}`, then scontrol "
     "release {id}",
 }
 
 
-def in_words(reason: str, job_id: str = "") -> str:
-    """A reason of squeue in plain words, Slurm's own in brackets where a limit of the site is behind it.
+def reason_text(reason: str, job_id: str = "") -> str:
+    """A reason of squeue in plain words, with Slurm's own word in brackets where a limit of the site is behind it.
 
-    >>> in_words("QOSMaxGRESPerUser")
+    >>> reason_text("QOSMaxGRESPerUser")
     "a limit of your QOS is reached (QOSMaxGRESPerUser)"
     """
     bare = reason.split(",")[0].strip("() ").replace("_", " ")
-    if bare in _WORDS:
-        return _WORDS[bare].format(id=job_id)
+    if bare in _REASONS:
+        return _REASONS[bare].format(id=job_id)
     for stem, whose in (("QOS", "your QOS"), ("Assoc", "your account"), ("MaxJobsPer", "your account")):
         if bare.startswith(stem):
             return f"a limit of {whose} is reached ({bare})"
@@ -53,24 +51,17 @@ def in_words(reason: str, job_id: str = "") -> str:
 
 
 def duration(seconds: float) -> str:
-    """Seconds as a person says them: 42 s, 17 min, 3.4 h."""
+    """A duration given in seconds: 42 s, 17 min, 3.4 h."""
     if seconds < 90:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
 def size(count: int) -> str:
-    """Bytes as a person says them: 610 MB, 12.1 GB."""
+    """A size given in bytes: 610 MB, 12.1 GB (powers of 1024)."""
     return f"{count / 2**20:.0f} MB" if count < 2**30 else f"{count / 2**30:.1f} GB"
 
 
 def clock(text: str) -> str:
     """A time as Slurm or a record writes it, to the minute."""
     return text.replace("T", " ")[:16]
-
-
-def table(rows: Sequence[Sequence[str]], indent: str = "  ") -> list[str]:
-    """Lines of aligned columns; the last one is left ragged."""
-    widths = [max(len(row[at]) for row in rows) for at in range(len(rows[0]) - 1)] if rows else []
-    padded = ([word.ljust(width) for word, width in zip(row, widths, strict=False)] for row in rows)
-    return [(indent + "  ".join([*cells, row[-1]])).rstrip() for cells, row in zip(padded, rows, strict=True)]

@@ -1,10 +1,10 @@
-"""The log of a job: found by its id, printed, followed, or cut down to what went wrong first.
+"""`r2v logs`: the log of a job, by its id; printed, followed, or cut down to what went wrong first.
 
     r2v logs bc                   # the last attempt's
     r2v logs desk_noisy 5 -f      # stage 5 of the table in docs/slurm.md
     r2v logs 4711 --errors
 
-A job that was put back into the queue goes on in the same file, so a log may hold several lives; each begins with
+A job that was put back into the queue goes on in the same file, so a log may hold several starts; each begins with
 the line in which the runner says what it starts.
 """
 
@@ -15,9 +15,9 @@ import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from r2v.errors import InputError, UsageError, nearest
+from r2v.errors import CUDA_OOM, HOST_OOM, InputError, Interrupted, UsageError, nearest
 from r2v.slurm import chain as chains
-from r2v.slurm.chain import Chain, Record
+from r2v.slurm.chain import Chain, JobRecord
 
 LOGS = Path("logs")
 NUMBERS = {
@@ -35,15 +35,15 @@ NUMBERS = {
 }
 """The stages as the seed's table counts them."""
 
-_LIFE = re.compile(r"^r2v job \S+: \w+ on ", re.M)
+_START = re.compile(r"^r2v job \S+: \w+ on ", re.M)
 _RANK = re.compile(r"^\[rank\d+\]:\s?")
 _ERROR = re.compile(
     r"^(r2v: |r2v job \S+: \w+ failed|slurmstepd: error|srun: error|Killed|\w[\w.]*(Error|Exception)\b)"
-    r"|exceeded memory limit|CUDA out of memory"
+    rf"|{CUDA_OOM.pattern}|(?i:{HOST_OOM.pattern})"
 )
 
 
-def job_id(chain: Chain, records: Mapping[str, Record], word: str) -> str:
+def job_id(chain: Chain, records: Mapping[str, JobRecord], word: str) -> str:
     """The Slurm id that a word means: a job of the chain (its last attempt), its number, or an id. Raises
     UsageError for what is none of them, InputError for a job that was never submitted."""
     name = NUMBERS.get(word, word)
@@ -83,39 +83,38 @@ def tail(root: Path, id_: str, size: int = 65536) -> str:
         return ""
 
 
-def lives(text: str) -> list[str]:
-    """A log cut where the runner began anew; what stands before the first life belongs to it."""
-    starts = [match.start() for match in _LIFE.finditer(text)][1:]
-    return [text[begin:end] for begin, end in zip([0, *starts], [*starts, len(text)], strict=True)]
+def starts(text: str) -> list[str]:
+    """A log cut where the runner began anew; what stands before the first start belongs to it."""
+    cuts = [match.start() for match in _START.finditer(text)][1:]
+    return [text[begin:end] for begin, end in zip([0, *cuts], [*cuts, len(text)], strict=True)]
 
 
 def first_error(text: str) -> list[str]:
-    """The first traceback of a life, whole; where it has none, the first line that tells of an error."""
+    """The first traceback of a log, whole; where it has none, the first line that tells of an error."""
     lines = [_RANK.sub("", line) for line in text.splitlines()]
-    for at, line in enumerate(lines):
+    for begin, line in enumerate(lines):
         if line.startswith("Traceback (most recent call last)"):
-            end = next(
-                (one for one in range(at + 1, len(lines)) if lines[one].strip() and not lines[one][0].isspace()),
-                len(lines) - 1,
-            )
-            return lines[at : end + 1]
+            # A traceback's frames are indented; its last line, the error itself, is the first that is not.
+            rest = range(begin + 1, len(lines))
+            end = next((at for at in rest if lines[at].strip() and not lines[at][0].isspace()), len(lines) - 1)
+            return lines[begin : end + 1]
     return next(([line] for line in lines if _ERROR.search(line)), [])
 
 
 def errors(text: str) -> list[str]:
-    """What went wrong first in each life of a log."""
-    told: list[str] = []
-    each = [(number, first_error(life)) for number, life in enumerate(lives(text), start=1)]
-    for number, lines in each:
+    """What went wrong first in each start of a log."""
+    by_start = [first_error(part) for part in starts(text)]
+    errors_: list[str] = []
+    for number, lines in enumerate(by_start, start=1):
         if lines:
-            told += [f"-- life {number} of {len(each)}"] if len(each) > 1 else []
-            told += lines
-    return told
+            errors_ += [f"-- start {number} of {len(by_start)}"] if len(by_start) > 1 else []
+            errors_ += lines
+    return errors_
 
 
 def follow(root: Path, name: str, id_: str, pause: float = 0.5) -> Iterator[str]:
     """What is in a job's log and what is added to it, until its own record says that it has ended. Waits for the
-    log of a job that has yet to begin. Reads files only: however long one looks on, Slurm is not asked."""
+    log of a job that has yet to begin. Reads files only: however long it lasts, Slurm is not asked."""
     while not found(root, id_):
         time.sleep(pause)
     with path_of(root, id_).open(errors="replace") as file:
@@ -129,5 +128,5 @@ def follow(root: Path, name: str, id_: str, pause: float = 0.5) -> Iterator[str]
                 time.sleep(pause)
 
 
-def _over(record: Record) -> bool:
-    return record.exit is not None and record.exit.get("rc") != 75
+def _over(record: JobRecord) -> bool:
+    return record.exit is not None and record.exit.get("rc") != Interrupted.exit_code

@@ -1,9 +1,8 @@
-"""What became of one job: alive or ended, and how it ended, from the queue, its own record, and accounting.
+"""The state of one job: alive or ended, and how it ended, from the queue, its own record, and accounting.
 
 What is in the queue is alive. What is not has ended: its own exit record says how, and Slurm has the last word where
 it killed a part of the job (`r2v.slurm.healing.classify`). A job that accounting does not know yet has not failed for
-that;
-one that is neither in the queue nor has a record of its end, long after it began, has.
+that; one that is neither in the queue nor has a record of its end, long after it began, has.
 """
 
 from __future__ import annotations
@@ -14,31 +13,31 @@ from datetime import UTC, datetime
 from typing import Any, Literal
 
 from r2v.slurm import chain as chains
-from r2v.slurm.chain import Attempt, Record
-from r2v.slurm.client import Accounting, Queued, Row
+from r2v.slurm.chain import Attempt, JobRecord
+from r2v.slurm.client import Accounting, Queued, SacctRow
 from r2v.slurm.healing.classify import ALIVE, Evidence, classify
-from r2v.slurm.views.humanize import clock, duration, in_words, size
+from r2v.slurm.views.humanize import clock, duration, reason_text, size
 
-State = Literal[
+JobState = Literal[
     "done",
     "up to date",
     "running",
     "queued",
     "waiting",
     "healing",
-    "held",
+    "blocked",
     "failed",
     "cancelled",
     "not submitted",
     "unknown",
 ]
-LAG = 120.0
+ACCOUNTING_LAG = 120.0
 """Seconds in which accounting may not yet know of a job."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Seen:
-    """One look at Slurm: my jobs in the queue by id (None: nobody answered, `queue_down` says why), and what
+class SlurmSnapshot:
+    """Slurm's answers at one time: my jobs in the queue by id (None: no answer, `queue_down` says why), and what
     accounting says."""
 
     queue: dict[str, Queued] | None
@@ -51,12 +50,13 @@ class JobStatus:
     """One job as it stands."""
 
     job: str
-    state: State
+    state: JobState
     words: str = ""
+    """The state in a line: progress, why it waits, or how it failed."""
     id: str = ""
     attempt: int = 0
     kind: str | None = None
-    """The class of its failure (`r2v.slurm.healing.classify`)."""
+    """The kind of its failure (`r2v.errors.FailureKind`)."""
     starts: str | None = None
     """When Slurm thinks it will start."""
     progress: dict[str, Any] | None = None
@@ -67,22 +67,22 @@ class JobStatus:
     """Submitted by an sbatch line, not by run_all."""
 
 
-def judge(job: str, attempt: Attempt, record: Record, seen: Seen, number: int = 1) -> JobStatus:
+def job_status(job: str, attempt: Attempt, record: JobRecord, slurm: SlurmSnapshot, number: int = 1) -> JobStatus:
     """The state of an attempt, healing aside."""
-    rows = seen.accounting.jobs.get(attempt.id, [])
-    queued = (seen.queue or {}).get(attempt.id)
-    told = _alive(queued, record) if queued else _ended(attempt, record, rows[-1] if rows else None, seen)
-    return JobStatus(job=job, id=attempt.id, attempt=number, peak_bytes=_peak(record, rows), **told)
+    rows = slurm.accounting.jobs.get(attempt.id, [])
+    queued = (slurm.queue or {}).get(attempt.id)
+    state = _alive(queued, record) if queued else _ended(attempt, record, rows[-1] if rows else None, slurm)
+    return JobStatus(job=job, id=attempt.id, attempt=number, peak_bytes=_peak(record, rows), **state)
 
 
-def _alive(queued: Queued, record: Record) -> dict[str, Any]:
+def _alive(queued: Queued, record: JobRecord) -> dict[str, Any]:
     if queued.state == "PENDING":
         reason = queued.reason
         if queued.dependency and not reason.startswith(("Dependency", "JobHeld")):
-            reason = "Dependency"  # squeue tells what the scheduler met last, at times "Priority" or nothing yet
+            reason = "Dependency"  # squeue says what the scheduler met last, at times "Priority" or nothing yet
         depends = reason.startswith("Dependency")
         starts = None if depends or not queued.start else queued.start
-        words = in_words(reason, queued.id)
+        words = reason_text(reason, queued.id)
         return {
             "state": "waiting" if depends else "queued",
             "starts": starts,
@@ -95,70 +95,69 @@ def _alive(queued: Queued, record: Record) -> dict[str, Any]:
             "state": "running",
             "progress": event,
             "seconds_left": left,
-            "words": ", ".join(part for part in (_doing(event, left), where) if part),
+            "words": ", ".join(part for part in (_activity(event, left), where) if part),
         }
-    return {"state": "queued", "words": in_words(queued.reason or queued.state, queued.id)}
+    return {"state": "queued", "words": reason_text(queued.reason or queued.state, queued.id)}
 
 
-def _ended(attempt: Attempt, record: Record, row: Row | None, seen: Seen) -> dict[str, Any]:
+def _ended(attempt: Attempt, record: JobRecord, row: SacctRow | None, slurm: SlurmSnapshot) -> dict[str, Any]:
     """How an attempt that is not in the queue ended."""
     last = final(record)
     if row is None or row.state not in ALIVE:
         failure = classify(Evidence(exit=last.exit, error=last.error, row=row, started=record.start is not None))
         if failure is not None:
             state = "cancelled" if failure.kind == "cancelled" else "failed"
-            return {"state": state, "kind": failure.kind, "words": of_kind(failure.kind, failure.line)}
+            return {"state": state, "kind": failure.kind, "words": failure_text(failure.kind, failure.line)}
     if last.exit is not None:
-        return {"state": "done", "words": _took(record, row)}
-    if seen.queue is None:
+        return {"state": "done", "words": _elapsed(record, row)}
+    if slurm.queue is None:
         return {"state": "unknown", "words": "the queue could not be asked, and there is no record of its end"}
     if row is not None and row.state in ALIVE:
         return {"state": "running", "words": "has just left the queue"}
     if row is not None:
         return {"state": "failed", "kind": "unknown", "words": f"Slurm says {row.state}, but its own record is missing"}
-    if seen.accounting.down is None and _age(attempt, record) < LAG:
+    if slurm.accounting.down is None and _age(attempt, record) < ACCOUNTING_LAG:
         return {"state": "unknown", "words": "has left the queue, accounting does not know it yet"}
     began = "killed, or its node died" if record.start else "it never began"
-    return {"state": "failed", "kind": "unknown", "words": f"ended without a word: {began}"}
+    return {"state": "failed", "kind": "unknown", "words": f"ended without a record: {began}"}
 
 
-def of_kind(kind: str, line: str) -> str:
-    """A failure in one line: its class, unless the line begins with it, and the line."""
+def failure_text(kind: str, line: str) -> str:
+    """A failure in one line: its kind, unless the line begins with it, and the line."""
     return line if line.startswith(kind) else f"{kind}: {line}"
 
 
-def final(record: Record) -> Record:
-    """The record without what an earlier life of the same job left: one that was put back into the queue and
-    started again has not ended by the end of its first life."""
+def final(record: JobRecord) -> JobRecord:
+    """The record without what an earlier start of the same job left: one that was put back into the queue and
+    started again has not ended by the end of its first start."""
     restart = int((record.start or {}).get("restart", 0))
     if record.exit is not None and int(record.exit.get("restart", restart)) < restart:
-        return Record(folder=record.folder, start=record.start, events=record.events)
+        return JobRecord(folder=record.folder, start=record.start, events=record.events)
     return record
 
 
-def _age(attempt: Attempt, record: Record) -> float:
-    """Seconds since the attempt was last heard of."""
+def _age(attempt: Attempt, record: JobRecord) -> float:
+    """Seconds since the attempt was submitted or last started."""
     times = [text for text in (attempt.submitted_at, (record.start or {}).get("at")) if text]
     if not times:
-        return LAG
+        return ACCOUNTING_LAG
     return (datetime.now(UTC) - max(datetime.fromisoformat(text) for text in times)).total_seconds()
 
 
-def seconds_left(record: Record) -> float | None:
+def seconds_left(record: JobRecord) -> float | None:
     """Seconds to the end of what a job does now, at its pace since this restart began with it; None until two
     events tell a pace."""
     last = chains.progress(record)
     if last is None or not last.get("total"):
         return None
-    first = next(
-        one for one in record.events if (one.get("what"), one.get("restart")) == (last.get("what"), last.get("restart"))
-    )
+    step = (last.get("what"), last.get("restart"))
+    first = next(event for event in record.events if (event.get("what"), event.get("restart")) == step)
     done = float(last["done"]) - float(first["done"])
-    spent = (datetime.fromisoformat(last["at"]) - datetime.fromisoformat(first["at"])).total_seconds()
-    return (float(last["total"]) - float(last["done"])) * spent / done if done > 0 else None
+    elapsed = (datetime.fromisoformat(last["at"]) - datetime.fromisoformat(first["at"])).total_seconds()
+    return (float(last["total"]) - float(last["done"])) * elapsed / done if done > 0 else None
 
 
-def _doing(event: Mapping[str, Any] | None, left: float | None) -> str:
+def _activity(event: Mapping[str, Any] | None, left: float | None) -> str:
     if event is None:
         return ""
     parts = [
@@ -171,14 +170,14 @@ def _doing(event: Mapping[str, Any] | None, left: float | None) -> str:
     return ", ".join([*parts, *([f"{duration(left)} left"] if left else [])])
 
 
-def _peak(record: Record, rows: Sequence[Row]) -> int | None:
-    """The most memory that any life of the job was seen to use."""
+def _peak(record: JobRecord, rows: Sequence[SacctRow]) -> int | None:
+    """The most memory, in bytes, that any start of the job was seen to use."""
     event = chains.progress(record) or {}
-    found = [(record.exit or {}).get("peak_rss_bytes"), event.get("peak_rss_bytes"), *(row.max_rss for row in rows)]
-    return max((int(one) for one in found if one), default=None)
+    peaks = [(record.exit or {}).get("peak_rss_bytes"), event.get("peak_rss_bytes"), *(row.max_rss for row in rows)]
+    return max((int(peak) for peak in peaks if peak), default=None)
 
 
-def _took(record: Record, row: Row | None) -> str:
+def _elapsed(record: JobRecord, row: SacctRow | None) -> str:
     begun, ended = (record.start or {}).get("at"), (record.exit or {}).get("at")
     if row is not None and row.elapsed:
         return duration(row.elapsed)
@@ -187,6 +186,6 @@ def _took(record: Record, row: Row | None) -> str:
     return duration((datetime.fromisoformat(ended) - datetime.fromisoformat(begun)).total_seconds())
 
 
-def memory_words(status: JobStatus) -> str:
+def memory_text(status: JobStatus) -> str:
     """The memory high water mark, "" where nobody measured it."""
     return size(status.peak_bytes) if status.peak_bytes else ""

@@ -1,46 +1,48 @@
-"""The state of whole chains: their files, one squeue and at most one sacct, however many jobs there are.
+"""The status of whole chains: from their files, one squeue and at most one sacct, however many jobs there are.
 
     r2v status                 # every chain
     r2v status desk_noisy --json
 
-Exit code 0: all is done. 1: something failed, was cancelled or was never submitted, and nobody mends it. 10: active.
-5: the queue could not be asked. The queue is asked before the files are read, so that a job which ends in between
-is seen alive rather than lost.
+Exit code 0: all is done. 1: something failed, was cancelled or was never submitted, and no healing is under way.
+10: active. 5: the queue could not be asked. The queue is asked before the files are read, so that a job which ends in
+between is seen alive rather than lost.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from r2v.console import text_table
 from r2v.errors import EnvironmentFault, UsageError, nearest
 from r2v.slurm import chain as chains
 from r2v.slurm import client
-from r2v.slurm.chain import Attempt, Chain, ChainJob, Record
-from r2v.slurm.views.humanize import clock, table
-from r2v.slurm.views.states import JobStatus, Seen, judge, memory_words, of_kind
+from r2v.slurm.chain import Attempt, Chain, ChainJob, JobRecord
+from r2v.slurm.views.humanize import clock
+from r2v.slurm.views.states import JobStatus, SlurmSnapshot, failure_text, job_status, memory_text
 from r2v.storage.lease import holder
 from r2v.storage.paths import CHAINS
 
-ACTIVE = frozenset(("running", "queued", "waiting", "healing", "held"))
+ACTIVE = frozenset(("running", "queued", "waiting", "healing", "blocked"))
 FINISHED = frozenset(("done", "up to date"))
 BROKEN = frozenset(("failed", "cancelled", "not submitted"))
 
 
 @dataclass(frozen=True, kw_only=True)
-class Look:
-    """All that was read for a view: Slurm's answers, the chains, and their jobs' records by chain and job id."""
+class StatusInputs:
+    """All that a view is made of: Slurm's answers, the chains, and their jobs' records by chain and job id."""
 
-    seen: Seen
+    slurm: SlurmSnapshot
     chains: dict[str, Chain]
-    records: dict[str, dict[str, Record]]
+    records: dict[str, dict[str, JobRecord]]
 
 
 @dataclass(frozen=True, kw_only=True)
 class ChainStatus:
-    """A chain as it stands: its jobs in order, and what a reader should know before he believes them."""
+    """The state of a chain: its jobs in order, and warnings about what could not be found out."""
 
     name: str
     jobs: list[JobStatus]
@@ -51,8 +53,8 @@ class ChainStatus:
     @property
     def exit_code(self) -> int:
         """0 done, 1 broken for good, 10 active, 5 where that could not be found out."""
-        states = {one.state for one in self.jobs if not one.by_hand}
-        unsettled = states or {one.state for one in self.jobs}
+        states = {job.state for job in self.jobs if not job.by_hand}
+        unsettled = states or {job.state for job in self.jobs}
         if unsettled & BROKEN and not any("is submitting" in line for line in self.banners):
             return 1
         if "unknown" in unsettled and any(line.startswith("the queue") for line in self.banners):
@@ -78,22 +80,22 @@ def chosen(root: Path, name: str | None) -> str:
     return name or known[0]
 
 
-def look(wanted: Sequence[str], root: Path = Path()) -> Look:
+def gather_inputs(wanted: Sequence[str], root: Path = Path()) -> StatusInputs:
     """The queue, then the files of these chains, then accounting for what has left the queue."""
     queue, down = None, None
     try:
         queue = {row.id: row for row in client.queue()}
     except EnvironmentFault as error:
         down = str(error)
-    found, records = dict[str, Chain](), dict[str, dict[str, Record]]()
+    known, records = dict[str, Chain](), dict[str, dict[str, JobRecord]]()
     for name in wanted:
-        found[name], records[name] = files(name, root)
+        known[name], records[name] = files(name, root)
     gone = [job_id for ids in records.values() for job_id in ids if queue is None or job_id not in queue]
-    seen = Seen(queue=queue, queue_down=down, accounting=client.accounting(gone))
-    return Look(seen=seen, chains=found, records=records)
+    slurm = SlurmSnapshot(queue=queue, queue_down=down, accounting=client.accounting(gone))
+    return StatusInputs(slurm=slurm, chains=known, records=records)
 
 
-def files(name: str, root: Path = Path()) -> tuple[Chain, dict[str, Record]]:
+def files(name: str, root: Path = Path()) -> tuple[Chain, dict[str, JobRecord]]:
     """A chain, and the records of its Slurm jobs by id. Asks Slurm nothing."""
     chain = _chain(root, name)
     return chain, {job_id: chains.record(root, name, job_id) for job_id in _ids(root, chain)}
@@ -110,8 +112,8 @@ def _ids(root: Path, chain: Chain) -> Iterable[str]:
     attempts = [attempt for job in chain.jobs.values() for attempt in job.attempts]
     watched = {attempt.sentinel for attempt in attempts}
     folder = chains.folder(root, chain.name) / "jobs"
-    own = sorted((path.name for path in folder.iterdir()), key=_number) if folder.is_dir() else ()
-    return dict.fromkeys([*(attempt.id for attempt in attempts), *(one for one in own if one not in watched)])
+    recorded = sorted((path.name for path in folder.iterdir()), key=_number) if folder.is_dir() else ()
+    return dict.fromkeys([*(attempt.id for attempt in attempts), *(id_ for id_ in recorded if id_ not in watched)])
 
 
 def _number(job_id: str) -> tuple[int, str]:
@@ -119,38 +121,40 @@ def _number(job_id: str) -> tuple[int, str]:
     return (int(digits) if digits.isdigit() else 0, job_id)
 
 
-def statuses(seen: Look, root: Path = Path()) -> list[ChainStatus]:
-    """Every chain that was looked at, as it stands."""
-    return [fold(chain, seen.records[name], seen.seen, root) for name, chain in seen.chains.items()]
+def statuses(inputs: StatusInputs, root: Path = Path()) -> list[ChainStatus]:
+    """The status of every chain of these inputs."""
+    return [fold(chain, inputs.records[name], inputs.slurm, root) for name, chain in inputs.chains.items()]
 
 
-def fold(chain: Chain, records: Mapping[str, Record], seen: Seen, root: Path = Path()) -> ChainStatus:
-    """One chain as it stands, from what was looked at."""
-    found = {name: _of(name, job, records, seen) for name, job in chain.jobs.items()}
+def fold(chain: Chain, records: Mapping[str, JobRecord], slurm: SlurmSnapshot, root: Path = Path()) -> ChainStatus:
+    """The status of one chain."""
+    jobs = {name: _of(name, job, records, slurm) for name, job in chain.jobs.items()}
     for name, job in chain.jobs.items():
-        needs = [need for need in job.needs if need in found]
-        broken = [need for need in needs if found[need].state in BROKEN | {"held"}]
-        if found[name].state == "waiting" and broken:
-            found[name] = replace(found[name], state="held", words=f"keeps its place until {_and(broken)} can go on")
-        elif found[name].state == "waiting":
-            open_needs = [need for need in needs if found[need].state not in FINISHED]
-            found[name] = replace(found[name], words=f"waits for {_and(open_needs)}" if open_needs else "starts soon")
+        needs = [need for need in job.needs if need in jobs]
+        broken = [need for need in needs if jobs[need].state in BROKEN | {"blocked"}]
+        if jobs[name].state == "waiting" and broken:
+            words = f"keeps its place until {', '.join(broken)} can go on"
+            jobs[name] = replace(jobs[name], state="blocked", words=words)
+        elif jobs[name].state == "waiting":
+            unfinished = [need for need in needs if jobs[need].state not in FINISHED]
+            words = f"waits for {', '.join(unfinished)}" if unfinished else "starts soon"
+            jobs[name] = replace(jobs[name], words=words)
     attempts = {attempt.id for job in chain.jobs.values() for attempt in job.attempts}
-    alone = [
-        replace(judge(str((record.start or {}).get("job", "?")), Attempt(id=one), record, seen), by_hand=True)
-        for one, record in records.items()
-        if one not in attempts
+    by_hand = [
+        replace(job_status(str((record.start or {}).get("job", "?")), Attempt(id=id_), record, slurm), by_hand=True)
+        for id_, record in records.items()
+        if id_ not in attempts
     ]
     return ChainStatus(
         name=chain.name,
-        jobs=[*found.values(), *alone],
+        jobs=[*jobs.values(), *by_hand],
         submitted=chain.created_at,
         commit=(chain.commit or "")[:10] + ("+" if chain.dirty else ""),
-        banners=_banners(chain, list(found.values()), seen, root),
+        banners=_banners(chain, list(jobs.values()), slurm, root),
     )
 
 
-def _of(name: str, job: ChainJob, records: Mapping[str, Record], seen: Seen) -> JobStatus:
+def _of(name: str, job: ChainJob, records: Mapping[str, JobRecord], slurm: SlurmSnapshot) -> JobStatus:
     last = job.latest
     if last is None:
         return (
@@ -158,15 +162,15 @@ def _of(name: str, job: ChainJob, records: Mapping[str, Record], seen: Seen) -> 
             if job.skipped
             else JobStatus(job=name, state="not submitted")
         )
-    status = judge(name, last, records[last.id], seen, len(job.attempts))
-    if job.skipped and status.state != "done":  # made since, by another door
+    status = job_status(name, last, records[last.id], slurm, len(job.attempts))
+    if job.skipped and status.state != "done":  # made since, outside of this chain
         return JobStatus(job=name, state="up to date", words=job.skipped)
-    return _after_healing(status, last, seen) if status.state == "failed" else status
+    return _after_healing(status, last, slurm) if status.state == "failed" else status
 
 
-def _after_healing(status: JobStatus, last: Attempt, seen: Seen) -> JobStatus:
-    """A failed attempt beside what its sentinel does, or did, about it."""
-    sentinel = (seen.queue or {}).get(last.sentinel or "")
+def _after_healing(status: JobStatus, last: Attempt, slurm: SlurmSnapshot) -> JobStatus:
+    """A failed attempt, with what its sentinel does, or did, about it."""
+    sentinel = (slurm.queue or {}).get(last.sentinel or "")
     if sentinel is not None:
         doing = "is at work" if sentinel.state == "RUNNING" else "comes next"
         return replace(status, state="healing", words=f"{status.words}; its sentinel {sentinel.id} {doing}")
@@ -174,40 +178,35 @@ def _after_healing(status: JobStatus, last: Attempt, seen: Seen) -> JobStatus:
         return replace(
             status,
             kind=last.failure.kind,
-            words=f"{of_kind(last.failure.kind, last.failure.line)}; {last.failure.action}",
+            words=f"{failure_text(last.failure.kind, last.failure.line)}; {last.failure.action}",
         )
     who = f"its sentinel {last.sentinel} ended without acting" if last.sentinel else "it has no sentinel"
     return replace(status, words=f"{status.words}; not healed: {who}")
 
 
-def _and(names: Sequence[str]) -> str:
-    return ", ".join(names)
-
-
-def _banners(chain: Chain, jobs: Sequence[JobStatus], seen: Seen, root: Path) -> list[str]:
+def _banners(chain: Chain, jobs: Sequence[JobStatus], slurm: SlurmSnapshot, root: Path) -> list[str]:
     lines = []
-    if seen.queue_down:
-        lines.append(f"the queue could not be asked: {seen.queue_down}")
-    if seen.accounting.down:
-        lines.append(f"accounting down, told from files and squeue: {seen.accounting.down}")
+    if slurm.queue_down:
+        lines.append(f"the queue could not be asked: {slurm.queue_down}")
+    if slurm.accounting.down:
+        lines.append(f"accounting down, status from files and squeue: {slurm.accounting.down}")
     if chain.cancelled:
         lines.append(f"cancelled at {clock(chain.cancelled)}; `r2v resume {chain.name}` takes it up again")
-    missing = [one.job for one in jobs if one.state == "not submitted"]
+    missing = [job.job for job in jobs if job.state == "not submitted"]
     if missing and not chain.cancelled:
         owner = holder(chains.folder(root, chain.name) / "chain.lease")
         lines.append(
             f"{owner} is submitting"
             if owner
-            else f"not submitted: {', '.join(missing)}; the command that "
-            "submitted was cut off. Type it again: what is in the queue is adopted"
+            else f"not submitted: {', '.join(missing)}; the command that submitted was cut off. Run it again: what is "
+            "in the queue is adopted"
         )
     return lines
 
 
 def lines(status: ChainStatus) -> list[str]:
     """What `r2v status` prints of one chain."""
-    counts = dict.fromkeys(one.state for one in status.jobs)
-    summary = ", ".join(f"{sum(one.state == state for one in status.jobs)} {state}" for state in counts)
+    summary = ", ".join(f"{count} {state}" for state, count in Counter(job.state for job in status.jobs).items())
     head = f"{status.name}: {summary}" + (
         f"  (submitted {clock(status.submitted)}, commit {status.commit})" if status.submitted else ""
     )
@@ -215,35 +214,34 @@ def lines(status: ChainStatus) -> list[str]:
         ("job", "state", "id", "try", "memory", ""),
         *(
             (
-                one.job + (" (sbatch)" if one.by_hand else ""),
-                one.state,
-                one.id,
-                str(one.attempt or ""),
-                memory_words(one),
-                one.words,
+                job.job + (" (sbatch)" if job.by_hand else ""),
+                job.state,
+                job.id,
+                str(job.attempt or ""),
+                memory_text(job),
+                job.words,
             )
-            for one in status.jobs
+            for job in status.jobs
         ),
     ]
-    told = [head, *table(rows), *(f"  ! {line}" for line in status.banners)]
-    if status.exit_code == 1:
-        told.append(f"  r2v explain {status.name}")
-    return told
+    table = [f"  {line}" for line in text_table(rows).splitlines()]
+    hint = [f"  r2v explain {status.name}"] if status.exit_code == 1 else []
+    return [head, *table, *(f"  ! {line}" for line in status.banners), *hint]
 
 
 def as_json(status: ChainStatus) -> dict[str, Any]:
-    """The same for a program."""
+    """The status as JSON."""
     return {
         "name": status.name,
         "exit_code": status.exit_code,
         "submitted": status.submitted,
         "commit": status.commit,
         "banners": status.banners,
-        "jobs": [asdict(one) for one in status.jobs],
+        "jobs": [asdict(job) for job in status.jobs],
     }
 
 
 def overall(codes: Iterable[int]) -> int:
     """The exit code of several chains together: the worst first."""
-    found = set(codes)
-    return next((code for code in (1, EnvironmentFault.exit_code, 10) if code in found), 0)
+    present = set(codes)
+    return next((code for code in (1, EnvironmentFault.exit_code, 10) if code in present), 0)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from r2v.errors import EnvironmentFault, Held, UsageError
+from r2v.errors import EnvironmentFault, LeaseConflict, UsageError
 from r2v.game import (
     Agent,
     AnthropicConversationBatchService,
@@ -399,7 +399,7 @@ def test_two_processes_on_one_job(tmp_path: Path) -> None:
         on_line=lambda line: None,
     )
     job = service.create_batch_job(PAIR, num_interactions=2, messages_per_interaction=2)
-    with lease(job.results_path / "lease"), pytest.raises(Held):
+    with lease(job.results_path / "lease"), pytest.raises(LeaseConflict):
         run_job(service, job)
 
 

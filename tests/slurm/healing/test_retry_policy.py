@@ -7,11 +7,12 @@ from typing import Any
 import pytest
 
 from r2v.config import load, to_yaml
+from r2v.errors import FailureKind
 from r2v.slurm import chain as chains
-from r2v.slurm.chain import Attempt, Chain, ChainJob, Limits
-from r2v.slurm.healing.classify import REMEDIES, Evidence, Failure, Kind
-from r2v.slurm.healing.retry_policy import UNCOUNTED, Again, decide
-from r2v.slurm.sacct import Row
+from r2v.slurm.chain import Attempt, Chain, ChainJob, HealingLimits
+from r2v.slurm.healing.classify import REMEDIES, Evidence, Failure
+from r2v.slurm.healing.retry_policy import MAX_UNCOUNTED, Resubmit, decide
+from r2v.slurm.sacct import SacctRow
 from r2v.storage.files import write_text
 from tests.slurm.faked import Faked
 from tests.slurm.faked import faked as faked
@@ -43,20 +44,20 @@ def chain_of(
         benchmark="desk",
         condition="noisy",
         config_sha="ab",
-        limits=Limits(attempts=attempts, **limits),
+        limits=HealingLimits(attempts=attempts, **limits),
         jobs={job: ChainJob(needs=(), command=(job,), script="", attempts=made)},
     )
 
 
-def answer(faked: Faked, chain: Chain, kind: Kind, told: Evidence | None = None) -> Again | str:
+def answer(faked: Faked, chain: Chain, kind: FailureKind, told: Evidence | None = None) -> Resubmit | str:
     faked.answer()
     write_text(chains.folder(faked.root, "x") / "config.yaml", to_yaml(load(None, ["training.bc.batch_size=12"])))
     chains.write(faked.root, chain)
     return decide(faked.root, chain, next(iter(chain.jobs)), told or Evidence(), Failure(kind=kind, line="it broke"))
 
 
-def again(found: Again | str) -> Again:
-    assert isinstance(found, Again), found
+def again(found: Resubmit | str) -> Resubmit:
+    assert isinstance(found, Resubmit), found
     return found
 
 
@@ -74,7 +75,7 @@ def again(found: Again | str) -> Again:
 def test_host_memory_grows_by_half_up_to_the_largest_node(
     had: dict[str, str], then: dict[str, str], faked: Faked
 ) -> None:
-    told = Evidence(row=Row(id="0", state="FAILED", requested=1 << 30))
+    told = Evidence(row=SacctRow(id="0", state="FAILED", requested=1 << 30))
     found = answer(faked, chain_of("first", resources={"partition": "gpu", **had}), "host_oom", told)
     if had == then:
         assert isinstance(found, str) and "all of the largest node" in found
@@ -141,24 +142,24 @@ def test_a_time_limit_with_progress_is_no_attempt_and_without_it_means_more_time
 
 
 def test_a_bad_node_is_left_out_and_a_preemption_counts_for_nothing(faked: Faked) -> None:
-    told = Evidence(row=Row(id="0", state="NODE_FAIL", nodes="g2"))
+    told = Evidence(row=SacctRow(id="0", state="NODE_FAIL", nodes="g2"))
     found = again(answer(faked, chain_of("first", resources={**RESOURCES, "exclude": "g1"}), "node_fail", told))
     assert found.resources["exclude"] == "g1,g2" and not found.counted
     found = again(answer(faked, chain_of("first"), "preempted"))
     assert found.resources == RESOURCES and not found.counted
 
 
-@pytest.mark.parametrize("kind", ["killed", "held"])
-def test_what_may_pass_by_itself_is_tried_again_as_it_was(kind: Kind, faked: Faked) -> None:
+@pytest.mark.parametrize("kind", ["killed", "lease_conflict"])
+def test_what_may_pass_by_itself_is_tried_again_as_it_was(kind: FailureKind, faked: Faked) -> None:
     found = again(answer(faked, chain_of("first"), kind))
     assert found.resources == RESOURCES and found.counted
 
 
-RETRIED = {"host_oom", "cuda_oom", "timeout", "preempted", "node_fail", "killed", "held"}
+RETRIED = {"host_oom", "cuda_oom", "timeout", "interrupted", "preempted", "node_fail", "killed", "lease_conflict"}
 
 
 @pytest.mark.parametrize("kind", sorted(set(REMEDIES) - RETRIED))
-def test_what_needs_a_person_is_not_tried_again(kind: Kind, faked: Faked) -> None:
+def test_what_needs_a_person_is_not_tried_again(kind: FailureKind, faked: Faked) -> None:
     assert isinstance(answer(faked, chain_of("first"), kind), str)
 
 
@@ -169,10 +170,10 @@ def test_what_needs_a_person_is_not_tried_again(kind: Kind, faked: Faked) -> Non
         (chain_of("first", attempts=1), "host_oom", "1 attempts of the 1"),
         (chain_of("first", "cuda_oom", "cuda_oom", attempts=9), "cuda_oom", "cuda_oom has been answered 2 times"),
         (chain_of("first", *["host_oom"] * 3, attempts=9), "host_oom", "host_oom has been answered 3 times"),
-        (chain_of("first", *["preempted"] * UNCOUNTED), "preempted", "without an end in sight"),
+        (chain_of("first", *["preempted"] * MAX_UNCOUNTED), "preempted", "without an end in sight"),
     ],
 )
-def test_healing_has_an_end(chain: Chain, kind: Kind, why: str, faked: Faked) -> None:
+def test_healing_has_an_end(chain: Chain, kind: FailureKind, why: str, faked: Faked) -> None:
     found = answer(faked, chain, kind)
     assert isinstance(found, str) and why in found
 

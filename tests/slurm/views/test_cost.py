@@ -9,7 +9,7 @@ import pytest
 from r2v.cli import main as cli
 from r2v.slurm import chain as chains
 from r2v.slurm.chain import Attempt
-from r2v.slurm.views.cost import spent
+from r2v.slurm.views.cost import attempt_costs
 from tests.slurm.faked import Faked, ago
 from tests.slurm.faked import faked as faked
 
@@ -34,11 +34,11 @@ def lived(faked: Faked) -> None:
 
 def test_gpu_hours_are_alloctres_times_elapsed(faked: Faked) -> None:
     lived(faked)
-    found = {(one.job, one.id): one for one in spent("desk_noisy")}
+    found = {(one.job, one.id): one for one in attempt_costs("desk_noisy")}
     assert found["collect", "100"].gpu_hours == 0.5 and found["collect", "100"].wasted == 0
     assert (found["perturb", "102"].hours, found["perturb", "102"].gpu_hours) == (2.0, 0.0)
     first, second = found["bc", "104"], found["bc", "150"]
-    assert (first.lives, first.attempt, second.attempt) == (2, 1, 2)
+    assert (first.starts, first.attempt, second.attempt) == (2, 1, 2)
     assert first.gpu_hours == first.wasted == 2 * (900 + 2700) / 3600
     assert (second.gpu_hours, second.wasted) == (2 * 360 / 3600, 0.0)
     assert found["verifier", "777"].wasted == pytest.approx(0.01)
@@ -60,4 +60,4 @@ def test_without_accounting_it_is_refused_in_one_line(faked: Faked, capsys: pyte
     lived(faked)
     faked.down("sacct", "Slurm accounting storage is disabled")
     assert cli.main(["cost"]) == 5
-    assert "known to accounting alone" in capsys.readouterr().err
+    assert "only accounting knows" in capsys.readouterr().err

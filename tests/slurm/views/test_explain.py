@@ -9,7 +9,7 @@ import pytest
 
 from r2v.cli import main as cli
 from r2v.slurm import chain as chains
-from r2v.slurm.chain import Attempt, Failed
+from r2v.slurm.chain import Attempt, AttemptFailure
 from r2v.slurm.views import logs
 from tests.slurm.faked import NEEDS, Faked, ago
 from tests.slurm.faked import faked as faked
@@ -38,7 +38,7 @@ def broken(faked: Faked, kind: str, line: str, action: str, rc: int = 1, *, heal
                 sentinel="109",
                 submitted_at=ago(3600),
                 resources={"mem": "48G"},
-                failure=Failed(
+                failure=AttemptFailure(
                     kind="host_oom",
                     line="killed at its memory limit",
                     action="submitted again as 150, mem 48G -> 72G",
@@ -54,7 +54,7 @@ def broken(faked: Faked, kind: str, line: str, action: str, rc: int = 1, *, heal
         sentinel="151" if tries else "109",
         submitted_at=ago(1800),
         resources={"mem": "72G"},
-        failure=Failed(kind=kind, line=line, action=action, at=ago(700)),
+        failure=AttemptFailure(kind=kind, line=line, action=action, at=ago(700)),
     )
     chains.write(faked.root, chain.with_job("candidates", attempts=(*tries, last)))
     for job_id, job in (("100", "collect"), ("102", "perturb"), ("104", "bc"), ("106", "verifier")):
@@ -74,7 +74,7 @@ def explained(capsys: pytest.CaptureFixture[str], *words: str) -> str:
 def test_one_screen_says_it_all(faked: Faked, capsys: pytest.CaptureFixture[str]) -> None:
     broken(
         faked,
-        "code",
+        "bug",
         "KeyError: 'desk-017' (r2v/policy/candidates.py:88)",
         "not tried again: trying again does not mend a failure of kind code",
         healed_before=True,
@@ -82,11 +82,11 @@ def test_one_screen_says_it_all(faked: Faked, capsys: pytest.CaptureFixture[str]
     (faked.root / "logs" / "candidates_desk_noisy_150.out").write_text(TRACEBACK)
     told = explained(capsys)
     lines = told.splitlines()
-    assert lines[0] == "desk_noisy: candidates failed: code" and len(lines) <= 24
+    assert lines[0] == "desk_noisy: candidates failed: bug" and len(lines) <= 24
     assert "  what     KeyError: 'desk-017' (r2v/policy/candidates.py:88)" in lines
     assert "job 150, on g1, attempt 2, ended" in told
     assert "attempt 1 (108): host_oom, killed at its memory limit; submitted again as 150, mem 48G -> 72G" in told
-    assert "attempt 2 (150): code" in told and "not tried again" in told
+    assert "attempt 2 (150): bug" in told and "not tried again" in told
     assert "preference, router_features, router, evaluate, ablations keep their ids and places" in told
     assert "logs/candidates_desk_noisy_150.out" in told
     assert '  error    File "r2v/policy/candidates.py", line 88, in score' in lines and "later" not in told
@@ -97,9 +97,9 @@ def test_one_screen_says_it_all(faked: Faked, capsys: pytest.CaptureFixture[str]
     ("kind", "rc", "told"),
     [
         ("host_oom", 137, "raise --mem in the script's header, then: r2v resume desk_noisy --from candidates"),
-        ("data", 3, "make the input that the line names again, then: r2v resume desk_noisy --from candidates"),
-        ("config", 2, "r2v resume desk_noisy --from candidates --overrides KEY=VALUE"),
-        ("timeout", 75, "raise --time in the script's header, then: r2v resume desk_noisy --from candidates"),
+        ("input", 3, "make the input that the line names again, then: r2v resume desk_noisy --from candidates"),
+        ("usage", 2, "r2v resume desk_noisy --from candidates --overrides KEY=VALUE"),
+        ("interrupted", 75, "raise --time in the script's header, then: r2v resume desk_noisy --from candidates"),
         ("cancelled", 143, "r2v resume desk_noisy --from candidates"),
     ],
 )
@@ -118,7 +118,9 @@ def test_cuda_oom_names_the_overrides_with_the_same_effective_batch(
     (chains.folder(faked.root, "desk_noisy") / "config.yaml").write_text(
         "training: {batch_size: 8, gradient_accumulation_steps: 2}\n"
     )
-    failed = Failed(kind="cuda_oom", line="CUDA out of memory", action="not tried again: answered 2 times", at=ago(9))
+    failed = AttemptFailure(
+        kind="cuda_oom", line="CUDA out of memory", action="not tried again: answered 2 times", at=ago(9)
+    )
     chains.write(
         faked.root,
         chain.with_attempt(
@@ -141,15 +143,15 @@ def test_cuda_oom_names_the_overrides_with_the_same_effective_batch(
 
 
 def test_the_first_that_broke_is_explained_and_others_by_name(faked: Faked, capsys: pytest.CaptureFixture[str]) -> None:
-    broken(faked, "data", "x.jsonl:3: cut", "not tried again", 3)
-    assert explained(capsys, "desk_noisy", "5").startswith("desk_noisy: preference held\n")
-    assert explained(capsys, "preference").startswith("desk_noisy: preference held\n")
-    assert explained(capsys).startswith("desk_noisy: candidates failed: data\n")
+    broken(faked, "input", "x.jsonl:3: cut", "not tried again", 3)
+    assert explained(capsys, "desk_noisy", "5").startswith("desk_noisy: preference blocked\n")
+    assert explained(capsys, "preference").startswith("desk_noisy: preference blocked\n")
+    assert explained(capsys).startswith("desk_noisy: candidates failed: input\n")
     assert cli.main(["explain", "candidate"]) == 2
 
 
 def test_a_dead_sentinel_is_said(faked: Faked, capsys: pytest.CaptureFixture[str]) -> None:
-    broken(faked, "data", "x.jsonl:3: cut", "x", 3)
+    broken(faked, "input", "x.jsonl:3: cut", "x", 3)
     chain = chains.read(faked.root, "desk_noisy")
     chains.write(
         faked.root,
@@ -161,7 +163,7 @@ def test_a_dead_sentinel_is_said(faked: Faked, capsys: pytest.CaptureFixture[str
 
 
 def test_what_was_healed_is_told_when_all_is_well(faked: Faked, capsys: pytest.CaptureFixture[str]) -> None:
-    broken(faked, "code", "x", "y", healed_before=True)
+    broken(faked, "bug", "x", "y", healed_before=True)
     chain = chains.read(faked.root, "desk_noisy")
     chains.write(faked.root, chain.with_attempt("candidates", Attempt(id="150", reason="host_oom")))
     faked.queue.clear(), faked.accounts.clear()
@@ -186,7 +188,7 @@ def test_which_chain_has_to_be_said_where_there_are_two(faked: Faked, capsys: py
 
 
 def test_logs_of_the_last_attempt_by_name_number_and_id(faked: Faked, capsys: pytest.CaptureFixture[str]) -> None:
-    broken(faked, "code", "x", "y", healed_before=True)
+    broken(faked, "bug", "x", "y", healed_before=True)
     (faked.root / "logs" / "candidates_desk_noisy_108.out").write_text("the first\n")
     (faked.root / "logs" / "candidates_desk_noisy_150.out").write_text(TRACEBACK)
     for words in (["candidates"], ["4"], ["desk_noisy", "candidates"], ["150"]):
@@ -197,25 +199,25 @@ def test_logs_of_the_last_attempt_by_name_number_and_id(faked: Faked, capsys: py
 
 
 def test_errors_are_the_first_traceback_of_each_life(faked: Faked, capsys: pytest.CaptureFixture[str]) -> None:
-    broken(faked, "code", "x", "y")
+    broken(faked, "bug", "x", "y")
     (faked.root / "logs" / "candidates_desk_noisy_108.out").write_text(
         TRACEBACK + "r2v job 108: candidates on g2, restart 1: r2v generate_candidates\nall is well\n"
         "slurmstepd: error: Exceeded job memory limit\n"
     )
     assert cli.main(["logs", "candidates", "--errors"]) == 0
     assert capsys.readouterr().out.splitlines() == [
-        "-- life 1 of 2",
+        "-- start 1 of 2",
         "Traceback (most recent call last):",
         '  File "r2v/policy/candidates.py", line 88, in score',
         "    value = table[key]",
         "KeyError: 'desk-017'",
-        "-- life 2 of 2",
+        "-- start 2 of 2",
         "slurmstepd: error: Exceeded job memory limit",
     ]
 
 
 def test_following_ends_with_the_job(faked: Faked) -> None:
-    broken(faked, "code", "x", "y")
+    broken(faked, "bug", "x", "y")
     path = faked.root / "logs" / "candidates_desk_noisy_108.out"
     path.write_text("one\n")
     stream = logs.follow(Path(), "desk_noisy", "108", pause=0.01)
@@ -228,8 +230,8 @@ def test_following_ends_with_the_job(faked: Faked) -> None:
 def test_a_job_submitted_by_hand_is_explained_where_there_is_no_chain(
     faked: Faked, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    faked.failed("7", "data", "needs preference: missing", 3, "router_features")
+    faked.failed("7", "input", "needs preference: missing", 3, "router_features")
     faked.answer()
     lines = explained(capsys).splitlines()
-    assert lines[:2] == ["desk_noisy: router_features failed: data", "  what     needs preference: missing"]
+    assert lines[:2] == ["desk_noisy: router_features failed: input", "  what     needs preference: missing"]
     assert lines[-1] == "  go on    mend what the line names, then the same sbatch line again"

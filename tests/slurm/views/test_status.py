@@ -7,9 +7,9 @@ import dataclasses
 import pytest
 
 from r2v.slurm import chain as chains
-from r2v.slurm.chain import Attempt, Failed
+from r2v.slurm.chain import Attempt, AttemptFailure
 from r2v.slurm.views import status as views
-from r2v.slurm.views.humanize import in_words
+from r2v.slurm.views.humanize import reason_text
 from r2v.slurm.views.states import JobStatus
 from r2v.slurm.views.status import ChainStatus
 from r2v.storage.files import write_json
@@ -19,7 +19,7 @@ from tests.slurm.faked import faked as faked
 
 def seen(faked: Faked, *names: str) -> ChainStatus:
     faked.answer()
-    return views.statuses(views.look(names or ("desk_noisy",), faked.root), faked.root)[0]
+    return views.statuses(views.gather_inputs(names or ("desk_noisy",), faked.root), faked.root)[0]
 
 
 def states(status: ChainStatus) -> dict[str, str]:
@@ -56,7 +56,7 @@ def test_500_jobs_are_one_squeue_and_one_sacct(faked: Faked) -> None:
         for number in range(10, 20):
             faked.queued(str(1000 * (at + 1) + number), reason="Dependency")
     faked.answer()
-    found = views.statuses(views.look(views.names(faked.root), faked.root), faked.root)
+    found = views.statuses(views.gather_inputs(views.names(faked.root), faked.root), faked.root)
     assert sum(len(status.jobs) for status in found) == 500
     assert {status.exit_code for status in found} == {10}
     assert faked.calls == ["squeue", "sacct"]
@@ -124,7 +124,7 @@ REASONS = {
 
 @pytest.mark.parametrize("reason", REASONS)
 def test_reasons_in_words(reason: str) -> None:
-    assert REASONS[reason] in in_words(reason, "7")
+    assert REASONS[reason] in reason_text(reason, "7")
 
 
 def test_a_failure_that_nobody_mends_is_1_and_its_children_keep_their_places(faked: Faked) -> None:
@@ -133,8 +133,8 @@ def test_a_failure_that_nobody_mends_is_1_and_its_children_keep_their_places(fak
         id="104",
         sentinel="105",
         submitted_at=ago(3600),
-        failure=Failed(
-            kind="code",
+        failure=AttemptFailure(
+            kind="bug",
             line="ValueError: x (r2v/policy/bc.py:7)",
             action="not tried again: a fault of the code",
             at=ago(700),
@@ -142,20 +142,20 @@ def test_a_failure_that_nobody_mends_is_1_and_its_children_keep_their_places(fak
     )
     chains.write(faked.root, chain.with_attempt("bc", told))
     faked.done("100"), faked.done("102", "perturb"), faked.done("106", "verifier")
-    faked.failed("104", "code", "ValueError: x (r2v/policy/bc.py:7)")
+    faked.failed("104", "bug", "ValueError: x (r2v/policy/bc.py:7)")
     faked.accounted("104", "FAILED", ExitCode="1:0")
     for number in range(108, 120):
         faked.queued(str(number), reason="DependencyNeverSatisfied" if number == 108 else "Dependency")
     status = seen(faked)
     assert status.exit_code == 1
     assert states(status) == {
-        **dict.fromkeys(NEEDS, "held"),
+        **dict.fromkeys(NEEDS, "blocked"),
         "collect": "done",
         "perturb": "done",
         "verifier": "done",
         "bc": "failed",
     }
-    assert one(status, "bc").words.endswith("not tried again: a fault of the code") and one(status, "bc").kind == "code"
+    assert one(status, "bc").words.endswith("not tried again: a fault of the code") and one(status, "bc").kind == "bug"
     assert one(status, "candidates").words == "keeps its place until bc can go on"
     assert "r2v explain desk_noisy" in views.lines(status)[-1]
 
@@ -194,13 +194,13 @@ def test_the_second_attempt_counts(faked: Faked) -> None:
 def test_accounting_down_is_a_banner_and_nothing_worse(faked: Faked) -> None:
     faked.chain()
     faked.done("100")
-    faked.failed("102", "data", "trajectories.jsonl:3: cut", 3)
+    faked.failed("102", "input", "trajectories.jsonl:3: cut", 3)
     waiting(faked)
     faked.down("sacct", "sacct: error: slurm_persist_conn_open_without_init: failed to open persistent connection")
     status = seen(faked)
     assert {**states(status), "collect": "done", "perturb": "failed"} == states(status)
     assert status.banners[0].startswith("accounting down") and status.exit_code == 1
-    assert one(status, "perturb").kind == "data"
+    assert one(status, "perturb").kind == "input"
 
 
 def test_accounting_down_and_no_record_is_a_death_without_a_cause(faked: Faked) -> None:
@@ -209,7 +209,7 @@ def test_accounting_down_and_no_record_is_a_death_without_a_cause(faked: Faked) 
     faked.down("sacct", "sacct: error: no")
     waiting(faked, after="collect")
     status = one(seen(faked), "collect")
-    assert (status.state, status.kind) == ("failed", "unknown") and "ended without a word: killed" in status.words
+    assert (status.state, status.kind) == ("failed", "unknown") and "ended without a record: killed" in status.words
 
 
 def test_sacct_that_lags_behind_is_no_failure(faked: Faked) -> None:
@@ -264,7 +264,7 @@ def test_the_end_of_an_earlier_life_is_not_the_end(faked: Faked) -> None:
     faked.record(
         "100",
         start={"job": "collect", "restart": 1, "at": ago(900)},
-        exit={"rc": 75, "kind": "timeout", "line": "x", "restart": 0, "at": ago(1000)},
+        exit={"rc": 75, "kind": "interrupted", "line": "x", "restart": 0, "at": ago(1000)},
     )
     faked.accounted("100", "REQUEUED", _old=True)
     faked.accounted("100", "COMPLETED")
@@ -277,7 +277,7 @@ def test_a_requeued_job_is_queued(faked: Faked) -> None:
     faked.record(
         "100",
         start={"job": "collect", "restart": 0, "at": ago(900)},
-        exit={"rc": 75, "kind": "timeout", "line": "x", "restart": 0, "at": ago(10)},
+        exit={"rc": 75, "kind": "interrupted", "line": "x", "restart": 0, "at": ago(10)},
     )
     faked.queued("100", reason="BeginTime")
     waiting(faked, after="collect")
@@ -305,7 +305,7 @@ def test_a_submitter_cut_off_after_four_jobs(faked: Faked) -> None:
     status = seen(faked)
     assert status.exit_code == 1 and list(states(status).values())[4:] == ["not submitted"] * 6
     assert "not submitted: candidates, preference" in status.banners[0]
-    with chains.held(faked.root, "desk_noisy"):
+    with chains.lock(faked.root, "desk_noisy"):
         assert "is submitting" in seen(faked).banners[0] and seen(faked).exit_code == 10
 
 
@@ -325,7 +325,7 @@ def test_skipped_jobs_are_finished(faked: Faked) -> None:
 def test_what_failed_and_was_made_by_another_door_is_finished(faked: Faked) -> None:
     chain = faked.chain()
     chains.write(faked.root, chain.with_job("collect", skipped="inputs unchanged"))
-    faked.failed("100", "code", "x", job="collect")
+    faked.failed("100", "bug", "x", job="collect")
     faked.queued("102", "RUNNING", "None")
     waiting(faked)
     status = seen(faked)

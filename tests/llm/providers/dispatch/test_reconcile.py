@@ -11,7 +11,7 @@ import pytest
 
 from r2v.emulator import Emulator, Fault, Lifecycle, Timing
 from r2v.emulator.ledger import turn_of
-from r2v.errors import Held
+from r2v.errors import LeaseConflict
 from r2v.storage.lease import lease
 from tests.llm.talk import environment, killed, play
 
@@ -116,6 +116,6 @@ def test_two_processes_do_not_share_a_journal(tmp_path: Path, monkeypatch: pytes
     with Emulator() as emulator:
         for name, value in environment(emulator).items():
             monkeypatch.setenv(name, value)
-        with lease(tmp_path / "journal.lease"), pytest.raises(Held, match=f"pid {os.getpid()}"):
+        with lease(tmp_path / "journal.lease"), pytest.raises(LeaseConflict, match=f"pid {os.getpid()}"):
             play("openai", tmp_path)
         assert not emulator.ledger().bills
