@@ -1,4 +1,4 @@
-"""One process per GPU: starting them, stopping them together, and knowing which of them one is.
+"""Distributed training: one process (rank) per GPU; starting the ranks, stopping them together.
 
     launch(2, "-m", "r2v.stages.train_policy", folder)      # the command itself stays a plain process
 
@@ -30,6 +30,7 @@ from types import FrameType
 
 from r2v.errors import BY_EXIT_CODE, EnvironmentFault, FailureKind, Interrupted, UsageError
 from r2v.log import logger, setup
+from r2v.signals import stop_signals
 from r2v.storage import record
 from r2v.storage.files import write_json
 
@@ -37,16 +38,9 @@ _LAUNCH = "R2V_LAUNCH"
 """Names, to a rank, the folder that its launch collects errors in."""
 _STOP = "stop"
 """File in that folder which says that ranks that have yet to begin need not."""
-_STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _CRASHES = (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL)
 _KILLED_TOGETHER = 5
 _DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG of prctl(2)
-
-
-def stop_signals() -> tuple[signal.Signals, ...]:
-    """The signals that ask a command to stop: Ctrl-C, SIGTERM, and SIGHUP of a terminal that closes, unless that is
-    ignored, as nohup has it."""
-    return tuple(number for number in _STOP_SIGNALS if signal.getsignal(number) != signal.SIG_IGN)
 
 
 def rank() -> int:
@@ -154,9 +148,8 @@ def launch(count: int, *command: str) -> None:
 
 @contextmanager
 def _launching(folder: Path) -> Iterator[Path]:
-    """Tell ranks where their launch is, and that they are to stop when a signal comes; they leave when they are
-    ready to, and torch's agent waits for none for long once another has left. A second signal interrupts; not a
-    second SIGHUP, which a closing terminal sends by the kernel and by the shell."""
+    """Tell ranks where their launch is, and that they are to stop when a signal comes; they leave when they are ready
+    to, and torch's agent waits for none for long once another has left. A second signal, but SIGHUP, interrupts."""
 
     def request_stop(number: int, frame: FrameType | None) -> None:
         if (folder / _STOP).exists():
@@ -201,12 +194,10 @@ def _cause(folder: Path, deaths: Mapping[int, tuple[int, int]]) -> Exception:
             if -code in _CRASHES:
                 return _crashed(index, signal.Signals(-code))
     records = sorted((json.loads(path.read_text()) for path in folder.glob("*.json")), key=lambda one: one["time"])
+    if not records and (folder / _STOP).exists():
+        return _stopped()
     if not records:
-        return (
-            _stopped()
-            if (folder / _STOP).exists()
-            else EnvironmentFault(f"ranks ended with {[code for code, _ in deaths.values()]} and left no word of why")
-        )
+        return EnvironmentFault(f"ranks ended with {[code for code, _ in deaths.values()]} and left no record of why")
     first_error = records[0]["error"]
     recorded = record.Recorded(first_error)
     recorded.add_note(records[0]["trace"])
@@ -266,8 +257,8 @@ def run_rank(act: Callable[[], None]) -> int:
         for number in (signal.SIGTERM, signal.SIGINT):  # the agent's, which ends who is left, may come on top
             signal.signal(number, signal.SIG_IGN)
         described = record.describe(error)
-        draft = {"error": described, "time": time.time(), "trace": traceback.format_exc()}
-        write_json(folder / f"{rank()}.json", draft)
+        trace = traceback.format_exc()
+        write_json(folder / f"{rank()}.json", {"error": described, "time": time.time(), "trace": trace})
         os._exit(described["exit_code"])  # the others may hang in a collective, which an orderly exit would wait for
     _leave()
     return 0
@@ -293,8 +284,7 @@ def stopping() -> Iterator[Callable[[], bool]]:
     received: list[int] = []
 
     def note(number: int, frame: FrameType | None) -> None:
-        # A scheduler, the launch and its agent may each signal a rank, kernel and shell may each send a SIGHUP: only a
-        # person who presses Ctrl-C again means "at once".
+        # A scheduler, the launch and its agent may each signal a rank; kernel and shell may each send a SIGHUP.
         if received and _LAUNCH not in os.environ and number != signal.SIGHUP:
             raise KeyboardInterrupt
         received.append(number)

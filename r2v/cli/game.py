@@ -17,11 +17,11 @@ from dataclasses import replace
 from typing import Any, NoReturn
 
 from r2v.cli.game_options import GameDefaults, add_options
-from r2v.cli.signals import interrupt_on_stop
 from r2v.errors import EmptyResult, Interrupted, R2VError, UsageError
 from r2v.game.play.players import Agent, ModelAgent, model_agent
 from r2v.game.play.rules import GameMode, Rules
 from r2v.log import logger, setup
+from r2v.signals import interrupt_on_stop
 
 R2V_GAME = GameDefaults()
 """What `r2v game` plays where no option is given."""

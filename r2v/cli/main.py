@@ -22,9 +22,9 @@ from r2v import __version__
 from r2v.cli import game, providers
 from r2v.cli import plan as memory
 from r2v.cli.cluster import add_commands
-from r2v.cli.signals import interrupt_on_stop
 from r2v.errors import DISK_REFUSES, EnvironmentFault, InputError, Interrupted, R2VError, UsageError, nearest
 from r2v.log import logger, setup
+from r2v.signals import interrupt_on_stop
 from r2v.storage.record import recording
 
 if TYPE_CHECKING:

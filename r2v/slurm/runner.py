@@ -26,9 +26,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from r2v.distributed import stop_signals
 from r2v.errors import FailureKind, Interrupted, LeaseConflict, R2VError
 from r2v.log import logger, setup
+from r2v.signals import stop_signals
 from r2v.slurm import chain as chains
 from r2v.slurm import client
 from r2v.slurm.healing.classify import error_line, failure_kind, near_limit

@@ -6,7 +6,12 @@ import os
 import signal
 from types import FrameType
 
-from r2v.distributed import stop_signals
+
+def stop_signals() -> tuple[signal.Signals, ...]:
+    """The signals that ask a command to stop: Ctrl-C, SIGTERM, and SIGHUP of a terminal that closes, unless nohup has
+    that ignored. A shell has SIGINT ignored for what it starts in the background; that one is taken all the same."""
+    hang_up = () if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN else (signal.SIGHUP,)
+    return (signal.SIGINT, signal.SIGTERM, *hang_up)
 
 
 def interrupt_on_stop() -> None:
