@@ -10,16 +10,13 @@ late is an answer, not an error: a job that sacct does not know has not failed.
 
 from __future__ import annotations
 
-import os
 import re
-import shutil
-import subprocess
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from r2v.errors import EnvironmentFault
+from r2v.slurm.command import NO_SLURM, NoSlurm, SlurmRefused, call, one_line, outside, present, require, run
 from r2v.slurm.sacct import ENDED, FIELDS, SacctRow, given, memory, read_accounting
 
 __all__ = [
@@ -49,15 +46,6 @@ __all__ = [
     "update",
 ]
 
-COMMAND_TIMEOUT = 60.0
-"""Seconds one command may take: a controller that restarts answers late."""
-
-NO_SLURM = (
-    "no Slurm here: its commands are not on PATH; run this on a login node, or without Slurm: r2v run_all ... --here"
-)
-
-_NO_CONTROLLER = re.compile("Unable to contact slurm controller|Connection refused|establish a configuration source")
-"""Errors of commands that found no controller, or no configuration that names one."""
 _SEPARATOR = "\x1f"
 _QUEUE = {
     "id": "%i",
@@ -74,14 +62,6 @@ _QUEUE = {
     "comment": "%k",
     "folder": "%Z",
 }
-
-
-class NoSlurm(EnvironmentFault):
-    """Slurm's commands are not here, or its controller does not answer."""
-
-
-class SlurmRefused(EnvironmentFault):
-    """Slurm answered, and refused the request."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,21 +112,10 @@ class Partition:
     up: bool
 
 
-def present() -> bool:
-    """Whether Slurm's commands are on PATH."""
-    return shutil.which("sbatch") is not None
-
-
-def require() -> None:
-    """Raises NoSlurm where this machine has no Slurm."""
-    if not present():
-        raise NoSlurm(NO_SLURM)
-
-
 def queue(name: str | None = None, root: Path = Path()) -> list[Queued]:
     """My jobs that have not ended, or those of one chain of this checkout; one squeue."""
     form = _SEPARATOR.join(_QUEUE.values())
-    output = _call(["squeue", "--me", "--noheader", "--array", "-o", form])
+    output = call(["squeue", "--me", "--noheader", "--array", "-o", form])
     rows = []
     for line in output.splitlines():
         values = [given(word) for word in line.split(_SEPARATOR)]
@@ -172,7 +141,7 @@ def accounting(ids: Sequence[str]) -> Accounting:
     fields = list(FIELDS)
     while True:
         try:
-            text = _call(
+            text = call(
                 ["sacct", "--noheader", "--parsable2", "--duplicates", "-o", ",".join(fields), "-j", ",".join(ids)]
             )
         except EnvironmentFault as error:
@@ -187,7 +156,7 @@ def accounting(ids: Sequence[str]) -> Accounting:
 def show(id_: str) -> dict[str, str]:
     """What the controller still knows of a job (it forgets a finished one after minutes); {} for nothing."""
     try:
-        text = _call(["scontrol", "show", "job", "-o", id_])
+        text = call(["scontrol", "show", "job", "-o", id_])
     except SlurmRefused:
         return {}
     return dict(word.split("=", 1) for word in text.split() if "=" in word)
@@ -195,13 +164,13 @@ def show(id_: str) -> dict[str, str]:
 
 def sbatch(arguments: Sequence[str], script: str) -> str:
     """Submit a script's text; returns the job id. Raises SlurmRefused with Slurm's reason."""
-    output = _call(["sbatch", "--parsable", *arguments], script)
+    output = call(["sbatch", "--parsable", *arguments], script)
     return output.strip().splitlines()[-1].split(";")[0]  # after any line that a submit filter prints; id;cluster
 
 
 def test_only(arguments: Sequence[str], script: str = "#!/bin/bash\ntrue\n") -> SubmitCheck:
     """Ask Slurm whether a job would be accepted, and when it would start. Submits nothing."""
-    done = _run(["sbatch", "--test-only", *arguments], script)
+    done = run(["sbatch", "--test-only", *arguments], script)
     line = one_line(done.stderr or done.stdout)
     start = re.search(r"to start at (\S+)", line)
     return SubmitCheck(ok=done.returncode == 0, line=line, start=start[1] if start else None)
@@ -210,13 +179,13 @@ def test_only(arguments: Sequence[str], script: str = "#!/bin/bash\ntrue\n") -> 
 def cancel(ids: Sequence[str]) -> None:
     """End these jobs, in one call. Those that have ended are passed over."""
     if ids:
-        _call(["scancel", "--quiet", *ids])
+        call(["scancel", "--quiet", *ids])
 
 
 def update(id_: str, **fields: str) -> bool:
     """Change a waiting job of mine; False where it is waiting no more."""
     try:
-        _call(["scontrol", "update", f"jobid={id_}", *(f"{name}={value}" for name, value in fields.items())])
+        call(["scontrol", "update", f"jobid={id_}", *(f"{name}={value}" for name, value in fields.items())])
     except SlurmRefused:
         return False
     return True
@@ -225,7 +194,7 @@ def update(id_: str, **fields: str) -> bool:
 def requeue(id_: str) -> bool:
     """Put a job back into the queue under its own id; False where the site does not allow it."""
     try:
-        _call(["scontrol", "requeue", id_])
+        call(["scontrol", "requeue", id_])
     except EnvironmentFault:
         return False
     return True
@@ -234,7 +203,7 @@ def requeue(id_: str) -> bool:
 def partitions() -> list[Partition]:
     """The partitions, each with its largest node; one sinfo."""
     rows: dict[str, Partition] = {}
-    for line in _call(["sinfo", "--noheader", "--all", "-o", "%P|%m|%l|%G|%a"]).splitlines():
+    for line in call(["sinfo", "--noheader", "--all", "-o", "%P|%m|%l|%G|%a"]).splitlines():
         name, size, limit, gres, up = (*line.split("|"), "", "", "", "")[:5]
         name, size = name.rstrip("*"), size.rstrip("+")
         before = rows.get(name)
@@ -252,70 +221,6 @@ def partitions() -> list[Partition]:
 def qos() -> list[str] | None:
     """The names of the site's QOS; None where accounting does not tell."""
     try:
-        return _call(["sacctmgr", "--noheader", "--parsable2", "show", "qos", "format=name"]).split()
+        return call(["sacctmgr", "--noheader", "--parsable2", "show", "qos", "format=name"]).split()
     except EnvironmentFault:
         return None
-
-
-@contextmanager
-def outside() -> Iterator[None]:
-    """Within the block this process's environment is that of a login shell: what Slurm set for the job we are in
-    (SLURM_MEM_PER_CPU, SLURM_EXPORT_ENV, ...) would bend the jobs we submit. The headers alone say what they ask."""
-    kept = dict(os.environ)
-    os.environ.clear()
-    os.environ.update(_environment(kept))
-    try:
-        yield
-    finally:
-        os.environ.clear()
-        os.environ.update(kept)
-
-
-def _environment(values: dict[str, str]) -> dict[str, str]:
-    return {
-        name: value
-        for name, value in values.items()
-        if name == "SLURM_CONF" or not name.startswith(("SLURM_", "SBATCH_", "SRUN_", "SUBMITIT_"))
-    }
-
-
-def _run(command: Sequence[str], stdin: str | None = None) -> subprocess.CompletedProcess[str]:
-    environment = {**_environment(dict(os.environ)), "LC_ALL": "C", "SLURM_TIME_FORMAT": "standard"}
-    try:
-        return subprocess.run(
-            command,
-            input=stdin,
-            capture_output=True,
-            text=True,
-            timeout=COMMAND_TIMEOUT,
-            env=environment,
-            errors="replace",
-        )
-    except FileNotFoundError:
-        raise NoSlurm(NO_SLURM) from None
-    except subprocess.TimeoutExpired:
-        raise NoSlurm(
-            f"{command[0]} gave no answer in {COMMAND_TIMEOUT:.0f} s; is the cluster's controller down? "
-            "Try `scontrol ping`"
-        ) from None
-
-
-def _call(command: Sequence[str], stdin: str | None = None) -> str:
-    done = _run(command, stdin)
-    if done.returncode:
-        line = one_line(done.stderr) or f"exit code {done.returncode}"
-        if _NO_CONTROLLER.search(line) and command[0].startswith("sacct"):
-            raise NoSlurm(f"{command[0]}: {line}")
-        if _NO_CONTROLLER.search(line):
-            raise NoSlurm(
-                f"{command[0]}: no Slurm controller answers here ({line}); run this on a login node, or "
-                "without Slurm: r2v run_all ... --here"
-            )
-        raise SlurmRefused(f"{command[0]}: {line}")
-    return done.stdout
-
-
-def one_line(text: str) -> str:
-    """Slurm's words as one line, its own prefixes cut."""
-    lines = [re.sub(r"^\w+: (error: |fatal: )?", "", line).strip() for line in text.splitlines()]
-    return "; ".join(dict.fromkeys(line for line in lines if line))
