@@ -14,9 +14,26 @@ from typing import Any
 import pytest
 
 from r2v import config as module
-from r2v.config import PHASES, Config, EnvConfig, identity, keys, load, section, to_yaml
+from r2v.config import (
+    INJECTION_FAMILIES,
+    METHODS,
+    PHASES,
+    WITHOUT_SEVERITY,
+    Config,
+    EnvConfig,
+    PerturbationsConfig,
+    identity,
+    keys,
+    load,
+    section,
+    to_yaml,
+)
 from r2v.errors import UsageError
 from r2v.experiments.ablations import ABLATIONS
+from r2v.perturb.category import Scene, category
+from r2v.perturb.generic import GENERIC
+from r2v.pipeline.plan import touched
+from r2v.pipeline.run import fingerprint_of, job
 
 REPOSITORY = Path(__file__).parents[1]
 
@@ -67,7 +84,40 @@ def test_precedence_is_defaults_file_overrides(tmp_path: Path) -> None:
 
 
 REFUSED = {
-    "nothing to set": ("training.router.lr=0.1", "training.router has nothing to set"),
+    "nothing of an optimiser acts on the router": (
+        "training.router.lr=0.1",
+        "training.router.lr changes nothing: the router is fitted to convergence on all rows at once; set router.l2 or "
+        "router.model, or training.router.max_examples, got 0.1",
+    ),
+    "no examples for the router": ("training.router.max_examples=0", "training.router.max_examples must be above 0"),
+    "no severity of an injection": (
+        "perturbations.prompt_injection.severity=0.9",
+        "perturbations.prompt_injection.severity changes nothing: prompt_injection has no severity; leave it out and "
+        "set perturbations.prompt_injection.prob, got 0.9",
+    ),
+    "no severity of shuffled rows": ("perturbations.shuffled_dom.severity=0.1", "shuffled_dom has no severity"),
+    "no severity of a stale page": ("perturbations.stale_observation.severity=1", "stale_observation has no severity"),
+    "warm-up of a phase": ("training.bc.warmup_ratio=3", "training.bc.warmup_ratio must be in [0, 1], got 3"),
+    "decay of a phase": ("training.bc.weight_decay=3", "training.bc.weight_decay must be in [0, 1], got 3"),
+    "decay": ("training.weight_decay=-0.1", "training.weight_decay must be in [0, 1], got -0.1"),
+    "unknown injection family": (
+        "perturbations.held_out_families=[nonsense]",
+        "perturbations.held_out_families: got nonsense, allowed: direct, indirect, goal_hijack",
+    ),
+    "nucleus of candidates": ("candidates.top_p=1.5", "candidates.top_p must be in (0, 1], got 1.5"),
+    "discount": ("verifier.discount=1.5", "verifier.discount must be in [0, 1], got 1.5"),
+    "method in plain order": (
+        "evaluation.methods=[r2w]",
+        f"evaluation.methods: got r2w, allowed: {', '.join(METHODS)}; did you mean r2v?",
+    ),
+    "condition in plain order": (
+        "evaluation.conditions=[noise]",
+        "evaluation.conditions: got noise, allowed: clean, noisy, shift, heldout; did you mean noisy?",
+    ),
+    "feature group in plain order": (
+        "router.features=[pages]",
+        "router.features: got pages, allowed: uncertainty, samples, verifier, progress, page, tool; did you mean page?",
+    ),
     "C2_unknown_key": ("policy.lorar=32", "unknown key policy.lorar; did you mean policy.lora_r?"),
     "unknown_section": ("polcy.lora_r=32", "did you mean policy.lora_r?"),
     "wrong_type": ("training.lr=fast", "training.lr: Value 'fast'"),
@@ -189,8 +239,14 @@ def another(value: Any) -> Any:
     return 7
 
 
-ALL_KEYS = [key for key, _, _ in leaves(Config()) if not key.startswith("training.router.")]
-"""Those under training.router are refused, see REFUSED."""
+ALL_KEYS = [
+    key
+    for key, _, _ in leaves(Config())
+    if not key.startswith("training.router.") or key == "training.router.max_examples"
+]
+"""The other keys under training.router are refused, see REFUSED."""
+BY_A_STAGE = {"training.router.max_examples"}
+"""Keys that reach fingerprints through a stage's settings and not through their section."""
 
 
 @pytest.mark.parametrize("key", ALL_KEYS)
@@ -198,7 +254,46 @@ def test_an_identity_holds_everything_but_where_and_how(key: str) -> None:
     config = copy.deepcopy(Config())
     owner, item = next((owner, item) for name, owner, item in leaves(config) if name == key)
     object.__setattr__(owner, item.name, another(getattr(owner, item.name)))
-    assert (identity(config) == identity(Config())) == bool(item.metadata.get("runtime"))
+    unchanged = identity(config) == identity(Config())
+    assert unchanged == (bool(item.metadata.get("runtime")) or key in BY_A_STAGE)
+
+
+def test_examples_of_the_router_are_in_its_fingerprint_only_where_they_are_given() -> None:
+    router = job("router")
+    defaults, fewer = load(None), load(None, ["training.router.max_examples=50"])
+    assert touched(defaults, fewer) == {"router"}
+    assert fingerprint_of(defaults, router, {}) != fingerprint_of(fewer, router, {})
+    assert "max_examples" not in identity(router.load().sections(defaults))
+
+
+class NoticedScene(Scene):
+    """A scene that knows whether its severity was read."""
+
+    def __getattribute__(self, name: str) -> Any:
+        if name == "severity":
+            READ.append(name)
+        return super().__getattribute__(name)
+
+
+READ: list[str] = []
+
+
+@pytest.mark.parametrize("name", PerturbationsConfig.categories())
+def test_a_severity_that_can_be_set_is_read(name: str) -> None:
+    READ.clear()
+    page = "\n".join(f"row {100 + n}: item {n} of order {n * 7}" for n in range(9))
+    scene = NoticedScene(
+        text=page,
+        previous=page.replace("item", "part"),
+        goal="please open the row of item seven",
+        severity=0.5,
+        key=("severity", name),
+        surface=GENERIC,
+        families=INJECTION_FAMILIES,
+    )
+    category(name).alter(scene)
+    lasts = category(name).kind == "tool_call"  # the schedule reads it: whether a failed call fails once more
+    assert (bool(READ) or lasts) == (name not in WITHOUT_SEVERITY)
 
 
 def test_an_identity_is_the_same_from_python_and_from_a_file() -> None:

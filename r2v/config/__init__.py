@@ -1,10 +1,10 @@
-"""Every knob, one frozen dataclass per YAML section: defaults < file < flags < `--overrides`.
+"""Configuration: one frozen dataclass per YAML section. Precedence: defaults < file < flags < `--overrides`.
 
     config = load("configs/mrp.yaml", ["training.lr=1e-3", "policy.lora_r=32"])
     config.training.phase("bc").lr
 
-A field is documented under it and checked in `__post_init__`. `RUNTIME` fields say where and how a thing runs;
-they leave every result as it is and so stay out of fingerprints (`identity`).
+A field is documented under it and checked in `__post_init__`. `RUNTIME` fields say where and how something runs;
+they change no result and so are not part of fingerprints (`identity`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from r2v.config.checks import RUNTIME, positive
+from r2v.config.checks import IF_GIVEN, RUNTIME, positive
 from r2v.config.evaluation import CONDITIONS, AblationsConfig, EvaluationConfig, InferenceConfig, RouterConfig
 from r2v.config.hierarchical import (
     BUNDLED_PROBLEMS,
@@ -31,6 +31,8 @@ from r2v.config.methods import METHODS, Method
 from r2v.config.models import CostConfig, PolicyConfig, Price, TeacherConfig, endpoint_identity
 from r2v.config.renamed_keys import current_assignment, rename_keys
 from r2v.config.tasks import (
+    INJECTION_FAMILIES,
+    WITHOUT_SEVERITY,
     CategoryConfig,
     DataConfig,
     EnvConfig,
@@ -65,6 +67,8 @@ __all__ = [
     "EvaluationConfig",
     "GuidanceConfig",
     "HierarchicalConfig",
+    "IF_GIVEN",
+    "INJECTION_FAMILIES",
     "InferenceConfig",
     "KLConfig",
     "LoggingConfig",
@@ -90,6 +94,7 @@ __all__ = [
     "TeacherConfig",
     "TrainingConfig",
     "VerifierConfig",
+    "WITHOUT_SEVERITY",
     "endpoint_identity",
     "identity",
     "keys",
@@ -103,14 +108,14 @@ S = TypeVar("S")
 
 @dataclass(frozen=True, kw_only=True)
 class RolloutConfig:
-    """How conversations are run side by side; nothing here changes a result."""
+    """Concurrency of rollouts; nothing here changes a result."""
 
     workers: int = field(default=2, metadata=RUNTIME)
-    """Threads that step worlds."""
+    """Threads that step environments."""
     max_conversations: int = field(default=64, metadata=RUNTIME)
-    """Conversations in flight."""
+    """Most conversations at the same time."""
     batch_size: int = field(default=64, metadata=RUNTIME)
-    """Largest batch of the local model."""
+    """Largest batch of the local model, in sequences."""
 
     def __post_init__(self) -> None:
         for name in ("workers", "max_conversations", "batch_size"):
@@ -119,22 +124,22 @@ class RolloutConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class LoggingConfig:
-    """Where progress goes."""
+    """Where progress and metrics are logged."""
 
     wandb: Literal["disabled", "offline", "online"] = field(default="disabled", metadata=RUNTIME)
-    """Weights and Biases; offline files land under logs/wandb."""
+    """Mode of Weights and Biases; offline files are written to logs/wandb."""
     project: str = field(default="r2v-agent", metadata=RUNTIME)
-    """wandb project."""
+    """Name of the wandb project."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Config:
-    """The whole configuration. What lies beside an artifact as config.yaml is one of these."""
+    """The whole configuration; config.yaml beside an artifact is one."""
 
     prefix: str = field(default="", metadata=RUNTIME)
     """Folder name in place of <benchmark>_<condition>, e.g. mrp: data/mrp, outputs/mrp, results/mrp."""
     seed: int = 0
-    """Seed of everything that is trained."""
+    """Random seed of all training."""
     env: EnvConfig = field(default_factory=EnvConfig)
     data: DataConfig = field(default_factory=DataConfig)
     run: RunConfig = field(default_factory=RunConfig)
@@ -158,12 +163,12 @@ class Config:
 
 @dataclass(frozen=True, kw_only=True)
 class TaskSelection:
-    """Not a section: the part of `data` that decides which tasks a roll-out plays, and under which hazards."""
+    """Not a section: the part of `data` that decides which tasks a rollout plays, and under which perturbations."""
 
     condition: str
-    """The hazards' condition."""
+    """Condition of the perturbations."""
     perturbation_seeds: list[int]
-    """The i-th play seed meets the i-th of these (cyclic)."""
+    """The i-th rollout seed plays under the i-th of these (cyclic)."""
     split_seed: int
     """As `data.split_seed`."""
     split_by: Literal["task_id", "template_id"]
@@ -171,7 +176,7 @@ class TaskSelection:
 
     @classmethod
     def training(cls, config: Config) -> TaskSelection:
-        """Under the conditions of training."""
+        """The tasks and perturbations of training."""
         return cls(
             condition=config.data.condition,
             perturbation_seeds=config.data.perturbation_seeds.train,
@@ -181,7 +186,7 @@ class TaskSelection:
 
     @classmethod
     def evaluation(cls, config: Config, condition: str) -> TaskSelection:
-        """Under a condition of the evaluation."""
+        """The tasks and perturbations of an evaluation under `condition`."""
         return cls(
             condition=condition,
             perturbation_seeds=config.data.perturbation_seeds.eval,
@@ -254,7 +259,7 @@ def _require_assignment(override: str) -> None:
 
 
 def _explain(error: Exception) -> str:
-    """One line from an OmegaConf error: the key in full, what was got, what is allowed."""
+    """One line from an OmegaConf error: the full key, the value, what is allowed."""
     key = getattr(error, "full_key", None) or ""
     message = str(error).splitlines()[0]
     unknown = re.match(r"Key '(\w+)' not in", message)
@@ -282,15 +287,15 @@ def to_yaml(config: Any) -> str:
 
 
 def identity(section: Any) -> Any:
-    """A section as plain values with everything left out that cannot change a result: RUNTIME fields, the host of
-    one's own endpoint, and the split of the effective batch into micro-batches (only the product counts)."""
+    """A section as plain values, without what cannot change a result: RUNTIME fields, IF_GIVEN fields that are None,
+    the host of your own endpoint, and the split of the effective batch into micro-batches (only the product counts)."""
     if isinstance(section, TrainingConfig):
         return {name: identity(section.phase(name)) for name in PHASES}
     if dataclasses.is_dataclass(section):
         values = {
             f.name: identity(getattr(section, f.name))
             for f in dataclasses.fields(section)
-            if not f.metadata.get("runtime")
+            if not f.metadata.get("runtime") and not (f.metadata.get("if_given") and getattr(section, f.name) is None)
         }
         if isinstance(section, Phase):
             values["effective_batch"] = values.pop("batch_size") * values.pop("gradient_accumulation_steps")

@@ -1,11 +1,15 @@
-"""What every section's own checks are made of."""
+"""Checks: the rules that config sections are checked with. Each raises UsageError in one line: key, value, remedy."""
 
 from __future__ import annotations
 
-from r2v.errors import UsageError
+from collections.abc import Collection, Iterable
+
+from r2v.errors import UsageError, nearest
 
 RUNTIME = {"runtime": True}
-"""Field metadata of what does not change results: paths, device, workers, retries."""
+"""Field metadata of what does not change results, such as paths, device, workers and retries: not in fingerprints."""
+IF_GIVEN = {"if_given": True}
+"""Field metadata of a key that is in fingerprints only where it is not None, so that adding it changed none."""
 
 
 def check(condition: bool, key: str, rule: str, got: object) -> None:
@@ -22,3 +26,17 @@ def probability(key: str, value: float) -> None:
 def positive(key: str, value: float) -> None:
     """A value above 0."""
     check(value > 0, key, "must be above 0", value)
+
+
+def not_negative(key: str, value: float) -> None:
+    """A value of 0 or more."""
+    check(value >= 0, key, "must be at least 0", value)
+
+
+def members(key: str, values: Iterable[str], allowed: Collection[str]) -> None:
+    """A list of known names. The line says the key, what was got, what is allowed, and the nearest allowed name."""
+    for value in values:
+        if value not in allowed:
+            hint = nearest(value, allowed)
+            remedy = f"; {hint}" if hint.startswith("did you mean") else ""
+            raise UsageError(f"{key}: got {value}, allowed: {', '.join(allowed)}{remedy}")

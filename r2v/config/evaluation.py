@@ -1,4 +1,4 @@
-"""How the policy acts, when the LLM is asked, and what is measured."""
+"""Configuration of routing, inference, evaluation and ablations."""
 
 from __future__ import annotations
 
@@ -6,97 +6,99 @@ import dataclasses
 from dataclasses import dataclass, field
 from typing import Literal
 
-from r2v.config.checks import check, positive, probability
+from r2v.config.checks import check, members, not_negative, positive, probability
 from r2v.config.methods import METHODS
-from r2v.errors import nearest
+
+FEATURE_GROUPS = ("uncertainty", "samples", "verifier", "progress", "page", "tool")
+"""Everything a router can look at."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RouterConfig:
-    """When to ask the LLM."""
+    """The router: when a step goes to the LLM."""
 
     model: Literal["logistic", "boosting"] = "logistic"
-    """What predicts the gain."""
+    """Classifier that predicts the gain of an LLM step."""
     label: Literal["counterfactual", "disagreement", "episode"] = "counterfactual"
-    """What it predicts: the executed gain of an LLM step, a differing action, or the episode's failure."""
+    """Label it is fitted on. counterfactual: the executed gain of an LLM step; disagreement: the LLM would act
+    differently; episode: the episode fails."""
     features: list[str] = field(default_factory=lambda: ["uncertainty", "verifier", "progress", "page", "tool"])
-    """Feature groups."""
+    """Feature groups: uncertainty, samples, verifier, progress, page, tool."""
     num_tasks: int = 150
-    """Training tasks rolled out and branched for features."""
+    """Training tasks that are rolled out and branched to make features."""
     seeds: list[int] = field(default_factory=lambda: [11])
-    """Roll-out seeds of the features."""
+    """Seeds of these rollouts."""
     budget: float = 0.2
-    """Share of steps that may go to the LLM, realised on calibration tasks."""
+    """Share of steps that may go to the LLM, as realised on calibration tasks."""
     num_calibration_tasks: int = 100
-    """Calibration tasks on which thresholds are found by executing the routed policy."""
+    """Calibration tasks on which the threshold is found by executing the routed policy."""
     l2: float = 1.0
-    """Inverse strength of the logistic penalty (scikit-learn's C)."""
+    """Inverse strength of the L2 penalty of logistic regression (scikit-learn's C): smaller regularises more."""
 
     def __post_init__(self) -> None:
-        groups = ("uncertainty", "samples", "verifier", "progress", "page", "tool")
-        for name in self.features:
-            check(name in groups, "router.features", nearest(name, groups), name)
+        members("router.features", self.features, FEATURE_GROUPS)
+        for name in ("num_tasks", "num_calibration_tasks", "l2"):
+            positive(f"router.{name}", getattr(self, name))
         probability("router.budget", self.budget)
 
 
 @dataclass(frozen=True, kw_only=True)
 class InferenceConfig:
-    """How the policy acts when it is judged."""
+    """How the small policy acts in rollouts and evaluation."""
 
     num_candidates: int = 4
-    """K: samples per step of best_of_k, and of the router's feature group `samples`. slm_only is greedy."""
+    """K: actions sampled per step by best_of_k, and for the router's feature group `samples`; slm_only is greedy."""
     temperature: float = 0.7
-    """Temperature of these samples."""
+    """Sampling temperature of these actions."""
     top_p: float = 0.95
-    """Nucleus of these samples."""
+    """Nucleus sampling: probability mass that these actions are drawn from."""
     max_llm_calls: int = 30
-    """LLM calls an episode may spend, whatever the router says (llm_only is exempt)."""
+    """LLM calls that an episode may spend, whatever the router decides (llm_only is exempt)."""
     max_steps: int = 16
-    """Steps after which an episode is cut off as failed."""
+    """Steps after which an episode is truncated, which counts as a failure."""
     max_new_tokens: int = 24
-    """Longest action of the small policy."""
+    """Longest action of the small policy, in tokens."""
 
     def __post_init__(self) -> None:
         for name in ("num_candidates", "max_steps", "max_new_tokens"):
             positive(f"inference.{name}", getattr(self, name))
         check(0 < self.top_p <= 1, "inference.top_p", "must be in (0, 1]", self.top_p)
-        check(self.temperature >= 0, "inference.temperature", "must be at least 0", self.temperature)
-        check(self.max_llm_calls >= 0, "inference.max_llm_calls", "must be at least 0", self.max_llm_calls)
+        for name in ("temperature", "max_llm_calls"):
+            not_negative(f"inference.{name}", getattr(self, name))
 
     def acting(self, samples: bool = False) -> InferenceConfig:
-        """What a greedy roll-out depends on; what concerns samples is evened out unless they are drawn."""
+        """What a rollout depends on: without samples the sampling fields are set to those of a greedy one, so that they
+        are not in its fingerprint."""
         return self if samples else dataclasses.replace(self, num_candidates=1, temperature=0.0, top_p=1.0)
 
 
 CONDITIONS = ("clean", "noisy", "shift", "heldout")
-"""Everything `evaluate` can play them under."""
+"""The conditions that `evaluate` can play under."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluationConfig:
-    """Which methods are compared, on what, and with what statistics."""
+    """The comparison: methods, tasks and statistics."""
 
     methods: list[str] = field(default_factory=lambda: [m.name for m in METHODS.values() if m.by_default])
-    """Rows of the main table."""
+    """Methods to compare: the rows of the main table (r2v.config.methods describes them)."""
     conditions: list[str] = field(default_factory=lambda: ["clean", "noisy", "shift"])
-    """clean, noisy (what training saw), shift (held-out categories too), heldout (noisy, on templates that no
-    training saw)."""
+    """Conditions to play under: clean; noisy, as in training; shift, with held-out perturbations too; heldout, noisy on
+    task templates held out of training."""
     seeds: list[int] = field(default_factory=lambda: [1, 2])
-    """Every task is played once per seed."""
+    """Seeds; every task is played once per seed."""
     num_tasks: int | None = None
-    """Evaluation tasks; None: all."""
+    """Number of evaluation tasks; None: all."""
     budgets: list[float] = field(default_factory=lambda: [0.05, 0.1, 0.2, 0.4])
-    """Operating points of frontier.csv: shares of LLM steps, realised on calibration tasks."""
+    """Operating points of frontier.csv: shares of LLM steps, as realised on calibration tasks."""
     bootstrap: int = 10_000
-    """Resamples of the task-clustered intervals."""
+    """Bootstrap resamples of the task-clustered confidence intervals."""
     cvar_alpha: float = 0.2
-    """Tail share of cvar_failure."""
+    """CVaR level of cvar_failure: the share of worst tasks that is averaged."""
 
     def __post_init__(self) -> None:
-        for name in self.methods:
-            check(name in METHODS, "evaluation.methods", nearest(name, METHODS), name)
-        for name in self.conditions:
-            check(name in CONDITIONS, "evaluation.conditions", f"allowed: {', '.join(CONDITIONS)}", name)
+        members("evaluation.methods", self.methods, METHODS)
+        members("evaluation.conditions", self.conditions, CONDITIONS)
         check(
             len(set(self.seeds)) == len(self.seeds) > 0,
             "evaluation.seeds",
@@ -122,7 +124,7 @@ class EvaluationConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class AblationsConfig:
-    """What is taken away, one at a time."""
+    """The ablations: what is taken out of the pipeline, one thing at a time."""
 
     names: list[str] = field(
         default_factory=lambda: [
@@ -135,6 +137,6 @@ class AblationsConfig:
             "label_disagreement",
         ]
     )
-    """Rows of ablations.csv; see r2v.experiments.ablations."""
+    """Ablations to run: the rows of ablations.csv (r2v.experiments.ablations describes them)."""
     seeds: list[int] = field(default_factory=lambda: [1, 2])
-    """Evaluation seeds of the ablated runs."""
+    """Evaluation seeds of the ablations."""

@@ -1,4 +1,4 @@
-"""Who answers: the teacher and the small policy; and what an answer costs."""
+"""Configuration of the teacher, the small policy, and their costs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from ipaddress import ip_address
 from typing import Literal
 from urllib.parse import urlsplit
 
-from r2v.config.checks import RUNTIME, check, positive, probability
+from r2v.config.checks import RUNTIME, check, not_negative, positive, probability
 from r2v.errors import nearest
 
 PROVIDER_NAMES = ("scripted", "openai", "anthropic")
@@ -20,7 +20,7 @@ SELF_HOSTED = "http://localhost"
 
 @dataclass(frozen=True, kw_only=True)
 class TeacherConfig:
-    """The LLM that demonstrates, and that the router may ask."""
+    """The teacher: the LLM that demonstrates, and that the router may call."""
 
     provider: str = "scripted"
     """Who answers. scripted: the benchmark's own expert; openai, anthropic; or a provider of one's own by its dotted
@@ -30,15 +30,15 @@ class TeacherConfig:
     api_key_env: str | None = field(default=None, metadata=RUNTIME)
     """Environment variable that holds the key; None: OPENAI_API_KEY or ANTHROPIC_API_KEY."""
     model_name: str = "expert"
-    """The provider's model name."""
+    """Model name, as the provider spells it."""
     temperature: float = 0.0
-    """Sampling temperature of the teacher."""
+    """Sampling temperature; 0: greedy."""
     max_tokens: int = 4096
-    """Longest reply."""
+    """Longest reply, in tokens."""
     usd_in: float | None = None
-    """USD per million prompt tokens, in place of the price table's."""
+    """USD per million prompt tokens; None: from the price table."""
     usd_out: float | None = None
-    """USD per million reply tokens, in place of the price table's."""
+    """USD per million reply tokens; None: from the price table."""
     reuse: bool = False
     """Identical requests at temperature 0 are sent once, whichever episode they come from."""
     mode: Literal["batch", "concurrent", "auto"] = field(default="auto", metadata=RUNTIME)
@@ -46,7 +46,7 @@ class TeacherConfig:
     max_usd: float | None = field(default=None, metadata=RUNTIME)
     """Hard cap in USD on what a run may be billed; None: none."""
     batch_size: int | None = field(default=None, metadata=RUNTIME)
-    """Requests in one provider batch, at most; None: the provider's limit."""
+    """Most requests in one provider batch; None: the provider's limit."""
     max_concurrent: int = field(default=32, metadata=RUNTIME)
     """Direct calls in flight, at most."""
     queued_tokens: int | None = field(default=None, metadata=RUNTIME)
@@ -114,27 +114,28 @@ def endpoint_identity(base_url: str) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class PolicyConfig:
-    """The small model that is distilled."""
+    """The policy: the small model that is distilled."""
 
     model_name: str = "tiny"
-    """tiny: the bundled student; a local directory; or a hub name."""
+    """tiny (the bundled student), a local directory, or a hub name."""
     lora_r: int = 0
-    """LoRA rank; 0 trains all weights."""
+    """LoRA rank; 0: all weights are trained."""
     lora_alpha: int | None = None
-    """LoRA scale; None: twice the rank."""
+    """LoRA scaling alpha; None: twice the rank."""
     lora_dropout: float = 0.0
-    """Dropout on the adapters' input."""
+    """Dropout probability on the adapters' input."""
     load_in_4bit: bool | str = False
-    """nf4 base weights: true, false, or auto (where the machine can)."""
+    """Load the frozen base in 4 bits (nf4): true, false, or auto (where the machine can)."""
     max_seq_len: int = 640
-    """Longest context plus action, in tokens; older observations are elided first."""
+    """Longest context with its action, in tokens; older observations are elided first."""
     dtype: Literal["auto", "float32", "float64", "bfloat16"] = "auto"
-    """Weights while acting; auto: float64 on a CPU for the tiny student, else what the model was saved in."""
+    """Type of the weights at inference; auto: float64 for the bundled student on a CPU, else the saved type."""
     device: str = field(default="auto", metadata=RUNTIME)
-    """cpu, cuda, cuda:1; auto: a GPU where there is one."""
+    """Torch device, such as cpu or cuda:1; auto: a GPU where there is one."""
 
     def __post_init__(self) -> None:
-        check(self.lora_r >= 0, "policy.lora_r", "must be at least 0", self.lora_r)
+        not_negative("policy.lora_r", self.lora_r)
+        check(self.lora_alpha is None or self.lora_alpha > 0, "policy.lora_alpha", "must be above 0", self.lora_alpha)
         probability("policy.lora_dropout", self.lora_dropout)
         check(self.max_seq_len >= 32, "policy.max_seq_len", "must be at least 32", self.max_seq_len)
         check(
@@ -146,35 +147,35 @@ class PolicyConfig:
 
     @property
     def effective_lora_alpha(self) -> int:
-        """The LoRA scale in force."""
+        """`lora_alpha`, or twice the rank."""
         return 2 * self.lora_r if self.lora_alpha is None else self.lora_alpha
 
 
 @dataclass(frozen=True, kw_only=True)
 class Price:
-    """USD per million tokens, and the modelled speed behind table latencies."""
+    """Price per million tokens in USD, and the modelled speed behind the latencies of tables."""
 
     input: float
     """USD per million prompt tokens."""
     output: float
     """USD per million reply tokens."""
     seconds_per_call: float
-    """Modelled latency of a call before its first token."""
+    """Modelled seconds of a call before its first token."""
     seconds_per_token: float
-    """Modelled latency of each reply token."""
+    """Modelled seconds of each reply token."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class CostConfig:
-    """Prices of the two sides where no provider's price table applies."""
+    """Prices of the small policy and the LLM where no provider's price table applies."""
 
     slm: Price = field(
         default_factory=lambda: Price(input=0.1, output=0.4, seconds_per_call=0.02, seconds_per_token=0.001)
     )
-    """The small policy, on one's own machine."""
+    """The small policy, on your own machine."""
     llm: Price = field(
         default_factory=lambda: Price(input=3.0, output=12.0, seconds_per_call=0.6, seconds_per_token=0.02)
     )
-    """The scripted teacher: thirty times the policy."""
+    """The scripted teacher."""
     ratio: float = 30.0
-    """Normalised cost of an LLM step; a policy step is 1."""
+    """Normalised cost of an LLM step, where a step of the small policy costs 1."""

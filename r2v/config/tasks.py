@@ -1,4 +1,4 @@
-"""What is played, and under which hazards."""
+"""Configuration of the environment, the data, and the perturbations."""
 
 from __future__ import annotations
 
@@ -6,28 +6,34 @@ import dataclasses
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from r2v.config.checks import RUNTIME, check, probability
-from r2v.errors import nearest
+from r2v.config.checks import RUNTIME, check, members, probability
+
+INJECTION_FAMILIES = ("direct", "indirect", "goal_hijack", "exfiltration", "role_confusion", "encoded")
+"""Every family of prompt injection."""
+WITHOUT_SEVERITY = ("stale_observation", "shuffled_dom", "prompt_injection")
+"""Categories that a severity would not change; `r2v.perturb` is tested against it."""
+_NO_SEVERITY = 0.5
+"""The default of `severity`."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class EnvConfig:
-    """The world."""
+    """The environment."""
 
     benchmark: str = "desk"
-    """Which benchmark: chain, desk, or a dotted path package.module:Class."""
+    """Benchmark: chain, desk, or the dotted path package.module:Class of your own."""
     options: dict[str, Any] = field(default_factory=dict)
-    """Keyword arguments of the benchmark."""
+    """Keyword arguments of the benchmark's class."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PerturbationSeeds:
-    """Seeds of the perturbations' draws; training and evaluation never share one."""
+    """Seeds of the perturbations; training and evaluation never share one."""
 
     train: list[int] = field(default_factory=lambda: [101])
-    """Used to make training data."""
+    """Seeds for training data."""
     eval: list[int] = field(default_factory=lambda: [901, 902, 903, 904, 905])
-    """Evaluation seed i plays under the i-th of these (cyclic)."""
+    """Seeds for evaluation: the i-th evaluation seed plays under the i-th of these (cyclic)."""
 
     def __post_init__(self) -> None:
         shared = sorted(set(self.train) & set(self.eval))
@@ -37,20 +43,20 @@ class PerturbationSeeds:
 
 @dataclass(frozen=True, kw_only=True)
 class DataConfig:
-    """Which tasks, which runs, which split."""
+    """The data: tasks, runs and split."""
 
     condition: Literal["clean", "noisy"] = "noisy"
-    """What the policy is trained on: clean teacher episodes only, or perturbed ones too."""
+    """Training data: clean, teacher episodes only; noisy, perturbed ones too."""
     num_episodes: int | None = None
-    """Tasks a collection plays, per seed, of the training split; None: all."""
+    """Training tasks that a collection plays, per seed; None: all."""
     seeds: list[int] = field(default_factory=lambda: [1, 2])
-    """Collection seeds: every task is played once per seed."""
+    """Collection seeds; every task is played once per seed."""
     runs: list[str] = field(default_factory=list)
-    """Run ids to train on; empty: the run this pipeline collected, else the latest done one."""
+    """Ids of the runs to train on; empty: the run that this pipeline collected, else the latest finished one."""
     split_seed: int = 0
-    """Names the split of tasks into train, calibration and evaluation; never change it for a benchmark."""
+    """Seed of the split of tasks into train, calibration and evaluation; do not change it within a benchmark."""
     split_by: Literal["task_id", "template_id"] = "task_id"
-    """What is kept on one side of the split."""
+    """What the split keeps together: a task, or all tasks of a template."""
     perturbation_seeds: PerturbationSeeds = field(default_factory=PerturbationSeeds)
 
     def __post_init__(self) -> None:
@@ -65,28 +71,29 @@ class DataConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class RunConfig:
-    """How a collection run is filed; nothing here changes an episode."""
+    """How a collection run is stored; nothing here changes an episode."""
 
     id: str | None = field(default=None, metadata=RUNTIME)
-    """Continue this run instead of starting one."""
+    """Id of a run to continue; None: a new run, or the unfinished one of this configuration."""
     base: str | None = field(default=None, metadata=RUNTIME)
-    """Folder the run is made in; None: data/runs."""
+    """Folder that the run is made in; None: data/runs."""
     tags: list[str] = field(default_factory=list, metadata=RUNTIME)
-    """Words to find the run by."""
+    """Tags to find the run by."""
     notes: str = field(default="", metadata=RUNTIME)
-    """Free text kept in the manifest."""
+    """Free text for the run's manifest."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class CategoryConfig:
-    """One kind of perturbation. Each eligible step is hit independently with `prob`."""
+    """One category of perturbation. Each eligible step is hit independently with probability `prob`."""
 
     enabled: bool = True
-    """false takes the category out, whatever its `prob`."""
+    """Whether the category is used; false leaves it out, whatever its `prob`."""
     prob: float = 0.0
-    """Chance that an eligible step is hit."""
+    """Probability that an eligible step is hit."""
     severity: float = 0.5
-    """Strength in [0, 1], e.g. the share of lines that a partial observation loses."""
+    """Strength in [0, 1], such as the share of lines that a partial observation loses. stale_observation, shuffled_dom
+    and prompt_injection have none: there it cannot be changed."""
 
     def __post_init__(self) -> None:
         probability("perturbations.*.prob", self.prob)
@@ -99,38 +106,48 @@ def _category(prob: float, severity: float = 0.5) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class PerturbationsConfig:
-    """What goes wrong, how often. Categories compose in this order; at most one replacing one per step."""
+    """The perturbations and how often they occur. Categories compose in this order; at most one that replaces the
+    observation or the call hits a step."""
 
     tool_error: CategoryConfig = _category(0.10)
-    """The call answers an error; nothing happened; a retry works (severity: chance of a second error)."""
+    """The tool call returns an error and does nothing; a retry works (severity: probability of a second error)."""
     tool_timeout: CategoryConfig = _category(0.0)
-    """As tool_error, with simulated latency."""
+    """As tool_error, after a simulated timeout."""
     stale_observation: CategoryConfig = _category(0.10)
     """The previous observation is shown again."""
     partial_observation: CategoryConfig = _category(0.15)
-    """Lines are cut off, with a marker."""
+    """The last lines are cut off, with a marker (severity: share of lines lost)."""
     shuffled_dom: CategoryConfig = _category(0.0)
-    """Rows change places."""
+    """The rows of a page change places."""
     distractor: CategoryConfig = _category(0.20)
-    """Look-alike rows with other identifiers."""
+    """Look-alike rows with other identifiers are added (severity: from one to four of them)."""
     prompt_injection: CategoryConfig = _category(0.20)
-    """An instruction planted in untrusted text, with a canary that shows whether it was obeyed."""
+    """An instruction is planted in untrusted text, with a canary that shows whether it was obeyed."""
     goal_typo: CategoryConfig = _category(0.0)
-    """Typing errors in the goal, never in quotes or numbers."""
+    """Typing errors in the goal, never in quotes or numbers (severity: share of words)."""
     latency: CategoryConfig = _category(0.0)
-    """Simulated seconds; the text is unchanged."""
+    """Simulated seconds are added; the text is unchanged (severity: up to twenty seconds at 1)."""
     held_out: list[str] = field(default_factory=lambda: ["stale_observation"])
-    """Categories that no training or calibration sees; the `shift` condition adds them."""
+    """Categories held out of training and calibration; the `shift` condition adds them."""
     held_out_families: list[str] = field(default_factory=list)
-    """Injection families kept for the `shift` condition."""
+    """Families of prompt injection held out of training: direct, indirect, goal_hijack, exfiltration, role_confusion,
+    encoded."""
 
     def __post_init__(self) -> None:
-        for name in self.held_out:
-            check(name in self.categories(), "perturbations.held_out", nearest(name, self.categories()), name)
+        members("perturbations.held_out", self.held_out, self.categories())
+        members("perturbations.held_out_families", self.held_out_families, INJECTION_FAMILIES)
+        for name in WITHOUT_SEVERITY:
+            # Its default stays a part of fingerprints, so that those of earlier artifacts hold.
+            check(
+                getattr(self, name).severity == _NO_SEVERITY,
+                f"perturbations.{name}.severity",
+                f"changes nothing: {name} has no severity; leave it out and set perturbations.{name}.prob",
+                getattr(self, name).severity,
+            )
 
     @classmethod
     def categories(cls) -> tuple[str, ...]:
-        """Names of all categories, in order of composition."""
+        """Names of all categories, in the order of composition."""
         return tuple(f.name for f in dataclasses.fields(cls) if not f.name.startswith("held_out"))
 
     def active(self, condition: str) -> dict[str, CategoryConfig]:
@@ -147,15 +164,13 @@ class PerturbationsConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class PerturbConfig:
-    """How stored episodes become noisy training data."""
+    """How noisy training data is made from stored episodes."""
 
     constructions: list[str] = field(default_factory=lambda: ["annotate", "insert", "reroll"])
-    """annotate: edit what was seen; insert: add failed calls and retries; reroll: the teacher plays again in
-    the perturbed world (costs teacher calls)."""
+    """annotate: edit the recorded observations; insert: add failed calls and their retries; reroll: the teacher plays
+    again in the perturbed environment (costs teacher calls)."""
     include_clean: bool = True
-    """Keep the clean episodes beside their perturbed twins."""
+    """Whether the clean episodes are kept beside the perturbed ones."""
 
     def __post_init__(self) -> None:
-        allowed = ("annotate", "insert", "reroll")
-        for name in self.constructions:
-            check(name in allowed, "perturb.constructions", nearest(name, allowed), name)
+        members("perturb.constructions", self.constructions, ("annotate", "insert", "reroll"))

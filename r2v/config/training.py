@@ -1,12 +1,13 @@
-"""What is trained: phases of optimisation, the verifier, candidates and preferences."""
+"""Configuration of training: optimisation phases, verifier, candidates and preference pairs."""
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
-from r2v.config.checks import RUNTIME, check, positive, probability
+from r2v.config.checks import RUNTIME, check, not_negative, positive, probability
 
 PhaseName = Literal["bc", "preference", "verifier"]
 PHASES: tuple[PhaseName, ...] = get_args(PhaseName)
@@ -14,23 +15,31 @@ PHASES: tuple[PhaseName, ...] = get_args(PhaseName)
 
 @dataclass(frozen=True, kw_only=True)
 class PhaseConfig:
-    """Knobs of one training phase; None inherits from `training`."""
+    """Optimisation of one phase; a field that is None inherits from `training`."""
 
     num_epochs: float | None = None
+    """Passes over the phase's data; None: training.num_epochs."""
     lr: float | None = None
+    """Peak learning rate; None: training.lr."""
     batch_size: int | None = None
+    """Examples per device and micro-batch; None: training.batch_size."""
     gradient_accumulation_steps: int | None = None
+    """Micro-batches per update; None: training.gradient_accumulation_steps."""
     weight_decay: float | None = None
+    """AdamW's decoupled weight decay; None: training.weight_decay."""
     warmup_ratio: float | None = None
+    """Share of the updates with a rising learning rate; None: training.warmup_ratio."""
     grad_clip: float | None = None
+    """Largest gradient norm; None: training.grad_clip."""
     save_steps: int | None = field(default=None, metadata=RUNTIME)
+    """Updates between checkpoints; None: training.save_steps."""
     max_examples: int | None = None
-    """Examples to train on at most, drawn by key; None: all."""
+    """Most examples to train on, drawn by key; None: all."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Phase:
-    """One phase's knobs, all resolved."""
+    """Optimisation of one phase, all fields resolved (`TrainingConfig.phase`)."""
 
     num_epochs: float
     lr: float
@@ -48,10 +57,10 @@ class Phase:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingConfig:
-    """Optimisation. The blocks below inherit every field they leave out."""
+    """Optimisation. The blocks bc, preference and verifier inherit every field that they leave out."""
 
     num_epochs: float = 6.0
-    """Passes over the data."""
+    """Passes over the data (epochs)."""
     lr: float = 4e-3
     """Peak learning rate (AdamW, linear decay)."""
     batch_size: int = 16
@@ -59,44 +68,66 @@ class TrainingConfig:
     gradient_accumulation_steps: int = 1
     """Micro-batches per update."""
     weight_decay: float = 0.01
-    """AdamW's decoupled decay."""
+    """AdamW's decoupled weight decay, in [0, 1]."""
     warmup_ratio: float = 0.15
-    """Share of the updates in which the rate climbs."""
+    """Share of the updates in which the learning rate rises to its peak, in [0, 1]."""
     grad_clip: float = 1.0
-    """Largest gradient norm."""
+    """Largest gradient norm; a larger one is scaled down to it; 0: never."""
     save_steps: int = field(default=200, metadata=RUNTIME)
     """Updates between checkpoints."""
     ranks: int | None = field(default=None, metadata=RUNTIME)
-    """Processes that train bc and preference together, a GPU each; None: one per visible GPU. The batch of an update
-    is shared among them, so their number changes no result beyond rounding."""
+    """Data-parallel processes of bc and preference, a GPU each; None: one per visible GPU. They divide the batch of an
+    update, so their number changes results by rounding only."""
     zero: int = field(default=0, metadata=RUNTIME)
-    """DeepSpeed ZeRO stage of bc and preference: 2 shards gradients and optimizer over the ranks, 3 the weights too;
-    0: every rank holds everything."""
+    """DeepSpeed ZeRO stage of bc and preference: 0, nothing is sharded; 2, gradients and optimizer states; 3, the
+    weights too."""
     deepspeed: str | None = field(default=None, metadata=RUNTIME)
-    """A DeepSpeed configuration file of one's own in place of what `zero` stands for."""
+    """Path of your own DeepSpeed configuration, in place of `zero`; None: none."""
     bc: PhaseConfig = field(default_factory=PhaseConfig)
     """Behaviour cloning."""
     preference: PhaseConfig = field(default_factory=lambda: PhaseConfig(num_epochs=2.0, lr=2e-4, weight_decay=0.0))
     """DPO."""
     verifier: PhaseConfig = field(default_factory=lambda: PhaseConfig(num_epochs=4.0, lr=4e-3))
-    """The verifier's head and backbone."""
+    """The verifier: its head and backbone."""
     router: PhaseConfig = field(default_factory=PhaseConfig)
-    """Empty: logistic and boosting routers take no steps, their knobs are `router.l2` and `router.model`."""
+    """The router. Only max_examples acts: logistic and boosting routers are fitted to convergence on all rows at once,
+    without learning rate, epochs or batches, and inherit nothing; router.l2 and router.model set how."""
 
     def __post_init__(self) -> None:
         for name in ("num_epochs", "lr", "batch_size", "gradient_accumulation_steps", "save_steps"):
-            for block in ("", "bc.", "preference.", "verifier."):
-                value = getattr(getattr(self, block[:-1]) if block else self, name)
-                check(value is None or value > 0, f"training.{block}{name}", "must be above 0", value)
-        probability("training.warmup_ratio", self.warmup_ratio)
+            self._check_everywhere(name, positive)
+        for name in ("weight_decay", "warmup_ratio"):
+            self._check_everywhere(name, probability)
+        self._check_everywhere("grad_clip", not_negative)
+        for phase in (*PHASES, "router"):
+            examples = getattr(self, phase).max_examples
+            check(examples is None or examples > 0, f"training.{phase}.max_examples", "must be above 0", examples)
         check(self.ranks is None or self.ranks > 0, "training.ranks", "must be above 0", self.ranks)
         check(self.zero in (0, 2, 3), "training.zero", "must be 0, 2 or 3", self.zero)
-        check(self.deepspeed is None or self.zero == 0, "training.deepspeed", "goes without training.zero", self.zero)
-        given = {name: value for name, value in vars(self.router).items() if value is not None}
-        check(not given, "training.router", "has nothing to set: the router is fitted to the end, see router.*", given)
+        check(
+            self.deepspeed is None or self.zero == 0,
+            "training.deepspeed",
+            "replaces training.zero, which must be 0",
+            self.zero,
+        )
+        for name, value in vars(self.router).items():
+            check(
+                value is None or name == "max_examples",
+                f"training.router.{name}",
+                "changes nothing: the router is fitted to convergence on all rows at once; set router.l2 or "
+                "router.model, or training.router.max_examples",
+                value,
+            )
+
+    def _check_everywhere(self, name: str, rule: Callable[[str, float], None]) -> None:
+        """Apply a rule to a field here and in the blocks that inherit it."""
+        for block in ("", *(f"{phase}." for phase in PHASES)):
+            value = getattr(getattr(self, block[:-1]) if block else self, name)
+            if value is not None:
+                rule(f"training.{block}{name}", value)
 
     def phase(self, name: PhaseName) -> Phase:
-        """The phase's knobs: its own where given, else `training`'s."""
+        """The phase's optimisation: its own fields where given, else those of `training`."""
         block: PhaseConfig = getattr(self, name)
         values: dict[str, Any] = {f.name: getattr(block, f.name, None) for f in dataclasses.fields(Phase)}
         for key, value in values.items():
@@ -107,21 +138,21 @@ class TrainingConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class VerifierConfig:
-    """What a step's action is judged by. A scalar head on the base of `policy.model_name` learns the labels, and is
-    what later stages ask."""
+    """The verifier: a scalar head on the base of `policy.model_name` that learns labels of steps. Later stages score
+    actions with it."""
 
     mode: Literal["trained", "llm_judge"] = "trained"
-    """trained: from labels of `label_sources`; llm_judge: from the scores of the teacher's model as a judge, which
-    needs a teacher that is a provider's."""
+    """trained: learns the labels of `label_sources`; llm_judge: learns the scores of the teacher's model as a judge,
+    which needs a teacher of a provider."""
     label_sources: list[str] = field(default_factory=lambda: ["auto"])
-    """One of: outcome, corrupted, judge, or auto: judge under llm_judge, else corrupted where the teacher is scripted
-    and the benchmark deterministic, else outcome."""
+    """Exactly one of outcome, corrupted, judge and auto. auto: judge under mode=llm_judge; else corrupted where the
+    teacher is scripted and the benchmark deterministic; else outcome."""
     num_tasks: int = 200
     """Training tasks whose steps are labelled by executed corruptions, or by the judge."""
     num_corruptions: int = 4
-    """Wrong actions played on per task, or judged per episode."""
+    """Wrong actions that are continued by execution per task, or judged per episode."""
     discount: float = 0.4
-    """Worth of a success per step of detour: 1 would count every mistake that can be mended as right."""
+    """Discount of a success per extra step, in [0, 1]; 1 would label every recoverable mistake as correct."""
 
     def __post_init__(self) -> None:
         allowed = ("auto", "outcome", "corrupted", "judge")
@@ -137,57 +168,65 @@ class VerifierConfig:
             "must be [judge] or [auto] under verifier.mode=llm_judge",
             self.label_sources,
         )
-        positive("verifier.num_tasks", self.num_tasks)
+        for name in ("num_tasks", "num_corruptions"):
+            positive(f"verifier.{name}", getattr(self, name))
+        probability("verifier.discount", self.discount)
 
 
 @dataclass(frozen=True, kw_only=True)
 class CandidatesConfig:
-    """K actions per state and what became of them."""
+    """The candidates: K actions per state, each continued by execution."""
 
     num_samples: int = 5
-    """K: samples per state from one shared prefix."""
+    """K: actions sampled per state, from one shared prefix."""
     temperature: float = 0.7
-    """Sampling temperature of the candidates."""
+    """Sampling temperature of the candidates; 0: greedy."""
     top_p: float = 0.95
-    """Nucleus of the candidates."""
+    """Nucleus sampling: probability mass that candidates are drawn from."""
     num_tasks: int = 150
     """Training tasks whose states are sampled."""
     with_teacher: bool = True
-    """Ask the teacher at every state too and play its action on: what it would do is a candidate to be chosen.
-    Costs one teacher call per state."""
+    """Whether the teacher's action at every state is a candidate too. Costs one teacher call per state."""
     num_folds: int = 2
-    """Verifiers that score candidates never saw the candidates' tasks: cross-fitting folds."""
+    """Cross-fitting folds: the verifier that scores a candidate was not trained on its task."""
 
     def __post_init__(self) -> None:
         check(self.num_samples >= 1, "candidates.num_samples", "must be at least 1", self.num_samples)
-        check(self.temperature >= 0, "candidates.temperature", "must be at least 0", self.temperature)
+        not_negative("candidates.temperature", self.temperature)
+        check(0 < self.top_p <= 1, "candidates.top_p", "must be in (0, 1]", self.top_p)
+        positive("candidates.num_tasks", self.num_tasks)
         check(self.num_folds >= 2, "candidates.num_folds", "must be at least 2", self.num_folds)
 
 
 @dataclass(frozen=True, kw_only=True)
 class PreferenceConfig:
-    """How candidate values become pairs, and DPO's shape."""
+    """Preference training: how candidates become pairs, and the DPO loss."""
 
     enabled: bool = True
-    """false hands the cloned policy on as it is."""
+    """Whether to train; false passes the bc policy on unchanged."""
     pair_mode: Literal["outcome", "verifier_margin", "consensus", "teacher_vs_slm"] = "outcome"
-    """What makes one action better than another at the same state."""
+    """What orders two actions at the same state. outcome: executed values; verifier_margin: verifier scores; consensus:
+    verifier scores where executed values agree; teacher_vs_slm: the teacher's action over the policy's."""
     min_margin: float = 0.2
-    """Smallest verifier gap of a pair."""
+    """Smallest difference of verifier scores in a pair."""
     min_value_gap: float = 0.34
-    """Smallest gap of executed values of a pair."""
+    """Smallest difference of executed values in a pair."""
     max_similarity: float = 0.95
-    """Pairs more alike than this (edit similarity) are dropped: they push both log-probs down."""
+    """Largest edit similarity of a pair, in [0, 1]: DPO on near duplicates pushes both log-probabilities down."""
     max_pairs_per_task: int = 6
-    """Pairs a task may give."""
+    """Most pairs of a task."""
     beta: float = 0.1
-    """DPO's inverse temperature."""
+    """beta of DPO: strength of the pull towards the reference policy."""
     sft_weight: float = 0.2
-    """Weight of the chosen action's likelihood beside the DPO loss."""
+    """Weight of the negative log-likelihood of the chosen action, added to the DPO loss."""
 
     def __post_init__(self) -> None:
         positive("preference.beta", self.beta)
+        positive("preference.max_pairs_per_task", self.max_pairs_per_task)
+        for name in ("min_margin", "min_value_gap", "sft_weight"):
+            not_negative(f"preference.{name}", getattr(self, name))
+        probability("preference.max_similarity", self.max_similarity)
 
     def pairing(self) -> PreferenceConfig:
-        """What making the pairs depends on; what concerns DPO alone is evened out."""
+        """What the pairs depend on: fields of DPO alone are set to constants, and so not in its fingerprint."""
         return dataclasses.replace(self, enabled=True, beta=1.0, sft_weight=0.0)

@@ -13,11 +13,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from r2v.config import CategoryConfig, PerturbationsConfig
+from r2v.config import INJECTION_FAMILIES, CategoryConfig, PerturbationsConfig
 from r2v.data.episode import AppliedPerturbation, Condition
 from r2v.envs.base import Benchmark, Surface, Task
 from r2v.errors import UsageError, nearest
-from r2v.perturb.categories.prompt_injection import INJECTION_FAMILIES
 from r2v.perturb.category import Change, PerturbationKind, Scene, category
 from r2v.perturb.generic import GENERIC
 from r2v.randomness import Key, uniform

@@ -9,6 +9,7 @@ fingerprint, so a change travels exactly as far as it matters.
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -359,7 +360,9 @@ def collected_runs(config: Config, root: Path = Path()) -> Artifact:
 
 
 def _fields(sections: Any) -> dict[str, Any]:
-    return {name: getattr(sections, name) for name in sections.__dataclass_fields__}
+    values = {item.name: getattr(sections, item.name) for item in dataclasses.fields(sections)}
+    absent = {item.name for item in dataclasses.fields(sections) if item.metadata.get("if_given")}
+    return {name: value for name, value in values.items() if value is not None or name not in absent}
 
 
 def downstream(names: Iterable[str]) -> set[str]:

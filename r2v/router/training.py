@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from r2v.config import RouterConfig
 from r2v.errors import InputError
 from r2v.log import logger
-from r2v.randomness import seed_of
+from r2v.randomness import generator, seed_of
 from r2v.router.features import select
 from r2v.router.labels import FeatureRow, check_rows
 from r2v.router.models import BoostedModel, LinearModel, Platt, RouterModel, Tree
@@ -29,14 +29,14 @@ SLOPES = (0.05, 20.0)
 DIGITS = 10
 
 
-def fit(rows: Sequence[FeatureRow], cfg: RouterConfig, seed: int) -> RouterModel:
+def fit(rows: Sequence[FeatureRow], cfg: RouterConfig, seed: int, max_examples: int | None = None) -> RouterModel:
     """The router that these labelled rows teach: fitted on train, calibrated on calibration tasks.
 
-    The order of rows does not matter. Raises InputError or EmptyResult as `check_rows` does, and InputError
-    where rows differ in their features.
+    With `max_examples` at most so many train rows are used, drawn by key. The order of rows does not matter.
+    Raises InputError or EmptyResult as `check_rows` does, and InputError where rows differ in their features.
     """
+    rows = _drawn(sorted(rows, key=lambda row: row.state_id), max_examples, seed)
     check_rows(rows)
-    rows = sorted(rows, key=lambda row: row.state_id)
     names = select({name for row in rows for name in row.features}, cfg.features)
     if not names:
         raise InputError(f"router.features={list(cfg.features)}: the rows have no such features")
@@ -46,6 +46,14 @@ def fit(rows: Sequence[FeatureRow], cfg: RouterConfig, seed: int) -> RouterModel
     logits = np.array([part.logit(values) for values in matrix(held, names).tolist()])
     calibration = fit_platt(logits, targets(held), task_weights(held))
     return RouterModel(kind=cfg.model, label=str(rows[0].y_source), names=names, part=part, calibration=calibration)
+
+
+def _drawn(rows: Sequence[FeatureRow], max_examples: int | None, seed: int) -> list[FeatureRow]:
+    train = [number for number, row in enumerate(rows) if row.split == "train"]
+    if max_examples is None or max_examples >= len(train):
+        return list(rows)
+    kept = set(generator(seed, "router examples").sample(train, max_examples))
+    return [row for number, row in enumerate(rows) if row.split != "train" or number in kept]
 
 
 def matrix(rows: Sequence[FeatureRow], names: Sequence[str]) -> FeatureArray:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -41,6 +41,8 @@ class RouterSettings:
     router: c.RouterConfig
     tasks: c.TaskSelection
     seed: int
+    max_examples: int | None = field(default=None, metadata=c.IF_GIVEN)
+    """training.router.max_examples."""
 
     @classmethod
     def of(cls, config: c.Config) -> RouterSettings:
@@ -56,6 +58,7 @@ class RouterSettings:
             router=config.router,
             tasks=c.TaskSelection.training(config),
             seed=config.seed,
+            max_examples=config.training.router.max_examples,
         )
 
     @property
@@ -74,10 +77,11 @@ def run(cfg: RouterSettings, work: Work) -> None:
 
     rows = read_rows(work.inputs["router_features"].file("router_features.jsonl"))
     own = labelled(rows, cfg.router.label)
-    model = fit(own, cfg.router, cfg.seed)
+    model = fit(own, cfg.router, cfg.seed, cfg.max_examples)
     model.save(work.folder / "r2v.json")
     other = replace(cfg.router, label="disagreement")
-    fit(labelled(rows, "disagreement"), other, cfg.seed).save(work.folder / "disagreement_router.json")
+    disagreement = fit(labelled(rows, "disagreement"), other, cfg.seed, cfg.max_examples)
+    disagreement.save(work.folder / "disagreement_router.json")
     figures = report(model, own)
     write_json(work.folder / "router_report.json", figures)
 

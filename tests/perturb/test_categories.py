@@ -8,10 +8,10 @@ from collections import Counter
 
 import pytest
 
+from r2v.config import INJECTION_FAMILIES
 from r2v.envs.base import Surface
 from r2v.envs.desk import Desk
 from r2v.perturb.categories.partial_observation import MARKER
-from r2v.perturb.categories.prompt_injection import INJECTION_FAMILIES
 from r2v.perturb.categories.tool_error import ERRORS
 from r2v.perturb.category import Change, Scene, category
 from r2v.perturb.generic import GENERIC

@@ -10,12 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from r2v.config import CategoryConfig, PerturbationsConfig
+from r2v.config import INJECTION_FAMILIES, CategoryConfig, PerturbationsConfig
 from r2v.data.episode import AppliedPerturbation
 from r2v.envs.base import Task
 from r2v.errors import UsageError
 from r2v.perturb import call_failed, perturbation_type
-from r2v.perturb.categories.prompt_injection import INJECTION_FAMILIES
 from r2v.perturb.category import category
 from r2v.perturb.schedule import Schedule
 
@@ -134,7 +133,7 @@ def test_perturbation_types() -> None:
 
 
 PROGRAM = """
-from r2v.config import CategoryConfig, PerturbationsConfig
+from r2v.config import INJECTION_FAMILIES, CategoryConfig, PerturbationsConfig
 from r2v.envs.base import Task
 from r2v.perturb.schedule import Schedule
 schedule = Schedule(benchmark="desk", seed=7, categories={

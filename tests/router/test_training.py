@@ -122,3 +122,12 @@ def test_deciding_needs_no_scikit_learn() -> None:
     modules = ("models", "baselines", "thresholds", "labels")
     code = f"from r2v.router import {', '.join(modules)}; import sys; sys.exit('sklearn' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+
+
+def test_at_most_so_many_training_rows_are_fitted_and_the_same_ones_whatever_their_order() -> None:
+    def weights(rows: list[FeatureRow], most: int | None) -> object:
+        return fit(rows, CONFIG, 0, most).part
+
+    train = sum(row.split == "train" for row in ROWS)
+    assert weights(ROWS, 200) == weights(ROWS[::-1], 200) != weights(ROWS, None)
+    assert weights(ROWS, train) == weights(ROWS, train + 7) == weights(ROWS, None)

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from r2v.perturb.category import Category, Change, Scene
 
-INJECTION_FAMILIES = ("direct", "indirect", "goal_hijack", "exfiltration", "role_confusion", "encoded")
-
 
 def _alter(scene: Scene) -> Change | None:
     lines = scene.text.split("\n")
