@@ -14,7 +14,9 @@ class Method:
     """One method: who chooses the actions, and what has to be there before it can play."""
 
     name: str
+    """As `evaluation.methods` and the tables spell it."""
     description: str
+    """What it does, in a few words."""
     routed: bool = False
     """Decides step by step, by a threshold on a router score, whether the LLM acts."""
     trained_router: bool = False
