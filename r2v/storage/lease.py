@@ -1,6 +1,6 @@
-"""A lease: the right to be the only one who writes here, on any shared file system, with nobody serving it.
+"""The lease: the right to be the only one who writes here, on any shared file system, without a server.
 
-`flock` is not kept by every NFS mount, so a lease is a folder holding one file whose *name* tells the owner.
+`flock` is not kept by every NFS mount, so a lease is a folder holding one file whose *name* is the owner.
 Three operations are atomic on the server and are all that is needed:
 
 - take: rename a private folder, owner file inside, to the lease's path. It fails while the path is a folder
@@ -8,9 +8,10 @@ Three operations are atomic on the server and are all that is needed:
 - take over: rename the dead owner's file to a name of one's own. Of many who try, one finds the old name.
 - release: remove the file of one's own name. Nobody else's can be hit.
 
-A holder touches its file while it lives. One that died on this machine is known by its process id and start
-time and is replaced at once; one on another machine is replaced when its file has not been touched for `ttl`
-seconds of the file server's clock.
+A holder touches its file while it lives (the heartbeat). One that died on this machine is known by its process id and
+start time and is replaced at once; one on another machine is replaced when its file has not been touched for `ttl`
+seconds of the file server's clock. A time further in the future than that (clocks that differ between machines, or
+garbage) has no age: whoever wants the lease then watches the file for a heartbeat, at most `ttl` seconds.
 """
 
 from __future__ import annotations
@@ -99,13 +100,13 @@ def lease(path: Path, *, ttl: float = 60.0, wait: float = 0.0) -> Iterator[Owner
 
 
 def holder(path: Path, *, ttl: float = 60.0) -> Owner | None:
-    """The living holder of the lease at `path`, or None. Takes nothing."""
+    """The living holder of the lease at `path`, or None. Takes nothing, and waits for no heartbeat."""
     owner = _current(path)
     return None if owner is None or _stale(path, owner, ttl, _server_time(path)) else owner
 
 
 def confirm(path: Path, me: Owner) -> None:
-    """Check, before something is published, that the lease is still one's own. Raises LeaseConflict if not."""
+    """Check, before something is published, that the lease is still ours. Raises LeaseConflict if not."""
     if not (path / me.filename).exists():
         raise LeaseConflict(
             f"{path} was taken by {_current(path) or 'another process'} while {me} stood still; "
@@ -125,7 +126,7 @@ def _attempt(path: Path, me: Owner, ttl: float) -> Owner | None:
                 if _place(private, path, me):
                     return None
                 other = _current(path)
-                if other is not None and not _stale(path, other, ttl, now):
+                if other is not None and not _stale(path, other, ttl, now) and _beats(path, other, ttl, now):
                     return other
                 if other is not None and _take_over(path, other, me):
                     return None
@@ -171,11 +172,31 @@ def _stale(path: Path, owner: Owner, ttl: float, now: float) -> bool:
     """Whether the owner is dead, `now` being the file server's time."""
     if owner.machine == _machine():
         return not _runs(owner.pid, owner.started)
+    touched = _mtime(path / owner.filename)
+    return touched is None or now - touched > ttl
+
+
+def _beats(path: Path, owner: Owner, ttl: float, now: float) -> bool:
+    """Whether an owner that seems fresh is alive. A time in the past or near `now` is taken for true; one in the future
+    is no evidence, but a heartbeat within `ttl` (four are due) is, whatever clock it is written by."""
+    first = _mtime(path / owner.filename)
+    if first is None or first - now <= ttl or owner.machine == _machine():
+        return first is not None
+    deadline = time.monotonic() + ttl
+    while time.monotonic() < deadline:
+        time.sleep(ttl / 20)
+        if (latest := _mtime(path / owner.filename)) != first:
+            return latest is not None
+    return False
+
+
+def _mtime(file: Path) -> float | None:
+    """When a file was last touched; None where it is gone. Opening makes an NFS client ask for the true time."""
     try:
-        with (path / owner.filename).open() as file:  # opening makes an NFS client ask for the true mtime
-            return now - os.fstat(file.fileno()).st_mtime > ttl
+        with file.open() as opened:
+            return os.fstat(opened.fileno()).st_mtime
     except FileNotFoundError:
-        return True
+        return None
 
 
 def _server_time(path: Path) -> float:
@@ -206,7 +227,7 @@ def _machine() -> str:
 
 
 def _started(pid: int) -> str:
-    """When a process began, in clock ticks since boot; "" where there is no /proc or it tells nothing."""
+    """When a process began, in clock ticks since boot; "" where /proc does not say."""
     fields = _stat(pid)
     return fields[19] if fields else ""
 

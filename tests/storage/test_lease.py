@@ -3,6 +3,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -108,6 +109,34 @@ def test_holder_elsewhere_counts_as_dead_only_after_ttl(tmp_path: Path) -> None:
     assert holder(place, ttl=60) == owner and holder(place, ttl=20) is None
     with lease(place, ttl=20) as me:
         assert holder(place) == me
+
+
+def test_a_time_in_the_future_without_a_heartbeat_does_not_block_for_ever(tmp_path: Path) -> None:
+    place = tmp_path / "x.lease"
+    leave_behind(place, stranger(), age=-10_000)
+    with lease(place, ttl=0.2) as me:
+        assert holder(place) == me
+
+
+def test_a_time_in_the_future_with_a_heartbeat_keeps_the_lease(tmp_path: Path) -> None:
+    place, owner, stop = tmp_path / "x.lease", stranger(), threading.Event()
+    leave_behind(place, owner, age=-10_000)
+
+    def beat() -> None:
+        """A holder on a machine whose clock is ahead."""
+        while not stop.wait(0.05):
+            ahead = time.time() + 10_000
+            os.utime(place / owner.filename, (ahead, ahead))
+
+    holding = threading.Thread(target=beat)
+    holding.start()
+    try:
+        with pytest.raises(LeaseConflict, match="scancel 4711"), lease(place, ttl=60):
+            pass
+        assert [file.name for file in place.iterdir()] == [owner.filename]
+    finally:
+        stop.set()
+        holding.join()
 
 
 def test_heartbeat_keeps_a_lease_alive_for_others(tmp_path: Path) -> None:
