@@ -20,6 +20,9 @@ def interrupt_on_stop() -> None:
 
     def interrupt(number: int, frame: FrameType | None) -> None:
         if number == signal.SIGHUP:
+            signal.signal(
+                number, signal.SIG_IGN
+            )  # kernel and shell may each send one; a second would cut the end short
             _leave_closed(terminals)
         signal.raise_signal(signal.SIGINT)
 

@@ -132,10 +132,15 @@ def parent(folder: Path, act: str) -> Iterator[subprocess.Popen[str]]:
             process.kill()
 
 
-def test_a_request_to_stop_reaches_every_rank_and_is_an_interruption(tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_request_to_stop_reaches_every_rank_and_is_an_interruption(number: signal.Signals, tmp_path: Path) -> None:
     with parent(tmp_path, FOREVER) as process:
         until(lambda: len(pids(tmp_path)) == 2, "the ranks start")
-        process.send_signal(signal.SIGTERM)
+        for pid in [] if number == signal.SIGTERM else pids(tmp_path):
+            os.kill(
+                pid, number
+            )  # a closing terminal signals every process of it: the ranks leave in order all the same
+        process.send_signal(number)
         said, _ = process.communicate(timeout=60)
     assert said.startswith("Interrupted stopped") and not any(map(running, pids(tmp_path)))
 
@@ -164,6 +169,15 @@ def test_no_rank_outlives_a_killed_command(tmp_path: Path) -> None:
         until(lambda: len(pids(tmp_path)) == 2, "the ranks start")
         process.send_signal(signal.SIGKILL)
         until(lambda: not any(map(running, pids(tmp_path))), "the ranks end")
+
+
+def test_a_closing_terminal_is_noted_however_often_it_says_so() -> None:
+    before = signal.getsignal(signal.SIGHUP)
+    with distributed.stopping() as asked:
+        for _ in range(2):
+            signal.raise_signal(signal.SIGHUP)
+        assert asked()
+    assert signal.getsignal(signal.SIGHUP) == before
 
 
 def test_a_first_signal_is_noted_and_a_second_interrupts() -> None:

@@ -1,14 +1,17 @@
-"""The one owner of every place on disk.
+"""Paths: every place on disk that the pipeline reads or writes.
 
     places = Places(benchmark="desk", condition="noisy", prefix="mrp")
     places.output("bc")          # outputs/mrp/policy/bc
 
 A place is a symbolic link to the newest attempt in `outputs/.artifacts/`; runs of collected data live under
-`data/runs/` and are not moved by a prefix.
+`data/runs/` and are not moved by a prefix. A benchmark of one's own, `package.module:Class`, has a dot in folder names
+where the colon stands: rsync and tar read a host before a colon, PATH ends there, and NTFS forbids it. Folders that an
+earlier version made with the colon are still used where they exist.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -47,12 +50,21 @@ class Places:
         if self.prefix:
             bare = {"p": f"{self.prefix}/", "bc": "", "b": self.prefix}
             return self.root / _OUTPUTS[job].format(**bare).rstrip("/")
-        return self.root / _OUTPUTS[job].format(p="", bc=f"{self.benchmark}_{self.condition}", b=self.benchmark)
+        return self._without_colon(
+            lambda name: self.root / _OUTPUTS[job].format(p="", bc=f"{name}_{self.condition}", b=name)
+        )
 
     @property
     def name(self) -> str:
         """What this pipeline's chain of Slurm jobs is called."""
-        return self.prefix or f"{self.benchmark}_{self.condition}"
+        if self.prefix:
+            return self.prefix
+        return self._without_colon(lambda name: self.root / CHAINS / f"{name}_{self.condition}").name
+
+    def _without_colon(self, place: Callable[[str], Path]) -> Path:
+        """The place of the benchmark by its folder name; the one with the colon where only that is there."""
+        current, earlier = place(self.benchmark.replace(":", ".")), place(self.benchmark)
+        return earlier if earlier != current and _exists(earlier) and not _exists(current) else current
 
     @property
     def chain(self) -> Path:
@@ -73,3 +85,8 @@ class Places:
     def data(self) -> Path:
         """Root of the data registry."""
         return self.root / "data"
+
+
+def _exists(path: Path) -> bool:
+    """Whether something is there; a place whose link leads nowhere counts."""
+    return path.is_symlink() or path.exists()

@@ -158,10 +158,10 @@ def test_the_warning_of_the_time_limit_becomes_a_checkpoint_and_a_requeue(folder
     code, said = folder.run("perturb", "desk", SLURM_RESTART_COUNT="1")
     assert code == 0 and f"goes on from step {before}" in said
     assert (folder.told("start")["restart"], folder.told("exit")["restart"]) == (1, 1)
-    assert not (folder.record / "error.json").exists(), "left by the life before"
+    assert not (folder.record / "error.json").exists(), "left by the start before"
 
 
-def test_a_life_without_progress_does_not_put_itself_back(folder: Folder) -> None:
+def test_a_start_without_progress_does_not_put_itself_back(folder: Folder) -> None:
     folder.behave(perturb={"hold": "never"})
     process = folder.start("perturb", "desk")
     wait((folder.record / "events.jsonl").exists)
@@ -169,6 +169,17 @@ def test_a_life_without_progress_does_not_put_itself_back(folder: Folder) -> Non
     said = process.communicate(timeout=COMMAND_TIMEOUT)[0]
     assert process.returncode == 75 and "no progress" in said
     assert not [call for call in folder.calls if call[:2] == ["scontrol", "requeue"]]
+
+
+def test_a_terminal_that_closes_on_a_stage_without_slurm_stops_it_at_a_checkpoint(folder: Folder) -> None:
+    folder.behave(perturb={"steps": 4000, "seconds": 0.02})
+    process = folder.start("perturb", "desk", SLURM_JOB_ID="")
+    checkpoints = folder.path / "outputs/.artifacts"
+    wait(lambda: list(checkpoints.glob("perturb-*/checkpoint-latest/state.json")))
+    for pid in (child_of(process), process.pid):
+        os.kill(pid, signal.SIGHUP)
+    said = process.communicate(timeout=COMMAND_TIMEOUT)[0]
+    assert process.returncode == 75, said
 
 
 def test_where_requeue_is_not_allowed_it_ends_with_75(folder: Folder) -> None:
