@@ -97,7 +97,7 @@ def _figure(name: str, above: FloatArray, below: FloatArray, draws: FloatArray, 
     value = float(above.sum() / below.sum())
     if name in PROPORTIONS and _needs_wilson(above, below):
         trials = int((below > 0).sum())
-        return Figure(value=value, interval=wilson(value * trials, trials, level), method="wilson")
+        return Figure(value=value, interval=wilson(round(value * trials), trials, level), method="wilson")
     interval = percentile_interval(draws, level)
     return Figure(value=value, interval=interval, method=BOOTSTRAP if interval else None)
 

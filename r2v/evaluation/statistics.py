@@ -28,16 +28,14 @@ EXACT_UP_TO = 20
 """Sign-flip tests enumerate all sign vectors up to this many tasks that differ."""
 
 
-def wilson(successes: float, trials: int, level: float = 0.95) -> Interval:
+def wilson(successes: int, trials: int, level: float = 0.95) -> Interval:
     """Wilson's score interval for a proportion; (0, 1) without trials."""
+    from scipy.stats import binomtest
+
     if trials == 0:
         return 0.0, 1.0
-    z2 = NormalDist().inv_cdf(0.5 + level / 2) ** 2
-    rate = successes / trials
-    centre = rate + z2 / (2 * trials)
-    half = math.sqrt(z2 * (rate * (1 - rate) / trials + z2 / (4 * trials**2)))
-    low, high = ((centre + side * half) / (1 + z2 / trials) for side in (-1, 1))
-    return (0.0 if successes == 0 else low), (1.0 if successes == trials else high)
+    interval = binomtest(successes, trials).proportion_ci(level, method="wilson")
+    return float(interval.low), float(interval.high)
 
 
 @lru_cache(maxsize=4)
