@@ -55,4 +55,4 @@ install-dev: .venv/.dev
 	touch $@
 
 clean:  ## everything that was made, not what was downloaded
-	rm -rf data/mrp outputs results .mypy_cache .ruff_cache .pytest_cache
+	rm -rf site data/mrp outputs results .mypy_cache .ruff_cache .pytest_cache

@@ -306,7 +306,7 @@ def test_auto_is_by_provider() -> None:
         service_named("openai-conversations", [GPT35Agent()])
 
 
-def test_how_each_service_travels() -> None:
+def test_how_each_service_dispatches_its_requests() -> None:
     """Anthropic's conversations are direct calls unless batches are asked for; OpenAI's go in batches first."""
     assert {name: service.spec.mode for name, service in SERVICES.items()} == {
         "default": "concurrent",
