@@ -1,9 +1,9 @@
-"""Hierarchical RL placed by the memory planner: no argument is needed. `r2v train_hierarchical ...` otherwise."""
+"""Hierarchical RL placed by the memory planner: without `--config` it takes configs/hierarchical.yaml."""
 
 import sys
 
 from r2v.cli.main import main
+from r2v.slurm.script_args import expand
 
 if __name__ == "__main__":
-    given = sys.argv[1:] or ["--config", "configs/hierarchical.yaml"]
-    sys.exit(main(["train_hierarchical", *given]))
+    sys.exit(main(expand(["train_hierarchical", *sys.argv[1:]])))

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from r2v.cli import main as cli
+from r2v.cli.options import load_config
 from tests.docs.pages import PAGES, PLACEHOLDER, REPOSITORY, blocks_of, spans_of
 
 TARGETS = set(re.findall(r"^([\w-]+):", (REPOSITORY / "Makefile").read_text(), re.M))
@@ -40,7 +41,7 @@ def _parsed(words: list[str]) -> None:
     if hasattr(arguments, "overrides") and hasattr(arguments, "seed"):
         if arguments.config == "FILE":
             arguments.config = None
-        cli.load_config(arguments)
+        load_config(arguments)
 
 
 def test_there_are_pages_and_commands() -> None:

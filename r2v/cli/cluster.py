@@ -102,8 +102,8 @@ def _run_all(values: argparse.Namespace) -> int:
         benchmark=values.benchmark,
         config=values.config,
         overrides=[*seed, *values.overrides],
-        start=values.start and _job(values.start),
-        without=[_job(name) for name in values.without],
+        start=values.start,
+        without=values.without,
         dry_run=values.dry_run,
         here=values.here,
         max_gpu_hours=values.max_gpu_hours,
@@ -116,7 +116,7 @@ def _resume(values: argparse.Namespace) -> int:
 
     return run_all.resume(
         name=_name(values),
-        start=values.start and _job(values.start),
+        start=values.start,
         overrides=values.overrides,
         max_attempts=values.max_attempts,
         max_gpu_hours=values.max_gpu_hours,
@@ -133,13 +133,6 @@ def _name(values: argparse.Namespace) -> str:
     from r2v.slurm.views.status import chosen
 
     return chosen(Path(), values.name)
-
-
-def _job(word: str) -> str:
-    """A job by its name, or by its number in the table of docs/slurm.md."""
-    from r2v.slurm.views.logs import NUMBERS
-
-    return NUMBERS.get(word, word)
 
 
 def _heal(values: argparse.Namespace) -> int:

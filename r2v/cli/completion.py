@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 SHELLS = ("bash", "zsh", "fish", "tcsh")
-_FILE_METAVARS = ("FILE", "FOLDER", "JOB_FOLDER", "CKPT", "SPEC")
+_FILE_METAVARS = ("FILE", "DIR", "FOLDER", "JOB_FOLDER", "CHECKPOINT", "CKPT", "SPEC")
 
 
 def add_commands(commands: argparse._SubParsersAction[Any], parser: argparse.ArgumentParser) -> None:

@@ -170,7 +170,9 @@ def _condition(config: c.Config) -> str:
 
 def _chain(config: c.Config, overrides: tuple[str, ...], methods: list[str], work: Work) -> dict[str, Artifact]:
     """The artifacts of the whole chain under these overrides; what the change does not touch is found made."""
-    from r2v.pipeline.run import JOBS, run_job
+    from r2v.pipeline.graph import upstream
+    from r2v.pipeline.jobs import JOBS
+    from r2v.pipeline.run import run_job
 
     changed = _changed(config, overrides, work)
     seeds = changed.ablations.seeds
@@ -181,9 +183,10 @@ def _chain(config: c.Config, overrides: tuple[str, ...], methods: list[str], wor
         ),
     )
     made: dict[str, Artifact] = {}
+    wanted = upstream(["evaluate"])
     for job in JOBS:
-        if job.name == "ablations":
-            break
+        if job.name not in wanted:
+            continue
         inputs = {name: made[name] for name in job.inputs}
         made[job.name] = run_job(changed, job, inputs, root=work.root, publish=False, quiet=True).artifact
     return made

@@ -18,7 +18,10 @@ from typing import Literal
 from r2v.config import Config, identity
 from r2v.data.registry import DataRegistry
 from r2v.errors import InputError
-from r2v.pipeline.run import JOBS, Job, fingerprint_of, places_of, published, require_world, selection
+from r2v.pipeline.graph import selection
+from r2v.pipeline.inputs import fingerprint_of, places_of, published, require_world
+from r2v.pipeline.jobs import JOBS
+from r2v.pipeline.rows import Job
 from r2v.storage import artifact as artifacts
 from r2v.storage.artifact import ARTIFACT_MANIFEST, Artifact
 from r2v.storage.files import content_sha256
@@ -27,6 +30,10 @@ State = Literal["up to date", "stale", "to do"]
 
 LARGE = 64 << 20
 """Bytes above which a file is read again only where it is younger than its manifest."""
+
+
+_RUN_STAGES = {row.stage for row in JOBS if row.place is None}
+"""Stages whose artifact only names runs of data, which are hashed too."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,7 +130,7 @@ def alteration(found: Artifact, root: Path = Path()) -> str | None:
         if (status.st_size <= LARGE or status.st_mtime > written) and (told := _differs(path, recorded)):
             return told
     registry = DataRegistry(root / "data")
-    for run_id in found.summary.get("run_ids", []) if found.stage == JOBS[0].stage else []:
+    for run_id in found.summary.get("run_ids", []) if found.stage in _RUN_STAGES else []:
         run = registry.get(run_id)
         if told := _differs(run.trajectories, str(run.data_sha256)):
             return told

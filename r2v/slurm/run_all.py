@@ -21,8 +21,11 @@ from r2v.config import Config, load, to_yaml
 from r2v.data.manifest import git_commit
 from r2v.errors import LeaseConflict, UsageError, nearest
 from r2v.log import logger
+from r2v.pipeline.graph import as_configured
+from r2v.pipeline.inputs import flat, place_of, places_of
+from r2v.pipeline.jobs import JOBS, job
 from r2v.pipeline.plan import Step, plan, require_worlds, touched, waiting
-from r2v.pipeline.run import JOBS, as_asked, flat, places_of, run_here
+from r2v.pipeline.run import run_here
 from r2v.slurm import chain as chains
 from r2v.slurm import client, headers
 from r2v.slurm.chain import Chain, ChainJob, HealingLimits, parse_comment
@@ -33,7 +36,7 @@ from r2v.storage.files import write_text
 
 BENCHMARK_GROUPS = {"all": ("webarena", "swebench")}
 """Names that stand for several benchmarks."""
-SENTINELS = "02_perturb.sh"
+SENTINELS = job("perturb").command.script
 """The script whose header says where jobs without a GPU run."""
 
 
@@ -162,10 +165,9 @@ def _submit_plan(root: Path, config: Config, chain: Chain, steps: Sequence[Step]
     wanted = [step.job.name for step in steps if step.state != "up to date"]
     resources = {step.job.name: _resources(root, step) for step in steps}
     require_acceptable(wanted, chain, resources)
-    places = places_of(config, root)
     for step in steps:
-        if step.artifact is not None and step.job.name != "collect":
-            artifacts.publish(places.output(step.job.name), step.artifact.folder)
+        if step.artifact is not None and step.job.place is not None:
+            artifacts.publish(place_of(config, step.job.name, root), step.artifact.folder)
     write_text(chains.folder(root, chain.name) / "config.yaml", to_yaml(config))
     chains.write(root, chain)
     submitted: list[str] = []
@@ -178,7 +180,7 @@ def _with_steps(root: Path, config: Config, chain: Chain, steps: Sequence[Step])
     """The chain with the jobs of a plan, in the order of the table; attempts it has had are kept. What the plan
     takes as published is done, whatever became of the chain's own attempt at it."""
     planned = {step.job.name: step for step in steps}
-    there = [as_asked(config, item) for item in JOBS if item.name in planned or item.name in chain.jobs]
+    there = [as_configured(config, item) for item in JOBS if item.name in planned or item.name in chain.jobs]
     given = {name for step in steps for name in step.job.inputs} - planned.keys()
     waits, jobs = waiting(there), dict[str, ChainJob]()
     for item in there:
@@ -189,9 +191,9 @@ def _with_steps(root: Path, config: Config, chain: Chain, steps: Sequence[Step])
         elif step is not None:
             jobs[item.name] = ChainJob(
                 needs=waits[item.name],
-                script=item.script,
+                script=item.command.script,
                 attempts=known.attempts if known else (),
-                command=(*item.command, "--force") if step.spoiled else item.command,
+                command=(*item.argv, "--force") if step.spoiled else item.argv,
                 skipped="up to date" if step.state == "up to date" else None,
             )
     first = headers.read(root / headers.SCRIPTS / SENTINELS).directives
@@ -199,7 +201,7 @@ def _with_steps(root: Path, config: Config, chain: Chain, steps: Sequence[Step])
 
 
 def _resources(root: Path, step: Step) -> Resources:
-    return headers.read(root / headers.SCRIPTS / step.job.script, job=step.job.name)
+    return headers.read(root / headers.SCRIPTS / step.job.command.script, job=step.job.name)
 
 
 def _absent(chain: Chain) -> list[str]:
@@ -215,7 +217,14 @@ def _paths(benchmark: str | None, config: str | None, root: Path) -> list[Path]:
     names = BENCHMARK_GROUPS.get(benchmark, (benchmark,))
     known = {path.parent.name for path in (root / "configs").glob("*/noisy.yaml")}
     if not set(names) <= known:
-        raise UsageError(f"no benchmark {benchmark}; {nearest(benchmark, known | set(BENCHMARK_GROUPS))}")
+        if not known:
+            raise UsageError(
+                f"no configs/*/noisy.yaml in {root.absolute()}; run this in the checkout, or name --config"
+            )
+        absent = ", ".join(f"configs/{name}/noisy.yaml" for name in names if name not in known)
+        group = benchmark in BENCHMARK_GROUPS
+        hint = f"{absent} is missing" if group else nearest(benchmark, known | set(BENCHMARK_GROUPS))
+        raise UsageError(f"no benchmark {benchmark}; {hint}")
     return [root / "configs" / name / "noisy.yaml" for name in names]
 
 

@@ -34,7 +34,7 @@ from r2v.slurm import client
 from r2v.slurm.healing.classify import error_line, failure_kind, near_limit
 from r2v.slurm.job_environment import granted_gpus, granted_memory, oom_kills, restart_count
 from r2v.slurm.script_args import expand
-from r2v.slurm.verify_outputs import places_of, unmade
+from r2v.slurm.verify_outputs import missing_output, places_of
 from r2v.storage.files import write_json
 from r2v.storage.record import FOLDER
 
@@ -221,7 +221,7 @@ def _exit_record(job_start: JobStart, code: int, error: dict[str, Any] | None, r
     peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024
     killed = code in (-signal.SIGKILL, 128 + signal.SIGKILL) or "signal 9" in line
     if code == 0:
-        missing = unmade(job_start.words, root)
+        missing = missing_output(job_start.words, root)
         kind, line, code = ("bug", f"ended with 0, and yet {missing}", 1) if missing else (None, "", 0)
     elif kind != "cuda_oom" and (oom_kills() > job_start.oom_kills or killed and near_limit(peak, granted_memory())):
         kind, line = "host_oom", f"killed at its memory limit: {peak >> 20} MB used by its largest process"

@@ -1,10 +1,11 @@
-"""What stands behind a script's name on an sbatch line, in the words of `r2v`.
+"""Script arguments: the words behind a script's name on an sbatch line, as options of `r2v`.
 
     sbatch scripts/slurm/01_collect.sh webarena 500 "1 2 3" --overrides teacher.temperature=0.2
     r2v collect --config configs/webarena/noisy.yaml --num-episodes 500 --seeds 1 2 3 --overrides ...
 
-A value left out, or "", is the configuration's own; a condition left out is noisy. From the first word with a
-dash on everything is passed on as it is.
+What the words mean stands in each command's row (`r2v.pipeline.jobs`). A value left out, or "", is the
+configuration's own; a condition left out is noisy. From the first word with a dash on everything is passed on as it
+is. A command whose row names a configuration of its own takes that one where no benchmark is named.
 """
 
 from __future__ import annotations
@@ -14,45 +15,42 @@ from itertools import takewhile
 from pathlib import Path
 
 from r2v.errors import UsageError, nearest
-
-CONDITION = "CONDITION"
-
-ORDER = {
-    "collect": ("--num-episodes", "--seeds", CONDITION),
-    "perturb": ("--seeds", CONDITION),
-    "train_policy": (CONDITION, "--stage"),
-    "train_verifier": (CONDITION,),
-    "generate_candidates": ("--K", CONDITION),
-    "generate_router_features": (CONDITION,),
-    "train_router": (CONDITION,),
-    "evaluate": (CONDITION, "--seeds", "--methods"),
-    "ablations": ("--seeds", CONDITION),
-    "train_hierarchical": (CONDITION,),
-}
-"""Stage -> what its positional arguments after the benchmark mean."""
+from r2v.pipeline.jobs import command
+from r2v.pipeline.rows import CONDITION
+from r2v.slurm.verify_outputs import RUN
 
 
 def expand(words: Sequence[str], root: Path = Path()) -> list[str]:
-    """The words of a script, its stage first, as those of `r2v`. Lines without positional arguments must name
-    their `--config`. Raises UsageError."""
-    stage, *rest = words
-    places = list(takewhile(lambda word: not word.startswith("-"), rest))
-    others = rest[len(places) :]
-    if stage not in ORDER and stage != "run":
-        raise UsageError(f"no stage {stage}; {nearest(stage, ORDER)}")
-    if not places and any(word.split("=")[0] == "--config" for word in others):
+    """The words of a script, its command first, as those of `r2v`. Lines without positional arguments must name
+    their `--config`, unless the command has one of its own. Raises UsageError."""
+    name, *rest = words
+    values = list(takewhile(lambda word: not word.startswith("-"), rest))
+    options = rest[len(values) :]
+    named = any(word.split("=")[0] == "--config" for word in options)
+    row = None if name == RUN else command(name)
+    if not values and named:
         return list(words)
-    order = ORDER.get(stage, (CONDITION,))
-    usage = " ".join(f"[{name.strip('-').upper().replace('-', '_')}]" for name in order)
-    if not places or len(places) > 1 + len(order):
+    if not values and row is not None and row.config is not None:
+        return [name, "--config", row.config, *options]
+    positionals = (CONDITION,) if row is None else row.positionals
+    if not values or len(values) > 1 + len(positionals):
         raise UsageError(
-            f"{stage} takes BENCHMARK {usage} [--overrides KEY=VALUE ...], got "
-            f"{' '.join(map(repr, places)) or 'nothing'}; several seeds stand in one pair of quotes"
+            f"{name} takes BENCHMARK {usage(positionals)} [--overrides KEY=VALUE ...], got "
+            f"{' '.join(map(repr, values)) or 'nothing'}; several seeds stand in one pair of quotes"
         )
-    values = dict(zip(order, places[1:], strict=False))
-    config = _config(places[0], values.pop(CONDITION, "") or "noisy", root)
-    options = [part for name, value in values.items() if value for part in (name, *value.split())]
-    return [stage, "--config", str(config), *options, *others]
+    meant = dict(zip(positionals, values[1:], strict=False))
+    config = _config(values[0], meant.pop(CONDITION, "") or "noisy", root)
+    flags = [part for option, value in meant.items() if value for part in (option, *value.split())]
+    return [name, "--config", str(config), *flags, *options]
+
+
+def usage(positionals: Sequence[str]) -> str:
+    """The positional arguments after BENCHMARK, as a usage line shows them.
+
+    >>> usage(("--num-episodes", "CONDITION"))
+    '[NUM_EPISODES] [CONDITION]'
+    """
+    return " ".join(f"[{option.strip('-').upper().replace('-', '_')}]" for option in positionals)
 
 
 def _config(benchmark: str, condition: str, root: Path) -> Path:
@@ -60,9 +58,9 @@ def _config(benchmark: str, condition: str, root: Path) -> Path:
     if not (root / path).is_file():
         folder = root / "configs"
         known = (
-            {one.parent.name for one in folder.glob("*/*.yaml")}
+            {file.parent.name for file in folder.glob("*/*.yaml")}
             if not (folder / benchmark).is_dir()
-            else {one.stem for one in (folder / benchmark).glob("*.yaml")}
+            else {file.stem for file in (folder / benchmark).glob("*.yaml")}
         )
         wrong = benchmark if not (folder / benchmark).is_dir() else condition
         raise UsageError(f"no configuration {path}; {nearest(wrong, known)}")

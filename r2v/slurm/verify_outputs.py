@@ -1,59 +1,72 @@
-"""What a stage's command was to make, and whether it is there: an exit code of 0 is not believed by itself."""
+"""Verifying outputs: whether what a command was to make is there; an exit code of 0 is not believed by itself."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
 
-from r2v.config import load
+from r2v.config import Config, load
+from r2v.data.registry import DataRegistry
 from r2v.errors import InputError
+from r2v.pipeline import graph, inputs, jobs
+from r2v.pipeline.rows import Job
 from r2v.storage import artifact as artifacts
 from r2v.storage.paths import Places
 
-_MADE = {
-    "perturb": ("perturb",),
-    "train_verifier": ("verifier",),
-    "generate_candidates": ("candidates",),
-    "generate_router_features": ("router_features",),
-    "train_router": ("router",),
-    "evaluate": ("evaluate",),
-    "ablations": ("ablations",),
-    "train_policy": ("bc", "candidates", "preference"),
-}
-"""Stage command -> the jobs whose places it fills."""
+RUN = "run"
+"""The command that makes the whole pipeline in one process."""
+
+
+def config_of(words: Sequence[str]) -> Config:
+    """The configuration that a command line names by --config and --overrides. Raises UsageError as `load` does."""
+    return load(_after(words, "--config")[0] if "--config" in words else None, _after(words, "--overrides"))
 
 
 def places_of(words: Sequence[str], root: Path = Path()) -> Places:
-    """Where a command publishes, from its --config and --overrides. Raises UsageError as `load` does."""
-    config = load(_after(words, "--config")[0] if "--config" in words else None, _after(words, "--overrides"))
-    return Places(benchmark=config.env.benchmark, condition=config.data.condition, prefix=config.prefix, root=root)
+    """Where a command publishes. Raises UsageError as `load` does."""
+    return inputs.places_of(config_of(words), root)
 
 
 def made_by(words: Sequence[str]) -> tuple[str, ...]:
-    """The jobs that a command does."""
+    """The jobs that a command makes. Raises UsageError for a command that is none of the pipeline's."""
+    name = words[0]
+    if name == RUN:
+        start = next(iter(_after(words, "--from")), None)
+        return tuple(row.name for row in graph.selection(config_of(words), start=start, without=_without(words))[0])
     phase = _after(words, "--stage")
-    return tuple(phase) if phase and phase != ["all"] else _MADE.get(words[0], ())
+    return tuple(phase) if phase and phase != ["all"] else graph.made_by(jobs.command(name))
 
 
-def unmade(words: Sequence[str], root: Path = Path()) -> str | None:
-    """What a command that says it is done has left undone; None for nothing. One with an `--output` of its own
-    is believed."""
+def missing_output(words: Sequence[str], root: Path = Path()) -> str | None:
+    """The first thing that a command which ended with 0 has not left: a published artifact, a file that its manifest
+    lists, or what its row says it always holds; None where all is there. One with an `--output` of its own is
+    believed: its result is not where the pipeline looks."""
     if "--output" in words:
         return None
-    places = places_of(words, root)
+    config = config_of(words)
     try:
-        if words[0] == "collect":
-            from r2v.data.registry import DataRegistry
-
-            DataRegistry(places.data).latest_run(places.benchmark)
-        for job in made_by(words):
-            place = places.output(job)
-            made = artifacts.read(place.resolve() if place.exists() else place)
-            for name in made.files:
-                made.file(name)
+        for name in made_by(words):
+            _require(config, jobs.job(name), root)
     except InputError as error:
         return str(error)
     return None
+
+
+def _require(config: Config, row: Job, root: Path) -> None:
+    if row.place is None:
+        DataRegistry(inputs.places_of(config, root).data).latest_run(config.env.benchmark)
+        return
+    place = inputs.place_of(config, row.name, root)
+    made = artifacts.read(place.resolve() if place.exists() else place)
+    for name in made.files:
+        made.file(name)
+    for name in row.outputs:
+        if not (made.folder / name).exists():
+            raise InputError(f"{place}: holds no {name}, which {row.name} always leaves; make it again with --force")
+
+
+def _without(words: Sequence[str]) -> list[str]:
+    return _after(words, "--without")
 
 
 def _after(words: Sequence[str], option: str) -> list[str]:
@@ -61,5 +74,5 @@ def _after(words: Sequence[str], option: str) -> list[str]:
     if option not in words:
         return []
     rest = list(words)[list(words).index(option) + 1 :]
-    end = next((at for at, word in enumerate(rest) if word.startswith("--")), len(rest))
+    end = next((index for index, word in enumerate(rest) if word.startswith("--")), len(rest))
     return rest[:end]

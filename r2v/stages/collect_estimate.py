@@ -72,6 +72,11 @@ class Estimate:
     lines: tuple[str, ...] = field(default=())
 
 
+def describe(config: Config) -> str:
+    """What `r2v collect --dry-run` prints: see `estimate`."""
+    return "\n".join(estimate(config).lines)
+
+
 def estimate(config: Config, root: Path = Path()) -> Estimate:
     """Count and price what `collect` would ask. Raises UsageError for a scripted teacher, which costs nothing, and
     for a model without a price."""

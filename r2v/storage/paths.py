@@ -1,7 +1,7 @@
 """Paths: every place on disk that the pipeline reads or writes.
 
     places = Places(benchmark="desk", condition="noisy", prefix="mrp")
-    places.output("bc")          # outputs/mrp/policy/bc
+    places.published("outputs/{prefix}thing/{pipeline}")              # outputs/mrp/thing
 
 A place is a symbolic link to the newest attempt in `outputs/.artifacts/`; runs of collected data live under
 `data/runs/` and are not moved by a prefix. A benchmark of one's own, `package.module:Class`, has a dot in folder names
@@ -21,19 +21,6 @@ CHAINS = Path("outputs/.chains")
 GAME_JOBS = Path("results/batch_jobs")
 """Where the Secret Game keeps its jobs."""
 
-_OUTPUTS = {
-    "perturb": "data/{p}trajectories/{bc}",
-    "bc": "outputs/{p}policy/{bc}/bc",
-    "verifier": "outputs/{p}verifier/{bc}",
-    "candidates": "data/{p}candidates/{bc}",
-    "preference": "outputs/{p}policy/{bc}/preference",
-    "router_features": "data/{p}router_features/{bc}",
-    "router": "outputs/{p}router/{bc}",
-    "evaluate": "results/{p}{bc}",
-    "ablations": "results/ablations/{b}",
-    "hierarchical": "outputs/{p}hierarchical/{bc}",
-}
-
 
 @dataclass(frozen=True, kw_only=True)
 class Places:
@@ -45,13 +32,16 @@ class Places:
     prefix: str = ""
     root: Path = Path()
 
-    def output(self, job: str) -> Path:
-        """The published place of a job's artifact."""
+    def published(self, template: str) -> Path:
+        """The place that a template of the stage table names: {benchmark}, {pipeline} (<benchmark>_<condition>) and
+        {prefix} are filled in."""
         if self.prefix:
-            bare = {"p": f"{self.prefix}/", "bc": "", "b": self.prefix}
-            return self.root / _OUTPUTS[job].format(**bare).rstrip("/")
+            values = {"prefix": f"{self.prefix}/", "pipeline": "", "benchmark": self.prefix}
+            return self.root / template.format(**values).rstrip("/")
         return self._without_colon(
-            lambda name: self.root / _OUTPUTS[job].format(p="", bc=f"{name}_{self.condition}", b=name)
+            lambda name: (
+                self.root / template.format(prefix="", pipeline=f"{name}_{self.condition}", benchmark=name).rstrip("/")
+            )
         )
 
     @property

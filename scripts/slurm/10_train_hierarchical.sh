@@ -1,5 +1,6 @@
 #!/bin/bash
-# sbatch scripts/slurm/10_train_hierarchical.sh webarena [CONDITION] [--overrides KEY=VALUE ...]
+# sbatch scripts/slurm/10_train_hierarchical.sh [--overrides KEY=VALUE ...]     takes configs/hierarchical.yaml
+#                                                [BENCHMARK] [CONDITION]         takes configs/BENCHMARK/CONDITION.yaml
 #SBATCH --job-name=train_hierarchical
 #SBATCH --partition=gpu
 #SBATCH --gres=gpu:a100:2

@@ -10,8 +10,10 @@ import pytest
 from r2v.config import load
 from r2v.errors import InputError, UsageError
 from r2v.pipeline import plan as planning
+from r2v.pipeline.inputs import published
+from r2v.pipeline.jobs import JOBS, job
 from r2v.pipeline.plan import plan, require_worlds, touched, waiting
-from r2v.pipeline.run import JOBS, job, published, run_here
+from r2v.pipeline.run import run_here
 from r2v.storage.files import content_sha256
 from tests.pipeline.test_run import LATER, NAMES, SEED_TABLE, small
 

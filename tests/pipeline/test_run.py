@@ -12,7 +12,10 @@ import pytest
 from r2v.config import Config, load
 from r2v.data.registry import DataRegistry
 from r2v.errors import EmptyResult, InputError, UsageError
-from r2v.pipeline.run import JOBS, as_asked, downstream, job, places_of, published, run_here, run_job, selection
+from r2v.pipeline.graph import as_configured, downstream, selection
+from r2v.pipeline.inputs import place_of, published
+from r2v.pipeline.jobs import JOBS, job
+from r2v.pipeline.run import run_here, run_job
 from r2v.storage.artifact import fingerprint
 
 NAMES = [item.name for item in selection(Config())[0]]
@@ -68,7 +71,7 @@ def test_hierarchical_training_is_asked_for_and_starts_from_bc_or_a_model_of_its
 )
 def test_an_evaluation_rests_on_what_its_methods_use(methods: str, needs: tuple[str, ...], asks: bool) -> None:
     config = load(None, [f"evaluation.methods=[{methods}]"])
-    item = as_asked(config, job("evaluate"))
+    item = as_configured(config, job("evaluate"))
     assert (item.needs, bool(item.also_reads)) == (needs, bool(needs))
     assert item.load().sections(config).asks_teacher == asks
 
@@ -160,9 +163,9 @@ def test_places_with_and_without_a_prefix() -> None:
         "evaluate": "results/desk_clean",
         "ablations": "results/ablations/desk",
     }
-    assert {name: str(places_of(config).output(name)) for name in NAMES[1:]} == expected
+    assert {name: str(place_of(config, name)) for name in NAMES[1:]} == expected
     mrp = load(None, ["prefix=mrp"])
-    found = {name: str(places_of(mrp).output(name)) for name in ("perturb", "bc", "evaluate", "ablations")}
+    found = {name: str(place_of(mrp, name)) for name in ("perturb", "bc", "evaluate", "ablations")}
     assert found == {
         "perturb": "data/mrp/trajectories",
         "bc": "outputs/mrp/policy/bc",
@@ -194,7 +197,7 @@ def test_what_is_up_to_date_is_not_made_again(tmp_path: Path) -> None:
     second = run_here(config, without=LATER, root=tmp_path)
     assert [(done.job, done.fresh) for done in second] == [("collect", False), ("perturb", False)]
     assert [done.artifact for done in first] == [done.artifact for done in second]
-    place = places_of(config, tmp_path).output("perturb")
+    place = place_of(config, "perturb", tmp_path)
     assert place.is_symlink() and (place / "trajectories.jsonl").is_file()
     assert published(config, "perturb", tmp_path).data_sha256 == first[1].artifact.data_sha256
 
@@ -251,4 +254,4 @@ def test_an_empty_result_leaves_no_artifact(tmp_path: Path) -> None:
 def test_a_result_goes_where_it_is_told(tmp_path: Path) -> None:
     collected = run_here(small(), without=NAMES[1:], root=tmp_path)[0].artifact
     run_job(small(), job("perturb"), {"collect": collected}, root=tmp_path, publish_at=tmp_path / "mine")
-    assert (tmp_path / "mine").is_symlink() and not places_of(small(), tmp_path).output("perturb").exists()
+    assert (tmp_path / "mine").is_symlink() and not place_of(small(), "perturb", tmp_path).exists()

@@ -14,6 +14,7 @@ from r2v.evaluation.setup import Setup, episodes_path, write_setup
 from r2v.evaluation.tables.ablation_rows import ablation_rows, write_ablations
 from r2v.evaluation.tables.build import write_results_folder
 from r2v.experiments.ablations import ABLATIONS
+from r2v.pipeline.jobs import job
 from r2v.storage.paths import Places
 
 from . import seed
@@ -28,14 +29,15 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A checkout with an evaluation of three players on eight noisy tasks, and an ablation that changes nothing."""
     root = tmp_path_factory.mktemp("results")
     places = Places(benchmark="webarena", condition="noisy", root=root)
+    evaluated = places.published(str(job("evaluate").place))
     played = {
         method: play("evaluation", 8, condition="noisy", method=method, **player) for method, player in METHODS.items()
     }
     for method, episodes in played.items():
-        write_episodes(episodes_path(places.output("evaluate"), "noisy", method), episodes)
+        write_episodes(episodes_path(evaluated, "noisy", method), episodes)
     tasks = [episode.metadata.task_id for episode in played["llm_only"]]
     write_setup(
-        places.output("evaluate"),
+        evaluated,
         Setup(
             benchmark="desk",
             benchmark_version="1",
@@ -45,10 +47,10 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
             resamples=500,
         ),
     )
-    write_results_folder(places.output("evaluate"))
+    write_results_folder(evaluated)
     again = play("evaluation", 8, condition="noisy", method="llm_only")
     write_ablations(
-        places.output("ablations") / "structured_results",
+        places.published(str(job("ablations").place)) / "structured_results",
         ablation_rows("desk", "noisy", 500, [(ABLATIONS["none"], played["llm_only"], again, [])]),
     )
     return root

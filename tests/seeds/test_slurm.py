@@ -89,7 +89,7 @@ def test_every_sbatch_line_is_taken(line: str, cluster: Cluster) -> None:
 def _meant(line: str) -> tuple[str, list[str], Config]:
     """What a line's job runs: the stage, its words, and the configuration that they describe."""
     _, script, *rest = shlex.split(line)
-    call = re.search(r"r2v\.slurm\.job (.+) \"\$@\"", (REPOSITORY / script).read_text())
+    call = re.search(r"r2v\.slurm\.runner (.+) \"\$@\"", (REPOSITORY / script).read_text())
     assert call is not None
     words = expand([*call[1].split(), *rest], REPOSITORY)
     return words[0], words, load(REPOSITORY / words[words.index("--config") + 1])

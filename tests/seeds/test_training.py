@@ -19,7 +19,7 @@ from r2v.config import RolloutConfig, TaskSelection, load
 from r2v.data.store import read_episodes
 from r2v.envs.base import load_benchmark
 from r2v.evaluation.statistics import wilson
-from r2v.pipeline.run import job
+from r2v.pipeline.jobs import job
 from r2v.policy.load import load_policy
 from r2v.rollout.actors import GreedyActor
 from r2v.rollout.model_factory import engine, priced_teacher
@@ -189,6 +189,8 @@ def test_outputs_are_where_the_seed_looks(root: Path) -> None:
     ]
     places = Places(benchmark="webarena", condition="noisy")
     jobs = ("perturb", "bc", "router", "evaluate")
-    assert all(folder in places.output(name).parents for folder, name in zip(looked_at, jobs, strict=True))
+    assert all(
+        folder in places.published(str(job(name).place)).parents for folder, name in zip(looked_at, jobs, strict=True)
+    )
     for folder in looked_at[:2]:
         assert "desk_noisy" in sh(root, f"ls -la {folder}").stdout

@@ -56,7 +56,7 @@ class OutOfMemoryError(RuntimeError):
 
 def install() -> None:
     """Give every stage but collect its stand-in body."""
-    from r2v.pipeline.run import JOBS
+    from r2v.pipeline.jobs import JOBS
 
     for job in JOBS[1:]:
         module, _, attribute = job.stage.partition(":")
@@ -77,6 +77,7 @@ def body(name: str) -> Callable[[Any, Work], None]:
         batch = getattr(phase, "batch_size", 1)
         value = play(name, behaviour, batch, work)
         put(work.folder, value, behaviour)
+        write_outputs(work.folder, name, value)
         if name == "evaluate":
             write_text(work.folder / "structured_results" / "main_table.csv", f"method,condition\n{value},noisy\n")
         work.summary.update(
@@ -139,6 +140,15 @@ def put(folder: Path, value: str, behaviour: dict[str, Any]) -> None:
             logger.info("half written")
             time.sleep(behaviour["slow_write"])
     write_text(folder / "value.txt", value + "\n")
+
+
+def write_outputs(folder: Path, name: str, value: str) -> None:
+    """What the job's row says it always leaves, each with the value in it."""
+    from r2v.pipeline.jobs import job
+
+    for output in job(name).outputs:
+        path = folder / output
+        write_text(path if path.suffix else path / "value.txt", value + "\n")
 
 
 def write_shard(folder: Path, shard: int, killed: bool) -> None:

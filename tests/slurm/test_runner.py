@@ -18,7 +18,8 @@ from typing import Any
 
 import pytest
 
-from r2v.slurm.verify_outputs import made_by, places_of, unmade
+from r2v.pipeline.inputs import place_of
+from r2v.slurm.verify_outputs import config_of, made_by, missing_output, places_of
 from tests.slurm.faked import FAKE
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -268,21 +269,22 @@ def test_an_exit_code_of_0_is_not_believed_without_the_artifact(
 ) -> None:
     monkeypatch.chdir(folder.path)
     words = ["perturb", "--config", "configs/desk/noisy.yaml"]
-    assert "no artifact.json" in str(unmade(words))
+    assert "no artifact.json" in str(missing_output(words))
     assert folder.run("perturb", "desk")[0] == 0
-    assert unmade(words) is None
-    place = places_of(words).output("perturb")
+    assert missing_output(words) is None
+    place = place_of(config_of(words), "perturb")
     (place / "value.txt").unlink()
-    assert "value.txt: missing" in str(unmade(words))
-    assert unmade([*words, "--output", "elsewhere"]) is None
-    assert unmade(["collect", "--config", "configs/desk/noisy.yaml"]) is None
-    assert "no done run" in str(unmade(["collect", "--overrides", "env.benchmark=chain"]))
+    assert "value.txt: missing" in str(missing_output(words))
+    assert missing_output([*words, "--output", "elsewhere"]) is None
+    assert missing_output(["collect", "--config", "configs/desk/noisy.yaml"]) is None
+    assert "no done run" in str(missing_output(["collect", "--overrides", "env.benchmark=chain"]))
 
 
 def test_which_places_a_command_fills() -> None:
     assert made_by(["train_policy", "--stage", "bc", "--config", "x"]) == ("bc",)
     for words in (["train_policy"], ["train_policy", "--stage", "all"]):
         assert made_by(words) == ("bc", "candidates", "preference")
-    assert made_by(["evaluate"]) == ("evaluate",) and made_by(["run"]) == ()
+    assert made_by(["evaluate"]) == ("evaluate",) and made_by(["train_hierarchical"]) == ("hierarchical",)
+    assert made_by(["run", "--from", "router", "--without", "ablations"]) == ("router", "evaluate")
     named = places_of(["perturb", "--overrides", "prefix=mrp", "seed=3", "--force"])
     assert named.name == "mrp"

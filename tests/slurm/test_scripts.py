@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from r2v.cli import main as cli
+from r2v.cli.options import load_config
 from r2v.errors import UsageError
 from r2v.slurm import headers
 from r2v.slurm.script_args import expand
@@ -48,7 +49,7 @@ def test_a_script_is_a_header_and_two_lines(name: str) -> None:
     rest = [line for line in lines if line and not line.startswith("#")]
     assert lines[0] == "#!/bin/bash"
     assert rest[0] == 'cd "${SLURM_SUBMIT_DIR:-.}" && source scripts/slurm/env.sh || exit 2'
-    assert re.fullmatch(r'exec python -m r2v\.slurm\.job [\w .\-/]+ "\$@"', rest[1]) and len(rest) == 2
+    assert re.fullmatch(r'exec python -m r2v\.slurm\.runner [\w .\-/]+ "\$@"', rest[1]) and len(rest) == 2
     wanted = headers.read(SCRIPTS / name).directives
     assert wanted["output"] == "logs/%x_%j.out" and wanted["open-mode"] == "append"
     assert wanted["signal"] == "B:USR2@120" and wanted["requeue"] == "" and "error" not in wanted
@@ -142,6 +143,8 @@ LINES = {
     ),
     'ablations webarena "1 2 3"': "ablations --config configs/webarena/noisy.yaml --seeds 1 2 3",
     "train_hierarchical webarena": "train_hierarchical --config configs/webarena/noisy.yaml",
+    "train_hierarchical": "train_hierarchical --config configs/hierarchical.yaml",
+    "train_hierarchical --overrides seed=3": "train_hierarchical --config configs/hierarchical.yaml --overrides seed=3",
     "train_hierarchical --config configs/hierarchical.yaml": "train_hierarchical --config configs/hierarchical.yaml",
     "run --config configs/mrp.yaml": "run --config configs/mrp.yaml",
     "run --config configs/mrp.yaml --overrides seed=3": "run --config configs/mrp.yaml --overrides seed=3",
@@ -153,7 +156,7 @@ def test_positional_words_become_options(line: str, monkeypatch: pytest.MonkeyPa
     words = expand(shlex.split(line), REPOSITORY)
     assert words == LINES[line].split()
     monkeypatch.chdir(REPOSITORY)
-    cli.load_config(cli.build_parser().parse_args(words))
+    load_config(cli.build_parser().parse_args(words))
 
 
 @pytest.mark.parametrize(

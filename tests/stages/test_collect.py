@@ -25,7 +25,8 @@ from r2v.emulator.answers import desk
 from r2v.errors import EnvironmentFault, InputError, UsageError
 from r2v.llm.types import Message, ScoreRequest
 from r2v.llm.waves import Waves
-from r2v.pipeline.run import job, run_job
+from r2v.pipeline.jobs import job
+from r2v.pipeline.run import run_job
 from r2v.rollout.model_factory import judge_of
 from r2v.stages.collect_estimate import estimate
 from r2v.storage.artifact import Artifact

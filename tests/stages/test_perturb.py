@@ -20,7 +20,9 @@ from r2v.data.store import TrajectoryStore, read_episodes, write_episodes
 from r2v.envs.base import load_benchmark
 from r2v.errors import EmptyResult, InputError
 from r2v.perturb.report import Report
-from r2v.pipeline.run import collected_runs, job, run_job
+from r2v.pipeline.inputs import published
+from r2v.pipeline.jobs import job
+from r2v.pipeline.run import run_job
 from r2v.stages import perturb
 from r2v.storage.artifact import Artifact
 
@@ -46,12 +48,12 @@ def _config(*overrides: str) -> Config:
 
 def _perturb(root: Path, *overrides: str) -> Artifact:
     config = _config(*overrides)
-    return run_job(config, job("perturb"), {"collect": collected_runs(config, root)}, root=root).artifact
+    return run_job(config, job("perturb"), {"collect": published(config, "collect", root)}, root=root).artifact
 
 
 def _collected(root: Path) -> list[Episode]:
     config = _config()
-    return list(DataRegistry(root / "data").iter_episodes(collected_runs(config, root).summary["run_ids"]))
+    return list(DataRegistry(root / "data").iter_episodes(published(config, "collect", root).summary["run_ids"]))
 
 
 def _report(artifact: Artifact) -> dict[str, Any]:
@@ -158,9 +160,9 @@ def test_another_process_makes_the_same_content(root: Path, tmp_path: Path) -> N
     made = _perturb(root)
     program = (
         "import sys; from pathlib import Path; from r2v.storage.artifact import build; "
-        "from r2v.config import load; from r2v.pipeline.run import collected_runs; from r2v.stages import perturb\n"
+        "from r2v.config import load; from r2v.pipeline.inputs import published; from r2v.stages import perturb\n"
         "config = load(None, sys.argv[3:]); root = Path(sys.argv[1])\n"
-        "inputs = {'collect': collected_runs(config, root)}\n"
+        "inputs = {'collect': published(config, 'collect', root)}\n"
         "with build(Path(sys.argv[2]), 'perturb', 'again', 's', '', inputs, root) as work:\n"
         "    perturb.STAGE.run(perturb.PerturbSettings.of(config), work)\n"
     )

@@ -24,7 +24,9 @@ from r2v.emulator import Emulator, Fault, Lifecycle, Question, Timing
 from r2v.errors import EmptyResult, EnvironmentFault, UsageError
 from r2v.llm.types import Message, ScoreRequest
 from r2v.llm.waves import Waves
-from r2v.pipeline.run import job, published, run_job
+from r2v.pipeline.inputs import published
+from r2v.pipeline.jobs import job
+from r2v.pipeline.run import run_job
 from r2v.policy.export import export
 from r2v.policy.load import Loaded
 from r2v.rollout.model_factory import require_provider, verifier_scorer

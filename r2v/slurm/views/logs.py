@@ -16,24 +16,13 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from r2v.errors import CUDA_OOM, HOST_OOM, InputError, Interrupted, UsageError, nearest
+from r2v.pipeline.jobs import JOBS
 from r2v.slurm import chain as chains
 from r2v.slurm.chain import Chain, JobRecord
 
 LOGS = Path("logs")
-NUMBERS = {
-    "1": "collect",
-    "2": "perturb",
-    "3a": "bc",
-    "3b": "verifier",
-    "4": "candidates",
-    "5": "preference",
-    "6": "router_features",
-    "7": "router",
-    "8": "evaluate",
-    "9": "ablations",
-    "10": "hierarchical",
-}
-"""The stages as the seed's table counts them."""
+NUMBERS = {row.number: row.name for row in JOBS}
+"""The jobs by their numbers in the table of stages."""
 
 _START = re.compile(r"^r2v job \S+: \w+ on ", re.M)
 _RANK = re.compile(r"^\[rank\d+\]:\s?")

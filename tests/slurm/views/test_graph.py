@@ -9,7 +9,7 @@ import pytest
 
 from r2v.cli import main as cli
 from r2v.config import Config
-from r2v.pipeline.run import selection
+from r2v.pipeline.graph import selection
 from tests.slurm.faked import NEEDS, Faked
 from tests.slurm.faked import faked as faked
 

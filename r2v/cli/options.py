@@ -1,0 +1,64 @@
+"""Options that many commands share: the configuration, and a parser whose errors are one line.
+
+A flag is another spelling of a configuration key; defaults < --config < flags < --overrides.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from typing import TYPE_CHECKING
+
+from r2v.errors import UsageError, nearest
+
+if TYPE_CHECKING:
+    from r2v.config import Config
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser that raises UsageError, with the nearest spelling where a choice is misspelt."""
+
+    def error(self, message: str) -> None:  # type: ignore[override]
+        raise UsageError(f"{message}; see `{self.prog} --help`")
+
+    def _check_value(self, action: argparse.Action, value: object) -> None:
+        if action.choices is not None and value not in action.choices:
+            allowed = [str(choice) for choice in action.choices]
+            raise argparse.ArgumentError(action, f"no {value}; {nearest(str(value), allowed)}")
+
+
+def add_config_options(parser: argparse.ArgumentParser) -> None:
+    """Add --config, --overrides and --seed."""
+    parser.add_argument(
+        "--config", metavar="FILE", help="YAML file; what it leaves out keeps its default (default: all defaults)"
+    )
+    parser.add_argument(
+        "--overrides",
+        nargs="+",
+        action="extend",
+        default=[],
+        metavar="KEY=VALUE",
+        help="configuration values that win over file and flags, such as training.lr=1e-5; `r2v config` lists all",
+    )
+    parser.add_argument("--seed", type=int, metavar="N", help="seed of training and of every draw (default: 0)")
+
+
+def add_force(parser: argparse.ArgumentParser) -> None:
+    """Add --force."""
+    parser.add_argument("--force", action="store_true", help="make it again although it is up to date")
+
+
+def load_config(arguments: argparse.Namespace) -> Config:
+    """The configuration that the options describe: file, then flags, then overrides."""
+    from r2v.config import load
+
+    # A flag's destination is the dotted key that it stands for.
+    flags = [f"{key}={_as_yaml(value)}" for key, value in vars(arguments).items() if "." in key and value is not None]
+    if arguments.seed is not None:
+        flags.append(f"seed={arguments.seed}")
+    return load(arguments.config, [*flags, *arguments.overrides])
+
+
+def _as_yaml(value: object) -> str:
+    words = [word for item in value for word in str(item).split()] if isinstance(value, list) else str(value)
+    return json.dumps(words, ensure_ascii=False)

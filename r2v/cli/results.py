@@ -1,0 +1,139 @@
+"""The pipeline in one process and what it leaves: `r2v run`, `stages`, `verify-results`, `registry`, `config`."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from r2v.cli.options import Parser, add_config_options, add_force, load_config
+from r2v.console import text_table
+from r2v.log import logger
+from r2v.pipeline.jobs import JOBS, job
+
+
+def add_run(commands: argparse._SubParsersAction[Parser]) -> None:
+    """Add `run`."""
+    run = commands.add_parser(
+        "run",
+        help="the whole pipeline in this process, reusing what is up to date",
+        description="Run every stage that is not up to date, in this process, in the order of `r2v stages`.",
+    )
+    add_config_options(run)
+    add_force(run)
+    run.add_argument(
+        "--from",
+        dest="start",
+        metavar="JOB",
+        help="first job to run, by name or number; its inputs are taken as published (default: the first)",
+    )
+    run.add_argument(
+        "--without", nargs="+", default=[], metavar="JOB", help="jobs to leave out, by name or number (default: none)"
+    )
+    run.set_defaults(act=_run)
+
+
+def add_commands(commands: argparse._SubParsersAction[Parser]) -> None:
+    """Add the commands that show or check what is there."""
+    about = "list the stages: number, job, command, what each reads, and where its result is published"
+    table = commands.add_parser("stages", help=about, description=f"{about}.")
+    add_config_options(table)
+    table.set_defaults(act=_stages)
+    about = "replay every episode of a results folder and rebuild every table"
+    verify = commands.add_parser("verify-results", help=about, description=f"{about}; no model is called.")
+    verify.add_argument("folder", type=Path, metavar="DIR", help="a results folder, such as results/mrp")
+    verify.set_defaults(act=_verify)
+    about = "list the collected runs, or rebuild their index"
+    registry = commands.add_parser("registry", help=about, description=f"{about}.")
+    registry.add_argument(
+        "what",
+        nargs="?",
+        choices=["list", "rebuild"],
+        default="list",
+        help="list: one line a run; rebuild: write data/registry.json anew from the runs' manifests (default: list)",
+    )
+    registry.set_defaults(act=_registry)
+    about = "print the resolved configuration, itself a valid --config file"
+    show = commands.add_parser("config", help=about, description=f"{about}.")
+    add_config_options(show)
+    show.set_defaults(act=_config)
+    about = "pretrain the bundled student's base again, by its recipe"
+    tiny = commands.add_parser("pretrain-tiny", help=about, description=f"{about}; some CPU-hours.")
+    tiny.add_argument("--output", type=Path, required=True, metavar="DIR", help="folder for the weights; required")
+    tiny.add_argument("--seed", type=int, default=0, metavar="N", help="seed of the recipe's draws (default: 0)")
+    tiny.set_defaults(act=_pretrain_tiny)
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    from r2v.pipeline.inputs import place_of, places_of
+    from r2v.pipeline.run import run_here
+    from r2v.report.console import closing_lines
+
+    config = load_config(arguments)
+    force = [row.name for row in JOBS] if arguments.force else []
+    done = run_here(config, start=arguments.start, without=arguments.without, force=force)
+    if any(one.fresh for one in done):
+        logger.info(
+            "%d of %d jobs were run, %.0f CPU-s",
+            sum(one.fresh for one in done),
+            len(done),
+            sum(one.cpu_seconds for one in done),
+        )
+    results = place_of(config, "evaluate")
+    if not {one.job for one in done} & {"evaluate", "ablations"}:
+        return 0
+    folders = (
+        ("tables", results / "structured_results"),
+        ("episodes", results / "episodes"),
+        ("ablations", place_of(config, "ablations") / "structured_results"),
+        ("models", place_of(config, "bc").parent),
+        ("runs", places_of(config).runs),
+    )
+    print(closing_lines(results, folders))
+    return 0
+
+
+def _stages(arguments: argparse.Namespace) -> int:
+    from r2v.pipeline.inputs import place_of, places_of
+
+    config = load_config(arguments)
+    rows = [("#", "job", "command", "reads", "result")]
+    for row in JOBS:
+        place = places_of(config).runs if row.place is None else place_of(config, row.name)
+        rows.append((row.number, row.name, " ".join(("r2v", *row.argv)), ", ".join(row.inputs), f"{place}/"))
+    print(text_table(rows))
+    return 0
+
+
+def _verify(arguments: argparse.Namespace) -> int:
+    from r2v.evaluation.audit.replay_episodes import verify_results
+
+    print(verify_results(arguments.folder))
+    return 0
+
+
+def _registry(arguments: argparse.Namespace) -> int:
+    from r2v.data.registry import DataRegistry
+
+    registry = DataRegistry()
+    if arguments.what == "rebuild":
+        registry.rebuild()
+    if not registry.query():
+        command = " ".join(("r2v", *job("collect").argv))
+        print(f"no runs under {Path('data/runs').absolute()}; `{command} --config FILE` collects one")
+        return 0
+    print(registry.summary())
+    return 0
+
+
+def _config(arguments: argparse.Namespace) -> int:
+    from r2v.config import to_yaml
+
+    print(to_yaml(load_config(arguments)), end="")
+    return 0
+
+
+def _pretrain_tiny(arguments: argparse.Namespace) -> int:
+    from r2v.bundled.tiny_pretrain import pretrain
+
+    pretrain(arguments.output, arguments.seed)
+    return 0

@@ -1,0 +1,127 @@
+"""Stage commands: `r2v collect`, `r2v train_policy`, ... one for each row of COMMANDS in `r2v.pipeline.jobs`.
+
+Nothing here knows a stage by name: what a command takes and makes stands in its row.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from r2v.cli.options import Parser, add_config_options, add_force, load_config
+from r2v.errors import InputError
+from r2v.log import logger
+from r2v.pipeline.graph import as_configured, made_by, phases
+from r2v.pipeline.jobs import COMMANDS, job
+from r2v.pipeline.rows import Command, Instead
+
+if TYPE_CHECKING:
+    from r2v.config import Config
+    from r2v.storage.artifact import Artifact
+
+
+def add_commands(commands: argparse._SubParsersAction[Parser]) -> None:
+    """Add every command of the table to the command line."""
+    for row in COMMANDS:
+        parser = commands.add_parser(row.name, help=row.help, description=f"{row.help}.")
+        add_config_options(parser)
+        add_force(parser)
+        for flag in row.flags:
+            parser.add_argument(
+                flag.name,
+                dest=flag.key,
+                metavar=flag.metavar,
+                nargs="+" if flag.many else None,
+                help=flag.help,
+            )
+        _add_what_the_row_allows(parser, row)
+        parser.set_defaults(act=_act, row=row)
+
+
+def _add_what_the_row_allows(parser: argparse.ArgumentParser, row: Command) -> None:
+    own = phases(row)
+    if any(job(name).place is not None for name in own):
+        parser.add_argument(
+            "--output",
+            type=Path,
+            metavar="DIR",
+            help="publish the result here (default: its place in the table; `r2v stages` lists them)",
+        )
+    if len(own) > 1:
+        parser.add_argument(
+            "--stage",
+            choices=[*own, "all"],
+            default="all",
+            help=f"phase to train; all makes {', then '.join(made_by(row))} (default: all)",
+        )
+    for file_input in row.file_inputs:
+        parser.add_argument(file_input.name, dest=file_input.name, type=Path, metavar="FILE", help=file_input.help)
+    for option in row.instead:
+        parser.add_argument(option.name, dest=option.name, action="store_true", help=option.help)
+    if row.resumable:
+        parser.add_argument(
+            "--resume",
+            type=Path,
+            metavar="CHECKPOINT",
+            help="go on from this checkpoint, which names configuration, data and output; needs no other option",
+        )
+
+
+def _act(arguments: argparse.Namespace) -> int:
+    row: Command = arguments.row
+    if row.resumable and arguments.resume:
+        return _resume(arguments.resume)
+    config = load_config(arguments)
+    for option in row.instead:
+        if getattr(arguments, option.name):
+            print(_call(option, config))
+            return 0
+    return _make(config, row, arguments)
+
+
+def _call(option: Instead, config: Config) -> str:
+    module, _, function = option.call.partition(":")
+    return str(getattr(importlib.import_module(module), function)(config))
+
+
+def _make(config: Config, row: Command, arguments: argparse.Namespace) -> int:
+    from r2v.pipeline.inputs import published
+    from r2v.pipeline.run import run_job
+    from r2v.storage.artifact import external
+
+    own, made = phases(row), dict[str, "Artifact"]()
+    for file_input in row.file_inputs:
+        if path := getattr(arguments, file_input.name):
+            made[file_input.job] = external(path)
+    wanted = made_by(row) if len(own) == 1 or arguments.stage == "all" else (arguments.stage,)
+    for name in wanted:
+        item = as_configured(config, job(name))
+        inputs = {needed: made[needed] if needed in made else published(config, needed) for needed in item.inputs}
+        output: Path | None = arguments.output if item.place is not None else None
+        made[name] = run_job(
+            config,
+            item,
+            inputs,
+            # A command that collects makes a new run each time; reuse is for the pipeline as a whole.
+            force=arguments.force or item.place is None,
+            publish_at=output / name if output and len(own) > 1 else output,
+        ).artifact
+    return 0
+
+
+def _resume(checkpoint: Path) -> int:
+    from r2v.config import load
+    from r2v.pipeline.run import run_job
+    from r2v.storage.artifact import attempt_of
+
+    if not checkpoint.exists():
+        raise InputError(f"--resume {checkpoint}: no such checkpoint")
+    folder = checkpoint.resolve().parent
+    name, inputs = attempt_of(folder)
+    place = checkpoint.absolute().parent
+    done = run_job(load(folder / "config.yaml"), job(name), inputs, publish_at=place if place.is_symlink() else None)
+    if not done.fresh:
+        logger.info("  %s belongs to a finished attempt; its result is in %s", checkpoint, done.artifact.folder)
+    return 0

@@ -1,0 +1,65 @@
+"""The dependency graph of the stages: what follows from which job reads which."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from r2v.errors import UsageError
+from r2v.pipeline.jobs import JOBS, job
+from r2v.pipeline.rows import Command, Job
+
+if TYPE_CHECKING:
+    from r2v.config import Config
+
+
+def phases(of: Command) -> tuple[str, ...]:
+    """The jobs that a command makes by itself: one, or its phases."""
+    return tuple(row.name for row in JOBS if row.command == of)
+
+
+def made_by(of: Command) -> tuple[str, ...]:
+    """The jobs that a command makes when all its phases are asked for: these, and what stands between them."""
+    own = phases(of)
+    after, before = downstream(own), upstream(own)
+    return tuple(row.name for row in JOBS if row.name in own or row.name in after & before)
+
+
+def as_configured(config: Config, row: Job) -> Job:
+    """The row as this configuration needs it: without inputs where it then reads none."""
+    return row if row.uses_inputs(config) else replace(row, needs=(), also_reads=())
+
+
+def downstream(names: Iterable[str]) -> set[str]:
+    """The jobs that depend on any of these, those included."""
+    reached = set(names)
+    for row in JOBS:
+        if reached & set(row.inputs):
+            reached.add(row.name)
+    return reached
+
+
+def upstream(names: Iterable[str]) -> set[str]:
+    """The jobs that any of these depends on, those included."""
+    reached = set(names)
+    for row in reversed(JOBS):
+        if row.name in reached:
+            reached.update(row.inputs)
+    return reached
+
+
+def selection(config: Config, *, start: str | None = None, without: Sequence[str] = ()) -> tuple[list[Job], list[str]]:
+    """The rows from `start` on, less those left out or not enabled, each as this configuration needs it; and the names
+    of the inputs that none of them makes. Raises UsageError for a name that is no job's."""
+    left_out = {job(name).name for name in without} | {row.name for row in JOBS if not row.enabled(config)}
+    first = job(start).name if start else JOBS[0].name
+    if start and first in left_out:
+        raise UsageError(
+            f"start from {start}: this configuration leaves it out (--without, data.runs, or "
+            "hierarchical.enabled=false)"
+        )
+    names = [row.name for row in JOBS]
+    wanted = [as_configured(config, row) for row in JOBS[names.index(first) :] if row.name not in left_out]
+    given = {name for row in wanted for name in row.inputs} - {row.name for row in wanted}
+    return wanted, [name for name in names if name in given]

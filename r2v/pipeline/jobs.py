@@ -1,0 +1,312 @@
+"""The table of stages: all that is known of each stage stands in its row here, and nowhere else.
+
+    COMMANDS    what a person types: `r2v NAME --flags`, or `sbatch scripts/slurm/SCRIPT BENCHMARK ...`
+    JOBS        what is made: the stage behind it, its number, what it reads, where its result is published
+
+The command line, the sbatch scripts' positional arguments, the Slurm chain, the places of results and the tables in
+README and docs are derived from these rows or tested against them. A command may make several jobs (`train_policy`
+makes bc and preference). What a row says stands in `r2v.pipeline.rows`, what follows from their order in
+`r2v.pipeline.graph`.
+"""
+
+from __future__ import annotations
+
+from r2v.errors import UsageError, nearest
+from r2v.pipeline.rows import CONDITION, Command, FileInput, Flag, Instead, Job
+
+COLLECT = Command(
+    name="collect",
+    help="the teacher plays training tasks into a versioned run",
+    script="01_collect.sh",
+    positionals=("--num-episodes", "--seeds", CONDITION),
+    flags=(
+        Flag(
+            name="--num-episodes",
+            key="data.num_episodes",
+            metavar="N",
+            help="training tasks to play under each seed (default: all of the benchmark's)",
+        ),
+        Flag(name="--seeds", key="data.seeds", metavar="SEED", many=True, help="seeds of the worlds (default: 1 2)"),
+        Flag(
+            name="--run-id",
+            key="run.id",
+            metavar="RUN_ID",
+            help="go on with this run (default: an unfinished run of the same configuration, else a new one)",
+        ),
+        Flag(
+            name="--run-tags",
+            key="run.tags",
+            metavar="TAG",
+            many=True,
+            help="words to find the run by in the registry (default: none)",
+        ),
+        Flag(name="--notes", key="run.notes", metavar="TEXT", help="a remark for the run's manifest (default: none)"),
+        Flag(
+            name="--output",
+            key="run.base",
+            metavar="DIR",
+            help="folder to make the run's own folder in (default: data/runs)",
+        ),
+    ),
+    instead=(
+        Instead(
+            name="--dry-run",
+            call="r2v.stages.collect_estimate:describe",
+            help="print the requests, tokens and US dollars it would take, and ask no model",
+        ),
+        Instead(
+            name="--cancel",
+            call="r2v.stages.collect:cancel",
+            help="cancel the provider batches of --run-id and keep what they have answered",
+        ),
+    ),
+)
+PERTURB = Command(
+    name="perturb",
+    help="turn collected runs into noisy training trajectories",
+    script="02_perturb.sh",
+    positionals=("--seeds", CONDITION),
+    flags=(
+        Flag(
+            name="--seeds",
+            key="data.perturbation_seeds.train",
+            metavar="SEED",
+            many=True,
+            help="seeds of the perturbations; each gives one perturbed twin an episode (default: 101)",
+        ),
+        Flag(
+            name="--runs",
+            key="data.runs",
+            metavar="RUN_ID",
+            many=True,
+            help="runs to perturb (default: the latest done run of the benchmark)",
+        ),
+    ),
+)
+TRAIN_POLICY = Command(
+    name="train_policy",
+    help="distil the small policy: behaviour cloning (bc), then DPO (preference)",
+    script="03_train_policy.sh",
+    positionals=(CONDITION, "--stage"),
+    file_inputs=(
+        FileInput(
+            name="--trajectories",
+            job="perturb",
+            help="train on this trajectories.jsonl (default: what perturb published)",
+        ),
+    ),
+    phased=True,
+    resumable=True,
+)
+TRAIN_VERIFIER = Command(
+    name="train_verifier",
+    help="train the step-level verifier",
+    script="04_train_verifier.sh",
+)
+GENERATE_CANDIDATES = Command(
+    name="generate_candidates",
+    help="sample, execute and score K actions per state",
+    script="05_generate_candidates.sh",
+    positionals=("--K", CONDITION),
+    flags=(Flag(name="--K", key="candidates.num_samples", metavar="K", help="actions sampled per state (default: 5)"),),
+)
+GENERATE_ROUTER_FEATURES = Command(
+    name="generate_router_features",
+    help="play the small policy and execute what an LLM step would have gained",
+    script="06_generate_router_features.sh",
+)
+TRAIN_ROUTER = Command(
+    name="train_router",
+    help="fit the router on executed gains and place its threshold by playing",
+    script="07_train_router.sh",
+)
+EVALUATE = Command(
+    name="evaluate",
+    help="play every method on the evaluation tasks and write the tables",
+    script="08_evaluate.sh",
+    positionals=(CONDITION, "--seeds", "--methods"),
+    flags=(
+        Flag(
+            name="--seeds",
+            key="evaluation.seeds",
+            metavar="SEED",
+            many=True,
+            help="seeds of the worlds (default: 1 2)",
+        ),
+        Flag(
+            name="--methods",
+            key="evaluation.methods",
+            metavar="METHOD",
+            many=True,
+            help="methods to play (default: every method of the main table)",
+        ),
+        Flag(
+            name="--conditions",
+            key="evaluation.conditions",
+            metavar="CONDITION",
+            many=True,
+            help="conditions to play under (default: clean noisy shift)",
+        ),
+        Flag(
+            name="--num-tasks",
+            key="evaluation.num_tasks",
+            metavar="N",
+            help="evaluation tasks per condition (default: all)",
+        ),
+    ),
+)
+ABLATIONS = Command(
+    name="ablations",
+    help="take parts away, one at a time, and play both",
+    script="09_ablations.sh",
+    positionals=("--seeds", CONDITION),
+    flags=(
+        Flag(
+            name="--seeds",
+            key="ablations.seeds",
+            metavar="SEED",
+            many=True,
+            help="seeds of the worlds (default: 1 2)",
+        ),
+        Flag(
+            name="--names",
+            key="ablations.names",
+            metavar="NAME",
+            many=True,
+            help="ablations to run (default: all)",
+        ),
+    ),
+)
+TRAIN_HIERARCHICAL = Command(
+    name="train_hierarchical",
+    help="hierarchical RL: an actor and the guidance that hints to it",
+    script="10_train_hierarchical.sh",
+    config="configs/hierarchical.yaml",
+)
+
+JOBS = (
+    Job(
+        name="collect",
+        number="1",
+        command=COLLECT,
+        stage="r2v.stages.collect:STAGE",
+        place=None,
+        outputs=("runs.jsonl",),
+        enabled=lambda config: not config.data.runs,
+    ),
+    Job(
+        name="perturb",
+        number="2",
+        command=PERTURB,
+        stage="r2v.stages.perturb:STAGE",
+        place="data/{prefix}trajectories/{pipeline}",
+        outputs=("trajectories.jsonl", "perturb_report.json"),
+        needs=("collect",),
+    ),
+    Job(
+        name="bc",
+        number="3a",
+        command=TRAIN_POLICY,
+        stage="r2v.stages.train_policy:BC",
+        place="outputs/{prefix}policy/{pipeline}/bc",
+        outputs=("final", "bc_report.json"),
+        needs=("perturb",),
+    ),
+    Job(
+        name="verifier",
+        number="3b",
+        command=TRAIN_VERIFIER,
+        stage="r2v.stages.train_verifier:STAGE",
+        place="outputs/{prefix}verifier/{pipeline}",
+        outputs=("final", "folds", "verifier_data.jsonl", "verifier_report.json"),
+        needs=("collect",),
+    ),
+    Job(
+        name="candidates",
+        number="4",
+        command=GENERATE_CANDIDATES,
+        stage="r2v.stages.generate_candidates:STAGE",
+        place="data/{prefix}candidates/{pipeline}",
+        outputs=("candidates.jsonl", "preference_pairs.jsonl", "pairs_report.json"),
+        needs=("bc", "verifier"),
+    ),
+    Job(
+        name="preference",
+        number="5",
+        command=TRAIN_POLICY,
+        stage="r2v.stages.train_policy:PREFERENCE",
+        place="outputs/{prefix}policy/{pipeline}/preference",
+        outputs=("final",),
+        needs=("candidates",),
+        also_reads=("bc",),
+    ),
+    Job(
+        name="router_features",
+        number="6",
+        command=GENERATE_ROUTER_FEATURES,
+        stage="r2v.stages.generate_router_features:STAGE",
+        place="data/{prefix}router_features/{pipeline}",
+        outputs=("router_features.jsonl",),
+        needs=("preference",),
+        also_reads=("verifier",),
+    ),
+    Job(
+        name="router",
+        number="7",
+        command=TRAIN_ROUTER,
+        stage="r2v.stages.train_router:STAGE",
+        place="outputs/{prefix}router/{pipeline}",
+        outputs=("r2v.json", "disagreement_router.json", "threshold.json", "router_report.json"),
+        needs=("router_features",),
+        also_reads=("preference", "verifier"),
+    ),
+    Job(
+        name="evaluate",
+        number="8",
+        command=EVALUATE,
+        stage="r2v.stages.evaluate:STAGE",
+        place="results/{prefix}{pipeline}",
+        outputs=("episodes", "setup.json", "structured_results"),
+        needs=("router",),
+        also_reads=("bc", "preference", "verifier", "router_features"),
+        uses_inputs=lambda config: config.evaluation.of_trained,
+    ),
+    Job(
+        name="ablations",
+        number="9",
+        command=ABLATIONS,
+        stage="r2v.experiments.ablations:STAGE",
+        place="results/ablations/{benchmark}",
+        outputs=("structured_results", "changes.json"),
+        needs=("router",),
+    ),
+    Job(
+        name="hierarchical",
+        number="10",
+        command=TRAIN_HIERARCHICAL,
+        stage="r2v.stages.train_hierarchical:STAGE",
+        place="outputs/{prefix}hierarchical/{pipeline}",
+        outputs=("final", "hierarchical_report.json", "metrics.jsonl"),
+        needs=("bc",),
+        enabled=lambda config: config.hierarchical.enabled,
+        uses_inputs=lambda config: config.hierarchical.start == "bc",
+    ),
+)
+COMMANDS = tuple(dict.fromkeys(row.command for row in JOBS))
+"""Every command of the pipeline, in the order of the table."""
+
+
+def job(name: str) -> Job:
+    """The row of this name, or of this number. Raises UsageError with the nearest one."""
+    for row in JOBS:
+        if name in (row.name, row.number):
+            return row
+    raise UsageError(f"no job {name}; {nearest(name, [row.name for row in JOBS])}")
+
+
+def command(name: str) -> Command:
+    """The command of this name. Raises UsageError with the nearest one."""
+    for one in COMMANDS:
+        if one.name == name:
+            return one
+    raise UsageError(f"no stage {name}; {nearest(name, [one.name for one in COMMANDS])}")

@@ -1,0 +1,108 @@
+"""Rows of the table of stages: what is to be said of a command and of a job.
+
+The table itself is `r2v.pipeline.jobs`. Nothing heavy is imported: `r2v --help` reads it.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, cast
+
+if TYPE_CHECKING:
+    from r2v.config import Config
+    from r2v.stages import Stage
+
+CONDITION = "CONDITION"
+"""The positional argument of an sbatch line that picks configs/<benchmark>/<condition>.yaml; noisy where left out."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Flag:
+    """An option that is another spelling of a configuration key: `--K 8` is `--overrides candidates.num_samples=8`."""
+
+    name: str
+    key: str
+    metavar: str
+    help: str
+    """What it means, its unit and its default (a test holds the default against the configuration's)."""
+    many: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class FileInput:
+    """An option that names a file to read in place of a job's published artifact."""
+
+    name: str
+    job: str
+    help: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Instead:
+    """An option with which the command does something else and prints what that says."""
+
+    name: str
+    call: str
+    """Dotted path module:function of (Config) -> str."""
+    help: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Command:
+    """One command of the pipeline, for `r2v` and for sbatch."""
+
+    name: str
+    help: str
+    script: str
+    """The file in scripts/slurm/ that runs it; its #SBATCH header says what the job asks of the cluster."""
+    flags: tuple[Flag, ...] = ()
+    positionals: tuple[str, ...] = (CONDITION,)
+    """What the words after BENCHMARK mean on an sbatch line: CONDITION, or an option of this command."""
+    config: str | None = None
+    """The configuration that its script takes where neither --config nor a BENCHMARK is named."""
+    file_inputs: tuple[FileInput, ...] = ()
+    instead: tuple[Instead, ...] = ()
+    phased: bool = False
+    """Whether it makes several jobs, of which `--stage` picks one."""
+    resumable: bool = False
+    """Whether `--resume CHECKPOINT` alone goes on with an interrupted attempt."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """One row of the table. `needs` are the jobs it waits for, `inputs` those whose artifacts it reads."""
+
+    name: str
+    number: str
+    command: Command
+    stage: str
+    """Dotted path module:attribute of the Stage."""
+    place: str | None
+    """Where the artifact is published, as a template of `Places.published`; None: runs of data, which the registry
+    names, and every command makes a new one."""
+    outputs: tuple[str, ...]
+    """What the artifact always holds: files, or folders with files."""
+    needs: tuple[str, ...] = ()
+    also_reads: tuple[str, ...] = ()
+    """Inputs that are done whenever `needs` are, so that no waiting is owed to them."""
+    enabled: Callable[[Config], bool] = lambda config: True
+    """Whether it is part of a configuration's chain."""
+    uses_inputs: Callable[[Config], bool] = lambda config: True
+    """Whether it reads anything of the chain at all."""
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """Names of the jobs whose artifacts this one reads."""
+        return self.needs + self.also_reads
+
+    @property
+    def argv(self) -> tuple[str, ...]:
+        """The words after `r2v` that make this job alone."""
+        return (self.command.name, "--stage", self.name) if self.command.phased else (self.command.name,)
+
+    def load(self) -> Stage:
+        """The stage itself. Cheap: stage modules import nothing heavy at the top."""
+        module, _, attribute = self.stage.partition(":")
+        return cast("Stage", getattr(importlib.import_module(module), attribute))
