@@ -3,7 +3,7 @@
     key = fingerprint("train_policy.bc", 1, sections, {"trajectories": trajectories})
     with build(places.artifacts, "bc", key, ...) as work:      # under a lease; resumes a folder left unfinished
         ... write into work.folder ...
-    publish(places.output("bc"), artifact)                     # relative link, switched atomically
+    publish(place_of(config, "bc"), artifact)                  # relative link, switched atomically
 
 The fingerprint hashes what decides the content: the stage and its version, the config sections it reads, and
 the *content* of its inputs. Same fingerprint, same content: reuse, resume, sweeps and ablations follow.
