@@ -1,6 +1,6 @@
-"""What a person sees while it works: one line per event on stderr, a bar on long work, and figures in wandb.
+"""Logging: one line per event on stderr, progress bars for long work, and metrics in wandb.
 
-What is not watched is written down: the bar's progress goes into the record of a Slurm job (`r2v.storage.record`).
+Inside a Slurm job, progress goes into the job's record (`r2v.storage.record`).
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from r2v.errors import UsageError
 from r2v.storage import record
 
 _EVERY = 10.0
-"""Seconds between two lines of the record: a reader asks seldom, and a shared disk is slow."""
+"""Seconds between two lines of the record: readers poll it seldom, and shared disks are slow."""
 
 logger = logging.getLogger("r2v")
 
 
 def setup(verbose: bool = False) -> None:
-    """Send R2V's own lines to stderr, bare, and keep a library's advice on kernels that are not there to itself."""
+    """Send R2V's own lines to stderr as they are, and silence bitsandbytes' advice on missing kernels."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(logging.Formatter("%(message)s"))
     logger.handlers[:] = [handler]
@@ -59,8 +59,8 @@ def to_wandb(
         settings=wandb.Settings(silent=True),
     ) as run:
         for line in series.read_text().splitlines() if series is not None and series.exists() else ():
-            told = json.loads(line)
-            run.log(dict(_numbers(told)), step=told["iteration"])
+            record_line = json.loads(line)
+            run.log(dict(_numbers(record_line)), step=record_line["iteration"])
         run.log(dict(_numbers(figures)))
 
 
@@ -84,7 +84,7 @@ class Progress:
     def __init__(self, what: str, total: int, done: int = 0) -> None:
         self._what, self._total, self._done = what, total, done
         self._figures: dict[str, float] = {}
-        self._told = -_EVERY
+        self._reported_at = -_EVERY
         self._bar: Any = None
         if what and sys.stderr.isatty():
             from tqdm import tqdm
@@ -92,26 +92,26 @@ class Progress:
             self._bar = tqdm(desc=f"  {what}", total=total, initial=done, leave=False, unit="")
 
     def advance(self, by: int = 1, **figures: float) -> None:
-        """That many more are done; what is said of the state (a loss, a rate) stands until it is said anew."""
+        """Count `by` more as done; figures (a loss, a rate) are kept until they are given anew."""
         self._done += by
         self._figures |= figures
         if self._bar is not None:
             self._bar.update(by)
-        if time.monotonic() - self._told >= _EVERY:
-            self._tell()
+        if time.monotonic() - self._reported_at >= _EVERY:
+            self._report()
 
-    def _tell(self) -> None:
+    def _report(self) -> None:
         if self._what:
             record.event(self._what, self._done, self._total, self._figures)
-        self._told = time.monotonic()
+        self._reported_at = time.monotonic()
 
     def __enter__(self) -> Progress:
-        self._tell()
+        self._report()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._tell()
+        self._report()
         if self._bar is not None:
             self._bar.close()

@@ -1,4 +1,4 @@
-"""The bundled student: a tokenizer for the desk's language and a hybrid decoder of 0.2M parameters.
+"""Tiny, the bundled student: a tokenizer for the desk's language and a hybrid decoder of 0.2M parameters.
 
 The tokenizer holds one token per `"field":"value"` pair, its leading comma or brace included, so that
 decoding an action gives it back to the character and a key stands directly before the value to be copied. The

@@ -1,4 +1,4 @@
-"""How the bundled base was made: first it learns to copy, then how the desk's pages and calls look.
+"""Pretraining of the bundled base: first it learns to copy, then the format of the desk's pages and calls.
 
 Part A is associative recall in the desk's row format with random content: rows of (fields, id), then calls
 that repeat some fields and must end in the id that stood behind them. The curriculum begins tiny and advances
@@ -51,7 +51,7 @@ COPY_TASKS: tuple[tuple[dict[str, Any], Callable[[random.Random], Document]], ..
     ({"lesson": "relation"}, relation),
     ({"lesson": "dossier"}, dossier),
 )
-"""Part A, in order: what to record of a lesson, and what writes its documents."""
+"""Part A, in order: what the recipe records of a task, and what writes its documents."""
 
 
 def _step(model: Lfm2ForCausalLM, optimizer: torch.optim.Optimizer, documents: list[Document]) -> float:

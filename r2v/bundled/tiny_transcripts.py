@@ -1,4 +1,4 @@
-"""Transcripts of an agent that knows nothing: random tools in real worlds, arguments copied from pages."""
+"""Pretraining transcripts: random tool calls in real environments, with arguments copied from pages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An episode is one task played once: what was seen, what was done, what came of it.
+"""Episode schema: one task played once, its observations, actions and outcome.
 
 The same record serves a teacher's demonstration, a perturbed variant of it and an evaluated method's run.
 Identities hold no time and no place: `episode_id` is "<task_id>/s<seed>[/p<perturbation_seed>]", and

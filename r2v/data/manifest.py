@@ -1,4 +1,4 @@
-"""What is known of one data-collection run: its name, and its `run_manifest.json`.
+"""Run manifest: the name and the provenance of one data-collection run, in `run_manifest.json`.
 
 A run is named `{benchmark}_{provider}_{model}_{YYYYMMDDTHHMMSS}`. Model names keep their dots and hyphens;
 any other character becomes `--` and two hex digits for each of its bytes, so the name can be read back.
@@ -146,7 +146,7 @@ def git_commit() -> str | None:
     checkout = Path(r2v.__file__).parents[1]
     if not (checkout / ".git").exists():
         return None
-    told = subprocess.run(
+    answer = subprocess.run(
         ["git", "-C", str(checkout), "rev-parse", "HEAD"], capture_output=True, text=True, check=False
     )
-    return told.stdout.strip() or None
+    return answer.stdout.strip() or None

@@ -1,4 +1,4 @@
-"""Several runs in one file: streamed twice, no episode held in memory.
+"""Merging runs into one file: streamed twice, no episode held in memory.
 
 The first pass finds, by `Episode.dedup_key`, which lines stay, and which episode ids two kept episodes share
 (two teachers on the same task and seed); the second writes. Such episodes become `<id>/a<action_hash>`, so an
@@ -39,7 +39,7 @@ class Source:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Plan:
+class _MergePlan:
     """What the first pass found; of each line its source, the hash of its id, its rank, whether it stays."""
 
     source: array[int] = field(default_factory=lambda: array("H"))
@@ -71,7 +71,7 @@ def merge(
         raise UsageError(f"keep={keep}: allowed: first, best")
     plan = _plan(sources, deduplicate=deduplicate, by_rank=keep == "best")
     rows = Counter(sources[place].run_id for place in plan.source)
-    written = write_lines(output, _staying(sources, plan))
+    written = write_lines(output, _kept_lines(sources, plan))
     for run_id, episodes in plan.leaked.items():
         log.warning(
             "%s: %d episodes of run %s are on tasks of the evaluation split; do not train on them",
@@ -115,8 +115,8 @@ def unique(episodes: Iterable[Episode]) -> Iterator[Episode]:
             yield episode
 
 
-def _plan(sources: Sequence[Source], *, deduplicate: bool, by_rank: bool) -> _Plan:
-    plan = _Plan()
+def _plan(sources: Sequence[Source], *, deduplicate: bool, by_rank: bool) -> _MergePlan:
+    plan = _MergePlan()
     best: dict[bytes, int] = {}
     for line, (place, episode) in enumerate(_read(sources)):
         plan.source.append(place)
@@ -134,7 +134,7 @@ def _plan(sources: Sequence[Source], *, deduplicate: bool, by_rank: bool) -> _Pl
     return plan
 
 
-def _staying(sources: Sequence[Source], plan: _Plan) -> Iterator[str]:
+def _kept_lines(sources: Sequence[Source], plan: _MergePlan) -> Iterator[str]:
     shared = plan.shared_ids()
     given: Counter[str] = Counter()
     lines = (line for s in sources for line in TrajectoryStore(s.path).iter_lines(growing=s.growing))

@@ -1,4 +1,4 @@
-"""Every data-collection run, who made it and how it went.
+"""Data registry: every data-collection run, its provenance and its state.
 
     data/runs/<run_id>/run_manifest.json    the truth about one run, written by the one process that holds it
     data/registry.json                      an index of them all; `rebuild()` makes it again, byte for byte
@@ -24,6 +24,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+from r2v.console import text_table
 from r2v.data.episode import Episode
 from r2v.data.manifest import (
     RUN_ID,
@@ -50,7 +51,7 @@ __all__ = ["DataRegistry", "RunManifest"]
 
 
 class DataRegistry:
-    """The runs below `root`. `now` is the clock of names and manifests."""
+    """The runs below `root`. `now` is the clock for run ids and manifests."""
 
     def __init__(self, root: Path | str = Path("data"), *, now: UtcClock = lambda: datetime.now(UTC)) -> None:
         self.root = Path(root)
@@ -107,7 +108,7 @@ class DataRegistry:
             )
 
     def finish_run(self, run: RunHandle, *, expected: int) -> RunManifest:
-        """The same as `run.finish`."""
+        """Close a run: the same as `run.finish`."""
         return run.finish(expected=expected)
 
     def get(self, run_id: str) -> RunManifest:
@@ -115,7 +116,7 @@ class DataRegistry:
         if not (self.runs / run_id / RUN_MANIFEST).exists():
             known = [folder.name for folder in self._folders()]
             raise InputError(f"{self.runs}: no run {run_id}; {nearest(run_id, known)}")
-        return _as_it_stands(read_manifest(self._folder(run_id)))
+        return _with_live_status(read_manifest(self._folder(run_id)))
 
     def query(
         self,
@@ -133,7 +134,7 @@ class DataRegistry:
             for run in map(read_manifest, self._folders())
             if all(value in (None, getattr(run, name)) for name, value in wanted.items()) and set(tags) <= set(run.tags)
         ]
-        runs = [run for run in map(_as_it_stands, runs) if status in (None, run.status)]
+        runs = [run for run in map(_with_live_status, runs) if status in (None, run.status)]
         return sorted(runs, key=lambda run: (run.started_at, run.run_id))
 
     def latest_run(self, benchmark: str, model: str | None = None) -> RunManifest:
@@ -174,8 +175,7 @@ class DataRegistry:
             rows.append(
                 (run.run_id, run.status, str(run.n_episodes), rate, f"{run.total_cost_usd:.2f}", " ".join(run.tags))
             )
-        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        return "\n".join("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)
+        return text_table(rows)
 
     def rebuild(self) -> None:
         """Write `registry.json` from the manifests. The same manifests give the same bytes."""
@@ -211,7 +211,7 @@ class DataRegistry:
         return [self._folder(path.parent.name) for path in sorted(self.runs.glob(f"*/{RUN_MANIFEST}"))]
 
     def _folder(self, run_id: str) -> Path:
-        """Where the run really lies, spelled from `root` as the user spelled it."""
+        """The folder that the run is really in, relative to `root` as the user spelled it."""
         place = self.runs / run_id
         return Path(os.path.normpath(self.runs / place.readlink())) if place.is_symlink() else place
 
@@ -275,8 +275,8 @@ class DataRegistry:
         ]
 
 
-def _as_it_stands(run: RunManifest) -> RunManifest:
-    """The manifest, with a live count while its store is unfinished and the truth about a dead writer."""
+def _with_live_status(run: RunManifest) -> RunManifest:
+    """The manifest, with live counts while the run is unfinished, and `interrupted` where its writer is dead."""
     if run.status != "running":
         return run
     store = TrajectoryStore(run.trajectories)
@@ -285,7 +285,7 @@ def _as_it_stands(run: RunManifest) -> RunManifest:
 
 
 def _continued(run: RunManifest, fingerprint: str, config: dict[str, Any], force: bool) -> RunManifest:
-    """The manifest with which an existing run goes on."""
+    """The manifest with which an existing run is continued."""
     if run.fingerprint == fingerprint:
         return run
     if not force:

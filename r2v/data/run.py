@@ -1,4 +1,4 @@
-"""A run while it is being collected: its store, held by this process, and its manifest, kept true.
+"""Run handle: a run while it is collected, with its store leased by this process and its manifest kept up to date.
 
     with registry.begin_run(...) as run:
         for episode in played:

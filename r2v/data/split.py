@@ -1,7 +1,7 @@
-"""Which tasks may be learnt from, which tune thresholds, and which are only ever measured.
+"""Data split: which tasks are for training, which calibrate thresholds, and which are only for evaluation.
 
-A task's split is a pure function of its key, so it is fixed for a benchmark for ever: adding tasks, listing
-them twice or in another order moves nobody. A benchmark may fix splits itself (`Task.split`).
+A task's split is a pure function of its key, so it is fixed for a benchmark: adding tasks, or listing them twice or in
+another order, moves none. A benchmark may fix splits itself (`Task.split`).
 """
 
 from __future__ import annotations

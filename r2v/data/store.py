@@ -1,4 +1,4 @@
-"""Episodes in a file: one a line, written by one process at a time, mended after a crash.
+"""Trajectory store: episodes in a JSON-lines file, appended by one process at a time, repaired after a crash.
 
 A line goes out in a single write, so whatever kills the writer can tear only the end of the file. The next
 writer cuts the torn end off, keeps it in `<name>.quarantine`, and carries on with the (task, seed) pairs that

@@ -1,4 +1,4 @@
-"""Behaviour cloning: the small policy learns to say what the teacher said.
+"""Behaviour cloning: the small policy learns to repeat the teacher's actions.
 
     loss = -(1/|A|) sum over action tokens (end token included) of log pi(a_i | context, a_<i)
 
@@ -22,7 +22,7 @@ from r2v.errors import EmptyResult, InputError
 from r2v.llm.local.decode import Draw, generate
 from r2v.log import logger
 from r2v.policy.export import export
-from r2v.policy.fit import arguments, draw_rows, fit, schedule, shared, whole
+from r2v.policy.fit import arguments, draw_rows, fit, gather_model, pad_for_ranks, schedule
 from r2v.policy.load import Loaded
 from r2v.policy.prompt_encoder import Encoder, build_messages
 from r2v.randomness import generator
@@ -47,7 +47,7 @@ class TrainingRow:
 
 @dataclass(frozen=True, slots=True)
 class TrainingRows:
-    """All of them, and how many steps had to be dropped because nothing of them fitted."""
+    """All training rows, and the number of steps that were dropped because even the shortest form was too long."""
 
     rows: list[TrainingRow]
     dropped: int
@@ -73,9 +73,9 @@ def build_rows(episodes: Iterable[Episode], encoder: Encoder) -> TrainingRows:
     rows: list[TrainingRow] = []
     dropped = 0
     for episode in episodes:
-        whole = _whole(episode, encoder)
-        if whole is not None:
-            rows.append(whole)
+        episode_row = _episode_row(episode, encoder)
+        if episode_row is not None:
+            rows.append(episode_row)
             continue
         for context, action in _steps(episode):
             row = _step_row(context, action, encoder)
@@ -101,7 +101,7 @@ def _step_row(context: Any, action: str, encoder: Encoder) -> TrainingRow | None
     return TrainingRow([*prompt.ids, *target], [IGNORED] * len(prompt.ids) + target, 1, prompt.elided)
 
 
-def _whole(episode: Episode, encoder: Encoder) -> TrainingRow | None:
+def _episode_row(episode: Episode, encoder: Encoder) -> TrainingRow | None:
     """The episode as one row, if every step's prompt and action is a prefix of it: then one pass teaches
     exactly what a row per step would."""
     ids: list[int] = []
@@ -144,7 +144,7 @@ def train_bc(
     order = schedule([len(row.ids) for row in rows], phase, seed)
     trainer = _trainer(rows, order, loaded, phase, out, seed)
     log = fit(trainer, "bc", out, [len(rows[i].ids) for i in order])
-    loaded = whole(trainer, loaded)
+    loaded = gather_model(trainer, loaded)
     if distributed.rank():
         return {}
     losses = [{"step": entry["step"], "loss": round(entry["loss"], 6)} for entry in log if "loss" in entry]
@@ -157,8 +157,8 @@ def train_bc(
         "steps_dropped": built.dropped,
         "share_elided": round(sum(r.elided for r in rows) / sum(r.steps for r in rows), 6),
         "losses": losses,
-        "train_match": match(episodes, loaded, encoder, seed),
-        "held_out_match": match(held_out, loaded, encoder, seed) if held_out else None,
+        "train_match": teacher_match(episodes, loaded, encoder, seed),
+        "held_out_match": teacher_match(held_out, loaded, encoder, seed) if held_out else None,
         "weights_sha256": export(loaded, out / "final"),
     }
     write_json(out / "bc_report.json", report)
@@ -178,12 +178,12 @@ def _trainer(
     from datasets import Dataset
     from trl import SFTConfig
 
-    from r2v.policy.trainers import Cloner
+    from r2v.policy.trainers import BCTrainer
 
     blank = TrainingRow([loaded.tokenizer.eos_token_id] * 2, [IGNORED] * 2, 0, False)
-    laid = [blank if i is None else rows[i] for i in shared(order, phase, distributed.ranks())]
+    laid = [blank if i is None else rows[i] for i in pad_for_ranks(order, phase, distributed.ranks())]
     data = Dataset.from_dict({"input_ids": [row.ids for row in laid], "labels": [row.labels for row in laid]})
-    return Cloner(
+    return BCTrainer(
         model=loaded.model,
         processing_class=loaded.tokenizer,
         train_dataset=data,
@@ -193,13 +193,13 @@ def _trainer(
     )
 
 
-def match(episodes: Sequence[Episode], loaded: Loaded, encoder: Encoder, seed: int) -> dict[str, float]:
+def teacher_match(episodes: Sequence[Episode], loaded: Loaded, encoder: Encoder, seed: int) -> dict[str, float]:
     """How often the greedy action, after the teacher's own history, is the teacher's: to the character, in
     canonical form, and how often it parses as a tool call. On at most 200 steps, drawn by key."""
     steps = [step for episode in episodes for step in _steps(episode)]
     steps = generator(seed, "match").sample(steps, min(_MEASURED_STEPS, len(steps)))
-    said = _greedy([encoder(context) for context, _ in steps], loaded, encoder)
-    pairs = [(text, action) for text, (_, action) in zip(said, steps, strict=True)]
+    texts = _greedy([encoder(context) for context, _ in steps], loaded, encoder)
+    pairs = [(text, action) for text, (_, action) in zip(texts, steps, strict=True)]
     return {
         "n_steps": len(pairs),
         "exact": _share(text == action for text, action in pairs),
@@ -209,7 +209,7 @@ def match(episodes: Sequence[Episode], loaded: Loaded, encoder: Encoder, seed: i
 
 
 def _greedy(prompts: Sequence[list[int]], loaded: Loaded, encoder: Encoder, batch: int = 16) -> list[str]:
-    said: dict[int, str] = {}
+    texts: dict[int, str] = {}
     order = sorted(range(len(prompts)), key=lambda i: len(prompts[i]))
     loaded.model.eval()
     for start in range(0, len(order), batch):
@@ -222,13 +222,13 @@ def _greedy(prompts: Sequence[list[int]], loaded: Loaded, encoder: Encoder, batc
             end_ids=frozenset([loaded.tokenizer.eos_token_id]),
             pad_id=loaded.tokenizer.pad_token_id or 0,
         )
-        said.update(
+        texts.update(
             {
-                i: loaded.tokenizer.decode(one.tokens, skip_special_tokens=True)
-                for i, one in zip(chosen, drawn, strict=True)
+                i: loaded.tokenizer.decode(reply.tokens, skip_special_tokens=True)
+                for i, reply in zip(chosen, drawn, strict=True)
             }
         )
-    return [said[i] for i in range(len(prompts))]
+    return [texts[i] for i in range(len(prompts))]
 
 
 def _share(holds: Iterable[bool]) -> float:

@@ -1,4 +1,4 @@
-"""K actions per state, what a verifier thinks of them and what came of playing them on.
+"""Candidates: K actions per state with their verifier scores and the values of their executed continuations.
 
 The policy's samples are recorded as drawn: duplicates stay, marked by equal `canonical`, and are never drawn
 again to fill up.

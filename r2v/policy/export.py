@@ -1,4 +1,4 @@
-"""Weights as we hand them on: the same bytes wherever and whenever the same thing was trained.
+"""Export: trained weights as files with the same bytes wherever and whenever the same thing was trained.
 
 A folder holds `model.safetensors` with a sorted `config.json`, or with LoRA `adapter_model.safetensors` with
 `adapter_config.json` and nothing of the base, and the tokenizer beside it. No time, path or library version
@@ -20,7 +20,7 @@ from r2v.storage.files import write_json, writing
 from r2v.storage.weights import ADAPTERS
 
 FULL, ADAPTER = "model.safetensors", "adapter_model.safetensors"
-_OF_THE_PLACE = {
+_MACHINE_SPECIFIC = {
     "name_or_path",
     "_name_or_path",
     "is_local",
@@ -47,10 +47,10 @@ def export(loaded: Loaded, folder: Path) -> str:
         else:
             _save(_distinct(loaded.model.state_dict()), draft / FULL)
             config = {**loaded.model.config.to_dict(), "dtype": str(loaded.model.dtype).removeprefix("torch.")}
-            write_json(draft / "config.json", _of_the_thing(config))
+            write_json(draft / "config.json", _without_machine(config))
         loaded.tokenizer.save_pretrained(draft)
         tokenizer = json.loads((draft / "tokenizer_config.json").read_text())
-        write_json(draft / "tokenizer_config.json", _of_the_thing(tokenizer))
+        write_json(draft / "tokenizer_config.json", _without_machine(tokenizer))
         shutil.rmtree(folder, ignore_errors=True)
         draft.rename(folder)
     return weights_sha256(folder)
@@ -73,7 +73,7 @@ def _write_adapter(loaded: Loaded, folder: Path) -> None:
     config.update(
         base_model_name_or_path=loaded.name, inference_mode=True, target_modules=sorted(config["target_modules"])
     )
-    write_json(folder / ADAPTERS, _of_the_thing(config))
+    write_json(folder / ADAPTERS, _without_machine(config))
 
 
 def _save(tensors: dict[str, Any], path: Path) -> None:
@@ -89,6 +89,6 @@ def _distinct(tensors: dict[str, Any]) -> dict[str, Any]:
     return {name: tensor for name, tensor in tensors.items() if seen.setdefault(tensor.data_ptr(), name) == name}
 
 
-def _of_the_thing(config: dict[str, Any]) -> dict[str, Any]:
+def _without_machine(config: dict[str, Any]) -> dict[str, Any]:
     plain = json.loads(json.dumps(config, default=str, sort_keys=True))
-    return {key: value for key, value in plain.items() if key not in _OF_THE_PLACE}
+    return {key: value for key, value in plain.items() if key not in _MACHINE_SPECIFIC}

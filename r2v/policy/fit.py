@@ -1,9 +1,9 @@
-"""What behaviour cloning and DPO share: which rows when, what a trainer is told, and stopping and going on.
+"""The training loop that behaviour cloning and DPO share: order of rows, trainer arguments, checkpoints, resuming.
 
-The order of rows is fixed before training starts and a function of (seed, lengths) alone; a resumed run skips
-what it has seen and goes on with the same batches. Only the effective batch matters to it, not how it is cut
-into micro-batches, nor among how many ranks (`r2v.distributed`): each update sees the same rows. Asked to stop, it
-writes a checkpoint of the update it is in and leaves.
+The order of rows is fixed before training starts and a pure function of (seed, lengths); a resumed run skips what it
+has seen and continues with the same batches. Only the effective batch matters, not how it is divided into
+micro-batches or among ranks (`r2v.distributed`): each update sees the same rows. On a signal to stop, the current
+update is finished and a checkpoint written.
 """
 
 from __future__ import annotations
@@ -72,10 +72,10 @@ def draw_rows(count: int, most: int | None, seed: int) -> list[int]:
     return sorted(generator(seed, "examples").sample(range(count), most))
 
 
-def shared(order: Sequence[int], phase: Phase, ranks: int) -> list[int | None]:
-    """The scheduled rows as ranks take them, a micro-batch each in turn. Several ranks need as many micro-batches
-    as each other, all of one size: the last are filled up with None, rows that teach nothing. So an update sees the
-    same rows for any number of ranks."""
+def pad_for_ranks(order: Sequence[int], phase: Phase, ranks: int) -> list[int | None]:
+    """The scheduled rows as ranks take them, a micro-batch each in turn. All ranks need the same number of equal
+    micro-batches, so the last are padded with None, rows without a loss. An update sees the same rows for any number
+    of ranks."""
     micro, _ = distributed.cut(phase.batch_size, phase.gradient_accumulation_steps, ranks)
     return [*order, *[None] * (-len(order) % (micro * ranks) if ranks > 1 else 0)]
 
@@ -118,7 +118,7 @@ def arguments(phase: Phase, out: Path, rows: int, model: Any, seed: int) -> dict
 
 
 def _zero(stage: int) -> dict[str, Any]:
-    """A DeepSpeed configuration of this ZeRO stage; `auto` is what the trainer is told."""
+    """A DeepSpeed configuration of this ZeRO stage; `auto` stands for the trainer's own arguments."""
     return {
         "zero_optimization": {
             "stage": stage,
@@ -148,11 +148,13 @@ def fit(trainer: Any, what: str, out: Path, lengths: Sequence[int]) -> list[dict
     batch = trainer.args.train_batch_size * trainer.args.gradient_accumulation_steps * distributed.ranks()
     done, total = int(resume.name.rpartition("-")[2]) if resume else 0, math.ceil(len(lengths) / batch)
     bar = Progress("" if distributed.rank() else what, total, done)
-    with distributed.stopping() as asked, _saving(out), bar:
-        watch = _Watch(trainer, out, resume, asked, bar, [0, *accumulate(lengths)][::batch] + [sum(lengths)])
-        trainer.add_callback(watch)
+    with distributed.stopping() as stop_requested, _disk_errors(out), bar:
+        callback = _CheckpointCallback(
+            trainer, out, resume, stop_requested, bar, [0, *accumulate(lengths)][::batch] + [sum(lengths)]
+        )
+        trainer.add_callback(callback)
         trainer.train(resume_from_checkpoint=resume and str(resume))
-    if watch.stopped:
+    if callback.stopped:
         raise Interrupted(
             f"{what}: stopped after update {trainer.state.global_step} of {total}, which {latest} holds; "
             "the same command continues"
@@ -161,16 +163,16 @@ def fit(trainer: Any, what: str, out: Path, lengths: Sequence[int]) -> list[dict
     return history
 
 
-def in_parts(trainer: Any) -> bool:
-    """Whether each rank will hold a part of the weights only (ZeRO 3)."""
+def is_sharded(trainer: Any) -> bool:
+    """Whether the weights are sharded over ranks (ZeRO-3)."""
     plugin = trainer.accelerator.state.deepspeed_plugin
     return plugin is not None and plugin.zero_stage == 3
 
 
-def whole(trainer: Any, loaded: Loaded) -> Loaded:
-    """The trained policy in one piece, for rank 0 to measure and hand on; under ZeRO 3 it lies in parts, one with
-    every rank, and all must ask."""
-    if not in_parts(trainer):
+def gather_model(trainer: Any, loaded: Loaded) -> Loaded:
+    """The trained policy with all of its weights, on rank 0, to be measured and exported. Under ZeRO-3 the shards are
+    gathered, so all ranks must call it."""
+    if not is_sharded(trainer):
         return loaded
     weights = trainer.accelerator.get_state_dict(trainer.model_wrapped)
     if distributed.rank():
@@ -187,9 +189,9 @@ def whole(trainer: Any, loaded: Loaded) -> Loaded:
 
 
 @contextmanager
-def _saving(out: Path) -> Iterator[None]:
-    """Checkpoints are written by torch and safetensors, whose complaints about a full disk are of their own kinds:
-    make them the one that everybody else's is."""
+def _disk_errors(out: Path) -> Iterator[None]:
+    """Turn the errors that torch and safetensors raise on a full disk while they write a checkpoint into the one that
+    everything else raises: EnvironmentFault."""
     try:
         yield
     except (RuntimeError, SafetensorError) as error:
@@ -199,8 +201,8 @@ def _saving(out: Path) -> Iterator[None]:
             raise OSError(errno.ENOSPC, " ".join(str(error).split())) from error
 
 
-class _Watch(TrainerCallback):  # type: ignore[misc]
-    """Points checkpoint-latest at each checkpoint once it is whole, moves the bar, and stops when asked to.
+class _CheckpointCallback(TrainerCallback):  # type: ignore[misc]
+    """Points checkpoint-latest at each finished checkpoint, updates progress, and stops training on a signal.
 
     A checkpoint also holds what was measured since the last log entry, so that the log of a run that was cut and
     resumed is that of one that was not. `tokens` is how many are done after each update.
@@ -211,11 +213,12 @@ class _Watch(TrainerCallback):  # type: ignore[misc]
         trainer: Any,
         out: Path,
         resume: Path | None,
-        asked: Callable[[], bool],
+        stop_requested: Callable[[], bool],
         bar: Progress,
         tokens: Sequence[int],
     ) -> None:
-        self._trainer, self._out, self._resume, self._asked = trainer, out, resume, asked
+        self._trainer, self._out, self._resume = trainer, out, resume
+        self._stop_requested = stop_requested
         self._bar, self._tokens, self._loss = bar, tokens, dict[str, float]()
         self._began = (0, time.monotonic())
         self.stopped = False
@@ -235,7 +238,7 @@ class _Watch(TrainerCallback):  # type: ignore[misc]
         first, start = self._began
         tokens = self._tokens[state.global_step] - self._tokens[first]
         self._bar.advance(1, **self._loss, tokens_per_s=round(tokens / (time.monotonic() - start), 1))
-        if self._asked():
+        if self._stop_requested():
             self.stopped = control.should_save = control.should_training_stop = True
 
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
@@ -252,10 +255,10 @@ class _Watch(TrainerCallback):  # type: ignore[misc]
             fresh.unlink(missing_ok=True)
             fresh.symlink_to(checkpoint.name)
             fresh.replace(self._out / LATEST)
-            self._forget(state.global_step)
+            self._delete_old(state.global_step)
         distributed.wait_for_all()
 
-    def _forget(self, newest: int) -> None:
+    def _delete_old(self, newest: int) -> None:
         """Remove all checkpoints but the last few: only now, when the newest is the one that is resumed from."""
         steps = sorted(int(path.name.rpartition("-")[2]) for path in self._out.glob("checkpoint-[0-9]*"))
         for step in [step for step in steps if step <= newest][:-_KEPT]:

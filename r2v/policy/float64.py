@@ -1,4 +1,4 @@
-"""Layers of a float64 model as a CPU should have them: exact, and fast.
+"""float64 layers: replacements that are exact and fast on a CPU.
 
 transformers' RMS norms round to float32 whatever the model's precision; a difference of 1e-16 that flips such a
 rounding comes out as 1e-9. And torch has no kernel for a depthwise convolution in float64: a few multiplications
@@ -15,8 +15,8 @@ from torch.nn.functional import pad
 from transformers.models.lfm2.modeling_lfm2 import Lfm2ShortConv, apply_mask_to_padding_states
 
 
-def in_double(model: Any) -> None:
-    """Replace, in place, the layers of a float64 model that would round or crawl. Others stay as they are."""
+def use_float64_layers(model: Any) -> None:
+    """Replace, in place, the layers of a float64 model that round to float32 or are slow. Others stay as they are."""
     for module in list(model.modules()):
         for name, layer in module.named_children():
             if type(layer).__name__.endswith("RMSNorm") and layer.weight.dtype == torch.float64:
@@ -49,7 +49,7 @@ class ShortConv(torch.nn.Module):
         return self.out_proj((out_gate * mixed).transpose(-1, -2).contiguous())  # type: ignore[no-any-return]
 
     def _with_past(self, inputs: Tensor, cache: Any) -> Tensor:
-        """The inputs behind what the cache keeps of earlier ones, which are brought up to date."""
+        """The inputs after those that the cache keeps of earlier tokens; the cache is updated."""
         state = cache.get_conv_state(self.layer_idx, state_idx=0)
         if state is None or inputs.shape[-1] > 1 or cache.is_recording_past(self.layer_idx):
             whole: Tensor = cache.update_conv_state(inputs, self.layer_idx, conv_kernel_size=self.conv.kernel_size[0])

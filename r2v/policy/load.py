@@ -1,14 +1,14 @@
-"""A policy from its name: a bundled one, a local directory, or a hub model; with adapters, in 4 bits.
+"""Loading a policy by name: a bundled model, a local directory or a hub model, with adapters, in 4 bits.
 
 A directory may hold a model or, as `r2v.policy.export` writes them, adapters alone: then it is their base with the
-adapters melted in.
+adapters merged in.
 
     loaded = load_policy(config.policy)                              # the base as it is
     loaded = load_policy(config.policy, folder / "final")            # trained weights, to act with
     loaded = load_policy(config.policy, final, for_training=True)    # trained weights, to train on
 
 While acting, a bundled model is float64 on a CPU: there its results do not depend on what it is batched with. In
-training it is float32 (hierarchical training, which acts as it learns, loads it to act).
+training it is float32 (hierarchical training, which acts while it learns, loads it for acting).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ import torch
 from r2v.config import PolicyConfig
 from r2v.errors import InputError, UsageError
 from r2v.log import logger
-from r2v.policy.float64 import in_double
+from r2v.policy.float64 import use_float64_layers
 from r2v.randomness import seed_of
 from r2v.storage.weights import ADAPTERS, BUNDLED, adapters_alone, base_of
 
@@ -63,12 +63,12 @@ def load_policy(
         model = _with_adapters(policy, model, seed)
     if not for_training:
         model = model.eval().requires_grad_(False)
-        in_double(model)
+        use_float64_layers(model)
     return Loaded(model=model, tokenizer=_tokenizer(weights or source), name=policy.model_name)
 
 
 def device_of(policy: PolicyConfig) -> str:
-    """The device asked for; auto: a GPU where there is one."""
+    """The device of a configuration; auto: a GPU where there is one."""
     if policy.device != "auto":
         return policy.device
     return "cuda" if torch.cuda.is_available() else "cpu"
@@ -88,9 +88,9 @@ def _source(name: str) -> Path | str:
 def _model(policy: PolicyConfig, source: Path | str, for_training: bool) -> Any:
     from transformers import AutoModelForCausalLM
 
-    _hush()
+    _quiet_libraries()
     if isinstance(source, Path) and adapters_alone(source):
-        return _melted(policy, source, for_training)
+        return _merged(policy, source, for_training)
     options: dict[str, Any] = {"dtype": _dtype(policy, for_training)}
     if _in_4bit(policy, for_training):
         from transformers import BitsAndBytesConfig
@@ -106,27 +106,27 @@ def _model(policy: PolicyConfig, source: Path | str, for_training: bool) -> Any:
     return model if "device_map" in options else model.to(device_of(policy))
 
 
-def _melted(policy: PolicyConfig, adapters: Path, for_training: bool) -> Any:
+def _merged(policy: PolicyConfig, adapters: Path, for_training: bool) -> Any:
     from peft import PeftModel
 
     if policy.load_in_4bit is True:
         raise UsageError(
-            f"policy.load_in_4bit=true: {adapters} holds adapters, which cannot be melted into 4-bit "
+            f"policy.load_in_4bit=true: {adapters} holds adapters, which cannot be merged into 4-bit "
             "weights; set it to false or auto"
         )
     name = base_of(adapters)
     base = _model(replace(policy, model_name=name, load_in_4bit=False), _source(name), for_training)
-    own = base.dtype  # `to` changes the base itself
+    dtype = base.dtype  # kept, for `to` changes the base in place
     try:
-        adapted = PeftModel.from_pretrained(base.to(torch.promote_types(own, torch.float32)), str(adapters))
+        adapted = PeftModel.from_pretrained(base.to(torch.promote_types(dtype, torch.float32)), str(adapters))
     except (OSError, ValueError) as error:
         raise _not_found(adapters, error) from error
-    return adapted.merge_and_unload().to(own)
+    return adapted.merge_and_unload().to(dtype)
 
 
-def _hush() -> None:
-    """Leave the terminal to R2V: no bars for a megabyte of weights, no advice on kernels, renamed options or
-    accelerators that are not there."""
+def _quiet_libraries() -> None:
+    """Silence the libraries: no progress bars while loading weights, no advice on kernels, renamed options or missing
+    accelerators."""
     from transformers.utils import logging
 
     logging.set_verbosity_error()
@@ -146,9 +146,9 @@ def _tokenizer(source: Path | str) -> Any:
 
 
 def _not_found(source: Path | str, error: Exception) -> InputError:
-    said = str(error).strip().split("\n")[0]
+    message = str(error).strip().split("\n")[0]
     return InputError(
-        f"policy.model_name: cannot load {source} ({said}); name tiny, pupil, a directory with weights "
+        f"policy.model_name: cannot load {source} ({message}); name tiny, pupil, a directory with weights "
         "and tokenizer, or a hub model that is downloaded or can be"
     )
 

@@ -26,7 +26,7 @@ from r2v.errors import EmptyResult, InputError
 from r2v.llm.types import Message
 from r2v.log import logger
 from r2v.policy.export import export
-from r2v.policy.fit import arguments, draw_rows, fit, in_parts, schedule, shared, whole
+from r2v.policy.fit import arguments, draw_rows, fit, gather_model, is_sharded, pad_for_ranks, schedule
 from r2v.policy.load import Loaded
 from r2v.policy.prompt_encoder import Encoder
 from r2v.storage.files import write_json
@@ -65,7 +65,7 @@ class PairRow:
 
 
 BLANK = PairRow([0, 0], [], [])
-"""Teaches nothing: a pair without completions, which `Preferrer` leaves out of the loss."""
+"""Teaches nothing: a pair without completions, which `PairTrainer` leaves out of the loss."""
 
 
 def read_pairs(path: Path) -> list[Pair]:
@@ -118,9 +118,9 @@ def train_preference(
     trainer = make_trainer([rows[i] for i in order], loaded, phase, preference, out, seed)
     measured = rows[:_MEASURED_PAIRS]
     before = mean_logps(loaded, measured)
-    first = _first_loss_in_parts(trainer, loaded, measured[:16]) if in_parts(trainer) else _first_loss(trainer)
+    first = _first_loss_in_parts(trainer, loaded, measured[:16]) if is_sharded(trainer) else _first_loss(trainer)
     log = fit(trainer, "preference", out, [len(rows[i]) for i in order])
-    loaded = whole(trainer, loaded)
+    loaded = gather_model(trainer, loaded)
     if distributed.rank():
         return {}
     after = mean_logps(loaded, measured)
@@ -157,9 +157,9 @@ def make_trainer(
     from datasets import Dataset
     from trl import DPOConfig
 
-    from r2v.policy.trainers import Preferrer
+    from r2v.policy.trainers import PairTrainer
 
-    laid = [BLANK if i is None else rows[i] for i in shared(range(len(rows)), phase, distributed.ranks())]
+    laid = [BLANK if i is None else rows[i] for i in pad_for_ranks(range(len(rows)), phase, distributed.ranks())]
     data = Dataset.from_dict(
         {
             "prompt_ids": [row.prompt for row in laid],
@@ -169,7 +169,7 @@ def make_trainer(
     )
     adapted = hasattr(loaded.model, "peft_config")
     with_likelihood = preference.sft_weight > 0
-    return Preferrer(
+    return PairTrainer(
         model=loaded.model,
         processing_class=loaded.tokenizer,
         train_dataset=data,

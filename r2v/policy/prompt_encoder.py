@@ -1,4 +1,4 @@
-"""From a conversation to token ids that fit.
+"""Prompt encoder: from a conversation to token ids that fit the context length.
 
 A context is `(system?, user = goal, tool = observation 0, assistant = action 0, ..., tool = newest observation)`.
 `Encoder` renders it with the tokenizer's own chat template and, where it is too long, forgets in this order:
@@ -86,7 +86,7 @@ class Encoder:
         )
 
     def action_ids(self, action: str) -> list[int]:
-        """The ids of an action and its end token: what a policy is trained to say."""
+        """The ids of an action and its end token: what a policy is trained to generate."""
         return [*self.tokenizer(action, add_special_tokens=False)["input_ids"], self.tokenizer.eos_token_id]
 
     def _ids(self, messages: list[Message]) -> list[int]:
@@ -120,7 +120,7 @@ class Encoder:
         self._takes_tool_role = True
         try:
             self._render(_PROBE, generation=True)
-        except Exception:  # templates raise what they like
+        except Exception:  # a template may raise anything
             return False
         return True
 
@@ -129,7 +129,7 @@ class Encoder:
         merge can reach across a border whatever the messages say."""
         if not self._takes_tool_role:
             return False
-        own = set(self.tokenizer.get_added_vocab().values()) | set(self.tokenizer.all_special_ids)
+        added = set(self.tokenizer.get_added_vocab().values()) | set(self.tokenizer.all_special_ids)
         for probe in (_PROBE, _PROBE[1:]):
             try:
                 pieces = [self._render_segment(None, probe[0])]
@@ -137,7 +137,7 @@ class Encoder:
             except Exception:  # a template that refuses a conversation of one message
                 return False
             joined = [token for piece in pieces for token in piece]
-            if joined != self._render(probe, generation=True) or any(p and p[0] not in own for p in pieces):
+            if joined != self._render(probe, generation=True) or any(p and p[0] not in added for p in pieces):
                 return False
         return True
 

@@ -1,4 +1,4 @@
-"""TRL's trainers on rows that are tokenised already.
+"""Trainers: TRL's SFT and DPO on rows that are tokenised already.
 
 Contexts are elided by `r2v.policy.prompt_encoder`, the same way in training and while acting, so TRL's own
 preparation (rendering, cutting at max_length, dropping what it cut to nothing) must not touch them.
@@ -14,7 +14,7 @@ import torch
 from trl import DPOTrainer, SFTTrainer
 
 
-class Cloner(SFTTrainer):  # type: ignore[misc]
+class BCTrainer(SFTTrainer):  # type: ignore[misc]
     """Rows hold `input_ids` and `labels`; dataset_kwargs={"skip_prepare_dataset": True} leaves them alone."""
 
     def create_model_card(self, *args: Any, **kwargs: Any) -> None:
@@ -31,7 +31,7 @@ class _Share:
     tokens: float
 
 
-class Preferrer(DPOTrainer):  # type: ignore[misc]
+class PairTrainer(DPOTrainer):  # type: ignore[misc]
     """Rows hold `prompt_ids`, `chosen_ids` and `rejected_ids`.
 
     TRL averages each part of the loss over a micro-batch, and micro-batches over an update: a pair, or a token of
@@ -50,21 +50,21 @@ class Preferrer(DPOTrainer):  # type: ignore[misc]
         _, pairs, tokens = self.accelerator.gather(sizes.sum(0, keepdim=True)).sum(0).tolist()
         mean = len(batches) * self.accelerator.num_processes
         self._shares = [
-            _Share(rows=rows / pairs * mean, blank=(rows - real) / pairs * mean, tokens=own / tokens * mean)
-            for rows, real, own in sizes.tolist()
+            _Share(rows=rows / pairs * mean, blank=(rows - real) / pairs * mean, tokens=chosen / tokens * mean)
+            for rows, real, chosen in sizes.tolist()
         ]
         return batches, items
 
     def compute_loss(self, *args: Any, **kwargs: Any) -> Any:
         """TRL's loss, each part weighted by the micro-batch's share in the update that is under way. A pair without
-        completions says ln 2, without a gradient, and has no token for the likelihood."""
+        completions has a DPO loss of ln 2, without a gradient, and no token for the likelihood."""
         if not self._shares:
             return super().compute_loss(*args, **kwargs)
         share = self._shares.pop(0)
         whole, weights = self.loss_types, self.loss_weights  # type: ignore[has-type]
         parts = list(zip(whole, weights, (share.rows, share.tokens), strict=False))[: 2 if share.tokens else 1]
         self.loss_types = [kind for kind, _, _ in parts]
-        self.loss_weights = [weight * own for _, weight, own in parts]
+        self.loss_weights = [weight * fraction for _, weight, fraction in parts]
         try:
             loss = super().compute_loss(*args, **kwargs)
         finally:
@@ -75,7 +75,7 @@ class Preferrer(DPOTrainer):  # type: ignore[misc]
         return dataset
 
     def create_model_card(self, *args: Any, **kwargs: Any) -> None:
-        """None: see Cloner."""
+        """None: see BCTrainer."""
 
     def sigmoid_loss(self, batch: dict[str, Any]) -> torch.Tensor:
         """DPO's own part of the loss on one batch, without the likelihood beside it and without dropout:

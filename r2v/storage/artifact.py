@@ -1,4 +1,4 @@
-"""A stage's result: a folder named by its fingerprint, done when `artifact.json` stands in it.
+"""Artifact: the result of a stage, a folder named by its fingerprint that is finished once `artifact.json` is in it.
 
     key = fingerprint("train_policy.bc", 1, sections, {"trajectories": trajectories})
     with build(places.artifacts, "bc", key, ...) as work:      # under a lease; resumes a folder left unfinished

@@ -1,8 +1,8 @@
-"""What a file says, and how it is put on disk.
+"""Atomic file I/O and content hashes.
 
-A file is written beside its place, synced and moved there, so a reader sees the old text or the new one and
-never half of either. Two files say the same when they differ only in when and where they were made:
-`content_sha256` looks past those keys, so identities built on it hold no clock and no run id.
+A file is written under a temporary name beside its path, synced and renamed, so a reader sees the old content or the
+new, never a part. Two files have the same content when they differ only in when and where they were made:
+`content_sha256` ignores those keys, so fingerprints built on it depend on no clock and no run id.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from typing import Any, BinaryIO
 from r2v.errors import EnvironmentFault
 
 VOLATILE = ("run_id", "wall_time_seconds", "created_at")
-"""Keys of a JSON line, or of its `metadata`, that tell when or where and not what."""
+"""Keys of a JSON line, or of its `metadata`, that say when or where it was made: not content."""
 
 _KEYS = tuple(f'"{name}":'.encode() for name in VOLATILE)
 
 
 def content_sha256(path: Path) -> str:
-    """Hex SHA-256 of what a file says: of a `.jsonl` file with the volatile values set to null, of any other
-    file its bytes. Raises FileNotFoundError."""
+    """Hex SHA-256 of a file's content: of a `.jsonl` file with the volatile values set to null, of any other file its
+    bytes. Raises FileNotFoundError."""
     with path.open("rb") as file:
         if path.suffix != ".jsonl":
             return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,4 +1,4 @@
-"""Where a model's files lie: those that come with R2V, and folders that hold adapters alone. No torch is loaded."""
+"""Model files: the bundled models, and folders that hold adapters alone. No torch is loaded."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ from r2v.hrl.tasks.problems import Problem
 from r2v.hrl.tasks.prompts import Prompter
 from r2v.hrl.tasks.word_problems import OPERATIONS, word_problems
 from r2v.llm.local.decode import Draw, generate
-from r2v.policy.float64 import in_double
+from r2v.policy.float64 import use_float64_layers
 from r2v.randomness import generator
 
 TOKENIZER = build_tokenizer()
@@ -97,7 +97,7 @@ def test_the_shipped_pupil_loads_as_any_model_does_and_is_what_the_code_builds()
 
 def replies(prompts: list[tuple[int, ...]], temperature: float = 0.0) -> list[str]:
     model = AutoModelForCausalLM.from_pretrained(PUPIL_DIR, dtype=torch.float64).eval()
-    in_double(model)
+    use_float64_layers(model)
     draws = [
         Draw(prompt=place, key=("test", place), temperature=temperature, top_p=1.0, max_tokens=4)
         for place in range(len(prompts))

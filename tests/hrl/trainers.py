@@ -33,7 +33,7 @@ from r2v.hrl.tasks.prompts import Prompter
 from r2v.hrl.tasks.word_problems import word_problems
 from r2v.hrl.training.metrics import FILE
 from r2v.hrl.training.trainer import Trainer
-from r2v.policy.float64 import in_double
+from r2v.policy.float64 import use_float64_layers
 from r2v.randomness import uniform
 
 LOSSES = (
@@ -55,7 +55,7 @@ PROBLEMS, HELD_OUT = word_problems(12, 0, "train"), word_problems(4, 0, "eval")
 def language_model(seed: int = 0) -> Any:
     """Random, of one layer, in float64 throughout."""
     model = _random(seed).double().eval()
-    in_double(model)
+    use_float64_layers(model)
     return model
 
 

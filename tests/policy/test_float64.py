@@ -10,7 +10,7 @@ from torch.nn.functional import conv1d
 from transformers.cache_utils import DynamicCache
 
 from r2v.bundled.tiny import build_model
-from r2v.policy.float64 import ShortConv, depthwise, in_double
+from r2v.policy.float64 import ShortConv, depthwise, use_float64_layers
 
 
 @pytest.mark.parametrize(("tokens", "length"), [(1, 1), (3, 3), (4, 1), (9, 9), (12, 5)])
@@ -24,7 +24,7 @@ def test_depthwise_is_torchs_convolution(tokens: int, length: int) -> None:
 def test_replies_are_the_original_models() -> None:
     original = build_model(3).double().eval()
     ours = copy.deepcopy(original)
-    in_double(ours)
+    use_float64_layers(ours)
     assert sum(isinstance(module, ShortConv) for module in ours.modules()) == 2
     ids = torch.randint(6, 60, (3, 11))
     mask = torch.ones_like(ids)

@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 from torch.utils.data import BatchSampler, SequentialSampler
 
 from r2v.distributed import cut, launch
-from r2v.policy.fit import shared
+from r2v.policy.fit import pad_for_ranks
 from r2v.storage.files import content_sha256
 
 from . import two_ranks
@@ -85,7 +85,7 @@ def test_an_update_sees_the_same_rows_for_any_number_of_ranks(rows: int, ranks: 
     """Through the sampler that the trainer uses; every rank has as many micro-batches, on several all of one size."""
     phase = replace(two_ranks.PHASE, batch_size=12, gradient_accumulation_steps=2)
     micro, steps = cut(12, 2, ranks)
-    laid = shared(range(rows), phase, ranks)
+    laid = pad_for_ranks(range(rows), phase, ranks)
     batches = BatchSampler(SequentialSampler(laid), micro, drop_last=False)
     shards = [BatchSamplerShard(batches, ranks, rank) for rank in range(ranks)] if ranks > 1 else [batches]
     own = [[[laid[i] for i in batch] for batch in shard] for shard in shards]

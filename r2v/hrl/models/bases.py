@@ -18,7 +18,7 @@ from torch import nn
 
 from r2v.config import PolicyConfig
 from r2v.errors import UsageError
-from r2v.policy.float64 import in_double
+from r2v.policy.float64 import use_float64_layers
 from r2v.policy.load import Loaded, load_policy
 from r2v.randomness import seed_of
 from r2v.storage.weights import ADAPTERS
@@ -72,7 +72,7 @@ class Base:
 
 
 def load_base(policy: PolicyConfig, weights: Path | None, device: str, dtype: torch.dtype | None = None) -> Loaded:
-    """The frozen base: `policy.model_name`, or what `weights` holds: a whole model, or an adapter, which is melted in.
+    """The frozen base: `policy.model_name`, or what `weights` holds: a whole model, or an adapter, which is merged.
 
     `dtype` None: `policy.dtype`, and for `auto` float64 for small models and float32 for others on a CPU; on a GPU
     bfloat16 under adapters and float32 for small models and where all weights are trained.
@@ -89,7 +89,7 @@ def load_base(policy: PolicyConfig, weights: Path | None, device: str, dtype: to
         model = model.to(torch.promote_types(wanted, torch.float32)).merge_and_unload()
     model = model.to(wanted).eval().requires_grad_(False)
     if before != wanted:  # else `load_policy` has done it
-        in_double(model)
+        use_float64_layers(model)
     return replace(loaded, model=model)
 
 
@@ -111,7 +111,7 @@ def _check(policy: PolicyConfig, weights: Path | None) -> None:
         )
     if policy.load_in_4bit is True and weights is not None and (weights / ADAPTERS).exists():
         raise UsageError(
-            f"policy.load_in_4bit=true: {weights} holds an adapter, which cannot be melted into 4-bit "
+            f"policy.load_in_4bit=true: {weights} holds an adapter, which cannot be merged into 4-bit "
             "weights; set policy.load_in_4bit=false, or train bc with policy.lora_r=0"
         )
 

@@ -138,7 +138,7 @@ class Roles:
 
     def actor_as_policy(self) -> Loaded:
         """The actor as `r2v.policy.export.export` writes it and `load_policy` reads it: an adapter, or all weights
-        where they were trained, or where the base is no longer that of the model's name (the adapter melted in). Where
+        where they were trained, or where the base is no longer that of the model's name (the adapter merged). Where
         it is in parts all ranks must ask the first time, and it learns no more: a `Trainer` that has run has asked."""
         base, adapter = self.bodies["actor"]
         if not isinstance(base, Base):

@@ -14,7 +14,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from r2v.errors import InputError, UsageError
 from r2v.hrl.algorithm.logprobs import lay, of_completions, of_tokens
 from r2v.hrl.algorithm.losses import count, policy_loss, token_weights
-from r2v.policy.float64 import in_double
+from r2v.policy.float64 import use_float64_layers
 from tests import tiny_models
 
 VOCABULARY = 96
@@ -56,7 +56,7 @@ def adapted() -> Any:
 
 def doubled(model: Any) -> Any:
     model = model.double()
-    in_double(model)
+    use_float64_layers(model)
     return model
 
 
