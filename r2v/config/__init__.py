@@ -254,7 +254,7 @@ def _require_assignment(override: str) -> None:
     key, equals, _ = override.partition("=")
     if not equals or not key:
         raise UsageError(f"--overrides {override}: expected key=value, e.g. training.lr=1e-3")
-    if not key.startswith("env.options.") and key not in set(keys()):
+    if not key.startswith(("env.options.", "perturbations.extra")) and key not in set(keys()):
         raise UsageError(f"--overrides {override}: unknown key {key}; {nearest(key, keys())}")
 
 
@@ -295,7 +295,8 @@ def identity(section: Any) -> Any:
         values = {
             f.name: identity(getattr(section, f.name))
             for f in dataclasses.fields(section)
-            if not f.metadata.get("runtime") and not (f.metadata.get("if_given") and getattr(section, f.name) is None)
+            if not f.metadata.get("runtime")
+            and not (f.metadata.get("if_given") and getattr(section, f.name) in (None, {}))
         }
         if isinstance(section, Phase):
             values["effective_batch"] = values.pop("batch_size") * values.pop("gradient_accumulation_steps")

@@ -6,19 +6,24 @@ import dataclasses
 from dataclasses import dataclass, field
 from typing import Literal
 
-from r2v.config.checks import check, members, not_negative, positive, probability
+from r2v.config.checks import IF_GIVEN, check, members, not_negative, positive, probability
 from r2v.config.methods import METHODS
+from r2v.extensions import is_dotted, require_name, source_sha256
 
 FEATURE_GROUPS = ("uncertainty", "samples", "verifier", "progress", "page", "tool")
 """Everything a router can look at."""
+ROUTER_MODELS = ("logistic", "boosting")
+"""Router models that are bundled."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RouterConfig:
     """The router: when a step goes to the LLM."""
 
-    model: Literal["logistic", "boosting"] = "logistic"
-    """Classifier that predicts the gain of an LLM step."""
+    model: str = "logistic"
+    """Classifier that predicts the gain of an LLM step: logistic, boosting, or package.module:Class of your own."""
+    model_sha256: str | None = field(default=None, metadata=IF_GIVEN)
+    """Filled in: the content of the module of a model by dotted path, so that an edited one makes new artifacts."""
     label: Literal["counterfactual", "disagreement", "episode"] = "counterfactual"
     """Label it is fitted on. counterfactual: the executed gain of an LLM step; disagreement: the LLM would act
     differently; episode: the episode fails."""
@@ -36,6 +41,9 @@ class RouterConfig:
     """Inverse strength of the L2 penalty of logistic regression (scikit-learn's C): smaller regularises more."""
 
     def __post_init__(self) -> None:
+        require_name("router.model", self.model, ROUTER_MODELS)
+        content = source_sha256("router.model", self.model) if is_dotted(self.model) else None
+        object.__setattr__(self, "model_sha256", content)
         members("router.features", self.features, FEATURE_GROUPS)
         for name in ("num_tasks", "num_calibration_tasks", "l2"):
             positive(f"router.{name}", getattr(self, name))

@@ -6,7 +6,8 @@ import dataclasses
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from r2v.config.checks import RUNTIME, check, members, probability
+from r2v.config.checks import IF_GIVEN, RUNTIME, check, members, probability
+from r2v.extensions import require_name, source_sha256
 
 INJECTION_FAMILIES = ("direct", "indirect", "goal_hijack", "exfiltration", "role_confusion", "encoded")
 """Every family of prompt injection."""
@@ -100,6 +101,14 @@ class CategoryConfig:
         probability("perturbations.*.severity", self.severity)
 
 
+@dataclass(frozen=True, kw_only=True)
+class ExtraCategoryConfig(CategoryConfig):
+    """A perturbation of one's own, named by the dotted path it is filed under."""
+
+    source_sha256: str = ""
+    """Filled in: the content of its module, so that an edited category makes new artifacts."""
+
+
 def _category(prob: float, severity: float = 0.5) -> Any:
     return field(default_factory=lambda: CategoryConfig(prob=prob, severity=severity))
 
@@ -127,6 +136,9 @@ class PerturbationsConfig:
     """Typing errors in the goal, never in quotes or numbers (severity: share of words)."""
     latency: CategoryConfig = _category(0.0)
     """Simulated seconds are added; the text is unchanged (severity: up to twenty seconds at 1)."""
+    extra: dict[str, ExtraCategoryConfig] = field(default_factory=dict, metadata=IF_GIVEN)
+    """Categories of one's own by dotted path package.module:NAME, e.g. {"mypackage.fog:CATEGORY": {prob: 0.2}}; they
+    compose after the bundled ones, in this order (docs/extending/perturbation.md)."""
     held_out: list[str] = field(default_factory=lambda: ["stale_observation"])
     """Categories held out of training and calibration; the `shift` condition adds them."""
     held_out_families: list[str] = field(default_factory=list)
@@ -134,7 +146,11 @@ class PerturbationsConfig:
     encoded."""
 
     def __post_init__(self) -> None:
-        members("perturbations.held_out", self.held_out, self.categories())
+        for path, category in self.extra.items():
+            require_name("perturbations.extra", path, ())
+            content = source_sha256("perturbations.extra", path)
+            self.extra[path] = dataclasses.replace(category, source_sha256=content)
+        members("perturbations.held_out", self.held_out, (*self.categories(), *self.extra))
         members("perturbations.held_out_families", self.held_out_families, INJECTION_FAMILIES)
         for name in WITHOUT_SEVERITY:
             # Its default stays a part of fingerprints, so that those of earlier artifacts hold.
@@ -147,14 +163,14 @@ class PerturbationsConfig:
 
     @classmethod
     def categories(cls) -> tuple[str, ...]:
-        """Names of all categories, in the order of composition."""
-        return tuple(f.name for f in dataclasses.fields(cls) if not f.name.startswith("held_out"))
+        """Names of the bundled categories, in the order of composition."""
+        return tuple(f.name for f in dataclasses.fields(cls) if not f.name.startswith(("held_out", "extra")))
 
     def active(self, condition: str) -> dict[str, CategoryConfig]:
         """The categories in force under clean, noisy (what training may see) or shift (held-out ones too)."""
         if condition == "clean":
             return {}
-        named = {name: getattr(self, name) for name in self.categories()}
+        named = {**{name: getattr(self, name) for name in self.categories()}, **self.extra}
         return {
             name: c
             for name, c in named.items()

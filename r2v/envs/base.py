@@ -9,13 +9,13 @@ image missing) ends the episode as not measured, never as failed.
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
 from r2v.data.episode import AppliedPerturbation
 from r2v.errors import UsageError, nearest
+from r2v.extensions import is_dotted, load_object
 from r2v.llm.types import Request, ToolSpec
 
 
@@ -146,24 +146,21 @@ COMING = ("miniwob", "swebench", "webarena")
 def benchmark_class(spec: str) -> Callable[..., Any]:
     """What makes the benchmark that `spec` names; nothing is made yet.
 
-    Raises UsageError naming the missing adapter, the nearest known benchmark, or the import that failed.
+    Raises UsageError naming the missing adapter, the nearest known benchmark, or the import that failed and the folders
+    that were searched.
     """
     dotted = BENCHMARKS.get(spec, spec)
-    module_name, _, attribute = dotted.partition(":")
     if spec in COMING:
         raise UsageError(
             f"env.benchmark={spec}: its adapter (extra [{spec}]) is not in this version; allowed: "
             f"{', '.join(BENCHMARKS)}, or a dotted path package.module:Class"
         )
-    if not attribute:
+    if not is_dotted(dotted):
         raise UsageError(
             f"env.benchmark={spec}: no such benchmark; {nearest(spec, BENCHMARKS)} "
             "(or a dotted path package.module:Class)"
         )
-    try:
-        made_by: Callable[..., Any] = getattr(importlib.import_module(module_name), attribute)
-    except (ImportError, AttributeError) as error:
-        raise UsageError(f"env.benchmark={spec}: cannot load {dotted}: {error}") from error
+    made_by: Callable[..., Any] = load_object("env.benchmark", dotted, ())
     return made_by
 
 

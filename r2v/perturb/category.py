@@ -1,7 +1,8 @@
-"""What a kind of perturbation is: a value that says what it touches and a pure function that does it.
+"""A perturbation category: a value that says what it touches and a pure function that does it.
 
-A new category is one file `r2v/perturb/<name>.py` with a `CATEGORY`, and one field of that name in
-`PerturbationsConfig`; the order of those fields is the order of composition. Whether a step is hit is not the
+A bundled category is one file `r2v/perturb/categories/<name>.py` with a `CATEGORY`, and one field of that name in
+`PerturbationsConfig`; the order of those fields is the order of composition. One of your own is one file anywhere,
+named by its dotted path under `perturbations.extra` (docs/extending/perturbation.md). Whether a step is hit is not the
 category's business (see `schedule`); it only says what a hit does, from nothing but the scene and draws keyed
 by it. The same function therefore serves a live world and a stored episode.
 """
@@ -17,10 +18,12 @@ from typing import Any, Literal
 
 from r2v.data.episode import AppliedPerturbation, PerturbationType
 from r2v.envs.base import Surface
+from r2v.errors import UsageError
+from r2v.extensions import is_dotted, load_attribute
 from r2v.randomness import Key, generator, uniform
 
 PerturbationKind = Literal["goal", "tool_call", "replace", "edit"]
-"""What is touched: the goal; the call, which then never reaches the world; the whole page; or lines of it."""
+"""What is touched: the goal; the tool call, which then never reaches the world; the whole page; or lines of it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -63,9 +66,9 @@ class Change:
 class Category:
     """One kind of perturbation.
 
-    `alter` returns None where the scene is not eligible. `mode` is ToolMaze's explicit or implicit, transient
-    or permanent; `group` the coarse type that an episode is filed under. `preserving` says that all that was
-    told before can still be read, so a recorded action stays the right label.
+    `alter` returns None where the scene is not eligible. `mode` is explicit or implicit (does the text say that
+    something is wrong?), transient or permanent; `group` the coarse type that an episode is filed under. `preserving`
+    says that everything the page showed can still be read, so a recorded action stays the right label.
     """
 
     kind: PerturbationKind
@@ -77,10 +80,15 @@ class Category:
 
 @cache
 def category(name: str) -> Category:
-    """The category of this configuration field."""
-    found = importlib.import_module(f"r2v.perturb.categories.{name}").CATEGORY
-    assert isinstance(found, Category)
-    return found
+    """The category of this name: a field of `PerturbationsConfig`, or a dotted path package.module:NAME, which is also
+    what a step that it hit records. Raises UsageError where the path leads to no category."""
+    if not is_dotted(name):
+        bundled: Category = importlib.import_module(f"r2v.perturb.categories.{name}").CATEGORY
+        return bundled
+    extra = load_attribute("perturbations.extra", name, ())
+    if not isinstance(extra, Category):
+        raise UsageError(f"perturbations.extra={name}: a {type(extra).__name__}, not an r2v.perturb.category.Category")
+    return extra
 
 
 def perturbation_type(applied: Sequence[AppliedPerturbation]) -> PerturbationType:

@@ -1,10 +1,10 @@
-"""What goes wrong, and when: the one place where categories are drawn and put together.
+"""The perturbation schedule: the one place where categories are drawn and composed.
 
 Category c hits observation t iff `uniform(VERSION, seed, benchmark, task, t, c) < prob`. No draw depends on
 another, so cutting an episode short changes no earlier step, raising a probability only adds hits, and
 neither order nor sharding matters. Observation 0 is the reset's; observation t answers call t - 1. Categories
-compose in the order of `PerturbationsConfig`. A call that failed has no page, so at most one category
-replaces an answer.
+compose in the order of `PerturbationsConfig`, those of your own last. A call that failed has no page, so at
+most one category replaces an answer.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from r2v.config import INJECTION_FAMILIES, CategoryConfig, PerturbationsConfig
 from r2v.data.episode import AppliedPerturbation, Condition
 from r2v.envs.base import Benchmark, Surface, Task
 from r2v.errors import UsageError, nearest
+from r2v.extensions import is_dotted
 from r2v.perturb.category import Change, PerturbationKind, Scene, category
 from r2v.perturb.generic import GENERIC
 from r2v.randomness import Key, uniform
@@ -55,7 +56,7 @@ class Schedule:
     def __post_init__(self) -> None:
         known = PerturbationsConfig.categories()
         for name in self.categories:
-            if name not in known:
+            if name not in known and not is_dotted(name):
                 raise UsageError(f"perturbations.{name}: no such category; {nearest(name, known)}")
         for family in self.held_out_families:
             if family not in INJECTION_FAMILIES:
@@ -71,7 +72,9 @@ class Schedule:
     @cached_property
     def active(self) -> tuple[str, ...]:
         """Names of the categories that can hit at all, in order of composition."""
-        given = ((name, self.categories.get(name)) for name in PerturbationsConfig.categories())
+        bundled = PerturbationsConfig.categories()
+        order = (*bundled, *(name for name in self.categories if name not in bundled))
+        given = ((name, self.categories.get(name)) for name in order)
         return tuple(name for name, config in given if config and config.enabled and config.prob > 0)
 
     @cached_property

@@ -1,7 +1,8 @@
-"""The router at run time: a dot product or a few trees, then a sigmoid, in plain Python.
+"""The router model at run time: a score of the features, calibrated to a probability, in plain Python.
 
-A model is a sorted JSON file, the same bytes from the same rows. Nothing here imports scikit-learn: its
-row-by-row `predict` was the slowest part of an evaluation, and a JSON file can be read by anyone.
+A router is a sorted JSON file, the same bytes from the same rows. Nothing here imports scikit-learn: its
+row-by-row `predict` was the slowest part of an evaluation, and a JSON file can be read by anyone. A model of your own
+(`router.model=package.module:Class`) is a dataclass of plain values with a `predict`; its fields are what is stored.
 """
 
 from __future__ import annotations
@@ -11,10 +12,11 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Protocol
 
 from r2v.data.episode import from_dict, to_dict
 from r2v.errors import InputError
+from r2v.extensions import load_object
 from r2v.router.features import FEATURE_VERSION
 from r2v.storage.files import write_text
 
@@ -22,6 +24,15 @@ from r2v.storage.files import write_text
 def sigmoid(logit: float) -> float:
     """1 / (1 + exp(-logit)) without overflow."""
     return 1 / (1 + math.exp(-logit)) if logit >= 0 else math.exp(logit) / (1 + math.exp(logit))
+
+
+class ScoreModel(Protocol):
+    """What a fitted router model is: a dataclass whose fields are numbers, strings, tuples and dataclasses of these."""
+
+    def predict(self, x: Sequence[float]) -> float:
+        """The log-odds that an LLM step gains here, or any number that grows with the gain: calibration follows. `x`
+        holds the features in the order of `RouterModel.names`."""
+        ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,7 +44,7 @@ class LinearModel:
     means: tuple[float, ...]
     scales: tuple[float, ...]
 
-    def logit(self, x: Sequence[float]) -> float:
+    def predict(self, x: Sequence[float]) -> float:
         """Log-odds of a gain."""
         terms = zip(self.weights, x, self.means, self.scales, strict=True)
         return self.intercept + math.fsum(weight * (value - mean) / scale for weight, value, mean, scale in terms)
@@ -66,7 +77,7 @@ class BoostedModel:
     rate: float
     trees: tuple[Tree, ...]
 
-    def logit(self, x: Sequence[float]) -> float:
+    def predict(self, x: Sequence[float]) -> float:
         """Log-odds of a gain."""
         return self.intercept + self.rate * math.fsum(tree.value(x) for tree in self.trees)
 
@@ -82,24 +93,26 @@ class Platt:
         return sigmoid(self.slope * logit + self.intercept)
 
 
-_PARTS: dict[str, type[LinearModel] | type[BoostedModel]] = {"logistic": LinearModel, "boosting": BoostedModel}
+BUNDLED_MODELS: dict[str, type[LinearModel] | type[BoostedModel]] = {"logistic": LinearModel, "boosting": BoostedModel}
+"""What the names of `router.model` become; anything else is a dotted path."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RouterModel:
     """A trained router. `names` are the features it reads, in order; `label` is what it learned to tell."""
 
-    kind: Literal["logistic", "boosting"]
+    kind: str
+    """As `router.model`: logistic, boosting, or a dotted path."""
     label: str
     names: tuple[str, ...]
-    part: LinearModel | BoostedModel
+    part: ScoreModel
     calibration: Platt
     feature_version: str = FEATURE_VERSION
 
     def logit(self, features: Mapping[str, float]) -> float:
         """Uncalibrated log-odds. Raises InputError where a feature the model reads is absent."""
         try:
-            return self.part.logit([features[name] for name in self.names])
+            return self.part.predict([features[name] for name in self.names])
         except KeyError as missing:
             group = str(missing).strip("'").partition(".")[0]
             raise InputError(
@@ -113,14 +126,19 @@ class RouterModel:
 
     def save(self, path: Path) -> None:
         """Write the model as sorted JSON."""
-        write_text(path, json.dumps(to_dict(self), sort_keys=True, indent=1, allow_nan=False) + "\n")
+        record: dict[str, Any] = to_dict(self)
+        if self.kind not in BUNDLED_MODELS:
+            record["part_class"] = f"{type(self.part).__module__}:{type(self.part).__qualname__}"
+        write_text(path, json.dumps(record, sort_keys=True, indent=1, allow_nan=False) + "\n")
 
 
 def load(path: Path) -> RouterModel:
-    """A saved model. Raises InputError where the file is none, or reads features of another version."""
+    """A saved model. Raises InputError where the file is none, or reads features of another version; UsageError where
+    its class, one of your own, cannot be imported."""
     try:
         record: dict[str, Any] = json.loads(path.read_text())
-        part = from_dict(_PARTS[record["kind"]], record.pop("part"))
+        model_class = BUNDLED_MODELS.get(record["kind"]) or load_object("router.model", record.pop("part_class"), ())
+        part = from_dict(model_class, record.pop("part"))
         model = RouterModel(
             part=part, calibration=Platt(**record.pop("calibration")), names=tuple(record.pop("names")), **record
         )

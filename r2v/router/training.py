@@ -10,18 +10,20 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import is_dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from r2v.config import RouterConfig
-from r2v.errors import InputError
+from r2v.errors import InputError, UsageError
+from r2v.extensions import load_object
 from r2v.log import logger
 from r2v.randomness import generator, seed_of
 from r2v.router.features import select
 from r2v.router.labels import FeatureRow, check_rows
-from r2v.router.models import BoostedModel, LinearModel, Platt, RouterModel, Tree
+from r2v.router.models import BoostedModel, LinearModel, Platt, RouterModel, ScoreModel, Tree
 
 FeatureArray = NDArray[np.float64]
 SLOPES = (0.05, 20.0)
@@ -42,8 +44,8 @@ def fit(rows: Sequence[FeatureRow], cfg: RouterConfig, seed: int, max_examples: 
         raise InputError(f"router.features={list(cfg.features)}: the rows have no such features")
     train, held = ([row for row in rows if row.split == split] for split in ("train", "calibration"))
     x, y, weights = matrix(train, names), targets(train), task_weights(train)
-    part = _FITS[cfg.model](x, y, weights, cfg, seed)
-    logits = np.array([part.logit(values) for values in matrix(held, names).tolist()])
+    part = fit_part(cfg, x, y, weights, seed)
+    logits = np.array([part.predict(values) for values in matrix(held, names).tolist()])
     calibration = fit_platt(logits, targets(held), task_weights(held))
     return RouterModel(kind=cfg.model, label=str(rows[0].y_source), names=names, part=part, calibration=calibration)
 
@@ -54,6 +56,27 @@ def _drawn(rows: Sequence[FeatureRow], max_examples: int | None, seed: int) -> l
         return list(rows)
     kept = set(generator(seed, "router examples").sample(train, max_examples))
     return [row for number, row in enumerate(rows) if row.split != "train" or number in kept]
+
+
+def fit_part(
+    cfg: RouterConfig, features: FeatureArray, labels: FeatureArray, weights: FeatureArray, seed: int
+) -> ScoreModel:
+    """The score model that `router.model` names, fitted to `features` (rows, names), `labels` in {0, 1} (rows,) and
+    `weights` (rows,).
+
+    By a dotted path, a class is fitted by its `fit(features, labels, weights, seed)`, a function is called with the
+    same. Raises UsageError where that gives anything but a dataclass with `predict`.
+    """
+    if cfg.model in _FITS:
+        return _FITS[cfg.model](features, labels, weights, cfg, seed)
+    fits = load_object("router.model", cfg.model, tuple(_FITS))
+    fitted: ScoreModel = getattr(fits, "fit", fits)(features, labels, weights, seed)
+    if not is_dataclass(fitted) or not hasattr(fitted, "predict"):
+        raise UsageError(
+            f"router.model={cfg.model}: fitting gave a {type(fitted).__name__}; it has to be a dataclass of plain "
+            "values with predict(x), for it is stored as JSON"
+        )
+    return fitted
 
 
 def matrix(rows: Sequence[FeatureRow], names: Sequence[str]) -> FeatureArray:
