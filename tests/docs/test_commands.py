@@ -19,6 +19,7 @@ from contextlib import redirect_stdout
 from dataclasses import dataclass
 from io import StringIO
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -179,11 +180,12 @@ def python_blocks() -> list[Block]:
 
 
 @pytest.mark.parametrize("block", python_blocks(), ids=lambda block: block.page)
-def test_the_python_of_a_page_runs(block: Block, checkout: Checkout) -> None:
+def test_the_python_of_a_page_runs(block: Block, checkout: Checkout, monkeypatch: pytest.MonkeyPatch) -> None:
     code, output = checkout.run("r2v collect --num-episodes 2 --seeds 1")
     assert code == 0, output
     with standing_in(checkout.root), redirect_stdout(StringIO()):
-        exec(compile(block.text, block.page, "exec"), {"__name__": "page"})
+        monkeypatch.setitem(sys.modules, "page", page := ModuleType("page"))
+        exec(compile(block.text, block.page, "exec"), page.__dict__)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

@@ -1,0 +1,97 @@
+"""A router model from outside the package: the file that docs/extending/router-model.md shows."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from r2v.config import RouterConfig, identity
+from r2v.errors import InputError, UsageError
+from r2v.router.baselines import score_function
+from r2v.router.labels import labelled
+from r2v.router.models import load
+from r2v.router.training import fit, report
+from tests.docs.pages import REPOSITORY, blocks_of
+
+from .rows import make_row
+
+ROWS = labelled([make_row(number) for number in range(1_200)], "counterfactual")
+FEATURES = ["uncertainty", "page"]
+
+
+def module(folder: Path, monkeypatch: pytest.MonkeyPatch, name: str, text: str | None = None) -> None:
+    """Put the page's module, or another text, into the folder where the command is started."""
+    if text is None:
+        (text,) = (
+            block.text
+            for block in blocks_of(REPOSITORY / "docs" / "extending" / "router-model.md")
+            if block.language == "python"
+        )
+    (folder / f"{name}.py").write_text(text)
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr(sys, "path", [entry for entry in sys.path if entry])
+
+
+def test_the_model_of_the_page_is_fitted_stored_and_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    module(tmp_path, monkeypatch, "router_of_page")
+    config = RouterConfig(model="router_of_page:Centroid", features=FEATURES)
+    model = fit(ROWS, config, seed=0)
+    figures = report(model, ROWS)
+    bundled = report(fit(ROWS, RouterConfig(features=FEATURES), seed=0), ROWS)
+    assert figures["calibration"]["auroc"] > 0.97 * bundled["calibration"]["auroc"] > 0.6
+    model.save(tmp_path / "r2v.json")
+    assert json.loads((tmp_path / "r2v.json").read_text())["part_class"] == "router_of_page:Centroid"
+    again = load(tmp_path / "r2v.json")
+    assert again == model
+    score = score_function("r2v", {"r2v": again})
+    assert [score(row.features, 1, row.task_id, 0) for row in ROWS] == [model.predict(row.features) for row in ROWS]
+
+
+def test_a_stored_model_is_loaded_by_a_process_that_has_not_fitted_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module(tmp_path, monkeypatch, "router_elsewhere")
+    fit(ROWS, RouterConfig(model="router_elsewhere:Centroid", features=FEATURES), seed=0).save(tmp_path / "r2v.json")
+    code = (
+        "import sys; from pathlib import Path; from r2v.router.models import load; print(load(Path(sys.argv[1])).kind)"
+    )
+    command = [sys.executable, "-P", "-c", code, "r2v.json"]
+    done = subprocess.run(command, cwd=tmp_path, env=os.environ, capture_output=True, text=True, check=True)
+    assert done.stdout == "router_elsewhere:Centroid\n"
+
+
+def test_a_function_fits_as_well_and_an_edited_file_makes_another_fingerprint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = (
+        "from dataclasses import dataclass\n\n\n"
+        "@dataclass(frozen=True)\nclass First:\n    sign: float\n\n"
+        "    def predict(self, x):\n        return self.sign * x[0]\n\n\n"
+        "def fit_first(features, labels, weights, seed):\n    return First(1.0)\n\n\n"
+        "def fit_nothing(features, labels, weights, seed):\n    return 3\n"
+    )
+    module(tmp_path, monkeypatch, "router_function", text)
+    model = fit(ROWS, RouterConfig(model="router_function:fit_first", features=["uncertainty"]), seed=0)
+    model.save(tmp_path / "r2v.json")
+    assert load(tmp_path / "r2v.json") == model
+    before = identity(RouterConfig(model="router_function:fit_first"))
+    module(tmp_path, monkeypatch, "router_function", text + "\n# edited\n")
+    assert identity(RouterConfig(model="router_function:fit_first")) != before
+    assert "model_sha256" not in identity(RouterConfig())
+    with pytest.raises(UsageError, match="fitting gave a int; it has to be a dataclass"):
+        fit(ROWS, RouterConfig(model="router_function:fit_nothing", features=["uncertainty"]), seed=0)
+
+
+def test_what_cannot_be_found_is_refused_with_the_folders_that_were_searched(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="did you mean logistic"):
+        RouterConfig(model="logistik")
+    with pytest.raises(UsageError, match=r"no module nowhere_at_all; searched /.*, PYTHONPATH and installed packages"):
+        RouterConfig(model="nowhere_at_all:Model")
+    (tmp_path / "r2v.json").write_text('{"kind": "nowhere_at_all:Model", "names": [], "calibration": {}, "part": {}}')
+    with pytest.raises(InputError, match="not a router"):
+        load(tmp_path / "r2v.json")
