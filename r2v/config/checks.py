@@ -9,7 +9,7 @@ from r2v.errors import UsageError, nearest
 RUNTIME = {"runtime": True}
 """Field metadata of what does not change results, such as paths, device, workers and retries: not in fingerprints."""
 IF_GIVEN = {"if_given": True}
-"""Field metadata of a key that is in fingerprints only where it is set (neither None nor {}): adding it changed none."""
+"""Field metadata of a key that is in fingerprints only where it is set (not None, not {}): adding it changed none."""
 
 
 def check(condition: bool, key: str, rule: str, got: object) -> None:
