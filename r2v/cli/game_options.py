@@ -23,12 +23,13 @@ class GameDefaults:
 
 def add_options(parser: argparse.ArgumentParser, defaults: GameDefaults) -> None:
     """Add every option of the game, in groups."""
+    _add_player_options(parser.add_argument_group("who plays"))
     _add_match_options(parser.add_argument_group("what is played"), defaults)
     _add_dispatch_options(parser.add_argument_group("how requests are sent, and where results go"), defaults)
     _add_analysis_options(parser.add_argument_group("analysis of a job that was played"))
 
 
-def _add_match_options(group: argparse._ArgumentGroup, defaults: GameDefaults) -> None:
+def _add_player_options(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--agent-type",
         "--model",
@@ -48,6 +49,9 @@ def _add_match_options(group: argparse._ArgumentGroup, defaults: GameDefaults) -
         metavar="N",
         help="players; default: one per model, but at least 2 in standard mode and 4 in the others",
     )
+
+
+def _add_match_options(group: argparse._ArgumentGroup, defaults: GameDefaults) -> None:
     group.add_argument(
         "--game-mode",
         default="standard",
