@@ -20,9 +20,8 @@ def interrupt_on_stop() -> None:
 
     def interrupt(number: int, frame: FrameType | None) -> None:
         if number == signal.SIGHUP:
-            signal.signal(
-                number, signal.SIG_IGN
-            )  # kernel and shell may each send one; a second would cut the end short
+            # Kernel and shell may each send one, and a second interruption would cut an end in order short.
+            signal.signal(number, signal.SIG_IGN)
             _leave_closed(terminals)
         signal.raise_signal(signal.SIGINT)
 

@@ -32,7 +32,7 @@ def started(folder: Path, terminal: int | None = None) -> subprocess.Popen[bytes
         start_new_session=True,
     )
     deadline = time.monotonic() + 60
-    while not list(folder.glob("data/runs/*/trajectories.jsonl")):
+    while not any(path.stat().st_size for path in folder.glob("data/runs/*/trajectories.jsonl")):
         assert time.monotonic() < deadline and process.poll() is None
         time.sleep(0.02)
     return process
