@@ -39,7 +39,7 @@ ALONE = (
 def desk(cluster: Cluster, folder: Path) -> str:
     """The real pipeline by both doors."""
     config = (ROOT / "tests/micro.yaml").read_text().replace("prefix: micro\n", "")
-    queue, here = (Project(cluster, folder / name, config=config, standin=False) for name in ("queue", "here"))
+    queue, here = (Project(cluster, folder / name, config=config, fake_stages=False) for name in ("queue", "here"))
     queue.run("bash", "run_all.sh", "desk")
     queue.drained(1500)
     here.run("bash", "run_all.sh", "desk", "--here")

@@ -1,9 +1,6 @@
 """The command line: `r2v <command>`. Scripts, Slurm jobs and `make` all come through here.
 
-Errors become one line on stderr and a documented exit code:
-
-    0 ok   2 usage or config   3 bad or incomplete input   4 empty result   5 environment or provider failure
-    6 another process works on the same thing   75 interrupted, run again to continue
+Errors become one line on stderr and an exit code of r2v.errors, which `r2v --help` lists.
 """
 
 from __future__ import annotations
@@ -16,7 +13,7 @@ from collections.abc import Callable, Sequence
 from r2v import __version__
 from r2v.cli import cluster, completion, game, plan, providers, results, stages
 from r2v.cli.options import Parser
-from r2v.errors import DISK_REFUSES, EnvironmentFault, Interrupted, R2VError
+from r2v.errors import DISK_REFUSES, EXIT_CODES, EnvironmentFault, Interrupted, R2VError
 from r2v.log import logger, setup
 from r2v.signals import interrupt_on_stop
 from r2v.storage.record import recording
@@ -56,7 +53,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def build_parser() -> argparse.ArgumentParser:
     """The whole command line."""
-    parser = Parser(prog="r2v", description="Distil, verify, route. Start with `make mrp`, or `r2v run --help`.")
+    parser = Parser(
+        prog="r2v",
+        description="Distil, verify, route. Start with `make mrp`, or `r2v run --help`.",
+        epilog=f"exit codes: {'; '.join(f'{code} {meaning}' for code, meaning in EXIT_CODES.items())}",
+    )
     parser.add_argument("--version", action="version", version=f"r2v {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="<command>", required=True, parser_class=Parser)
     results.add_run(commands)

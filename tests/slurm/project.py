@@ -13,7 +13,7 @@ from typing import Any
 from tests.slurm.cluster import Cluster
 
 ROOT = Path(__file__).resolve().parents[2]
-STANDIN = ROOT / "tests/slurm/standin"
+FAKE_STAGES = ROOT / "tests/slurm/fake_stages"
 CONFIG = """
 env: {options: {num_tasks: 40, num_heldout: 8}}
 data: {num_episodes: 4, seeds: [1]}
@@ -48,9 +48,9 @@ EDGES = {
 
 
 class Project:
-    """One project folder. With `standin` the stages' bodies cost nothing and behave as `behave` says."""
+    """One project folder. With `fake_stages` the stages' bodies cost nothing and behave as `behave` says."""
 
-    def __init__(self, cluster: Cluster, folder: Path, *, config: str = CONFIG, standin: bool = True) -> None:
+    def __init__(self, cluster: Cluster, folder: Path, *, config: str = CONFIG, fake_stages: bool = True) -> None:
         self.cluster, self.folder = cluster, folder
         shutil.copytree(ROOT / "scripts/slurm", folder / "scripts/slurm")
         for name in ("logs", "data", "outputs", "results", "configs/desk"):
@@ -60,7 +60,7 @@ class Project:
         shutil.copy(ROOT / "run_all.sh", folder)
         self.behave()
         self.env = {
-            "PYTHONPATH": f"{STANDIN}:{ROOT}" if standin else str(ROOT),
+            "PYTHONPATH": f"{FAKE_STAGES}:{ROOT}" if fake_stages else str(ROOT),
             "OMP_NUM_THREADS": "1",
             "HF_HUB_OFFLINE": "1",
             "PATH": f"{Path(sys.executable).parent}:{cluster.env['PATH']}",

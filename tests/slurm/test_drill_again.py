@@ -1,7 +1,4 @@
-"""Drills of the morning after, on a real Slurm with stand-in work: what is done again, what is told, what it cost.
-
-Numbers: tests/slurm/__init__.py.
-"""
+"""Drills of the morning after, on a real Slurm with stand-in work: what is done again, what is told, what it cost."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Drills of failure, on a real Slurm with stand-in work: what heals by itself, what waits for a person.
 
 Each changes the configuration of `preference` in a finished project, so that it and the four jobs behind it are to
-be done; where those do not matter they are left out. Numbers: tests/slurm/__init__.py.
+be done; where those do not matter they are left out.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Drills of submission, on a real Slurm whose nodes take no jobs: what is in the queue, and what is not.
-
-Numbers: tests/slurm/__init__.py.
-"""
+"""Drills of submission, on a real Slurm whose nodes take no jobs: what is in the queue, and what is not."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ class Folder:
             "PATH": f"{FAKE}:{kept['PATH']}",
             "FAKE_SLURM": str(self.path),
             "OMP_NUM_THREADS": "1",
-            "PYTHONPATH": f"{ROOT / 'tests/slurm/standin'}:{ROOT}",
+            "PYTHONPATH": f"{ROOT / 'tests/slurm/fake_stages'}:{ROOT}",
             "SLURM_JOB_ID": "42",
             **values,
         }
