@@ -31,15 +31,20 @@ def add_commands(commands: argparse._SubParsersAction[ClusterParser]) -> None:
     logs.add_argument("-f", "--follow", action="store_true", help="go on reading until the job ends")
     logs.add_argument("--errors", action="store_true", help="only the first traceback of each start")
     explain = _add(commands, "explain", "what broke, what healing did, and how to go on", _explain)
-    explain.add_argument("words", nargs="*", metavar="[CHAIN] [JOB]")
+    explain.add_argument(
+        "words",
+        nargs="*",
+        metavar="[CHAIN] [JOB]",
+        help="a chain, and one of its jobs (default: every job of the only chain)",
+    )
     cost = _add(commands, "cost", "GPU-hours of each attempt, and how many were wasted", _cost)
     cost.add_argument("names", nargs="*", metavar="CHAIN", help=_CHAIN)
     graph = _add(commands, "graph", "which job waits for which", _graph)
     graph.add_argument("name", nargs="?", metavar="CHAIN", help=_CHAIN)
-    graph.add_argument("--format", choices=["ascii", "mermaid", "json"], default="ascii")
+    graph.add_argument("--format", choices=["ascii", "mermaid", "json"], default="ascii", help="default: ascii")
     _add(commands, "doctor", "whether a pipeline would run here; inside a job, the GPUs too", _doctor)
     cluster = _add(commands, "cluster", "the headers of scripts/slurm: show them, or set all at once", _cluster)
-    cluster.add_argument("what", choices=["show", "set"])
+    cluster.add_argument("what", choices=["show", "set"], help="show: print the headers; set: change them all")
     cluster.add_argument("values", nargs="*", metavar="KEY=VALUE", help="partition, cpu_partition, account, gpu, qos")
     for parser in (status, cost):
         parser.add_argument("--json", action="store_true", help="print JSON, for a program to read")
@@ -56,9 +61,13 @@ def _add(
 def _add_submitting(commands: argparse._SubParsersAction[ClusterParser]) -> None:
     run = _add(commands, "run_all", "submit the whole pipeline to Slurm and return", _run_all)
     run.add_argument("benchmark", nargs="?", help="webarena, swebench, desk, or all (webarena and swebench)")
-    run.add_argument("--config", metavar="FILE", help="instead of configs/<benchmark>/noisy.yaml")
-    run.add_argument("--seed", type=int, metavar="N", help="the seed of every random draw (that of the configuration)")
-    run.add_argument("--without", nargs="+", default=[], metavar="JOB", help="leave these jobs out")
+    run.add_argument("--config", metavar="FILE", help="configuration (default: configs/<benchmark>/noisy.yaml)")
+    run.add_argument(
+        "--seed", type=int, metavar="N", help="the seed of every random draw (default: the configuration's)"
+    )
+    run.add_argument(
+        "--without", nargs="+", default=[], metavar="JOB", help="jobs to leave out, by name or number (default: none)"
+    )
     run.add_argument(
         "--dry-run", action="store_true", help="print the sbatch lines and sbatch's answers; submit nothing"
     )
@@ -74,20 +83,28 @@ def _add_submitting(commands: argparse._SubParsersAction[ClusterParser]) -> None
             action="extend",
             default=[],
             metavar="KEY=VALUE",
-            help=f"configuration values that replace those of {replaced}",
+            help=f"configuration values that replace those of {replaced} (default: none)",
         )
         parser.add_argument(
-            "--from", dest="start", metavar="JOB", help="the first job to run; its inputs must exist (the whole chain)"
+            "--from",
+            dest="start",
+            metavar="JOB",
+            help="the first job to run; its inputs must exist (default: the first)",
         )
-        parser.add_argument("--max-attempts", type=int, metavar="N", help="attempts of one job, healing included (3)")
         parser.add_argument(
-            "--max-gpu-hours", type=float, metavar="H", help="GPU-hours of the chain, healing included (no limit)"
+            "--max-attempts", type=int, metavar="N", help="attempts of one job, healing included (default: 3)"
+        )
+        parser.add_argument(
+            "--max-gpu-hours",
+            type=float,
+            metavar="H",
+            help="GPU-hours of the chain, healing included (default: no limit)",
         )
     cancel = _add(commands, "cancel", "end every job of a chain, sentinels too; nothing heals afterwards", _cancel)
     cancel.add_argument("name", nargs="?", metavar="CHAIN", help=_CHAIN)
     heal = commands.add_parser("heal", description="what a sentinel runs when its stage has failed")
     heal.add_argument("name", metavar="CHAIN", help=_CHAIN)
-    heal.add_argument("job", metavar="JOB")
+    heal.add_argument("job", metavar="JOB", help="the job that failed")
     heal.set_defaults(act=_heal)
 
 

@@ -82,10 +82,11 @@ def _add_match_options(group: argparse._ArgumentGroup, defaults: GameDefaults) -
         action="extend",
         default=[],
         metavar="KEY=VALUE",
-        help="change rules: memory, resell, guess, payoffs.both, diversity_points, standard_points, target_bonus, ...",
+        help="change rules: memory, resell, guess, payoffs.both, diversity_points, standard_points, "
+        "target_bonus, ...; default: the mode's",
     )
     group.add_argument(
-        "--seed", type=int, default=0, help="keys the secrets and every random draw; default: %(default)s"
+        "--seed", type=int, default=0, metavar="N", help="keys the secrets and every random draw; default: %(default)s"
     )
 
 
@@ -135,14 +136,19 @@ def _add_dispatch_options(group: argparse._ArgumentGroup, defaults: GameDefaults
 
 def _add_analysis_options(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
-        "--analyse", type=Path, metavar="JOB_FOLDER", help="play nothing: make the analysis of this job again"
+        "--analyse",
+        type=Path,
+        metavar="JOB_FOLDER",
+        help="play nothing: make the analysis of this job again; default: play",
     )
     group.add_argument(
-        "--judge", metavar="MODEL", help="with --analyse and --labels: let this model judge the conversations too"
+        "--judge",
+        metavar="MODEL",
+        help="with --analyse and --labels: let this model judge the conversations too; default: none",
     )
     group.add_argument(
         "--labels",
         type=Path,
         metavar="FILE",
-        help='labels by people, one a line: {"id": "conversation_3", "agent": "1", "revealed": true}',
+        help='labels by people, one a line: {"id": "conversation_3", "agent": "1", "revealed": true}; default: none',
     )

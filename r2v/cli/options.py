@@ -38,7 +38,7 @@ def add_config_options(parser: argparse.ArgumentParser) -> None:
         action="extend",
         default=[],
         metavar="KEY=VALUE",
-        help="configuration values that win over file and flags, such as training.lr=1e-5; `r2v config` lists all",
+        help="configuration values that win over file and flags, such as training.lr=1e-5 (default: none)",
     )
     parser.add_argument("--seed", type=int, metavar="N", help="seed of training and of every draw (default: 0)")
 

@@ -11,14 +11,14 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, TypeVar, get_args
 
 from r2v.cli.renamed import add_renamed
 from r2v.errors import UsageError
 from r2v.memory.planner.state import Optimizer, Precision, Shards
-from r2v.memory.planner.training_job import Placement, StageName
+from r2v.memory.planner.training_job import Placement, StageName, TrainingJob
 from r2v.memory.sizes import parse_size
 
 Parser = TypeVar("Parser", bound=argparse.ArgumentParser)
@@ -50,9 +50,18 @@ def add_commands(commands: argparse._SubParsersAction[Parser]) -> None:
         "GPU, no weights and no network, except for --probe.",
     )
     plan.add_argument("--stage", choices=get_args(StageName), default="hierarchical", help="default: hierarchical")
-    plan.add_argument("--config", metavar="FILE", help="configuration: its policy, training and hierarchical sections")
     plan.add_argument(
-        "--overrides", nargs="+", action="extend", default=[], metavar="KEY=VALUE", help="configuration keys to change"
+        "--config",
+        metavar="FILE",
+        help="configuration: its policy, training and hierarchical sections (default: all defaults)",
+    )
+    plan.add_argument(
+        "--overrides",
+        nargs="+",
+        action="extend",
+        default=[],
+        metavar="KEY=VALUE",
+        help="configuration values that win over the file (default: none)",
     )
     plan.add_argument(
         "--gpu",
@@ -83,12 +92,15 @@ def add_commands(commands: argparse._SubParsersAction[Parser]) -> None:
     )
     measured = plan.add_mutually_exclusive_group()
     measured.add_argument(
-        "--calibration", metavar="FILE", help="use the factors that --probe measured on this GPU (--gpu-type)"
+        "--calibration",
+        metavar="FILE",
+        help="use the factors that --probe measured on this GPU (--gpu-type; default: constants of the planner)",
     )
     measured.add_argument(
         "--probe",
         metavar="FILE",
-        help="measure each phase on the GPU here, with random weights, and save the factors for --calibration",
+        help="measure each phase on the GPU here, with random weights, and save the factors for --calibration "
+        "(default: plan only)",
     )
     plan.add_argument("--json", action="store_true", help="print the plan as JSON")
     add_renamed(plan, "--n", "--gpus", type=int)
@@ -99,9 +111,13 @@ def add_commands(commands: argparse._SubParsersAction[Parser]) -> None:
 
 def _add_job(plan: argparse.ArgumentParser) -> None:
     plan.add_argument(
-        "--model", help="tiny, a directory with a config.json, or a hub name (default: policy.model_name)"
+        "--model",
+        metavar="NAME",
+        help="tiny, a directory with a config.json, or a hub name (default: policy.model_name)",
     )
-    plan.add_argument("--critic", help=f"the critic's backbone (default: {_DEFAULT_CRITIC}, or the configuration's)")
+    plan.add_argument(
+        "--critic", metavar="NAME", help=f"the critic's backbone (default: {_DEFAULT_CRITIC}, or the configuration's)"
+    )
     plan.add_argument(
         "--baseline",
         choices=["auto", "loo", "value"],
@@ -109,7 +125,12 @@ def _add_job(plan: argparse.ArgumentParser) -> None:
         help="baseline of the guidance's advantages: leave-one-out or a value function (default: auto, the value "
         "function where all weights are trained)",
     )
-    plan.add_argument("--lora-r", type=int, metavar="RANK", help="rank of the adapters; 0: all weights are trained")
+    plan.add_argument(
+        "--lora-r",
+        type=int,
+        metavar="RANK",
+        help="rank of the adapters; 0: all weights are trained (default: 16, or the configuration's)",
+    )
     plan.add_argument(
         "--precision",
         choices=get_args(Precision),
@@ -117,6 +138,7 @@ def _add_job(plan: argparse.ArgumentParser) -> None:
     )
     plan.add_argument("--four-bit", action="store_true", default=None, help="load the frozen base in nf4")
     plan.add_argument("--optimizer", choices=get_args(Optimizer), help="default: adamw")
+    defaults = {field.name: field.default for field in fields(TrainingJob)}
     for option, meaning in (
         ("prompt-tokens", "tokens of a prompt"),
         ("completion-tokens", "tokens of a completion"),
@@ -125,7 +147,10 @@ def _add_job(plan: argparse.ArgumentParser) -> None:
         ("hints", "guidance completions for each first turn"),
         ("batch", "sequences (or pairs) of an update, all GPUs together"),
     ):
-        plan.add_argument(f"--{option}", type=int, metavar="N", help=meaning)
+        usual = defaults[option.replace("-", "_")]
+        plan.add_argument(
+            f"--{option}", type=int, metavar="N", help=f"{meaning} (default: {usual}, or the configuration's)"
+        )
 
 
 def run(values: argparse.Namespace) -> int:

@@ -35,28 +35,38 @@ def add_commands(commands: Any) -> None:
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """The options of `emulate`."""
-    parser.add_argument("--port", type=int, default=8765, help="0 takes a free one")
-    parser.add_argument("--answer", default="echo", help="what the models say: echo, desk or game")
+    parser.add_argument(
+        "--port", type=int, default=8765, metavar="PORT", help="loopback port; 0 takes a free one (default: 8765)"
+    )
+    parser.add_argument(
+        "--answer", default="echo", metavar="NAME", help="what the models say: echo, desk or game (default: echo)"
+    )
     parser.add_argument(
         "--faults",
         nargs="+",
         action="extend",
         default=[],
         metavar="NAME[/ON][@N|:P]",
-        help="what goes wrong; `--faults list` prints the table",
+        help="what goes wrong; `--faults list` prints the table (default: nothing)",
     )
-    parser.add_argument("--seed", type=int, default=0, help="which draws of the faults' probabilities")
-    parser.add_argument("--folder", type=Path, help="where state is kept between starts")
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="seed of the faults' draws (default: 0)")
+    parser.add_argument(
+        "--folder", type=Path, metavar="DIR", help="keeps state between starts (default: a temporary folder)"
+    )
     parser.add_argument("--ledger", type=Path, metavar="FILE", help="who was billed; default: inside the folder")
-    parser.add_argument("--polls", type=int, default=3, help="looks after which a batch has ended")
-    parser.add_argument("--seconds", type=float, help="instead of looks: seconds until a batch has ended")
+    parser.add_argument(
+        "--polls", type=int, default=3, metavar="N", help="polls after which a batch has ended (default: 3)"
+    )
+    parser.add_argument(
+        "--seconds", type=float, metavar="SECONDS", help="time until a batch has ended (default: counted in --polls)"
+    )
     parser.add_argument(
         "--limits",
         nargs="+",
         action="extend",
         default=[],
         metavar="KEY=VALUE",
-        help="lower a limit, such as openai.requests=100 or calls_per_minute=60",
+        help="lower a limit, such as openai.requests=100 or calls_per_minute=60 (default: none is lowered)",
     )
     parser.add_argument(
         "--timing",
@@ -64,7 +74,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         action="extend",
         default=[],
         metavar="KEY=VALUE",
-        help="seconds that faults take, such as silence=5",
+        help="seconds that faults take, such as silence=5 (default: see the table of faults)",
     )
 
 

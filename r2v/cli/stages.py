@@ -65,7 +65,8 @@ def _add_what_the_row_allows(parser: argparse.ArgumentParser, row: Command) -> N
             "--resume",
             type=Path,
             metavar="CHECKPOINT",
-            help="go on from this checkpoint, which names configuration, data and output; needs no other option",
+            help="go on from this checkpoint, which names configuration, data and output; needs no other option "
+            "(default: begin, or go on by itself)",
         )
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -234,3 +235,26 @@ def test_the_scripts_are_the_same_door(tmp_path: Path) -> None:
     [manifest] = tmp_path.glob("elsewhere/*/run_manifest.json")
     assert json.loads(manifest.read_text())["tags"] == ["seed"]
     assert f"Run ID : {manifest.parent.name}" in done.stderr
+
+
+def _options(parser: argparse.ArgumentParser, name: str = "r2v") -> Iterator[tuple[str, argparse.Action]]:
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for word, command_parser in action.choices.items():
+                yield from _options(command_parser, f"{name} {word}")
+        elif action.help != argparse.SUPPRESS:
+            yield f"{name} {' '.join(action.option_strings) or action.dest}", action
+
+
+OPTIONS = dict(_options(build_parser()))
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_every_option_says_what_it_means_and_what_it_is_without_it(name: str) -> None:
+    action = OPTIONS[name]
+    assert action.help, "no help"
+    takes_value = action.nargs != 0 and bool(action.option_strings)
+    if takes_value:
+        assert action.choices is not None or action.metavar, "a metavar of argparse's own making"
+        assert "." not in str(action.metavar or "").replace("...", ""), "a raw key for a metavar"
+        assert action.required or "default" in action.help, "no default named"

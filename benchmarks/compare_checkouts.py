@@ -1,0 +1,77 @@
+"""The same before and after: every content file that the MRP leaves in one checkout, against another's.
+
+    python benchmarks/compare_checkouts.py OLD NEW            # compares what `make mrp` left in both
+    python benchmarks/compare_checkouts.py OLD NEW --run      # runs it in both first, by this Python
+
+For changes that must change no result. Files are compared by what they say (run ids and clocks aside); manifests,
+which name the code and the moment, are left out, and so are resolved configurations, which gain keys. Exit code 0:
+nothing differs; 1: something does, and each file is named with the first line in which it does.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from itertools import zip_longest
+from pathlib import Path
+
+from r2v.storage.files import content_sha256
+
+ROOTS = ("data/mrp", "outputs/mrp", "results/mrp", "results/ablations/mrp")
+IDENTITY = ("artifact.json", "attempt.meta.json", "config.yaml", "manifest.json", "run_manifest.json")
+"""Files that name code, paths, moments or hashes of those that do."""
+
+
+def files_of(checkout: Path) -> Iterator[tuple[str, Path]]:
+    """(path below the checkout, file) of every content file, through the links that publish artifacts."""
+    for root in ROOTS:
+        for folder, _, names in os.walk(checkout / root, followlinks=True):
+            for name in sorted(names):
+                path = Path(folder) / name
+                if name not in IDENTITY and "checkpoint" not in str(path) and "/tmp/" not in str(path):
+                    yield path.relative_to(checkout).as_posix(), path
+
+
+def first_difference(old: Path, new: Path) -> str:
+    """The first line in which two text files differ, cut short; or that they are no text."""
+    try:
+        lines = zip_longest(old.read_text().splitlines(), new.read_text().splitlines(), fillvalue="(ends)")
+        number, left, right = next((n, a, b) for n, (a, b) in enumerate(lines, start=1) if a != b)
+    except (UnicodeDecodeError, StopIteration):
+        return f"{old.stat().st_size} and {new.stat().st_size} bytes"
+    at = next((i for i, (a, b) in enumerate(zip(left, right, strict=False)) if a != b), 0)
+    begin = max(0, at - 40)
+    return f"line {number}: ...{left[begin : at + 60]} | ...{right[begin : at + 60]}"
+
+
+def main() -> int:
+    """Compare, and say how many files are the same."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("old", type=Path)
+    parser.add_argument("new", type=Path)
+    parser.add_argument("--run", action="store_true", help="run the MRP in both checkouts first")
+    arguments = parser.parse_args()
+    for checkout in (arguments.old, arguments.new) if arguments.run else ():
+        environment = {**os.environ, "PYTHONPATH": str(checkout.resolve())}
+        command = [sys.executable, "-m", "r2v", "run", "--config", "configs/mrp.yaml"]
+        subprocess.run(command, cwd=checkout, env=environment, check=True)
+    old, new = dict(files_of(arguments.old)), dict(files_of(arguments.new))
+    differing = [
+        name for name in sorted(old.keys() & new.keys()) if content_sha256(old[name]) != content_sha256(new[name])
+    ]
+    for name in differing:
+        print(f"differs  {name}: {first_difference(old[name], new[name])}")
+    for name in sorted(old.keys() ^ new.keys()):
+        print(f"only in {'OLD' if name in old else 'NEW'}  {name}")
+    print(
+        f"{len(old.keys() & new.keys()) - len(differing)} files are the same, {len(differing)} differ, "
+        f"{len(old.keys() ^ new.keys())} are in one checkout only"
+    )
+    return 1 if differing or old.keys() ^ new.keys() else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
