@@ -16,6 +16,8 @@ from typing import Any
 
 import pytest
 
+from tests import processes
+
 COST = "cpu_seconds"
 BEGUN = pytest.StashKey[float]()
 LINES = 10
@@ -44,7 +46,7 @@ def is_slow(nodeid: str) -> bool:
 def cpu_seconds() -> float:
     """CPU time of this process and of those of its children that have ended."""
     usages = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-    return sum(usage.ru_utime + usage.ru_stime for usage in usages)
+    return sum(usage.ru_utime + usage.ru_stime for usage in usages) + processes.cpu_seconds()
 
 
 @pytest.hookimpl(wrapper=True)

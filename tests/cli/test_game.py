@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -15,16 +14,12 @@ from r2v.emulator import Emulator, Fault, Lifecycle, game
 from r2v.errors import UsageError
 from r2v.game.play.players import model_agent
 from r2v.game.play.rules import Rules
-
-REPOSITORY = Path(__file__).parents[2]
+from tests import processes
 
 
 def run(root: Path, *words: str, **env: str) -> subprocess.CompletedProcess[str]:
-    places = {"PYTHONPATH": str(REPOSITORY), "OMP_NUM_THREADS": "1", **env}
-    kept = {name: value for name, value in os.environ.items() if "API_KEY" not in name and "BASE_URL" not in name}
-    return subprocess.run(
-        [sys.executable, "-m", "r2v", "game", *words], cwd=root, env={**kept, **places}, capture_output=True, text=True
-    )
+    unset: dict[str, str | None] = {name: None for name in os.environ if "API_KEY" in name or "BASE_URL" in name}
+    return processes.run(root, "game", *words, env=unset | env)
 
 
 @pytest.mark.parametrize(

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,30 +11,21 @@ from pathlib import Path
 import pytest
 
 from r2v.emulator import Emulator, Fault, Lifecycle, Timing, game, turn_of
+from tests.processes import Process
 
-REPOSITORY = Path(__file__).parents[2]
 KEY = "sk-not-to-be-written-anywhere"
 PAIR = ("--models", "gpt35", "claude_haiku", "--batch-service", "conversation", "--poll-seconds", "0.05")
 
 
-def start(root: Path, emulator: Emulator, *words: str) -> subprocess.Popen[str]:
+def start(root: Path, emulator: Emulator, *words: str) -> Process:
     root.mkdir(exist_ok=True)
     env = {
-        "PYTHONPATH": str(REPOSITORY),
-        "OMP_NUM_THREADS": "1",
         "OPENAI_API_KEY": KEY,
         "ANTHROPIC_API_KEY": KEY,
         "OPENAI_BASE_URL": emulator.openai_url,
         "ANTHROPIC_BASE_URL": emulator.anthropic_url,
     }
-    return subprocess.Popen(
-        [sys.executable, "-m", "r2v", "game", *words],
-        cwd=root,
-        env={**os.environ, **env},
-        text=True,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    )
+    return Process(root, "game", *words, env=env)
 
 
 def run(root: Path, emulator: Emulator, *words: str) -> tuple[int, str]:

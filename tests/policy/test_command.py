@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -19,6 +16,7 @@ import torch
 from r2v.data.episode import to_line
 from r2v.policy.export import export
 from r2v.storage.record import ERROR, EVENTS
+from tests.processes import Process
 
 from . import two_ranks
 
@@ -51,16 +49,13 @@ MICRO = (
 )
 
 
-def start(folder: Path, *words: str) -> subprocess.Popen[str]:
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "R2V_RECORD": str(folder / "record")}
-    return subprocess.Popen(
-        [sys.executable, "-m", "r2v", *words], cwd=folder, env=environment, text=True, stderr=subprocess.PIPE
-    )
+def start(folder: Path, *words: str) -> Process:
+    return Process(folder, *words, env={"R2V_RECORD": str(folder / "record")})
 
 
 def r2v(folder: Path, *words: str, code: int = 0) -> str:
-    process = start(folder, *words)
-    _, said = process.communicate()
+    with start(folder, *words) as process:
+        _, said = process.communicate()
     assert process.returncode == code, said
     return said
 

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -22,8 +20,8 @@ from r2v.policy.load import load_policy
 from r2v.stages.train_hierarchical import REPORT, closing_lines
 from r2v.storage import artifact as artifacts
 from r2v.storage.artifact import Artifact
+from tests.processes import Process, run
 
-ROOT = Path(__file__).parents[2]
 PLACE = Path("outputs/hierarchical/desk_noisy")
 SMALL = [
     "policy.model_name=pupil",
@@ -45,16 +43,12 @@ SMALL = [
 
 
 def command(*overrides: str) -> list[str]:
-    return [sys.executable, "-m", "r2v", "train_hierarchical", "--overrides", *SMALL, *overrides]
-
-
-def environment() -> dict[str, str]:
-    return {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    return ["train_hierarchical", "--overrides", *SMALL, *overrides]
 
 
 def trained(folder: Path, *overrides: str) -> subprocess.CompletedProcess[str]:
     folder.mkdir(exist_ok=True)
-    return subprocess.run(command(*overrides), cwd=folder, env=environment(), capture_output=True, text=True)
+    return run(folder, *command(*overrides))
 
 
 def report(folder: Path) -> dict[str, Any]:
@@ -87,29 +81,10 @@ def test_the_actor_is_evaluated_by_its_folders_name(finished: Path) -> None:
     """Without the chain, and without a key of a teacher whom no method asks."""
 
     def evaluated(method: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [
-                sys.executable,
-                "-m",
-                "r2v",
-                "evaluate",
-                "--methods",
-                method,
-                "--conditions",
-                "clean",
-                "--num-tasks",
-                "2",
-                "--overrides",
-                f"policy.model_name={PLACE / 'final'}",
-                "policy.device=cpu",
-                "teacher.provider=openai",
-                "teacher.model_name=gpt-4o",
-            ],
-            cwd=finished,
-            env=environment() | {"OPENAI_API_KEY": ""},
-            capture_output=True,
-            text=True,
-        )
+        asked = ("evaluate", "--methods", method, "--conditions", "clean", "--num-tasks", "2")
+        actor = (f"policy.model_name={PLACE / 'final'}", "policy.device=cpu")
+        teacher = ("teacher.provider=openai", "teacher.model_name=gpt-4o")
+        return run(finished, *asked, "--overrides", *actor, *teacher, env={"OPENAI_API_KEY": ""})
 
     done = evaluated("slm_base")
     assert done.returncode == 0 and "of    4" in done.stderr, done.stderr
@@ -126,7 +101,7 @@ def test_what_is_up_to_date_is_not_trained_again(finished: Path) -> None:
 
 
 def test_a_stopped_job_goes_on_to_the_same_bits(finished: Path, tmp_path: Path) -> None:
-    process = subprocess.Popen(command(), cwd=tmp_path, env=environment(), stderr=subprocess.PIPE, text=True)
+    process = Process(tmp_path, *command())
     deadline = time.monotonic() + 120
     while not (tmp_path / PLACE / "checkpoint-latest").exists() and time.monotonic() < deadline:
         time.sleep(0.01)

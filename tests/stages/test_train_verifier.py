@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -35,8 +32,8 @@ from r2v.storage.artifact import JOURNAL, Artifact, Work
 from r2v.verifier.labels import VerifierExample, read_examples
 from tests import tiny_models
 from tests.llm.talk import environment
+from tests.processes import Process
 
-ROOT = Path(__file__).parents[2]
 RUN = "desk_scripted_m_20260101T000000"
 MODELS = {"openai": "gpt-4o-mini", "anthropic": "claude-3-haiku"}
 KEYS = (b"sk-test-0123456789", b"sk-ant-test-0123456789")
@@ -198,17 +195,7 @@ def test_the_price_is_told_before_anything_is_asked(
 
 
 def command(base: Path, provider: str, *more: str) -> list[str]:
-    return [sys.executable, "-m", "r2v", "train_verifier", "--overrides", *overrides(base, provider, *more)]
-
-
-def start(root: Path, words: Sequence[str]) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        words,
-        cwd=root,
-        env=os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    return ["train_verifier", "--overrides", *overrides(base, provider, *more)]
 
 
 @pytest.mark.parametrize("provider", MODELS)
@@ -217,13 +204,13 @@ def test_killed_while_a_batch_is_out_and_started_again_it_pays_once(
 ) -> None:
     words = command(base, provider, "teacher.mode=batch", "teacher.batch_size=30")
     with served(lifecycle=Lifecycle(seconds=0.5)) as emulator:
-        process = start(root, words)
+        process = Process(root, *words)
         while not emulator.ledger().bills and process.poll() is None:
             time.sleep(0.02)
         process.kill()
         process.communicate()
         assert process.returncode == -signal.SIGKILL and not list(root.rglob("verifier_data.jsonl"))
-        again = start(root, words)
+        again = Process(root, *words)
         told = again.communicate(timeout=100)[1]
         assert again.returncode == 0, told
         assert paid_once(emulator)
@@ -236,14 +223,14 @@ def test_a_create_that_nobody_confirmed_is_waited_for_and_left_with_75(served: S
     words = command(base, "openai", "teacher.mode=batch", "teacher.reconcile_after=300")
     faults = Fault("commit_then_500", at=1), Fault("listed_late", at=1)
     with served(*faults, timing=Timing(late=5.0)) as emulator:
-        process = start(root, words)
+        process = Process(root, *words)
         while process.poll() is None and not ((path := journal_of(root)) and b'"unknown"' in path.read_bytes()):
             time.sleep(0.02)
         process.send_signal(signal.SIGTERM)
         told = process.communicate(timeout=60)[1]
         assert process.returncode == 75, told
         assert len(emulator.ledger().bills) == QUESTIONS
-        again = start(root, words)
+        again = Process(root, *words)
         told = again.communicate(timeout=100)[1]
         assert again.returncode == 0, told
         assert "found as batch_" in told and paid_once(emulator)
