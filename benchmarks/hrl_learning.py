@@ -3,7 +3,8 @@
     python benchmarks/hrl_learning.py                     # three seeds of three arms
     python benchmarks/hrl_learning.py --split tune        # the same on problems that one may tune on
 
-All arms start from the same pupil, train on the same problems and are measured on the same held-out ones, greedily:
+All arms start from the same toy policy, train on the same problems and are measured on the same held-out ones,
+greedily:
 
     full          configs/hierarchical.yaml: critic, actor, and a guidance that learns to give hints
     no guidance   hierarchical.guidance.enabled=false: the second answer sees the first one, and no hint
@@ -81,7 +82,7 @@ def measured(trainer: Trainer) -> FloatArray:
 
 
 def ran(config: Config, split: str) -> Ran:
-    """Train an arm from the pupil, in a folder that is thrown away."""
+    """Train an arm from the toy policy, in a folder that is thrown away."""
     torch.set_num_threads(1)
     h = config.hierarchical
     with tempfile.TemporaryDirectory() as name:

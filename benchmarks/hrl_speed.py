@@ -39,11 +39,11 @@ from trl import GRPOConfig, GRPOTrainer
 
 from r2v.bundled.toy_policy import build_tokenizer
 from r2v.config import GuidanceConfig, HierarchicalConfig, KLConfig, PolicyConfig
-from r2v.hrl.algorithm.training_batch import COUNTED, Lesson, logprobs_of, padded, policy_part
+from r2v.hrl.algorithm.training_batch import POLICY_STATISTICS, TrainingBatch, batch_logprobs, pad_rows, policy_loss_fn
 from r2v.hrl.models.roles import Roles, build_roles
-from r2v.hrl.rollout.generator import Ask, Speaker
+from r2v.hrl.rollout.generator import GenerationRequest, Generator
 from r2v.hrl.tasks.word_problems import word_problems
-from r2v.hrl.training.optimizer_step import Network, update
+from r2v.hrl.training.optimizer_step import Network, optimizer_step
 from r2v.memory.model_registry import ModelConfigValues
 from r2v.memory.shapes import values_of
 from r2v.randomness import uniform
@@ -100,7 +100,7 @@ class Stopwatch:
 
 
 def saved(values: ModelConfigValues, folder: Path, dtype: torch.dtype) -> Path:
-    """A model of this shape with random weights, and the pupil's tokenizer."""
+    """A model of this shape with random weights, and the toy policy's tokenizer."""
     tokenizer = build_tokenizer()
     own = {key: value for key, value in values.items() if key not in ("model_type", "dtype")}
     config = AutoConfig.for_model(
@@ -137,23 +137,25 @@ def ours(model: Path, prompts: Sequence[str], asked: argparse.Namespace, placeme
         advantage="score",
     )
     roles, watch = build_roles(policy, h, 0), Stopwatch(asked.cuda)
-    network = Network("actor", roles.parameters("actor"), lr=RATE, clip=1.0, micro=asked.micro, setting="lr")
+    network = Network(
+        "actor", roles.parameters("actor"), lr=RATE, clip=1.0, micro_batch_size=asked.micro_batch_size, setting="lr"
+    )
     _begin(asked.cuda)
     for number in range(asked.rounds + 1):
         _round(roles, network, h, prompts, asked, watch, number)
     return watch, _peak(asked.cuda)
 
 
-class TimedSpeaker(Speaker):
+class TimedSpeaker(Generator):
     """One that tells what its second pass takes."""
 
     def __init__(self, watch: Stopwatch, *given: Any, **named: Any) -> None:
         super().__init__(*given, **named)
         self.watch, self.weighing = watch, 0.0
 
-    def _weighed(self, *given: Any) -> Any:
+    def _logprobs(self, *given: Any) -> Any:
         with self.watch.timed() as seconds:
-            found = super()._weighed(*given)
+            found = super()._logprobs(*given)
         self.weighing += seconds[0]
         return found
 
@@ -178,9 +180,9 @@ def _round(
     device = roles.device("actor")
     speaker = TimedSpeaker(watch, roles, "actor", in_flight=len(rows) * asked.samples)
     with watch.timed() as seconds:
-        said = speaker.say(
+        said = speaker.generate(
             [
-                Ask(prompt=row, key=(number, at, k), max_tokens=asked.completion)
+                GenerationRequest(prompt=row, key=(number, at, k), max_tokens=asked.completion)
                 for at, row in enumerate(rows)
                 for k in range(asked.samples)
             ]
@@ -189,16 +191,16 @@ def _round(
     watch.add("generation", sum(len(one.tokens) for one in said), seconds[0] - speaker.weighing)
     watch.add("weighing", whole, speaker.weighing)
     with watch.timed() as seconds, roles.using("reference") as model:
-        reference = logprobs_of(model, device, said, asked.micro)
+        reference = batch_logprobs(model, device, said, asked.micro_batch_size)
     watch.add("reference", whole, seconds[0])
-    lesson = Lesson(
+    batch = TrainingBatch(
         advantage=torch.tensor([uniform("score", one.tokens) - 0.5 for one in said]),
         beta=torch.full((len(said),), KL),
-        behaviour=padded([one.logprobs for one in said]),
-        reference=padded(reference),
+        behaviour=pad_rows([one.logprobs for one in said]),
+        reference=pad_rows(reference),
     )
     with watch.timed() as seconds, roles.using("actor") as model:
-        update(network, range(len(said)), policy_part(model, device, said, lesson, h), COUNTED)
+        optimizer_step(network, range(len(said)), policy_loss_fn(model, device, said, batch, h), POLICY_STATISTICS)
     watch.add("update", whole, seconds[0])
     watch.close()
 
@@ -255,8 +257,8 @@ def theirs(model: Path, prompts: Sequence[str], asked: argparse.Namespace, folde
     rows = len(prompts) * asked.samples
     settings = GRPOConfig(
         output_dir=str(folder),
-        per_device_train_batch_size=asked.micro,
-        gradient_accumulation_steps=rows // asked.micro,
+        per_device_train_batch_size=asked.micro_batch_size,
+        gradient_accumulation_steps=rows // asked.micro_batch_size,
         num_generations=asked.samples,
         max_completion_length=asked.completion,
         temperature=1.0,
@@ -314,7 +316,7 @@ def main() -> int:
         ("samples", 4, "completions of each prompt"),
         ("problems", 4, "word problems in a prompt"),
         ("completion", 64, "tokens at most"),
-        ("micro", 8, "rows at a time in reference pass and update"),
+        ("micro_batch_size", 8, "rows at a time in reference pass and update"),
         ("rounds", 3, "counted"),
     ):
         parser.add_argument(f"--{flag}", type=int, default=value, help=f"{what} ({value})")
@@ -330,8 +332,8 @@ def main() -> int:
         mine, peak = ours(model, prompts, asked, "shared")
         peer, peer_peak = theirs(model, prompts, asked, folder / "trl")
         print(
-            f"{asked.prompts} prompts x {asked.samples}, {asked.completion} tokens at most, {asked.micro} rows at a "
-            f"time; tokens a second, median of {asked.rounds} rounds"
+            f"{asked.prompts} prompts x {asked.samples}, {asked.completion} tokens at most, {asked.micro_batch_size}
+            rows at a " f"time; tokens a second, median of {asked.rounds} rounds"
         )
         print(f"{'':<12}{'ours':>10}{'TRL GRPO':>10}{'ratio':>8}")
         for work in ("generation", "weighing", "reference", "update", "round"):

@@ -1,15 +1,15 @@
-"""The bundled pupil: a tokenizer for the word problems' closed vocabulary, a tiny decoder, and how it was schooled.
+"""The bundled toy policy of the word problems: its tokenizer, its tiny decoder, and the recipe of its pretraining.
 
-    python -m r2v.bundled.toy_policy --output r2v/bundled/weights/pupil
+    python -m r2v.bundled.toy_policy --output r2v/bundled/weights/toy
 
-It learns from written demonstrations of all roles, on combinations of the `train` split alone: an answer to a problem;
-a hint to an answer; a better answer after a hint, or after none. The demonstrator is no model of virtue. When he is
-asked for a hint, every fifth names the right first step and its result ("sum is 11"), another fifth a wrong one, and
-the rest say "keep it" or "look again"; and of the answers after a hint one in seven is the one before once more. The
-decoder has one layer that lets a number know its neighbours and one that brings numbers together, so it takes one step
-of a problem well and both at once badly: there is something in a good hint, and there is room for reinforcement, to say
-the first step rather than nothing, and to follow it. No hint says the answer: it says what a first step comes to, and
-where that is the answer by chance, something else.
+It is pretrained on written demonstrations of both roles, made from problems of the `train` split alone: an answer to a
+problem; a hint to an answer; a revised answer after a hint, or after none. The demonstrations are imperfect on purpose.
+Of hints, one in five names the right first step and its result ("sum is 11"), another one in five a wrong one, and the
+rest say "keep it" or "look again"; of answers after a hint, one in seven repeats the one before. The decoder has one
+convolution layer, which lets a number see its neighbours, and one attention layer, which combines numbers; so it does
+one step of a problem well and two at once badly. That leaves room for reinforcement learning: to hint at the first step
+rather than nothing, and to follow the hint. No hint contains the answer: where the first step's result happens to be
+the answer, something else is said.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers
 from torch import Tensor
 from transformers import Lfm2Config, Lfm2ForCausalLM, PreTrainedTokenizerFast
 
-from r2v.hrl.tasks import word_problems as world
-from r2v.hrl.tasks.prompts import again, wanted
+from r2v.hrl.tasks import word_problems
+from r2v.hrl.tasks.prompts import hint_request, revision_request
 from r2v.log import logger, setup
 from r2v.policy.export import export
 from r2v.policy.load import Loaded
@@ -37,23 +37,23 @@ from r2v.randomness import generator
 from r2v.storage.files import write_json
 from r2v.storage.weights import BUNDLED
 
-SPECIAL = ("<pad>", "<unk>", "<user>", "<reply>", "<eos>")
+TOY_SPECIAL_TOKENS = ("<pad>", "<unk>", "<user>", "<reply>", "<eos>")
 KEEP, LOOK = "keep it", "look again"
-SAID = (
-    again(""),
-    wanted(0),
+CORPUS = (
+    revision_request(""),
+    hint_request(0),
     KEEP,
     LOOK,
     "? is",
-    world.QUESTION,
-    *world.OPERATIONS,
-    *world.NAMES,
-    *world.ITEMS,
-    *(text for texts in (*world.FIRST.values(), *world.SECOND.values()) for text in texts),
+    word_problems.QUESTION,
+    *word_problems.OPERATIONS,
+    *word_problems.PEOPLE,
+    *word_problems.OBJECTS,
+    *(text for texts in (*word_problems.FIRST_STEP.values(), *word_problems.SECOND_STEP.values()) for text in texts),
 )
-"""Everything that is ever said, numbers and places for names left out."""
+"""All text of prompts and replies, without numbers; its words are the vocabulary."""
 
-CHAT_TEMPLATE = (
+TOY_CHAT_TEMPLATE = (
     "{% for message in messages %}"
     "{% if message['role'] == 'user' %}<user>{{ message['content'] }}"
     "{% elif message['role'] == 'assistant' %}<reply>"
@@ -62,13 +62,13 @@ CHAT_TEMPLATE = (
 )
 """A conversation as one sequence; the system message is dropped, every reply ends in <eos>."""
 
-PUPIL_DIR = BUNDLED["pupil"]
-"""The shipped base: `policy.model_name=pupil`."""
+TOY_DIR = BUNDLED["toy"]
+"""The shipped weights: `policy.model_name=toy`."""
 
 _WORD = r"\w+|[^\w\s]"
 
 WIDTH = 64
-SEED, BATCH, RATE, WARM_UP = 0, 32, 5e-3, 50
+SEED, BATCH, LEARNING_RATE, WARM_UP = 0, 32, 5e-3, 50
 GIVEN, TRUE, MISTAKEN = (0.20, 0.20), 0.7, 0.5
 """Of demonstrated hints, the shares that name the right first step, and a wrong one; how often a hint that names none
 judges rightly; and the share of wrong steps that come to any number at all."""
@@ -79,12 +79,12 @@ TURNS = 3
 
 
 @dataclass(frozen=True, kw_only=True)
-class Lesson:
-    """What is demonstrated for a while."""
+class CurriculumStage:
+    """A stage of the pretraining curriculum."""
 
     updates: int
     right: float
-    """Share of first answers that are right, and learned."""
+    """Share of first answers that are right, and trained on."""
     hinted: float
     """Share of demonstrations that end in a hint, at each turn where they can."""
     taken: tuple[float, float]
@@ -93,30 +93,30 @@ class Lesson:
     """Share of answers that repeat the one before where no step was named."""
 
 
-LESSONS = (
-    Lesson(updates=2500, right=0.35, hinted=0.35, taken=(0.20, 0.55), idle=0.0),
-    Lesson(updates=2500, right=0.15, hinted=0.45, taken=(0.40, 0.40), idle=0.7),
+CURRICULUM = (
+    CurriculumStage(updates=2500, right=0.35, hinted=0.35, taken=(0.20, 0.55), idle=0.0),
+    CurriculumStage(updates=2500, right=0.15, hinted=0.45, taken=(0.40, 0.40), idle=0.7),
 )
-"""The first teaches everything at once; the second one step at a time, and little of whole problems."""
+"""The first stage trains everything at once; the second mostly one step at a time, and few whole problems."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Demonstration:
-    """A conversation in pieces, each with whether it is to be learned: what was replied, never what was asked."""
+    """A conversation in pieces of text, each with whether it is trained on: replies are, prompts are not."""
 
     pieces: tuple[tuple[str, bool], ...]
-    sum: world.Sum
+    problem: word_problems.ArithmeticProblem
 
 
 def vocabulary() -> tuple[str, ...]:
     """Every token, in the order of its id."""
-    said = re.sub(r"\{\w\}", " ", " ".join(SAID)).lower()
-    numbers = [str(number) for number in range(world.LARGEST + 1)]
-    return (*SPECIAL, *numbers, *sorted(set(re.findall(_WORD, said)) - set(numbers)))
+    words = re.sub(r"\{\w\}", " ", " ".join(CORPUS)).lower()
+    numbers = [str(number) for number in range(word_problems.LARGEST_RESULT + 1)]
+    return (*TOY_SPECIAL_TOKENS, *numbers, *sorted(set(re.findall(_WORD, words)) - set(numbers)))
 
 
 def build_tokenizer() -> PreTrainedTokenizerFast:
-    """The fast tokenizer with its chat template: a token a word, a number or a mark, whatever its case."""
+    """The tokenizer with its chat template: one token per word, number or special token, in lower case."""
     core = Tokenizer(models.WordLevel({token: number for number, token in enumerate(vocabulary())}, "<unk>"))
     core.normalizer = normalizers.Lowercase()
     core.pre_tokenizer = pre_tokenizers.Split(Regex(_WORD), behavior="removed", invert=True)
@@ -126,14 +126,14 @@ def build_tokenizer() -> PreTrainedTokenizerFast:
         unk_token="<unk>",
         eos_token="<eos>",
         additional_special_tokens=["<user>", "<reply>"],
-        chat_template=CHAT_TEMPLATE,
+        chat_template=TOY_CHAT_TEMPLATE,
         clean_up_tokenization_spaces=False,
         model_input_names=["input_ids", "attention_mask"],
     )
 
 
 def build_model(seed: int) -> Lfm2ForCausalLM:
-    """A pupil that knows nothing: random weights that depend on `seed` alone, in float32."""
+    """The model before pretraining: random weights that depend on `seed` alone, in float32."""
     config = Lfm2Config(
         vocab_size=len(vocabulary()),
         hidden_size=WIDTH,
@@ -149,126 +149,139 @@ def build_model(seed: int) -> Lfm2ForCausalLM:
         initializer_range=0.1,
         pad_token_id=0,
         bos_token_id=None,
-        eos_token_id=SPECIAL.index("<eos>"),
+        eos_token_id=TOY_SPECIAL_TOKENS.index("<eos>"),
     )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return Lfm2ForCausalLM(config)
 
 
-def demonstrate(draw: random.Random, lesson: Lesson = LESSONS[-1], split: world.Split = "train") -> Demonstration:
+def demonstrate(
+    draw: random.Random, stage: CurriculumStage = CURRICULUM[-1], split: word_problems.Split = "train"
+) -> Demonstration:
     """One conversation, of answers and hints to them or of answers alone, with a hint as its end or an answer."""
-    made = world.draw_sum(draw, split)
-    pieces = [(f"<user>{world.told(made, draw)}<reply>", False)]
-    right = draw.random() < lesson.right
-    answer = made.answer if right else _wrong(made, draw)
+    problem = word_problems.draw_problem(draw, split)
+    pieces = [(f"<user>{word_problems.wording(problem, draw)}<reply>", False)]
+    right = draw.random() < stage.right
+    answer = problem.answer if right else _wrong(problem, draw)
     pieces.append((f"{answer}<eos>", right))
     for _ in range(1, TURNS):
-        correct = answer == made.answer
-        if draw.random() < lesson.hinted:
+        correct = answer == problem.answer
+        if draw.random() < stage.hinted:
             score = float(correct) if draw.random() < SCORED else None
             pieces += [
-                (f"<user>{wanted(score)}<reply>", False),
-                (f"{_hint(made, correct, GIVEN, draw, score)}<eos>", True),
+                (f"<user>{hint_request(score)}<reply>", False),
+                (f"{_hint(problem, correct, GIVEN, draw, score)}<eos>", True),
             ]
             break
-        hint = None if draw.random() < UNHINTED else _hint(made, correct, lesson.taken, draw)
-        answer = _revised(made, answer, hint, lesson, draw)
-        pieces += [(f"<user>{again(hint)}<reply>", False), (f"{answer}<eos>", True)]
-    return Demonstration(pieces=tuple(pieces), sum=made)
+        hint = None if draw.random() < UNHINTED else _hint(problem, correct, stage.taken, draw)
+        answer = _revised(problem, answer, hint, stage, draw)
+        pieces += [(f"<user>{revision_request(hint)}<reply>", False), (f"{answer}<eos>", True)]
+    return Demonstration(pieces=tuple(pieces), problem=problem)
 
 
-def step_hint(operation: world.Operation, value: int) -> str:
+def step_hint(operation: word_problems.Operation, value: int) -> str:
     """A hint that says what a first step is and what it comes to."""
     return f"{operation} is {value}"
 
 
 def _hint(
-    made: world.Sum, correct: bool, shares: tuple[float, float], draw: random.Random, score: float | None = None
+    problem: word_problems.ArithmeticProblem,
+    correct: bool,
+    shares: tuple[float, float],
+    draw: random.Random,
+    score: float | None = None,
 ) -> str:
-    """What the demonstrator says to an answer. What he knows of it, if he was not told, is right 7 times of 10."""
+    """A demonstrated hint to an answer. Without the score its verdict is right with probability `TRUE`."""
     kind, (step, slip) = draw.random(), shares
-    if kind < step and made.step != made.answer:
-        return step_hint(made.first, made.step)
+    if kind < step and problem.step != problem.answer:
+        return step_hint(problem.first, problem.step)
     if step <= kind < step + slip:
-        operation = draw.choice([other for other in world.OPERATIONS if other != made.first])
-        value = world.apply(operation, made.a, made.b)
-        if not 0 <= value <= world.LARGEST or draw.random() < MISTAKEN:
-            value = draw.randint(1, world.LARGEST)
-        if value != made.answer:
+        operation = draw.choice([other for other in word_problems.OPERATIONS if other != problem.first])
+        value = word_problems.apply(operation, problem.a, problem.b)
+        if not 0 <= value <= word_problems.LARGEST_RESULT or draw.random() < MISTAKEN:
+            value = draw.randint(1, word_problems.LARGEST_RESULT)
+        if value != problem.answer:
             return step_hint(operation, value)
     judged = correct == (score is not None or draw.random() < TRUE)
     return KEEP if judged else LOOK
 
 
-def _revised(made: world.Sum, before: int, hint: str | None, lesson: Lesson, draw: random.Random) -> int:
-    """The next answer: what the step that was named leads to; the one before where that was asked for, or out of
-    stubbornness or idleness; else the right one."""
+def _revised(
+    problem: word_problems.ArithmeticProblem, before: int, hint: str | None, stage: CurriculumStage, draw: random.Random
+) -> int:
+    """A demonstrated answer after a hint: what the named step leads to; the answer before where the hint keeps it, or
+    with probability `STUBBORN` or `idle`; else the right one."""
     if hint == KEEP or draw.random() < STUBBORN:
         return before
     if hint is not None and hint != LOOK:
-        led = world.apply(made.second, int(hint.split()[-1]), made.c)
-        if 0 <= led <= world.LARGEST:
-            return led
-    return before if lesson.idle and draw.random() < lesson.idle else made.answer
+        revised = word_problems.apply(problem.second, int(hint.split()[-1]), problem.c)
+        if 0 <= revised <= word_problems.LARGEST_RESULT:
+            return revised
+    return before if stage.idle and draw.random() < stage.idle else problem.answer
 
 
-def _wrong(made: world.Sum, draw: random.Random) -> int:
-    """An answer as one gets it wrong: the first step alone, a slip of one or two, another operation, or a guess."""
+def _wrong(problem: word_problems.ArithmeticProblem, draw: random.Random) -> int:
+    """A wrong answer: the first step alone, a slip of one or two, another operation, or a guess."""
     slips = [
-        made.step,
-        made.answer + draw.choice((-2, -1, 1, 2)),
-        world.apply(draw.choice(world.OPERATIONS), made.step, made.c),
-        world.apply(made.second, world.apply(draw.choice(world.OPERATIONS), made.a, made.b), made.c),
-        draw.randint(1, world.LARGEST),
+        problem.step,
+        problem.answer + draw.choice((-2, -1, 1, 2)),
+        word_problems.apply(draw.choice(word_problems.OPERATIONS), problem.step, problem.c),
+        word_problems.apply(
+            problem.second, word_problems.apply(draw.choice(word_problems.OPERATIONS), problem.a, problem.b), problem.c
+        ),
+        draw.randint(1, word_problems.LARGEST_RESULT),
     ]
     slip = draw.choice(slips)
-    if slip != made.answer and 1 <= slip <= world.LARGEST:
+    if slip != problem.answer and 1 <= slip <= word_problems.LARGEST_RESULT:
         return slip
-    return (made.answer + draw.randint(1, 9)) % world.LARGEST
+    return (problem.answer + draw.randint(1, 9)) % word_problems.LARGEST_RESULT
 
 
 def batch(tokenizer: Any, demonstrations: Sequence[Demonstration]) -> tuple[Tensor, Tensor]:
-    """Ids (N, T), pads behind, and which of them are to be predicted (N, T)."""
+    """Ids (N, T), padded at the end, and which of them are trained on (N, T), bool."""
     rows = [[(tokenizer(text).input_ids, learned) for text, learned in one.pieces] for one in demonstrations]
     width = max(sum(len(ids) for ids, _ in row) for row in rows)
     ids = torch.zeros(len(rows), width, dtype=torch.long)
     learned = torch.zeros(len(rows), width, dtype=torch.bool)
     for index, row in enumerate(rows):
-        place = 0
-        for tokens, wanted_ in row:
-            ids[index, place : place + len(tokens)] = torch.tensor(tokens)
-            learned[index, place : place + len(tokens)] = wanted_
-            place += len(tokens)
+        begin = 0
+        for tokens, is_reply in row:
+            ids[index, begin : begin + len(tokens)] = torch.tensor(tokens)
+            learned[index, begin : begin + len(tokens)] = is_reply
+            begin += len(tokens)
     return ids, learned
 
 
-def school(output: Path, seed: int = SEED, lessons: Sequence[Lesson] = LESSONS) -> None:
-    """Make a pupil and write it with its tokenizer and `recipe.json` into `output` (about 5 CPU-minutes)."""
+def pretrain(output: Path, seed: int = SEED, curriculum: Sequence[CurriculumStage] = CURRICULUM) -> None:
+    """Pretrain a toy policy and write it with its tokenizer and `recipe.json` into `output` (about 5 CPU-minutes)."""
     torch.set_num_threads(1)
     begun, done = time.process_time(), 0
     tokenizer, model = build_tokenizer(), build_model(seed)
-    for lesson in lessons:
-        _teach(model, tokenizer, lesson, seed, done)
-        done += lesson.updates
+    for stage in curriculum:
+        _train_stage(model, tokenizer, stage, seed, done)
+        done += stage.updates
     recipe = {
         "seed": seed,
-        "lessons": [asdict(lesson) for lesson in lessons],
+        "curriculum": [asdict(stage) for stage in curriculum],
         "parameters": model.num_parameters(),
         "cpu_seconds": round(time.process_time() - begun),
     }
-    export(Loaded(model=model, tokenizer=tokenizer, name="pupil"), output)
+    export(Loaded(model=model, tokenizer=tokenizer, name="toy"), output)
     write_json(output / "recipe.json", recipe)
 
 
-def _teach(model: Lfm2ForCausalLM, tokenizer: Any, lesson: Lesson, seed: int, done: int) -> None:
-    """One lesson, after `done` updates of earlier ones: the rate climbs, stays, and falls to nothing."""
-    optimizer = torch.optim.AdamW(model.parameters(), lr=RATE, betas=(0.9, 0.98), weight_decay=0.01)
-    for update in range(lesson.updates):
+def _train_stage(model: Lfm2ForCausalLM, tokenizer: Any, stage: CurriculumStage, seed: int, done: int) -> None:
+    """One stage of the curriculum, after `done` updates of earlier ones: warm-up, constant learning rate, linear
+    decay."""
+    optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE, betas=(0.9, 0.98), weight_decay=0.01)
+    for update in range(stage.updates):
         for group in optimizer.param_groups:
-            group["lr"] = RATE * min(1.0, (update + 1) / WARM_UP, 2 * (1 - update / lesson.updates))
+            group["lr"] = LEARNING_RATE * min(1.0, (update + 1) / WARM_UP, 2 * (1 - update / stage.updates))
         ids, learned = batch(
-            tokenizer, [demonstrate(generator("pupil", seed, done + update, row), lesson) for row in range(BATCH)]
+            # The key keeps the word that the shipped weights were drawn with; another one would give other weights.
+            tokenizer,
+            [demonstrate(generator("pupil", seed, done + update, row), stage) for row in range(BATCH)],
         )
         states = model.model(input_ids=ids, use_cache=False).last_hidden_state[:, :-1][learned[:, 1:]]
         loss = torch.nn.functional.cross_entropy(model.lm_head(states), ids[:, 1:][learned[:, 1:]])
@@ -284,12 +297,12 @@ def _teach(model: Lfm2ForCausalLM, tokenizer: Any, lesson: Lesson, seed: int, do
 
 def main() -> None:
     """`python -m r2v.bundled.toy_policy --output DIR`."""
-    parser = argparse.ArgumentParser(description="Make the bundled pupil again, by its recipe.")
+    parser = argparse.ArgumentParser(description="Pretrain the bundled toy policy again, by its recipe.")
     parser.add_argument("--output", type=Path, required=True)
     parser.add_argument("--seed", type=int, default=SEED)
     arguments = parser.parse_args()
     setup()
-    school(arguments.output, arguments.seed)
+    pretrain(arguments.output, arguments.seed)
 
 
 if __name__ == "__main__":

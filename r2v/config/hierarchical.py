@@ -1,55 +1,71 @@
-"""Hierarchical training: an answer, a hint, a better answer."""
+"""Hierarchical training: an actor answers, a guidance model hints, the actor answers again; both are trained."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import Literal
 
-from r2v.config.checks import RUNTIME, check, positive, probability
+from r2v.config.checks import IF_GIVEN, RUNTIME, check, positive, probability
+from r2v.extensions import is_dotted, require_name
 
 BUNDLED_PROBLEMS = "bundled"
-"""Stands for no file: word problems made by key."""
+"""In place of a file: generated word problems."""
+CHECKERS = ("auto", "numeric", "exact", "boxed", "program")
+"""Checkers by name; any other is a path package.module:function."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ProblemsConfig:
-    """What is to be solved."""
+    """The problems to solve."""
 
     path: str = BUNDLED_PROBLEMS
-    """bundled: word problems made by key; or a JSONL file of {problem, answer}, GSM8K's and MATH's as they are."""
-    checker: Literal["auto", "numeric", "exact", "boxed", "program"] = "auto"
-    """How an answer is scored; auto looks at the answers of the file."""
+    """bundled: generated word problems; or a JSONL file of {problem, answer}; GSM8K's and MATH's files work as they
+    are."""
+    checker: str = "auto"
+    """How an answer is scored: numeric, exact, boxed, program; auto: chosen by the reference answers; or a function of
+    your own, package.module:function (docs/extending/checker.md)."""
     held_out: int = 200
-    """Problems that are measured on and never trained on."""
+    """Problems for evaluation, never trained on."""
     count: int = 2000
-    """Problems that are trained on: made, where they are bundled; at most, where they come from a file."""
+    """Problems to train on: generated, if bundled; at most, if from a file."""
 
     def __post_init__(self) -> None:
         for name in ("held_out", "count"):
             positive(f"hierarchical.problems.{name}", getattr(self, name))
+        require_name("hierarchical.problems.checker", self.checker, CHECKERS)
 
 
 @dataclass(frozen=True, kw_only=True)
 class GuidanceConfig:
-    """Who gives a hint between two answers, and what it is paid."""
+    """The model that gives a hint between two answers, and its reward."""
 
     enabled: bool = True
-    """false: the actor is shown its first answer and no hint; nothing of guidance is trained."""
+    """false: no hints; the actor is only asked again, and no guidance is trained."""
     hints: int = 2
-    """Hints to one answer, each followed by an answer of its own."""
+    """Hints per answer, each followed by an answer of its own."""
     baseline: Literal["loo", "value", "batch_mean"] = "loo"
-    """What a hint's pay is compared with: the other hints to the same answer, a learned value, or the batch."""
+    """Baseline of a hint's reward: loo: mean of the other hints to the same answer (leave one out); value: a learned
+    value model; batch_mean: mean of all other hints."""
+    reward: str | None = field(default=None, metadata=IF_GIVEN)
+    """How a hint is rewarded. None: the score after it less the score before it, with the terms below; or a function of
+    your own, package.module:function (docs/extending/checker.md)."""
     judging: float = 0.0
-    """Pay for saying rightly whether the answer was right."""
+    """Bonus for a hint whose verdict on the answer (right or wrong) is correct."""
     leak: float = 0.0
-    """Taken off a hint that says the answer."""
+    """Penalty for a hint that contains the reference answer."""
     length: float = 0.0
-    """Taken off per token of a hint."""
+    """Penalty per token of a hint."""
     sees_score: bool = False
-    """Whether a hint is given in the knowledge of the answer's score."""
+    """Whether the guidance is shown the answer's score."""
 
     def __post_init__(self) -> None:
         positive("hierarchical.guidance.hints", self.hints)
+        check(
+            self.reward is None or is_dotted(self.reward),
+            "hierarchical.guidance.reward",
+            "must be a path package.module:function, or null for the improvement",
+            self.reward,
+        )
         check(
             self.baseline != "loo" or self.hints > 1,
             "hierarchical.guidance.hints",
@@ -64,16 +80,16 @@ class GuidanceConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class KLConfig:
-    """What keeps a policy near the frozen base."""
+    """KL penalty that keeps a policy near the frozen base."""
 
     mode: Literal["loss", "reward"] = "loss"
-    """Added to the loss, or taken off each token's weight."""
+    """loss: added to the loss; reward: subtracted from each token's weight."""
     first: float = 0.01
-    """Weight at the first answer."""
+    """Coefficient at the first answer."""
     later: float = 0.01
-    """Weight at the answers after it."""
+    """Coefficient at the later answers."""
     guidance: float = 0.01
-    """Weight at hints."""
+    """Coefficient at hints."""
 
     def __post_init__(self) -> None:
         for name in ("first", "later", "guidance"):
@@ -82,27 +98,27 @@ class KLConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class CriticConfig:
-    """What an utterance is worth (two heads, and a slow copy that they learn from)."""
+    """The critic: two Q and two V heads, trained on TD targets from a target network."""
 
     model_name: str = "tiny"
-    """tiny: a small reader of the policy's own tokens, from random weights; or an encoder such as
+    """tiny: a small encoder of the policy's own tokens, from random weights; or a published encoder such as
     FacebookAI/roberta-base."""
     lr: float = 2e-5
-    """AdamW's rate; not below the actor's."""
+    """Learning rate (AdamW); should not be below the actor's."""
     tau: float = 0.1
-    """Step of the slow copy after each update."""
+    """Polyak coefficient: target <- (1 - tau) target + tau critic after each update, in (0, 1]."""
     updates: int = 20
-    """Updates an iteration."""
+    """Updates per iteration."""
     warmup: int = 20
-    """Iterations in which only the critic learns."""
+    """Iterations in which only the critic is trained."""
     batch_size: int = 256
-    """Transitions an update, over all ranks."""
+    """Transitions per update, over all ranks."""
     max_tokens: int = 256
-    """What it reads of a text: the last so many tokens."""
+    """Tokens that the critic reads of a text, the last ones."""
     draws: int = 1
-    """Answers drawn anew per state for the value's target; 0: the answers of the rollout itself."""
+    """Answers resampled per state for the V targets; 0: the rollout's own answers are used."""
     pessimistic: bool = False
-    """Both heads learn from the smaller of the two next values."""
+    """Both Q heads take the smaller of the two next values as target (clipped double Q)."""
 
     def __post_init__(self) -> None:
         for name in ("lr", "updates", "batch_size", "max_tokens"):
@@ -114,12 +130,12 @@ class CriticConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class ReplayConfig:
-    """What the critic remembers."""
+    """The critic's replay buffer."""
 
     capacity: int = 20_000
-    """Turns."""
+    """Transitions kept."""
     max_age: int = 8
-    """Updates of the guidance after which a turn before the last teaches no more."""
+    """Updates of the guidance after which a transition is no longer sampled; terminal ones always are."""
 
     def __post_init__(self) -> None:
         positive("hierarchical.replay.capacity", self.capacity)
@@ -128,72 +144,72 @@ class ReplayConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class HierarchicalConfig:
-    """Answer, hint, better answer: reinforcement learning of an actor and of who guides it."""
+    """Reinforcement learning of an actor and of the guidance model that gives it hints."""
 
     enabled: bool = False
-    """Whether it is part of the chain of jobs; `r2v train_hierarchical` runs it in any case."""
+    """Whether stage 10 is part of the chain of jobs; `r2v train_hierarchical` runs it in any case."""
     start: Literal["model", "bc"] = "model"
-    """What both policies start from: policy.model_name as it is, or the bc policy of this pipeline."""
+    """What both policies start from: policy.model_name as it is, or this pipeline's bc policy."""
     problems: ProblemsConfig = field(default_factory=ProblemsConfig)
     turns: int = 2
-    """Answers to a problem, hints between them."""
+    """Answers per problem; hints come between them."""
     rewards: list[float] = field(default_factory=lambda: [0.0, 1.0])
-    """The actor's share in the score of each answer; none may be negative."""
+    """Weight of each answer's score in the actor's reward, first to last; none may be negative."""
     iterations: int = 100
-    """Rollouts, each followed by its updates."""
+    """Iterations: a rollout and the updates from it."""
     episodes: int = 64
-    """Problems a rollout, over all ranks."""
+    """Problems per rollout, over all ranks."""
     answer_tokens: int = 16
-    """Longest answer."""
+    """Longest answer, in tokens."""
     hint_tokens: int = 8
-    """Longest hint."""
+    """Longest hint, in tokens."""
     algorithm: Literal["reinforce", "ppo"] = "reinforce"
-    """How a policy learns from an advantage."""
+    """Policy gradient algorithm."""
     updates: int = 1
-    """Updates of each policy an iteration; more than one needs ppo."""
+    """Updates of each policy per iteration; more than one needs ppo."""
     clip: float = 0.2
-    """PPO's range of the ratio."""
+    """PPO's clipping range of the probability ratio."""
     lr: float = 1e-5
-    """AdamW's rate of the actor."""
+    """Learning rate of the actor (AdamW)."""
     guidance_lr: float = 1e-5
-    """AdamW's rate of the guidance."""
+    """Learning rate of the guidance (AdamW)."""
     grad_clip: float = 1.0
-    """Largest gradient norm, of each network by itself."""
+    """Largest gradient norm, per network."""
     gamma: float = 0.95
     """Discount from one answer to the next."""
     discount_weight: bool = False
-    """Whether later answers weigh gamma^t in the loss, as the discounted return asks."""
+    """Whether later answers are weighted by gamma^t in the loss, as the exact gradient of the discounted return is."""
     advantage: Literal["v_of_min", "min_v", "gae", "score"] = "v_of_min"
-    """The critic's, with an unbiased or ArCHer's baseline; generalised advantages; or the return less the batch's mean,
-    which needs no critic (plain REINFORCE)."""
+    """v_of_min: critic with an unbiased baseline; min_v: critic with ArCHer's; gae: generalised advantage estimation;
+    score: return less the batch's mean, without a critic (plain REINFORCE)."""
     gae_lambda: float = 0.95
-    """0: one step; 1: the return."""
+    """GAE's lambda. 0: one-step TD; 1: the full return."""
     per: Literal["sequence", "token"] = "sequence"
-    """What the loss is a mean over."""
+    """Whether the loss is averaged over sequences or over tokens."""
     token_baseline: bool = False
-    """Whether a token's weight is less what was to be expected at that token."""
+    """Whether a learned per-token baseline is subtracted from the advantage."""
     guidance: GuidanceConfig = field(default_factory=GuidanceConfig)
     kl: KLConfig = field(default_factory=KLConfig)
     critic: CriticConfig = field(default_factory=CriticConfig)
     replay: ReplayConfig = field(default_factory=ReplayConfig)
     placement: Literal["auto", "shared", "split", "full"] = field(default="auto", metadata=RUNTIME)
-    """Where the roles stand: one frozen base with adapters; two GPUs and the CPU; or full copies."""
+    """Where the models stand. shared: one frozen base with adapters; split: two GPUs and the CPU; full: copies."""
     shards: Literal["none", "fsdp", "zero2", "zero3"] = field(default="none", metadata=RUNTIME)
-    """Whether the language models lie whole with every rank (none) or in parts, one with each (fsdp); with one rank
-    they are whole. zero2 and zero3 are DeepSpeed's: an engine each for actor and guidance, under placement=full."""
+    """Sharding of the language models over ranks: none; fsdp (FSDP2); zero2 or zero3 (DeepSpeed, an engine each for
+    actor and guidance, needs placement=full). With one rank nothing is sharded."""
     offload: bool = field(default=False, metadata=RUNTIME)
-    """Whether with placement=full the reference and the critic's slow copy stand in the CPU's memory."""
+    """Whether with placement=full the reference and the target network are kept in CPU memory."""
     micro_batch: int | None = field(default=None, metadata=RUNTIME)
-    """Rows at a time in an update; None: what the memory planner finds."""
+    """Rows per micro-batch; None: the memory planner's choice."""
     calibration: str | None = field(default=None, metadata=RUNTIME)
-    """A file that `r2v plan --probe` left on a GPU of this kind: the plan of rows is corrected by it."""
+    """A file written by `r2v plan --probe` on a GPU of this kind, which corrects the memory plan."""
     gradient_checkpointing: bool | None = field(default=None, metadata=RUNTIME)
-    """Whether layers run again in backward instead of keeping what they computed; None: what the memory planner
-    finds, and not where it does not plan (on a CPU)."""
+    """Whether layers are recomputed in backward instead of keeping activations; None: the memory planner's choice, and
+    false on a CPU, where it does not plan."""
     evaluate_every: int = 10
-    """Iterations between measurements on the held-out problems; the last is always measured."""
+    """Iterations between evaluations on the held-out problems; the last is always evaluated."""
     save_every: int = field(default=5, metadata=RUNTIME)
-    """Iterations between checkpoints; a stop writes one at any phase."""
+    """Iterations between checkpoints; a stopped run writes one after its current phase."""
 
     def __post_init__(self) -> None:
         for name in (
@@ -221,8 +237,8 @@ class HierarchicalConfig:
         check(
             min(self.rewards) >= 0,
             "hierarchical.rewards",
-            "must not be negative (an actor that is paid for its "
-            "first answer's being wrong learns to give a wrong one; improvement is what the guidance is paid for)",
+            "must not be negative (an actor that is rewarded for a "
+            "wrong first answer learns to give one; improvement is what the guidance is rewarded for)",
             self.rewards,
         )
         check(self.rewards[-1] > 0, "hierarchical.rewards", "must pay for the last answer", self.rewards)

@@ -17,6 +17,9 @@ _DOTTED_PATH = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 SELF_HOSTED = "http://localhost"
 """Stands for every endpoint on a machine of one's own, where the machine must not count."""
 
+FORMER_MODELS = {"pupil": "toy"}
+"""Former names of bundled models. Configurations and adapters that use one mean the same weights."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class TeacherConfig:
@@ -117,7 +120,8 @@ class PolicyConfig:
     """The policy: the small model that is distilled."""
 
     model_name: str = "tiny"
-    """tiny (the bundled student), a local directory, or a hub name."""
+    """tiny (the bundled student), toy (the bundled model of hierarchical training's word problems), a local directory,
+    or a hub name."""
     lora_r: int = 0
     """LoRA rank; 0: all weights are trained."""
     lora_alpha: int | None = None
@@ -134,6 +138,8 @@ class PolicyConfig:
     """Torch device, such as cpu or cuda:1; auto: a GPU where there is one."""
 
     def __post_init__(self) -> None:
+        # One name in every fingerprint, adapter and table: two names of the same weights would be two artifacts.
+        object.__setattr__(self, "model_name", FORMER_MODELS.get(self.model_name, self.model_name))
         not_negative("policy.lora_r", self.lora_r)
         check(self.lora_alpha is None or self.lora_alpha > 0, "policy.lora_alpha", "must be above 0", self.lora_alpha)
         probability("policy.lora_dropout", self.lora_dropout)

@@ -1,9 +1,15 @@
-"""Hierarchical RL: an answer, a hint, a better answer; a critic of whole utterances, policies of tokens.
+"""Hierarchical RL: an actor answers, a guidance model hints, the actor answers again; both learn, and so does a critic.
 
-`rewards` say what is paid, `critic` what an utterance is worth, `advantage` by how much it was better than expected,
-`logprobs`, `kl` and `losses` what a token learns from that, `replay` what is remembered: functions of tensors, with any
-number of turns. `problems` and `prompts` say what is asked, `roles` who plays and where they stand (`placement`),
-`segments` and `episode` how it is played, `draws` what else the critic's targets take.
+Rooms, lowest first; each imports only those before it:
+
+    types       token ids, completions, loss functions
+    tasks       problems, checkers, prompts
+    algorithm   rewards, critic and target network, advantages, log-probabilities, KL, losses: functions of tensors
+    parallel    placement, micro-batch sizes, collectives, FSDP2 and DeepSpeed ZeRO
+    models      base models with adapters, encoders, and the roles made of them
+    rollout     generation, episodes, transitions, resampled actions
+    training    replay buffer, optimizer steps, critic trainer, policies, checkpoints, metrics, the loop
+    agent       all models behind one name
 """
 
 from __future__ import annotations
@@ -11,7 +17,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-_HOMES = {
+_PUBLIC = {
     "ArcherAgent": "r2v.hrl.agent",
     "DoubleCritic": "r2v.hrl.algorithm.critic",
     "optimize_batch_processing": "r2v.memory.batch_table",
@@ -19,7 +25,7 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    """The names of seed 000, each loaded (the first two with torch) only when it is asked for."""
-    if name in _HOMES:
-        return getattr(import_module(_HOMES[name]), name)
+    """Import a public name when it is first used: the first two load torch, which `import r2v.hrl` must not."""
+    if name in _PUBLIC:
+        return getattr(import_module(_PUBLIC[name]), name)
     raise AttributeError(f"module {__name__} has no attribute {name}")

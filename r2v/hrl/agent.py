@@ -1,32 +1,32 @@
-"""All models of hierarchical training behind one name, to look at and to talk to.
+"""All models of hierarchical training behind one name, to inspect and to talk to.
 
     agent = ArcherAgent(config)
     first = agent.answer("Ann has 3 apples and buys 4 more. ...")
     hint = agent.hint("Ann has ...", first)
     agent.answer("Ann has ...", [(first, hint)])
 
-Training is `r2v train_hierarchical`; this makes the same models in the same places, adapters instead of copies and all,
-where the names of seed 000 are looked for.
+Training is `r2v train_hierarchical`; this builds the same models on the same devices, adapters in place of copies.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from r2v.config import Config
 from r2v.hrl.algorithm.critic import DoubleCritic
-from r2v.hrl.models.roles import Speaking, build_roles
+from r2v.hrl.models.roles import GeneratingRole, build_roles
 from r2v.hrl.parallel.placement import Devices
-from r2v.hrl.rollout.generator import Ask, Speaker
+from r2v.hrl.rollout.generator import GenerationRequest, Generator
 from r2v.hrl.tasks.problems import Problem
 from r2v.hrl.tasks.prompts import Prompter, Round
 
 
 class ArcherAgent:
-    """Actor, guidance, reference, critic and its slow copy of a configuration (`policy`, `hierarchical`, `seed`).
+    """Actor, guidance, reference, critic and target network of a configuration (`policy`, `hierarchical`, `seed`).
 
-    `weights` are an exported policy that both start from; `devices` overrides where roles stand.
+    `weights` are an exported policy that both policies start from; `devices` overrides the placement's devices.
     """
 
     def __init__(self, config: Config, weights: Path | None = None, devices: Devices | None = None) -> None:
@@ -36,33 +36,51 @@ class ArcherAgent:
 
     @property
     def critic(self) -> DoubleCritic:
-        """What utterances are worth."""
+        """The critic that is trained."""
         return self.roles.critic
 
     @property
     def target_critic(self) -> DoubleCritic:
-        """The critic's slow copy."""
+        """The target network: a copy of the critic that trails it."""
         return self.roles.target.critic
 
+    @target_critic.setter
+    def target_critic(self, network: DoubleCritic) -> None:
+        """Make another network of the critic's shape the target, on the device where it stands.
+
+        It takes the critic's weights: a target of unrelated weights would give meaningless TD targets.
+        """
+        network.load_state_dict(self.critic.state_dict())
+        device = str(next(network.parameters()).device)
+        self.roles.target.replace_network(network)
+        self.roles = replace(self.roles, devices=replace(self.roles.devices, target=device))
+
     def update_target(self) -> None:
-        """One Polyak step of the slow copy by `critic.tau`, a bounded number of values at a time, wherever it is."""
-        self.roles.target.update()
+        """One Polyak step of the target network with the coefficient `critic.tau`."""
+        self._memory_efficient_target_update(self.config.hierarchical.critic.tau)
+
+    def _memory_efficient_target_update(self, tau: float) -> None:
+        """target <- (1 - tau) * target + tau * critic, in chunks, on the target's own device.
+
+        Memory beside the two networks is one chunk (`TargetCritic.chunk` values), not a second copy of the critic.
+        """
+        self.roles.target.update(tau)
 
     def answer(self, problem: str, rounds: Sequence[Round] = ()) -> str:
-        """The actor's likeliest answer, after these rounds of answer and hint."""
-        return self._said(
-            "actor", self.prompter.answer(_problem(problem), rounds), self.config.hierarchical.answer_tokens
-        )
+        """The actor's greedy answer, after these rounds of answer and hint."""
+        prompt = self.prompter.answer(_problem(problem), rounds)
+        return self._generate("actor", prompt, self.config.hierarchical.answer_tokens)
 
     def hint(self, problem: str, answer: str, rounds: Sequence[Round] = ()) -> str:
-        """The guidance's likeliest hint to an answer, after these earlier rounds."""
-        return self._said(
-            "guidance", self.prompter.hint(_problem(problem), rounds, answer), self.config.hierarchical.hint_tokens
-        )
+        """The guidance's greedy hint to an answer, after these earlier rounds."""
+        prompt = self.prompter.hint(_problem(problem), rounds, answer)
+        return self._generate("guidance", prompt, self.config.hierarchical.hint_tokens)
 
-    def _said(self, role: Speaking, prompt: tuple[int, ...], most: int) -> str:
-        ask = Ask(prompt=prompt, key=(), max_tokens=most, temperature=0.0, weighed=False)
-        return Speaker(self.roles, role).say([ask])[0].text
+    def _generate(self, role: GeneratingRole, prompt: tuple[int, ...], max_tokens: int) -> str:
+        request = GenerationRequest(
+            prompt=prompt, key=(), max_tokens=max_tokens, temperature=0.0, return_logprobs=False
+        )
+        return Generator(self.roles, role).generate([request])[0].text
 
 
 def _problem(text: str) -> Problem:

@@ -81,7 +81,7 @@ def _source(name: str) -> Path | str:
     if path.is_dir():
         return path
     if path.is_absolute() or name.startswith((".", "~")):
-        raise InputError(f"policy.model_name={name}: no such directory; name tiny, pupil, a directory, or a hub model")
+        raise InputError(f"policy.model_name={name}: no such directory; name tiny, toy, a directory, or a hub model")
     return name
 
 
@@ -148,7 +148,7 @@ def _tokenizer(source: Path | str) -> Any:
 def _not_found(source: Path | str, error: Exception) -> InputError:
     message = str(error).strip().split("\n")[0]
     return InputError(
-        f"policy.model_name: cannot load {source} ({message}); name tiny, pupil, a directory with weights "
+        f"policy.model_name: cannot load {source} ({message}); name tiny, toy, a directory with weights "
         "and tokenizer, or a hub model that is downloaded or can be"
     )
 

@@ -1,12 +1,11 @@
-"""Stage 10, train_hierarchical: an answer, a hint, a better answer; who answers and who hints both learn.
+"""Stage 10, train_hierarchical: reinforcement learning of an actor and of the guidance model that gives it hints.
 
     r2v train_hierarchical --config configs/hierarchical.yaml
 
 Starts from `policy.model_name`, or from this pipeline's bc policy (`hierarchical.start=bc`). Leaves the actor in
-final/, a policy like any other, the guidance's weights in guidance/, what was measured in metrics.jsonl and
-hierarchical_report.json. A killed run goes on from checkpoint-latest, at the phase it had reached, to the same bits.
-Where there are several GPUs (or `training.ranks`) the training is done by one process for each: this module, given
-the attempt's folder.
+final/, a policy like any other, metrics.jsonl and hierarchical_report.json. A killed run resumes from
+checkpoint-latest, at the phase it had reached, with the same bits. With several GPUs (or `training.ranks`) one process
+for each does the training: this module, given the attempt's folder.
 """
 
 from __future__ import annotations
@@ -20,6 +19,7 @@ from typing import Any
 from r2v import config as c
 from r2v import distributed
 from r2v.errors import InputError
+from r2v.extensions import is_dotted, source_sha256
 from r2v.hrl.parallel.placement import ranks_of
 from r2v.log import logger
 from r2v.stages import Stage
@@ -27,34 +27,47 @@ from r2v.storage.artifact import Work, attempt_of
 from r2v.storage.files import content_sha256
 
 REPORT = "hierarchical_report.json"
+_CHECKER_KEY, _REWARD_KEY = "hierarchical.problems.checker", "hierarchical.guidance.reward"
 
 
 @dataclass(frozen=True, kw_only=True)
 class HierarchicalSettings:
-    """What an actor and its guidance depend on."""
+    """Everything that an actor and its guidance depend on."""
 
     policy: c.PolicyConfig
     hierarchical: c.HierarchicalConfig
     problems_sha256: str
-    """What the file of problems says, so that another content is another artifact."""
+    """Hash of the file of problems: with another content it is another artifact."""
     seed: int
     ranks: int | None = field(default=None, metadata=c.RUNTIME)
 
     @classmethod
     def of(cls, config: c.Config) -> HierarchicalSettings:
-        """The parts of the whole configuration that are read here. Raises InputError where the problems are gone."""
-        asked = config.hierarchical
-        content = replace(asked, enabled=True, problems=replace(asked.problems, path=c.BUNDLED_PROBLEMS))
+        """The stage's part of the configuration. Raises InputError where the file of problems is missing."""
+        h = config.hierarchical
+        # Where the problems lie and whether a chain runs the stage changes nothing; what the files say does.
+        checker, reward = _with_source(_CHECKER_KEY, h.problems.checker), h.guidance.reward
+        content = replace(
+            h,
+            enabled=True,
+            problems=replace(h.problems, path=c.BUNDLED_PROBLEMS, checker=checker),
+            guidance=replace(h.guidance, reward=reward and _with_source(_REWARD_KEY, reward)),
+        )
         return cls(
             policy=config.policy,
             hierarchical=content,
-            problems_sha256=_said(asked.problems.path),
+            problems_sha256=_content_of(h.problems.path),
             seed=config.seed,
             ranks=config.training.ranks,
         )
 
 
-def _said(path: str) -> str:
+def _with_source(key: str, name: str) -> str:
+    """A checker's or reward's name with the content of its file where it is one's own: edited, it is another one."""
+    return f"{name} {source_sha256(key, name)}" if is_dotted(name) else name
+
+
+def _content_of(path: str) -> str:
     if path == c.BUNDLED_PROBLEMS:
         return path
     if not Path(path).is_file():
@@ -63,7 +76,7 @@ def _said(path: str) -> str:
 
 
 def run(cfg: HierarchicalSettings, work: Work) -> None:
-    """Train here or, where there are several GPUs, by one rank for each (in `split`, for each pair)."""
+    """Train in this process or, with several GPUs, in one rank for each (in `split`, for each pair)."""
     ranks = distributed.ranks_for(cfg.ranks, cfg.policy.device)
     if cfg.ranks is None and cfg.hierarchical.placement == "split":
         ranks = ranks_of("split", ranks, None)
@@ -78,7 +91,7 @@ def run(cfg: HierarchicalSettings, work: Work) -> None:
 
 
 def closing_lines(report: dict[str, Any]) -> list[str]:
-    """What the held-out problems came to, answer by answer."""
+    """Accuracy on the held-out problems before and after, answer by answer."""
     before, after = report["untrained"], report["trained"]
     return [
         f"{after['problems']} held-out problems, right answers in %: "
@@ -96,8 +109,8 @@ def _train(config: c.Config, work: Work) -> None:
     from r2v.storage.files import write_json
 
     weights = work.inputs["bc"].file("final") if "bc" in work.inputs else None
-    with distributed.stopping() as asked:
-        trainer = build_trainer(config, work.folder, weights, stop=asked)
+    with distributed.stopping() as stop:
+        trainer = build_trainer(config, work.folder, weights, stop=stop)
         report = trainer.run()
     actor = trainer.roles.actor_as_policy()
     if distributed.rank() == 0:
@@ -107,7 +120,7 @@ def _train(config: c.Config, work: Work) -> None:
 
 
 def _train_as_rank(folder: Path) -> None:
-    """Train the attempt in a folder as one of the ranks: everything it takes lies there."""
+    """Train the attempt in a folder as one of the ranks; configuration and inputs lie there."""
     _, inputs = attempt_of(folder)
     config = c.load(folder / "config.yaml")
     config = replace(config, policy=replace(config.policy, device=distributed.own_device(config.policy.device)))

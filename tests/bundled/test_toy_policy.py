@@ -1,4 +1,5 @@
-"""The bundled pupil: it knows every word of its world, was schooled on the training split alone, and leaves room."""
+"""The bundled toy policy: it knows every word of the prompts, was pretrained on the training split alone, and leaves
+room to learn."""
 
 from __future__ import annotations
 
@@ -11,15 +12,15 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from r2v.bundled.toy_policy import (
+    CURRICULUM,
     KEEP,
-    LESSONS,
     LOOK,
-    PUPIL_DIR,
+    TOY_DIR,
     batch,
     build_model,
     build_tokenizer,
     demonstrate,
-    school,
+    pretrain,
     step_hint,
 )
 from r2v.hrl.tasks.problems import Problem
@@ -30,7 +31,7 @@ from r2v.policy.float64 import use_float64_layers
 from r2v.randomness import generator
 
 TOKENIZER = build_tokenizer()
-DEMONSTRATIONS = [demonstrate(generator("test", number), lesson) for lesson in LESSONS for number in range(150)]
+DEMONSTRATIONS = [demonstrate(generator("test", number), stage) for stage in CURRICULUM for number in range(150)]
 HELD_OUT = word_problems(200, 0, "eval")
 
 
@@ -56,12 +57,12 @@ def test_a_demonstration_reads_as_the_prompts_do() -> None:
         texts = [text for text, _ in one.pieces]
         asked = texts[0].removeprefix("<user>").removesuffix("<reply>")
         answers = [text.removesuffix("<eos>") for text in texts[1::2]]
-        wanted = texts[2::2]
-        hints = [text.partition("hint: ")[2].partition("\nanswer")[0] or None for text in map(str.lower, wanted)]
+        asking = texts[2::2]
+        hints = [text.partition("hint: ")[2].partition("\nanswer")[0] or None for text in map(str.lower, asking)]
         problem = Problem(id="", text=asked, answer="")
         rounds = list(zip(answers, hints, strict=False))
-        if "Give a hint." in wanted[-1]:
-            score = 1.0 if "Score: 1" in wanted[-1] else 0.0 if "Score: 0" in wanted[-1] else None
+        if "Give a hint." in asking[-1]:
+            score = 1.0 if "Score: 1" in asking[-1] else 0.0 if "Score: 0" in asking[-1] else None
             ids = prompter.hint(problem, rounds[: len(answers) - 2], answers[-2], score)
         else:
             ids = prompter.answer(problem, rounds[: len(answers) - 1])
@@ -72,31 +73,31 @@ def test_only_replies_are_learned_and_a_wrong_first_answer_is_not() -> None:
     ids, learned = batch(TOKENIZER, DEMONSTRATIONS)
     for row, one in enumerate(DEMONSTRATIONS):
         said = TOKENIZER.decode(ids[row][learned[row]].tolist())
-        assert said == " ".join(text.replace("<eos>", " <eos>") for text, wanted in one.pieces if wanted)
+        assert said == " ".join(text.replace("<eos>", " <eos>") for text, is_reply in one.pieces if is_reply)
         first = one.pieces[1][0].removesuffix("<eos>")
-        assert one.pieces[1][1] == (first == str(one.sum.answer))
+        assert one.pieces[1][1] == (first == str(one.problem.answer))
 
 
-def test_it_was_schooled_on_the_training_split_alone_and_no_hint_is_the_answer() -> None:
-    assert {one.sum.split for one in DEMONSTRATIONS} == {"train"}
-    hints = [(text, one.sum) for one in DEMONSTRATIONS for text, _ in one.pieces if " is " in text]
+def test_it_was_pretrained_on_the_training_split_alone_and_no_hint_is_the_answer() -> None:
+    assert {one.problem.split for one in DEMONSTRATIONS} == {"train"}
+    hints = [(text, one.problem) for one in DEMONSTRATIONS for text, _ in one.pieces if " is " in text]
     assert len(hints) > 50
     for text, made in hints:
         assert str(made.answer) not in text.partition("int: ")[2].partition("\n")[0].split()
 
 
-def test_the_shipped_pupil_loads_as_any_model_does_and_is_what_the_code_builds() -> None:
-    model, tokenizer = AutoModelForCausalLM.from_pretrained(PUPIL_DIR), AutoTokenizer.from_pretrained(PUPIL_DIR)
+def test_the_shipped_toy_policy_loads_as_any_model_does_and_is_what_the_code_builds() -> None:
+    model, tokenizer = AutoModelForCausalLM.from_pretrained(TOY_DIR), AutoTokenizer.from_pretrained(TOY_DIR)
     assert model.num_parameters() <= 400_000
     assert tokenizer.get_vocab() == TOKENIZER.get_vocab() and tokenizer.chat_template == TOKENIZER.chat_template
     assert {name: value.shape for name, value in model.state_dict().items()} == {
         name: value.shape for name, value in build_model(0).state_dict().items()
     }
-    assert json.loads((PUPIL_DIR / "recipe.json").read_text())["parameters"] == model.num_parameters()
+    assert json.loads((TOY_DIR / "recipe.json").read_text())["parameters"] == model.num_parameters()
 
 
 def replies(prompts: list[tuple[int, ...]], temperature: float = 0.0) -> list[str]:
-    model = AutoModelForCausalLM.from_pretrained(PUPIL_DIR, dtype=torch.float64).eval()
+    model = AutoModelForCausalLM.from_pretrained(TOY_DIR, dtype=torch.float64).eval()
     use_float64_layers(model)
     draws = [
         Draw(prompt=place, key=("test", place), temperature=temperature, top_p=1.0, max_tokens=4)
@@ -117,11 +118,13 @@ def test_it_leaves_room_for_an_actor_and_for_guidance() -> None:
     prompter = Prompter(TOKENIZER)
     made = [demonstrate(generator("room", number), split="eval") for number in range(200)]
     problems = [
-        Problem(id="", text=one.pieces[0][0].removeprefix("<user>").removesuffix("<reply>"), answer=str(one.sum.answer))
+        Problem(
+            id="", text=one.pieces[0][0].removeprefix("<user>").removesuffix("<reply>"), answer=str(one.problem.answer)
+        )
         for one in made
     ]
     right = [problem.answer for problem in problems]
-    steps = [step_hint(one.sum.first, one.sum.step) for one in made]
+    steps = [step_hint(one.problem.first, one.problem.step) for one in made]
     first = replies([prompter.answer(problem) for problem in problems], temperature=1.0)
     assert 0.3 < share(first, right) < 0.6
     hints = replies([prompter.hint(problem, [], said) for problem, said in zip(problems, first, strict=True)], 1.0)
@@ -135,13 +138,13 @@ def test_it_leaves_room_for_an_actor_and_for_guidance() -> None:
 def test_the_recipe_depends_on_its_seed_alone(tmp_path: Path) -> None:
     for number, seed in enumerate((1, 1, 2)):
         torch.manual_seed(number)
-        school(tmp_path / str(number), seed, [replace(lesson, updates=1) for lesson in LESSONS])
+        pretrain(tmp_path / str(number), seed, [replace(stage, updates=1) for stage in CURRICULUM])
     first, second, third = ((tmp_path / str(number) / "model.safetensors").read_bytes() for number in range(3))
     assert first == second != third
 
 
-def test_the_shipped_pupil_is_the_one_that_results_name() -> None:
-    """An artifact names it "pupil", not its weights: another one needs another name, or new versions of the stages
+def test_the_shipped_toy_policy_is_the_one_that_results_name() -> None:
+    """An artifact names it "toy", not its weights: another one needs another name, or new versions of the stages
     that read it."""
-    weights = hashlib.sha256((PUPIL_DIR / "model.safetensors").read_bytes()).hexdigest()
+    weights = hashlib.sha256((TOY_DIR / "model.safetensors").read_bytes()).hexdigest()
     assert weights == "d15b93843ad922ae7d3a00bbb0ac88dc1a448c46b57ee835ffe7999448f37565"

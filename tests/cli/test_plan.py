@@ -82,7 +82,7 @@ def test_a_stage_is_planned_from_its_configuration(capsys: pytest.CaptureFixture
 def test_hierarchical_training_is_planned_from_its_configuration_and_flags(capsys: pytest.CaptureFixture[str]) -> None:
     typed(
         "--overrides",
-        "policy.model_name=pupil",
+        "policy.model_name=toy",
         "policy.lora_r=8",
         "hierarchical.episodes=6",
         "hierarchical.guidance.hints=3",

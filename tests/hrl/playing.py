@@ -13,15 +13,17 @@ import torch
 from tokenizers import Regex, Tokenizer, models, pre_tokenizers
 from transformers import Lfm2Config, Lfm2ForCausalLM, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
+from r2v import distributed
 from r2v.config import CriticConfig, GuidanceConfig, HierarchicalConfig, PolicyConfig
-from r2v.distributed import rank, ranks, run_rank
+from r2v.distributed import rank, run_rank
 from r2v.hrl.models.roles import Roles, build_roles
+from r2v.hrl.parallel import ranks
 from r2v.hrl.parallel.placement import Devices
-from r2v.hrl.rollout.episode import Episode, gathered, play_many
+from r2v.hrl.rollout.episode import GuidedEpisode, play_many
 from r2v.hrl.tasks.problems import Problem
 from r2v.hrl.tasks.prompts import Prompter
 
-SPECIAL = ("<pad>", "<unk>", "<eos>", "<user>", "<reply>")
+TOY_SPECIAL_TOKENS = ("<pad>", "<unk>", "<eos>", "<user>", "<reply>")
 WORDS = (
     "Answer",
     "again",
@@ -58,14 +60,16 @@ CPU = Devices.all_on("cpu")
 
 
 def tokenizer() -> Any:
-    inner = Tokenizer(models.WordLevel({word: i for i, word in enumerate((*SPECIAL, *WORDS))}, unk_token="<unk>"))
+    inner = Tokenizer(
+        models.WordLevel({word: i for i, word in enumerate((*TOY_SPECIAL_TOKENS, *WORDS))}, unk_token="<unk>")
+    )
     inner.pre_tokenizer = pre_tokenizers.Split(Regex(r"\w+|[^\w\s]"), behavior="removed", invert=True)
     return PreTrainedTokenizerFast(
         tokenizer_object=inner,
         pad_token="<pad>",
         unk_token="<unk>",
         eos_token="<eos>",
-        additional_special_tokens=list(SPECIAL[3:]),
+        additional_special_tokens=list(TOY_SPECIAL_TOKENS[3:]),
         chat_template=TEMPLATE,
     )
 
@@ -73,7 +77,7 @@ def tokenizer() -> Any:
 def save_model(folder: Path, kind: str = "llama", seed: int = 0) -> Path:
     """Random weights in float32, as a directory that policy.model_name may name. An end token is likely."""
     shape: dict[str, Any] = {
-        "vocab_size": len(SPECIAL) + len(WORDS),
+        "vocab_size": len(TOY_SPECIAL_TOKENS) + len(WORDS),
         "hidden_size": 32,
         "intermediate_size": 64,
         "num_hidden_layers": 2,
@@ -129,14 +133,14 @@ def stirred(roles: Roles) -> Roles:
     return roles
 
 
-def played(model: Path, **options: Any) -> list[Episode]:
+def played(model: Path, **options: Any) -> list[GuidedEpisode]:
     roles = stirred(build(model))
     return play_many(
         PROBLEMS, roles=roles, prompter=Prompter(roles.tokenizer), checker=checker, h=settings(), key=(3, 0), **options
     )
 
 
-def plain(episodes: list[Episode]) -> list[Any]:
+def plain(episodes: list[GuidedEpisode]) -> list[Any]:
     found: list[Any] = json.loads(json.dumps([asdict(one) for one in episodes]))
     return found
 
@@ -153,15 +157,17 @@ def _as_rank(what: str, model: Path, out: Path) -> None:
     group.init_process_group("gloo")
     if what == "failing":
         roles = build(model)
-        gathered(
+        ranks.all_gather(
             play_many(
                 PROBLEMS, roles=roles, prompter=Prompter(roles.tokenizer), checker=failing, h=settings(), key=(3, 0)
             )
         )
         return
     own = played(model)
-    together = gathered(own)
-    (out / f"{rank()}.json").write_text(json.dumps({"own": len(own), "ranks": ranks(), "all": plain(together)}))
+    gathered = ranks.all_gather(own)
+    (out / f"{rank()}.json").write_text(
+        json.dumps({"own": len(own), "ranks": distributed.ranks(), "all": plain(gathered)})
+    )
 
 
 if __name__ == "__main__":

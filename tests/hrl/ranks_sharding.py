@@ -16,8 +16,8 @@ from r2v import distributed
 from r2v.config import HierarchicalConfig
 from r2v.errors import Interrupted, UsageError
 from r2v.hrl.parallel import ranks
-from r2v.hrl.parallel.sharding import Sharded
-from r2v.hrl.training.optimizer_step import update
+from r2v.hrl.parallel.sharding import ShardedModel
+from r2v.hrl.training.optimizer_step import optimizer_step
 from r2v.hrl.training.trainer import Trainer
 from r2v.policy.export import export
 from tests.hrl import trainers
@@ -50,8 +50,8 @@ def trained(model: Path, folder: Path, h: HierarchicalConfig, lora: int, **optio
 
 def held(trainer: Trainer) -> dict[str, int]:
     """Numbers of language models: those that this rank has memory for, and those there are."""
-    bases = {id(base): base for base, _ in trainer.roles.bodies.values()}.values()
-    assert all(isinstance(base, Sharded) for base in bases)
+    bases = {id(base): base for base, _ in trainer.roles.language_models.values()}.values()
+    assert all(isinstance(base, ShardedModel) for base in bases)
     learning, speaking = zip(*(pair for base in bases for pair in base.pairs), strict=True)
     assert all(isinstance(tensor, DTensor) for tensor in learning)
     moments = [
@@ -82,7 +82,7 @@ def not_a_number(trainer: Trainer) -> dict[str, Any]:
             return loss, loss.new_zeros(0)
 
         try:
-            update(network, range(2), roles.through("actor", part))
+            optimizer_step(network, range(2), roles.wrap_loss("actor", part))
             said = ""
         except UsageError as refused:
             said = str(refused)
@@ -101,7 +101,7 @@ def everything(folder: Path, model: Path) -> None:
     told = {}
     for name, h, lora in (("shared", SHARED, 4), ("full", FULL, 0)):
         h = replace(h, shards="fsdp")
-        trainer = trained(model, folder / name, h, lora, micro=MICRO[name])
+        trainer = trained(model, folder / name, h, lora, micro_batch_size=MICRO[name])
         sha256 = trainer.report()["trained_sha256"]
         if distributed.rank() == 0:
             export(trainer.roles.actor_as_policy(), folder / f"{name}-policy")

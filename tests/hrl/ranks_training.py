@@ -17,24 +17,24 @@ from torch import Tensor
 from r2v import distributed
 from r2v.config import HierarchicalConfig, KLConfig
 from r2v.errors import UsageError
-from r2v.hrl.algorithm.training_batch import COUNTED, Lesson, policy_part
+from r2v.hrl.algorithm.training_batch import POLICY_STATISTICS, TrainingBatch, policy_loss_fn
 from r2v.hrl.parallel import ranks
-from r2v.hrl.rollout.generator import Segment
-from r2v.hrl.training.optimizer_step import Network, update
+from r2v.hrl.training.optimizer_step import Network, optimizer_step
+from r2v.hrl.types import Completion
 from r2v.randomness import generator
 from tests.hrl import trainers
 
-ROWS, STEPS = 8, 20
+CPU_MICRO_BATCH, STEPS = 8, 20
 H = HierarchicalConfig(per="token", kl=KLConfig(first=0.1, later=0.1))
 
 
-def said() -> list[Segment]:
+def said() -> list[Completion]:
     """Utterances of very unequal lengths: rank 1 of 2 has the long ones."""
     draw, rows = generator("said"), []
-    for row in range(ROWS):
+    for row in range(CPU_MICRO_BATCH):
         tokens = tuple(draw.randrange(5, 60) for _ in range(1 + 11 * (row % 2) + row // 2))
         rows.append(
-            Segment(
+            Completion(
                 prompt=(2, *(draw.randrange(5, 60) for _ in range(1 + row % 3))),
                 tokens=tokens,
                 logprobs=tuple(-draw.random() for _ in tokens),
@@ -46,31 +46,33 @@ def said() -> list[Segment]:
     return rows
 
 
-def lesson(rows: list[Segment]) -> Lesson:
+def batch(rows: list[Completion]) -> TrainingBatch:
     """Every utterance was better than expected, the long ones more so."""
     table = torch.zeros(len(rows), max(len(one.tokens) for one in rows), dtype=torch.float64)
     for row, one in enumerate(rows):
         table[row, : len(one.tokens)] = torch.tensor(one.logprobs)
-    return Lesson(
-        advantage=torch.tensor([0.2 + 0.8 * (row % 2) for row in range(ROWS)], dtype=torch.float64),
-        beta=torch.full((ROWS,), 0.1, dtype=torch.float64),
+    return TrainingBatch(
+        advantage=torch.tensor([0.2 + 0.8 * (row % 2) for row in range(CPU_MICRO_BATCH)], dtype=torch.float64),
+        beta=torch.full((CPU_MICRO_BATCH,), 0.1, dtype=torch.float64),
         behaviour=table,
         reference=table - 0.1,
     )
 
 
-def steps(micro: int = 3, per: str = "token") -> dict[str, Any]:
+def steps(micro_batch_size: int = 3, per: str = "token") -> dict[str, Any]:
     """20 steps of a policy, each rank on its rows; and what a mean per rank would have said of the first."""
     model, rows, h = trainers.language_model(), said(), replace(H, per=per)
-    network = Network("actor", model.parameters(), lr=1e-2, clip=1.0, micro=micro, setting="hierarchical.lr")
-    own, part = ranks.own(range(ROWS)), policy_part(model, "cpu", rows, lesson(rows), h)
+    network = Network(
+        "actor", model.parameters(), lr=1e-2, clip=1.0, micro_batch_size=micro_batch_size, setting="hierarchical.lr"
+    )
+    own, part = ranks.local_share(range(CPU_MICRO_BATCH)), policy_loss_fn(model, "cpu", rows, batch(rows), h)
     with torch.no_grad():
-        loss, counted = part(own)
-    whole = sum(len(one.tokens) for one in rows) if per == "token" else ROWS
-    mine = float(counted[3]) if per == "token" else len(own)
+        loss, statistics = part(own)
+    whole = sum(len(one.tokens) for one in rows) if per == "token" else CPU_MICRO_BATCH
+    mine = float(statistics[3]) if per == "token" else len(own)
     wrong = loss.double() * whole / mine / distributed.ranks()
-    ranks.add_up([wrong])
-    losses = [update(network, own, part, COUNTED).loss for _ in range(STEPS)]
+    ranks.all_reduce([wrong])
+    losses = [optimizer_step(network, own, part, POLICY_STATISTICS).loss for _ in range(STEPS)]
     return {
         "losses": losses,
         "mean_per_rank": float(wrong),
@@ -81,14 +83,14 @@ def steps(micro: int = 3, per: str = "token") -> dict[str, Any]:
 def not_a_number() -> dict[str, Any]:
     """The last rank's loss is none: what each rank says, and whether anything moved."""
     weight = torch.nn.Parameter(torch.ones(3, dtype=torch.float64))
-    network = Network("critic", [weight], lr=1e-2, clip=1.0, micro=2, setting="hierarchical.critic.lr")
+    network = Network("critic", [weight], lr=1e-2, clip=1.0, micro_batch_size=2, setting="hierarchical.critic.lr")
     here = float("nan") if distributed.rank() == distributed.ranks() - 1 else 1.0
 
     def part(chosen: Any) -> tuple[Tensor, Tensor]:
         return (weight * here).sum() * len(chosen), weight.new_zeros(0)
 
     try:
-        update(network, range(4), part)
+        optimizer_step(network, range(4), part)
         said = ""
     except UsageError as refused:
         said = str(refused)
@@ -96,7 +98,9 @@ def not_a_number() -> dict[str, Any]:
     return {
         "said": said,
         "moved": moved,
-        "again": update(network, range(4), lambda chosen: ((weight**2).sum() * len(chosen), weight.new_zeros(0))).loss,
+        "again": optimizer_step(
+            network, range(4), lambda chosen: ((weight**2).sum() * len(chosen), weight.new_zeros(0))
+        ).loss,
     }
 
 
@@ -105,7 +109,7 @@ def everything(folder: Path, model: Path) -> None:
     ranks.join("cpu")
     made = {"token": steps(), "sequence": steps(per="sequence"), "nan": not_a_number()}
     (folder / f"rank-{distributed.rank()}.json").write_text(json.dumps(made))
-    trainers.trainer_of(model, folder / "together", micro=3).run()
+    trainers.trainer_of(model, folder / "together", micro_batch_size=3).run()
 
 
 def dying(folder: Path, model: Path) -> None:

@@ -16,8 +16,8 @@ from r2v import distributed
 from r2v.config import HierarchicalConfig
 from r2v.errors import UsageError
 from r2v.hrl.parallel import ranks
-from r2v.hrl.parallel.zero import Zero
-from r2v.hrl.training.optimizer_step import Network, update
+from r2v.hrl.parallel.zero import ZeroModel
+from r2v.hrl.training.optimizer_step import Network, optimizer_step
 from r2v.hrl.training.trainer import Trainer
 from r2v.policy.export import export
 from tests.hrl import trainers
@@ -37,9 +37,9 @@ CASES: dict[str, tuple[HierarchicalConfig, int, int]] = {
 
 def held(trainer: Trainer) -> dict[str, int]:
     """Numbers of the actor: those that this rank has memory for, and those there are."""
-    body = trainer.roles.bodies["actor"][0]
-    assert isinstance(body, Zero)
-    with body.wearing(trainer.roles.bodies["actor"][1]) as model:
+    body = trainer.roles.language_models["actor"][0]
+    assert isinstance(body, ZeroModel)
+    with body.use_adapter(trainer.roles.language_models["actor"][1]) as model:
         cut: list[Any] = list(model.parameters())
     moments = [one for state in body.optimizer_state.values() for one in state.values() if one.dim()]
     return {
@@ -67,7 +67,7 @@ def not_a_number(trainer: Trainer, loss_too: bool) -> dict[str, Any]:
 
     with roles.using("actor") as model:
         try:
-            update(network, range(2), roles.through("actor", part))
+            optimizer_step(network, range(2), roles.wrap_loss("actor", part))
             said = ""
         except UsageError as refused:
             said = str(refused)
@@ -82,13 +82,13 @@ def first_step(fp16_supported: bool) -> list[float]:
     # Whether DeepSpeed's accelerator supports fp16 is a fact of the processor; here it is decided by hand.
     CPU_Accelerator.is_fp16_supported = lambda self: fp16_supported
     model = trainers.language_model().requires_grad_(True)
-    engine = Zero(model, None, stage=3, lr=1e-3, clip=1.0, device="cpu")
+    engine = ZeroModel(model, None, stage=3, lr=1e-3, clip=1.0, device="cpu")
     network = Network(
         "actor",
         engine.trained(None).values(),
         lr=1e-3,
         clip=1.0,
-        micro=2,
+        micro_batch_size=2,
         setting="hierarchical.lr",
         engine=engine,
     )
@@ -97,8 +97,8 @@ def first_step(fp16_supported: bool) -> list[float]:
         loss = model(torch.full((len(chosen), 3), 7)).logits.square().mean()
         return loss, loss.new_zeros(0)
 
-    with engine.wearing(None) as model:
-        stepped = update(network, range(2), engine.through(part))
+    with engine.use_adapter(None) as model:
+        stepped = optimizer_step(network, range(2), engine.wrap_loss(part))
     return [stepped.loss, stepped.norm]
 
 
@@ -107,19 +107,27 @@ def everything(folder: Path, model: Path) -> None:
     backward. A copy of the cut one is left."""
     ranks.join("cpu")
     told = {}
-    for name, (h, lora, micro) in CASES.items():
-        trainer = trained(model, folder / name, h, lora, micro=micro)
+    for name, (h, lora, micro_batch_size) in CASES.items():
+        trainer = trained(model, folder / name, h, lora, micro_batch_size=micro_batch_size)
         sha256 = trainer.report()["trained_sha256"]
         if distributed.rank() == 0:
             export(trainer.roles.actor_as_policy(), folder / f"{name}-policy")
-        trainer = trained(model, folder / f"{name}-stopped", h, lora, micro=micro, stop=stopping(HALFWAY))
+        trainer = trained(
+            model, folder / f"{name}-stopped", h, lora, micro_batch_size=micro_batch_size, stop=stopping(HALFWAY)
+        )
         told[name] = held(trainer) | {"sha256": sha256}
         told[name]["nan"] = [not_a_number(trainer, loss_too) for loss_too in (True, False)]
         if distributed.rank() == 0:
             shutil.copytree(folder / f"{name}-stopped", folder / f"{name}-left", symlinks=True)
         distributed.wait_for_all()
-        trained(model, folder / f"{name}-stopped", h, lora, micro=micro)
-        trained(model, folder / f"{name}-begun", replace(h, gradient_checkpointing=True), lora, micro=micro)
+        trained(model, folder / f"{name}-stopped", h, lora, micro_batch_size=micro_batch_size)
+        trained(
+            model,
+            folder / f"{name}-begun",
+            replace(h, gradient_checkpointing=True),
+            lora,
+            micro_batch_size=micro_batch_size,
+        )
     told["first_step"] = {str(supported): first_step(supported) for supported in (True, False)}
     (folder / f"rank-{distributed.rank()}.json").write_text(json.dumps(told))
 

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from r2v.hrl.algorithm.advantage import leave_one_out, of_heads
+from r2v.hrl.algorithm.advantage import critic_advantage, leave_one_out
 from r2v.hrl.algorithm.critic import TargetCritic
 from r2v.hrl.algorithm.losses import count, critic_loss, critic_targets, policy_loss, token_weights
 from r2v.hrl.algorithm.rewards import GuidanceReward, TurnRewards
-from r2v.hrl.training.replay_buffer import Replay, usable
+from r2v.hrl.training.replay_buffer import ReplayBuffer, usable
 from r2v.randomness import seed_of
 from tests.hrl import tabular_mdp
 
@@ -32,7 +32,7 @@ COLUMNS = {name: torch.tensor(0) for name in ("turn", "a", "g", "b", "version")}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Draws:
+class ActionResampler:
     """One iteration's episodes, side by side (ANSWERS, HINTS)."""
 
     a: Tensor
@@ -53,7 +53,7 @@ class Learner:
         )
         self.critic = tabular.critic()
         self.target = TargetCritic(self.critic, tau=0.1)
-        self.replay = Replay(20_000, COLUMNS)
+        self.replay_buffer = ReplayBuffer(20_000, COLUMNS)
         self.optimizers = {
             "critic": torch.optim.Adam(self.critic.parameters(), lr=0.02, fused=True),
             "actor": torch.optim.Adam([self.first, self.second], lr=0.1, fused=True),
@@ -68,55 +68,57 @@ class Learner:
     def iterate(self, iteration: int) -> None:
         """Play, learn to judge, and after the warm-up learn to play."""
         draws = self.play(iteration)
-        self.remember(draws)
-        held = {name: column[: len(self.replay)] for name, column in self.replay.columns.items()}
+        self.insert(draws)
+        held = {name: column[: len(self.replay_buffer)] for name, column in self.replay_buffer.columns.items()}
         among = usable(held["turn"] == 1, held["version"], self.version)
         for step in range(CRITIC_STEPS):
-            self.judge_better(iteration, step, among)
+            self.critic_step(iteration, step, among)
         if iteration >= WARM_UP:
             self.answer_better(draws)
             self.hint_better(draws)
             self.version += 1
 
-    def play(self, iteration: int) -> Draws:
+    def play(self, iteration: int) -> ActionResampler:
         """Turn 1, hints, turn 2."""
         now, generator = self.policies(), self._generator("play", iteration)
         a = torch.multinomial(now.first, ANSWERS, True, generator=generator)[:, None].expand(-1, HINTS)
         g = torch.multinomial(now.hint[a[:, 0]], HINTS, True, generator=generator)
         b = torch.multinomial(now.second[a, g].reshape(-1, 3), 1, generator=generator).reshape(-1, HINTS)
-        return Draws(
+        return ActionResampler(
             a=a, g=g, b=b, scores=torch.stack([tabular_mdp.first_score()[a], tabular_mdp.second_score()[a, g, b]], -1)
         )
 
-    def remember(self, draws: Draws) -> None:
+    def insert(self, draws: ActionResampler) -> None:
         """Two transitions per episode."""
         rho = self.rewards.of(draws.scores.reshape(-1, 2))
         for turn in range(2):
             rows = {name: getattr(draws, name).reshape(-1) for name in ("a", "g", "b")}
             rows["turn"] = torch.full_like(rows["a"], turn)
-            self.replay.add({**rows, "version": torch.full_like(rows["a"], self.version), "reward": rho[:, turn]})
+            self.replay_buffer.add(
+                {**rows, "version": torch.full_like(rows["a"], self.version), "reward": rho[:, turn]}
+            )
 
-    def judge_better(self, iteration: int, step: int, among: Tensor) -> None:
+    def critic_step(self, iteration: int, step: int, among: Tensor) -> None:
         """One step of the critic, and one of its target after it."""
-        rows = self.replay.draw(BATCH, self.seed, "critic", iteration, step, among=among)
+        rows = self.replay_buffer.sample(BATCH, self.seed, "critic", iteration, step, among=among)
         a, g, b, done = rows["a"], rows["g"], rows["b"], rows["turn"] == 1
         seen = torch.where(done, tabular.second(a, g), tabular.task(a))
         said = torch.where(done, tabular.said_second(a, g, b), tabular.said_first(a))
         with torch.no_grad():
-            drawn = self.target.critic.q_of((seen,), (self._again(rows, done, iteration, step),))[..., None]
+            drawn = self.target.critic.q_of((seen,), (self._resampled(rows, done, iteration, step),))[..., None]
             ahead = self.target.critic.v_of((tabular.second(a, g),))
             wanted = critic_targets(rows["reward"], done, ahead, drawn, tabular_mdp.GAMMA)
         self._step("critic", critic_loss(self.critic((seen,), (said,)), wanted, BATCH))
         self.target.update()
 
-    def _again(self, rows: dict[str, Tensor], done: Tensor, iteration: int, step: int) -> Tensor:
+    def _resampled(self, rows: dict[str, Tensor], done: Tensor, iteration: int, step: int) -> Tensor:
         """What the actor of now would say upon each row's observation: one draw."""
         now, generator = self.policies(), self._generator("again", iteration, step)
         first = torch.multinomial(now.first, BATCH, True, generator=generator)
         second = torch.multinomial(now.second[rows["a"], rows["g"]], 1, generator=generator)[:, 0]
         return torch.where(done, tabular.said_second(rows["a"], rows["g"], second), tabular.said_first(first))
 
-    def answer_better(self, draws: Draws) -> None:
+    def answer_better(self, draws: ActionResampler) -> None:
         """The actor's step, on this iteration's answers; a first answer counts once, whatever its hints."""
         a, g, b = (part.reshape(-1) for part in (draws.a, draws.g, draws.b))
         once = draws.a[:, 0]
@@ -127,9 +129,9 @@ class Learner:
             )
         logp = torch.cat([self.first.log_softmax(-1)[once], self.second.log_softmax(-1)[a, g, b]])[:, None]
         mask = torch.ones_like(logp, dtype=torch.bool)
-        self._step("actor", policy_loss(logp, token_weights(of_heads(values)), mask, count(mask, "sequence")))
+        self._step("actor", policy_loss(logp, token_weights(critic_advantage(values)), mask, count(mask, "sequence")))
 
-    def hint_better(self, draws: Draws) -> None:
+    def hint_better(self, draws: ActionResampler) -> None:
         """The guidance's step: what its hints changed, each against the other for the same answer."""
         reward = GuidanceReward().of(*draws.scores.unbind(-1))
         logp = self.hint.log_softmax(-1)[draws.a, draws.g].reshape(-1, 1)

@@ -38,4 +38,4 @@ class OneHot(nn.Module):
 def critic() -> DoubleCritic:
     """Linear heads on one-hot texts: a table."""
     torch.manual_seed(0)
-    return DoubleCritic(OneHot(), SIZE, hidden=()).double()
+    return DoubleCritic("cpu", OneHot(), SIZE, hidden=()).double()

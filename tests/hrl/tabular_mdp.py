@@ -46,7 +46,7 @@ class Policies:
         """From logits."""
         return cls(first=first.softmax(-1), hint=hint.softmax(-1), second=second.softmax(-1))
 
-    def paths(self) -> Tensor:
+    def trajectories(self) -> Tensor:
         """P(a, g, b), (A, G, B)."""
         return self.first[:, None, None] * self.hint[:, :, None] * self.second
 

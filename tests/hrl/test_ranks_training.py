@@ -21,7 +21,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def together(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def gathered(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("ranks")
     launch(2, "-m", ranks_training.__name__, "everything", str(folder), str(model))
     return folder
@@ -39,9 +39,9 @@ def told(folder: Path) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("per", ["token", "sequence"])
-def test_12_two_ranks_step_as_one_and_a_mean_per_rank_does_not(per: str, together: Path) -> None:
+def test_12_two_ranks_step_as_one_and_a_mean_per_rank_does_not(per: str, gathered: Path) -> None:
     """20 steps of AdamW on utterances of 1 to 15 tokens, one denominator for all."""
-    one, (first, second) = ranks_training.steps(micro=8, per=per), [made[per] for made in told(together)]
+    one, (first, second) = ranks_training.steps(micro_batch_size=8, per=per), [made[per] for made in told(gathered)]
     assert first == second, "all ranks take the same steps"
     assert max(abs(a - b) for a, b in zip(first["losses"], one["losses"], strict=True)) < 2e-13
     assert max(abs(a - b) for a, b in zip(first["weights"], one["weights"], strict=True)) < 2e-13
@@ -51,17 +51,17 @@ def test_12_two_ranks_step_as_one_and_a_mean_per_rank_does_not(per: str, togethe
         assert abs(first["mean_per_rank"] - one["losses"][0]) > 0.05
 
 
-def test_a_loss_that_is_no_number_on_one_rank_stops_both_before_they_step(together: Path) -> None:
-    for made in (one["nan"] for one in told(together)):
+def test_a_loss_that_is_no_number_on_one_rank_stops_both_before_they_step(gathered: Path) -> None:
+    for made in (one["nan"] for one in told(gathered)):
         assert "critic: its loss is nan" in made["said"] and "hierarchical.critic.lr (now 0.01)" in made["said"]
         assert "\n" not in made["said"]
         assert made["moved"] == 0.0 and made["again"] == 24.0
 
 
-def test_two_ranks_train_whole_iterations_as_one_does(together: Path, alone: Path) -> None:
+def test_two_ranks_train_whole_iterations_as_one_does(gathered: Path, alone: Path) -> None:
     assert len(losses(alone)) > 15
-    assert losses(together / "together") == pytest.approx(losses(alone), abs=1e-9)
-    assert [line["rollout/tokens"] for line in lines(together / "together")] == [
+    assert losses(gathered / "together") == pytest.approx(losses(alone), abs=1e-9)
+    assert [line["rollout/tokens"] for line in lines(gathered / "together")] == [
         line["rollout/tokens"] for line in lines(alone)
     ]
 

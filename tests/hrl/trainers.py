@@ -31,7 +31,7 @@ from r2v.hrl.parallel.placement import Devices
 from r2v.hrl.tasks.problems import Problem
 from r2v.hrl.tasks.prompts import Prompter
 from r2v.hrl.tasks.word_problems import word_problems
-from r2v.hrl.training.metrics import FILE
+from r2v.hrl.training.metrics import METRICS_FILE
 from r2v.hrl.training.trainer import Trainer
 from r2v.policy.float64 import use_float64_layers
 from r2v.randomness import uniform
@@ -81,7 +81,7 @@ def _random(seed: int) -> Any:
 
 
 def model_at(folder: Path) -> Path:
-    """A folder that holds the model and the pupil's tokenizer."""
+    """A folder that holds the model and the toy policy's tokenizer."""
     _random(0).save_pretrained(folder)
     build_tokenizer().save_pretrained(folder)
     return folder
@@ -130,7 +130,7 @@ def trainer_of(
     *,
     stop: Callable[[], bool] = lambda: False,
     checker: Callable[[Problem, str], float] = grade,
-    micro: int = 32,
+    micro_batch_size: int = 32,
     lora: int = 4,
 ) -> Trainer:
     """A trainer of this configuration in this process."""
@@ -146,7 +146,7 @@ def trainer_of(
         checker=checker,
         folder=folder,
         stop=stop,
-        micro=micro,
+        micro_batch_size=micro_batch_size,
         prompt_tokens=policy.max_seq_len,
     )
 
@@ -177,7 +177,7 @@ def told(folder: Path, name: str) -> list[dict[str, Any]]:
 
 def lines(folder: Path) -> list[dict[str, Any]]:
     """Its metrics, line by line."""
-    return [json.loads(line) for line in (folder / FILE).read_text().splitlines()]
+    return [json.loads(line) for line in (folder / METRICS_FILE).read_text().splitlines()]
 
 
 def lasting(folder: Path) -> list[dict[str, Any]]:

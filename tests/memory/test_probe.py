@@ -29,7 +29,7 @@ WORK = TrainingJob(stage="hierarchical", model=shape_of("Llama-3.2-3B"), critic=
 A100 = CalibrationKey(model="Llama-3.2-3B", parameters=3_212_749_824, gpu="NVIDIA A100-SXM4-80GB", torch="2.13.0")
 SMALL = TrainingJob(
     stage="hierarchical",
-    model=shape_of("pupil"),
+    model=shape_of("toy"),
     critic=shape_of("roberta-base"),
     value=True,
     lora_rank=4,

@@ -77,7 +77,7 @@ def test_cache_bytes_per_token() -> None:
 def test_heads_of_the_critic_are_those_it_has() -> None:
     """ArCHer's four have 5.91 M parameters on roberta-base (facts/hrl.md 4)."""
     for size in (768, 1024):
-        critic, value = DoubleCritic(nn.Identity(), size), ValueModel(nn.Identity(), size, (768, 768))
+        critic, value = DoubleCritic("cpu", nn.Identity(), size), ValueModel(nn.Identity(), size, (768, 768))
         assert sum(one.parameters for one in critic_heads(size)) == sum(one.numel() for one in critic.parameters())
         assert sum(one.parameters for one in value_head(size)) == sum(one.numel() for one in value.parameters())
     four = sum(one.parameters for one in critic_heads(768)) - sum(one.parameters for one in value_head(768))

@@ -106,8 +106,8 @@ def adapters_on(name: str, folder: Path) -> Any:
 
 def test_a_folder_of_adapters_is_a_model_by_name(base: Path, tmp_path: Path) -> None:
     """Of a bundled base, of a directory's, and of such a folder's: with the adapters merged in, to go on from."""
-    for name, below in (("pupil", "pupil"), (str(base), str(base)), (str(tmp_path / "pupil"), "pupil")):
-        folder = tmp_path / Path(name).name if name != str(tmp_path / "pupil") else tmp_path / "second"
+    for name, below in (("toy", "toy"), (str(base), str(base)), (str(tmp_path / "toy"), "toy")):
+        folder = tmp_path / Path(name).name if name != str(tmp_path / "toy") else tmp_path / "second"
         wanted = adapters_on(name, folder)
         policy = PolicyConfig(model_name=str(folder), device="cpu")
         for loaded in (load_policy(policy), load_policy(policy, for_training=True)):
@@ -153,7 +153,7 @@ def test_nothing_of_the_place_is_written(base: Path) -> None:
     [
         ({"model_name": "/nowhere/model"}, InputError, "no such directory"),
         ({"model_name": "tiny", "load_in_4bit": True}, UsageError, "load_in_4bit=true: a bundled model"),
-        ({"model_name": "pupil", "load_in_4bit": True}, UsageError, "load_in_4bit=true: a bundled model"),
+        ({"model_name": "toy", "load_in_4bit": True}, UsageError, "load_in_4bit=true: a bundled model"),
     ],
 )
 def test_what_cannot_be_had_is_said_in_one_line(policy: dict[str, Any], error: type[Exception], said: str) -> None:

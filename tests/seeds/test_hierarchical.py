@@ -1,13 +1,21 @@
-"""Seed 000's own lines: its one command, and the names it gives away."""
+"""The lines of the first seed document: its command, its batch table, its placement of the target network."""
 
 from __future__ import annotations
 
+import copy
 import signal
 import subprocess
 import time
 from pathlib import Path
+from typing import Any
 
+import pytest
+import torch
+from torch import nn
+
+from r2v.config import Config, PolicyConfig
 from r2v.hrl import ArcherAgent, DoubleCritic, optimize_batch_processing
+from tests.hrl.playing import save_model, settings
 from tests.seeds.workspace import checkout, typed
 
 
@@ -22,7 +30,7 @@ def test_the_command_needs_no_argument(tmp_path: Path) -> None:
         time.sleep(0.1)
     process.send_signal(signal.SIGTERM)
     _, said = process.communicate(timeout=120)
-    assert process.returncode == 75 and "placement shared" in said and "rows at a time" in said, said
+    assert process.returncode == 75 and "placement shared" in said and "micro-batch size" in said, said
     assert latest.exists() and (latest.parent / "metrics.jsonl").read_text().count("\n") >= 1
 
 
@@ -36,3 +44,52 @@ def test_the_batch_table() -> None:
 
 def test_the_names() -> None:
     assert ArcherAgent.__module__.startswith("r2v.hrl") and DoubleCritic.__module__ == "r2v.hrl.algorithm.critic"
+
+
+class SeedAgent(ArcherAgent):
+    """An agent with the seed document's own statement in a method of its own."""
+
+    def offload_target(self, cpu_device: torch.device, *rest: Any) -> None:
+        self.target_critic = DoubleCritic(cpu_device, *rest)  # CPU placement
+
+
+@pytest.fixture
+def agent(tmp_path: Path) -> SeedAgent:
+    policy = PolicyConfig(model_name=str(save_model(tmp_path / "model")), lora_r=4, device="cpu")
+    return SeedAgent(Config(policy=policy, hierarchical=settings()))
+
+
+def shape(critic: DoubleCritic) -> tuple[nn.Module, int, tuple[int, ...]]:
+    """Backbone, state size and hidden widths of a critic, as its constructor takes them after the device."""
+    layers = [layer for layer in critic.floor if isinstance(layer, nn.Linear)]
+    return copy.deepcopy(critic.backbone), layers[0].in_features, tuple(layer.out_features for layer in layers[:-1])
+
+
+def test_the_target_critic_is_placed_on_the_cpu_by_the_seeds_statement(agent: SeedAgent) -> None:
+    before = agent.target_critic
+    agent.offload_target(torch.device("cpu"), *shape(agent.critic))
+    assert agent.target_critic is not before and agent.roles.target.critic is agent.target_critic
+    assert agent.roles.device("target") == "cpu"
+    for target, online in zip(agent.target_critic.parameters(), agent.critic.parameters(), strict=True):
+        assert target.device.type == "cpu" and not target.requires_grad and torch.equal(target, online)
+
+
+def test_the_memory_efficient_target_update_is_the_seeds_formula_in_chunks(agent: SeedAgent) -> None:
+    """target.data <- target.data * (1 - tau) + source * tau, whatever the chunk; training calls the same code."""
+    with torch.no_grad():
+        for tensor in agent.critic.parameters():
+            tensor += torch.linspace(-1, 1, tensor.numel(), dtype=tensor.dtype).reshape(tensor.shape)
+    tau, sources = 0.25, [tensor.clone() for tensor in agent.critic.parameters()]
+    wanted = [
+        target.data * (1 - tau) + source * tau
+        for target, source in zip(agent.target_critic.parameters(), sources, strict=True)
+    ]
+    agent.roles.target.chunk = 10
+    agent._memory_efficient_target_update(tau)
+    for target, expected in zip(agent.target_critic.parameters(), wanted, strict=True):
+        torch.testing.assert_close(target.data, expected, rtol=0, atol=1e-12)
+    before = [tensor.clone() for tensor in agent.target_critic.parameters()]
+    agent.update_target()
+    step = agent.config.hierarchical.critic.tau
+    for target, old, source in zip(agent.target_critic.parameters(), before, sources, strict=True):
+        torch.testing.assert_close(target.data, old * (1 - step) + source * step, rtol=0, atol=1e-12)

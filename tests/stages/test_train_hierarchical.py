@@ -24,7 +24,7 @@ from tests.processes import Process, run
 
 PLACE = Path("outputs/hierarchical/desk_noisy")
 SMALL = [
-    "policy.model_name=pupil",
+    "policy.model_name=toy",
     "policy.lora_r=4",
     "policy.device=cpu",
     "hierarchical.iterations=3",

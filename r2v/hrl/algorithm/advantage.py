@@ -1,7 +1,7 @@
-"""By how much an utterance was better than expected.
+"""Advantages: by how much an answer or a hint was better than expected.
 
-The actor's turns are judged by the critic (`of_heads`) or by the rewards that followed (`gae`); hints by other hints
-for the same answer (`leave_one_out`). No gradient flows through an advantage.
+Of answers by the critic (`critic_advantage`) or by the rewards that followed (`gae`); of hints by the other hints to
+the same answer (`leave_one_out`). No gradient flows through an advantage.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ import torch
 from torch import Tensor
 
 from r2v.errors import UsageError
-from r2v.hrl.algorithm.critic import Values
+from r2v.hrl.algorithm.critic import CriticValues
 
 Baseline = Literal["v_of_min", "min_v"]
 
 
-def of_heads(values: Values, baseline: Baseline = "v_of_min") -> Tensor:
+def critic_advantage(values: CriticValues, baseline: Baseline = "v_of_min") -> Tensor:
     """A (N,) = min_i Q_i(o, y) - Vhat(o).
 
     `v_of_min` takes the head that was fit to E_y[min_i Q_i]: sum_y pi(y) A(y) = 0. `min_v` is ArCHer's
@@ -30,22 +30,22 @@ def of_heads(values: Values, baseline: Baseline = "v_of_min") -> Tensor:
 
 
 def gae(rewards: Tensor, values: Tensor, present: Tensor, gamma: float, lam: float) -> Tensor:
-    """Generalised advantages (N, H) over turns: A_t = sum_l (gamma*lam)^l delta_{t+l}, with delta_t = rho_t +
+    """Generalised advantage estimation (N, H) over turns: A_t = sum_l (gamma*lam)^l delta_{t+l}, with delta_t = rho_t +
     gamma*V(o_{t+1}) - V(o_t) (arXiv 1506.02438); after the last turn V = 0.
 
     `rewards` and `values` V(o_t) are (N, H); `present` (N, H) marks the turns that an episode had, the first ones;
     elsewhere A = 0. lam=0 is one-step TD, lam=1 the discounted return less V.
     """
-    after = torch.zeros_like(rewards[:, 0])
-    worth = torch.zeros_like(after)
+    next_advantage = torch.zeros_like(rewards[:, 0])
+    next_value = torch.zeros_like(next_advantage)
     advantages = torch.zeros_like(rewards)
     values = values.detach()
     for turn in reversed(range(rewards.shape[1])):
-        here = present[:, turn]
-        delta = rewards[:, turn] + gamma * worth - values[:, turn]
-        after = torch.where(here, delta + gamma * lam * after, 0.0)
-        worth = torch.where(here, values[:, turn], 0.0)
-        advantages[:, turn] = after
+        played = present[:, turn]
+        delta = rewards[:, turn] + gamma * next_value - values[:, turn]
+        next_advantage = torch.where(played, delta + gamma * lam * next_advantage, 0.0)
+        next_value = torch.where(played, values[:, turn], 0.0)
+        advantages[:, turn] = next_advantage
     return advantages
 
 

@@ -1,29 +1,36 @@
-"""By how much each utterance of an iteration was better than expected: lessons, before anything is learned from them.
+"""Advantages of an iteration's answers and hints, and the training batches made of them.
 
-The actor's advantage comes from the critic (`v_of_min`, `min_v`), from what followed each answer (`gae`), or from that
-alone, less the mean of the others at the same turn (`score`). Several ways may lead on from one answer, one for each
-hint; what followed is then their mean. A hint's comes from its pay, less that of the others to the same answer (`loo`),
-of all others (`batch_mean`), or less what a learned function expects (`value`).
+An answer's advantage comes from the critic (`v_of_min`, `min_v`), from generalised advantage estimation over the turns
+(`gae`), or is its return less the mean return of the others at the same turn (`score`). Where several trajectories
+continue from one answer, one for each hint, their mean counts. A hint's advantage is its reward less the mean of the
+other hints to the same answer (`loo`), of all others (`batch_mean`), or less a learned value (`value`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 
 from r2v.config import HierarchicalConfig
-from r2v.errors import UsageError
-from r2v.hrl.algorithm.advantage import discounted, gae, leave_one_out, of_heads
-from r2v.hrl.algorithm.critic import Values
+from r2v.errors import InputError, R2VError, UsageError
+from r2v.extensions import load_object
+from r2v.hrl.algorithm.advantage import critic_advantage, discounted, gae, leave_one_out
+from r2v.hrl.algorithm.critic import CriticValues
 from r2v.hrl.algorithm.rewards import GuidanceReward, TurnRewards
-from r2v.hrl.algorithm.training_batch import Lesson, padded
-from r2v.hrl.rollout.transitions import Answers, Hints
+from r2v.hrl.algorithm.samples import AnswerBatch, HintBatch
+from r2v.hrl.algorithm.training_batch import TrainingBatch, pad_rows
+
+_REWARD_KEY = "hierarchical.guidance.reward"
 
 
 def check(h: HierarchicalConfig) -> None:
-    """Raises UsageError where a mean over others has no others."""
+    """Raises UsageError where a mean over the others would have no others, or a reward of one's own cannot be
+    loaded."""
+    if h.guidance.reward is not None:
+        _own_reward(h.guidance.reward)
     alone = h.episodes == 1
     if alone and h.advantage == "score":
         raise UsageError(
@@ -37,70 +44,93 @@ def check(h: HierarchicalConfig) -> None:
         )
 
 
-def returns_of(answers: Answers, h: HierarchicalConfig) -> Tensor:
-    """(N,): what the actor was paid from each answer on, discounted; the mean over the ways on from it."""
+def returns_of(answers: AnswerBatch, h: HierarchicalConfig) -> Tensor:
+    """(N,): the discounted return from each answer on, averaged over the trajectories that continue from it."""
     rho = TurnRewards(weights=tuple(h.rewards)).of(answers.scores)
     everywhere = torch.ones_like(rho, dtype=torch.bool)
-    return answers.mean_over_paths(gae(rho, torch.zeros_like(rho), everywhere, h.gamma, 1.0))
+    return answers.mean_over_trajectories(gae(rho, torch.zeros_like(rho), everywhere, h.gamma, 1.0))
 
 
-def actor_lesson(
-    answers: Answers,
-    values: Values | None,
+def actor_batch(
+    answers: AnswerBatch,
+    values: CriticValues | None,
     reference: Sequence[Sequence[float]],
     baseline: Sequence[Sequence[float]] | None,
     h: HierarchicalConfig,
-) -> Lesson:
-    """What the actor learns of its answers; `values` of them where there is a critic."""
+) -> TrainingBatch:
+    """The actor's training batch; `values` are the critic's of these answers, None without a critic."""
     advantage = _advantage(answers, values, h)
     if h.discount_weight:
         advantage = discounted(advantage, answers.turn, h.gamma)
     beta = torch.tensor([h.kl.first, h.kl.later], dtype=torch.float64)[(answers.turn > 0).long()]
-    return Lesson(
+    return TrainingBatch(
         advantage=advantage,
         beta=beta,
-        behaviour=padded([one.logprobs for one in answers.said]),
-        reference=padded(reference),
-        baseline=None if baseline is None else padded(baseline),
+        behaviour=pad_rows([completion.logprobs for completion in answers.completions]),
+        reference=pad_rows(reference),
+        baseline=None if baseline is None else pad_rows(baseline),
     )
 
 
-def _advantage(answers: Answers, values: Values | None, h: HierarchicalConfig) -> Tensor:
+def _advantage(answers: AnswerBatch, values: CriticValues | None, h: HierarchicalConfig) -> Tensor:
     if values is None:
         returns = returns_of(answers, h)
-        found = torch.zeros_like(returns)
+        advantages = torch.zeros_like(returns)
         for turn in range(h.turns):
-            here = answers.turn == turn
-            found[here] = leave_one_out(returns[here])
-        return found
+            at_turn = answers.turn == turn
+            advantages[at_turn] = leave_one_out(returns[at_turn])
+        return advantages
     if h.advantage == "gae":
         rho = TurnRewards(weights=tuple(h.rewards)).of(answers.scores)
-        expected = values.v.mean(0)[answers.paths]
+        expected = values.v.mean(0)[answers.trajectories]
         everywhere = torch.ones_like(rho, dtype=torch.bool)
-        return answers.mean_over_paths(gae(rho, expected, everywhere, h.gamma, h.gae_lambda))
-    return of_heads(values, "min_v" if h.advantage == "min_v" else "v_of_min")
+        return answers.mean_over_trajectories(gae(rho, expected, everywhere, h.gamma, h.gae_lambda))
+    return critic_advantage(values, "min_v" if h.advantage == "min_v" else "v_of_min")
 
 
-def pay_of(hints: Hints, h: HierarchicalConfig) -> Tensor:
-    """R_g (G, K)."""
-    paid = GuidanceReward(judging=h.guidance.judging, leak=h.guidance.leak, length=h.guidance.length)
-    return paid.of(hints.before, hints.after, judged=hints.judged, leaked=hints.leaked, tokens=hints.tokens)
+def hint_rewards(hints: HintBatch, h: HierarchicalConfig) -> Tensor:
+    """R_g (G, K): the rewards of the hints, by the formula of `GuidanceReward` or by `guidance.reward`, a function of
+    one's own. Raises InputError where that fails or gives anything but G x K finite numbers."""
+    if h.guidance.reward is not None:
+        return _own_rewards(hints, h.guidance.reward)
+    reward = GuidanceReward(judging=h.guidance.judging, leak=h.guidance.leak, length=h.guidance.length)
+    return reward.of(hints.before, hints.after, says_right=hints.says_right, leaked=hints.leaked, tokens=hints.tokens)
 
 
-def guidance_lesson(
-    hints: Hints, expected: Tensor | None, reference: Sequence[Sequence[float]], h: HierarchicalConfig
-) -> Lesson:
-    """What the guidance learns of its hints; `expected` (G*K,) of them where a function for that is learned."""
-    pay = pay_of(hints, h)
+def _own_rewards(hints: HintBatch, spec: str) -> Tensor:
+    try:
+        rewards = torch.as_tensor(_own_reward(spec)(hints), dtype=hints.after.dtype, device=hints.after.device)
+    except R2VError:
+        raise
+    except Exception as error:  # a reward of somebody else's may raise anything
+        reason = " ".join(f"{type(error).__name__}: {error}".split())
+        raise InputError(f"{_REWARD_KEY}={spec}: failed on a batch of hints ({reason}); mend the function") from error
+    if rewards.shape != hints.after.shape or not bool(rewards.isfinite().all()):
+        raise InputError(
+            f"{_REWARD_KEY}={spec}: gave {tuple(rewards.shape)} numbers, not all of them finite or not shaped "
+            f"{tuple(hints.after.shape)} (groups, hints); mend the function"
+        )
+    return rewards
+
+
+def _own_reward(spec: str) -> Callable[[HintBatch], Any]:
+    return cast(Callable[[HintBatch], Any], load_object(_REWARD_KEY, spec, ()))
+
+
+def guidance_batch(
+    hints: HintBatch, expected: Tensor | None, reference: Sequence[Sequence[float]], h: HierarchicalConfig
+) -> TrainingBatch:
+    """The guidance's training batch; `expected` (G*K,) are the learned values of these hints, None without any."""
+    rewards = hint_rewards(hints, h)
     if expected is not None:
-        advantage = pay.reshape(-1) - expected
+        advantage = rewards.reshape(-1) - expected
     elif h.guidance.baseline == "loo":
-        advantage = leave_one_out(pay).reshape(-1)
+        advantage = leave_one_out(rewards).reshape(-1)
     else:
-        advantage = leave_one_out(pay.reshape(-1))
-    return Lesson(
+        advantage = leave_one_out(rewards.reshape(-1))
+    return TrainingBatch(
         advantage=advantage,
         beta=torch.full_like(advantage, h.kl.guidance),
-        behaviour=padded([one.logprobs for one in hints.said]),
-        reference=padded(reference),
+        behaviour=pad_rows([completion.logprobs for completion in hints.completions]),
+        reference=pad_rows(reference),
     )

@@ -1,10 +1,10 @@
-"""What an utterance is worth: two Q and two V heads over one reader, and the slow copy that they learn from.
+"""The critic and its target network: two Q heads and two V heads over one encoder of texts.
 
-After ArCHer (arXiv 2402.19446): f(text) is a backbone's state, Q_i(o, y) reads [f(o); f(y)], V_i(o) reads f(o). A
+After ArCHer (arXiv 2402.19446): f(text) is the backbone's state, Q_i(o, y) reads [f(o); f(y)], V_i(o) reads f(o). A
 fifth head, the floor, is fit to E_y[min_i Q_i(o, y)], so that `min Q - floor` has mean 0 under the policy, which
-`min Q - min V` has not. The copy (`TargetCritic`) trails by Polyak averaging and is kept in float32 at least: in
-bfloat16 steps of tau times a small gap round to nothing, and a copy at 0.9 would never reach 1. It may live on
-another device; the average is made there, a bounded number of values at a time, to the same bits.
+`min Q - min V` has not. The target network (`TargetCritic`) trails the critic by Polyak averaging. It is kept in
+float32 at least: in bfloat16 a step of tau times a small gap rounds to nothing, and a target at 0.9 never reaches 1.
+It may live on another device; the average is taken there, a bounded number of values at a time, with the same bits.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ Text = tuple[Tensor, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Values:
-    """What a critic says about N utterances, or what it should say."""
+class CriticValues:
+    """A critic's values of N utterances, or the TD targets of these values."""
 
     q: Tensor
     """(2, N): Q_i(o, y)."""
@@ -35,8 +35,8 @@ class Values:
     """(N,): E_y[min_i Q_i(o, y)]."""
 
 
-class MeanState(nn.Module):
-    """Texts as the mean of a transformer's last hidden states over their tokens; pads do not matter."""
+class MeanPooledEncoder(nn.Module):
+    """A transformer encoder whose last hidden states are averaged over a text's tokens; padding does not count."""
 
     def __init__(self, encoder: Any) -> None:
         super().__init__()
@@ -50,23 +50,29 @@ class MeanState(nn.Module):
 
 
 class DoubleCritic(nn.Module):
-    """Heads over `backbone`, which makes (N, `size`) states of N texts. `hidden` are the widths inside each head; none
-    makes it linear."""
+    """Double Q and V heads over `backbone`, which turns N texts into states (N, `size`).
 
-    def __init__(self, backbone: nn.Module, size: int, hidden: Sequence[int] = (768, 768)) -> None:
+    `DoubleCritic(device, backbone, size)` stands on `device`. `hidden` are the widths inside each head; none makes the
+    heads linear.
+    """
+
+    def __init__(
+        self, device: torch.device | str, backbone: nn.Module, size: int, hidden: Sequence[int] = (768, 768)
+    ) -> None:
         super().__init__()
         self.backbone = backbone
         self.q = nn.ModuleList(_head(2 * size, hidden) for _ in range(2))
         self.v = nn.ModuleList(_head(size, hidden) for _ in range(2))
         self.floor = _head(size, hidden)
+        self.to(device)
 
-    def forward(self, observations: Text, utterances: Text) -> Values:
-        """Q, V and floor of N observations and what was said upon them."""
-        seen, said = self._state(observations), self._state(utterances)
-        return Values(
-            q=_apply(self.q, torch.cat([seen, said], dim=-1)),
-            v=_apply(self.v, seen),
-            floor=self.floor(seen).squeeze(-1),
+    def forward(self, observations: Text, utterances: Text) -> CriticValues:
+        """Q, V and floor of N observations and the utterances that answered them."""
+        observed, uttered = self._state(observations), self._state(utterances)
+        return CriticValues(
+            q=_apply(self.q, torch.cat([observed, uttered], dim=-1)),
+            v=_apply(self.v, observed),
+            floor=self.floor(observed).squeeze(-1),
         )
 
     def q_of(self, observations: Text, utterances: Text) -> Tensor:
@@ -78,7 +84,7 @@ class DoubleCritic(nn.Module):
         return _apply(self.v, self._state(observations))
 
     def _state(self, texts: Text) -> Tensor:
-        """(N, size), in the heads' precision."""
+        """(N, size), in the heads' dtype."""
         state: Tensor = self.backbone(*texts)
         return state.to(next(self.floor.parameters()).dtype)
 
@@ -94,28 +100,32 @@ def _apply(heads: nn.ModuleList, states: Tensor) -> Tensor:
 
 
 class TargetCritic:
-    """The critic's slow copy: frozen, without dropout, in float32 at least, on `device` (None: the critic's own).
+    """The target network: a frozen copy of the critic, without dropout, in float32 at least, on `device` (None: the
+    critic's own)
 
-    `chunk` bounds what an update takes beside the copy, in values.
+    `tau` is the Polyak coefficient. `chunk` bounds how many values an update holds beside the target's own.
     """
 
     def __init__(self, online: DoubleCritic, tau: float = 0.1, device: Any = None, chunk: int = 1 << 20) -> None:
         self.online, self.tau, self.chunk = online, tau, chunk
-        self.critic = copy.deepcopy(online).eval().requires_grad_(False)
+        self.replace_network(copy.deepcopy(online), device)
+
+    def replace_network(self, critic: DoubleCritic, device: Any = None) -> None:
+        """Make `critic` the target network, frozen, on `device` (None: where it stands)."""
+        self.critic = critic.eval().requires_grad_(False)
         for tensor in self.critic.parameters():
             tensor.data = tensor.data.to(device=device, dtype=_wide(tensor.dtype)).contiguous()
         for module in self.critic.modules():
             for name, buffer in module.named_buffers(recurse=False):
                 module._buffers[name] = buffer.to(device=device)
 
-    def update(self) -> None:
-        """One Polyak step towards the critic, after each of its optimizer's."""
-        trained = [
-            (slow, fast)
-            for slow, fast in zip(self.critic.parameters(), self.online.parameters(), strict=True)
-            if fast.requires_grad
-        ]
-        polyak_([slow for slow, _ in trained], [fast for _, fast in trained], self.tau, self.chunk)
+    def update(self, tau: float | None = None) -> None:
+        """One Polyak step towards the critic, to be taken after each of its optimizer steps; `tau` None: the
+        target's own."""
+        pairs = zip(self.critic.parameters(), self.online.parameters(), strict=True)
+        trained = [(target, online) for target, online in pairs if online.requires_grad]
+        targets, onlines = [target for target, _ in trained], [online for _, online in trained]
+        polyak_(targets, onlines, self.tau if tau is None else tau, self.chunk)
 
 
 def _wide(dtype: torch.dtype) -> torch.dtype:
@@ -132,13 +142,14 @@ def polyak_(target: Iterable[Tensor], online: Iterable[Tensor], tau: float, chun
     """
     if not 0 < tau <= 1:
         raise UsageError(f"hierarchical.critic.tau={tau}: must be above 0 and at most 1; 0.1 is a start")
-    for slow, fast in zip(target, online, strict=True):
-        if torch.finfo(slow.dtype).bits < 32:
+    for averaged, current in zip(target, online, strict=True):
+        if torch.finfo(averaged.dtype).bits < 32:
             raise UsageError(
-                f"target critic in {str(slow.dtype).removeprefix('torch.')}: steps of tau={tau} round to "
+                f"target critic in {str(averaged.dtype).removeprefix('torch.')}: steps of tau={tau} round to "
                 "nothing in it and it never arrives; keep the target in float32 (TargetCritic does)"
             )
-        flat, source = slow.view(-1), fast.reshape(-1)
+        flat, source = averaged.view(-1), current.reshape(-1)
         for start in range(0, flat.numel(), chunk):
-            part = flat[start : start + chunk]
-            part += source[start : start + chunk].to(part, copy=True).sub_(part).mul_(tau)
+            values = flat[start : start + chunk]
+            # `copy=True`: the difference is taken in place, and must not be taken in the critic's own weights
+            values += source[start : start + chunk].to(values, copy=True).sub_(values).mul_(tau)

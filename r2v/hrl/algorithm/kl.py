@@ -1,4 +1,4 @@
-"""How far a policy has gone from its reference: exactly, or from the tokens that it drew.
+"""KL divergence of a policy from its reference: exact, or estimated from the tokens that it drew.
 
 With d = log pi(y) - log ref(y) of a drawn token, k1 = d, k2 = d^2/2, k3 = exp(-d) - 1 + d (joschu.net/blog/kl-approx).
 k1 and k3 both average to KL(pi || ref), and k3 is never negative: report k3. Their gradients are another matter, for

@@ -1,9 +1,9 @@
-"""Log-probabilities of the tokens that were generated, and of nothing else.
+"""Log-probabilities of completion tokens, computed in chunks.
 
-The logits of a large vocabulary are the peak of an update: 8 rows of 1,024 tokens and 128,256 words make 12 GiB of
-them (facts/hrl.md 0.3). So the language-model head sees the states of completion tokens only, `chunk` at a time, and
-makes its logits again on the way back; `again` has the layers do so too. Tokens are stored, never made again from
-text, and a prompt is followed by its completion without a gap: pads stand on one side of both.
+The logits of a large vocabulary are the memory peak of an update: 8 rows of 1,024 tokens and 128,256 words make some
+12 GiB of them (float32 logits, their log-softmax and its gradient). So the language-model head sees the hidden states
+of completion tokens only, `chunk` at a time, and recomputes its logits in backward. Tokens are stored, never made
+again from text, and a prompt is followed by its completion without a gap: padding stands on one side of both.
 """
 
 from __future__ import annotations
@@ -22,28 +22,28 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 from r2v.errors import InputError, UsageError
 
 _RESHAPED = ("final_logit_softcapping", "logit_scale", "logits_scaling")
-"""Settings of models that change the logits after the head."""
+"""Model settings that change the logits after the head, which the chunked computation here would leave out."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rows:
+class TokenBatch:
     """N sequences padded to T: all tensors (N, T)."""
 
     ids: Tensor
     attention: Tensor
-    """Where tokens are, bool."""
+    """True where tokens are, bool."""
     positions: Tensor
     completion: Tensor
-    """Where tokens are that were generated, bool."""
+    """True where generated tokens are, bool."""
 
 
-def lay(
+def pad_sequences(
     prompts: Sequence[Sequence[int]],
     completions: Sequence[Sequence[int]],
     side: Literal["left", "right"] = "right",
     device: Any = None,
-) -> Rows:
-    """Token ids in a rectangle, pads on one `side`. Completions hold their EOS, where one was generated.
+) -> TokenBatch:
+    """Pad prompts with their completions to one length, on one `side`. Completions end in EOS where one was drawn.
 
     Raises InputError for an empty prompt: nothing would predict the first token after it.
     """
@@ -62,7 +62,7 @@ def lay(
         attention[row, begin:end] = True
         completion_mask[row, end - len(completion) : end] = True
     positions = (attention.cumsum(-1) - 1).clamp_min(0)
-    return Rows(
+    return TokenBatch(
         ids=ids.to(device),
         attention=attention.to(device),
         positions=positions.to(device),
@@ -70,44 +70,48 @@ def lay(
     )
 
 
-def of_tokens(logits: Tensor, ids: Tensor) -> Tensor:
+def token_logprobs(logits: Tensor, ids: Tensor) -> Tensor:
     """log softmax(logits)[ids]: (..., V), (...) -> (...). Never -inf for finite logits; at least in float32."""
     wide = logits if logits.dtype == torch.float64 else logits.float()
     return wide.gather(-1, ids[..., None]).squeeze(-1) - wide.logsumexp(-1)
 
 
-def of_completions(model: Any, rows: Rows, chunk: int = 1024, *, again: bool = False) -> Tensor:
+def completion_logprobs(
+    model: Any, batch: TokenBatch, chunk: int = 1024, *, gradient_checkpointing: bool = False
+) -> Tensor:
     """(N, T): the log-probability of each completion token given all before it, 0 elsewhere.
 
     `model` is a transformers causal model, with or without adapters, which are used as they are set. Only
-    `chunk * V` logits exist at a time; `again` keeps of each layer no more than what it was given, and runs it again
-    in backward. Raises UsageError for models that do more with logits than their head does, or cannot run again.
+    `chunk * V` logits exist at a time; with `gradient_checkpointing` only each layer's input is kept, and the layer is
+    recomputed in backward. Raises UsageError for models that rescale logits after the head, or whose layers cannot be
+    recomputed.
     """
-    whole = model.get_base_model() if hasattr(model, "peft_config") else model
+    causal = model.get_base_model() if hasattr(model, "peft_config") else model
     for setting in _RESHAPED:
-        if getattr(whole.config, setting, None) not in (None, 1.0):
+        if getattr(causal.config, setting, None) not in (None, 1.0):
             raise UsageError(
-                f"policy.model_name: {setting} of this {whole.config.model_type} model rescales logits, "
+                f"policy.model_name: {setting} of this {causal.config.model_type} model rescales logits, "
                 "which hierarchical training does not; take a Llama, Qwen, Mistral or LFM2 model"
             )
-    with _layers_again(whole) if again else nullcontext():
-        states = whole.base_model(
-            input_ids=rows.ids, attention_mask=rows.attention.long(), position_ids=rows.positions, use_cache=False
+    with _checkpointed_layers(causal) if gradient_checkpointing else nullcontext():
+        states = causal.base_model(
+            input_ids=batch.ids, attention_mask=batch.attention.long(), position_ids=batch.positions, use_cache=False
         ).last_hidden_state
-    row, place = rows.completion.nonzero(as_tuple=True)
-    flat = _in_chunks(whole.get_output_embeddings(), states[row, place - 1], rows.ids[row, place], chunk)
-    return flat.new_zeros(rows.ids.shape).index_put((row, place), flat)
+    row, column = batch.completion.nonzero(as_tuple=True)
+    flat = _in_chunks(causal.get_output_embeddings(), states[row, column - 1], batch.ids[row, column], chunk)
+    return flat.new_zeros(batch.ids.shape).index_put((row, column), flat)
 
 
 @contextmanager
-def _layers_again(model: Any) -> Iterator[None]:
-    """Gradient checkpointing in the forward pass of this block. transformers has it in training mode only, so the
-    layers alone are in that mode: what they are made of is not, and has no dropout."""
+def _checkpointed_layers(model: Any) -> Iterator[None]:
+    """Gradient checkpointing in the forward passes of this block."""
+    # transformers checkpoints in training mode only, so the layers themselves are put in that mode. Their submodules
+    # are not: in training mode they would apply dropout, and log-probabilities would no longer be those of generation.
     layers = [module for module in model.modules() if isinstance(module, GradientCheckpointingLayer)]
     if not layers:
         raise UsageError(
             f"hierarchical.gradient_checkpointing=true: no layer of this {model.config.model_type} model "
-            "can run again in backward; set it to false"
+            "can be recomputed in backward; set it to false"
         )
     modes = [layer.training for layer in layers]
     for layer in layers:
@@ -123,11 +127,11 @@ def _layers_again(model: Any) -> Iterator[None]:
 def _in_chunks(head: Any, states: Tensor, ids: Tensor, chunk: int) -> Tensor:
     """(M,) log-probabilities of `ids` (M,), each predicted from its state (M, hidden)."""
 
-    def some(part: Tensor, wanted: Tensor) -> Tensor:
-        return of_tokens(head(part), wanted)
+    def of_chunk(some_states: Tensor, some_ids: Tensor) -> Tensor:
+        return token_logprobs(head(some_states), some_ids)
 
-    parts = [
-        checkpoint(some, part, wanted, use_reentrant=False, preserve_rng_state=False)
-        for part, wanted in zip(torch.split(states, chunk), torch.split(ids, chunk), strict=True)
+    logprobs = [
+        checkpoint(of_chunk, some_states, some_ids, use_reentrant=False, preserve_rng_state=False)
+        for some_states, some_ids in zip(torch.split(states, chunk), torch.split(ids, chunk), strict=True)
     ]
-    return torch.cat(parts)
+    return torch.cat(logprobs)

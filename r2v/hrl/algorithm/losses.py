@@ -1,8 +1,8 @@
-"""The losses of both levels: a critic of utterances, policies of tokens.
+"""Losses of both levels: the critic's over utterances, the policies' over tokens.
 
-Every sum is divided by a denominator that is handed in: how many utterances or tokens there are in the whole update,
-over all micro-batches and ranks. Then sums add up, and how a batch was cut or shared changes no gradient; a mean per
-rank would (facts/hrl.md 5.9, test 12). `mask` marks the tokens that were generated; what stands elsewhere, NaN or
+Every sum is divided by a denominator that is passed in: the utterances or tokens of the whole update, over all
+micro-batches and ranks. So shares add up, and how a batch is split changes no gradient. A mean per rank would: ranks
+with fewer tokens would weigh as much as the others. `mask` marks the generated tokens; what stands elsewhere, NaN or
 infinite, counts nothing.
 """
 
@@ -13,7 +13,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from r2v.hrl.algorithm.critic import Values
+from r2v.hrl.algorithm.critic import CriticValues
 
 Per = Literal["sequence", "token"]
 
@@ -61,37 +61,43 @@ def clipped_loss(
 
 def baseline_loss(predicted: Tensor, advantage: Tensor, mask: Tensor, denominator: Tensor | float) -> Tensor:
     """What fits the token baseline b (N, T) to the utterance's advantage (N,): squared errors of marked tokens."""
-    wanted = _marked(advantage.detach()[:, None], mask)
-    return (_marked(predicted, mask) - wanted).square().sum() / denominator
+    target = _marked(advantage.detach()[:, None], mask)
+    return (_marked(predicted, mask) - target).square().sum() / denominator
 
 
 def critic_targets(
     rewards: Tensor, done: Tensor, next_v: Tensor, drawn_q: Tensor, gamma: float, pessimistic: bool = False
-) -> Values:
-    """What the critic should say of N transitions, by its target's word:
+) -> CriticValues:
+    """TD targets of the critic for N transitions, from the target network's values:
 
         Q_i <- rho + gamma * (1 - d) * V_i(o')        V_i <- mean_k Q_i(o, y_k)        floor <- mean_k min_i Q_i(o, y_k)
 
-    `rewards` and `done` (N,), `next_v` (2, N), whatever it is where d = 1, `drawn_q` (2, N, K) of K draws of the policy
-    upon o. `pessimistic` gives both heads the smaller of the two next values. No gradient.
+    `rewards` and `done` (N,), `next_v` (2, N), ignored where d = 1, `drawn_q` (2, N, K) of K actions of the policy
+    in o. `pessimistic` gives both heads the smaller of the two next values. No gradient.
     """
-    ahead = next_v.detach()
+    next_v = next_v.detach()
     if pessimistic:
-        ahead = ahead.amin(0, keepdim=True).expand_as(ahead)
+        next_v = next_v.amin(0, keepdim=True).expand_as(next_v)
     drawn_q = drawn_q.detach()
-    return Values(q=rewards + gamma * torch.where(done, 0.0, ahead), v=drawn_q.mean(-1), floor=drawn_q.amin(0).mean(-1))
+    return CriticValues(
+        q=rewards + gamma * torch.where(done, 0.0, next_v), v=drawn_q.mean(-1), floor=drawn_q.amin(0).mean(-1)
+    )
 
 
-def critic_loss(said: Values, wanted: Values, denominator: Tensor | float) -> Tensor:
+def critic_loss(predicted: CriticValues, targets: CriticValues, denominator: Tensor | float) -> Tensor:
     """Squared errors of all five heads over `denominator`, the transitions of the whole batch."""
     errors = [
-        (ours - theirs.detach()).square().sum()
-        for ours, theirs in ((said.q, wanted.q), (said.v, wanted.v), (said.floor, wanted.floor))
+        (value - target.detach()).square().sum()
+        for value, target in (
+            (predicted.q, targets.q),
+            (predicted.v, targets.v),
+            (predicted.floor, targets.floor),
+        )
     ]
     return torch.stack(errors).sum() / denominator
 
 
 def _marked(values: Tensor, mask: Tensor) -> Tensor:
-    """The values where `mask` is set, 0 elsewhere. Masking what goes in, not what comes out, keeps NaN out of gradients
-    too."""
+    """The values where `mask` is set, 0 elsewhere."""
+    # Inputs are masked, not the product: 0 * NaN is NaN, and its gradient would be too.
     return torch.where(mask, values, 0.0)

@@ -1,11 +1,11 @@
-"""What is paid: the actor for its answers, the guidance for what its hint changed.
+"""Rewards: the actor's for its answers, the guidance's for what its hint changed.
 
 A checker gives every answer a score in [0, 1]. The actor earns non-negative shares of the scores, at the turn where
 the answer was given: by default the last answer alone. The hint between two answers earns their difference. The two
 must not be mixed. An actor that is paid `r2 - r1` learns to answer wrongly first, for then there is more to improve:
-in the table of facts/hrl.md 5.9 a bonus of twice the improvement makes the wrong first answer the best one. For the
-guidance `r1` is part of what it was given; taking it off changes no gradient in expectation, but the variance, so it
-needs a baseline that knows the first answer.
+in a table of three first answers, a bonus of twice the improvement already makes the wrong one the best. For the
+guidance `r1` is given; subtracting it changes no gradient in expectation, only its variance, so the guidance needs a
+baseline that knows the first answer.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 class TurnRewards:
     """The actor's share in the score of each of its H >= 1 answers, first to last.
 
-    `(0, ..., 0, 1)` pays the last answer (facts/hrl.md 5.2 `final`), `(w, ..., w, 1)` the others too (`both`).
+    `(0, ..., 0, 1)` pays the last answer alone, `(w, ..., w, 1)` the others too.
     """
 
     weights: tuple[float, ...] = (0.0, 1.0)
@@ -55,18 +55,18 @@ class TurnRewards:
 
 @dataclass(frozen=True, kw_only=True)
 class GuidanceReward:
-    """The hint's pay: R_g = after - before + judging*[judged rightly] - leak*[says the answer] - length*tokens.
+    """The hint's reward: R_g = after - before + judging*[right verdict] - leak*[contains the answer] - length*tokens.
 
     `before` and `after` are the scores of the answers on either side of the hint. The difference is never clipped at
     0: a hint that spoils a right answer must cost something, and the gradient of max(0, after - before) is another.
     """
 
     judging: float = 0.0
-    """For a verdict on the answer before that agrees with the checker (arXiv 2510.24320)."""
+    """Bonus for a verdict on the answer before that agrees with the checker (arXiv 2510.24320)."""
     leak: float = 0.0
-    """Off, where the hint holds the answer itself."""
+    """Penalty for a hint that contains the reference answer."""
     length: float = 0.0
-    """Off, per token of the hint."""
+    """Penalty per token of the hint."""
 
     def __post_init__(self) -> None:
         for name in ("judging", "leak", "length"):
@@ -82,23 +82,23 @@ class GuidanceReward:
         before: Tensor,
         after: Tensor,
         *,
-        judged: Tensor | None = None,
+        says_right: Tensor | None = None,
         leaked: Tensor | None = None,
         tokens: Tensor | None = None,
     ) -> Tensor:
-        """R_g, shaped as `before` and `after`. `judged` are the hint's verdicts and `leaked` its leaks (bool), `tokens`
-        its lengths. Raises UsageError where a term has a weight and nothing to count."""
+        """R_g, shaped as `before` and `after`. `says_right` and `leaked` (bool) and `tokens` are as in
+        `HintBatch`. Raises UsageError where a term has a weight and nothing to count."""
         reward = after - before
         if self.judging:
-            reward = reward + self.judging * (_given("judging", judged) == (before >= 0.5))
+            reward = reward + self.judging * (_required("judging", says_right) == (before >= 0.5))
         if self.leak:
-            reward = reward - self.leak * _given("leak", leaked)
+            reward = reward - self.leak * _required("leak", leaked)
         if self.length:
-            reward = reward - self.length * _given("length", tokens)
+            reward = reward - self.length * _required("length", tokens)
         return reward
 
 
-def _given(name: str, counted: Tensor | None) -> Tensor:
-    if counted is None:
+def _required(name: str, counts: Tensor | None) -> Tensor:
+    if counts is None:
         raise UsageError(f"hierarchical.guidance.{name} is above 0, but nothing says what it counts; set it to 0")
-    return counted
+    return counts

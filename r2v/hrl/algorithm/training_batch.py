@@ -1,89 +1,89 @@
-"""What each network is to learn from an iteration, and the parts of its loss.
+"""The training batch of a policy (advantages, behaviour and reference log-probabilities), and the loss made of it.
 
-A policy's lesson is frozen before anything is updated: advantages, and the log-probabilities that its tokens had under
-itself and under the reference. So the actor's steps do not change what the guidance learns, several steps on one lesson
-have a ratio to clip, and a run that is cut between two of them goes on with the very same figures. All of it lies on
-the CPU; a micro-batch is laid on the network's device.
+A batch is computed before anything is updated. So the actor's steps do not change what the guidance learns, several
+steps on one batch have a PPO ratio to clip, and a run that was stopped between two steps resumes with the same
+numbers. Batches lie on the CPU; a micro-batch is moved to the network's device.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from r2v.config import HierarchicalConfig
 from r2v.hrl.algorithm import kl, losses
-from r2v.hrl.algorithm.logprobs import Rows, lay, of_completions
+from r2v.hrl.algorithm.logprobs import TokenBatch, completion_logprobs, pad_sequences
 from r2v.hrl.algorithm.losses import Per
-from r2v.hrl.training.optimizer_step import Part
+from r2v.hrl.types import Completion, LossFn
 
-if TYPE_CHECKING:
-    from r2v.hrl.rollout.generator import Segment
-
-COUNTED = 4
-"""What a policy's part adds up over tokens: k3, -log pi, clipped ones, all."""
+POLICY_STATISTICS = 4
+"""What a policy's loss sums over tokens beside the loss: k3, -log pi, clipped tokens, tokens."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Lesson:
-    """What a policy learns of N utterances of at most T tokens."""
+class TrainingBatch:
+    """What a policy learns from N completions of at most T tokens."""
 
     advantage: Tensor
     """(N,)."""
     beta: Tensor
-    """(N,): weight of the KL."""
+    """(N,): weight of the KL penalty."""
     behaviour: Tensor
-    """(N, T): log-probabilities under the policy that the tokens were drawn from, 0 behind the last one."""
+    """(N, T): log-probabilities that the tokens were drawn with, 0 after the last one."""
     reference: Tensor
-    """(N, T)."""
+    """(N, T): log-probabilities under the reference policy."""
     baseline: Tensor | None = None
-    """(N, T): what was to be expected at each token."""
+    """(N, T): the token baseline."""
 
 
-def weights_of(lesson: Lesson, mode: str) -> Tensor:
+def token_weights_of(batch: TrainingBatch, kl_mode: str) -> Tensor:
     """c (N, T) or (N, 1): a token's weight in the loss."""
-    drift = lesson.beta[:, None] * kl.k1(lesson.behaviour, lesson.reference) if mode == "reward" else None
-    return losses.token_weights(lesson.advantage, lesson.baseline, drift, 1.0)
+    kl_term = batch.beta[:, None] * kl.k1(batch.behaviour, batch.reference) if kl_mode == "reward" else None
+    return losses.token_weights(batch.advantage, batch.baseline, kl_term, 1.0)
 
 
-def denominator(said: Sequence[Segment], per: Per) -> float:
-    """Utterances or tokens of the whole update, all ranks'."""
-    return float(len(said) if per == "sequence" else sum(len(one.tokens) for one in said))
+def denominator(completions: Sequence[Completion], per: Per) -> float:
+    """Completions or tokens of the whole update, over all ranks."""
+    return float(len(completions) if per == "sequence" else sum(len(completion.tokens) for completion in completions))
 
 
-def policy_part(model: Any, device: Any, said: Sequence[Segment], lesson: Lesson, h: HierarchicalConfig) -> Part:
-    """The policy's loss, REINFORCE's or PPO's, with the KL in it or in the tokens' weights."""
-    weights, whole = weights_of(lesson, h.kl.mode), denominator(said, h.per)
+def policy_loss_fn(
+    model: Any, device: Any, completions: Sequence[Completion], batch: TrainingBatch, h: HierarchicalConfig
+) -> LossFn:
+    """The policy loss, REINFORCE or PPO, with the KL penalty in the loss or in the tokens' weights."""
+    weights, total = token_weights_of(batch, h.kl.mode), denominator(completions, h.per)
 
-    def part(chosen: Sequence[int]) -> tuple[Tensor, Tensor]:
-        rows = _laid([said[i] for i in chosen], device)
-        logp = of_completions(model, rows, again=bool(h.gradient_checkpointing))
-        mask, index = rows.completion, list(chosen)
-        behaviour, reference = (spread(table[index], rows, logp) for table in (lesson.behaviour, lesson.reference))
-        c = weights[index].to(logp) if weights.shape[1] == 1 else spread(weights[index], rows, logp)
+    def loss_fn(rows: Sequence[int]) -> tuple[Tensor, Tensor]:
+        tokens, index = _padded([completions[i] for i in rows], device), list(rows)
+        logp = completion_logprobs(model, tokens, gradient_checkpointing=bool(h.gradient_checkpointing))
+        mask = tokens.completion
+        behaviour = scatter_to_tokens(batch.behaviour[index], tokens, logp)
+        reference = scatter_to_tokens(batch.reference[index], tokens, logp)
+        per_row = weights.shape[1] == 1
+        c = weights[index].to(logp) if per_row else scatter_to_tokens(weights[index], tokens, logp)
         if h.algorithm == "ppo":
-            loss = losses.clipped_loss(logp, behaviour, c, mask, whole, h.clip)
+            loss = losses.clipped_loss(logp, behaviour, c, mask, total, h.clip)
         else:
-            loss = losses.policy_loss(logp, c, mask, whole)
+            loss = losses.policy_loss(logp, c, mask, total)
         if h.kl.mode == "loss":
-            for beta in sorted(set(lesson.beta[index].tolist()) - {0.0}):
-                under = mask & (lesson.beta[index] == beta).to(mask.device)[:, None]
-                loss = loss + beta * kl.penalty(logp, reference, under, whole)
-        return loss, _counted(logp.detach(), behaviour, reference, mask, h.clip)
+            for beta in sorted(set(batch.beta[index].tolist()) - {0.0}):
+                penalised = mask & (batch.beta[index] == beta).to(mask.device)[:, None]
+                loss = loss + beta * kl.penalty(logp, reference, penalised, total)
+        return loss, _policy_statistics(logp.detach(), behaviour, reference, mask, h.clip)
 
-    return part
+    return loss_fn
 
 
-def _counted(logp: Tensor, behaviour: Tensor, reference: Tensor, mask: Tensor, clip: float) -> Tensor:
-    apart, ratio = kl.k3(logp, reference), (logp - behaviour).exp()
+def _policy_statistics(logp: Tensor, behaviour: Tensor, reference: Tensor, mask: Tensor, clip: float) -> Tensor:
+    divergence, ratio = kl.k3(logp, reference), (logp - behaviour).exp()
     clipped = (ratio - 1).abs() > clip
     return torch.stack(
         [
-            torch.where(mask, apart, 0.0).sum(),
+            torch.where(mask, divergence, 0.0).sum(),
             -torch.where(mask, logp, 0.0).sum(),
             (clipped & mask).sum().to(logp),
             mask.sum().to(logp),
@@ -91,52 +91,58 @@ def _counted(logp: Tensor, behaviour: Tensor, reference: Tensor, mask: Tensor, c
     )
 
 
-def _laid(said: Sequence[Segment], device: Any) -> Rows:
-    return lay([one.prompt for one in said], [one.tokens for one in said], device=device)
+def _padded(completions: Sequence[Completion], device: Any) -> TokenBatch:
+    prompts, tokens = [one.prompt for one in completions], [one.tokens for one in completions]
+    return pad_sequences(prompts, tokens, device=device)
 
 
-def spread(table: Tensor, rows: Rows, like: Tensor) -> Tensor:
-    """(n, T) of completions, each from column 0 on -> where the tokens are in the laid rows, 0 elsewhere."""
-    counts = rows.completion.sum(-1)
+def scatter_to_tokens(table: Tensor, tokens: TokenBatch, like: Tensor) -> Tensor:
+    """Per-completion rows (n, W), each from column 0 on, moved to where the completions stand in (n, T); 0
+    elsewhere."""
+    counts = tokens.completion.sum(-1)
     present = torch.arange(table.shape[1], device=counts.device) < counts[:, None]
-    return torch.zeros_like(like).masked_scatter(rows.completion, table.to(like)[present])
+    return torch.zeros_like(like).masked_scatter(tokens.completion, table.to(like)[present])
 
 
 @torch.no_grad()
-def logprobs_of(model: Any, device: Any, said: Sequence[Segment], micro: int) -> list[list[float]]:
-    """Of every utterance, its tokens' log-probabilities under a model as it is."""
+def batch_logprobs(
+    model: Any, device: Any, completions: Sequence[Completion], micro_batch_size: int
+) -> list[list[float]]:
+    """Per completion, its tokens' log-probabilities under the model."""
 
-    def some(part: Sequence[Segment]) -> list[list[float]]:
-        rows = _laid(part, device)
-        flat = of_completions(model, rows)[rows.completion].tolist()
-        return _cut(flat, part)
+    def of_some(some: Sequence[Completion]) -> list[list[float]]:
+        tokens = _padded(some, device)
+        return _split(completion_logprobs(model, tokens)[tokens.completion].tolist(), some)
 
-    return by_length(said, micro, some)
+    return _map_by_length(completions, micro_batch_size, of_some)
 
 
-def _cut(flat: list[float], said: Sequence[Segment]) -> list[list[float]]:
-    ends = torch.tensor([len(one.tokens) for one in said]).cumsum(0).tolist()
+def _split(flat: list[float], completions: Sequence[Completion]) -> list[list[float]]:
+    ends = torch.tensor([len(completion.tokens) for completion in completions]).cumsum(0).tolist()
     return [flat[begin:end] for begin, end in zip([0, *ends], ends, strict=False)]
 
 
-def by_length(
-    said: Sequence[Segment], micro: int, some: Callable[[Sequence[Segment]], list[list[float]]]
+def _map_by_length(
+    completions: Sequence[Completion],
+    micro_batch_size: int,
+    function: Callable[[Sequence[Completion]], list[list[float]]],
 ) -> list[list[float]]:
-    """What `some` says of utterances, taken `micro` at a time by length, in the order they were given."""
-    order, found = in_length(said, range(len(said))), dict[int, list[float]]()
-    for start in range(0, len(order), micro):
-        chosen = order[start : start + micro]
-        found.update(zip(chosen, some([said[i] for i in chosen]), strict=True))
-    return [found[i] for i in range(len(said))]
+    """The function of micro-batches of like length, its results in the order of the completions."""
+    order = sorted_by_length(completions, range(len(completions)))
+    results: dict[int, list[float]] = {}
+    for start in range(0, len(order), micro_batch_size):
+        rows = order[start : start + micro_batch_size]
+        results.update(zip(rows, function([completions[i] for i in rows]), strict=True))
+    return [results[i] for i in range(len(completions))]
 
 
-def in_length(said: Sequence[Segment], rows: Sequence[int]) -> list[int]:
-    """The rows, neighbours in length together: little padding."""
-    return sorted(rows, key=lambda i: (len(said[i].prompt) + len(said[i].tokens), i))
+def sorted_by_length(completions: Sequence[Completion], rows: Sequence[int]) -> list[int]:
+    """The rows by total length: micro-batches of neighbours need little padding."""
+    return sorted(rows, key=lambda i: (len(completions[i].prompt) + len(completions[i].tokens), i))
 
 
-def padded(rows: Sequence[Sequence[float]]) -> Tensor:
-    """(N, T), 0 behind the last of each."""
+def pad_rows(rows: Sequence[Sequence[float]]) -> Tensor:
+    """(N, T), 0 after the end of each row."""
     table = torch.zeros(len(rows), max(map(len, rows)), dtype=torch.float64)
     for i, row in enumerate(rows):
         table[i, : len(row)] = torch.tensor(row, dtype=torch.float64)
@@ -144,7 +150,7 @@ def padded(rows: Sequence[Sequence[float]]) -> Tensor:
 
 
 class TokenBaseline(nn.Module):
-    """b(o, y_<k): what is to be expected at a token, linear in the state that the token is predicted from."""
+    """The token baseline b(o, y_<k), linear in the hidden state that predicts the token."""
 
     def __init__(self, size: int, like: Tensor) -> None:
         super().__init__()
@@ -152,37 +158,43 @@ class TokenBaseline(nn.Module):
         nn.init.zeros_(self.head.weight)
         nn.init.zeros_(self.head.bias)
 
-    def forward(self, model: Any, rows: Rows) -> Tensor:
-        """(N, T), 0 where no token is a completion's. Nothing flows into the model."""
-        whole = model.get_base_model() if hasattr(model, "peft_config") else model
+    def forward(self, model: Any, tokens: TokenBatch) -> Tensor:
+        """(N, T), 0 outside completions. No gradient flows into the model."""
+        causal = model.get_base_model() if hasattr(model, "peft_config") else model
         with torch.no_grad():
-            states = whole.base_model(
-                input_ids=rows.ids, attention_mask=rows.attention.long(), position_ids=rows.positions, use_cache=False
+            states = causal.base_model(
+                input_ids=tokens.ids,
+                attention_mask=tokens.attention.long(),
+                position_ids=tokens.positions,
+                use_cache=False,
             ).last_hidden_state
-        row, place = rows.completion.nonzero(as_tuple=True)
-        flat = self.head(states[row, place - 1].to(self.head.weight.dtype)).squeeze(-1)
-        found: Tensor = flat.new_zeros(rows.ids.shape).index_put((row, place), flat)
-        return found
+        row, column = tokens.completion.nonzero(as_tuple=True)
+        flat = self.head(states[row, column - 1].to(self.head.weight.dtype)).squeeze(-1)
+        values: Tensor = flat.new_zeros(tokens.ids.shape).index_put((row, column), flat)
+        return values
 
     @torch.no_grad()
-    def of(self, model: Any, device: Any, said: Sequence[Segment], micro: int) -> list[list[float]]:
-        """Of every utterance, what was to be expected at its tokens."""
+    def of(
+        self, model: Any, device: Any, completions: Sequence[Completion], micro_batch_size: int
+    ) -> list[list[float]]:
+        """Per completion, the baseline at its tokens."""
 
-        def some(part: Sequence[Segment]) -> list[list[float]]:
-            rows = _laid(part, device)
-            return _cut(self(model, rows)[rows.completion].tolist(), part)
+        def of_some(some: Sequence[Completion]) -> list[list[float]]:
+            tokens = _padded(some, device)
+            return _split(self(model, tokens)[tokens.completion].tolist(), some)
 
-        return by_length(said, micro, some)
+        return _map_by_length(completions, micro_batch_size, of_some)
 
-    def part(self, model: Any, device: Any, said: Sequence[Segment], advantage: Tensor, per: Per) -> Part:
+    def loss_fn(
+        self, model: Any, device: Any, completions: Sequence[Completion], advantage: Tensor, per: Per
+    ) -> LossFn:
         """Squared errors to the advantages (N,)."""
-        whole = denominator(said, per)
+        total = denominator(completions, per)
 
-        def part(chosen: Sequence[int]) -> tuple[Tensor, Tensor]:
-            rows = _laid([said[i] for i in chosen], device)
-            found = self(model, rows)
-            return losses.baseline_loss(
-                found, advantage[list(chosen)].to(found), rows.completion, whole
-            ), found.new_zeros(0)
+        def loss_fn(rows: Sequence[int]) -> tuple[Tensor, Tensor]:
+            tokens = _padded([completions[i] for i in rows], device)
+            predicted = self(model, tokens)
+            wanted = advantage[list(rows)].to(predicted)
+            return losses.baseline_loss(predicted, wanted, tokens.completion, total), predicted.new_zeros(0)
 
-        return part
+        return loss_fn

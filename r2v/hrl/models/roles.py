@@ -1,14 +1,15 @@
-"""Who takes part: actor and guidance, the reference they are kept near, a critic with its slow copy, a value function.
+"""The roles of hierarchical training: actor, guidance, their reference, a critic with its target network, a value
+model.
 
     roles = build_roles(config.policy, config.hierarchical, config.seed)
     with roles.using("actor") as model:
-        loss = ...of_completions(model, rows)...
+        loss = ...completion_logprobs(model, batch)...
         loss.backward()
     roles.parameters("actor")      # what an optimizer is given
 
-A role is asked for by name, wherever it stands and whatever it shares. In `shared`, one frozen base serves as three
-language models: `using` puts the right adapter on and holds the base until the block ends. Where the models lie in
-parts (`r2v.hrl.parallel.sharding`), they learn so, and speak and are read within `together`.
+A role is used by name, whichever device it stands on and whatever it shares. In the placement `shared` one frozen base
+serves as three language models: `using` activates the role's adapter and holds the base until the block ends. Sharded
+models (`r2v.hrl.parallel.sharding`) are trained as shards, and generate and are read within `gathered`.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -27,21 +28,21 @@ from r2v import distributed
 from r2v.config import HierarchicalConfig, PolicyConfig
 from r2v.errors import InputError
 from r2v.hrl.algorithm.critic import DoubleCritic, TargetCritic
-from r2v.hrl.models.bases import ACTOR, GUIDANCE, Base, load_base, with_adapters
-from r2v.hrl.models.encoders import Reader, ValueModel, build_critic, build_reader, build_value
-from r2v.hrl.parallel.placement import Devices, Placement, devices_of, placement_of
-from r2v.hrl.parallel.sharding import Sharded, check, collected, mesh_of, put, shape_of
-from r2v.hrl.parallel.zero import Zero
+from r2v.hrl.models.bases import load_base, with_adapters
+from r2v.hrl.models.encoders import CriticTokenizer, ValueModel, build_critic, build_critic_tokenizer, build_value
+from r2v.hrl.parallel.base_model import ACTOR, GUIDANCE, BaseModel
+from r2v.hrl.parallel.placement import Devices, devices_of, placement_of
+from r2v.hrl.parallel.sharding import ShardedModel, check_sharding, copy_into, full_cpu_copy, full_shape, mesh_of
+from r2v.hrl.parallel.zero import ZeroModel
+from r2v.hrl.types import LossFn
+from r2v.memory.planner.training_job import Placement
 from r2v.policy.load import Loaded, device_of
 
-if TYPE_CHECKING:
-    from r2v.hrl.training.optimizer_step import Part
-
-Speaking = Literal["actor", "guidance"]
-Language = Literal["actor", "guidance", "reference"]
-Learning = Literal["actor", "guidance", "critic", "value"]
-Kept = Literal["actor", "guidance", "critic", "value", "target"]
-Bodies = Mapping[Language, tuple[Base | Sharded | Zero, str | None]]
+GeneratingRole = Literal["actor", "guidance"]
+LanguageRole = Literal["actor", "guidance", "reference"]
+TrainedRole = Literal["actor", "guidance", "critic", "value"]
+SavedRole = Literal["actor", "guidance", "critic", "value", "target"]
+LanguageModels = Mapping[LanguageRole, tuple[BaseModel | ShardedModel | ZeroModel, str | None]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,126 +52,134 @@ class Roles:
     placement: Placement
     devices: Devices
     tokenizer: Any
-    bodies: Bodies
-    """Each language model: a base, and the adapter that it has on in this role."""
+    language_models: LanguageModels
+    """Each language model: a base, and the adapter that is active in this role."""
     critic: DoubleCritic
     target: TargetCritic
     value: ValueModel | None
-    reader: Reader
+    critic_tokenizer: CriticTokenizer
     name: str
-    """Of the model they started from."""
-    moved: bool
-    """They started from other weights than the model of that name has."""
+    """Name of the model that the roles started from."""
+    from_weights: bool
+    """Whether they started from exported weights, not from those of the model of that name."""
 
     @contextmanager
-    def using(self, role: Language) -> Iterator[Any]:
+    def using(self, role: LanguageRole) -> Iterator[Any]:
         """The role's model, in evaluation mode, held until the block ends: forward and backward belong into it."""
-        base, adapter = self.bodies[role]
-        with base.wearing(adapter) as model:
+        base, adapter = self.language_models[role]
+        with base.use_adapter(adapter) as model:
             yield model
 
     @property
-    def in_parts(self) -> bool:
-        """Whether each rank holds a part of the language models."""
-        return not isinstance(self.bodies["actor"][0], Base)
+    def sharded(self) -> bool:
+        """Whether each rank holds a shard of the language models."""
+        return not isinstance(self.language_models["actor"][0], BaseModel)
 
-    def engine(self, role: Learning) -> Zero | None:
-        """What steps the role itself, where DeepSpeed does."""
-        base = self.bodies[role][0] if role in ("actor", "guidance") else None
-        return base if isinstance(base, Zero) else None
+    def engine(self, role: TrainedRole) -> ZeroModel | None:
+        """The role's DeepSpeed engine, where it has one: that steps by itself."""
+        base = self.language_models[role][0] if role in ("actor", "guidance") else None
+        return base if isinstance(base, ZeroModel) else None
 
     @contextmanager
-    def together(self, *roles: Language) -> Iterator[None]:
-        """Whoever speaks or is only read does so in this block; nobody learns in it. Models in parts are whole in it,
-        and all ranks must come to it."""
+    def gathered(self, *roles: LanguageRole) -> Iterator[None]:
+        """The block in which these roles generate or are read; nothing is trained in it. Sharded models are whole in
+        it, and all ranks must enter it."""
         with ExitStack() as stack:
-            for base in dict.fromkeys(self.bodies[role][0] for role in roles):
-                if not isinstance(base, Base):
-                    stack.enter_context(base.together())
+            for base in dict.fromkeys(self.language_models[role][0] for role in roles):
+                if not isinstance(base, BaseModel):
+                    stack.enter_context(base.gathered())
             yield
 
-    def through(self, role: Speaking, part: Part) -> Part:
-        """A part of a loss made with the role's model, as an update is to call it."""
-        base, _ = self.bodies[role]
-        return part if isinstance(base, Base) else base.through(part)
+    def wrap_loss(self, role: GeneratingRole, loss_fn: LossFn) -> LossFn:
+        """A loss function of the role's model, as an optimizer step must call it."""
+        base, _ = self.language_models[role]
+        return loss_fn if isinstance(base, BaseModel) else base.wrap_loss(loss_fn)
 
-    def trained(self, role: Kept) -> dict[str, Tensor]:
-        """The tensors that make the role what it is, by names that are the same in every placement."""
+    def trained(self, role: SavedRole) -> dict[str, Tensor]:
+        """The role's trained tensors, by names that are the same in every placement."""
         if role in ("actor", "guidance"):
-            base, adapter = self.bodies[role]
+            base, adapter = self.language_models[role]
             return dict(base.trained(adapter))
         if role == "target":
             return dict(self.target.critic.named_parameters())
         module = self.critic if role == "critic" else self.value
         return {} if module is None else dict(module.named_parameters())
 
-    def parameters(self, role: Learning) -> list[Tensor]:
+    def parameters(self, role: TrainedRole) -> list[Tensor]:
         """What an optimizer trains of this role; nothing where the configuration has no such role."""
         return list(self.trained(role).values())
 
     def device(self, role: str) -> str:
-        """Where the role stands, in torch's words."""
-        where: str = getattr(self.devices, role)
-        return where
+        """The role's device, such as cpu or cuda:0."""
+        device: str = getattr(self.devices, role)
+        return device
 
-    def state(self, role: Kept, here: bool = True) -> dict[str, Tensor]:
-        """A whole copy, on the CPU, of what was trained. All ranks must ask where that is in parts; those that do not
-        want it `here` get empty tensors."""
-        return {name: collected(tensor, here) for name, tensor in self.trained(role).items()}
+    def state(self, role: SavedRole, here: bool = True) -> dict[str, Tensor]:
+        """A full copy, on the CPU, of the trained tensors. All ranks must ask where these are sharded; those that do
+        not want it `here` get empty tensors."""
+        return {name: full_cpu_copy(tensor, here) for name, tensor in self.trained(role).items()}
 
     @torch.no_grad()
-    def load(self, role: Kept, state: Mapping[str, Tensor]) -> None:
-        """Be what `state` was taken of, under whatever placement. Raises InputError where it is of another model."""
-        own = self.trained(role)
-        if {n: shape_of(t) for n, t in own.items()} != {n: shape_of(t) for n, t in state.items()}:
+    def load(self, role: SavedRole, state: Mapping[str, Tensor]) -> None:
+        """Load a role's state, saved under any placement. Raises InputError where it is another model's."""
+        trained = self.trained(role)
+        shapes = {name: full_shape(tensor) for name, tensor in trained.items()}
+        if shapes != {name: full_shape(tensor) for name, tensor in state.items()}:
             raise InputError(
-                f"{role}: a state of {len(state)} tensors does not fit the {len(own)} of this model; take "
+                f"{role}: a state of {len(state)} tensors does not fit the {len(trained)} of this model; take "
                 "a checkpoint of the same policy and critic, or start anew"
             )
-        for name, tensor in own.items():
-            put(tensor, state[name])
+        for name, tensor in trained.items():
+            copy_into(tensor, state[name])
         if role in ("actor", "guidance") and (engine := self.engine(role)) is not None:
-            engine.refresh()
+            engine.refresh_masters()
 
-    def read(self, texts: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
-        """What critic and value function read of a policy's texts: `Reader.rows`."""
-        return self.reader.rows(texts)
+    def encode_for_critic(self, texts: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
+        """The policy's texts as critic and value model read them (`CriticTokenizer.encode_batch`)."""
+        return self.critic_tokenizer.encode_batch(texts)
 
     def actor_as_policy(self) -> Loaded:
-        """The actor as `r2v.policy.export.export` writes it and `load_policy` reads it: an adapter, or all weights
-        where they were trained, or where the base is no longer that of the model's name (the adapter merged). Where
-        it is in parts all ranks must ask the first time, and it learns no more: a `Trainer` that has run has asked."""
-        base, adapter = self.bodies["actor"]
-        if not isinstance(base, Base):
-            base = base.put_together()
+        """The actor as `r2v.policy.export.export` writes it and `load_policy` reads it: an adapter; or all weights
+        where all were trained, or where the roles started from exported weights (the adapter is then merged into them,
+        for an adapter file can only name a base). Where it is sharded all ranks must make the first call, and it can be
+        trained no further: a `Trainer` that has run has made it."""
+        base, adapter = self.language_models["actor"]
+        if not isinstance(base, BaseModel):
+            base = base.gather()
         loaded = Loaded(model=base.model, tokenizer=self.tokenizer, name=self.name)
-        if adapter is None or not self.moved:
+        if adapter is None or not self.from_weights:
             return loaded
-        with base.wearing(adapter):
+        with base.use_adapter(adapter):
             model = copy.deepcopy(base.model)
-        width = torch.promote_types(model.dtype, torch.float32)
-        return replace(loaded, model=model.to(width).merge_and_unload(adapter_names=[adapter]))
+        dtype = torch.promote_types(model.dtype, torch.float32)
+        return replace(loaded, model=model.to(dtype).merge_and_unload(adapter_names=[adapter]))
 
 
 def build_roles(
     policy: PolicyConfig, h: HierarchicalConfig, seed: int, weights: Path | None = None, devices: Devices | None = None
 ) -> Roles:
-    """All roles, where `h.placement` puts them; `devices` overrides where that is. Both policies start from
+    """All roles, on the devices of `h.placement`, or on `devices`. Both policies start from
     `policy.model_name`, or from exported `weights`.
 
     Raises UsageError where the placement, or how the policy is to be trained, cannot be.
     """
-    own = device_of(policy)
-    gpus = None if devices is not None else _gpus(own)
+    device = device_of(policy)
+    gpus = None if devices is not None else _gpus(device)
     placement = placement_of(h.placement, policy.lora_r, gpus, distributed.ranks())
-    devices = devices or devices_of(placement, own, h.offload)
-    if own == "cpu":
+    devices = devices or devices_of(placement, device, h.offload)
+    if device == "cpu":
         torch.set_num_threads(1)
     first = load_base(policy, weights, devices.actor)
-    check(h, placement, first.model, own)
-    bodies = _shared(policy, first, seed) if placement == "shared" else _copies(policy, weights, first, seed, devices)
+    check_sharding(h, placement, first.model, device)
+    language_models = (
+        _shared(policy, first, seed) if placement == "shared" else _copies(policy, weights, first, seed, devices)
+    )
     if h.shards != "none" and distributed.ranks() > 1:
-        bodies = _in_parts(bodies, devices.actor) if h.shards == "fsdp" else _in_engines(bodies, h, devices.actor)
+        language_models = (
+            _with_shards(language_models, devices.actor)
+            if h.shards == "fsdp"
+            else _with_zero_engines(language_models, h, devices.actor)
+        )
     vocabulary = max(len(first.tokenizer), first.model.get_input_embeddings().num_embeddings)
     critic = build_critic(h.critic, vocabulary, seed, devices.critic)
     value = None
@@ -180,13 +189,13 @@ def build_roles(
         placement=placement,
         devices=devices,
         tokenizer=first.tokenizer,
-        bodies=bodies,
+        language_models=language_models,
         critic=critic,
         target=TargetCritic(critic, h.critic.tau, devices.target),
         value=value,
-        reader=build_reader(h.critic, first.tokenizer),
+        critic_tokenizer=build_critic_tokenizer(h.critic, first.tokenizer),
         name=first.name,
-        moved=weights is not None,
+        from_weights=weights is not None,
     )
 
 
@@ -198,48 +207,48 @@ def _gpus(device: str) -> int:
     return 1 if alone else torch.cuda.device_count()
 
 
-def _shared(policy: PolicyConfig, loaded: Loaded, seed: int) -> Bodies:
-    base = Base(with_adapters(policy, loaded.model, {ACTOR: "actor", GUIDANCE: "guidance"}, seed))
+def _shared(policy: PolicyConfig, loaded: Loaded, seed: int) -> LanguageModels:
+    base = BaseModel(with_adapters(policy, loaded.model, {ACTOR: "actor", GUIDANCE: "guidance"}, seed))
     return {"actor": (base, ACTOR), "guidance": (base, GUIDANCE), "reference": (base, None)}
 
 
-def _copies(policy: PolicyConfig, weights: Path | None, first: Loaded, seed: int, devices: Devices) -> Bodies:
-    """Three models. Those trained have an adapter each, or learn all of their weights."""
+def _copies(policy: PolicyConfig, weights: Path | None, first: Loaded, seed: int, devices: Devices) -> LanguageModels:
+    """Three models. Those trained have an adapter each, or train all of their weights."""
     dtype = first.model.dtype
     copies = {"actor": first.model, "guidance": load_base(policy, weights, devices.guidance, dtype).model}
-    bodies: dict[Language, tuple[Base, str | None]] = {
-        "reference": (Base(load_base(policy, weights, devices.reference, dtype).model), None)
+    language_models: dict[LanguageRole, tuple[BaseModel, str | None]] = {
+        "reference": (BaseModel(load_base(policy, weights, devices.reference, dtype).model), None)
     }
-    roles: tuple[Speaking, ...] = ("actor", "guidance")
+    roles: tuple[GeneratingRole, ...] = ("actor", "guidance")
     for role in roles:
         if policy.lora_r > 0:
-            bodies[role] = Base(with_adapters(policy, copies[role], {ACTOR: role}, seed)), ACTOR
+            language_models[role] = BaseModel(with_adapters(policy, copies[role], {ACTOR: role}, seed)), ACTOR
         else:
-            bodies[role] = Base(copies[role].requires_grad_(True)), None
-    return bodies
+            language_models[role] = BaseModel(copies[role].requires_grad_(True)), None
+    return language_models
 
 
-def _in_parts(bodies: Bodies, device: str) -> Bodies:
-    """The same with every base cut into parts, one for each rank."""
-    mesh, cut = mesh_of(device), dict[int, Sharded]()
-    found: dict[Language, tuple[Base | Sharded | Zero, str | None]] = {}
-    for role, (base, adapter) in bodies.items():
+def _with_shards(language_models: LanguageModels, device: str) -> LanguageModels:
+    """The same with every base sharded over the ranks."""
+    mesh, cut = mesh_of(device), dict[int, ShardedModel]()
+    found: dict[LanguageRole, tuple[BaseModel | ShardedModel | ZeroModel, str | None]] = {}
+    for role, (base, adapter) in language_models.items():
         if id(base) not in cut:
-            cut[id(base)] = Sharded(base.model, mesh)
+            cut[id(base)] = ShardedModel(base.model, mesh)
         found[role] = cut[id(base)], adapter
     return found
 
 
-def _in_engines(bodies: Bodies, h: HierarchicalConfig, device: str) -> Bodies:
-    """The same with an engine of DeepSpeed's for each of those that learn. The reference learns nothing: it lies whole
-    where the others do (zero2), else in parts as of FSDP2."""
-    found, stage = dict(bodies), int(h.shards.removeprefix("zero"))
-    rates: dict[Speaking, float] = {"actor": h.lr, "guidance": h.guidance_lr}
+def _with_zero_engines(language_models: LanguageModels, h: HierarchicalConfig, device: str) -> LanguageModels:
+    """The same with a DeepSpeed engine for each trained model. The reference is not trained: it stays whole (zero2), or
+    is sharded by FSDP2 (zero3)."""
+    found, stage = dict(language_models), int(h.shards.removeprefix("zero"))
+    rates: dict[GeneratingRole, float] = {"actor": h.lr, "guidance": h.guidance_lr}
     for role, lr in rates.items():
-        base, adapter = bodies[role]
+        base, adapter = language_models[role]
         if role == "actor" or h.guidance.enabled:
-            found[role] = Zero(base.model, adapter, stage=stage, lr=lr, clip=h.grad_clip, device=device), adapter
+            found[role] = ZeroModel(base.model, adapter, stage=stage, lr=lr, clip=h.grad_clip, device=device), adapter
     if stage == 3:
-        base, adapter = bodies["reference"]
-        found["reference"] = Sharded(base.model, mesh_of(device)), adapter
+        base, adapter = language_models["reference"]
+        found["reference"] = ShardedModel(base.model, mesh_of(device)), adapter
     return found

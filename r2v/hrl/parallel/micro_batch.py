@@ -1,7 +1,7 @@
-"""How many rows a network takes at a time on the GPUs at hand, by the planner's arithmetic (`r2v.memory`).
+"""The micro-batch size that fits the GPUs at hand, by the memory planner's arithmetic (`r2v.memory`).
 
-It changes no result: the batch of an update is what it is, rows at a time only decide how often gradients are added up.
-A GPU that turns out smaller than planned is met by halving them (`r2v.memory.retry_on_oom`).
+It changes no result: an update's batch stays the same, only the number of gradient accumulation steps differs. Where a
+GPU runs out of memory all the same, the micro-batch is halved (`r2v.memory.retry_on_oom`).
 """
 
 from __future__ import annotations
@@ -12,50 +12,51 @@ from pathlib import Path
 from r2v import distributed
 from r2v.config import HierarchicalConfig, PolicyConfig
 from r2v.errors import UsageError
-from r2v.hrl.parallel.placement import Devices, Placement
+from r2v.hrl.parallel.placement import Devices
 from r2v.memory.batch_table import optimize_batch_processing
 from r2v.memory.calibration import factors_for
 from r2v.memory.configured import job_of_hierarchical
 from r2v.memory.planner.planner import Plan, plan
-from r2v.memory.planner.training_job import Machine
+from r2v.memory.planner.training_job import Machine, Placement
 from r2v.memory.report import verdict
 from r2v.memory.shapes import DECODERS
 
-ROWS = 32
-"""On a CPU. On GPUs, adapters on a base in parts, and models whose arithmetic the planner does not know, go by the
-seed's table."""
+CPU_MICRO_BATCH = 32
+"""Rows on a CPU. On GPUs, adapters on a sharded base and models whose shapes the planner does not know take their
+size from a table by memory (`r2v.memory.batch_table`)."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Fit:
-    """Rows at a time, and the plan that they come from, where there was one to make."""
+class MicroBatchFit:
+    """A micro-batch size that fits, and the plan that it comes from, where one could be made."""
 
-    rows: int
-    checkpoint: bool = False
-    """Layers run again in backward."""
+    micro_batch_size: int
+    gradient_checkpointing: bool = False
     plan: Plan | None = None
 
 
-def fit(policy: PolicyConfig, h: HierarchicalConfig, placement: Placement, devices: Devices, family: str) -> Fit:
+def fit(
+    policy: PolicyConfig, h: HierarchicalConfig, placement: Placement, devices: Devices, family: str
+) -> MicroBatchFit:
     """`h.micro_batch` and `h.gradient_checkpointing`, or what fits. Raises UsageError, with the arithmetic, where not
     even one row does."""
-    again = bool(h.gradient_checkpointing)
+    checkpointing = bool(h.gradient_checkpointing)
     used = {device for device in vars(devices).values() if device.startswith("cuda")}
     if not used:
-        return Fit(rows=h.micro_batch or ROWS, checkpoint=again)
+        return MicroBatchFit(micro_batch_size=h.micro_batch or CPU_MICRO_BATCH, gradient_checkpointing=checkpointing)
     import torch
 
     memory = min(torch.cuda.get_device_properties(device).total_memory for device in used)
-    in_parts = h.shards != "none" and distributed.ranks() > 1
-    if family not in DECODERS or (in_parts and policy.lora_r > 0):
-        rows = optimize_batch_processing(memory / 2**30)["micro_batch"]
-        return Fit(rows=h.micro_batch or rows, checkpoint=again)
+    sharded = h.shards != "none" and distributed.ranks() > 1
+    if family not in DECODERS or (sharded and policy.lora_r > 0):
+        size = optimize_batch_processing(memory / 2**30)["micro_batch"]
+        return MicroBatchFit(micro_batch_size=h.micro_batch or size, gradient_checkpointing=checkpointing)
     gpu = torch.cuda.get_device_name(min(used))
-    found = planned(policy, h, placement, memory, len(used) * distributed.ranks(), gpu)
-    return Fit(
-        rows=h.micro_batch or rows_of(found),
-        checkpoint=found.strategy.checkpoint,
-        plan=found if len(used) == 1 else None,
+    best = planned(policy, h, placement, memory, len(used) * distributed.ranks(), gpu)
+    return MicroBatchFit(
+        micro_batch_size=h.micro_batch or largest_micro_batch(best),
+        gradient_checkpointing=best.strategy.checkpoint,
+        plan=best if len(used) == 1 else None,
     )
 
 
@@ -66,7 +67,7 @@ def planned(
     nothing fits and no `h.micro_batch` insists, or `h.calibration` is of another GPU or model."""
     job = job_of_hierarchical(policy, h)
     factors = factors_for(Path(h.calibration) if h.calibration else None, job.model, gpu)
-    found = plan(
+    best = plan(
         job,
         Machine(memory=memory, gpus=gpus, factors=factors),
         placement=placement,
@@ -74,11 +75,11 @@ def planned(
         checkpoint=h.gradient_checkpointing,
         offload=h.offload or placement == "split",
     )
-    if not found.fits and h.micro_batch is None:
-        raise UsageError(f"hierarchical.placement={placement}: {verdict(found)}; r2v plan says what would")
-    return found
+    if not best.fits and h.micro_batch is None:
+        raise UsageError(f"hierarchical.placement={placement}: {verdict(best)}; r2v plan says what would")
+    return best
 
 
-def rows_of(found: Plan) -> int:
-    """The most rows at a time with which every phase fits."""
-    return max(1, min(one.micro_batch for one in found.phases if one.phase.action != "generate"))
+def largest_micro_batch(best: Plan) -> int:
+    """The largest micro-batch size with which every phase fits."""
+    return max(1, min(peak.micro_batch for peak in best.phases if peak.phase.action != "generate"))

@@ -1,22 +1,22 @@
-"""Where the roles stand. It changes nothing that is learned, only what fits and what may run side by side.
+"""Placement: which device each role stands on. It changes nothing that is learned, only what fits and runs in parallel.
 
     shared    one frozen base; actor and guidance are adapters on it, the reference is the base with adapters off
     full      separate copies, all on one device (`offload`: reference and target on the CPU)
     split     actor and critic on the first GPU, guidance and value on the second, reference and target on the CPU
 
-What is trained is another matter, decided by `policy.lora_r`: adapters, or with 0 all weights.
+What is trained is decided by `policy.lora_r`: adapters, or with 0 all weights.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Literal, cast
+from typing import cast
 
 from r2v.errors import UsageError
+from r2v.memory.planner.training_job import Placement
 
-Placement = Literal["shared", "split", "full"]
 _GPUS = 2
-"""That a process takes in `split`."""
+"""GPUs that a process takes in `split`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,15 +78,15 @@ def ranks_of(placement: Placement, gpus: int, asked: int | None) -> int:
 
 def devices_of(placement: Placement, device: str, offload: bool = False) -> Devices:
     """The roles' devices of a process whose own device is `device`. In `split` its number counts pairs of GPUs.
-    Raises UsageError for an `offload` (`hierarchical.offload`) that is without sense."""
+    Raises UsageError for an `offload` (`hierarchical.offload`) that would move nothing."""
     if offload and placement == "shared":
         raise UsageError(
             "hierarchical.offload=true: with placement=shared the reference is the base itself and stands "
             "where the actor does; set hierarchical.placement=full, or offload=false"
         )
     if placement != "split":
-        found = Devices.all_on(device)
-        return replace(found, reference="cpu", target="cpu") if offload else found
+        devices = Devices.all_on(device)
+        return replace(devices, reference="cpu", target="cpu") if offload else devices
     first = _GPUS * int(device.partition(":")[2] or 0)
     pair = (f"cuda:{first}", f"cuda:{first + 1}")
     return Devices(actor=pair[0], critic=pair[0], guidance=pair[1], value=pair[1], reference="cpu", target="cpu")

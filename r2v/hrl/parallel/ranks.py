@@ -1,13 +1,13 @@
-"""How the ranks of a launch meet, share rows and add up. A plain process is alone with its own.
+"""Collectives over the ranks of a launch: all-reduce, all-gather, and each rank's share of a list.
 
-Every rank must come to every call. Sums of the same numbers are the same bits on all ranks, so whoever looks at a sum
-decides as the others do.
+Every rank must make every call. A plain process is rank 0 of 1 and communicates with nobody. Sums of the same numbers
+are the same bits on all ranks, so ranks that branch on a sum take the same branch.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 def join(device: str) -> None:
-    """Meet the other ranks of this launch, if there are any: NCCL between GPUs, gloo on a CPU."""
+    """Initialise the process group of this launch, if it has several ranks: NCCL between GPUs, gloo on a CPU."""
     if distributed.ranks() == 1:
         return
     import torch.distributed as group
@@ -29,8 +29,8 @@ def join(device: str) -> None:
         group.init_process_group("nccl" if device.startswith("cuda") else "gloo")
 
 
-def add_up(tensors: Iterable[Tensor]) -> None:
-    """Each tensor becomes, in place, its sum over all ranks."""
+def all_reduce(tensors: Iterable[Tensor]) -> None:
+    """Replace each tensor, in place, by its sum over all ranks."""
     if distributed.ranks() == 1:
         return
     import torch.distributed as group
@@ -39,17 +39,28 @@ def add_up(tensors: Iterable[Tensor]) -> None:
         group.all_reduce(tensor)
 
 
-def most(mine: int, device: torch.device) -> int:
-    """The largest of what the ranks say."""
+def max_over_ranks(value: int, device: torch.device) -> int:
+    """The largest of the ranks' values."""
     if distributed.ranks() == 1:
-        return mine
+        return value
     import torch.distributed as group
 
-    said = torch.tensor(mine, device=device)
-    group.all_reduce(said, op=group.ReduceOp.MAX)
-    return int(said)
+    largest = torch.tensor(value, device=device)
+    group.all_reduce(largest, op=group.ReduceOp.MAX)
+    return int(largest)
 
 
-def own(items: Sequence[T]) -> list[T]:
-    """This rank's share: every R-th item from the rank's own number on; `episode.gathered` puts shares together."""
+def local_share(items: Sequence[T]) -> list[T]:
+    """This rank's share, `items[rank::ranks]`; `all_gather` puts the shares together again."""
     return list(items[distributed.rank() :: distributed.ranks()])
+
+
+def all_gather(share: Sequence[T]) -> list[T]:
+    """All ranks' items on every rank, in the order they had before `local_share`."""
+    if distributed.ranks() == 1:
+        return list(share)
+    import torch.distributed as group
+
+    shares: list[Any] = [None] * distributed.ranks()
+    group.all_gather_object(shares, list(share))
+    return [shares[index % len(shares)][index // len(shares)] for index in range(sum(map(len, shares)))]

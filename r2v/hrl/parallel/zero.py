@@ -1,15 +1,13 @@
-"""Language models as DeepSpeed trains them: gradients and moments in parts, one with every rank (ZeRO-2), or the
-weights too (ZeRO-3).
+"""DeepSpeed ZeRO: language models whose gradients and moments are sharded (ZeRO-2), or the weights too (ZeRO-3).
 
-    body = Zero(model, adapter, stage=3, lr=1e-5, clip=1.0, device="cuda:0")      # in place of a `Base`
-    network = Network("actor", body.trained(adapter).values(), ..., engine=body)
+    model = ZeroModel(module, adapter, stage=3, lr=1e-5, clip=1.0, device="cuda:0")      # used like a `BaseModel`
+    network = Network("actor", model.trained(adapter).values(), ..., engine=model)
 
-Each network is an engine of its own, which makes float32 masters of what it trains, averages gradients over ranks,
-clips and steps. Losses here are shares of a sum, so they are multiplied by the ranks first. An engine takes no step by
-a gradient that is not finite, on any rank, since all of them look at the same norm. Under ZeRO-3 ranks put layers
-together by all asking, so what speaks is a plain twin (`r2v.hrl.parallel.sharding`); under ZeRO-2 the model is whole
-anyway.
-What is written to disk is whole: a run may go on with another `shards`, to float32's precision.
+Each network is an engine of its own, which keeps float32 master weights of what it trains, averages gradients over
+ranks, clips and steps. Losses here are shares of a sum, so they are multiplied by the number of ranks first. An engine
+takes no step by a gradient that is not finite on any rank, for all of them look at the same norm. Under ZeRO-3 layers
+are gathered collectively, so generation uses a plain copy (`r2v.hrl.parallel.sharding`); under ZeRO-2 the model is
+whole anyway. Checkpoints are whole: a run may resume with another `shards`, to float32's precision.
 """
 
 from __future__ import annotations
@@ -17,143 +15,144 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
 from r2v import distributed
-from r2v.hrl.models.bases import Base
-from r2v.hrl.parallel.sharding import Root, Twin
-
-if TYPE_CHECKING:
-    from r2v.hrl.training.optimizer_step import Part
+from r2v.hrl.parallel.base_model import BaseModel
+from r2v.hrl.parallel.sharding import GatheredModel, RootModule
+from r2v.hrl.types import LossFn
 
 _MOMENTS = ("exp_avg", "exp_avg_sq")
 
 
-class Zero:
-    """A model with an engine, used like a `Base`. All ranks make it of the same model, call `together` at the same
-    time, and learn in step."""
+class ZeroModel:
+    """A model with a DeepSpeed engine, used like a `BaseModel`. All ranks build it of the same model, and call
+    `gathered` and train in step."""
 
     def __init__(self, model: Any, adapter: str | None, *, stage: int, lr: float, clip: float, device: str) -> None:
-        self._twin = Twin(model) if stage == 3 else None
-        self._parts = Base(model)
-        self._learning = list(self._parts.trained(adapter).values())
-        optimizer = torch.optim.AdamW(self._learning, lr=lr, weight_decay=0.0)
+        self._copy = GatheredModel(model) if stage == 3 else None
+        self._shards = BaseModel(model)
+        self._trained = list(self._shards.trained(adapter).values())
+        optimizer = torch.optim.AdamW(self._trained, lr=lr, weight_decay=0.0)
         self._groups = optimizer.state_dict()["param_groups"]
-        self._engine = _engine(Root(model), optimizer, stage, clip, device)
+        self._engine = _engine(RootModule(model), optimizer, stage, clip, device)
         self._begin()
 
     @property
     def model(self) -> Any:
-        """The plain model; under ZeRO-3 its weights are there within `together`."""
-        return self._parts.model if self._twin is None else self._twin.base.model
+        """The plain model; under ZeRO-3 a copy whose weights have memory within `gathered`."""
+        return self._shards.model if self._copy is None else self._copy.base.model
 
     @contextmanager
-    def wearing(self, adapter: str | None) -> Iterator[Any]:
-        """As of a `Base`: the plain model within `together`, the one that learns otherwise."""
-        twin = self._twin
-        with (twin.base if twin is not None and twin.users else self._parts).wearing(adapter) as model:
+    def use_adapter(self, adapter: str | None) -> Iterator[Any]:
+        """As of a `BaseModel`: the plain copy within `gathered`, the sharded model otherwise."""
+        copy = self._copy
+        with (copy.base if copy is not None and copy.users else self._shards).use_adapter(adapter) as model:
             yield model
 
     def trained(self, adapter: str | None) -> dict[str, nn.Parameter]:
-        """As of a `Base`; in parts under ZeRO-3."""
-        return self._parts.trained(adapter)
+        """As of a `BaseModel`; sharded under ZeRO-3."""
+        return self._shards.trained(adapter)
 
-    def through(self, part: Part) -> Part:
-        """What `part` says of rows, in a way that its backward pass finds the weights too."""
-        return lambda chosen: cast(tuple[Tensor, Tensor], self._engine(lambda: part(chosen)))
+    def wrap_loss(self, loss_fn: LossFn) -> LossFn:
+        """The loss function run as the engine's forward pass, so that its backward pass gathers the weights too."""
+        return lambda rows: cast(tuple[Tensor, Tensor], self._engine(lambda: loss_fn(rows)))
 
     @contextmanager
-    def together(self) -> Iterator[None]:
-        """The weights are whole on every rank until the block ends; nothing learns in it. All ranks must come to it,
-        and may do there what they like."""
-        self.put_together()
+    def gathered(self) -> Iterator[None]:
+        """The weights are whole on every rank until the block ends; nothing is trained in it. All ranks must enter it;
+        what they do in it may differ."""
+        self.gather()
         try:
             yield
         finally:
-            if self._twin is not None:
-                self._twin.let_go()
+            if self._copy is not None:
+                self._copy.release()
 
-    def put_together(self) -> Base:
-        """The plain model with the weights as they are now, which stay whole: what a finished training hands on. All
-        ranks must ask, the first time."""
-        return self._parts if self._twin is None else self._twin.put_together()
+    def gather(self) -> BaseModel:
+        """The plain copy with the current weights, which stay whole: what a finished training exports. All ranks must
+        make the first call."""
+        return self._shards if self._copy is None else self._copy.gather()
 
     def backward(self, loss: Tensor, last: bool) -> None:
-        """Add up a micro-batch's gradient, over micro-batches and ranks; `last` of an update. All ranks must call."""
+        """Accumulate a micro-batch's gradient, over micro-batches and ranks; `last` of an update. All ranks must
+        call."""
         self._engine.set_gradient_accumulation_boundary(last)
         self._engine.backward(loss * distributed.ranks())
 
-    def step(self, sound: bool) -> float:
-        """Step by the clipped gradient, if the loss was `sound` and the gradient is finite; its norm before it was
-        clipped, on all ranks the same."""
-        if not sound:
+    def step(self, loss_is_finite: bool) -> float:
+        """Step by the clipped gradient, if the loss is finite and the gradient too; returns its norm before clipping,
+        the same on all ranks."""
+        if not loss_is_finite:
             self._engine.optimizer.zero_grad()
-            self._engine.empty_partition_cache()  # weights on their way for a next pass
+            self._engine.empty_partition_cache()  # weights prefetched for a next pass
             return float("nan")
         self._engine.step()
         return float(self._engine.get_global_grad_norm()) if self._engine.was_step_applied() else float("inf")
 
     def moments(self, here: bool = True) -> dict[str, Any]:
-        """What a checkpoint holds of the optimizer, as of a plain AdamW of whole tensors. All ranks must ask; those
-        that do not want it `here` get empty tensors."""
+        """The optimizer's state for a checkpoint, as of a plain AdamW of full tensors. All ranks must ask; those that
+        do not want it `here` get empty tensors."""
         from deepspeed.utils import safe_get_full_optimizer_state
 
         steps, state = next(iter(self.optimizer_state.values()))["step"], dict[int, dict[str, Tensor]]()
-        for at, tensor in enumerate(self._learning if steps else ()):
-            found = {name: safe_get_full_optimizer_state(tensor, name) for name in _MOMENTS}
-            state[at] = {"step": steps.clone()} | {
-                name: value.to("cpu", copy=True) if here else value.new_empty(0) for name, value in found.items()
+        for index, tensor in enumerate(self._trained if steps else ()):
+            moments = {name: safe_get_full_optimizer_state(tensor, name) for name in _MOMENTS}
+            state[index] = {"step": steps.clone()} | {
+                name: value.to("cpu", copy=True) if here else value.new_empty(0) for name, value in moments.items()
             }
         return {"state": state, "param_groups": self._groups}
 
-    def take(self, held: Mapping[str, Any]) -> None:
-        """Be what `moments`, or the state of a plain optimizer, was taken of. All ranks must have it."""
+    def load_moments(self, saved: Mapping[str, Any]) -> None:
+        """Load what `moments` gave, or a plain optimizer's state. All ranks must have it."""
         self._begin()
-        for at, moments in held["state"].items():
+        for index, moments in saved["state"].items():
             for name in _MOMENTS:
-                self._put(self._learning[at], name, moments[name])
+                self._set_moment(self._trained[index], name, moments[name])
         for moments in self.optimizer_state.values():
-            moments["step"].fill_(float(held["state"][0]["step"]) if held["state"] else 0.0)
+            moments["step"].fill_(float(saved["state"][0]["step"]) if saved["state"] else 0.0)
 
-    def refresh(self) -> None:
-        """Masters become what the weights are, after somebody has set these."""
+    def refresh_masters(self) -> None:
+        """Copy the weights to the float32 masters, after the weights have been set from outside."""
         self._engine.optimizer.refresh_fp32_params()
 
     @property
     def optimizer_state(self) -> dict[Tensor, dict[str, Tensor]]:
-        """Of the optimizer inside: of each of this rank's flat pieces."""
+        """State of the inner optimizer, by this rank's flat pieces of the parameters."""
         return cast(dict[Tensor, dict[str, Tensor]], self._engine.optimizer.optimizer.state)
 
     def _begin(self) -> None:
-        """An optimizer that has taken no step. Left to itself it would have no moments to load until the first."""
-        inside = self._engine.optimizer
-        pieces = inside.single_partition_of_fp32_groups if self._twin is None else inside.fp32_partitioned_groups_flat
+        """Give the optimizer zero moments. By itself it has none until its first step, so none could be loaded."""
+        optimizer = self._engine.optimizer
+        pieces = (
+            optimizer.single_partition_of_fp32_groups if self._copy is None else optimizer.fp32_partitioned_groups_flat
+        )
         for piece in pieces:
             moments = {name: torch.zeros_like(piece) for name in _MOMENTS}
             self.optimizer_state[piece] = {"step": torch.tensor(0.0), **moments}
-        if self._twin is None:
+        if self._copy is None:
             from deepspeed.utils import lazy_init_hp_params_optimizer_state
 
-            for group, piece in zip(inside.bit16_groups, pieces, strict=True):
+            for group, piece in zip(optimizer.bit16_groups, pieces, strict=True):
                 lazy_init_hp_params_optimizer_state(group, piece, self.optimizer_state)
 
-    def _put(self, tensor: Tensor, name: str, value: Tensor) -> None:
+    def _set_moment(self, tensor: Tensor, name: str, value: Tensor) -> None:
         from deepspeed.utils import safe_set_full_optimizer_state, safe_set_local_optimizer_state
 
         value = value.to(tensor.device, torch.float32)
-        if self._twin is None:
+        if self._copy is None:
             safe_set_full_optimizer_state(tensor, value, name)
             return
-        size = cast(Any, tensor).ds_tensor.numel()  # the last rank's part is filled up
+        size = cast(Any, tensor).ds_tensor.numel()  # the last rank's shard is padded
         padded = nn.functional.pad(value.flatten(), (0, size * distributed.ranks() - value.numel()))
         safe_set_local_optimizer_state(tensor, padded.narrow(0, size * distributed.rank(), size), name)
 
 
 def _engine(root: nn.Module, optimizer: torch.optim.Optimizer, stage: int, clip: float, device: str) -> Any:
-    """DeepSpeed's of this stage. Its threshold under which ZeRO-3 leaves weights whole is 0: nothing is."""
+    """A DeepSpeed engine of this ZeRO stage."""
     import deepspeed
     from deepspeed.accelerator import set_accelerator
     from deepspeed.accelerator.cpu_accelerator import CPU_Accelerator
@@ -161,6 +160,7 @@ def _engine(root: nn.Module, optimizer: torch.optim.Optimizer, stage: int, clip:
     if device == "cpu":  # DeepSpeed takes whatever GPU it sees
         set_accelerator(CPU_Accelerator())
     logging.getLogger("DeepSpeed").setLevel(logging.WARNING)
+    # Persistence threshold 0: by default ZeRO-3 leaves small weights whole on every rank, all of a tiny model's.
     config = {
         "train_micro_batch_size_per_gpu": 1,
         "gradient_accumulation_steps": 1,

@@ -1,11 +1,11 @@
-"""An episode: an answer, a hint, a better answer; and many of them side by side through the wave engine.
+"""The rollout of one episode (an answer, a hint, a better answer), and of many through the wave engine.
 
-    answer 1 -> score -> K hints -> K answers -> K scores -> (the conversation goes on with the first of them) ...
+    answer 1 -> score -> K hints -> K answers -> K scores -> (the episode continues after the first of them) ...
 
-An episode is a conversation like any other: all that wait for the actor are answered in one batch, then all that wait
-for guidance, then the actor again. Draws are keyed by problem, turn, hint and role, so neither waves nor ranks change
-what is said. The answer that the checker knows reaches the checker alone: prompts are made of a problem without it, and
-a score is shown to guidance only with `guidance.sees_score`.
+An episode is an async conversation: all episodes that wait for the actor are served in one batch, then all that wait
+for the guidance, then the actor again. Draws are keyed by problem, turn, hint and role, so neither batching nor the
+number of ranks changes what is generated. The reference answer reaches the checker alone: prompts are made of a problem
+without it, and the guidance sees a score only with `guidance.sees_score`.
 """
 
 from __future__ import annotations
@@ -13,82 +13,86 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
-from r2v import distributed
 from r2v.config import HierarchicalConfig, RolloutConfig
 from r2v.hrl.models.roles import Roles
-from r2v.hrl.rollout.generator import Ask, Segment, Speaker
-from r2v.hrl.tasks.checkers import Checker, score_of
+from r2v.hrl.parallel import ranks
+from r2v.hrl.rollout.generator import GenerationRequest, Generator
+from r2v.hrl.tasks.checkers import Checker, checked_score
 from r2v.hrl.tasks.problems import Problem
+from r2v.hrl.types import Completion, TokenIds
 from r2v.llm.waves import Waves
 from r2v.randomness import Key
 
-Voice = Callable[[tuple[Ask, ...]], Coroutine[Any, Any, tuple[Segment, ...]]]
-World = Callable[..., Coroutine[Any, Any, Any]]
+GenerateFn = Callable[[tuple[GenerationRequest, ...]], Coroutine[Any, Any, tuple[Completion, ...]]]
+"""Awaited with the requests of one conversation at one moment; gives one completion each."""
+RunInWorker = Callable[..., Coroutine[Any, Any, Any]]
+"""Awaited with a function and its arguments; runs it in a thread, off the event loop."""
 Rounds = list[tuple[str, str | None]]
-T = TypeVar("T")
 
 _PATIENCE = 1.0
-"""Seconds that whoever is ready waits for those whose checkers are slow, before a wave leaves without them."""
+"""Seconds that a batch waits for episodes whose checkers are slow, before it is generated without them."""
 
 
 class Prompts(Protocol):
-    """What the roles are shown; `r2v.hrl.tasks.prompts.Prompter` is one."""
+    """Makes the prompts of both roles; `r2v.hrl.tasks.prompts.Prompter` does."""
 
-    def answer(self, problem: Problem, rounds: Sequence[tuple[str, str | None]] = ()) -> tuple[int, ...]:
-        """Ids that ask for an answer, after these rounds of answer and hint."""
+    def answer(self, problem: Problem, rounds: Sequence[tuple[str, str | None]] = ()) -> TokenIds:
+        """The prompt for an answer, after these rounds of answer and hint."""
         ...
 
     def hint(
         self, problem: Problem, rounds: Sequence[tuple[str, str | None]], answer: str, score: float | None = None
-    ) -> tuple[int, ...]:
-        """Ids that ask for a hint to `answer`."""
+    ) -> TokenIds:
+        """The prompt for a hint to `answer`."""
         ...
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Turn:
-    """An answer, and what the checker gave for it, in [0, 1]."""
+class ScoredAnswer:
+    """An answer and its score by the checker, in [0, 1]."""
 
-    answer: Segment
+    answer: Completion
     score: float
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Hinted:
+class HintedAnswer:
     """A hint, and the answer that followed it."""
 
-    hint: Segment
-    after: Turn
+    hint: Completion
+    after: ScoredAnswer
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Episode:
-    """A problem's answers, first to last, and between two of them the hints that were tried: `hints[t][0].after` is
-    `turns[t + 1]`, the others were followed by one answer each and no further. Without guidance the groups are empty.
+class GuidedEpisode:
+    """One problem's answers, first to last (the trunk), and the hints that were tried between two of them.
+
+    `hints[t][0].after` is `turns[t + 1]`; each other hint was followed by one answer that went no further. Without
+    guidance the groups are empty.
     """
 
     problem: Problem
-    turns: tuple[Turn, ...]
-    hints: tuple[tuple[Hinted, ...], ...]
+    turns: tuple[ScoredAnswer, ...]
+    hints: tuple[tuple[HintedAnswer, ...], ...]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rules:
-    """How episodes are played."""
+class EpisodeSettings:
+    """Length, branching and sampling of episodes."""
 
     turns: int
     hints: int
-    """Hints to one answer; 0: none, the actor is only asked again."""
+    """Hints per answer; 0: none, the actor is only asked again."""
     answer_tokens: int
     hint_tokens: int
     temperature: float
     sees_score: bool
 
     @classmethod
-    def of(cls, h: HierarchicalConfig, temperature: float = 1.0, hints: int | None = None) -> Rules:
-        """Those of a configuration; `hints` in place of its own, where there is guidance."""
+    def of(cls, h: HierarchicalConfig, temperature: float = 1.0, hints: int | None = None) -> EpisodeSettings:
+        """Those of a configuration; `hints` overrides its number of hints where there is guidance."""
         count = h.guidance.hints if hints is None else hints
         return cls(
             turns=h.turns,
@@ -101,67 +105,74 @@ class Rules:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Cast:
-    """Who plays, and by which rules. Voices are awaited with what is asked at once; `world` runs what may take long."""
+class EpisodeContext:
+    """What an episode needs besides its problem: both policies, prompts, checker and settings."""
 
-    actor: Voice
-    guidance: Voice
+    actor: GenerateFn
+    guidance: GenerateFn
     prompter: Prompts
     checker: Checker
-    world: World
-    rules: Rules
+    run_in_worker: RunInWorker
+    settings: EpisodeSettings
 
 
-async def play(problem: Problem, cast: Cast, key: Key) -> Episode:
-    """One episode. Raises InputError, naming the problem, where its checker raises or gives no score."""
-    rules, shown = cast.rules, replace(problem, answer="")
-    ask = partial(_ask, cast, (*key, problem.id))
-    [turn] = await _scored(cast, problem, await cast.actor((ask(cast.prompter.answer(shown, []), 0, 0, "actor"),)))
-    turns, groups, rounds = [turn], list[tuple[Hinted, ...]](), Rounds()
-    for number in range(1, rules.turns):
-        hints = await _hints(cast, ask, shown, rounds, turn, number)
+async def play(problem: Problem, context: EpisodeContext, key: Key) -> GuidedEpisode:
+    """Play one episode. Raises InputError, naming the problem, where its checker raises or gives no score."""
+    # The answer is removed before anything else, so no prompt, however it is made, can leak it.
+    shown = replace(problem, answer="")
+    prompter, request = context.prompter, partial(_request, context.settings, (*key, problem.id))
+    first = await context.actor((request(prompter.answer(shown, []), 0, 0, "actor"),))
+    [current] = await _scored(context, problem, first)
+    turns, groups, rounds = [current], list[tuple[HintedAnswer, ...]](), Rounds()
+    for turn in range(1, context.settings.turns):
+        hints = await _hints(context, request, shown, rounds, current, turn)
         tried: list[str | None] = [hint.text for hint in hints] or [None]
-        asks = tuple(
-            ask(cast.prompter.answer(shown, [*rounds, (turn.answer.text, said)]), number, k, "actor")
-            for k, said in enumerate(tried)
+        requests = tuple(
+            request(prompter.answer(shown, [*rounds, (current.answer.text, hint)]), turn, k, "actor")
+            for k, hint in enumerate(tried)
         )
-        after = await _scored(cast, problem, await cast.actor(asks))
-        groups.append(tuple(Hinted(hint=hint, after=then) for hint, then in zip(hints, after, strict=False)))
-        rounds.append((turn.answer.text, tried[0]))
-        turn = after[0]
-        turns.append(turn)
-    return Episode(problem=problem, turns=tuple(turns), hints=tuple(groups))
+        after = await _scored(context, problem, await context.actor(requests))
+        groups.append(tuple(HintedAnswer(hint=hint, after=scored) for hint, scored in zip(hints, after, strict=False)))
+        rounds.append((current.answer.text, tried[0]))
+        current = after[0]
+        turns.append(current)
+    return GuidedEpisode(problem=problem, turns=tuple(turns), hints=tuple(groups))
 
 
-def _ask(cast: Cast, key: Key, prompt: tuple[int, ...], turn: int, k: int, role: str) -> Ask:
-    rules = cast.rules
-    most = rules.answer_tokens if role == "actor" else rules.hint_tokens
-    return Ask(
+def _request(settings: EpisodeSettings, key: Key, prompt: TokenIds, turn: int, k: int, role: str) -> GenerationRequest:
+    return GenerationRequest(
         prompt=prompt,
         key=(*key, turn, k, role),
-        max_tokens=most,
-        temperature=rules.temperature,
-        weighed=rules.temperature > 0,
+        max_tokens=settings.answer_tokens if role == "actor" else settings.hint_tokens,
+        temperature=settings.temperature,
+        return_logprobs=settings.temperature > 0,
     )
 
 
 async def _hints(
-    cast: Cast, ask: Callable[..., Ask], problem: Problem, rounds: Rounds, turn: Turn, number: int
-) -> tuple[Segment, ...]:
-    if not cast.rules.hints:
+    context: EpisodeContext,
+    request: Callable[..., GenerationRequest],
+    problem: Problem,
+    rounds: Rounds,
+    current: ScoredAnswer,
+    turn: int,
+) -> tuple[Completion, ...]:
+    settings = context.settings
+    if not settings.hints:
         return ()
-    known = turn.score if cast.rules.sees_score else None
-    prompt = cast.prompter.hint(problem, rounds, turn.answer.text, known)
-    return await cast.guidance(tuple(ask(prompt, number, k, "guidance") for k in range(cast.rules.hints)))
+    score = current.score if settings.sees_score else None
+    prompt = context.prompter.hint(problem, rounds, current.answer.text, score)
+    return await context.guidance(tuple(request(prompt, turn, k, "guidance") for k in range(settings.hints)))
 
 
-async def _scored(cast: Cast, problem: Problem, answers: Sequence[Segment]) -> list[Turn]:
-    scores: list[float] = await cast.world(_scores, cast.checker, problem, [answer.text for answer in answers])
-    return [Turn(answer=answer, score=score) for answer, score in zip(answers, scores, strict=True)]
+async def _scored(context: EpisodeContext, problem: Problem, answers: Sequence[Completion]) -> list[ScoredAnswer]:
+    texts = [answer.text for answer in answers]
+    scores: list[float] = await context.run_in_worker(_scores, context.checker, problem, texts)
+    return [ScoredAnswer(answer=answer, score=score) for answer, score in zip(answers, scores, strict=True)]
 
 
 def _scores(checker: Checker, problem: Problem, answers: Sequence[str]) -> list[float]:
-    return [score_of(checker, problem, answer) for answer in answers]
+    return [checked_score(checker, problem, answer) for answer in answers]
 
 
 def play_many(
@@ -176,36 +187,23 @@ def play_many(
     hints: int | None = None,
     versions: Mapping[str, int] | None = None,
     rollout: RolloutConfig | None = None,
-) -> list[Episode]:
-    """This rank's episodes: of `problems[rank::ranks]`, in that order; `gathered` puts all of them together.
+) -> list[GuidedEpisode]:
+    """This rank's episodes: of `problems[rank::ranks]`, in that order; `ranks.all_gather` puts all ranks' together.
 
     `key` begins every draw's key, e.g. (seed, iteration). With temperature 0 everything is greedy and comes without
-    log-probabilities. `versions` are those of the policies, by role, which segments are marked with.
+    log-probabilities. `versions` of the policies, by role, are noted in their completions.
     """
-    rollout, marks = rollout or RolloutConfig(), versions or {}
+    rollout, versions = rollout or RolloutConfig(), versions or {}
     waves = Waves(workers=rollout.workers, max_conversations=rollout.max_conversations, max_age=_PATIENCE)
     actor, guidance = (
-        waves.port(Speaker(roles, role, marks.get(role, 0), rollout.batch_size)) for role in ("actor", "guidance")
+        waves.port(Generator(roles, role, versions.get(role, 0), rollout.batch_size)) for role in ("actor", "guidance")
     )
-    cast = Cast(
+    context = EpisodeContext(
         actor=actor,
         guidance=guidance,
         prompter=prompter,
         checker=checker,
-        world=waves.world,
-        rules=Rules.of(h, temperature, hints),
+        run_in_worker=waves.world,
+        settings=EpisodeSettings.of(h, temperature, hints),
     )
-    own = problems[distributed.rank() :: distributed.ranks()]
-    return waves.run(partial(play, problem, cast, key) for problem in own)
-
-
-def gathered(own: Sequence[T]) -> list[T]:
-    """What every rank has, on every rank, in the order of what was shared out as `[rank::ranks]`. All ranks must
-    ask."""
-    if distributed.ranks() == 1:
-        return list(own)
-    import torch.distributed as group
-
-    parts: list[Any] = [None] * distributed.ranks()
-    group.all_gather_object(parts, list(own))
-    return [parts[at % len(parts)][at // len(parts)] for at in range(sum(map(len, parts)))]
+    return waves.run(partial(play, problem, context, key) for problem in ranks.local_share(problems))

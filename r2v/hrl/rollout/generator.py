@@ -1,10 +1,9 @@
-"""What is said in an episode, with all that learning from it needs: token ids, never made again from text.
+"""Generation for one role: batches of prompts in, completions with token ids and log-probabilities out.
 
-A `Speaker` answers waves of questions for one role. What one conversation asks at the same moment (its K hints) is one
-question, so that a wave can tell when nobody has anything to add. Every draw is keyed, and log-probabilities are those
-that an update of the same policy finds (`r2v.hrl.algorithm.logprobs`): the ratio of PPO begins at 1, also where a
-cache makes
-bfloat16 round otherwise.
+A `Generator` serves the wave engine. What one conversation requests at the same moment (its K hints) is one call, so
+a wave can tell when no conversation has anything to add. Every draw is keyed. Token ids are kept as drawn and never
+made again from text. Log-probabilities are those that an update of the same policy computes
+(`r2v.hrl.algorithm.logprobs`), so PPO's ratio begins at exactly 1 even where a KV cache rounds bfloat16 differently.
 """
 
 from __future__ import annotations
@@ -15,125 +14,118 @@ from typing import Any
 
 import torch
 
-from r2v.hrl.algorithm.logprobs import lay, of_completions
-from r2v.hrl.models.roles import Roles, Speaking
+from r2v.hrl.algorithm.logprobs import completion_logprobs, pad_sequences
+from r2v.hrl.models.roles import GeneratingRole, Roles
+from r2v.hrl.types import Completion, TokenIds
 from r2v.llm.local.decode import Draw, Drawn, generate
 from r2v.llm.local.prefix_cache import Prefixes
 from r2v.randomness import Key
 
 _DIGITS = 9
-"""That log-probabilities are rounded to: far above what a wave's composition changes in float64."""
+"""Log-probabilities are rounded to these decimals: far above what a batch's composition changes in float64."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Ask:
-    """One segment to be said. Token i is drawn under `(*key, i)`; temperature 0 is greedy and draws nothing."""
+class GenerationRequest:
+    """One completion to generate. Token i is drawn under `(*key, i)`; temperature 0 is greedy and draws nothing."""
 
-    prompt: tuple[int, ...]
+    prompt: TokenIds
     key: Key
     max_tokens: int
     temperature: float = 1.0
-    weighed: bool = True
-    """Whether its log-probabilities are wanted; they cost another pass."""
+    return_logprobs: bool = True
+    """Costs another forward pass."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Segment:
-    """What was said upon a prompt, by which version of the policy."""
+class Generator:
+    """The generation backend of one role.
 
-    prompt: tuple[int, ...]
-    tokens: tuple[int, ...]
-    """With the end token, where one was drawn."""
-    logprobs: tuple[float, ...]
-    """Of each token, in nats, untempered; empty where none were asked for."""
-    ended: bool
-    """False: cut off at the most tokens that were allowed."""
-    version: int
-    text: str
-    """For people, checkers and prompts; without special tokens."""
-
-
-class Speaker:
-    """One role's voice: a backend whose questions are what a conversation asks at once.
-
-    Its model's weights must stay as they are while it is in use: it remembers prompts that it has read. A wave may be
-    of any size, `in_flight` bounds the completions that are generated together. It holds the role's base while it
-    speaks, so that two of them on a shared base never speak with each other's adapter.
+    The model's weights must not change while it is in use: it caches the prompts that it has read. A call may be of
+    any size; `in_flight` bounds how many completions are generated together. The role's base model is held while it
+    generates, so two generators on a shared base never run with each other's adapter.
     """
 
     max_batch = 1 << 30
 
-    def __init__(self, roles: Roles, role: Speaking, version: int = 0, in_flight: int = 64) -> None:
+    def __init__(self, roles: Roles, role: GeneratingRole, version: int = 0, in_flight: int = 64) -> None:
         self.roles, self.role, self.version, self.in_flight = roles, role, version, in_flight
         self.passes = 0
-        """Batched generations so far."""
+        """Batches generated so far."""
         with roles.using(role) as model:
             self._end_ids = _end_ids(model, roles.tokenizer)
             self._prefixes = Prefixes(model) if Prefixes.serve(model) else None
         pad = roles.tokenizer.pad_token_id
         self._pad_id: int = min(self._end_ids) if pad is None else pad
 
-    def answer(self, questions: Sequence[tuple[Ask, ...]]) -> list[tuple[Segment, ...]]:
-        """What is said to every question, in order."""
-        said = iter(self.say([ask for asks in questions for ask in asks]))
-        return [tuple(next(said) for _ in asks) for asks in questions]
+    def answer(self, questions: Sequence[tuple[GenerationRequest, ...]]) -> list[tuple[Completion, ...]]:
+        """The completions of every conversation's requests, in order; what the wave engine calls."""
+        completions = iter(self.generate([request for requests in questions for request in requests]))
+        return [tuple(next(completions) for _ in requests) for requests in questions]
 
-    def say(self, asks: Sequence[Ask]) -> list[Segment]:
-        """One segment per ask, in order, however many."""
-        found: dict[int, Segment] = {}
-        for batch in _batches(asks, self.in_flight):
-            found.update(zip(batch, self._say([asks[i] for i in batch]), strict=True))
-        return [found[i] for i in range(len(asks))]
+    def generate(self, requests: Sequence[GenerationRequest]) -> list[Completion]:
+        """One completion per request, in order, however many."""
+        completions: dict[int, Completion] = {}
+        for batch in _batches(requests, self.in_flight):
+            completions.update(zip(batch, self._generate_batch([requests[i] for i in batch]), strict=True))
+        return [completions[i] for i in range(len(requests))]
 
-    def _say(self, asks: Sequence[Ask]) -> Iterator[Segment]:
-        prompts = {prompt: place for place, prompt in enumerate(dict.fromkeys(ask.prompt for ask in asks))}
+    def _generate_batch(self, requests: Sequence[GenerationRequest]) -> Iterator[Completion]:
+        prompts = {prompt: index for index, prompt in enumerate(dict.fromkeys(request.prompt for request in requests))}
         draws = [
             Draw(
-                prompt=prompts[ask.prompt],
-                key=ask.key,
-                temperature=ask.temperature,
+                prompt=prompts[request.prompt],
+                key=request.key,
+                temperature=request.temperature,
                 top_p=1.0,
-                max_tokens=ask.max_tokens,
+                max_tokens=request.max_tokens,
             )
-            for ask in asks
+            for request in requests
         ]
         with self.roles.using(self.role) as model:
             if model.device.type == "cpu":
-                torch.set_num_threads(1)  # each thread has its own number
+                torch.set_num_threads(1)  # the setting is per thread, and waves run in threads of their own
             drawn = generate(
                 model, list(prompts), draws, end_ids=self._end_ids, pad_id=self._pad_id, prefixes=self._prefixes
             )
-            logprobs = self._weighed(model, asks, drawn)
+            logprobs = self._logprobs(model, requests, drawn)
         self.passes += 1
-        for place, (ask, one) in enumerate(zip(asks, drawn, strict=True)):
-            text = self.roles.tokenizer.decode(one.tokens, skip_special_tokens=True)
-            yield Segment(
-                prompt=ask.prompt,
-                tokens=tuple(one.tokens),
-                logprobs=logprobs.get(place, ()),
-                ended=one.ended,
+        for index, (request, sequence) in enumerate(zip(requests, drawn, strict=True)):
+            text = self.roles.tokenizer.decode(sequence.tokens, skip_special_tokens=True)
+            yield Completion(
+                prompt=request.prompt,
+                tokens=tuple(sequence.tokens),
+                logprobs=logprobs.get(index, ()),
+                ended=sequence.ended,
                 version=self.version,
                 text=text,
             )
 
-    def _weighed(self, model: Any, asks: Sequence[Ask], drawn: Sequence[Drawn]) -> dict[int, tuple[float, ...]]:
-        """Log-probabilities by place in the batch, of those that are to have them."""
-        places = [place for place, ask in enumerate(asks) if ask.weighed]
-        if not places:
+    def _logprobs(
+        self, model: Any, requests: Sequence[GenerationRequest], drawn: Sequence[Drawn]
+    ) -> dict[int, tuple[float, ...]]:
+        """Log-probabilities by index in the batch, of the requests that want them."""
+        indices = [index for index, request in enumerate(requests) if request.return_logprobs]
+        if not indices:
             return {}
-        rows = lay([asks[i].prompt for i in places], [drawn[i].tokens for i in places], device=model.device)
+        batch = pad_sequences(
+            [requests[i].prompt for i in indices], [drawn[i].tokens for i in indices], device=model.device
+        )
         with torch.no_grad():
-            logprobs = of_completions(model, rows).double().cpu()
+            logprobs = completion_logprobs(model, batch).double().cpu()
         return {
-            place: tuple(round(value, _DIGITS) + 0.0 for value in row[mask].tolist())
-            for place, row, mask in zip(places, logprobs, rows.completion.cpu(), strict=True)
+            # + 0.0 makes -0.0 a 0.0: the two print differently, and records are compared as bytes
+            index: tuple(round(value, _DIGITS) + 0.0 for value in row[mask].tolist())
+            for index, row, mask in zip(indices, logprobs, batch.completion.cpu(), strict=True)
         }
 
 
-def _batches(asks: Sequence[Ask], most: int) -> Iterator[list[int]]:
-    """Asks by length of prompt, at most `most` at a time; in which order they came decides nothing, to the last bit."""
-    order = sorted(range(len(asks)), key=lambda i: (len(asks[i].prompt), asks[i].prompt, str(asks[i].key)))
-    yield from (order[start : start + most] for start in range(0, len(order), most))
+def _batches(requests: Sequence[GenerationRequest], size: int) -> Iterator[list[int]]:
+    """Requests by length of prompt, at most `size` at a time. The order is total, so that the order in which requests
+    arrived decides nothing, to the last bit."""
+    order = sorted(
+        range(len(requests)), key=lambda i: (len(requests[i].prompt), requests[i].prompt, str(requests[i].key))
+    )
+    yield from (order[start : start + size] for start in range(0, len(order), size))
 
 
 def _end_ids(model: Any, tokenizer: Any) -> frozenset[int]:

@@ -1,8 +1,8 @@
-"""Answers drawn anew, upon states that the critic remembers: what its value heads learn from.
+"""Resampled actions: answers drawn anew in states of the replay buffer, from which the critic's V heads learn.
 
-ArCHer draws one for every row of every update, and so 12,800 an iteration where the rollout has 128 episodes
-(facts/hrl.md 3.3). A draw belongs to its state and the policy's version: the next update that meets the same state in
-the same iteration is given the same ones.
+ArCHer (arXiv 2402.19446) draws one for every row of every update: 12,800 an iteration where the rollout itself has 128
+episodes. Here a resampled answer belongs to its state and the actor's version, so an update that meets the same state
+again in the same iteration is given the same answers.
 """
 
 from __future__ import annotations
@@ -11,49 +11,48 @@ from collections.abc import Sequence
 
 from r2v.config import HierarchicalConfig
 from r2v.hrl.models.roles import Roles
-from r2v.hrl.rollout.generator import Ask, Speaker
+from r2v.hrl.rollout.generator import GenerationRequest, Generator
+from r2v.hrl.types import TokenIds
 from r2v.randomness import Key, digest
 
-State = tuple[int, ...]
-Answer = tuple[int, ...]
 _BATCH = 64
 
 
-class Draws:
-    """`critic.draws` answers per state, made once for every version of the actor. `key` begins every draw's key."""
+class ActionResampler:
+    """`critic.draws` answers per state, generated once per version of the actor. `key` begins the key of every draw."""
 
     def __init__(self, roles: Roles, h: HierarchicalConfig, key: Key, batch_size: int = _BATCH) -> None:
         self.roles, self.count, self.max_tokens = roles, h.critic.draws, h.answer_tokens
         self.key, self.batch_size = key, batch_size
-        self.made = 0
+        self.generated = 0
         """Answers generated so far."""
         self.reused = 0
-        """Answers given again so far."""
+        """Answers served from the cache so far."""
         self._version: int | None = None
-        self._known: dict[State, tuple[Answer, ...]] = {}
+        self._cache: dict[TokenIds, tuple[TokenIds, ...]] = {}
 
-    def of(self, states: Sequence[State], version: int) -> list[tuple[Answer, ...]]:
-        """Per state `count` answers, token ids with the end token, by the actor as it is, which is this `version`."""
+    def sample(self, prompts: Sequence[TokenIds], version: int) -> list[tuple[TokenIds, ...]]:
+        """Per prompt `count` answers (token ids with the end token) of the current actor, whose `version` this is."""
         if version != self._version:
-            self._version, self._known = version, {}
-        missing = [state for state in dict.fromkeys(states) if state not in self._known]
+            self._version, self._cache = version, {}
+        missing = [prompt for prompt in dict.fromkeys(prompts) if prompt not in self._cache]
         if missing:
-            self._draw(missing, version)
-        self.reused += (len(states) - len(missing)) * self.count
-        return [self._known[state] for state in states]
+            self._generate(missing, version)
+        self.reused += (len(prompts) - len(missing)) * self.count
+        return [self._cache[prompt] for prompt in prompts]
 
-    def _draw(self, states: Sequence[State], version: int) -> None:
-        asks = [
-            Ask(
-                prompt=state,
-                key=(*self.key, version, digest(*state).hex(), k),
+    def _generate(self, prompts: Sequence[TokenIds], version: int) -> None:
+        requests = [
+            GenerationRequest(
+                prompt=prompt,
+                key=(*self.key, version, digest(*prompt).hex(), k),
                 max_tokens=self.max_tokens,
-                weighed=False,
+                return_logprobs=False,
             )
-            for state in states
+            for prompt in prompts
             for k in range(self.count)
         ]
-        said = iter(Speaker(self.roles, "actor", version, self.batch_size).say(asks))
-        for state in states:
-            self._known[state] = tuple(next(said).tokens for _ in range(self.count))
-        self.made += len(asks)
+        completions = iter(Generator(self.roles, "actor", version, self.batch_size).generate(requests))
+        for prompt in prompts:
+            self._cache[prompt] = tuple(next(completions).tokens for _ in range(self.count))
+        self.generated += len(requests)

@@ -1,12 +1,12 @@
-"""Whether an answer is right: a score in [0, 1] of a problem and of what was said.
+"""Checkers: functions that score an answer to a problem in [0, 1]; 1 is right.
 
     checker_of("auto", problems)(problem, "... #### 72")     # 1.0
 
-`numeric` compares numbers, 1/2 with 0.5 and 1,000 with 1000; `exact` compares words, whatever their case and spaces;
-`boxed` compares what the last \\boxed{} holds, as MATH is scored, by value where both are numbers. `program` runs the
-code that was said with the problem's own tests behind it (`r2v.hrl.tasks.programs`). `auto` looks at the answers:
-boxes,
-else assertions, else numbers, else words.
+`numeric` compares numbers, 1/2 with 0.5 and 1,000 with 1000; `exact` compares words, ignoring case and spaces; `boxed`
+compares the content of the last \\boxed{}, as MATH is scored, by value where both are numbers; `program` runs the
+answer's code followed by the problem's own tests (`r2v.hrl.tasks.programs`). `auto` chooses by the reference answers:
+boxes, else assertions, else numbers, else words. `package.module:function` is a checker of one's own
+(docs/extending/checker.md).
 """
 
 from __future__ import annotations
@@ -15,17 +15,19 @@ import math
 import re
 from collections.abc import Callable, Sequence
 from fractions import Fraction
-from typing import Literal
+from typing import Literal, cast
 
-from r2v.errors import InputError, R2VError, UsageError, nearest
+from r2v.errors import InputError, R2VError, UsageError
+from r2v.extensions import load_object
 from r2v.hrl.tasks.problems import Problem, last_boxed
 
 Checker = Callable[[Problem, str], float]
-"""Scores an answer to a problem; 1 is right."""
-Kind = Literal["numeric", "exact", "boxed", "program"]
+"""(problem, the answer's text) -> score in [0, 1]; 1 is right."""
+CheckerName = Literal["numeric", "exact", "boxed", "program"]
 
 _NUMBER = re.compile(r"[-+]?(?:\d[\d,]*(?:\.\d+)?|\.\d+)(?:[eE][-+]?\d{1,3})?(?:\s*/\s*\d[\d,]*)?")
 _ASSERTS = re.compile(r"^\s*assert\b", re.MULTILINE)
+_KEY = "hierarchical.problems.checker"
 _CLOSE = 1e-6
 _WORDS_IN_BOXES = (r"\left", r"\right", r"\!", r"\,", r"\;", r"\ ", "$", r"\$", r"\%", "%", r"^\circ", r"^{\circ}")
 _FRACTION = re.compile(r"\\[dt]?frac\s*(?:\{(-?\d+)\}|(\d))\s*(?:\{(-?\d+)\}|(\d))")
@@ -33,20 +35,21 @@ _TEXT = re.compile(r"\\(?:text|mathrm|textbf)\s*\{([^{}]*)\}")
 
 
 def checker_of(name: str, problems: Sequence[Problem] = ()) -> Checker:
-    """The checker of this name; `auto` is chosen by the problems' answers, which it needs.
+    """The checker of this name, or at this path `package.module:function`; `auto` is chosen by the problems' answers.
 
-    Raises UsageError for a name there is not, and InputError for an answer that this checker can never find right.
+    Raises UsageError for an unknown name or a path that cannot be loaded, and InputError for a reference answer that
+    this checker can never score as right.
     """
-    kind = kind_of(problems) if name == "auto" else name
+    kind = infer_checker(problems) if name == "auto" else name
     checkers: dict[str, Checker] = {"numeric": numeric, "exact": exact, "boxed": boxed, "program": _program}
     if kind not in checkers:
-        raise UsageError(f"hierarchical.problems.checker={name}: no such checker; {nearest(name, ['auto', *checkers])}")
+        return cast(Checker, load_object(_KEY, name, ["auto", *checkers]))
     _require_answers(kind, problems)
     return checkers[kind]
 
 
-def kind_of(problems: Sequence[Problem]) -> Kind:
-    """The checker that fits all these answers."""
+def infer_checker(problems: Sequence[Problem]) -> CheckerName:
+    """The checker that fits all these reference answers."""
     answers = [problem.answer for problem in problems]
     if not answers:
         raise UsageError(
@@ -59,42 +62,42 @@ def kind_of(problems: Sequence[Problem]) -> Kind:
     return "numeric" if all(number(answer) is not None for answer in answers) else "exact"
 
 
-def score_of(checker: Checker, problem: Problem, said: str) -> float:
-    """What the checker gives, in [0, 1]. Raises InputError, in one line that names the problem, for whatever else it
-    gives or raises; errors of our own stay what they are."""
+def checked_score(checker: Checker, problem: Problem, answer: str) -> float:
+    """The checker's score, in [0, 1]. Raises InputError, in one line that names the problem, where the checker raises
+    or gives anything else; errors of R2V pass unchanged."""
     try:
-        score = float(checker(problem, said))
+        score = float(checker(problem, answer))
     except R2VError:
         raise
-    except Exception as error:  # anybody's checker raises what it likes
-        told = " ".join(f"{type(error).__name__}: {error}".split())
+    except Exception as error:  # a checker of somebody else's may raise anything
+        reason = " ".join(f"{type(error).__name__}: {error}".split())
         raise InputError(
-            f"problem {problem.id}: its checker failed on the answer {_shown(said)} ({told}); mend the "
+            f"problem {problem.id}: its checker failed on the answer {_shown(answer)} ({reason}); mend the "
             "checker, or take the problem out"
         ) from error
     if not 0.0 <= score <= 1.0:
         raise InputError(
-            f"problem {problem.id}: its checker gave {score} for the answer {_shown(said)}; a score lies "
+            f"problem {problem.id}: its checker gave {score} for the answer {_shown(answer)}; a score lies "
             "in [0, 1], mend the checker"
         )
     return score
 
 
-def numeric(problem: Problem, said: str) -> float:
+def numeric(problem: Problem, answer: str) -> float:
     """1 where the number that an answer ends in is the problem's: what follows the last ####, or stands in the last
     box, or else the last number of all. Equal means within a millionth of its size."""
-    wanted, got = number(problem.answer), number(_final(said), last=True)
+    wanted, got = number(problem.answer), number(_final(answer), last=True)
     return float(wanted is not None and got is not None and _equal(wanted, got))
 
 
-def exact(problem: Problem, said: str) -> float:
+def exact(problem: Problem, answer: str) -> float:
     """1 where the words after the last #### (or in the last box, or all of them) are the problem's."""
-    return float(_plain(_final(said)) == _plain(problem.answer))
+    return float(_plain(_final(answer)) == _plain(problem.answer))
 
 
-def boxed(problem: Problem, said: str) -> float:
+def boxed(problem: Problem, answer: str) -> float:
     """1 where the last box holds what the problem's does, once spaces and LaTeX that says nothing are gone."""
-    got = last_boxed(said)
+    got = last_boxed(answer)
     if got is None:
         return 0.0
     held = last_boxed(problem.answer)
@@ -105,10 +108,10 @@ def boxed(problem: Problem, said: str) -> float:
     return float(left is not None and right is not None and _equal(left, right))
 
 
-def _program(problem: Problem, said: str) -> float:
+def _program(problem: Problem, answer: str) -> float:
     from r2v.hrl.tasks.programs import program
 
-    return program(problem, said)
+    return program(problem, answer)
 
 
 def number(text: str, *, last: bool = False, whole: bool = False) -> Fraction | None:
@@ -134,12 +137,12 @@ def _equal(left: Fraction, right: Fraction) -> bool:
     return left == right or math.isclose(left, right, rel_tol=_CLOSE)
 
 
-def _final(said: str) -> str:
+def _final(answer: str) -> str:
     """Where the final answer stands, if that is marked; else everything."""
-    if "####" in said:
-        return said.rpartition("####")[2]
-    held = last_boxed(said)
-    return said if held is None else held
+    if "####" in answer:
+        return answer.rpartition("####")[2]
+    held = last_boxed(answer)
+    return answer if held is None else held
 
 
 def _plain(text: str) -> str:

@@ -24,20 +24,20 @@ _BOXES = ("\\boxed{", "\\fbox{")
 
 @dataclass(frozen=True, kw_only=True)
 class Problem:
-    """What is asked, and what a checker compares an answer with."""
+    """A problem and its reference answer, which a checker compares answers with."""
 
     id: str
     text: str
     answer: str
     split: str = ""
-    """Which part of the world it comes from; empty for problems of a file."""
+    """train, tune or eval of generated problems; empty for problems of a file."""
 
 
 def read_problems(path: Path) -> list[Problem]:
     """The problems of a file, in its order.
 
-    Raises InputError, with the line's number, for what is no problem: a line that is not a JSON object, that asks
-    nothing or knows no answer, or whose id another line has.
+    Raises InputError, with the line's number, for a line that is no problem: not a JSON object, without a text
+    or an answer, or with the id of another line.
     """
     try:
         content = path.read_bytes()
@@ -70,8 +70,8 @@ def _problem(line: bytes, where: str) -> Problem:
         raise InputError(f"{where}: not JSON ({error}); expected {_LINE}") from None
     if not isinstance(record, dict):
         raise InputError(f"{where}: a {type(record).__name__}, not {_LINE}")
-    text = _said(record, _TEXTS, where)
-    answer = final_answer(_said(record, _ANSWERS, where))
+    text = _text_under(record, _TEXTS, where)
+    answer = final_answer(_text_under(record, _ANSWERS, where))
     if not answer:
         raise InputError(f"{where}: its answer ends in nothing; give what follows #### or stands in \\boxed{{}}")
     name = record.get("id")
@@ -80,7 +80,7 @@ def _problem(line: bytes, where: str) -> Problem:
     return Problem(id=digest(text)[:8].hex() if name is None else str(name), text=text, answer=answer)
 
 
-def _said(record: dict[str, Any], names: tuple[str, ...], where: str) -> str:
+def _text_under(record: dict[str, Any], names: tuple[str, ...], where: str) -> str:
     """The text under the first of these names. A number counts as its text."""
     for name in names:
         if name in record:
@@ -94,30 +94,30 @@ def _said(record: dict[str, Any], names: tuple[str, ...], where: str) -> str:
 
 
 def final_answer(text: str) -> str:
-    """What a worked solution comes to: what follows the last `####`, else what the last `\\boxed{}` holds, with the
-    box around it as it was; else the text.
+    """The final answer of a worked solution: the text after the last `####`, else the last `\\boxed{}` with its box,
+    else the whole text.
 
     >>> final_answer("5 + 7 = 12\\n#### 12"), final_answer(r"so $x = \\boxed{\\frac{1}{2}}$.")
     ('12', '\\\\boxed{\\\\frac{1}{2}}')
     """
     if "####" in text:
         return text.rpartition("####")[2].strip()
-    held = last_boxed(text)
-    return text.strip() if held is None else f"\\boxed{{{held}}}"
+    boxed = last_boxed(text)
+    return text.strip() if boxed is None else f"\\boxed{{{boxed}}}"
 
 
 def last_boxed(text: str) -> str | None:
-    """What the last closed `\\boxed{...}` (or `\\fbox`) holds, braces inside it balanced; None without one."""
-    found = None
+    """The content of the last closed `\\boxed{...}` (or `\\fbox`), braces inside it balanced; None without one."""
+    content = None
     for start in _boxes(text):
         depth, end = 1, start
         while end < len(text) and depth:
             depth += {"{": 1, "}": -1}.get(text[end], 0)
             end += 1
-        found = found if depth else text[start : end - 1].strip()
-    return found
+        content = content if depth else text[start : end - 1].strip()
+    return content
 
 
 def _boxes(text: str) -> Iterator[int]:
-    """Where boxes begin, in order."""
+    """Positions after each opening of a box, in order."""
     yield from sorted(at + len(box) for box in _BOXES for at in range(len(text)) if text.startswith(box, at))

@@ -1,11 +1,11 @@
-"""What the two roles are shown, through a tokenizer's own chat template.
+"""Prompts of actor and guidance, through the tokenizer's own chat template.
 
     first answer     problem                                                    -> answer
     hint             problem, answer, "Give a hint."                            -> hint
     next answer      problem, answer, "Hint: ... Answer again."                 -> answer
 
-and so on for any number of turns. What has to be explained to a model that was not made for this stands in the system
-message; what the user says is so short that the bundled pupil knows every word of it. Ids end where the reply begins.
+and so on for any number of turns. Instructions for general models stand in the system message; the user messages are so
+short that the bundled toy policy knows every word of them. Token ids end where the reply begins.
 """
 
 from __future__ import annotations
@@ -19,28 +19,28 @@ from r2v.hrl.tasks.problems import Problem
 Round = tuple[str, str | None]
 """An answer and the hint that was given to it; None where nobody gave one."""
 
-SOLVE = (
+ACTOR_INSTRUCTIONS = (
     "Solve the problem. Think briefly, then end with the final answer alone on a line after ####. When you are "
     "given a hint, use it if it is right, and answer again."
 )
-COACH = (
+GUIDANCE_INSTRUCTIONS = (
     "You coach somebody who solves a problem. Read the problem and the latest answer, find where it may have gone "
     "wrong, and reply with one short hint: the step to do first, or what to check. Never say the final answer."
 )
 
 
-def again(hint: str | None) -> str:
-    """What asks for the next answer."""
+def revision_request(hint: str | None) -> str:
+    """The message that asks for the next answer."""
     return "Answer again." if hint is None else f"Hint: {hint}\nAnswer again."
 
 
-def wanted(score: float | None) -> str:
-    """What asks for a hint, to an answer that earned `score` where that may be known."""
+def hint_request(score: float | None) -> str:
+    """The message that asks for a hint; `score` is the answer's, where the guidance may know it."""
     return "Give a hint." if score is None else f"Score: {score:g}. Give a hint."
 
 
 class Prompter:
-    """Prompts of a tokenizer. Raises UsageError where it has no chat template or no end token."""
+    """Makes prompts with a tokenizer. Raises UsageError where it has no chat template or no end token."""
 
     def __init__(self, tokenizer: Any) -> None:
         if not tokenizer.chat_template or tokenizer.eos_token_id is None:
@@ -52,33 +52,33 @@ class Prompter:
         self._has_system = self._takes_system()
 
     def answer(self, problem: Problem, rounds: Sequence[Round] = ()) -> tuple[int, ...]:
-        """Ids that ask for an answer, after these rounds of answer and hint."""
-        return self._ids(SOLVE, self._told(problem, rounds))
+        """The prompt for an answer, after these rounds of answer and hint."""
+        return self._ids(ACTOR_INSTRUCTIONS, self._messages(problem, rounds))
 
     def hint(
         self, problem: Problem, rounds: Sequence[Round], answer: str, score: float | None = None
     ) -> tuple[int, ...]:
-        """Ids that ask for a hint to `answer`, which earned `score` where that may be known."""
-        turns = [*self._told(problem, rounds), _turn("assistant", answer), _turn("user", wanted(score))]
-        return self._ids(COACH, turns)
+        """The prompt for a hint to `answer`; `score` is the answer's, where the guidance may know it."""
+        turns = [*self._messages(problem, rounds), _turn("assistant", answer), _turn("user", hint_request(score))]
+        return self._ids(GUIDANCE_INSTRUCTIONS, turns)
 
     def text(self, ids: Sequence[int]) -> str:
-        """Ids as the text that a reader with another vocabulary is given."""
+        """Token ids as plain text, for a model with another vocabulary."""
         return str(self.tokenizer.decode(list(ids), skip_special_tokens=True))
 
     @staticmethod
-    def _told(problem: Problem, rounds: Sequence[Round]) -> list[dict[str, str]]:
+    def _messages(problem: Problem, rounds: Sequence[Round]) -> list[dict[str, str]]:
         turns = [_turn("user", problem.text)]
         for answer, hint in rounds:
             turns.append(_turn("assistant", answer))
-            turns.append(_turn("user", again(hint)))
+            turns.append(_turn("user", revision_request(hint)))
         return turns
 
-    def _ids(self, rules: str, turns: list[dict[str, str]]) -> tuple[int, ...]:
+    def _ids(self, instructions: str, turns: list[dict[str, str]]) -> tuple[int, ...]:
         if self._has_system:
-            turns = [_turn("system", rules), *turns]
+            turns = [_turn("system", instructions), *turns]
         else:
-            turns = [_turn("user", f"{rules}\n\n{turns[0]['content']}"), *turns[1:]]
+            turns = [_turn("user", f"{instructions}\n\n{turns[0]['content']}"), *turns[1:]]
         return tuple(self._rendered(turns))
 
     def _rendered(self, turns: list[dict[str, str]]) -> list[int]:
@@ -88,10 +88,10 @@ class Prompter:
         return [int(token) for token in encoded]
 
     def _takes_system(self) -> bool:
-        """Whether the template knows a system message; Gemma's, for one, refuses it."""
+        """Whether the template accepts a system message; Gemma's, for one, refuses it."""
         try:
             self._rendered([_turn("system", "a"), _turn("user", "b")])
-        except Exception:  # templates raise what they like
+        except Exception:  # a Jinja template may raise anything
             return False
         return True
 

@@ -1,4 +1,4 @@
-"""A trainer from a configuration: what the stage and the benchmarks start from."""
+"""Building a trainer from a configuration, for the stage and the benchmarks."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def build_trainer(
     config: Config, folder: Path, weights: Path | None = None, stop: Callable[[], bool] = lambda: False
 ) -> Trainer:
     """The trainer of `config.hierarchical`, which keeps its checkpoints in `folder`. Both policies start from
-    `policy.model_name`, or from exported `weights`. Ranks of a launch meet here.
+    `policy.model_name`, or from exported `weights`. All ranks of a launch must call.
 
     Raises UsageError or InputError for what cannot be: too few problems, a placement without its GPUs, a model
     without a chat template.
@@ -38,17 +38,17 @@ def build_trainer(
     roles = build_roles(config.policy, h, config.seed, weights)
     with roles.using("actor") as model:
         family = str(model.config.model_type)
-    found = fit(config.policy, h, roles.placement, roles.devices, family)
-    h = replace(h, gradient_checkpointing=found.checkpoint)
+    best = fit(config.policy, h, roles.placement, roles.devices, family)
+    h = replace(h, gradient_checkpointing=best.gradient_checkpointing)
     if distributed.rank() == 0:
         logger.info(
-            "  hierarchical: placement %s on %s, up to %d rows at a time%s",
+            "  hierarchical: placement %s on %s, micro-batch size %d%s",
             roles.placement,
             ", ".join(sorted(set(vars(roles.devices).values()))),
-            found.rows,
-            ", layers run again in backward" if found.checkpoint else "",
+            best.micro_batch_size,
+            ", gradient checkpointing" if best.gradient_checkpointing else "",
         )
-    made_of = {"policy": identity(config.policy), "weights": "" if weights is None else weights_sha256(weights)}
+    provenance = {"policy": identity(config.policy), "weights": "" if weights is None else weights_sha256(weights)}
     return Trainer(
         roles=roles,
         problems=problems,
@@ -59,26 +59,26 @@ def build_trainer(
         seed=config.seed,
         folder=folder,
         stop=stop,
-        micro=found.rows,
-        plan=found.plan,
+        micro_batch_size=best.micro_batch_size,
+        plan=best.plan,
         prompt_tokens=config.policy.max_seq_len,
-        made_of=made_of,
+        provenance=provenance,
         rollout=config.rollout,
     )
 
 
-def problems_of(asked: ProblemsConfig) -> tuple[list[Problem], list[Problem]]:
-    """(trained on, held out). They depend on nothing but what is asked for: runs with other seeds are measured on the
-    same problems. Of a file, each problem's key decides on which side it is.
+def problems_of(settings: ProblemsConfig) -> tuple[list[Problem], list[Problem]]:
+    """(training problems, held-out problems). They depend on nothing but `settings`: runs with other seeds are
+    evaluated on the same problems. In a file, each problem's id decides on which side it is.
 
     Raises InputError where a file has too few.
     """
-    if asked.path == BUNDLED_PROBLEMS:
-        return word_problems(asked.count, 0, "train"), word_problems(asked.held_out, 0, "eval")
-    ordered = sorted(read_problems(Path(asked.path)), key=lambda problem: digest("held out", problem.id))
-    if len(ordered) <= asked.held_out:
+    if settings.path == BUNDLED_PROBLEMS:
+        return word_problems(settings.count, 0, "train"), word_problems(settings.held_out, 0, "eval")
+    ordered = sorted(read_problems(Path(settings.path)), key=lambda problem: digest("held out", problem.id))
+    if len(ordered) <= settings.held_out:
         raise InputError(
-            f"{asked.path}: has {len(ordered)} problems, hierarchical.problems.held_out={asked.held_out} "
+            f"{settings.path}: has {len(ordered)} problems, hierarchical.problems.held_out={settings.held_out} "
             "leaves none to train on; set it lower, or give more problems"
         )
-    return ordered[asked.held_out :][: asked.count], ordered[: asked.held_out]
+    return ordered[settings.held_out :][: settings.count], ordered[: settings.held_out]

@@ -1,15 +1,16 @@
-"""A training as it stands between two phases, on disk: enough to go on to the same bits.
+"""Checkpoints of a training between two phases: enough to resume with the same bits.
 
-    checkpoint-<n>/state.pt     weights of each role, the critic's slow copy, optimizers, where we are (iteration and
-                                phase), what that phase needs (episodes, frozen lessons), versions, length of metrics
-    checkpoint-<n>/of.json      which configuration, seed and placement
-    checkpoint-<n>/at.json      iteration, phase, rows of the memory
-    checkpoint-latest           a link to the newest that is whole, made last
-    replay/                     segments; a checkpoint holds how many of their rows are its own
+    checkpoint-<n>/state.pt     weights of each role and of the target network, optimizers, iteration and phase, what
+    that
+                                phase needs (episodes, training batches), versions, length of metrics.jsonl
+    checkpoint-<n>/of.json      the configuration, seed and placement it was made with
+    checkpoint-<n>/at.json      iteration, phase, cursor of the replay buffer
+    checkpoint-latest           a link to the newest whole one, made last
+    replay/                     segments of the replay buffer; a checkpoint's cursor says how many rows are its own
 
-There is no state of random generators, for there are none: every draw is looked up under a key. Nor of rates: they are
-constant. A folder is written beside its place, synced and renamed, so a kill leaves the checkpoint before it; the last
-`KEPT` stay. One rank writes, all read, and their number may change.
+There are no states of random generators: every draw is looked up under a key. Nor of learning rates: they are constant.
+A folder is written beside its place, synced and renamed, so a kill leaves the checkpoint before it; the last `KEPT`
+stay. One rank writes, all read, and their number may change.
 """
 
 from __future__ import annotations
@@ -25,16 +26,17 @@ from typing import Any
 
 import torch
 
+from r2v.config.models import FORMER_MODELS
 from r2v.errors import InputError
 from r2v.policy.fit import LATEST
 from r2v.storage.files import replacing, sync_folder, write_json, writing
 
-STATE, OF, AT = "state.pt", "of.json", "at.json"
+STATE_FILE, IDENTITY_FILE, POSITION_FILE = "state.pt", "of.json", "at.json"
 KEPT = 2
 
 
 def write(
-    folder: Path, number: int, identity: Mapping[str, Any], at: Mapping[str, Any], state: Mapping[str, Any]
+    folder: Path, number: int, identity: Mapping[str, Any], position: Mapping[str, Any], state: Mapping[str, Any]
 ) -> None:
     """Make checkpoint-`number` the latest, and remove all but the last few. Raises EnvironmentFault where the disk
     refuses; what was the latest then still is."""
@@ -43,12 +45,12 @@ def write(
     with writing(place):
         shutil.rmtree(draft, ignore_errors=True)
         draft.mkdir(parents=True)
-        held = io.BytesIO()
-        torch.save(dict(state), held)
-        with replacing(draft / STATE) as file:
-            file.write(held.getbuffer())
-        write_json(draft / OF, dict(identity))
-        write_json(draft / AT, dict(at))
+        buffer = io.BytesIO()
+        torch.save(dict(state), buffer)
+        with replacing(draft / STATE_FILE) as file:
+            file.write(buffer.getbuffer())
+        write_json(draft / IDENTITY_FILE, dict(identity))
+        write_json(draft / POSITION_FILE, dict(position))
         shutil.rmtree(place, ignore_errors=True)
         draft.rename(place)
         _point(folder, place)
@@ -65,9 +67,10 @@ def _point(folder: Path, place: Path) -> None:
 
 
 def _forget(folder: Path, newest: int) -> None:
-    """Those of a run that came further and was then taken up again from here go too."""
+    """Remove all but the last few, and those of a run that had come further before it resumed from here."""
     numbers = sorted(kept(folder))
-    for number in [one for one in numbers if one > newest] + [one for one in numbers if one <= newest][:-KEPT]:
+    later, earlier = [n for n in numbers if n > newest], [n for n in numbers if n <= newest]
+    for number in later + earlier[:-KEPT]:
         shutil.rmtree(folder / f"checkpoint-{number}", ignore_errors=True)
 
 
@@ -77,8 +80,10 @@ def kept(folder: Path) -> list[int]:
 
 
 def oldest(folder: Path, what: str) -> int:
-    """The least of a number that `at` holds, over the checkpoints that are there."""
-    return min(int(json.loads((folder / f"checkpoint-{number}" / AT).read_text())[what]) for number in kept(folder))
+    """The least value of a position's number, over the checkpoints that are there."""
+    return min(
+        int(json.loads((folder / f"checkpoint-{number}" / POSITION_FILE).read_text())[what]) for number in kept(folder)
+    )
 
 
 def read(folder: Path, identity: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -89,19 +94,22 @@ def read(folder: Path, identity: Mapping[str, Any]) -> dict[str, Any] | None:
         return None
     place = latest.resolve()
     try:
-        _check(place, json.loads((place / OF).read_text()), json.loads(json.dumps(identity)))
-        state: dict[str, Any] = torch.load(io.BytesIO((place / STATE).read_bytes()), weights_only=True)
+        _check(place, json.loads((place / IDENTITY_FILE).read_text()), json.loads(json.dumps(identity)))
+        state: dict[str, Any] = torch.load(io.BytesIO((place / STATE_FILE).read_bytes()), weights_only=True)
     except (OSError, ValueError, RuntimeError, EOFError, pickle.UnpicklingError) as error:
-        said = next(iter(str(error).splitlines()), type(error).__name__)
+        reason = next(iter(str(error).splitlines()), type(error).__name__)
         raise InputError(
-            f"{place}: cannot be read ({said}); point {LATEST} at another checkpoint beside it, or remove "
+            f"{place}: cannot be read ({reason}); point {LATEST} at another checkpoint beside it, or remove "
             "them all to start anew"
         ) from error
     return state
 
 
-def _check(place: Path, there: Mapping[str, Any], here: Mapping[str, Any]) -> None:
-    ours, theirs = dict(_flat(here)), dict(_flat(there))
+def _check(place: Path, made_with: Mapping[str, Any], asked_for: Mapping[str, Any]) -> None:
+    ours, theirs = dict(_flat(asked_for)), dict(_flat(made_with))
+    model = theirs.get("policy.model_name")
+    if model in FORMER_MODELS:
+        theirs["policy.model_name"] = FORMER_MODELS[model]
     for key in sorted(ours.keys() | theirs.keys()):
         if ours.get(key) != theirs.get(key):
             raise InputError(

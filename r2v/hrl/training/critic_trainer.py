@@ -1,14 +1,14 @@
-"""The critic at work: what it remembers, how it learns from that by its slow copy's word, and what it says.
+"""Training of the critic: its replay buffer, TD targets from the target network, optimizer steps and Polyak updates.
 
-A row of its memory holds, as the critic reads them, what was seen, what was said and what was seen next; and the prompt
-itself where answers are drawn anew for the value's target. A batch is one for all ranks, of which each learns its
-slice.
+A row of the replay buffer holds a transition's observation, action and next observation in the critic's tokens, and
+the prompt in the policy's tokens where actions are resampled for the V targets. A batch is drawn once for all ranks,
+each of which trains on its slice.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,44 +17,53 @@ from r2v import distributed
 from r2v.config import HierarchicalConfig
 from r2v.errors import InputError, UsageError
 from r2v.hrl.algorithm import losses
-from r2v.hrl.algorithm.critic import DoubleCritic, Text, Values
-from r2v.hrl.models.encoders import text_of
-from r2v.hrl.rollout.resampled_actions import Draws
+from r2v.hrl.algorithm.critic import CriticValues, DoubleCritic, Text
+from r2v.hrl.models.encoders import padded_text
+from r2v.hrl.models.roles import Roles
+from r2v.hrl.rollout.resampled_actions import ActionResampler
 from r2v.hrl.rollout.transitions import Transitions
 from r2v.hrl.training import metrics
-from r2v.hrl.training.optimizer_step import Network, Part, Stepped, update
-from r2v.hrl.training.replay_buffer import Replay, usable
+from r2v.hrl.training.optimizer_step import Network, StepResult, optimizer_step
+from r2v.hrl.training.replay_buffer import ReplayBuffer, usable
+from r2v.hrl.types import LossFn, TokenIds
 
-if TYPE_CHECKING:
-    from r2v.hrl.models.roles import Roles
+PaddedTexts = tuple[Tensor, Tensor]
+"""N texts as the replay buffer keeps them: ids (N, W), lengths (N,)."""
+SampleActions = Callable[[Sequence[TokenIds]], Sequence[Sequence[TokenIds]]]
+"""Per prompt, a few actions of the current actor."""
 
-Tokens = tuple[int, ...]
-Rows = tuple[Tensor, Tensor]
-"""N texts as a replay keeps them: ids (N, W), lengths (N,)."""
-Drawn = Callable[[Sequence[Tokens]], Sequence[Sequence[Tokens]]]
-"""What the actor of now would say upon prompts, a few times each."""
+_TEXTS = ("observation", "action", "next_observation")
+_FORMER_COLUMNS = {
+    f"{former}_{part}": f"{name}_{part}"
+    for former, name in zip(("seen", "said", "next"), _TEXTS, strict=True)
+    for part in ("ids", "lengths")
+}
+"""Names of columns in replay segments that version 0.1.0 wrote."""
 
 
-class Judge:
-    """A critic, its slow copy, its optimizer and its memory. `prompt_tokens` is the longest prompt there may be."""
+class CriticTrainer:
+    """The critic's learner. `prompt_tokens` is the longest prompt that its replay buffer can hold."""
 
-    def __init__(self, roles: Roles, h: HierarchicalConfig, seed: int, micro: int, prompt_tokens: int) -> None:
+    def __init__(
+        self, roles: Roles, h: HierarchicalConfig, seed: int, micro_batch_size: int, prompt_tokens: int
+    ) -> None:
         if h.critic.batch_size < distributed.ranks():
             raise UsageError(
                 f"hierarchical.critic.batch_size={h.critic.batch_size}: {distributed.ranks()} ranks share "
                 "it; set as many or more, or fewer training.ranks"
             )
-        self.roles, self.h, self.seed, self.micro, self.prompt_tokens = roles, h, seed, micro, prompt_tokens
+        self.roles, self.h, self.seed = roles, h, seed
+        self.micro_batch_size, self.prompt_tokens = micro_batch_size, prompt_tokens
         self.network = Network(
             "critic",
             roles.parameters("critic"),
             lr=h.critic.lr,
             clip=h.grad_clip,
-            micro=micro,
+            micro_batch_size=micro_batch_size,
             setting="hierarchical.critic.lr",
         )
         text = {"ids": torch.zeros(h.critic.max_tokens, dtype=torch.int32), "lengths": torch.tensor(0)}
-        columns = {f"{what}_{name}": column for what in ("seen", "said", "next") for name, column in text.items()}
+        columns = {f"{name}_{part}": column for name in _TEXTS for part, column in text.items()}
         columns |= {
             "reward": torch.tensor(0.0, dtype=torch.float64),
             "done": torch.tensor(False),
@@ -62,53 +71,59 @@ class Judge:
         }
         if h.critic.draws:
             columns |= {"prompt": torch.zeros(prompt_tokens, dtype=torch.int32), "prompt_length": torch.tensor(0)}
-        self.draws = Draws(roles, h, (seed, "again"))
-        self.replay = Replay(h.replay.capacity, columns)
+        self.resampler = ActionResampler(roles, h, (seed, "again"))
+        self.replay_buffer = ReplayBuffer(h.replay.capacity, columns, former_names=_FORMER_COLUMNS)
 
-    def remember(self, came: Transitions) -> dict[str, Tensor]:
-        """Add these rows; all ranks add the same. Returns them as they are remembered."""
-        rows: dict[str, Tensor] = {"reward": came.reward, "done": came.done, "version": came.version}
-        for what, texts in (("seen", came.seen), ("said", came.said), ("next", came.next)):
-            rows[f"{what}_ids"], rows[f"{what}_lengths"] = self.roles.read(texts)
+    def insert(self, transitions: Transitions) -> dict[str, Tensor]:
+        """Add transitions to the replay buffer, the same on all ranks; returns the rows added."""
+        rows: dict[str, Tensor] = {
+            "reward": transitions.reward,
+            "done": transitions.done,
+            "version": transitions.version,
+        }
+        texts = (transitions.observations, transitions.actions, transitions.next_observations)
+        for name, column in zip(_TEXTS, texts, strict=True):
+            rows[f"{name}_ids"], rows[f"{name}_lengths"] = self.roles.encode_for_critic(column)
         if self.h.critic.draws:
-            rows["prompt"], rows["prompt_length"] = self._prompts(came.seen)
-        self.replay.add(rows)
+            rows["prompt"], rows["prompt_length"] = self._prompts(transitions.observations)
+        self.replay_buffer.add(rows)
         return rows
 
-    def _prompts(self, seen: Sequence[Tokens]) -> tuple[Tensor, Tensor]:
-        longest = max(map(len, seen))
+    def _prompts(self, observations: Sequence[TokenIds]) -> tuple[Tensor, Tensor]:
+        longest = max(map(len, observations))
         if longest > self.prompt_tokens:
             raise InputError(
                 f"a prompt has {longest} tokens, policy.max_seq_len={self.prompt_tokens} allows fewer; "
                 "raise it, leave long problems out, or set hierarchical.critic.draws=0"
             )
-        table = torch.zeros(len(seen), self.prompt_tokens, dtype=torch.int32)
-        for row, prompt in enumerate(seen):
+        table = torch.zeros(len(observations), self.prompt_tokens, dtype=torch.int32)
+        for row, prompt in enumerate(observations):
             table[row, : len(prompt)] = torch.tensor(prompt, dtype=torch.int32)
-        return table, torch.tensor([len(prompt) for prompt in seen])
+        return table, torch.tensor([len(prompt) for prompt in observations])
 
-    def study(self, iteration: int, actor: int, guidance: int) -> dict[str, float]:
-        """This iteration's updates, upon these versions of the policies; figures of them."""
-        made = self.draws.made
+    def train(self, iteration: int, actor: int, guidance: int) -> dict[str, float]:
+        """This iteration's updates, given the versions of both policies; returns their metrics."""
+        generated = self.resampler.generated
         steps = [
-            self.learn(iteration, step, guidance, lambda states: self.draws.of(states, actor))
+            self.step(iteration, step, guidance, lambda prompts: self.resampler.sample(prompts, actor))
             for step in range(self.h.critic.updates)
         ]
-        held = self.replay.columns["version"][: len(self.replay)]
+        usable_rows = self._usable(guidance)
+        versions = self.replay_buffer.columns["version"][: len(self.replay_buffer)]
         return metrics.of_steps("critic", steps) | {
-            "critic/draws": self.draws.made - made,
-            "replay/rows": len(self.replay),
-            "replay/usable": float(self._usable(guidance).double().mean()),
-            "replay/age": float((guidance - held[self._usable(guidance)]).double().mean()),
+            "critic/draws": self.resampler.generated - generated,
+            "replay/rows": len(self.replay_buffer),
+            "replay/usable": float(usable_rows.double().mean()),
+            "replay/age": float((guidance - versions[usable_rows]).double().mean()),
         }
 
     def _usable(self, version: int) -> Tensor:
-        held = {name: self.replay.columns[name][: len(self.replay)] for name in ("done", "version")}
-        return usable(held["done"], held["version"], version, self.h.replay.max_age)
+        count, columns = len(self.replay_buffer), self.replay_buffer.columns
+        return usable(columns["done"][:count], columns["version"][:count], version, self.h.replay.max_age)
 
-    def learn(self, iteration: int, step: int, version: int, drawn: Drawn) -> Stepped:
-        """One update of the critic and, after it, of its slow copy. `version` is the guidance's."""
-        rows = self.replay.draw(
+    def step(self, iteration: int, step: int, version: int, sample_actions: SampleActions) -> StepResult:
+        """One update of the critic and then of its target network. `version` is the guidance's."""
+        rows = self.replay_buffer.sample(
             self.h.critic.batch_size,
             self.seed,
             "critic",
@@ -118,121 +133,114 @@ class Judge:
             rank=distributed.rank(),
             ranks=distributed.ranks(),
         )
-        order = rows["seen_lengths"].argsort(stable=True)  # neighbours in length together: little padding
+        order = rows["observation_lengths"].argsort(stable=True)  # micro-batches of like length need little padding
         rows = {name: column[order] for name, column in rows.items()}
-        stepped = update(
-            self.network,
-            range(len(rows["reward"])),
-            self._part(rows, self.wanted(rows, drawn), self.h.critic.batch_size),
-        )
+        loss_fn = self._loss_fn(rows, self.targets(rows, sample_actions), self.h.critic.batch_size)
+        result = optimizer_step(self.network, range(len(rows["reward"])), loss_fn)
         self.roles.target.update()
-        return stepped
+        return result
 
-    def _part(self, rows: dict[str, Tensor], wanted: Values, whole: int) -> Part:
-        seen, said = _texts(rows, "seen"), _texts(rows, "said")
+    def _loss_fn(self, rows: dict[str, Tensor], targets: CriticValues, denominator: int) -> LossFn:
+        observations, actions = _texts(rows, "observation"), _texts(rows, "action")
         device = self.roles.device("critic")
 
-        def part(chosen: Sequence[int]) -> tuple[Tensor, Tensor]:
+        def loss_fn(chosen: Sequence[int]) -> tuple[Tensor, Tensor]:
             index = list(chosen)
-            found: Values = self.roles.critic(_at(seen, index, device), _at(said, index, device))
-            target = Values(
-                q=wanted.q[:, index].to(found.q),
-                v=wanted.v[:, index].to(found.v),
-                floor=wanted.floor[index].to(found.floor),
+            values: CriticValues = self.roles.critic(
+                _select(observations, index, device), _select(actions, index, device)
             )
-            loss = losses.critic_loss(found, target, whole)
+            target = CriticValues(
+                q=targets.q[:, index].to(values.q),
+                v=targets.v[:, index].to(values.v),
+                floor=targets.floor[index].to(values.floor),
+            )
+            loss = losses.critic_loss(values, target, denominator)
             return loss, loss.new_zeros(0)
 
-        return part
+        return loss_fn
 
     @torch.no_grad()
-    def wanted(self, rows: dict[str, Tensor], drawn: Drawn | None = None) -> Values:
-        """What the critic should say of these rows, by its slow copy's word; V of the answers `drawn` for it, or of
-        those that were given."""
-        again = [_texts(rows, "said")] if drawn is None or not self.h.critic.draws else self._again(rows, drawn)
-        seen, ahead, device = _texts(rows, "seen"), _texts(rows, "next"), self.roles.device("target")
-        slow, found = self.roles.target.critic, []
-        for start in range(0, len(rows["reward"]), self.micro):
-            some = slice(start, start + self.micro)
-            q = torch.stack([slow.q_of(_at(seen, some, device), _at(one, some, device)) for one in again], -1)
-            v = self._ahead(ahead, rows["done"], some, q)
-            found.append(
+    def targets(self, rows: dict[str, Tensor], sample_actions: SampleActions | None = None) -> CriticValues:
+        """TD targets of these rows from the target network. V is averaged over actions of `sample_actions`, or taken
+        at the rollout's own action where there is none."""
+        resampled = sample_actions is not None and self.h.critic.draws > 0
+        actions = self._resampled(rows, sample_actions) if resampled and sample_actions else [_texts(rows, "action")]
+        observations, next_observations = _texts(rows, "observation"), _texts(rows, "next_observation")
+        target, device = self.roles.target.critic, self.roles.device("target")
+        results = []
+        for start in range(0, len(rows["reward"]), self.micro_batch_size):
+            some = slice(start, start + self.micro_batch_size)
+            seen = _select(observations, some, device)
+            q = torch.stack([target.q_of(seen, _select(action, some, device)) for action in actions], -1)
+            next_v = self._next_values(next_observations, rows["done"], some, q)
+            results.append(
                 losses.critic_targets(
-                    rows["reward"][some].to(v),
+                    rows["reward"][some].to(next_v),
                     rows["done"][some].to(device),
-                    v,
+                    next_v,
                     q,
                     self.h.gamma,
                     self.h.critic.pessimistic,
                 )
             )
-        return _joined(found)
+        return _joined(results)
 
-    def _ahead(self, texts: Rows, done: Tensor, some: slice, like: Tensor) -> Tensor:
-        """(2, n): Vbar of what came next, where something did; nobody looks behind a last answer."""
-        found, going = like.new_zeros(2, len(done[some])), (~done[some]).nonzero().squeeze(-1)
+    def _next_values(self, texts: PaddedTexts, done: Tensor, some: slice, like: Tensor) -> Tensor:
+        """(2, n): the target's V of the next observations; 0 after a last answer, which has none."""
+        values, going = like.new_zeros(2, len(done[some])), (~done[some]).nonzero().squeeze(-1)
         if len(going):
-            found[:, going.to(found.device)] = self.roles.target.critic.v_of(
-                _at(texts, (going + some.start).tolist(), self.roles.device("target"))
+            values[:, going.to(values.device)] = self.roles.target.critic.v_of(
+                _select(texts, (going + some.start).tolist(), self.roles.device("target"))
             )
-        return found
+        return values
 
-    def _again(self, rows: dict[str, Tensor], drawn: Drawn) -> list[Rows]:
+    def _resampled(self, rows: dict[str, Tensor], sample_actions: SampleActions) -> list[PaddedTexts]:
         prompts = [
             tuple(ids[:length])
             for ids, length in zip(rows["prompt"].tolist(), rows["prompt_length"].tolist(), strict=True)
         ]
-        answers = drawn(prompts)
-        return [self.roles.read([some[k] for some in answers]) for k in range(self.h.critic.draws)]
+        actions = sample_actions(prompts)
+        return [self.roles.encode_for_critic([some[k] for some in actions]) for k in range(self.h.critic.draws)]
 
     @torch.no_grad()
-    def error(self, rows: dict[str, Tensor]) -> float:
-        """The loss on rows that it has not learned from yet."""
-        said, wanted = self.values(_texts(rows, "seen"), _texts(rows, "said")), self.wanted(rows)
-        return float(losses.critic_loss(said, wanted, len(rows["reward"])))
+    def td_error(self, rows: dict[str, Tensor]) -> float:
+        """The loss on rows that the critic has not been trained on yet."""
+        values = self.values(_texts(rows, "observation"), _texts(rows, "action"))
+        return float(losses.critic_loss(values, self.targets(rows), len(rows["reward"])))
 
     @torch.no_grad()
-    def values(self, seen: Rows, said: Rows) -> Values:
-        """What the critic says of N answers, on the CPU."""
+    def values(self, observations: PaddedTexts, actions: PaddedTexts) -> CriticValues:
+        """The critic's values of N actions, on the CPU."""
         critic: DoubleCritic = self.roles.critic
-        device, found = self.roles.device("critic"), []
-        for start in range(0, len(seen[0]), self.micro):
-            some = slice(start, start + self.micro)
-            found.append(critic(_at(seen, some, device), _at(said, some, device)))
-        return _joined(found)
+        device, results = self.roles.device("critic"), []
+        for start in range(0, len(observations[0]), self.micro_batch_size):
+            some = slice(start, start + self.micro_batch_size)
+            results.append(critic(_select(observations, some, device), _select(actions, some, device)))
+        return _joined(results)
 
-    def of_answers(self, prompts: Sequence[Tokens], answers: Sequence[Tokens]) -> Values:
-        """What the critic says of answers to prompts, (2, N) and (N,) on the CPU in float64."""
-        return self.values(self.roles.read(prompts), self.roles.read(answers))
+    def values_of_answers(self, prompts: Sequence[TokenIds], answers: Sequence[TokenIds]) -> CriticValues:
+        """The critic's values of answers to prompts, (2, N) and (N,) on the CPU in float64."""
+        return self.values(self.roles.encode_for_critic(prompts), self.roles.encode_for_critic(answers))
 
     @torch.no_grad()
-    def gap(self) -> float:
-        """How far the critic is from its slow copy: the norm of the difference of their weights."""
-        return float(
-            torch.stack(
-                [
-                    (fast.detach().to(slow) - slow).square().sum().double().cpu()
-                    for slow, fast in zip(
-                        self.roles.target.critic.parameters(), self.roles.critic.parameters(), strict=True
-                    )
-                ]
-            )
-            .sum()
-            .sqrt()
-        )
+    def target_distance(self) -> float:
+        """The norm of the difference between the weights of the critic and its target network."""
+        pairs = zip(self.roles.target.critic.parameters(), self.roles.critic.parameters(), strict=True)
+        squares = [(online.detach().to(target) - target).square().sum().double().cpu() for target, online in pairs]
+        return float(torch.stack(squares).sum().sqrt())
 
 
-def _texts(rows: dict[str, Tensor], what: str) -> Rows:
-    return rows[f"{what}_ids"], rows[f"{what}_lengths"]
+def _texts(rows: dict[str, Tensor], name: str) -> PaddedTexts:
+    return rows[f"{name}_ids"], rows[f"{name}_lengths"]
 
 
-def _at(texts: Rows, index: slice | Sequence[int], device: Any) -> Text:
-    return text_of((texts[0][index], texts[1][index]), device)
+def _select(texts: PaddedTexts, index: slice | Sequence[int], device: Any) -> Text:
+    return padded_text((texts[0][index], texts[1][index]), device)
 
 
-def _joined(parts: Sequence[Values]) -> Values:
-    return Values(
-        q=torch.cat([part.q for part in parts], -1).double().cpu(),
-        v=torch.cat([part.v for part in parts], -1).double().cpu(),
-        floor=torch.cat([part.floor for part in parts], -1).double().cpu(),
+def _joined(values: Sequence[CriticValues]) -> CriticValues:
+    return CriticValues(
+        q=torch.cat([some.q for some in values], -1).double().cpu(),
+        v=torch.cat([some.v for some in values], -1).double().cpu(),
+        floor=torch.cat([some.floor for some in values], -1).double().cpu(),
     )

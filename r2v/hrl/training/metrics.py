@@ -1,12 +1,22 @@
-"""What an iteration came to: a flat dict of figures, a line of it in metrics.jsonl.
+"""Metrics of an iteration: a flat dict of numbers, one line of metrics.jsonl.
 
-    acc/turn1, acc/turn2 ...   mean score of each answer, of the episodes trained on; held_out/... of the others
-    wrong_to_right             shares of episodes whose first answer was wrong and whose last is right, and back
+    acc/turn1, acc/turn2 ...   mean score of each answer of the training episodes; held_out/... of the held-out problems
+    delta                      mean score of the last answer less that of the first
+    wrong_to_right             share of episodes whose first answer was wrong and whose last is right; right_to_wrong
     same_answer                share of answers that repeat the one before them
-    reward/std                 over last answers: where it falls and the mean does not rise, policies repeat themselves
-                               (RAGEN's echo trap, arXiv 2504.20073), which `echo_trap` tells
+    reward/mean, reward/std    of last answers; a std that falls while the mean does not rise means that policies repeat
+                               themselves (RAGEN's echo trap, arXiv 2504.20073), which `echo_trap` detects
+    hint/pay, hint/leak        mean improvement after a hint; share of hints that contain the reference answer
+    hint/judged                share of hints whose verdict on the answer is right
+    actor/..., guidance/...    loss, loss_last, grad_norm, kl, entropy, clipped (share of tokens),
+                               advantage_mean, advantage_std
+    critic/...                 loss, td_held_out (loss on new transitions), q and v (mean, min, max), corr (of Q with
+    the
+                               return), gap (norm of critic less target network), draws (resampled answers)
+    replay/...                 rows, usable (share), age (in updates of the guidance)
+    seconds/..., memory/...    time and peak memory by phase
 
-A score counts as right from 0.5 on. All but `Lines` are functions of what is handed in.
+A score counts as right from 0.5 on.
 """
 
 from __future__ import annotations
@@ -16,31 +26,29 @@ import math
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from r2v.errors import InputError
-from r2v.hrl.algorithm.critic import Values
-from r2v.hrl.rollout.transitions import behind, ends, hints_of
+from r2v.hrl.algorithm.critic import CriticValues
+from r2v.hrl.algorithm.training_batch import TrainingBatch
+from r2v.hrl.rollout.episode import GuidedEpisode
+from r2v.hrl.rollout.transitions import hints_of, last_answers, successors
+from r2v.hrl.training.optimizer_step import StepResult
+from r2v.hrl.types import Completion
 from r2v.storage.files import writing
 
-if TYPE_CHECKING:
-    from r2v.hrl.algorithm.training_batch import Lesson
-    from r2v.hrl.rollout.episode import Episode
-    from r2v.hrl.rollout.generator import Segment
-    from r2v.hrl.training.optimizer_step import Stepped
-
-FILE = "metrics.jsonl"
-WINDOW = 5
-"""Iterations that the alarm takes together."""
-EARNED = 0.1
-"""Mean reward below which the alarm is silent: where hardly anything is earned, its spread is luck."""
+METRICS_FILE = "metrics.jsonl"
+ECHO_WINDOW = 5
+"""Iterations that the echo-trap warning averages over."""
+ECHO_MIN_REWARD = 0.1
+"""Mean reward below which there is no warning: where hardly anything is earned, the spread is chance."""
 
 
-def accuracy(episodes: Sequence[Episode]) -> dict[str, Any]:
-    """How right the trunk's answers are, turn by turn, with counts."""
+def accuracy(episodes: Sequence[GuidedEpisode]) -> dict[str, Any]:
+    """Accuracy of the trunk's answers, turn by turn, with counts."""
     scores = _scores(episodes)
     right = scores >= 0.5
     return {
@@ -54,7 +62,7 @@ def accuracy(episodes: Sequence[Episode]) -> dict[str, Any]:
 
 
 def of_accuracy(measured: Mapping[str, Any], stem: str = "") -> dict[str, float]:
-    """`accuracy` as flat figures, changes as shares."""
+    """`accuracy` as flat metrics, changes as shares."""
     return {
         **{f"{stem}acc/turn{turn}": value for turn, value in enumerate(measured["accuracy"], start=1)},
         f"{stem}delta": measured["delta"],
@@ -63,54 +71,55 @@ def of_accuracy(measured: Mapping[str, Any], stem: str = "") -> dict[str, float]
     }
 
 
-def of_episodes(episodes: Sequence[Episode]) -> dict[str, float]:
-    """What was played."""
-    last = torch.tensor([end.score for episode in episodes for end in ends(episode)], dtype=torch.float64)
+def of_episodes(episodes: Sequence[GuidedEpisode]) -> dict[str, float]:
+    """Metrics of the episodes."""
+    last = torch.tensor([answer.score for episode in episodes for answer in last_answers(episode)], dtype=torch.float64)
     answers = [turn.answer for episode in episodes for turn in episode.turns]
     pairs = [
-        (one.answer.text.strip(), other.answer.text.strip())
+        (before.answer.text.strip(), after.answer.text.strip())
         for episode in episodes
-        for one, other in zip(episode.turns, episode.turns[1:], strict=False)
+        for before, after in zip(episode.turns, episode.turns[1:], strict=False)
     ]
-    figures = of_accuracy(accuracy(episodes)) | {
+    measured = of_accuracy(accuracy(episodes)) | {
         "reward/mean": float(last.mean()),
         "reward/std": float(last.std(correction=0)),
-        "same_answer": sum(one == other for one, other in pairs) / len(pairs),
-        "answer/tokens": sum(len(one.tokens) for one in answers) / len(answers),
-        "answer/cut": sum(not one.ended for one in answers) / len(answers),
+        "same_answer": sum(before == after for before, after in pairs) / len(pairs),
+        "answer/tokens": sum(len(answer.tokens) for answer in answers) / len(answers),
+        "answer/cut": sum(not answer.ended for answer in answers) / len(answers),
     }
     if episodes[0].hints[0]:
         hints = hints_of(episodes)
-        figures |= {
+        measured |= {
             "hint/tokens": float(hints.tokens.mean()),
             "hint/leak": float(hints.leaked.double().mean()),
-            "hint/judged": float((hints.judged == (hints.before >= 0.5)).double().mean()),
+            "hint/judged": float((hints.says_right == (hints.before >= 0.5)).double().mean()),
             "hint/pay": float((hints.after - hints.before).mean()),
         }
-    return figures
+    return measured
 
 
-def tokens(episodes: Sequence[Episode]) -> int:
-    """How many were generated."""
-    return sum(len(one.tokens) for one in _said(episodes))
+def tokens(episodes: Sequence[GuidedEpisode]) -> int:
+    """Tokens generated."""
+    return sum(len(completion.tokens) for completion in _completions(episodes))
 
 
-def longest(episodes: Sequence[Episode]) -> int:
-    """Tokens of the longest prompt with what was said upon it; 1 where nothing was said."""
-    return max((len(one.prompt) + len(one.tokens) for one in _said(episodes)), default=1)
+def longest(episodes: Sequence[GuidedEpisode]) -> int:
+    """Tokens of the longest prompt with its completion; 1 without episodes."""
+    return max((len(completion.prompt) + len(completion.tokens) for completion in _completions(episodes)), default=1)
 
 
-def _said(episodes: Sequence[Episode]) -> list[Segment]:
-    answers = [
-        turn.answer
-        for episode in episodes
-        for turn in (episode.turns[0], *(one for at in range(1, len(episode.turns)) for one in behind(episode, at)))
-    ]
-    return answers + [one.hint for episode in episodes for group in episode.hints for one in group]
+def _completions(episodes: Sequence[GuidedEpisode]) -> list[Completion]:
+    completions = []
+    for episode in episodes:
+        completions.append(episode.turns[0].answer)
+        for turn in range(1, len(episode.turns)):
+            completions += [scored.answer for scored in successors(episode, turn)]
+        completions += [hinted.hint for group in episode.hints for hinted in group]
+    return completions
 
 
-def of_values(values: Values, returns: Tensor) -> dict[str, float]:
-    """What the critic says of the answers, beside what they came to (N,)."""
+def of_values(values: CriticValues, returns: Tensor) -> dict[str, float]:
+    """The critic's values of the answers, beside their returns (N,)."""
     q, v = values.q.amin(0), values.v.mean(0)
     return {
         **{
@@ -123,32 +132,32 @@ def of_values(values: Values, returns: Tensor) -> dict[str, float]:
 
 
 def correlation(one: Tensor, other: Tensor) -> float:
-    """Pearson's; 0 where one of them does not vary."""
+    """Pearson correlation; 0 where one of them does not vary."""
     a, b = one - one.mean(), other - other.mean()
     both = float((a.square().sum() * b.square().sum()).sqrt())
     return float((a * b).sum()) / both if both > 0 else 0.0
 
 
-def of_lesson(role: str, lesson: Lesson) -> dict[str, float]:
-    """Advantages: of an unbiased baseline the mean is about 0."""
+def of_training_batch(role: str, batch: TrainingBatch) -> dict[str, float]:
+    """Metrics of advantages: with an unbiased baseline the mean is about 0."""
     return {
-        f"{role}/advantage_mean": float(lesson.advantage.mean()),
-        f"{role}/advantage_std": float(lesson.advantage.std(correction=0)),
+        f"{role}/advantage_mean": float(batch.advantage.mean()),
+        f"{role}/advantage_std": float(batch.advantage.std(correction=0)),
     }
 
 
-def of_policy(role: str, steps: Sequence[Stepped]) -> dict[str, float]:
-    """A policy's updates: losses and norms are means over them, the rest is of the last one."""
-    apart, spread, clipped, count = steps[-1].counted
+def of_policy(role: str, steps: Sequence[StepResult]) -> dict[str, float]:
+    """Metrics of a policy's updates: losses and norms are means over them, the rest is of the last one."""
+    divergence, entropy, clipped, count = steps[-1].statistics
     return of_steps(role, steps) | {
-        f"{role}/kl": apart / count,
-        f"{role}/entropy": spread / count,
+        f"{role}/kl": divergence / count,
+        f"{role}/entropy": entropy / count,
         f"{role}/clipped": clipped / count,
         f"{role}/tokens": count,
     }
 
 
-def of_steps(role: str, steps: Sequence[Stepped]) -> dict[str, float]:
+def of_steps(role: str, steps: Sequence[StepResult]) -> dict[str, float]:
     """Mean loss and gradient norm of updates, and the last loss."""
     return {
         f"{role}/loss": sum(step.loss for step in steps) / len(steps),
@@ -158,47 +167,47 @@ def of_steps(role: str, steps: Sequence[Stepped]) -> dict[str, float]:
 
 
 def echo_trap(history: Sequence[tuple[float, float]]) -> bool:
-    """Whether rewards' spread fell below half of what it was at its widest and their mean is no higher than then.
-    `history` are (mean, std) by iteration; both are taken over `WINDOW` iterations."""
-    if len(history) < 2 * WINDOW:
+    """Whether the rewards' std fell below half of its maximum and their mean is no higher than it was then.
+    `history` is (mean, std) by iteration; both are averaged over `ECHO_WINDOW` iterations."""
+    if len(history) < 2 * ECHO_WINDOW:
         return False
-    windows = [history[start : start + WINDOW] for start in range(len(history) - WINDOW + 1)]
-    means, spreads = ([sum(pair[i] for pair in window) / WINDOW for window in windows] for i in range(2))
+    windows = [history[start : start + ECHO_WINDOW] for start in range(len(history) - ECHO_WINDOW + 1)]
+    means, spreads = ([sum(pair[i] for pair in window) / ECHO_WINDOW for window in windows] for i in range(2))
     widest = max(range(len(windows)), key=lambda i: (spreads[i], i))
-    return spreads[-1] < 0.5 * spreads[widest] and EARNED <= means[widest] >= means[-1]
+    return spreads[-1] < 0.5 * spreads[widest] and ECHO_MIN_REWARD <= means[widest] >= means[-1]
 
 
-def _scores(episodes: Sequence[Episode]) -> Tensor:
-    """(N, H), of the trunks."""
+def _scores(episodes: Sequence[GuidedEpisode]) -> Tensor:
+    """(N, H): scores of the trunks."""
     return torch.tensor([[turn.score for turn in episode.turns] for episode in episodes], dtype=torch.float64)
 
 
-class Lines:
-    """metrics.jsonl. Its length is part of a checkpoint: what was written after that is written again."""
+class MetricsFile:
+    """metrics.jsonl. Its length is part of a checkpoint: lines after that are written again on resuming."""
 
     def __init__(self, folder: Path) -> None:
-        self._path = folder / FILE
+        self._path = folder / METRICS_FILE
 
     @property
     def length(self) -> int:
         """Bytes."""
         return self._path.stat().st_size if self._path.exists() else 0
 
-    def add(self, figures: Mapping[str, Any]) -> None:
+    def append(self, metrics: Mapping[str, Any]) -> None:
         """One line, on the disk when this returns; what is not finite is null. Raises EnvironmentFault where the disk
         refuses."""
-        told = {
+        finite = {
             name: None if isinstance(value, float) and not math.isfinite(value) else value
-            for name, value in figures.items()
+            for name, value in metrics.items()
         }
-        line = json.dumps(told, separators=(",", ":")).encode() + b"\n"
+        line = json.dumps(finite, separators=(",", ":")).encode() + b"\n"
         with writing(self._path), self._path.open("ab") as file:
             file.write(line)
             file.flush()
             os.fsync(file.fileno())
 
-    def cut(self, length: int) -> None:
-        """Be as long as a checkpoint says. Raises InputError where lines are missing."""
+    def truncate(self, length: int) -> None:
+        """Cut to the length that a checkpoint knows. Raises InputError where lines are missing."""
         if self.length < length:
             raise InputError(
                 f"{self._path}: has {self.length} bytes, the checkpoint beside it knows of {length}; put "

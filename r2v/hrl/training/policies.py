@@ -1,40 +1,45 @@
-"""The actor and its guidance as learners: lessons frozen for both, then updates of each by its own optimizer.
+"""The two policies as learners: training batches for both, then optimizer steps of each by its own optimizer.
 
-No gradient of one reaches the other: their weights are disjoint, a shared base is frozen, and what either learns was
-fixed before the other moved.
+No gradient of one reaches the other: their weights are disjoint, a shared base is frozen, and both training batches
+are computed before either policy moves.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from r2v.config import HierarchicalConfig
 from r2v.hrl.algorithm import compute_advantages
-from r2v.hrl.algorithm.critic import Values
-from r2v.hrl.algorithm.training_batch import COUNTED, Lesson, TokenBaseline, in_length, logprobs_of, policy_part
-from r2v.hrl.models.encoders import text_of
-from r2v.hrl.models.roles import Roles, Speaking
+from r2v.hrl.algorithm.critic import CriticValues
+from r2v.hrl.algorithm.training_batch import (
+    POLICY_STATISTICS,
+    TokenBaseline,
+    TrainingBatch,
+    batch_logprobs,
+    policy_loss_fn,
+    sorted_by_length,
+)
+from r2v.hrl.models.encoders import padded_text
+from r2v.hrl.models.roles import GeneratingRole, Roles
 from r2v.hrl.parallel import ranks
-from r2v.hrl.rollout.episode import Episode, gathered
-from r2v.hrl.rollout.transitions import Answers, answers_of, hints_of
+from r2v.hrl.rollout.episode import GuidedEpisode
+from r2v.hrl.rollout.transitions import answers_of, hints_of
 from r2v.hrl.training import metrics
-from r2v.hrl.training.optimizer_step import Network, Stepped, update
+from r2v.hrl.training.critic_trainer import CriticTrainer
+from r2v.hrl.training.optimizer_step import Network, StepResult, optimizer_step
+from r2v.hrl.types import Completion
 from r2v.memory.retry_on_oom import retry_on_oom
-
-if TYPE_CHECKING:
-    from r2v.hrl.rollout.generator import Segment
-    from r2v.hrl.training.critic_trainer import Judge
 
 
 class Policies:
-    """The learners of `roles`, `micro` rows at a time."""
+    """The learners of `roles`."""
 
-    def __init__(self, roles: Roles, h: HierarchicalConfig, micro: int) -> None:
-        self.roles, self.h, self.micro = roles, h, micro
+    def __init__(self, roles: Roles, h: HierarchicalConfig, micro_batch_size: int) -> None:
+        self.roles, self.h, self.micro_batch_size = roles, h, micro_batch_size
         self.networks = {"actor": self._network("actor", h.lr, "hierarchical.lr")}
         if h.guidance.enabled:
             self.networks["guidance"] = self._network("guidance", h.guidance_lr, "hierarchical.guidance_lr")
@@ -49,7 +54,7 @@ class Policies:
                 self.baseline.parameters(),
                 lr=h.critic.lr,
                 clip=h.grad_clip,
-                micro=micro,
+                micro_batch_size=micro_batch_size,
                 setting="hierarchical.critic.lr",
             )
 
@@ -59,122 +64,130 @@ class Policies:
             self.roles.parameters(role),
             lr=lr,
             clip=self.h.grad_clip,
-            micro=self.micro,
+            micro_batch_size=self.micro_batch_size,
             setting=setting,
             engine=self.roles.engine(role),
         )
 
-    def lessons(self, episodes: Sequence[Episode], judge: Judge | None) -> tuple[dict[str, Lesson], dict[str, float]]:
-        """What both are to learn of these episodes, the same on every rank; and figures of that."""
+    def training_batches(
+        self, episodes: Sequence[GuidedEpisode], critic_trainer: CriticTrainer | None
+    ) -> tuple[dict[str, TrainingBatch], dict[str, float]]:
+        """The training batches of both policies, by role, the same on every rank; and their metrics."""
         answers = answers_of(episodes)
-        values = None if judge is None else self._values(judge, answers.said)
-        found = {
-            "actor": compute_advantages.actor_lesson(
-                answers, values, self._reference(answers.said), self._baselines(answers.said), self.h
-            )
-        }
-        figures = metrics.of_lesson("actor", found["actor"])
-        if values is not None and judge is not None:
-            figures |= metrics.of_values(values, compute_advantages.returns_of(answers, self.h)) | {
-                "critic/gap": judge.gap()
-            }
+        values = None if critic_trainer is None else self._values(critic_trainer, answers.completions)
+        reference, baselines = self._reference_logprobs(answers.completions), self._baselines(answers.completions)
+        batches = {"actor": compute_advantages.actor_batch(answers, values, reference, baselines, self.h)}
+        measured = metrics.of_training_batch("actor", batches["actor"])
+        if values is not None and critic_trainer is not None:
+            measured |= metrics.of_values(values, compute_advantages.returns_of(answers, self.h))
+            measured["critic/gap"] = critic_trainer.target_distance()
         if self.h.guidance.enabled:
             hints = hints_of(episodes)
-            found["guidance"] = compute_advantages.guidance_lesson(
-                hints, self._expected(hints.said), self._reference(hints.said), self.h
-            )
-            figures |= metrics.of_lesson("guidance", found["guidance"])
-        return found, figures
+            expected, reference = self._expected(hints.completions), self._reference_logprobs(hints.completions)
+            batches["guidance"] = compute_advantages.guidance_batch(hints, expected, reference, self.h)
+            measured |= metrics.of_training_batch("guidance", batches["guidance"])
+        return batches, measured
 
-    def _values(self, judge: Judge, said: Sequence[Segment]) -> Values:
-        own = ranks.own(said)
-        found = judge.of_answers([one.prompt for one in own], [one.tokens for one in own]) if own else None
-        rows = (
-            [] if found is None else list(zip(*found.q.tolist(), *found.v.tolist(), found.floor.tolist(), strict=True))
-        )
-        table = torch.tensor(gathered(rows), dtype=torch.float64).T
-        return Values(q=table[:2], v=table[2:4], floor=table[4])
+    def _values(self, critic_trainer: CriticTrainer, completions: Sequence[Completion]) -> CriticValues:
+        share = ranks.local_share(completions)
+        rows: list[tuple[float, ...]] = []
+        if share:
+            values = critic_trainer.values_of_answers([one.prompt for one in share], [one.tokens for one in share])
+            rows = list(zip(*values.q.tolist(), *values.v.tolist(), values.floor.tolist(), strict=True))
+        table = torch.tensor(ranks.all_gather(rows), dtype=torch.float64).T
+        return CriticValues(q=table[:2], v=table[2:4], floor=table[4])
 
-    def _reference(self, said: Sequence[Segment]) -> list[list[float]]:
-        own, device = ranks.own(said), self.roles.device("reference")
+    def _reference_logprobs(self, completions: Sequence[Completion]) -> list[list[float]]:
+        share, device = ranks.local_share(completions), self.roles.device("reference")
         with self.roles.using("reference") as model:
-            done = retry_on_oom(lambda rows: logprobs_of(model, device, own, rows), self.micro, phase="reference")
-        return gathered(done.result)
+            done = retry_on_oom(
+                lambda size: batch_logprobs(model, device, share, size), self.micro_batch_size, phase="reference"
+            )
+        return ranks.all_gather(done.result)
 
-    def _baselines(self, said: Sequence[Segment]) -> list[list[float]] | None:
+    def _baselines(self, completions: Sequence[Completion]) -> list[list[float]] | None:
         if self.baseline is None:
             return None
+        share, device = ranks.local_share(completions), self.roles.device("actor")
         with self.roles.using("actor") as model:
-            return gathered(self.baseline.of(model, self.roles.device("actor"), ranks.own(said), self.micro))
+            return ranks.all_gather(self.baseline.of(model, device, share, self.micro_batch_size))
 
     @torch.no_grad()
-    def _expected(self, said: Sequence[Segment]) -> Tensor | None:
-        """(N,): what a hint's pay is expected to be, where that is learned."""
+    def _expected(self, completions: Sequence[Completion]) -> Tensor | None:
+        """(N,): the value model's prediction of each hint's reward, None without one."""
         if self.roles.value is None:
             return None
-        own, found = ranks.own(said), list[float]()
-        for start in range(0, len(own), self.micro):
-            texts = self.roles.read([one.prompt for one in own[start : start + self.micro]])
-            found += self.roles.value(*text_of(texts, self.roles.device("value"))).tolist()
-        return torch.tensor(gathered(found), dtype=torch.float64)
+        share, predicted = ranks.local_share(completions), list[float]()
+        for start in range(0, len(share), self.micro_batch_size):
+            some = share[start : start + self.micro_batch_size]
+            texts = self.roles.encode_for_critic([completion.prompt for completion in some])
+            predicted += self.roles.value(*padded_text(texts, self.roles.device("value"))).tolist()
+        return torch.tensor(ranks.all_gather(predicted), dtype=torch.float64)
 
-    def teach_actor(self, episodes: Sequence[Episode], lessons: Mapping[str, Lesson]) -> dict[str, float]:
-        """The actor's updates, and one of its token baseline to each."""
-        answers: Answers = answers_of(episodes)
-        figures = self._baseline_steps(answers.said, lessons["actor"])
-        return figures | metrics.of_policy("actor", self._steps("actor", answers.said, lessons["actor"]))
+    def update_actor(self, episodes: Sequence[GuidedEpisode], batches: Mapping[str, TrainingBatch]) -> dict[str, float]:
+        """The actor's updates, with one of its token baseline for each; their metrics."""
+        completions = answers_of(episodes).completions
+        measured = self._baseline_steps(completions, batches["actor"])
+        return measured | metrics.of_policy("actor", self._steps("actor", completions, batches["actor"]))
 
-    def teach_guidance(self, episodes: Sequence[Episode], lessons: Mapping[str, Lesson]) -> dict[str, float]:
-        """The guidance's updates, and one of what it expects to each."""
+    def update_guidance(
+        self, episodes: Sequence[GuidedEpisode], batches: Mapping[str, TrainingBatch]
+    ) -> dict[str, float]:
+        """The guidance's updates, with one of its value model for each; their metrics."""
         hints = hints_of(episodes)
-        figures = metrics.of_policy("guidance", self._steps("guidance", hints.said, lessons["guidance"]))
+        measured = metrics.of_policy("guidance", self._steps("guidance", hints.completions, batches["guidance"]))
         if self.roles.value is None:
-            return figures
-        steps = self._value_steps(hints.said, compute_advantages.pay_of(hints, self.h).reshape(-1))
-        return figures | metrics.of_steps("value", steps)
+            return measured
+        rewards = compute_advantages.hint_rewards(hints, self.h).reshape(-1)
+        return measured | metrics.of_steps("value", self._value_steps(hints.completions, rewards))
 
-    def _steps(self, role: Speaking, said: Sequence[Segment], lesson: Lesson) -> list[Stepped]:
-        rows = _share(said)
+    def _steps(self, role: GeneratingRole, completions: Sequence[Completion], batch: TrainingBatch) -> list[StepResult]:
+        rows, network = _local_rows(completions), self.networks[role]
         with self.roles.using(role) as model:
-            part = self.roles.through(role, policy_part(model, self.roles.device(role), said, lesson, self.h))
-            return [update(self.networks[role], rows, part, COUNTED) for _ in range(self.h.updates)]
+            loss_fn = policy_loss_fn(model, self.roles.device(role), completions, batch, self.h)
+            wrapped = self.roles.wrap_loss(role, loss_fn)
+            return [optimizer_step(network, rows, wrapped, POLICY_STATISTICS) for _ in range(self.h.updates)]
 
-    def _baseline_steps(self, said: Sequence[Segment], lesson: Lesson) -> dict[str, float]:
+    def _baseline_steps(self, completions: Sequence[Completion], batch: TrainingBatch) -> dict[str, float]:
         if self.baseline is None:
             return {}
-        with self.roles.together("actor"), self.roles.using("actor") as model:
-            part = self.baseline.part(model, self.roles.device("actor"), said, lesson.advantage, self.h.per)
-            steps = [update(self.networks["baseline"], _share(said), part) for _ in range(self.h.updates)]
+        rows, network = _local_rows(completions), self.networks["baseline"]
+        with self.roles.gathered("actor"), self.roles.using("actor") as model:
+            device = self.roles.device("actor")
+            loss_fn = self.baseline.loss_fn(model, device, completions, batch.advantage, self.h.per)
+            steps = [optimizer_step(network, rows, loss_fn) for _ in range(self.h.updates)]
         return metrics.of_steps("baseline", steps)
 
-    def _value_steps(self, said: Sequence[Segment], pay: Tensor) -> list[Stepped]:
-        value, device, texts = self.roles.value, self.roles.device("value"), self.roles.read([o.prompt for o in said])
+    def _value_steps(self, completions: Sequence[Completion], rewards: Tensor) -> list[StepResult]:
+        value, device = self.roles.value, self.roles.device("value")
         assert value is not None
+        ids, lengths = self.roles.encode_for_critic([completion.prompt for completion in completions])
 
-        def part(chosen: Sequence[int]) -> tuple[Tensor, Tensor]:
-            index = list(chosen)
-            found = value(*text_of((texts[0][index], texts[1][index]), device))
-            loss = (found - pay[index].to(found)).square().sum() / len(said)
+        def loss_fn(rows: Sequence[int]) -> tuple[Tensor, Tensor]:
+            index = list(rows)
+            predicted = value(*padded_text((ids[index], lengths[index]), device))
+            loss = (predicted - rewards[index].to(predicted)).square().sum() / len(completions)
             return loss, loss.new_zeros(0)
 
-        return [update(self.networks["value"], _share(said), part) for _ in range(self.h.updates)]
+        rows = _local_rows(completions)
+        return [optimizer_step(self.networks["value"], rows, loss_fn) for _ in range(self.h.updates)]
 
     def plain(self, here: bool = True) -> dict[str, Any]:
-        """Optimizers, and the token baseline, which no role is. All ranks must ask where models are in parts,
-        also those that do not want it `here`."""
+        """Optimizers and token baseline, for a checkpoint. All ranks must ask where models are sharded, also those that
+        do not want it `here`."""
         return {
             "optimizers": {name: network.state(here) for name, network in self.networks.items()},
             "baseline": {} if self.baseline is None else self.baseline.state_dict(),
         }
 
     def load(self, plain: Mapping[str, Any]) -> None:
-        """Be what `plain` was taken of."""
+        """Restore what `plain` gave."""
         for name, network in self.networks.items():
             network.load(plain["optimizers"][name])
         if self.baseline is not None:
             self.baseline.load_state_dict(plain["baseline"])
 
 
-def _share(said: Sequence[Segment]) -> list[int]:
-    """This rank's rows, of like length one after another."""
-    return ranks.own(in_length(said, range(len(said))))
+def _local_rows(completions: Sequence[Completion]) -> list[int]:
+    """This rank's rows, sorted by length."""
+    return ranks.local_share(sorted_by_length(completions, range(len(completions))))

@@ -1,9 +1,9 @@
-"""What the critic remembers: a ring of transitions, one for all ranks.
+"""The replay buffer: a ring of the critic's transitions, the same on every rank.
 
-Every rank holds the same rows in the same order; a batch is drawn for all of them from one stream of indices, named by
-a key, of which each takes its slice, so their number changes no batch. Rows have a fixed width (token ids are cut to
-what the critic reads), so that storing and drawing are a copy and an index, without a loop over items. On disk the
-ring is a row of segments: a save writes what came since the last one and rewrites nothing.
+A batch is sampled for all ranks from one stream of indices, named by a key, of which each rank takes its slice: their
+number changes no batch. Rows have a fixed width (token ids are cut to what the critic reads), so storing and sampling
+are a copy and an index, without a loop over items. On disk the ring is a series of segments: a save writes what came
+since the last one and rewrites nothing.
 """
 
 from __future__ import annotations
@@ -23,22 +23,28 @@ _DIGITS = 12
 
 
 def usable(done: Tensor, version: Tensor, current: int, max_age: int = 8) -> Tensor:
-    """Which transitions (N,) may still teach, bool: last turns for ever, for what they were paid does not change;
-    others while the guidance that led to their next turn is at most `max_age` updates older than the `current` one,
-    for later guidance leads elsewhere."""
+    """Which transitions (N,) may still be trained on, bool: terminal ones always, for their reward does not change;
+    others while the guidance that led to their next observation is at most `max_age` updates older than the `current`
+    one, for newer guidance leads elsewhere."""
     return done | (version >= current - max_age)
 
 
-class Replay:
-    """A ring of `capacity` rows; `columns` are an example row, a tensor per name, which gives shapes and types."""
+class ReplayBuffer:
+    """A ring of `capacity` rows; `columns` are an example row, a tensor per name, which gives shapes and dtypes.
 
-    def __init__(self, capacity: int, columns: Mapping[str, Tensor]) -> None:
+    `former_names` maps names of columns in older segments to today's.
+    """
+
+    def __init__(
+        self, capacity: int, columns: Mapping[str, Tensor], former_names: Mapping[str, str] | None = None
+    ) -> None:
         if capacity < 1:
             raise UsageError(f"hierarchical.replay.capacity={capacity}: must be at least 1; 20000 is a start")
         self.capacity = capacity
         self.columns = {name: torch.zeros(capacity, *row.shape, dtype=row.dtype) for name, row in columns.items()}
         self.inserted = 0
         """How many rows were ever added: the ring's cursor, which a checkpoint keeps."""
+        self._former_names = former_names or {}
         self._saved = 0
 
     def __len__(self) -> int:
@@ -46,29 +52,29 @@ class Replay:
 
     def add(self, rows: Mapping[str, Tensor]) -> None:
         """Store n rows, (n, ...) per column, the oldest making room. All ranks add the same."""
-        count = self._counted(rows)
+        count = self._row_count(rows)
         kept = min(count, self.capacity)
         places = torch.arange(self.inserted + count - kept, self.inserted + count) % self.capacity
         for name, column in self.columns.items():
             column[places] = rows[name][count - kept :].to("cpu", column.dtype)
         self.inserted += count
 
-    def _counted(self, rows: Mapping[str, Tensor]) -> int:
-        """How many rows these are. Raises UsageError where they are not of this ring."""
-        wanted = {name: tuple(column.shape[1:]) for name, column in self.columns.items()}
-        found = {name: tuple(row.shape[1:]) for name, row in rows.items()}
+    def _row_count(self, rows: Mapping[str, Tensor]) -> int:
+        """How many rows these are. Raises UsageError where their columns are not this ring's."""
+        expected = {name: tuple(column.shape[1:]) for name, column in self.columns.items()}
+        given = {name: tuple(row.shape[1:]) for name, row in rows.items()}
         counts = {len(row) for row in rows.values()}
-        if wanted != found or len(counts) != 1:
+        if expected != given or len(counts) != 1:
             raise UsageError(
-                f"replay: rows of {found} ({sorted(counts)} of them) for columns {wanted}; give every "
+                f"replay: rows of {given} ({sorted(counts)} of them) for columns {expected}; give every "
                 "column, as many rows of each"
             )
         return counts.pop()
 
-    def draw(
+    def sample(
         self, size: int, *key: str | int, among: Tensor | None = None, rank: int = 0, ranks: int = 1
     ) -> dict[str, Tensor]:
-        """This rank's slice of a batch of `size` rows, drawn uniformly with replacement for `key` from the rows that
+        """This rank's slice of a batch of `size` rows, sampled uniformly with replacement for `key` from the rows that
         `among` (len,) marks, or from all. Raises EmptyResult where there are none."""
         places = torch.arange(len(self)) if among is None else among.nonzero().squeeze(-1)
         if not len(places):
@@ -80,8 +86,8 @@ class Replay:
         return {name: column[chosen] for name, column in self.columns.items()}
 
     def save(self, folder: Path) -> int:
-        """Write the rows that came since the last save as one segment; returns the cursor, which `load` takes. What a
-        run wrote that went on from a later cursor is removed. One rank saves."""
+        """Write the rows added since the last save as one segment; returns the cursor, which `load` takes. Segments
+        that a run wrote which had come further than this one are removed. One rank saves."""
         for path, (begin, _) in _segments(folder).items():
             if begin >= self._saved:
                 path.unlink()
@@ -93,7 +99,7 @@ class Replay:
         return self.inserted
 
     def load(self, folder: Path, cursor: int) -> None:
-        """Be what the ring was when it was saved at `cursor`. Raises InputError where a segment that is needed is
+        """Restore the ring as it was saved at `cursor`. Raises InputError where a segment that is needed is
         missing or of another ring."""
         self.inserted = oldest = max(0, cursor - self.capacity)
         for path, (first, last) in _segments(folder).items():
@@ -113,7 +119,7 @@ class Replay:
 
         try:
             rows = load_file(path)
-            self.add({name: rows[name][skipped:] for name in rows})
+            self.add({self._former_names.get(name, name): rows[name][skipped:] for name in rows})
         except (OSError, SafetensorError, UsageError) as error:
             raise InputError(
                 f"{path}: not a segment of this replay ({' '.join(str(error).split())}); take another "
@@ -137,8 +143,8 @@ def _name(first: int, last: int) -> str:
 
 def _segments(folder: Path) -> dict[Path, tuple[int, int]]:
     """Segments with the rows they hold, in order."""
-    found = {path: path.stem.split("-")[1:] for path in sorted(folder.glob("replay-*-*.safetensors"))}
-    return {path: (int(first), int(last)) for path, (first, last) in found.items()}
+    spans = {path: path.stem.split("-")[1:] for path in sorted(folder.glob("replay-*-*.safetensors"))}
+    return {path: (int(first), int(last)) for path, (first, last) in spans.items()}
 
 
 def _write(path: Path, rows: Mapping[str, Tensor]) -> None:

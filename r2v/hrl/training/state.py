@@ -1,4 +1,4 @@
-"""Where a training is: what a checkpoint holds of it beside weights, optimizers and memory."""
+"""The state of a training between two phases: what a checkpoint holds beside weights, optimizers and replay buffer."""
 
 from __future__ import annotations
 
@@ -12,92 +12,99 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from r2v.hrl.algorithm.training_batch import Lesson
-from r2v.hrl.rollout.episode import Episode, Hinted, Turn
-from r2v.hrl.rollout.generator import Segment
+from r2v.hrl.algorithm.training_batch import TrainingBatch
+from r2v.hrl.rollout.episode import GuidedEpisode, HintedAnswer, ScoredAnswer
 from r2v.hrl.tasks.problems import Problem
+from r2v.hrl.types import Completion
 
-PHASES = ("rollout", "insert", "critic", "freeze", "actor", "guidance", "finish")
+TRAINING_PHASES = ("rollout", "insert", "critic", "advantages", "actor", "guidance", "finish")
+_FORMER_PHASES = {"freeze": "advantages"}
+_FORMER_FIELDS = {"lessons": "batches", "figures": "metrics"}
+"""Names in checkpoints that version 0.1.0 wrote."""
 
 
 @dataclass(kw_only=True)
-class State:
-    """Between two phases. All ranks have the same."""
+class TrainingState:
+    """State between two phases, the same on all ranks."""
 
     iteration: int = 0
     phase: str = "rollout"
-    """The one that comes next."""
+    """The next one."""
     actor: int = 0
-    """Updates that the actor has had: its version."""
+    """Updates of the actor so far: its version."""
     guidance: int = 0
-    episodes: list[Episode] = field(default_factory=list)
+    """Updates of the guidance so far."""
+    episodes: list[GuidedEpisode] = field(default_factory=list)
     """This iteration's."""
-    lessons: dict[str, Lesson] = field(default_factory=dict)
-    """By role, frozen."""
-    figures: dict[str, float] = field(default_factory=dict)
+    batches: dict[str, TrainingBatch] = field(default_factory=dict)
+    """This iteration's training batches, by role."""
+    metrics: dict[str, float] = field(default_factory=dict)
     """This iteration's metrics so far."""
     untrained: dict[str, Any] | None = None
-    """What the held-out problems came to before anything was learned."""
+    """Accuracy on the held-out problems before training."""
     trained: dict[str, Any] | None = None
-    """When they were measured last."""
+    """Accuracy on the held-out problems at the last evaluation."""
     history: list[tuple[float, float]] = field(default_factory=list)
-    """Mean and spread of rewards, by iteration."""
+    """Mean and standard deviation of rewards, by iteration."""
     alarmed: bool = False
+    """Whether the echo-trap warning was given."""
 
     @property
     def number(self) -> int:
-        """Phases that have passed, skipped ones too: what a checkpoint is called."""
-        return self.iteration * len(PHASES) + PHASES.index(self.phase)
+        """Phases passed, skipped ones included: the number in a checkpoint's name."""
+        return self.iteration * len(TRAINING_PHASES) + TRAINING_PHASES.index(self.phase)
 
     def next_iteration(self) -> None:
-        """Begin it: nothing of this one is needed any more."""
-        self.iteration, self.phase = self.iteration + 1, PHASES[0]
-        self.episodes, self.lessons, self.figures = [], {}, {}
+        """Begin the next iteration and drop this one's episodes, batches and metrics."""
+        self.iteration, self.phase = self.iteration + 1, TRAINING_PHASES[0]
+        self.episodes, self.batches, self.metrics = [], {}, {}
 
     def plain(self) -> dict[str, Any]:
-        """As numbers, texts and tensors, which a checkpoint may hold."""
-        held = {one.name: getattr(self, one.name) for one in dataclasses.fields(self)}
-        held["episodes"] = [dataclasses.asdict(episode) for episode in self.episodes]
-        held["lessons"] = {role: vars(lesson) for role, lesson in self.lessons.items()}
-        return held
+        """The state as numbers, texts and tensors, which a checkpoint may hold."""
+        fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        fields["episodes"] = [dataclasses.asdict(episode) for episode in self.episodes]
+        fields["batches"] = {role: vars(batch) for role, batch in self.batches.items()}
+        return fields
 
     @classmethod
-    def of(cls, plain: Mapping[str, Any]) -> State:
-        """What `plain` was made of."""
-        episodes = [_episode(one) for one in plain["episodes"]]
-        lessons = {role: Lesson(**lesson) for role, lesson in plain["lessons"].items()}
-        return cls(**{**plain, "episodes": episodes, "lessons": lessons})
+    def of(cls, plain: Mapping[str, Any]) -> TrainingState:
+        """The state that `plain` was made of, also by version 0.1.0, which had other names for some of it."""
+        fields = {_FORMER_FIELDS.get(name, name): value for name, value in plain.items()}
+        fields["phase"] = _FORMER_PHASES.get(fields["phase"], fields["phase"])
+        fields["episodes"] = [_episode(episode) for episode in fields["episodes"]]
+        fields["batches"] = {role: TrainingBatch(**batch) for role, batch in fields["batches"].items()}
+        return cls(**fields)
 
 
-def _episode(plain: Mapping[str, Any]) -> Episode:
-    return Episode(
+def _episode(plain: Mapping[str, Any]) -> GuidedEpisode:
+    return GuidedEpisode(
         problem=Problem(**plain["problem"]),
         turns=tuple(_turn(turn) for turn in plain["turns"]),
         hints=tuple(
-            tuple(Hinted(hint=Segment(**one["hint"]), after=_turn(one["after"])) for one in group)
+            tuple(HintedAnswer(hint=Completion(**hinted["hint"]), after=_turn(hinted["after"])) for hinted in group)
             for group in plain["hints"]
         ),
     )
 
 
-def _turn(plain: Mapping[str, Any]) -> Turn:
-    return Turn(answer=Segment(**plain["answer"]), score=plain["score"])
+def _turn(plain: Mapping[str, Any]) -> ScoredAnswer:
+    return ScoredAnswer(answer=Completion(**plain["answer"]), score=plain["score"])
 
 
 def hash_of(content: Any) -> str:
     """Hex SHA-256 of nested dicts and lists of tensors, numbers and texts."""
-    whole = hashlib.sha256()
-    _add(whole, content)
-    return whole.hexdigest()
+    sha256 = hashlib.sha256()
+    _add(sha256, content)
+    return sha256.hexdigest()
 
 
-def _add(whole: Any, content: Any) -> None:
+def _add(sha256: Any, content: Any) -> None:
     if isinstance(content, Mapping):
         for name in sorted(content):
-            whole.update(json.dumps(name).encode())
-            _add(whole, content[name])
+            sha256.update(json.dumps(name).encode())
+            _add(sha256, content[name])
     elif isinstance(content, Tensor):
-        whole.update(f"{content.dtype}{list(content.shape)}".encode())
-        whole.update(content.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+        sha256.update(f"{content.dtype}{list(content.shape)}".encode())
+        sha256.update(content.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
     else:
-        whole.update(json.dumps(content).encode())
+        sha256.update(json.dumps(content).encode())

@@ -1,8 +1,9 @@
-"""Peaks of memory, phase by phase, beside what the plan said of them.
+"""Peak memory by phase, compared with the memory plan.
 
-On GPUs a phase's peak is counted in tensors on every GPU that a role stands on, and where a plan was made (all roles on
-one GPU, in one piece) it is held against the plan's for rows as long as they really are; one line warns of a phase that
-is off by more than a tenth. On a CPU the rise of the process's memory is noted and held against nothing.
+On GPUs a phase's peak of allocated tensors is measured on every GPU that a role stands on. Where there is a plan (all
+roles unsharded on one GPU) it is compared with the planned peak for rows of their real length; one line warns of a
+phase that is off by more than a tenth. On a CPU the growth of the process's memory is recorded and compared with
+nothing.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ from contextlib import ExitStack, contextmanager
 from r2v.memory.peak_monitor import Meter, PeakMonitor, expected_peak, meter_of
 from r2v.memory.planner.planner import Plan
 
-PLANNED = {"freeze": ("reference",), "actor": ("actor",), "guidance": ("guidance", "value")}
-"""Phases of a training, and those of a plan that run in them."""
+PLANNED_PHASES = {"advantages": ("reference",), "actor": ("actor",), "guidance": ("guidance", "value")}
+"""Phases of a training, and the phases of a memory plan that run in them."""
 
 
 class Tracking:
@@ -29,7 +30,7 @@ class Tracking:
 
     @contextmanager
     def phase(self, name: str, tokens: int) -> Iterator[None]:
-        """Measure the block, whose longest row has so many tokens."""
+        """Measure the block; its longest row has `tokens` tokens."""
         planned = self._planned(name, tokens)
         with ExitStack() as stack:
             for watch in self._watches.values():
@@ -37,17 +38,17 @@ class Tracking:
             yield
 
     def _planned(self, name: str, tokens: int) -> float:
-        """Bytes; not a number where no plan says, of which no line warns."""
+        """Planned bytes; NaN without a plan, which gives no warning."""
         names = {one.phase.name for one in self.plan.phases} if self.plan else set[str]()
         found = [
             expected_peak(self.plan, one, rows=self.rows, tokens=tokens)
-            for one in PLANNED.get(name, ())
+            for one in PLANNED_PHASES.get(name, ())
             if self.plan and one in names
         ]
         return max(found, default=float("nan"))
 
     def figures(self, name: str) -> dict[str, float]:
-        """GiB that the phase took at most so far, and its share of what was planned, where that was."""
+        """The phase's peak so far in GiB, and its ratio to the planned one, where there is a plan."""
         found = {}
         for device, watch in self._watches.items():
             reading = watch.readings[name]

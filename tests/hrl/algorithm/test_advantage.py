@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from r2v.errors import UsageError
-from r2v.hrl.algorithm.advantage import discounted, gae, leave_one_out, of_heads
-from r2v.hrl.algorithm.critic import Values
+from r2v.hrl.algorithm.advantage import critic_advantage, discounted, gae, leave_one_out
+from r2v.hrl.algorithm.critic import CriticValues
 from r2v.hrl.algorithm.losses import policy_loss, token_weights
 from tests.hrl import tabular_mdp
 
@@ -38,7 +38,7 @@ def rewards() -> dict[str, Tensor]:
 
 def draw_paths() -> tuple[Tensor, Tensor, Tensor]:
     generator = torch.Generator().manual_seed(3)
-    path = torch.multinomial(policies().paths().reshape(-1), DRAWS, replacement=True, generator=generator)
+    path = torch.multinomial(policies().trajectories().reshape(-1), DRAWS, replacement=True, generator=generator)
     return path // 6, path // 3 % 2, path % 3
 
 
@@ -61,7 +61,7 @@ def test_03_the_difference_needs_a_baseline_that_knows_the_first_answer(paid: st
     second_moment = torch.zeros_like(mean)
     for g in range(2):
         score = torch.nn.functional.one_hot(torch.tensor(g), 2) - known.hint
-        chance, reward = known.paths()[:, g], rewards()[paid][:, g]
+        chance, reward = known.trajectories()[:, g], rewards()[paid][:, g]
         mean += score * (chance * reward).sum(-1, keepdim=True)
         second_moment += score.square() * (chance * reward.square()).sum(-1, keepdim=True)
     assert float((second_moment - mean.square()).sum()) == pytest.approx(variance, abs=5e-5)
@@ -90,30 +90,32 @@ def test_03_leaving_one_out_is_unbiased_and_calms_as_the_mean_does() -> None:
     assert 2 * float(single.square().sum(1).mean() - mean.square().sum()) < 0.1780
 
 
-def noisy(draws: int) -> Values:
+def noisy(draws: int) -> CriticValues:
     """Heads that are right but for noise of 0.2, V and floor the means they are fit to; two answers, equally likely.
     Shaped (..., answers) for every draw of the noise."""
     noise = torch.from_numpy(np.random.default_rng(0).normal(0, 0.2, (2, draws, 2)))
     q = torch.tensor([0.3, 0.3], dtype=torch.float64) + noise
-    return Values(q=q, v=q.mean(-1, keepdim=True).expand_as(q), floor=q.amin(0).mean(-1, keepdim=True).expand(draws, 2))
+    return CriticValues(
+        q=q, v=q.mean(-1, keepdim=True).expand_as(q), floor=q.amin(0).mean(-1, keepdim=True).expand(draws, 2)
+    )
 
 
 def test_15_the_floor_leaves_no_bias_and_archers_baseline_does() -> None:
     """-0.2 (1 - 1/sqrt 2) / sqrt pi = -0.033 for two heads, each value with independent noise."""
     values = noisy(200_000)
-    assert float(of_heads(values).mean(-1).abs().max()) < 1e-15
-    biased = of_heads(values, "min_v").mean(-1)
+    assert float(critic_advantage(values).mean(-1).abs().max()) < 1e-15
+    biased = critic_advantage(values, "min_v").mean(-1)
     assert float(biased.mean()) == pytest.approx(-0.2 * (1 - math.sqrt(0.5)) / math.sqrt(math.pi), abs=1e-3)
     assert round(float(biased.mean()), 3) == -0.033
 
 
 def test_an_advantage_teaches_the_critic_nothing() -> None:
-    values = Values(
+    values = CriticValues(
         q=torch.ones(2, 3, requires_grad=True),
         v=torch.ones(2, 3, requires_grad=True),
         floor=torch.ones(3, requires_grad=True),
     )
-    assert not of_heads(values).requires_grad and not of_heads(values, "min_v").requires_grad
+    assert not critic_advantage(values).requires_grad and not critic_advantage(values, "min_v").requires_grad
     assert not gae(torch.ones(1, 3), values.v[:1], torch.ones(1, 3, dtype=torch.bool), 0.9, 0.5).requires_grad
 
 

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from transformers import RobertaConfig, RobertaModel
 
 from r2v.errors import UsageError
-from r2v.hrl.algorithm.critic import DoubleCritic, MeanState, TargetCritic, polyak_
+from r2v.hrl.algorithm.critic import DoubleCritic, MeanPooledEncoder, TargetCritic, polyak_
 from r2v.hrl.algorithm.losses import critic_loss, critic_targets
 from tests.hrl import tabular_mdp
 
@@ -67,12 +67,12 @@ def test_06_the_critic_alone_learns_the_values_of_a_fixed_policy() -> None:
     assert float((learnt.floor - v).abs().max()) < 1e-5
 
 
-@pytest.mark.parametrize(("steps", "gap"), [(1, 0.9), (10, 0.348678), (50, 0.00515378)])
-def test_08_the_gap_to_a_critic_that_stands_still(steps: int, gap: float) -> None:
+@pytest.mark.parametrize(("steps", "distance"), [(1, 0.9), (10, 0.348678), (50, 0.00515378)])
+def test_08_the_gap_to_a_critic_that_stands_still(steps: int, distance: float) -> None:
     target, online = torch.zeros(3), torch.ones(3)
     for _ in range(steps):
         polyak_([target], [online], 0.1)
-    assert (online - target).tolist() == pytest.approx([gap] * 3, abs=1e-6)
+    assert (online - target).tolist() == pytest.approx([distance] * 3, abs=1e-6)
 
 
 def test_08_the_lag_behind_a_critic_that_moves_on() -> None:
@@ -102,7 +102,7 @@ def test_09_a_target_in_bfloat16_would_never_arrive() -> None:
 def test_09_such_a_target_is_refused_and_none_is_made(dtype: torch.dtype) -> None:
     with pytest.raises(UsageError, match=f"target critic in {str(dtype)[6:]}.*float32"):
         polyak_([torch.zeros(1, dtype=dtype)], [torch.ones(1)], 0.1)
-    target = TargetCritic(DoubleCritic(nn.Linear(4, 4), 4, (8,)).to(dtype))
+    target = TargetCritic(DoubleCritic("cpu", nn.Linear(4, 4), 4, (8,)).to(dtype))
     assert {tensor.dtype for tensor in target.critic.parameters()} == {torch.float32}
     assert {tensor.dtype for tensor in target.online.parameters()} == {dtype}
 
@@ -116,7 +116,7 @@ def test_a_tau_that_is_no_average_is_refused(tau: float) -> None:
 def updated(chunk: int, online_on: str = "cpu", target_on: str | None = None) -> list[Tensor]:
     """A target critic's parameters after five updates towards one that moves."""
     torch.manual_seed(1)
-    critic = DoubleCritic(nn.Linear(16, 24), 24, (32, 32))
+    critic = DoubleCritic("cpu", nn.Linear(16, 24), 24, (32, 32))
     moves = [[torch.randn_like(tensor) for tensor in critic.parameters()] for _ in range(5)]
     critic = critic.to(online_on)
     target = TargetCritic(critic, tau=0.1, device=target_on, chunk=chunk)
@@ -162,14 +162,14 @@ def test_10_an_average_takes_no_more_than_a_chunk() -> None:
                 self.made = max(self.made, result.numel())
             return result
 
-    target = TargetCritic(DoubleCritic(nn.Linear(64, 64), 64, (64,)), chunk=100)
+    target = TargetCritic(DoubleCritic("cpu", nn.Linear(64, 64), 64, (64,)), chunk=100)
     with Largest() as largest:
         target.update()
     assert largest.made == 100
 
 
 def test_the_target_is_a_frozen_copy_without_dropout() -> None:
-    critic = DoubleCritic(nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.5)), 4, (8,)).train()
+    critic = DoubleCritic("cpu", nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.5)), 4, (8,)).train()
     critic.backbone[0].weight.requires_grad_(False)
     target = TargetCritic(critic, tau=1.0)
     assert not target.critic.training and critic.training
@@ -185,7 +185,7 @@ def test_the_target_is_a_frozen_copy_without_dropout() -> None:
 
 def test_heads_are_archers() -> None:
     """Two hidden layers of 768: 5.91 M parameters for two Q and two V heads on a base of 768 (facts/hrl.md 4)."""
-    critic = DoubleCritic(nn.Identity(), 768)
+    critic = DoubleCritic("cpu", nn.Identity(), 768)
     assert sum(tensor.numel() for head in (critic.q, critic.v) for tensor in head.parameters()) == 5_907_460
     said = critic((torch.randn(5, 768),), (torch.randn(5, 768),))
     assert (said.q.shape, said.v.shape, said.floor.shape) == ((2, 5), (2, 5), (5,))
@@ -193,7 +193,7 @@ def test_heads_are_archers() -> None:
 
 
 def test_all_heads_read_one_state_and_q_reads_both() -> None:
-    critic = DoubleCritic(nn.Linear(3, 4), 4, (8,))
+    critic = DoubleCritic("cpu", nn.Linear(3, 4), 4, (8,))
     seen, said, other = torch.randn(3, 6, 3).unbind(0)
     values = critic((seen,), (said,))
     assert torch.equal(critic.q_of((seen,), (said,)), values.q) and torch.equal(critic.v_of((seen,)), values.v)
@@ -216,8 +216,8 @@ def test_an_encoders_state_is_the_mean_over_tokens_and_knows_no_pads() -> None:
     encoder = RobertaModel(config, add_pooling_layer=False).eval()
     ids = torch.tensor([[0, 7, 8, 2, 1, 1], [0, 9, 10, 11, 12, 2]])
     mask = ids != 1
-    state = MeanState(encoder)(ids, mask)
+    state = MeanPooledEncoder(encoder)(ids, mask)
     alone = encoder(input_ids=ids[:1, :4]).last_hidden_state[0].mean(0)
     torch.testing.assert_close(state[0], alone, rtol=0, atol=1e-6)
-    bf16 = DoubleCritic(MeanState(encoder.bfloat16()), 16, (8,))
+    bf16 = DoubleCritic("cpu", MeanPooledEncoder(encoder.bfloat16()), 16, (8,))
     assert bf16((ids, mask), (ids, mask)).q.dtype == torch.float32

@@ -12,7 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from r2v.errors import InputError, UsageError
-from r2v.hrl.algorithm.logprobs import lay, of_completions, of_tokens
+from r2v.hrl.algorithm.logprobs import completion_logprobs, pad_sequences, token_logprobs
 from r2v.hrl.algorithm.losses import count, policy_loss, token_weights
 from r2v.policy.float64 import use_float64_layers
 from tests import tiny_models
@@ -76,8 +76,8 @@ def assert_same(ours: Tensor, theirs: Tensor) -> None:
 
 def flat(model: Any, side: Any, rows: Sequence[int] = range(8), chunk: int = 1024, again: bool = False) -> Tensor:
     """Log-probabilities of all completion tokens of some rows, in order."""
-    laid = lay([PROMPTS[i] for i in rows], [COMPLETIONS[i] for i in rows], side)
-    logp = of_completions(model, laid, chunk, again=again)
+    laid = pad_sequences([PROMPTS[i] for i in rows], [COMPLETIONS[i] for i in rows], side)
+    logp = completion_logprobs(model, laid, chunk, gradient_checkpointing=again)
     assert logp[~laid.completion].eq(0.0).all()
     return logp[laid.completion]
 
@@ -107,11 +107,11 @@ def test_13_it_is_what_the_model_itself_says(kind: str) -> None:
 
 def gradients(model: Any, cuts: Sequence[Sequence[int]], chunk: int = 1024, again: bool = False) -> list[Tensor]:
     """Of one update, made of micro-batches; the denominator is the whole update's."""
-    whole = count(lay(PROMPTS, COMPLETIONS).completion, "token")
+    whole = count(pad_sequences(PROMPTS, COMPLETIONS).completion, "token")
     model.zero_grad()
     for rows in cuts:
-        laid = lay([PROMPTS[i] for i in rows], [COMPLETIONS[i] for i in rows])
-        logp = of_completions(model, laid, chunk, again=again)
+        laid = pad_sequences([PROMPTS[i] for i in rows], [COMPLETIONS[i] for i in rows])
+        logp = completion_logprobs(model, laid, chunk, gradient_checkpointing=again)
         policy_loss(logp, token_weights(ADVANTAGES[list(rows)]), laid.completion, whole).backward()
     return [tensor.grad.clone() for tensor in model.parameters() if tensor.grad is not None]
 
@@ -171,25 +171,25 @@ def test_logits_are_not_kept_for_the_way_back() -> None:
 
 def test_14_a_huge_gap_is_finite_and_can_be_learnt_from() -> None:
     logits = torch.tensor([[0.0, -120.0]], requires_grad=True)
-    got = of_tokens(logits, torch.tensor([1]))
+    got = token_logprobs(logits, torch.tensor([1]))
     assert got.item() == -120.0
-    assert of_tokens(logits.detach() + 200, torch.tensor([1])).item() == -120.0
+    assert token_logprobs(logits.detach() + 200, torch.tensor([1])).item() == -120.0
     got.sum().backward()
     assert logits.grad is not None and logits.grad.tolist() == [[-1.0, 1.0]]
     assert torch.softmax(logits, -1).log()[0, 1].item() == float("-inf"), "what ArCHer's code does"
-    assert of_tokens(logits.detach().bfloat16(), torch.tensor([1])).dtype == torch.float32
-    assert of_tokens(logits.detach().double(), torch.tensor([1])).dtype == torch.float64
+    assert token_logprobs(logits.detach().bfloat16(), torch.tensor([1])).dtype == torch.float32
+    assert token_logprobs(logits.detach().double(), torch.tensor([1])).dtype == torch.float64
 
 
 def test_a_prompt_is_followed_by_its_completion_without_a_gap() -> None:
-    left, right = (lay([[5], [6, 7, 8]], [[9, 2], [2]], side) for side in ("left", "right"))
+    left, right = (pad_sequences([[5], [6, 7, 8]], [[9, 2], [2]], side) for side in ("left", "right"))
     assert left.ids.tolist() == [[0, 5, 9, 2], [6, 7, 8, 2]] and right.ids.tolist() == [[5, 9, 2, 0], [6, 7, 8, 2]]
     assert left.positions.tolist() == [[0, 0, 1, 2], [0, 1, 2, 3]]
     assert left.completion.long().tolist() == [[0, 0, 1, 1], [0, 0, 0, 1]]
     assert right.completion.long().tolist() == [[0, 1, 1, 0], [0, 0, 0, 1]]
     assert right.attention.long().tolist() == [[1, 1, 1, 0], [1, 1, 1, 1]]
     with pytest.raises(InputError, match="sequence 1: its prompt has no tokens"):
-        lay([[5], []], [[2], [2]])
+        pad_sequences([[5], []], [[2], [2]])
 
 
 def test_a_model_that_rescales_its_logits_is_refused() -> None:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from r2v.hrl.algorithm.advantage import discounted, gae
-from r2v.hrl.algorithm.critic import Values
+from r2v.hrl.algorithm.critic import CriticValues
 from r2v.hrl.algorithm.losses import (
     baseline_loss,
     clipped_loss,
@@ -33,13 +33,13 @@ def actor_gradient(first: Tensor, hint: Tensor, second: Tensor, gamma: float) ->
     rewards = (tabular_mdp.first_score(), tabular_mdp.second_score())
     policies = tabular_mdp.Policies.of(first, hint.detach(), second)
     known = tabular_mdp.worth(policies, rewards)
-    paths = policies.paths().detach()
+    trajectories = policies.trajectories().detach()
     first_turn = policy_loss(
         policies.first.log()[:, None], token_weights(known.q1 - known.v1) * policies.first.detach()[:, None], ONE, 1.0
     )
     better = discounted((known.q2 - known.v2[..., None]).reshape(-1), torch.ones(18, dtype=torch.long), gamma)
     second_turn = policy_loss(
-        policies.second.log().reshape(-1, 1), token_weights(better) * paths.reshape(-1, 1), ONE, 1.0
+        policies.second.log().reshape(-1, 1), token_weights(better) * trajectories.reshape(-1, 1), ONE, 1.0
     )
     return [-one for one in torch.autograd.grad(first_turn + second_turn, (first, second))]
 
@@ -64,7 +64,7 @@ def guidance_gradient(first: Tensor, hint: Tensor, second: Tensor, reward: Tenso
     """d/d(hint logits) of the loss over all paths, `reward` (A, G, B) as the weight of each."""
     policies = tabular_mdp.Policies.of(first.detach(), hint, second.detach())
     logp = policies.hint.log()[:, :, None].expand(3, 2, 3)
-    weights = token_weights(reward.reshape(-1)) * policies.paths().detach().reshape(-1, 1)
+    weights = token_weights(reward.reshape(-1)) * policies.trajectories().detach().reshape(-1, 1)
     return -torch.autograd.grad(policy_loss(logp.reshape(-1, 1), weights, ONE, 1.0), hint)[0]
 
 
@@ -181,8 +181,8 @@ def test_the_critics_targets_by_hand() -> None:
 
 
 def test_the_critics_loss_sums_over_heads_and_divides_by_the_whole_batch() -> None:
-    said = Values(q=torch.ones(2, 3, requires_grad=True), v=torch.zeros(2, 3), floor=torch.full((3,), 2.0))
-    wanted = Values(q=torch.zeros(2, 3), v=torch.full((2, 3), 3.0), floor=torch.zeros(3, requires_grad=True))
+    said = CriticValues(q=torch.ones(2, 3, requires_grad=True), v=torch.zeros(2, 3), floor=torch.full((3,), 2.0))
+    wanted = CriticValues(q=torch.zeros(2, 3), v=torch.full((2, 3), 3.0), floor=torch.zeros(3, requires_grad=True))
     loss = critic_loss(said, wanted, 12)
     assert loss.item() == (6 * 1 + 6 * 9 + 3 * 4) / 12
     loss.backward()

@@ -70,7 +70,7 @@ def test_a_hint_is_paid_for_the_difference_and_for_harm_too() -> None:
     paid = GuidanceReward(judging=0.1, leak=0.5, length=0.01).of(
         before,
         after,
-        judged=torch.tensor([True, True]),
+        says_right=torch.tensor([True, True]),
         leaked=torch.tensor([True, False]),
         tokens=torch.tensor([10, 20]),
     )

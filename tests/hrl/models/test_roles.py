@@ -14,9 +14,9 @@ from transformers import BertConfig, BertModel, RobertaConfig, RobertaModel
 from r2v.config import CostConfig, CriticConfig, GuidanceConfig, PolicyConfig
 from r2v.errors import InputError, UsageError
 from r2v.hrl.algorithm import kl
-from r2v.hrl.algorithm.logprobs import lay, of_completions
+from r2v.hrl.algorithm.logprobs import completion_logprobs, pad_sequences
 from r2v.hrl.algorithm.losses import policy_loss, token_weights
-from r2v.hrl.models.encoders import text_of
+from r2v.hrl.models.encoders import padded_text
 from r2v.hrl.models.roles import Roles, build_roles
 from r2v.hrl.tasks.prompts import Prompter
 from r2v.llm.local.backend import LocalBackend
@@ -37,17 +37,17 @@ def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 def logprobs(roles: Roles, role: Any) -> Tensor:
     with roles.using(role) as model, torch.no_grad():
-        return of_completions(model, lay(PROMPTS, SAID))
+        return completion_logprobs(model, pad_sequences(PROMPTS, SAID))
 
 
 def step(roles: Roles, role: Any, steps: int, lr: float = 1e-2) -> list[float]:
     """Updates of one role; their losses."""
-    optimizer, rows, losses = torch.optim.AdamW(roles.parameters(role), lr=lr), lay(PROMPTS, SAID), []
+    optimizer, rows, losses = torch.optim.AdamW(roles.parameters(role), lr=lr), pad_sequences(PROMPTS, SAID), []
     for _ in range(steps):
         optimizer.zero_grad()
         with roles.using(role) as model:
             weights = token_weights(torch.tensor([1.0, -0.5, 2.0], dtype=torch.float64))
-            loss = policy_loss(of_completions(model, rows), weights, rows.completion, 3.0)
+            loss = policy_loss(completion_logprobs(model, rows), weights, rows.completion, 3.0)
             loss.backward()
         optimizer.step()
         losses.append(loss.item())
@@ -61,7 +61,7 @@ def test_11_a_shared_reference_is_a_copied_one_to_the_bit_before_and_after_train
         logits = []
         for role in ("actor", "guidance", "reference"):
             with shared.using(role) as one:  # type: ignore[arg-type]
-                logits.append(one(lay(PROMPTS, SAID).ids).logits)
+                logits.append(one(pad_sequences(PROMPTS, SAID).ids).logits)
     assert kl.exact(logits[0], logits[2]).eq(0.0).all() and kl.exact(logits[1], logits[2]).eq(0.0).all()
     assert torch.equal(logprobs(shared, "reference"), frozen)
     guidance, hinted = shared.state("guidance"), logprobs(shared, "guidance")
@@ -168,7 +168,7 @@ def test_the_actor_is_handed_on_as_a_policy_that_acts_the_same_to_the_bit(
     back = load_policy(
         PolicyConfig(model_name=str(model), lora_r=lora, device="cpu", dtype="float64"), tmp_path / "final"
     )
-    ids = lay(PROMPTS, SAID).ids
+    ids = pad_sequences(PROMPTS, SAID).ids
     with roles.using("actor") as actor, torch.no_grad():
         torch.testing.assert_close(actor(ids).logits, back.model(ids).logits, rtol=0, atol=1e-13)
         theirs = dict(back.model.named_parameters())
@@ -203,7 +203,7 @@ def test_both_start_from_exported_weights_and_the_actor_goes_on_from_there(
     )
     with torch.no_grad():
         torch.testing.assert_close(
-            of_completions(back.model, lay(PROMPTS, SAID)), logprobs(roles, "actor"), rtol=0, atol=1e-12
+            completion_logprobs(back.model, pad_sequences(PROMPTS, SAID)), logprobs(roles, "actor"), rtol=0, atol=1e-12
         )
     with roles.using("actor") as actor:
         assert acts(back) == acts(Loaded(model=actor, tokenizer=roles.tokenizer, name=back.name))
@@ -234,11 +234,11 @@ def test_what_cannot_be_trained_is_refused(model: Path, changes: Any, said: str)
 def test_a_role_inside_another_gives_the_base_back_as_it_was(model: Path) -> None:
     roles = stirred(build(model, "shared"))
     wanted = {role: logprobs(roles, role) for role in ("actor", "guidance", "reference")}
-    rows = lay(PROMPTS, SAID)
+    rows = pad_sequences(PROMPTS, SAID)
     with torch.no_grad(), roles.using("actor") as one:
         with roles.using("reference") as two, roles.using("guidance") as three:
-            assert one is two is three and torch.equal(of_completions(one, rows), wanted["guidance"])
-        assert torch.equal(of_completions(one, rows), wanted["actor"])
+            assert one is two is three and torch.equal(completion_logprobs(one, rows), wanted["guidance"])
+        assert torch.equal(completion_logprobs(one, rows), wanted["actor"])
     assert all(tensor.requires_grad for role in ("actor", "guidance") for tensor in roles.parameters(role))
     assert not torch.equal(wanted["actor"], wanted["guidance"])
 
@@ -256,7 +256,7 @@ def test_nobody_changes_the_adapter_while_another_thread_uses_it(model: Path) ->
         thread = threading.Thread(target=other)
         thread.start()
         assert inside.wait(10) and not done.wait(0.2)
-        assert torch.equal(of_completions(one, lay(PROMPTS, SAID)), wanted)
+        assert torch.equal(completion_logprobs(one, pad_sequences(PROMPTS, SAID)), wanted)
     thread.join(10)
     assert done.is_set()
 
@@ -268,24 +268,24 @@ TEXTS = [[3, 9, 10, 4], list(range(5, 35)), [2]]
 
 def test_the_small_reader_takes_the_last_tokens_as_they_are(model: Path) -> None:
     roles = build(model)
-    ids, lengths = roles.read(TEXTS)
+    ids, lengths = roles.encode_for_critic(TEXTS)
     assert ids.shape == (3, 16) and ids.dtype == torch.int32 and lengths.tolist() == [4, 16, 1]
     assert ids[0, :4].tolist() == TEXTS[0] and ids[1].tolist() == TEXTS[1][-16:] and ids[0, 4:].eq(0).all()
 
 
 def test_a_text_is_worth_the_same_in_any_company(model: Path) -> None:
     roles = build(model, guidance=GuidanceConfig(baseline="value"))
-    rows = roles.read(TEXTS)
+    rows = roles.encode_for_critic(TEXTS)
     assert roles.value is not None
     with torch.no_grad():
-        together, worth = roles.critic(text_of(rows), text_of(rows)), roles.value(*text_of(rows))
-        assert together.q.shape == (2, 3) and worth.shape == (3,) and together.floor.std() > 0
+        gathered, worth = roles.critic(padded_text(rows), padded_text(rows)), roles.value(*padded_text(rows))
+        assert gathered.q.shape == (2, 3) and worth.shape == (3,) and gathered.floor.std() > 0
         for i in range(3):
-            alone = text_of((rows[0][i : i + 1], rows[1][i : i + 1]))
+            alone = padded_text((rows[0][i : i + 1], rows[1][i : i + 1]))
             one = roles.critic(alone, alone)
             torch.testing.assert_close(
                 [one.q, one.v, one.floor, roles.value(*alone)],
-                [together.q[:, i : i + 1], together.v[:, i : i + 1], together.floor[i : i + 1], worth[i : i + 1]],
+                [gathered.q[:, i : i + 1], gathered.v[:, i : i + 1], gathered.floor[i : i + 1], worth[i : i + 1]],
                 rtol=0,
                 atol=1e-12,
             )
@@ -328,9 +328,9 @@ def test_a_published_encoder_reads_the_text_again_by_its_own_words(model: Path, 
     critic = CriticConfig(model_name=str(encoder), max_tokens=3)
     roles = build(model, critic=critic)
     [how, many, w1, w2, w3] = roles.tokenizer.convert_tokens_to_ids(["how", "many", "w1", "w2", "w3"])
-    ids, lengths = roles.read([[3, how, many, w1, w2, w3, 2], [2]])
+    ids, lengths = roles.encode_for_critic([[3, how, many, w1, w2, w3, 2], [2]])
     assert ids.tolist() == [[5, 6, 1], [1, 0, 0]] and lengths.tolist() == [3, 1]
-    critic_text = text_of((ids, lengths))
+    critic_text = padded_text((ids, lengths))
     said = roles.critic(critic_text, critic_text)
     (said.q.sum() + said.v.sum() + said.floor.sum()).backward()  # type: ignore[no-untyped-call]
     assert all(tensor.grad is not None for tensor in roles.parameters("critic"))

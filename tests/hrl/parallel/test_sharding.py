@@ -98,7 +98,8 @@ def test_checkpoint_and_policy_are_whole(
 ) -> None:
     """The same names and shapes as of an unsharded run, and the same numbers; an exported actor loads."""
     ours, theirs = (
-        torch.load(folder / name / checkpoint.LATEST / checkpoint.STATE, weights_only=True) for folder in (parts, alone)
+        torch.load(folder / name / checkpoint.LATEST / checkpoint.STATE_FILE, weights_only=True)
+        for folder in (parts, alone)
     )
     for role in ("actor", "guidance"):
         assert list(ours["trained"][role]) == list(theirs["trained"][role])

@@ -120,7 +120,8 @@ def test_what_engines_began_the_whole_ends_and_the_other_way_round(
 def test_checkpoint_and_policy_are_whole(name: str, model: Path, alone: Path, parts: Path) -> None:
     """The same names and shapes as of an unsharded run, and the same numbers; an exported actor loads."""
     ours, theirs = (
-        torch.load(folder / name / checkpoint.LATEST / checkpoint.STATE, weights_only=True) for folder in (parts, alone)
+        torch.load(folder / name / checkpoint.LATEST / checkpoint.STATE_FILE, weights_only=True)
+        for folder in (parts, alone)
     )
     for role in ("actor", "guidance"):
         assert list(ours["trained"][role]) == list(theirs["trained"][role])

@@ -16,12 +16,14 @@ import torch
 from r2v.config import GuidanceConfig, HierarchicalConfig, RolloutConfig
 from r2v.distributed import launch
 from r2v.errors import InputError
-from r2v.hrl.algorithm.logprobs import lay, of_completions
+from r2v.hrl.algorithm.logprobs import completion_logprobs, pad_sequences
 from r2v.hrl.models.roles import Roles
-from r2v.hrl.rollout.episode import Cast, Episode, Rules, gathered, play, play_many
-from r2v.hrl.rollout.generator import Ask, Segment, Speaker
+from r2v.hrl.parallel import ranks
+from r2v.hrl.rollout.episode import EpisodeContext, EpisodeSettings, GuidedEpisode, play, play_many
+from r2v.hrl.rollout.generator import GenerationRequest, Generator
 from r2v.hrl.tasks.problems import Problem
 from r2v.hrl.tasks.prompts import Prompter
+from r2v.hrl.types import Completion
 from r2v.llm.waves import Waves
 
 from .. import playing
@@ -44,7 +46,7 @@ def episodes(
     problems: Sequence[Problem] = PROBLEMS,
     check: Any = checker,
     **options: Any,
-) -> list[Episode]:
+) -> list[GuidedEpisode]:
     return play_many(
         problems,
         roles=roles,
@@ -59,10 +61,10 @@ def episodes(
 class Logged:
     """A voice, and what it was asked when."""
 
-    def __init__(self, speaker: Speaker, log: list[Any]) -> None:
+    def __init__(self, speaker: Generator, log: list[Any]) -> None:
         self.speaker, self.log, self.max_batch = speaker, log, speaker.max_batch
 
-    def answer(self, questions: Sequence[tuple[Ask, ...]]) -> list[tuple[Segment, ...]]:
+    def answer(self, questions: Sequence[tuple[GenerationRequest, ...]]) -> list[tuple[Completion, ...]]:
         said = self.speaker.answer(questions)
         self.log.append((self.speaker.role, questions, said))
         return said
@@ -85,12 +87,19 @@ class Shown(Prompter):
 
 def logged(
     roles: Roles, h: HierarchicalConfig, problems: Sequence[Problem] = PROBLEMS, check: Any = checker
-) -> tuple[list[Episode], list[Any], Shown]:
+) -> tuple[list[GuidedEpisode], list[Any], Shown]:
     log: list[Any] = []
     waves = Waves(workers=2, max_age=30.0)
-    actor, guidance = (waves.port(Logged(Speaker(roles, role), log)) for role in ("actor", "guidance"))
+    actor, guidance = (waves.port(Logged(Generator(roles, role), log)) for role in ("actor", "guidance"))
     shown = Shown(roles.tokenizer, log)
-    cast = Cast(actor=actor, guidance=guidance, prompter=shown, checker=check, world=waves.world, rules=Rules.of(h))
+    cast = EpisodeContext(
+        actor=actor,
+        guidance=guidance,
+        prompter=shown,
+        checker=check,
+        run_in_worker=waves.world,
+        settings=EpisodeSettings.of(h),
+    )
     return waves.run(partial(play, problem, cast, (3, 0)) for problem in problems), log, shown
 
 
@@ -135,9 +144,9 @@ def test_token_ids_are_stored_and_reproduce_their_log_probabilities(roles: Roles
                 else [tried.hint for tried in episode.hints[0]]
             )
         ]
-        rows = lay([one.prompt for one in said], [one.tokens for one in said])
+        rows = pad_sequences([one.prompt for one in said], [one.tokens for one in said])
         with roles.using(role) as model, torch.no_grad():  # type: ignore[arg-type]
-            found = of_completions(model, rows)[rows.completion]
+            found = completion_logprobs(model, rows)[rows.completion]
         assert found.tolist() == pytest.approx([value for one in said for value in one.logprobs], rel=0, abs=1e-9)
 
 
@@ -210,7 +219,7 @@ def test_without_guidance_the_actor_is_asked_again_and_nobody_hints(roles: Roles
         assert episode.turns[1].answer.prompt == Prompter(roles.tokenizer).answer(episode.problem, [(first, None)])
 
 
-def all_hint_prompts(played: Sequence[Episode]) -> list[tuple[int, ...]]:
+def all_hint_prompts(played: Sequence[GuidedEpisode]) -> list[tuple[int, ...]]:
     return [tried.hint.prompt for episode in played for group in episode.hints for tried in group]
 
 
@@ -288,4 +297,4 @@ def test_a_checker_that_raises_on_one_rank_ends_all_with_its_error(model: Path, 
 
 
 def test_alone_one_has_everything() -> None:
-    assert gathered([1, 2, 3]) == [1, 2, 3]
+    assert ranks.all_gather([1, 2, 3]) == [1, 2, 3]

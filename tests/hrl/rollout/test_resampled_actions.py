@@ -8,7 +8,7 @@ import pytest
 
 from r2v.config import CriticConfig
 from r2v.hrl.models.roles import Roles
-from r2v.hrl.rollout.resampled_actions import Draws
+from r2v.hrl.rollout.resampled_actions import ActionResampler
 from r2v.hrl.tasks.prompts import Prompter
 
 from ..playing import PROBLEMS, build, save_model, settings, stirred
@@ -24,27 +24,29 @@ def states(roles: Roles) -> list[tuple[int, ...]]:
 
 
 def test_a_state_is_drawn_for_once_in_a_version(roles: Roles) -> None:
-    draws, own = Draws(roles, settings(), (3,)), states(roles)
-    first = draws.of([*own, own[0]], 0)
-    assert [len(one) for one in first] == [2] * 6 and first[5] == first[0] and (draws.made, draws.reused) == (10, 2)
-    assert draws.of(own[::-1], 0) == first[4::-1] and (draws.made, draws.reused) == (10, 12)
-    assert draws.of(own, 1) != first[:5] and draws.made == 20
+    draws, own = ActionResampler(roles, settings(), (3,)), states(roles)
+    first = draws.sample([*own, own[0]], 0)
+    assert (
+        [len(one) for one in first] == [2] * 6 and first[5] == first[0] and (draws.generated, draws.reused) == (10, 2)
+    )
+    assert draws.sample(own[::-1], 0) == first[4::-1] and (draws.generated, draws.reused) == (10, 12)
+    assert draws.sample(own, 1) != first[:5] and draws.generated == 20
 
 
 def test_draws_depend_on_state_and_version_alone(roles: Roles) -> None:
     own = states(roles)
-    wanted = Draws(roles, settings(), (3,)).of(own, 2)
-    other = Draws(roles, settings(), (3,), batch_size=3)
-    other.of(own[:2], 1)
-    assert [other.of([state], 2)[0] for state in own[::-1]][::-1] == wanted
-    assert Draws(roles, settings(), (4,)).of(own, 2) != wanted
+    wanted = ActionResampler(roles, settings(), (3,)).sample(own, 2)
+    other = ActionResampler(roles, settings(), (3,), batch_size=3)
+    other.sample(own[:2], 1)
+    assert [other.sample([state], 2)[0] for state in own[::-1]][::-1] == wanted
+    assert ActionResampler(roles, settings(), (4,)).sample(own, 2) != wanted
     assert any(one[0] != one[1] for one in wanted)
 
 
 def test_answers_are_whole_and_as_long_as_answers_may_be(roles: Roles) -> None:
     drawn = [
         answer
-        for one in Draws(roles, settings(critic=CriticConfig(draws=8)), (3,)).of(states(roles), 0)
+        for one in ActionResampler(roles, settings(critic=CriticConfig(draws=8)), (3,)).sample(states(roles), 0)
         for answer in one
     ]
     assert len(drawn) == 40 and any(answer[-1] == 2 for answer in drawn)
@@ -53,15 +55,15 @@ def test_answers_are_whole_and_as_long_as_answers_may_be(roles: Roles) -> None:
 
 def test_a_later_version_forgets_the_one_before(roles: Roles) -> None:
     """What was drawn for an actor that is gone is never given again, and takes no memory."""
-    draws, own = Draws(roles, settings(), (3,)), states(roles)
-    before = draws.of(own, 0)
-    draws.of(own[:1], 1)
-    assert draws.of(own, 0) == before and draws.made == 10 + 2 + 10
+    draws, own = ActionResampler(roles, settings(), (3,)), states(roles)
+    before = draws.sample(own, 0)
+    draws.sample(own[:1], 1)
+    assert draws.sample(own, 0) == before and draws.generated == 10 + 2 + 10
 
 
 def test_twenty_updates_of_256_rows_are_a_few_answers(tmp_path: Path, roles: Roles) -> None:
     """ArCHer would draw 20 x 256; of 5 states 5 are drawn."""
-    draws, own = Draws(roles, settings(critic=CriticConfig(draws=1)), (3,)), states(roles)
+    draws, own = ActionResampler(roles, settings(critic=CriticConfig(draws=1)), (3,)), states(roles)
     for update in range(20):
-        draws.of([own[(update + row) % 5] for row in range(256)], 0)
-    assert draws.made == 5 and draws.reused == 20 * 256 - 5
+        draws.sample([own[(update + row) % 5] for row in range(256)], 0)
+    assert draws.generated == 5 and draws.reused == 20 * 256 - 5

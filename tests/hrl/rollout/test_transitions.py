@@ -9,24 +9,24 @@ import pytest
 import torch
 
 from r2v.config import GuidanceConfig, HierarchicalConfig
-from r2v.hrl.algorithm import compute_advantages
+from r2v.hrl.algorithm import compute_advantages, samples
 from r2v.hrl.algorithm.advantage import gae
-from r2v.hrl.algorithm.critic import Values
+from r2v.hrl.algorithm.critic import CriticValues
 from r2v.hrl.algorithm.losses import count, policy_loss, token_weights
 from r2v.hrl.rollout import transitions
-from r2v.hrl.rollout.episode import Episode, Hinted, Turn
-from r2v.hrl.rollout.generator import Segment
+from r2v.hrl.rollout.episode import GuidedEpisode, HintedAnswer, ScoredAnswer
 from r2v.hrl.tasks.problems import Problem
 from r2v.hrl.training import metrics
+from r2v.hrl.types import Completion
 
 H = HierarchicalConfig(turns=3, rewards=[0.0, 0.5, 1.0], gamma=0.9)
 COUNTER = iter(range(10_000))
 
 
-def said(text: str = "", count: int = 1) -> Segment:
+def said(text: str = "", count: int = 1) -> Completion:
     """A segment that no other is equal to."""
     number = next(COUNTER)
-    return Segment(
+    return Completion(
         prompt=(1000 + number,),
         tokens=tuple(2000 + number + i for i in range(count)),
         logprobs=(-0.5,) * count,
@@ -36,17 +36,19 @@ def said(text: str = "", count: int = 1) -> Segment:
     )
 
 
-def turn(score: float, text: str = "") -> Turn:
-    return Turn(answer=said(text), score=score)
+def turn(score: float, text: str = "") -> ScoredAnswer:
+    return ScoredAnswer(answer=said(text), score=score)
 
 
-def episode(first: float, *groups: tuple[float, ...], hints: tuple[str, ...] = ("", ""), answer: str = "7") -> Episode:
+def episode(
+    first: float, *groups: tuple[float, ...], hints: tuple[str, ...] = ("", ""), answer: str = "7"
+) -> GuidedEpisode:
     """By scores: of the first answer, and of those behind each hint, the trunk's first."""
     tried = tuple(
-        tuple(Hinted(hint=said(text, 2), after=turn(score)) for text, score in zip(hints, group, strict=False))
+        tuple(HintedAnswer(hint=said(text, 2), after=turn(score)) for text, score in zip(hints, group, strict=False))
         for group in groups
     )
-    return Episode(
+    return GuidedEpisode(
         problem=Problem(id="p", text="?", answer=answer),
         hints=tried,
         turns=(turn(first), *(group[0].after for group in tried)),
@@ -59,21 +61,21 @@ TWO = [episode(0.0, (0.25, 1.0), (0.5, 0.75)), episode(1.0, (0.5, 0.0), (1.0, 0.
 def test_the_actor_answers_for_the_trunk_and_for_all_last_answers() -> None:
     made = transitions.answers_of(TWO)
     one = TWO[0]
-    assert made.said[:4] == [
+    assert made.completions[:4] == [
         one.turns[0].answer,
         one.turns[1].answer,
         one.hints[1][0].after.answer,
         one.hints[1][1].after.answer,
     ]
-    assert len(made.said) == 8 and one.hints[0][1].after.answer not in made.said
+    assert len(made.completions) == 8 and one.hints[0][1].after.answer not in made.completions
     assert made.turn.tolist() == [0, 1, 2, 2] * 2
-    assert made.paths.tolist() == [[0, 1, 2], [0, 1, 3], [4, 5, 6], [4, 5, 7]]
+    assert made.trajectories.tolist() == [[0, 1, 2], [0, 1, 3], [4, 5, 6], [4, 5, 7]]
     assert made.scores.tolist() == [[0, 0.25, 0.5], [0, 0.25, 0.75], [1, 0.5, 1], [1, 0.5, 0]]
 
 
 def test_the_guidance_answers_for_every_hint() -> None:
     made = transitions.hints_of(TWO)
-    assert made.said == [one.hint for each in TWO for group in each.hints for one in group]
+    assert made.completions == [one.hint for each in TWO for group in each.hints for one in group]
     assert made.before[:, 0].tolist() == [0, 0.25, 1, 0.5]
     assert made.after.tolist() == [[0.25, 1], [0.5, 0.75], [0.5, 0], [1, 0]]
     assert made.tokens.tolist() == [[2, 2]] * 4
@@ -84,26 +86,26 @@ def test_the_critic_remembers_where_each_hint_led_and_every_end() -> None:
     one = TWO[0]
     first, second = one.turns[0].answer, one.turns[1].answer
     last = [hinted.after.answer for hinted in one.hints[1]]
-    assert made.seen == [first.prompt] * 2 + [second.prompt] * 2 + [end.prompt for end in last]
-    assert made.said == [first.tokens] * 2 + [second.tokens] * 2 + [end.tokens for end in last]
-    assert made.next[:2] == [hinted.after.answer.prompt for hinted in one.hints[0]]
-    assert made.next[2:4] == [end.prompt for end in last] == made.next[4:]
+    assert made.observations == [first.prompt] * 2 + [second.prompt] * 2 + [end.prompt for end in last]
+    assert made.actions == [first.tokens] * 2 + [second.tokens] * 2 + [end.tokens for end in last]
+    assert made.next_observations[:2] == [hinted.after.answer.prompt for hinted in one.hints[0]]
+    assert made.next_observations[2:4] == [end.prompt for end in last] == made.next_observations[4:]
     assert made.reward.tolist() == [0, 0, 0.125, 0.125, 0.5, 0.75]
     assert made.done.tolist() == [False] * 4 + [True] * 2 and made.version.tolist() == [3] * 6
 
 
 def test_without_guidance_the_trunk_is_all_there_is() -> None:
-    alone = Episode(problem=TWO[0].problem, turns=TWO[0].turns, hints=((), ()))
+    alone = GuidedEpisode(problem=TWO[0].problem, turns=TWO[0].turns, hints=((), ()))
     made = transitions.answers_of([alone])
-    assert made.said == [one.answer for one in alone.turns] and made.paths.tolist() == [[0, 1, 2]]
+    assert made.completions == [one.answer for one in alone.turns] and made.trajectories.tolist() == [[0, 1, 2]]
     assert len(transitions.transitions_of([alone], H.rewards, 0).done) == 3
 
 
-def values(answers: transitions.Answers) -> Values:
+def values(answers: samples.AnswerBatch) -> CriticValues:
     """Different for every answer and head."""
-    count = len(answers.said)
+    count = len(answers.completions)
     q = torch.stack([torch.arange(count) * 0.1, torch.arange(count) * 0.1 + 0.05]).double()
-    return Values(q=q, v=q * 0.5, floor=torch.full((count,), 0.2, dtype=torch.float64))
+    return CriticValues(q=q, v=q * 0.5, floor=torch.full((count,), 0.2, dtype=torch.float64))
 
 
 def test_17_the_return_is_the_mean_over_the_ways_on() -> None:
@@ -119,16 +121,16 @@ def test_17_the_return_is_the_mean_over_the_ways_on() -> None:
     ]
     assert compute_advantages.returns_of(made, H).tolist() == pytest.approx(wanted, abs=1e-15)
     h = replace(H, advantage="gae", gae_lambda=1.0)
-    lesson = compute_advantages.actor_lesson(made, values(made), [(0.0,)] * 8, None, h)
+    batch = compute_advantages.actor_batch(made, values(made), [(0.0,)] * 8, None, h)
     v = values(made).v.mean(0)
-    assert lesson.advantage.tolist() == pytest.approx([w - float(x) for w, x in zip(wanted, v, strict=True)], abs=1e-15)
+    assert batch.advantage.tolist() == pytest.approx([w - float(x) for w, x in zip(wanted, v, strict=True)], abs=1e-15)
 
 
 def test_17_lambda_0_looks_one_turn_ahead_along_every_way() -> None:
     made = transitions.answers_of(TWO)
     v = values(made).v.mean(0).tolist()
     h = replace(H, advantage="gae", gae_lambda=0.0)
-    got = compute_advantages.actor_lesson(made, values(made), [(0.0,)] * 8, None, h).advantage.tolist()
+    got = compute_advantages.actor_batch(made, values(made), [(0.0,)] * 8, None, h).advantage.tolist()
     assert got[1] == pytest.approx(0.125 + 0.9 * (v[2] + v[3]) / 2 - v[1], abs=1e-15)
     assert got[3] == pytest.approx(0.75 - v[3], abs=1e-15)
 
@@ -148,7 +150,7 @@ def test_17_one_turn_is_reinforce_with_a_baseline(lam: float) -> None:
 
 def test_scores_alone_are_compared_turn_by_turn() -> None:
     made = transitions.answers_of(TWO)
-    got = compute_advantages.actor_lesson(made, None, [(0.0,)] * 8, None, replace(H, advantage="score")).advantage
+    got = compute_advantages.actor_batch(made, None, [(0.0,)] * 8, None, replace(H, advantage="score")).advantage
     returns = compute_advantages.returns_of(made, H)
     assert float(got[0]) == pytest.approx(float(returns[0] - returns[4]))
     ends = returns[made.turn == 2]
@@ -157,11 +159,11 @@ def test_scores_alone_are_compared_turn_by_turn() -> None:
 
 def test_later_answers_weigh_as_they_are_discounted_where_asked() -> None:
     made = transitions.answers_of(TWO)
-    plain, weighed = (
-        compute_advantages.actor_lesson(made, values(made), [(0.0,)] * 8, None, replace(H, discount_weight=on))
+    plain, return_logprobs = (
+        compute_advantages.actor_batch(made, values(made), [(0.0,)] * 8, None, replace(H, discount_weight=on))
         for on in (False, True)
     )
-    assert (weighed.advantage / plain.advantage).tolist() == pytest.approx([1, 0.9, 0.81, 0.81] * 2)
+    assert (return_logprobs.advantage / plain.advantage).tolist() == pytest.approx([1, 0.9, 0.81, 0.81] * 2)
     assert plain.beta.tolist() == [0.01] * 8
 
 
@@ -169,7 +171,7 @@ def test_the_first_answer_has_a_kl_of_its_own() -> None:
     made = transitions.answers_of(TWO)
     h = replace(H, kl=replace(H.kl, first=0.5, later=0.25))
     assert (
-        compute_advantages.actor_lesson(made, values(made), [(0.0,)] * 8, None, h).beta.tolist()
+        compute_advantages.actor_batch(made, values(made), [(0.0,)] * 8, None, h).beta.tolist()
         == [0.5, 0.25, 0.25, 0.25] * 2
     )
 
@@ -186,7 +188,7 @@ def test_hints_are_compared_as_asked(baseline: Any, wanted: list[float] | None) 
     hints = transitions.hints_of(TWO)
     h = replace(H, guidance=GuidanceConfig(baseline=baseline))
     expected = torch.full((8,), 0.1, dtype=torch.float64) if baseline == "value" else None
-    got = compute_advantages.guidance_lesson(hints, expected, [(0.0,)] * 8, h).advantage
+    got = compute_advantages.guidance_batch(hints, expected, [(0.0,)] * 8, h).advantage
     pay = (hints.after - hints.before).reshape(-1)
     if wanted is None:
         wanted = [float(one - (pay.sum() - one) / 7) for one in pay]
@@ -196,11 +198,13 @@ def test_hints_are_compared_as_asked(baseline: Any, wanted: list[float] | None) 
 def test_what_a_hint_is_paid_beside() -> None:
     told = [episode(1.0, (1.0, 1.0), hints=("Keep it", "it is 7, look again"))]
     h = HierarchicalConfig(guidance=GuidanceConfig(judging=0.5, leak=0.25, length=0.01))
-    assert compute_advantages.pay_of(transitions.hints_of(told), h)[0].tolist() == pytest.approx(
+    assert compute_advantages.hint_rewards(transitions.hints_of(told), h)[0].tolist() == pytest.approx(
         [0.5 - 0.02, -0.25 - 0.02]
     )
     silent = [episode(0.0, (0.0, 0.0), hints=("sum is 11", "look again"))]
-    assert compute_advantages.pay_of(transitions.hints_of(silent), h)[0].tolist() == pytest.approx([-0.02, 0.5 - 0.02])
+    assert compute_advantages.hint_rewards(transitions.hints_of(silent), h)[0].tolist() == pytest.approx(
+        [-0.02, 0.5 - 0.02]
+    )
 
 
 @pytest.mark.parametrize(
@@ -234,7 +238,7 @@ def test_a_verdict_is_what_is_said_last(hint: str, verdict: bool | None) -> None
     ],
 )
 def test_a_leak_is_the_answer_as_a_word_of_its_own(hint: str, answer: str, told: bool) -> None:
-    assert transitions.says(hint, answer) is told
+    assert transitions.leaks_answer(hint, answer) is told
 
 
 def test_figures_of_what_was_played() -> None:
@@ -245,5 +249,5 @@ def test_figures_of_what_was_played() -> None:
     assert figures["same_answer"] == 1.0, "all texts are empty"
     assert figures["hint/tokens"] == 2 and figures["hint/pay"] == pytest.approx(0.0625)
     assert metrics.tokens(TWO) == 2 * (5 + 4 * 2)
-    counted = metrics.accuracy(TWO)
-    assert counted["right"] == [1, 1, 2] and counted["wrong_to_right"] == 1 and counted["problems"] == 2
+    statistics = metrics.accuracy(TWO)
+    assert statistics["right"] == [1, 1, 2] and statistics["wrong_to_right"] == 1 and statistics["problems"] == 2

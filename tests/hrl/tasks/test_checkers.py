@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from r2v.errors import InputError, UsageError
-from r2v.hrl.tasks.checkers import checker_of, kind_of, score_of
+from r2v.hrl.tasks.checkers import checked_score, checker_of, infer_checker
 from r2v.hrl.tasks.problems import Problem
 from r2v.hrl.tasks.programs import program
 
@@ -86,7 +86,7 @@ def test_boxes(answer: str, said: str, score: float) -> None:
     ],
 )
 def test_auto_looks_at_the_answers(answers: list[str], kind: str) -> None:
-    assert kind_of([problem(answer) for answer in answers]) == kind
+    assert infer_checker([problem(answer) for answer in answers]) == kind
 
 
 def test_names_and_answers_that_cannot_be() -> None:
@@ -104,13 +104,13 @@ def test_a_checker_that_raises_is_one_line_that_names_the_problem() -> None:
     def broken(asked: Problem, said: str) -> float:
         return 1 / len(said)
 
-    assert score_of(broken, problem("1"), "abcd") == 0.25
+    assert checked_score(broken, problem("1"), "abcd") == 0.25
     said = "problem p1: its checker failed on the answer '' \\(ZeroDivisionError"
     with pytest.raises(InputError, match=said) as refused:
-        score_of(broken, problem("1"), "")
+        checked_score(broken, problem("1"), "")
     assert "\n" not in str(refused.value)
     with pytest.raises(InputError, match="problem p1: its checker gave 2.0"):
-        score_of(lambda asked, said: 2.0, problem("1"), "x")
+        checked_score(lambda asked, said: 2.0, problem("1"), "x")
 
 
 SQUARE = problem("assert f(2) == 4\nassert f(3) == 9")

@@ -8,7 +8,7 @@ import pytest
 
 from r2v.errors import UsageError
 from r2v.hrl.tasks.problems import Problem
-from r2v.hrl.tasks.prompts import COACH, SOLVE, Prompter
+from r2v.hrl.tasks.prompts import ACTOR_INSTRUCTIONS, GUIDANCE_INSTRUCTIONS, Prompter
 from tests import tiny_models
 
 PROBLEM = Problem(id="p", text="open w1", answer="w2")
@@ -23,7 +23,20 @@ def tokenizer(template: str) -> Any:
     """One of the tests' tokenizers that also knows the words of the prompts."""
     made = tiny_models.tokenizer(template)
     made.add_tokens(
-        sorted({*SOLVE.split(), *COACH.split(), "Hint:", "Answer", "again.", "Give", "a", "hint.", "Score:", "0.5."})
+        sorted(
+            {
+                *ACTOR_INSTRUCTIONS.split(),
+                *GUIDANCE_INSTRUCTIONS.split(),
+                "Hint:",
+                "Answer",
+                "again.",
+                "Give",
+                "a",
+                "hint.",
+                "Score:",
+                "0.5.",
+            }
+        )
     )
     return made
 
@@ -38,21 +51,21 @@ def packed(text: str) -> str:
 
 def test_a_first_answer_is_asked_for_with_the_problem_alone() -> None:
     assert shown(MARKED, Prompter(tokenizer(MARKED)).answer(PROBLEM)) == (
-        f"<system>{packed(SOLVE)}<user>openw1<assistant>"
+        f"<system>{packed(ACTOR_INSTRUCTIONS)}<user>openw1<assistant>"
     )
 
 
 def test_later_answers_see_all_answers_and_hints_before_them() -> None:
     rounds = [("w3", "w4 key"), ("w5", None)]
     assert shown(MARKED, Prompter(tokenizer(MARKED)).answer(PROBLEM, rounds)) == (
-        f"<system>{packed(SOLVE)}<user>openw1<assistant>w3<eos><user>Hint:w4keyAnsweragain."
+        f"<system>{packed(ACTOR_INSTRUCTIONS)}<user>openw1<assistant>w3<eos><user>Hint:w4keyAnsweragain."
         "<assistant>w5<eos><user>Answeragain.<assistant>"
     )
 
 
 def test_a_hint_is_asked_for_with_the_answer_and_never_with_what_is_right() -> None:
     prompter = Prompter(tokenizer(MARKED))
-    begun = f"<system>{packed(COACH)}<user>openw1<assistant>w3<eos>"
+    begun = f"<system>{packed(GUIDANCE_INSTRUCTIONS)}<user>openw1<assistant>w3<eos>"
     assert shown(MARKED, prompter.hint(PROBLEM, [], "w3")) == begun + "<user>Giveahint.<assistant>"
     assert shown(MARKED, prompter.hint(PROBLEM, [], "w3", 0.5)) == begun + "<user>Score:0.5.Giveahint.<assistant>"
     later = shown(MARKED, prompter.hint(PROBLEM, [("w3", "key")], "w5"))
@@ -62,7 +75,7 @@ def test_a_hint_is_asked_for_with_the_answer_and_never_with_what_is_right() -> N
 
 def test_a_template_without_a_system_message_gets_the_rules_with_the_problem() -> None:
     assert shown(NO_SYSTEM, Prompter(tokenizer(NO_SYSTEM)).answer(PROBLEM)) == (
-        f"<user>{packed(SOLVE)}openw1<assistant>"
+        f"<user>{packed(ACTOR_INSTRUCTIONS)}openw1<assistant>"
     )
 
 

@@ -8,7 +8,16 @@ from typing import get_args
 import pytest
 
 from r2v.errors import UsageError
-from r2v.hrl.tasks.word_problems import FIRST, LARGEST, LEAST, MOST, SECOND, Split, Sum, word_problems
+from r2v.hrl.tasks.word_problems import (
+    FIRST_STEP,
+    LARGEST_OPERAND,
+    LARGEST_RESULT,
+    SECOND_STEP,
+    SMALLEST_OPERAND,
+    ArithmeticProblem,
+    Split,
+    word_problems,
+)
 
 SPLITS: tuple[Split, ...] = get_args(Split)
 SIGNS = {"sum": "+", "difference": "-", "product": "*"}
@@ -18,7 +27,7 @@ def worked(text: str) -> tuple[str, int]:
     """The combination that a text tells, found by its wordings, and what it comes to."""
     first, second, *_ = text.split(". ")
     operations = []
-    for said, wordings in ((first, FIRST), (second, SECOND)):
+    for said, wordings in ((first, FIRST_STEP), (second, SECOND_STEP)):
         shapes = {
             operation: [re.sub(r"\\\{\w\\\}", r"\\w+", re.escape(one.rstrip("."))) for one in ones]
             for operation, ones in wordings.items()
@@ -36,8 +45,8 @@ def test_every_answer_is_what_the_words_come_to(split: Split) -> None:
     assert len(problems) == 300
     for problem in problems:
         assert problem.split == split and problem.answer == str(worked(problem.text)[1])
-        assert 1 <= int(problem.answer) <= LARGEST
-        assert all(LEAST <= int(number) <= MOST for number in re.findall(r"\d+", problem.text))
+        assert 1 <= int(problem.answer) <= LARGEST_RESULT
+        assert all(SMALLEST_OPERAND <= int(number) <= LARGEST_OPERAND for number in re.findall(r"\d+", problem.text))
 
 
 def test_no_combination_of_a_split_is_in_another_whatever_the_seed() -> None:
@@ -65,7 +74,7 @@ def test_all_operations_come_up() -> None:
 
 
 def test_the_arithmetic_of_a_combination() -> None:
-    made = Sum(first="sum", second="product", a=4, b=7, c=3)
+    made = ArithmeticProblem(first="sum", second="product", a=4, b=7, c=3)
     assert (made.step, made.answer) == (11, 33)
 
 

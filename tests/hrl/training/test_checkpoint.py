@@ -17,8 +17,8 @@ import torch
 from r2v.config import HierarchicalConfig
 from r2v.errors import EnvironmentFault, InputError, Interrupted
 from r2v.hrl.training import checkpoint
-from r2v.hrl.training.metrics import FILE
-from r2v.hrl.training.state import PHASES, hash_of
+from r2v.hrl.training.metrics import METRICS_FILE
+from r2v.hrl.training.state import TRAINING_PHASES, hash_of
 from r2v.policy.fit import LATEST
 
 from .. import trainers
@@ -61,7 +61,12 @@ def test_16_stopped_before_every_phase_it_ends_in_the_same_bits(
         except Interrupted as stop:
             assert "\n" not in str(stop) and str(tmp_path / LATEST) in str(stop)
             passed.append((trainer.state.iteration, trainer.state.phase))
-    assert passed == [(0, "insert"), (0, "critic"), (0, "finish"), *((i, phase) for i in (1, 2) for phase in PHASES)]
+    assert passed == [
+        (0, "insert"),
+        (0, "critic"),
+        (0, "finish"),
+        *((i, phase) for i in (1, 2) for phase in TRAINING_PHASES),
+    ]
     folder, whole = undisturbed(h)
     assert report == whole and lasting(tmp_path) == lasting(folder)
     assert ["actor/loss" in line for line in lines(tmp_path)] == [False, True, True]
@@ -98,7 +103,7 @@ def test_16_what_was_measured_after_the_checkpoint_is_not_told_twice(
     calls = iter(range(99))
     with pytest.raises(Interrupted):
         trainer_of(model, tmp_path, h, stop=lambda: next(calls) == 4).run()
-    with (tmp_path / FILE).open("a") as file:
+    with (tmp_path / METRICS_FILE).open("a") as file:
         file.write('{"iteration":1,"acc/turn1":0.5}\n{"iteration":2,"acc')
     assert trainer_of(model, tmp_path, h).run() == undisturbed(h)[1]
     assert lasting(tmp_path) == lasting(undisturbed(h)[0])
@@ -112,9 +117,9 @@ def test_a_kill_between_checkpoints_leaves_the_one_before(
     with pytest.raises(Interrupted):
         trainer_of(model, tmp_path, SMALL, stop=lambda: next(calls) == 5).run()
     (tmp_path / "tmp-checkpoint-11").mkdir()
-    (tmp_path / "tmp-checkpoint-11" / checkpoint.STATE).write_bytes(b"torn")
+    (tmp_path / "tmp-checkpoint-11" / checkpoint.STATE_FILE).write_bytes(b"torn")
     (tmp_path / "checkpoint-13").mkdir()
-    (tmp_path / "checkpoint-13" / checkpoint.AT).write_text('{"replay": 0}')
+    (tmp_path / "checkpoint-13" / checkpoint.POSITION_FILE).write_text('{"replay": 0}')
     assert trainer_of(model, tmp_path, SMALL).run() == undisturbed(SMALL)[1]
 
 
@@ -138,7 +143,7 @@ def test_another_configuration_is_refused_with_one_line(model: Path, tmp_path: P
     other.identity["seed"] = 7
     with pytest.raises(InputError, match="made with seed=0, asked for is 7"):
         other.run()
-    trainer_of(model, tmp_path, replace(SMALL, save_every=5), micro=2).run()
+    trainer_of(model, tmp_path, replace(SMALL, save_every=5), micro_batch_size=2).run()
 
 
 @pytest.mark.parametrize("what", ["torn", "gone", "lines", "replay"])
@@ -146,11 +151,11 @@ def test_what_is_missing_is_named_and_nothing_is_begun_anew(what: str, model: Pa
     stopped(model, tmp_path)
     latest = (tmp_path / LATEST).resolve()
     if what == "torn":
-        (latest / checkpoint.STATE).write_bytes((latest / checkpoint.STATE).read_bytes()[:-1000])
+        (latest / checkpoint.STATE_FILE).write_bytes((latest / checkpoint.STATE_FILE).read_bytes()[:-1000])
     elif what == "gone":
         latest.rename(tmp_path / "elsewhere")
     elif what == "lines":
-        (tmp_path / FILE).unlink()
+        (tmp_path / METRICS_FILE).unlink()
     else:
         next((tmp_path / "replay").iterdir()).unlink()
     said = {"torn": "cannot be read", "gone": "cannot be read", "lines": "has 0 bytes", "replay": "are missing"}[what]
@@ -174,7 +179,7 @@ def test_the_last_few_are_kept_and_those_of_a_run_that_was_undone_go(tmp_path: P
     assert sorted(checkpoint.kept(tmp_path)) == [14, 21] and checkpoint.oldest(tmp_path, "replay") == 140
     checkpoint.write(tmp_path, 15, {}, {"replay": 150}, {})
     assert sorted(checkpoint.kept(tmp_path)) == [14, 15] and (tmp_path / LATEST).resolve().name == "checkpoint-15"
-    assert json.loads((tmp_path / "checkpoint-15" / checkpoint.AT).read_text()) == {"replay": 150}
+    assert json.loads((tmp_path / "checkpoint-15" / checkpoint.POSITION_FILE).read_text()) == {"replay": 150}
     assert checkpoint.read(tmp_path / "elsewhere", {}) is None
 
 

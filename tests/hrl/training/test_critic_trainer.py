@@ -11,9 +11,9 @@ import torch
 
 from r2v.config import ReplayConfig
 from r2v.errors import EmptyResult
-from r2v.hrl.models.encoders import text_of
+from r2v.hrl.models.encoders import padded_text
 from r2v.hrl.rollout.transitions import Transitions, transitions_of
-from r2v.hrl.training.critic_trainer import Judge
+from r2v.hrl.training.critic_trainer import CriticTrainer
 
 from .. import trainers
 from ..trainers import BASE, trainer_of
@@ -22,16 +22,16 @@ H = replace(BASE, turns=3, rewards=[0.0, 0.5, 1.0], critic=replace(BASE.critic, 
 
 
 @pytest.fixture(scope="module")
-def played(tmp_path_factory: pytest.TempPathFactory) -> tuple[Judge, Transitions]:
+def played(tmp_path_factory: pytest.TempPathFactory) -> tuple[CriticTrainer, Transitions]:
     """A judge of which the slow copy is not the critic, and what it is to remember."""
     model = trainers.model_at(tmp_path_factory.mktemp("model"))
-    trainer = trainer_of(model, Path("unused"), H, micro=5)
+    trainer = trainer_of(model, Path("unused"), H, micro_batch_size=5)
     trainer._rollout()
-    assert trainer.judge is not None
+    assert trainer.critic_trainer is not None
     with torch.no_grad():
         for tensor in trainer.roles.critic.parameters():
             tensor += 0.02 * torch.randn(tensor.shape, dtype=tensor.dtype, generator=torch.Generator().manual_seed(1))
-    return trainer.judge, transitions_of(trainer.state.episodes, H.rewards, version=0)
+    return trainer.critic_trainer, transitions_of(trainer.state.episodes, H.rewards, version=0)
 
 
 def again(prompts: Sequence[tuple[int, ...]]) -> list[list[tuple[int, ...]]]:
@@ -40,14 +40,23 @@ def again(prompts: Sequence[tuple[int, ...]]) -> list[list[tuple[int, ...]]]:
 
 
 @pytest.mark.parametrize("pessimistic", [False, True])
-def test_targets_are_the_slow_copys_word_row_by_row(pessimistic: bool, played: tuple[Judge, Transitions]) -> None:
-    judge, came = played
-    judge.h = replace(H, critic=replace(H.critic, pessimistic=pessimistic))
-    found, slow = judge.wanted(judge.remember(came), again), judge.roles.target.critic
-    for row, (seen, ahead, reward, done) in enumerate(zip(came.seen, came.next, came.reward, came.done, strict=True)):
-        o, after = (text_of(judge.roles.read([text])) for text in (seen, ahead))
+def test_targets_are_the_slow_copys_word_row_by_row(
+    pessimistic: bool, played: tuple[CriticTrainer, Transitions]
+) -> None:
+    critic_trainer, came = played
+    critic_trainer.h = replace(H, critic=replace(H.critic, pessimistic=pessimistic))
+    found, slow = critic_trainer.targets(critic_trainer.insert(came), again), critic_trainer.roles.target.critic
+    for row, (seen, ahead, reward, done) in enumerate(
+        zip(came.observations, came.next_observations, came.reward, came.done, strict=True)
+    ):
+        o, after = (padded_text(critic_trainer.roles.encode_for_critic([text])) for text in (seen, ahead))
         with torch.no_grad():
-            q = torch.stack([slow.q_of(o, text_of(judge.roles.read([answer]))) for answer in again([seen])[0]])[..., 0]
+            q = torch.stack(
+                [
+                    slow.q_of(o, padded_text(critic_trainer.roles.encode_for_critic([answer])))
+                    for answer in again([seen])[0]
+                ]
+            )[..., 0]
             v = slow.v_of(after)[:, 0]
         v = v.amin().expand(2) if pessimistic else v
         wanted = reward + (0.0 if done else H.gamma * v)
@@ -56,50 +65,51 @@ def test_targets_are_the_slow_copys_word_row_by_row(pessimistic: bool, played: t
         torch.testing.assert_close(found.floor[row], q.amin(1).mean(), rtol=0, atol=1e-12)
 
 
-def test_without_draws_the_answers_that_were_given_stand_for_them(played: tuple[Judge, Transitions]) -> None:
-    judge, came = played
-    judge.h = H
-    rows = judge.remember(came)
-    own = dict(zip(came.seen, came.said, strict=True))
-    alike = [own[seen] == said for seen, said in zip(came.seen, came.said, strict=True)]
+def test_without_draws_the_answers_that_were_given_stand_for_them(played: tuple[CriticTrainer, Transitions]) -> None:
+    critic_trainer, came = played
+    critic_trainer.h = H
+    rows = critic_trainer.insert(came)
+    own = dict(zip(came.observations, came.actions, strict=True))
+    alike = [own[seen] == said for seen, said in zip(came.observations, came.actions, strict=True)]
     assert all(alike), "every state was answered once"
-    asked = judge.wanted(rows, lambda prompts: [[own[prompt]] * 2 for prompt in prompts])
-    given = judge.wanted(rows)
+    asked = critic_trainer.targets(rows, lambda prompts: [[own[prompt]] * 2 for prompt in prompts])
+    given = critic_trainer.targets(rows)
     torch.testing.assert_close(given.v, asked.v, rtol=0, atol=1e-12)
     torch.testing.assert_close(given.q, asked.q, rtol=0, atol=0)
 
 
-def test_nothing_is_taken_from_behind_a_last_answer(played: tuple[Judge, Transitions]) -> None:
-    judge, came = played
-    rows = judge.remember(came)
-    other = {**rows, "next_ids": torch.where(came.done[:, None], 3, rows["next_ids"])}
-    assert torch.equal(judge.wanted(other).q, judge.wanted(rows).q)
+def test_nothing_is_taken_from_behind_a_last_answer(played: tuple[CriticTrainer, Transitions]) -> None:
+    critic_trainer, came = played
+    rows = critic_trainer.insert(came)
+    other = {**rows, "next_observation_ids": torch.where(came.done[:, None], 3, rows["next_ids"])}
+    assert torch.equal(critic_trainer.targets(other).q, critic_trainer.targets(rows).q)
     assert not torch.equal(
-        judge.wanted({**rows, "next_ids": torch.full_like(rows["next_ids"], 3)}).q, judge.wanted(rows).q
+        critic_trainer.targets({**rows, "next_observation_ids": torch.full_like(rows["next_ids"], 3)}).q,
+        critic_trainer.targets(rows).q,
     )
 
 
-def test_what_old_guidance_led_to_is_left_alone(played: tuple[Judge, Transitions], tmp_path: Path) -> None:
-    judge, came = played
-    young = Judge(judge.roles, replace(H, replay=ReplayConfig(capacity=100, max_age=2)), 0, 8, 160)
-    young.remember(came)
-    young.remember(replace(came, version=torch.full_like(came.version, 3)))
+def test_what_old_guidance_led_to_is_left_alone(played: tuple[CriticTrainer, Transitions], tmp_path: Path) -> None:
+    critic_trainer, came = played
+    young = CriticTrainer(critic_trainer.roles, replace(H, replay=ReplayConfig(capacity=100, max_age=2)), 0, 8, 160)
+    young.insert(came)
+    young.insert(replace(came, version=torch.full_like(came.version, 3)))
     count = len(came.done)
     for version, wanted in ((2, 2 * count), (3, count + int(came.done.sum())), (6, 2 * int(came.done.sum()))):
         assert int(young._usable(version).sum()) == wanted
-    empty = Judge(judge.roles, replace(H, replay=ReplayConfig(capacity=100, max_age=0)), 0, 8, 160)
-    empty.remember(Transitions(**{name: value[:2] for name, value in vars(came).items()}))
+    empty = CriticTrainer(critic_trainer.roles, replace(H, replay=ReplayConfig(capacity=100, max_age=0)), 0, 8, 160)
+    empty.insert(Transitions(**{name: value[:2] for name, value in vars(came).items()}))
     with pytest.raises(EmptyResult, match=r"hierarchical\.replay\.max_age"):
-        empty.learn(0, 0, 9, again)
+        empty.step(0, 0, 9, again)
 
 
-def test_an_error_is_the_loss_before_it_is_learned(played: tuple[Judge, Transitions]) -> None:
-    judge, came = played
-    judge.h = H
-    rows = judge.remember(came)
-    said, wanted = judge.of_answers(came.seen, came.said), judge.wanted(rows)
+def test_an_error_is_the_loss_before_it_is_learned(played: tuple[CriticTrainer, Transitions]) -> None:
+    critic_trainer, came = played
+    critic_trainer.h = H
+    rows = critic_trainer.insert(came)
+    said, wanted = critic_trainer.values_of_answers(came.observations, came.actions), critic_trainer.targets(rows)
     by_hand = (
         ((said.q - wanted.q) ** 2).sum() + ((said.v - wanted.v) ** 2).sum() + ((said.floor - wanted.floor) ** 2).sum()
     )
-    assert judge.error(rows) == pytest.approx(float(by_hand) / len(came.done), abs=1e-12)
-    assert judge.gap() > 0.1
+    assert critic_trainer.td_error(rows) == pytest.approx(float(by_hand) / len(came.done), abs=1e-12)
+    assert critic_trainer.target_distance() > 0.1

@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from r2v.errors import EnvironmentFault, InputError
-from r2v.hrl.algorithm.critic import Values
-from r2v.hrl.training.metrics import FILE, Lines, correlation, echo_trap, of_policy, of_values
-from r2v.hrl.training.optimizer_step import Stepped
+from r2v.hrl.algorithm.critic import CriticValues
+from r2v.hrl.training.metrics import METRICS_FILE, MetricsFile, correlation, echo_trap, of_policy, of_values
+from r2v.hrl.training.optimizer_step import StepResult
 
 
 def test_correlation_is_pearsons() -> None:
@@ -24,13 +24,16 @@ def test_correlation_is_pearsons() -> None:
 
 def test_what_the_critic_says_is_the_lower_head() -> None:
     q = torch.tensor([[1.0, 2.0, 3.0], [0.0, 4.0, 5.0]], dtype=torch.float64)
-    figures = of_values(Values(q=q, v=q / 2, floor=q[0]), torch.tensor([0.0, 1.0, 2.0], dtype=torch.float64))
+    figures = of_values(CriticValues(q=q, v=q / 2, floor=q[0]), torch.tensor([0.0, 1.0, 2.0], dtype=torch.float64))
     assert (figures["critic/q_min"], figures["critic/q_mean"], figures["critic/q_max"]) == pytest.approx((0, 5 / 3, 3))
     assert figures["critic/v_mean"] == pytest.approx(1.25) and 0.9 < figures["critic/corr"] < 1
 
 
 def test_a_policys_sums_become_means_over_tokens() -> None:
-    steps = [Stepped(loss=1.0, norm=2.0, counted=(9, 9, 9, 9)), Stepped(loss=3.0, norm=4.0, counted=(1, 20, 2, 10))]
+    steps = [
+        StepResult(loss=1.0, norm=2.0, statistics=(9, 9, 9, 9)),
+        StepResult(loss=3.0, norm=4.0, statistics=(1, 20, 2, 10)),
+    ]
     assert of_policy("actor", steps) == {
         "actor/loss": 2.0,
         "actor/loss_last": 3.0,
@@ -61,21 +64,21 @@ def test_the_echo_trap_is_less_spread_for_no_more_reward(
 
 
 def test_lines_are_cut_where_a_checkpoint_was(tmp_path: Path) -> None:
-    kept = Lines(tmp_path)
-    kept.add({"iteration": 0, "loss": 0.5})
+    kept = MetricsFile(tmp_path)
+    kept.append({"iteration": 0, "loss": 0.5})
     length = kept.length
-    kept.add({"iteration": 1})
-    kept.cut(length)
-    kept.add({"iteration": 1, "again": 1})
-    assert [json.loads(line) for line in (tmp_path / FILE).read_text().splitlines()] == [
+    kept.append({"iteration": 1})
+    kept.truncate(length)
+    kept.append({"iteration": 1, "again": 1})
+    assert [json.loads(line) for line in (tmp_path / METRICS_FILE).read_text().splitlines()] == [
         {"iteration": 0, "loss": 0.5},
         {"iteration": 1, "again": 1},
     ]
     with pytest.raises(InputError, match="has .* bytes, the checkpoint beside it knows of 999"):
-        kept.cut(999)
-    kept.add({"actor/kl": float("inf"), "loss": float("nan"), "iteration": 2})
-    assert (tmp_path / FILE).read_text().endswith('{"actor/kl":null,"loss":null,"iteration":2}\n')
-    (tmp_path / FILE).unlink()
-    (tmp_path / FILE).mkdir()
+        kept.truncate(999)
+    kept.append({"actor/kl": float("inf"), "loss": float("nan"), "iteration": 2})
+    assert (tmp_path / METRICS_FILE).read_text().endswith('{"actor/kl":null,"loss":null,"iteration":2}\n')
+    (tmp_path / METRICS_FILE).unlink()
+    (tmp_path / METRICS_FILE).mkdir()
     with pytest.raises(EnvironmentFault, match="cannot write"):
-        kept.add({"iteration": 2})
+        kept.append({"iteration": 2})

@@ -11,38 +11,38 @@ from torch import Tensor
 from r2v.config import HierarchicalConfig, KLConfig
 from r2v.errors import UsageError
 from r2v.hrl.algorithm import kl
-from r2v.hrl.algorithm.logprobs import lay, of_completions
+from r2v.hrl.algorithm.logprobs import completion_logprobs, pad_sequences
 from r2v.hrl.algorithm.training_batch import (
-    COUNTED,
-    Lesson,
+    POLICY_STATISTICS,
     TokenBaseline,
-    in_length,
-    logprobs_of,
-    padded,
-    policy_part,
-    spread,
+    TrainingBatch,
+    batch_logprobs,
+    pad_rows,
+    policy_loss_fn,
+    scatter_to_tokens,
+    sorted_by_length,
 )
-from r2v.hrl.training.optimizer_step import Network, update
+from r2v.hrl.training.optimizer_step import Network, optimizer_step
 
 from .. import trainers
-from ..ranks_training import lesson, said
+from ..ranks_training import batch, said
 
 SAID = said()
 EVERY = list(range(len(SAID)))
 
 
-def lessons(model: torch.nn.Module) -> Lesson:
+def batches(model: torch.nn.Module) -> TrainingBatch:
     """On-policy: behaviour is what the model itself says."""
-    own = padded(logprobs_of(model, "cpu", SAID, 3))
-    return replace(lesson(SAID), behaviour=own, reference=own - torch.linspace(0, 0.3, own.shape[1]).double())
+    own = pad_rows(batch_logprobs(model, "cpu", SAID, 3))
+    return replace(batch(SAID), behaviour=own, reference=own - torch.linspace(0, 0.3, own.shape[1]).double())
 
 
-def gradient(h: HierarchicalConfig, known: Lesson, micro: int = 8) -> tuple[float, Tensor]:
+def gradient(h: HierarchicalConfig, known: TrainingBatch, micro_batch_size: int = 8) -> tuple[float, Tensor]:
     """Of the loss of all rows, in micro-batches."""
     model = trainers.language_model()
-    part, loss = policy_part(model, "cpu", SAID, known, h), 0.0
-    for start in range(0, len(SAID), micro):
-        some, _ = part(EVERY[start : start + micro])
+    part, loss = policy_loss_fn(model, "cpu", SAID, known, h), 0.0
+    for start in range(0, len(SAID), micro_batch_size):
+        some, _ = part(EVERY[start : start + micro_batch_size])
         some.backward()  # type: ignore[no-untyped-call]
         loss += some.item()
     return loss, torch.cat([one.grad.reshape(-1) for one in model.parameters() if one.grad is not None])
@@ -59,14 +59,14 @@ def gradient(h: HierarchicalConfig, known: Lesson, micro: int = 8) -> tuple[floa
     ids=["sequence", "token", "ppo", "reward"],
 )
 def test_13_one_by_one_is_all_at_once(h: HierarchicalConfig) -> None:
-    known = lessons(trainers.language_model())
+    known = batches(trainers.language_model())
     (one, slowly), (other, at_once) = gradient(h, known, 1), gradient(h, known, 8)
     assert one == pytest.approx(other, abs=1e-12)
     assert float((slowly - at_once).abs().max()) < 1e-12 < 1e-4 < float(at_once.abs().max())
 
 
 def test_at_the_first_step_ppo_is_reinforce() -> None:
-    known = lessons(trainers.language_model())
+    known = batches(trainers.language_model())
     _, plain = gradient(HierarchicalConfig(), known)
     _, clipped = gradient(HierarchicalConfig(algorithm="ppo"), known)
     assert float((plain - clipped).abs().max()) < 1e-12
@@ -75,19 +75,19 @@ def test_at_the_first_step_ppo_is_reinforce() -> None:
 def test_each_utterance_has_the_kl_of_its_turn() -> None:
     """In the loss: the gradient of k2 times its own weight, added to REINFORCE's."""
     model = trainers.language_model()
-    known = replace(lessons(model), beta=torch.tensor([0.5, 0.25] * 4, dtype=torch.float64))
+    known = replace(batches(model), beta=torch.tensor([0.5, 0.25] * 4, dtype=torch.float64))
     _, plain = gradient(HierarchicalConfig(), replace(known, beta=torch.zeros(8, dtype=torch.float64)))
     _, both = gradient(HierarchicalConfig(), known)
-    rows = lay([one.prompt for one in SAID], [one.tokens for one in SAID])
-    logp = of_completions(model, rows)
-    apart = kl.k2(logp, spread(known.reference, rows, logp)) * rows.completion * known.beta[:, None]
+    rows = pad_sequences([one.prompt for one in SAID], [one.tokens for one in SAID])
+    logp = completion_logprobs(model, rows)
+    apart = kl.k2(logp, scatter_to_tokens(known.reference, rows, logp)) * rows.completion * known.beta[:, None]
     (apart.sum() / 8).backward()  # type: ignore[no-untyped-call]
     wanted = torch.cat([one.grad.reshape(-1) for one in model.parameters() if one.grad is not None])
     assert float((both - plain - wanted).abs().max()) < 1e-12 < 1e-3 < float(wanted.abs().max())
 
 
 def test_the_kl_in_the_reward_is_taken_off_each_token() -> None:
-    known = lessons(trainers.language_model())
+    known = batches(trainers.language_model())
     _, got = gradient(HierarchicalConfig(kl=KLConfig(mode="reward")), known)
     taken = replace(known, baseline=known.beta[:, None] * (known.behaviour - known.reference))
     _, wanted = gradient(
@@ -98,28 +98,28 @@ def test_the_kl_in_the_reward_is_taken_off_each_token() -> None:
 
 def test_what_is_counted_is_over_tokens() -> None:
     model = trainers.language_model()
-    known = lessons(model)
-    _, counted = policy_part(model, "cpu", SAID, known, HierarchicalConfig())(EVERY)
-    apart, spread_, clipped, tokens = counted.tolist()
+    known = batches(model)
+    _, statistics = policy_loss_fn(model, "cpu", SAID, known, HierarchicalConfig())(EVERY)
+    apart, spread_, clipped, tokens = statistics.tolist()
     assert tokens == sum(len(one.tokens) for one in SAID) and clipped == 0
     assert spread_ == pytest.approx(-float(known.behaviour.sum()))
     mask = known.behaviour != 0
     assert apart == pytest.approx(float(kl.k3(known.behaviour, known.reference)[mask].sum()))
     far = replace(known, behaviour=known.behaviour - 1)
-    assert policy_part(model, "cpu", SAID, far, HierarchicalConfig())(EVERY)[1][2] == tokens
+    assert policy_loss_fn(model, "cpu", SAID, far, HierarchicalConfig())(EVERY)[1][2] == tokens
 
 
 def test_a_gradient_is_clipped_as_a_whole_and_told_as_it_was() -> None:
     weights = [torch.nn.Parameter(torch.zeros(2)), torch.nn.Parameter(torch.zeros(1))]
-    network = Network("actor", weights, lr=0.1, clip=1.0, micro=1, setting="hierarchical.lr")
+    network = Network("actor", weights, lr=0.1, clip=1.0, micro_batch_size=1, setting="hierarchical.lr")
     network.optimizer = torch.optim.SGD(weights, lr=1.0)  # type: ignore[assignment]
-    stepped = update(
+    stepped = optimizer_step(
         network,
         [0, 1],
         lambda chosen: ((weights[0] * 1.5).sum() + (weights[1] * 2**0.5 / 2).sum() * 1.0, torch.ones(2)),
         2,
     )
-    assert stepped.norm == pytest.approx((9 + 9 + 2) ** 0.5) and stepped.counted == (2.0, 2.0)
+    assert stepped.norm == pytest.approx((9 + 9 + 2) ** 0.5) and stepped.statistics == (2.0, 2.0)
     moved = torch.cat([one.detach() for one in weights])
     assert float(moved.norm()) == pytest.approx(1.0, abs=1e-5)
     assert float(moved[0] / moved[2]) == pytest.approx(3 / 2**0.5)
@@ -130,9 +130,9 @@ def test_a_gradient_is_clipped_as_a_whole_and_told_as_it_was() -> None:
 def test_a_gradient_that_is_no_number_steps_nothing(bad: float) -> None:
     """Its loss may be one: the square root of nothing has no slope."""
     weight = torch.nn.Parameter(torch.ones(1))
-    network = Network("guidance", [weight], lr=0.1, clip=1.0, micro=1, setting="hierarchical.guidance_lr")
+    network = Network("guidance", [weight], lr=0.1, clip=1.0, micro_batch_size=1, setting="hierarchical.guidance_lr")
     network.optimizer.zero_grad()
-    update(network, [0], lambda chosen: (weight.sum(), torch.zeros(0)))
+    optimizer_step(network, [0], lambda chosen: (weight.sum(), torch.zeros(0)))
     before, state = weight.detach().clone(), {n: v.clone() for n, v in network.optimizer.state[weight].items()}
 
     class Broken(torch.autograd.Function):
@@ -145,7 +145,7 @@ def test_a_gradient_that_is_no_number_steps_nothing(bad: float) -> None:
             return upstream * bad
 
     with pytest.raises(UsageError, match=r"guidance: its loss is 0\.9.* norm (nan|inf).*hierarchical\.guidance_lr"):
-        update(network, [0], lambda chosen: (Broken.apply(weight).sum(), torch.zeros(0)))
+        optimizer_step(network, [0], lambda chosen: (Broken.apply(weight).sum(), torch.zeros(0)))
     assert torch.equal(weight.detach(), before) and weight.grad is None
     assert all(torch.equal(value, state[name]) for name, value in network.optimizer.state[weight].items())
 
@@ -154,10 +154,10 @@ def test_a_token_baseline_learns_what_is_to_be_expected_and_moves_no_policy() ->
     """One advantage for all: soon that is expected everywhere."""
     model, advantage = trainers.language_model(), torch.full((8,), 0.7, dtype=torch.float64)
     baseline = TokenBaseline(16, next(model.parameters()))
-    network = Network("token baseline", baseline.parameters(), lr=0.05, clip=9.0, micro=3, setting="x")
+    network = Network("token baseline", baseline.parameters(), lr=0.05, clip=9.0, micro_batch_size=3, setting="x")
     before = [one.detach().clone() for one in model.parameters()]
-    part = baseline.part(model, "cpu", SAID, advantage, "token")
-    first, *_, last = [update(network, EVERY, part).loss for _ in range(120)]
+    part = baseline.loss_fn(model, "cpu", SAID, advantage, "token")
+    first, *_, last = [optimizer_step(network, EVERY, part).loss for _ in range(120)]
     assert first == pytest.approx(0.49) and last < 0.01
     assert all(torch.equal(one, then) for one, then in zip(model.parameters(), before, strict=True))
     assert all(one.grad is None for one in model.parameters())
@@ -168,15 +168,17 @@ def test_a_token_baseline_learns_what_is_to_be_expected_and_moves_no_policy() ->
 
 def test_rows_go_by_length_and_come_back_in_order() -> None:
     model = trainers.language_model()
-    lengths = [len(SAID[i].prompt) + len(SAID[i].tokens) for i in in_length(SAID, EVERY)]
+    lengths = [len(SAID[i].prompt) + len(SAID[i].tokens) for i in sorted_by_length(SAID, EVERY)]
     assert lengths == sorted(lengths)
-    one, other = logprobs_of(model, "cpu", SAID, 1), logprobs_of(model, "cpu", SAID, 5)
+    one, other = batch_logprobs(model, "cpu", SAID, 1), batch_logprobs(model, "cpu", SAID, 5)
     assert [len(row) for row in one] == [len(each.tokens) for each in SAID]
     assert max(abs(a - b) for x, y in zip(one, other, strict=True) for a, b in zip(x, y, strict=True)) < 1e-12
 
 
 def test_an_update_counts_figures_over_micro_batches() -> None:
     model = trainers.language_model()
-    network = Network("actor", model.parameters(), lr=1e-3, clip=1.0, micro=3, setting="hierarchical.lr")
-    stepped = update(network, EVERY, policy_part(model, "cpu", SAID, lessons(model), HierarchicalConfig()), COUNTED)
-    assert stepped.counted[3] == sum(len(one.tokens) for one in SAID)
+    network = Network("actor", model.parameters(), lr=1e-3, clip=1.0, micro_batch_size=3, setting="hierarchical.lr")
+    stepped = optimizer_step(
+        network, EVERY, policy_loss_fn(model, "cpu", SAID, batches(model), HierarchicalConfig()), POLICY_STATISTICS
+    )
+    assert stepped.statistics[3] == sum(len(one.tokens) for one in SAID)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from r2v.errors import EmptyResult, InputError, UsageError
-from r2v.hrl.training.replay_buffer import Replay, usable
+from r2v.hrl.training.replay_buffer import ReplayBuffer, usable
 
 COLUMNS = {"number": torch.tensor(0), "ids": torch.zeros(3, dtype=torch.int32)}
 
@@ -20,15 +20,15 @@ def rows(first: int, last: int) -> dict[str, Tensor]:
     return {"number": number, "ids": (number[:, None] * torch.tensor([1, 10, 100])).int()}
 
 
-def ring(capacity: int, *cuts: int) -> Replay:
+def ring(capacity: int, *cuts: int) -> ReplayBuffer:
     """Filled by rows 0, 1, 2, ... in pieces."""
-    made = Replay(capacity, COLUMNS)
+    made = ReplayBuffer(capacity, COLUMNS)
     for first, last in zip((0, *cuts), cuts, strict=False):
         made.add(rows(first, last))
     return made
 
 
-def held(replay: Replay) -> list[int]:
+def held(replay: ReplayBuffer) -> list[int]:
     return sorted(replay.columns["number"][: len(replay)].tolist())
 
 
@@ -47,24 +47,24 @@ def test_how_rows_come_in_pieces_does_not_matter() -> None:
 
 def test_a_batch_is_uniform_over_what_is_held() -> None:
     replay = ring(8, 11)
-    drawn = Counter(int(n) for key in range(50) for n in replay.draw(400, "seed", key)["number"])
+    drawn = Counter(int(n) for key in range(50) for n in replay.sample(400, "seed", key)["number"])
     assert sorted(drawn) == list(range(3, 11))
     assert all(abs(count - 2500) < 5 * (20000 * 1 / 8 * 7 / 8) ** 0.5 for count in drawn.values())
 
 
 def test_a_key_is_a_batch() -> None:
     replay = ring(100, 100)
-    once = replay.draw(64, 7, "critic", 3)
-    assert torch.equal(replay.draw(64, 7, "critic", 3)["number"], once["number"])
-    assert not torch.equal(replay.draw(64, 7, "critic", 4)["number"], once["number"])
+    once = replay.sample(64, 7, "critic", 3)
+    assert torch.equal(replay.sample(64, 7, "critic", 3)["number"], once["number"])
+    assert not torch.equal(replay.sample(64, 7, "critic", 4)["number"], once["number"])
     assert torch.equal(once["ids"][:, 0].long(), once["number"])
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3, 5])
 def test_ranks_share_one_batch(ranks: int) -> None:
     replay = ring(100, 70)
-    whole = replay.draw(17, 1, "critic")["number"]
-    parts = [replay.draw(17, 1, "critic", rank=rank, ranks=ranks)["number"] for rank in range(ranks)]
+    whole = replay.sample(17, 1, "critic")["number"]
+    parts = [replay.sample(17, 1, "critic", rank=rank, ranks=ranks)["number"] for rank in range(ranks)]
     assert torch.equal(torch.cat(parts), whole)
     assert max(map(len, parts)) - min(map(len, parts)) <= 1
 
@@ -76,14 +76,14 @@ def test_what_older_guidance_led_to_is_not_used_but_for_last_turns() -> None:
     assert usable(done, version, current=9, max_age=9).all()
     replay = ring(5, 5)
     among = usable(done, version, current=20)
-    assert sorted(set(replay.draw(200, 1, among=among)["number"].tolist())) == [3, 4]
+    assert sorted(set(replay.sample(200, 1, among=among)["number"].tolist())) == [3, 4]
     with pytest.raises(EmptyResult, match=r"none of its 5 .*replay\.max_age"):
-        replay.draw(2, 1, among=torch.zeros(5, dtype=torch.bool))
+        replay.sample(2, 1, among=torch.zeros(5, dtype=torch.bool))
     with pytest.raises(EmptyResult):
-        Replay(5, COLUMNS).draw(2, 1)
+        ReplayBuffer(5, COLUMNS).sample(2, 1)
 
 
-def same(one: Replay, other: Replay) -> bool:
+def same(one: ReplayBuffer, other: ReplayBuffer) -> bool:
     return (one.inserted, one.capacity) == (other.inserted, other.capacity) and all(
         torch.equal(one.columns[name][: len(one)], other.columns[name][: len(one)]) for name in one.columns
     )
@@ -91,12 +91,12 @@ def same(one: Replay, other: Replay) -> bool:
 
 @pytest.mark.parametrize("capacity", [5, 8, 100])
 def test_what_was_saved_comes_back_at_every_cursor(capacity: int, tmp_path: Path) -> None:
-    replay, cursors = Replay(capacity, COLUMNS), [0, 3, 4, 9, 9, 20, 26]
+    replay, cursors = ReplayBuffer(capacity, COLUMNS), [0, 3, 4, 9, 9, 20, 26]
     for first, last in zip([0, *cursors], cursors, strict=False):
         replay.add(rows(first, last))
         assert replay.save(tmp_path) == last
     for cursor in cursors:
-        loaded = Replay(capacity, COLUMNS)
+        loaded = ReplayBuffer(capacity, COLUMNS)
         loaded.load(tmp_path, cursor)
         assert same(loaded, ring(capacity, cursor))
         loaded.add(rows(cursor, cursor + 2))
@@ -124,11 +124,11 @@ def test_a_run_that_goes_on_from_an_older_checkpoint_replaces_what_came_after(tm
     for last in (17, 21):
         replay.add({name: column + 1000 for name, column in rows(replay.inserted, last).items()})
         replay.save(tmp_path)
-    resumed = Replay(50, COLUMNS)
+    resumed = ReplayBuffer(50, COLUMNS)
     resumed.load(tmp_path, 10)
     resumed.add(rows(10, 19))
     resumed.save(tmp_path)
-    again = Replay(50, COLUMNS)
+    again = ReplayBuffer(50, COLUMNS)
     again.load(tmp_path, 19)
     assert same(again, ring(50, 19))
 
@@ -140,19 +140,19 @@ def test_loading_leaves_the_folder_alone(tmp_path: Path) -> None:
     replay.add(rows(10, 20))
     replay.save(tmp_path)
     before = sorted(tmp_path.iterdir())
-    Replay(50, COLUMNS).load(tmp_path, 10)
+    ReplayBuffer(50, COLUMNS).load(tmp_path, 10)
     assert sorted(tmp_path.iterdir()) == before
 
 
 def test_what_no_checkpoint_needs_is_forgotten(tmp_path: Path) -> None:
-    replay = Replay(10, COLUMNS)
+    replay = ReplayBuffer(10, COLUMNS)
     for last in range(4, 44, 4):
         replay.add(rows(last - 4, last))
         replay.save(tmp_path)
     replay.forget(tmp_path, 32)
     assert sorted(path.name for path in tmp_path.iterdir())[0] == "replay-000000000020-000000000024.safetensors"
     for cursor in (32, 36, 40):
-        loaded = Replay(10, COLUMNS)
+        loaded = ReplayBuffer(10, COLUMNS)
         loaded.load(tmp_path, cursor)
         assert same(loaded, ring(10, cursor))
 
@@ -163,18 +163,18 @@ def test_a_missing_or_foreign_segment_is_named(tmp_path: Path) -> None:
     replay.add(rows(10, 20))
     replay.save(tmp_path)
     with pytest.raises(InputError, match="transitions 20 to 30 are missing"):
-        Replay(50, COLUMNS).load(tmp_path, 30)
+        ReplayBuffer(50, COLUMNS).load(tmp_path, 30)
     with pytest.raises(InputError, match="transitions 10 to 15 are missing"):
-        Replay(50, COLUMNS).load(tmp_path, 15)
+        ReplayBuffer(50, COLUMNS).load(tmp_path, 15)
     with pytest.raises(InputError, match="not a segment of this replay"):
-        Replay(50, {"number": torch.tensor(0)}).load(tmp_path, 20)
+        ReplayBuffer(50, {"number": torch.tensor(0)}).load(tmp_path, 20)
     first, second = sorted(tmp_path.iterdir())
     second.write_bytes(second.read_bytes()[:-7])
     with pytest.raises(InputError, match=f"{second.name}: not a segment"):
-        Replay(50, COLUMNS).load(tmp_path, 20)
+        ReplayBuffer(50, COLUMNS).load(tmp_path, 20)
     first.unlink()
     with pytest.raises(InputError, match="transitions 0 to 20 are missing"):
-        Replay(50, COLUMNS).load(tmp_path, 20)
+        ReplayBuffer(50, COLUMNS).load(tmp_path, 20)
 
 
 @pytest.mark.parametrize(
@@ -190,4 +190,4 @@ def test_rows_of_another_shape_are_refused(wrong: dict[str, Tensor]) -> None:
     with pytest.raises(UsageError, match="replay: rows of"):
         ring(5, 2).add(wrong)
     with pytest.raises(UsageError, match=r"replay\.capacity=0"):
-        Replay(0, COLUMNS)
+        ReplayBuffer(0, COLUMNS)

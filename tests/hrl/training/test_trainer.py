@@ -76,7 +76,7 @@ def test_an_iteration_leaves_a_line_of_all_that_was_measured(plain: tuple[Path, 
 
 def test_a_measurement_has_no_luck_in_it(model: Path, tmp_path: Path) -> None:
     trainer = trainer_of(model, tmp_path)
-    assert trainer._measured() == trainer._measured()
+    assert trainer._evaluate() == trainer._evaluate()
 
 
 def test_both_policies_move_and_the_reference_does_not(model: Path, tmp_path: Path) -> None:
@@ -84,7 +84,7 @@ def test_both_policies_move_and_the_reference_does_not(model: Path, tmp_path: Pa
     before = {role: trainer.roles.state(role) for role in ("actor", "guidance", "critic", "target")}
     base = {
         name: tensor.clone()
-        for name, tensor in trainer.roles.bodies["reference"][0].model.named_parameters()
+        for name, tensor in trainer.roles.language_models["reference"][0].model.named_parameters()
         if "lora" not in name
     }
     trainer.run()
@@ -93,17 +93,19 @@ def test_both_policies_move_and_the_reference_does_not(model: Path, tmp_path: Pa
         assert moved > 1e-6, role
     assert all(
         torch.equal(tensor, base[name])
-        for name, tensor in trainer.roles.bodies["reference"][0].model.named_parameters()
+        for name, tensor in trainer.roles.language_models["reference"][0].model.named_parameters()
         if name in base
     )
 
 
-@pytest.mark.parametrize(("h", "micro"), [(BASE, 1), (EVERYTHING, 3)], ids=["base", "everything"])
-def test_13_micro_batches_change_no_loss(h: HierarchicalConfig, micro: int, model: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("h", "micro_batch_size"), [(BASE, 1), (EVERYTHING, 3)], ids=["base", "everything"])
+def test_13_micro_batches_change_no_loss(
+    h: HierarchicalConfig, micro_batch_size: int, model: Path, tmp_path: Path
+) -> None:
     """Rows one or three at a time, and all at once; two iterations that learn, so that steps are seen to agree."""
     figures, h = [], replace(h, iterations=2, evaluate_every=9, critic=replace(h.critic, warmup=0))
-    for rows in (micro, 64):
-        trainer_of(model, tmp_path / str(rows), h, micro=rows).run()
+    for rows in (micro_batch_size, 64):
+        trainer_of(model, tmp_path / str(rows), h, micro_batch_size=rows).run()
         figures.append(losses(tmp_path / str(rows)))
     assert len(figures[0]) > 15
     assert figures[0] == pytest.approx(figures[1], abs=1e-9)
@@ -172,7 +174,7 @@ def test_a_rate_that_is_too_high_is_told_and_the_checkpoint_kept(model: Path, tm
     assert "\n" not in str(refused.value)
     assert [line["iteration"] for line in lines(tmp_path)] == [0, 1]
     again = trainer_of(model, tmp_path, h)
-    again._take_up()
+    again._resume()
     assert (again.state.iteration, again.state.actor) == (2, 1)
 
 
