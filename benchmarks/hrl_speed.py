@@ -137,9 +137,7 @@ def ours(model: Path, prompts: Sequence[str], asked: argparse.Namespace, placeme
         advantage="score",
     )
     roles, watch = build_roles(policy, h, 0), Stopwatch(asked.cuda)
-    network = Network(
-        "actor", roles.parameters("actor"), lr=RATE, clip=1.0, micro_batch_size=asked.micro_batch_size, setting="lr"
-    )
+    network = Network("actor", roles.parameters("actor"), lr=RATE, clip=1.0, micro_batch_size=asked.micro, setting="lr")
     _begin(asked.cuda)
     for number in range(asked.rounds + 1):
         _round(roles, network, h, prompts, asked, watch, number)
@@ -191,7 +189,7 @@ def _round(
     watch.add("generation", sum(len(one.tokens) for one in said), seconds[0] - speaker.weighing)
     watch.add("weighing", whole, speaker.weighing)
     with watch.timed() as seconds, roles.using("reference") as model:
-        reference = batch_logprobs(model, device, said, asked.micro_batch_size)
+        reference = batch_logprobs(model, device, said, asked.micro)
     watch.add("reference", whole, seconds[0])
     batch = TrainingBatch(
         advantage=torch.tensor([uniform("score", one.tokens) - 0.5 for one in said]),
@@ -257,8 +255,8 @@ def theirs(model: Path, prompts: Sequence[str], asked: argparse.Namespace, folde
     rows = len(prompts) * asked.samples
     settings = GRPOConfig(
         output_dir=str(folder),
-        per_device_train_batch_size=asked.micro_batch_size,
-        gradient_accumulation_steps=rows // asked.micro_batch_size,
+        per_device_train_batch_size=asked.micro,
+        gradient_accumulation_steps=rows // asked.micro,
         num_generations=asked.samples,
         max_completion_length=asked.completion,
         temperature=1.0,
@@ -316,7 +314,7 @@ def main() -> int:
         ("samples", 4, "completions of each prompt"),
         ("problems", 4, "word problems in a prompt"),
         ("completion", 64, "tokens at most"),
-        ("micro_batch_size", 8, "rows at a time in reference pass and update"),
+        ("micro", 8, "rows per micro-batch in reference pass and update"),
         ("rounds", 3, "counted"),
     ):
         parser.add_argument(f"--{flag}", type=int, default=value, help=f"{what} ({value})")
@@ -332,8 +330,8 @@ def main() -> int:
         mine, peak = ours(model, prompts, asked, "shared")
         peer, peer_peak = theirs(model, prompts, asked, folder / "trl")
         print(
-            f"{asked.prompts} prompts x {asked.samples}, {asked.completion} tokens at most, {asked.micro_batch_size}
-            rows at a " f"time; tokens a second, median of {asked.rounds} rounds"
+            f"{asked.prompts} prompts x {asked.samples}, {asked.completion} tokens at most, micro-batches of "
+            f"{asked.micro}; tokens a second, median of {asked.rounds} rounds"
         )
         print(f"{'':<12}{'ours':>10}{'TRL GRPO':>10}{'ratio':>8}")
         for work in ("generation", "weighing", "reference", "update", "round"):

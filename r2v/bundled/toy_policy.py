@@ -79,7 +79,7 @@ TURNS = 3
 
 
 @dataclass(frozen=True, kw_only=True)
-class CurriculumStage:
+class ToyPretrainingStage:
     """A stage of the pretraining curriculum."""
 
     updates: int
@@ -93,9 +93,9 @@ class CurriculumStage:
     """Share of answers that repeat the one before where no step was named."""
 
 
-CURRICULUM = (
-    CurriculumStage(updates=2500, right=0.35, hinted=0.35, taken=(0.20, 0.55), idle=0.0),
-    CurriculumStage(updates=2500, right=0.15, hinted=0.45, taken=(0.40, 0.40), idle=0.7),
+TOY_CURRICULUM = (
+    ToyPretrainingStage(updates=2500, right=0.35, hinted=0.35, taken=(0.20, 0.55), idle=0.0),
+    ToyPretrainingStage(updates=2500, right=0.15, hinted=0.45, taken=(0.40, 0.40), idle=0.7),
 )
 """The first stage trains everything at once; the second mostly one step at a time, and few whole problems."""
 
@@ -157,7 +157,7 @@ def build_model(seed: int) -> Lfm2ForCausalLM:
 
 
 def demonstrate(
-    draw: random.Random, stage: CurriculumStage = CURRICULUM[-1], split: word_problems.Split = "train"
+    draw: random.Random, stage: ToyPretrainingStage = TOY_CURRICULUM[-1], split: word_problems.Split = "train"
 ) -> Demonstration:
     """One conversation, of answers and hints to them or of answers alone, with a hint as its end or an answer."""
     problem = word_problems.draw_problem(draw, split)
@@ -208,7 +208,11 @@ def _hint(
 
 
 def _revised(
-    problem: word_problems.ArithmeticProblem, before: int, hint: str | None, stage: CurriculumStage, draw: random.Random
+    problem: word_problems.ArithmeticProblem,
+    before: int,
+    hint: str | None,
+    stage: ToyPretrainingStage,
+    draw: random.Random,
 ) -> int:
     """A demonstrated answer after a hint: what the named step leads to; the answer before where the hint keeps it, or
     with probability `STUBBORN` or `idle`; else the right one."""
@@ -253,7 +257,7 @@ def batch(tokenizer: Any, demonstrations: Sequence[Demonstration]) -> tuple[Tens
     return ids, learned
 
 
-def pretrain(output: Path, seed: int = SEED, curriculum: Sequence[CurriculumStage] = CURRICULUM) -> None:
+def pretrain(output: Path, seed: int = SEED, curriculum: Sequence[ToyPretrainingStage] = TOY_CURRICULUM) -> None:
     """Pretrain a toy policy and write it with its tokenizer and `recipe.json` into `output` (about 5 CPU-minutes)."""
     torch.set_num_threads(1)
     begun, done = time.process_time(), 0
@@ -271,7 +275,7 @@ def pretrain(output: Path, seed: int = SEED, curriculum: Sequence[CurriculumStag
     write_json(output / "recipe.json", recipe)
 
 
-def _train_stage(model: Lfm2ForCausalLM, tokenizer: Any, stage: CurriculumStage, seed: int, done: int) -> None:
+def _train_stage(model: Lfm2ForCausalLM, tokenizer: Any, stage: ToyPretrainingStage, seed: int, done: int) -> None:
     """One stage of the curriculum, after `done` updates of earlier ones: warm-up, constant learning rate, linear
     decay."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE, betas=(0.9, 0.98), weight_decay=0.01)

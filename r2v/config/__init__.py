@@ -10,7 +10,6 @@ they change no result and so are not part of fingerprints (`identity`).
 from __future__ import annotations
 
 import dataclasses
-import logging
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -29,8 +28,8 @@ from r2v.config.hierarchical import (
     ReplayConfig,
 )
 from r2v.config.methods import METHODS, Method
-from r2v.config.models import FORMER_MODELS, CostConfig, PolicyConfig, Price, TeacherConfig, endpoint_identity
-from r2v.config.renamed_keys import current_assignment, rename_keys
+from r2v.config.models import CostConfig, PolicyConfig, Price, TeacherConfig, endpoint_identity
+from r2v.config.renamed_keys import current_assignment, rename_keys, warn_of_former_models
 from r2v.config.tasks import (
     INJECTION_FAMILIES,
     WITHOUT_SEVERITY,
@@ -220,23 +219,13 @@ def load(path: str | Path | None = None, overrides: Sequence[str] = ()) -> Confi
             _require_assignment(override)
             merged = OmegaConf.merge(merged, OmegaConf.from_dotlist([override]))
         config = OmegaConf.to_object(merged)
-        _warn_of_former_names(merged)
+        warn_of_former_models(merged)
     except OmegaConfBaseException as error:
         raise UsageError(f"{where}: {_explain(error)}") from error
     except (YAMLError, UnicodeDecodeError) as error:
         raise UsageError(f"{where}: not YAML: {' '.join(str(error).split())}") from error
     assert isinstance(config, Config)
     return config
-
-
-def _warn_of_former_names(merged: Any) -> None:
-    name = merged.policy.model_name
-    if name in FORMER_MODELS:
-        logging.getLogger("r2v").warning(
-            "policy.model_name=%s: this model is now called %s; change the name in your configuration",
-            name,
-            FORMER_MODELS[name],
-        )
 
 
 def section(cls: type[S], values: dict[str, Any]) -> S:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 from typing import Any
 
+from r2v.config.models import FORMER_MODELS
+
 RENAMED_KEYS = {
     "teacher.hour_usd": "teacher.waiting_usd_per_hour",
 }
@@ -36,6 +38,13 @@ def rename_keys(tree: Any, source: str) -> None:
         value = section.pop(name)
         if OmegaConf.select(tree, new) is None:
             OmegaConf.update(tree, new, value)
+
+
+def warn_of_former_models(tree: Any) -> None:
+    """Warn where a configuration (an OmegaConf tree) names a bundled model by a former name."""
+    name = tree.policy.model_name
+    if name in FORMER_MODELS:
+        _log.warning("policy.model_name=%s is now called %s; the old name will be removed", name, FORMER_MODELS[name])
 
 
 def _warn(old: str, source: str) -> None:

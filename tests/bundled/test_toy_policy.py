@@ -12,7 +12,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from r2v.bundled.toy_policy import (
-    CURRICULUM,
+    TOY_CURRICULUM,
     KEEP,
     LOOK,
     TOY_DIR,
@@ -31,7 +31,7 @@ from r2v.policy.float64 import use_float64_layers
 from r2v.randomness import generator
 
 TOKENIZER = build_tokenizer()
-DEMONSTRATIONS = [demonstrate(generator("test", number), stage) for stage in CURRICULUM for number in range(150)]
+DEMONSTRATIONS = [demonstrate(generator("test", number), stage) for stage in TOY_CURRICULUM for number in range(150)]
 HELD_OUT = word_problems(200, 0, "eval")
 
 
@@ -138,7 +138,7 @@ def test_it_leaves_room_for_an_actor_and_for_guidance() -> None:
 def test_the_recipe_depends_on_its_seed_alone(tmp_path: Path) -> None:
     for number, seed in enumerate((1, 1, 2)):
         torch.manual_seed(number)
-        pretrain(tmp_path / str(number), seed, [replace(stage, updates=1) for stage in CURRICULUM])
+        pretrain(tmp_path / str(number), seed, [replace(stage, updates=1) for stage in TOY_CURRICULUM])
     first, second, third = ((tmp_path / str(number) / "model.safetensors").read_bytes() for number in range(3))
     assert first == second != third
 
