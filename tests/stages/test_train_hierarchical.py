@@ -143,7 +143,7 @@ def test_the_problems_are_what_they_say_not_where_they_are(tmp_path: Path) -> No
         (["hierarchical.start=bc"], 3, "needs bc"),
         (["hierarchical.placement=split"], 2, "takes 2 GPUs"),
         (["hierarchical.episodes=50"], 2, "there are 12 problems to train on"),
-        (["hierarchical.rewards=[-1,1]"], 2, "improvement is what the guidance is paid for"),
+        (["hierarchical.rewards=[-1,1]"], 2, "improvement is what the guidance is rewarded for"),
     ],
 )
 def test_what_cannot_be_is_one_line(overrides: list[str], code: int, told: str, tmp_path: Path) -> None:
