@@ -12,9 +12,9 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from r2v.bundled.toy_policy import (
-    TOY_CURRICULUM,
     KEEP,
     LOOK,
+    TOY_CURRICULUM,
     TOY_DIR,
     batch,
     build_model,
