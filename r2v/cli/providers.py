@@ -39,7 +39,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--port", type=int, default=8765, metavar="PORT", help="loopback port; 0 takes a free one (default: 8765)"
     )
     parser.add_argument(
-        "--answer", default="echo", metavar="NAME", help="what the models say: echo, desk or game (default: echo)"
+        "--answer",
+        default="echo",
+        metavar="NAME",
+        help="what the models say: echo, desk, game, or a path package.module:function (default: echo)",
     )
     parser.add_argument(
         "--faults",
@@ -47,13 +50,13 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         action="extend",
         default=[],
         metavar="NAME[/ON][@N|:P]",
-        help="what goes wrong; `--faults list` prints the table (default: nothing)",
+        help="faults to inject; `--faults list` prints the table (default: nothing)",
     )
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="seed of the faults' draws (default: 0)")
     parser.add_argument(
         "--folder", type=Path, metavar="DIR", help="keeps state between starts (default: a temporary folder)"
     )
-    parser.add_argument("--ledger", type=Path, metavar="FILE", help="who was billed; default: inside the folder")
+    parser.add_argument("--ledger", type=Path, metavar="FILE", help="billing ledger (default: in the folder)")
     parser.add_argument(
         "--polls", type=int, default=3, metavar="N", help="polls after which a batch has ended (default: 3)"
     )
@@ -81,20 +84,19 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def act(arguments: argparse.Namespace) -> int:
     """Serve until interrupted. Raises UsageError, LeaseConflict, EnvironmentFault."""
     from r2v.emulator import faults, limits
-    from r2v.emulator.answers import answer_called
     from r2v.emulator.emulator import Emulator
 
     if arguments.faults == ["list"]:
         print(faults.__doc__)
         return 0
     emulator = Emulator(
-        answer=answer_called(arguments.answer),
+        answer=arguments.answer,
         faults=[faults.Fault.parse(text) for text in arguments.faults],
         seed=arguments.seed,
         folder=arguments.folder,
         ledger=arguments.ledger,
         port=arguments.port,
-        limits=changed(limits.Limits(), arguments.limits, "--limits"),
+        limits=changed(limits.EmulatedLimits(), arguments.limits, "--limits"),
         timing=changed(limits.Timing(), arguments.timing, "--timing"),
         lifecycle=limits.Lifecycle(polls=arguments.polls, seconds=arguments.seconds),
     )

@@ -1,6 +1,6 @@
 """A loopback emulator of the OpenAI and Anthropic APIs, for their official clients.
 
-    with Emulator(answer=game, faults=[Fault("commit_then_reset", at=1)]) as emulator:
+    with Emulator(answer="game", faults=[Fault("commit_then_reset", at=1)]) as emulator:
         client = openai.OpenAI(base_url=emulator.openai_url, api_key="any")
         ...
         assert emulator.ledger().paid() == {("run", "conversation", 0): 1}
@@ -9,7 +9,7 @@ Synchronous calls, files and batches of both; every fault of `faults` by name; l
 billing ledger, on disk, that says who paid for what. The table of faults is the docstring of
 `r2v.emulator.faults`. `r2v providers emulate` serves the same to another process.
 
-Names are loaded when they are asked for, so that the command line can describe `emulate` without the server.
+Names are loaded on first use, so that the command line can describe `emulate` without the server.
 """
 
 from __future__ import annotations
@@ -18,25 +18,24 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from r2v.emulator.answers import Answer, Question, desk, echo, game
+    from r2v.emulator.answers import Answer, EmulatedRequest, echo, game
     from r2v.emulator.emulator import Emulator
-    from r2v.emulator.faults import FAULTS, Fault
+    from r2v.emulator.faults import FAULT_POINTS, Fault
     from r2v.emulator.ledger import Bill, Statement, read_ledger, turn_of
-    from r2v.emulator.limits import Lifecycle, Limits, ProviderLimits, Timing
+    from r2v.emulator.limits import EmulatedLimits, Lifecycle, ProviderLimits, Timing
 
 __all__ = [
-    "FAULTS",
+    "FAULT_POINTS",
     "Answer",
     "Bill",
     "Emulator",
     "Fault",
     "Lifecycle",
-    "Limits",
+    "EmulatedLimits",
     "ProviderLimits",
-    "Question",
+    "EmulatedRequest",
     "Statement",
     "Timing",
-    "desk",
     "echo",
     "game",
     "read_ledger",
@@ -44,11 +43,11 @@ __all__ = [
 ]
 
 _MODULES = {
-    "answers": ("Answer", "Question", "desk", "echo", "game"),
+    "answers": ("Answer", "EmulatedRequest", "echo", "game"),
     "emulator": ("Emulator",),
-    "faults": ("FAULTS", "Fault"),
+    "faults": ("FAULT_POINTS", "Fault"),
     "ledger": ("Bill", "Statement", "read_ledger", "turn_of"),
-    "limits": ("Lifecycle", "Limits", "ProviderLimits", "Timing"),
+    "limits": ("Lifecycle", "EmulatedLimits", "ProviderLimits", "Timing"),
 }
 
 

@@ -1,37 +1,39 @@
-"""What the emulated models say: a function from a question to a text.
+"""Answer functions: what the emulated models say, as a function from a request to a text.
 
-`echo` repeats the end of the newest message; `desk` is the bundled benchmark's expert, so that `r2v collect`
-against the emulator plays the desk; `game` plays the Secret Game and sometimes tells its secret. All three are
-functions of the request's body alone: the same body gets the same answer, in a batch or not.
+An answer is named by its dotted path `module:function`, or by a short name: `echo` repeats the end of the newest
+message; `game` plays the Secret Game and sometimes reveals its secret; `desk` is the bundled benchmark's expert, with
+which `r2v collect` against the emulator plays the desk. All three are functions of the request's body alone: the same
+body gets the same answer, in a batch or not. The emulator itself imports no environment.
 """
 
 from __future__ import annotations
 
 import hashlib
+import importlib
 import json
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
 from r2v.errors import UsageError, nearest
 from r2v.llm.scripted import count_tokens
-from r2v.llm.types import Message, Request
-from r2v.randomness import generator, uniform
+from r2v.llm.types import Message
+from r2v.randomness import Key, generator, uniform
 
 
 @dataclass(frozen=True, kw_only=True)
-class Question:
-    """A request as the model sees it. `body` is the provider's own JSON; its messages have been read out: one
-    for each text block, a system prompt first."""
+class EmulatedRequest:
+    """A request as the model sees it. `body` is the provider's own JSON; `messages` are those of the body, one for each
+    text block, a system prompt first."""
 
     provider: str
     model: str
     messages: tuple[Message, ...]
     custom_id: str | None
     draw: int = 0
-    """Which of the samples asked for."""
+    """Which of the samples that the request asks for."""
     body: dict[str, Any] = field(repr=False)
 
     @cached_property
@@ -41,11 +43,18 @@ class Question:
 
     @cached_property
     def tokens_in(self) -> int:
-        """Tokens of everything that is said to the model."""
+        """Tokens of all messages."""
         return sum(count_tokens(message.content) for message in self.messages)
 
+    @property
+    def key(self) -> Key:
+        """The key of random draws that depend on the conversation, the body's seed and the sample alone."""
+        messages = [[message.role, message.content] for message in self.messages]
+        text = json.dumps([messages, self.body.get("seed")], ensure_ascii=False)
+        return (hashlib.sha256(text.encode()).hexdigest(), self.draw)
 
-Answer = Callable[[Question], str]
+
+Answer = Callable[[EmulatedRequest], str]
 
 
 def body_sha256(body: dict[str, Any]) -> str:
@@ -55,29 +64,13 @@ def body_sha256(body: dict[str, Any]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def echo(question: Question) -> str:
+def echo(request: EmulatedRequest) -> str:
     """The newest message's last 60 characters, and a word that depends on the whole body and the sample."""
-    return f"{question.messages[-1].content[-60:]} / {question.sha256[:8]}.{question.draw}"
-
-
-def desk(question: Question) -> str:
-    """What the desk's expert does next; see `r2v.envs.desk.expert`. Its slips hang on the body alone."""
-    from r2v.envs.desk.expert import DeskExpert
-
-    return DeskExpert()(Request(messages=_as_history(question.messages), key=_key(question)))
-
-
-def _as_history(messages: tuple[Message, ...]) -> tuple[Message, ...]:
-    """Goal, then pages and actions: a provider knows only user and assistant."""
-    told = [message for message in messages if message.role != "system"]
-    return tuple(
-        replace(message, role="user" if i == 0 else "assistant" if message.role == "assistant" else "tool")
-        for i, message in enumerate(told)
-    )
+    return f"{request.messages[-1].content[-60:]} / {request.sha256[:8]}.{request.draw}"
 
 
 REVEALS = 0.3
-"""Share of its messages in which the game's player tells its own secret."""
+"""Share of its messages in which the game's player reveals its own secret."""
 
 _SECRET = re.compile(
     r"secret[^\n\"'`“]{0,80}?(?:[\"'`“](?P<quoted>[^\"'`”\n]+)[\"'`”]|"
@@ -92,27 +85,32 @@ _SMALL_TALK = (
 )
 
 
-def game(question: Question) -> str:
-    """A message of the Secret Game: in a share `REVEALS` of them the secret that the prompts give is told."""
-    told = "\n".join(m.content for m in question.messages if m.role == "system") or question.messages[0].content
-    found = _SECRET.search(told)
-    key = _key(question)
-    if found is not None and uniform("game", "reveal", *key) < REVEALS:
-        return f"All right: my secret is {found['quoted'] or found['bare']}"
-    return generator("game", "talk", *key).choice(_SMALL_TALK)
+def game(request: EmulatedRequest) -> str:
+    """A message of the Secret Game: a share `REVEALS` of them reveals the secret that stands in the prompts."""
+    system_prompts = "\n".join(message.content for message in request.messages if message.role == "system")
+    secret = _SECRET.search(system_prompts or request.messages[0].content)
+    if secret is not None and uniform("game", "reveal", *request.key) < REVEALS:
+        return f"All right: my secret is {secret['quoted'] or secret['bare']}"
+    return generator("game", "talk", *request.key).choice(_SMALL_TALK)
 
 
-def _key(question: Question) -> tuple[str | int, ...]:
-    said = [[message.role, message.content] for message in question.messages]
-    text = json.dumps([said, question.body.get("seed")], ensure_ascii=False)
-    return (hashlib.sha256(text.encode()).hexdigest(), question.draw)
+ANSWER_PATHS = {
+    "echo": "r2v.emulator.answers:echo",
+    "desk": "r2v.envs.desk.emulated:answer",
+    "game": "r2v.emulator.answers:game",
+}
+"""Short names of answers. Anything else is a dotted path `module:function`."""
 
 
-ANSWERS: dict[str, Answer] = {"echo": echo, "desk": desk, "game": game}
-
-
-def answer_called(name: str) -> Answer:
-    """The answer of this name. Raises UsageError."""
-    if name not in ANSWERS:
-        raise UsageError(f"answer {name}: no such answer; {nearest(name, ANSWERS)}")
-    return ANSWERS[name]
+def load_answer(spec: str) -> Answer:
+    """The answer function of a short name or a dotted path. Raises UsageError."""
+    module, _, attribute = ANSWER_PATHS.get(spec, spec).partition(":")
+    if not attribute:
+        raise UsageError(
+            f"answer {spec}: no such answer; {nearest(spec, ANSWER_PATHS)} (or a dotted path module:function)"
+        )
+    try:
+        answer: Answer = getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise UsageError(f"answer {spec}: cannot load {module}:{attribute}: {error}") from error
+    return answer

@@ -13,12 +13,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from r2v.emulator.answers import Answer, echo
+from r2v.emulator.answers import Answer, load_answer
 from r2v.emulator.faults import Fault
 from r2v.emulator.ledger import Statement, read_ledger
-from r2v.emulator.limits import Lifecycle, Limits, Timing
+from r2v.emulator.limits import EmulatedLimits, Lifecycle, Timing
 from r2v.emulator.server import Server
-from r2v.emulator.server_state import Batch, Site
+from r2v.emulator.server_state import EmulatedBatch, ServerState
 from r2v.errors import EnvironmentFault, UsageError
 from r2v.storage.lease import lease
 
@@ -26,31 +26,33 @@ from r2v.storage.lease import lease
 class Emulator:
     """Serves both APIs between `__enter__` and `__exit__`.
 
-    answer: what the models say. faults: what goes wrong; seed: which draws of their probabilities.
+    answer: what the models say: a function, its dotted path, or a short name (see `answers`). faults: what goes
+    wrong; seed: of their probabilities.
     folder: where state is kept; an emulator started on it again goes on where the last one stopped, however that
     ended. None: a temporary folder. ledger: the ledger's file, inside the folder where None.
     port: 0 takes a free one. clock: seconds since 1970.
     Raises LeaseConflict where another emulator serves the folder, EnvironmentFault where the disk or the port is
-    refused, UsageError where the port is no port.
+    refused, UsageError where the port is no port or the answer cannot be loaded.
     """
 
     def __init__(
         self,
         *,
-        answer: Answer = echo,
+        answer: Answer | str = "echo",
         faults: Sequence[Fault] = (),
         seed: int = 0,
         folder: Path | None = None,
         ledger: Path | None = None,
         port: int = 0,
-        limits: Limits | None = None,
+        limits: EmulatedLimits | None = None,
         lifecycle: Lifecycle | None = None,
         timing: Timing | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self._answer, self._faults, self._seed = answer, tuple(faults), seed
+        self._answer = load_answer(answer) if isinstance(answer, str) else answer
+        self._faults, self._seed = tuple(faults), seed
         self._folder, self._ledger, self._port, self._clock = folder, ledger, port, clock
-        self._limits, self._lifecycle = limits or Limits(), lifecycle or Lifecycle()
+        self._limits, self._lifecycle = limits or EmulatedLimits(), lifecycle or Lifecycle()
         self._timing = timing or Timing()
 
     def __enter__(self) -> Self:
@@ -60,7 +62,7 @@ class Emulator:
             folder.mkdir(parents=True, exist_ok=True)
             starting.enter_context(lease(folder / "served"))
             self.ledger_path = self._ledger or folder / "ledger.jsonl"
-            site = Site(
+            state = ServerState(
                 folder,
                 answer=self._answer,
                 faults=self._faults,
@@ -71,15 +73,15 @@ class Emulator:
                 timing=self._timing,
                 clock=self._clock,
             )
-            starting.callback(site.close)
-            server = starting.enter_context(_serve(site, self._port))
+            starting.callback(state.close)
+            server = starting.enter_context(_serve(state, self._port))
             thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
             thread.start()
             starting.callback(server.cut_all)
             starting.callback(thread.join)
             starting.callback(server.shutdown)
-            starting.callback(site.stopping.set)
-            self._site, self.port = site, server.server_address[1]
+            starting.callback(state.stopping.set)
+            self._site, self.port = state, server.server_address[1]
             self._stack = starting.pop_all()
         return self
 
@@ -98,7 +100,7 @@ class Emulator:
         """`base_url` for the anthropic client."""
         return f"http://127.0.0.1:{self.port}"
 
-    def batches(self) -> list[Batch]:
+    def batches(self) -> list[EmulatedBatch]:
         """Every batch that was accepted or refused, as the providers remember it, oldest first."""
         with self._site.lock:
             return [replace(batch) for batch in self._site.batches.values()]
@@ -117,9 +119,9 @@ class Emulator:
         return read_ledger(self.ledger_path)
 
 
-def _serve(site: Site, port: int) -> Server:
+def _serve(state: ServerState, port: int) -> Server:
     try:
-        return Server(site, port)
+        return Server(state, port)
     except OverflowError as error:
         raise UsageError(f"port {port}: allowed: 0 to 65535; 0 takes a free one") from error
     except OSError as error:

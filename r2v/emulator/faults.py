@@ -1,8 +1,8 @@
-"""Everything that can go wrong at a provider, by name.
+"""Fault injection: everything that can go wrong at a provider, by name.
 
     Fault("commit_then_reset", at=1)                 the first time it could happen
     Fault("line_500", probability=0.1)               seeded: the same calls are hit in every run
-    Fault("500", on="create", at=(1, 2))             only calls of one kind; see ROUTES
+    Fault("500", on="create", at=(1, 2))             only calls of one kind; see ROUTE_NAMES
     Fault("line_429", on="anthropic.create", at=3)   only one provider's
     Fault("503")                                     every time
 
@@ -24,7 +24,7 @@ commit: a create, synchronous call or upload that is carried out and then not co
     commit_then_500        500 after the commit
     commit_then_529        529 after the commit
     commit_then_reset      connection reset after the commit
-    commit_then_silence    nothing is said for Timing.silence seconds, then the connection closes
+    commit_then_silence    nothing is completion for Timing.silence seconds, then the connection closes
 
 upload: a file that is uploaded
     file_late_404          creating a batch of it is refused with 404 for Timing.late seconds after the upload
@@ -41,10 +41,10 @@ batch: a batch that is created
     expired_no_files       OpenAI: expired, nothing run, both file ids null
     completed_null_output  OpenAI: completed, every line failed with 400, output_file_id null
     completed_empty_output OpenAI: the same with output_file_id ""
-    file_id_late           OpenAI: the first look at the completed batch shows no file ids
+    file_id_late           OpenAI: the first poll of the completed batch shows no file ids
     counts_zero            OpenAI: counts are zero until the end (Anthropic's always are)
-    unknown_status         one look shows a status that no client knows
-    second_poller          every look counts as two: states are skipped, as when another process polls
+    unknown_status         one poll shows a status that no client knows
+    second_poller          every poll counts as two: states are skipped, as when another process polls
     cancel_never_ends      after a cancel, cancelling/canceling for ever
     archived               results are gone: 404 and archived_at (Anthropic), file 404 (OpenAI)
     results_other_host     Anthropic: results_url names another host, which must not be sent the key
@@ -59,7 +59,7 @@ line: one request of a batch, when it is run; none of these is billed
     line_string_code       OpenAI: response null and error.code a word; Anthropic: an error type nobody knows
     line_missing           the request has no line at all, and is not counted as failed
 
-answer: one request that is answered, in a batch or not; billed
+answer: one request that is succeeded_row, in a batch or not; billed
     refusal                the model refuses (content_filter and message.refusal; stop_reason refusal)
     max_tokens             cut at half: finish_reason length, stop_reason max_tokens
     usage_missing          the answer has no usage
@@ -89,7 +89,7 @@ from r2v.errors import UsageError, nearest
 from r2v.randomness import uniform
 
 PROVIDERS = ("openai", "anthropic")
-ROUTES = ("upload", "file", "create", "list", "poll", "cancel", "delete", "results", "sync")
+ROUTE_NAMES = ("upload", "file", "create", "list", "poll", "cancel", "delete", "results", "sync")
 """Kinds of calls: what `on` may name."""
 
 POINTS = ("call", "commit", "upload", "batch", "line", "answer", "download", "server")
@@ -109,7 +109,7 @@ def _by_point() -> dict[str, str]:
     return points
 
 
-FAULTS = _by_point()
+FAULT_POINTS = _by_point()
 """Every fault's name -> the kind of occasion it happens at."""
 
 
@@ -126,8 +126,8 @@ class Fault:
     """A provider, a route, or both joined by a dot."""
 
     def __post_init__(self) -> None:
-        if self.name not in FAULTS:
-            raise UsageError(f"fault {self.name}: no such fault; {nearest(self.name, FAULTS)}")
+        if self.name not in FAULT_POINTS:
+            raise UsageError(f"fault {self.name}: no such fault; {nearest(self.name, FAULT_POINTS)}")
         if self.at is not None and self.probability is not None:
             raise UsageError(f"fault {self.name}: has both at={self.at} and probability={self.probability}; give one")
         if any(number < 1 for number in self.occasions):
@@ -135,8 +135,8 @@ class Fault:
         if self.probability is not None and not 0 <= self.probability <= 1:
             raise UsageError(f"fault {self.name}: probability={self.probability}; allowed: 0 to 1")
         for part in self.parts:
-            if part not in (*PROVIDERS, *ROUTES):
-                raise UsageError(f"fault {self.name}: on={self.on}; {nearest(part, (*PROVIDERS, *ROUTES))}")
+            if part not in (*PROVIDERS, *ROUTE_NAMES):
+                raise UsageError(f"fault {self.name}: on={self.on}; {nearest(part, (*PROVIDERS, *ROUTE_NAMES))}")
 
     @property
     def occasions(self) -> tuple[int, ...]:
@@ -182,7 +182,7 @@ class Injector:
     """Decides which faults an occasion meets. Seeded, and safe to ask from many threads.
 
     fired: occasions already met, by `Fault.identity`: an emulator that was restarted counts on from them.
-    note: told of each fault that fires, as (identity, occasion).
+    note: called for each fault that fires, as (identity, occasion).
     """
 
     def __init__(
@@ -198,7 +198,7 @@ class Injector:
         self._lock = threading.Lock()
         self._fired = fired or {}
         self._count = Counter({identity: max(numbers) for identity, numbers in self._fired.items()})
-        self._points = frozenset(FAULTS[fault.name] for fault in self._faults)
+        self._points = frozenset(FAULT_POINTS[fault.name] for fault in self._faults)
 
     def draw(self, point: str, provider: str, route: str) -> frozenset[str]:
         """Names of the faults that this occasion meets."""
@@ -208,7 +208,7 @@ class Injector:
             return frozenset(
                 fault.name
                 for fault in self._faults
-                if FAULTS[fault.name] == point and _concerns(fault, provider, route) and self._hits(fault)
+                if FAULT_POINTS[fault.name] == point and _concerns(fault, provider, route) and self._hits(fault)
             )
 
     def _hits(self, fault: Fault) -> bool:
@@ -228,6 +228,6 @@ class Injector:
 def _concerns(fault: Fault, provider: str, route: str) -> bool:
     if not fault.parts <= {provider, route}:
         return False
-    if FAULTS[fault.name] == "commit" and not fault.parts & set(ROUTES):
+    if FAULT_POINTS[fault.name] == "commit" and not fault.parts & set(ROUTE_NAMES):
         return route == "create"
     return fault.name != "reset_upload" or route in ("upload", "create", "sync")

@@ -1,4 +1,4 @@
-"""Who was billed: a file of JSON lines, appended and synced, that outlives the emulator.
+"""The billing ledger: a file of JSON lines, appended and synced, that outlives the emulator.
 
     {"event": "bill", "provider": ..., "mode": "batch", "batch": ..., "custom_id": ..., "run": ..., ...}
     {"event": "refund", "batch": ..., "custom_id": ...}    cancelled before it was run
@@ -6,7 +6,7 @@
     {"event": "fault", "fault": ..., "occasion": ...}      a fault fired
     {"event": "leak", "path": ..., "key": true}            the other host was asked; key: and was sent a key
 
-A batch that is accepted will run, whether or not anybody ever looks at it again, so its requests are billed
+A batch that is accepted will run, whether or not anybody ever polls it again, so its requests are billed
 when it is accepted. That makes the ledger the oracle of exactly-once: `paid()` counts per (run, conversation,
 turn), read from the custom_id `{run}-{conversation}-{turn}-{try}`. A synchronous call says its custom_id in the
 header X-R2V-Custom-Id, in metadata.custom_id (OpenAI) or in metadata.user_id (Anthropic).
@@ -28,7 +28,7 @@ from r2v.storage.files import writing
 
 _ID = re.compile(r"(?P<run>[A-Za-z0-9_]+)-(?P<conversation>[A-Za-z0-9_-]+)-(?P<turn>[0-9]+)-(?P<attempt>[0-9]+)")
 
-Turn = tuple[str, str, int]
+PaidTurn = tuple[str, str, int]
 """(run, conversation, turn)."""
 
 
@@ -47,12 +47,12 @@ class Bill:
     cached_in: int = 0
 
     @property
-    def turn(self) -> Turn | None:
+    def turn(self) -> PaidTurn | None:
         """What the request says it is for, where its custom_id says so."""
         return turn_of(self.custom_id)
 
 
-def turn_of(custom_id: str | None) -> Turn | None:
+def turn_of(custom_id: str | None) -> PaidTurn | None:
     """(run, conversation, turn) of a custom_id `{run}-{conversation}-{turn}-{try}`, else None.
 
     >>> turn_of("ab12cd34-pair-3-7-0")
@@ -72,7 +72,7 @@ class Statement:
     leaks: int
     """Keys that the other host was sent."""
 
-    def paid(self) -> Counter[Turn]:
+    def paid(self) -> Counter[PaidTurn]:
         """How often each (run, conversation, turn) was paid for."""
         return Counter(bill.turn for bill in self.bills if bill.turn is not None)
 

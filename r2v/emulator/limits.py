@@ -1,4 +1,4 @@
-"""What the emulated providers allow and how fast they are. Every figure can be lowered to make a test small."""
+"""Limits and timing of the emulated providers. Every figure can be lowered to make a test small."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, kw_only=True)
 class Lifecycle:
-    """How a batch gets from accepted to ended: after `polls` looks at it, or `seconds` after its creation where
-    that is given. The first look finds it in progress, the last but one finalizing."""
+    """How a batch gets from accepted to ended: after `polls` polls, or `seconds` after its creation where
+    that is given. The first poll finds it in progress, the last but one finalizing."""
 
     polls: int = 3
     seconds: float | None = None
 
     def progress(self, polls: int, age: float) -> float:
-        """How far a batch is after so many looks at this age (seconds): 0 just accepted, 1 ended."""
+        """How far a batch is after so many polls at this age (seconds): 0 just accepted, 1 ended."""
         if self.seconds is not None:
             return 1.0 if self.seconds <= 0 else min(1.0, max(0.0, age) / self.seconds)
         return 1.0 if self.polls <= 0 else min(1.0, polls / self.polls)
@@ -36,8 +36,8 @@ class ProviderLimits:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Limits:
-    """Limits of both providers; the defaults are the published ones that need no tier (facts/batches.md A1)."""
+class EmulatedLimits:
+    """EmulatedLimits of both providers; the defaults are the published ones that hold in every usage tier."""
 
     openai: ProviderLimits = field(default_factory=lambda: ProviderLimits(requests=50_000, bytes=200_000_000))
     anthropic: ProviderLimits = field(default_factory=lambda: ProviderLimits(requests=100_000, bytes=256_000_000))
@@ -52,7 +52,7 @@ class Timing:
     """Seconds that faults take, and what the synchronous calls take without one."""
 
     silence: float = 60.0
-    """`commit_then_silence`: how long nothing is said before the connection is cut."""
+    """`commit_then_silence`: how long nothing is completion before the connection is cut."""
     late: float = 2.0
     """`file_late_*`, `listed_late`: how long after its creation a thing is found."""
     skew: float = -3600.0

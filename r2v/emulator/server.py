@@ -1,4 +1,4 @@
-"""The sockets: HTTP/1.1 over the loopback, a thread a connection, and the faults that only a socket can show."""
+"""The HTTP server: HTTP/1.1 over the loopback, a thread per connection, and the faults that only a socket can show."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from urllib.parse import parse_qsl, urlsplit
 
 from r2v.emulator.api import anthropic, direct_calls, openai
 from r2v.emulator.api.bodies import CREDIT
-from r2v.emulator.api.calls import Call, Refused, Response
-from r2v.emulator.batches.downloads import Dropped
-from r2v.emulator.server_state import Site
+from r2v.emulator.api.calls import ApiError, Call, Response
+from r2v.emulator.batches.downloads import ConnectionDropped
+from r2v.emulator.server_state import ServerState
 
 _SPOOLED = 1 << 20
 """Bytes of a body that are kept in memory."""
@@ -46,7 +46,7 @@ def _route(method: str, path: str, provider: str, name: str, act: Callable[..., 
     return Route(method, re.compile(path.replace("{id}", "([^/]+)")), provider, name, act)
 
 
-ROUTES = (
+API_ROUTES = (
     _route("POST", "/v1/chat/completions", "openai", "sync", direct_calls.ask),
     _route("POST", "/v1/responses", "openai", "sync", direct_calls.ask),
     _route("POST", "/v1/files", "openai", "upload", openai.upload),
@@ -71,12 +71,12 @@ ROUTES = (
 
 
 class Server(ThreadingHTTPServer):
-    """Serves a site until it is closed; closing cuts every connection."""
+    """Serves a state until it is closed; closing cuts every connection."""
 
     daemon_threads, block_on_close, request_queue_size = True, False, 256
 
-    def __init__(self, site: Site, port: int) -> None:
-        self.site = site
+    def __init__(self, state: ServerState, port: int) -> None:
+        self.state = state
         self._open: set[socket.socket] = set()
         self._guard = threading.Lock()
         super().__init__(("127.0.0.1", port), Handler)
@@ -104,7 +104,7 @@ class Server(ThreadingHTTPServer):
 
     def handle_error(self, request: object, client_address: object) -> None:
         """A client that went away is no error of the server's; anything else is shown."""
-        if not isinstance(sys.exc_info()[1], OSError) and not self.site.stopping.is_set():
+        if not isinstance(sys.exc_info()[1], OSError) and not self.state.stopping.is_set():
             super().handle_error(request, client_address)  # type: ignore[arg-type]
 
 
@@ -124,7 +124,7 @@ class Handler(BaseHTTPRequestHandler):
 
     def date_time_string(self, timestamp: float | None = None) -> str:
         """The server's own clock."""
-        return formatdate(self.server.site.now() if timestamp is None else timestamp, usegmt=True)
+        return formatdate(self.server.state.now() if timestamp is None else timestamp, usegmt=True)
 
     def do_GET(self) -> None:
         self._serve()
@@ -132,17 +132,17 @@ class Handler(BaseHTTPRequestHandler):
     do_POST = do_DELETE = do_GET
 
     def _serve(self) -> None:
-        url, site = urlsplit(self.path), self.server.site
+        url, state = urlsplit(self.path), self.server.state
         provider = "anthropic" if url.path.startswith(("/v1/messages", "/elsewhere")) else "openai"
-        found = next(
+        match_of_route = next(
             (
                 (route, match.groups())
-                for route in ROUTES
+                for route in API_ROUTES
                 if route.method == self.command and (match := route.pattern.fullmatch(url.path))
             ),
             None,
         )
-        faults = site.injector.draw("call", provider, found[0].name) if found else frozenset()
+        faults = state.injector.draw("call", provider, match_of_route[0].name) if match_of_route else frozenset()
         if "reset" in faults or "reset_upload" in faults:
             length = int(self.headers.get("Content-Length", "0")) if "reset_upload" in faults else 0
             self.rfile.read(length // 2)
@@ -153,11 +153,11 @@ class Handler(BaseHTTPRequestHandler):
                 self._send(Response(status=502, body=_PROXY_PAGE, content_type="text/html"))
                 return
             try:
-                refuse(faults, provider, site.now())
+                raise_call_fault(faults, provider, state.now())
                 _check_key(provider, url.path, self.headers)
-                if found is None:
-                    raise Refused(404, f"{self.command} {url.path}: the emulator does not know this call")
-                route, names = found
+                if match_of_route is None:
+                    raise ApiError(404, f"{self.command} {url.path}: the emulator does not know this call")
+                route, names = match_of_route
                 call = Call(
                     provider=provider,
                     route=route.name,
@@ -167,9 +167,9 @@ class Handler(BaseHTTPRequestHandler):
                     headers=self.headers,
                     body=body,
                 )
-                with site.serving(provider, route.name):
-                    self._send(_act(route, site, call, names))
-            except Refused as refused:
+                with state.serving(provider, route.name):
+                    self._send(_act(route, state, call, names))
+            except ApiError as refused:
                 self._send(refused.response(provider))
 
     def _body(self) -> BinaryIO:
@@ -196,7 +196,7 @@ class Handler(BaseHTTPRequestHandler):
     def _send(self, response: Response) -> None:
         if response.end:
             if response.end == "silence":
-                self.server.site.pause(self.server.site.timing.silence)
+                self.server.state.pause(self.server.state.timing.silence)
             self._reset() if response.end == "reset" else self._close()
             return
         self.send_response(response.status)
@@ -219,7 +219,7 @@ class Handler(BaseHTTPRequestHandler):
                 if piece:
                     self.wfile.write(b"%x\r\n%b\r\n" % (len(piece), piece))
             self.wfile.write(b"0\r\n\r\n")
-        except Dropped:
+        except ConnectionDropped:
             self._close()
 
     def _reset(self) -> None:
@@ -236,20 +236,20 @@ class Handler(BaseHTTPRequestHandler):
 _PROXY_PAGE = b"<html><head><title>502 Bad Gateway</title></head><body>502 Bad Gateway</body></html>"
 
 
-def _act(route: Route, site: Site, call: Call, names: tuple[str, ...]) -> Response:
-    """Carry a call out. A mistake of the emulator's, or of the answer function, is a 500 and is told on stderr."""
+def _act(route: Route, state: ServerState, call: Call, names: tuple[str, ...]) -> Response:
+    """Carry a call out. An error in the emulator or in the answer function is a 500, with its traceback on stderr."""
     try:
-        return route.act(site, call, *names)
-    except Refused:
+        return route.act(state, call, *names)
+    except ApiError:
         raise
     except Exception as error:
-        if not site.stopping.is_set():
+        if not state.stopping.is_set():
             traceback.print_exc()
-        raise Refused(500, f"the emulator failed: {error!r}") from error
+        raise ApiError(500, f"the emulator failed: {error!r}") from error
 
 
-def refuse(faults: frozenset[str], provider: str, now: float) -> None:
-    """Raises Refused for the call faults that are answers."""
+def raise_call_fault(faults: frozenset[str], provider: str, now: float) -> None:
+    """Raises ApiError for the call faults that are answers."""
     waits = {
         "429_retry_after_2": "2",
         "429_retry_after_300": "300",
@@ -258,17 +258,17 @@ def refuse(faults: frozenset[str], provider: str, now: float) -> None:
     }
     for name, wait in waits.items():
         if name in faults:
-            raise Refused(
+            raise ApiError(
                 429,
                 "Rate limit reached",
                 code="rate_limit_exceeded",
                 headers={} if wait is None else {"retry-after": wait},
             )
     if "401" in faults:
-        raise Refused(401, "Incorrect API key provided", code="invalid_api_key")
+        raise ApiError(401, "Incorrect API key provided", code="invalid_api_key")
     if "credit_exhausted" in faults:
         openai = provider == "openai"
-        raise Refused(
+        raise ApiError(
             429 if openai else 400,
             CREDIT[provider],
             code="insufficient_quota",
@@ -276,13 +276,13 @@ def refuse(faults: frozenset[str], provider: str, now: float) -> None:
         )
     for status, message in ((500, "Internal server error"), (503, "Service unavailable"), (529, "Overloaded")):
         if str(status) in faults:
-            raise Refused(status, message)
+            raise ApiError(status, message)
 
 
 def _check_key(provider: str, path: str, headers: HttpHeaders) -> None:
     if path.startswith("/elsewhere"):
         return
     if not headers.get("Authorization") and not (provider == "anthropic" and headers.get("x-api-key")):
-        raise Refused(401, "No API key was sent", code="invalid_api_key")
+        raise ApiError(401, "No API key was sent", code="invalid_api_key")
     if provider == "anthropic" and not headers.get("anthropic-version"):
-        raise Refused(400, "anthropic-version: header is required")
+        raise ApiError(400, "anthropic-version: header is required")

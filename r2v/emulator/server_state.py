@@ -1,11 +1,12 @@
-"""The state both providers share: a folder that a killed emulator finds again, the ledger, the faults, the clock.
+"""Server state: a folder that a restarted emulator resumes from, the ledger, the faults, the clock.
 
     <folder>/files/<id>.{json,jsonl}      uploaded files
     <folder>/batches/<id>.{json,rows}     batches, and what became of each request
-    <folder>/ledger.jsonl                 who was billed (elsewhere where asked)
+    <folder>/ledger.jsonl                 who was billed (elsewhere on request)
 
 A batch exists once its .json is there; it is written last, after the rows and the bills. Bills of a batch whose
-.json never came are voided when the folder is opened again.
+.json never came are voided when the folder is opened again. The dataclasses below are what those files hold: renaming
+a field would make an older folder unreadable.
 """
 
 from __future__ import annotations
@@ -20,10 +21,10 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from r2v.emulator.answers import Answer, Question
+from r2v.emulator.answers import Answer, EmulatedRequest
 from r2v.emulator.faults import Fault, Injector
 from r2v.emulator.ledger import Ledger, read_ledger
-from r2v.emulator.limits import Lifecycle, Limits, Timing
+from r2v.emulator.limits import EmulatedLimits, Lifecycle, Timing
 from r2v.llm.scripted import count_tokens
 from r2v.storage.files import write_json
 
@@ -32,7 +33,7 @@ CACHEABLE = 1024
 
 
 @dataclass(kw_only=True)
-class File:
+class UploadedFile:
     """An uploaded file; its bytes lie beside its record."""
 
     id: str
@@ -41,11 +42,11 @@ class File:
     bytes: int
     created_at: float
     late: int | None = None
-    """The status that says, for a while, that it is not there."""
+    """HTTP status of calls that name it too soon (faults file_late_*)."""
 
 
 @dataclass(kw_only=True)
-class Batch:
+class EmulatedBatch:
     """A batch as the provider remembers it. `faults` were drawn when it was created."""
 
     id: str
@@ -59,9 +60,9 @@ class Batch:
     """prompt (of all requests), in, cached, out (of those answered)."""
     polls: int = 0
     end_looks: int = 0
-    """Looks since it ended."""
+    """Polls since it ended."""
     puzzled: bool = False
-    """The unknown status has been shown."""
+    """The fault `unknown_status` has been shown."""
     ended_at: float | None = None
     cancel_at: float | None = None
     kept: int | None = None
@@ -75,7 +76,7 @@ class Batch:
     """OpenAI: why the batch was refused."""
 
 
-class Site:
+class ServerState:
     """See the module. Every change of state is made under `lock`."""
 
     def __init__(
@@ -86,7 +87,7 @@ class Site:
         faults: Iterable[Fault],
         seed: int,
         ledger: Path,
-        limits: Limits,
+        limits: EmulatedLimits,
         lifecycle: Lifecycle,
         timing: Timing,
         clock: Callable[[], float],
@@ -129,7 +130,7 @@ class Site:
             self._serial += 1
             return f"{prefix}{self._serial:09d}"
 
-    def rows_path(self, batch: str) -> Path:
+    def results_path(self, batch: str) -> Path:
         """Where a batch's rows lie."""
         return self.folder / "batches" / f"{batch}.rows"
 
@@ -137,7 +138,7 @@ class Site:
         """Where an uploaded file's bytes lie."""
         return self.folder / "files" / f"{file}.jsonl"
 
-    def save_file(self, file: File) -> None:
+    def save_file(self, file: UploadedFile) -> None:
         """Make an uploaded file exist."""
         with self.lock:
             write_json(self.folder / "files" / f"{file.id}.json", asdict(file))
@@ -150,18 +151,18 @@ class Site:
             (self.folder / "files" / f"{file}.json").unlink()
             self.file_path(file).unlink()
 
-    def save_batch(self, batch: Batch) -> None:
+    def save_batch(self, batch: EmulatedBatch) -> None:
         """Make a batch exist as it now is."""
         with self.lock:
             write_json(self.folder / "batches" / f"{batch.id}.json", asdict(batch))
             self.batches[batch.id] = batch
 
-    def batches_of(self, provider: str) -> list[Batch]:
+    def batches_of(self, provider: str) -> list[EmulatedBatch]:
         """One provider's batches, newest first."""
         with self.lock:
             return [b for b in reversed(self.batches.values()) if b.provider == provider and not b.deleted]
 
-    def unfinished(self, provider: str) -> list[Batch]:
+    def unfinished(self, provider: str) -> list[EmulatedBatch]:
         """Those that fill the provider's queue."""
         return [b for b in self.batches_of(provider) if b.ended_at is None]
 
@@ -169,7 +170,7 @@ class Site:
         """Batches created in the last hour."""
         return sum(self.now() - batch.created_at < 3600 for batch in self.batches_of(provider))
 
-    def is_hidden(self, batch: Batch) -> bool:
+    def is_hidden(self, batch: EmulatedBatch) -> bool:
         """Whether listings leave it out for now."""
         return "listed_late" in batch.faults and self.now() - batch.created_at < self.timing.late
 
@@ -186,20 +187,20 @@ class Site:
             with self.lock:
                 self.in_flight[provider] -= route == "sync"
 
-    def cached(self, question: Question) -> tuple[int, int]:
+    def cached(self, request: EmulatedRequest) -> tuple[int, int]:
         """Tokens of the system prompt (read from, written to) the prompt cache. OpenAI caches unasked and bills no
         writing; Anthropic caches where a block of the system prompt says cache_control."""
-        system = "\n".join(message.content for message in question.messages if message.role == "system")
-        asked = question.provider == "openai" or "cache_control" in json.dumps(question.body.get("system", ""))
-        tokens = count_tokens(system) if asked and len(system) >= CACHEABLE else 0
+        system = "\n".join(message.content for message in request.messages if message.role == "system")
+        caches = request.provider == "openai" or "cache_control" in json.dumps(request.body.get("system", ""))
+        tokens = count_tokens(system) if caches and len(system) >= CACHEABLE else 0
         if tokens < CACHEABLE:
             return 0, 0
-        prefix = hashlib.sha256(f"{question.provider} {question.model} {system}".encode()).hexdigest()
+        prefix = hashlib.sha256(f"{request.provider} {request.model} {system}".encode()).hexdigest()
         with self.lock:
             if prefix in self._prefixes:
                 return tokens, 0
             self._prefixes.add(prefix)
-        return 0, tokens if question.provider == "anthropic" else 0
+        return 0, tokens if request.provider == "anthropic" else 0
 
     def take_call(self, provider: str) -> tuple[int, float] | None:
         """Take a synchronous call from the provider's bucket: (calls left, seconds until there is one; 0 where the
@@ -220,14 +221,14 @@ class Site:
         return (self.limits.burst - self._bucket[provider][0]) * 60 / self.limits.calls_per_minute
 
     def close(self) -> None:
-        """Let go of waits and files."""
+        """End all waits and close the ledger."""
         self.stopping.set()
         self.ledger.close()
 
 
-def _load_file(path: Path) -> File:
-    return File(**json.loads(path.read_text()))
+def _load_file(path: Path) -> UploadedFile:
+    return UploadedFile(**json.loads(path.read_text()))
 
 
-def _load_batch(path: Path) -> Batch:
-    return Batch(**json.loads(path.read_text()))
+def _load_batch(path: Path) -> EmulatedBatch:
+    return EmulatedBatch(**json.loads(path.read_text()))

@@ -25,7 +25,8 @@ import pytest
 
 from r2v.cli.main import main as r2v
 from r2v.config import load
-from r2v.emulator import Emulator, Lifecycle, Question, desk, game
+from r2v.emulator import EmulatedRequest, Emulator, Lifecycle, game
+from r2v.emulator.answers import load_answer
 from tests.docs.pages import PAGES, PLACEHOLDER, REPOSITORY, Block, blocks_of
 from tests.seeds.workspace import standing_in
 
@@ -108,9 +109,9 @@ class Checkout:
         return done.returncode, done.stdout + done.stderr
 
 
-def any_answer(question: Question) -> str:
+def any_answer(question: EmulatedRequest) -> str:
     """A player of the Secret Game where a secret is at stake, else the desk's expert."""
-    return (game if "secret" in question.messages[0].content else desk)(question)
+    return (game if "secret" in question.messages[0].content else load_answer("desk"))(question)
 
 
 @pytest.fixture(scope="module")

@@ -8,8 +8,8 @@ import re
 import openai
 import pytest
 
-from r2v.emulator import Emulator, Question, desk, game
-from r2v.emulator.answers import answer_called
+from r2v.emulator import EmulatedRequest, Emulator, game
+from r2v.emulator.answers import load_answer
 from r2v.envs.base import load_benchmark
 from r2v.errors import UsageError
 from tests.emulator.clients import anthropic_client, body, openai_client
@@ -34,7 +34,7 @@ def test_desk_plays_the_desk_to_its_end() -> None:
     benchmark = load_benchmark("desk", {})
     world = benchmark.make()
     solved = 0
-    with Emulator(answer=desk) as emulator:
+    with Emulator(answer="desk") as emulator:
         client = openai_client(emulator)
         for task in benchmark.tasks()[:6]:
             page, _ = world.reset(seed=1, task=task)
@@ -54,11 +54,13 @@ def test_desk_plays_the_desk_to_its_end() -> None:
     assert solved >= 4
 
 
-def question(secret_prompt: str, turn: int) -> Question:
+def question(secret_prompt: str, turn: int) -> EmulatedRequest:
     from r2v.llm.types import Message
 
     messages = (Message(role="system", content=secret_prompt), Message(role="user", content=f"turn {turn}"))
-    return Question(provider="openai", model="gpt-4o", messages=messages, custom_id=None, body={"model": "gpt-4o"})
+    return EmulatedRequest(
+        provider="openai", model="gpt-4o", messages=messages, custom_id=None, body={"model": "gpt-4o"}
+    )
 
 
 @pytest.mark.parametrize(
@@ -77,7 +79,7 @@ def test_game_tells_its_secret_in_some_messages(prompt: str) -> None:
 
 
 def test_an_answer_function_that_fails_is_a_500_told_on_stderr(capfd: pytest.CaptureFixture[str]) -> None:
-    def fails(asked: Question) -> str:
+    def fails(asked: EmulatedRequest) -> str:
         raise ValueError("no idea")
 
     with Emulator(answer=fails) as emulator, pytest.raises(openai.InternalServerError, match="no idea"):
@@ -87,7 +89,7 @@ def test_an_answer_function_that_fails_is_a_500_told_on_stderr(capfd: pytest.Cap
 
 def test_an_answer_of_no_name_is_refused() -> None:
     with pytest.raises(UsageError, match="did you mean desk"):
-        answer_called("deks")
+        load_answer("deks")
 
 
 def test_async_clients_work_too() -> None:

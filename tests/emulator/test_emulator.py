@@ -9,7 +9,7 @@ import anthropic
 import openai
 import pytest
 
-from r2v.emulator import Emulator, Lifecycle, Limits, ProviderLimits, Question
+from r2v.emulator import EmulatedLimits, EmulatedRequest, Emulator, Lifecycle, ProviderLimits
 from tests.emulator.clients import (
     anthropic_client,
     body,
@@ -28,7 +28,7 @@ from tests.emulator.clients import (
 )
 
 
-def upper(question: Question) -> str:
+def upper(question: EmulatedRequest) -> str:
     return question.messages[-1].content.upper()
 
 
@@ -199,7 +199,7 @@ def test_anthropic_looks_at_parameters_when_the_request_is_run() -> None:
         assert one.result.type == "errored" and one.result.error.error.type == "invalid_request_error"
 
 
-SMALL = Limits(
+SMALL = EmulatedLimits(
     openai=ProviderLimits(requests=3, bytes=2_000, batches_per_hour=4, queued_tokens=7),
     anthropic=ProviderLimits(requests=3, bytes=2_000, batches_per_hour=2, queued_requests=4),
 )
@@ -242,7 +242,7 @@ def test_limits_of_an_anthropic_batch() -> None:
 
 def test_the_token_bucket_says_how_full_it_is_and_when_to_come_back() -> None:
     now = [1_000_000.0]
-    with Emulator(limits=Limits(calls_per_minute=6, burst=2), clock=lambda: now[0]) as emulator:
+    with Emulator(limits=EmulatedLimits(calls_per_minute=6, burst=2), clock=lambda: now[0]) as emulator:
         client, claude = openai_client(emulator), anthropic_client(emulator)
         left = [client.chat.completions.with_raw_response.create(**body("openai")).headers for _ in range(2)]
         assert [headers["x-ratelimit-remaining-requests"] for headers in left] == ["1", "0"]

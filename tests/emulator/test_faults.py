@@ -9,15 +9,15 @@ from pathlib import Path
 import openai
 import pytest
 
-from r2v.emulator import FAULTS, Emulator, Fault, faults, ledger
+from r2v.emulator import FAULT_POINTS, Emulator, Fault, faults, ledger
 from r2v.errors import UsageError
 from tests.emulator.clients import body, openai_client, run_openai
 
 
 def test_every_fault_in_the_table_has_a_test_with_the_official_clients() -> None:
     source = "".join(path.read_text() for path in Path(__file__).parent.glob("test_fault_*.py"))
-    assert len(FAULTS) == 55
-    assert [name for name in FAULTS if not re.search(f'"{name}"', source)] == []
+    assert len(FAULT_POINTS) == 55
+    assert [name for name in FAULT_POINTS if not re.search(f'"{name}"', source)] == []
 
 
 def test_examples_in_docstrings() -> None:

@@ -14,7 +14,7 @@ import openai
 import pytest
 
 from r2v.cli.providers import main
-from r2v.emulator import FAULTS, Emulator, Fault, read_ledger
+from r2v.emulator import FAULT_POINTS, Emulator, Fault, read_ledger
 from r2v.errors import EnvironmentFault, LeaseConflict, UsageError
 from tests.emulator.clients import (
     anthropic_client,
@@ -107,7 +107,7 @@ def test_an_option_that_cannot_be_is_refused_in_a_line(options: list[str], hint:
 def test_faults_list_prints_the_table(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--faults", "list"]) == 0
     said = capsys.readouterr().out
-    assert all(name in said for name in FAULTS)
+    assert all(name in said for name in FAULT_POINTS)
 
 
 @contextmanager

@@ -21,7 +21,6 @@ from r2v.data.manifest import RunManifest
 from r2v.data.registry import DataRegistry
 from r2v.data.store import read_episodes
 from r2v.emulator import Emulator, Fault, Lifecycle
-from r2v.emulator.answers import desk
 from r2v.errors import EnvironmentFault, InputError, UsageError
 from r2v.llm.types import Message, ScoreRequest
 from r2v.llm.waves import Waves
@@ -57,7 +56,7 @@ def served(monkeypatch: pytest.MonkeyPatch) -> Serve:
     @contextmanager
     def serve(*faults: Fault, **settings: Any) -> Iterator[Emulator]:
         usual: dict[str, Any] = {"lifecycle": Lifecycle(polls=1)}
-        with Emulator(answer=desk, faults=faults, **(usual | settings)) as emulator:
+        with Emulator(answer="desk", faults=faults, **(usual | settings)) as emulator:
             for name, value in environment(emulator).items():
                 monkeypatch.setenv(name, value)
             yield emulator

@@ -17,7 +17,7 @@ import torch
 from r2v.config import Config, load
 from r2v.data.episode import Action, Episode, EpisodeMetadata, Observation, Step, episode_id
 from r2v.data.registry import DataRegistry
-from r2v.emulator import Emulator, Fault, Lifecycle, Question, Timing
+from r2v.emulator import EmulatedRequest, Emulator, Fault, Lifecycle, Timing
 from r2v.errors import EmptyResult, EnvironmentFault, UsageError
 from r2v.llm.types import Message, ScoreRequest
 from r2v.llm.waves import Waves
@@ -43,7 +43,7 @@ QUESTIONS = TASKS * (len(STEPS) + WRONG)
 Serve = Callable[..., AbstractContextManager[Emulator]]
 
 
-def judge(question: Question) -> str:
+def judge(question: EmulatedRequest) -> str:
     """Holds with doors, whatever came of the episode."""
     assert question.messages[0].content.startswith("You judge one step")
     action = json.loads(question.messages[-1].content)["proposed_action"]
@@ -182,7 +182,7 @@ def test_the_price_is_told_before_anything_is_asked(
     config = load(None, overrides(base, "openai", "teacher.mode=concurrent"))
     told: list[str] = []
 
-    def answer(question: Question) -> str:
+    def answer(question: EmulatedRequest) -> str:
         told.append(caplog.text)
         return judge(question)
 
@@ -237,7 +237,7 @@ def test_a_create_that_nobody_confirmed_is_waited_for_and_left_with_75(served: S
 
 
 def test_what_the_judge_does_not_judge_is_left_out_and_counted(served: Serve, base: Path, root: Path) -> None:
-    def answer(question: Question) -> str:
+    def answer(question: EmulatedRequest) -> str:
         return "I cannot say." if "w0 w0" in question.messages[-1].content else judge(question)
 
     config = load(None, overrides(base, "openai", "teacher.mode=batch"))

@@ -1,4 +1,4 @@
-"""The Anthropic half: messages and message batches."""
+"""Anthropic endpoints: messages and message batches."""
 
 from __future__ import annotations
 
@@ -6,78 +6,78 @@ import re
 from datetime import UTC, datetime
 from typing import Any
 
-from r2v.emulator.api.bodies import read_question
-from r2v.emulator.api.calls import Call, Refused, Response, as_json
+from r2v.emulator.api.bodies import parse_request
+from r2v.emulator.api.calls import ApiError, Call, Response, as_json
 from r2v.emulator.batches.lifecycle import Entry, accept
-from r2v.emulator.batches.polling import Look, archived, cancel, look
+from r2v.emulator.batches.polling import BatchView, archived, cancel, view_batch
 from r2v.emulator.batches.request_results import read_rows
-from r2v.emulator.server_state import Batch, Site
+from r2v.emulator.server_state import EmulatedBatch, ServerState
 
 _CUSTOM_ID = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 _DAY = 86_400
 _COUNTED = {"succeeded": "ok", "errored": "error", "canceled": "canceled", "expired": "expired"}
 
 
-def create(site: Site, call: Call) -> Response:
-    """POST /v1/messages/batches. Parameters are looked at later: bad ones become errored results."""
-    limits = site.limits.anthropic
+def create(state: ServerState, call: Call) -> Response:
+    """POST /v1/messages/batches. Parameters are validated when a request is run: bad ones become errored results."""
+    limits = state.limits.anthropic
     if call.size > limits.bytes:
-        raise Refused(413, f"Request exceeds the maximum size: {call.size} bytes, {limits.bytes} are allowed")
+        raise ApiError(413, f"Request exceeds the maximum size: {call.size} bytes, {limits.bytes} are allowed")
     entries = _entries(call.json(), limits.requests)
-    if site.created_lately("anthropic") >= limits.batches_per_hour:
-        raise Refused(429, "This request would exceed your organization's rate limit", headers={"retry-after": "60"})
-    queued = sum(batch.total for batch in site.unfinished("anthropic"))
-    faults = site.injector.draw("batch", "anthropic", "create")
+    if state.created_lately("anthropic") >= limits.batches_per_hour:
+        raise ApiError(429, "This request would exceed your organization's rate limit", headers={"retry-after": "60"})
+    queued = sum(batch.total for batch in state.unfinished("anthropic"))
+    faults = state.injector.draw("batch", "anthropic", "create")
     if "token_limit_refused" in faults or (
         limits.queued_requests is not None and queued + len(entries) > limits.queued_requests
     ):
-        raise Refused(429, f"Too many requests in the processing queue: {queued} are there")
-    batch = Batch(
-        id=site.new_id("msgbatch_"),
+        raise ApiError(429, f"Too many requests in the processing queue: {queued} are there")
+    batch = EmulatedBatch(
+        id=state.new_id("msgbatch_"),
         provider="anthropic",
-        created_at=site.now(),
+        created_at=state.now(),
         total=len(entries),
         faults=sorted(faults),
         endpoint="/v1/messages",
     )
-    accept(site, batch, entries)
-    return call.commit(site, as_json(_view(site, call, batch, Look(progress=0.0))))
+    accept(state, batch, entries)
+    return call.commit(state, as_json(_view(state, call, batch, BatchView(progress=0.0))))
 
 
 def _entries(body: dict[str, Any], limit: int) -> list[Entry]:
     requests = body.get("requests")
     if not isinstance(requests, list) or not requests:
-        raise Refused(400, "requests: at least one request is required")
+        raise ApiError(400, "requests: at least one request is required")
     if len(requests) > limit:
-        raise Refused(400, f"requests: {len(requests)} requests, {limit} are allowed")
+        raise ApiError(400, f"requests: {len(requests)} requests, {limit} are allowed")
     seen: set[str] = set()
     for index, request in enumerate(requests):
         if not isinstance(request, dict):
-            raise Refused(400, f"requests.{index}: must be an object")
+            raise ApiError(400, f"requests.{index}: must be an object")
         name = request.get("custom_id")
         if not isinstance(name, str) or not _CUSTOM_ID.fullmatch(name):
-            raise Refused(400, f"requests.{index}.custom_id: must match ^[a-zA-Z0-9_-]{{1,64}}$")
+            raise ApiError(400, f"requests.{index}.custom_id: must match ^[a-zA-Z0-9_-]{{1,64}}$")
         if name in seen:
-            raise Refused(400, f"requests.{index}.custom_id: {name} is there twice")
+            raise ApiError(400, f"requests.{index}.custom_id: {name} is there twice")
         if not isinstance(request.get("params"), dict):
-            raise Refused(400, f"requests.{index}.params: field required")
+            raise ApiError(400, f"requests.{index}.params: field required")
         seen.add(name)
     return [Entry(request["custom_id"], request["params"]) for request in requests]
 
 
-def batches(site: Site, call: Call) -> Response:
+def batches(state: ServerState, call: Call) -> Response:
     """GET /v1/messages/batches, newest first; `after_id` goes on to older ones, `before_id` back to newer."""
-    shown = [batch for batch in site.batches_of("anthropic") if not site.is_hidden(batch)]
+    shown = [batch for batch in state.batches_of("anthropic") if not state.is_hidden(batch)]
     names, limit = [batch.id for batch in shown], call.limit
     after, before = call.query.get("after_id"), call.query.get("before_id")
     for name in (after, before):
         if name is not None and name not in names:
-            raise Refused(400, f"{name}: no such batch in this list")
+            raise ApiError(400, f"{name}: no such batch in this list")
     start = names.index(after) + 1 if after else 0
     stop = min(start + limit, len(shown))
     if before:
         start, stop = max(0, names.index(before) - limit), names.index(before)
-    page = [_view(site, call, batch, look(site, batch, poll=False)) for batch in shown[start:stop]]
+    page = [_view(state, call, batch, view_batch(state, batch, poll=False)) for batch in shown[start:stop]]
     return as_json(
         {
             "data": page,
@@ -88,88 +88,88 @@ def batches(site: Site, call: Call) -> Response:
     )
 
 
-def poll(site: Site, call: Call, name: str) -> Response:
+def poll(state: ServerState, call: Call, name: str) -> Response:
     """GET /v1/messages/batches/{id}."""
-    batch = _find(site, name)
-    return as_json(_view(site, call, batch, look(site, batch, poll=True)))
+    batch = _find(state, name)
+    return as_json(_view(state, call, batch, view_batch(state, batch, poll=True)))
 
 
-def stop(site: Site, call: Call, name: str) -> Response:
+def stop(state: ServerState, call: Call, name: str) -> Response:
     """POST /v1/messages/batches/{id}/cancel."""
-    batch = _find(site, name)
-    if not cancel(site, batch):
-        raise Refused(400, f"Batch {name} cannot be canceled: it has ended")
-    return as_json(_view(site, call, batch, look(site, batch, poll=False)))
+    batch = _find(state, name)
+    if not cancel(state, batch):
+        raise ApiError(400, f"Batch {name} cannot be canceled: it has ended")
+    return as_json(_view(state, call, batch, view_batch(state, batch, poll=False)))
 
 
-def delete(site: Site, call: Call, name: str) -> Response:
+def delete(state: ServerState, call: Call, name: str) -> Response:
     """DELETE /v1/messages/batches/{id}: only when it has ended."""
-    batch = _find(site, name)
+    batch = _find(state, name)
     if batch.ended_at is None:
-        raise Refused(400, f"Batch {name} cannot be deleted before it has ended")
+        raise ApiError(400, f"Batch {name} cannot be deleted before it has ended")
     batch.deleted = True
-    site.save_batch(batch)
+    state.save_batch(batch)
     return as_json({"id": name, "type": "message_batch_deleted"})
 
 
-def results(site: Site, call: Call, name: str) -> Response:
+def results(state: ServerState, call: Call, name: str) -> Response:
     """GET /v1/messages/batches/{id}/results."""
-    batch = _find(site, name)
+    batch = _find(state, name)
     if batch.ended_at is None:
-        raise Refused(400, f"Batch {name} has no results yet")
-    if archived(site, batch):
-        raise Refused(404, f"The results of batch {name} are no longer available")
-    path, kept = site.rows_path(name), batch.kept
-    return call.download(site, lambda: (row for row in read_rows(path, "anthropic", kept) if row.line))
+        raise ApiError(400, f"Batch {name} has no results yet")
+    if archived(state, batch):
+        raise ApiError(404, f"The results of batch {name} are no longer available")
+    path, kept = state.results_path(name), batch.kept
+    return call.download(state, lambda: (row for row in read_rows(path, "anthropic", kept) if row.line))
 
 
-def elsewhere(site: Site, call: Call, name: str) -> Response:
-    """The results from the other host: it has them, and notes whether it was sent a key."""
-    site.ledger.leak(call.path, "x-api-key" in call.headers or "authorization" in call.headers)
-    return results(site, call, name)
+def elsewhere(state: ServerState, call: Call, name: str) -> Response:
+    """The results on another host: it serves them, and notes in the ledger whether a key was sent along."""
+    state.ledger.leak(call.path, "x-api-key" in call.headers or "authorization" in call.headers)
+    return results(state, call, name)
 
 
-def count(site: Site, call: Call) -> Response:
+def count(state: ServerState, call: Call) -> Response:
     """POST /v1/messages/count_tokens."""
     try:
-        question = read_question("anthropic", {"max_tokens": 1} | call.json(), None)
+        request = parse_request("anthropic", {"max_tokens": 1} | call.json(), None)
     except ValueError as error:
-        raise Refused(400, str(error)) from error
-    return as_json({"input_tokens": question.tokens_in})
+        raise ApiError(400, str(error)) from error
+    return as_json({"input_tokens": request.tokens_in})
 
 
-def _find(site: Site, name: str) -> Batch:
-    batch = site.batches.get(name)
+def _find(state: ServerState, name: str) -> EmulatedBatch:
+    batch = state.batches.get(name)
     if batch is None or batch.provider != "anthropic" or batch.deleted:
-        raise Refused(404, f"No batch {name}")
+        raise ApiError(404, f"No batch {name}")
     return batch
 
 
-def _view(site: Site, call: Call, batch: Batch, look: Look) -> dict[str, Any]:
-    ended = batch.ended_at is not None and not look.puzzling
+def _view(state: ServerState, call: Call, batch: EmulatedBatch, view: BatchView) -> dict[str, Any]:
+    ended = batch.ended_at is not None and not view.unknown_status
     counts = {name: batch.counts.get(kind, 0) if ended else 0 for name, kind in _COUNTED.items()}
-    gone = archived(site, batch)
+    gone = archived(state, batch)
     return {
         "id": batch.id,
         "type": "message_batch",
-        "processing_status": _status(look, ended),
+        "processing_status": _status(view, ended),
         "request_counts": {"processing": 0 if ended else batch.total, **counts},
         "created_at": _date(batch.created_at),
         "expires_at": _date(batch.created_at + _DAY),
         "ended_at": _date(batch.ended_at) if ended else None,
         "cancel_initiated_at": _date(batch.cancel_at),
-        "archived_at": _date(site.now()) if ended and gone else None,
+        "archived_at": _date(state.now()) if ended and gone else None,
         "results_url": _results_url(call, batch) if ended else None,
     }
 
 
-def _status(look: Look, ended: bool) -> str:
-    if look.puzzling:
+def _status(view: BatchView, ended: bool) -> str:
+    if view.unknown_status:
         return "under_review"
-    return "ended" if ended else "canceling" if look.canceling else "in_progress"
+    return "ended" if ended else "canceling" if view.canceling else "in_progress"
 
 
-def _results_url(call: Call, batch: Batch) -> str:
+def _results_url(call: Call, batch: EmulatedBatch) -> str:
     host = call.headers.get("Host", "")
     if "results_other_host" in batch.faults:
         return f"http://localhost:{host.rpartition(':')[2]}/elsewhere/{batch.id}/results"

@@ -1,4 +1,4 @@
-"""The JSON that goes over the wire: questions read out of requests, answers and errors as each provider writes them."""
+"""Request and response bodies: requests parsed from each provider's JSON, answers and errors in its format."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from r2v.emulator.answers import Answer, Question
+from r2v.emulator.answers import Answer, EmulatedRequest
 from r2v.llm.scripted import count_tokens
 from r2v.llm.types import Message, Role
 
@@ -65,8 +65,8 @@ def error_body(provider: str, status: int, message: str, *, code: str | None = N
     }
 
 
-def read_question(provider: str, body: Json, custom_id: str | None) -> Question:
-    """The question in a body of chat/completions, responses or messages. Raises ValueError, with the message
+def parse_request(provider: str, body: Json, custom_id: str | None) -> EmulatedRequest:
+    """The request in a body of chat/completions, responses or messages. Raises ValueError, with the message
     that the provider would give, where it is not one."""
     model = body.get("model")
     if not isinstance(model, str) or not model:
@@ -81,7 +81,7 @@ def read_question(provider: str, body: Json, custom_id: str | None) -> Question:
         raise ValueError(f"messages: not understood: {error!r}") from error
     if not any(message.role != "system" for message in messages):
         raise ValueError("messages: at least one message is required")
-    return Question(provider=provider, model=model, messages=messages, custom_id=custom_id, body=body)
+    return EmulatedRequest(provider=provider, model=model, messages=messages, custom_id=custom_id, body=body)
 
 
 def _positive(value: object) -> bool:
@@ -92,12 +92,12 @@ def _messages(body: Json) -> Iterator[Message]:
     for key in ("system", "instructions"):
         for text in _texts(body.get(key) or []):
             yield Message(role="system", content=text)
-    said = body.get("messages", body.get("input"))
-    if isinstance(said, str):
-        said = [{"role": "user", "content": said}]
-    if not isinstance(said, list) or not all(isinstance(message, dict) for message in said):
+    messages = body.get("messages", body.get("input"))
+    if isinstance(messages, str):
+        messages = [{"role": "user", "content": messages}]
+    if not isinstance(messages, list) or not all(isinstance(message, dict) for message in messages):
         raise ValueError("messages: a list of messages is required")
-    for message in said:
+    for message in messages:
         if message.get("role") not in _ROLES:
             raise ValueError(f"messages: role {message.get('role')} is not allowed")
         for text in _texts(message.get("content") or ""):
@@ -115,10 +115,10 @@ def _texts(content: str | list[Json]) -> list[str]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Said:
-    """What a model answered, before a provider's clothing."""
+class Completion:
+    """What a model answered, before it is put into a provider's format."""
 
-    question: Question
+    request: EmulatedRequest
     texts: tuple[str, ...]
     tokens_in: int
     tokens_out: int
@@ -130,24 +130,24 @@ class Said:
     shows_usage: bool = True
 
 
-def say(question: Question, answer: Answer, faults: frozenset[str], cached: tuple[int, int]) -> Said:
-    """Ask the answer function and cut, refuse or colour what it says. cached: tokens (read from, written to) the
-    prompt cache."""
-    body = question.body
+def complete(request: EmulatedRequest, answer: Answer, faults: frozenset[str], cached: tuple[int, int]) -> Completion:
+    """Call the answer function, and apply the limit on tokens and the answer faults. cached: tokens (read from, written
+    to) the prompt cache."""
+    body = request.body
     limit = body.get("max_tokens") or body.get("max_completion_tokens") or body.get("max_output_tokens")
     texts, cut = [], False
     for draw in range(body.get("n") or 1):
-        text = "" if "refusal" in faults else answer(replace(question, draw=draw) if draw else question)
+        text = "" if "refusal" in faults else answer(replace(request, draw=draw) if draw else request)
         if "u2028" in faults:
             text += "\u2028\u0085"
         length = count_tokens(text)
         allowed = length // 2 if "max_tokens" in faults else limit or length
         texts.append(text if length <= allowed else _first_tokens(text, allowed))
         cut = cut or length > allowed or "max_tokens" in faults
-    return Said(
-        question=question,
+    return Completion(
+        request=request,
         texts=tuple(texts),
-        tokens_in=question.tokens_in,
+        tokens_in=request.tokens_in,
         tokens_out=sum(map(count_tokens, texts)),
         cut=cut,
         refused="refusal" in faults,
@@ -162,23 +162,23 @@ def _first_tokens(text: str, count: int) -> str:
     return text[: bisect_right(shorter, count, key=lambda end: count_tokens(text[:end])) - 1].rstrip()
 
 
-def answer_body(said: Said, path: str, now: float) -> Json:
+def answer_body(completion: Completion, path: str, now: float) -> Json:
     """The answer as this endpoint writes it."""
-    name = said.question.sha256[:20]
+    name = completion.request.sha256[:20]
     if path.endswith("/messages"):
-        return _message(said, name)
+        return _message(completion, name)
     if path.endswith("/responses"):
-        return _response(said, name, now)
-    return _completion(said, name, now)
+        return _response(completion, name, now)
+    return _completion(completion, name, now)
 
 
-def _completion(said: Said, name: str, now: float) -> Json:
-    reason = "content_filter" if said.refused else "length" if said.cut else "stop"
+def _completion(completion: Completion, name: str, now: float) -> Json:
+    reason = "content_filter" if completion.refused else "length" if completion.cut else "stop"
     usage = {
-        "prompt_tokens": said.tokens_in,
-        "completion_tokens": said.tokens_out,
-        "total_tokens": said.tokens_in + said.tokens_out,
-        "prompt_tokens_details": {"cached_tokens": said.cached, "audio_tokens": 0},
+        "prompt_tokens": completion.tokens_in,
+        "completion_tokens": completion.tokens_out,
+        "total_tokens": completion.tokens_in + completion.tokens_out,
+        "prompt_tokens_details": {"cached_tokens": completion.cached, "audio_tokens": 0},
         "completion_tokens_details": {"reasoning_tokens": 0, "audio_tokens": 0},
     }
     choices: list[Json] = [
@@ -188,45 +188,45 @@ def _completion(said: Said, name: str, now: float) -> Json:
             "finish_reason": reason,
             "message": {
                 "role": "assistant",
-                "content": None if said.refused else text,
+                "content": None if completion.refused else text,
                 "annotations": [],
-                "refusal": "I can't help with that." if said.refused else None,
+                "refusal": "I can't help with that." if completion.refused else None,
             },
         }
-        for index, text in enumerate(said.texts)
+        for index, text in enumerate(completion.texts)
     ]
     return {
         "id": f"chatcmpl-{name}",
         "object": "chat.completion",
         "created": int(now),
         "choices": choices,
-        "model": said.question.model,
+        "model": completion.request.model,
         "system_fingerprint": None,
-    } | ({"usage": usage} if said.shows_usage else {})
+    } | ({"usage": usage} if completion.shows_usage else {})
 
 
-def _response(said: Said, name: str, now: float) -> Json:
+def _response(completion: Completion, name: str, now: float) -> Json:
     usage = {
-        "input_tokens": said.tokens_in,
-        "input_tokens_details": {"cached_tokens": said.cached},
-        "output_tokens": said.tokens_out,
+        "input_tokens": completion.tokens_in,
+        "input_tokens_details": {"cached_tokens": completion.cached},
+        "output_tokens": completion.tokens_out,
         "output_tokens_details": {"reasoning_tokens": 0},
-        "total_tokens": said.tokens_in + said.tokens_out,
+        "total_tokens": completion.tokens_in + completion.tokens_out,
     }
     part = (
         {"type": "refusal", "refusal": "I can't help with that."}
-        if said.refused
-        else {"type": "output_text", "text": said.texts[0], "annotations": []}
+        if completion.refused
+        else {"type": "output_text", "text": completion.texts[0], "annotations": []}
     )
     return {
         "id": f"resp_{name}",
         "object": "response",
         "created_at": int(now),
-        "model": said.question.model,
-        "status": "incomplete" if said.cut else "completed",
+        "model": completion.request.model,
+        "status": "incomplete" if completion.cut else "completed",
         "error": None,
         "parallel_tool_calls": True,
-        "incomplete_details": {"reason": "max_output_tokens"} if said.cut else None,
+        "incomplete_details": {"reason": "max_output_tokens"} if completion.cut else None,
         "instructions": None,
         "tool_choice": "auto",
         "tools": [],
@@ -236,23 +236,23 @@ def _response(said: Said, name: str, now: float) -> Json:
         "output": [
             {"id": f"msg_{name}", "type": "message", "role": "assistant", "status": "completed", "content": [part]}
         ],
-    } | ({"usage": usage} if said.shows_usage else {})
+    } | ({"usage": usage} if completion.shows_usage else {})
 
 
-def _message(said: Said, name: str) -> Json:
-    reason = "refusal" if said.refused else "max_tokens" if said.cut else "end_turn"
+def _message(completion: Completion, name: str) -> Json:
+    reason = "refusal" if completion.refused else "max_tokens" if completion.cut else "end_turn"
     usage = {
-        "input_tokens": said.tokens_in - said.cached - said.written,
-        "output_tokens": said.tokens_out,
-        "cache_read_input_tokens": said.cached,
-        "cache_creation_input_tokens": said.written,
+        "input_tokens": completion.tokens_in - completion.cached - completion.written,
+        "output_tokens": completion.tokens_out,
+        "cache_read_input_tokens": completion.cached,
+        "cache_creation_input_tokens": completion.written,
     }
     return {
         "id": f"msg_{name}",
         "type": "message",
         "role": "assistant",
-        "model": said.question.model,
-        "content": [] if said.refused else [{"type": "text", "text": said.texts[0]}],
+        "model": completion.request.model,
+        "content": [] if completion.refused else [{"type": "text", "text": completion.texts[0]}],
         "stop_reason": reason,
         "stop_sequence": None,
-    } | ({"usage": usage} if said.shows_usage else {})
+    } | ({"usage": usage} if completion.shows_usage else {})

@@ -1,4 +1,4 @@
-"""A call as the providers' functions see it, and what they answer: independent of the socket it came through."""
+"""HTTP calls and responses as the endpoints see them, independent of the socket."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from typing import Any, BinaryIO, Literal
 
 from r2v.emulator.api.bodies import error_body
 from r2v.emulator.batches.downloads import lines_of, pieces
-from r2v.emulator.batches.request_results import Row
-from r2v.emulator.server_state import Site
+from r2v.emulator.batches.request_results import ResultRow
+from r2v.emulator.server_state import ServerState
 from r2v.storage.files import replacing
 
 _PIECE = 1 << 16
@@ -27,14 +27,14 @@ class Response:
     status: int = 200
     body: bytes = b""
     chunks: Iterable[bytes] | None = None
-    """Instead of a body: streamed in chunks; an iterator that raises Dropped cuts the connection."""
+    """Instead of a body: streamed in chunks; an iterator that raises ConnectionDropped cuts the connection."""
     headers: dict[str, str] = field(default_factory=dict)
     content_type: str = "application/json"
     end: Literal["", "reset", "silence"] = ""
 
 
-class Refused(Exception):
-    """The provider says no."""
+class ApiError(Exception):
+    """An error response of the emulated API."""
 
     def __init__(
         self,
@@ -49,7 +49,7 @@ class Refused(Exception):
         self.status, self.code, self.kind, self.headers = status, code, kind, headers or {}
 
     def response(self, provider: str) -> Response:
-        """The refusal in the provider's words."""
+        """The error in the provider's format."""
         body = error_body(provider, self.status, str(self), code=self.code, kind=self.kind)
         return as_json(body, status=self.status, headers=self.headers)
 
@@ -75,18 +75,18 @@ class Call:
         return size
 
     def json(self) -> dict[str, Any]:
-        """The body as an object. Raises Refused."""
+        """The body as an object. Raises ApiError."""
         try:
             parsed = json.loads(self.body.read() or b"{}")
         except ValueError as error:
-            raise Refused(400, f"We could not parse the JSON body of your request: {error}") from error
+            raise ApiError(400, f"We could not parse the JSON body of your request: {error}") from error
         if not isinstance(parsed, dict):
-            raise Refused(400, "The body must be a JSON object")
+            raise ApiError(400, "The body must be a JSON object")
         return parsed
 
     def form(self, into: Path) -> tuple[dict[str, str], int]:
         """The fields of a multipart form, its file put at `into`; fields (with the file's name as `filename`) and
-        the file's size. Raises Refused."""
+        the file's size. Raises ApiError."""
         _, _, boundary = self.headers.get("Content-Type", "").partition("boundary=")
         fields, size = {}, -1
         data = _view(self.body)
@@ -100,35 +100,35 @@ class Call:
                 for at in range(start, end, _PIECE):
                     file.write(data[at : min(at + _PIECE, end)])
         if size < 0 or "purpose" not in fields:
-            raise Refused(400, "file and purpose are required")
+            raise ApiError(400, "file and purpose are required")
         return fields, size
 
     @property
     def limit(self) -> int:
-        """How many a listing may show. Raises Refused."""
+        """How many a listing may show. Raises ApiError."""
         text = self.query.get("limit", "20")
         if not text.isdecimal() or not 1 <= int(text) <= 1000:
-            raise Refused(400, f"limit: {text} is not a whole number from 1 to 1000")
+            raise ApiError(400, f"limit: {text} is not a whole number from 1 to 1000")
         return int(text)
 
-    def commit(self, site: Site, done: Response) -> Response:
+    def commit(self, state: ServerState, done: Response) -> Response:
         """The answer to something that has been carried out, unless it is lost on its way."""
-        faults = site.injector.draw("commit", self.provider, self.route)
+        faults = state.injector.draw("commit", self.provider, self.route)
         if "commit_then_reset" in faults:
             return Response(end="reset")
         if "commit_then_silence" in faults:
             return Response(end="silence")
         for status, message in ((500, "Internal server error"), (529, "Overloaded")):
             if f"commit_then_{status}" in faults:
-                return Refused(status, message).response(self.provider)
+                return ApiError(status, message).response(self.provider)
         return done
 
-    def download(self, site: Site, rows: Callable[[], Iterable[Row]]) -> Response:
+    def download(self, state: ServerState, rows: Callable[[], Iterable[ResultRow]]) -> Response:
         """Rows as a streamed result file."""
-        faults = site.injector.draw("download", self.provider, self.route)
+        faults = state.injector.draw("download", self.provider, self.route)
         lines = lines_of(rows, faults)
         if "slow_trickle" in faults:
-            lines = pieces(lines, size=site.timing.trickle_bytes, pause=lambda: site.pause(site.timing.trickle))
+            lines = pieces(lines, size=state.timing.trickle_bytes, pause=lambda: state.pause(state.timing.trickle))
         else:
             lines = pieces(lines, size=_PIECE, pause=lambda: None)
         return Response(chunks=lines, content_type="application/binary")

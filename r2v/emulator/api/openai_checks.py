@@ -1,4 +1,4 @@
-"""What OpenAI refuses: at create, or while the batch validates."""
+"""OpenAI validation: what is refused at create, and what while the batch is validated."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from r2v.emulator.api.bodies import read_question
-from r2v.emulator.api.calls import Refused
-from r2v.emulator.server_state import Batch, Site
+from r2v.emulator.api.bodies import parse_request
+from r2v.emulator.api.calls import ApiError
+from r2v.emulator.server_state import EmulatedBatch, ServerState
 
 ENDPOINTS = ("/v1/chat/completions", "/v1/responses")
 """What the emulator answers, in batches and out of them."""
@@ -20,26 +20,26 @@ _SHOWN = 100
 
 
 def check_create(body: dict[str, Any]) -> None:
-    """Raises Refused where the create call itself is not valid."""
+    """Raises ApiError where the create call itself is not valid."""
     for name in ("input_file_id", "endpoint", "completion_window"):
         if not isinstance(body.get(name), str):
-            raise Refused(400, f"Missing required parameter: '{name}'.", code="missing_required_parameter")
+            raise ApiError(400, f"Missing required parameter: '{name}'.", code="missing_required_parameter")
     if body["endpoint"] not in ENDPOINTS:
-        raise Refused(
+        raise ApiError(
             400, f"endpoint {body['endpoint']}: the emulator answers {', '.join(ENDPOINTS)}", code="invalid_value"
         )
     if body["completion_window"] != "24h":
-        raise Refused(400, f"completion_window {body['completion_window']}: allowed: 24h", code="invalid_value")
+        raise ApiError(400, f"completion_window {body['completion_window']}: allowed: 24h", code="invalid_value")
     metadata = body.get("metadata") or {}
     if len(metadata) > 16 or any(len(key) > 64 or len(str(value)) > 512 for key, value in metadata.items()):
-        raise Refused(
+        raise ApiError(
             400, "metadata: at most 16 pairs, keys of 64 and values of 512 characters", code="invalid_metadata"
         )
     expiry = body.get("output_expires_after")
     if expiry is not None and not (
         expiry.get("anchor") == "created_at" and 3_600 <= expiry.get("seconds", 0) <= 2_592_000
     ):
-        raise Refused(400, "output_expires_after: anchor created_at and 3600 to 2592000 seconds", code="invalid_value")
+        raise ApiError(400, "output_expires_after: anchor created_at and 3600 to 2592000 seconds", code="invalid_value")
 
 
 def read_lines(path: Path) -> Iterator[dict[str, Any]]:
@@ -48,7 +48,7 @@ def read_lines(path: Path) -> Iterator[dict[str, Any]]:
         yield from (json.loads(line) for line in file if line.strip())
 
 
-def refusals(site: Site, batch: Batch, path: Path) -> None:
+def validate_batch(state: ServerState, batch: EmulatedBatch, path: Path) -> None:
     """Read the input file through and set the batch's total, model and, where it is refused, errors."""
     models: Counter[str] = Counter()
     seen: set[str] = set()
@@ -61,10 +61,10 @@ def refusals(site: Site, batch: Batch, path: Path) -> None:
             problem = _problem(line, batch.endpoint, seen, models)
             if problem is not None and len(batch.errors) < _SHOWN:
                 batch.errors.append({"code": problem[0], "line": number, "message": problem[1], "param": None})
-            if site.limits.openai.queued_tokens is not None and problem is None:
+            if state.limits.openai.queued_tokens is not None and problem is None:
                 tokens += _prompt_tokens(line)
     batch.model = next(iter(models), "")
-    batch.errors += _whole(site, batch, tokens)
+    batch.errors += _whole(state, batch, tokens)
 
 
 def _problem(line: bytes, endpoint: str, seen: set[str], models: Counter[str]) -> tuple[str, str] | None:
@@ -87,19 +87,19 @@ def _problem(line: bytes, endpoint: str, seen: set[str], models: Counter[str]) -
     return None
 
 
-def _whole(site: Site, batch: Batch, tokens: int) -> list[dict[str, Any]]:
+def _whole(state: ServerState, batch: EmulatedBatch, tokens: int) -> list[dict[str, Any]]:
     """Errors of the batch as a whole, and those that faults ask for."""
-    limits = site.limits.openai
-    found: list[tuple[str, int | None, str]] = []
-    queued = sum(b.tokens.get("prompt", 0) for b in site.unfinished("openai") if b.model == batch.model)
+    limits = state.limits.openai
+    errors: list[tuple[str, int | None, str]] = []
+    queued = sum(b.tokens.get("prompt", 0) for b in state.unfinished("openai") if b.model == batch.model)
     if not batch.total:
-        found.append(("empty_file", None, "The input file is empty."))
+        errors.append(("empty_file", None, "The input file is empty."))
     if batch.total > limits.requests:
-        found.append(("too_many_requests", None, f"{batch.total} requests in the file; {limits.requests} are allowed."))
+        errors.append(("too_many_requests", None, f"{batch.total} requests in the file; {limits.requests} allowed."))
     if "token_limit_failed" in batch.faults or (
         limits.queued_tokens is not None and queued + tokens > limits.queued_tokens
     ):
-        found.append(
+        errors.append(
             (
                 "token_limit_exceeded",
                 None,
@@ -109,12 +109,12 @@ def _whole(site: Site, batch: Batch, tokens: int) -> list[dict[str, Any]]:
             )
         )
     if "validation_failed" in batch.faults:
-        found += [("invalid_request", line, "The request body is not valid.") for line in range(1, batch.total + 1)]
-    return [{"code": code, "line": line, "message": message, "param": None} for code, line, message in found[:_SHOWN]]
+        errors += [("invalid_request", line, "The request body is not valid.") for line in range(1, batch.total + 1)]
+    return [{"code": code, "line": line, "message": message, "param": None} for code, line, message in errors[:_SHOWN]]
 
 
 def _prompt_tokens(line: bytes) -> int:
     try:
-        return read_question("openai", json.loads(line)["body"], None).tokens_in
+        return parse_request("openai", json.loads(line)["body"], None).tokens_in
     except ValueError:
         return 0

@@ -1,12 +1,12 @@
-"""Batches and files as the OpenAI API shows them."""
+"""OpenAI objects: batches and files as its API shows them."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from r2v.emulator.api.calls import Call, Refused
-from r2v.emulator.batches.polling import Look
-from r2v.emulator.server_state import Batch, File, Site
+from r2v.emulator.api.calls import ApiError, Call
+from r2v.emulator.batches.polling import BatchView
+from r2v.emulator.server_state import EmulatedBatch, ServerState, UploadedFile
 
 DAY = 86_400
 _OUTPUT, _ERRORS = "-output", "-errors"
@@ -23,7 +23,7 @@ def kinds_in(file: str) -> tuple[str, ...]:
     return ("ok",) if file.endswith(_OUTPUT) else ("error", "expired", "canceled")
 
 
-def file(file: File) -> dict[str, Any]:
+def file(file: UploadedFile) -> dict[str, Any]:
     """An uploaded file."""
     return {
         "id": file.id,
@@ -37,7 +37,7 @@ def file(file: File) -> dict[str, Any]:
     }
 
 
-def result_file(name: str, batch: Batch, size: int) -> dict[str, Any]:
+def result_file(name: str, batch: EmulatedBatch, size: int) -> dict[str, Any]:
     """A result file."""
     return {
         "id": name,
@@ -52,11 +52,11 @@ def result_file(name: str, batch: Batch, size: int) -> dict[str, Any]:
 
 
 def page(objects: list[dict[str, Any]], call: Call) -> dict[str, Any]:
-    """A page of a listing: those after `after`, at most `limit`. Raises Refused."""
+    """A page of a listing: those after `after`, at most `limit`. Raises ApiError."""
     names = [obj["id"] for obj in objects]
     after = call.query.get("after")
     if after is not None and after not in names:
-        raise Refused(400, f"after: no {after} in this list")
+        raise ApiError(400, f"after: no {after} in this list")
     start = 0 if after is None else names.index(after) + 1
     shown = objects[start : start + call.limit]
     return {
@@ -68,9 +68,9 @@ def page(objects: list[dict[str, Any]], call: Call) -> dict[str, Any]:
     }
 
 
-def batch(site: Site, batch: Batch, look: Look) -> dict[str, Any]:
-    """A batch at this look."""
-    status = _status(batch, look)
+def batch(state: ServerState, batch: EmulatedBatch, view: BatchView) -> dict[str, Any]:
+    """A batch as this poll shows it."""
+    status = _status(batch, view)
     times: dict[str, int | None] = {
         f"{name}_at": None
         for name in ("in_progress", "finalizing", "completed", "failed", "expired", "cancelling", "cancelled")
@@ -78,7 +78,7 @@ def batch(site: Site, batch: Batch, look: Look) -> dict[str, Any]:
     if batch.cancel_at is not None:
         times["cancelling_at"] = int(batch.cancel_at)
     if f"{status}_at" in times:
-        times[f"{status}_at"] = int(batch.ended_at or site.now())
+        times[f"{status}_at"] = int(batch.ended_at or state.now())
     created = int(batch.created_at)
     shown: dict[str, Any] = {
         "id": batch.id,
@@ -91,7 +91,7 @@ def batch(site: Site, batch: Batch, look: Look) -> dict[str, Any]:
         "created_at": created,
         "expires_at": created + DAY,
         "errors": None,
-        "request_counts": _counts(batch, look),
+        "request_counts": _counts(batch, view),
         "model": batch.model,
         "output_file_id": None,
         "error_file_id": None,
@@ -99,40 +99,40 @@ def batch(site: Site, batch: Batch, look: Look) -> dict[str, Any]:
     }
     if status == "failed":
         shown["errors"] = {"object": "list", "data": batch.errors}
-    elif batch.ended_at is not None and not look.puzzling:
+    elif batch.ended_at is not None and not view.unknown_status:
         shown |= _file_ids(batch) | {"usage": _usage(batch)}
     return shown
 
 
-def _status(batch: Batch, look: Look) -> str:
-    if look.puzzling:
+def _status(batch: EmulatedBatch, view: BatchView) -> str:
+    if view.unknown_status:
         return "under_review"
-    if batch.errors and look.progress > 0:
+    if batch.errors and view.progress > 0:
         return "failed"
-    if look.canceling:
+    if view.canceling:
         return "cancelling"
-    if look.progress <= 0:
+    if view.progress <= 0:
         return "validating"
-    if look.progress < 1:
-        return "finalizing" if look.progress > 0.6 else "in_progress"
+    if view.progress < 1:
+        return "finalizing" if view.progress > 0.6 else "in_progress"
     if batch.cancel_at is not None:
         return "cancelled"
     return "expired" if any(fault.startswith("expired_") for fault in batch.faults) else "completed"
 
 
-def _counts(batch: Batch, look: Look) -> dict[str, int]:
+def _counts(batch: EmulatedBatch, view: BatchView) -> dict[str, int]:
     """Live counts; zero while it validates. What has no line is counted in the total alone."""
-    if batch.errors or look.progress <= 0 or ("counts_zero" in batch.faults and look.progress < 1):
+    if batch.errors or view.progress <= 0 or ("counts_zero" in batch.faults and view.progress < 1):
         return {"total": 0, "completed": 0, "failed": 0}
     failed = sum(batch.counts.get(kind, 0) for kind in ("error", "expired", "canceled"))
     return {
         "total": batch.total,
-        "completed": int(look.progress * batch.counts.get("ok", 0)),
-        "failed": int(look.progress * failed),
+        "completed": int(view.progress * batch.counts.get("ok", 0)),
+        "failed": int(view.progress * failed),
     }
 
 
-def _file_ids(batch: Batch) -> dict[str, str | None]:
+def _file_ids(batch: EmulatedBatch) -> dict[str, str | None]:
     late = "file_id_late" in batch.faults and batch.end_looks <= 1
     if late or "expired_no_files" in batch.faults:
         return {}
@@ -144,7 +144,7 @@ def _file_ids(batch: Batch) -> dict[str, str | None]:
     }
 
 
-def _usage(batch: Batch) -> dict[str, Any]:
+def _usage(batch: EmulatedBatch) -> dict[str, Any]:
     tokens = {name: batch.tokens.get(name, 0) for name in ("in", "out", "cached")}
     return {
         "input_tokens": tokens["in"],

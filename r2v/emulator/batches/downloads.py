@@ -1,30 +1,30 @@
-"""A result file on its way to the client, with what can happen to it."""
+"""Downloads: a result file on its way to the client, with the faults that it met."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 
-from r2v.emulator.batches.request_results import Row
+from r2v.emulator.batches.request_results import ResultRow
 
 
-class Dropped(Exception):
+class ConnectionDropped(Exception):
     """The connection goes down in the middle of a download."""
 
 
-def lines_of(rows: Callable[[], Iterable[Row]], faults: frozenset[str]) -> Iterator[bytes]:
+def lines_of(rows: Callable[[], Iterable[ResultRow]], faults: frozenset[str]) -> Iterator[bytes]:
     """The lines of a result file with their ends, changed by the download faults it met. `rows` may be read more
-    than once. Raises Dropped where the connection is to be cut."""
+    than once. Raises ConnectionDropped where the connection is to be cut."""
     if not faults:
         yield from (row.line + b"\n" for row in rows())
         return
     total = sum(1 for _ in rows())
     end = b"\r\n" if "lines_crlf" in faults else b"\n"
-    chosen: Iterable[Row] = reversed(list(rows())) if "lines_reversed" in faults else rows()
+    chosen: Iterable[ResultRow] = reversed(list(rows())) if "lines_reversed" in faults else rows()
     for index, row in enumerate(chosen):
         line = row.line + end
         if index == total // 2 and "results_dropped" in faults:
             yield line[: len(line) // 2]
-            raise Dropped
+            raise ConnectionDropped
         if index == total // 2 and "lines_malformed" in faults:
             line = b'{"custom_id": oops' + end
         if index == total - 1 and "lines_truncated" in faults:
@@ -36,15 +36,15 @@ def lines_of(rows: Callable[[], Iterable[Row]], faults: frozenset[str]) -> Itera
 
 def pieces(lines: Iterable[bytes], *, size: int, pause: Callable[[], None]) -> Iterator[bytes]:
     """The same bytes in pieces of `size`, with a pause after each."""
-    held = b""
+    buffered = b""
     try:
         for line in lines:
-            held += line
-            while len(held) >= size:
-                yield held[:size]
-                held = held[size:]
+            buffered += line
+            while len(buffered) >= size:
+                yield buffered[:size]
+                buffered = buffered[size:]
                 pause()
-    except Dropped:
-        yield held
+    except ConnectionDropped:
+        yield buffered
         raise
-    yield held
+    yield buffered

@@ -1,4 +1,4 @@
-"""What became of each request of a batch: a file of rows, written once when the batch is accepted.
+"""Request results: the outcome of each request of a batch, a file of rows written when the batch is accepted.
 
 A row is `KIND \\t custom_id as JSON \\t the line as the provider writes it`. Downloads stream rows from disk, so a
 batch of 50,000 costs no memory; a cancel only remembers how many rows were run before it.
@@ -15,14 +15,14 @@ from typing import Any, Literal
 
 from r2v.emulator.api.bodies import error_body
 
-Kind = Literal["ok", "error", "expired", "canceled", "missing"]
+RowKind = Literal["ok", "error", "expired", "canceled", "missing"]
 
 LINE_FAULTS: dict[str, tuple[int, str, str | None]] = {
     "line_400": (400, "messages: the request is not valid", "invalid_value"),
     "line_429": (429, "Rate limit reached for requests", "rate_limit_exceeded"),
     "line_500": (500, "The server had an error while processing your request", "server_error"),
 }
-"""Faults of a line whose error is told by a status: (status, message, OpenAI's code)."""
+"""Faults of a line whose error is an HTTP status: (status, message, OpenAI's code)."""
 
 _GONE = {
     "expired": ("batch_expired", "This request could not be executed before the completion window expired."),
@@ -31,10 +31,10 @@ _GONE = {
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
-    """One request's fate and its line (without a line end; empty where it has none)."""
+class ResultRow:
+    """One request's outcome and its line in the result file (without a line end; empty where it has none)."""
 
-    kind: Kind
+    kind: RowKind
     custom_id: str
     line: bytes
 
@@ -43,19 +43,19 @@ class Row:
         return b"\t".join([self.kind.encode(), json.dumps(self.custom_id).encode(), self.line]) + b"\n"
 
 
-def read_rows(path: Path, provider: str, kept: int | None = None) -> Iterator[Row]:
+def read_rows(path: Path, provider: str, kept: int | None = None) -> Iterator[ResultRow]:
     """The rows in order. Those from `kept` on were cancelled before they were run."""
     with path.open("rb") as file:
         for index, text in enumerate(file):
             kind, custom_id, line = text[:-1].split(b"\t", 2)
             name = json.loads(custom_id)
             if kept is not None and index >= kept:
-                yield gone(provider, "canceled", name)
+                yield unrun_row(provider, "canceled", name)
             else:
-                yield Row(kind.decode(), name, line)  # type: ignore[arg-type]
+                yield ResultRow(kind.decode(), name, line)  # type: ignore[arg-type]
 
 
-def count_rows(rows: Iterator[Row]) -> dict[str, int]:
+def count_rows(rows: Iterator[ResultRow]) -> dict[str, int]:
     """How many rows of each kind."""
     return dict(Counter(row.kind for row in rows))
 
@@ -64,44 +64,50 @@ def _encode(obj: Any) -> bytes:
     return json.dumps(obj, ensure_ascii=False, separators=(",", ":")).encode()
 
 
-def answered(provider: str, custom_id: str, body: dict[str, Any]) -> Row:
+def succeeded_row(provider: str, custom_id: str, body: dict[str, Any]) -> ResultRow:
     """A request that was answered."""
     if provider == "anthropic":
-        return Row("ok", custom_id, _encode({"custom_id": custom_id, "result": {"type": "succeeded", "message": body}}))
-    return Row(
+        return ResultRow(
+            "ok", custom_id, _encode({"custom_id": custom_id, "result": {"type": "succeeded", "message": body}})
+        )
+    return ResultRow(
         "ok",
         custom_id,
         _openai(custom_id, response={"status_code": 200, "request_id": f"req_{body['id']}", "body": body}),
     )
 
 
-def failed(
+def failed_row(
     provider: str, custom_id: str, status: int, message: str, *, code: str | None = None, kind: str | None = None
-) -> Row:
+) -> ResultRow:
     """A request that was refused with this status. OpenAI tells it in the response and leaves `error` null."""
     body = error_body(provider, status, message, code=code, kind=kind)
     if provider == "anthropic":
-        return Row("error", custom_id, _encode({"custom_id": custom_id, "result": {"type": "errored", "error": body}}))
-    return Row(
+        return ResultRow(
+            "error", custom_id, _encode({"custom_id": custom_id, "result": {"type": "errored", "error": body}})
+        )
+    return ResultRow(
         "error",
         custom_id,
         _openai(custom_id, response={"status_code": status, "request_id": "req_emulated", "body": body}),
     )
 
 
-def unheard_of(provider: str, custom_id: str) -> Row:
+def unknown_error_row(provider: str, custom_id: str) -> ResultRow:
     """A request that failed in a way no client knows: a code that is a word, an error type that is new."""
     if provider == "anthropic":
-        return failed(provider, custom_id, 500, "Something new happened", kind="novel_error")
-    return Row("error", custom_id, _openai(custom_id, error={"code": "server_error", "message": "Something happened"}))
+        return failed_row(provider, custom_id, 500, "Something new happened", kind="novel_error")
+    return ResultRow(
+        "error", custom_id, _openai(custom_id, error={"code": "server_error", "message": "Something happened"})
+    )
 
 
-def gone(provider: str, kind: Literal["expired", "canceled"], custom_id: str) -> Row:
+def unrun_row(provider: str, kind: Literal["expired", "canceled"], custom_id: str) -> ResultRow:
     """A request that was not run."""
     if provider == "anthropic":
-        return Row(kind, custom_id, _encode({"custom_id": custom_id, "result": {"type": kind}}))
+        return ResultRow(kind, custom_id, _encode({"custom_id": custom_id, "result": {"type": kind}}))
     code, message = _GONE[kind]
-    return Row(kind, custom_id, _openai(custom_id, error={"code": code, "message": message}))
+    return ResultRow(kind, custom_id, _openai(custom_id, error={"code": code, "message": message}))
 
 
 def _openai(custom_id: str, *, response: dict[str, Any] | None = None, error: dict[str, Any] | None = None) -> bytes:

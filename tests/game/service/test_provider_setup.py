@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from r2v.emulator import Answer, Emulator, Fault, Lifecycle, Question, game
+from r2v.emulator import Answer, EmulatedRequest, Emulator, Fault, Lifecycle, game
 from r2v.errors import UsageError
 from r2v.game import (
     Agent,
@@ -116,7 +116,7 @@ def test_max_concurrent_acts_on_direct_calls(most: int, monkeypatch: pytest.Monk
     """And they are concurrent: the original's client blocked its event loop, and its calls went one by one."""
     open_now, seen = 0, []
 
-    def answer(question: Question) -> str:
+    def answer(question: EmulatedRequest) -> str:
         nonlocal open_now
         open_now += 1
         seen.append(open_now)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from r2v.emulator import Emulator, Lifecycle
-from r2v.emulator.limits import Limits, ProviderLimits
+from r2v.emulator.limits import EmulatedLimits, ProviderLimits
 from r2v.llm.providers.dispatch.dispatch_policy import DispatchPolicy
 from r2v.llm.providers.openai import OpenAI
 from r2v.llm.providers.prices import TokenCounts, rate_of
@@ -123,7 +123,7 @@ def test_the_queue_of_the_first_tier_is_never_overfilled(
     """90,000 prompt tokens of gpt-4o may be queued; 40 questions of about 4,000 take two goes. Who does not know the
     limit finds it by being refused."""
     prompt, count, tier = "ab " * 4000, 40, 90_000
-    limits = Limits(openai=ProviderLimits(requests=50_000, bytes=200_000_000, queued_tokens=tier))
+    limits = EmulatedLimits(openai=ProviderLimits(requests=50_000, bytes=200_000_000, queued_tokens=tier))
     with Emulator(lifecycle=Lifecycle(polls=2), limits=limits) as emulator:
         for name, value in environment(emulator).items():
             monkeypatch.setenv(name, value)

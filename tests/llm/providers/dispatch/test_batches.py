@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from r2v.emulator import Emulator, Fault, Lifecycle, Timing
-from r2v.emulator.limits import Limits, ProviderLimits
+from r2v.emulator.limits import EmulatedLimits, ProviderLimits
 from r2v.errors import EnvironmentFault, InputError, Interrupted
 from r2v.llm.providers.anthropic import Anthropic
 from r2v.llm.providers.dispatch.dispatch_policy import DispatchPolicy
@@ -189,7 +189,7 @@ def test_a_line_that_stays_unreadable_is_given_up_and_not_paid_again(serve: Any,
 
 @pytest.mark.parametrize("provider", BOTH)
 def test_batches_are_cut_at_the_limits(provider: str, serve: Any, tmp_path: Path) -> None:
-    limits = Limits(
+    limits = EmulatedLimits(
         openai=ProviderLimits(requests=50_000, bytes=200_000_000, queued_tokens=40),
         anthropic=ProviderLimits(requests=100_000, bytes=256_000_000, queued_requests=5),
     )
@@ -406,7 +406,7 @@ def test_where_no_batch_can_be_had_batch_mode_ends(serve: Any, tmp_path: Path) -
 
 @pytest.mark.parametrize("provider", BOTH)
 def test_calls_adapt_to_a_bucket(provider: str, serve: Any, tmp_path: Path) -> None:
-    with serve(limits=Limits(calls_per_minute=1200, burst=4), timing=Timing(latency=0.02)) as emulator:
+    with serve(limits=EmulatedLimits(calls_per_minute=1200, burst=4), timing=Timing(latency=0.02)) as emulator:
         said = play(provider, tmp_path, count=20, turns=1, mode="concurrent", max_concurrent=8)
         assert sorted(emulator.ledger().paid().values()) == [1] * 20
         assert 1 < emulator.peak(provider) <= 8

@@ -1,0 +1,23 @@
+"""The desk's expert as an answer of the provider emulator: `r2v providers emulate --answer desk`."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from r2v.emulator.answers import EmulatedRequest
+from r2v.envs.desk.expert import DeskExpert
+from r2v.llm.types import Message, Request
+
+
+def answer(request: EmulatedRequest) -> str:
+    """What the desk's expert does next. Its slips depend on the request's body alone."""
+    return DeskExpert()(Request(messages=_as_history(request.messages), key=request.key))
+
+
+def _as_history(messages: tuple[Message, ...]) -> tuple[Message, ...]:
+    """Goal, then pages and actions in their roles: a provider knows only user and assistant."""
+    dialogue = [message for message in messages if message.role != "system"]
+    return tuple(
+        replace(message, role="user" if i == 0 else "assistant" if message.role == "assistant" else "tool")
+        for i, message in enumerate(dialogue)
+    )
