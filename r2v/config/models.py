@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, field
 from ipaddress import ip_address
 from typing import Literal
 from urllib.parse import urlsplit
 
 from r2v.config.checks import RUNTIME, check, not_negative, positive, probability
-from r2v.errors import nearest
+from r2v.extensions import require_name
 
 PROVIDER_NAMES = ("scripted", "openai", "anthropic")
 """What `teacher.provider` may name; anything else is a dotted path `package.module:Class`."""
-_DOTTED_PATH = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 SELF_HOSTED = "http://localhost"
 """Stands for every endpoint on a machine of one's own, where the machine must not count."""
 
@@ -69,9 +67,7 @@ class TeacherConfig:
     """auto: cost of an hour of waiting, in USD; a batch that saves less than its wait costs is called directly."""
 
     def __post_init__(self) -> None:
-        if self.provider not in PROVIDER_NAMES and not _DOTTED_PATH.fullmatch(self.provider):
-            hint = nearest(self.provider, PROVIDER_NAMES)
-            check(False, "teacher.provider", f"is a name or a dotted path package.module:Class; {hint}", self.provider)
+        require_name("teacher.provider", self.provider, PROVIDER_NAMES)
         self._check_endpoint()
         check(self.temperature >= 0, "teacher.temperature", "must be at least 0", self.temperature)
         for name in ("max_tokens", "max_concurrent", "flush_seconds", "poll_seconds", "reconcile_after", "attempts"):

@@ -9,7 +9,6 @@ body gets the same answer, in a batch or not. The emulator itself imports no env
 from __future__ import annotations
 
 import hashlib
-import importlib
 import json
 import re
 from collections.abc import Callable
@@ -17,7 +16,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from r2v.errors import UsageError, nearest
+from r2v.extensions import load_object
 from r2v.llm.scripted import count_tokens
 from r2v.llm.types import Message
 from r2v.randomness import Key, generator, uniform
@@ -104,13 +103,5 @@ ANSWER_PATHS = {
 
 def load_answer(spec: str) -> Answer:
     """The answer function of a short name or a dotted path. Raises UsageError."""
-    module, _, attribute = ANSWER_PATHS.get(spec, spec).partition(":")
-    if not attribute:
-        raise UsageError(
-            f"answer {spec}: no such answer; {nearest(spec, ANSWER_PATHS)} (or a dotted path module:function)"
-        )
-    try:
-        answer: Answer = getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise UsageError(f"answer {spec}: cannot load {module}:{attribute}: {error}") from error
+    answer: Answer = load_object("answer", ANSWER_PATHS.get(spec, spec), ANSWER_PATHS)
     return answer

@@ -117,11 +117,18 @@ def estimate(config: Config, root: Path = Path()) -> Estimate:
             f"(asked for as {rate.model})",
             f"requests   about {requests:,}, at most {most:,} (by {played})",
             f"tokens     about {tokens_in:,} in, {tokens_out:,} out",
-            f"dollars    about ${batch:.2f} in batches, ${direct:.2f} by direct calls (prices of "
-            f"{price_table()['version']}){cap}",
+            f"dollars    about ${batch:.2f} in batches, ${direct:.2f} by direct calls ({_price_source(cfg)}){cap}",
             f"waves of at most {config.rollout.max_conversations} (rollout.max_conversations)",
         ),
     )
+
+
+def _price_source(cfg: collect.CollectSettings) -> str:
+    """Which prices an estimate uses."""
+    given = [name for name in ("usd_in", "usd_out") if getattr(cfg.teacher, name) is not None]
+    if len(given) == 2:
+        return "prices of teacher.usd_in and teacher.usd_out"
+    return f"prices of {price_table()['version']}" + (f" and teacher.{given[0]}" if given else "")
 
 
 def _done(cfg: collect.CollectSettings, root: Path) -> set[tuple[str, int, int | None]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from pathlib import Path
 
 import openai
 import pytest
@@ -85,6 +86,14 @@ def test_an_answer_function_that_fails_is_a_500_told_on_stderr(capfd: pytest.Cap
     with Emulator(answer=fails) as emulator, pytest.raises(openai.InternalServerError, match="no idea"):
         openai_client(emulator).chat.completions.create(**body("openai"))
     assert "no idea" in capfd.readouterr().err
+
+
+def test_an_answer_is_named_by_a_dotted_path_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "my_answers.py").write_text("def shout(request):\n    return request.messages[-1].content.upper()\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with Emulator(answer="my_answers:shout") as emulator:
+        completion = openai_client(emulator).chat.completions.create(**body("openai", "hello"))
+    assert completion.choices[0].message.content == "HELLO"
 
 
 def test_an_answer_of_no_name_is_refused() -> None:

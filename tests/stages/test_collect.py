@@ -92,6 +92,30 @@ def test_the_same_episodes_in_every_mode(provider: str, served: Serve, tmp_path:
     assert len(set(found.values())) == 1
 
 
+def test_an_endpoint_of_ones_own_collects_under_the_key_and_prices_that_are_given(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    monkeypatch.setenv("LAB_KEY", "sk-lab-0123456789")
+    with Emulator(answer="desk") as emulator:
+        own = ["teacher.model_name=lab/model-7b", f"teacher.base_url={emulator.openai_url}", "teacher.usd_in=1.5"]
+        with pytest.raises(UsageError, match=r"no price in the table of .*teacher\.usd_in and teacher\.usd_out"):
+            collect(tmp_path, "openai", *own, "teacher.api_key_env=LAB_KEY")
+        with pytest.raises(UsageError, match="OPENAI_API_KEY is not set .*if the endpoint asks for no key"):
+            collect(tmp_path, "openai", *own, "teacher.usd_out=3")
+        made = collect(tmp_path, "openai", *own, "teacher.usd_out=3", "teacher.api_key_env=LAB_KEY")
+        bills = emulator.ledger().bills
+    run = newest(tmp_path)
+    assert (run.status, run.n_episodes) == ("done", 8)
+    assert {(bill.model, bill.mode) for bill in bills} == {("lab/model-7b", "sync")}
+    usd = sum(1.5 * bill.tokens_in + 3 * bill.tokens_out for bill in bills) / 1e6
+    assert run.total_cost_usd == pytest.approx(usd, rel=1e-6)
+    assert f"base_url: {emulator.openai_url}" in (made.folder / "config.yaml").read_text()
+    written = b"".join(path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
+    assert b"sk-lab" not in written
+
+
 def test_refused_turns_are_faults_of_the_world_and_never_dialogue(served: Serve, tmp_path: Path) -> None:
     """A rival lost all ten answers to two rejected lines; here the others are kept and paid once."""
     with served(Fault("line_400", at=(2, 5))) as emulator:
