@@ -6,12 +6,14 @@ import ast
 import re
 import shlex
 from collections.abc import Iterator
+from itertools import takewhile
 from pathlib import Path
 
 import pytest
 
 from r2v.cli import main as cli
 from r2v.cli.options import load_config
+from r2v.pipeline.jobs import JOBS
 from tests.docs.pages import PAGES, PLACEHOLDER, REPOSITORY, blocks_of, spans_of
 
 TARGETS = set(re.findall(r"^([\w-]+):", (REPOSITORY / "Makefile").read_text(), re.M))
@@ -107,3 +109,42 @@ def test_a_module_of_the_glossary_holds_its_word_as_an_identifier(word: str, mod
     named = re.search(r"\(`([^`]+)`\)", word)
     wanted = _plain(named[1] if named else word)
     assert any(wanted in name for name in _identifiers(REPOSITORY / module)), f"{module} has no name for {word}"
+
+
+def _table(page: str, first: str) -> list[list[str]]:
+    """The cells of a page's table whose first column is headed so, code type and links taken off."""
+    rows = [line.strip().strip("|").split("|") for line in (REPOSITORY / page).read_text().splitlines() if "|" in line]
+    cells = [[cell.replace("`", "").strip() for cell in row] for row in rows]
+    begins = next(i for i, row in enumerate(cells) if row[0] == first)
+    return list(takewhile(lambda row: len(row) == len(cells[begins]), cells[begins + 2 :]))
+
+
+def _places(**folders: str) -> list[str]:
+    """Where each job publishes; the registry names those of collect."""
+    return [row.place.format(**folders) if row.place else "data/runs/<run_id>" for row in JOBS]
+
+
+def test_the_stage_table_of_the_readme_is_the_pipelines() -> None:
+    number, command, needs, leaves = zip(*_table("README.md", "#"), strict=True)
+    assert list(number) == [row.number for row in JOBS]
+    assert list(command) == [" ".join(("r2v", *row.argv)) for row in JOBS]
+    assert list(needs) == [", ".join(row.needs) for row in JOBS]
+    shown = [place.partition(":")[0].rstrip("/") for place in leaves]
+    assert shown == [place.rstrip("/") for place in _places(prefix="mrp/", pipeline="", benchmark="mrp")]
+
+
+def test_the_stage_table_of_the_pipelines_page_is_the_pipelines() -> None:
+    job, reads, place, content = zip(*_table("docs/pipeline.md", "job"), strict=True)
+    assert list(job) == [row.name for row in JOBS]
+    assert list(reads) == [", ".join(row.inputs) for row in JOBS]
+    shown = [one.rstrip("/") for one in place]
+    assert shown == _places(prefix="", pipeline="<bc>", benchmark="<benchmark>")
+    for row, files in zip(JOBS, content, strict=True):
+        assert all(name in files for name in row.outputs if row.place), f"{row.name}: {row.outputs}"
+
+
+def test_the_stage_table_of_the_slurm_page_is_the_pipelines() -> None:
+    number, job, script, *_ = zip(*_table("docs/slurm.md", "#"), strict=True)
+    assert list(number) == [row.number for row in JOBS]
+    assert list(job) == [row.name for row in JOBS]
+    assert list(script) == [row.command.script for row in JOBS]
