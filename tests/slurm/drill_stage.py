@@ -13,16 +13,19 @@ current folder, by job, and is read when it starts:
     shards, kill_shard so many worker processes write one file each; this one of them is killed
     slow_write         seconds it stands still with half of its content written
     hold               it waits until this file is there
+    vanish             it ends with 0, and what it made is gone
 """
 
 from __future__ import annotations
 
+import atexit
 import dataclasses
 import hashlib
 import importlib
 import json
 import multiprocessing
 import os
+import shutil
 import signal
 import time
 from collections.abc import Callable
@@ -45,6 +48,7 @@ COMMANDS = {
     "train_router",
     "evaluate",
     "ablations",
+    "train_hierarchical",
 }
 
 
@@ -77,6 +81,8 @@ def body(name: str) -> Callable[[Any, Work], None]:
         batch = getattr(phase, "batch_size", 1)
         value = play(name, behaviour, batch, work)
         put(work.folder, value, behaviour)
+        if behaviour.get("vanish"):
+            atexit.register(shutil.rmtree, work.folder)
         write_outputs(work.folder, name, value)
         if name == "evaluate":
             write_text(work.folder / "structured_results" / "main_table.csv", f"method,condition\n{value},noisy\n")

@@ -138,6 +138,23 @@ def test_a_failure_is_recorded_as_what_it_is(
     assert line in exit_["line"]
 
 
+def test_a_whole_pipeline_that_ends_with_0_is_not_believed_without_its_last_artifact(folder: Folder) -> None:
+    others = ("bc", "verifier", "candidates", "preference", "router_features", "router", "evaluate", "ablations")
+    folder.behave(perturb={"vanish": True})
+    code, said = folder.run("run", "desk", "--from", "perturb", "--without", *others)
+    exit_ = folder.told("exit")
+    assert (code, exit_["rc"], exit_["kind"]) == (1, 1, "bug"), said
+    assert "ended with 0, and yet" in exit_["line"] and "data/trajectories/desk_noisy" in exit_["line"]
+
+
+def test_hierarchical_training_that_ends_with_0_is_not_believed_without_its_artifact(folder: Folder) -> None:
+    folder.behave(hierarchical={"vanish": True})
+    code, said = folder.run("train_hierarchical", "desk")
+    exit_ = folder.told("exit")
+    assert (code, exit_["kind"]) == (1, "bug"), said
+    assert "ended with 0, and yet" in exit_["line"] and "outputs/hierarchical" in exit_["line"]
+
+
 def test_words_that_cannot_be_end_before_anything_is_written(folder: Folder) -> None:
     for words in (["perturb", "nowhere"], ["pertrub", "desk"], ["perturb", "desk", "--overrides", "training.lrr=1"]):
         code, said = folder.run(*words)
