@@ -12,7 +12,7 @@ import json
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from r2v.errors import EnvironmentFault, UsageError
 from r2v.log import logger
@@ -108,45 +108,57 @@ def _add_submitting(commands: argparse._SubParsersAction[ClusterParser]) -> None
     heal.set_defaults(act=_heal)
 
 
+def submission(values: argparse.Namespace) -> dict[str, Any]:
+    """What a parsed `run_all` line gives to `r2v.slurm.run_all.submit`. Raises UsageError for a line without a
+    benchmark."""
+    if values.benchmark is None and values.config is None:
+        raise UsageError("run_all needs a benchmark: webarena, swebench, desk or all; or --config FILE")
+    seed = [] if values.seed is None else [f"seed={values.seed}"]
+    limits = {} if values.max_attempts is None else {"max_attempts": values.max_attempts}
+    return {
+        "benchmark": values.benchmark,
+        "config": values.config,
+        "overrides": [*seed, *values.overrides],
+        "start": values.start,
+        "without": values.without,
+        "dry_run": values.dry_run,
+        "here": values.here,
+        "max_gpu_hours": values.max_gpu_hours,
+        **limits,
+    }
+
+
+def resumption(values: argparse.Namespace) -> dict[str, Any]:
+    """What a parsed `resume` line gives to `r2v.slurm.run_all.resume`. Raises UsageError where no chain is meant."""
+    return {
+        "name": chain_name(values),
+        "start": values.start,
+        "overrides": values.overrides,
+        "max_attempts": values.max_attempts,
+        "max_gpu_hours": values.max_gpu_hours,
+    }
+
+
 def _run_all(values: argparse.Namespace) -> int:
     from r2v.slurm import run_all
 
-    if values.benchmark is None and values.config is None:
-        raise UsageError("run_all wants a benchmark: webarena, swebench, desk or all; or --config FILE")
-    seed = [] if values.seed is None else [f"seed={values.seed}"]
-    limits = {} if values.max_attempts is None else {"max_attempts": values.max_attempts}
-    return run_all.submit(
-        benchmark=values.benchmark,
-        config=values.config,
-        overrides=[*seed, *values.overrides],
-        start=values.start,
-        without=values.without,
-        dry_run=values.dry_run,
-        here=values.here,
-        max_gpu_hours=values.max_gpu_hours,
-        **limits,
-    )
+    return run_all.submit(**submission(values))
 
 
 def _resume(values: argparse.Namespace) -> int:
     from r2v.slurm import run_all
 
-    return run_all.resume(
-        name=_name(values),
-        start=values.start,
-        overrides=values.overrides,
-        max_attempts=values.max_attempts,
-        max_gpu_hours=values.max_gpu_hours,
-    )
+    return run_all.resume(**resumption(values))
 
 
 def _cancel(values: argparse.Namespace) -> int:
     from r2v.slurm import run_all
 
-    return run_all.cancel(name=_name(values))
+    return run_all.cancel(name=chain_name(values))
 
 
-def _name(values: argparse.Namespace) -> str:
+def chain_name(values: argparse.Namespace) -> str:
+    """The chain that a parsed line names, or the only one there is. Raises UsageError naming those there are."""
     from r2v.slurm.views.status import chosen
 
     return chosen(Path(), values.name)
@@ -190,7 +202,7 @@ def _logs(values: argparse.Namespace) -> int:
     chain, records = status.files(name)
     id_ = logs.job_id(chain, records, word)
     if values.follow:
-        if not logs.found(Path(), id_):
+        if not logs.log_paths(Path(), id_):
             logger.info("job %s has not begun; waiting (Ctrl-C ends the waiting, not the job)", id_)
         for text in logs.follow(Path(), name, id_):
             print(text, end="", flush=True)

@@ -1,4 +1,4 @@
-"""The words of sbatch: which options there are, which take a value, and how the ones typed most are written.
+"""The directives of sbatch: which options there are, which take a value, and how the common ones are written.
 
 The table is that of sbatch 22.05 with the options that 23.02 to 24.11 added (sbatch(1)). An option that a site's
 plugin adds is not known here.

@@ -54,19 +54,19 @@ class Resources:
         return Resources(directives={**self.directives, **values})
 
     def sbatch_args(self) -> list[str]:
-        """The same as words of an sbatch command line."""
+        """The same as arguments of sbatch."""
         return [f"--{name}={value}" if value else f"--{name}" for name, value in self.directives.items()]
 
 
 def read(path: Path, job: str = "") -> Resources:
     """The header of a script, as it stands for this job. Raises UsageError naming file and line where a
     directive cannot be, InputError where there is no such script."""
-    found: dict[str, str] = {}
-    for place, who, words in _directives(path, _text(path)):
-        options = dict(pairs(words, place))
-        if who in ("", job):
-            found |= options
-    return Resources(directives=found)
+    directives: dict[str, str] = {}
+    for line, target, words in _directives(path, _text(path)):
+        options = dict(pairs(words, line))  # of every job: a mistake is found whoever asks
+        if target in ("", job):
+            directives |= options
+    return Resources(directives=directives)
 
 
 def scripts(root: Path = Path()) -> list[Path]:
@@ -85,13 +85,13 @@ def rewrite(paths: Iterable[Path], values: Mapping[str, str]) -> list[Path]:
         if name not in SETTABLE:
             raise UsageError(f"cluster set {name}={value}: {nearest(name, SETTABLE)}")
         if not re.fullmatch(r"[\w.,@+-]*", value) or (name.endswith("partition") and not value):
-            raise UsageError(f"cluster set {name}={value}: a name of letters, digits and . , @ + - is wanted")
+            raise UsageError(f"cluster set {name}={value}: must be a name of letters, digits and . , @ + -")
     changed = {}
     for path in paths:
         before, resources = _text(path), read(path)
         after = _rewritten(before, resources, values)
-        for place, _, words in _directives(path, after):
-            list(pairs(words, place))
+        for line, _, words in _directives(path, after):
+            list(pairs(words, line))
         if after != before:
             changed[path] = after
     for path, text in changed.items():
@@ -103,21 +103,21 @@ def rewrite(paths: Iterable[Path], values: Mapping[str, str]) -> list[Path]:
 
 def lines(paths: Iterable[Path]) -> list[str]:
     """What `r2v cluster show` prints: the most important directives of each script."""
-    shown = ("partition", "account", "qos", "gres", "cpus-per-task", "mem", "time")
+    columns = ("partition", "account", "qos", "gres", "cpus-per-task", "mem", "time")
     headers = [(path.name, read(path)) for path in paths]
-    rows = [(name, *(resources.directives.get(key, "") for key in shown)) for name, resources in headers]
-    return text_table([("script", *shown), *rows]).splitlines()
+    rows = [(name, *(resources.directives.get(key, "") for key in columns)) for name, resources in headers]
+    return text_table([("script", *columns), *rows]).splitlines()
 
 
 SETTABLE = ("partition", "cpu_partition", "account", "gpu", "qos")
 
 
 def _rewritten(text: str, resources: Resources, values: Mapping[str, str]) -> str:
-    wanted = {name: value for name, value in values.items() if name in ("partition", "account", "qos")}
+    changes = {name: value for name, value in values.items() if name in ("partition", "account", "qos")}
     if "cpu_partition" in values and not resources.gpus:
-        wanted["partition"] = values["cpu_partition"]
+        changes["partition"] = values["cpu_partition"]
     head, tail = _header(text)
-    for name, value in wanted.items():
+    for name, value in changes.items():
         head = _with(head, name, value, known=name in resources.directives)
     if "gpu" in values:
         head = [_with_type(line, values["gpu"]) if line.startswith(("#SBATCH", "#R2V")) else line for line in head]

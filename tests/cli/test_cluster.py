@@ -3,34 +3,22 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any
 
 import pytest
 
 from r2v.cli import main as cli
-from r2v.cli.cluster import add_commands
+from r2v.cli.cluster import chain_name, resumption, submission
 from r2v.errors import UsageError
 from tests.slurm.faked import Faked
 from tests.slurm.faked import faked as faked
 
 
-def typed(*words: str) -> tuple[str, dict[str, Any]]:
-    """The function that a command line calls, and with what."""
-    calls: list[tuple[str, dict[str, Any]]] = []
-
-    def door(function: str, /, **values: Any) -> int:
-        calls.append((function, values))
-        return 0
-
-    parser = argparse.ArgumentParser()
-    add_commands(parser.add_subparsers(), door)
-    arguments = parser.parse_args(words)
-    assert arguments.act(arguments) == 0
-    return calls[0]
+def parsed(*words: str) -> argparse.Namespace:
+    return cli.build_parser().parse_args(words)
 
 
 def test_run_all_as_typed() -> None:
-    function, values = typed(
+    values = parsed(
         "run_all",
         "webarena",
         "--dry-run",
@@ -46,7 +34,7 @@ def test_run_all_as_typed() -> None:
         "--max-gpu-hours",
         "200",
     )
-    assert function == "submit" and values == {
+    assert submission(values) == {
         "benchmark": "webarena",
         "config": None,
         "overrides": ["seed=4", "training.lr=1e-5"],
@@ -56,24 +44,23 @@ def test_run_all_as_typed() -> None:
         "here": False,
         "max_gpu_hours": 200.0,
     }
-    assert typed("run_all", "desk", "--here", "--max-attempts", "1")[1]["max_attempts"] == 1
+    for spelling in ("--local", "--here"):
+        local = submission(parsed("run_all", "desk", spelling, "--max-attempts", "1"))
+        assert local["here"] and local["max_attempts"] == 1
 
 
 def test_resume_and_cancel_as_typed(faked: Faked) -> None:
     faked.chain()
-    assert typed("resume", "--from", "5", "--overrides", "training.batch_size=2") == (
-        "resume",
-        {
-            "name": "desk_noisy",
-            "start": "preference",
-            "overrides": ["training.batch_size=2"],
-            "max_attempts": None,
-            "max_gpu_hours": None,
-        },
-    )
-    assert typed("cancel") == ("cancel", {"name": "desk_noisy"})
+    assert resumption(parsed("resume", "--from", "5", "--overrides", "training.batch_size=2")) == {
+        "name": "desk_noisy",
+        "start": "preference",
+        "overrides": ["training.batch_size=2"],
+        "max_attempts": None,
+        "max_gpu_hours": None,
+    }
+    assert chain_name(parsed("cancel")) == "desk_noisy"
     with pytest.raises(UsageError, match="did you mean desk_noisy"):
-        typed("cancel", "desk_noisi")
+        chain_name(parsed("cancel", "desk_noisi"))
 
 
 @pytest.mark.parametrize(

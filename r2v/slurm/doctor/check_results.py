@@ -1,4 +1,4 @@
-"""What a look at the cluster finds, each with what to do about it."""
+"""Results of checks of the cluster, each with its remedy."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Literal
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """One thing looked at. `bad` keeps a pipeline from running, `warn` may."""
+    """The result of one check. `bad` keeps a pipeline from running, `warn` may."""
 
     state: Literal["ok", "warn", "bad"]
     what: str

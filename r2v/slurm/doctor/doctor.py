@@ -1,4 +1,4 @@
-"""Whether a pipeline would run here: each finding with what to do about it.
+"""`r2v doctor`: checks of whether a pipeline would run here, each finding with its remedy.
 
     r2v doctor                                                    # on the login node; submits nothing
     srun --partition=gpu --gres=gpu:1 --time=5 r2v doctor         # inside a job: driver, CUDA, GPUs as well
@@ -47,8 +47,8 @@ NETWORK = (
     "fuse",
 )
 """File systems that several machines can see."""
-ROOM = 200
-"""GB that one of the large benchmarks may need."""
+FREE_GB = 200
+"""Free disk space that one of the large benchmarks may need."""
 
 
 def examine(root: Path = Path()) -> Iterator[Finding]:
@@ -91,39 +91,39 @@ def _headers(root: Path, partitions: Mapping[str, Partition]) -> Iterator[Findin
     qualities = client.qos()
     for path in paths:
         try:
-            asked = headers.read(path)
+            request = headers.read(path)
         except R2VError as error:
             yield bad(str(error), "mend that line")
             continue
-        found = [*_asked_for(path.name, asked, partitions), *_qos(path.name, asked, qualities)] or [*_verdict(path)]
-        yield from found
-        good += not found
-        largest = max(largest, asked, key=lambda one: one.gpus)
+        findings = [*_lacking(path.name, request, partitions), *_qos(path.name, request, qualities)]
+        findings = findings or [*_refusal(path)]
+        yield from findings
+        good += not findings
+        largest = max(largest, request, key=lambda resources: resources.gpus)
     if good:
-        yield ok(f"{good} of {len(paths)} headers are taken by sbatch --test-only")
+        yield ok(f"{good} of {len(paths)} headers are accepted by sbatch --test-only")
     if largest.gpus:
-        words = [
+        options = [
             word
             for word in largest.sbatch_args()
             if word.split("=")[0] in ("--partition", "--account", "--qos", "--gres", "--gpus", "--gpus-per-node")
         ]
-        yield ok(f"for the node's side: srun {' '.join(words)} --time=5 {sys.executable} -m r2v doctor")
+        yield ok(f"for the node's side: srun {' '.join(options)} --time=5 {sys.executable} -m r2v doctor")
 
 
-def _asked_for(name: str, asked: Resources, partitions: Mapping[str, Partition]) -> Iterator[Finding]:
-    """What a header asks for and the cluster does not have, in words that say what it has."""
-    wanted = [word for word in asked.directives.get("partition", "").split(",") if word]
-    for word in wanted:
+def _lacking(name: str, request: Resources, partitions: Mapping[str, Partition]) -> Iterator[Finding]:
+    """What a header asks for and the cluster does not have, with what it has."""
+    for word in filter(None, request.directives.get("partition", "").split(",")):
         if word not in partitions:
             yield bad(
                 f"{name}: no partition {word}; {nearest(word, partitions)}",
-                f"r2v cluster set {'partition' if asked.gpus else 'cpu_partition'}=NAME",
+                f"r2v cluster set {'partition' if request.gpus else 'cpu_partition'}=NAME",
             )
             continue
-        partition, kind = partitions[word], gpu_kind(asked.directives)
+        partition, kind = partitions[word], gpu_kind(request.directives)
         offered = {item.split("(")[0] for item in partition.gres.split(",") if item.startswith("gpu")}
         kinds = {item.split(":")[1] for item in offered if item.count(":") == 2}
-        if asked.gpus and (not offered or kind and kinds and kind not in kinds):
+        if request.gpus and (not offered or kind and kinds and kind not in kinds):
             has = f"has {', '.join(sorted(offered))}" if offered else "has no GPU"
             yield bad(
                 f"{name}: partition {word} {has}, asked for gpu:{kind or 'any'}",
@@ -131,27 +131,25 @@ def _asked_for(name: str, asked: Resources, partitions: Mapping[str, Partition])
             )
         if not partition.up:
             yield warn(f"{name}: partition {word} is down", "wait, or r2v cluster set partition=NAME")
-        if (limit := minutes(partition.max_time)) and asked.time_minutes > limit:
+        if (limit := minutes(partition.max_time)) and request.time_minutes > limit:
             yield bad(
-                f"{name}: asks for {asked.time_minutes} minutes, partition {word} gives {limit}",
+                f"{name}: asks for {request.time_minutes} minutes, partition {word} gives {limit}",
                 f"#SBATCH --time={partition.max_time} in it: a stage that is cut off goes on from its checkpoint",
             )
 
 
-def _qos(name: str, asked: Resources, qualities: Collection[str] | None) -> Iterator[Finding]:
+def _qos(name: str, request: Resources, qualities: Collection[str] | None) -> Iterator[Finding]:
     """sbatch takes a QOS that is not there wherever the site does not enforce them."""
-    wanted = asked.directives.get("qos")
-    if wanted and qualities is not None and wanted not in qualities:
-        yield bad(
-            f"{name}: no QOS {wanted}; {nearest(wanted, qualities)}", "r2v cluster set qos=NAME, or qos= for none"
-        )
+    named = request.directives.get("qos")
+    if named and qualities is not None and named not in qualities:
+        yield bad(f"{name}: no QOS {named}; {nearest(named, qualities)}", "r2v cluster set qos=NAME, or qos= for none")
 
 
-def _verdict(path: Path) -> Iterator[Finding]:
-    told = client.test_only([], path.read_text())
-    if not told.ok:
+def _refusal(path: Path) -> Iterator[Finding]:
+    answer = client.test_only([], path.read_text())
+    if not answer.ok:
         yield bad(
-            f"{path.name}: sbatch refuses it: {told.line}",
+            f"{path.name}: sbatch refuses it: {answer.line}",
             "r2v cluster set partition=... account=... gpu=... qos=..., or mend its header",
         )
 
@@ -170,8 +168,8 @@ def _folders(root: Path, inside: bool) -> Iterator[Finding]:
             )
             return
     free, kind = shutil.disk_usage(root / "outputs").free / 1e9, _file_system(root / "outputs")
-    told = f"data, outputs, results and logs can be written; {free:.0f} GB free"
-    yield ok(told) if free >= ROOM else warn(told, f"webarena and swebench may need {ROOM} GB each")
+    summary = f"data, outputs, results and logs can be written; {free:.0f} GB free"
+    yield ok(summary) if free >= FREE_GB else warn(summary, f"webarena and swebench may need {FREE_GB} GB each")
     if not inside and not kind.startswith(NETWORK):
         yield warn(
             f"outputs is on {kind}, which looks like a disk of this machine alone",
@@ -185,14 +183,14 @@ def _folders(root: Path, inside: bool) -> Iterator[Finding]:
 def _lease(root: Path) -> Finding:
     """Take a lease, and see that nobody else can."""
     path = root / CHAINS / f".doctor-{socket.gethostname()}-{os.getpid()}.lease"
-    remedy = "put the checkout on a file system where a rename is atomic: here two submitters can't be told apart"
+    remedy = "put the checkout on a file system where a rename is atomic: here two submitters could both go ahead"
     try:
         with lease(path):
             try:
                 with lease(path):
                     return bad(f"{path} was given to two at once", remedy)
             except LeaseConflict:
-                return ok("a lease is held by one alone")
+                return ok("a lease is given to one process at a time")
     except R2VError as error:
         return bad(str(error), remedy)
 

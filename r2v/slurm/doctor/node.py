@@ -18,7 +18,7 @@ INSTALL = "install a torch whose CUDA the driver takes, from https://download.py
 
 
 def in_a_job(root: Path) -> Iterator[Finding]:
-    """All that can be looked at from inside a job."""
+    """All that can be checked from inside a job."""
     if (root / TOKEN).exists():
         yield ok(f"this node sees what {(root / TOKEN).read_text().split()[0]} wrote")
     else:
@@ -47,8 +47,8 @@ def _driver() -> Finding:
         done = subprocess.run(query, capture_output=True, text=True, timeout=60, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
         return bad(f"the NVIDIA driver does not answer: {error}", remedy)
-    told = "; ".join((done.stdout or done.stderr).strip().splitlines())
-    return bad(f"nvidia-smi: {told}", remedy) if done.returncode else ok(f"driver: {told}")
+    answer = "; ".join((done.stdout or done.stderr).strip().splitlines())
+    return bad(f"nvidia-smi: {answer}", remedy) if done.returncode else ok(f"driver: {answer}")
 
 
 def _cuda(granted: int) -> Iterator[Finding]:

@@ -112,10 +112,10 @@ def _where(failed: JobStatus, record: JobRecord | None) -> list[str]:
 
 
 def _memory(failed: JobStatus, job: ChainJob | None) -> list[str]:
-    asked = job.latest.resources.get("mem") if job and job.latest else None
-    return (
-        [f"{size(failed.peak_bytes)} at most" + (f", {asked} asked for" if asked else "")] if failed.peak_bytes else []
-    )
+    requested = job.latest.resources.get("mem") if job and job.latest else None
+    if not failed.peak_bytes:
+        return []
+    return [f"{size(failed.peak_bytes)} at most" + (f", {requested} asked for" if requested else "")]
 
 
 def _healing(job: ChainJob, name: str = "") -> list[str]:

@@ -49,14 +49,14 @@ def job_id(chain: Chain, records: Mapping[str, JobRecord], word: str) -> str:
     raise UsageError(f"{chain.name} has no job {word}; {nearest(word, known)}")
 
 
-def found(root: Path, id_: str) -> list[Path]:
+def log_paths(root: Path, id_: str) -> list[Path]:
     """The logs of a Slurm job, whichever door it came by, the newest last."""
     return sorted((root / LOGS).glob(f"*_{id_}.out"), key=lambda path: path.stat().st_mtime)
 
 
 def path_of(root: Path, id_: str) -> Path:
     """The log of a Slurm job. Raises InputError where there is none."""
-    paths = found(root, id_)
+    paths = log_paths(root, id_)
     if not paths:
         raise InputError(f"no {LOGS}/*_{id_}.out; a job makes its log when it begins: r2v status")
     return paths[-1]
@@ -104,7 +104,7 @@ def errors(text: str) -> list[str]:
 def follow(root: Path, name: str, id_: str, pause: float = 0.5) -> Iterator[str]:
     """What is in a job's log and what is added to it, until its own record says that it has ended. Waits for the
     log of a job that has yet to begin. Reads files only: however long it lasts, Slurm is not asked."""
-    while not found(root, id_):
+    while not log_paths(root, id_):
         time.sleep(pause)
     with path_of(root, id_).open(errors="replace") as file:
         while True:

@@ -36,8 +36,8 @@ def test_a_healthy_cluster_has_nothing_bad(clone: Faked, capsys: pytest.CaptureF
     assert cli.main(["doctor"]) == 0
     told = capsys.readouterr().out
     assert "ok    Slurm answers; partitions cpu, gpu" in told
-    assert "ok    11 of 11 headers are taken by sbatch --test-only" in told
-    assert "ok    accounting answers" in told and "a lease is held by one alone" in told
+    assert "ok    11 of 11 headers are accepted by sbatch --test-only" in told
+    assert "ok    accounting answers" in told and "a lease is given to one process at a time" in told
     assert "srun --partition=gpu --gres=gpu:a100:2 --time=5" in told and "bad" not in told
     assert clone.calls.count("sbatch") == 11 and not (clone.folder / "jobs.json").exists()
 
