@@ -9,8 +9,7 @@ did, never for who took it. `hard` of the doors say that they are hard, so a rou
 from __future__ import annotations
 
 import json
-import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from r2v.envs.base import Capabilities, Info, Task
@@ -59,21 +58,6 @@ def chain_actor(p_easy: float, p_hard: float | None = None) -> Expert:
         return generator("chain", "wrong", *request.key).choice(wrong)
 
     return act
-
-
-def mixture(p_slm: float, p_llm: float, rate: float) -> float:
-    """Accuracy of a step that goes to the LLM with chance `rate`, whatever the step."""
-    return (1 - rate) * p_slm + rate * p_llm
-
-
-def best_of(p: float, k: int) -> float:
-    """Accuracy of a step where a perfect verifier picks among `k` independent samples."""
-    return 1 - (1 - p) ** k
-
-
-def success_rate(steps: Iterable[tuple[int, float]]) -> float:
-    """Chance that all of (count, accuracy) independent steps are right: prod p^n (facts/method.md 7.11)."""
-    return math.prod(p**count for count, p in steps)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -3,7 +3,8 @@
 x = (C - C_slm) / (C_llm - C_slm), the realised cost fraction, candidates and verifier priced in.
 y = PGR = (r - r_slm) / (r_llm - r_slm). A method's curve joins its operating points to (0, 0) and (1, 1);
 APGR is the area under it, CPT(t) the least x at which it reaches t. A random router is usually below .5 on
-multi-step tasks, so compare with its own curve, not with the diagonal. (router.md B4; RouteLLM)
+multi-step tasks, so compare with its own curve, not with the diagonal. APGR and CPT are
+RouteLLM's (arXiv 2406.18665).
 """
 
 from __future__ import annotations

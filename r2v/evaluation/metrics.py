@@ -1,7 +1,8 @@
 """The figures of one grid: means, rates, tails and the quality of a router's scores.
 
 Every figure with an interval is a ratio of two sums over tasks (`RATIOS`), so that one bootstrap over tasks
-serves a success rate, a cost and LLM calls per step alike. Definitions: method.md 7.11.
+serves a success rate, a cost and LLM calls per step alike. What each one
+means stands in `r2v.evaluation.tables.columns.GLOSSARY`.
 """
 
 from __future__ import annotations
@@ -16,16 +17,14 @@ from r2v.evaluation.setup import MAIN, Setup
 from r2v.evaluation.statistics import (
     FloatArray,
     Interval,
-    auroc,
-    brier,
     cvar,
-    ece,
     paired_difference,
     percentile_interval,
     ratio_draws,
     resample_counts,
     wilson,
 )
+from r2v.verifier.scores import auroc, brier, ece
 
 Ratio = tuple[FloatArray, FloatArray]
 """Numerator and denominator per task, (tasks,) each."""

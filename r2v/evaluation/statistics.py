@@ -1,11 +1,11 @@
-"""Intervals, tests and scores. The unit is the task; a task's value is its mean over seeds.
+"""Confidence intervals and significance tests. The unit is the task; a task's value is its mean over seeds.
 
 Episodes of one task under several seeds are correlated, so nothing here treats them as independent: the
 bootstrap draws whole tasks, the permutation test flips the sign of a whole task's difference. A rate such as
 LLM calls per step is a ratio of two sums over tasks, and so is a mean (its denominator counts tasks), so one
 bootstrap serves every figure. All methods share the same resamples, which makes their differences paired.
 Cells without a failure (or without a success) have no spread to resample: they get Wilson's interval.
-Random draws are keyed (`r2v.randomness`); sources of formulas: method.md 6 and 7.10, router.md B5.
+Random draws are keyed (`r2v.randomness`).
 """
 
 from __future__ import annotations
@@ -163,47 +163,3 @@ def cvar(losses: ArrayLike, alpha: float) -> float:
     worst_first = np.sort(np.asarray(losses, float))[::-1]
     weights = np.clip(alpha * len(worst_first) - np.arange(len(worst_first)), 0, 1)
     return float(worst_first @ weights / weights.sum())
-
-
-def pass_hat_k(successes: int, trials: int, k: int) -> float:
-    """Unbiased estimate that k independent runs all succeed: C(successes, k) / C(trials, k)."""
-    return math.comb(successes, k) / math.comb(trials, k)
-
-
-def ece(probabilities: ArrayLike, outcomes: ArrayLike, bins: int = 15, equal_mass: bool = False) -> float:
-    """Expected calibration error. Bins are [a, b) of equal width, the last one closed, so p = 1 counts; with
-    `equal_mass` their edges are quantiles of p, and tied p stay together."""
-    p, y = np.asarray(probabilities, float), np.asarray(outcomes, float)
-    edges = np.quantile(p, np.arange(1, bins) / bins) if equal_mass else np.arange(1, bins) / bins
-    index = np.searchsorted(edges, p, side="right")
-    gaps = np.bincount(index, weights=p - y, minlength=bins)
-    return float(np.abs(gaps).sum() / len(p))
-
-
-def brier(probabilities: ArrayLike, outcomes: ArrayLike) -> float:
-    """Mean squared error of probabilities."""
-    return float(np.mean((np.asarray(probabilities, float) - np.asarray(outcomes, float)) ** 2))
-
-
-def auroc(scores: ArrayLike, outcomes: ArrayLike) -> float | None:
-    """Probability that a positive outscores a negative, ties counting a half. None with one class only."""
-    positive = np.asarray(outcomes, bool)
-    num_positive, num_negative = int(positive.sum()), int((~positive).sum())
-    if not num_positive or not num_negative:
-        return None
-    _, level, tied = np.unique(np.asarray(scores, float), return_inverse=True, return_counts=True)
-    ranks = (np.cumsum(tied) - (tied - 1) / 2)[level]
-    wins = ranks[positive].sum() - num_positive * (num_positive + 1) / 2
-    return float(wins / (num_positive * num_negative))
-
-
-def pr_auc(scores: ArrayLike, outcomes: ArrayLike) -> float | None:
-    """Average precision; tied scores enter together. None without a positive."""
-    s, y = np.asarray(scores, float), np.asarray(outcomes, float)
-    if not y.sum():
-        return None
-    order = np.argsort(-s, kind="stable")
-    last_of_tie = np.append(np.diff(s[order]) != 0, True)
-    hits = np.cumsum(y[order])[last_of_tie]
-    precision = hits / (np.flatnonzero(last_of_tie) + 1)
-    return float(np.diff(hits, prepend=0) @ precision / y.sum())

@@ -2,7 +2,7 @@
 
 A stored episode is itself a small world: it shows its observations in turn as long as its own actions are
 taken. Played in that world under the live wrapper, by a demonstrator who repeats a call that failed, it gives
-exactly what the live world would have given. Two constructions are valid (method.md 3.3):
+exactly what the live world would have given. Two constructions are valid:
 
     annotate   what was seen is edited, the action stays: for categories that hide nothing; a cut page only
                where every later action is still supported (`support`)
@@ -80,18 +80,6 @@ def insert(episode: Episode, schedule: Schedule, *, max_steps: int) -> Episode |
     """
     _require(schedule, ("tool_call",), "insert")
     return _replay(episode, schedule, "insert", max_steps)
-
-
-def replay_actions(episode: Episode) -> list[str]:
-    """The actions that reached the world; executed without perturbations they give the recorded success.
-
-    Whether a call failed is told by the observation that answers it, the next step's. The answer to the last
-    call is in no step: where the step limit cut a failure off there, that action (it ended nothing, or was
-    never carried out) is left out.
-    """
-    carried_out = [not call_failed(step.perturbations) for step in episode.steps[1:]]
-    carried_out.append(episode.success or episode.termination != "max_steps")
-    return [step.action.raw_text for step, done in zip(episode.steps, carried_out, strict=True) if done]
 
 
 def twins(

@@ -6,6 +6,8 @@ import csv
 from collections.abc import Iterable
 from pathlib import Path
 
+from r2v.console import text_table
+
 _COLUMNS = (
     ("method", "method"),
     ("condition", "cond."),
@@ -19,22 +21,17 @@ _COLUMNS = (
 
 
 def main_table(path: Path) -> str:
-    """The main table's most read columns, aligned."""
+    """The main table's most read columns, aligned; an empty line between conditions."""
     with path.open(newline="") as file:
         rows = list(csv.DictReader(file))
-    shown = [[title for _, title in _COLUMNS], *([_short(row.get(name, "")) for name, _ in _COLUMNS] for row in rows)]
-    widths = [max(len(row[column]) for row in shown) for column in range(len(_COLUMNS))]
-    lines = []
-    for number, row in enumerate(shown):
-        if number and row[1] != shown[number - 1][1]:
-            lines.append("")
-        lines.append(
-            "  ".join(
-                value.ljust(width) if column < 2 else value.rjust(width)
-                for column, (value, width) in enumerate(zip(row, widths, strict=True))
-            )
-        )
-    return "\n".join(lines)
+    cells: list[list[str]] = [[title for _, title in _COLUMNS]]
+    before = None
+    for row in rows:
+        if row["condition"] != before:
+            cells.append([])
+        cells.append([_short(row.get(name, "")) for name, _ in _COLUMNS])
+        before = row["condition"]
+    return text_table(cells, right=range(2, len(_COLUMNS)))
 
 
 def _short(text: str) -> str:

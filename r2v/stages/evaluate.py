@@ -152,7 +152,7 @@ def _specs(cfg: EvaluateSettings, runner: MethodRunner, condition: str) -> list[
 
 
 def _refuse_training_tasks(work: Work, specs: dict[str, list[EpisodeSpec]]) -> None:
-    """X-7: no evaluated task may have been learnt from, whatever the splits say now."""
+    """Refuse to evaluate on a task that was trained on, whatever the splits say now. Raises InputError."""
     from r2v.router.labels import read_rows
 
     features = work.inputs["router_features"].file("router_features.jsonl")

@@ -18,6 +18,7 @@ from r2v.log import logger
 from r2v.randomness import generator
 from r2v.verifier.labels import VerifierExample
 from r2v.verifier.model import VerifierModel
+from r2v.verifier.scores import auroc, average_precision, brier, ece
 from r2v.verifier.train import EncodedExample
 
 TEMPERATURES = (0.05, 20.0)
@@ -74,31 +75,19 @@ def report(examples: Sequence[VerifierExample], scores: Sequence[float]) -> dict
     good = y >= 0.5
     shuffled = np.array(generator("verifier-report").sample(good.tolist(), len(good)))
     figures = {
-        "auroc": _auroc(p, good),
+        "auroc": auroc(p, good),
         "auroc_within_state": _within_state(examples, p, good),
-        "auroc_length_alone": _auroc(np.array([len(example.messages) for example in examples], float), good),
-        "auroc_shuffled_labels": _auroc(p, shuffled),
-        "pr_auc": _pr_auc(p, good),
+        "auroc_length_alone": auroc(np.array([len(example.messages) for example in examples], float), good),
+        "auroc_shuffled_labels": auroc(p, shuffled),
+        "pr_auc": average_precision(p, good),
         "accuracy": float(np.mean((p >= 0.5) == good)),
         "accuracy_majority": float(max(good.mean(), 1 - good.mean())),
-        "brier": float(np.mean((p - y) ** 2)),
+        "brier": brier(p, y),
         "brier_constant": float(np.var(y)),
-        "ece": _ece(p, y),
+        "ece": ece(p, y),
     }
     rounded = {name: None if value is None else round(value, 6) for name, value in figures.items()}
     return {"examples": len(examples), "tasks": len({example.task_id for example in examples}), **rounded}
-
-
-def _auroc(scores: NDArray[np.float64], good: NDArray[np.bool_]) -> float | None:
-    from sklearn.metrics import roc_auc_score
-
-    return float(roc_auc_score(good, scores)) if 0 < good.sum() < len(good) else None
-
-
-def _pr_auc(scores: NDArray[np.float64], good: NDArray[np.bool_]) -> float | None:
-    from sklearn.metrics import average_precision_score
-
-    return float(average_precision_score(good, scores)) if good.any() else None
 
 
 def _within_state(
@@ -115,8 +104,3 @@ def _within_state(
         if good[a] != good[b]
     ]
     return float(np.mean(wins)) if wins else None
-
-
-def _ece(p: NDArray[np.float64], y: NDArray[np.float64], bins: int = 15) -> float:
-    index = np.minimum((p * bins).astype(int), bins - 1)
-    return float(np.abs(np.bincount(index, weights=p - y, minlength=bins)).sum() / len(p))

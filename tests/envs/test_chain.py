@@ -2,12 +2,30 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable
+
 import pytest
 
 from r2v.envs.base import Benchmark, Demonstrated, Snapshots
-from r2v.envs.chain import ChainBenchmark, Expert, best_of, call, chain_actor, mixture, right_action, success_rate
+from r2v.envs.chain import ChainBenchmark, Expert, call, chain_actor, right_action
 from r2v.llm.types import Message, Request
 from r2v.randomness import uniform
+
+
+def mixture(p_slm: float, p_llm: float, rate: float) -> float:
+    """Accuracy of a step that goes to the LLM with chance `rate`, whatever the step."""
+    return (1 - rate) * p_slm + rate * p_llm
+
+
+def best_of(p: float, k: int) -> float:
+    """Accuracy of a step where a perfect verifier picks among `k` independent samples."""
+    return 1 - (1 - p) ** k
+
+
+def success_rate(steps: Iterable[tuple[int, float]]) -> float:
+    """Chance that all of (count, accuracy) independent steps are right: prod p^n."""
+    return math.prod(p**count for count, p in steps)
 
 
 def wilson(successes: int, n: int, z: float = 3.2905) -> tuple[float, float]:

@@ -13,10 +13,23 @@ from r2v.data.episode import Action, Episode, Observation, Step, parse_episode, 
 from r2v.envs.desk import Desk
 from r2v.errors import UsageError
 from r2v.perturb import PerturbedEnv, call_failed
-from r2v.perturb.offline import annotate, insert, replay_actions, twins
+from r2v.perturb.offline import annotate, insert, twins
 from r2v.perturb.report import Rejected, Report
 from r2v.perturb.schedule import Schedule, make_schedule
 from r2v.perturb.support import lost_support
+
+
+def replay_actions(episode: Episode) -> list[str]:
+    """The actions that reached the world; executed without perturbations they give the recorded success.
+
+    Whether a call failed is told by the observation that answers it, the next step's. The answer to the last
+    call is in no step: where the step limit cut a failure off there, that action (it ended nothing, or was
+    never carried out) is left out.
+    """
+    carried_out = [not call_failed(step.perturbations) for step in episode.steps[1:]]
+    carried_out.append(episode.success or episode.termination != "max_steps")
+    return [step.action.raw_text for step, done in zip(episode.steps, carried_out, strict=True) if done]
+
 
 Make = Callable[..., PerturbationsConfig]
 Player = Callable[..., Episode]

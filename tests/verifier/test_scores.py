@@ -1,0 +1,34 @@
+"""Scores of probabilities against values worked out by hand."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from r2v.verifier import scores
+
+
+def test_ece_counts_a_probability_of_one():
+    p, y = [0.1, 0.1, 0.9, 0.9, 1.0], [0, 0, 1, 1, 0]
+    assert scores.ece(p, y, bins=5) == pytest.approx(0.2)
+    assert scores.brier(p, y) == pytest.approx(0.208)
+    assert scores.ece([1.0], [0]) == 1.0
+
+
+def test_equal_mass_ece_keeps_ties_together_and_ignores_order():
+    rng = np.random.default_rng(0)
+    p = rng.choice([0.1, 0.4, 0.8], size=300)
+    y = rng.random(300) < p
+    turn = rng.permutation(300)
+    by_hand = sum(abs(p[p == v].mean() - y[p == v].mean()) * (p == v).mean() for v in (0.1, 0.4, 0.8))
+    assert scores.ece(p, y, bins=10, equal_mass=True) == pytest.approx(by_hand)
+    assert scores.ece(p[turn], y[turn], bins=10, equal_mass=True) == pytest.approx(by_hand)
+
+
+def test_auroc_and_average_precision():
+    assert scores.auroc([0.9, 0.4, 0.6, 0.2], [1, 1, 0, 0]) == 0.75
+    assert scores.auroc([0.3] * 4, [1, 0, 1, 0]) == 0.5
+    assert scores.auroc([0.3, 0.2], [1, 1]) is None
+    assert scores.average_precision([0.9, 0.4, 0.6, 0.2], [1, 1, 0, 0]) == pytest.approx((1 + 2 / 3) / 2)
+    assert scores.average_precision([0.3] * 4, [1, 0, 0, 0]) == 0.25
+    assert scores.average_precision([0.3], [0]) is None
