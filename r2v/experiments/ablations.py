@@ -36,7 +36,7 @@ class Ablation:
 
 
 _ALL = "[uncertainty,progress,page,tool]"
-ABLATIONS = {
+ABLATION_ROWS = {
     row.name: row
     for row in (
         Ablation(name="none", description="nothing is changed"),
@@ -126,8 +126,8 @@ class AblationsSettings:
         """The whole configuration but for hierarchical training, which nothing here reads. Raises UsageError for a
         name that is no ablation's."""
         for name in config.ablations.names:
-            if name not in ABLATIONS:
-                raise UsageError(f"ablations.names: {name}; {nearest(name, ABLATIONS)}")
+            if name not in ABLATION_ROWS:
+                raise UsageError(f"ablations.names: {name}; {nearest(name, ABLATION_ROWS)}")
         return cls(whole=replace(config, hierarchical=c.HierarchicalConfig()))
 
 
@@ -135,7 +135,7 @@ def run(cfg: AblationsSettings, work: Work) -> None:
     """Play the base and every ablation, and write structured_results/ablations.csv."""
     from r2v.evaluation.tables.ablation_rows import ablation_rows, write_ablations
 
-    rows = [ABLATIONS[name] for name in cfg.whole.ablations.names]
+    rows = [ABLATION_ROWS[name] for name in cfg.whole.ablations.names]
     base_made = _chain(cfg.whole, (), sorted({row.base_method for row in rows}), work)
     made = {}
     for row in rows:
