@@ -21,7 +21,7 @@ CALLS = 10
 RECENT = 8
 """Of the lines that could give an argument, so many of the last are candidates."""
 
-LineFields = dict[str, str]
+TranscriptFields = dict[str, str]
 
 HAZARDS = PerturbationsConfig(
     tool_error=CategoryConfig(prob=0.0),
@@ -51,7 +51,7 @@ def transcript(world: Environment, task: Task, seed: int) -> tuple[list[str], li
     return observations, actions
 
 
-def _call(seen: Sequence[LineFields], draw: random.Random) -> str:
+def _call(seen: Sequence[TranscriptFields], draw: random.Random) -> str:
     """A call of any tool whose arguments can be copied together from one line each."""
     tools = [tool for tool in ARGUMENTS if tool != "done"]
     while True:
@@ -61,7 +61,7 @@ def _call(seen: Sequence[LineFields], draw: random.Random) -> str:
             return line(tool=tool, **arguments)
 
 
-def _arguments(tool: str, seen: Sequence[LineFields], draw: random.Random) -> LineFields | None:
+def _arguments(tool: str, seen: Sequence[TranscriptFields], draw: random.Random) -> TranscriptFields | None:
     """Arguments for the tool; those that belong together come from one line, and where a later line can agree
     with what has been copied it does."""
     groups = {
@@ -72,7 +72,7 @@ def _arguments(tool: str, seen: Sequence[LineFields], draw: random.Random) -> Li
         "decide": (("record", "name", "team", "item", "id", "status"), ("rule", "status", "verb")),
         "find": (("kind", "name"),),
     }.get(tool, tuple((name,) for name in ARGUMENTS[tool]))
-    found: LineFields = {"text": draw.choice(WORDINGS)}
+    found: TranscriptFields = {"text": draw.choice(WORDINGS)}
     for group in groups:
         lines = [fields for fields in seen if all(name in fields for name in group)][-RECENT:]
         if not lines:
