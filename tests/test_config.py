@@ -29,7 +29,7 @@ from r2v.config import (
     to_yaml,
 )
 from r2v.errors import UsageError
-from r2v.experiments.ablations import ABLATIONS
+from r2v.experiments.ablations import ABLATION_ROWS
 from r2v.perturb.category import Scene, category
 from r2v.perturb.generic import GENERIC
 from r2v.pipeline.plan import touched
@@ -210,7 +210,7 @@ def test_a_section_comes_back_from_its_identity() -> None:
 
 
 def test_default_ablations_exist() -> None:
-    assert set(Config().ablations.names) <= set(ABLATIONS)
+    assert set(Config().ablations.names) <= set(ABLATION_ROWS)
 
 
 def leaves(record: Any, stem: str = "") -> Iterator[tuple[str, Any, dataclasses.Field[Any]]]:

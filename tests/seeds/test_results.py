@@ -13,7 +13,7 @@ from r2v.data.store import write_episodes
 from r2v.evaluation.setup import Setup, episodes_path, write_setup
 from r2v.evaluation.tables.ablation_rows import ablation_rows, write_ablations
 from r2v.evaluation.tables.build import write_results_folder
-from r2v.experiments.ablations import ABLATIONS
+from r2v.experiments.ablations import ABLATION_ROWS
 from r2v.pipeline.jobs import job
 from r2v.storage.paths import Places
 
@@ -51,7 +51,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     again = play("evaluation", 8, condition="noisy", method="llm_only")
     write_ablations(
         places.published(str(job("ablations").place)) / "structured_results",
-        ablation_rows("desk", "noisy", 500, [(ABLATIONS["none"], played["llm_only"], again, [])]),
+        ablation_rows("desk", "noisy", 500, [(ABLATION_ROWS["none"], played["llm_only"], again, [])]),
     )
     return root
 
