@@ -1,0 +1,91 @@
+"""A benchmark by dotted path: found in the folder of the command, by the plain command and inside a job script."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from r2v.envs.base import load_benchmark
+from r2v.errors import UsageError
+from tests.docs.pages import REPOSITORY
+
+SOURCE = """from r2v.envs.chain import ChainBenchmark
+
+
+class Corridors(ChainBenchmark):
+    name = "corridors"
+
+    def __init__(self, *, doors: int = 2) -> None:
+        super().__init__(num_tasks=40, length=doors)
+"""
+CONFIG = "env: {benchmark: 'own_world.corridors:Corridors', options: {doors: 3}}\n"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder with a benchmark in a package of its own and a configuration that names it."""
+    package = tmp_path / "own_world"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "corridors.py").write_text(SOURCE)
+    (tmp_path / "own.yaml").write_text(CONFIG)
+    return tmp_path
+
+
+def plain(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    """`r2v` as pip installs it: the folder it is started in is not on Python's path (-P)."""
+    code = "import sys; from r2v.cli.main import main; sys.exit(main())"
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+    command = [sys.executable, "-P", "-c", code, *words]
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+
+
+def test_the_plain_command_finds_a_benchmark_in_the_folder_where_it_is_started(folder: Path) -> None:
+    words = ("collect", "--config", "own.yaml", "--num-episodes", "3", "--seeds", "1")
+    done = plain(folder, *words)
+    assert done.returncode == 0, done.stderr
+    (run,) = (folder / "data" / "runs").glob("*corridors*")
+    assert len((run / "trajectories.jsonl").read_text().splitlines()) == 3
+    elsewhere = folder / "elsewhere"
+    elsewhere.mkdir()
+    done = plain(elsewhere, *words[:1], "--config", "../own.yaml", *words[3:])
+    assert done.returncode == 2 and f"searched {elsewhere}, PYTHONPATH and installed packages" in done.stderr
+    assert done.stderr.count("\n") == 1, "one line"
+
+
+def test_a_job_finds_it_in_the_checkout_it_was_submitted_from(
+    folder: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    (folder / "scripts").symlink_to(REPOSITORY / "scripts")
+    spool = tmp_path_factory.mktemp("spool")
+    script = spool / "slurm_script"  # sbatch runs a copy of the script, in a folder of its own
+    script.write_text((REPOSITORY / "scripts" / "slurm" / "01_collect.sh").read_text())
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM", "R2V"))}
+    environment = {
+        **kept,
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        "PYTHONPATH": str(REPOSITORY),
+        "SLURM_SUBMIT_DIR": str(folder),
+    }
+    command = ["bash", str(script), "--config", "own.yaml", "--num-episodes", "3", "--seeds", "1"]
+    done = subprocess.run(command, cwd=spool, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert list((folder / "data" / "runs").glob("*corridors*"))
+
+
+def test_what_cannot_be_loaded_is_one_line_that_names_what_was_searched(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr(sys, "path", [entry for entry in sys.path if entry])
+    assert load_benchmark("own_world.corridors:Corridors", {"doors": 4}).name == "corridors"
+    with pytest.raises(UsageError, match="env.options for own_world.corridors:Corridors"):
+        load_benchmark("own_world.corridors:Corridors", {"windows": 4})
+    with pytest.raises(UsageError, match="has no Coridors; did you mean Corridors"):
+        load_benchmark("own_world.corridors:Coridors")
+    with pytest.raises(UsageError, match=f"cannot import own_world.towers .*searched {folder}"):
+        load_benchmark("own_world.towers:Towers")
