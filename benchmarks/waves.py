@@ -147,7 +147,7 @@ def barrier(count: int, size: int) -> float:
 
 
 def rolling(count: int, size: int, mode: Literal["batch", "auto"], folder: Path) -> tuple[float, int, int]:
-    """The engine itself: (seconds, questions, direct calls)."""
+    """The engine itself: (seconds, requests, direct calls)."""
     loop = Jumping()
     provider = Slow(loop)
     policy = DispatchPolicy(mode=mode, batch_size=size, waiting_usd_per_hour=0.0, tail=0.05)
@@ -164,7 +164,7 @@ def rolling(count: int, size: int, mode: Literal["batch", "auto"], folder: Path)
     model = waves.model(remote)
     with asyncio.Runner(loop_factory=lambda: loop) as runner:
         runner.run(waves.play(partial(_talk, model, n, turns_of(n)) for n in range(count)))
-    return loop.now, waves.counts[0].questions, provider.direct
+    return loop.now, waves.counts[0].requests, provider.direct
 
 
 async def _talk(model: ChatModel, number: int, turns: int) -> None:
@@ -185,8 +185,8 @@ def waiting(count: int) -> None:
         print(f"  {size:<12}{'barrier':<22}{slow / 3600:7.1f}  {1:5.2f}x  {0:.2%}")
         for name, mode in (("rolling", "batch"), ("rolling + sync tail", "auto")):
             with tempfile.TemporaryDirectory() as folder:
-                seconds, questions, direct = rolling(count, size, mode, Path(folder))  # type: ignore[arg-type]
-            print(f"  {size:<12}{name:<22}{seconds / 3600:7.1f}  {slow / seconds:5.2f}x  {direct / questions:.2%}")
+                seconds, requests, direct = rolling(count, size, mode, Path(folder))  # type: ignore[arg-type]
+            print(f"  {size:<12}{name:<22}{seconds / 3600:7.1f}  {slow / seconds:5.2f}x  {direct / requests:.2%}")
 
 
 def volume(count: int) -> None:

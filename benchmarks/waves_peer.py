@@ -3,7 +3,7 @@
     python -m venv /tmp/peer && /tmp/peer/bin/pip install inspect_ai==0.3.285 openai
     python benchmarks/waves_peer.py /tmp/peer/bin/python
 
-Ten questions each; kept: answers in hand at the end, paid: what the emulator's ledger billed. inspect_ai lives in a
+Ten requests each; kept: answers in hand at the end, paid: what the emulator's ledger billed. inspect_ai lives in a
 venv of its own.
 """
 
@@ -102,7 +102,7 @@ def main() -> None:
     arguments = parser.parse_args()
     ways = {"inspect_ai": [str(arguments.peer), "-c", PEER], "r2v": [sys.executable, "-c", OURS]}
     print(f"{'':<32}" + "".join(f"{name:>22}" for name in ways))
-    print(f"{'of 10 questions':<32}" + f"{'kept':>15}{'paid':>7}" * len(ways))
+    print(f"{'of 10 requests':<32}" + f"{'kept':>15}{'paid':>7}" * len(ways))
     for case, (faults, killed) in CASES.items():
         figures = [play(command, faults, killed) for command in ways.values()]
         print(f"{case:<32}" + "".join(f"{kept:>15}{paid:>7}" for kept, paid in figures), flush=True)

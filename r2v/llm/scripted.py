@@ -1,4 +1,4 @@
-"""A scripted model behind the ordinary door: a benchmark's expert, priced like the LLM it stands in for."""
+"""The scripted model: a benchmark's expert as a model backend, priced like the LLM that it stands for."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ def count_tokens(text: str) -> int:
 
 
 class ScriptedBackend:
-    """Answers each request with `speak(request)`; prompt and reply are counted and priced. Where samples are
-    drawn, sample k is spoken under the key (*key, k)."""
+    """Answers each request with `generate(request)`; prompt and reply are counted and priced. Where samples are
+    drawn, sample k is generated under the key (*key, k)."""
 
-    def __init__(self, speak: Callable[[Request], str], *, name: str, price: Price, max_batch: int = 256) -> None:
+    def __init__(self, generate: Callable[[Request], str], *, name: str, price: Price, max_batch: int = 256) -> None:
         self.max_batch = max_batch
-        self._speak, self._name, self._price = speak, name, price
+        self._generate, self._name, self._price = generate, name, price
         self._counted: dict[str, int] = {}
 
-    def answer(self, questions: Sequence[Request]) -> list[Reply]:
+    def answer(self, requests: Sequence[Request]) -> list[Reply]:
         """One reply per request, in order."""
-        return [self._reply(question) for question in questions]
+        return [self._reply(request) for request in requests]
 
     def _reply(self, request: Request) -> Reply:
         texts = self._samples(request)
@@ -42,8 +42,8 @@ class ScriptedBackend:
 
     def _samples(self, request: Request) -> list[str]:
         if request.temperature > 0:
-            return [self._speak(replace(request, key=(*request.key, k))) for k in range(request.num_samples)]
-        return [self._speak(request)] * request.num_samples
+            return [self._generate(replace(request, key=(*request.key, k))) for k in range(request.num_samples)]
+        return [self._generate(request)] * request.num_samples
 
     def _count(self, text: str) -> int:
         if text not in self._counted:

@@ -1,4 +1,4 @@
-"""What is said to a model and what comes back.
+"""Requests to a model and its replies.
 
 A conversation awaits `model.reply(request)`; where the answer is made (a local network, a scripted expert,
 a provider's batch) is the business of the backend behind it.
@@ -50,7 +50,7 @@ class ToolSpec:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Request:
-    """One question to a model.
+    """One request to a model.
 
     `key` names every random draw of the reply, e.g. (seed, task_id, step, actor); sample k of `num_samples`
     draws under `(*key, k)`. Temperature 0 is greedy and draws nothing.
@@ -67,7 +67,7 @@ class Request:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ScoreRequest:
-    """One question to a verifier: how good is this action in this context?"""
+    """One request to a verifier: how good is this action in this context?"""
 
     messages: tuple[Message, ...]
     action: str
@@ -117,7 +117,7 @@ class ChatModel(Protocol):
 
 
 class Backend(Protocol[Q, A]):
-    """Answers many questions at once, in order; the wave engine decides when and how many.
+    """Answers many requests at once, in order; the wave engine decides when and how many.
 
     Chat backends are `Backend[Request, Reply]`; a verifier that scores actions is a
     `Backend[ScoreRequest, float]`. `answer` is called in a worker thread, never twice at the same time.
@@ -125,32 +125,32 @@ class Backend(Protocol[Q, A]):
 
     max_batch: int
 
-    def answer(self, questions: Sequence[Q]) -> Sequence[A]:
-        """One answer per question, in order."""
+    def answer(self, requests: Sequence[Q]) -> Sequence[A]:
+        """One answer per request, in order."""
         ...
 
 
 @runtime_checkable
 class Remote(Protocol[Q, R]):
-    """Answers questions over hours, many waves of them out at the same time. Entered for the length of a run.
+    """Answers requests over hours, many waves of them in flight at the same time. Entered for the length of a run.
 
-    `max_age` is how long (seconds) a question may wait for company; `send` takes a wave without waiting for
-    it and answers each question by itself.
+    `max_age` is how long (seconds) a request may wait for others to share its wave; `send` takes a wave
+    without waiting for it and answers each request by itself.
     """
 
     max_batch: int
     max_age: float
 
     async def __aenter__(self) -> object:
-        """Take up what an earlier process left under way."""
+        """Resume what an earlier process left in flight."""
         ...
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Stop sending; what is under way stays so."""
+        """Stop sending; what is in flight stays so."""
         ...
 
-    def send(self, questions: Sequence[Q]) -> Sequence[asyncio.Future[R]]:
-        """One future answer per question, in order."""
+    def send(self, requests: Sequence[Q]) -> Sequence[asyncio.Future[R]]:
+        """One future answer per request, in order."""
         ...

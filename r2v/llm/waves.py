@@ -5,13 +5,12 @@ its world, or done. The engine collects what waits for the same model and lets i
 at once. There is no barrier: a wave leaves when
 
 - it is full (`Backend.max_batch`),
-- its oldest question is older than `max_age`, or
+- its oldest request is older than `max_age`, or
 - no conversation is acting any more, so that waiting longer could add nothing to it,
 
 and a conversation whose answer is there goes on at once. A local backend answers one wave at a time; a remote one
-(`Remote`: a provider's batch API) has many of them out for hours, each question answered when it lands. Worlds are
-stepped in worker threads, never on the
-event loop. With keyed draws and a backend whose answers do not depend on their company, the composition of
+(`Remote`: a provider's batch API) has many of them out for hours, each request answered when its result
+arrives. Worlds are stepped in worker threads, never on the event loop. With keyed draws and a backend whose answers do not depend on their company, the composition of
 waves changes no result.
 
     waves = Waves(workers=2)
@@ -56,7 +55,7 @@ class WaveCounts:
     """How the engine filled its waves."""
 
     waves: int = 0
-    questions: int = 0
+    requests: int = 0
     remembered: int = 0
 
 
@@ -72,7 +71,7 @@ class _Port(Generic[Q, A]):
     memo_key: Callable[[Q], Hashable] | None
     counts: WaveCounts = field(default_factory=WaveCounts)
     pending: list[tuple[Q, asyncio.Future[A], float]] = field(default_factory=list)
-    """(question, where its answer goes, when it is due)"""
+    """(request, where its answer goes, when it is due by the clock)"""
     busy: bool = False
 
 
@@ -93,7 +92,7 @@ def chat_memo_key(request: Request) -> Hashable:
 
 
 class Waves:
-    """Runs conversations and batches what they ask. One instance serves any number of `run` calls, one at a
+    """Runs conversations and batches their requests. One instance serves any number of `run` calls, one at a
     time. `clock` defaults to the running event loop."""
 
     def __init__(
@@ -118,7 +117,7 @@ class Waves:
         memo: Memo | None = None,
         memo_key: Callable[[Q], Hashable] | None = None,
     ) -> Callable[[Q], Coroutine[Any, Any, A]]:
-        """Any batched question-and-answer service as an awaitable function."""
+        """Any batched request-and-answer service as an awaitable function."""
         remote = backend if isinstance(backend, Remote) else None
         port = _Port(
             backend=None if isinstance(backend, Remote) else backend,
@@ -130,14 +129,14 @@ class Waves:
         )
         self._ports.append(port)
 
-        async def ask(question: Q) -> A:
-            return await self._ask(port, question)
+        async def ask(request: Q) -> A:
+            return await self._ask(port, request)
 
         return ask
 
     @property
     def counts(self) -> list[WaveCounts]:
-        """Per model, in the order they were made: waves sent, questions in them, answers remembered."""
+        """Per model, in the order they were made: waves sent, requests in them, answers remembered."""
         return [port.counts for port in self._ports]
 
     async def world(self, call: Callable[..., R], *args: Any, **kwargs: Any) -> R:
@@ -198,10 +197,10 @@ class Waves:
             except BaseExceptionGroup as failed:
                 raise failed.exceptions[0] from failed.exceptions[0].__cause__
             finally:
-                self._forget_questions()
+                self._drop_pending()
         return [results[index] for index in range(len(results))]
 
-    def _forget_questions(self) -> None:
+    def _drop_pending(self) -> None:
         self._acting = self._in_world = 0
         for task in self._tasks:
             task.cancel()
@@ -209,16 +208,16 @@ class Waves:
             port.pending.clear()
             port.busy = False
 
-    async def _ask(self, port: _Port[Q, A], question: Q) -> A:
-        key = port.memo_key(question) if port.memo is not None and port.memo_key is not None else None
+    async def _ask(self, port: _Port[Q, A], request: Q) -> A:
+        key = port.memo_key(request) if port.memo is not None and port.memo_key is not None else None
         if key is None or port.memo is None:
-            return await self._enqueue(port, question)
+            return await self._enqueue(port, request)
         known = port.memo.get(key)
         if known is None:
             future: asyncio.Future[A] = self._loop.create_future()
             port.memo[key] = future
             try:
-                answer = await self._enqueue(port, question)
+                answer = await self._enqueue(port, request)
             except BaseException:
                 del port.memo[key]
                 future.cancel()
@@ -231,9 +230,9 @@ class Waves:
             return known  # type: ignore[no-any-return]
         return await self._waiting_for_model(known)
 
-    async def _enqueue(self, port: _Port[Q, A], question: Q) -> A:
+    async def _enqueue(self, port: _Port[Q, A], request: Q) -> A:
         future: asyncio.Future[A] = self._loop.create_future()
-        port.pending.append((question, future, self._clock.time() + port.max_age))
+        port.pending.append((request, future, self._clock.time() + port.max_age))
         if len(port.pending) == 1:
             self._clock.call_later(port.max_age, self._pump)
         return await self._waiting_for_model(future)
@@ -268,16 +267,16 @@ class Waves:
     def _take(self, port: _Port[Q, A]) -> list[tuple[Q, asyncio.Future[A], float]]:
         wave, port.pending = port.pending[: port.max_batch], port.pending[port.max_batch :]
         port.counts.waves += 1
-        port.counts.questions += len(wave)
+        port.counts.requests += len(wave)
         return wave
 
     def _send_out(self, port: _Port[Q, A], remote: Remote[Q, A]) -> None:
         wave = self._take(port)
         try:
-            for (_, future, _), answer in zip(wave, remote.send([question for question, _, _ in wave]), strict=True):
-                answer.add_done_callback(partial(hand_on, future))
-        except Exception as error:  # nothing is swallowed: it is raised in every conversation that asked
-            refuse([future for _, future, _ in wave], error)
+            for (_, future, _), answer in zip(wave, remote.send([request for request, _, _ in wave]), strict=True):
+                answer.add_done_callback(partial(forward_result, future))
+        except Exception as error:  # nothing is swallowed: it is raised in every conversation that waits for this wave
+            fail_waiting([future for _, future, _ in wave], error)
         if port.pending:
             self._clock.call_later(port.pending[0][2] - self._clock.time(), self._pump)
             self._pump_soon()
@@ -286,13 +285,13 @@ class Waves:
         wave = self._take(port)
         try:
             answers: Sequence[A] = await self._loop.run_in_executor(
-                self._model_pool, backend.answer, [question for question, _, _ in wave]
+                self._model_pool, backend.answer, [request for request, _, _ in wave]
             )
             for (_, future, _), answer in zip(wave, answers, strict=True):
                 if not future.done():
                     future.set_result(answer)
-        except Exception as error:  # nothing is swallowed: it is raised in every conversation that asked
-            refuse([future for _, future, _ in wave], error)
+        except Exception as error:  # nothing is swallowed: it is raised in every conversation that waits for this wave
+            fail_waiting([future for _, future, _ in wave], error)
         finally:
             port.busy = False
             if port.pending:
@@ -300,19 +299,19 @@ class Waves:
             self._pump_soon()
 
 
-def refuse(asked: Iterable[asyncio.Future[Any]], error: Exception) -> None:
-    """Raise the error in everybody of these who still waits."""
-    for future in asked:
+def fail_waiting(futures: Iterable[asyncio.Future[Any]], error: Exception) -> None:
+    """Raise the error in everybody who still waits for one of these futures."""
+    for future in futures:
         if not future.done():
             future.set_exception(error)
 
 
-def hand_on(asked: asyncio.Future[A], answer: asyncio.Future[A]) -> None:
-    """Give whoever asked what has landed; nobody may be waiting any more."""
+def forward_result(waiting: asyncio.Future[A], answer: asyncio.Future[A]) -> None:
+    """Pass a result or an error on to the future that a conversation awaits; the conversation may be gone."""
     if answer.cancelled():
-        asked.cancel()
+        waiting.cancel()
     elif error := answer.exception():
-        if not asked.done():
-            asked.set_exception(error)
-    elif not asked.done():
-        asked.set_result(answer.result())
+        if not waiting.done():
+            waiting.set_exception(error)
+    elif not waiting.done():
+        waiting.set_result(answer.result())

@@ -168,7 +168,7 @@ def test_a_wave_leaves_when_nobody_acts() -> None:
     found = waves.run(partial(conversation, number) for number in range(5))
     assert [sorted(wave) for wave in backend.waves] == [[f"{n}.{turn}" for n in range(5)] for turn in range(3)]
     assert found[4] == ["re: 4.0", "re: 4.1", "re: 4.2"]
-    assert (waves.counts[0].waves, waves.counts[0].questions) == (3, 15)
+    assert (waves.counts[0].waves, waves.counts[0].requests) == (3, 15)
 
 
 def test_a_question_waits_for_worlds_that_are_being_stepped() -> None:

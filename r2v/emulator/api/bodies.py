@@ -115,7 +115,7 @@ def _texts(content: str | list[Json]) -> list[str]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Completion:
+class EmulatedCompletion:
     """What a model answered, before it is put into a provider's format."""
 
     request: EmulatedRequest
@@ -130,7 +130,9 @@ class Completion:
     shows_usage: bool = True
 
 
-def complete(request: EmulatedRequest, answer: Answer, faults: frozenset[str], cached: tuple[int, int]) -> Completion:
+def complete(
+    request: EmulatedRequest, answer: Answer, faults: frozenset[str], cached: tuple[int, int]
+) -> EmulatedCompletion:
     """Call the answer function, and apply the limit on tokens and the answer faults. cached: tokens (read from, written
     to) the prompt cache."""
     body = request.body
@@ -144,7 +146,7 @@ def complete(request: EmulatedRequest, answer: Answer, faults: frozenset[str], c
         allowed = length // 2 if "max_tokens" in faults else limit or length
         texts.append(text if length <= allowed else _first_tokens(text, allowed))
         cut = cut or length > allowed or "max_tokens" in faults
-    return Completion(
+    return EmulatedCompletion(
         request=request,
         texts=tuple(texts),
         tokens_in=request.tokens_in,
@@ -162,7 +164,7 @@ def _first_tokens(text: str, count: int) -> str:
     return text[: bisect_right(shorter, count, key=lambda end: count_tokens(text[:end])) - 1].rstrip()
 
 
-def answer_body(completion: Completion, path: str, now: float) -> Json:
+def answer_body(completion: EmulatedCompletion, path: str, now: float) -> Json:
     """The answer as this endpoint writes it."""
     name = completion.request.sha256[:20]
     if path.endswith("/messages"):
@@ -172,7 +174,7 @@ def answer_body(completion: Completion, path: str, now: float) -> Json:
     return _completion(completion, name, now)
 
 
-def _completion(completion: Completion, name: str, now: float) -> Json:
+def _completion(completion: EmulatedCompletion, name: str, now: float) -> Json:
     reason = "content_filter" if completion.refused else "length" if completion.cut else "stop"
     usage = {
         "prompt_tokens": completion.tokens_in,
@@ -205,7 +207,7 @@ def _completion(completion: Completion, name: str, now: float) -> Json:
     } | ({"usage": usage} if completion.shows_usage else {})
 
 
-def _response(completion: Completion, name: str, now: float) -> Json:
+def _response(completion: EmulatedCompletion, name: str, now: float) -> Json:
     usage = {
         "input_tokens": completion.tokens_in,
         "input_tokens_details": {"cached_tokens": completion.cached},
@@ -239,7 +241,7 @@ def _response(completion: Completion, name: str, now: float) -> Json:
     } | ({"usage": usage} if completion.shows_usage else {})
 
 
-def _message(completion: Completion, name: str) -> Json:
+def _message(completion: EmulatedCompletion, name: str) -> Json:
     reason = "refusal" if completion.refused else "max_tokens" if completion.cut else "end_turn"
     usage = {
         "input_tokens": completion.tokens_in - completion.cached - completion.written,

@@ -19,7 +19,7 @@ from functools import partial
 from types import TracebackType
 
 from r2v.llm.types import Backend, Remote, Reply, Request
-from r2v.llm.waves import hand_on, refuse
+from r2v.llm.waves import fail_waiting, forward_result
 from r2v.log import logger
 
 _KINDS = {0: "first messages", 1: "responses"}
@@ -122,14 +122,14 @@ class _LoggedRemote:
                 sent = self._remote.send(questions)
             except Exception as error:
                 # This may run in the callback of another wave: only those who await this one may see the error.
-                refuse(replies, error)
+                fail_waiting(replies, error)
                 continue
             self._num_out += 1
             for reply, sent_reply in zip(replies, sent, strict=True):
                 sent_reply.add_done_callback(partial(self._on_reply, reply, wave))
 
     def _on_reply(self, reply: asyncio.Future[Reply], wave: _OpenWave, sent_reply: asyncio.Future[Reply]) -> None:
-        hand_on(reply, sent_reply)
+        forward_result(reply, sent_reply)
         wave.num_open -= 1
         if wave.num_open == 0:
             self._num_out -= 1

@@ -47,30 +47,30 @@ class LocalBackend:
         self._prefixes = Prefixes(model) if Prefixes.serve(model) else None
         self._word = lru_cache(None)(self._decode_one)
 
-    def answer(self, questions: Sequence[Request]) -> list[Reply]:
+    def answer(self, requests: Sequence[Request]) -> list[Reply]:
         """One reply per request, in order."""
         if self.model.device.type == "cpu":
             torch.set_num_threads(1)
-        prompts = [tuple(self.encode(request.messages)) for request in questions]
+        prompts = [tuple(self.encode(request.messages)) for request in requests]
         replies: dict[int, Reply] = {}
-        for batch in _batches(prompts, questions, self.max_batch):
-            replies.update(self._answer(batch, prompts, questions))
-        return [replies[index] for index in range(len(questions))]
+        for batch in _batches(prompts, requests, self.max_batch):
+            replies.update(self._answer(batch, prompts, requests))
+        return [replies[index] for index in range(len(requests))]
 
     def _answer(
-        self, batch: list[int], prompts: Sequence[tuple[int, ...]], questions: Sequence[Request]
+        self, batch: list[int], prompts: Sequence[tuple[int, ...]], requests: Sequence[Request]
     ) -> Iterator[tuple[int, Reply]]:
         distinct = {prompt: place for place, prompt in enumerate(dict.fromkeys(prompts[i] for i in batch))}
         draws = [
             Draw(
                 prompt=distinct[prompts[i]],
-                key=(*questions[i].key, k),
-                top_p=questions[i].top_p,
-                temperature=questions[i].temperature,
-                max_tokens=questions[i].max_tokens,
+                key=(*requests[i].key, k),
+                top_p=requests[i].top_p,
+                temperature=requests[i].temperature,
+                max_tokens=requests[i].max_tokens,
             )
             for i in batch
-            for k in range(_needed(questions[i]))
+            for k in range(_needed(requests[i]))
         ]
         drawn = iter(
             generate(
@@ -78,8 +78,8 @@ class LocalBackend:
             )
         )
         for i in batch:
-            own = [next(drawn) for _ in range(_needed(questions[i]))]
-            own *= questions[i].num_samples // len(own)
+            own = [next(drawn) for _ in range(_needed(requests[i]))]
+            own *= requests[i].num_samples // len(own)
             yield i, self._reply(len(prompts[i]), own)
 
     def _reply(self, tokens_in: int, drawn: Sequence[Drawn]) -> Reply:
@@ -110,16 +110,16 @@ def _needed(request: Request) -> int:
     return request.num_samples if request.temperature > 0 else 1
 
 
-def _batches(prompts: Sequence[Sequence[int]], questions: Sequence[Request], most: int) -> Iterator[list[int]]:
+def _batches(prompts: Sequence[Sequence[int]], requests: Sequence[Request], most: int) -> Iterator[list[int]]:
     """Questions by length of prompt, in batches of at most `most` completions (one question at least)."""
     batch: list[int] = []
     rows = 0
     for i in sorted(range(len(prompts)), key=lambda i: (len(prompts[i]), i)):
-        if batch and rows + _needed(questions[i]) > most:
+        if batch and rows + _needed(requests[i]) > most:
             yield batch
             batch, rows = [], 0
         batch.append(i)
-        rows += _needed(questions[i])
+        rows += _needed(requests[i])
     if batch:
         yield batch
 

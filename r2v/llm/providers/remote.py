@@ -146,10 +146,10 @@ class ProviderRemote:
                 self._progress.report(self.snapshot())
             self._resources.close()
 
-    def send(self, questions: Sequence[Request]) -> list[asyncio.Future[Reply]]:
+    def send(self, requests: Sequence[Request]) -> list[asyncio.Future[Reply]]:
         """One reply, or `Unanswered`, per request."""
         unsent: list[ProviderRequest] = []
-        futures = [self._reply(request, unsent) for request in questions]
+        futures = [self._reply(request, unsent) for request in requests]
         self._dispatch(unsent)
         return futures
 
