@@ -9,9 +9,9 @@ at once. There is no barrier: a wave leaves when
 - no conversation is acting any more, so that waiting longer could add nothing to it,
 
 and a conversation whose answer is there goes on at once. A local backend answers one wave at a time; a remote one
-(`Remote`: a provider's batch API) has many of them out for hours, each request answered when its result
-arrives. Worlds are stepped in worker threads, never on the event loop. With keyed draws and a backend whose answers do not depend on their company, the composition of
-waves changes no result.
+(`Remote`: a provider's batch API) has many of them in flight for hours, each request answered when its result arrives.
+Worlds are stepped in worker threads, never on the event loop. With keyed draws and a backend whose answers do not
+depend on their company, the composition of waves changes no result.
 
     waves = Waves(workers=2)
     slm = waves.model(backend)
