@@ -32,8 +32,9 @@ from r2v.errors import UsageError
 from r2v.experiments.ablations import ABLATION_ROWS
 from r2v.perturb.category import Scene, category
 from r2v.perturb.generic import GENERIC
+from r2v.pipeline.inputs import fingerprint_of
+from r2v.pipeline.jobs import job
 from r2v.pipeline.plan import touched
-from r2v.pipeline.run import fingerprint_of, job
 
 REPOSITORY = Path(__file__).parents[1]
 
