@@ -52,7 +52,7 @@ class ArcherAgent:
         """
         network.load_state_dict(self.critic.state_dict())
         device = str(next(network.parameters()).device)
-        self.roles.target.replace_network(network)
+        self.roles.target.replace(network)
         self.roles = replace(self.roles, devices=replace(self.roles.devices, target=device))
 
     def update_target(self) -> None:
@@ -62,7 +62,7 @@ class ArcherAgent:
     def _memory_efficient_target_update(self, tau: float) -> None:
         """target <- (1 - tau) * target + tau * critic, in chunks, on the target's own device.
 
-        Memory beside the two networks is one chunk (`TargetCritic.chunk` values), not a second copy of the critic.
+        Memory beside the two networks is one chunk (`TargetNetwork.chunk` values), not a second copy of the critic.
         """
         self.roles.target.update(tau)
 

@@ -1,4 +1,4 @@
-"""All of one iteration of facts/hrl.md 5.7 on the table world, from draws: what test 7 runs.
+"""All of one iteration on the table world, from draws: what `test_whole_loop.py` runs.
 
 First answers, two hints each, second answers; the critic learns from replay by its target's word, the actor from the
 critic's advantages, the guidance from two hints compared. Policies are tables of logits. Nothing here knows an
@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from r2v.hrl.algorithm.advantage import critic_advantage, leave_one_out
-from r2v.hrl.algorithm.critic import TargetCritic
+from r2v.hrl.algorithm.critic import TargetNetwork
 from r2v.hrl.algorithm.losses import count, critic_loss, critic_targets, policy_loss, token_weights
 from r2v.hrl.algorithm.rewards import GuidanceReward, TurnRewards
 from r2v.hrl.training.replay_buffer import ReplayBuffer, usable
@@ -52,7 +52,7 @@ class Learner:
             torch.zeros(shape, dtype=torch.float64, requires_grad=True) for shape in shapes
         )
         self.critic = tabular.critic()
-        self.target = TargetCritic(self.critic, tau=0.1)
+        self.target = TargetNetwork(self.critic, tau=0.1)
         self.replay_buffer = ReplayBuffer(20_000, COLUMNS)
         self.optimizers = {
             "critic": torch.optim.Adam(self.critic.parameters(), lr=0.02, fused=True),

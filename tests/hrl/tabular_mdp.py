@@ -1,4 +1,4 @@
-"""A world of two answers and a hint, small enough to be written down (facts/hrl.md 5.9).
+"""A world of two answers and a hint, small enough to be written down.
 
 First answer a in 3, hint g in 2, second answer b in 3. The first is right where a = 2. After a < 2 the second is right
 where b = (a + g) mod 3: a good player reads the hint. After a = 2 it scores 0.2, and 1 after hint 0 where b = 2. All

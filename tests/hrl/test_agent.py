@@ -1,4 +1,4 @@
-"""The names of seed 000."""
+"""ArcherAgent: all models behind one name, and the public names of r2v.hrl."""
 
 from __future__ import annotations
 

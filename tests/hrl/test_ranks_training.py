@@ -1,4 +1,4 @@
-"""Two processes that train together (gloo, on a CPU): test 12 of facts/hrl.md 5.9, and what becomes of their errors."""
+"""Two processes that train together (gloo, on a CPU) learn what one does; and what becomes of their errors."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def told(folder: Path) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("per", ["token", "sequence"])
-def test_12_two_ranks_step_as_one_and_a_mean_per_rank_does_not(per: str, gathered: Path) -> None:
+def test_two_ranks_step_as_one_and_a_mean_per_rank_does_not(per: str, gathered: Path) -> None:
     """20 steps of AdamW on utterances of 1 to 15 tokens, one denominator for all."""
     one, (first, second) = ranks_training.steps(micro_batch_size=8, per=per), [made[per] for made in told(gathered)]
     assert first == second, "all ranks take the same steps"

@@ -1,4 +1,4 @@
-"""Test 7 of facts/hrl.md 5.9: all parts together, from draws alone, reach the optimum of the table world.
+"""All parts together, from draws alone, reach the optimum of the table world.
 
 About 5 CPU-seconds per seed, most of them the 1,600 steps of the critic.
 """
@@ -17,7 +17,7 @@ ITERATIONS = 200
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2])
-def test_07_answers_and_hints_become_the_best_there_are(seed: int) -> None:
+def test_answers_and_hints_become_the_best_there_are(seed: int) -> None:
     """Both answers paid: J from 0.633 to 1.896 of J* = 1.9, first answer right .998, hint good .999."""
     torch.set_num_threads(1)
     rewards = (tabular_mdp.first_score(), tabular_mdp.second_score())

@@ -2,7 +2,7 @@
 
 After ArCHer (arXiv 2402.19446): f(text) is the backbone's state, Q_i(o, y) reads [f(o); f(y)], V_i(o) reads f(o). A
 fifth head, the floor, is fit to E_y[min_i Q_i(o, y)], so that `min Q - floor` has mean 0 under the policy, which
-`min Q - min V` has not. The target network (`TargetCritic`) trails the critic by Polyak averaging. It is kept in
+`min Q - min V` has not. The target network (`TargetNetwork`) trails the critic by Polyak averaging. It is kept in
 float32 at least: in bfloat16 a step of tau times a small gap rounds to nothing, and a target at 0.9 never reaches 1.
 It may live on another device; the average is taken there, a bounded number of values at a time, with the same bits.
 """
@@ -99,7 +99,7 @@ def _apply(heads: nn.ModuleList, states: Tensor) -> Tensor:
     return torch.stack([head(states).squeeze(-1) for head in heads])
 
 
-class TargetCritic:
+class TargetNetwork:
     """The target network: a frozen copy of the critic, without dropout, in float32 at least, on `device` (None: the
     critic's own)
 
@@ -108,9 +108,9 @@ class TargetCritic:
 
     def __init__(self, online: DoubleCritic, tau: float = 0.1, device: Any = None, chunk: int = 1 << 20) -> None:
         self.online, self.tau, self.chunk = online, tau, chunk
-        self.replace_network(copy.deepcopy(online), device)
+        self.replace(copy.deepcopy(online), device)
 
-    def replace_network(self, critic: DoubleCritic, device: Any = None) -> None:
+    def replace(self, critic: DoubleCritic, device: Any = None) -> None:
         """Make `critic` the target network, frozen, on `device` (None: where it stands)."""
         self.critic = critic.eval().requires_grad_(False)
         for tensor in self.critic.parameters():
@@ -146,7 +146,7 @@ def polyak_(target: Iterable[Tensor], online: Iterable[Tensor], tau: float, chun
         if torch.finfo(averaged.dtype).bits < 32:
             raise UsageError(
                 f"target critic in {str(averaged.dtype).removeprefix('torch.')}: steps of tau={tau} round to "
-                "nothing in it and it never arrives; keep the target in float32 (TargetCritic does)"
+                "nothing in it and it never arrives; keep the target in float32 (TargetNetwork does)"
             )
         flat, source = averaged.view(-1), current.reshape(-1)
         for start in range(0, flat.numel(), chunk):

@@ -27,7 +27,7 @@ from torch import Tensor
 from r2v import distributed
 from r2v.config import HierarchicalConfig, PolicyConfig
 from r2v.errors import InputError
-from r2v.hrl.algorithm.critic import DoubleCritic, TargetCritic
+from r2v.hrl.algorithm.critic import DoubleCritic, TargetNetwork
 from r2v.hrl.models.bases import load_base, with_adapters
 from r2v.hrl.models.encoders import CriticTokenizer, ValueModel, build_critic, build_critic_tokenizer, build_value
 from r2v.hrl.parallel.base_model import ACTOR, GUIDANCE, BaseModel
@@ -55,7 +55,7 @@ class Roles:
     language_models: LanguageModels
     """Each language model: a base, and the adapter that is active in this role."""
     critic: DoubleCritic
-    target: TargetCritic
+    target: TargetNetwork
     value: ValueModel | None
     critic_tokenizer: CriticTokenizer
     name: str
@@ -191,7 +191,7 @@ def build_roles(
         tokenizer=first.tokenizer,
         language_models=language_models,
         critic=critic,
-        target=TargetCritic(critic, h.critic.tau, devices.target),
+        target=TargetNetwork(critic, h.critic.tau, devices.target),
         value=value,
         critic_tokenizer=build_critic_tokenizer(h.critic, first.tokenizer),
         name=first.name,

@@ -1,4 +1,4 @@
-"""Advantages against sums that can be done by hand: tests 3, 15 and 17 of facts/hrl.md 5.9."""
+"""Advantages against sums that can be done by hand."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from r2v.hrl.algorithm.losses import policy_loss, token_weights
 from tests.hrl import tabular_mdp
 
 FIRST, HINT, SECOND = [0.0, 0.74, 0.73], [-0.73, -0.06, -0.77], [0.0, -0.80, -0.86]
-"""Logits of a policy at which all four figures of test 3 hold (facts/hrl.md gives them without theirs): of the first
-answer, of hint 1 after each, of the second answer."""
+"""Logits of a policy whose variances are known to four digits: of the first answer, of hint 1 after each, of the second
+answer."""
 DRAWS = 60_000
 
 
@@ -52,7 +52,7 @@ def sampled(reward: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize(("paid", "variance"), [("r2", 0.0937), ("delta", 0.1780), ("delta less its mean", 0.0633)])
-def test_03_the_difference_needs_a_baseline_that_knows_the_first_answer(paid: str, variance: float) -> None:
+def test_the_difference_needs_a_baseline_that_knows_the_first_answer(paid: str, variance: float) -> None:
     """Summed over the six logits; the sampled one within 4 standard errors, the enumerated one to the last digit."""
     single = sampled(rewards()[paid])
     squares = (single - single.mean(0)).square().sum((1, 2))
@@ -67,14 +67,14 @@ def test_03_the_difference_needs_a_baseline_that_knows_the_first_answer(paid: st
     assert float((second_moment - mean.square()).sum()) == pytest.approx(variance, abs=5e-5)
 
 
-def test_03_a_difference_clipped_at_nothing_has_another_gradient() -> None:
+def test_a_difference_clipped_at_nothing_has_another_gradient() -> None:
     honest, clipped = (sampled(rewards()[paid]) for paid in ("delta less its mean", "clipped"))
     error = 4 * float((honest - clipped).std(0).max()) / math.sqrt(DRAWS)
     assert error < 0.01
     assert abs(float((honest.mean(0) - clipped.mean(0)).abs().max()) - 0.0157) < error
 
 
-def test_03_leaving_one_out_is_unbiased_and_calms_as_the_mean_does() -> None:
+def test_leaving_one_out_is_unbiased_and_calms_as_the_mean_does() -> None:
     """Two hints per first answer: the mean gradient of r2 itself, and less variance than the bare difference."""
     generator = torch.Generator().manual_seed(4)
     known, groups = policies(), DRAWS // 2
@@ -100,7 +100,7 @@ def noisy(draws: int) -> CriticValues:
     )
 
 
-def test_15_the_floor_leaves_no_bias_and_archers_baseline_does() -> None:
+def test_the_floor_leaves_no_bias_and_archers_baseline_does() -> None:
     """-0.2 (1 - 1/sqrt 2) / sqrt pi = -0.033 for two heads, each value with independent noise."""
     values = noisy(200_000)
     assert float(critic_advantage(values).mean(-1).abs().max()) < 1e-15
@@ -124,7 +124,7 @@ VALUES = torch.tensor([[0.5, 1.5, -1.0], [2.0, 0.75, 99.0]], dtype=torch.float64
 PRESENT = torch.tensor([[True, True, True], [True, True, False]])
 
 
-def test_17_lambda_0_is_one_step_and_lambda_1_the_whole_return() -> None:
+def test_lambda_0_is_one_step_and_lambda_1_the_whole_return() -> None:
     g = 0.9
     steps = [[1 + g * 1.5 - 0.5, -0.5 + g * -1.0 - 1.5, 2.0 + 1.0], [0.25 + g * 0.75 - 2.0, 1.0 - 0.75, 0.0]]
     returns = [[1 + g * -0.5 + g * g * 2 - 0.5, -0.5 + g * 2 - 1.5, 3.0], [0.25 + g - 2.0, 0.25, 0.0]]
@@ -135,14 +135,14 @@ def test_17_lambda_0_is_one_step_and_lambda_1_the_whole_return() -> None:
 
 
 @pytest.mark.parametrize("lam", [0.3, 0.95])
-def test_17_between_them_it_is_the_weighted_sum_of_errors(lam: float) -> None:
+def test_between_them_it_is_the_weighted_sum_of_errors(lam: float) -> None:
     g = 0.9
     delta = gae(REWARDS, VALUES, PRESENT, g, 0.0)
     wanted = [sum((g * lam) ** (i - t) * float(delta[0, i]) for i in range(t, 3)) for t in range(3)]
     assert gae(REWARDS, VALUES, PRESENT, g, lam)[0].tolist() == pytest.approx(wanted, abs=1e-15)
 
 
-def test_17_two_hints_advantages_sum_to_nothing() -> None:
+def test_two_hints_advantages_sum_to_nothing() -> None:
     rewards = torch.tensor([[1.0, 0.0], [0.5, 0.5], [-1.0, 1.0]])
     assert leave_one_out(rewards).tolist() == [[1.0, -1.0], [0.0, 0.0], [-2.0, 2.0]]
     assert leave_one_out(rewards).sum(-1).eq(0.0).all()

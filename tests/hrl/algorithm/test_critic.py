@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from transformers import RobertaConfig, RobertaModel
 
 from r2v.errors import UsageError
-from r2v.hrl.algorithm.critic import DoubleCritic, MeanPooledEncoder, TargetCritic, polyak_
+from r2v.hrl.algorithm.critic import DoubleCritic, MeanPooledEncoder, TargetNetwork, polyak_
 from r2v.hrl.algorithm.losses import critic_loss, critic_targets
 from tests.hrl import tabular_mdp
 
@@ -41,10 +41,10 @@ def transitions() -> tuple[Tensor, ...]:
     )
 
 
-def test_06_the_critic_alone_learns_the_values_of_a_fixed_policy() -> None:
+def test_the_critic_alone_learns_the_values_of_a_fixed_policy() -> None:
     seen, said, rewards, done, after, draws = transitions()
     critic = tabular.critic()
-    target = TargetCritic(critic, tau=0.1)
+    target = TargetNetwork(critic, tau=0.1)
     optimizer = torch.optim.Adam(critic.parameters(), lr=0.02)
     for _ in range(3000):
         with torch.no_grad():
@@ -68,14 +68,14 @@ def test_06_the_critic_alone_learns_the_values_of_a_fixed_policy() -> None:
 
 
 @pytest.mark.parametrize(("steps", "distance"), [(1, 0.9), (10, 0.348678), (50, 0.00515378)])
-def test_08_the_gap_to_a_critic_that_stands_still(steps: int, distance: float) -> None:
+def test_the_gap_to_a_critic_that_stands_still(steps: int, distance: float) -> None:
     target, online = torch.zeros(3), torch.ones(3)
     for _ in range(steps):
         polyak_([target], [online], 0.1)
     assert (online - target).tolist() == pytest.approx([distance] * 3, abs=1e-6)
 
 
-def test_08_the_lag_behind_a_critic_that_moves_on() -> None:
+def test_the_lag_behind_a_critic_that_moves_on() -> None:
     target, online = torch.zeros(1, dtype=torch.float64), torch.zeros(1, dtype=torch.float64)
     for _ in range(400):
         online += 1
@@ -83,7 +83,7 @@ def test_08_the_lag_behind_a_critic_that_moves_on() -> None:
     assert float(online - target) == pytest.approx(9.0)
 
 
-def test_09_a_target_in_bfloat16_would_never_arrive() -> None:
+def test_a_target_in_bfloat16_would_never_arrive() -> None:
     def end(dtype: torch.dtype) -> float:
         target, online = torch.tensor(0.9).to(dtype), torch.ones((), dtype=dtype)
         for _ in range(5000):
@@ -99,10 +99,10 @@ def test_09_a_target_in_bfloat16_would_never_arrive() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_09_such_a_target_is_refused_and_none_is_made(dtype: torch.dtype) -> None:
+def test_such_a_target_is_refused_and_none_is_made(dtype: torch.dtype) -> None:
     with pytest.raises(UsageError, match=f"target critic in {str(dtype)[6:]}.*float32"):
         polyak_([torch.zeros(1, dtype=dtype)], [torch.ones(1)], 0.1)
-    target = TargetCritic(DoubleCritic("cpu", nn.Linear(4, 4), 4, (8,)).to(dtype))
+    target = TargetNetwork(DoubleCritic("cpu", nn.Linear(4, 4), 4, (8,)).to(dtype))
     assert {tensor.dtype for tensor in target.critic.parameters()} == {torch.float32}
     assert {tensor.dtype for tensor in target.online.parameters()} == {dtype}
 
@@ -119,7 +119,7 @@ def updated(chunk: int, online_on: str = "cpu", target_on: str | None = None) ->
     critic = DoubleCritic("cpu", nn.Linear(16, 24), 24, (32, 32))
     moves = [[torch.randn_like(tensor) for tensor in critic.parameters()] for _ in range(5)]
     critic = critic.to(online_on)
-    target = TargetCritic(critic, tau=0.1, device=target_on, chunk=chunk)
+    target = TargetNetwork(critic, tau=0.1, device=target_on, chunk=chunk)
     for step in moves:
         with torch.no_grad():
             for tensor, move in zip(critic.parameters(), step, strict=True):
@@ -129,20 +129,20 @@ def updated(chunk: int, online_on: str = "cpu", target_on: str | None = None) ->
 
 
 @pytest.mark.parametrize("chunk", [1, 7, 1000])
-def test_10_an_average_in_chunks_is_the_plain_one_to_the_bit(chunk: int) -> None:
+def test_an_average_in_chunks_is_the_plain_one_to_the_bit(chunk: int) -> None:
     plain = updated(1 << 30)
     assert all(map(torch.equal, updated(chunk), plain))
     assert all(map(torch.equal, updated(chunk, target_on="cpu"), plain))
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-def test_10_an_average_on_the_cpu_of_a_critic_on_a_gpu_is_the_plain_one_to_the_bit() -> None:
+def test_an_average_on_the_cpu_of_a_critic_on_a_gpu_is_the_plain_one_to_the_bit() -> None:
     plain = updated(1 << 30)
     for target_on in ("cpu", "cuda", None):
         assert all(map(torch.equal, updated(1000, "cuda", target_on), plain))
 
 
-def test_10_an_average_takes_no_more_than_a_chunk() -> None:
+def test_an_average_takes_no_more_than_a_chunk() -> None:
     """Beside the target: the largest tensor that an update makes."""
     from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -162,7 +162,7 @@ def test_10_an_average_takes_no_more_than_a_chunk() -> None:
                 self.made = max(self.made, result.numel())
             return result
 
-    target = TargetCritic(DoubleCritic("cpu", nn.Linear(64, 64), 64, (64,)), chunk=100)
+    target = TargetNetwork(DoubleCritic("cpu", nn.Linear(64, 64), 64, (64,)), chunk=100)
     with Largest() as largest:
         target.update()
     assert largest.made == 100
@@ -171,7 +171,7 @@ def test_10_an_average_takes_no_more_than_a_chunk() -> None:
 def test_the_target_is_a_frozen_copy_without_dropout() -> None:
     critic = DoubleCritic("cpu", nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.5)), 4, (8,)).train()
     critic.backbone[0].weight.requires_grad_(False)
-    target = TargetCritic(critic, tau=1.0)
+    target = TargetNetwork(critic, tau=1.0)
     assert not target.critic.training and critic.training
     assert not any(tensor.requires_grad for tensor in target.critic.parameters())
     with torch.no_grad():
@@ -184,7 +184,7 @@ def test_the_target_is_a_frozen_copy_without_dropout() -> None:
 
 
 def test_heads_are_archers() -> None:
-    """Two hidden layers of 768: 5.91 M parameters for two Q and two V heads on a base of 768 (facts/hrl.md 4)."""
+    """Two hidden layers of 768: 5.91 M parameters for two Q and two V heads on a base of 768."""
     critic = DoubleCritic("cpu", nn.Identity(), 768)
     assert sum(tensor.numel() for head in (critic.q, critic.v) for tensor in head.parameters()) == 5_907_460
     said = critic((torch.randn(5, 768),), (torch.randn(5, 768),))

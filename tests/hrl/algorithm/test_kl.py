@@ -1,4 +1,4 @@
-"""Divergences: exact, drawn, and where their gradients lead; test 5 of facts/hrl.md 5.9."""
+"""Divergences: exact, estimated from draws, and where their gradients lead."""
 
 from __future__ import annotations
 
@@ -56,13 +56,13 @@ def descend(loss: Callable[[Tensor], Tensor]) -> Tensor:
 
 
 @pytest.mark.parametrize("loss", [exactly, by_reward, by_loss])
-def test_05_every_penalty_leads_to_the_regularised_optimum(loss: Callable[[Tensor], Tensor]) -> None:
+def test_every_penalty_leads_to_the_regularised_optimum(loss: Callable[[Tensor], Tensor]) -> None:
     theta = descend(loss)
     assert theta.softmax(-1).tolist() == pytest.approx(OPTIMUM, abs=1e-6)
     assert -float(exactly(theta)) == pytest.approx(SOFT_VALUE, abs=1e-6)
 
 
-def test_05_k3_in_the_loss_would_lead_elsewhere() -> None:
+def test_k3_in_the_loss_would_lead_elsewhere() -> None:
     """Why `penalty` descends k2: k3 alone ends at the optimum of KL(ref || pi), pi_1 (1 - rbar) = beta (pi_1 - 1/3)."""
     reached = descend(lambda theta: by_loss(theta, kl.k3)).softmax(-1)
     assert abs(float(reached[0]) - OPTIMUM[0]) > 0.02

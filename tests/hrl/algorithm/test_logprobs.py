@@ -1,4 +1,4 @@
-"""Log-probabilities do not depend on padding, chunks or micro-batches: tests 13 and 14 of facts/hrl.md 5.9."""
+"""Log-probabilities do not depend on padding, chunks or micro-batches."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def flat(model: Any, side: Any, rows: Sequence[int] = range(8), chunk: int = 102
 
 
 @pytest.mark.parametrize("kind", MODELS)
-def test_13_padding_left_right_or_none_is_the_same(kind: str) -> None:
+def test_padding_left_right_or_none_is_the_same(kind: str) -> None:
     model = MODELS[kind]()
     with torch.no_grad():
         alone = torch.cat([flat(model, "right", [i]) for i in range(8)])
@@ -93,7 +93,7 @@ def test_13_padding_left_right_or_none_is_the_same(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", MODELS)
-def test_13_it_is_what_the_model_itself_says(kind: str) -> None:
+def test_it_is_what_the_model_itself_says(kind: str) -> None:
     model = MODELS[kind]()
     with torch.no_grad():
         for prompt, completion, got in zip(
@@ -117,7 +117,7 @@ def gradients(model: Any, cuts: Sequence[Sequence[int]], chunk: int = 1024, agai
 
 
 @pytest.mark.parametrize("kind", MODELS)
-def test_13_eight_micro_batches_of_one_are_one_of_eight(kind: str) -> None:
+def test_eight_micro_batches_of_one_are_one_of_eight(kind: str) -> None:
     model = MODELS[kind]()
     whole = gradients(model, [range(8)])
     assert max(float(one.abs().max()) for one in whole) > 1e-2
@@ -169,7 +169,7 @@ def test_logits_are_not_kept_for_the_way_back() -> None:
     ] == []
 
 
-def test_14_a_huge_gap_is_finite_and_can_be_learnt_from() -> None:
+def test_a_huge_gap_is_finite_and_can_be_learnt_from() -> None:
     logits = torch.tensor([[0.0, -120.0]], requires_grad=True)
     got = token_logprobs(logits, torch.tensor([1]))
     assert got.item() == -120.0

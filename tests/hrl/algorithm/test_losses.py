@@ -45,7 +45,7 @@ def actor_gradient(first: Tensor, hint: Tensor, second: Tensor, gamma: float) ->
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_01_advantages_give_the_gradient_of_the_return(seed: int) -> None:
+def test_advantages_give_the_gradient_of_the_return(seed: int) -> None:
     first, hint, second = logits(seed)
     value = tabular_mdp.worth(
         tabular_mdp.Policies.of(first, hint, second), (tabular_mdp.first_score(), tabular_mdp.second_score())
@@ -69,7 +69,7 @@ def guidance_gradient(first: Tensor, hint: Tensor, second: Tensor, reward: Tenso
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_02_taking_off_the_first_score_changes_no_gradient(seed: int) -> None:
+def test_taking_off_the_first_score_changes_no_gradient(seed: int) -> None:
     first, hint, second = logits(seed)
     r1, r2 = tabular_mdp.first_score()[:, None, None], tabular_mdp.second_score()
     plain = guidance_gradient(first, hint, second, r2)
@@ -77,7 +77,7 @@ def test_02_taking_off_the_first_score_changes_no_gradient(seed: int) -> None:
     assert float(plain.abs().max()) > 1e-3
 
 
-def test_02_the_first_scores_own_gradient_is_exactly_nothing() -> None:
+def test_the_first_scores_own_gradient_is_exactly_nothing() -> None:
     """Where all probabilities are binary fractions, so that nothing is rounded."""
     even = [torch.zeros(3), torch.zeros(3, 2, requires_grad=True), torch.log(torch.tensor([0.5, 0.25, 0.25]))]
     first, hint, second = (one.double() for one in even)
@@ -87,7 +87,7 @@ def test_02_the_first_scores_own_gradient_is_exactly_nothing() -> None:
     assert alone.eq(0.0).all()
 
 
-def test_17_one_turn_is_reinforce_with_a_baseline() -> None:
+def test_one_turn_is_reinforce_with_a_baseline() -> None:
     theta = torch.randn(5, 3, dtype=torch.float64, requires_grad=True)
     rewards, values = torch.rand(5, 1, dtype=torch.float64), torch.rand(5, 1, dtype=torch.float64)
     drawn = torch.tensor([[0], [2], [1], [1], [0]])

@@ -1,4 +1,5 @@
-"""What may be paid and what may not, with test 4 of facts/hrl.md 5.9."""
+"""Which rewards are allowed and which are refused, with the table in which a bonus for improvement spoils the first
+answer."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ SCORES = torch.tensor([[0.0, 1.0], [1.0, 0.5]])
 
 
 @pytest.mark.parametrize(("alpha", "first"), [(0, 2), (1, 2), (2, 0), (10, 0)])
-def test_04_a_bonus_for_improvement_makes_the_wrong_first_answer_best(alpha: float, first: int) -> None:
+def test_a_bonus_for_improvement_makes_the_wrong_first_answer_best(alpha: float, first: int) -> None:
     r1, r2 = tabular_mdp.first_score(), tabular_mdp.second_score()
     bonus = r2 + alpha * (r2 - r1[:, None, None])
     q = tabular_mdp.best((r1, bonus))
@@ -25,7 +26,7 @@ def test_04_a_bonus_for_improvement_makes_the_wrong_first_answer_best(alpha: flo
 
 
 @pytest.mark.parametrize("alpha", [0, 1, 2, 10])
-def test_04_whoever_pays_the_first_answer_less_than_nothing_is_refused(alpha: float) -> None:
+def test_whoever_pays_the_first_answer_less_than_nothing_is_refused(alpha: float) -> None:
     """The bonus again, each score paid where it is earned: its weights are refused just where they would flip the
     best first answer."""
     weights = (1 - tabular_mdp.GAMMA * alpha, 1.0 + alpha)

@@ -1,4 +1,4 @@
-"""Test 11 of facts/hrl.md 5.9: one base serves as three models; and where roles stand changes nothing."""
+"""One base serves as three models; and where roles stand changes nothing."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def step(roles: Roles, role: Any, steps: int, lr: float = 1e-2) -> list[float]:
     return losses
 
 
-def test_11_a_shared_reference_is_a_copied_one_to_the_bit_before_and_after_training(model: Path) -> None:
+def test_a_shared_reference_is_a_copied_one_to_the_bit_before_and_after_training(model: Path) -> None:
     shared, copied = build(model, "shared"), build(model, "full")
     frozen = logprobs(copied, "reference")
     with torch.no_grad():

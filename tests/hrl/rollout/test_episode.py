@@ -1,4 +1,4 @@
-"""Test 18 of facts/hrl.md 5.9: episodes go side by side, nothing is asked before what it needs, and nothing leaks."""
+"""Episodes run side by side, nothing is requested before what it needs, and nothing leaks."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def logged(
     return waves.run(partial(play, problem, cast, (3, 0)) for problem in problems), log, shown
 
 
-def test_18_five_episodes_are_three_batched_calls_and_no_hint_comes_before_its_answer(roles: Roles) -> None:
+def test_five_episodes_are_three_batched_calls_and_no_hint_comes_before_its_answer(roles: Roles) -> None:
     played, log, shown = logged(roles, settings())
     assert [(role, len(questions), sum(map(len, questions))) for role, questions, _ in log] == [
         ("actor", 5, 5),
@@ -120,7 +120,7 @@ def test_18_five_episodes_are_three_batched_calls_and_no_hint_comes_before_its_a
     assert played == episodes(roles)
 
 
-def test_18_it_is_three_passes_through_the_model_by_the_front_door_too(roles: Roles) -> None:
+def test_it_is_three_passes_through_the_model_by_the_front_door_too(roles: Roles) -> None:
     """Counted at the model, for replies of one token: every pass reads a wave's prompts, and there are three waves."""
     passes: list[int] = []
     with roles.using("actor") as model:

@@ -108,7 +108,7 @@ def values(answers: samples.AnswerBatch) -> CriticValues:
     return CriticValues(q=q, v=q * 0.5, floor=torch.full((count,), 0.2, dtype=torch.float64))
 
 
-def test_17_the_return_is_the_mean_over_the_ways_on() -> None:
+def test_the_return_is_the_mean_over_the_ways_on() -> None:
     made = transitions.answers_of(TWO)
     ends = [0.5, 0.75, 1.0, 0.0]
     wanted = [
@@ -126,7 +126,7 @@ def test_17_the_return_is_the_mean_over_the_ways_on() -> None:
     assert batch.advantage.tolist() == pytest.approx([w - float(x) for w, x in zip(wanted, v, strict=True)], abs=1e-15)
 
 
-def test_17_lambda_0_looks_one_turn_ahead_along_every_way() -> None:
+def test_lambda_0_looks_one_turn_ahead_along_every_way() -> None:
     made = transitions.answers_of(TWO)
     v = values(made).v.mean(0).tolist()
     h = replace(H, advantage="gae", gae_lambda=0.0)
@@ -136,7 +136,7 @@ def test_17_lambda_0_looks_one_turn_ahead_along_every_way() -> None:
 
 
 @pytest.mark.parametrize("lam", [0.0, 0.7, 1.0])
-def test_17_one_turn_is_reinforce_with_a_baseline(lam: float) -> None:
+def test_one_turn_is_reinforce_with_a_baseline(lam: float) -> None:
     """Rewards less what was expected, whatever gamma and lambda, and a gradient of just that."""
     rewards, expected = torch.tensor([[0.0, 0.25, 1.0], [0.1, 0.2, 0.3]], dtype=torch.float64)
     advantage = gae(rewards[:, None], expected[:, None], torch.ones(3, 1, dtype=torch.bool), 0.9, lam)[:, 0]

@@ -1,4 +1,4 @@
-"""Test 16 of facts/hrl.md 5.9: whatever ends a training, and wherever, the next one goes on to the same bits."""
+"""Wherever a training is stopped or killed, the next one resumes with the same bits."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def undisturbed(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Callab
 @pytest.mark.parametrize(
     "h", [replace(BASE, evaluate_every=9), replace(EVERYTHING, evaluate_every=9)], ids=["base", "everything"]
 )
-def test_16_stopped_before_every_phase_it_ends_in_the_same_bits(
+def test_stopped_before_every_phase_it_ends_in_the_same_bits(
     h: HierarchicalConfig, model: Path, tmp_path: Path, undisturbed: Callable[..., Any]
 ) -> None:
     """Stopped after each phase and taken up by a new trainer; a warm-up that is over stays over."""
@@ -73,9 +73,7 @@ def test_16_stopped_before_every_phase_it_ends_in_the_same_bits(
     assert len(checkpoint.kept(tmp_path)) == checkpoint.KEPT
 
 
-def test_16_killed_at_once_it_ends_in_the_same_bits(
-    model: Path, tmp_path: Path, undisturbed: Callable[..., Any]
-) -> None:
+def test_killed_at_once_it_ends_in_the_same_bits(model: Path, tmp_path: Path, undisturbed: Callable[..., Any]) -> None:
     """By signal 9, in processes of their own: when the second iteration's actor has learned, before anything was
     saved; and while the third is being played."""
     places = {"after": 8, "within": 45}
@@ -95,7 +93,7 @@ def test_16_killed_at_once_it_ends_in_the_same_bits(
         assert lasting(tmp_path / name) == lasting(folder), name
 
 
-def test_16_what_was_measured_after_the_checkpoint_is_not_told_twice(
+def test_what_was_measured_after_the_checkpoint_is_not_told_twice(
     model: Path, tmp_path: Path, undisturbed: Callable[..., Any]
 ) -> None:
     """Half a line too."""

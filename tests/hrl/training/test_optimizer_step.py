@@ -58,7 +58,7 @@ def gradient(h: HierarchicalConfig, known: TrainingBatch, micro_batch_size: int 
     ],
     ids=["sequence", "token", "ppo", "reward"],
 )
-def test_13_one_by_one_is_all_at_once(h: HierarchicalConfig) -> None:
+def test_one_by_one_is_all_at_once(h: HierarchicalConfig) -> None:
     known = batches(trainers.language_model())
     (one, slowly), (other, at_once) = gradient(h, known, 1), gradient(h, known, 8)
     assert one == pytest.approx(other, abs=1e-12)

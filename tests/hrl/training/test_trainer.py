@@ -99,7 +99,7 @@ def test_both_policies_move_and_the_reference_does_not(model: Path, tmp_path: Pa
 
 
 @pytest.mark.parametrize(("h", "micro_batch_size"), [(BASE, 1), (EVERYTHING, 3)], ids=["base", "everything"])
-def test_13_micro_batches_change_no_loss(
+def test_micro_batches_change_no_loss(
     h: HierarchicalConfig, micro_batch_size: int, model: Path, tmp_path: Path
 ) -> None:
     """Rows one or three at a time, and all at once; two iterations that learn, so that steps are seen to agree."""

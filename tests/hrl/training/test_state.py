@@ -1,0 +1,53 @@
+"""The state of a training between two phases, also as checkpoints of version 0.1.0 hold it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from r2v.hrl.algorithm.training_batch import TrainingBatch
+from r2v.hrl.rollout.episode import GuidedEpisode, HintedAnswer, ScoredAnswer
+from r2v.hrl.tasks.problems import Problem
+from r2v.hrl.training.state import TRAINING_PHASES, TrainingState
+from r2v.hrl.types import Completion
+
+
+def completion(text: str) -> Completion:
+    return Completion(prompt=(1, 2), tokens=(3,), logprobs=(-0.5,), ended=True, version=0, text=text)
+
+
+@pytest.fixture
+def state() -> TrainingState:
+    first, second = (ScoredAnswer(answer=completion(text), score=score) for text, score in (("7", 0.0), ("8", 1.0)))
+    episode = GuidedEpisode(
+        problem=Problem(id="p", text="?", answer="8"),
+        turns=(first, second),
+        hints=((HintedAnswer(hint=completion("look again"), after=second),),),
+    )
+    table = torch.zeros(1, 1, dtype=torch.float64)
+    batch = TrainingBatch(advantage=torch.ones(1), beta=torch.zeros(1), behaviour=table, reference=table)
+    return TrainingState(
+        iteration=3, phase="advantages", episodes=[episode], batches={"actor": batch}, metrics={"reward/mean": 0.5}
+    )
+
+
+def same(left: TrainingState, right: TrainingState) -> bool:
+    ours, theirs = left.plain(), right.plain()
+    tensors = [(ours.pop("batches")["actor"], theirs.pop("batches")["actor"])]
+    return ours == theirs and all(
+        torch.equal(a[name], b[name]) for a, b in tensors for name in ("advantage", "beta", "behaviour", "reference")
+    )
+
+
+def test_a_state_is_restored_from_plain_values(state: TrainingState) -> None:
+    assert same(TrainingState.of(state.plain()), state)
+
+
+def test_a_state_with_the_names_of_version_0_1_0_is_restored(state: TrainingState) -> None:
+    former: dict[str, Any] = state.plain()
+    former["lessons"], former["figures"] = former.pop("batches"), former.pop("metrics")
+    former["phase"] = "freeze"
+    restored = TrainingState.of(former)
+    assert same(restored, state) and restored.number == 3 * len(TRAINING_PHASES) + 3
