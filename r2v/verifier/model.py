@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from r2v.errors import InputError
 from r2v.llm.local.prefill import prefill
-from r2v.llm.local.prefix_cache import Prefixes
+from r2v.llm.local.prefix_cache import PrefixCache
 from r2v.llm.types import Message, ScoreRequest
 from r2v.storage.files import replacing, write_text
 
@@ -83,7 +83,7 @@ class VerifierBackend:
 
     def __init__(self, model: VerifierModel, encode: Encode, max_batch: int = 64) -> None:
         self.model, self.encode, self.max_batch = model.eval(), encode, max_batch
-        self._prefixes = Prefixes(model.backbone) if Prefixes.serve(model.backbone) else None
+        self._prefixes = PrefixCache(model.backbone) if PrefixCache.serve(model.backbone) else None
 
     def answer(self, questions: Sequence[ScoreRequest]) -> list[float]:
         """One score in [0, 1] per question, in order."""

@@ -18,7 +18,7 @@ from r2v.hrl.algorithm.logprobs import completion_logprobs, pad_sequences
 from r2v.hrl.models.roles import GeneratingRole, Roles
 from r2v.hrl.types import Completion, TokenIds
 from r2v.llm.local.decode import Draw, Drawn, generate
-from r2v.llm.local.prefix_cache import Prefixes
+from r2v.llm.local.prefix_cache import PrefixCache
 from r2v.randomness import Key
 
 _DIGITS = 9
@@ -53,7 +53,7 @@ class Generator:
         """Batches generated so far."""
         with roles.using(role) as model:
             self._end_ids = _end_ids(model, roles.tokenizer)
-            self._prefixes = Prefixes(model) if Prefixes.serve(model) else None
+            self._prefixes = PrefixCache(model) if PrefixCache.serve(model) else None
         pad = roles.tokenizer.pad_token_id
         self._pad_id: int = min(self._end_ids) if pad is None else pad
 

@@ -17,7 +17,7 @@ import torch
 
 from r2v.config import Price
 from r2v.llm.local.decode import Draw, Drawn, generate
-from r2v.llm.local.prefix_cache import Prefixes
+from r2v.llm.local.prefix_cache import PrefixCache
 from r2v.llm.types import Message, Reply, Request, Sample, Usage
 
 
@@ -44,7 +44,7 @@ class LocalBackend:
         self.name, self.price, self.max_batch = name, price, max_batch
         self._end_ids = _end_ids(model, tokenizer)
         self._pad_id = min(self._end_ids) if tokenizer.pad_token_id is None else tokenizer.pad_token_id
-        self._prefixes = Prefixes(model) if Prefixes.serve(model) else None
+        self._prefixes = PrefixCache(model) if PrefixCache.serve(model) else None
         self._word = lru_cache(None)(self._decode_one)
 
     def answer(self, requests: Sequence[Request]) -> list[Reply]:

@@ -17,7 +17,7 @@ from torch.nn.functional import pad
 
 from r2v.llm.local.kv_caches import join, joinable
 from r2v.llm.local.prefill import positions, prefill
-from r2v.llm.local.prefix_cache import Prefixes
+from r2v.llm.local.prefix_cache import PrefixCache
 from r2v.randomness import Key, uniform
 
 _GRAIN = 1e9
@@ -94,7 +94,7 @@ def generate(
     *,
     end_ids: frozenset[int],
     pad_id: int,
-    prefixes: Prefixes | None = None,
+    prefixes: PrefixCache | None = None,
 ) -> list[Drawn]:
     """One completion per draw. Every prompt goes through the model once, however many draws share it, and what
     `prefixes` remembers of it not at all.
@@ -163,7 +163,7 @@ class _Batch:
 
     @classmethod
     def prefill(
-        cls, model: Any, prompts: Sequence[Sequence[int]], pad_id: int, prefixes: Prefixes | None = None
+        cls, model: Any, prompts: Sequence[Sequence[int]], pad_id: int, prefixes: PrefixCache | None = None
     ) -> tuple[_Batch, dict[int, int]]:
         """Run all prompts; and at which row each of them is."""
         reads = prefill(model, prompts, pad_id, prefixes, logits_to_keep=1)

@@ -13,7 +13,7 @@ from transformers.cache_utils import DynamicCache, DynamicLayer, LinearAttention
 _ROOM = 16
 
 
-class Growing(DynamicLayer):  # type: ignore[misc]
+class GrowingKVCache(DynamicLayer):  # type: ignore[misc]
     """Attention states (B, H, T, D) with room behind them, so that a token is written in place; DynamicLayer
     copies all of them for every token."""
 
@@ -56,7 +56,7 @@ def join(caches: Sequence[Any], width: int) -> Any:
     whole = caches[0]
     for i, (layer, *others) in enumerate(zip(*(cache.layers for cache in caches), strict=True)):
         if isinstance(layer, DynamicLayer):
-            whole.layers[i] = Growing(
+            whole.layers[i] = GrowingKVCache(
                 _stack([layer.keys, *(other.keys for other in others)], width),
                 _stack([layer.values, *(other.values for other in others)], width),
                 width,

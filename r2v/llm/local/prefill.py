@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from r2v.llm.local.kv_caches import joinable
-from r2v.llm.local.prefix_cache import BLOCK, Prefixes
+from r2v.llm.local.prefix_cache import BLOCK, PrefixCache
 
 _PASS = 200
 """Tokens of padding that cost as much as another pass through the model (one thread, 4x64 student)."""
@@ -33,7 +33,7 @@ class Read:
 
 
 def prefill(
-    model: Any, prompts: Sequence[Sequence[int]], pad_id: int, prefixes: Prefixes | None = None, **options: Any
+    model: Any, prompts: Sequence[Sequence[int]], pad_id: int, prefixes: PrefixCache | None = None, **options: Any
 ) -> list[Read]:
     """Put every prompt through the model, what `prefixes` remembers of it excepted. `options` go to the model.
 
@@ -69,7 +69,7 @@ def _read(
     prompts: Sequence[tuple[int, ...]],
     width: int,
     pad_id: int,
-    prefixes: Prefixes | None,
+    prefixes: PrefixCache | None,
     known: Sequence[Sequence[Tensor]],
     options: dict[str, Any],
 ) -> Read:

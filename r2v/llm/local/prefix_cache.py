@@ -1,7 +1,7 @@
 """What a model made of the prompts it has seen, for prompts that begin like them.
 
 Conversations only grow, and samples and branches share their past, so most of a prompt has been through the model
-before. `Prefixes` keeps what attention and short-convolution layers hold of each token, in blocks of tokens named
+before. `PrefixCache` keeps what attention and short-convolution layers hold of each token, in blocks of tokens named
 by everything up to their end, newest used last:
 
     blocks = prefixes.known(prompt)             # of the longest beginning that is still here
@@ -28,7 +28,7 @@ BLOCK = 16
 """Tokens a block."""
 
 
-class Prefixes:
+class PrefixCache:
     """States of prompts by their beginnings, at most `max_bytes` of them; what was unused longest goes first.
 
     They belong to one model, whose weights stay as they are.

@@ -13,7 +13,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, MistralConfig, MistralFo
 from r2v.config import Price
 from r2v.llm.local.backend import LocalBackend
 from r2v.llm.local.decode import Draw, Drawn, generate
-from r2v.llm.local.prefix_cache import BLOCK, Prefixes
+from r2v.llm.local.prefix_cache import BLOCK, PrefixCache
 from r2v.llm.types import Request
 from r2v.policy.prompt_encoder import Encoder, build_messages
 from r2v.randomness import generator
@@ -81,10 +81,10 @@ def test_what_was_read_before_changes_no_reply(kind: str) -> None:
 
 
 def test_only_states_that_can_be_cut_are_kept() -> None:
-    assert [Prefixes.serve(_model(kind)) for kind in ("hybrid", "llama", "sliding")] == [True, True, False]
+    assert [PrefixCache.serve(_model(kind)) for kind in ("hybrid", "llama", "sliding")] == [True, True, False]
 
 
-def _run(model: Any, prompts: Sequence[tuple[int, ...]], prefixes: Prefixes | None) -> list[Drawn]:
+def _run(model: Any, prompts: Sequence[tuple[int, ...]], prefixes: PrefixCache | None) -> list[Drawn]:
     draws = [Draw(prompt=i, key=(), temperature=0, top_p=1, max_tokens=3) for i in range(len(prompts))]
     return generate(model, prompts, draws, end_ids=frozenset(), pad_id=0, prefixes=prefixes)
 
@@ -98,7 +98,7 @@ def _ids(length: int, *key: int) -> tuple[int, ...]:
 @pytest.mark.parametrize("length", [1, 2, BLOCK - 1, BLOCK, BLOCK + 1, 3 * BLOCK, 50])
 def test_states_of_every_length_equal_a_cold_reading_to_1e_12(kind: str, length: int) -> None:
     """Whatever is kept, alone or beside rows that keep more or nothing."""
-    model, prefixes, common = _model(kind), Prefixes(_model(kind)), _ids(length)
+    model, prefixes, common = _model(kind), PrefixCache(_model(kind)), _ids(length)
     _run(model, [common], prefixes)
     prompts = [common, common + _ids(1, 1), common + _ids(9, 2), common[:5] + _ids(3, 3), _ids(20, 4)]
     known = [prefixes.known(prompt) for prompt in prompts]
@@ -124,7 +124,7 @@ def test_states_of_every_length_equal_a_cold_reading_to_1e_12(kind: str, length:
 
 def test_the_longest_beginning_is_known_in_blocks() -> None:
     model, prompt = _model("hybrid"), _ids(3 * BLOCK + 5)
-    prefixes = Prefixes(model)
+    prefixes = PrefixCache(model)
     _run(model, [prompt], prefixes)
     assert len(prefixes.known(prompt)) == len(prefixes.known(prompt + (7,) * 40)) == 3
     assert len(prefixes.known(prompt[: 2 * BLOCK] + _ids(BLOCK, 1))) == 2
@@ -134,7 +134,7 @@ def test_the_longest_beginning_is_known_in_blocks() -> None:
 def test_only_what_is_new_goes_through_the_model() -> None:
     model, prompt, read = _model("hybrid"), _ids(100), []
     model.get_input_embeddings().register_forward_hook(lambda _m, inputs, _o: read.append(inputs[0].shape[1]))
-    prefixes = Prefixes(model)
+    prefixes = PrefixCache(model)
     _run(model, [prompt], prefixes)
     _run(model, [prompt + _ids(20, 1)], prefixes)
     assert read == [100, 1, 1, 120 - 100 // BLOCK * BLOCK, 1, 1]
@@ -142,7 +142,7 @@ def test_only_what_is_new_goes_through_the_model() -> None:
 
 def test_memory_is_bounded_and_what_was_used_last_stays() -> None:
     model, prompts = _model("hybrid"), [_ids(4 * BLOCK, i) for i in range(6)]
-    prefixes = Prefixes(model)
+    prefixes = PrefixCache(model)
     _run(model, prompts[:1], prefixes)
     prefixes.max_bytes = 3 * prefixes.size
     for prompt in prompts[1:]:
@@ -154,7 +154,7 @@ def test_memory_is_bounded_and_what_was_used_last_stays() -> None:
 
 def test_a_bound_below_one_prompt_changes_no_reply() -> None:
     model, common = _model("hybrid"), _ids(60)
-    prefixes = Prefixes(model, max_bytes=0)
+    prefixes = PrefixCache(model, max_bytes=0)
     for tail in range(3):
         prompts = [common + _ids(tail, i) for i in range(3)]
         assert _run(model, prompts, prefixes) == _run(model, prompts, None)
