@@ -1,6 +1,6 @@
 """A benchmark of one's own: carts of parcels, each to be put into the bin that its label names.
 
-    python -m r2v collect --num-episodes 20 --seeds 1 --overrides env.benchmark=examples.own_benchmark:Parcels
+    r2v collect --num-episodes 20 --seeds 1 --overrides env.benchmark=examples.own_benchmark:Parcels
 
 A benchmark is a name, a version, capabilities, `tasks()` and `make()`; see docs/quickstart-benchmark.md.
 """

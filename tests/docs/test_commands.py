@@ -76,6 +76,10 @@ ELSEWHERE = {
     "r2v resume desk_noisy --from preference --overrides training.preference.batch_size=1": (
         "tests/slurm/test_run_all.py::test_resume_prints_the_difference_and_keeps_what_waits"
     ),
+    "PYTHONPATH=. r2v train_hierarchical --config configs/hierarchical.yaml --overrides "
+    "hierarchical.problems.checker=mychecks:close": (
+        "tests/hrl/test_extending.py::test_one_file_adds_a_checker_and_a_reward"
+    ),
     "python benchmarks/hrl_learning.py": "trains for six minutes of CPU",
     "python benchmarks/hrl_speed.py": "measures for minutes, beside TRL",
     "python benchmarks/planner.py --cuda --large": "needs a GPU",
