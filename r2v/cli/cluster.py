@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 
 from r2v.errors import EnvironmentFault, UsageError
 from r2v.log import logger
+from r2v.storage.paths import SCRIPTS
 
 _CHAIN = "<benchmark>_<condition>, or the prefix of the configuration; may be left out where there is only one"
 ClusterParser = TypeVar("ClusterParser", bound=argparse.ArgumentParser)
@@ -272,7 +273,7 @@ def _cluster(values: argparse.Namespace) -> int:
 
     paths = headers.scripts()
     if not paths:
-        raise UsageError(f"no scripts in {headers.SCRIPTS}; run this in R2V's checkout")
+        raise UsageError(f"no scripts in {SCRIPTS}; run this in R2V's checkout")
     if values.what == "show" and values.values:
         raise UsageError(f"cluster show takes no values; r2v cluster set {' '.join(values.values)}")
     if values.what == "set":

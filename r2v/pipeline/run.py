@@ -23,6 +23,7 @@ from r2v.pipeline.inputs import fingerprint_of, places_of, published, require_wo
 from r2v.pipeline.rows import Job
 from r2v.storage import artifact as artifacts
 from r2v.storage.artifact import Artifact
+from r2v.storage.paths import LOGS
 
 SERIES = "metrics.jsonl"
 """What a stage may leave of its course, a line per iteration."""
@@ -94,7 +95,7 @@ def run_job(
             stage.run(sections, work)
         found = artifacts.read(places.artifacts / f"{row.name}-{key}")
         to_wandb(
-            config.logging.wandb, config.logging.project, row.name, found.summary, root / "logs", found.folder / SERIES
+            config.logging.wandb, config.logging.project, row.name, found.summary, root / LOGS, found.folder / SERIES
         )
     seconds = time.process_time() - cpu
     if place and not fresh:

@@ -25,6 +25,7 @@ from r2v.llm.types import ChatModel, Message, Reply, Request, ScoreRequest
 from r2v.llm.waves import Memo, Waves
 from r2v.rollout.actors import PricedModel, Scorer
 from r2v.storage.artifact import content_files
+from r2v.storage.paths import JOURNALS
 from r2v.verifier.judge import Judge
 
 _REMEMBERED: dict[str, Memo] = {}
@@ -132,7 +133,7 @@ def _shared_journal(teacher: TeacherConfig) -> Path:
     names = [teacher.provider, teacher_rate(teacher).model]
     if teacher.base_url is not None:
         names.append(endpoint_identity(teacher.base_url))
-    return Path("outputs") / ".provider" / re.sub(r"[^\w.-]+", "-", "-".join(names))
+    return JOURNALS / re.sub(r"[^\w.-]+", "-", "-".join(names))
 
 
 def priced_policy(

@@ -21,8 +21,7 @@ from r2v.console import text_table
 from r2v.errors import InputError, UsageError, nearest
 from r2v.slurm.directives import SHORT, check, gpu_count, minutes, pairs
 from r2v.storage.files import write_text
-
-SCRIPTS = Path("scripts/slurm")
+from r2v.storage.paths import SCRIPTS
 
 
 @dataclass(frozen=True, kw_only=True)

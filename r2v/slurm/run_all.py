@@ -33,6 +33,7 @@ from r2v.slurm.headers import Resources
 from r2v.slurm.submit_missing import find, preview, require_acceptable, submit_missing, table
 from r2v.storage import artifact as artifacts
 from r2v.storage.files import write_text
+from r2v.storage.paths import CONFIGS, SCRIPTS
 
 BENCHMARK_GROUPS = {"all": ("webarena", "swebench")}
 """Names that stand for several benchmarks."""
@@ -196,12 +197,12 @@ def _with_steps(root: Path, config: Config, chain: Chain, steps: Sequence[Step])
                 command=(*item.argv, "--force") if step.spoiled else item.argv,
                 skipped="up to date" if step.state == "up to date" else None,
             )
-    first = headers.read(root / headers.SCRIPTS / SENTINELS).directives
+    first = headers.read(root / SCRIPTS / SENTINELS).directives
     return replace(chain, jobs=jobs, sentinel=first)
 
 
 def _resources(root: Path, step: Step) -> Resources:
-    return headers.read(root / headers.SCRIPTS / step.job.command.script, job=step.job.name)
+    return headers.read(root / SCRIPTS / step.job.command.script, job=step.job.name)
 
 
 def _absent(chain: Chain) -> list[str]:
@@ -215,7 +216,7 @@ def _paths(benchmark: str | None, config: str | None, root: Path) -> list[Path]:
     if benchmark is None:
         raise UsageError("run_all of what? Name a benchmark (webarena, swebench, desk, all) or a --config")
     names = BENCHMARK_GROUPS.get(benchmark, (benchmark,))
-    known = {path.parent.name for path in (root / "configs").glob("*/noisy.yaml")}
+    known = {path.parent.name for path in (root / CONFIGS).glob("*/noisy.yaml")}
     if not set(names) <= known:
         if not known:
             raise UsageError(
@@ -225,7 +226,7 @@ def _paths(benchmark: str | None, config: str | None, root: Path) -> list[Path]:
         group = benchmark in BENCHMARK_GROUPS
         hint = f"{absent} is missing" if group else nearest(benchmark, known | set(BENCHMARK_GROUPS))
         raise UsageError(f"no benchmark {benchmark}; {hint}")
-    return [root / "configs" / name / "noisy.yaml" for name in names]
+    return [root / CONFIGS / name / "noisy.yaml" for name in names]
 
 
 def _limits(before: HealingLimits, attempts: int | None, gpu_hours: float | None) -> HealingLimits:
@@ -274,9 +275,7 @@ def _print_plan(root: Path, config: Config, steps: Sequence[Step], words: Sequen
     )
     print("\n".join([f"{chain.name} (nothing is submitted)", *lines]))
     if refused:
-        raise UsageError(
-            f"sbatch would refuse {', '.join(refused)}; mend the headers in {headers.SCRIPTS}, see `r2v doctor`"
-        )
+        raise UsageError(f"sbatch would refuse {', '.join(refused)}; mend the headers in {SCRIPTS}, see `r2v doctor`")
 
 
 def _print_differences(old: Config, new: Config) -> None:

@@ -18,6 +18,7 @@ from r2v.errors import UsageError, nearest
 from r2v.pipeline.jobs import command
 from r2v.pipeline.rows import CONDITION
 from r2v.slurm.verify_outputs import RUN
+from r2v.storage.paths import CONFIGS
 
 
 def expand(words: Sequence[str], root: Path = Path()) -> list[str]:
@@ -54,9 +55,9 @@ def usage(positionals: Sequence[str]) -> str:
 
 
 def _config(benchmark: str, condition: str, root: Path) -> Path:
-    path = Path("configs") / benchmark / f"{condition}.yaml"
+    path = CONFIGS / benchmark / f"{condition}.yaml"
     if not (root / path).is_file():
-        folder = root / "configs"
+        folder = root / CONFIGS
         known = (
             {file.parent.name for file in folder.glob("*/*.yaml")}
             if not (folder / benchmark).is_dir()

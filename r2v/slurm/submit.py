@@ -27,8 +27,9 @@ from r2v.slurm.chain import Attempt, Chain, comment
 from r2v.slurm.client import Queued, SlurmRefused
 from r2v.slurm.headers import Resources
 from r2v.storage.files import writing
+from r2v.storage.paths import LOGS, SCRIPTS
 
-ENVIRONMENT = Path("scripts/slurm/env.sh")
+ENVIRONMENT = SCRIPTS / "env.sh"
 REQUIRED_DIRECTIVES = {"signal": "B:USR2@120", "open-mode": "append"}
 """Directives that a stage needs and gets where its header does not give them."""
 _SET_HERE = ("job-name", "output", "error", "comment", "dependency", "kill-on-invalid-dep")
@@ -207,7 +208,7 @@ def _submit_stage(
         **directives,
         "kill-on-invalid-dep": "no",
         "comment": comment(chain.name, job, chain.config_sha),
-        "output": "logs/%x_%j.out",
+        "output": f"{LOGS}/%x_%j.out",
         "chdir": str(root.resolve()),
     }
     if waits:
@@ -281,7 +282,7 @@ def _submit_sentinel(root: Path, chain: Chain, job: str, id_: str) -> str:
             "--mem=1G",
             "--time=5",
             f"--comment={comment(chain.name, job, chain.config_sha, sentinel=True)}",
-            "--output=logs/%x_%j.out",
+            f"--output={LOGS}/%x_%j.out",
             "--open-mode=append",
             "--requeue",
             f"--chdir={root.resolve()}",
@@ -298,5 +299,5 @@ def _environment(root: Path) -> list[str]:
 
 def _make_logs(root: Path) -> None:
     """Make the folder of the logs: without it Slurm ends a job at once, with 0:53 and no message."""
-    with writing(root / "logs"):
-        (root / "logs").mkdir(parents=True, exist_ok=True)
+    with writing(root / LOGS):
+        (root / LOGS).mkdir(parents=True, exist_ok=True)

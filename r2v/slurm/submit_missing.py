@@ -18,7 +18,8 @@ from r2v.slurm import client
 from r2v.slurm.chain import Attempt, Chain, comment, parse_comment
 from r2v.slurm.client import NoSlurm, Partition, Queued, SlurmRefused, SubmitCheck
 from r2v.slurm.directives import gpu_count, gpu_kind
-from r2v.slurm.headers import SCRIPTS, Resources
+from r2v.slurm.headers import Resources
+from r2v.storage.paths import SCRIPTS
 
 _NO_NODE = "Requested node configuration is not available"
 _FULL = re.compile(r"limit|policy|temporarily|quota", re.IGNORECASE)

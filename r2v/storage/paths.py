@@ -18,8 +18,16 @@ from pathlib import Path
 ARTIFACTS = Path("outputs/.artifacts")
 RUNS = Path("data/runs")
 CHAINS = Path("outputs/.chains")
+JOURNALS = Path("outputs/.provider")
+"""Where providers' journals of evaluations lie, one folder a model."""
 GAME_JOBS = Path("results/batch_jobs")
 """Where the Secret Game keeps its jobs."""
+LOGS = Path("logs")
+"""Where Slurm jobs write their output."""
+SCRIPTS = Path("scripts/slurm")
+"""The sbatch scripts."""
+CONFIGS = Path("configs")
+"""<benchmark>/<condition>.yaml."""
 
 
 @dataclass(frozen=True, kw_only=True)

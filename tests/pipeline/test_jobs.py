@@ -23,8 +23,8 @@ from r2v.pipeline import jobs
 from r2v.pipeline.graph import made_by, phases
 from r2v.pipeline.jobs import JOBS, command, job
 from r2v.pipeline.rows import CONDITION, Command, Flag
-from r2v.slurm.headers import SCRIPTS
 from r2v.slurm.script_args import usage
+from r2v.storage.paths import SCRIPTS
 
 REPOSITORY = Path(__file__).parents[2]
 TABLE = Path("r2v/pipeline/jobs.py")

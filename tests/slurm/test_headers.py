@@ -11,6 +11,7 @@ from r2v.errors import InputError, UsageError
 from r2v.slurm import headers
 from r2v.slurm.directives import minutes
 from r2v.slurm.headers import Resources
+from r2v.storage import paths
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -44,12 +45,12 @@ def folder(tmp_path: Path) -> Path:
 @pytest.mark.parametrize("name", SEED_TABLE)
 def test_the_real_headers_are_the_seeds_table(name: str) -> None:
     job, gpus, hours = SEED_TABLE[name]
-    found = headers.read(REPOSITORY / headers.SCRIPTS / name, job)
+    found = headers.read(REPOSITORY / paths.SCRIPTS / name, job)
     assert (found.gpus, found.time_minutes) == (gpus, hours * 60)
 
 
 def test_the_phases_of_one_script_differ_where_the_seed_says_so() -> None:
-    path = REPOSITORY / headers.SCRIPTS / "03_train_policy.sh"
+    path = REPOSITORY / paths.SCRIPTS / "03_train_policy.sh"
     bc, preference = headers.read(path, "bc"), headers.read(path, "preference")
     assert (bc.time_minutes, preference.time_minutes) == (48 * 60, 24 * 60)
     assert {**preference.directives, "time": "48:00:00"} == bc.directives == headers.read(path).directives
@@ -227,7 +228,7 @@ def test_set_refuses_what_cannot_be(values: dict[str, str], told: str, folder: P
 
 
 def test_one_wrong_header_keeps_all_of_them_as_they_are(folder: Path) -> None:
-    broken = folder / headers.SCRIPTS / "09_ablations.sh"
+    broken = folder / paths.SCRIPTS / "09_ablations.sh"
     broken.write_text(broken.read_text().replace("--time=", "--tyme="))
     before = {path: path.read_text() for path in headers.scripts(folder)}
     with pytest.raises(UsageError, match="did you mean time"):

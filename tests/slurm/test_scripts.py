@@ -17,9 +17,10 @@ from r2v.cli.options import load_config
 from r2v.errors import UsageError
 from r2v.slurm import headers
 from r2v.slurm.script_args import expand
+from r2v.storage import paths
 
 REPOSITORY = Path(__file__).parents[2]
-SCRIPTS = REPOSITORY / headers.SCRIPTS
+SCRIPTS = REPOSITORY / paths.SCRIPTS
 JOBS = sorted(path.name for path in SCRIPTS.glob("*.sh") if path.name not in ("env.sh", "run_all.sh"))
 
 

@@ -27,7 +27,7 @@ from r2v.slurm.doctor.node import TOKEN, in_a_job
 from r2v.slurm.headers import Resources
 from r2v.storage.files import write_text
 from r2v.storage.lease import lease
-from r2v.storage.paths import CHAINS
+from r2v.storage.paths import CHAINS, SCRIPTS
 
 NETWORK = (
     "nfs",
@@ -87,7 +87,7 @@ def _cluster(root: Path) -> Iterator[Finding]:
 def _headers(root: Path, partitions: Mapping[str, Partition]) -> Iterator[Finding]:
     paths, good, largest = headers.scripts(root), 0, Resources()
     if not paths:
-        yield bad(f"no scripts in {root / headers.SCRIPTS}", "cd to R2V's checkout")
+        yield bad(f"no scripts in {root / SCRIPTS}", "cd to R2V's checkout")
     qualities = client.qos()
     for path in paths:
         try:

@@ -23,6 +23,7 @@ from r2v.slurm.healing.classify import ALIVE, Evidence, Failure, classify
 from r2v.slurm.healing.retry_policy import Resubmit, decide
 from r2v.slurm.submit import adopt, finished_well, in_queue, retarget, submit
 from r2v.slurm.submit_missing import find, sentinels_of
+from r2v.storage.paths import LOGS
 
 SETTLE = 12.0
 """Seconds within which a job that has just ended is known as ended, to the controller and to accounting."""
@@ -90,7 +91,7 @@ def collect_evidence(root: Path, chain: Chain, job: str, attempt: Attempt, scont
 
 def _log_tail(root: Path, chain: Chain, job: str, attempt: Attempt) -> str:
     try:
-        with (root / "logs" / f"{job}_{chain.name}_{attempt.id}.out").open("rb") as file:
+        with (root / LOGS / f"{job}_{chain.name}_{attempt.id}.out").open("rb") as file:
             file.seek(max(0, file.seek(0, os.SEEK_END) - LOG_TAIL))
             return file.read().decode(errors="replace")
     except OSError:

@@ -19,8 +19,8 @@ from r2v.errors import CUDA_OOM, HOST_OOM, InputError, Interrupted, UsageError, 
 from r2v.pipeline.jobs import JOBS
 from r2v.slurm import chain as chains
 from r2v.slurm.chain import Chain, JobRecord
+from r2v.storage.paths import LOGS
 
-LOGS = Path("logs")
 NUMBERS = {row.number: row.name for row in JOBS}
 """The jobs by their numbers in the table of stages."""
 

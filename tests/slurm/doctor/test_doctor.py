@@ -14,6 +14,7 @@ from r2v.cli import main as cli
 from r2v.slurm import headers
 from r2v.slurm.doctor.check_results import Finding
 from r2v.slurm.doctor.doctor import examine
+from r2v.storage import paths
 from tests.slurm.faked import Faked
 from tests.slurm.faked import faked as faked
 
@@ -89,7 +90,7 @@ def test_what_sbatch_alone_knows_is_handed_on(clone: Faked) -> None:
 
 
 def test_a_wrong_directive_is_named_by_file_and_line(clone: Faked) -> None:
-    path = clone.root / headers.SCRIPTS / "02_perturb.sh"
+    path = clone.root / paths.SCRIPTS / "02_perturb.sh"
     path.write_text(path.read_text().replace("--partition", "--partitoin"))
     bad = found("bad")
     assert len(bad) == 1 and "02_perturb.sh:5: sbatch has no option --partitoin; did you mean partition?" in bad[0].what
