@@ -8,7 +8,9 @@ import pytest
 
 from r2v.cli import main as cli
 from r2v.cli.cluster import chain_name, resumption, submission
+from r2v.config import load
 from r2v.errors import UsageError
+from r2v.pipeline.graph import selection
 from tests.slurm.faked import Faked
 from tests.slurm.faked import faked as faked
 
@@ -38,12 +40,15 @@ def test_run_all_as_typed() -> None:
         "benchmark": "webarena",
         "config": None,
         "overrides": ["seed=4", "training.lr=1e-5"],
-        "start": "verifier",
-        "without": ["ablations", "evaluate"],
+        "start": "3b",
+        "without": ["9", "evaluate"],
         "dry_run": True,
         "here": False,
         "max_gpu_hours": 200.0,
     }
+    rows, _ = selection(load(None, []), start="3b", without=["9", "evaluate"])
+    names = [row.name for row in rows]
+    assert names[0] == "verifier" and not {"ablations", "evaluate"} & set(names), "numbers are names of jobs as well"
     for spelling in ("--local", "--here"):
         local = submission(parsed("run_all", "desk", spelling, "--max-attempts", "1"))
         assert local["here"] and local["max_attempts"] == 1
@@ -53,7 +58,7 @@ def test_resume_and_cancel_as_typed(faked: Faked) -> None:
     faked.chain()
     assert resumption(parsed("resume", "--from", "5", "--overrides", "training.batch_size=2")) == {
         "name": "desk_noisy",
-        "start": "preference",
+        "start": "5",
         "overrides": ["training.batch_size=2"],
         "max_attempts": None,
         "max_gpu_hours": None,
