@@ -36,7 +36,7 @@ def router_alone(project: Project) -> None:
     project.r2v("run_all", "desk", "--overrides", "router.l2=2.0", "--without", "evaluate", "ablations")
 
 
-def test_23_the_chain_makes_the_same_data_as_the_pipeline_here(project: Project, base: Project) -> None:
+def test_the_chain_makes_the_same_data_as_the_pipeline_here(project: Project, base: Project) -> None:
     seen = set()
     project.run("bash", "run_all.sh", "desk")
     while project.cluster.squeue():
@@ -51,20 +51,20 @@ def test_23_the_chain_makes_the_same_data_as_the_pipeline_here(project: Project,
     assert {states[job_id] for job_id in project.ids().values()} == {"COMPLETED"}
 
 
-def test_05_twice_is_ten_skipped_and_no_sbatch(made: Project) -> None:
+def test_twice_is_ten_skipped_and_no_sbatch(made: Project) -> None:
     done = made.r2v("run_all", "desk", env=shims(made, "sbatch"))
     assert calls(made) == [] and made.cluster.squeue() == []
     assert "10 skipped" in done.stdout + done.stderr
 
 
-def test_05_a_change_of_the_router_runs_what_rests_on_it(made: Project) -> None:
+def test_a_change_of_the_router_runs_what_rests_on_it(made: Project) -> None:
     made.r2v("run_all", "desk", "--overrides", "router.l2=2.0")
     assert set(made.ids()) == {"router", "evaluate", "ablations"}
     made.drained()
     assert made.status()[0] == 0
 
 
-def test_06_an_altered_file_makes_it_and_all_behind_it_stale(made: Project) -> None:
+def test_an_altered_file_makes_it_and_all_behind_it_stale(made: Project) -> None:
     path = made.folder / PLACE / "value.txt"
     before = path.read_text()
     path.write_text(before.replace(before[0], "z", 1))
@@ -79,7 +79,7 @@ def test_06_an_altered_file_makes_it_and_all_behind_it_stale(made: Project) -> N
     assert made.status()[0] == 0 and path.read_text() == before
 
 
-def test_11_resume_long_after_names_no_forgotten_job(made: Project) -> None:
+def test_resume_long_after_names_no_forgotten_job(made: Project) -> None:
     with made.cluster.settings(MinJobAge=2):
         made.behave(preference={"crash": "the answer is 43"})
         made.r2v("run_all", "desk", "--overrides", "training.preference.lr=3e-4")
@@ -103,7 +103,7 @@ def test_11_resume_long_after_names_no_forgotten_job(made: Project) -> None:
 
 
 @pytest.mark.parametrize("harm", ["delete", "alter"])
-def test_12_a_stage_alone_checks_its_inputs_first(made: Project, harm: str) -> None:
+def test_a_stage_alone_checks_its_inputs_first(made: Project, harm: str) -> None:
     manifest = made.folder / PLACE / "artifact.json"
     manifest.write_text(manifest.read_text()[:40]) if harm == "alter" else manifest.unlink()
     job = made.sbatch("sbatch scripts/slurm/06_generate_router_features.sh desk")
@@ -113,7 +113,7 @@ def test_12_a_stage_alone_checks_its_inputs_first(made: Project, harm: str) -> N
     assert "preference" in log and "began" not in log
 
 
-def test_15_without_accounting_the_status_is_right_and_says_so(made: Project) -> None:
+def test_without_accounting_the_status_is_right_and_says_so(made: Project) -> None:
     with made.cluster.accounting_down():
         made.behave(evaluate={"hold": "go"})
         made.r2v("run_all", "desk", "--overrides", "router.l2=2.0", "--without", "ablations")
@@ -126,7 +126,7 @@ def test_15_without_accounting_the_status_is_right_and_says_so(made: Project) ->
         assert code == 0 and {job["state"] for job in jobs.values()} == {"done", "up to date"}
 
 
-def test_15_one_squeue_and_at_most_one_sacct(made: Project) -> None:
+def test_one_squeue_and_at_most_one_sacct(made: Project) -> None:
     environment = shims(made, "squeue", "sacct", "scontrol", "sinfo", "sbatch")
     router_alone(made)
     made.drained()
@@ -134,7 +134,7 @@ def test_15_one_squeue_and_at_most_one_sacct(made: Project) -> None:
     assert sorted(calls(made)) in (["squeue"], ["sacct", "squeue"])
 
 
-def test_16_status_tells_reasons_progress_and_memory(made: Project) -> None:
+def test_status_tells_reasons_progress_and_memory(made: Project) -> None:
     made.behave(router={"steps": 8, "seconds": 0.1, "hold": "go"})
     with made.cluster.drained():
         made.r2v("run_all", "desk", "--overrides", "router.l2=2.0")
@@ -152,7 +152,7 @@ def test_16_status_tells_reasons_progress_and_memory(made: Project) -> None:
     assert all(job in made.r2v("status", NAME).stdout for job in JOBS)
 
 
-def test_16_what_failed_before_and_was_done_since_is_past(made: Project) -> None:
+def test_what_failed_before_and_was_done_since_is_past(made: Project) -> None:
     made.behave(router={"crash": "the answer is 43"})
     router_alone(made)
     by_hand = made.sbatch("sbatch scripts/slurm/07_train_router.sh desk --overrides router.l2=5.0")
@@ -165,7 +165,7 @@ def test_16_what_failed_before_and_was_done_since_is_past(made: Project) -> None
     assert made.status()[0] == 0, made.r2v("status", check=False).stdout
 
 
-def test_17_logs_of_a_requeued_job_hold_both_lives(made: Project) -> None:
+def test_logs_of_a_requeued_job_hold_both_starts(made: Project) -> None:
     made.behave(router={"steps": 20, "seconds": 0.1})
     router_alone(made)
     made.cluster.wait(lambda: "step 3" in made.log("router"))
@@ -178,7 +178,7 @@ def test_17_logs_of_a_requeued_job_hold_both_lives(made: Project) -> None:
     assert "router ended" in followed
 
 
-def test_20_the_cost_is_what_sacct_says(made: Project) -> None:
+def test_the_cost_is_what_sacct_says(made: Project) -> None:
     made.behave(router={"hold": "go", "usage": "wrong"})
     router_alone(made)
     made.cluster.wait(lambda: made.log("router").count("began"))
@@ -203,7 +203,7 @@ def test_20_the_cost_is_what_sacct_says(made: Project) -> None:
     assert 0 < told["wasted"] < told["gpu_hours"]
 
 
-def test_22_status_before_anything_was_submitted_says_what_to_type(project: Project) -> None:
+def test_status_before_anything_was_submitted_says_what_to_type(project: Project) -> None:
     done = project.r2v("status", check=False)
     assert "run_all" in done.stdout + done.stderr and done.returncode == 2
 
@@ -223,7 +223,7 @@ LINES = (
 )
 
 
-def test_25_every_sbatch_line_of_the_seed_works_alone(made: Project) -> None:
+def test_every_sbatch_line_of_the_seed_works_alone(made: Project) -> None:
     before: tuple[str, ...] = ()
     ids = []
     for line in LINES:
@@ -241,7 +241,7 @@ def test_25_every_sbatch_line_of_the_seed_works_alone(made: Project) -> None:
         assert (made.folder / f"logs/{script}_{one}.out").exists()
 
 
-def test_25_the_seeds_own_questions_are_answered(made: Project) -> None:
+def test_the_seeds_own_questions_are_answered(made: Project) -> None:
     made.behave(router={"steps": 20, "seconds": 0.1})  # Slurm measures memory once a second
     job = made.sbatch("sbatch scripts/slurm/07_train_router.sh desk --overrides router.l2=2.0")
     shown = made.run("bash", "-c", 'squeue -u $(id -un) -o "%.8i %.20j %.8T %.10M %.6D %R"').stdout
@@ -252,7 +252,7 @@ def test_25_the_seeds_own_questions_are_answered(made: Project) -> None:
     assert re.search(rf"{job}\.batc\S*\s+\S+\s+\d+K", table)
 
 
-def test_25_mrp_runs_the_whole_pipeline_in_one_job(project: Project) -> None:
+def test_mrp_runs_the_whole_pipeline_in_one_job(project: Project) -> None:
     config = (project.folder / "configs/desk/noisy.yaml").read_text()
     (project.folder / "configs/mrp.yaml").write_text(f"prefix: mrp\n{config}")
     job = project.sbatch("sbatch scripts/slurm/mrp.sh")

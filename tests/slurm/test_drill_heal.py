@@ -76,7 +76,7 @@ def child_of(project: Project, word: str) -> int:
     return int(project.cluster.wait(found))
 
 
-def test_07_out_of_host_memory_comes_back_with_more_and_nobody_loses_his_place(made: Project) -> None:
+def test_out_of_host_memory_comes_back_with_more_and_nobody_loses_his_place(made: Project) -> None:
     made.header("03_train_policy.sh", mem="200M")
     ids = submit(made, preference={"eat": 160})
     since = submitted_at(made, ids)
@@ -91,7 +91,7 @@ def test_07_out_of_host_memory_comes_back_with_more_and_nobody_loses_his_place(m
     assert "host_oom" in made.r2v("explain", NAME, "preference", check=False).stdout
 
 
-def test_07_a_child_of_two_that_fail_at_once_waits_for_both_new_ones(made: Project) -> None:
+def test_a_child_of_two_that_fail_at_once_waits_for_both_new_ones(made: Project) -> None:
     made.behave(bc={"cuda_oom_above": 8}, verifier={"cuda_oom_above": 8, "steps": 10, "seconds": 0.1})
     made.r2v("run_all", "desk", "--without", *TAIL, "--overrides", "training.bc.lr=1e-3", "training.verifier.lr=1e-3")
     ids = made.ids()
@@ -104,7 +104,7 @@ def test_07_a_child_of_two_that_fail_at_once_waits_for_both_new_ones(made: Proje
     assert completed(made)
 
 
-def test_08_out_of_CUDA_memory_halves_the_micro_batch_at_an_equal_product(made: Project) -> None:
+def test_out_of_CUDA_memory_halves_the_micro_batch_at_an_equal_product(made: Project) -> None:
     submit_one(made, cuda_oom_above=4)
     made.drained()
     first, second = made.attempts("preference")
@@ -115,7 +115,7 @@ def test_08_out_of_CUDA_memory_halves_the_micro_batch_at_an_equal_product(made: 
     assert completed(made)
 
 
-def test_08_an_error_in_the_code_is_tried_once_and_downstream_waits(made: Project) -> None:
+def test_an_error_in_the_code_is_tried_once_and_downstream_waits(made: Project) -> None:
     ids = submit(made, preference={"crash": "the answer is 43"})
     made.cluster.wait(lambda: made.attempts("preference")[-1].get("failure"))
     assert len(made.attempts("preference")) == 1
@@ -130,7 +130,7 @@ def test_08_an_error_in_the_code_is_tried_once_and_downstream_waits(made: Projec
     assert "ValueError: the answer is 43" in errors
 
 
-def test_08_after_the_code_is_mended_resume_takes_the_waiting_jobs_along(made: Project) -> None:
+def test_after_the_code_is_mended_resume_takes_the_waiting_jobs_along(made: Project) -> None:
     ids = submit(made, "--without", "evaluate", "ablations", preference={"crash": "the answer is 43"})
     made.cluster.wait(lambda: made.attempts("preference")[-1].get("failure"))
     made.behave()
@@ -140,7 +140,7 @@ def test_08_after_the_code_is_mended_resume_takes_the_waiting_jobs_along(made: P
     assert completed(made)
 
 
-def test_08_run_all_typed_again_does_what_resume_does(made: Project) -> None:
+def test_run_all_typed_again_does_what_resume_does(made: Project) -> None:
     fewer = ("--without", "router", "evaluate", "ablations")
     ids = submit(made, *fewer, preference={"crash": "the answer is 43"})
     made.cluster.wait(lambda: made.attempts("preference")[-1].get("failure"))
@@ -152,7 +152,7 @@ def test_08_run_all_typed_again_does_what_resume_does(made: Project) -> None:
     assert completed(made)
 
 
-def test_09_at_the_time_limit_it_goes_on_from_its_checkpoint_to_the_same_end(made: Project, tmp_path: Path) -> None:
+def test_at_the_time_limit_it_goes_on_from_its_checkpoint_to_the_same_end(made: Project, tmp_path: Path) -> None:
     job = submit_one(made, steps=20, seconds=0.1)
     made.cluster.wait(lambda: "step 3" in made.log("preference"))
     made.cluster.run("scancel", "--signal=USR2", "--batch", job)
@@ -165,7 +165,7 @@ def test_09_at_the_time_limit_it_goes_on_from_its_checkpoint_to_the_same_end(mad
     assert made.artifact(PLACE)["summary"]["value"] == uninterrupted(made, tmp_path / "other", steps=20)
 
 
-def test_10_a_preempted_job_comes_back_and_that_is_not_counted(made: Project) -> None:
+def test_a_preempted_job_comes_back_and_that_is_not_counted(made: Project) -> None:
     job = submit_one(made, steps=20, seconds=0.1)
     made.cluster.wait(lambda: "step 3" in made.log("preference"))
     made.cluster.sbatch(
@@ -195,7 +195,7 @@ def test_10_a_preempted_job_comes_back_and_that_is_not_counted(made: Project) ->
     assert rows == ["PREEMPTED", "COMPLETED"]
 
 
-def test_10_a_job_whose_node_fails_is_run_again(made: Project) -> None:
+def test_a_job_whose_node_fails_is_run_again(made: Project) -> None:
     job = submit_one(made, steps=20, seconds=0.1)
     made.cluster.wait(lambda: "step 3" in made.log("preference"))
     node = made.cluster.job(job)["NodeList"]
@@ -204,7 +204,7 @@ def test_10_a_job_whose_node_fails_is_run_again(made: Project) -> None:
     assert completed(made) and made.log("preference").count("preference step 2\n") == 1
 
 
-def test_18_a_cancelled_chain_does_not_heal(made: Project) -> None:
+def test_a_cancelled_chain_does_not_heal(made: Project) -> None:
     submit_one(made, hold="never")
     made.cluster.wait(lambda: "began" in made.log("preference"))
     made.r2v("cancel", NAME)
@@ -216,7 +216,7 @@ def test_18_a_cancelled_chain_does_not_heal(made: Project) -> None:
     assert code == 1 and jobs["preference"]["state"] == "cancelled"
 
 
-def test_18_a_waiting_job_that_was_cancelled_stays_so_when_its_parent_heals(made: Project) -> None:
+def test_a_waiting_job_that_was_cancelled_stays_so_when_its_parent_heals(made: Project) -> None:
     ids = submit(made, "--without", "router", "evaluate", "ablations", preference={"hold": "go", "cuda_oom_above": 4})
     made.cluster.wait(lambda: "began" in made.log("preference"))
     made.cluster.run("scancel", ids["router_features"])
@@ -228,7 +228,7 @@ def test_18_a_waiting_job_that_was_cancelled_stays_so_when_its_parent_heals(made
     assert code == 1 and jobs["preference"]["state"] == "done" and jobs["router_features"]["state"] == "cancelled"
 
 
-def test_21_killed_in_the_middle_of_its_output_it_leaves_nothing_that_looks_done(made: Project) -> None:
+def test_killed_in_the_middle_of_its_output_it_leaves_nothing_that_looks_done(made: Project) -> None:
     submit_one(made, slow_write=60)
     made.cluster.wait(lambda: "half written" in made.log("preference"))
     made.behave()
@@ -242,7 +242,7 @@ def test_21_killed_in_the_middle_of_its_output_it_leaves_nothing_that_looks_done
     assert text == made.artifact(PLACE)["summary"]["value"] + "\n"
 
 
-def test_22_a_dead_sentinel_is_told_and_resume_continues(made: Project) -> None:
+def test_a_dead_sentinel_is_told_and_resume_continues(made: Project) -> None:
     submit_one(made, hold="go", crash="too bad")
     made.cluster.wait(lambda: "began" in made.log("preference"))
     made.cluster.run("scancel", made.attempts("preference")[-1]["sentinel"])
@@ -255,7 +255,7 @@ def test_22_a_dead_sentinel_is_told_and_resume_continues(made: Project) -> None:
     assert completed(made)
 
 
-def test_22_healing_ends_at_its_cap(made: Project) -> None:
+def test_healing_ends_at_its_cap(made: Project) -> None:
     submit_one(made, "--max-attempts", "2", cuda_oom_above=0)
     made.cluster.wait(lambda: made.attempts("preference")[-1].get("failure") and len(made.attempts("preference")) > 1)
     assert len(made.attempts("preference")) == 2
@@ -263,7 +263,7 @@ def test_22_healing_ends_at_its_cap(made: Project) -> None:
     assert settled(made)[0] == 1
 
 
-def test_22_healing_ends_at_the_cap_on_GPU_hours(made: Project) -> None:
+def test_healing_ends_at_the_cap_on_GPU_hours(made: Project) -> None:
     submit_one(made, "--max-gpu-hours", "0.0001", hold="go", cuda_oom_above=0)
     made.cluster.wait(lambda: "began" in made.log("preference"))
     time.sleep(2)  # GPU time is counted in whole seconds
@@ -273,7 +273,7 @@ def test_22_healing_ends_at_the_cap_on_GPU_hours(made: Project) -> None:
     assert settled(made)[0] == 1
 
 
-def test_27_where_the_site_kills_the_waiting_ours_keep_their_place(made: Project) -> None:
+def test_where_the_site_kills_the_waiting_ours_keep_their_place(made: Project) -> None:
     with made.cluster.settings(DependencyParameters="kill_invalid_depend"):
         ids = submit(made, "--without", "router", "evaluate", "ablations", preference={"cuda_oom_above": 4})
         plain = made.cluster.sbatch(f"--dependency=afterok:{ids['preference']}", "-o", "/dev/null", "--wrap=true")
@@ -283,7 +283,7 @@ def test_27_where_the_site_kills_the_waiting_ours_keep_their_place(made: Project
     assert made.ids()["router_features"] == ids["router_features"]
 
 
-def test_27_without_requeue_the_sentinel_brings_it_back(made: Project) -> None:
+def test_without_requeue_the_sentinel_brings_it_back(made: Project) -> None:
     with made.cluster.settings(JobRequeue=0):
         job = submit_one(made, steps=20, seconds=0.1)
         made.cluster.run("scontrol", "update", f"jobid={job}", "requeue=0")  # as a site's plugin does
@@ -295,7 +295,7 @@ def test_27_without_requeue_the_sentinel_brings_it_back(made: Project) -> None:
     assert completed(made)
 
 
-def test_27_without_accounting_it_heals_all_the_same(made: Project) -> None:
+def test_without_accounting_it_heals_all_the_same(made: Project) -> None:
     with made.cluster.accounting_down():
         submit_one(made, cuda_oom_above=4)
         made.drained()
@@ -303,7 +303,7 @@ def test_27_without_accounting_it_heals_all_the_same(made: Project) -> None:
         assert len(made.attempts("preference")) == 2
 
 
-def test_28_a_lost_worker_is_a_failure_although_its_parent_lives(made: Project) -> None:
+def test_a_lost_worker_is_a_failure_although_its_parent_lives(made: Project) -> None:
     submit(made, "--max-attempts", "1", preference={"shards": 3, "kill_shard": 1})
     made.cluster.wait(lambda: made.attempts("preference")[-1].get("failure"))
     assert not (made.folder / PLACE / "artifact.json").exists()

@@ -33,7 +33,7 @@ def whole_chain() -> Counter[str]:
     return Counter([*(f"{NAME}/{job}" for job in JOBS), *(f"{NAME}/{job}~heal" for job in JOBS)])
 
 
-def test_01_submits_ten_jobs_with_their_sentinels_and_leaves_no_process(project: Project) -> None:
+def test_submits_ten_jobs_with_their_sentinels_and_leaves_no_process(project: Project) -> None:
     said = project.run("bash", "run_all.sh", "desk").stdout
     assert queued(project) == whole_chain()
     ids = project.ids()
@@ -42,7 +42,7 @@ def test_01_submits_ten_jobs_with_their_sentinels_and_leaves_no_process(project:
     assert ours_alive(project.folder) == []
 
 
-def test_01_names_and_logs_are_what_squeue_of_the_seed_shows(project: Project) -> None:
+def test_names_and_logs_are_what_squeue_of_the_seed_shows(project: Project) -> None:
     project.r2v("run_all", "desk")
     names = {line.split()[1] for line in project.cluster.squeue("%i %j")}
     assert {f"{job}_{NAME}" for job in JOBS} < names
@@ -51,14 +51,14 @@ def test_01_names_and_logs_are_what_squeue_of_the_seed_shows(project: Project) -
     assert shown["TimeLimit"] == "2-00:00:00" and "gres:gpu:a100:2" in shown["TresPerNode"]
 
 
-def test_02_a_dry_run_tells_all_and_submits_nothing(project: Project) -> None:
+def test_a_dry_run_tells_all_and_submits_nothing(project: Project) -> None:
     done = project.r2v("run_all", "desk", "--dry-run")
     assert project.cluster.squeue() == [] and not project.chain()
     assert done.stdout.count("sbatch ") >= 10
     assert "--gres=gpu:a100:2" in done.stdout and re.search(r"GPU-hours", done.stdout)
 
 
-def test_02_a_dry_run_names_the_job_that_would_be_rejected(project: Project) -> None:
+def test_a_dry_run_names_the_job_that_would_be_rejected(project: Project) -> None:
     project.header("08_evaluate.sh", mem="9000G")
     done = project.r2v("run_all", "desk", "--dry-run", check=False)
     assert done.returncode == 2
@@ -69,13 +69,13 @@ def test_02_a_dry_run_names_the_job_that_would_be_rejected(project: Project) -> 
     ("override", "hint"),
     [("training.lrr=1", "lr"), ("training.lr=soon", "training.lr"), ("evaluation.budgets=[2.0]", "evaluation.budgets")],
 )
-def test_03_a_bad_override_is_refused_before_anything_is_submitted(project: Project, override: str, hint: str) -> None:
+def test_a_bad_override_is_refused_before_anything_is_submitted(project: Project, override: str, hint: str) -> None:
     done = project.r2v("run_all", "desk", "--overrides", override, check=False)
     assert done.returncode == 2 and hint in done.stderr and len(done.stderr.splitlines()) == 1
     assert project.cluster.squeue() == []
 
 
-def test_04_the_queue_waits_as_the_seeds_table_says(project: Project) -> None:
+def test_the_queue_waits_as_the_seeds_table_says(project: Project) -> None:
     project.r2v("run_all", "desk")
     ids = project.ids()
     job_of = {job_id: job for job, job_id in ids.items()}
@@ -89,7 +89,7 @@ def test_04_the_queue_waits_as_the_seeds_table_says(project: Project) -> None:
     assert drawn == {(need, job) for job, needs in EDGES.items() for need in needs}
 
 
-def test_13_the_jobs_of_a_submitter_killed_halfway_are_adopted(project: Project) -> None:
+def test_the_jobs_of_a_submitter_killed_halfway_are_adopted(project: Project) -> None:
     process = project.start("run_all", "desk")
     project.cluster.wait(lambda: sum("~heal" not in name for name in queued(project)) >= 4, every=0.02)
     process.send_signal(signal.SIGKILL)
@@ -101,7 +101,7 @@ def test_13_the_jobs_of_a_submitter_killed_halfway_are_adopted(project: Project)
     assert before <= set(project.ids().values())
 
 
-def test_13_the_jobs_of_another_checkout_are_not_ours(project: Project, tmp_path: Path) -> None:
+def test_the_jobs_of_another_checkout_are_not_ours(project: Project, tmp_path: Path) -> None:
     project.r2v("run_all", "desk")
     other = Project(project.cluster, tmp_path / "other")
     other.r2v("run_all", "desk")
@@ -111,7 +111,7 @@ def test_13_the_jobs_of_another_checkout_are_not_ours(project: Project, tmp_path
     assert project.status()[0] == 10
 
 
-def test_14_of_two_at_once_one_is_told_who_holds_it(project: Project) -> None:
+def test_of_two_at_once_one_is_told_who_holds_it(project: Project) -> None:
     both = [project.start("run_all", "desk") for _ in range(2)]
     said = [process.communicate()[0] for process in both]
     codes = [process.returncode for process in both]
@@ -135,7 +135,7 @@ def test_another_configuration_is_refused_while_jobs_of_the_first_are_there(proj
     assert queued(project) == whole_chain()
 
 
-def test_18_cancel_takes_the_sentinels_with_it(project: Project) -> None:
+def test_cancel_takes_the_sentinels_with_it(project: Project) -> None:
     project.r2v("run_all", "desk")
     project.r2v("cancel", NAME)
     project.cluster.wait(lambda: not project.cluster.squeue())
@@ -144,7 +144,7 @@ def test_18_cancel_takes_the_sentinels_with_it(project: Project) -> None:
     assert project.cluster.squeue() == []
 
 
-def test_27_a_limit_on_jobs_reached_halfway_keeps_what_was_taken(project: Project) -> None:
+def test_a_limit_on_jobs_reached_halfway_keeps_what_was_taken(project: Project) -> None:
     with project.cluster.submit_limit(7):
         done = project.r2v("run_all", "desk", check=False)
     assert done.returncode == 5 and "MaxSubmit" in done.stderr, done.stderr
