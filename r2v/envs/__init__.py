@@ -1,1 +1,1 @@
-"""Worlds an agent acts in. `base` says what a benchmark is; every other file is one benchmark."""
+"""Environments that an agent acts in. `base` says what a benchmark is; every other file or folder is one benchmark."""

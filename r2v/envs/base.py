@@ -1,4 +1,4 @@
-"""What a benchmark is: Gymnasium semantics, text first, with its capabilities declared.
+"""The benchmark and environment protocols: Gymnasium semantics, text first, with declared capabilities.
 
 A new benchmark is one file that offers a `Benchmark`: its tasks, a way to make an `Environment`, and what
 that environment can do. Nothing else in R2V knows which benchmark it is working on.

@@ -1,4 +1,4 @@
-"""A benchmark whose every success rate is known in closed form: the permanent guard against assumed outcomes.
+"""The chain benchmark, whose every success rate is known in closed form: the guard against assumed outcomes.
 
 A task is `length` doors in a row. Each page asks a question whose answer is a public function of its text; an
 actor of accuracy p gives it with chance p, by its keyed draw. Doors are independent, no mistake ends an

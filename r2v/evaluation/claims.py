@@ -1,4 +1,4 @@
-"""What the figures allow one to say, by rule.
+"""Claims: what the figures allow one to say, by rule.
 
 A claim is a template with its fields filled, the ids of the figures it rests on, and a verdict: supported,
 not_supported (the figures say the opposite) or inconclusive. Templates hold no numbers: those are in the rows

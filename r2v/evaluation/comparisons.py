@@ -1,4 +1,4 @@
-"""R2V against every other method, on the same tasks, with the family of tests named in advance.
+"""Comparisons: R2V against every other method, on the same tasks, with the family of tests named in advance.
 
 Holm's correction runs over `FAMILY` x conditions, on success rate. Every other comparison is
 printed beside them with `family` false, no corrected p and so no claim of significance. APGR is compared by

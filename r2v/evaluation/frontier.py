@@ -1,4 +1,4 @@
-"""Success against realised cost: how much of the gap between small model and LLM a router recovers.
+"""The cost-success frontier: how much of the gap between small model and LLM a router recovers at which cost.
 
 x = (C - C_slm) / (C_llm - C_slm), the realised cost fraction, candidates and verifier priced in.
 y = PGR = (r - r_slm) / (r_llm - r_slm). A method's curve joins its operating points to (0, 0) and (1, 1);

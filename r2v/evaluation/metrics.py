@@ -1,4 +1,4 @@
-"""The figures of one grid: means, rates, tails and the quality of a router's scores.
+"""Metrics of one grid: means, rates, tails and the quality of a router's scores.
 
 Every figure with an interval is a ratio of two sums over tasks (`RATIOS`), so that one bootstrap over tasks
 serves a success rate, a cost and LLM calls per step alike. What each one

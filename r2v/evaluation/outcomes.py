@@ -1,4 +1,4 @@
-"""What was executed, reduced to numbers and laid out so that nothing can be missing.
+"""Outcomes: executed episodes reduced to numbers, on a grid in which nothing can be missing.
 
 An episode becomes an `Outcome`, a handful of counts read off its steps; outcomes become a `Grid` of tasks x
 seeds for each (condition, method, operating point). A cell that was never played, or was played twice, is an

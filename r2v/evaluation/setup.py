@@ -1,4 +1,4 @@
-"""What was to be measured: written beside the episodes, so that episodes and setup together give every table.
+"""The evaluation setup: what was to be measured, stored beside the episodes so that both together give every table.
 
 `results/<b>_<c>/setup.json`, `results/<b>_<c>/episodes/<condition>/<method>.jsonl`, and for frontier points
 `episodes/<condition>/frontier/<method>@<point>.jsonl`. The setup names every cell of the grid

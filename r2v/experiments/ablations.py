@@ -1,4 +1,4 @@
-"""Stage 9, ablations: take one part away, make again what depends on it, and play both on the same tasks.
+"""Stage 9, ablation study: one part is taken away, what depends on it is made again, and both play the same tasks.
 
     r2v ablations --config configs/mrp.yaml --names no_dpo no_verifier
 

@@ -1,4 +1,4 @@
-"""What goes wrong in a world, on purpose: one file per category, composed in `schedule`.
+"""Perturbations: what goes wrong in an environment on purpose, one file per category, composed in `schedule`.
 
 `wrap` puts any environment under a condition; `offline` writes perturbed twins of stored episodes with the
 same functions and the same draws.

@@ -1,5 +1,5 @@
-"""Plants for a benchmark that lends none of its own: mutated copies of a page's rows, and a fixed bank of
-injected instructions. A changed bank is a new `schedule.VERSION`."""
+"""Generic plants, for a benchmark that lends none of its own: mutated copies of a page's rows, and a fixed bank of
+injected instructions. A changed bank is a new `SCHEDULE_VERSION`."""
 
 from __future__ import annotations
 

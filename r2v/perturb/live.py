@@ -1,4 +1,4 @@
-"""A world in which things go wrong: any environment, seen through a schedule of perturbations.
+"""The live perturbation wrapper: any environment, seen through a schedule of perturbations.
 
 A call that fails on its way (tool_error, tool_timeout) never reaches the world: its answer is one error
 line, and the same call may be made again, also when it would have ended the episode. Everything else happens

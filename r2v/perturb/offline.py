@@ -1,4 +1,4 @@
-"""Perturbed twins of stored episodes, without asking the teacher again.
+"""Offline perturbation: perturbed twins of stored episodes, without another teacher call.
 
 A stored episode is itself a small world: it shows its observations in turn as long as its own actions are
 taken. Played in that world under the live wrapper, by a demonstrator who repeats a call that failed, it gives

@@ -1,4 +1,4 @@
-"""What became of the episodes that were to be perturbed: twins, rejections, hits by category and step."""
+"""The perturbation report: twins made, episodes rejected and why, hits by category and step."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The end of a run on the screen: the main table, and where everything lies."""
+"""The closing lines of a run: the main table, and where everything lies."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Rollouts: actors, gates and models that play episodes, and what would have happened otherwise."""
+"""Rollouts: actors, gates and models that play episodes, and counterfactual rollouts from any of their steps."""

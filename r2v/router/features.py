@@ -1,4 +1,4 @@
-"""What a router may look at: signals that exist when it decides, before the action is executed.
+"""Router features: signals that exist when the router decides, before the action is executed.
 
     features = extract(Signals(goal=..., observations=..., actions=..., proposal=reply, tools=tools, ...))
     {"page.obs_changed": 1.0, ..., "uncertainty.entropy_max": 0.31, ...}

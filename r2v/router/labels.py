@@ -1,4 +1,4 @@
-"""What a router learns: rows of features with what became of the state, and the label taken from them.
+"""Router labels: rows of features with the executed outcomes of the state, and the label made of them.
 
 The default label is the executed gain of asking the LLM at this step: both continuations are played from the
 same state under the same draws, `gain = q_llm - q_slm`, and y = 1 where it pays for the call. A row keeps all

@@ -1,4 +1,4 @@
-"""Marks that any page of text may carry, and where an action's arguments were read.
+"""Page signals: marks that any page of text may carry, and where an action's arguments were read.
 
 Nothing here knows a benchmark: error words, cut-off marks and outsiders' marks are told by patterns, and an
 argument is grounded in the lines that show its value. An identifier that no line shows was made up; one that

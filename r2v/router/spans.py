@@ -1,4 +1,4 @@
-"""Which tokens of an action carry a free argument.
+"""Free-argument spans: which tokens of an action carry the value of a free argument.
 
 A tool's schema marks arguments whose value does not matter (the wording of a reply, any technician who is
 free). Doubt about those is harmless and misleads a router: 1 to 1.4 nats on actions that cannot go wrong.

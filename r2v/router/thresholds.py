@@ -1,13 +1,13 @@
-"""Where to put a threshold, found by playing, and what can be promised about it.
+"""Thresholds: matched to a budget by playing, and the risk bounds that can be given for them.
 
 The share of steps that go to the LLM is not the share of scores above the threshold: routing changes the
 states that are met (a nominal 60 % became 12 % realised, because routing removed the loops). So `match_rate`
 plays the routed policy on calibration tasks and looks at what happened.
 
 `learn_then_test` turns per-task losses into a guarantee, P(risk > alpha) <= delta over calibration sets, by
-Hoeffding-Bentkus p-values (Bates et al. 2021; Angelopoulos et al. 2021) in a fixed sequence from the safest
-threshold on. `conformal_risk` (Angelopoulos et al. 2022) only bounds the expected risk; single calibrations
-exceed it in a third to half of all cases. The unit of both is the task.
+Hoeffding-Bentkus p-values (arXiv 2101.02703, 2110.01052) in a fixed sequence from the safest threshold on.
+`conformal_risk` (arXiv 2208.02814) only bounds the expected risk; single calibrations exceed it in a third to half of
+all cases. The unit of both is the task.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from statistics import fmean
 
 @dataclass(frozen=True, kw_only=True)
 class OperatingPoint:
-    """What came of playing a routed policy: shares of steps that asked the LLM and of episodes that
+    """A routed policy as it was played at one threshold: shares of steps that asked the LLM and of episodes that
     succeeded, and the mean cost of an episode."""
 
     llm_call_rate: float

@@ -1,4 +1,4 @@
-"""Fitting a router: full batch, every task counting the same, calibrated on tasks of its own.
+"""Router training: full batch, every task counting the same, calibrated on tasks of its own.
 
 Logistic regression is the default: boosting and networks did not beat it at any size tried, and at run time
 it is a dot product. Boosting uses scikit-learn's plain gradient boosting because its trees can be read

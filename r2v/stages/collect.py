@@ -1,13 +1,13 @@
-"""Stage 1, collect: the teacher plays training tasks; every episode goes into a versioned run.
+"""Stage 1, collect: a data-collection run, in which the teacher plays the training tasks.
 
     r2v collect --config configs/desk/clean.yaml --num-episodes 500 --seeds 1 2 3
 
-The run under data/runs/<run_id>/ is the data; the artifact only names it. An interrupted run is continued
-where it stopped: what a finished (task, seed) cost is never paid again, and of an unfinished one every answer that a
-provider gave is in the journal under provider/.
+The run under data/runs/<run_id>/ is the data; the artifact only names it. An interrupted run continues where it
+stopped: a finished (task, seed) is never paid for again, and the replies that a provider gave to an unfinished one are
+in the journal under provider/.
 
-What the provider refuses for good (a filter, a context too long) ends its episode as a fault of the world, as a dead
-browser would: kept, counted, no failure of the teacher, and never a line of dialogue.
+A request that the provider refuses for good (a content filter, a context too long) ends its episode as an environment
+fault, as a dead browser would: kept and counted, but no failure of the teacher and no line of dialogue.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 
 PROVIDER = "provider"
-"""Folder in a run that remembers what a provider was asked and paid."""
+"""Folder of a run with the journal of provider requests and what they cost."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,7 +141,7 @@ def cancel(config: c.Config, root: Path = Path()) -> str:
 
 
 def _announce(handle: RunHandle) -> None:
-    """Print the run's name and place, as a run does on start and finish."""
+    """Log the run's id and folder, at its start and at its end."""
     rule = "=" * 60
     logger.info("%s\n  Run ID : %s\n  Output : %s\n%s", rule, handle.run_id, handle.output_dir, rule)
 
@@ -210,7 +210,7 @@ def _play_missing(cfg: CollectSettings, specs: list[EpisodeSpec], handle: RunHan
     done = handle.store.done_keys()
     missing = [spec for spec in specs if (spec.task.task_id, spec.seed, None) not in done]
     if len(missing) < len(specs):
-        logger.info("  resuming: %d of %d episodes are there", len(specs) - len(missing), len(specs))
+        logger.info("  resuming: %d of %d episodes are already collected", len(specs) - len(missing), len(specs))
     if not missing:
         return []
     begun, open_still = time.time(), list[str]()

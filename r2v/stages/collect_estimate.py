@@ -1,4 +1,4 @@
-"""What a collection would cost, before anything is asked: `r2v collect --dry-run`.
+"""Cost estimate of a collection, before any request is sent: `r2v collect --dry-run`.
 
 Requests and tokens are counted on the requests themselves. Where the benchmark has an expert, a sample of the episodes
 is played with it, which costs nothing and gives lengths that are about right; where it has none, every episode is
@@ -53,8 +53,8 @@ class _Counting:
 
 
 def _tokens(request: Request) -> int:
-    told = sum(len(turn["content"].encode()) for turn in turns(request.messages))
-    return (told + len(system_prompt(request.messages, request.tools).encode())) // _BYTES
+    num_bytes = sum(len(turn["content"].encode()) for turn in turns(request.messages))
+    return (num_bytes + len(system_prompt(request.messages, request.tools).encode())) // _BYTES
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""Stage 8, evaluate: every method plays every evaluation task under every condition, and the tables are built.
+"""Stage 8, evaluation: every method plays every evaluation task under every condition, and the tables are built.
 
     r2v evaluate --config configs/mrp.yaml --seeds 1 2 3 4 5 --methods r2v slm_only llm_only entropy_router
 
@@ -234,7 +234,7 @@ def _play(
     )
     write_episodes(path, sorted(episodes, key=lambda e: e.episode_id))
     solved = sum(episode.success for episode in episodes)
-    logger.info("  %-8s %-32s %4d of %4d", specs[0].condition, path.stem, solved, len(episodes))
+    logger.info("  %-8s %-32s %4d of %4d episodes succeeded", specs[0].condition, path.stem, solved, len(episodes))
 
 
 def _router_scores(

@@ -1,4 +1,4 @@
-"""Stage 4, candidates: K actions per state, scored, played on, and paired for preference training.
+"""Stage 4, candidates: K sampled actions per state, scored, executed to the end, and paired for preference training.
 
     r2v generate_candidates --config configs/mrp.yaml --K 8
 
@@ -59,7 +59,7 @@ class CandidatesSettings:
 
 
 def run(cfg: CandidatesSettings, work: Work) -> None:
-    """Sample, score, play on, pair."""
+    """Sample, score, execute and pair."""
     from r2v.evaluation.methods import MethodRunner
     from r2v.policy.candidates import write_states
     from r2v.policy.pairs import make_pairs, write_pairs
@@ -87,7 +87,7 @@ def run(cfg: CandidatesSettings, work: Work) -> None:
         partial(fold_of, num_folds=cfg.candidates.num_folds),
         cfg.candidates,
         runner.waves,
-        what="sample and play on",
+        what="sample and execute candidates",
     )
     write_states(work.folder / "candidates.jsonl", states)
     pairs, counts = make_pairs(states, cfg.preference)

@@ -1,4 +1,4 @@
-"""Stage 6, router features: the small policy plays, and where the LLM would act otherwise, both are executed.
+"""Stage 6, router features: rollouts of the small policy, with a counterfactual rollout wherever the LLM would differ.
 
     r2v generate_router_features --config configs/mrp.yaml
 
@@ -85,7 +85,7 @@ def run(cfg: RouterFeaturesSettings, work: Work) -> None:
         runner.extractor,
         cfg.cost.ratio,
         runner.waves,
-        what="roll out and branch",
+        what="roll out, with counterfactuals",
     )
     if not rows:
         raise EmptyResult(f"router features: {len(specs)} roll-outs gave no step; raise router.num_tasks")
@@ -95,7 +95,7 @@ def run(cfg: RouterFeaturesSettings, work: Work) -> None:
 
 
 def report(rows: list[FeatureRow]) -> dict[str, Any]:
-    """Counts of what the branches showed."""
+    """Counts over the rollouts and their counterfactuals."""
     episodes = {row.episode_id: row.slm_episode_success for row in rows}
     return {
         "n_steps": len(rows),

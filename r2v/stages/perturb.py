@@ -1,4 +1,4 @@
-"""Stage 2, perturb: the training set, successful clean episodes beside their perturbed twins.
+"""Stage 2, perturb: the training set, which is the successful clean episodes and their perturbed twins.
 
     r2v perturb --config configs/desk/noisy.yaml --overrides perturbations.distractor.prob=0.3
 

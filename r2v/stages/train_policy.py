@@ -1,4 +1,4 @@
-"""Stages 3a and 5, train_policy: clone the teacher (bc), then prefer what turned out better (preference).
+"""Stages 3a and 5, train_policy: behaviour cloning of the teacher (bc), then preference optimisation (preference).
 
     r2v bc          # perturbed trajectories -> final/, bc_report.json
     r2v preference  # bc's weights and candidate pairs -> final/, dpo_report.json

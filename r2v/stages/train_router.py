@@ -1,10 +1,10 @@
-"""Stage 7, router: learn where an LLM step gains, then find by playing the threshold that spends the budget.
+"""Stage 7, router: a model of where an LLM step gains, and the threshold that spends the budget, found by playing.
 
     r2v train_router --config configs/mrp.yaml --overrides router.budget=0.1
 
 Writes `r2v.json` (the router), `disagreement_router.json` (the baseline trained on "the LLM would act
 otherwise"), `threshold.json` (with every threshold that was played on calibration tasks) and a report. The fit
-takes seconds; the plays are kept in checkpoint-latest.json as they are done, and a run that was cut takes them up.
+takes seconds; each threshold that was played is kept in checkpoint-latest.json, from which an interrupted run goes on.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Stage 3b, verifier: which actions lead to success, learnt before there is a policy.
+"""Stage 3b, verifier: a step-level model of which actions lead to success, trained before there is a policy.
 
     r2v train_verifier --config configs/mrp.yaml
 
@@ -113,7 +113,7 @@ def label_source(cfg: VerifierSettings, benchmark: Benchmark) -> str:
 def _labelled(cfg: VerifierSettings, work: Work, benchmark: Benchmark) -> list[VerifierExample]:
     """The examples, labelled by the source that the configuration comes to."""
     source = label_source(cfg, benchmark)
-    logger.info("  labels: %s", source)
+    logger.info("  labels come from: %s", source)
     if source == "corrupted":
         return _executed(cfg, work, benchmark)
     return _judged(cfg, work) if source == "judge" else _outcomes(cfg, work)
@@ -145,10 +145,10 @@ def _executed(cfg: VerifierSettings, work: Work, benchmark: Benchmark) -> list[V
         waves,
         per_episode=cfg.verifier.num_corruptions,
         discount=cfg.verifier.discount,
-        what="corrupt and play on",
+        what="execute corrupted actions",
     )
     examples, counts = executed_examples(records)
-    logger.info("  %d corruptions played on, %s", len(records), json.dumps(counts))
+    logger.info("  %d corrupted actions executed to the end: %s", len(records), json.dumps(counts))
     return [*outcome_examples(episodes, build_messages), *examples]
 
 
@@ -176,11 +176,11 @@ def _judged(cfg: VerifierSettings, work: Work) -> list[VerifierExample]:
     )
     waves = Waves(workers=1, max_conversations=max(1, len(examples)))
     judge = judge_of(cfg.teacher, waves, work.folder / JOURNAL)
-    logger.info("  judge: %s", price(judge.unanswered(map(asked, examples)), teacher_rate(cfg.teacher)))
+    logger.info("  judge will be asked: %s", price(judge.unanswered(map(asked, examples)), teacher_rate(cfg.teacher)))
     opinions = ask_all(judge, examples, waves)
     found = figures(examples, opinions)
     write_json(work.folder / "judge_report.json", found)
-    logger.info("  judge: %s", json.dumps(found))
+    logger.info("  judge answered: %s", json.dumps(found))
     return judged_examples(examples, opinions.scores)
 
 

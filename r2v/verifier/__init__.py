@@ -1,1 +1,1 @@
-"""How good is this action here? Executed labels, a small head that learns them, and an LLM judge."""
+"""The verifier, which scores an action in its context: executed labels, a small head that learns them, an LLM judge."""

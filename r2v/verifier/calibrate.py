@@ -1,4 +1,4 @@
-"""From logits to probabilities, and what those are worth.
+"""Verifier calibration: a temperature makes probabilities of logits, and a report says what they are worth.
 
 One temperature is fitted on tasks that training did not see. The figures stand beside what costs nothing:
 always saying the base rate, the majority class, the length of the episode, and labels in another order.

@@ -1,4 +1,4 @@
-"""Plausible wrong actions, made from what the actor saw. Whether they are wrong is found by playing them.
+"""Corruptions: plausible wrong actions, made from what the actor saw. Whether they are wrong is found by playing them.
 
     for variant in corrupt(action, observations=seen, actions=done, later=rest, canaries=planted, key=key):
         variant.kind, variant.text

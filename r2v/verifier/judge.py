@@ -1,4 +1,4 @@
-"""An LLM as the verifier: asked once per distinct question, its answers kept by the hash of what was asked.
+"""The LLM judge as verifier: one request per distinct question, its replies cached by the hash of the request.
 
 A reply that cannot be read is no opinion: None, never a number in the middle.
 """

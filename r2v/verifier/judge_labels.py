@@ -1,4 +1,4 @@
-"""Labels by a judge: recorded steps and plausible wrong ones beside them, each asked about once.
+"""Judge labels: recorded steps and plausible wrong ones beside them, each asked about once.
 
     examples = steps_to_judge(episodes, build_messages, num_tasks=200, per_episode=4)
     logger.info(price(judge.unanswered(map(asked, examples)), rate))

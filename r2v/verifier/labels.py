@@ -1,4 +1,4 @@
-"""What a verifier learns: actions in context with the probability that they lead to success.
+"""Verifier labels: actions in context with the probability that they lead to success.
 
 Every label says where it comes from:
 

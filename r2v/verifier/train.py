@@ -1,4 +1,4 @@
-"""Training a verifier: soft-target cross-entropy, every task counting the same, resumable to the bit.
+"""Verifier training: soft-target cross-entropy, every task counting the same, resumable to the bit.
 
 The loop has no state but the weights, the optimizer and the number of updates done: which examples an update
 sees, its learning rate and its dropout are functions of (seed, update). So a run that was cut and resumed

@@ -189,7 +189,10 @@ def test_the_price_is_told_before_anything_is_asked(
     with served(answer=answer) as emulator, caplog.at_level("INFO", logger="r2v"):
         train(root, config)
         asked = sum(bill.tokens_in for bill in emulator.ledger().bills)
-    assert f"judge: {QUESTIONS} questions to gpt-4o-mini, about " in told[0] and "by direct calls (prices of" in told[0]
+    assert (
+        f"judge will be asked: {QUESTIONS} questions to gpt-4o-mini, about " in told[0]
+        and "by direct calls (prices of" in told[0]
+    )
     guessed = int(told[0].split("questions to gpt-4o-mini, about ")[1].split(" ")[0].replace(",", ""))
     assert asked / 3 < guessed < 3 * asked
 

@@ -1,4 +1,4 @@
-"""The desk itself: a state that is one immutable value, and the calls that lead from one to the next."""
+"""The desk environment: a state that is one immutable value, and the calls that lead from one to the next."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reading a history: what its pages told, which call was carried out, whether the newest page answers it.
+"""The expert's reading of a history: what its pages showed, which call was carried out, what the newest page answers.
 
 A reader believes no line that outsiders wrote, and nothing on a page that does not answer the last call.
 """

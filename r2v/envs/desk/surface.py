@@ -1,4 +1,4 @@
-"""What the desk lends the perturbations: look-alikes and planted instructions that look like its own lines.
+"""The desk's perturbation surface: look-alikes and planted instructions that look like its own lines.
 
 Look-alikes and plants bear ids that no record of this goal's world bears; opening one leads to the archive. A
 planted line differs from the desk's own by `"via":"guest"` alone, and its id is the canary.

@@ -1,4 +1,4 @@
-"""The desk's closed world of words, and the one shape of line it speaks in.
+"""The desk's closed vocabulary, and the one shape of line it uses.
 
 Every line of a page and every action is a compact JSON object of strings. The vocabulary is closed so that a
 tiny tokenizer can hold one token per `"field":"value"` pair; ids are opaque to everyone.

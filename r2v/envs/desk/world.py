@@ -1,4 +1,4 @@
-"""What is true behind the pages: records, policy, staff. Drawn once per (task, seed), never changed."""
+"""The hidden state behind the pages: records, policy, staff. Drawn once per (task, seed), never changed."""
 
 from __future__ import annotations
 

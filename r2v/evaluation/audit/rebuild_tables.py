@@ -1,4 +1,4 @@
-"""Tables that can be checked: build them again from the stored episodes and compare bytes.
+"""Table audit: every table is built again from the stored episodes and compared byte for byte.
 
 This is the half of `r2v verify-results` that needs no environment; `replay` executes the episodes.
 """

@@ -1,4 +1,4 @@
-"""`r2v verify-results DIR`: every stored episode is executed again, every table built again.
+"""Replay audit, `r2v verify-results DIR`: every stored episode is executed again, every table built again.
 
 The recorded actions are played in the world that setup.json describes; no model is called. An episode whose
 world answers differently (another success, another observation) is named, and so is a table whose bytes differ.

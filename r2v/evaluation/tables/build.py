@@ -1,4 +1,4 @@
-"""Episodes to tables to files.
+"""Results tables: from episodes to rows to files.
 
     write_results_folder(results)                          # episodes/, setup.json -> structured_results/
     write_tables(folder, build_tables(episodes, setup))    # the same from anywhere

@@ -1,4 +1,4 @@
-"""The lines of the tables, from grids.
+"""Rows of the results tables, made from grids.
 
 A row is a dictionary of plain values; a figure `x` brings `x_ci` ([low, high] or None) and `x_ci_method`.
 `seed` is "all" in the main table and a number in per_seed.csv, never 0 for an average.
