@@ -5,7 +5,7 @@ export OMP_NUM_THREADS ?= 1
 export HF_HUB_OFFLINE ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 
-.PHONY: mrp test slurm check install install-dev lint types layers docs clean
+.PHONY: mrp test slurm check install install-dev lint types layers docs gpu-check clean
 
 mrp: .venv/.core  ## the whole pipeline on the bundled benchmark, in this process
 	$(BIN)/python -m r2v run --config configs/mrp.yaml
@@ -39,6 +39,9 @@ docs: .venv/.dev  ## the documentation site, into site/; a broken link or an unk
 
 layers: .venv/.dev
 	$(BIN)/lint-imports --no-cache
+
+gpu-check: .venv/.dev  ## ten minutes on a machine with a GPU: what of training and planning is true on CUDA
+	$(BIN)/python benchmarks/gpu_check.py --out gpu-check
 
 install: .venv/.core
 install-dev: .venv/.dev
