@@ -6,30 +6,25 @@ from pathlib import Path
 
 import pytest
 
+from r2v.pipeline.jobs import JOBS, job
 from r2v.storage.paths import Places
-
-JOBS = (
-    "perturb",
-    "bc",
-    "verifier",
-    "candidates",
-    "preference",
-    "router_features",
-    "router",
-    "evaluate",
-    "ablations",
-    "hierarchical",
-)
 
 
 def places(root: Path) -> Places:
     return Places(benchmark="shop.benchmark:Shop", condition="noisy", root=root)
 
 
-@pytest.mark.parametrize("job", JOBS)
-def test_no_place_of_a_benchmark_by_dotted_path_has_a_colon(job: str, tmp_path: Path) -> None:
-    place = places(tmp_path).output(job).relative_to(tmp_path).as_posix()
-    assert ":" not in place and "shop.benchmark.Shop" in place
+def place(root: Path, name: str) -> Path:
+    """The published place of a job, by the template of its row."""
+    template = job(name).place
+    assert template is not None
+    return places(root).published(template)
+
+
+@pytest.mark.parametrize("name", [row.name for row in JOBS if row.place is not None])
+def test_no_place_of_a_benchmark_by_dotted_path_has_a_colon(name: str, tmp_path: Path) -> None:
+    folder = place(tmp_path, name).relative_to(tmp_path).as_posix()
+    assert ":" not in folder and "shop.benchmark.Shop" in folder
     assert places(tmp_path).name == "shop.benchmark.Shop_noisy"
 
 
@@ -39,12 +34,12 @@ def test_places_and_chains_that_have_a_colon_already_are_still_used(tmp_path: Pa
     published.parent.mkdir(parents=True)
     published.symlink_to(tmp_path / "outputs/.artifacts/bc-1")
     (tmp_path / "outputs/.chains/shop.benchmark:Shop_noisy").mkdir(parents=True)
-    assert places(tmp_path).output("bc") == published
+    assert place(tmp_path, "bc") == published
     assert places(tmp_path).name == "shop.benchmark:Shop_noisy"
-    assert ":" not in str(places(tmp_path).output("preference"))
+    assert ":" not in str(place(tmp_path, "preference"))
 
 
 def test_a_new_place_wins_over_an_old_one(tmp_path: Path) -> None:
     for name in ("shop.benchmark:Shop", "shop.benchmark.Shop"):
         (tmp_path / f"outputs/router/{name}_noisy").mkdir(parents=True)
-    assert places(tmp_path).output("router").name == "shop.benchmark.Shop_noisy"
+    assert place(tmp_path, "router").name == "shop.benchmark.Shop_noisy"
