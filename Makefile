@@ -5,18 +5,29 @@ export OMP_NUM_THREADS ?= 1
 export HF_HUB_OFFLINE ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 
-.PHONY: mrp test slurm check install install-dev lint types layers docs gpu-check clean
+.PHONY: mrp test test-fast test-numerical test-all slurm check install install-dev lint types layers docs gpu-check clean
 
 mrp: .venv/.core  ## the whole pipeline on the bundled benchmark, in this process
 	$(BIN)/python -m r2v run --config configs/mrp.yaml
 
+WORKERS ?= 2
+PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
+
 test: .venv/.dev slurm  ## every test; those on a real Slurm are skipped where it can't be installed
-	$(BIN)/python -m pytest -n 2 --dist loadfile
+	$(PYTEST)
+
+test-fast: .venv/.dev  ## what to run between two edits, under 3 CPU-minutes: all but tests/slow.txt and the real Slurm
+	$(PYTEST) --fast -m "not slurm"
+
+test-numerical: .venv/.dev  ## what compares floats, once more on the kernels of a processor without AVX-512
+	ONEDNN_MAX_CPU_ISA=AVX2 ATEN_CPU_CAPABILITY=avx2 $(PYTEST) -m numerical
+
+test-all: test test-numerical  ## everything, on both kinds of kernels
 
 slurm:  ## the Debian packages for tests/slurm, as root or with passwordless sudo; else one line says what lacks
 	@bash tests/slurm/install.sh
 
-check: .venv/.dev lint types layers docs test  ## what CI runs
+check: .venv/.dev lint types layers docs test-all  ## what CI runs
 
 LINTED := r2v tests benchmarks scripts examples docs
 SCHEMA := $(BIN)/check-jsonschema --quiet --builtin-schema
@@ -57,5 +68,5 @@ install-dev: .venv/.dev
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
 	touch $@
 
-clean:  ## everything that was made, not what was downloaded
-	rm -rf site data/mrp outputs results .mypy_cache .ruff_cache .pytest_cache
+clean:  ## the main job's results and all caches; what other benchmarks made stays
+	$(PYTHON) scripts/clean.py

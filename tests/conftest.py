@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import resource
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from tests import processes
+from tests import warm
 
 COST = "cpu_seconds"
 BEGUN = pytest.StashKey[float]()
@@ -24,6 +25,14 @@ LINES = 10
 SLOW = set((Path(__file__).parent / "slow.txt").read_text().split())
 """Test functions, or whole files, of more than a second or two."""
 SLOW_SECONDS = 2.5
+
+
+@pytest.fixture(scope="module")
+def warm_ranks() -> Iterator[None]:
+    """The ranks that `distributed.launch` starts from here need not import torch and its like."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "executable", warm.python())
+        yield
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -46,7 +55,7 @@ def is_slow(nodeid: str) -> bool:
 def cpu_seconds() -> float:
     """CPU time of this process and of those of its children that have ended."""
     usages = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-    return sum(usage.ru_utime + usage.ru_stime for usage in usages) + processes.cpu_seconds()
+    return sum(usage.ru_utime + usage.ru_stime for usage in usages) + warm.cpu_seconds()
 
 
 @pytest.hookimpl(wrapper=True)

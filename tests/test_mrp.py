@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.processes import Process, run
+from tests.warm import run, start
 
 MICRO = Path(__file__).with_name("micro.yaml")
 TABLES = ("main_table.csv", "comparisons.csv", "per_seed.csv", "frontier.csv", "llm_summary.json", "main_table.tex")
@@ -111,10 +111,10 @@ def test_with_other_workers_and_killed_anywhere_it_ends_in_the_same_content(fini
     command = ("run", "--config", str(MICRO), "--overrides", *sizes)
     draw = random.Random(7)
     for _ in range(4):
-        process = Process(tmp_path, *command)
+        process = start(tmp_path, *command)
         time.sleep(draw.uniform(1, 15))
         process.kill()
-        process.wait()
+        process.communicate()  # until all of it has ended
     r2v(tmp_path, *command)
     assert hashes(tmp_path) == hashes(finished)
 

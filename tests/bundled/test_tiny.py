@@ -21,6 +21,8 @@ from r2v.llm.types import Message, Request
 from r2v.perturb import wrap
 from r2v.randomness import generator
 
+pytestmark = pytest.mark.numerical
+
 
 def noisy_episodes(count: int) -> list[list[Message]]:
     desk = Desk()

@@ -34,6 +34,8 @@ from r2v.policy.float64 import use_float64_layers
 from r2v.policy.load import load_policy
 from r2v.randomness import generator
 
+pytestmark = pytest.mark.numerical
+
 TOKENIZER = build_tokenizer()
 DEMONSTRATIONS = [demonstrate(generator("test", number), stage) for stage in TOY_CURRICULUM for number in range(150)]
 HELD_OUT = word_problems(200, 0, "eval")

@@ -14,12 +14,12 @@ from r2v.emulator import Emulator, Fault, Lifecycle, game
 from r2v.errors import UsageError
 from r2v.game.play.players import model_agent
 from r2v.game.play.rules import Rules
-from tests import processes
+from tests import warm
 
 
 def run(root: Path, *words: str, **env: str) -> subprocess.CompletedProcess[str]:
     unset: dict[str, str | None] = {name: None for name in os.environ if "API_KEY" in name or "BASE_URL" in name}
-    return processes.run(root, "game", *words, env=unset | env)
+    return warm.run(root, "game", *words, env=unset | env)
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,13 +12,13 @@ from pathlib import Path
 import pytest
 
 from r2v.emulator import Emulator, Fault, Lifecycle, Timing, game, turn_of
-from tests.processes import Process
+from tests import warm
 
 KEY = "sk-not-to-be-written-anywhere"
 PAIR = ("--models", "gpt35", "claude_haiku", "--batch-service", "conversation", "--poll-seconds", "0.05")
 
 
-def start(root: Path, emulator: Emulator, *words: str) -> Process:
+def start(root: Path, emulator: Emulator, *words: str) -> subprocess.Popen[str]:
     root.mkdir(exist_ok=True)
     env = {
         "OPENAI_API_KEY": KEY,
@@ -25,7 +26,7 @@ def start(root: Path, emulator: Emulator, *words: str) -> Process:
         "OPENAI_BASE_URL": emulator.openai_url,
         "ANTHROPIC_BASE_URL": emulator.anthropic_url,
     }
-    return Process(root, "game", *words, env=env)
+    return warm.start(root, "game", *words, env=env)
 
 
 def run(root: Path, emulator: Emulator, *words: str) -> tuple[int, str]:

@@ -27,6 +27,7 @@ from r2v.cli.main import main as r2v
 from r2v.config import load
 from r2v.emulator import EmulatedRequest, Emulator, Lifecycle, game
 from r2v.emulator.answers import load_answer
+from tests import warm
 from tests.docs.pages import PAGES, PLACEHOLDER, REPOSITORY, Block, blocks_of
 from tests.seeds.workspace import standing_in
 
@@ -135,7 +136,7 @@ def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, emulator: Emulator
     for name in ("bin", "logs", "slurm"):
         (root / name).mkdir()
     for name, start in (("python", ""), ("r2v", "-m r2v")):
-        (root / "bin" / name).write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} {start} "$@"\n')
+        (root / "bin" / name).write_text(f'#!/bin/sh\nexec {shlex.quote(warm.python())} {start} "$@"\n')
         (root / "bin" / name).chmod(0o755)
     settings = {
         "PATH": f"{FAKE_SLURM}:{root / 'bin'}:{os.environ['PATH']}",

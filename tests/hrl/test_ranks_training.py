@@ -14,6 +14,8 @@ from r2v.errors import EnvironmentFault
 from . import ranks_training, trainers
 from .trainers import lines, losses, trainer_of
 
+pytestmark = [pytest.mark.numerical, pytest.mark.usefixtures("warm_ranks")]
+
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:

@@ -13,6 +13,8 @@ from tests.hrl import tabular_mdp
 
 from .table_loop import Learner
 
+pytestmark = pytest.mark.numerical
+
 ITERATIONS = 200
 
 

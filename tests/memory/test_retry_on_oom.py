@@ -16,6 +16,8 @@ from r2v.storage.record import describe
 from . import runs_out
 from .runs_out import BATCH, Trained
 
+pytestmark = pytest.mark.usefixtures("warm_ranks")
+
 
 @pytest.mark.parametrize(("most", "rows"), [(11, 6), (4, 3), (1, 1)])
 def test_the_gradient_is_that_of_the_undisturbed_step(most: int, rows: int) -> None:

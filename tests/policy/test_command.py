@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import signal
+import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -16,7 +17,7 @@ import torch
 from r2v.data.episode import to_line
 from r2v.policy.export import export
 from r2v.storage.record import ERROR, EVENTS
-from tests.processes import Process
+from tests import warm
 
 from . import two_ranks
 
@@ -49,8 +50,8 @@ MICRO = (
 )
 
 
-def start(folder: Path, *words: str) -> Process:
-    return Process(folder, *words, env={"R2V_RECORD": str(folder / "record")})
+def start(folder: Path, *words: str) -> subprocess.Popen[str]:
+    return warm.start(folder, *words, env={"R2V_RECORD": str(folder / "record")})
 
 
 def r2v(folder: Path, *words: str, code: int = 0) -> str:

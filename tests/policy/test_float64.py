@@ -12,6 +12,8 @@ from transformers.cache_utils import DynamicCache
 from r2v.bundled.tiny import build_model
 from r2v.policy.float64 import ShortConv, depthwise, use_float64_layers
 
+pytestmark = pytest.mark.numerical
+
 
 @pytest.mark.parametrize(("tokens", "length"), [(1, 1), (3, 3), (4, 1), (9, 9), (12, 5)])
 def test_depthwise_is_torchs_convolution(tokens: int, length: int) -> None:

@@ -17,6 +17,8 @@ from r2v.policy.load import Loaded, load_policy
 from r2v.storage.weights import BUNDLED
 from tests import tiny_models, tolerance
 
+pytestmark = pytest.mark.numerical
+
 IDS = torch.tensor([[5, 9, 11, 30, 7]])
 
 

@@ -20,6 +20,8 @@ from tests import tiny_models
 
 from .stopping import stopped_by_a_signal
 
+pytestmark = pytest.mark.numerical
+
 PHASE = Phase(
     num_epochs=2,
     lr=2e-3,

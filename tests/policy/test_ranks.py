@@ -19,6 +19,8 @@ from r2v.storage.files import content_sha256
 
 from . import two_ranks
 
+pytestmark = [pytest.mark.numerical, pytest.mark.usefixtures("warm_ranks")]
+
 PHASES = ("bc", "preference")
 
 

@@ -11,7 +11,6 @@ import json
 import os
 import re
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -21,6 +20,7 @@ from r2v.cli.game import build_parser
 from r2v.cli.game_options import GameDefaults
 from r2v.emulator import Emulator, Lifecycle, game
 from r2v.game.service.services import SERVICES
+from tests import warm
 
 REPOSITORY = Path(__file__).parents[2]
 TEXT = (Path(__file__).parent / "seed_001.md").read_text()
@@ -58,7 +58,7 @@ def typed(emulator: Emulator, root: Path, words: list[str]) -> subprocess.Comple
     }
     (root / "bin").mkdir(exist_ok=True)
     if not (root / "bin" / "python").exists():
-        (root / "bin" / "python").write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+        (root / "bin" / "python").write_text(f'#!/bin/sh\nexec {warm.python()} "$@"\n')
         (root / "bin" / "python").chmod(0o755)
     return subprocess.run(words, cwd=root, env={**os.environ, **keys}, capture_output=True, text=True)
 
@@ -124,7 +124,7 @@ def test_the_python_example(emulator: Emulator, tmp_path: Path) -> None:
     for theirs, ours in IMPORTS.items():
         assert theirs in text
         text = text.replace(theirs, ours)
-    done = typed(emulator, tmp_path, [sys.executable, "-c", text])
+    done = typed(emulator, tmp_path, [warm.python(), "-c", text])
     assert done.returncode == 0, done.stderr
     (folder,) = jobs(tmp_path)
     assert done.stdout.strip().splitlines()[-1] == f"Results saved to {folder.relative_to(tmp_path)}"

@@ -172,10 +172,11 @@ def test_a_killed_job_is_resumed_from_the_path_of_the_seed(root: Path, tmp_path:
         ),
     )
     (root / BC).unlink(missing_ok=True)
-    with subprocess.Popen(**typing, start_new_session=True) as process:
+    with subprocess.Popen(**typing, stdout=subprocess.PIPE, start_new_session=True) as process:
         while not (root / BC / "checkpoint-latest").exists() and process.poll() is None:
             time.sleep(0.01)
         process.send_signal(signal.SIGKILL)
+        process.communicate()  # until all of it has ended
     assert process.returncode == -signal.SIGKILL and not (root / BC / "artifact.json").exists()
     line = [word.replace("webarena_noisy", "desk_noisy") for word in RESUME]
     with standing_in(root):

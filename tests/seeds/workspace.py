@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shlex
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import chdir, contextmanager
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from r2v.log import logger
 from r2v.rollout.actors import Actor, GreedyActor, Routed, StepView
 from r2v.rollout.model_factory import engine, priced_teacher
 from r2v.rollout.session import RolloutWorld, episode_specs, play_many
+from tests import warm
 
 REPOSITORY = Path(__file__).parents[2]
 SOURCES: dict[str, ActionSource] = {"teacher": "teacher", "slm_only": "slm", "llm_only": "llm_fallback", "r2v": "slm"}
@@ -31,7 +31,7 @@ def checkout(root: Path) -> Path:
         (root / name).symlink_to(REPOSITORY / name)
     (root / "bin").mkdir()
     python = root / "bin" / "python"
-    python.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} "$@"\n')
+    python.write_text(f'#!/bin/sh\nexec {shlex.quote(warm.python())} "$@"\n')
     python.chmod(0o755)
     return root
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -25,6 +24,7 @@ from r2v.pipeline.jobs import job
 from r2v.pipeline.run import run_job
 from r2v.stages import perturb
 from r2v.storage.artifact import Artifact
+from tests import warm
 
 SMALL = ("env.options.num_tasks=36", "env.options.num_heldout=0", "data.seeds=[1,2]", "rollout.workers=1")
 FAULTLESS = ("env.options.slips=0.0", "env.options.weakness=0.0")
@@ -167,7 +167,7 @@ def test_another_process_makes_the_same_content(root: Path, tmp_path: Path) -> N
         "    perturb.STAGE.run(perturb.PerturbSettings.of(config), work)\n"
     )
     subprocess.run(
-        [sys.executable, "-c", program, root, tmp_path, *SMALL, "env.options.slips=0.1"],
+        [warm.python(), "-c", program, root, tmp_path, *SMALL, "env.options.slips=0.1"],
         check=True,
         cwd=Path(__file__).parents[2],
         env={**os.environ, "PYTHONHASHSEED": "77"},

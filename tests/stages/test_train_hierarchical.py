@@ -20,7 +20,7 @@ from r2v.policy.load import load_policy
 from r2v.stages.train_hierarchical import REPORT, closing_lines
 from r2v.storage import artifact as artifacts
 from r2v.storage.artifact import Artifact
-from tests.processes import Process, run
+from tests.warm import run, start
 
 PLACE = Path("outputs/hierarchical/desk_noisy")
 SMALL = [
@@ -101,7 +101,7 @@ def test_what_is_up_to_date_is_not_trained_again(finished: Path) -> None:
 
 
 def test_a_stopped_job_goes_on_to_the_same_bits(finished: Path, tmp_path: Path) -> None:
-    process = Process(tmp_path, *command())
+    process = start(tmp_path, *command())
     deadline = time.monotonic() + 120
     while not (tmp_path / PLACE / "checkpoint-latest").exists() and time.monotonic() < deadline:
         time.sleep(0.01)

@@ -30,9 +30,8 @@ from r2v.rollout.model_factory import require_provider, verifier_scorer
 from r2v.stages.train_verifier import STAGE, VerifierSettings, label_source
 from r2v.storage.artifact import JOURNAL, Artifact, Work
 from r2v.verifier.labels import VerifierExample, read_examples
-from tests import tiny_models
+from tests import tiny_models, warm
 from tests.llm.talk import environment
-from tests.processes import Process
 
 RUN = "desk_scripted_m_20260101T000000"
 MODELS = {"openai": "gpt-4o-mini", "anthropic": "claude-3-haiku"}
@@ -207,13 +206,13 @@ def test_killed_while_a_batch_is_out_and_started_again_it_pays_once(
 ) -> None:
     words = command(base, provider, "teacher.mode=batch", "teacher.batch_size=30")
     with served(lifecycle=Lifecycle(seconds=0.5)) as emulator:
-        process = Process(root, *words)
+        process = warm.start(root, *words)
         while not emulator.ledger().bills and process.poll() is None:
             time.sleep(0.02)
         process.kill()
         process.communicate()
         assert process.returncode == -signal.SIGKILL and not list(root.rglob("verifier_data.jsonl"))
-        again = Process(root, *words)
+        again = warm.start(root, *words)
         told = again.communicate(timeout=100)[1]
         assert again.returncode == 0, told
         assert paid_once(emulator)
@@ -226,14 +225,14 @@ def test_a_create_that_nobody_confirmed_is_waited_for_and_left_with_75(served: S
     words = command(base, "openai", "teacher.mode=batch", "teacher.reconcile_after=300")
     faults = Fault("commit_then_500", at=1), Fault("listed_late", at=1)
     with served(*faults, timing=Timing(late=5.0)) as emulator:
-        process = Process(root, *words)
+        process = warm.start(root, *words)
         while process.poll() is None and not ((path := journal_of(root)) and b'"unknown"' in path.read_bytes()):
             time.sleep(0.02)
         process.send_signal(signal.SIGTERM)
         told = process.communicate(timeout=60)[1]
         assert process.returncode == 75, told
         assert len(emulator.ledger().bills) == QUESTIONS
-        again = Process(root, *words)
+        again = warm.start(root, *words)
         told = again.communicate(timeout=100)[1]
         assert again.returncode == 0, told
         assert "found as batch_" in told and paid_once(emulator)

@@ -14,6 +14,8 @@ from r2v.verifier.train import VERIFIER_CHECKPOINT, EncodedExample, encoded, str
 
 from . import toy
 
+pytestmark = pytest.mark.numerical
+
 
 def trained(examples: list, folder: Path, **changes: float) -> VerifierModel:  # type: ignore[type-arg]
     model = VerifierModel(toy.backbone())

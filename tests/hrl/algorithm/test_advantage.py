@@ -15,6 +15,8 @@ from r2v.hrl.algorithm.critic import CriticValues
 from r2v.hrl.algorithm.losses import policy_loss, token_weights
 from tests.hrl import tabular_mdp
 
+pytestmark = pytest.mark.numerical
+
 FIRST, HINT, SECOND = [0.0, 0.74, 0.73], [-0.73, -0.06, -0.77], [0.0, -0.80, -0.86]
 """Logits of a policy whose variances are known to four digits: of the first answer, of hint 1 after each, of the second
 answer."""

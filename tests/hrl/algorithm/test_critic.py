@@ -14,6 +14,8 @@ from tests.hrl import tabular_mdp
 
 from .. import tabular
 
+pytestmark = pytest.mark.numerical
+
 FIRST, HINT, SECOND = [0, 0, 1, 2], [0, 1, 1, 1], [0, 1, 1, 2]
 """A policy as four equally likely draws, whatever is observed."""
 

@@ -11,6 +11,8 @@ from torch import Tensor
 from r2v.hrl.algorithm import kl
 from r2v.hrl.algorithm.losses import policy_loss, token_weights
 
+pytestmark = pytest.mark.numerical
+
 BETA, REWARD, REFERENCE = 0.5, torch.tensor([1.0, 0.0, 0.0], dtype=torch.float64), torch.zeros(3, dtype=torch.float64)
 OPTIMUM, SOFT_VALUE = (0.786986, 0.106507, 0.106507), 0.570466
 ALL = torch.ones(3, 1, dtype=torch.bool)

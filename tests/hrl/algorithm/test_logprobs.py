@@ -17,6 +17,8 @@ from r2v.hrl.algorithm.losses import count, policy_loss, token_weights
 from r2v.policy.float64 import use_float64_layers
 from tests import tiny_models
 
+pytestmark = pytest.mark.numerical
+
 VOCABULARY = 96
 PROMPTS = [list(range(5, 5 + n)) for n in (3, 11, 7, 1, 20, 5, 9, 2)]
 COMPLETIONS = [[40 + (3 * n + k) % 50 for k in range(n)] + [2] for n in (4, 1, 9, 6, 2, 0, 12, 5)]

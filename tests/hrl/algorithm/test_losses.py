@@ -19,6 +19,8 @@ from r2v.hrl.algorithm.losses import (
 )
 from tests.hrl import tabular_mdp
 
+pytestmark = pytest.mark.numerical
+
 ONE = torch.ones(1, 1, dtype=torch.bool)
 
 

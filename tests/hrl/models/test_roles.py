@@ -26,6 +26,8 @@ from r2v.policy.load import Loaded, load_policy
 
 from ..playing import PROBLEMS, build, save_model, settings, stirred, tokenizer
 
+pytestmark = pytest.mark.numerical
+
 KINDS = ("llama", "lfm2")
 PROMPTS, SAID = [[3, 9, 10, 4], [3, 11, 4], [3, 7, 8, 9, 10, 4]], [[20, 21, 2], [22, 2], [9, 9, 12, 30]]
 

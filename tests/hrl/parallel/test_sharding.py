@@ -19,6 +19,8 @@ from .. import ranks_sharding, trainers
 from ..ranks_sharding import FULL, HALFWAY, SHARED, stopping, trained
 from ..trainers import lasting, losses, told
 
+pytestmark = [pytest.mark.numerical, pytest.mark.usefixtures("warm_ranks")]
+
 BOTH = pytest.mark.parametrize(("name", "h", "lora"), [("shared", SHARED, 4), ("full", FULL, 0)])
 
 

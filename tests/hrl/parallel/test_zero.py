@@ -24,6 +24,8 @@ from ..ranks_sharding import HALFWAY, stopping, trained
 from ..ranks_zero import CASES
 from ..trainers import lasting, losses, told
 
+pytestmark = [pytest.mark.numerical, pytest.mark.usefixtures("warm_ranks")]
+
 NEAR = 1e-7
 """Of losses to those of a run in float64; 1e-8 was seen."""
 EACH = pytest.mark.parametrize("name", CASES)

@@ -29,6 +29,8 @@ from r2v.llm.waves import Waves
 from .. import playing
 from ..playing import PROBLEMS, build, checker, save_model, settings, stirred
 
+pytestmark = [pytest.mark.numerical, pytest.mark.usefixtures("warm_ranks")]
+
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:

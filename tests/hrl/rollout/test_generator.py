@@ -18,6 +18,8 @@ from r2v.llm.local.decode import Draw, generate
 
 from ..playing import PROBLEMS, build, save_model, stirred
 
+pytestmark = pytest.mark.numerical
+
 
 @pytest.fixture(scope="module", params=["llama", "lfm2"])
 def roles(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Roles:

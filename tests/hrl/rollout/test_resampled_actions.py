@@ -13,6 +13,8 @@ from r2v.hrl.tasks.prompts import Prompter
 
 from ..playing import PROBLEMS, build, save_model, settings, stirred
 
+pytestmark = pytest.mark.numerical
+
 
 @pytest.fixture(scope="module")
 def roles(tmp_path_factory: pytest.TempPathFactory) -> Roles:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -20,9 +19,12 @@ from r2v.hrl.training import checkpoint
 from r2v.hrl.training.metrics import METRICS_FILE
 from r2v.hrl.training.state import TRAINING_PHASES, hash_of
 from r2v.policy.fit import LATEST
+from tests import warm
 
 from .. import trainers
 from ..trainers import BASE, EVERYTHING, lasting, lines, trainer_of
+
+pytestmark = pytest.mark.numerical
 
 SMALL = replace(BASE, iterations=2, save_every=1)
 
@@ -79,7 +81,7 @@ def test_killed_at_once_it_ends_in_the_same_bits(model: Path, tmp_path: Path, un
     places = {"after": 8, "within": 45}
     dying = [
         subprocess.Popen(
-            [sys.executable, "-m", "tests.hrl.trainers", str(tmp_path / name), str(model), name, str(number)],
+            [warm.python(), "-m", "tests.hrl.trainers", str(tmp_path / name), str(model), name, str(number)],
             stderr=subprocess.DEVNULL,
         )
         for name, number in places.items()

@@ -18,6 +18,8 @@ from r2v.hrl.training.critic_trainer import CriticTrainer
 from .. import trainers
 from ..trainers import BASE, trainer_of
 
+pytestmark = pytest.mark.numerical
+
 H = replace(BASE, turns=3, rewards=[0.0, 0.5, 1.0], critic=replace(BASE.critic, draws=2, max_tokens=24))
 
 

@@ -27,6 +27,8 @@ from r2v.hrl.training.optimizer_step import Network, optimizer_step
 from .. import trainers
 from ..ranks_training import batch, said
 
+pytestmark = pytest.mark.numerical
+
 SAID = said()
 EVERY = list(range(len(SAID)))
 

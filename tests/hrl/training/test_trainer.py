@@ -20,6 +20,8 @@ from r2v.storage.files import content_sha256
 from .. import trainers
 from ..trainers import BASE, EVERYTHING, lasting, lines, losses, trainer_of
 
+pytestmark = pytest.mark.numerical
+
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:

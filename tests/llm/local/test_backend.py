@@ -16,6 +16,8 @@ from r2v.policy.prompt_encoder import Encoder, build_messages
 from r2v.randomness import generator, uniform
 from tests import tiny_models
 
+pytestmark = pytest.mark.numerical
+
 PRICE = Price(input=1.0, output=4.0, seconds_per_call=0, seconds_per_token=0)
 
 

@@ -15,7 +15,8 @@ from r2v.errors import UsageError
 from r2v.llm.providers.factory import PROVIDER_CLASSES, make_provider
 from r2v.llm.providers.prices import Rate, rate_of
 from r2v.llm.providers.provider import BatchProvider
-from r2v.pipeline.run import job, run_job
+from r2v.pipeline.jobs import job
+from r2v.pipeline.run import run_job
 
 PAGE = Path(__file__).parents[3] / "docs" / "extending" / "provider.md"
 SMALL = (

@@ -1,0 +1,160 @@
+"""Imports once, forks for each client (see `__init__.py`): python -P server.py SOCKET EXECUTABLE"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import json
+import os
+import random
+import resource
+import runpy
+import select
+import signal
+import socket
+import sys
+import threading
+import traceback
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+LIBRARIES = (
+    "torch",
+    "torch.distributed",
+    "transformers",
+    "transformers.models.auto.modeling_auto",
+    "transformers.trainer",
+    "peft",
+    "trl",
+    "accelerate",
+    "datasets",
+    "openai",
+    "anthropic",
+    "sklearn.linear_model",
+    "scipy.stats",
+)
+
+
+def serve(address: str, executable: str) -> None:
+    """Fork for each connection, tell its client how the process ended, kill what has lost its client."""
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(address + ".early")
+    for library in LIBRARIES:
+        import_module(library)
+    woken, wake = os.pipe()
+    for end in (woken, wake):
+        os.set_blocking(end, False)
+    signal.set_wakeup_fd(wake)
+    signal.signal(signal.SIGCHLD, lambda number, frame: None)
+    listener.listen(64)
+    Path(address + ".early").rename(address)  # clients wait until there is such a name
+    clients: dict[int, socket.socket] = {}
+    while True:
+        ready, _, _ = select.select([0, listener, woken, *clients.values()], [], [])
+        if 0 in ready:
+            for pid in clients:
+                os.kill(pid, signal.SIGKILL)
+            os._exit(0)
+        if woken in ready:
+            with contextlib.suppress(BlockingIOError):
+                os.read(woken, 4096)
+            reap(clients)
+        for pid in [pid for pid, client in clients.items() if client in ready]:
+            os.kill(pid, signal.SIGKILL)  # its client is gone
+            clients.pop(pid).close()
+        if listener in ready:
+            connection, _ = listener.accept()
+            header, files, _, _ = socket.recv_fds(connection, 8, 3)
+            request = json.loads(received(connection, int.from_bytes(header, "big")))
+            if not (pid := os.fork()):
+                signal.set_wakeup_fd(-1)
+                signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+                for other in (listener, connection, *clients.values()):
+                    other.close()
+                os.close(woken)
+                os.close(wake)
+                become(request, files, executable)
+            for file in files:
+                os.close(file)
+            clients[pid] = connection
+            connection.sendall(pid.to_bytes(8, "big"))
+
+
+def received(connection: socket.socket, length: int) -> bytes:
+    """Exactly so many bytes."""
+    data = b""
+    while len(data) < length:
+        data += connection.recv(length - len(data))
+    return data
+
+
+def reap(clients: dict[int, socket.socket]) -> None:
+    """Tell the clients of processes that have ended: the exit code, or minus the signal."""
+    with contextlib.suppress(ChildProcessError):
+        while (ended := os.waitpid(-1, os.WNOHANG))[0]:
+            if (client := clients.pop(ended[0], None)) is not None:
+                with contextlib.suppress(BrokenPipeError):
+                    client.sendall(os.waitstatus_to_exitcode(ended[1]).to_bytes(8, "big", signed=True))
+                client.close()
+
+
+def become(request: dict[str, Any], files: list[int], executable: str) -> None:
+    """In the forked process: take the client's place in the world, act, and end."""
+    for target, file in enumerate(files):
+        os.dup2(file, target)
+    for file in set(files) - {0, 1, 2}:
+        os.close(file)
+    environment = request["environment"]
+    os.environ.clear()
+    os.environ.update(environment)
+    os.chdir(request["folder"])
+    os.umask(request["mask"])
+    for limit, values in request["limits"]:
+        resource.setrlimit(limit, tuple(values))
+    sys.executable = executable
+    sys.dont_write_bytecode = bool(environment.get("PYTHONDONTWRITEBYTECODE"))
+    random.seed()
+    words = request["words"]
+    if words[0] == "-u":
+        words, environment = words[1:], {**environment, "PYTHONUNBUFFERED": "1"}
+    if environment.get("PYTHONUNBUFFERED"):
+        sys.stdout.reconfigure(write_through=True)  # type: ignore[union-attr]
+    script = words[0] not in ("-m", "-c")
+    first = str(Path(words[0]).resolve().parent) if script else "" if words[0] == "-c" else request["folder"]
+    sys.path[:0] = [first, *filter(None, environment.get("PYTHONPATH", "").split(os.pathsep))]
+    code = 0
+    try:
+        if script:
+            sys.argv[:] = words
+            runpy.run_path(words[0], run_name="__main__")
+        elif words[0] == "-m":
+            sys.argv[:] = words[1:]
+            runpy.run_module(words[1], run_name="__main__", alter_sys=True)
+        else:
+            sys.argv[:] = ["-c", *words[2:]]
+            exec(compile(words[1], "<string>", "exec"), sys.modules["__main__"].__dict__)
+    except SystemExit as end:
+        if isinstance(end.code, str):
+            print(end.code, file=sys.stderr)
+        code = end.code if isinstance(end.code, int) else int(end.code is not None)
+    except KeyboardInterrupt:
+        traceback.print_exc()
+        code = -signal.SIGINT
+    except BaseException:
+        traceback.print_exc()
+        code = 1
+    with contextlib.suppress(BaseException):
+        threading._shutdown()  # type: ignore[attr-defined]
+        atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(BrokenPipeError, ValueError):
+            stream.flush()
+    if code < 0:
+        signal.signal(-code, signal.SIG_DFL)
+        os.kill(os.getpid(), -code)
+    os._exit(code & 0xFF)
+
+
+if __name__ == "__main__":
+    serve(*sys.argv[1:])
