@@ -261,3 +261,11 @@ def test_the_rooms_can_be_counted() -> None:
     rooms = {path.parent.relative_to(PACKAGE) for path in PACKAGE.glob("*/__init__.py")}
     inner = {path.parent.relative_to(PACKAGE) for path in PACKAGE.glob("*/*/__init__.py")}
     assert len(rooms) <= 24 and len(inner) <= 26
+
+
+def test_what_the_quick_tier_leaves_out_is_there() -> None:
+    """tests/slow.txt names files, and functions in them."""
+    lines = (REPOSITORY / "tests" / "slow.txt").read_text().split()
+    assert lines == sorted(set(lines))
+    for path, _, function in (line.partition("::") for line in lines):
+        assert not function or f"def {function}(" in (REPOSITORY / path).read_text(), f"{path}::{function}"

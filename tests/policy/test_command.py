@@ -44,7 +44,7 @@ MICRO = (
     "verifier.num_tasks=8",
     "candidates.num_tasks=4",
     "preference.pair_mode=teacher_vs_slm",
-    "preference.min_margin=-1.0",
+    "preference.min_margin=0.0",
     "training.save_steps=1000",
     "inference.max_steps=6",
 )
@@ -121,7 +121,7 @@ def test_two_ranks_are_stopped_and_resumed_from_the_checkpoint_alone(toy: Path) 
     assert told.count(("bc", kept, 158)) == 2, "where it stopped, and where it went on"
     assert events(toy)[-1]["loss"] > 0 and events(toy)[-1]["tokens_per_s"] > 0
     again = r2v(toy, "train_policy", "--resume", checkpoint)
-    assert "up to date" in again and "is of a run that was finished" in again
+    assert "up to date" in again and "belongs to a finished attempt" in again
 
 
 def test_ranks_that_cannot_share_a_batch_are_one_line(toy: Path) -> None:
@@ -183,4 +183,4 @@ def test_all_is_bc_and_candidates_and_preference_of_this_bc(labelled: Path, tmp_
     jobs = ["collect", "perturb", "bc", "verifier", "candidates", "preference"]
     assert [line.split()[0] for line in said.splitlines() if line.endswith("up to date")] == jobs
     said = r2v(checkout, "train_policy", "--resume", "outputs/micro/policy/preference/checkpoint-latest")
-    assert said.split()[0] == "preference" and "is of a run that was finished" in said
+    assert said.split()[0] == "preference" and "belongs to a finished attempt" in said

@@ -76,7 +76,7 @@ class Prompt:
         pass
 
 
-def test_001_requests_are_two_batches(tmp_path: Path) -> None:
+def test_one_request_too_many_makes_two_batches(tmp_path: Path) -> None:
     provider, count = Prompt(OpenAI.limits), 50_001
     behind = ProviderRemote(
         provider,
