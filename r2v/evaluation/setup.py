@@ -121,9 +121,9 @@ def stored_episodes(results: Path, setup: Setup) -> Iterator[Episode]:
     says it is another method's, condition's or point's than its file."""
     for path, *cell in planned_files(results, setup):
         for episode in TrajectoryStore(path).iter_episodes():
-            told = [episode.condition, episode.method, episode.extra.get(OPERATING_POINT, MAIN)]
-            if told != cell:
+            recorded = [episode.condition, episode.method, episode.extra.get(OPERATING_POINT, MAIN)]
+            if recorded != cell:
                 raise InputError(
-                    f"{path}: episode {episode.episode_id} says {'/'.join(told)}, its file says {'/'.join(cell)}"
+                    f"{path}: episode {episode.episode_id} says {'/'.join(recorded)}, its file says {'/'.join(cell)}"
                 )
             yield episode

@@ -118,7 +118,7 @@ def train_preference(
     trainer = make_trainer([rows[i] for i in order], loaded, phase, preference, out, seed)
     measured = rows[:_MEASURED_PAIRS]
     before = mean_logps(loaded, measured)
-    first = _first_loss_in_parts(trainer, loaded, measured[:16]) if is_sharded(trainer) else _first_loss(trainer)
+    first = _first_sharded_loss(trainer, loaded, measured[:16]) if is_sharded(trainer) else _first_loss(trainer)
     log = fit(trainer, "preference", out, [len(rows[i]) for i in order])
     loaded = gather_model(trainer, loaded)
     if distributed.rank():
@@ -189,9 +189,9 @@ def _first_loss(trainer: Any) -> float:
         return _near_ln2(trainer, float(trainer.sigmoid_loss(next(iter(trainer.get_train_dataloader())))))
 
 
-def _first_loss_in_parts(trainer: Any, loaded: Loaded, rows: Sequence[PairRow]) -> float:
-    """The same under ZeRO 3, by the formula and on the mean of a few pairs: TRL's forward expects weights in parts,
-    and the policy's lie in parts only once training has begun (the reference's do already)."""
+def _first_sharded_loss(trainer: Any, loaded: Loaded, rows: Sequence[PairRow]) -> float:
+    """The same under ZeRO 3, by the formula and on the mean of a few pairs: TRL's forward expects sharded weights,
+    and the policy's are sharded only once training has begun (the reference's do already)."""
     from trl.trainer.utils import use_adapter
 
     with nullcontext() if trainer.ref_model is not None else use_adapter(loaded.model, "ref"):

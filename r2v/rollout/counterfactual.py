@@ -1,7 +1,7 @@
-"""What would have happened: the same state, another action, executed to the end.
+"""Counterfactual rollouts: the same state, another action, executed to the end.
 
-    played = await visit(world.start(play), slm, waves)       # an episode and a fork of the world at every step
-    twin = await branch(played.visits[3], action, slm, waves)
+    played = await rollout_with_snapshots(world.start(spec), slm, waves)     # an episode, and a fork at every step
+    twin = await play_counterfactual(played.snapshots[3], action, slm, waves)
     gain = twin.success - played.episode.success
 
 Hazards are keyed by step and greedy policies draw nothing, so both branches meet the same luck: the recorded

@@ -1,6 +1,6 @@
 """Routers at work: what is measured at a step, and the score that decides whether the LLM is asked.
 
-Every gate sees the same features, computed once per step by `Sensors`; it differs only in the score it makes
+Every gate sees the same features, computed once per step by `FeatureExtractor`; it differs only in the score it makes
 of them (`r2v.router.baselines`). A feature costs what it costs: drawing samples and asking the verifier are
 model calls behind the wave engine like any other.
 """

@@ -136,8 +136,8 @@ def cancel(config: c.Config, root: Path = Path()) -> str:
             "is openai or anthropic"
         )
     folder = Path(DataRegistry(root / "data").get(config.run.id).output_dir) / PROVIDER
-    told = asyncio.run(provider_remote(config.teacher, folder).cancel())
-    return f"{config.run.id}: cancelled; {json.dumps(told)}"
+    cancelled = asyncio.run(provider_remote(config.teacher, folder).cancel())
+    return f"{config.run.id}: cancelled; {json.dumps(cancelled)}"
 
 
 def _announce(handle: RunHandle) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from r2v.errors import InputError
 from r2v.evaluation.tables.columns import COLUMNS, GLOSSARY
-from r2v.evaluation.tables.files import BUNDLE, cell, csv_text, render, settle, write_results
+from r2v.evaluation.tables.files import BUNDLE, cell, csv_text, render, round_figures, write_results
 from r2v.utils.results import ResultsManager
 
 
@@ -129,9 +129,9 @@ def test_a_misspelt_column_is_refused():
     ],
 )
 def test_one_format_for_every_number(number, printed):
-    settled = settle(number)
+    settled = round_figures(number)
     assert cell(settled) == printed
-    assert settle(settled) == settled
+    assert round_figures(settled) == settled
 
 
 def test_nothing_that_is_not_a_number_gets_into_a_file(bundle):

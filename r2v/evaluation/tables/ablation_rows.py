@@ -11,7 +11,7 @@ import numpy as np
 from r2v.data.episode import Episode
 from r2v.errors import EmptyResult, InputError
 from r2v.evaluation.statistics import FloatArray, holm, paired_difference
-from r2v.evaluation.tables.files import csv_text, settle, write_results
+from r2v.evaluation.tables.files import csv_text, round_figures, write_results
 
 
 class Named(Protocol):
@@ -65,7 +65,7 @@ def write_ablations(folder: Path, rows: Sequence[dict[str, Any]]) -> None:
     """Write ablations.csv and its manifest."""
     if not rows:
         raise EmptyResult("ablations.names is empty: no row to write; name at least one")
-    write_results(folder, {"ablations.csv": csv_text("ablations.csv", settle(rows))})
+    write_results(folder, {"ablations.csv": csv_text("ablations.csv", round_figures(rows))})
 
 
 def _paired(name: str, base: Sequence[Episode], ablated: Sequence[Episode]) -> tuple[FloatArray, FloatArray]:

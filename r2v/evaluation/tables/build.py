@@ -19,7 +19,7 @@ from r2v.evaluation.claims import Claim, caveats, claims
 from r2v.evaluation.comparisons import comparison_rows, leaders
 from r2v.evaluation.outcomes import measure
 from r2v.evaluation.setup import Setup, read_setup, stored_episodes
-from r2v.evaluation.tables.files import BUNDLE_SCHEMA, render, settle, write_results
+from r2v.evaluation.tables.files import BUNDLE_SCHEMA, render, round_figures, write_results
 from r2v.evaluation.tables.table_rows import TableRow, category_rows, frontier_rows, seed_rows, summary_row
 
 STRUCTURED = "structured_results"
@@ -83,14 +83,14 @@ def build_tables(episodes: Iterable[Episode], setup: Setup) -> Tables:
     cells = [(condition, method) for condition in setup.conditions for method in setup.methods]
     leading = {condition: leaders(measured, condition) for condition in setup.conditions}
     main = [{**summary_row(measured, *cell), "leading": cell[1] in leading[cell[0]]} for cell in cells]
-    main, compared = settle(main), settle(comparison_rows(measured))
+    main, compared = round_figures(main), round_figures(comparison_rows(measured))
     return Tables(
         setup=setup,
         main_table=main,
-        per_seed=settle([row for cell in cells for row in seed_rows(measured, *cell)]),
-        per_category=settle([row for cell in cells for row in category_rows(measured, *cell)]),
+        per_seed=round_figures([row for cell in cells for row in seed_rows(measured, *cell)]),
+        per_category=round_figures([row for cell in cells for row in category_rows(measured, *cell)]),
         comparisons=compared,
-        frontier=settle([row for condition in setup.frontier for row in frontier_rows(measured, condition)]),
+        frontier=round_figures([row for condition in setup.frontier for row in frontier_rows(measured, condition)]),
         claims=claims(main, compared),
         caveats=caveats(main, compared),
     )

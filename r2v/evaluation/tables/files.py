@@ -24,14 +24,14 @@ BUNDLE_SCHEMA = "1"
 BUNDLE, RESULTS_MANIFEST = "eval_bundle.json", "manifest.json"
 
 
-def settle(value: Any) -> Any:
+def round_figures(value: Any) -> Any:
     """The value with every float in it rounded to six significant digits; noise below 1e-12 is nothing."""
     if isinstance(value, float):
         return float(f"{round(value, 12):.6g}") + 0.0
     if isinstance(value, Mapping):
-        return {key: settle(item) for key, item in value.items()}
+        return {key: round_figures(item) for key, item in value.items()}
     if isinstance(value, Sequence) and not isinstance(value, str):
-        return [settle(item) for item in value]
+        return [round_figures(item) for item in value]
     return value
 
 

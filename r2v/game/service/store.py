@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from r2v.errors import InputError
-from r2v.evaluation.tables.files import settle
+from r2v.evaluation.tables.files import round_figures
 from r2v.game.play.records import Interaction
 from r2v.game.play.rules import GameMode, Payoffs, Rules
 from r2v.game.report.plots import svg_plots
@@ -64,7 +64,7 @@ def write_analysis(
     folder: Path, interactions: list[Interaction], mode: GameMode, rules: Rules, agents: list[AgentInfo]
 ) -> dict[str, Any]:
     """Analyse, and write everything under `analysis/`; numbers are rounded to six digits."""
-    analysis: dict[str, Any] = settle(analyse(interactions, mode, rules, agents))
+    analysis: dict[str, Any] = round_figures(analyse(interactions, mode, rules, agents))
     out = folder / "analysis"
     for name, text in {**csv_tables(analysis), **svg_plots(analysis), "report.txt": text_report(analysis)}.items():
         write_text(out / name, text)
