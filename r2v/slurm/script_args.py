@@ -46,11 +46,7 @@ def expand(words: Sequence[str], root: Path = Path()) -> list[str]:
 
 
 def usage(positionals: Sequence[str]) -> str:
-    """The positional arguments after BENCHMARK, as a usage line shows them.
-
-    >>> usage(("--num-episodes", "CONDITION"))
-    '[NUM_EPISODES] [CONDITION]'
-    """
+    """The positional arguments after BENCHMARK, as a usage line shows them: `[NUM_EPISODES] [CONDITION]`."""
     return " ".join(f"[{option.strip('-').upper().replace('-', '_')}]" for option in positionals)
 
 
