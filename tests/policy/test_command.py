@@ -167,7 +167,7 @@ def test_all_is_bc_and_candidates_and_preference_of_this_bc(labelled: Path, tmp_
     checkout = tmp_path / "checkout"
     shutil.copytree(labelled, checkout, symlinks=True)
     shutil.rmtree(checkout / "record")
-    for what in ("bc", "sample and play on"):
+    for what in ("bc", "sample and execute candidates"):
         stopped(
             checkout,
             "train_policy",
