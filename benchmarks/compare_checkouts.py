@@ -3,8 +3,8 @@
     python benchmarks/compare_checkouts.py OLD NEW            # compares what `make mrp` left in both
     python benchmarks/compare_checkouts.py OLD NEW --run      # runs it in both first, by this Python
 
-For changes that must change no result. Files are compared by what they say (run ids and clocks aside); manifests,
-which name the code and the moment, are left out, and so are resolved configurations, which gain keys. Exit code 0:
+For changes that must change no result. Files are compared by what they say (run ids, clocks and the commit aside);
+manifests, which name the code and the moment, are left out, and so are resolved configurations, which gain keys. Exit code 0:
 nothing differs; 1: something does, and each file is named with the first line in which it does.
 """
 
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -23,6 +24,7 @@ from r2v.storage.files import content_sha256
 ROOTS = ("data/mrp", "outputs/mrp", "results/mrp", "results/ablations/mrp")
 IDENTITY = ("artifact.json", "attempt.meta.json", "config.yaml", "manifest.json", "run_manifest.json")
 """Files that name code, paths, moments or hashes of those that do."""
+_COMMIT = re.compile(rb'"git_commit": "[0-9a-f]{40}"')
 
 
 def files_of(checkout: Path) -> Iterator[tuple[str, Path]]:
@@ -33,6 +35,13 @@ def files_of(checkout: Path) -> Iterator[tuple[str, Path]]:
                 path = Path(folder) / name
                 if name not in IDENTITY and "checkpoint" not in str(path) and "/tmp/" not in str(path):
                     yield path.relative_to(checkout).as_posix(), path
+
+
+def same(old: Path, new: Path) -> bool:
+    """Whether two files say the same but for the commit that made them."""
+    if content_sha256(old) == content_sha256(new):
+        return True
+    return _COMMIT.sub(b"", old.read_bytes()) == _COMMIT.sub(b"", new.read_bytes())
 
 
 def first_difference(old: Path, new: Path) -> str:
