@@ -4,8 +4,8 @@
     python benchmarks/compare_checkouts.py OLD NEW --run      # runs it in both first, by this Python
 
 For changes that must change no result. Files are compared by what they say (run ids, clocks and the commit aside);
-manifests, which name the code and the moment, are left out, and so are resolved configurations, which gain keys. Exit code 0:
-nothing differs; 1: something does, and each file is named with the first line in which it does.
+manifests, which name the code and the moment, are left out, and so are resolved configurations, which gain keys. Exit
+code 0: nothing differs; 1: something does, and each file is named with the first line in which it does.
 """
 
 from __future__ import annotations
@@ -68,9 +68,7 @@ def main() -> int:
         command = [sys.executable, "-m", "r2v", "run", "--config", "configs/mrp.yaml"]
         subprocess.run(command, cwd=checkout, env=environment, check=True)
     old, new = dict(files_of(arguments.old)), dict(files_of(arguments.new))
-    differing = [
-        name for name in sorted(old.keys() & new.keys()) if content_sha256(old[name]) != content_sha256(new[name])
-    ]
+    differing = [name for name in sorted(old.keys() & new.keys()) if not same(old[name], new[name])]
     for name in differing:
         print(f"differs  {name}: {first_difference(old[name], new[name])}")
     for name in sorted(old.keys() ^ new.keys()):
