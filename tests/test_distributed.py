@@ -235,7 +235,7 @@ def test_ranks_and_sharding_leave_the_fingerprint_alone() -> None:
     [
         (["training.zero=1"], "training.zero must be 0, 2 or 3, got 1"),
         (["training.ranks=0"], "training.ranks must be above 0, got 0"),
-        (["training.zero=2", "training.deepspeed=d.json"], "training.deepspeed goes without training.zero"),
+        (["training.zero=2", "training.deepspeed=d.json"], "training.deepspeed replaces training.zero"),
     ],
 )
 def test_what_cannot_be_sharded_is_refused_before_anything_runs(words: list[str], said: str) -> None:

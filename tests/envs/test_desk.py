@@ -142,7 +142,7 @@ def test_the_expert_reads_nothing_but_the_conversation() -> None:
 
 
 def test_snapshot_restores_the_whole_state_anywhere() -> None:
-    task = training_tasks("round_figures")[0]
+    task = training_tasks("settle")[0]
     calls = solution(task)
     for cut in range(len(calls)):
         world, _ = run(calls[:cut], task)
@@ -208,12 +208,12 @@ def wrong_endings(task: Task) -> dict[str, list[str]]:
     if act["tool"] == "assign":
         busy = next(member for member, free in truth.staff if not free)
         endings["busy"] = [*calls[:at], line(**(act | {"state": "busy", "tech": busy})), *calls[at + 1 :]]
-    if truth.verb == "round_figures":
+    if truth.verb == "settle":
         endings["not told"] = [*calls[:-2], calls[-1]]
     return endings
 
 
-@pytest.mark.parametrize("verb", ["close", "assign", "decide", "round_figures"])
+@pytest.mark.parametrize("verb", ["close", "assign", "decide", "settle"])
 def test_the_checker_is_exact(verb: str) -> None:
     for task in training_tasks(verb)[:5]:
         assert run(solution(task), task)[1].success
@@ -222,7 +222,7 @@ def test_the_checker_is_exact(verb: str) -> None:
 
 
 def test_any_free_technician_and_any_wording_serve() -> None:
-    for verb, argument in (("assign", "tech"), ("round_figures", "text")):
+    for verb, argument in (("assign", "tech"), ("settle", "text")):
         task = training_tasks(verb)[1]
         calls = solution(task)
         at = next(at for at, call in enumerate(calls) if argument in json.loads(call))

@@ -61,7 +61,7 @@ class Manual:
             heapq.heappop(self._calls)[2]()
 
 
-async def round_figures() -> None:
+async def settle() -> None:
     """Let everything that can happen without time or worlds happen."""
     for _ in range(20):
         await asyncio.sleep(0)
@@ -103,7 +103,7 @@ def test_a_wave_leaves_when_it_is_full() -> None:
 
     async def watching() -> None:
         await settle_until(lambda: len(backend.waves) == 2)
-        await round_figures()
+        await settle()
         sizes.append([len(wave) for wave in backend.waves])
         released.set()
 
@@ -126,10 +126,10 @@ def test_a_wave_leaves_when_its_oldest_question_is_old() -> None:
     ask, seen = waves.port(backend), list[int]()
 
     async def watching() -> None:
-        await round_figures()
+        await settle()
         for now in (102.0, 104.9, 105.0):
             clock.set(now)
-            await round_figures()
+            await settle()
             seen.append(waves.counts[0].waves)
         released.set()
 
@@ -147,9 +147,9 @@ def test_the_timer_finds_its_question_old_whatever_the_hour() -> None:
         async def watching(
             clock: Manual = clock, waves: Waves = waves, left: list[int] = left, released: threading.Event = released
         ) -> None:
-            await round_figures()
+            await settle()
             clock.set(clock.now + 0.02)
-            await round_figures()
+            await settle()
             left.append(waves.counts[0].waves)
             released.set()
 
@@ -203,16 +203,16 @@ def test_a_question_left_over_keeps_its_own_hour() -> None:
         await ask(number)
 
     async def watching() -> None:
-        await round_figures()
+        await settle()
         clock.set(5.0)
         await settle_until(lambda: waves.counts[0].waves == 1)
         clock.set(6.0)
         answered.set()
         await settle_until(lambda: len(backend.waves) == 1)
         for now in (9.9, 10.0):
-            await round_figures()
+            await settle()
             clock.set(now)
-            await round_figures()
+            await settle()
             seen.append(waves.counts[0].waves)
         released.set()
 

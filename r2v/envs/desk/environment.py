@@ -67,7 +67,7 @@ def check(state: DeskState) -> dict[str, bool]:
         "close": {("close", "")},
         "assign": {("assign", member) for member, free in world.staff if free},
     }.get(world.verb, {("decide", verb) for status, verb in world.rules if status == world.target.status})
-    told = ((world.target.name, world.target.id),) if world.verb == "round_figures" else ()
+    told = ((world.target.name, world.target.id),) if world.verb == "settle" else ()
     right = len(state.effects) == 1 and any(
         state.effects[0] == (tool, world.target.id, detail) for tool, detail in wanted
     )

@@ -74,7 +74,7 @@ def _decide(notes: Notes, record: LineFields) -> LineFields:
 
 
 def _finish(notes: Notes, identifier: str, key: Key) -> LineFields:
-    if notes.goal["goal"] == "round_figures" and not notes.replied:
+    if notes.goal["goal"] == "settle" and not notes.replied:
         text = generator("desk", "wording", *key).choice(WORDINGS)
         return {"tool": "reply", "name": notes.goal["name"], "id": identifier, "text": text}
     return {"tool": "done"}

@@ -16,11 +16,11 @@ WISHES = {
     "close": "close this record and finish :",
     "assign": "assign this record to any free technician and finish :",
     "decide": "decide this record by the policy and finish :",
-    "round_figures": "decide this record by the policy , reply to the requester and finish :",
+    "settle": "decide this record by the policy , reply to the requester and finish :",
 }
 """What each verb asks for, in words; the object that follows names the record."""
 
-HELD_OUT = (("assign", "order"), ("round_figures", "access"))
+HELD_OUT = (("assign", "order"), ("settle", "access"))
 """Templates that no training, calibration or evaluation task uses."""
 
 TEMPLATES = tuple(pair for pair in product(WISHES, KINDS) if pair not in HELD_OUT)

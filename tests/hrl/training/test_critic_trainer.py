@@ -83,10 +83,10 @@ def test_without_draws_the_answers_that_were_given_stand_for_them(played: tuple[
 def test_nothing_is_taken_from_behind_a_last_answer(played: tuple[CriticTrainer, Transitions]) -> None:
     critic_trainer, came = played
     rows = critic_trainer.insert(came)
-    other = {**rows, "next_observation_ids": torch.where(came.done[:, None], 3, rows["next_ids"])}
+    other = {**rows, "next_observation_ids": torch.where(came.done[:, None], 3, rows["next_observation_ids"])}
     assert torch.equal(critic_trainer.targets(other).q, critic_trainer.targets(rows).q)
     assert not torch.equal(
-        critic_trainer.targets({**rows, "next_observation_ids": torch.full_like(rows["next_ids"], 3)}).q,
+        critic_trainer.targets({**rows, "next_observation_ids": torch.full_like(rows["next_observation_ids"], 3)}).q,
         critic_trainer.targets(rows).q,
     )
 
