@@ -16,9 +16,6 @@ PACKAGE = REPOSITORY / "r2v"
 
 EVERYWHERE = {"STAGE", "CATEGORY"}
 """What each module of a kind says of itself under the same name."""
-TWICE = {"Step"}
-"""Names that still stand for several things: the list only shrinks."""
-
 FILE = re.compile(r"(?<![\w./{}<>$*-])(?:\./)?(?:[\w.-]+/)*[\w-]+\.(?:py|md|sh|toml|cff|ya?ml)\b(?![\w.*/{<(])")
 MODULE = re.compile(r"(?<![\w./])r2v(?:\.(?!jsonl?\b|__)[a-zA-Z_]\w*)+")
 MADE_LATER = {"config.yaml", "base.yaml", "job.sh"}
@@ -44,8 +41,6 @@ MADE_UP = {
     "tests/data/test_x.py",
 }
 """What pages, tests and benchmarks make up as examples, and a package that is called like a file."""
-MISSING = {"facts/hrl.md", "facts/method.md", "facts/stack.md", "method.md", "router.md"}
-"""Files that are still named and not here: the list only shrinks."""
 HISTORY = {"docs/LOG.md", "CHANGELOG.md"}
 """Pages that speak of files as they were then."""
 
@@ -67,7 +62,7 @@ def test_no_public_class_or_constant_stands_twice() -> None:
                 if not name.startswith("_"):
                     places[name].append(path.relative_to(REPOSITORY).as_posix())
     twice = {name: where for name, where in places.items() if len(where) > 1 and name not in EVERYWHERE}
-    assert {name: where for name, where in twice.items() if name not in TWICE} == {}
+    assert twice == {}
 
 
 def tracked() -> list[str]:
@@ -99,7 +94,7 @@ def test_no_file_names_a_file_that_is_not_here() -> None:
         f"{name}: {named}"
         for name, text in texts()
         for named in (word.removeprefix("./") for word in FILE.findall(text))
-        if named not in ends | MADE_LATER | MADE_UP | MISSING
+        if named not in ends | MADE_LATER | MADE_UP
         and not (name.startswith("tests/") and named.endswith((".yaml", ".sh")))
         and not (REPOSITORY / name).parent.joinpath(named).is_file()
     }

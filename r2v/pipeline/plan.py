@@ -37,7 +37,7 @@ _RUN_STAGES = {row.stage for row in JOBS if row.place is None}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Step:
+class PlannedJob:
     """One job of a plan. `needs` are the jobs of the same plan that it waits for."""
 
     job: Job
@@ -50,7 +50,9 @@ class Step:
     """Whether its own files have changed, so that it must be made anew although it is there."""
 
 
-def plan(config: Config, *, start: str | None = None, without: Sequence[str] = (), root: Path = Path()) -> list[Step]:
+def plan(
+    config: Config, *, start: str | None = None, without: Sequence[str] = (), root: Path = Path()
+) -> list[PlannedJob]:
     """The jobs from `start` on in their order, each with its state. Nothing is written.
 
     Raises UsageError for an unknown job or where a stage would not take the configuration, InputError where an
@@ -64,7 +66,7 @@ def plan(config: Config, *, start: str | None = None, without: Sequence[str] = (
         made[name] = published(config, name, root)
         if (altered := alteration(made[name], root)) is not None:
             raise InputError(f"needs {name}: {altered}; make it again: start from {name}")
-    waits, steps = waiting(wanted), dict[str, Step]()
+    waits, steps = waiting(wanted), dict[str, PlannedJob]()
     for item in wanted:
         step = _step(config, item, waits[item.name], made, steps, root)
         if step.artifact is not None:
@@ -99,20 +101,20 @@ def _step(
     item: Job,
     needs: tuple[str, ...],
     made: Mapping[str, Artifact],
-    steps: Mapping[str, Step],
+    steps: Mapping[str, PlannedJob],
     root: Path,
-) -> Step:
+) -> PlannedJob:
     for name in item.inputs:
         if name in steps and steps[name].state != "up to date":
             state: State = "stale" if steps[name].state == "stale" else "to do"
-            return Step(job=item, needs=needs, state=state, why=f"{name} is {steps[name].state}")
+            return PlannedJob(job=item, needs=needs, state=state, why=f"{name} is {steps[name].state}")
     key = fingerprint_of(config, item, {name: made[name] for name in item.inputs})
     found = artifacts.find(places_of(config, root).artifacts, item.name, key)
     if found is None:
-        return Step(job=item, needs=needs, state="to do", why="not made with this configuration and these inputs")
+        return PlannedJob(job=item, needs=needs, state="to do", why="not made with this configuration and these inputs")
     if (altered := alteration(found, root)) is not None:
-        return Step(job=item, needs=needs, state="stale", why=altered, spoiled=True)
-    return Step(job=item, needs=needs, state="up to date", why="inputs unchanged", artifact=found)
+        return PlannedJob(job=item, needs=needs, state="stale", why=altered, spoiled=True)
+    return PlannedJob(job=item, needs=needs, state="up to date", why="inputs unchanged", artifact=found)
 
 
 def alteration(found: Artifact, root: Path = Path()) -> str | None:

@@ -24,7 +24,7 @@ from r2v.log import logger
 from r2v.pipeline.graph import as_configured
 from r2v.pipeline.inputs import flat, place_of, places_of
 from r2v.pipeline.jobs import JOBS, job
-from r2v.pipeline.plan import Step, plan, require_worlds, touched, waiting
+from r2v.pipeline.plan import PlannedJob, plan, require_worlds, touched, waiting
 from r2v.pipeline.run import run_here
 from r2v.slurm import chain as chains
 from r2v.slurm import client, headers
@@ -134,7 +134,7 @@ def cancel(*, name: str | None = None, root: Path = Path()) -> int:
     return 0
 
 
-def _submit_chain(root: Path, config: Config, steps: Sequence[Step], limits: HealingLimits) -> None:
+def _submit_chain(root: Path, config: Config, steps: Sequence[PlannedJob], limits: HealingLimits) -> None:
     name, sha = places_of(config, root).name, _sha(config)
     with chains.lock(root, name):
         marks = {row.id: parse_comment(row.comment) for row in client.queue(name, root)}
@@ -160,7 +160,7 @@ def _submit_chain(root: Path, config: Config, steps: Sequence[Step], limits: Hea
         _submit_plan(root, config, chain, steps, None)
 
 
-def _submit_plan(root: Path, config: Config, chain: Chain, steps: Sequence[Step], reason: str | None) -> None:
+def _submit_plan(root: Path, config: Config, chain: Chain, steps: Sequence[PlannedJob], reason: str | None) -> None:
     """Write the chain, then have in the queue what is not up to date. The caller holds the chain's lock."""
     chain = _with_steps(root, config, chain, steps)
     wanted = [step.job.name for step in steps if step.state != "up to date"]
@@ -177,7 +177,7 @@ def _submit_plan(root: Path, config: Config, chain: Chain, steps: Sequence[Step]
     _print_outcome(chain, steps, wanted, submitted, resources)
 
 
-def _with_steps(root: Path, config: Config, chain: Chain, steps: Sequence[Step]) -> Chain:
+def _with_steps(root: Path, config: Config, chain: Chain, steps: Sequence[PlannedJob]) -> Chain:
     """The chain with the jobs of a plan, in the order of the table; attempts it has had are kept. What the plan
     takes as published is done, whatever became of the chain's own attempt at it."""
     planned = {step.job.name: step for step in steps}
@@ -201,7 +201,7 @@ def _with_steps(root: Path, config: Config, chain: Chain, steps: Sequence[Step])
     return replace(chain, jobs=jobs, sentinel=first)
 
 
-def _resources(root: Path, step: Step) -> Resources:
+def _resources(root: Path, step: PlannedJob) -> Resources:
     return headers.read(root / SCRIPTS / step.job.command.script, job=step.job.name)
 
 
@@ -257,7 +257,7 @@ def _code() -> tuple[str | None, bool]:
     return commit, bool(changed)
 
 
-def _print_plan(root: Path, config: Config, steps: Sequence[Step], words: Sequence[str]) -> None:
+def _print_plan(root: Path, config: Config, steps: Sequence[PlannedJob], words: Sequence[str]) -> None:
     bare = Chain(
         name=places_of(config, root).name,
         benchmark=config.env.benchmark,
@@ -287,7 +287,7 @@ def _print_differences(old: Config, new: Config) -> None:
 
 def _print_outcome(
     chain: Chain,
-    steps: Sequence[Step],
+    steps: Sequence[PlannedJob],
     wanted: Sequence[str],
     submitted: Sequence[str],
     resources: Mapping[str, Resources],

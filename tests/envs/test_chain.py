@@ -1,4 +1,4 @@
-"""Chain: closed forms of method.md 7.11, and what is executed agrees with them."""
+"""Chain: closed forms, and what is executed agrees with them."""
 
 from __future__ import annotations
 

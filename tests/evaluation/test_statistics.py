@@ -1,4 +1,4 @@
-"""Known answers of method.md 7.10 and router.md B5, each under its number."""
+"""Known answers: closed forms and figures worked out by hand."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_a_ratio_is_resampled_as_a_ratio():
 
 
 def test_power_of_a_paired_comparison():
-    """router.md B5: 5 points at p = .6 need 1,506 tasks uncorrelated, 302 at correlation .8."""
+    """5 points at p = .6 need 1,506 tasks uncorrelated, 302 at correlation .8."""
     for correlation, tasks in ((0.0, 1506), (0.5, 753), (0.8, 302)):
         error = math.sqrt(2 * 0.24 * (1 - correlation) / tasks)
         assert st.minimum_detectable_difference(error) == pytest.approx(0.05, abs=1e-4)

@@ -75,7 +75,7 @@ def test_cache_bytes_per_token() -> None:
 
 
 def test_heads_of_the_critic_are_those_it_has() -> None:
-    """ArCHer's four have 5.91 M parameters on roberta-base (facts/hrl.md 4)."""
+    """ArCHer's four have 5.91 M parameters on roberta-base."""
     for size in (768, 1024):
         critic, value = DoubleCritic("cpu", nn.Identity(), size), ValueModel(nn.Identity(), size, (768, 768))
         assert sum(one.parameters for one in critic_heads(size)) == sum(one.numel() for one in critic.parameters())

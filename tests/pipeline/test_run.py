@@ -21,7 +21,7 @@ from r2v.storage.artifact import fingerprint
 NAMES = [item.name for item in selection(Config())[0]]
 """The chain as it is by default: hierarchical training is asked for by its key."""
 
-SEED_TABLE = {  # DESIGN section 2
+SEED_TABLE = {
     "collect": (),
     "perturb": ("collect",),
     "bc": ("perturb",),

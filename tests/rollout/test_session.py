@@ -50,7 +50,7 @@ def measured(episodes: list[Episode]) -> float:
     return sum(episode.success for episode in episodes) / len(episodes)
 
 
-SINGLE = {  # facts/method.md 7.11: ten doors, .95 against .995. The old any-step rule would say .860 to .9996
+SINGLE = {  # ten doors, .95 against .995. The old any-step rule would say .860 to .9996
     "slm_only": (0.598737, 600),
     "llm_only": (0.951110, 150),
     "random 0.1": (0.627710, 150),

@@ -97,7 +97,7 @@ def test_sharding_is_chosen_where_full_training_needs_it() -> None:
 
 
 def test_the_vocabulary_counts() -> None:
-    """facts/hrl.md 0.3: with 128 256 words the chain over the logits is the peak."""
+    """With 128 256 words the chain over the logits is the peak."""
     naive = replace(SHARED, stage="bc", critic=None, batch=8)
     small = replace(naive, model=replace(naive.model, vocab=1000))
     big, little = (plan(job, Machine(memory=141 * GIB), checkpoint=True).micro_batch("bc") for job in (naive, small))

@@ -1,4 +1,4 @@
-"""Bytes of training state: the figures of facts/hrl.md sections 0 and 6, and of facts/stack.md section 5."""
+"""Bytes of training state: known figures, worked out by hand or measured."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_policy_guidance_and_frozen_reference_are_36_bytes_a_parameter() -> None
 
 
 def test_nf4_base() -> None:
-    """facts/stack.md 2 measured .61 bytes a parameter for a whole model with bfloat16 rest."""
+    """Measured: .61 bytes a parameter for a whole model with bfloat16 rest."""
     shape = shape_of("meta-llama/Llama-3.1-8B")
     packed = frozen(shape, 2, four_bit=True).weights
     assert packed == shape.matrix_weights * 0.5625 + (shape.parameters - shape.matrix_weights) * 2

@@ -84,7 +84,7 @@ def test_planned_and_tracked_agree(name: str) -> None:
 
 
 def test_the_cut_of_the_3B_that_was_measured() -> None:
-    """facts/hrl.md 0.3: four layers, B=8, T=1024, adapters, naive chain: 13.64 GiB, weights 1.50 of them."""
+    """Four layers, B=8, T=1024, adapters, naive chain: 13.64 GiB, weights 1.50 of them."""
     case = PhaseCase(
         phase="actor",
         model=MODEL_CONFIGS["meta-llama/Llama-3.2-3B"] | {"num_hidden_layers": 4},
