@@ -176,7 +176,7 @@ def _drawn(draw: random.Random) -> PhaseCase:
 
 
 def rule_of_thumb(case: PhaseCase) -> float:
-    """Bytes by the formulas of: the state of every role, 2 (12 h + 2 kv + 4 I) a token and
+    """Bytes by formula: the state of every role, 2 (12 h + 2 kv + 4 I) a token and
     layer (checkpointed: 1.3 * 2 h, and one whole layer), and 8 V a token, of a chunk where there are chunks."""
     shape, tokens = from_config(case.model), case.micro_batch * case.tokens
     layer = 2 * (12 * shape.hidden + 2 * shape.kv_heads * shape.head_dim + 4 * shape.inner)
