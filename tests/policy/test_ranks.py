@@ -28,7 +28,7 @@ PHASES = ("bc", "preference")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Both phases, trained by two ranks: once, again, and from where a killed run left off."""
     folder = tmp_path_factory.mktemp("ranks")
-    launch(2, two_ranks.__file__, "everything", str(folder))
+    launch(2, "-m", two_ranks.__name__, "everything", str(folder))
     return folder
 
 
@@ -101,7 +101,7 @@ def test_an_update_sees_the_same_rows_for_any_number_of_ranks(rows: int, ranks: 
 def test_weights_in_parts_come_back_whole(tmp_path: Path) -> None:
     """ZeRO 3 on two ranks: the same losses, and what is handed on is all of it and the same."""
     pytest.importorskip("deepspeed")
-    launch(2, two_ranks.__file__, "in_parts", str(tmp_path))
+    launch(2, "-m", two_ranks.__name__, "in_parts", str(tmp_path))
     for what, lora, series, file in (("bc", 0, "losses", "model"), ("preference", 4, "log", "adapter_model")):
         alone, parts = (
             two_ranks.train(what, tmp_path / f"{what}-alone", lora),
