@@ -113,7 +113,7 @@ def _play(arguments: argparse.Namespace, defaults: GameDefaults) -> int:
 
 
 def _judge(arguments: argparse.Namespace) -> int:
-    from r2v.game.detection.judge import corrected_rate, judge_all, read_labels
+    from r2v.game.judge import corrected_rate, judge_all, read_labels
     from r2v.game.service.provider_setup import DispatchSettings, open_provider
     from r2v.game.service.store import load
     from r2v.llm.providers.spending.budget import SharedBudget

@@ -20,9 +20,9 @@ from typing import BinaryIO, cast
 from urllib.parse import parse_qsl, urlsplit
 
 from r2v.emulator.api import anthropic, direct_calls, openai
-from r2v.emulator.api.bodies import CREDIT
 from r2v.emulator.api.calls import ApiError, Call, Response
 from r2v.emulator.batches.downloads import ConnectionDropped
+from r2v.emulator.bodies import CREDIT
 from r2v.emulator.server_state import ServerState
 
 _SPOOLED = 1 << 20

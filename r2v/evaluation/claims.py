@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from r2v.config.methods import BOUNDS, FAMILY, OURS, STRONG
-from r2v.evaluation.tables.table_rows import TableRow
+from r2v.evaluation.table_rows import TableRow
 
 Claim = dict[str, Any]
 

@@ -17,7 +17,7 @@ from r2v.evaluation.metrics import mean_over_seeds
 from r2v.evaluation.outcomes import Measured
 from r2v.evaluation.setup import MAIN
 from r2v.evaluation.statistics import PairedDifference, holm, paired_difference, percentile_interval
-from r2v.evaluation.tables.table_rows import TableRow
+from r2v.evaluation.table_rows import TableRow
 
 SIGNIFICANT = 0.05
 """Level of a test, after correction."""

@@ -11,9 +11,9 @@ from email.message import Message as HttpHeaders
 from pathlib import Path
 from typing import Any, BinaryIO, Literal
 
-from r2v.emulator.api.bodies import error_body
 from r2v.emulator.batches.downloads import lines_of, pieces
 from r2v.emulator.batches.request_results import ResultRow
+from r2v.emulator.bodies import error_body
 from r2v.emulator.server_state import ServerState
 from r2v.storage.files import replacing
 

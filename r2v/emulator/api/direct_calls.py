@@ -6,9 +6,9 @@ import math
 from datetime import UTC, datetime
 from typing import Any
 
-from r2v.emulator.api.bodies import parse_request
 from r2v.emulator.api.calls import ApiError, Call, Response, as_json
 from r2v.emulator.batches.lifecycle import answer
+from r2v.emulator.bodies import parse_request
 from r2v.emulator.server_state import ServerState
 
 _HEADER = {"openai": "x-ratelimit-{}-requests", "anthropic": "anthropic-ratelimit-requests-{}"}

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from r2v.emulator.api.bodies import parse_request
 from r2v.emulator.api.calls import ApiError
+from r2v.emulator.bodies import parse_request
 from r2v.emulator.server_state import EmulatedBatch, ServerState
 
 ENDPOINTS = ("/v1/chat/completions", "/v1/responses")

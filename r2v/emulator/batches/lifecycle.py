@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from r2v.emulator.answers import EmulatedRequest
-from r2v.emulator.api.bodies import CREDIT, answer_body, complete, parse_request
 from r2v.emulator.batches.request_results import (
     LINE_FAULTS,
     ResultRow,
@@ -22,6 +21,7 @@ from r2v.emulator.batches.request_results import (
     unknown_error_row,
     unrun_row,
 )
+from r2v.emulator.bodies import CREDIT, answer_body, complete, parse_request
 from r2v.emulator.ledger import Bill
 from r2v.emulator.server_state import EmulatedBatch, ServerState
 from r2v.storage.files import replacing

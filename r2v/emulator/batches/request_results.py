@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from r2v.emulator.api.bodies import error_body
+from r2v.emulator.bodies import error_body
 
 RowKind = Literal["ok", "error", "expired", "canceled", "missing"]
 

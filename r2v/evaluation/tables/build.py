@@ -19,8 +19,8 @@ from r2v.evaluation.claims import Claim, caveats, claims
 from r2v.evaluation.comparisons import comparison_rows, leaders
 from r2v.evaluation.outcomes import measure
 from r2v.evaluation.setup import Setup, read_setup, stored_episodes
+from r2v.evaluation.table_rows import TableRow, category_rows, frontier_rows, seed_rows, summary_row
 from r2v.evaluation.tables.files import BUNDLE_SCHEMA, render, round_figures, write_results
-from r2v.evaluation.tables.table_rows import TableRow, category_rows, frontier_rows, seed_rows, summary_row
 
 STRUCTURED = "structured_results"
 

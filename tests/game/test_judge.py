@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from r2v.errors import InputError
-from r2v.game.detection.judge import (
+from r2v.game.judge import (
     complete_sides,
     corrected_rate,
     judge_all,
@@ -19,8 +19,8 @@ from r2v.game.detection.judge import (
 )
 from r2v.llm.types import Reply, Request
 
-from ..sample_game import GAME, SECRETS
-from ..scripted_models import Distant, reply
+from .sample_game import GAME, SECRETS
+from .scripted_models import Distant, reply
 
 
 class Reader:
