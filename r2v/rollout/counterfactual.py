@@ -14,6 +14,7 @@ import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 from r2v.config import CandidatesConfig
 from r2v.data.episode import Decision, Episode
@@ -164,14 +165,13 @@ def play_corruptions(
 
     def wrong(played: SnapshotRollout, index: int) -> list[Corruption]:
         step = played.snapshots[index]
-        planted = [p.canary for info in step.before.infos for p in info.perturbations if p.canary]
         free = frozenset(name for tool in step.view.tools for name in tool.free_arguments)
         return corrupt(
             step.act.text,
             observations=step.view.observations,
             actions=step.view.actions,
             later=[later.act.text for later in played.snapshots[index + 1 :]],
-            canaries=planted,
+            canaries=_canaries(step),
             free=free,
             key=step.view.key("corrupt"),
         )
@@ -229,50 +229,26 @@ def play_candidates(
         texts = {form: drawn.text for form, drawn in zip(reversed(forms), reversed(reply.samples), strict=True)}
         if shown is not None:
             texts.setdefault(masked(shown, view.tools), shown)
-        measured = {}
+        measured: dict[str, dict[str, Any]] = {}
         for form, text in texts.items():
             score = await scorers[folds(view.task_id)](ScoreRequest(messages=view.messages, action=text))
-            measured[form] = score, await value(played, step, text, len(texts))
-        actions = tuple(
+            worth = await value(played, step, text, len(texts))
+            measured[form] = {"canonical": form, "score": score, "value": worth, "n_rollouts": int(worth is not None)}
+        actions = [
             CandidateAction(
                 k=k,
                 text=drawn.text,
-                canonical=form,
                 logprob_sum=round(sum(drawn.logprobs), 6),
                 n_tokens=len(drawn.tokens),
                 finish_reason=drawn.finish_reason,
-                score=measured[form][0],
-                value=measured[form][1],
-                n_rollouts=int(measured[form][1] is not None),
+                **measured[form],
             )
             for k, (form, drawn) in enumerate(zip(forms, reply.samples, strict=True))
-        )
-        expert = (
-            None
-            if shown is None
-            else CandidateAction(
-                k=-1,
-                text=shown,
-                canonical=masked(shown, view.tools),
-                score=measured[masked(shown, view.tools)][0],
-                value=measured[masked(shown, view.tools)][1],
-                n_rollouts=int(len(texts) > 1),
-            )
-        )
-        context = "\n".join(message.content for message in view.messages)
-        canaries = tuple(p.canary for info in step.before.infos for p in info.perturbations if p.canary)
-        return CandidateState(
-            state_id=f"{step.before.identity}#{view.step}",
-            task_id=view.task_id,
-            split=spec.split or "",
-            step_idx=view.step,
-            context_sha256=hashlib.sha256(context.encode()).hexdigest(),
-            prompt=view.messages,
-            candidates=actions,
-            teacher=expert,
-            canaries=canaries,
-            condition=spec.condition,
-        )
+        ]
+        if shown is None:
+            return _candidate_state(spec, step, actions, None)
+        expert = CandidateAction(k=-1, text=shown, **measured[masked(shown, view.tools)])
+        return _candidate_state(spec, step, actions, expert)
 
     async def value(played: SnapshotRollout, step: StepSnapshot, text: str, distinct: int) -> float | None:
         """What playing the action on comes to; a state whose samples agree has nothing to tell apart."""
@@ -285,3 +261,26 @@ def play_candidates(
     with Progress(what, len(specs)) as bar:
         found = waves.run((partial(sample_all, spec) for spec in specs), lambda *_: bar.advance())
     return [state for states in found for state in states]
+
+
+def _candidate_state(
+    spec: EpisodeSpec, step: StepSnapshot, actions: Sequence[CandidateAction], teacher: CandidateAction | None
+) -> CandidateState:
+    context = "\n".join(message.content for message in step.view.messages)
+    return CandidateState(
+        state_id=f"{step.before.identity}#{step.view.step}",
+        task_id=step.view.task_id,
+        split=spec.split or "",
+        step_idx=step.view.step,
+        context_sha256=hashlib.sha256(context.encode()).hexdigest(),
+        prompt=step.view.messages,
+        candidates=tuple(actions),
+        teacher=teacher,
+        canaries=_canaries(step),
+        condition=spec.condition,
+    )
+
+
+def _canaries(step: StepSnapshot) -> tuple[str, ...]:
+    """Of the instructions injected into what was seen so far."""
+    return tuple(p.canary for info in step.before.infos for p in info.perturbations if p.canary)
