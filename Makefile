@@ -13,8 +13,10 @@ mrp: .venv/.core  ## the whole pipeline on the bundled benchmark, in this proces
 WORKERS ?= 2
 PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
 
+SUITES ?=  # --whole-suites: every case of the suites in tests/trust, where `make test` plays a keyed draw
+
 test: .venv/.dev slurm  ## every test; those on a real Slurm are skipped where it can't be installed
-	$(PYTEST)
+	$(PYTEST) $(SUITES)
 
 test-fast: .venv/.dev  ## what to run between two edits, under 3 CPU-minutes: all but tests/slow.txt and the real Slurm
 	$(PYTEST) --fast -m "not slurm"
@@ -22,7 +24,8 @@ test-fast: .venv/.dev  ## what to run between two edits, under 3 CPU-minutes: al
 test-numerical: .venv/.dev  ## what compares floats, once more on the kernels of a processor without AVX-512
 	ONEDNN_MAX_CPU_ISA=AVX2 ATEN_CPU_CAPABILITY=avx2 $(PYTEST) -m numerical
 
-test-all: test test-numerical  ## everything, on both kinds of kernels
+test-all: SUITES = --whole-suites
+test-all: test test-numerical  ## everything, on both kinds of kernels, and every case of the big suites
 
 slurm:  ## the Debian packages for tests/slurm, as root or with passwordless sudo; else one line says what lacks
 	@bash tests/slurm/install.sh

@@ -7,7 +7,9 @@ the report names those that belong there and are not.
 
 from __future__ import annotations
 
+import fcntl
 import json
+import os
 import resource
 import sys
 from collections import Counter
@@ -17,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from tests import warm
+from tests import trust, warm
 
 COST = "cpu_seconds"
 BEGUN = pytest.StashKey[float]()
@@ -25,6 +27,23 @@ LINES = 10
 SLOW = set((Path(__file__).parent / "slow.txt").read_text().split())
 """Test functions, or whole files, of more than a second or two."""
 SLOW_SECONDS = 2.5
+
+
+@pytest.fixture(scope="session")
+def micro_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder in which `r2v run --config tests/micro.yaml` has ended: made once, whichever worker of the suite asks
+    first, and altered by nobody (copy it, and write anew what you alter, where you copy by hard links)."""
+    base = tmp_path_factory.getbasetemp()
+    shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+    folder, done = shared / "micro-run", shared / "micro-run.done"
+    with (shared / "micro-run.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # the first worker makes it, the others wait here
+        if not done.exists():
+            folder.mkdir(exist_ok=True)
+            made = warm.run(folder, "run", "--config", str(trust.MICRO))
+            assert made.returncode == 0, made.stderr
+            done.touch()
+    return folder
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +56,12 @@ def warm_ranks() -> Iterator[None]:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--fast", action="store_true", help="leave out the tests of tests/slow.txt (make test-fast)")
+    parser.addoption("--whole-suites", action="store_true", help="every case of the big suites, not a draw of them")
     parser.addoption("--costs", metavar="FILE", help="write each test's CPU seconds to this JSON file")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    trust.whole_suites = config.getoption("--whole-suites")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

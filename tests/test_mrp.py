@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.trust import MICRO
 from tests.warm import run, start
 
-MICRO = Path(__file__).with_name("micro.yaml")
 TABLES = ("main_table.csv", "comparisons.csv", "per_seed.csv", "frontier.csv", "llm_summary.json", "main_table.tex")
 JOBS = (
     "collect",
@@ -42,32 +42,25 @@ def hashes(folder: Path) -> dict[str, dict[str, str]]:
     return {path.parent.name: json.loads(path.read_text())["files"] for path in found}
 
 
-@pytest.fixture(scope="session")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("mrp")
-    r2v(folder, "run", "--config", str(MICRO))
-    return folder
-
-
 @pytest.fixture
-def copy(finished: Path, tmp_path: Path) -> Iterator[Path]:
-    shutil.copytree(finished, tmp_path / "copy", symlinks=True)
+def copy(micro_run: Path, tmp_path: Path) -> Iterator[Path]:
+    shutil.copytree(micro_run, tmp_path / "copy", symlinks=True)
     yield tmp_path / "copy"
 
 
-def test_everything_the_seed_names_is_there(finished: Path) -> None:
-    tables = finished / "results" / "micro" / "structured_results"
+def test_everything_the_seed_names_is_there(micro_run: Path) -> None:
+    tables = micro_run / "results" / "micro" / "structured_results"
     assert all((tables / name).stat().st_size for name in TABLES)
-    assert (finished / "results" / "ablations" / "micro" / "structured_results" / "ablations.csv").stat().st_size
-    assert (finished / "data" / "micro" / "trajectories" / "trajectories.jsonl").stat().st_size
-    assert (finished / "outputs" / "micro" / "policy" / "bc" / "final").is_dir()
-    assert {name.rsplit("-", 1)[0] for name in hashes(finished)} == set(JOBS)
+    assert (micro_run / "results" / "ablations" / "micro" / "structured_results" / "ablations.csv").stat().st_size
+    assert (micro_run / "data" / "micro" / "trajectories" / "trajectories.jsonl").stat().st_size
+    assert (micro_run / "outputs" / "micro" / "policy" / "bc" / "final").is_dir()
+    assert {name.rsplit("-", 1)[0] for name in hashes(micro_run)} == set(JOBS)
 
 
-def test_every_episode_replays_and_every_table_is_rebuilt(finished: Path) -> None:
-    said = r2v(finished, "verify-results", "results/micro")
-    setup = json.loads((finished / "results" / "micro" / "setup.json").read_text())
-    cells = sum(1 for _ in (finished / "results" / "micro" / "episodes").rglob("*.jsonl"))
+def test_every_episode_replays_and_every_table_is_rebuilt(micro_run: Path) -> None:
+    said = r2v(micro_run, "verify-results", "results/micro")
+    setup = json.loads((micro_run / "results" / "micro" / "setup.json").read_text())
+    cells = sum(1 for _ in (micro_run / "results" / "micro" / "episodes").rglob("*.jsonl"))
     assert f"{cells * 4 * len(setup['seeds'])} episodes replayed" in said and "identical" in said
 
 
@@ -80,8 +73,8 @@ def test_a_flipped_success_is_found_and_named(copy: Path) -> None:
     assert episode["episode_id"] in said and "executed success" in said
 
 
-def test_a_second_run_does_nothing(finished: Path) -> None:
-    said = r2v(finished, "run", "--config", str(MICRO))
+def test_a_second_run_does_nothing(micro_run: Path) -> None:
+    said = r2v(micro_run, "run", "--config", str(MICRO))
     assert [line.split()[0] for line in said.splitlines() if line.endswith("up to date")] == list(JOBS)
 
 
@@ -91,21 +84,21 @@ def test_a_router_change_reruns_the_router_and_what_follows(copy: Path) -> None:
     assert reran == {"router", "evaluate", "ablations"}
 
 
-def test_ablation_none_reproduces_the_main_run(finished: Path) -> None:
-    rows = (finished / "results" / "ablations" / "micro" / "structured_results" / "ablations.csv").read_text()
+def test_ablation_none_reproduces_the_main_run(micro_run: Path) -> None:
+    rows = (micro_run / "results" / "ablations" / "micro" / "structured_results" / "ablations.csv").read_text()
     none = next(line for line in rows.splitlines() if line.startswith("none,"))
     assert ',0,"[0, 0]",1,' in none and none.endswith(",none")
     played = [
         path
-        for name in hashes(finished)
+        for name in hashes(micro_run)
         if name.startswith("evaluate-")
-        for path in [finished / "outputs" / ".artifacts" / name / "episodes" / "noisy" / "r2v.jsonl"]
+        for path in [micro_run / "outputs" / ".artifacts" / name / "episodes" / "noisy" / "r2v.jsonl"]
     ]
-    main = (finished / "results" / "micro" / "episodes" / "noisy" / "r2v.jsonl").read_bytes()
+    main = (micro_run / "results" / "micro" / "episodes" / "noisy" / "r2v.jsonl").read_bytes()
     assert sum(path.exists() and path.read_bytes() == main for path in played) == 2, "the main run's, and none's own"
 
 
-def test_with_other_workers_and_killed_anywhere_it_ends_in_the_same_content(finished: Path, tmp_path: Path) -> None:
+def test_with_other_workers_and_killed_anywhere_it_ends_in_the_same_content(micro_run: Path, tmp_path: Path) -> None:
     """In another folder, on other workers, conversations and batches; killed four times and typed once more."""
     sizes = ("rollout.workers=4", "rollout.max_conversations=7", "rollout.batch_size=5")
     command = ("run", "--config", str(MICRO), "--overrides", *sizes)
@@ -116,7 +109,7 @@ def test_with_other_workers_and_killed_anywhere_it_ends_in_the_same_content(fini
         process.kill()
         process.communicate()  # until all of it has ended
     r2v(tmp_path, *command)
-    assert hashes(tmp_path) == hashes(finished)
+    assert hashes(tmp_path) == hashes(micro_run)
 
 
 def test_an_evaluation_on_training_tasks_is_refused(copy: Path) -> None:
