@@ -1,0 +1,144 @@
+"""Alterations of a file: damage to its bytes, and of each leaf of a record a deletion, another type, a value out of range,
+another record's value. What is altered is written anew, so that hard-linked copies of one run stay apart.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+LeafPath = tuple[str | int, ...]
+
+
+def hard_copy(source: Path, target: Path) -> Path:
+    """A copy of a project whose files are hard links: cheap, and safe as long as nobody writes into a file in place."""
+    shutil.copytree(source, target, symlinks=True, copy_function=os.link)
+    return target
+
+
+def rewrite(path: Path, content: bytes) -> None:
+    """Replace a file by a new one: what is hard-linked to the old one stays."""
+    path.unlink()
+    path.write_bytes(content)
+
+
+def _flipped(content: bytes) -> bytes:
+    """One bit flipped: at a decimal digit past the middle if there is one, where no syntax error gives it away."""
+    digits = [index for index, byte in enumerate(content) if 0x30 <= byte <= 0x39]
+    later = [index for index in digits if index > len(content) // 2] or digits or [len(content) // 2]
+    return content[: later[0]] + bytes([content[later[0]] ^ 1]) + content[later[0] + 1 :]
+
+
+def _in_place(change: Callable[[bytes], bytes]) -> Callable[[Path], None]:
+    return lambda path: rewrite(path, change(path.read_bytes()))
+
+
+def _folder(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+    (path / "stray").write_text("a folder where a file was\n")
+
+
+BYTES: Mapping[str, Callable[[Path], None]] = {
+    "bit flip": _in_place(_flipped),
+    "truncated": _in_place(lambda content: content[: len(content) // 2]),
+    "emptied": _in_place(lambda content: b""),
+    "deleted": Path.unlink,
+    "folder": _folder,
+    "garbage": _in_place(lambda content: bytes((31 * index + 7) % 256 for index in range(len(content)))),
+    "another shape": _in_place(lambda content: b'[{"schema_version": "99", "runs": null}]\n'),
+    "null": _in_place(lambda content: b"null\n"),
+}
+"""Damage by name; each alters the file at a path. None parses any format, so they fit every kind."""
+
+
+def leaves(value: Any, path: LeafPath = ()) -> Iterator[LeafPath]:
+    """The path of every leaf of a JSON value, and of every object and list in it; the value itself excepted."""
+    if path:
+        yield path
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, item in items:
+        yield from leaves(item, (*path, key))
+
+
+def get(value: Any, path: LeafPath) -> Any:
+    """The value at a path. Raises LookupError where there is none."""
+    for key in path:
+        value = value[key]
+    return value
+
+
+def altered(value: Any, path: LeafPath, change: Callable[[Any], Any]) -> Any:
+    """A copy in which the leaf at the path is what `change` makes of it; deleted where that is DELETED."""
+    result = copy.deepcopy(value)
+    parent, new = get(result, path[:-1]), change(get(result, path))
+    if new is DELETED:
+        del parent[path[-1]]
+    else:
+        parent[path[-1]] = new
+    return result
+
+
+DELETED = object()
+
+
+def _other_type(value: Any) -> Any:
+    if isinstance(value, bool):
+        return "yes"
+    if isinstance(value, (int, float)):
+        return str(value)
+    return [value] if isinstance(value, str) else 7
+
+
+def _out_of_range(value: Any) -> Any:
+    """A value of the same type that no honest record holds."""
+    if isinstance(value, bool):
+        return not value
+    if isinstance(value, (int, float)):
+        return -1e9 if isinstance(value, float) else -(10**9)
+    if isinstance(value, str):
+        return "../../\x1b[31m" + value[::-1]
+    return type(value)() if value is not None else 0
+
+
+LEAVES: Mapping[str, Callable[[Any], Any]] = {
+    "delete": lambda value: DELETED,
+    "type": _other_type,
+    "range": _out_of_range,
+    "null": lambda value: 0 if value is None else None,
+}
+"""Alterations of one leaf; `swapped` is the fifth, for kinds of several records."""
+
+
+def swapped(records: list[Any], index: int, path: LeafPath) -> Any:
+    """The record with its leaf at `path` taken from another record, the first whose value differs. Raises LookupError
+    where no other record has a different one."""
+    mine = get(records[index], path)
+    for other in records[index + 1 :] + records[:index]:
+        try:
+            theirs = get(other, path)
+        except (LookupError, TypeError):
+            continue
+        if theirs != mine:
+            return altered(records[index], path, lambda _: theirs)
+    raise LookupError(f"no record differs at {path}")
+
+
+def read_records(path: Path) -> list[Any]:
+    """The records of a .json file (one) or of a .jsonl file."""
+    text = path.read_text()
+    return [json.loads(line) for line in text.splitlines()] if path.suffix == ".jsonl" else [json.loads(text)]
+
+
+def write_records(path: Path, records: list[Any]) -> None:
+    """The inverse of `read_records`, into a new file; NaN is written as Python writes it."""
+    if path.suffix == ".jsonl":
+        text = "".join(json.dumps(record, ensure_ascii=False, separators=(",", ":")) + "\n" for record in records)
+    else:
+        text = json.dumps(records[0], ensure_ascii=False, indent=2) + "\n"
+    rewrite(path, text.encode())

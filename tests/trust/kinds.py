@@ -1,0 +1,607 @@
+"""File kinds: one table of all that r2v writes below a project, from which the suites of trust are generated.
+
+    kind_of("data/registry.json").damage        # "rebuilt"
+    files_of(folder)                            # every file of a project with its kind
+
+A row says where files of a kind lie, what form they have, which functions write them, which commands read them, and
+what becomes of a damaged one. `test_kinds.py` holds the table against what a run leaves and against the source: a file
+or a write call without a row fails.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Literal
+
+Form = Literal["json", "jsonl", "csv", "yaml", "text", "tensors", "pickle", "link"]
+"""tensors: safetensors; pickle: torch.save, read with weights_only."""
+
+Damage = Literal["remade", "refused", "rebuilt", "quarantined", "ignored", "paid"]
+"""What becomes of a damaged file.
+
+remade: `r2v run` names it and makes its artifact again, to the same content; a single stage that reads it refuses.
+refused: one line names it with the remedy; nothing is made of it.
+rebuilt: an index or a cache, written anew from what it was made of.
+quarantined: set aside with a line; what is whole goes on.
+ignored: read by people, or by nobody once its stage has finished.
+paid: a journal of what a provider was asked; its whole lines count, none is ever removed.
+"""
+
+STORE = "outputs/.artifacts"
+STAGES = ("run", "verify-results", "stage")
+
+
+@dataclass(frozen=True, kw_only=True)
+class FileKind:
+    """One row. `paths` are patterns below the project: `*` within a name, `**` over folders, `{job}` the folder of an
+    artifact of that job, `{any}` of any job. `writers` are module:function below r2v."""
+
+    name: str
+    paths: tuple[str, ...]
+    form: Form
+    writers: tuple[str, ...]
+    damage: Damage
+    readers: tuple[str, ...] = ()
+    """Commands, or `job NAME` for the stage of a job, that read it."""
+    schema: str | None = None
+    """The dataclass, module:name below r2v, that a record of it is."""
+    content: bool = False
+    """Whether it is hashed into `artifact.json`."""
+
+    def matches(self, path: str) -> bool:
+        """Whether a path below a project is one of this kind."""
+        return any(_pattern(one).fullmatch(path) for one in self.paths)
+
+
+@cache
+def _pattern(text: str) -> re.Pattern[str]:
+    parts = re.split(r"(\*\*|\*|\{\w+\})", text)
+    return re.compile("".join(_piece(part) for part in parts))
+
+
+def _piece(part: str) -> str:
+    if part == "**":
+        return r".+"
+    if part == "*":
+        return r"[^/]+"
+    if part.startswith("{") and part.endswith("}"):
+        job = r"[a-z_]+" if part == "{any}" else re.escape(part[1:-1])
+        return rf"{STORE}/{job}-[0-9a-f]{{16}}"
+    return re.escape(part)
+
+
+def kind_of(path: str) -> FileKind:
+    """The row of a path below a project. Raises LookupError where none, or more than one, matches."""
+    rows = [kind for kind in KINDS if kind.matches(path)]
+    if len(rows) != 1:
+        raise LookupError(f"{path}: {[row.name for row in rows] or 'no row'} in tests/trust/kinds.py")
+    return rows[0]
+
+
+def files_of(project: Path) -> Iterator[tuple[Path, FileKind]]:
+    """Every file and link below data/, outputs/, results/ and logs/ with its kind; links are not followed."""
+    for room in ("data", "outputs", "results", "logs"):
+        for path in sorted((project / room).rglob("*")):
+            if path.is_symlink() or path.is_file():
+                yield path, kind_of(path.relative_to(project).as_posix())
+
+
+def kind(name: str) -> FileKind:
+    """The row of this name."""
+    return next(row for row in KINDS if row.name == name)
+
+
+RUN_FILES = (
+    FileKind(
+        name="run manifest",
+        paths=("data/runs/*/run_manifest.json",),
+        form="json",
+        writers=("data.manifest:write_manifest",),
+        schema="data.manifest:RunManifest",
+        damage="quarantined",
+        readers=("run", "collect", "job perturb", "job verifier", "registry"),
+    ),
+    FileKind(
+        name="run trajectories",
+        paths=("data/runs/*/trajectories.jsonl",),
+        form="jsonl",
+        writers=("data.store:write_episodes", "data.store:TrajectoryStore.append", "data.store:mend_tail"),
+        schema="data.episode:Episode",
+        damage="remade",
+        readers=("run", "job perturb", "job verifier"),
+    ),
+    FileKind(
+        name="lines set aside",
+        paths=("data/runs/*/trajectories.jsonl.quarantine", "data/runs/*/trajectories.jsonl.*.quarantine"),
+        form="jsonl",
+        writers=("data.store:_quarantine",),
+        damage="ignored",
+    ),
+    FileKind(
+        name="collection log",
+        paths=("data/runs/*/collection_log.jsonl",),
+        form="jsonl",
+        writers=("stages.collect:_play_missing",),
+        damage="ignored",
+    ),
+    FileKind(
+        name="run index",
+        paths=("data/registry.json",),
+        form="json",
+        writers=("data.registry:DataRegistry._write_index",),
+        damage="rebuilt",
+        readers=("collect",),
+    ),
+    FileKind(
+        name="run elsewhere",
+        paths=("data/runs/*",),
+        form="link",
+        writers=(),
+        damage="quarantined",
+        readers=("collect", "registry"),
+    ),
+)
+
+ARTIFACT_FILES = (
+    FileKind(
+        name="published link",
+        paths=(
+            "data/**/trajectories",
+            "data/**/candidates",
+            "data/**/router_features",
+            "data/trajectories/*",
+            "data/candidates/*",
+            "data/router_features/*",
+            "outputs/**/bc",
+            "outputs/**/preference",
+            "outputs/*/verifier",
+            "outputs/*/router",
+            "outputs/*/hierarchical",
+            "outputs/verifier/*",
+            "outputs/router/*",
+            "outputs/hierarchical/*",
+            "results/*",
+            "results/ablations/*",
+        ),
+        form="link",
+        writers=(),
+        damage="rebuilt",
+        readers=("run", "verify-results", "stage"),
+    ),
+    FileKind(
+        name="artifact manifest",
+        paths=("{any}/artifact.json",),
+        form="json",
+        writers=("storage.artifact:build",),
+        damage="remade",
+        readers=STAGES,
+    ),
+    FileKind(
+        name="attempt",
+        paths=("{any}/attempt.meta.json",),
+        form="json",
+        writers=("storage.artifact:build",),
+        damage="refused",
+        readers=("train_policy --resume",),
+    ),
+    FileKind(
+        name="resolved configuration",
+        paths=("{any}/config.yaml",),
+        form="yaml",
+        writers=("storage.artifact:build",),
+        damage="remade",
+        readers=STAGES,
+    ),
+    FileKind(
+        name="collected runs",
+        paths=("{collect}/runs.jsonl",),
+        form="jsonl",
+        writers=("stages.collect:run",),
+        damage="remade",
+        readers=("run", "job perturb", "job verifier"),
+        content=True,
+    ),
+    FileKind(
+        name="training trajectories",
+        paths=("{perturb}/trajectories.jsonl",),
+        form="jsonl",
+        writers=("stages.perturb:write_sorted", "data.store:write_episodes"),
+        schema="data.episode:Episode",
+        damage="remade",
+        readers=("run", "job bc"),
+        content=True,
+    ),
+    FileKind(
+        name="stage report",
+        paths=(
+            "{perturb}/perturb_report.json",
+            "{bc}/bc_report.json",
+            "{preference}/dpo_report.json",
+            "{verifier}/verifier_report.json",
+            "{verifier}/judge_report.json",
+            "{candidates}/pairs_report.json",
+            "{router}/router_report.json",
+            "{hierarchical}/hierarchical_report.json",
+        ),
+        form="json",
+        writers=(
+            "stages.perturb:run",
+            "policy.bc:train_bc",
+            "policy.preference:train_preference",
+            "stages.train_verifier:run",
+            "stages.train_verifier:_judged",
+            "stages.generate_candidates:run",
+            "stages.train_router:run",
+            "stages.train_hierarchical:_train",
+        ),
+        damage="remade",
+        readers=("run",),
+        content=True,
+    ),
+    FileKind(
+        name="cloned tasks",
+        paths=("{bc}/tasks.json",),
+        form="json",
+        writers=("stages.train_policy:_clone",),
+        damage="remade",
+        readers=("run", "job evaluate"),
+        content=True,
+    ),
+    FileKind(
+        name="policy settings",
+        paths=tuple(
+            f"{{{job}}}/final/{name}"
+            for job in ("bc", "preference", "hierarchical")
+            for name in (
+                "config.json",
+                "generation_config.json",
+                "adapter_config.json",
+                "tokenizer.json",
+                "tokenizer_config.json",
+                "chat_template.jinja",
+                "special_tokens_map.json",
+            )
+        )
+        + ("{hierarchical}/final/*/adapter_config.json",),
+        form="json",
+        writers=("policy.export:export", "policy.export:_write_adapter"),
+        damage="remade",
+        readers=("run", "job candidates", "job preference", "job router_features", "job router", "job evaluate"),
+        content=True,
+    ),
+    FileKind(
+        name="policy weights",
+        paths=(
+            "{bc}/final/*.safetensors",
+            "{preference}/final/*.safetensors",
+            "{hierarchical}/final/*.safetensors",
+            "{hierarchical}/final/*/*.safetensors",
+        ),
+        form="tensors",
+        writers=("policy.export:export", "policy.export:_save"),
+        damage="remade",
+        readers=("run", "job candidates", "job preference", "job router_features", "job router", "job evaluate"),
+        content=True,
+    ),
+    FileKind(
+        name="verifier settings",
+        paths=("{verifier}/final/verifier.json", "{verifier}/folds/*/verifier.json"),
+        form="json",
+        writers=("verifier.model:save",),
+        damage="remade",
+        readers=("run", "job candidates", "job router_features", "job router", "job evaluate"),
+        content=True,
+    ),
+    FileKind(
+        name="verifier weights",
+        paths=("{verifier}/final/*.safetensors", "{verifier}/folds/*/*.safetensors"),
+        form="tensors",
+        writers=("verifier.model:save",),
+        damage="remade",
+        readers=("run", "job candidates", "job router_features", "job router", "job evaluate"),
+        content=True,
+    ),
+    FileKind(
+        name="verifier examples",
+        paths=("{verifier}/verifier_data.jsonl",),
+        form="jsonl",
+        writers=("verifier.labels:write_examples",),
+        damage="remade",
+        readers=("run",),
+        content=True,
+    ),
+    FileKind(
+        name="judge replies",
+        paths=("{verifier}/*.meta.jsonl", "{verifier}/judge*.jsonl"),
+        form="jsonl",
+        writers=("verifier.judge:Judge._keep",),
+        damage="ignored",
+        readers=("job verifier",),
+    ),
+    FileKind(
+        name="candidates",
+        paths=("{candidates}/candidates.jsonl",),
+        form="jsonl",
+        writers=("policy.candidates:write_states",),
+        damage="remade",
+        readers=("run",),
+        content=True,
+    ),
+    FileKind(
+        name="preference pairs",
+        paths=("{candidates}/preference_pairs.jsonl",),
+        form="jsonl",
+        writers=("policy.pairs:write_pairs",),
+        damage="remade",
+        readers=("run", "job preference"),
+        content=True,
+    ),
+    FileKind(
+        name="router features",
+        paths=("{router_features}/router_features.jsonl",),
+        form="jsonl",
+        writers=("router.labels:write_rows",),
+        damage="remade",
+        readers=("run", "job router", "job evaluate"),
+        content=True,
+    ),
+    FileKind(
+        name="router model",
+        paths=("{router}/r2v.json", "{router}/disagreement_router.json"),
+        form="json",
+        writers=("router.models:RouterModel.save",),
+        damage="remade",
+        readers=("run", "job evaluate"),
+        content=True,
+    ),
+    FileKind(
+        name="threshold",
+        paths=("{router}/threshold.json",),
+        form="json",
+        writers=("stages.train_router:run",),
+        damage="remade",
+        readers=("run", "job evaluate"),
+        content=True,
+    ),
+    FileKind(
+        name="evaluation episodes",
+        paths=("{evaluate}/episodes/*/*.jsonl", "{evaluate}/episodes/*/frontier/*.jsonl"),
+        form="jsonl",
+        writers=("data.store:write_episodes", "data.store:TrajectoryStore.append"),
+        schema="data.episode:Episode",
+        damage="remade",
+        readers=("run", "verify-results", "job ablations"),
+        content=True,
+    ),
+    FileKind(
+        name="executed gains",
+        paths=("{evaluate}/gains/*.jsonl",),
+        form="jsonl",
+        writers=("router.labels:write_rows",),
+        damage="remade",
+        readers=("run", "verify-results"),
+        content=True,
+    ),
+    FileKind(
+        name="evaluation thresholds",
+        paths=("{evaluate}/calibration.json",),
+        form="json",
+        writers=("stages.evaluate:_thresholds",),
+        damage="remade",
+        readers=("run", "verify-results"),
+        content=True,
+    ),
+    FileKind(
+        name="evaluation setup",
+        paths=("{evaluate}/setup.json",),
+        form="json",
+        writers=("evaluation.setup:write_setup",),
+        schema="evaluation.setup:Setup",
+        damage="remade",
+        readers=("run", "verify-results"),
+        content=True,
+    ),
+    FileKind(
+        name="result table",
+        paths=("{evaluate}/structured_results/*.csv", "{ablations}/structured_results/*.csv"),
+        form="csv",
+        writers=("evaluation.tables.files:write_results", "utils.results:ResultsManager._generate"),
+        damage="remade",
+        readers=("run", "verify-results"),
+        content=True,
+    ),
+    FileKind(
+        name="result figures",
+        paths=(
+            "{evaluate}/structured_results/*.json",
+            "{evaluate}/structured_results/*.tex",
+            "{ablations}/structured_results/*.json",
+        ),
+        form="json",
+        writers=("evaluation.tables.files:write_results", "utils.results:ResultsManager._generate"),
+        damage="remade",
+        readers=("run", "verify-results"),
+        content=True,
+    ),
+    FileKind(
+        name="ablation changes",
+        paths=("{ablations}/changes.json",),
+        form="json",
+        writers=("experiments.ablations:run",),
+        damage="remade",
+        readers=("run",),
+        content=True,
+    ),
+    FileKind(
+        name="metrics series",
+        paths=("{any}/metrics.jsonl",),
+        form="jsonl",
+        writers=("hrl.training.metrics:MetricsFile.append", "hrl.training.metrics:MetricsFile.truncate"),
+        damage="remade",
+        readers=("run",),
+        content=True,
+    ),
+    FileKind(
+        name="draft",
+        paths=("{ablations}/tmp/*.yaml",),
+        form="yaml",
+        writers=("experiments.ablations:_changed",),
+        damage="ignored",
+    ),
+)
+
+CHECKPOINT_FILES = (
+    FileKind(
+        name="training checkpoint",
+        paths=("{bc}/checkpoint-*/*", "{preference}/checkpoint-*/*", "{hierarchical}/checkpoint-*/*"),
+        form="pickle",
+        writers=("policy.fit:_CheckpointCallback.on_save", "hrl.training.checkpoint:write"),
+        damage="ignored",
+        readers=("train_policy --resume",),
+    ),
+    FileKind(
+        name="latest checkpoint",
+        paths=("{any}/checkpoint-latest",),
+        form="link",
+        writers=(),
+        damage="ignored",
+        readers=("train_policy --resume",),
+    ),
+    FileKind(
+        name="verifier checkpoint",
+        paths=("{verifier}/final/checkpoint-latest.pt", "{verifier}/folds/*/checkpoint-latest.pt"),
+        form="pickle",
+        writers=("verifier.train:_checkpoint",),
+        damage="ignored",
+        readers=("job verifier",),
+    ),
+    FileKind(
+        name="router checkpoint",
+        paths=("{router}/checkpoint-latest.json",),
+        form="json",
+        writers=("stages.train_router:remembering.executed",),
+        damage="ignored",
+        readers=("job router",),
+    ),
+    FileKind(
+        name="replay buffer",
+        paths=("{hierarchical}/replay/*.safetensors", "{hierarchical}/**/replay-*.safetensors"),
+        form="tensors",
+        writers=("hrl.training.replay_buffer:_write",),
+        damage="ignored",
+        readers=("job hierarchical",),
+    ),
+)
+
+OTHER_FILES = (
+    FileKind(
+        name="provider journal",
+        paths=("{any}/.provider/**", "outputs/.provider/**", "data/runs/*/provider/**"),
+        form="jsonl",
+        writers=(
+            "llm.providers.spending.journal:Journal.open",
+            "llm.providers.spending.journal:Journal._flush",
+            "llm.providers.dispatch.batches:BatchDispatcher._begin",
+            "llm.providers.dispatch.progress:ProviderProgress.report",
+        ),
+        damage="paid",
+        readers=("collect", "run"),
+    ),
+    FileKind(
+        name="merge record",
+        paths=("data/**/*.meta.json",),
+        form="json",
+        writers=("data.merge:merge",),
+        damage="ignored",
+    ),
+    FileKind(
+        name="chain",
+        paths=("outputs/.chains/*/chain.json",),
+        form="json",
+        writers=("slurm.chain:write",),
+        schema="slurm.chain:Chain",
+        damage="refused",
+        readers=("status", "run_all"),
+    ),
+    FileKind(
+        name="chain configuration",
+        paths=("outputs/.chains/*/config.yaml",),
+        form="yaml",
+        writers=("slurm.run_all:_submit_plan",),
+        damage="refused",
+        readers=("run_all",),
+    ),
+    FileKind(
+        name="job record",
+        paths=("outputs/.chains/*/jobs/*/*.json", "outputs/.chains/*/jobs/*/*.jsonl"),
+        form="json",
+        writers=("slurm.runner:_write", "storage.record:recording", "storage.record:event"),
+        damage="ignored",
+        readers=("status",),
+    ),
+    FileKind(
+        name="submission",
+        paths=("outputs/.chains/*/submitit/**", "outputs/.chains/*/*.pkl"),
+        form="pickle",
+        writers=("slurm.submit:_executor", "slurm.submit:_pickle", "slurm.submit:_make_logs"),
+        damage="refused",
+        readers=("run_all",),
+    ),
+    FileKind(
+        name="game job",
+        paths=("results/batch_jobs/*/raw/*.json",),
+        form="json",
+        writers=("game.service.store:save_setup", "game.service.store:save"),
+        damage="refused",
+        readers=("game",),
+    ),
+    FileKind(
+        name="game analysis",
+        paths=("results/batch_jobs/*/analysis/*",),
+        form="text",
+        writers=("game.service.store:write_analysis", "cli.game:_judge"),
+        damage="rebuilt",
+        readers=("game",),
+    ),
+    FileKind(
+        name="log",
+        paths=("logs/**",),
+        form="text",
+        writers=(),
+        damage="ignored",
+    ),
+)
+
+KINDS = RUN_FILES + ARTIFACT_FILES + CHECKPOINT_FILES + OTHER_FILES
+
+OUTSIDE = {
+    "bundled.tiny_pretrain:pretrain": "weights that are shipped",
+    "bundled.toy_policy:pretrain": "weights that are shipped",
+    "memory.calibration:save": "a file that the user names (r2v plan --probe)",
+    "distributed:run_rank": "a folder in /tmp that lives as long as its ranks",
+    "emulator.api.calls:Call.form": "the emulated provider's own state",
+    "emulator.batches.lifecycle:accept": "the emulated provider's own state",
+    "emulator.ledger:Ledger.__init__": "the emulated provider's own state",
+    "emulator.ledger:Ledger._append": "the emulated provider's own state",
+    "emulator.ledger:_cut_torn_line": "the emulated provider's own state",
+    "emulator.server_state:ServerState.save_file": "the emulated provider's own state",
+    "emulator.server_state:ServerState.save_batch": "the emulated provider's own state",
+    "slurm.doctor.doctor:_folders": "probes that are removed at once",
+    "slurm.headers:rewrite": "the user's sbatch scripts",
+    "data.registry:DataRegistry._new_folder": "folders",
+    "data.store:TrajectoryStore.exclusive": "a lease",
+    "data.store:TrajectoryStore.sync": "what append wrote",
+    "data.store:TrajectoryStore.repair": "what mend_tail and _quarantine write",
+    "policy.fit:_disk_errors": "what the trainer's own checkpoints write",
+    "storage.files:write_text": "for its callers",
+    "storage.files:write_json": "for its callers",
+    "storage.files:write_lines": "for its callers",
+    "storage.files:replacing": "for its callers",
+    "storage.lease:_attempt": "a lease: a folder with a file whose name is its holder",
+    "storage.lease:_server_time": "a probe that is removed at once",
+}
+"""Writers of what is no file of a project, or of what another writer's row says, and why."""
