@@ -1,5 +1,5 @@
-"""Alterations of a file: damage to its bytes, and of each leaf of a record a deletion, another type, a value out of range,
-another record's value. What is altered is written anew, so that hard-linked copies of one run stay apart.
+"""Alterations of a file: damage to its bytes; and of each leaf of a record a deletion, another type, a value out of
+range, another record's value. What is altered is written anew, so that hard-linked copies of one run stay apart.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -125,8 +126,12 @@ def swapped(records: list[Any], index: int, path: LeafPath) -> Any:
         except (LookupError, TypeError):
             continue
         if theirs != mine:
-            return altered(records[index], path, lambda _: theirs)
+            return altered(records[index], path, partial(_instead, theirs))
     raise LookupError(f"no record differs at {path}")
+
+
+def _instead(theirs: Any, mine: Any) -> Any:
+    return theirs
 
 
 def read_records(path: Path) -> list[Any]:
