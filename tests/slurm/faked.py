@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -15,6 +16,8 @@ from r2v.slurm import chain as chains
 from r2v.slurm.chain import Attempt, Chain, ChainJob
 
 FAKE = Path(__file__).parent / "fake"
+FAKE_PATH = f"{FAKE}:{Path(sys.executable).parent}"
+"""The fake commands, and this interpreter to run them: another python3 may be a slow shim."""
 NEEDS: dict[str, tuple[str, ...]] = {
     "collect": (),
     "perturb": ("collect",),
@@ -161,7 +164,7 @@ class Faked:
 @pytest.fixture
 def faked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Faked:
     """An empty checkout as working directory, the fake Slurm first on PATH."""
-    monkeypatch.setenv("PATH", f"{FAKE}:{os.environ['PATH']}")
+    monkeypatch.setenv("PATH", f"{FAKE_PATH}:{os.environ['PATH']}")
     monkeypatch.setenv("FAKE_SLURM", str(tmp_path / "slurm"))
     monkeypatch.chdir(tmp_path)
     (tmp_path / "slurm").mkdir()

@@ -20,7 +20,7 @@ import pytest
 
 from r2v.pipeline.inputs import place_of
 from r2v.slurm.verify_outputs import config_of, made_by, missing_output, places_of
-from tests.slurm.faked import FAKE
+from tests.slurm.faked import FAKE_PATH
 
 ROOT = Path(__file__).resolve().parents[2]
 CONFIG = "env: {options: {num_tasks: 40, num_heldout: 8}}\ndata: {num_episodes: 4, seeds: [1]}\n"
@@ -38,7 +38,7 @@ class Folder:
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM", "R2V"))}
         return {
             **kept,
-            "PATH": f"{FAKE}:{kept['PATH']}",
+            "PATH": f"{FAKE_PATH}:{kept['PATH']}",
             "FAKE_SLURM": str(self.path),
             "OMP_NUM_THREADS": "1",
             "PYTHONPATH": f"{ROOT / 'tests/slurm/fake_stages'}:{ROOT}",
