@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from r2v.extensions import load_object
+from r2v.extensions import load_function
 from r2v.llm.scripted import count_tokens
 from r2v.llm.types import Message
 from r2v.randomness import Key, generator, uniform
@@ -103,5 +103,5 @@ ANSWER_PATHS = {
 
 def load_answer(spec: str) -> Answer:
     """The answer function of a short name or a dotted path. Raises UsageError."""
-    answer: Answer = load_object("answer", ANSWER_PATHS.get(spec, spec), ANSWER_PATHS)
+    answer: Answer = load_function("answer", ANSWER_PATHS.get(spec, spec), ANSWER_PATHS, ("request",))
     return answer

@@ -9,13 +9,13 @@ image missing) ends the episode as not measured, never as failed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
 from r2v.data.episode import AppliedPerturbation
 from r2v.errors import UsageError, nearest
-from r2v.extensions import is_dotted, load_object
+from r2v.extensions import is_dotted, load_class
 from r2v.llm.types import Request, ToolSpec
 
 
@@ -143,8 +143,8 @@ COMING = ("miniwob", "swebench", "webarena")
 """Benchmarks with a configuration whose adapter, and the extra of the same name, a later version brings."""
 
 
-def benchmark_class(spec: str) -> Callable[..., Any]:
-    """What makes the benchmark that `spec` names; nothing is made yet.
+def benchmark_class(spec: str) -> type[Any]:
+    """The class of the benchmark that `spec` names; nothing is made of it yet.
 
     Raises UsageError naming the missing adapter, the nearest known benchmark, or the import that failed and the folders
     that were searched.
@@ -160,8 +160,7 @@ def benchmark_class(spec: str) -> Callable[..., Any]:
             f"env.benchmark={spec}: no such benchmark; {nearest(spec, BENCHMARKS)} "
             "(or a dotted path package.module:Class)"
         )
-    made_by: Callable[..., Any] = load_object("env.benchmark", dotted, ())
-    return made_by
+    return load_class("env.benchmark", dotted, (), Benchmark)
 
 
 def load_benchmark(spec: str, options: dict[str, Any] | None = None) -> Benchmark:
@@ -172,5 +171,6 @@ def load_benchmark(spec: str, options: dict[str, Any] | None = None) -> Benchmar
         benchmark = made_by(**(options or {}))
     except TypeError as error:
         raise UsageError(f"env.options for {spec}: {error}") from error
-    assert isinstance(benchmark, Benchmark)
+    if not isinstance(benchmark, Benchmark):
+        raise UsageError(f"env.benchmark={spec}: is no Benchmark: it lacks name, version or capabilities")
     return benchmark

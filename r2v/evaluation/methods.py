@@ -82,6 +82,7 @@ class MethodRunner:
         """Load what is given: exported policies, a verifier, a folder of routers. `journal`: the folder that
         remembers what a provider was asked and paid."""
         sections: Sections = cfg
+        configured = cfg.router.model if hasattr(cfg, "router") else None
         benchmark, waves = load_benchmark(sections.env.benchmark, sections.env.options), engine(sections.rollout)
 
         def greedy(weights: Path | None) -> GreedyActor:
@@ -105,7 +106,9 @@ class MethodRunner:
             ),
             extractor=FeatureExtractor(sections.inference, verifier=scorer, slm=slm.model, num_samples=num_samples),
             inference=sections.inference,
-            routers={} if router is None else {name: load(router / f"{name}.json") for name in TRAINED_ROUTERS},
+            routers={}
+            if router is None
+            else {name: load(router / f"{name}.json", configured) for name in TRAINED_ROUTERS},
             variants={name: greedy(weights) for name, weights in (variants or {}).items()},
         )
 

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 from r2v.data.episode import from_dict, to_dict
 from r2v.errors import InputError
-from r2v.extensions import load_object
+from r2v.extensions import load_class
 from r2v.router.features import FEATURE_VERSION
 from r2v.storage.files import write_text
 
@@ -132,17 +132,17 @@ class RouterModel:
         write_text(path, json.dumps(record, sort_keys=True, indent=1, allow_nan=False) + "\n")
 
 
-def load(path: Path) -> RouterModel:
-    """A saved model. Raises InputError where the file is none, or reads features of another version; UsageError where
-    its class, one of your own, cannot be imported."""
+def load(path: Path, configured: str | None = None) -> RouterModel:
+    """A saved model. `configured` is `router.model`: where it is given, a file that names another class of somebody's
+    own is refused before that is imported. Raises InputError where the file is none, or reads features of another
+    version; UsageError where its class, one of your own, cannot be imported."""
     try:
         record: dict[str, Any] = json.loads(path.read_text())
-        model_class = BUNDLED_MODELS.get(record["kind"]) or load_object("router.model", record.pop("part_class"), ())
-        part = from_dict(model_class, record.pop("part"))
+        part = from_dict(_class_of(record, configured), record.pop("part"))
         model = RouterModel(
             part=part, calibration=Platt(**record.pop("calibration")), names=tuple(record.pop("names")), **record
         )
-    except (OSError, ValueError, TypeError, KeyError) as error:
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise InputError(f"{path}: not a router ({error}); train it again") from error
     if model.feature_version != FEATURE_VERSION:
         raise InputError(
@@ -150,3 +150,13 @@ def load(path: Path) -> RouterModel:
             f"{FEATURE_VERSION}; train the router again"
         )
     return model
+
+
+def _class_of(record: dict[str, Any], configured: str | None) -> type[Any]:
+    """The class of a stored model's `part`: a bundled one, or the one that the file names beside a configured kind."""
+    kind = record["kind"]
+    if kind in BUNDLED_MODELS:
+        return BUNDLED_MODELS[kind]
+    if configured is not None and kind != configured:
+        raise ValueError(f"made by {kind}, while router.model is {configured}; nothing of it was imported")
+    return load_class("router.model", str(record.pop("part_class")), (), ScoreModel)

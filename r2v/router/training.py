@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from r2v.config import RouterConfig
 from r2v.errors import InputError, UsageError
-from r2v.extensions import load_object
+from r2v.extensions import load_attribute, require_function
 from r2v.log import logger
 from r2v.randomness import generator, seed_of
 from r2v.router.features import select
@@ -69,8 +69,10 @@ def fit_part(
     """
     if cfg.model in _FITS:
         return _FITS[cfg.model](features, labels, weights, cfg, seed)
-    fits = load_object("router.model", cfg.model, tuple(_FITS))
-    fitted: ScoreModel = getattr(fits, "fit", fits)(features, labels, weights, seed)
+    named = load_attribute("router.model", cfg.model, tuple(_FITS))
+    fits = getattr(named, "fit", named) if isinstance(named, type) else named
+    parameters = ("features", "labels", "weights", "seed")
+    fitted: ScoreModel = require_function("router.model", cfg.model, fits, parameters)(features, labels, weights, seed)
     if not is_dataclass(fitted) or not hasattr(fitted, "predict"):
         raise UsageError(
             f"router.model={cfg.model}: fitting gave a {type(fitted).__name__}; it has to be a dataclass of plain "

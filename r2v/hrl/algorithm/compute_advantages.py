@@ -9,14 +9,14 @@ other hints to the same answer (`loo`), of all others (`batch_mean`), or less a 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from r2v.config import HierarchicalConfig
 from r2v.errors import InputError, R2VError, UsageError
-from r2v.extensions import load_object
+from r2v.extensions import load_function
 from r2v.hrl.algorithm.advantage import critic_advantage, discounted, gae, leave_one_out
 from r2v.hrl.algorithm.critic import CriticValues
 from r2v.hrl.algorithm.rewards import GuidanceReward, TurnRewards
@@ -114,7 +114,7 @@ def _own_rewards(hints: HintBatch, spec: str) -> Tensor:
 
 
 def _own_reward(spec: str) -> Callable[[HintBatch], Any]:
-    return cast(Callable[[HintBatch], Any], load_object(_REWARD_KEY, spec, ()))
+    return load_function(_REWARD_KEY, spec, (), ("hints",))
 
 
 def guidance_batch(

@@ -15,10 +15,10 @@ import math
 import re
 from collections.abc import Callable, Sequence
 from fractions import Fraction
-from typing import Literal, cast
+from typing import Literal
 
 from r2v.errors import InputError, R2VError, UsageError
-from r2v.extensions import load_object
+from r2v.extensions import load_function
 from r2v.hrl.tasks.problems import Problem, last_boxed
 
 Checker = Callable[[Problem, str], float]
@@ -43,7 +43,7 @@ def checker_of(name: str, problems: Sequence[Problem] = ()) -> Checker:
     kind = infer_checker(problems) if name == "auto" else name
     checkers: dict[str, Checker] = {"numeric": numeric, "exact": exact, "boxed": boxed, "program": _program}
     if kind not in checkers:
-        return cast(Checker, load_object(_KEY, name, ["auto", *checkers]))
+        return load_function(_KEY, name, ["auto", *checkers], ("problem", "answer"))
     _require_answers(kind, problems)
     return checkers[kind]
 

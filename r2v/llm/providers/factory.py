@@ -10,7 +10,7 @@ A class by dotted path is called as ours are: `Class(rate, base_url=..., api_key
 from __future__ import annotations
 
 from r2v.errors import UsageError
-from r2v.extensions import load_object
+from r2v.extensions import load_class
 from r2v.llm.providers.prices import Rate
 from r2v.llm.providers.provider import Provider
 
@@ -24,14 +24,13 @@ PROVIDER_CLASSES = {
 def make_provider(spec: str, rate: Rate, *, base_url: str | None = None, api_key_env: str | None = None) -> Provider:
     """The provider of this name or dotted path, for one model. Raises UsageError where it cannot be loaded, is no
     provider, or its key is not set."""
-    provider_class = load_object("teacher.provider", PROVIDER_CLASSES.get(spec, spec), PROVIDER_CLASSES)
+    provider_class = load_class("teacher.provider", PROVIDER_CLASSES.get(spec, spec), PROVIDER_CLASSES, Provider)
     try:
         provider: Provider = provider_class(rate, base_url=base_url, api_key_env=api_key_env)
     except TypeError as error:
         raise UsageError(
             f"teacher.provider={spec}: {error}; it is called as Class(rate, base_url=..., api_key_env=...)"
         ) from error
-    missing = [name for name in ("name", "request_body", "call", "close") if not hasattr(provider, name)]
-    if missing:
-        raise UsageError(f"teacher.provider={spec}: is no Provider: it lacks {', '.join(missing)}")
+    if not hasattr(provider, "name"):
+        raise UsageError(f"teacher.provider={spec}: is no Provider: it lacks name")
     return provider
