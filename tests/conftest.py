@@ -11,6 +11,7 @@ import fcntl
 import json
 import os
 import resource
+import signal
 import sys
 from collections import Counter
 from collections.abc import Iterator
@@ -61,6 +62,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    # `nohup make test &` ignores both, and so would every command that a test signals.
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     trust.whole_suites = config.getoption("--whole-suites")
 
 
