@@ -115,12 +115,18 @@ def _make(config: Config, row: Command, arguments: argparse.Namespace) -> int:
 def _resume(checkpoint: Path) -> int:
     from r2v.config import load
     from r2v.pipeline.run import run_job
-    from r2v.storage.artifact import attempt_of
+    from r2v.storage.artifact import ARTIFACT_MANIFEST, attempt_of
+    from r2v.storage.checkpoint import damage
 
     if not checkpoint.exists():
         raise InputError(f"--resume {checkpoint}: no such checkpoint")
     folder = checkpoint.resolve().parent
     name, inputs = attempt_of(folder)
+    if not (folder / ARTIFACT_MANIFEST).exists() and (problem := damage(checkpoint.resolve())):
+        raise InputError(
+            f"--resume {checkpoint}: {problem}; name a whole checkpoint beside it, or run the stage's command, which "
+            "takes the newest whole one"
+        )
     place = checkpoint.absolute().parent
     done = run_job(load(folder / "config.yaml"), job(name), inputs, publish_at=place if place.is_symlink() else None)
     if not done.fresh:

@@ -8,41 +8,32 @@ update is finished and a checkpoint written.
 
 from __future__ import annotations
 
-import errno
 import math
-import os
-import re
-import shutil
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import accumulate
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
-from safetensors import SafetensorError
 from transformers import PrinterCallback, TrainerCallback
 
 from r2v import distributed
 from r2v.config import Phase
-from r2v.errors import Interrupted
+from r2v.errors import Interrupted, UsageError
 from r2v.log import Progress
 from r2v.policy.load import Loaded
 from r2v.randomness import generator, seed_of
-from r2v.storage.files import writing
+from r2v.storage import checkpoint
+from r2v.storage.checkpoint import LATEST
 
-LATEST = "checkpoint-latest"
 _WINDOW = 8
 """Batches within which rows are sorted by length: little padding, and still a random order."""
 
 _PENDING = "pending.pt"
 """In a checkpoint: what the trainer has measured since its last log entry."""
-_KEPT = 2
-
 _LARGE = 100_000_000
-_REFUSED = re.compile(r"os error \d+|No space left|File too large|PytorchStreamWriter")
 
 
 def schedule(lengths: Sequence[int], phase: Phase, seed: int) -> list[int]:
@@ -103,6 +94,7 @@ def arguments(phase: Phase, out: Path, rows: int, model: Any, seed: int) -> dict
         "save_total_limit": None,
         "logging_steps": max(1, updates // 50),
         "logging_first_step": True,
+        "logging_nan_inf_filter": False,
         "report_to": "none",
         "disable_tqdm": True,
         "max_length": None,
@@ -138,29 +130,79 @@ def fit(trainer: Any, what: str, out: Path, lengths: Sequence[int]) -> list[dict
     """Train to the end, from the newest whole checkpoint where there is one; returns the trainer's log.
 
     `lengths` are the tokens of the rows, in the order they are trained on. Raises Interrupted, a checkpoint
-    written, when a signal asks to stop.
+    written, when a signal asks to stop; UsageError where a loss, a gradient or a weight is not finite; EnvironmentFault
+    where the disk takes no checkpoint.
     """
     if trainer.args.use_cpu:
         torch.set_num_threads(1)
     trainer.remove_callback(PrinterCallback)
-    latest = out / LATEST
-    resume = latest.resolve() if latest.exists() else None
+    resume = _resume_from(out, what)
     batch = trainer.args.train_batch_size * trainer.args.gradient_accumulation_steps * distributed.ranks()
     done, total = int(resume.name.rpartition("-")[2]) if resume else 0, math.ceil(len(lengths) / batch)
     bar = Progress("" if distributed.rank() else what, total, done)
-    with distributed.stopping() as stop_requested, _disk_errors(out), bar:
+    with distributed.stopping() as stop_requested, bar:
         callback = _CheckpointCallback(
             trainer, out, resume, stop_requested, bar, [0, *accumulate(lengths)][::batch] + [sum(lengths)]
         )
         trainer.add_callback(callback)
-        trainer.train(resume_from_checkpoint=resume and str(resume))
+        _watch(trainer, what, out)
+        with checkpoint.resuming(resume, lambda: callback.stepping):
+            trainer.train(resume_from_checkpoint=resume and str(resume))
     if callback.stopped:
         raise Interrupted(
-            f"{what}: stopped after update {trainer.state.global_step} of {total}, which {latest} holds; "
+            f"{what}: stopped after update {trainer.state.global_step} of {total}, which {out / LATEST} holds; "
             "the same command continues"
         )
+    _require_finite_weights(trainer, what)
     history: list[dict[str, float]] = trainer.state.log_history
     return history
+
+
+def _resume_from(out: Path, what: str) -> Path | None:
+    """The checkpoint that all ranks resume from. Rank 0 checks it; the others go by the link that it leaves."""
+    if distributed.rank() == 0:
+        checkpoint.settle(out, what)
+    distributed.wait_for_all()
+    latest = out / LATEST
+    return latest.resolve() if latest.exists() else None
+
+
+def _watch(trainer: Any, what: str, out: Path) -> None:
+    """Have the trainer refuse a gradient that is not finite before it steps by it, and tell a full disk while it saves
+    in our words. It has no callback for either."""
+    get_norm, save = trainer._get_grad_norm, trainer._save_checkpoint
+    size = 3 * sum(p.numel() * p.element_size() for p in trainer.model.parameters() if p.requires_grad)
+
+    def checked_norm(*args: Any, **kwargs: Any) -> Any:
+        norm = get_norm(*args, **kwargs)
+        loss, length = float(trainer._tr_loss), 0.0 if norm is None else float(norm)
+        if not (math.isfinite(loss) and math.isfinite(length)):
+            update = trainer.state.global_step + 1
+            _refuse(trainer, what, f"in update {update} the loss is {loss:g} and the gradient's norm {length:g}")
+        return norm
+
+    def guarded_save(*args: Any, **kwargs: Any) -> None:
+        _require_finite_weights(trainer, what)
+        with checkpoint.saving(out / f"checkpoint-{trainer.state.global_step}", size):
+            save(*args, **kwargs)
+
+    trainer._get_grad_norm, trainer._save_checkpoint = checked_norm, guarded_save
+
+
+def _require_finite_weights(trainer: Any, what: str) -> None:
+    """Raise UsageError where a trained weight is not finite: what is saved or published can be trained on."""
+    for name, weight in trainer.model.named_parameters():
+        if weight.requires_grad and not bool(torch.isfinite(weight).all()):
+            _refuse(trainer, what, f"the weight {name} is not finite after update {trainer.state.global_step}")
+
+
+def _refuse(trainer: Any, what: str, finding: str) -> NoReturn:
+    """End a training that has diverged: a restart would end the same way."""
+    raise UsageError(
+        f"{what}: training has diverged: {finding}; nothing is published. Lower training.{what}.lr (now "
+        f"{trainer.args.learning_rate:g}), training.{what}.grad_clip (now {trainer.args.max_grad_norm:g}) or "
+        f"training.{what}.weight_decay (now {trainer.args.weight_decay:g})"
+    )
 
 
 def is_sharded(trainer: Any) -> bool:
@@ -188,19 +230,6 @@ def gather_model(trainer: Any, loaded: Loaded) -> Loaded:
     return replace(loaded, model=fresh.to(trainer.args.device))
 
 
-@contextmanager
-def _disk_errors(out: Path) -> Iterator[None]:
-    """Turn the errors that torch and safetensors raise on a full disk while they write a checkpoint into the one that
-    everything else raises: EnvironmentFault."""
-    try:
-        yield
-    except (RuntimeError, SafetensorError) as error:
-        if not _REFUSED.search(str(error)):
-            raise
-        with writing(out):
-            raise OSError(errno.ENOSPC, " ".join(str(error).split())) from error
-
-
 class _CheckpointCallback(TrainerCallback):  # type: ignore[misc]
     """Points checkpoint-latest at each finished checkpoint, updates progress, and stops training on a signal.
 
@@ -221,7 +250,7 @@ class _CheckpointCallback(TrainerCallback):  # type: ignore[misc]
         self._stop_requested = stop_requested
         self._bar, self._tokens, self._loss = bar, tokens, dict[str, float]()
         self._began = (0, time.monotonic())
-        self.stopped = False
+        self.stopped = self.stepping = False
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self._began = (state.global_step, time.monotonic())
@@ -230,6 +259,9 @@ class _CheckpointCallback(TrainerCallback):  # type: ignore[misc]
             self._trainer._tr_loss += pending["loss"]
             self._trainer._globalstep_last_logged = pending["since"]
             self._trainer._metrics["train"].update(pending["metrics"])
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self.stepping = True
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
         self._loss = {"loss": round(logs["loss"], 6)} if "loss" in logs else self._loss
@@ -246,20 +278,17 @@ class _CheckpointCallback(TrainerCallback):  # type: ignore[misc]
         loss = trainer.accelerator.gather(trainer._tr_loss).mean().item()
         distributed.wait_for_all()
         if state.is_world_process_zero:
-            checkpoint = self._out / f"checkpoint-{state.global_step}"
-            torch.save(
-                {"loss": loss, "since": trainer._globalstep_last_logged, "metrics": dict(trainer._metrics["train"])},
-                checkpoint / _PENDING,
-            )
-            fresh = self._out / f".{LATEST}.{os.getpid()}.tmp"
-            fresh.unlink(missing_ok=True)
-            fresh.symlink_to(checkpoint.name)
-            fresh.replace(self._out / LATEST)
-            self._delete_old(state.global_step)
+            place = self._out / f"checkpoint-{state.global_step}"
+            with checkpoint.saving(place):
+                torch.save(
+                    {
+                        "loss": loss,
+                        "since": trainer._globalstep_last_logged,
+                        "metrics": dict(trainer._metrics["train"]),
+                    },
+                    place / _PENDING,
+                )
+                checkpoint.seal(place)
+                checkpoint.point(self._out, place)
+            checkpoint.forget(self._out, state.global_step)
         distributed.wait_for_all()
-
-    def _delete_old(self, newest: int) -> None:
-        """Remove all checkpoints but the last few: only now, when the newest is the one that is resumed from."""
-        steps = sorted(int(path.name.rpartition("-")[2]) for path in self._out.glob("checkpoint-[0-9]*"))
-        for step in [step for step in steps if step <= newest][:-_KEPT]:
-            shutil.rmtree(self._out / f"checkpoint-{step}", ignore_errors=True)

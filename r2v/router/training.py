@@ -35,7 +35,8 @@ def fit(rows: Sequence[FeatureRow], cfg: RouterConfig, seed: int, max_examples: 
     """The router that these labelled rows teach: fitted on train, calibrated on calibration tasks.
 
     With `max_examples` at most so many train rows are used, drawn by key. The order of rows does not matter.
-    Raises InputError or EmptyResult as `check_rows` does, and InputError where rows differ in their features.
+    Raises InputError or EmptyResult as `check_rows` does, InputError where rows differ in their features or one is not
+    finite, and UsageError where the fit is not.
     """
     rows = _drawn(sorted(rows, key=lambda row: row.state_id), max_examples, seed)
     check_rows(rows)
@@ -43,11 +44,26 @@ def fit(rows: Sequence[FeatureRow], cfg: RouterConfig, seed: int, max_examples: 
     if not names:
         raise InputError(f"router.features={list(cfg.features)}: the rows have no such features")
     train, held = ([row for row in rows if row.split == split] for split in ("train", "calibration"))
+    _require_finite_features(rows, names)
     x, y, weights = matrix(train, names), targets(train), task_weights(train)
     part = fit_part(cfg, x, y, weights, seed)
     logits = np.array([part.predict(values) for values in matrix(held, names).tolist()])
-    calibration = fit_platt(logits, targets(held), task_weights(held))
+    calibration = fit_platt(logits, targets(held), task_weights(held)) if np.isfinite(logits).all() else None
+    if calibration is None or not np.isfinite([calibration.slope, calibration.intercept]).all():
+        raise UsageError(
+            f"router: the fit has diverged: its scores on the calibration tasks are not finite; nothing is published. "
+            f"Lower router.l2 (now {cfg.l2:g}) or choose another router.model (now {cfg.model})"
+        )
     return RouterModel(kind=cfg.model, label=str(rows[0].y_source), names=names, part=part, calibration=calibration)
+
+
+def _require_finite_features(rows: Sequence[FeatureRow], names: Sequence[str]) -> None:
+    for row in rows:
+        for name in names:
+            if name in row.features and not np.isfinite(row.features[name]):
+                raise InputError(
+                    f"{row.state_id}: feature {name} is {row.features[name]}; make the router features again"
+                )
 
 
 def _drawn(rows: Sequence[FeatureRow], max_examples: int | None, seed: int) -> list[FeatureRow]:

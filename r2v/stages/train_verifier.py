@@ -7,7 +7,7 @@ of its steps, and the teacher plays on to the end (where worlds fork and a scrip
 elsewhere from the recorded outcomes. With `verifier.mode=llm_judge` the teacher's model judges the recorded steps and
 plausible wrong ones, through its provider's batches or calls, and the head learns its scores: later stages ask the
 head, never the judge. Beside the verifier itself, one per fold is trained without that fold's
-tasks, so that candidates are never scored by a verifier that has seen their task. Each leaves a checkpoint-latest.pt
+tasks, so that candidates are never scored by a verifier that has seen their task. Each leaves checkpoints
 beside itself: a run that was cut goes on with the verifier it was training, at the update it had reached.
 """
 

@@ -19,14 +19,17 @@ from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from r2v.config import Phase
-from r2v.errors import EmptyResult, Interrupted
+from r2v.errors import EmptyResult, Interrupted, UsageError
 from r2v.log import Progress
 from r2v.randomness import generator, seed_of
-from r2v.storage.files import replacing
+from r2v.storage import checkpoint
+from r2v.storage.checkpoint import LATEST
 from r2v.verifier.labels import VerifierExample, balanced, in_order
 from r2v.verifier.model import Encode, VerifierModel
 
-VERIFIER_CHECKPOINT = "checkpoint-latest.pt"
+VERIFIER_CHECKPOINT = LATEST
+"""Beside a verifier: the link to its newest checkpoint."""
+_STATE = "state.pt"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,14 +105,14 @@ def train(
     end is the trained one. A batch counts strands.
 
     `stop` is asked after every update; when it says so a checkpoint is written and Interrupted raised. `what` names
-    the progress.
+    the progress. Raises UsageError where a loss, a gradient or a weight is not finite, with nothing stepped or saved.
     """
     batch = phase.batch_size * phase.gradient_accumulation_steps
     sequences = strands(rows)
     total, scale = max(1, math.ceil(phase.num_epochs * len(sequences) / batch)), len(sequences) / len(rows) / batch
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     optimizer = torch.optim.AdamW(parameters, lr=phase.lr, weight_decay=phase.weight_decay)
-    losses = _resume(folder / VERIFIER_CHECKPOINT, model, optimizer)
+    losses = _resume(folder, model, optimizer, what or "verifier")
     model.train()
     with Progress(what, total, len(losses)) as bar:
         for update in range(len(losses), total):
@@ -118,13 +121,15 @@ def train(
             torch.manual_seed(seed_of(seed, "verifier-dropout", update))
             chosen = [sequences[index] for index in _positions(update, batch, len(sequences), seed)]
             losses.append(_accumulate(model, chosen, phase.batch_size, scale))
-            torch.nn.utils.clip_grad_norm_(parameters, phase.grad_clip)
+            norm = torch.nn.utils.clip_grad_norm_(parameters, phase.grad_clip)
+            _require_finite(phase, update, loss=losses[-1], **{"gradient's norm": float(norm)})
             optimizer.step()
             optimizer.zero_grad()
             bar.advance(loss=round(losses[-1], 6))
             asked = stop()
             if asked or (update + 1) % phase.save_steps == 0 or update + 1 == total:
-                _checkpoint(folder / VERIFIER_CHECKPOINT, model, optimizer, losses)
+                _require_finite(phase, update, weights=float(sum(p.detach().abs().sum() for p in parameters)))
+                _checkpoint(folder, model, optimizer, losses)
             if asked:
                 raise Interrupted(
                     f"verifier: stopped after update {update + 1} of {total}, which "
@@ -170,18 +175,37 @@ def _loss(logits: Tensor, rows: Sequence[EncodedExample]) -> Tensor:
     return binary_cross_entropy_with_logits(logits, targets, weight=weights, reduction="sum")
 
 
-def _checkpoint(path: Path, model: VerifierModel, optimizer: torch.optim.Optimizer, losses: list[float]) -> None:
+def _require_finite(phase: Phase, update: int, **figures: float) -> None:
+    """Raise UsageError where one of these is not finite: a restart would end the same way."""
+    if not all(map(math.isfinite, figures.values())):
+        raise UsageError(
+            f"verifier: training has diverged: in update {update + 1} "
+            + " and ".join(f"its {name} is {value:g}" for name, value in figures.items())
+            + f"; nothing is published. Lower training.verifier.lr (now {phase.lr:g}), training.verifier.grad_clip "
+            f"(now {phase.grad_clip:g}) or training.verifier.weight_decay (now {phase.weight_decay:g})"
+        )
+
+
+def _checkpoint(folder: Path, model: VerifierModel, optimizer: torch.optim.Optimizer, losses: list[float]) -> None:
     trained = {name: value for name, value in model.named_parameters() if value.requires_grad}
-    with replacing(path) as file:
-        torch.save({"model": trained, "optimizer": optimizer.state_dict(), "losses": losses}, file)
+    place = folder / f"checkpoint-{len(losses)}"
+    with checkpoint.saving(place, 3 * sum(value.numel() * value.element_size() for value in trained.values())):
+        place.mkdir(parents=True, exist_ok=True)
+        torch.save({"model": trained, "optimizer": optimizer.state_dict(), "losses": losses}, place / _STATE)
+        checkpoint.seal(place)
+        checkpoint.point(folder, place)
+    checkpoint.forget(folder, len(losses))
 
 
-def _resume(path: Path, model: VerifierModel, optimizer: torch.optim.Optimizer) -> list[float]:
-    """Take up the checkpoint's weights and optimizer, if there is one; the losses of the updates done."""
-    if not path.exists():
+def _resume(folder: Path, model: VerifierModel, optimizer: torch.optim.Optimizer, what: str) -> list[float]:
+    """Take up the newest whole checkpoint's weights and optimizer, if there is one; the losses of the updates done.
+    Raises InputError where it is no checkpoint of this model."""
+    place = checkpoint.settle(folder, what)
+    if place is None:
         return []
-    state: dict[str, Any] = torch.load(io.BytesIO(path.read_bytes()), weights_only=True)
-    model.load_state_dict(state["model"], strict=False)
-    optimizer.load_state_dict(state["optimizer"])
-    losses: list[float] = state["losses"]
+    with checkpoint.resuming(place):
+        state: dict[str, Any] = torch.load(io.BytesIO((place / _STATE).read_bytes()), weights_only=True)
+        model.load_state_dict(state["model"], strict=False)
+        optimizer.load_state_dict(state["optimizer"])
+        losses: list[float] = state["losses"]
     return losses

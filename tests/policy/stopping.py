@@ -21,7 +21,7 @@ def stopped_by_a_signal(folder: Path) -> Iterator[None]:
 
     def watch() -> None:
         while not over.is_set():
-            lines = (records / record.EVENTS).read_text().splitlines() if records.exists() else []
+            lines = events.read_text().splitlines() if (events := records / record.EVENTS).exists() else []
             if any(json.loads(line)["total"] for line in lines):
                 time.sleep(0.2)
                 os.kill(os.getpid(), signal.SIGTERM)

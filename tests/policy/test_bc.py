@@ -11,14 +11,17 @@ import pytest
 
 from r2v.config import Phase
 from r2v.data.episode import Action, Episode, EpisodeMetadata, Observation, Step
-from r2v.errors import EmptyResult, InputError, Interrupted
+from r2v.errors import EmptyResult, EnvironmentFault, InputError, Interrupted, UsageError
 from r2v.policy.bc import IGNORED, build_rows, check_clonable, train_bc
 from r2v.policy.fit import schedule
 from r2v.policy.load import Loaded
 from r2v.policy.prompt_encoder import Encoder, build_messages
 from r2v.randomness import generator
+from r2v.storage.checkpoint import SEAL, seal
 from r2v.storage.files import content_sha256
 from tests import tiny_models
+from tests.storage.test_checkpoint import files_of_at_most
+from tests.trust import drawn
 
 from .stopping import stopped_by_a_signal
 
@@ -156,6 +159,92 @@ def test_same_seed_same_bytes_and_a_resumed_run_too(tmp_path: Path) -> None:
         train_bc(episodes, _loaded(), _encoder(), PHASE, tmp_path / "other", seed=4)["weights_sha256"]
         != report["weights_sha256"]
     )
+
+
+@pytest.fixture(scope="module")
+def cloned(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished cloning, whose checkpoints are of updates 4 and 8."""
+    folder = tmp_path_factory.mktemp("cloned")
+    train_bc([_episode(i) for i in range(16)], _loaded(), _encoder(), PHASE, folder, seed=3)
+    return folder
+
+
+CHECKPOINT_FILES = ["config.json", "model.safetensors", "optimizer.pt", "pending.pt", "rng_state.pth", "scheduler.pt"]
+CHECKPOINT_FILES += [SEAL, "tokenizer.json", "trainer_state.json", "training_args.bin"]
+
+
+@pytest.mark.parametrize("name", drawn(CHECKPOINT_FILES, 2, "bc checkpoint"))
+def test_a_damaged_checkpoint_costs_updates_and_no_bit(
+    name: str, cloned: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    shutil.copytree(cloned, tmp_path, symlinks=True, dirs_exist_ok=True)
+    shutil.rmtree(tmp_path / "final")
+    broken = tmp_path / "checkpoint-8" / name
+    broken.write_bytes(broken.read_bytes()[: broken.stat().st_size // 2])
+    train_bc([_episode(i) for i in range(16)], _loaded(), _encoder(), PHASE, tmp_path, seed=3)
+    assert _files(tmp_path / "final") == _files(cloned / "final")
+    [line] = [record.getMessage() for record in caplog.records if record.name == "r2v.storage.checkpoint"]
+    assert str(broken) in line and line.endswith("going on from checkpoint-4")
+
+
+def test_a_checkpoint_knows_every_file_of_it(cloned: Path) -> None:
+    """So a test that damages each of them leaves none out."""
+    present = {path.name for path in (cloned / "checkpoint-8").iterdir()}
+    assert present - {SEAL} == set(json.loads((cloned / "checkpoint-8" / SEAL).read_text()))
+    assert set(CHECKPOINT_FILES) <= present
+
+
+class _Payload:
+    """What runs a command when a plain unpickler reads it."""
+
+    def __init__(self, mark: Path) -> None:
+        self.mark = mark
+
+    def __reduce__(self) -> tuple[object, tuple[str]]:
+        import os
+
+        return os.system, (f"touch {self.mark}",)
+
+
+STRANGE = ["model.safetensors", "optimizer.pt", "pending.pt", "rng_state.pth", "scheduler.pt", "trainer_state.json"]
+
+
+@pytest.mark.parametrize("name", drawn(STRANGE, 3, "strange checkpoint"))
+@pytest.mark.filterwarnings("ignore")
+def test_a_strangers_checkpoint_runs_nothing_and_is_one_line(name: str, cloned: Path, tmp_path: Path) -> None:
+    """Its hashes are right, its files are not."""
+    import torch
+
+    shutil.copytree(cloned / "checkpoint-4", tmp_path / "checkpoint-4")
+    (tmp_path / "checkpoint-latest").symlink_to("checkpoint-4")
+    mark = tmp_path / "mark"
+    if name.endswith("json"):
+        (tmp_path / "checkpoint-4" / name).write_text("[")
+    else:
+        torch.save(_Payload(mark), tmp_path / "checkpoint-4" / name)
+    seal(tmp_path / "checkpoint-4")
+    with pytest.raises(InputError, match="checkpoint-4: is no checkpoint of this training") as refused:
+        train_bc([_episode(i) for i in range(16)], _loaded(), _encoder(), PHASE, tmp_path, seed=3)
+    assert "\n" not in str(refused.value) and not mark.exists()
+
+
+@pytest.mark.parametrize("change", [{"weight_decay": float("nan")}, {"lr": 1e30, "grad_clip": 0.0}])
+def test_a_training_that_diverges_is_one_sentence_and_saves_nothing(change: dict[str, float], tmp_path: Path) -> None:
+    phase = replace(PHASE, save_steps=1, **change)  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match=r"bc: training has diverged: .* update \d") as refused:
+        train_bc([_episode(i) for i in range(16)], _loaded(), _encoder(), phase, tmp_path, seed=3)
+    assert "training.bc.lr" in str(refused.value) and "\n" not in str(refused.value)
+    assert not (tmp_path / "final").exists() and not (tmp_path / "checkpoint-8").exists()
+
+
+def test_a_disk_that_takes_no_checkpoint_is_one_sentence_and_the_next_start_ends_in_the_same_bits(
+    cloned: Path, tmp_path: Path
+) -> None:
+    with files_of_at_most(20_000), pytest.raises(EnvironmentFault, match="cannot write .*checkpoint-4") as refused:
+        train_bc([_episode(i) for i in range(16)], _loaded(), _encoder(), PHASE, tmp_path, seed=3)
+    assert "\n" not in str(refused.value) and not (tmp_path / "checkpoint-latest").exists()
+    train_bc([_episode(i) for i in range(16)], _loaded(), _encoder(), PHASE, tmp_path, seed=3)
+    assert _files(tmp_path / "final") == _files(cloned / "final")
 
 
 def test_asked_to_stop_it_keeps_the_update_it_is_in_and_goes_on_from_there(tmp_path: Path) -> None:

@@ -2,14 +2,15 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from r2v.config import RouterConfig
-from r2v.errors import InputError
+from r2v.errors import InputError, UsageError
 from r2v.randomness import generator, uniform
 from r2v.router.escalation import escalates
 from r2v.router.labels import FeatureRow, labelled
@@ -131,3 +132,24 @@ def test_at_most_so_many_training_rows_are_fitted_and_the_same_ones_whatever_the
     train = sum(row.split == "train" for row in ROWS)
     assert weights(ROWS, 200) == weights(ROWS[::-1], 200) != weights(ROWS, None)
     assert weights(ROWS, train) == weights(ROWS, train + 7) == weights(ROWS, None)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Diverged:
+    """A router model of one's own whose fit came to nothing."""
+
+    @classmethod
+    def fit(cls, *args: object) -> Diverged:
+        return cls()
+
+    def predict(self, x: Sequence[float]) -> float:
+        return float("nan")
+
+
+def test_a_fit_or_a_feature_that_is_not_finite_is_one_sentence() -> None:
+    with pytest.raises(UsageError, match="router: the fit has diverged") as refused:
+        fit(ROWS, replace(CONFIG, model=f"{__name__}:Diverged"), seed=0)  # type: ignore[arg-type]
+    assert "\n" not in str(refused.value)
+    bad = replace(ROWS[7], features={**ROWS[7].features, "uncertainty.x": float("inf")})
+    with pytest.raises(InputError, match=f"{bad.state_id}: feature uncertainty.x is inf"):
+        fit([*ROWS[:7], bad, *ROWS[8:]], CONFIG, seed=0)

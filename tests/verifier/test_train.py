@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from r2v.errors import EmptyResult, Interrupted
+from r2v.errors import EmptyResult, InputError, Interrupted, UsageError
+from r2v.storage.checkpoint import SEAL, seal
 from r2v.verifier.calibrate import fit_temperature, logits_of, probabilities, report
 from r2v.verifier.labels import in_order
 from r2v.verifier.model import WEIGHTS, VerifierBackend, VerifierModel, load, save
@@ -57,6 +58,44 @@ def test_cut_and_resumed_equals_uninterrupted(tmp_path: Path) -> None:
     assert (tmp_path / "cut" / VERIFIER_CHECKPOINT).exists()
     save(trained(examples, tmp_path / "cut", num_epochs=1), tmp_path / "cut")
     assert (tmp_path / "cut" / WEIGHTS).read_bytes() == (tmp_path / "whole" / WEIGHTS).read_bytes()
+
+
+@pytest.mark.parametrize("damaged", [1, 2])
+def test_a_damaged_checkpoint_costs_updates_and_no_bit(
+    damaged: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The newest, or all that are kept."""
+    examples = toy.separable(range(200))
+    save(trained(examples, tmp_path / "whole", num_epochs=1, save_steps=2), tmp_path / "whole")
+    trained(examples, tmp_path / "cut", num_epochs=1, save_steps=2)
+    kept = sorted((tmp_path / "cut").glob("checkpoint-[0-9]*"), reverse=True)
+    for checkpoint in kept[:damaged]:
+        (checkpoint / "state.pt").write_bytes((checkpoint / "state.pt").read_bytes()[:-1])
+    save(trained(examples, tmp_path / "cut", num_epochs=1, save_steps=2), tmp_path / "cut")
+    assert (tmp_path / "cut" / WEIGHTS).read_bytes() == (tmp_path / "whole" / WEIGHTS).read_bytes()
+    [line] = caplog.messages
+    assert str(kept[0] / "state.pt") in line and ("beginning again" if damaged == 2 else "going on from") in line
+
+
+def test_a_strangers_checkpoint_is_one_line(tmp_path: Path) -> None:
+    trained(toy.separable(range(64)), tmp_path, num_epochs=1)
+    state = tmp_path / VERIFIER_CHECKPOINT / "state.pt"
+    for content in (b"garbage", b""):
+        state.write_bytes(content)
+        (state.parent / SEAL).unlink()
+        seal(state.parent.resolve())
+        with pytest.raises(InputError, match="is no checkpoint of this training") as refused:
+            trained(toy.separable(range(64)), tmp_path, num_epochs=1)
+        assert "\n" not in str(refused.value)
+
+
+def test_a_training_that_diverges_is_one_sentence_and_leaves_no_checkpoint(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"verifier: training has diverged: in update \d+ its") as refused:
+        trained(toy.separable(range(200)), tmp_path, num_epochs=2, save_steps=1, lr=1e30)
+    assert "training.verifier.lr" in str(refused.value) and "\n" not in str(refused.value)
+    for checkpoint in tmp_path.glob("checkpoint-[0-9]*"):
+        weights = torch.load(checkpoint / "state.pt", weights_only=True)["model"].values()
+        assert all(bool(torch.isfinite(weight).all()) for weight in weights)
 
 
 def test_a_finished_one_is_not_trained_again(tmp_path: Path) -> None:

@@ -126,6 +126,10 @@ class ReplayBuffer:
                 "checkpoint, or start anew"
             ) from error
 
+    def segments(self, folder: Path) -> list[Path]:
+        """The files that `load` needs for what was saved last."""
+        return [path for path, (_, last) in _segments(folder).items() if last > self._saved - self.capacity]
+
     def forget(self, folder: Path, cursor: int) -> None:
         """Remove the segments that no checkpoint from `cursor` on needs."""
         for path, (_, last) in _segments(folder).items():

@@ -9,8 +9,10 @@ nothing.
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from typing import Any
 
 from r2v.memory.peak_monitor import Meter, PeakMonitor, expected_peak, meter_of
 from r2v.memory.planner.planner import Plan
@@ -56,3 +58,9 @@ class Tracking:
             if reading.comparable and not math.isnan(reading.predicted):
                 found[f"memory/{name}/{device}/of_planned"] = 1 + reading.drift
         return found
+
+
+def timed(function: Callable[..., dict[str, float]], *args: Any) -> tuple[dict[str, float], float]:
+    """What the function returns, and how many seconds it took."""
+    began = time.monotonic()
+    return function(*args), time.monotonic() - began

@@ -37,11 +37,11 @@ from r2v.hrl.training import checkpoint, metrics
 from r2v.hrl.training.critic_trainer import CriticTrainer
 from r2v.hrl.training.policies import Policies
 from r2v.hrl.training.state import TRAINING_PHASES, TrainingState, hash_of
-from r2v.hrl.training.tracking import Tracking
+from r2v.hrl.training.tracking import Tracking, timed
 from r2v.log import Progress, logger
 from r2v.memory.planner.planner import Plan
-from r2v.policy.fit import LATEST
 from r2v.randomness import generator
+from r2v.storage.checkpoint import LATEST, resuming
 
 
 class Trainer:
@@ -218,7 +218,7 @@ class Trainer:
         began = time.monotonic()
         with ThreadPoolExecutor(2) as pool:
             updates = [
-                pool.submit(_timed, update, self.state.episodes, self.state.batches)
+                pool.submit(timed, update, self.state.episodes, self.state.batches)
                 for update in (self.policies.update_actor, self.policies.update_guidance)
             ]
         sequential = 0.0
@@ -290,7 +290,8 @@ class Trainer:
                     "replay": self.critic_trainer.replay_buffer.save(replay_folder),
                 }
             position = {"iteration": self.state.iteration, "phase": self.state.phase, "replay": saved.get("replay", 0)}
-            checkpoint.write(self.folder, self.state.number, self.identity, position, saved)
+            needed = self.critic_trainer.replay_buffer.segments(replay_folder) if self.critic_trainer else ()
+            checkpoint.write(self.folder, self.state.number, self.identity, position, saved, needed)
             if self.critic_trainer is not None:
                 oldest = checkpoint.oldest(self.folder, "replay")
                 self.critic_trainer.replay_buffer.forget(replay_folder, oldest)
@@ -300,19 +301,18 @@ class Trainer:
         """Resume from the latest checkpoint, if there is one; metrics written after it are written again."""
         saved = checkpoint.read(self.folder, self.identity)
         if saved is not None:
-            self.state = TrainingState.of(saved["state"])
-            for role, state in saved["trained"].items():
-                self.roles.load(role, state)
-            self.policies.load(saved["policies"])
-            if self.critic_trainer is not None:
-                self.critic_trainer.network.optimizer.load_state_dict(saved["critic"])
-                self.critic_trainer.replay_buffer.load(self.folder / "replay", saved["replay"])
+            with resuming((self.folder / LATEST).resolve()):
+                self._restore(saved)
         if distributed.rank() == 0:
             self.folder.mkdir(parents=True, exist_ok=True)
             self.metrics_file.truncate(saved["lines"] if saved is not None else 0)
         distributed.wait_for_all()
 
-
-def _timed(function: Callable[..., dict[str, float]], *args: Any) -> tuple[dict[str, float], float]:
-    began = time.monotonic()
-    return function(*args), time.monotonic() - began
+    def _restore(self, saved: Mapping[str, Any]) -> None:
+        self.state = TrainingState.of(saved["state"])
+        for role, state in saved["trained"].items():
+            self.roles.load(role, state)
+        self.policies.load(saved["policies"])
+        if self.critic_trainer is not None:
+            self.critic_trainer.network.optimizer.load_state_dict(saved["critic"])
+            self.critic_trainer.replay_buffer.load(self.folder / "replay", saved["replay"])

@@ -18,6 +18,7 @@ from r2v.hrl.models.roles import build_roles
 from r2v.hrl.parallel.placement import Devices
 from r2v.hrl.training import checkpoint
 from r2v.policy.load import load_policy
+from r2v.storage.checkpoint import LATEST
 
 from .. import ranks_zero, trainers
 from ..ranks_sharding import HALFWAY, stopping, trained
@@ -122,8 +123,7 @@ def test_what_engines_began_the_whole_ends_and_the_other_way_round(
 def test_checkpoint_and_policy_are_whole(name: str, model: Path, alone: Path, parts: Path) -> None:
     """The same names and shapes as of an unsharded run, and the same numbers; an exported actor loads."""
     ours, theirs = (
-        torch.load(folder / name / checkpoint.LATEST / checkpoint.STATE_FILE, weights_only=True)
-        for folder in (parts, alone)
+        torch.load(folder / name / LATEST / checkpoint.STATE_FILE, weights_only=True) for folder in (parts, alone)
     )
     for role in ("actor", "guidance"):
         assert list(ours["trained"][role]) == list(theirs["trained"][role])

@@ -18,7 +18,7 @@ from r2v.errors import EnvironmentFault, InputError, Interrupted
 from r2v.hrl.training import checkpoint
 from r2v.hrl.training.metrics import METRICS_FILE
 from r2v.hrl.training.state import TRAINING_PHASES, hash_of
-from r2v.policy.fit import LATEST
+from r2v.storage.checkpoint import KEPT, LATEST
 from tests import warm
 
 from .. import trainers
@@ -72,7 +72,7 @@ def test_stopped_before_every_phase_it_ends_in_the_same_bits(
     folder, whole = undisturbed(h)
     assert report == whole and lasting(tmp_path) == lasting(folder)
     assert ["actor/loss" in line for line in lines(tmp_path)] == [False, True, True]
-    assert len(checkpoint.kept(tmp_path)) == checkpoint.KEPT
+    assert len(checkpoint.kept(tmp_path)) == KEPT
 
 
 def test_killed_at_once_it_ends_in_the_same_bits(model: Path, tmp_path: Path, undisturbed: Callable[..., Any]) -> None:
@@ -146,20 +146,41 @@ def test_another_configuration_is_refused_with_one_line(model: Path, tmp_path: P
     trainer_of(model, tmp_path, replace(SMALL, save_every=5), micro_batch_size=2).run()
 
 
-@pytest.mark.parametrize("what", ["torn", "gone", "lines", "replay"])
-def test_what_is_missing_is_named_and_nothing_is_begun_anew(what: str, model: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "what, then", [("torn", "going on from"), ("gone", "going on from"), ("replay", "beginning again")]
+)
+def test_a_damaged_checkpoint_is_named_and_the_one_before_gives_the_same_bits(
+    what: str,
+    then: str,
+    model: Path,
+    tmp_path: Path,
+    undisturbed: Callable[..., Any],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A segment of the replay buffer that is gone leaves no checkpoint whole: training begins again."""
     stopped(model, tmp_path)
     latest = (tmp_path / LATEST).resolve()
+    culprit = latest
     if what == "torn":
-        (latest / checkpoint.STATE_FILE).write_bytes((latest / checkpoint.STATE_FILE).read_bytes()[:-1000])
+        culprit = latest / checkpoint.STATE_FILE
+        culprit.write_bytes(culprit.read_bytes()[:-1000])
     elif what == "gone":
         latest.rename(tmp_path / "elsewhere")
-    elif what == "lines":
-        (tmp_path / METRICS_FILE).unlink()
     else:
-        next((tmp_path / "replay").iterdir()).unlink()
-    said = {"torn": "cannot be read", "gone": "cannot be read", "lines": "has 0 bytes", "replay": "are missing"}[what]
-    with pytest.raises(InputError, match=said) as refused:
+        culprit = next((tmp_path / "replay").iterdir())
+        culprit.unlink()
+    with caplog.at_level("WARNING"):
+        report = trainer_of(model, tmp_path, SMALL).run()
+    [line] = [record.getMessage() for record in caplog.records if record.name == "r2v.storage.checkpoint"]
+    assert str(culprit) in line and then in line and "\n" not in line
+    folder, whole = undisturbed(SMALL)
+    assert report == whole and lasting(tmp_path) == lasting(folder)
+
+
+def test_measurements_that_are_gone_are_named_and_nothing_is_begun_anew(model: Path, tmp_path: Path) -> None:
+    stopped(model, tmp_path)
+    (tmp_path / METRICS_FILE).unlink()
+    with pytest.raises(InputError, match="has 0 bytes") as refused:
         trainer_of(model, tmp_path, SMALL).run()
     assert "\n" not in str(refused.value)
 
