@@ -1,14 +1,17 @@
 """MkDocs hooks: the pages of the site that nobody writes by hand, and links that leave docs/.
 
 Every package of r2v gets an API page made from its docstrings; the changelog and the contributor's page are taken from
-the root of the repository; a page that `nav` in mkdocs.yml does not list is added under "Quickstarts" or "Topics", so
-that adding a page is adding a file. A link to a file outside docs/ leads to the repository.
+the root of the repository; the configuration reference is what `r2v config --reference` prints; a page that `nav` in
+mkdocs.yml does not list is added under "Quickstarts" or "Topics", so that adding a page is adding a file. A link to a
+file outside docs/ leads to the repository.
 """
 
 from __future__ import annotations
 
 import posixpath
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 from mkdocs.config.defaults import MkDocsConfig
@@ -34,6 +37,14 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         files.append(File.generated(config, f"api/{name}.md", content=text))
     for name in ROOT_PAGES:
         files.append(File.generated(config, name, content=(REPOSITORY / name).read_text()))
+    reference = subprocess.run(
+        [sys.executable, "-m", "r2v", "config", "--reference"],
+        cwd=REPOSITORY,
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    files.append(File.generated(config, "reference.md", content=f"# Configuration reference\n\n{reference.stdout}"))
     listed = set(re.findall(r"[\w./-]+\.md", repr(config.nav)))
     topics = [
         file.src_uri

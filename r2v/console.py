@@ -1,13 +1,90 @@
-"""The console: rows of text as an aligned table, for every command that prints one.
+r"""The console: rows of text as an aligned table, and text that a terminal shows and never obeys.
 
 text_table([("job", "state"), ("bc", "done")])        # job  state
                                                       # bc   done
+printable("episode \x1b[2J")                          # episode \x1b[2J
+
+Episodes, tags, model replies and providers' errors were written by others: an escape sequence in them could clear the
+screen, set its title, hide text or forge a line. Streams filter all that commands print (`filtered_streams`), the log's
+formatter and the progress bars what they write; what no stream guards, as the cells of a CSV file, calls `printable`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+import re
+import sys
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from io import StringIO
+from typing import Any, cast
+
+_COLOUR = re.compile(r"\x1b\[[0-9;:]*m")
+"""A change of colour, as other programs' logs are full of: dropped, for it says nothing."""
+_CONTROL = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f"  # C0 but tab and newline, DEL, C1
+    "\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u2069\ufeff"  # invisible, or turns the direction of writing
+    "\ufff9-\ufffb\U000e0000-\U000e007f"  # annotations, tags
+    "\ud800-\udfff]"  # surrogates: bytes of a name that is not UTF-8
+)
+
+
+def printable(text: str) -> str:
+    r"""The text with every character that a terminal would obey instead of show, written as its escape: \x1b.
+
+    Tabs and newlines stay; changes of colour are dropped. Printable text comes back as it is.
+
+    >>> printable("done\x1b[2J \x1b[31mred\x1b[0m \u202egpj.exe")
+    'done\\x1b[2J red \\u202egpj.exe'
+    """
+    return _CONTROL.sub(_escape, _COLOUR.sub("", text)) if _CONTROL.search(text) else text
+
+
+def _escape(match: re.Match[str]) -> str:
+    return match[0].encode("unicode_escape", "surrogatepass").decode()
+
+
+class FilteredStream:
+    """A text stream that writes `printable` text; all else is the stream's own."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        """Write the text, printable. Characters that the stream's encoding lacks are written as escapes."""
+        safe = printable(text)
+        try:
+            self._stream.write(safe)
+        except UnicodeEncodeError:
+            encoding = self._stream.encoding or "ascii"
+            self._stream.write(safe.encode(encoding, "backslashreplace").decode(encoding))
+        return len(text)
+
+    def writelines(self, lines: Iterable[str]) -> None:
+        """Write each line."""
+        for line in lines:
+            self.write(line)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+def unfiltered(stream: Any) -> Any:
+    """The stream itself, for what must move the cursor: a progress bar, whose words its maker has filtered."""
+    return stream._stream if isinstance(stream, FilteredStream) else stream
+
+
+@contextmanager
+def filtered_streams() -> Iterator[None]:
+    """While the block runs, everything printed to stdout and stderr is `printable`."""
+    stdout, stderr = sys.stdout, sys.stderr
+    sys.stdout, sys.stderr = (
+        cast(Any, FilteredStream(unfiltered(stdout))),
+        cast(Any, FilteredStream(unfiltered(stderr))),
+    )
+    try:
+        yield
+    finally:
+        sys.stdout, sys.stderr = stdout, stderr
 
 
 def text_table(rows: Iterable[Sequence[str]], *, right: Collection[int] = (), gap: int = 2) -> str:

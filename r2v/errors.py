@@ -65,6 +65,30 @@ HOST_OOM = re.compile(
 
 DISK_REFUSES = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
 """Errors of a full, exhausted or read-only disk: the environment's fault, not ours."""
+NOT_USABLE = (
+    errno.ENOENT,
+    errno.EACCES,
+    errno.EPERM,
+    errno.EISDIR,
+    errno.ENOTDIR,
+    errno.ELOOP,
+    errno.ENAMETOOLONG,
+    errno.EEXIST,
+    errno.ENOTEMPTY,
+    errno.EINVAL,
+    errno.ENXIO,
+)
+"""Errors of a file or folder that is missing, of the wrong kind, or not the user's: a bad input. All others that an
+operating system has are failures of a machine, a disk or a network."""
+UNREADABLE = (
+    "UnicodeDecodeError",
+    "JSONDecodeError",
+    "RecursionError",
+    "SafetensorError",
+    "UnpicklingError",
+    "BadZipFile",
+)
+"""Exceptions of libraries that a damaged or hostile file causes. Who reads a file names it; this is the net below."""
 
 
 class R2VError(Exception):
@@ -72,7 +96,7 @@ class R2VError(Exception):
 
     exit_code: ClassVar[int] = 1
     kind: ClassVar[FailureKind] = "bug"
-    meaning: ClassVar[str] = "an error of R2V itself"
+    meaning: ClassVar[str] = "a bug of R2V, or out of memory"
     """What the exit code means, for help and documentation."""
 
 
@@ -123,7 +147,11 @@ _ERRORS: tuple[type[R2VError], ...] = (
 BY_EXIT_CODE: dict[int, type[R2VError]] = {error.exit_code: error for error in _ERRORS}
 """Exit code -> the exception that ends a command with it."""
 
-EXIT_CODES: dict[int, str] = {0: "ok", **{code: error.meaning for code, error in BY_EXIT_CODE.items()}}
+EXIT_CODES: dict[int, str] = {
+    0: "ok",
+    R2VError.exit_code: R2VError.meaning,
+    **{code: error.meaning for code, error in BY_EXIT_CODE.items()},
+}
 """Exit code -> what it means, in the order of the codes."""
 
 
@@ -147,9 +175,39 @@ def failure_of(error: BaseException) -> tuple[FailureKind, int]:
         return "cuda_oom", R2VError.exit_code
     if isinstance(error, MemoryError) or HOST_OOM.search(str(error)):
         return "host_oom", R2VError.exit_code
-    if isinstance(error, OSError) and error.errno in DISK_REFUSES:
-        return EnvironmentFault.kind, EnvironmentFault.exit_code
-    return R2VError.kind, R2VError.exit_code
+    known = as_r2v_error(error)
+    return (known.kind, known.exit_code) if known is not None else (R2VError.kind, R2VError.exit_code)
+
+
+def as_r2v_error(error: BaseException) -> R2VError | None:
+    """What an exception of the system, or of a library that reads a file, is among our errors; None for a bug of ours,
+    for a machine out of memory, and for a signal."""
+    if isinstance(error, R2VError):
+        return error
+    if isinstance(error, (MemoryError, KeyboardInterrupt)) or HOST_OOM.search(str(error)):
+        return None
+    if isinstance(error, OSError):
+        return _of_system(error)
+    if type(error).__name__ in UNREADABLE:
+        reason = " ".join(str(error).split())[:300]
+        return InputError(
+            f"an input file cannot be read ({type(error).__name__}: {reason}); R2V_TRACEBACK=1 shows where"
+        )
+    return None
+
+
+def _of_system(error: OSError) -> R2VError:
+    """The operating system's refusal, with the name of the file that it refused."""
+    names = [str(name) for name in (error.filename, error.filename2) if name is not None]
+    reason = error.strerror or " ".join(str(error).split()) or type(error).__name__
+    if error.errno in DISK_REFUSES:
+        return EnvironmentFault(
+            f"cannot write {' to '.join(names)}: {reason}; make room and run the same command again, finished work is "
+            "kept"
+        )
+    if error.errno in NOT_USABLE:
+        return InputError(f"{' and '.join(names) or 'a file'}: {reason}; name another, or mend it")
+    return EnvironmentFault(f"{f'{names[0]}: ' if names else ''}{reason}; mend it and run the same command again")
 
 
 def nearest(word: str, allowed: Iterable[str]) -> str:

@@ -15,6 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, cast
 
+from r2v.console import printable, unfiltered
 from r2v.errors import UsageError
 from r2v.storage import record
 
@@ -27,11 +28,18 @@ logger = logging.getLogger("r2v")
 def setup(verbose: bool = False) -> None:
     """Send R2V's own lines to stderr as they are, and silence bitsandbytes' advice on missing kernels."""
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(logging.Formatter("%(message)s"))
+    handler.setFormatter(_PrintableFormatter("%(message)s"))
     logger.handlers[:] = [handler]
     logger.setLevel(logging.DEBUG if verbose else logging.INFO)
     logger.propagate = False
     logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
+
+
+class _PrintableFormatter(logging.Formatter):
+    """Lines of the log as a terminal may see them: what others wrote in them is shown, never obeyed."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return printable(super().format(record))
 
 
 def to_wandb(
@@ -89,7 +97,14 @@ class Progress:
         if what and sys.stderr.isatty():
             from tqdm import tqdm
 
-            self._bar = tqdm(desc=f"  {what}", total=total, initial=done, leave=False, unit="")
+            self._bar = tqdm(
+                desc=f"  {printable(what)}",
+                total=total,
+                initial=done,
+                leave=False,
+                unit="",
+                file=unfiltered(sys.stderr),
+            )
 
     def advance(self, by: int = 1, **figures: float) -> None:
         """Count `by` more as done; figures (a loss, a rate) are kept until they are given anew."""

@@ -128,7 +128,7 @@ REFUSED = {
     "not_yaml": ("data.runs=[a", "--overrides data.runs=[a: not YAML"),
     "probability": ("perturbations.distractor.prob=1.5", "must be in [0, 1], got 1.5"),
     "not_positive": ("training.bc.lr=0", "training.bc.lr must be above 0, got 0"),
-    "rank": ("policy.lora_r=-1", "policy.lora_r must be at least 0, got -1"),
+    "rank": ("policy.lora_r=-1", "policy.lora_r must be in [0, 65536], got -1"),
     "no_seed": ("evaluation.seeds=[]", "evaluation.seeds must be distinct and not empty"),
     "twice_a_seed": ("data.seeds=[1,1]", "data.seeds must be distinct and not empty"),
     "leaking_hazards": ("data.perturbation_seeds.train=[901]", "train and eval must be disjoint"),
@@ -182,7 +182,7 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
         [
             "env.options.length=3",
             'run.notes="a: b # c"',
-            "router.features=[]",
+            "perturbations.held_out=[]",
             "data.num_episodes=7",
             "training.bc.lr=1e-7",
         ],

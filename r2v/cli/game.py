@@ -16,11 +16,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, NoReturn
 
+from r2v.cli.boundary import guarded, require_text
 from r2v.cli.game_options import GameDefaults, add_options
-from r2v.errors import EmptyResult, Interrupted, R2VError, UsageError
+from r2v.errors import EmptyResult, UsageError
 from r2v.game.play.players import Agent, ModelAgent, model_agent
 from r2v.game.play.rules import GameMode, Rules
-from r2v.log import logger, setup
 from r2v.signals import interrupt_on_stop
 
 R2V_GAME = GameDefaults()
@@ -34,16 +34,14 @@ class _Parser(argparse.ArgumentParser):
 
 def main(argv: Sequence[str] | None = None, defaults: GameDefaults = R2V_GAME) -> int:
     """Run one job, or analyse one again, and return the exit code."""
-    setup()
-    interrupt_on_stop()
-    try:
-        return run(build_parser(defaults).parse_args(argv), defaults)
-    except R2VError as error:
-        logger.error("r2v: %s", " ".join(str(error).split()))
-        return error.exit_code
-    except KeyboardInterrupt:
-        logger.error("r2v: interrupted; the same command continues, and what was answered is not paid again")
-        return Interrupted.exit_code
+    words = list(sys.argv[1:] if argv is None else argv)
+
+    def act() -> int:
+        interrupt_on_stop()
+        require_text(words)
+        return run(build_parser(defaults).parse_args(words), defaults)
+
+    return guarded(act)
 
 
 def add_commands(commands: argparse._SubParsersAction[Any]) -> None:

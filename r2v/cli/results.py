@@ -55,6 +55,11 @@ def add_commands(commands: argparse._SubParsersAction[Parser]) -> None:
     about = "print the resolved configuration, itself a valid --config file"
     show = commands.add_parser("config", help=about, description=f"{about}.")
     add_config_options(show)
+    show.add_argument(
+        "--reference",
+        action="store_true",
+        help="print every key instead, as a table: type, default, allowed values and meaning",
+    )
     show.set_defaults(act=_config)
     about = "pretrain the bundled student's base again, by its recipe"
     tiny = commands.add_parser("pretrain-tiny", help=about, description=f"{about}; some CPU-hours.")
@@ -127,7 +132,11 @@ def _registry(arguments: argparse.Namespace) -> int:
 
 def _config(arguments: argparse.Namespace) -> int:
     from r2v.config import to_yaml
+    from r2v.config.reference import markdown
 
+    if arguments.reference:
+        print(markdown())
+        return 0
     print(to_yaml(load_config(arguments)), end="")
     return 0
 

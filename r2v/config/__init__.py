@@ -3,21 +3,23 @@
     config = load("configs/mrp.yaml", ["training.lr=1e-3", "policy.lora_r=32"])
     config.training.phase("bc").lr
 
-A field is documented under it and checked in `__post_init__`. `RUNTIME` fields say where and how something runs;
-they change no result and so are not part of fingerprints (`identity`).
+A field is documented under it; what it may hold stands in its annotation (`r2v.constraints`). `RUNTIME` fields say
+where and how something runs; they change no result and so are not part of fingerprints (`identity`).
 """
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import re
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
-from r2v.config.checks import IF_GIVEN, RUNTIME, positive
+from r2v.config.checks import IF_GIVEN, RUNTIME
 from r2v.config.evaluation import CONDITIONS, AblationsConfig, EvaluationConfig, InferenceConfig, RouterConfig
+from r2v.config.execution import LoggingConfig, RolloutConfig
 from r2v.config.hierarchical import (
     BUNDLED_PROBLEMS,
     CriticConfig,
@@ -29,7 +31,8 @@ from r2v.config.hierarchical import (
 )
 from r2v.config.methods import METHODS, Method
 from r2v.config.models import CostConfig, PolicyConfig, Price, TeacherConfig, endpoint_identity
-from r2v.config.renamed_keys import current_assignment, rename_keys, warn_of_former_models
+from r2v.config.renamed_keys import current_assignment, warn_of_former_models
+from r2v.config.sources import read_override, read_yaml, require_shapes, understood
 from r2v.config.tasks import (
     INJECTION_FAMILIES,
     WITHOUT_SEVERITY,
@@ -52,6 +55,7 @@ from r2v.config.training import (
     TrainingConfig,
     VerifierConfig,
 )
+from r2v.constraints import NAME, Seed, check_fields
 from r2v.errors import UsageError, nearest
 
 __all__ = [
@@ -109,38 +113,12 @@ S = TypeVar("S")
 
 
 @dataclass(frozen=True, kw_only=True)
-class RolloutConfig:
-    """Concurrency of rollouts; nothing here changes a result."""
-
-    workers: int = field(default=2, metadata=RUNTIME)
-    """Threads that step environments."""
-    max_conversations: int = field(default=64, metadata=RUNTIME)
-    """Most conversations at the same time."""
-    batch_size: int = field(default=64, metadata=RUNTIME)
-    """Largest batch of the local model, in sequences."""
-
-    def __post_init__(self) -> None:
-        for name in ("workers", "max_conversations", "batch_size"):
-            positive(f"rollout.{name}", getattr(self, name))
-
-
-@dataclass(frozen=True, kw_only=True)
-class LoggingConfig:
-    """Where progress and metrics are logged."""
-
-    wandb: Literal["disabled", "offline", "online"] = field(default="disabled", metadata=RUNTIME)
-    """Mode of Weights and Biases; offline files are written to logs/wandb."""
-    project: str = field(default="r2v-agent", metadata=RUNTIME)
-    """Name of the wandb project."""
-
-
-@dataclass(frozen=True, kw_only=True)
 class Config:
     """The whole configuration; config.yaml beside an artifact is one."""
 
-    prefix: str = field(default="", metadata=RUNTIME)
+    prefix: Annotated[str, replace(NAME, empty=True)] = field(default="", metadata=RUNTIME)
     """Folder name in place of <benchmark>_<condition>, e.g. mrp: data/mrp, outputs/mrp, results/mrp."""
-    seed: int = 0
+    seed: Seed = 0
     """Random seed of all training."""
     env: EnvConfig = field(default_factory=EnvConfig)
     data: DataConfig = field(default_factory=DataConfig)
@@ -161,6 +139,9 @@ class Config:
     hierarchical: HierarchicalConfig = field(default_factory=HierarchicalConfig)
     rollout: RolloutConfig = field(default_factory=RolloutConfig)
     logging: LoggingConfig = field(default_factory=LoggingConfig)
+
+    def __post_init__(self) -> None:
+        check_fields("", self)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -200,57 +181,65 @@ class TaskSelection:
 def load(path: str | Path | None = None, overrides: Sequence[str] = ()) -> Config:
     """Merge defaults, a YAML file and `key=value` overrides into a checked Config.
 
-    Raises UsageError (exit 2) in one line for a missing file, an unknown key (with the nearest one), a value
-    of the wrong type, or a value that a section's own check refuses.
+    Raises UsageError (exit 2) in one line for a missing file, an unknown key (with the nearest one), a value of the
+    wrong type or out of its range, and for what `r2v.config.sources` refuses.
     """
     from omegaconf import OmegaConf
-    from omegaconf.errors import OmegaConfBaseException
-    from yaml import YAMLError
 
-    where = "the defaults"
-    try:
-        merged = OmegaConf.structured(Config)
-        if path is not None:
-            where = str(path)
-            merged = OmegaConf.merge(merged, _read_yaml(Path(path)))
-        for override in overrides:
-            where = f"--overrides {override}"
-            override = current_assignment(override)
-            _require_assignment(override)
-            merged = OmegaConf.merge(merged, OmegaConf.from_dotlist([override]))
-        config = OmegaConf.to_object(merged)
-        warn_of_former_models(merged)
-    except OmegaConfBaseException as error:
-        raise UsageError(f"{where}: {_explain(error)}") from error
-    except (YAMLError, UnicodeDecodeError) as error:
-        raise UsageError(f"{where}: not YAML: {' '.join(str(error).split())}") from error
+    source, merged = "the defaults", _defaults()
+    if path is not None:
+        source = str(path)
+        tree = _explained(source, lambda: read_yaml(Path(path)))
+        merged = _merged(source, merged, tree)
+    for override in overrides:
+        source = f"--overrides {override}"
+        override = current_assignment(override)
+        _require_assignment(override)
+        tree = _explained(source, lambda: read_override(source, override))  # noqa: B023
+        merged = _merged(source, merged, tree)
+    config = _explained(source, lambda: OmegaConf.to_object(merged))
+    warn_of_former_models(merged)
     assert isinstance(config, Config)
     return config
+
+
+@functools.cache
+def _defaults() -> Any:
+    """The tree of the defaults; merging copies it."""
+    from omegaconf import OmegaConf
+
+    return OmegaConf.structured(Config)
+
+
+def _merged(source: str, tree: Any, changes: Any) -> Any:
+    from omegaconf import OmegaConf
+
+    def merge() -> Any:
+        if OmegaConf.is_dict(changes):
+            require_shapes(source, tree, changes)
+        return OmegaConf.merge(tree, changes)
+
+    return _explained(source, lambda: understood(source, merge))
+
+
+def _explained(source: str, read: Callable[[], S]) -> S:
+    """What `read` gives; an OmegaConf error in it becomes one UsageError with the key and the nearest one."""
+    from omegaconf.errors import OmegaConfBaseException
+
+    try:
+        return read()
+    except OmegaConfBaseException as error:
+        raise UsageError(f"{source}: {_explain(error)}") from error
 
 
 def section(cls: type[S], values: dict[str, Any]) -> S:
     """One section from plain values, as `identity` gave them. Raises UsageError as `load` does."""
     from omegaconf import OmegaConf
-    from omegaconf.errors import OmegaConfBaseException
 
-    try:
-        made = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(cls), values))
-    except OmegaConfBaseException as error:
-        raise UsageError(f"{cls.__name__}: {_explain(error)}") from error
+    merged = _merged(cls.__name__, OmegaConf.structured(cls), values)
+    made = _explained(cls.__name__, lambda: OmegaConf.to_object(merged))
     assert isinstance(made, cls)
     return made
-
-
-def _read_yaml(path: Path) -> Any:
-    from omegaconf import DictConfig, OmegaConf
-
-    if not path.is_file():
-        raise UsageError(f"--config {path}: no such file")
-    loaded = OmegaConf.load(path)
-    if not isinstance(loaded, DictConfig):
-        raise UsageError(f"{path}: holds a list, not sections such as `training: {{lr: 1e-3}}`")
-    rename_keys(loaded, str(path))
-    return loaded
 
 
 def _require_assignment(override: str) -> None:

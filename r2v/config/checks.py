@@ -1,9 +1,15 @@
-"""Checks: the rules that config sections are checked with. Each raises UsageError in one line: key, value, remedy."""
+"""Checks: the rules of config sections that concern more than one field, or a list of known names.
+
+What one field may hold stands in its annotation (`r2v.constraints`). Each check raises UsageError in one line: key,
+value, remedy.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
+from typing import Annotated
 
+from r2v.constraints import NAME, Distinct, Name, Range, Seed, Text, shown
 from r2v.errors import UsageError, nearest
 
 RUNTIME = {"runtime": True}
@@ -12,25 +18,26 @@ IF_GIVEN = {"if_given": True}
 """Field metadata of a key that is in fingerprints only where it is set (not None, not {}): adding it changed none."""
 
 
+Names = Annotated[list[Name], Distinct()]
+Seeds = Annotated[list[Seed], Distinct()]
+Budget = Annotated[float, Range(above=0, below=1)]
+"""A share of steps: neither none nor all of them."""
+Spec = Annotated[
+    str,
+    Text(
+        longest=200,
+        pattern=rf"{NAME.pattern}|\w[\w.-]*:[A-Za-z_]\w*",
+        meaning="a name, or a path package.module:name",
+    ),
+]
+"""A built-in name, or a dotted path that also names folders."""
+SHA256 = Annotated[str, Text(pattern="([0-9a-f]{64})?", empty=True, meaning="a SHA-256 in hex, which is filled in")]
+
+
 def check(condition: bool, key: str, rule: str, got: object) -> None:
     """Raises UsageError "<key> <rule>, got <got>" where the condition does not hold."""
     if not condition:
-        raise UsageError(f"{key} {rule}, got {got}")
-
-
-def probability(key: str, value: float) -> None:
-    """A value in [0, 1], ends included."""
-    check(0.0 <= value <= 1.0, key, "must be in [0, 1]", value)
-
-
-def positive(key: str, value: float) -> None:
-    """A value above 0."""
-    check(value > 0, key, "must be above 0", value)
-
-
-def not_negative(key: str, value: float) -> None:
-    """A value of 0 or more."""
-    check(value >= 0, key, "must be at least 0", value)
+        raise UsageError(f"{key} {rule}, got {shown(got)}")
 
 
 def members(key: str, values: Iterable[str], allowed: Collection[str]) -> None:

@@ -4,10 +4,22 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Annotated, Literal
 
-from r2v.config.checks import IF_GIVEN, check, members, not_negative, positive, probability
+from r2v.config.checks import IF_GIVEN, SHA256, Budget, Names, Seeds, check, members
 from r2v.config.methods import METHODS
+from r2v.constraints import (
+    Count,
+    CountOrNone,
+    Distinct,
+    Line,
+    Positive,
+    PositiveShare,
+    Range,
+    Share,
+    Temperature,
+    check_fields,
+)
 from r2v.extensions import is_dotted, require_name, source_sha256
 
 FEATURE_GROUPS = ("uncertainty", "samples", "verifier", "progress", "page", "tool")
@@ -20,59 +32,53 @@ ROUTER_MODELS = ("logistic", "boosting")
 class RouterConfig:
     """The router: when a step goes to the LLM."""
 
-    model: str = "logistic"
+    model: Line = "logistic"
     """Classifier that predicts the gain of an LLM step: logistic, boosting, or package.module:Class of your own."""
-    model_sha256: str | None = field(default=None, metadata=IF_GIVEN)
+    model_sha256: SHA256 | None = field(default=None, metadata=IF_GIVEN)
     """Filled in: the content of the module of a model by dotted path, so that an edited one makes new artifacts."""
     label: Literal["counterfactual", "disagreement", "episode"] = "counterfactual"
     """Label it is fitted on. counterfactual: the executed gain of an LLM step; disagreement: the LLM would act
     differently; episode: the episode fails."""
-    features: list[str] = field(default_factory=lambda: ["uncertainty", "verifier", "progress", "page", "tool"])
+    features: Names = field(default_factory=lambda: ["uncertainty", "verifier", "progress", "page", "tool"])
     """Feature groups: uncertainty, samples, verifier, progress, page, tool."""
-    num_tasks: int = 150
+    num_tasks: Count = 150
     """Training tasks that are rolled out and branched to make features."""
-    seeds: list[int] = field(default_factory=lambda: [11])
+    seeds: Seeds = field(default_factory=lambda: [11])
     """Seeds of these rollouts."""
-    budget: float = 0.2
+    budget: Share = 0.2
     """Share of steps that may go to the LLM, as realised on calibration tasks."""
-    num_calibration_tasks: int = 100
+    num_calibration_tasks: Count = 100
     """Calibration tasks on which the threshold is found by executing the routed policy."""
-    l2: float = 1.0
+    l2: Positive = 1.0
     """Inverse strength of the L2 penalty of logistic regression (scikit-learn's C): smaller regularises more."""
 
     def __post_init__(self) -> None:
         require_name("router.model", self.model, ROUTER_MODELS)
         content = source_sha256("router.model", self.model) if is_dotted(self.model) else None
         object.__setattr__(self, "model_sha256", content)
+        check_fields("router", self)
         members("router.features", self.features, FEATURE_GROUPS)
-        for name in ("num_tasks", "num_calibration_tasks", "l2"):
-            positive(f"router.{name}", getattr(self, name))
-        probability("router.budget", self.budget)
 
 
 @dataclass(frozen=True, kw_only=True)
 class InferenceConfig:
     """How the small policy acts in rollouts and evaluation."""
 
-    num_candidates: int = 4
+    num_candidates: Annotated[int, Range(at_least=1, at_most=10_000)] = 4
     """K: actions sampled per step by best_of_k, and for the router's feature group `samples`; slm_only is greedy."""
-    temperature: float = 0.7
+    temperature: Temperature = 0.7
     """Sampling temperature of these actions."""
-    top_p: float = 0.95
+    top_p: PositiveShare = 0.95
     """Nucleus sampling: probability mass that these actions are drawn from."""
-    max_llm_calls: int = 30
+    max_llm_calls: CountOrNone = 30
     """LLM calls that an episode may spend, whatever the router decides (llm_only is exempt)."""
-    max_steps: int = 16
+    max_steps: Annotated[int, Range(at_least=1, at_most=100_000)] = 16
     """Steps after which an episode is truncated, which counts as a failure."""
-    max_new_tokens: int = 24
+    max_new_tokens: Annotated[int, Range(at_least=1, at_most=1_000_000)] = 24
     """Longest action of the small policy, in tokens."""
 
     def __post_init__(self) -> None:
-        for name in ("num_candidates", "max_steps", "max_new_tokens"):
-            positive(f"inference.{name}", getattr(self, name))
-        check(0 < self.top_p <= 1, "inference.top_p", "must be in (0, 1]", self.top_p)
-        for name in ("temperature", "max_llm_calls"):
-            not_negative(f"inference.{name}", getattr(self, name))
+        check_fields("inference", self)
 
     def acting(self, samples: bool = False) -> InferenceConfig:
         """What a rollout depends on: without samples the sampling fields are set to those of a greedy one, so that they
@@ -84,40 +90,42 @@ CONDITIONS = ("clean", "noisy", "shift", "heldout")
 """The conditions that `evaluate` can play under."""
 
 
+def operating_point(budget: float) -> str:
+    """What the episodes and rows of one budget are named: 0.05 is b0.05."""
+    return f"b{budget:.2f}"
+
+
 @dataclass(frozen=True, kw_only=True)
 class EvaluationConfig:
     """The comparison: methods, tasks and statistics."""
 
-    methods: list[str] = field(default_factory=lambda: [m.name for m in METHODS.values() if m.by_default])
+    methods: Names = field(default_factory=lambda: [m.name for m in METHODS.values() if m.by_default])
     """Methods to compare: the rows of the main table (r2v.config.methods describes them)."""
-    conditions: list[str] = field(default_factory=lambda: ["clean", "noisy", "shift"])
+    conditions: Names = field(default_factory=lambda: ["clean", "noisy", "shift"])
     """Conditions to play under: clean; noisy, as in training; shift, with held-out perturbations too; heldout, noisy on
     task templates held out of training."""
-    seeds: list[int] = field(default_factory=lambda: [1, 2])
+    seeds: Seeds = field(default_factory=lambda: [1, 2])
     """Seeds; every task is played once per seed."""
-    num_tasks: int | None = None
+    num_tasks: Count | None = None
     """Number of evaluation tasks; None: all."""
-    budgets: list[float] = field(default_factory=lambda: [0.05, 0.1, 0.2, 0.4])
+    budgets: Annotated[list[Budget], Distinct()] = field(default_factory=lambda: [0.05, 0.1, 0.2, 0.4])
     """Operating points of frontier.csv: shares of LLM steps, as realised on calibration tasks."""
-    bootstrap: int = 10_000
+    bootstrap: Annotated[int, Range(at_least=1, at_most=1_000_000)] = 10_000
     """Bootstrap resamples of the task-clustered confidence intervals."""
-    cvar_alpha: float = 0.2
+    cvar_alpha: PositiveShare = 0.2
     """CVaR level of cvar_failure: the share of worst tasks that is averaged."""
 
     def __post_init__(self) -> None:
+        check_fields("evaluation", self)
         members("evaluation.methods", self.methods, METHODS)
         members("evaluation.conditions", self.conditions, CONDITIONS)
+        files = [operating_point(budget) for budget in self.budgets]
         check(
-            len(set(self.seeds)) == len(self.seeds) > 0,
-            "evaluation.seeds",
-            "must be distinct and not empty",
-            self.seeds,
+            len(set(files)) == len(files),
+            "evaluation.budgets",
+            "must differ in their first two decimals, by which files and rows are named",
+            self.budgets,
         )
-        for budget in self.budgets:
-            check(0 < budget < 1, "evaluation.budgets", "must lie between 0 and 1", budget)
-        positive("evaluation.bootstrap", self.bootstrap)
-        check(0 < self.cvar_alpha <= 1, "evaluation.cvar_alpha", "must be in (0, 1]", self.cvar_alpha)
-        check(self.num_tasks is None or self.num_tasks > 0, "evaluation.num_tasks", "must be above 0", self.num_tasks)
 
     @property
     def asks_teacher(self) -> bool:
@@ -134,7 +142,7 @@ class EvaluationConfig:
 class AblationsConfig:
     """The ablations: what is taken out of the pipeline, one thing at a time."""
 
-    names: list[str] = field(
+    names: Names = field(
         default_factory=lambda: [
             "no_verifier",
             "no_dpo",
@@ -146,5 +154,8 @@ class AblationsConfig:
         ]
     )
     """Ablations to run: the rows of ablations.csv (r2v.experiments.ablations describes them)."""
-    seeds: list[int] = field(default_factory=lambda: [1, 2])
+    seeds: Seeds = field(default_factory=lambda: [1, 2])
     """Evaluation seeds of the ablations."""
+
+    def __post_init__(self) -> None:
+        check_fields("ablations", self)

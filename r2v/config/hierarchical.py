@@ -3,35 +3,49 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Annotated, Literal
 
-from r2v.config.checks import IF_GIVEN, RUNTIME, check, positive, probability
+from r2v.config.checks import IF_GIVEN, RUNTIME, check
+from r2v.constraints import (
+    Count,
+    CountOrNone,
+    Line,
+    NotNegative,
+    PathText,
+    Positive,
+    PositiveShare,
+    Range,
+    Share,
+    check_fields,
+)
 from r2v.extensions import is_dotted, require_name
 
 BUNDLED_PROBLEMS = "bundled"
 """In place of a file: generated word problems."""
 CHECKERS = ("auto", "numeric", "exact", "boxed", "program")
 """Checkers by name; any other is a path package.module:function."""
+_Tokens = Annotated[int, Range(at_least=1, at_most=1_000_000)]
+_Hints = Annotated[int, Range(at_least=1, at_most=1000)]
+_Turns = Annotated[int, Range(at_least=2, at_most=1000)]
 
 
 @dataclass(frozen=True, kw_only=True)
 class ProblemsConfig:
     """The problems to solve."""
 
-    path: str = BUNDLED_PROBLEMS
+    path: PathText = BUNDLED_PROBLEMS
     """bundled: generated word problems; or a JSONL file of {problem, answer}; GSM8K's and MATH's files work as they
     are."""
-    checker: str = "auto"
+    checker: Line = "auto"
     """How an answer is scored: numeric, exact, boxed, program; auto: chosen by the reference answers; or a function of
     your own, package.module:function (docs/extending/checker.md)."""
-    held_out: int = 200
+    held_out: Count = 200
     """Problems for evaluation, never trained on."""
-    count: int = 2000
+    count: Count = 2000
     """Problems to train on: generated, if bundled; at most, if from a file."""
 
     def __post_init__(self) -> None:
-        for name in ("held_out", "count"):
-            positive(f"hierarchical.problems.{name}", getattr(self, name))
+        check_fields("hierarchical.problems", self)
         require_name("hierarchical.problems.checker", self.checker, CHECKERS)
 
 
@@ -41,25 +55,25 @@ class GuidanceConfig:
 
     enabled: bool = True
     """false: no hints; the actor is only asked again, and no guidance is trained."""
-    hints: int = 2
+    hints: _Hints = 2
     """Hints per answer, each followed by an answer of its own."""
     baseline: Literal["loo", "value", "batch_mean"] = "loo"
     """Baseline of a hint's reward: loo: mean of the other hints to the same answer (leave one out); value: a learned
     value model; batch_mean: mean of all other hints."""
-    reward: str | None = field(default=None, metadata=IF_GIVEN)
+    reward: Line | None = field(default=None, metadata=IF_GIVEN)
     """How a hint is rewarded. None: the score after it less the score before it, with the terms below; or a function of
     your own, package.module:function (docs/extending/checker.md)."""
-    judging: float = 0.0
+    judging: NotNegative = 0.0
     """Bonus for a hint whose verdict on the answer (right or wrong) is correct."""
-    leak: float = 0.0
+    leak: NotNegative = 0.0
     """Penalty for a hint that contains the reference answer."""
-    length: float = 0.0
+    length: NotNegative = 0.0
     """Penalty per token of a hint."""
     sees_score: bool = False
     """Whether the guidance is shown the answer's score."""
 
     def __post_init__(self) -> None:
-        positive("hierarchical.guidance.hints", self.hints)
+        check_fields("hierarchical.guidance", self)
         check(
             self.reward is None or is_dotted(self.reward),
             "hierarchical.guidance.reward",
@@ -72,10 +86,6 @@ class GuidanceConfig:
             "must be 2 or more for baseline=loo, which compares them",
             self.hints,
         )
-        for name in ("judging", "leak", "length"):
-            check(
-                getattr(self, name) >= 0, f"hierarchical.guidance.{name}", "must not be negative", getattr(self, name)
-            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,62 +94,56 @@ class KLConfig:
 
     mode: Literal["loss", "reward"] = "loss"
     """loss: added to the loss; reward: subtracted from each token's weight."""
-    first: float = 0.01
+    first: NotNegative = 0.01
     """Coefficient at the first answer."""
-    later: float = 0.01
+    later: NotNegative = 0.01
     """Coefficient at the later answers."""
-    guidance: float = 0.01
+    guidance: NotNegative = 0.01
     """Coefficient at hints."""
 
     def __post_init__(self) -> None:
-        for name in ("first", "later", "guidance"):
-            check(getattr(self, name) >= 0, f"hierarchical.kl.{name}", "must not be negative", getattr(self, name))
+        check_fields("hierarchical.kl", self)
 
 
 @dataclass(frozen=True, kw_only=True)
 class CriticConfig:
     """The critic: two Q and two V heads, trained on TD targets from a target network."""
 
-    model_name: str = "tiny"
+    model_name: Line = "tiny"
     """tiny: a small encoder of the policy's own tokens, from random weights; or a published encoder such as
     FacebookAI/roberta-base."""
-    lr: float = 2e-5
+    lr: Positive = 2e-5
     """Learning rate (AdamW); should not be below the actor's."""
-    tau: float = 0.1
+    tau: PositiveShare = 0.1
     """Polyak coefficient: target <- (1 - tau) target + tau critic after each update, in (0, 1]."""
-    updates: int = 20
+    updates: Count = 20
     """Updates per iteration."""
-    warmup: int = 20
+    warmup: CountOrNone = 20
     """Iterations in which only the critic is trained."""
-    batch_size: int = 256
+    batch_size: Count = 256
     """Transitions per update, over all ranks."""
-    max_tokens: int = 256
+    max_tokens: _Tokens = 256
     """Tokens that the critic reads of a text, the last ones."""
-    draws: int = 1
+    draws: Annotated[int, Range(at_least=0, at_most=1000)] = 1
     """Answers resampled per state for the V targets; 0: the rollout's own answers are used."""
     pessimistic: bool = False
     """Both Q heads take the smaller of the two next values as target (clipped double Q)."""
 
     def __post_init__(self) -> None:
-        for name in ("lr", "updates", "batch_size", "max_tokens"):
-            positive(f"hierarchical.critic.{name}", getattr(self, name))
-        for name in ("warmup", "draws"):
-            check(getattr(self, name) >= 0, f"hierarchical.critic.{name}", "must not be negative", getattr(self, name))
-        check(0 < self.tau <= 1, "hierarchical.critic.tau", "must be above 0 and at most 1", self.tau)
+        check_fields("hierarchical.critic", self)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReplayConfig:
     """The critic's replay buffer."""
 
-    capacity: int = 20_000
+    capacity: Count = 20_000
     """Transitions kept."""
-    max_age: int = 8
+    max_age: CountOrNone = 8
     """Updates of the guidance after which a transition is no longer sampled; terminal ones always are."""
 
     def __post_init__(self) -> None:
-        positive("hierarchical.replay.capacity", self.capacity)
-        check(self.max_age >= 0, "hierarchical.replay.max_age", "must not be negative", self.max_age)
+        check_fields("hierarchical.replay", self)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -151,38 +155,38 @@ class HierarchicalConfig:
     start: Literal["model", "bc"] = "model"
     """What both policies start from: policy.model_name as it is, or this pipeline's bc policy."""
     problems: ProblemsConfig = field(default_factory=ProblemsConfig)
-    turns: int = 2
+    turns: _Turns = 2
     """Answers per problem; hints come between them."""
-    rewards: list[float] = field(default_factory=lambda: [0.0, 1.0])
+    rewards: list[Annotated[float, Range()]] = field(default_factory=lambda: [0.0, 1.0])
     """Weight of each answer's score in the actor's reward, first to last; none may be negative."""
-    iterations: int = 100
+    iterations: Count = 100
     """Iterations: a rollout and the updates from it."""
-    episodes: int = 64
+    episodes: Count = 64
     """Problems per rollout, over all ranks."""
-    answer_tokens: int = 16
+    answer_tokens: _Tokens = 16
     """Longest answer, in tokens."""
-    hint_tokens: int = 8
+    hint_tokens: _Tokens = 8
     """Longest hint, in tokens."""
     algorithm: Literal["reinforce", "ppo"] = "reinforce"
     """Policy gradient algorithm."""
-    updates: int = 1
+    updates: Count = 1
     """Updates of each policy per iteration; more than one needs ppo."""
-    clip: float = 0.2
+    clip: Share = 0.2
     """PPO's clipping range of the probability ratio."""
-    lr: float = 1e-5
+    lr: Positive = 1e-5
     """Learning rate of the actor (AdamW)."""
-    guidance_lr: float = 1e-5
+    guidance_lr: Positive = 1e-5
     """Learning rate of the guidance (AdamW)."""
-    grad_clip: float = 1.0
+    grad_clip: Positive = 1.0
     """Largest gradient norm, per network."""
-    gamma: float = 0.95
+    gamma: Share = 0.95
     """Discount from one answer to the next."""
     discount_weight: bool = False
     """Whether later answers are weighted by gamma^t in the loss, as the exact gradient of the discounted return is."""
     advantage: Literal["v_of_min", "min_v", "gae", "score"] = "v_of_min"
     """v_of_min: critic with an unbiased baseline; min_v: critic with ArCHer's; gae: generalised advantage estimation;
     score: return less the batch's mean, without a critic (plain REINFORCE)."""
-    gae_lambda: float = 0.95
+    gae_lambda: Share = 0.95
     """GAE's lambda. 0: one-step TD; 1: the full return."""
     per: Literal["sequence", "token"] = "sequence"
     """Whether the loss is averaged over sequences or over tokens."""
@@ -199,35 +203,20 @@ class HierarchicalConfig:
     actor and guidance, needs placement=full). With one rank nothing is sharded."""
     offload: bool = field(default=False, metadata=RUNTIME)
     """Whether with placement=full the reference and the target network are kept in CPU memory."""
-    micro_batch: int | None = field(default=None, metadata=RUNTIME)
+    micro_batch: Count | None = field(default=None, metadata=RUNTIME)
     """Rows per micro-batch; None: the memory planner's choice."""
-    calibration: str | None = field(default=None, metadata=RUNTIME)
+    calibration: PathText | None = field(default=None, metadata=RUNTIME)
     """A file written by `r2v plan --probe` on a GPU of this kind, which corrects the memory plan."""
     gradient_checkpointing: bool | None = field(default=None, metadata=RUNTIME)
     """Whether layers are recomputed in backward instead of keeping activations; None: the memory planner's choice, and
     false on a CPU, where it does not plan."""
-    evaluate_every: int = 10
+    evaluate_every: Count = 10
     """Iterations between evaluations on the held-out problems; the last is always evaluated."""
-    save_every: int = field(default=5, metadata=RUNTIME)
+    save_every: Count = field(default=5, metadata=RUNTIME)
     """Iterations between checkpoints; a stopped run writes one after its current phase."""
 
     def __post_init__(self) -> None:
-        for name in (
-            "iterations",
-            "episodes",
-            "answer_tokens",
-            "hint_tokens",
-            "updates",
-            "lr",
-            "guidance_lr",
-            "grad_clip",
-            "evaluate_every",
-            "save_every",
-        ):
-            positive(f"hierarchical.{name}", getattr(self, name))
-        for name in ("gamma", "gae_lambda", "clip"):
-            probability(f"hierarchical.{name}", getattr(self, name))
-        check(self.turns >= 2, "hierarchical.turns", "must be 2 or more", self.turns)
+        check_fields("hierarchical", self)
         check(
             len(self.rewards) == self.turns,
             "hierarchical.rewards",
@@ -247,10 +236,4 @@ class HierarchicalConfig:
             "hierarchical.updates",
             "above 1 needs hierarchical.algorithm=ppo",
             self.updates,
-        )
-        check(
-            self.micro_batch is None or self.micro_batch > 0,
-            "hierarchical.micro_batch",
-            "must be above 0",
-            self.micro_batch,
         )

@@ -4,10 +4,23 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from ipaddress import ip_address
-from typing import Literal
+from typing import Annotated, Literal
 from urllib.parse import urlsplit
 
-from r2v.config.checks import RUNTIME, check, not_negative, positive, probability
+from r2v.config.checks import RUNTIME, Spec, check
+from r2v.constraints import (
+    Count,
+    Line,
+    NotNegative,
+    OneOf,
+    PathText,
+    Positive,
+    Range,
+    Share,
+    Temperature,
+    Text,
+    check_fields,
+)
 from r2v.extensions import require_name
 
 PROVIDER_NAMES = ("scripted", "openai", "anthropic")
@@ -19,65 +32,66 @@ FORMER_MODELS = {"pupil": "toy"}
 """Former names of bundled models. Configurations and adapters that use one mean the same weights."""
 
 
+_Variable = Text(
+    longest=100,
+    pattern=r"[A-Za-z_][A-Za-z0-9_]*",
+    meaning="the name of an environment variable, never the key itself",
+    secret=True,
+)
+_Device = Text(pattern=r"auto|cpu|mps|(cuda|xpu|hpu|npu)(:\d{1,3})?", meaning="auto, cpu, cuda, cuda:N, mps or xpu")
+
+
 @dataclass(frozen=True, kw_only=True)
 class TeacherConfig:
     """The teacher: the LLM that demonstrates, and that the router may call."""
 
-    provider: str = "scripted"
+    provider: Spec = "scripted"
     """Who answers. scripted: the benchmark's own expert; openai, anthropic; or a provider of one's own by its dotted
     path package.module:Class."""
-    base_url: str | None = None
+    base_url: Line | None = None
     """Root of another endpoint that speaks the provider's API, e.g. http://localhost:8000/v1; None: the provider's."""
-    api_key_env: str | None = field(default=None, metadata=RUNTIME)
+    api_key_env: Annotated[str, _Variable] | None = field(default=None, metadata=RUNTIME)
     """Environment variable that holds the key; None: OPENAI_API_KEY or ANTHROPIC_API_KEY."""
-    model_name: str = "expert"
+    model_name: Line = "expert"
     """Model name, as the provider spells it."""
-    temperature: float = 0.0
+    temperature: Temperature = 0.0
     """Sampling temperature; 0: greedy."""
-    max_tokens: int = 4096
+    max_tokens: Annotated[int, Range(at_least=1, at_most=10_000_000)] = 4096
     """Longest reply, in tokens."""
-    usd_in: float | None = None
+    usd_in: NotNegative | None = None
     """USD per million prompt tokens; None: from the price table."""
-    usd_out: float | None = None
+    usd_out: NotNegative | None = None
     """USD per million reply tokens; None: from the price table."""
     reuse: bool = False
     """Identical requests at temperature 0 are sent once, whichever episode they come from."""
     mode: Literal["batch", "concurrent", "auto"] = field(default="auto", metadata=RUNTIME)
     """How requests go to a provider: batch (its batch API, half the price), concurrent (direct calls), or auto."""
-    max_usd: float | None = field(default=None, metadata=RUNTIME)
+    max_usd: Positive | None = field(default=None, metadata=RUNTIME)
     """Hard cap in USD on what a run may be billed; None: none."""
-    batch_size: int | None = field(default=None, metadata=RUNTIME)
+    batch_size: Count | None = field(default=None, metadata=RUNTIME)
     """Most requests in one provider batch; None: the provider's limit."""
-    max_concurrent: int = field(default=32, metadata=RUNTIME)
+    max_concurrent: Annotated[int, Range(at_least=1, at_most=100_000)] = field(default=32, metadata=RUNTIME)
     """Direct calls in flight, at most."""
-    queued_tokens: int | None = field(default=None, metadata=RUNTIME)
+    queued_tokens: Count | None = field(default=None, metadata=RUNTIME)
     """Prompt tokens in unfinished provider batches, at most; None: learned from the provider's refusals."""
-    flush_seconds: float = field(default=30.0, metadata=RUNTIME)
+    flush_seconds: Positive = field(default=30.0, metadata=RUNTIME)
     """Seconds that a request waits for others to share its provider batch."""
-    poll_seconds: float = field(default=30.0, metadata=RUNTIME)
+    poll_seconds: Positive = field(default=30.0, metadata=RUNTIME)
     """Seconds to the first poll of a provider batch; later polls are up to twenty times as far apart."""
-    reconcile_after: float = field(default=600.0, metadata=RUNTIME)
+    reconcile_after: Positive = field(default=600.0, metadata=RUNTIME)
     """Seconds within which a created batch is listed: so long an unconfirmed one is searched for before it is sent
     again."""
-    attempts: int = field(default=4, metadata=RUNTIME)
+    attempts: Count = field(default=4, metadata=RUNTIME)
     """Attempts of a request that fails for a passing reason, within one process."""
-    tail: float = field(default=0.05, metadata=RUNTIME)
+    tail: Share = field(default=0.05, metadata=RUNTIME)
     """auto: when this share of the conversations is left, their requests are called directly."""
-    waiting_usd_per_hour: float = field(default=1.0, metadata=RUNTIME)
+    waiting_usd_per_hour: NotNegative = field(default=1.0, metadata=RUNTIME)
     """auto: cost of an hour of waiting, in USD; a batch that saves less than its wait costs is called directly."""
 
     def __post_init__(self) -> None:
         require_name("teacher.provider", self.provider, PROVIDER_NAMES)
+        check_fields("teacher", self)
         self._check_endpoint()
-        check(self.temperature >= 0, "teacher.temperature", "must be at least 0", self.temperature)
-        for name in ("max_tokens", "max_concurrent", "flush_seconds", "poll_seconds", "reconcile_after", "attempts"):
-            positive(f"teacher.{name}", getattr(self, name))
-        for name in ("max_usd", "batch_size", "queued_tokens"):
-            if getattr(self, name) is not None:
-                positive(f"teacher.{name}", getattr(self, name))
-        probability("teacher.tail", self.tail)
-        for name in ("usd_in", "usd_out", "waiting_usd_per_hour"):
-            check((getattr(self, name) or 0) >= 0, f"teacher.{name}", "must be at least 0", getattr(self, name))
 
     def _check_endpoint(self) -> None:
         for name in ("base_url", "api_key_env"):
@@ -115,37 +129,28 @@ def endpoint_identity(base_url: str) -> str:
 class PolicyConfig:
     """The policy: the small model that is distilled."""
 
-    model_name: str = "tiny"
+    model_name: PathText = "tiny"
     """tiny (the bundled student), toy (the bundled model of hierarchical training's word problems), a local directory,
     or a hub name."""
-    lora_r: int = 0
+    lora_r: Annotated[int, Range(at_least=0, at_most=65_536)] = 0
     """LoRA rank; 0: all weights are trained."""
-    lora_alpha: int | None = None
+    lora_alpha: Count | None = None
     """LoRA scaling alpha; None: twice the rank."""
-    lora_dropout: float = 0.0
+    lora_dropout: Annotated[float, Range(at_least=0, below=1)] = 0.0
     """Dropout probability on the adapters' input."""
-    load_in_4bit: bool | str = False
+    load_in_4bit: Annotated[bool | str, OneOf(values=(True, False, "auto"))] = False
     """Load the frozen base in 4 bits (nf4): true, false, or auto (where the machine can)."""
-    max_seq_len: int = 640
+    max_seq_len: Annotated[int, Range(at_least=32, at_most=10_000_000)] = 640
     """Longest context with its action, in tokens; older observations are elided first."""
     dtype: Literal["auto", "float32", "float64", "bfloat16"] = "auto"
     """Type of the weights at inference; auto: float64 for the bundled student on a CPU, else the saved type."""
-    device: str = field(default="auto", metadata=RUNTIME)
+    device: Annotated[str, _Device] = field(default="auto", metadata=RUNTIME)
     """Torch device, such as cpu or cuda:1; auto: a GPU where there is one."""
 
     def __post_init__(self) -> None:
         # One name in every fingerprint, adapter and table: two names of the same weights would be two artifacts.
         object.__setattr__(self, "model_name", FORMER_MODELS.get(self.model_name, self.model_name))
-        not_negative("policy.lora_r", self.lora_r)
-        check(self.lora_alpha is None or self.lora_alpha > 0, "policy.lora_alpha", "must be above 0", self.lora_alpha)
-        probability("policy.lora_dropout", self.lora_dropout)
-        check(self.max_seq_len >= 32, "policy.max_seq_len", "must be at least 32", self.max_seq_len)
-        check(
-            self.load_in_4bit in (True, False, "auto"),
-            "policy.load_in_4bit",
-            "must be true, false or auto",
-            self.load_in_4bit,
-        )
+        check_fields("policy", self)
 
     @property
     def effective_lora_alpha(self) -> int:
@@ -157,13 +162,13 @@ class PolicyConfig:
 class Price:
     """Price per million tokens in USD, and the modelled speed behind the latencies of tables."""
 
-    input: float
+    input: NotNegative
     """USD per million prompt tokens."""
-    output: float
+    output: NotNegative
     """USD per million reply tokens."""
-    seconds_per_call: float
+    seconds_per_call: NotNegative
     """Modelled seconds of a call before its first token."""
-    seconds_per_token: float
+    seconds_per_token: NotNegative
     """Modelled seconds of each reply token."""
 
 
@@ -179,5 +184,8 @@ class CostConfig:
         default_factory=lambda: Price(input=3.0, output=12.0, seconds_per_call=0.6, seconds_per_token=0.02)
     )
     """The scripted teacher."""
-    ratio: float = 30.0
+    ratio: Positive = 30.0
     """Normalised cost of an LLM step, where a step of the small policy costs 1."""
+
+    def __post_init__(self) -> None:
+        check_fields("cost", self)

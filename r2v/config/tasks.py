@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from r2v.config.checks import IF_GIVEN, RUNTIME, check, members, probability
+from r2v.config.checks import IF_GIVEN, RUNTIME, SHA256, Seeds, Spec, check, members
+from r2v.constraints import Count, Distinct, Keywords, Name, PathText, Seed, Share, Text, check_fields
 from r2v.extensions import require_name, source_sha256
 
 INJECTION_FAMILIES = ("direct", "indirect", "goal_hijack", "exfiltration", "role_confusion", "encoded")
@@ -21,25 +22,28 @@ _NO_SEVERITY = 0.5
 class EnvConfig:
     """The environment."""
 
-    benchmark: str = "desk"
+    benchmark: Spec = "desk"
     """Benchmark: chain, desk, or the dotted path package.module:Class of your own."""
-    options: dict[str, Any] = field(default_factory=dict)
+    options: Annotated[dict[str, Any], Keywords()] = field(default_factory=dict)
     """Keyword arguments of the benchmark's class."""
+
+    def __post_init__(self) -> None:
+        check_fields("env", self)
 
 
 @dataclass(frozen=True, kw_only=True)
 class PerturbationSeeds:
     """Seeds of the perturbations; training and evaluation never share one."""
 
-    train: list[int] = field(default_factory=lambda: [101])
+    train: Seeds = field(default_factory=lambda: [101])
     """Seeds for training data."""
-    eval: list[int] = field(default_factory=lambda: [901, 902, 903, 904, 905])
+    eval: Seeds = field(default_factory=lambda: [901, 902, 903, 904, 905])
     """Seeds for evaluation: the i-th evaluation seed plays under the i-th of these (cyclic)."""
 
     def __post_init__(self) -> None:
+        check_fields("data.perturbation_seeds", self)
         shared = sorted(set(self.train) & set(self.eval))
         check(not shared, "data.perturbation_seeds", "train and eval must be disjoint", f"shared {shared}")
-        check(bool(self.train) and bool(self.eval), "data.perturbation_seeds", "must not be empty", "none")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,40 +52,37 @@ class DataConfig:
 
     condition: Literal["clean", "noisy"] = "noisy"
     """Training data: clean, teacher episodes only; noisy, perturbed ones too."""
-    num_episodes: int | None = None
+    num_episodes: Count | None = None
     """Training tasks that a collection plays, per seed; None: all."""
-    seeds: list[int] = field(default_factory=lambda: [1, 2])
+    seeds: Seeds = field(default_factory=lambda: [1, 2])
     """Collection seeds; every task is played once per seed."""
-    runs: list[str] = field(default_factory=list)
+    runs: Annotated[list[Name], Distinct(empty=True)] = field(default_factory=list)
     """Ids of the runs to train on; empty: the run that this pipeline collected, else the latest finished one."""
-    split_seed: int = 0
+    split_seed: Seed = 0
     """Seed of the split of tasks into train, calibration and evaluation; do not change it within a benchmark."""
     split_by: Literal["task_id", "template_id"] = "task_id"
     """What the split keeps together: a task, or all tasks of a template."""
     perturbation_seeds: PerturbationSeeds = field(default_factory=PerturbationSeeds)
 
     def __post_init__(self) -> None:
-        check(
-            self.num_episodes is None or self.num_episodes > 0,
-            "data.num_episodes",
-            "must be above 0",
-            self.num_episodes,
-        )
-        check(len(set(self.seeds)) == len(self.seeds) > 0, "data.seeds", "must be distinct and not empty", self.seeds)
+        check_fields("data", self)
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunConfig:
     """How a collection run is stored; nothing here changes an episode."""
 
-    id: str | None = field(default=None, metadata=RUNTIME)
+    id: Name | None = field(default=None, metadata=RUNTIME)
     """Id of a run to continue; None: a new run, or the unfinished one of this configuration."""
-    base: str | None = field(default=None, metadata=RUNTIME)
+    base: PathText | None = field(default=None, metadata=RUNTIME)
     """Folder that the run is made in; None: data/runs."""
-    tags: list[str] = field(default_factory=list, metadata=RUNTIME)
+    tags: Annotated[list[Name], Distinct(empty=True)] = field(default_factory=list, metadata=RUNTIME)
     """Tags to find the run by."""
-    notes: str = field(default="", metadata=RUNTIME)
+    notes: Annotated[str, Text(longest=10_000, empty=True, lines=True)] = field(default="", metadata=RUNTIME)
     """Free text for the run's manifest."""
+
+    def __post_init__(self) -> None:
+        check_fields("run", self)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,22 +91,18 @@ class CategoryConfig:
 
     enabled: bool = True
     """Whether the category is used; false leaves it out, whatever its `prob`."""
-    prob: float = 0.0
+    prob: Share = 0.0
     """Probability that an eligible step is hit."""
-    severity: float = 0.5
+    severity: Share = 0.5
     """Strength in [0, 1], such as the share of lines that a partial observation loses. stale_observation, shuffled_dom
     and prompt_injection have none: there it cannot be changed."""
-
-    def __post_init__(self) -> None:
-        probability("perturbations.*.prob", self.prob)
-        probability("perturbations.*.severity", self.severity)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ExtraCategoryConfig(CategoryConfig):
     """A perturbation of one's own, named by the dotted path it is filed under."""
 
-    source_sha256: str = ""
+    source_sha256: SHA256 = ""
     """Filled in: the content of its module, so that an edited category makes new artifacts."""
 
 
@@ -139,9 +136,9 @@ class PerturbationsConfig:
     extra: dict[str, ExtraCategoryConfig] = field(default_factory=dict, metadata=IF_GIVEN)
     """Categories of one's own by dotted path package.module:NAME, e.g. {"mypackage.fog:CATEGORY": {prob: 0.2}}; they
     compose after the bundled ones, in this order (docs/extending/perturbation.md)."""
-    held_out: list[str] = field(default_factory=lambda: ["stale_observation"])
+    held_out: Annotated[list[Spec], Distinct(empty=True)] = field(default_factory=lambda: ["stale_observation"])
     """Categories held out of training and calibration; the `shift` condition adds them."""
-    held_out_families: list[str] = field(default_factory=list)
+    held_out_families: Annotated[list[Name], Distinct(empty=True)] = field(default_factory=list)
     """Families of prompt injection held out of training: direct, indirect, goal_hijack, exfiltration, role_confusion,
     encoded."""
 
@@ -150,6 +147,7 @@ class PerturbationsConfig:
             require_name("perturbations.extra", path, ())
             content = source_sha256("perturbations.extra", path)
             self.extra[path] = dataclasses.replace(category, source_sha256=content)
+        check_fields("perturbations", self)
         members("perturbations.held_out", self.held_out, (*self.categories(), *self.extra))
         members("perturbations.held_out_families", self.held_out_families, INJECTION_FAMILIES)
         for name in WITHOUT_SEVERITY:
@@ -182,11 +180,20 @@ class PerturbationsConfig:
 class PerturbConfig:
     """How noisy training data is made from stored episodes."""
 
-    constructions: list[str] = field(default_factory=lambda: ["annotate", "insert", "reroll"])
+    constructions: Annotated[list[Name], Distinct(empty=True)] = field(
+        default_factory=lambda: ["annotate", "insert", "reroll"]
+    )
     """annotate: edit the recorded observations; insert: add failed calls and their retries; reroll: the teacher plays
     again in the perturbed environment (costs teacher calls)."""
     include_clean: bool = True
     """Whether the clean episodes are kept beside the perturbed ones."""
 
     def __post_init__(self) -> None:
+        check_fields("perturb", self)
         members("perturb.constructions", self.constructions, ("annotate", "insert", "reroll"))
+        check(
+            self.include_clean or bool(self.constructions),
+            "perturb.constructions",
+            "must not be empty with perturb.include_clean=false: no episode would be left",
+            self.constructions,
+        )

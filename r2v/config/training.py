@@ -3,11 +3,22 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Literal, get_args
+from typing import Annotated, Any, Literal, get_args
 
-from r2v.config.checks import RUNTIME, check, not_negative, positive, probability
+from r2v.config.checks import RUNTIME, Names, check
+from r2v.constraints import (
+    Count,
+    NotNegative,
+    OneOf,
+    PathText,
+    Positive,
+    PositiveShare,
+    Range,
+    Share,
+    Temperature,
+    check_fields,
+)
 
 PhaseName = Literal["bc", "preference", "verifier"]
 PHASES: tuple[PhaseName, ...] = get_args(PhaseName)
@@ -17,23 +28,23 @@ PHASES: tuple[PhaseName, ...] = get_args(PhaseName)
 class PhaseConfig:
     """Optimisation of one phase; a field that is None inherits from `training`."""
 
-    num_epochs: float | None = None
+    num_epochs: Positive | None = None
     """Passes over the phase's data; None: training.num_epochs."""
-    lr: float | None = None
+    lr: Positive | None = None
     """Peak learning rate; None: training.lr."""
-    batch_size: int | None = None
+    batch_size: Count | None = None
     """Examples per device and micro-batch; None: training.batch_size."""
-    gradient_accumulation_steps: int | None = None
+    gradient_accumulation_steps: Count | None = None
     """Micro-batches per update; None: training.gradient_accumulation_steps."""
-    weight_decay: float | None = None
+    weight_decay: Share | None = None
     """AdamW's decoupled weight decay; None: training.weight_decay."""
-    warmup_ratio: float | None = None
+    warmup_ratio: Share | None = None
     """Share of the updates with a rising learning rate; None: training.warmup_ratio."""
-    grad_clip: float | None = None
+    grad_clip: NotNegative | None = None
     """Largest gradient norm; None: training.grad_clip."""
-    save_steps: int | None = field(default=None, metadata=RUNTIME)
+    save_steps: Count | None = field(default=None, metadata=RUNTIME)
     """Updates between checkpoints; None: training.save_steps."""
-    max_examples: int | None = None
+    max_examples: Count | None = None
     """Most examples to train on, drawn by key; None: all."""
 
 
@@ -41,47 +52,47 @@ class PhaseConfig:
 class Phase:
     """Optimisation of one phase, all fields resolved (`TrainingConfig.phase`)."""
 
-    num_epochs: float
-    lr: float
-    batch_size: int
-    gradient_accumulation_steps: int
-    weight_decay: float
-    warmup_ratio: float
-    grad_clip: float
-    save_steps: int = field(metadata=RUNTIME)
-    max_examples: int | None
-    ranks: int | None = field(default=None, metadata=RUNTIME)
-    zero: int = field(default=0, metadata=RUNTIME)
-    deepspeed: str | None = field(default=None, metadata=RUNTIME)
+    num_epochs: Positive
+    lr: Positive
+    batch_size: Count
+    gradient_accumulation_steps: Count
+    weight_decay: Share
+    warmup_ratio: Share
+    grad_clip: NotNegative
+    save_steps: Count = field(metadata=RUNTIME)
+    max_examples: Count | None
+    ranks: Count | None = field(default=None, metadata=RUNTIME)
+    zero: Annotated[int, OneOf(values=(0, 2, 3))] = field(default=0, metadata=RUNTIME)
+    deepspeed: PathText | None = field(default=None, metadata=RUNTIME)
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingConfig:
     """Optimisation. The blocks bc, preference and verifier inherit every field that they leave out."""
 
-    num_epochs: float = 6.0
+    num_epochs: Positive = 6.0
     """Passes over the data (epochs)."""
-    lr: float = 4e-3
+    lr: Positive = 4e-3
     """Peak learning rate (AdamW, linear decay)."""
-    batch_size: int = 16
+    batch_size: Count = 16
     """Examples per device and micro-batch."""
-    gradient_accumulation_steps: int = 1
+    gradient_accumulation_steps: Count = 1
     """Micro-batches per update."""
-    weight_decay: float = 0.01
+    weight_decay: Share = 0.01
     """AdamW's decoupled weight decay, in [0, 1]."""
-    warmup_ratio: float = 0.15
+    warmup_ratio: Share = 0.15
     """Share of the updates in which the learning rate rises to its peak, in [0, 1]."""
-    grad_clip: float = 1.0
+    grad_clip: NotNegative = 1.0
     """Largest gradient norm; a larger one is scaled down to it; 0: never."""
-    save_steps: int = field(default=200, metadata=RUNTIME)
+    save_steps: Count = field(default=200, metadata=RUNTIME)
     """Updates between checkpoints."""
-    ranks: int | None = field(default=None, metadata=RUNTIME)
+    ranks: Count | None = field(default=None, metadata=RUNTIME)
     """Data-parallel processes of bc and preference, a GPU each; None: one per visible GPU. They divide the batch of an
     update, so their number changes results by rounding only."""
-    zero: int = field(default=0, metadata=RUNTIME)
+    zero: Annotated[int, OneOf(values=(0, 2, 3))] = field(default=0, metadata=RUNTIME)
     """DeepSpeed ZeRO stage of bc and preference: 0, nothing is sharded; 2, gradients and optimizer states; 3, the
     weights too."""
-    deepspeed: str | None = field(default=None, metadata=RUNTIME)
+    deepspeed: PathText | None = field(default=None, metadata=RUNTIME)
     """Path of your own DeepSpeed configuration, in place of `zero`; None: none."""
     bc: PhaseConfig = field(default_factory=PhaseConfig)
     """Behaviour cloning."""
@@ -94,16 +105,7 @@ class TrainingConfig:
     without learning rate, epochs or batches, and inherit nothing; router.l2 and router.model set how."""
 
     def __post_init__(self) -> None:
-        for name in ("num_epochs", "lr", "batch_size", "gradient_accumulation_steps", "save_steps"):
-            self._check_everywhere(name, positive)
-        for name in ("weight_decay", "warmup_ratio"):
-            self._check_everywhere(name, probability)
-        self._check_everywhere("grad_clip", not_negative)
-        for phase in (*PHASES, "router"):
-            examples = getattr(self, phase).max_examples
-            check(examples is None or examples > 0, f"training.{phase}.max_examples", "must be above 0", examples)
-        check(self.ranks is None or self.ranks > 0, "training.ranks", "must be above 0", self.ranks)
-        check(self.zero in (0, 2, 3), "training.zero", "must be 0, 2 or 3", self.zero)
+        check_fields("training", self)
         check(
             self.deepspeed is None or self.zero == 0,
             "training.deepspeed",
@@ -118,13 +120,6 @@ class TrainingConfig:
                 "router.model, or training.router.max_examples",
                 value,
             )
-
-    def _check_everywhere(self, name: str, rule: Callable[[str, float], None]) -> None:
-        """Apply a rule to a field here and in the blocks that inherit it."""
-        for block in ("", *(f"{phase}." for phase in PHASES)):
-            value = getattr(getattr(self, block[:-1]) if block else self, name)
-            if value is not None:
-                rule(f"training.{block}{name}", value)
 
     def phase(self, name: PhaseName) -> Phase:
         """The phase's optimisation: its own fields where given, else those of `training`."""
@@ -144,17 +139,18 @@ class VerifierConfig:
     mode: Literal["trained", "llm_judge"] = "trained"
     """trained: learns the labels of `label_sources`; llm_judge: learns the scores of the teacher's model as a judge,
     which needs a teacher of a provider."""
-    label_sources: list[str] = field(default_factory=lambda: ["auto"])
+    label_sources: Names = field(default_factory=lambda: ["auto"])
     """Exactly one of outcome, corrupted, judge and auto. auto: judge under mode=llm_judge; else corrupted where the
     teacher is scripted and the benchmark deterministic; else outcome."""
-    num_tasks: int = 200
+    num_tasks: Count = 200
     """Training tasks whose steps are labelled by executed corruptions, or by the judge."""
-    num_corruptions: int = 4
+    num_corruptions: Count = 4
     """Wrong actions that are continued by execution per task, or judged per episode."""
-    discount: float = 0.4
+    discount: Share = 0.4
     """Discount of a success per extra step, in [0, 1]; 1 would label every recoverable mistake as correct."""
 
     def __post_init__(self) -> None:
+        check_fields("verifier", self)
         allowed = ("auto", "outcome", "corrupted", "judge")
         check(
             len(self.label_sources) == 1 and self.label_sources[0] in allowed,
@@ -168,34 +164,27 @@ class VerifierConfig:
             "must be [judge] or [auto] under verifier.mode=llm_judge",
             self.label_sources,
         )
-        for name in ("num_tasks", "num_corruptions"):
-            positive(f"verifier.{name}", getattr(self, name))
-        probability("verifier.discount", self.discount)
 
 
 @dataclass(frozen=True, kw_only=True)
 class CandidatesConfig:
     """The candidates: K actions per state, each continued by execution."""
 
-    num_samples: int = 5
+    num_samples: Annotated[int, Range(at_least=1, at_most=10_000)] = 5
     """K: actions sampled per state, from one shared prefix."""
-    temperature: float = 0.7
+    temperature: Temperature = 0.7
     """Sampling temperature of the candidates; 0: greedy."""
-    top_p: float = 0.95
+    top_p: PositiveShare = 0.95
     """Nucleus sampling: probability mass that candidates are drawn from."""
-    num_tasks: int = 150
+    num_tasks: Count = 150
     """Training tasks whose states are sampled."""
     with_teacher: bool = True
     """Whether the teacher's action at every state is a candidate too. Costs one teacher call per state."""
-    num_folds: int = 2
+    num_folds: Annotated[int, Range(at_least=2, at_most=1000)] = 2
     """Cross-fitting folds: the verifier that scores a candidate was not trained on its task."""
 
     def __post_init__(self) -> None:
-        check(self.num_samples >= 1, "candidates.num_samples", "must be at least 1", self.num_samples)
-        not_negative("candidates.temperature", self.temperature)
-        check(0 < self.top_p <= 1, "candidates.top_p", "must be in (0, 1]", self.top_p)
-        positive("candidates.num_tasks", self.num_tasks)
-        check(self.num_folds >= 2, "candidates.num_folds", "must be at least 2", self.num_folds)
+        check_fields("candidates", self)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -207,25 +196,21 @@ class PreferenceConfig:
     pair_mode: Literal["outcome", "verifier_margin", "consensus", "teacher_vs_slm"] = "outcome"
     """What orders two actions at the same state. outcome: executed values; verifier_margin: verifier scores; consensus:
     verifier scores where executed values agree; teacher_vs_slm: the teacher's action over the policy's."""
-    min_margin: float = 0.2
+    min_margin: NotNegative = 0.2
     """Smallest difference of verifier scores in a pair."""
-    min_value_gap: float = 0.34
+    min_value_gap: NotNegative = 0.34
     """Smallest difference of executed values in a pair."""
-    max_similarity: float = 0.95
+    max_similarity: Share = 0.95
     """Largest edit similarity of a pair, in [0, 1]: DPO on near duplicates pushes both log-probabilities down."""
-    max_pairs_per_task: int = 6
+    max_pairs_per_task: Count = 6
     """Most pairs of a task."""
-    beta: float = 0.1
+    beta: Positive = 0.1
     """beta of DPO: strength of the pull towards the reference policy."""
-    sft_weight: float = 0.2
+    sft_weight: NotNegative = 0.2
     """Weight of the negative log-likelihood of the chosen action, added to the DPO loss."""
 
     def __post_init__(self) -> None:
-        positive("preference.beta", self.beta)
-        positive("preference.max_pairs_per_task", self.max_pairs_per_task)
-        for name in ("min_margin", "min_value_gap", "sft_weight"):
-            not_negative(f"preference.{name}", getattr(self, name))
-        probability("preference.max_similarity", self.max_similarity)
+        check_fields("preference", self)
 
     def pairing(self) -> PreferenceConfig:
         """What the pairs depend on: fields of DPO alone are set to constants, and so not in its fingerprint."""

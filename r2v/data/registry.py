@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from r2v.console import text_table
+from r2v.constraints import NAME, shown
 from r2v.data.episode import Episode
 from r2v.data.manifest import (
     RUN_ID,
@@ -113,9 +114,9 @@ class DataRegistry:
 
     def get(self, run_id: str) -> RunManifest:
         """One run as it stands now. Raises InputError naming the nearest when there is none of this name."""
-        if not (self.runs / run_id / RUN_MANIFEST).exists():
+        if not NAME.allows(run_id) or not (self.runs / run_id / RUN_MANIFEST).exists():
             known = [folder.name for folder in self._folders()]
-            raise InputError(f"{self.runs}: no run {run_id}; {nearest(run_id, known)}")
+            raise InputError(f"{self.runs}: no run {shown(run_id)}; {nearest(run_id, known)}")
         return _with_live_status(read_manifest(self._folder(run_id)))
 
     def query(
@@ -217,11 +218,18 @@ class DataRegistry:
 
     def _find(self, run_id: str | None, base: Path) -> Path | None:
         """The folder of an existing run. One that was copied into `base` by hand is linked on the way."""
-        if run_id is None:
-            return None
+        if run_id is None or not NAME.allows(run_id):
+            return None  # a path would lead to a folder that is no run of ours
         if not (self.runs / run_id).exists() and (base / run_id / RUN_MANIFEST).exists():
             self._link(base / run_id)
-        return self._folder(run_id) if (self.runs / run_id).exists() else None
+        if not (self.runs / run_id).exists():
+            return None
+        folder = self._folder(run_id)
+        if not (folder / RUN_MANIFEST).exists() and not _is_reserved(folder):
+            raise UsageError(
+                f"run id {run_id}: {folder} holds no {RUN_MANIFEST}, so it is no run and nothing is written"
+            )
+        return folder
 
     def _link(self, folder: Path) -> Path:
         """Give a run outside `<root>/runs` its place there; FileExistsError when the name is taken."""
@@ -235,7 +243,7 @@ class DataRegistry:
         """Make the folder of a new run, with a name nobody else has."""
         if run_id is not None and not (run_id.startswith(prefix) and RUN_ID.fullmatch(run_id)):
             raise UsageError(
-                f"run id {run_id}: no such run in {self.runs}, and a new one of this benchmark "
+                f"run id {shown(run_id)}: no such run in {self.runs}, and a new one of this benchmark "
                 f"and model is named {prefix}YYYYMMDDTHHMMSS"
             )
         first = run_id or prefix + time_stamp(self.now())
@@ -273,6 +281,14 @@ class DataRegistry:
         return [
             Source(run_id=r.run_id, path=r.trajectories, growing=r.status in ("running", "interrupted")) for r in runs
         ]
+
+
+def _is_reserved(folder: Path) -> bool:
+    """Whether a folder was made for a run whose process was killed before it wrote the manifest: it has the name of a
+    run, and no episode in it."""
+    trajectories = folder / "trajectories.jsonl"
+    empty = not trajectories.exists() or (trajectories.is_file() and trajectories.stat().st_size == 0)
+    return folder.is_dir() and RUN_ID.fullmatch(folder.name) is not None and empty
 
 
 def _with_live_status(run: RunManifest) -> RunManifest:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from r2v import config as c
 from r2v.config import identity
+from r2v.config.evaluation import operating_point
 from r2v.config.methods import ROUTERS
 from r2v.data.manifest import git_commit
 from r2v.data.store import write_episodes
@@ -85,7 +86,7 @@ def run(cfg: EvaluateSettings, work: Work) -> None:
     if work.inputs:
         _refuse_training_tasks(work, specs)
     thresholds = _thresholds(cfg, runner, work) if routed else {}
-    points = [f"b{budget:.2f}" for budget in cfg.evaluation.budgets]
+    points = [operating_point(budget) for budget in cfg.evaluation.budgets]
     for condition, method, point, path in _cells(cfg, work.folder, routed, points):
         if not path.exists():
             _play(runner, method, point, specs[condition], thresholds.get((method, point)), path)
@@ -176,7 +177,7 @@ def _thresholds(cfg: EvaluateSettings, runner: MethodRunner, work: Work) -> dict
 
     chosen = json.loads(work.inputs["router"].file("threshold.json").read_text())
     target = chosen["realised"]["llm_call_rate"]
-    wanted = {"main": target, **{f"b{budget:.2f}": budget for budget in cfg.evaluation.budgets}}
+    wanted = {"main": target, **{operating_point(budget): budget for budget in cfg.evaluation.budgets}}
     specs = episode_specs(
         runner.world.benchmark,
         "calibration",

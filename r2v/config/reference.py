@@ -1,0 +1,111 @@
+"""The configuration reference: every key with its type, default, allowed values and meaning.
+
+Nothing is written here twice: types, defaults and constraints are read from the declarations that `load` enforces,
+meanings from the docstrings under the fields.
+"""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import inspect
+import textwrap
+import typing
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from r2v.config import Config
+from r2v.constraints import Constraint, unwrap
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConfigKey:
+    """One key of the configuration."""
+
+    key: str
+    """Dotted, as `--overrides` takes it."""
+    type: str
+    """In words, such as list of int."""
+    default: str
+    """As YAML."""
+    allowed: str
+    """In words; empty where the type says all."""
+    meaning: str
+    """The docstring under the field."""
+    runtime: bool
+    """Whether it changes no result, and so is in no fingerprint."""
+
+
+def reference() -> list[ConfigKey]:
+    """Every key, in the order of the sections."""
+    return list(_of(Config, Config(), ""))
+
+
+def markdown() -> str:
+    """The reference as a table in Markdown."""
+    rows = ["| key | type | default | allowed | meaning |", "|---|---|---|---|---|"]
+    for row in reference():
+        cells = (f"`{row.key}`", row.type, f"`{row.default}`", row.allowed, row.meaning)
+        rows.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
+    return "\n".join(rows)
+
+
+def _of(cls: type, values: Any, stem: str) -> Iterator[ConfigKey]:
+    hints, meanings = typing.get_type_hints(cls, include_extras=True), _docstrings(cls)
+    for item in dataclasses.fields(cls):
+        base, constraints = unwrap(hints[item.name])
+        value = getattr(values, item.name)
+        if dataclasses.is_dataclass(base):
+            yield from _of(typing.cast(type, base), value, f"{stem}{item.name}.")
+            continue
+        yield ConfigKey(
+            key=f"{stem}{item.name}",
+            type=_type(base),
+            default=_plain(value),
+            allowed=_allowed(base, constraints),
+            meaning=meanings.get(item.name, ""),
+            runtime=bool(item.metadata.get("runtime")),
+        )
+
+
+def _allowed(base: Any, constraints: tuple[Constraint, ...]) -> str:
+    if typing.get_origin(base) is Literal:
+        return ", ".join(map(str, typing.get_args(base)))
+    texts = [one.text for one in constraints]
+    if typing.get_origin(base) is list:
+        inner = _allowed(*unwrap(typing.get_args(base)[0]))
+        texts += [f"each {inner}"] if inner else []
+    return "; ".join(texts)
+
+
+def _type(base: Any) -> str:
+    origin, inner = typing.get_origin(base), typing.get_args(base)
+    if origin is Literal:
+        return "one of"
+    if origin is list:
+        return f"list of {_type(unwrap(inner[0])[0])}"
+    return "mapping" if origin is dict else getattr(base, "__name__", " or ".join(one.__name__ for one in inner))
+
+
+def _plain(value: Any) -> str:
+    if isinstance(value, bool) or value is None:
+        return "null" if value is None else str(value).lower()
+    return str(value) if value != "" else '""'
+
+
+def _docstrings(cls: type) -> dict[str, str]:
+    """Field -> the docstring under it, on one line; fields of base classes included."""
+    found: dict[str, str] = {}
+    for one in reversed([base for base in cls.__mro__ if dataclasses.is_dataclass(base)]):
+        body = ast.parse(textwrap.dedent(inspect.getsource(one))).body[0]
+        assert isinstance(body, ast.ClassDef)
+        for item, following in zip(body.body, body.body[1:], strict=False):
+            if (
+                isinstance(item, ast.AnnAssign)
+                and isinstance(item.target, ast.Name)
+                and isinstance(following, ast.Expr)
+                and isinstance(following.value, ast.Constant)
+            ):
+                found[item.target.id] = " ".join(str(following.value.value).split())
+    return found

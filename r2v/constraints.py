@@ -1,0 +1,293 @@
+"""Constraints: what a value may be, declared on the field or option that holds it.
+
+    Share = Annotated[float, Range(at_least=0, at_most=1)]
+
+    @dataclass(frozen=True, kw_only=True)
+    class RouterConfig:
+        budget: Share = 0.2
+
+        def __post_init__(self) -> None:
+            check_fields("router", self)       # router.budget must be in [0, 1], got 1.5
+
+The annotations are the only place where a range stands: `check_fields` enforces them, `r2v.config.reference` prints
+them, the bad-input tests draw their values from them. Numbers are always finite.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+import re
+import types
+import typing
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Annotated, Any, Protocol
+
+from r2v.console import printable
+from r2v.errors import UsageError
+
+LARGEST = 10**12
+"""The largest number that any setting takes, unless its range names another. Beyond it lie only typing errors, and
+values that overflow the integers of the libraries below."""
+_SHOWN = 120
+"""Characters of a refused value that its error line shows."""
+
+
+class Constraint(Protocol):
+    """What a value must satisfy."""
+
+    def allows(self, value: Any) -> bool:
+        """Whether the value is allowed. Never raises, whatever the type."""
+        ...
+
+    @property
+    def text(self) -> str:
+        """What is allowed, as it follows "must be"."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Range:
+    """A finite number between two bounds, each included (`at_least`, `at_most`) or not (`above`, `below`)."""
+
+    at_least: float | None = None
+    above: float | None = None
+    at_most: float | None = None
+    below: float | None = None
+
+    def allows(self, value: Any) -> bool:
+        """Whether it is a number within the bounds. A bool is none; NaN and infinities never are."""
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            return False
+        if isinstance(value, float) and not math.isfinite(value):
+            return False
+        return (
+            (self.at_least is None or value >= self.at_least)
+            and (self.above is None or value > self.above)
+            and (self.below is None or value < self.below)
+            and abs(value) <= (LARGEST if self.at_most is None else max(abs(self.at_most), LARGEST))
+            and (self.at_most is None or value <= self.at_most)
+        )
+
+    @property
+    def text(self) -> str:
+        """The bounds: in [0, 1], above 0, at least 2, finite."""
+        low, high = self._low, self.at_most if self.below is None else self.below
+        if low is None and high is None:
+            return f"finite and at most {LARGEST} in size"
+        if low is None:
+            return f"at most {high:g}" if self.below is None else f"below {high:g}"
+        if high is None:
+            return f"at least {low:g}" if self.above is None else f"above {low:g}"
+        opening, closing = "[" if self.above is None else "(", "]" if self.below is None else ")"
+        return f"in {opening}{_plain(low)}, {_plain(high)}{closing}"
+
+    @property
+    def _low(self) -> float | None:
+        return self.at_least if self.above is None else self.above
+
+
+@dataclass(frozen=True, kw_only=True)
+class OneOf:
+    """One of a few values."""
+
+    values: tuple[Any, ...]
+
+    def allows(self, value: Any) -> bool:
+        """Whether it is one of them, in value and type: 1 is not true."""
+        return any(value == one and type(value) is type(one) for one in self.values)
+
+    @property
+    def text(self) -> str:
+        """The values."""
+        words = [str(value).lower() if isinstance(value, bool) else str(value) for value in self.values]
+        return f"{', '.join(words[:-1])} or {words[-1]}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Text:
+    """Text of bounded length without control characters, which would reach terminals, logs and batch scripts; on one
+    line, unless `lines`. It must match `pattern` whole, where there is one, which `meaning` puts into words."""
+
+    longest: int = 1000
+    empty: bool = False
+    lines: bool = False
+    pattern: str = ""
+    meaning: str = ""
+    secret: bool = False
+    """Whether an error line must not repeat the value: it may be a key, put where its name belongs."""
+
+    def allows(self, value: Any) -> bool:
+        """Whether it is such a text."""
+        if not isinstance(value, str) or len(value) > self.longest:
+            return False
+        if not value:
+            return self.empty
+        flat = value.replace("\n", " ").replace("\t", " ") if self.lines else value
+        if printable(flat) != flat or (not self.lines and re.search(r"[\n\t]", flat)):
+            return False
+        return not self.pattern or re.fullmatch(self.pattern, value) is not None
+
+    @property
+    def text(self) -> str:
+        """What it is, in words."""
+        what = self.meaning or f"{'text' if self.lines else 'one line of text'} without control characters"
+        return f"{what}, at most {self.longest} characters{', or empty' if self.empty else ''}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Distinct:
+    """A list without duplicates, and not an empty one unless `empty`."""
+
+    empty: bool = False
+
+    def allows(self, value: Any) -> bool:
+        """Whether no two elements are equal."""
+        return isinstance(value, (list, tuple)) and (bool(value) or self.empty) and _distinct(value)
+
+    @property
+    def text(self) -> str:
+        """What is asked of the list."""
+        return "distinct" if self.empty else "distinct and not empty"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Keywords:
+    """Keyword arguments: names, each with plain values (numbers, text, lists and mappings of them)."""
+
+    deepest: int = 20
+
+    def allows(self, value: Any) -> bool:
+        """Whether every key is an identifier and every number is finite."""
+        return isinstance(value, dict) and all(
+            isinstance(key, str) and key.isidentifier() and self._plain(item, 0) for key, item in value.items()
+        )
+
+    def _plain(self, value: Any, depth: int) -> bool:
+        match value:
+            case None | bool():
+                return True
+            case int() | float():
+                return _NUMBER.allows(value)
+            case str():
+                return _FREE_TEXT.allows(value)
+            case list() | tuple():
+                return depth < self.deepest and all(self._plain(item, depth + 1) for item in value)
+            case dict():
+                keys = all(isinstance(key, (str, int)) and _FREE_TEXT.allows(str(key)) for key in value)
+                return depth < self.deepest and keys and all(self._plain(item, depth + 1) for item in value.values())
+        return False
+
+    @property
+    def text(self) -> str:
+        """What is asked of the arguments."""
+        return "keyword arguments with finite numbers and text without control characters"
+
+
+_NUMBER = Range()
+_FREE_TEXT = Text(longest=100_000, empty=True, lines=True)
+
+NAME = Text(
+    longest=200,
+    pattern=r"[A-Za-z0-9][A-Za-z0-9._-]*",
+    meaning="a name: letters, digits, . _ and -, not a path",
+)
+"""What may stand as one folder in a path, a job's name or a tag."""
+
+Count = Annotated[int, Range(above=0)]
+"""How many of something, at least one."""
+CountOrNone = Annotated[int, Range(at_least=0)]
+"""How many of something, none included."""
+Positive = Annotated[float, Range(above=0)]
+NotNegative = Annotated[float, Range(at_least=0)]
+Share = Annotated[float, Range(at_least=0, at_most=1)]
+PositiveShare = Annotated[float, Range(above=0, at_most=1)]
+Temperature = Annotated[float, Range(at_least=0, at_most=100)]
+Seed = Annotated[int, Range(at_least=0, at_most=2**63 - 1)]
+Name = Annotated[str, NAME]
+Line = Annotated[str, Text()]
+"""Any text on one line, such as the name of a model."""
+PathText = Annotated[str, Text(longest=4000)]
+"""A file or folder of the user's."""
+
+
+def check_fields(stem: str, section: Any) -> None:
+    """Hold every field of a dataclass, and of the dataclasses in it, against its annotations.
+
+    Raises UsageError in one line: the dotted key below `stem`, what is allowed, what was got.
+    """
+    for name, hint in _hints(typing.cast(Any, type(section))).items():
+        _check(f"{stem}.{name}" if stem else name, hint, getattr(section, name))
+
+
+def require(key: str, constraint: Constraint, value: Any) -> None:
+    """Raises UsageError "<key> must be <what is allowed>, got <value>" where the constraint does not hold."""
+    if not constraint.allows(value):
+        hidden = isinstance(constraint, Text) and constraint.secret
+        raise UsageError(f"{key} must be {constraint.text}, got {'something else' if hidden else shown(value)}")
+
+
+def shown(value: Any) -> str:
+    """A value as an error line shows it: printable, on one line, and cut where it is long."""
+    text = printable(str(value)).replace("\n", "\\n").replace("\t", "\\t")
+    return (f"{text[:_SHOWN]}..." if len(text) > _SHOWN else text) or "nothing"
+
+
+def _check(key: str, hint: Any, value: Any) -> None:
+    if value is None:
+        return  # OmegaConf has refused it where the field must be given
+    base, constraints = unwrap(hint)
+    for constraint in constraints:
+        require(key, constraint, value)
+    if dataclasses.is_dataclass(value):
+        check_fields(key, value)
+    elif isinstance(value, (list, tuple)):
+        element = (typing.get_args(base) or (Any,))[0]
+        for item in value:
+            _check(key, element, item)
+    elif isinstance(value, dict) and typing.get_args(base):
+        for name, item in value.items():
+            _check(f"{key}.{name}", typing.get_args(base)[1], item)
+
+
+def unwrap(hint: Any) -> tuple[Any, tuple[Constraint, ...]]:
+    """A type without None and its constraints: `Count | None` is (int, (Range(above=0),))."""
+    if typing.get_origin(hint) in (typing.Union, types.UnionType):
+        arms = [arm for arm in typing.get_args(hint) if arm is not type(None)]
+        return unwrap(arms[0]) if len(arms) == 1 else (hint, ())
+    if typing.get_origin(hint) is Annotated:
+        base, *constraints = typing.get_args(hint)
+        inner, more = unwrap(base)
+        return inner, (*more, *constraints)
+    return hint, ()
+
+
+def declared(cls: type, stem: str = "") -> Iterator[tuple[str, Any, tuple[Constraint, ...]]]:
+    """(dotted key, type, constraints) of every field of a section that is not itself a section."""
+    for name, hint in _hints(cls).items():
+        base, constraints = unwrap(hint)
+        if dataclasses.is_dataclass(base):
+            yield from declared(typing.cast(type, base), f"{stem}{name}.")
+        else:
+            yield f"{stem}{name}", base, constraints
+
+
+@functools.cache
+def _hints(cls: Any) -> dict[str, Any]:
+    hints = typing.get_type_hints(cls, include_extras=True)
+    return {item.name: hints[item.name] for item in dataclasses.fields(cls)}
+
+
+def _distinct(values: Any) -> bool:
+    seen: list[Any] = []
+    for value in values:
+        if value in seen:
+            return False
+        seen.append(value)
+    return True
+
+
+def _plain(number: float) -> str:
+    return str(number) if isinstance(number, int) else f"{number:g}"

@@ -1,0 +1,76 @@
+"""Every key has a range or a rule, and the reference says the one that is enforced."""
+
+from __future__ import annotations
+
+import dataclasses
+import typing
+from typing import Any, Literal
+
+import pytest
+
+from r2v.cli.main import main
+from r2v.config import Config, load
+from r2v.config.reference import ConfigKey, markdown, reference
+from r2v.constraints import Distinct, Keywords, OneOf, Range, Text, declared, unwrap
+from r2v.errors import UsageError
+
+FIELDS = {key: (base, constraints) for key, base, constraints in declared(Config)}
+ROWS = {row.key: row for row in reference()}
+
+
+def bare(base: Any, constraints: tuple[Any, ...]) -> list[str]:
+    """What of a field's type has no rule that bounds it."""
+    if typing.get_origin(base) is Literal or base is bool or any(isinstance(one, OneOf) for one in constraints):
+        return []
+    if typing.get_origin(base) is list:
+        inner = bare(*unwrap(typing.get_args(base)[0]))
+        return inner if any(isinstance(one, Distinct) for one in constraints) else [*inner, "list"]
+    if typing.get_origin(base) is dict:
+        value = typing.get_args(base)[1]
+        if dataclasses.is_dataclass(value):
+            return [word for _, inner, rules in declared(typing.cast(type, value)) for word in bare(inner, rules)]
+        return [] if any(isinstance(one, Keywords) for one in constraints) else ["mapping"]
+    rule = {int: Range, float: Range, str: Text}.get(base)
+    return [] if rule and any(isinstance(one, rule) for one in constraints) else [str(base)]
+
+
+WEIGHTS = "hierarchical.rewards"
+"""The only list that may hold a value twice, and be of any length but that of the turns, which is checked."""
+
+
+@pytest.mark.parametrize("key", FIELDS)
+def test_every_field_has_a_range_or_a_rule(key: str) -> None:
+    assert bare(*FIELDS[key]) == (["list"] if key == WEIGHTS else [])
+
+
+def test_a_number_without_a_range_would_be_noticed() -> None:
+    assert bare(int, ()) and bare(float, (Text(),)) and bare(list[int], (Distinct(),)) and bare(dict[str, Any], ())
+
+
+def test_the_reference_has_every_key_with_its_meaning() -> None:
+    assert list(ROWS) == list(FIELDS)
+    assert all(row.meaning for row in ROWS.values() if not row.key.startswith("training.router."))
+    assert ROWS["verifier.discount"] == ConfigKey(
+        key="verifier.discount",
+        type="float",
+        default="0.4",
+        allowed="in [0, 1]",
+        meaning="Discount of a success per extra step, in [0, 1]; 1 would label every recoverable mistake as correct.",
+        runtime=False,
+    )
+    assert ROWS["rollout.workers"].runtime and ROWS["evaluation.budgets"].allowed.endswith("each in (0, 1)")
+    assert ROWS["data.condition"].allowed == "clean, noisy"
+
+
+@pytest.mark.parametrize("key", [key for key, (base, _) in FIELDS.items() if base in (int, float)])
+def test_what_the_reference_says_of_a_number_is_what_its_refusal_says(key: str) -> None:
+    with pytest.raises(UsageError) as refusal:
+        load(None, [f"{key}={-(10**13) if FIELDS[key][0] is int else '.nan'}"])
+    assert f"{key} must be {ROWS[key].allowed}, got " in str(refusal.value)
+
+
+def test_the_command_prints_it(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["config", "--reference"]) == 0
+    printed = capsys.readouterr().out
+    assert printed == markdown() + "\n"
+    assert "| `training.lr` | float | `0.004` | above 0 | Peak learning rate" in printed
