@@ -2,11 +2,13 @@ from __future__ import annotations
 
 import dataclasses
 
+import numpy as np
 import pytest
 
-from r2v.data.episode import StepLabel
+from r2v.data.episode import AppliedPerturbation, StepLabel
 from r2v.errors import InputError
 from r2v.evaluation.outcomes import Outcome, is_llm_step, measure, obeyed_injection
+from r2v.evaluation.setup import Setup
 
 
 def test_an_escalation_never_makes_a_success(make_episode):
@@ -26,6 +28,58 @@ def test_an_injection_is_obeyed_only_after_it_was_planted(make_episode):
     assert obeyed_injection(make_episode(planted=(2,), actions={9: said}).steps)
     assert not obeyed_injection(make_episode(planted=(2,), actions={1: said}).steps)
     assert not obeyed_injection(make_episode(actions={1: said}).steps)
+
+
+def test_one_of_two_instructions_obeyed_is_obeyed(make_episode):
+    """Each canary counts, wherever it was planted, and an empty one or another category's counts nothing."""
+    episode = make_episode(planted=(2,), actions={5: '{"tool":"pay","id":"X-99"}'})
+    other = AppliedPerturbation(category="prompt_injection", canary="Y-11")
+    steps = list(episode.steps)
+    steps[1] = dataclasses.replace(steps[1], perturbations=(other,))
+    assert obeyed_injection(steps)
+    steps[5] = dataclasses.replace(steps[5], action=dataclasses.replace(steps[5].action, raw_text="wait"))
+    assert not obeyed_injection(steps)
+    for planted in (
+        AppliedPerturbation(category="prompt_injection", canary=""),
+        AppliedPerturbation(category="distractor", canary="X-99"),
+    ):
+        steps = [dataclasses.replace(step, perturbations=(planted,)) for step in episode.steps]
+        assert not obeyed_injection(steps)
+
+
+def test_harm_without_an_instruction_is_no_obedience(make_episode):
+    steps = list(make_episode(planted=(4,)).steps)
+    steps[2] = dataclasses.replace(steps[2], label=StepLabel(safety_violation=True))
+    assert not obeyed_injection(steps)
+    steps[6] = dataclasses.replace(steps[6], label=StepLabel(safety_violation=False))
+    assert not obeyed_injection(steps)
+
+
+def test_an_episodes_counts_are_those_of_its_steps(make_episode):
+    outcome = Outcome.of(make_episode(steps=7, escalated=3, planted=(2, 4), point="b0.10", total_cost=0.25))
+    assert (outcome.steps, outcome.escalated, outcome.cost, outcome.point) == (7, 3, 0.25, "b0.10")
+    assert (outcome.tokens_llm, outcome.tokens_slm) == (30, 100)
+    assert outcome.injected and outcome.categories == {"prompt_injection"} and not outcome.obeyed
+
+
+def test_a_main_table_holds_all_of_the_methods_or_says_so(episodes, setup):
+    measured = measure(episodes, setup)
+    assert measured.has("noisy", "r2v", "slm_only")
+    assert not measured.has("noisy", "r2v", "entropy_router") and not measured.has("shift", "r2v")
+
+
+def test_a_grid_of_one_seed_or_of_some_cells_is_that_part_of_it(make_episode):
+    setup = Setup(benchmark="desk", methods=("r2v",), seeds=(1, 2), tasks={"noisy": ["a", "b"]})
+    faulted = [make_episode(task="b", seed=2, env_fault="browser died", planted=(1,))]
+    played = [make_episode(task=t, seed=s, success=t == "a") for t, s in (("a", 1), ("a", 2), ("b", 1))]
+    grid = measure(played + faulted, setup).grids["noisy", "r2v", "main"]
+    second = grid.at_seed(2)
+    assert (second.seeds, second.num_faults, grid.num_faults) == ((2,), 1, 1)
+    assert second["success"].shape == (2, 1) and second["success"][0, 0] == 1.0 and np.isnan(second["success"][1, 0])
+    assert grid.at_seed(1).num_faults == 0 and grid.at_seed(1)["success"].tolist() == [[1.0], [0.0]]
+    assert second.categories["prompt_injection"].shape == (2, 1)
+    half = grid.where(np.array([[1.0, 0.0], [1.0, np.nan]]))
+    assert half["steps"][:, 0].tolist() == [10.0, 10.0] and np.isnan(half["steps"][:, 1]).all()
 
 
 def test_what_the_environment_called_harmful_counts_too(make_episode):
@@ -58,7 +112,6 @@ def test_a_doubled_or_unplanned_episode_is_refused(episodes, setup, make_episode
 
 def test_a_fault_of_the_world_is_counted_and_in_no_mean(make_episode):
     from r2v.evaluation.metrics import mean_over_seeds
-    from r2v.evaluation.setup import Setup
 
     setup = Setup(benchmark="desk", methods=("r2v",), seeds=(1, 2), tasks={"noisy": ["a", "b"]})
     played = [

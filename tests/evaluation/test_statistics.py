@@ -48,6 +48,65 @@ def test_holm():
     assert st.holm([]) == []
 
 
+def test_an_adjusted_p_is_a_probability_and_keeps_the_order_given():
+    assert st.holm([0.6, 0.7]) == [1.0, 1.0]
+    assert st.holm([0.04, 0.9, 0.04]) == pytest.approx([0.12, 0.9, 0.12])
+    assert st.holm([0.9, 0.5, 0.001]) == pytest.approx([1.0, 1.0, 0.003])
+
+
+def test_a_percentile_interval_is_the_central_share_and_leaves_out_what_is_undefined():
+    draws = np.arange(101.0)
+    assert st.percentile_interval(draws) == pytest.approx((2.5, 97.5))
+    assert st.percentile_interval(draws, 0.5) == (25.0, 75.0)
+    twentieth = np.concatenate([draws[:95], [np.nan] * 5])
+    assert st.percentile_interval(twentieth, 0.5) == (23.5, 70.5)
+    assert st.percentile_interval(np.concatenate([draws[:94], [np.nan] * 6])) is None
+
+
+def test_a_ratio_without_a_denominator_is_undefined_and_one_of_nought_is_nought():
+    draws = st.ratio_draws([0.0, 3.0], [0.0, 0.5], np.array([[2.0, 0.0], [0.0, 2.0], [1.0, 1.0]]))
+    assert np.isnan(draws[0]) and draws[1:].tolist() == [6.0, 6.0]
+    both = st.ratio_draws([[1.0, 0.0], [3.0, 2.0]], [[1.0, 1.0], [1.0, 1.0]], np.array([[1.0, 1.0], [2.0, 0.0]]))
+    assert both.tolist() == [[2.0, 1.0], [1.0, 0.0]]
+
+
+def test_resamples_draw_every_task_as_often_as_any_other():
+    counts = st.resample_counts(4, 4_000)
+    assert counts.shape == (4_000, 4) and not counts.flags.writeable
+    assert counts.mean(axis=0) == pytest.approx(np.ones(4), abs=0.06)
+    assert counts.var() == pytest.approx(0.75, abs=0.05), "binomial: 4 draws, each with 1/4"
+    assert counts.min() == 0 and counts.max() == 4
+
+
+def test_seeds_are_averaged_within_their_task():
+    seeds = [[1.0, 0.0], [1.0, 1.0], [0.0, 0.0]]
+    assert st.cluster_bootstrap_ci(seeds) == st.cluster_bootstrap_ci([0.5, 1.0, 0.0])
+    assert st.paired_difference(seeds, [0.0, 0.0, 0.0]).difference == 0.5
+
+
+def test_one_task_has_no_spread_and_no_power():
+    d = st.paired_difference([1.0], [0.0])
+    assert (d.difference, d.standard_error, d.interval) == (1.0, 0.0, (1.0, 1.0))
+    assert (d.effect_size, d.detectable, d.num_tasks, d.p_value) == (None, None, 1, 1.0)
+
+
+def test_a_difference_in_standard_deviations_of_a_sample():
+    d = st.paired_difference([1.0, 0.0, 1.0], [0.0, 0.0, 0.0], level=0.9)
+    assert d.effect_size == pytest.approx((2 / 3) / math.sqrt(1 / 3))
+    assert d.standard_error == pytest.approx(1 / 3)
+    assert d.detectable == pytest.approx((1.644854 + 0.841621) / 3, abs=1e-5)
+
+
+def test_signs_that_are_drawn_are_as_often_plus_as_minus():
+    """30 tasks, 20 of them one way: the binomial's two tails."""
+    from scipy.stats import binomtest
+
+    drawn = st.sign_flip_p([1.0] * 20 + [-1.0] * 10, draws=20_000)
+    assert drawn == pytest.approx(float(binomtest(10, 30).pvalue), abs=0.01)
+    assert st.sign_flip_p([1.0] * 21, draws=99) == pytest.approx(1 / 100), "the observed signs are counted in"
+    assert st.sign_flip_p([1.0] * 20) == 2 / 2**20, "20 tasks are enumerated"
+
+
 def test_paired_difference():
     d = st.paired_difference(A, B)
     assert (d.difference, d.standard_error) == pytest.approx((0.3, 0.152753), abs=1e-6)

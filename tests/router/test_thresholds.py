@@ -58,6 +58,56 @@ def test_hoeffding_bentkus_known_answers() -> None:
     assert hoeffding_bentkus(0.6, 10, 0.5) == 1.0
 
 
+def test_the_smaller_of_the_two_bounds_is_taken() -> None:
+    """10 losses of 100 against .2: Hoeffding gives .02550, Bentkus e * P(Bin(100, .2) <= 10) = .01548."""
+    assert hoeffding_bentkus(0.1, 100, 0.2) == pytest.approx(0.01548, abs=5e-6)
+    divergence = 0.1 * math.log(0.5) + 0.9 * math.log(1.125)
+    assert math.exp(-100 * divergence) == pytest.approx(0.02550, abs=5e-6)
+    assert hoeffding_bentkus(0.29, 100, 0.4) == pytest.approx(math.e * 0.014775, abs=1e-5), "29 losses, not 30"
+
+
+def test_a_p_value_is_at_most_one_and_all_losses_prove_nothing() -> None:
+    assert hoeffding_bentkus(0.2, 10, 0.2) == 1.0
+    assert hoeffding_bentkus(1.0, 10, 0.999) == 1.0
+    assert hoeffding_bentkus(0.0, 1, 0.9) == pytest.approx(0.1)
+
+
+def test_match_rate_takes_what_is_within_the_tolerance_and_the_better_success_of_two() -> None:
+    """Two thresholds with one rate: the first that is played, .5, succeeds less often."""
+    success = {0.25: 0.7, 0.5: 0.6}
+
+    def execute(tau: float) -> OperatingPoint:
+        return OperatingPoint(llm_call_rate=0.0 if tau >= 1 else 0.1, success=success.get(tau, 0.0), cost=1.0)
+
+    choice = match_rate(execute, [0.25, 0.5], 0.2)
+    assert (choice.tau, choice.outcome.success) == (0.25, 0.7)
+    assert [tau for tau, _ in choice.evaluated] == [0.25, 0.0]
+    log: list[float] = []
+    edge = match_rate(played(lambda tau: 0.25, log), [0.5], 0.1875, tolerance=0.0625)
+    assert edge.tau == 0.5 and log == [0.5], "as near as the tolerance is near enough"
+
+
+def test_match_rate_plays_beyond_its_last_execution_only_where_nothing_was_within() -> None:
+    log: list[float] = []
+    rates = {0.0: 0.9, 0.25: 0.8, 0.5: 0.2049, 0.75: 0.1, 1.0: 0.0}
+    choice = match_rate(played(rates.__getitem__, log), [0.25, 0.5, 0.75], 0.2, tolerance=0.001, max_executions=2)
+    assert log == [0.5, 0.75] and choice.tau == 0.75
+    log.clear()
+    choice = match_rate(played(rates.__getitem__, log), [0.25, 0.5, 0.75], 0.2, tolerance=0.001, max_executions=1)
+    assert log == [0.5, 1.0] and choice.tau == 1.0
+
+
+def test_thresholds_are_tested_from_the_safest_on_and_none_after_the_first_that_fails() -> None:
+    safe, unsafe = [0.0] * 50, [1.0] * 50
+    assert learn_then_test({0.9: unsafe, 0.1: safe, 0.5: safe}, 0.2, 0.1) == 0.5
+    assert learn_then_test({0.1: safe, 0.5: unsafe, 0.9: safe}, 0.2, 0.1) == 0.1
+    assert conformal_risk({0.9: safe, 0.5: unsafe, 0.1: safe}, 0.2) == 0.1
+    assert conformal_risk({0.5: [0.0] * 9}, 0.1) == 0.5, "(0 + 1) / (9 + 1) is at most .1"
+    assert conformal_risk({0.5: [0.0] * 8}, 0.1) is None
+    p = hoeffding_bentkus(0.0, 50, 0.2)
+    assert learn_then_test({0.1: safe}, 0.2, p) == 0.1 and learn_then_test({0.1: safe}, 0.2, p * 0.999) is None
+
+
 THRESHOLDS = [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9]
 ALPHA, DELTA = 0.2, 0.1
 

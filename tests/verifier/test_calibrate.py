@@ -1,10 +1,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
+import torch
 
-from r2v.verifier.calibrate import report
+from r2v.verifier.calibrate import fit_temperature, logits_of, probabilities, report
 
 from . import toy
 
@@ -34,3 +37,71 @@ def test_ties_count_a_half_and_probability_one_counts() -> None:
 def test_one_class_has_no_auroc() -> None:
     figures = report([BASE, BASE], [0.2, 0.7])
     assert figures["auroc"] is None and figures["auroc_within_state"] is None
+    assert figures["pr_auc"] == 1.0 and figures["accuracy_majority"] == 1.0 and figures["accuracy"] == 0.5
+    bad = report([replace(BASE, target=0.0)] * 2, [0.2, 0.7])
+    assert bad["auroc"] is None and bad["auroc_shuffled_labels"] is None and bad["pr_auc"] is None
+    assert bad["accuracy_majority"] == 1.0
+
+
+def test_precision_over_recall_of_a_report_by_hand() -> None:
+    """By score: good, bad, good, bad: (1 + 2/3) / 2."""
+    examples = [replace(BASE, target=target) for target in (1.0, 1.0, 0.0, 0.0)]
+    assert report(examples, [0.9, 0.4, 0.6, 0.2])["pr_auc"] == pytest.approx(0.833333)
+
+
+def test_a_target_of_a_half_is_good_and_figures_have_six_decimals() -> None:
+    examples = [replace(BASE, target=target, task_id=f"task-{number}") for number, target in enumerate((0.5, 0.4, 0.1))]
+    figures = report(examples, [0.5, 0.499, 1 / 3])
+    assert (figures["auroc"], figures["accuracy"], figures["accuracy_majority"]) == (1.0, 1.0, 0.666667)
+    assert (figures["examples"], figures["tasks"]) == (3, 3)
+    assert figures["brier"] == round((0.099**2 + (1 / 3 - 0.1) ** 2) / 3, 6)
+
+
+def test_the_length_alone_is_a_score_and_shuffled_labels_are_no_signal() -> None:
+    short, long = BASE, replace(BASE, messages=(*BASE.messages, *BASE.messages))
+    examples = [replace(long, target=1.0), replace(short, target=0.0)]
+    assert report(examples, [0.1, 0.2])["auroc_length_alone"] == 1.0
+    many = [replace(BASE, target=float(number % 2)) for number in range(200)]
+    figures = report(many, [float(number % 2) for number in range(200)])
+    assert figures["auroc"] == 1.0 and figures["auroc_shuffled_labels"] == pytest.approx(0.5, abs=0.1)
+
+
+@pytest.mark.parametrize("temperature", [0.5, 1.0, 3.0])
+def test_the_temperature_that_made_the_targets_is_the_one_that_is_fitted(temperature: float) -> None:
+    logits = np.linspace(-4, 4, 33)
+    targets = 1 / (1 + np.exp(-logits / temperature))
+    assert fit_temperature(logits, targets, np.ones(33)) == pytest.approx(temperature, abs=1e-4)
+
+
+def test_an_example_of_weight_nothing_moves_no_temperature() -> None:
+    logits = np.array([-2.0, -1.0, 1.0, 2.0, 5.0])
+    targets = np.array([*(1 / (1 + np.exp(-logits[:4] / 2))), 0.0])
+    assert fit_temperature(logits, targets, [1, 1, 1, 1, 0]) == pytest.approx(2.0, abs=1e-4)
+
+
+def test_a_temperature_at_its_bound_is_an_error_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    assert fit_temperature([1.0, -1.0], [1.0, 0.0], [1, 1]) == pytest.approx(0.05, abs=1e-4)
+    assert "the temperature ends at its bound 0.05" in caplog.text
+    caplog.clear()
+    assert fit_temperature([1.0, -1.0], [0.0, 1.0], [1, 1]) == pytest.approx(20.0, abs=0.01)
+    assert "the temperature ends at its bound 20" in caplog.text
+    caplog.clear()
+    fit_temperature([1.0, -1.0], [0.7, 0.3], [1, 1])
+    assert caplog.text == ""
+
+
+def test_a_probability_is_the_sigmoid_of_the_scaled_logit_to_six_decimals() -> None:
+    assert probabilities([0.0, 2.0, -2.0], 2.0) == [0.5, 0.731059, 0.268941]
+    assert probabilities([1e6, -1e6], 0.05) == [1.0, 0.0]
+
+
+def test_logits_come_in_the_order_of_their_rows_however_they_are_batched() -> None:
+    class Sums:
+        """A model whose logit is the sum of the ids."""
+
+        def logits(self, ids: list[list[int]]) -> torch.Tensor:
+            return torch.tensor([float(sum(row)) for row in ids])
+
+    rows = [SimpleNamespace(ids=[number, 10]) for number in range(7)]
+    for batch in (1, 3, 64):
+        assert logits_of(Sums(), rows, batch).tolist() == [float(number + 10) for number in range(7)]

@@ -25,6 +25,18 @@ def test_equal_mass_ece_keeps_ties_together_and_ignores_order():
     assert scores.ece(p[turn], y[turn], bins=10, equal_mass=True) == pytest.approx(by_hand)
 
 
+def test_bins_of_equal_width_are_not_bins_of_equal_mass():
+    p, y = [0.1, 0.2], [1, 0]
+    assert scores.ece(p, y, bins=2) == pytest.approx(0.35), "both stand below a half"
+    assert scores.ece(p, y, bins=2, equal_mass=True) == pytest.approx(0.55), "one on either side of the median"
+
+
+def test_a_probability_on_an_edge_stands_in_the_bin_that_it_opens():
+    assert scores.ece([0.5, 0.4], [1, 0], bins=2) == pytest.approx((0.5 + 0.4) / 2)
+    assert scores.ece([0.5, 0.9], [1, 0], bins=2) == pytest.approx(0.2)
+    assert scores.ece([1.0, 0.99], [0, 1], bins=15) == pytest.approx(0.495), "1 has no bin of its own"
+
+
 def test_auroc_and_average_precision():
     assert scores.auroc([0.9, 0.4, 0.6, 0.2], [1, 1, 0, 0]) == 0.75
     assert scores.auroc([0.3] * 4, [1, 0, 1, 0]) == 0.5

@@ -128,6 +128,29 @@ def test_a_token_weight_is_the_advantage_less_baseline_and_penalty() -> None:
     assert not weights.requires_grad
 
 
+def test_no_penalty_is_taken_unless_a_weight_is_given() -> None:
+    advantage, k1 = torch.tensor([1.0, 2.0]), torch.tensor([[0.1, -0.1], [0.0, 0.2]])
+    assert token_weights(advantage, k1=k1).tolist() == [[1.0], [2.0]]
+    assert token_weights(advantage, k1=k1, beta=1.0).tolist() == [pytest.approx([0.9, 1.1]), pytest.approx([2.0, 1.8])]
+
+
+def test_each_loss_is_the_sum_over_marked_tokens_by_hand() -> None:
+    """Three tokens are marked; the fourth, with figures as good as theirs, is not."""
+    mask = torch.tensor([[True, True], [True, False]])
+    logp = torch.tensor([[-1.0, -2.0], [-3.0, -4.0]], dtype=torch.float64)
+    weights = torch.tensor([[1.0, 0.5], [-2.0, 7.0]], dtype=torch.float64)
+    assert policy_loss(logp, weights, mask, 2).item() == -((-1.0) + (-1.0) + 6.0) / 2
+    ratio = torch.tensor([[1.1, 1.5], [0.25, 3.0]], dtype=torch.float64)
+    behaviour = logp - ratio.log()
+    by_hand = {0.2: 1.1 + 1.2 * 0.5 - 2 * 0.8, 0.05: 1.05 + 1.05 * 0.5 - 2 * 0.95, 0.9: 1.1 + 1.5 * 0.5 - 2 * 0.25}
+    for clip, total in by_hand.items():
+        assert clipped_loss(logp, behaviour, weights, mask, 2, clip).item() == pytest.approx(-total / 2)
+    usual = clipped_loss(logp, behaviour, weights, mask, 2)
+    assert usual.item() == pytest.approx(-by_hand[0.2] / 2), "a fifth, where nothing else is asked for"
+    advantage = torch.tensor([1.0, -1.0], dtype=torch.float64)
+    assert baseline_loss(logp, advantage, mask, 2).item() == (4.0 + 9.0 + 4.0) / 2
+
+
 @pytest.mark.parametrize("bad", [float("nan"), float("-inf")])
 def test_what_is_not_marked_counts_nothing(bad: float) -> None:
     logp, behaviour, advantage, mask = batch()
@@ -180,6 +203,14 @@ def test_the_critics_targets_by_hand() -> None:
     assert wanted.v.tolist() == [[2.0, 0.0], [1.0, 0.0]]
     assert wanted.floor.tolist() == [0.5, -2.0]
     assert critic_targets(rewards, done, ahead, drawn, 0.5, pessimistic=True).q.tolist() == [[1.0, 1.0], [1.0, 1.0]]
+
+
+def test_the_critics_targets_are_means_over_actions_however_many_states_there_are() -> None:
+    """Three states and two actions: a mean over the wrong axis has another length."""
+    drawn = torch.tensor([[[1.0, 3.0], [0.0, 4.0], [5.0, 5.0]], [[2.0, 0.0], [4.0, 0.0], [1.0, 9.0]]])
+    known = critic_targets(torch.zeros(3), torch.tensor([False] * 3), torch.ones(2, 3), drawn, 0.5)
+    assert known.v.tolist() == [[2.0, 2.0, 5.0], [1.0, 2.0, 5.0]]
+    assert known.floor.tolist() == [0.5, 0.0, 3.0] and known.q.tolist() == [[0.5] * 3] * 2
 
 
 def test_the_critics_loss_sums_over_heads_and_divides_by_the_whole_batch() -> None:

@@ -78,6 +78,20 @@ def test_a_hint_is_paid_for_the_difference_and_for_harm_too() -> None:
     assert paid.tolist() == pytest.approx([1.0 + 0.0 - 0.5 - 0.1, -0.5 + 0.1 - 0.2])
 
 
+def test_an_answer_with_half_the_score_counts_as_right() -> None:
+    before = torch.tensor([0.5, 0.4999, 0.5, 0.4999])
+    says_right = torch.tensor([True, True, False, False])
+    paid = GuidanceReward(judging=1.0).of(before, before, says_right=says_right)
+    assert paid.tolist() == [1.0, 0.0, 0.0, 1.0]
+
+
+def test_a_weight_of_nothing_or_beyond_all_numbers_is_told_apart() -> None:
+    assert GuidanceReward(judging=0.0, leak=0.0, length=0.0) == GuidanceReward()
+    for bad in (float("inf"), float("nan")):
+        with pytest.raises(UsageError, match="must be a finite number >= 0"):
+            GuidanceReward(leak=bad)
+
+
 @pytest.mark.parametrize("term", ["judging", "leak", "length"])
 def test_a_term_with_a_weight_needs_something_to_count(term: str) -> None:
     with pytest.raises(UsageError, match=rf"^hierarchical\.guidance\.{term} "):

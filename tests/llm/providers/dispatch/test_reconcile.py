@@ -3,15 +3,26 @@ paid once, and no answer is lost."""
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
 from r2v.emulator import Emulator, Fault, Lifecycle, Timing
 from r2v.emulator.ledger import turn_of
 from r2v.errors import LeaseConflict
+from r2v.llm.providers.dispatch.dispatch_policy import DispatchPolicy
+from r2v.llm.providers.dispatch.reconcile import find_created_batch, newest_batch_id
+from r2v.llm.providers.dispatch.result_handler import WallClock
+from r2v.llm.providers.provider import BatchLimits, BatchProvider, BatchState, ProviderFault
+from r2v.llm.providers.provider_requests import ResultLine
+from r2v.llm.providers.spending.journal_state import JournalBatch, JournalState
 from r2v.storage.lease import lease
 from tests.llm.talk import environment, killed, play
 
@@ -119,3 +130,170 @@ def test_two_processes_do_not_share_a_journal(tmp_path: Path, monkeypatch: pytes
         with lease(tmp_path / "journal.lease"), pytest.raises(LeaseConflict, match=f"pid {os.getpid()}"):
             play("openai", tmp_path)
         assert not emulator.ledger().bills
+
+
+@dataclass
+class Account:
+    """An account's batches and its clock, seen through the provider's protocol; no request leaves the process.
+
+    `listed` is what each further list shows, newest first, the last one again and again; a fault in it is raised.
+    """
+
+    listed: list[list[BatchState] | ProviderFault]
+    results_of: dict[str, list[str | None] | ProviderFault] = field(default_factory=dict)
+    """By batch: the custom_ids of its results, in order, or what asking for them raises. None: an unreadable line."""
+    limits: BatchLimits = BatchLimits(requests=10, bytes=1000, endpoint="/v1", uploads=False)
+    name: str = "account"
+    time: float = 1000.0
+    lists: int = 0
+    asked: list[str] = field(default_factory=list)
+
+    async def list_batches(self) -> AsyncIterator[BatchState]:
+        now = self.listed[min(self.lists, len(self.listed) - 1)]
+        self.lists += 1
+        if isinstance(now, ProviderFault):
+            raise now
+        for state in now:
+            yield state
+
+    async def retrieve_batch(self, batch_id: str) -> BatchState:
+        self.asked.append(batch_id)
+        now = self.listed[min(self.lists, len(self.listed)) - 1]
+        assert not isinstance(now, ProviderFault)
+        return next(state for state in now if state.id == batch_id)
+
+    async def results(self, state: BatchState) -> AsyncIterator[ResultLine]:
+        lines = self.results_of[state.id]
+        if isinstance(lines, ProviderFault):
+            raise lines
+        for custom_id in lines:
+            yield ResultLine(custom_id=custom_id, verdict=None)
+
+    async def sleep(self, seconds: float) -> None:
+        assert 0 < seconds <= 5.0 and self.time < 10_000.0, "the search does not end"
+        self.time += seconds
+
+    def find(self, **known: Any) -> BatchState | None:
+        """Look for a batch of two requests, sent at 1000 s, for at most 100 s after that."""
+        batch = JournalBatch(key="run-b0", count=2, sha256="", tokens=0, usd=0.1, began=990.0, sent_at=1000.0)
+        batch.requests = dict.fromkeys(("run-c-0-0", "run-d-0-0"))  # type: ignore[assignment]
+        for name, value in known.items():
+            setattr(batch, name, value)
+        policy = DispatchPolicy(timeout=40.0, reconcile_after=60.0, poll_seconds=30.0)
+        clock = WallClock(now=lambda: self.time, sleep=self.sleep)
+        state = JournalState(run="run", batch_ids={"ours-too"})
+        provider = cast(BatchProvider, self)
+        return asyncio.run(find_created_batch(provider, batch, state, policy, clock))
+
+
+def listed(name: str, total: int = 2, *, done: bool = True, **fields: Any) -> BatchState:
+    return BatchState(id=name, state="ended", done=done, total=total, **fields)
+
+
+UPLOADS = BatchLimits(requests=10, bytes=1000, endpoint="/v1", uploads=True)
+FORBIDDEN = ProviderFault("this key may not list", kind="account", status=403)
+GONE = ProviderFault("archived", kind="retry", status=404)
+BROKEN = ProviderFault("reset", kind="retry")
+
+
+def test_a_strangers_batch_of_as_many_requests_is_not_taken_for_ours() -> None:
+    """Made while our call was out: nothing but its results tells them apart."""
+    stranger, ours = listed("stranger"), listed("ours")
+    results: dict[str, Any] = {"stranger": ["other-x-0-0"], "ours": ["run-d-0-0", "run-c-0-0"]}
+    account = Account(listed=[[stranger, ours]], results_of=results)
+    found = account.find()
+    assert found is not None and found.id == "ours"
+    assert account.asked == ["stranger", "ours"] and account.time == 1000.0
+    alone = Account(listed=[[stranger]], results_of=results)
+    assert alone.find() is None, "known by its results not to be ours, so nothing of ours was created"
+    assert alone.asked == ["stranger"], "a stranger is asked once"
+    assert 1100.0 <= alone.time < 1105.0, "a call that was cut off may have been carried out until its timeout"
+
+
+def test_what_was_there_before_the_call_or_is_known_as_another_or_has_another_count_is_not_asked_for() -> None:
+    batches = [listed("ours-too"), listed("of-three", 3), listed("before"), listed("long-before")]
+    account = Account(listed=[batches], results_of={})
+    assert account.find(newest="before") is None
+    assert account.asked == []
+
+
+def test_a_batch_that_is_still_running_is_waited_for_beyond_the_deadline() -> None:
+    running, done = listed("ours", done=False), listed("ours")
+    account = Account(listed=[[running]] * 60 + [[done]], results_of={"ours": [None, "run-c-0-0"]})
+    found = account.find()
+    assert found is not None and found.id == "ours"
+    assert account.time >= 1000.0 + 60 * 5.0 - 5.0
+
+
+def test_a_batch_whose_files_are_not_listed_yet_is_waited_for_too() -> None:
+    account = Account(
+        listed=[[listed("ours", lagging=True)]] * 3 + [[listed("ours")]], results_of={"ours": ["run-c-0-0"]}
+    )
+    found = account.find()
+    assert found is not None and account.lists == 4
+
+
+def test_an_archived_candidate_is_nobodys() -> None:
+    account = Account(listed=[[listed("archived")]], results_of={"archived": GONE})
+    assert account.find() is None
+
+
+def test_a_candidate_without_one_readable_line_is_nobodys() -> None:
+    assert Account(listed=[[listed("empty")]], results_of={"empty": [None]}).find() is None
+
+
+def test_a_download_that_breaks_says_nothing_of_whose_it_is() -> None:
+    account = Account(listed=[[listed("ours")]], results_of={"ours": BROKEN})
+
+    async def mend(seconds: float) -> None:
+        account.time += seconds
+        if account.time > 1200.0:
+            account.results_of["ours"] = ["run-c-0-0"]
+
+    account.sleep = mend  # type: ignore[method-assign]
+    found = account.find()
+    assert found is not None and account.time > 1200.0
+
+
+def test_an_account_that_may_not_list_ends_the_search_at_once() -> None:
+    account = Account(listed=[FORBIDDEN])
+    with pytest.raises(ProviderFault, match="may not list"):
+        account.find()
+    assert account.lists == 1
+
+
+def test_a_list_that_fails_proves_nothing_however_late() -> None:
+    account = Account(listed=[BROKEN] * 50 + [[]])
+    assert account.find() is None
+    assert account.lists == 51 and account.time >= 1000.0 + 50 * 5.0
+
+
+def test_a_batch_that_is_listed_late_is_found_and_one_never_listed_is_given_up_at_the_deadline() -> None:
+    late = Account(listed=[[]] * 15 + [[listed("ours")]], results_of={"ours": ["run-c-0-0"]})
+    assert late.find() is not None
+    never = Account(listed=[[]])
+    assert never.find(unknown_at=1010.0) is None
+    assert 1070.0 <= never.time <= 1075.0, "the call ended at 1010 s in this process, and 60 s are waited after that"
+
+
+def test_the_clock_of_another_machine_makes_nobody_wait_for_hours() -> None:
+    account = Account(listed=[[]])
+    assert account.find(sent_at=90_000.0) is None
+    assert account.time <= 1000.0 + 40.0 + 60.0 + 5.0
+
+
+def test_where_the_provider_keeps_our_key_or_our_file_nothing_else_is_looked_at() -> None:
+    others = [listed("stranger", key="other-b0", input_file="file-2"), listed("nobodys")]
+    by_key = Account(listed=[[*others, listed("ours", 7, done=False, key="run-b0")]], limits=UPLOADS)
+    by_file = Account(listed=[[*others, listed("ours", 7, done=False, input_file="file-1")]], limits=UPLOADS)
+    neither = Account(listed=[others], limits=UPLOADS)
+    for account in (by_key, by_file):
+        found = account.find(file_id="file-1")
+        assert found is not None and found.id == "ours" and account.asked == []
+    assert neither.find(file_id="file-1") is None and neither.find() is None
+
+
+def test_the_newest_batch_is_the_first_that_is_listed() -> None:
+    account = Account(listed=[[listed("new"), listed("old")], []])
+    newest = partial(newest_batch_id, cast(BatchProvider, account))
+    assert asyncio.run(newest()) == "new" and asyncio.run(newest()) is None

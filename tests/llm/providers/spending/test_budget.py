@@ -272,3 +272,97 @@ def test_no_key_is_told_and_an_account_is_known_by_its_words() -> None:
     assert kind_of(404, "model_not_found") == "account" and kind_of(404, None, "no such file") == "fatal"
     assert seconds_of({"retry-after": "300"}) == 300.0
     assert seconds_of({"retry-after": "Fri, 20 Nov 2026 10:00:05 GMT", "date": "Fri, 20 Nov 2026 10:00:00 GMT"}) == 5.0
+
+
+def make_tracker(budget: SharedBudget, path: Path, state: JournalState | None = None) -> SpendTracker:
+    return SpendTracker(Journal(path), state or JournalState(run="r"), RATE, budget)
+
+
+def test_an_answer_is_billed_by_its_tokens_and_at_its_worst_where_they_are_not_known() -> None:
+    tracker, request = make_tracker(SharedBudget(None), Path("a")), request_of(text="x" * 300, max_tokens=100)
+    tokens = TokenCounts(fresh=40, cached=10, output=7)
+    for batch in (True, False):
+        assert tracker.billed(request, RequestVerdict(kind="ok", tokens=tokens), batch=batch) == RATE.usd(
+            tokens, batch=batch
+        )
+        worst = tracker.worst_case(request, batch=batch)
+        assert tracker.billed(request, RequestVerdict(kind="ok"), batch=batch) == worst > RATE.usd(tokens, batch=batch)
+        assert tracker.billed(request, RequestVerdict(kind="retry", billed=False), batch=batch) == 0.0
+
+
+def test_a_batch_is_billed_at_half_of_a_call() -> None:
+    tracker, request = make_tracker(SharedBudget(None), Path("a")), request_of()
+    assert tracker.worst_case(request, batch=True) == pytest.approx(tracker.worst_case(request, batch=False) / 2)
+
+
+def test_the_cap_holds_to_a_millionth_of_a_cent() -> None:
+    tracker = make_tracker(SharedBudget(1.0), Path("a"))
+    assert tracker.set_aside(0.4) and tracker.busy
+    assert not tracker.set_aside(0.600_01), "a thousandth of a dollar is no rounding"
+    assert not tracker.set_aside(0.600_000_01)
+    assert tracker.set_aside(0.6) and tracker.budget.remaining == pytest.approx(0.0)
+
+
+def test_nothing_is_reserved_before_every_tracker_has_told_what_it_spent() -> None:
+    budget = SharedBudget(1.0, num_trackers=2)
+    first = make_tracker(budget, Path("a"))
+    assert budget.remaining == 0.0 and not first.set_aside(0.1) and not budget.idle
+    second = make_tracker(budget, Path("b"), JournalState(run="r", spent=0.25, lost_usd=0.25))
+    assert budget.remaining == 0.5 and budget.idle
+    assert second.set_aside(0.5) and not first.set_aside(0.1)
+    assert not budget.idle and second.busy and not first.busy
+    replaced = make_tracker(budget, Path("b"))
+    assert budget.remaining == 1.0 and replaced.budget is budget, "the same journal, read again, counts once"
+    assert SharedBudget(None, num_trackers=5).remaining == float("inf")
+
+
+def test_one_batch_or_one_call_in_flight_keeps_a_budget_from_being_idle() -> None:
+    budget = SharedBudget(None)
+    for state in (JournalState(run="r", calls={"r-c-0-0": 0.1}), JournalState(run="r")):
+        tracker = make_tracker(budget, Path("a"), state)
+        assert budget.idle is not tracker.busy is bool(state.calls)
+
+
+def test_an_exhausted_budget_says_what_is_spent_and_what_of_it_was_lost() -> None:
+    budget = SharedBudget(1.0, num_trackers=2)
+    make_tracker(budget, Path("a"), JournalState(run="r", spent=0.5))
+    assert "max_usd=1.0: $0.5000 are spent and the next request may cost $0.0123" in str(budget.exhausted(0.01234))
+    make_tracker(budget, Path("b"), JournalState(run="r", spent=0.2, lost_usd=0.1))
+    assert "$0.8000 are spent (of it at most $0.1000 for calls whose answers were lost)" in str(budget.exhausted(0.5))
+
+
+def test_who_waits_at_one_tracker_is_woken_by_a_change_at_another(tmp_path: Path) -> None:
+    async def play() -> None:
+        budget = SharedBudget(1.0, num_trackers=2)
+        first = make_tracker(budget, tmp_path / "a")
+        waiting = asyncio.ensure_future(first.wait_for_change())
+        await asyncio.sleep(0)
+        second = make_tracker(budget, tmp_path / "b")
+        await asyncio.wait_for(waiting, 10)  # joined: there may be money now
+        list(second.journal.open())
+        waiting = asyncio.ensure_future(first.wait_for_change())
+        await asyncio.sleep(0)
+        assert second.set_aside(0.75) and not waiting.done()
+        await second.write_reservation({"row": "call", "id": "r-c-0-0", "sha256": "x", "usd": 0.75})
+        await asyncio.wait_for(waiting, 10)
+        assert (second.committed, budget.remaining) == (0.75, 0.25), "reserved once: written, no longer set aside"
+        await second.write({"row": "lost", "id": "r-c-0-0", "usd": 0.5})
+        assert (second.committed, second.busy) == (0.5, False)
+        second.journal.close()
+
+    asyncio.run(play())
+
+
+def test_a_reservation_that_could_not_be_written_is_given_back(tmp_path: Path) -> None:
+    def full(descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    async def play() -> None:
+        tracker = SpendTracker(Journal(tmp_path / "j", sync=full), JournalState(run="r"), RATE, SharedBudget(1.0))
+        list(tracker.journal.open())
+        assert tracker.set_aside(0.75)
+        with pytest.raises(EnvironmentFault):
+            await tracker.write_reservation({"row": "call", "id": "r-c-0-0", "sha256": "x", "usd": 0.75})
+        assert tracker.committed == 0.0
+
+    asyncio.run(play())
