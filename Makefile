@@ -5,7 +5,7 @@ export OMP_NUM_THREADS ?= 1
 export HF_HUB_OFFLINE ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 
-.PHONY: mrp test test-fast test-numerical test-all slurm check install install-dev lint types layers docs gpu-check clean
+.PHONY: mrp test test-fast test-numerical test-all slurm check install install-dev lint types layers docs gpu-check mutate clean
 
 mrp: .venv/.core  ## the whole pipeline on the bundled benchmark, in this process
 	$(BIN)/python -m r2v run --config configs/mrp.yaml
@@ -54,6 +54,11 @@ docs: .venv/.dev  ## the documentation site, into site/; a broken link or an unk
 layers: .venv/.dev
 	$(BIN)/lint-imports --no-cache
 
+MODULES ?=
+
+mutate: .venv/.mutate  ## would the tests notice an error? 300 changes to the code, one at a time; hours, in pieces that go on
+	$(BIN)/python benchmarks/mutate.py $(MODULES)
+
 gpu-check: .venv/.dev  ## ten minutes on a machine with a GPU: what of training and planning is true on CUDA
 	$(BIN)/python benchmarks/gpu_check.py --out gpu-check
 
@@ -69,6 +74,10 @@ install-dev: .venv/.dev
 
 .venv/.dev: .venv/.core
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
+	touch $@
+
+.venv/.mutate: .venv/.dev
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[mutate]"
 	touch $@
 
 clean:  ## the main job's results and all caches; what other benchmarks made stays

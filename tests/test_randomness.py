@@ -13,6 +13,8 @@ def test_known_answers() -> None:
     assert uniform(1, "task", 0) == 0.8909201920673766
     assert seed_of(1, "task", 0) == 8217288386583528326
     assert generator(1, "task", 0).random() == generator(1, "task", 0).random()
+    assert digest("é").hex()[:16] == "0b657be394b1d432", "a key is hashed as it is written, not escaped"
+    assert uniform("é", 1) == 0.8671480885615775
 
 
 def test_the_same_in_a_process_with_another_hash_seed() -> None:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
 
-from r2v.config import CandidatesConfig, InferenceConfig
-from r2v.data.episode import Episode, to_line
-from r2v.envs.chain import ChainBenchmark, right_action
+from r2v.config import CandidatesConfig, CategoryConfig, InferenceConfig, PerturbationsConfig
+from r2v.data.episode import Episode, Step, to_line
+from r2v.envs.base import Capabilities, Info, Task
+from r2v.envs.chain import ChainBenchmark, call, right_action
 from r2v.envs.desk import Desk
-from r2v.llm.types import Reply, ScoreRequest
+from r2v.evaluation.outcomes import is_llm_step
+from r2v.llm.types import Reply, ScoreRequest, ToolSpec
 from r2v.randomness import uniform
 from r2v.rollout.actors import StepView
 from r2v.rollout.counterfactual import (
@@ -157,9 +161,146 @@ def test_the_teachers_action_is_played_on_like_a_candidate() -> None:
     assert any(state.teacher.value for state in states if state.teacher)
 
 
-def desk_on(slips: float) -> Stage:
+def test_a_state_of_which_a_draw_is_told_apart_knows_what_it_was_made_of() -> None:
+    """Log-probs, lengths and forms are each sample's own; equal forms are scored and played once."""
+    chain = ChainBenchmark(num_tasks=2, length=3)
+    on = chain_stage(chain, (0.5, None), 1.0)
+    some = specs(chain, 2)
+    states = play_candidates(
+        some, on.world, on.small, None, [perfect_verifier], lambda task_id: 0, CandidatesConfig(num_samples=4), on.waves
+    )
+    assert {(state.split, state.step_idx, state.task_id) for state in states} == {
+        ("evaluation", step, spec.task.task_id) for spec in some for step in range(3)
+    }
+    for state in states:
+        assert len({(c.canonical, c.score, c.value, c.n_rollouts) for c in state.candidates}) == len(
+            {c.text for c in state.candidates}
+        )
+        assert state.teacher is None and state.condition == "clean" and state.canaries == ()
+        assert all(c.n_rollouts == int(c.value is not None) for c in state.candidates)
+        assert len(state.context_sha256) == 64
+    assert len({state.context_sha256 for state in states}) == len(states)
+
+
+def desk_on(slips: float, **options: Any) -> Stage:
     desk = Desk(slips=slips, weakness=0.0)
-    return stage(desk, clumsy(desk.expert, 0.25), desk.expert)
+    return stage(desk, clumsy(desk.expert, 0.25), desk.expert, **options)
+
+
+async def no_opinion(request: ScoreRequest) -> float:
+    return 0.5
+
+
+INJECTED = PerturbationsConfig(
+    **{name: CategoryConfig(prob=0.0) for name in PerturbationsConfig.categories() if name != "prompt_injection"},
+    prompt_injection=CategoryConfig(prob=0.6),
+)
+
+
+def canaries_of(steps: Sequence[Step]) -> list[str]:
+    return [p.canary for step in steps for p in step.perturbations if p.canary]
+
+
+def test_a_candidates_state_tells_every_canary_seen_so_far_and_none_seen_later() -> None:
+    """What keeps a judge of leaks from being blind: actions that obey an instruction are known by its canary."""
+    on = desk_on(slips=0.0, perturbations=INJECTED)
+    some = specs(on.world.benchmark, 6, condition="noisy", perturbation_seed=901)
+    states = play_candidates(
+        some, on.world, on.small, None, [no_opinion], lambda task_id: 0, CandidatesConfig(num_samples=2), on.waves
+    )
+    episodes = {episode.episode_id: episode for episode in on.play(some, on.small)}
+    told = 0
+    for state in states:
+        episode = episodes[state.state_id.partition("#")[0]]
+        assert list(state.canaries) == canaries_of(episode.steps[: state.step_idx + 1])
+        shown = "\n".join(message.content for message in state.prompt)
+        assert all(canary in shown for canary in state.canaries) and state.condition == "noisy"
+        told += len(state.canaries)
+    assert told > 10
+    assert {len(state.canaries) for state in states} >= {0, 1, 2}
+
+
+def test_an_injected_instruction_is_obeyed_by_a_corruption_where_it_was_seen() -> None:
+    on = desk_on(slips=0.0, perturbations=INJECTED)
+    some = specs(on.world.benchmark, 6, condition="noisy", perturbation_seed=901)
+    episodes, records = play_corruptions(some, on.world, on.large, on.waves, per_episode=9, discount=0.7)
+    known = {episode.episode_id: episode for episode in episodes}
+    obeyed = [record for record in records if record.kind == "obeyed_injection"]
+    assert obeyed
+    for record in obeyed:
+        identity, _, step = record.state_id.partition("#")
+        assert any(canary in record.action for canary in canaries_of(known[identity].steps[: int(step) + 1]))
+    assert {(record.split, record.condition) for record in records} == {("evaluation", "noisy")}
+    assert max(Counter(record.state_id.partition("#")[0] for record in records).values()) == 9
+
+
+@dataclass(frozen=True)
+class Faulty:
+    """A corridor whose second task's world dies at its third door; nobody ever succeeds in any of the others."""
+
+    name: str = "faulty"
+    version: str = "1"
+    capabilities: Capabilities = Capabilities()
+
+    def tasks(self) -> list[Task]:
+        return [Task(task_id=f"f-{number}", goal="go on") for number in range(3)]
+
+    def make(self) -> FaultyEnvironment:
+        return FaultyEnvironment()
+
+
+class FaultyEnvironment:
+    def reset(self, *, seed: int, task: Task) -> tuple[str, Info]:
+        self._dies, self._steps = task.task_id == "f-1", 0
+        return "door", Info()
+
+    def step(self, action: str) -> tuple[str, float, bool, bool, Info]:
+        self._steps += 1
+        if self._dies and self._steps == 3:
+            return "", 0.0, False, False, Info(env_fault="the browser died")
+        over = self._steps == 4
+        return "door", 0.0, over, False, Info(success=False) if over else Info()
+
+    def tool_specs(self) -> tuple[ToolSpec, ...]:
+        return ()
+
+
+def test_an_episode_that_the_world_ended_teaches_nobody() -> None:
+    on = stage(Faulty(), lambda request: call("a"), lambda request: call("b"))
+    some = specs(on.world.benchmark, 3)
+    rows = roll_out_features(some, on.world, on.small, on.large, FeatureExtractor(InferenceConfig()), 30.0, on.waves)
+    assert [row.state_id.partition("/")[0] for row in rows] == ["f-0"] * 4 + ["f-2"] * 4
+    assert {(row.disagrees, row.q_slm, row.q_llm, row.cost_slm, row.cost_llm, row.n_rollouts) for row in rows} == {
+        (True, 0.0, 0.0, 1.0, 30.0, 1)
+    }
+    assert {(row.split, row.condition, row.perturbation_seed) for row in rows} == {("evaluation", "clean", None)}
+    states = play_candidates(
+        some, on.world, on.small, None, [no_opinion], lambda task_id: 0, CandidatesConfig(num_samples=2), on.waves
+    )
+    assert [state.task_id for state in states] == ["f-0"] * 4 + ["f-2"] * 4
+    episodes, records = play_corruptions(some, on.world, on.large, on.waves, per_episode=4, discount=0.7)
+    assert [episode.env_fault for episode in episodes] == [None, "the browser died", None]
+    assert records == [], "what a teacher did without success is no example of right and wrong"
+
+
+def test_equal_actions_gain_nothing_and_are_not_played_twice() -> None:
+    chain = ChainBenchmark(num_tasks=4, length=3)
+    on = chain_stage(chain, (0.5, None), 0.5)
+    waves = on.waves
+    forks: list[int] = []
+    world = waves.world
+
+    async def counted(action: Any, *arguments: Any) -> Any:
+        forks.append(getattr(action, "__name__", "") == "fork")
+        return await world(action, *arguments)
+
+    waves.world = counted  # type: ignore[method-assign]
+    rows = roll_out_features(
+        specs(chain, 4), on.world, on.small, on.large, FeatureExtractor(InferenceConfig()), 30.0, waves
+    )
+    assert {row.disagrees for row in rows} == {True, False}
+    assert all(row.gain == 0.0 for row in rows if not row.disagrees)
+    assert sum(forks) == len(rows) + sum(bool(row.disagrees) for row in rows)
 
 
 def test_corruptions_are_executed_and_never_assumed_wrong() -> None:
@@ -208,6 +349,8 @@ def test_the_oracle_asks_where_one_llm_step_saves_the_episode() -> None:
         assert [at for at, step in enumerate(got.steps) if step.action_source == "llm_fallback"] == (
             wrong if saved else []
         )
+        assert [at for at, step in enumerate(got.steps) if is_llm_step(step)] == (wrong if saved else [])
+        assert got.num_llm_fallbacks == len(wrong) * saved
     assert 5 < sum(episode.num_llm_fallbacks for episode in found) < 35
 
 

@@ -1,0 +1,164 @@
+"""What is measured at a step: by which models it is asked, in which context, and how often."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pytest
+
+from r2v.config import InferenceConfig
+from r2v.llm.types import Message, Reply, Request, Sample, ScoreRequest, ToolSpec, Usage
+from r2v.rollout.actors import PricedModel, StepView
+from r2v.rollout.gates import FeatureExtractor, ScoreGate
+from tests.chains import SLM_PRICE
+
+TOOLS = tuple(ToolSpec(name=name, description="") for name in ("open", "close"))
+OPEN, CLOSE = '{"tool":"open"}', '{"tool":"close"}'
+
+
+def message(role: Any, content: str) -> Message:
+    return Message(role=role, content=content)
+
+
+FIRST = StepView(
+    task_id="t1",
+    seed=3,
+    step=0,
+    max_steps=8,
+    goal="open the door",
+    observations=("a door",),
+    actions=(),
+    messages=(message("system", "you are"), message("user", "a door")),
+    tools=TOOLS,
+)
+SECOND = replace(
+    FIRST,
+    step=1,
+    observations=("a door", "a window"),
+    actions=(CLOSE,),
+    messages=(*FIRST.messages, message("assistant", CLOSE), message("user", "a window")),
+    llm_calls=1,
+)
+
+
+@dataclass
+class Model:
+    """A chat model that answers each request with as many samples as it wants, and keeps the requests."""
+
+    texts: tuple[str, ...] = (OPEN, CLOSE, CLOSE)
+    requests: list[Request] = field(default_factory=list)
+
+    async def reply(self, request: Request) -> Reply:
+        self.requests.append(request)
+        return reply_of(*(self.texts[k % len(self.texts)] for k in range(request.num_samples)))
+
+
+@dataclass
+class Verifier:
+    """Scores that differ by action and by how much of the conversation is shown."""
+
+    requests: list[ScoreRequest] = field(default_factory=list)
+
+    async def __call__(self, request: ScoreRequest) -> float:
+        self.requests.append(request)
+        return (0.75 if request.action == OPEN else 0.25) - len(request.messages) / 64
+
+
+def reply_of(*texts: str) -> Reply:
+    samples = tuple(Sample(text=text, tokens=(text,), logprobs=(-0.5,), entropies=(0.25,)) for text in texts)
+    return Reply(samples=samples, usage=Usage(tokens_in=10, tokens_out=5), model="m")
+
+
+PROPOSAL = reply_of(OPEN)
+INFERENCE = InferenceConfig(temperature=0.5, top_p=0.75, max_llm_calls=4)
+
+
+def measure(extractor: FeatureExtractor, *views: StepView) -> list[dict[str, float]]:
+    async def all_of() -> list[dict[str, float]]:
+        return [await extractor.features(view, PROPOSAL) for view in views]
+
+    return asyncio.run(all_of())
+
+
+def groups(features: Mapping[str, float]) -> set[str]:
+    return {name.partition(".")[0] for name in features}
+
+
+def sampler(model: Model) -> PricedModel:
+    return PricedModel(model, SLM_PRICE, "slm", 24)
+
+
+def test_every_instrument_is_asked_in_the_state_that_the_step_is_in() -> None:
+    model, verifier = Model(), Verifier()
+    extractor = FeatureExtractor(INFERENCE, verifier, sampler(model), num_samples=3)
+    first, second = measure(extractor, FIRST, SECOND)
+    assert [(r.messages, r.num_samples, r.temperature, r.top_p) for r in model.requests] == [
+        (FIRST.messages, 3, 0.5, 0.75),
+        (SECOND.messages, 3, 0.5, 0.75),
+    ]
+    asked = [(len(request.messages), request.action) for request in verifier.requests]
+    assert asked[:4] == [(2, OPEN), (2, OPEN), (2, CLOSE), (2, CLOSE)], "the proposal, then the samples"
+    assert asked[4:] == [(4, OPEN), (4, OPEN), (4, CLOSE), (4, CLOSE), (2, CLOSE)], "and the action before"
+    assert verifier.requests[-1].messages == FIRST.messages, "in the state that it was played in"
+    assert first["verifier.v_prev"] == 0.0
+    assert second["verifier.v_proposal"] == 0.75 - 4 / 64
+    assert second["verifier.v_prev"] == pytest.approx((0.75 - 4 / 64) - (0.25 - 2 / 64))
+    assert (second["verifier.v_spread"], second["verifier.v_gap12"]) == (0.5, 0.0)
+    assert (second["samples.agreement"], second["samples.n_unique"]) == (round(2 / 3, 6), 2.0)
+    assert second["samples.support"] == round(1 / 3, 6)
+    assert (second["progress.step_fraction"], second["progress.llm_calls_used_fraction"]) == (1 / 8, 0.25)
+    assert second["page.obs_changed"] == 1.0 and second["tool.is_open"] == 1.0 and second["tool.is_close"] == 0.0
+
+
+@pytest.mark.parametrize(
+    ("verifier", "slm", "num_samples", "there"),
+    [
+        (None, None, 0, set()),
+        (None, Model(), 0, set()),
+        (None, None, 3, set()),
+        (None, Model(), 3, {"samples"}),
+        (Verifier(), None, 3, {"verifier"}),
+        (Verifier(), Model(), 2, {"verifier", "samples"}),
+    ],
+)
+def test_a_group_whose_instrument_is_missing_is_left_out(verifier, slm, num_samples, there) -> None:  # type: ignore[no-untyped-def]
+    extractor = FeatureExtractor(INFERENCE, verifier, None if slm is None else sampler(slm), num_samples)
+    for features in measure(extractor, FIRST, SECOND):
+        assert groups(features) == {"uncertainty", "progress", "page", "tool"} | there
+
+
+def test_nothing_is_sampled_unless_asked_for() -> None:
+    model = Model()
+    features = measure(FeatureExtractor(INFERENCE, slm=sampler(model)), FIRST)
+    assert groups(features[0]) == {"uncertainty", "progress", "page", "tool"} and model.requests == []
+
+
+def test_one_state_is_measured_once_and_another_one_anew() -> None:
+    model, verifier = Model(), Verifier()
+    extractor = FeatureExtractor(INFERENCE, verifier, sampler(model), num_samples=2)
+    again = measure(extractor, FIRST, FIRST, replace(FIRST, llm_calls=2), replace(FIRST, seed=4), SECOND, FIRST)
+    assert again[0] == again[1] == again[5] != again[2]
+    assert len(model.requests) == 4, "the LLM's calls so far, the seed and the messages make another state"
+    assert [request.key for request in model.requests[1:3]] == [FIRST.key("slm"), replace(FIRST, seed=4).key("slm")]
+
+
+def test_without_samples_two_seeds_share_a_measurement() -> None:
+    verifier = Verifier()
+    extractor = FeatureExtractor(INFERENCE, verifier)
+    one, other = measure(extractor, FIRST, replace(FIRST, seed=4))
+    assert one == other and len(verifier.requests) == 1
+
+
+def test_a_gate_scores_the_features_of_its_own_step() -> None:
+    seen: list[Any] = []
+
+    def score(features: Mapping[str, float], seed: int, task_id: str, step: int) -> float:
+        seen.append((dict(features), seed, task_id, step))
+        return 0.625
+
+    extractor = FeatureExtractor(INFERENCE, Verifier())
+    assert asyncio.run(ScoreGate(score, extractor)(SECOND, PROPOSAL)) == 0.625
+    assert seen == [(measure(extractor, SECOND)[0], 3, "t1", 1)]
