@@ -69,7 +69,7 @@ def test_every_command_line_is_one_that_is_taken(page: str, line: str) -> None:
     program, *words = shlex.split(PLACEHOLDER.sub("X", line), comments=True)
     program = Path(program).name
     if program == "make":
-        assert set(words) <= TARGETS
+        assert {word for word in words if "=" not in word} <= TARGETS
     elif program == "r2v":
         _parsed(words)
     elif words[:2] == ["-m", "r2v"]:
