@@ -135,7 +135,7 @@ class _Place:
 
 
 def _places(root: Path, module: str) -> list[_Place]:
-    """Every place of `r2v/MODULE.py`, in the order in which mutants are drawn."""
+    """Every place of a module below r2v/, in the order in which mutants are drawn."""
     text = (root / "r2v" / f"{module}.py").read_text()
     lines, nodes, spans, seen = text.splitlines(), list(ast_nodes(parso.parse(text))), _left_out(text), Counter[str]()
     places = []
