@@ -14,7 +14,7 @@ import subprocess
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import r2v
 from r2v.data.episode import from_dict, to_dict
@@ -81,8 +81,8 @@ def read_record(folder: Path) -> dict[str, Any]:
         version = record["schema_version"]
     except FileNotFoundError as error:
         raise InputError(f"{path}: missing; the folder holds no run") from error
-    except (ValueError, TypeError, KeyError) as error:
-        raise InputError(f"{path}: not a run manifest ({error!r}); restore it") from error
+    except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
+        raise InputError(f"{path}: not a run manifest ({type(error).__name__}: {error}); restore it") from error
     if version != RUN_SCHEMA:
         raise InputError(f"{path}: schema_version {version}, this R2V reads {RUN_SCHEMA}; use the R2V that wrote it")
     return record
@@ -93,9 +93,21 @@ def read_manifest(folder: Path) -> RunManifest:
     record = {**read_record(folder), "output_dir": folder}
     record.pop("success_rate", None)
     try:
-        return from_dict(RunManifest, record)
-    except (ValueError, TypeError) as error:
+        manifest = from_dict(RunManifest, record)
+        _require_counts(manifest)
+        return manifest
+    except (ValueError, TypeError, AttributeError) as error:
         raise InputError(f"{folder / RUN_MANIFEST}: not a run manifest ({error}); restore it") from error
+
+
+def _require_counts(run: RunManifest) -> None:
+    """Raise ValueError for figures that no run has."""
+    if not 0 <= run.n_success + run.n_env_faults <= run.n_episodes or min(run.n_success, run.n_env_faults) < 0:
+        raise ValueError(f"{run.n_success} successes and {run.n_env_faults} faults among {run.n_episodes} episodes")
+    if not all(math.isfinite(value) and value >= 0 for value in (run.total_cost_usd, run.wall_time_seconds)):
+        raise ValueError(f"costs {run.total_cost_usd} USD and {run.wall_time_seconds} seconds")
+    if run.status not in get_args(Status):
+        raise ValueError(f"status {run.status!r}; allowed: {', '.join(get_args(Status))}")
 
 
 def write_manifest(manifest: RunManifest) -> None:

@@ -3,21 +3,21 @@
     data/runs/<run_id>/run_manifest.json    the truth about one run, written by the one process that holds it
     data/registry.json                      an index of them all; `rebuild()` makes it again, byte for byte
 
-Questions are answered from the manifests, so a lost or old index never lies. A run collected into another
+Questions are answered from the manifests, so a lost or old index never lies; a manifest that is damaged is passed over
+with a line. A run collected into another
 base folder stands in `data/runs` as a link, which also keeps its name from being given twice.
 """
 
 from __future__ import annotations
 
-import json
 import logging
 import math
 import os
 import platform
+import re
 import socket
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from itertools import count
@@ -27,12 +27,11 @@ from typing import Any
 from r2v.console import text_table
 from r2v.constraints import NAME, shown
 from r2v.data.episode import Episode
+from r2v.data.index import RunIndex
 from r2v.data.manifest import (
     RUN_ID,
     RUN_MANIFEST,
-    RUN_SCHEMA,
     RunManifest,
-    Status,
     git_commit,
     read_manifest,
     read_record,
@@ -40,11 +39,10 @@ from r2v.data.manifest import (
     time_stamp,
 )
 from r2v.data.merge import Keep, Source, merge, unique
-from r2v.data.run import RunHandle, UtcClock, figures
+from r2v.data.run import RunHandle, UtcClock, continued, with_live_status
 from r2v.data.store import TrajectoryStore
 from r2v.errors import InputError, LeaseConflict, UsageError, nearest
-from r2v.storage.files import write_text, writing
-from r2v.storage.lease import holder, lease
+from r2v.storage.files import writing
 
 log = logging.getLogger(__name__)
 
@@ -59,6 +57,8 @@ class DataRegistry:
         self.runs = self.root / "runs"
         self.index_path = self.root / "registry.json"
         self.now = now
+        self._passed_over: set[str] = set()
+        self._runs_index = RunIndex(self.index_path, self._entries)
 
     def begin_run(
         self,
@@ -86,7 +86,7 @@ class DataRegistry:
         with ExitStack() as stack:
             stack.enter_context(store.exclusive())
             if (folder / RUN_MANIFEST).exists():
-                manifest = _continued(read_manifest(folder), fingerprint, config, force)
+                manifest = continued(_manifest_of(folder), fingerprint, config, force)
             else:
                 manifest = RunManifest(
                     run_id=folder.name,
@@ -117,7 +117,7 @@ class DataRegistry:
         if not NAME.allows(run_id) or not (self.runs / run_id / RUN_MANIFEST).exists():
             known = [folder.name for folder in self._folders()]
             raise InputError(f"{self.runs}: no run {shown(run_id)}; {nearest(run_id, known)}")
-        return _with_live_status(read_manifest(self._folder(run_id)))
+        return with_live_status(_manifest_of(self._folder(run_id)))
 
     def query(
         self,
@@ -132,10 +132,10 @@ class DataRegistry:
         wanted = {"benchmark": benchmark, "model_name": model, "provider": provider}
         runs = [
             run
-            for run in map(read_manifest, self._folders())
+            for run in self._manifests()
             if all(value in (None, getattr(run, name)) for name, value in wanted.items()) and set(tags) <= set(run.tags)
         ]
-        runs = [run for run in map(_with_live_status, runs) if status in (None, run.status)]
+        runs = [run for run in map(with_live_status, runs) if status in (None, run.status)]
         return sorted(runs, key=lambda run: (run.started_at, run.run_id))
 
     def latest_run(self, benchmark: str, model: str | None = None) -> RunManifest:
@@ -180,25 +180,14 @@ class DataRegistry:
 
     def rebuild(self) -> None:
         """Write `registry.json` from the manifests. The same manifests give the same bytes."""
-        with lease(self.index_path.with_suffix(".json.lease"), wait=60.0):
-            self._write_index({folder.name: self._entry(folder.name) for folder in self._folders()})
+        self._runs_index.rebuild()
 
     def _index(self, run_id: str) -> None:
         """Put one run's manifest, just written, into the index."""
-        try:
-            with lease(self.index_path.with_suffix(".json.lease"), wait=60.0):
-                listed = json.loads(self.index_path.read_text())["runs"] if self.index_path.exists() else []
-                self._write_index({**{run["run_id"]: run for run in listed}, run_id: self._entry(run_id)})
-        except (LeaseConflict, ValueError) as error:
-            log.warning("%s is behind (%s); DataRegistry().rebuild() mends it", self.index_path, error)
+        self._runs_index.put(run_id, self._entry(run_id))
 
-    def _write_index(self, runs: dict[str, dict[str, Any]]) -> None:
-        head = {
-            "schema_version": RUN_SCHEMA,
-            "updated_at": max((run["updated_at"] for run in runs.values()), default=None),
-        }
-        lines = ",\n".join(json.dumps(runs[run_id], ensure_ascii=False) for run_id in sorted(runs))
-        write_text(self.index_path, f'{json.dumps(head)[:-1]}, "runs": [\n{lines}\n]}}\n')
+    def _entries(self) -> dict[str, dict[str, Any]]:
+        return {run.run_id: self._entry(run.run_id) for run in self._manifests()}
 
     def _entry(self, run_id: str) -> dict[str, Any]:
         """A manifest as the index lists it: no config, and a place that holds when `root` is moved."""
@@ -207,6 +196,18 @@ class DataRegistry:
         record = {**read_record(place), "output_dir": os.path.normpath(Path("runs") / target)}
         del record["config"]
         return record
+
+    def _manifests(self) -> Iterator[RunManifest]:
+        """All runs whose manifests can be read; another is passed over with a line, and stops no other run."""
+        for folder in self._folders():
+            try:
+                manifest = _manifest_of(folder)
+            except InputError as error:
+                if str(error) not in self._passed_over:
+                    self._passed_over.add(str(error))
+                    log.warning("passed over: %s", error)
+                continue
+            yield manifest
 
     def _folders(self) -> list[Path]:
         return [self._folder(path.parent.name) for path in sorted(self.runs.glob(f"*/{RUN_MANIFEST}"))]
@@ -291,23 +292,14 @@ def _is_reserved(folder: Path) -> bool:
     return folder.is_dir() and RUN_ID.fullmatch(folder.name) is not None and empty
 
 
-def _with_live_status(run: RunManifest) -> RunManifest:
-    """The manifest, with live counts while the run is unfinished, and `interrupted` where its writer is dead."""
-    if run.status != "running":
-        return run
-    store = TrajectoryStore(run.trajectories)
-    status: Status = "interrupted" if holder(store.lease_path) is None else "running"
-    return replace(run, status=status, **figures(store.iter_episodes(growing=True)))
+def _manifest_of(folder: Path) -> RunManifest:
+    """The manifest of the run that `folder` is named for. Raises InputError where it is another's."""
+    manifest = read_manifest(folder)
+    if manifest.run_id != folder.name:
+        raise InputError(f"{folder / RUN_MANIFEST}: is of the run {manifest.run_id!r}; restore it")
+    return manifest
 
 
-def _continued(run: RunManifest, fingerprint: str, config: dict[str, Any], force: bool) -> RunManifest:
-    """The manifest with which an existing run is continued."""
-    if run.fingerprint == fingerprint:
-        return run
-    if not force:
-        raise UsageError(
-            f"run {run.run_id} was made with fingerprint {run.fingerprint}, this configuration "
-            f"has {fingerprint}; use the run's own config, start a new run, or force it"
-        )
-    earlier = {"fingerprint": run.fingerprint, "config": run.config}
-    return replace(run, fingerprint=fingerprint, config=config, superseded=(*run.superseded, earlier))
+def _is_name(run_id: str) -> bool:
+    """Whether it can be the name of a folder of a run, and no path."""
+    return re.fullmatch(r"[A-Za-z0-9_.\-]*[A-Za-z0-9_\-][A-Za-z0-9_.\-]*", run_id) is not None

@@ -12,6 +12,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack, suppress
 from dataclasses import replace
@@ -23,8 +24,11 @@ from typing import Any, Self
 from r2v.data.episode import Episode
 from r2v.data.manifest import RunManifest, Status, write_manifest
 from r2v.data.store import TrajectoryStore
-from r2v.errors import Interrupted, R2VError
+from r2v.errors import InputError, Interrupted, R2VError, UsageError
 from r2v.storage.files import content_sha256
+from r2v.storage.lease import holder
+
+log = logging.getLogger(__name__)
 
 UtcClock = Callable[[], datetime]
 
@@ -111,3 +115,29 @@ def figures(episodes: Iterable[Episode]) -> dict[str, Any]:
 
 def _iso(time: datetime) -> str:
     return time.isoformat(timespec="seconds")
+
+
+def with_live_status(run: RunManifest) -> RunManifest:
+    """The manifest, with live counts while the run is unfinished, and `interrupted` where its writer is dead."""
+    if run.status != "running":
+        return run
+    store = TrajectoryStore(run.trajectories)
+    status: Status = "interrupted" if holder(store.lease_path) is None else "running"
+    try:
+        return replace(run, status=status, **figures(store.iter_episodes(growing=True)))
+    except InputError as error:
+        log.warning("%s: counted as it was written down: %s", run.run_id, error)
+        return replace(run, status=status)
+
+
+def continued(run: RunManifest, fingerprint: str, config: dict[str, Any], force: bool) -> RunManifest:
+    """The manifest with which an existing run is continued."""
+    if run.fingerprint == fingerprint:
+        return run
+    if not force:
+        raise UsageError(
+            f"run {run.run_id} was made with fingerprint {run.fingerprint}, this configuration "
+            f"has {fingerprint}; use the run's own config, start a new run, or force it"
+        )
+    earlier = {"fingerprint": run.fingerprint, "config": run.config}
+    return replace(run, fingerprint=fingerprint, config=config, superseded=(*run.superseded, earlier))

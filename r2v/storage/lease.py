@@ -11,7 +11,8 @@ Three operations are atomic on the server and are all that is needed:
 A holder touches its file while it lives (the heartbeat). One that died on this machine is known by its process id and
 start time and is replaced at once; one on another machine is replaced when its file has not been touched for `ttl`
 seconds of the file server's clock. A time further in the future than that (clocks that differ between machines, or
-garbage) has no age: whoever wants the lease then watches the file for a heartbeat, at most `ttl` seconds.
+garbage) has no age: whoever wants the lease then watches the file for a heartbeat, at most `ttl` seconds. Files that
+are no owner's (an NFS client's, a file browser's) hold nothing: whoever takes a lease that nobody has moves them aside.
 """
 
 from __future__ import annotations
@@ -19,7 +20,9 @@ from __future__ import annotations
 import errno
 import functools
 import hashlib
+import logging
 import os
+import re
 import secrets
 import shutil
 import socket
@@ -32,6 +35,10 @@ from pathlib import Path
 
 from r2v.errors import LeaseConflict
 from r2v.storage.files import writing
+
+log = logging.getLogger(__name__)
+
+_OWNER = re.compile(r"([^,]*),([0-9a-f]+),([1-9]\d{0,8}),(\d*),([^,]*),([0-9a-f]+)", re.ASCII)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,9 +71,12 @@ class Owner:
         return ",".join(map(str, astuple(self)))
 
     @classmethod
-    def of(cls, filename: str) -> Owner:
-        """The owner whose file this is."""
-        host, machine, pid, started, job, token = filename.split(",")
+    def of(cls, filename: str) -> Owner | None:
+        """The owner whose file this is; None for the file of somebody else, such as .nfs0001 or .DS_Store."""
+        match = _OWNER.fullmatch(filename)
+        if match is None:
+            return None
+        host, machine, pid, started, job, token = match.groups()
         return cls(host=host, machine=machine, pid=int(pid), started=started, job=job, token=token)
 
     def __str__(self) -> str:
@@ -130,6 +140,8 @@ def _attempt(path: Path, me: Owner, ttl: float) -> Owner | None:
                     return other
                 if other is not None and _take_over(path, other, me):
                     return None
+                if other is None:
+                    _clear(path)
         finally:
             shutil.rmtree(private, ignore_errors=True)
 
@@ -140,7 +152,8 @@ def _place(private: Path, path: Path, me: Owner) -> bool:
         private.rename(path)
     except OSError as error:
         # An NFS client may report a rename as failed that the server has done: look.
-        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST) and not (path / me.filename).exists():
+        taken = (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR)
+        if error.errno not in taken and not (path / me.filename).exists():
             raise
         return (path / me.filename).exists()
     return True
@@ -154,6 +167,33 @@ def _take_over(path: Path, dead: Owner, me: Owner) -> bool:
     return (path / me.filename).exists()
 
 
+def _clear(path: Path) -> None:
+    """Move what is no owner's out of a lease that nobody has. Each way of moving fails, rather than hit a lease that
+    another process has taken meanwhile: only names that are no owner's, and a file in the folder's place by link and
+    unlink, which refuse folders."""
+    aside = path.with_name(f"{path.name}.{secrets.token_hex(4)}.quarantine")
+    strays = [path]
+    try:
+        if path.is_dir():
+            strays = [file for file in path.iterdir() if Owner.of(file.name) is None]
+            if strays:
+                aside.mkdir()
+            for file in strays:
+                file.rename(aside / file.name)
+        else:
+            os.link(path, aside, follow_symlinks=False)
+            path.unlink()
+    except FileNotFoundError:
+        return  # another process was faster
+    except (PermissionError, IsADirectoryError):
+        if strays == [path] and path.is_dir():
+            return
+        raise
+    if strays:
+        names = ", ".join(ascii(file.name)[1:-1] for file in strays)
+        log.warning("%s: %s: no lease of ours, moved to %s", path, names, aside.name)
+
+
 def _release(path: Path, me: Owner) -> None:
     with suppress(FileNotFoundError):
         (path / me.filename).unlink()
@@ -163,8 +203,8 @@ def _release(path: Path, me: Owner) -> None:
 
 def _current(path: Path) -> Owner | None:
     try:
-        return next((Owner.of(file.name) for file in path.iterdir()), None)
-    except FileNotFoundError:
+        return next((owner for file in path.iterdir() if (owner := Owner.of(file.name))), None)
+    except (FileNotFoundError, NotADirectoryError):
         return None
 
 

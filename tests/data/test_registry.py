@@ -242,6 +242,130 @@ def test_hazard2_lost_index_is_rebuilt_to_the_byte_wherever_the_runs_lie(
     assert index(registry)["updated_at"] == max(run.updated_at for run in registry.query())
 
 
+BROKEN = {
+    "cut": lambda path: path.write_bytes(path.read_bytes()[:100]),
+    "empty": lambda path: path.write_text("{}"),
+    "list": lambda path: path.write_text("[]"),
+    "null": lambda path: path.write_text("null"),
+    "deep": lambda path: path.write_text("[" * 100_000),
+    "binary": lambda path: path.write_bytes(b"\xff\xfe\x00"),
+    "folder": lambda path: (path.unlink(), path.mkdir()),
+    "another run's": lambda path: path.write_text(path.read_text().replace(path.parent.name, "desk_scripted_m_x")),
+    "type": lambda path: altered(path, n_episodes=-1),
+    "range": lambda path: altered(path, n_success=7),
+    "status": lambda path: altered(path, status="interrupted?"),
+    "cost": lambda path: path.write_text(path.read_text().replace('"total_cost_usd": 0.0', '"total_cost_usd": NaN')),
+    "schema": lambda path: altered(path, schema_version="99"),
+}
+
+
+def altered(path: Path, **changes: Any) -> None:
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+
+
+@pytest.mark.parametrize("kind", BROKEN)
+def test_a_broken_manifest_is_passed_over_and_stops_no_other_run(
+    kind: str, registry: DataRegistry, play: Play, caplog: pytest.LogCaptureFixture
+) -> None:
+    broken, whole = collected(registry, play()), collected(registry, play())
+    path = registry.runs / broken / "run_manifest.json"
+    BROKEN[kind](path)
+    assert [run.run_id for run in registry.query()] == [whole] == [registry.latest_run("desk").run_id]
+    assert whole in registry.summary() and broken not in registry.summary()
+    registry.rebuild()
+    assert [run["run_id"] for run in index(registry)["runs"]] == [whole]
+    assert registry.get(collected(registry, play(seed=2))).status == "done"
+    [line] = caplog.messages
+    assert line.startswith("passed over: ") and str(path) in line and "\n" not in line
+    with pytest.raises(InputError, match="restore it|use the R2V that wrote it"):
+        registry.get(broken)
+    with pytest.raises(InputError, match="restore it|use the R2V that wrote it"):
+        begin(registry, run_id=broken)
+    assert path.exists(), "the run stays as it is, to be mended by hand"
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["[]", "null", "7", '{"runs": null}', '{"schema_version": "99"}', '{"schema_version": "1", "runs": [{}]}']
+    + ['{"schema_version": "1", "runs": [{"run_id": 3}]}', "{", "", "\0" * 9, "[" * 50_000, "folder"],
+)
+def test_an_index_of_any_shape_is_set_aside_and_made_again(
+    text: str, registry: DataRegistry, play: Play, caplog: pytest.LogCaptureFixture
+) -> None:
+    first = collected(registry, play())
+    before = registry.index_path.read_bytes()
+    registry.index_path.unlink()
+    if text == "folder":
+        registry.index_path.mkdir()
+    else:
+        registry.index_path.write_text(text)
+    second = collected(registry, play())
+    assert [run["run_id"] for run in index(registry)["runs"]] == [first, second]
+    [aside] = registry.root.glob("registry.json.*.quarantine")
+    assert aside.is_dir() or aside.read_text() == text
+    [line] = caplog.messages
+    assert "registry.json is damaged" in line and aside.name in line and "\n" not in line
+    assert before.splitlines()[1].rstrip(b",") in registry.index_path.read_bytes()
+
+
+def test_episodes_that_are_broken_in_an_unfinished_run_stop_no_other_run(
+    registry: DataRegistry, play: Play, caplog: pytest.LogCaptureFixture
+) -> None:
+    whole = collected(registry, play())
+    run = begin(registry)
+    run.store.path.write_text("{}\n{}\n")
+    assert [found.run_id for found in registry.query()] == [whole, run.run_id]
+    assert f"{run.store.path}:1" in caplog.text
+
+
+def test_many_runs_are_listed_without_writing_the_index_for_each(
+    quick_disk: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is written grows with the runs; a journal holds what is not in the index yet, and goes in at the end."""
+    from r2v.data import index as module
+
+    monkeypatch.setattr(module, "_SMALL", 2_000)
+    written: list[int] = []
+    write = module.write_text
+    monkeypatch.setattr(module, "write_text", lambda path, text: (written.append(len(text)), write(path, text))[1])
+    registry = DataRegistry(quick_disk, now=Clock())
+    sizes = {}
+    for number in range(160):
+        with begin(registry):
+            pass
+        sizes[number + 1] = sum(written)
+    assert sizes[160] - sizes[80] < 3 * (sizes[80] - sizes[40]), "quadratic would be four times"
+    journal, number = quick_disk / "registry.journal.jsonl", 160
+    while not journal.exists():
+        with begin(registry):
+            number += 1
+    assert len(index(registry)["runs"]) <= number
+    registry._runs_index.flush()
+    flushed = registry.index_path.read_bytes()
+    assert len(index(registry)["runs"]) == number and not journal.exists()
+    registry.rebuild()
+    assert registry.index_path.read_bytes() == flushed
+
+
+def test_a_torn_journal_loses_only_the_line_it_tore(quick_disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from r2v.data import index as module
+
+    monkeypatch.setattr(module, "_SMALL", 0)
+    registry = DataRegistry(quick_disk, now=Clock())
+    for _ in range(30):
+        with begin(registry):
+            pass
+    journal = quick_disk / "registry.journal.jsonl"
+    journal.write_bytes(b'{"run_id": "desk_scr')
+    for _ in range(2):
+        with begin(registry):
+            pass
+    registry._runs_index.flush()
+    assert len(index(registry)["runs"]) >= 30
+    registry.rebuild()
+    assert len(index(registry)["runs"]) == 32
+
+
 def test_a_run_outside_is_resumed_from_its_base_even_when_its_link_is_lost(
     registry: DataRegistry, tmp_path: Path, play: Play
 ) -> None:

@@ -86,6 +86,64 @@ def test_killed_holder_is_replaced_at_once(tmp_path: Path) -> None:
         assert holder(place) == me
 
 
+STRAYS = [
+    ".nfs000123",
+    ".DS_Store",
+    "a,b,c,d,e,f",
+    "h,0,0,1,,0",
+    f"h,0,{10**12},1,,0",
+    "1,2,3",
+    "\udcff",
+    "h,0,-1,1,,0",
+]
+
+
+@pytest.mark.parametrize("name", STRAYS)
+def test_a_file_that_is_no_owners_stops_nobody(name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Beside a living owner it is passed over, alone it is moved aside with a line, and nothing is lost."""
+    place = tmp_path / "x.lease"
+    with lease(place) as me:
+        (place / name).write_text("kept")
+        assert holder(place) == me
+        with pytest.raises(LeaseConflict, match=f"pid {me.pid}"), lease(place):
+            pass
+    assert holder(place) is None and [file.name for file in place.iterdir()] == [name]
+    with lease(place) as me:
+        assert holder(place) == me and [file.name for file in place.iterdir()] == [me.filename]
+    [aside] = tmp_path.iterdir()
+    assert aside.suffix == ".quarantine" and (aside / name).read_text() == "kept"
+    [line] = caplog.messages
+    assert str(place) in line and aside.name in line and line.isprintable()
+
+
+@pytest.mark.parametrize("kind", ["file", "link to nowhere", "empty folder", "folder in it", "dead owner beside it"])
+def test_what_stands_in_a_leases_place_stops_nobody(kind: str, tmp_path: Path) -> None:
+    place = tmp_path / "x.lease"
+    if kind == "file":
+        place.write_text("kept")
+    elif kind == "link to nowhere":
+        place.symlink_to("nowhere")
+    elif kind == "dead owner beside it":
+        leave_behind(place, replace(Owner.here(), started="1"), age=0)
+        (place / ".DS_Store").touch()
+    else:
+        (place / "inner" if kind == "folder in it" else place).mkdir(parents=True)
+    assert holder(place) is None
+    with lease(place) as me:
+        assert holder(place) == me
+    assert holder(place) is None
+    with lease(place) as me:
+        assert holder(place) == me
+
+
+def test_a_lease_taken_over_is_fresh_from_its_first_moment(tmp_path: Path) -> None:
+    """With the dead owner's old time another machine would take it too."""
+    place = tmp_path / "x.lease"
+    leave_behind(place, stranger(), age=10_000)
+    with lease(place, ttl=400) as me:
+        assert time.time() - (place / me.filename).stat().st_mtime < 200
+
+
 def test_a_reused_process_id_is_not_the_holder(tmp_path: Path) -> None:
     place = tmp_path / "x.lease"
     leave_behind(place, replace(Owner.here(), started="1"), age=0)
