@@ -23,11 +23,19 @@ from typing import Any
 import torch
 
 from r2v.config import PolicyConfig
-from r2v.errors import InputError, UsageError
+from r2v.errors import EnvironmentFault, InputError, UsageError
 from r2v.log import logger
 from r2v.policy.float64 import use_float64_layers
 from r2v.randomness import seed_of
-from r2v.storage.weights import ADAPTERS, BUNDLED, adapters_alone, base_of
+from r2v.storage.weights import (
+    ADAPTERS,
+    BUNDLED,
+    adapters_alone,
+    base_of,
+    readable_model,
+    require_all,
+    require_tokenizer,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,10 +63,8 @@ def load_policy(
         raise UsageError(f"{weights}: holds {kind}, but policy.lora_r={policy.lora_r}; train both phases alike")
     source = _source(policy.model_name) if weights is None or adapted else weights
     model = _model(policy, source, for_training)
-    if adapted:
-        from peft import PeftModel
-
-        model = PeftModel.from_pretrained(model, str(weights), is_trainable=for_training)
+    if weights is not None and adapted:
+        model = _adapted(model, weights, is_trainable=for_training)
     elif for_training and policy.lora_r > 0:
         model = _with_adapters(policy, model, seed)
     if not for_training:
@@ -68,7 +74,15 @@ def load_policy(
 
 
 def device_of(policy: PolicyConfig) -> str:
-    """The device of a configuration; auto: a GPU where there is one."""
+    """The device of a configuration; auto: a GPU where there is one. Raises EnvironmentFault for one that this machine
+    does not have."""
+    if policy.device.startswith("cuda"):
+        number = int(policy.device.partition(":")[2] or 0)
+        if number >= torch.cuda.device_count():
+            raise EnvironmentFault(
+                f"policy.device={policy.device}: torch sees {torch.cuda.device_count()} GPUs here; ask for one of "
+                "them, or set policy.device=auto"
+            )
     if policy.device != "auto":
         return policy.device
     return "cuda" if torch.cuda.is_available() else "cpu"
@@ -85,13 +99,15 @@ def _source(name: str) -> Path | str:
     return name
 
 
-def _model(policy: PolicyConfig, source: Path | str, for_training: bool) -> Any:
+def _model(policy: PolicyConfig, source: Path | str, for_training: bool, bases: tuple[Path | str, ...] = ()) -> Any:
+    """The model at `source`, which is the base of the adapters `bases`, outermost first."""
     from transformers import AutoModelForCausalLM
 
     _quiet_libraries()
     if isinstance(source, Path) and adapters_alone(source):
-        return _merged(policy, source, for_training)
-    options: dict[str, Any] = {"dtype": _dtype(policy, for_training)}
+        return _merged(policy, source, for_training, bases)
+    # Said outright, for transformers would ask on the terminal whether to run code that a model brings along.
+    options: dict[str, Any] = {"dtype": _dtype(policy, for_training), "trust_remote_code": False}
     if _in_4bit(policy, for_training):
         from transformers import BitsAndBytesConfig
 
@@ -99,28 +115,49 @@ def _model(policy: PolicyConfig, source: Path | str, for_training: bool) -> Any:
             load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=torch.bfloat16
         )
         options["device_map"] = {"": device_of(policy)}
-    try:
-        model = AutoModelForCausalLM.from_pretrained(source, **options)
-    except (OSError, ValueError) as error:
-        raise _not_found(source, error) from error
-    return model if "device_map" in options else model.to(device_of(policy))
+    with readable_model(_cannot(source), _REMEDY):
+        model, info = AutoModelForCausalLM.from_pretrained(source, output_loading_info=True, **options)
+        require_all(_cannot(source), info["missing_keys"], _REMEDY)
+    model = model if "device_map" in options else model.to(device_of(policy))
+    _require_finite(_cannot(source), model)
+    return model
 
 
-def _merged(policy: PolicyConfig, adapters: Path, for_training: bool) -> Any:
-    from peft import PeftModel
+def _require_finite(what: str, model: Any) -> None:
+    """Raises InputError where a weight is NaN or infinite: it would act, and every figure of it mean nothing."""
+    for name, tensor in model.named_parameters():
+        if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
+            raise InputError(f"{what} ({name} holds NaN or infinite weights); {_REMEDY}")
 
+
+def _adapted(model: Any, adapters: Path, *, is_trainable: bool = False) -> Any:
+    """The model with the adapters of a folder on it."""
+    from peft import PeftModel, get_peft_model_state_dict
+    from safetensors import safe_open
+
+    with readable_model(_cannot(adapters), _REMEDY):
+        adapted = PeftModel.from_pretrained(model, str(adapters), is_trainable=is_trainable)
+        file = adapters / "adapter_model.safetensors"
+        if file.exists():
+            with safe_open(file, framework="pt") as stored:
+                require_all(_cannot(adapters), get_peft_model_state_dict(adapted).keys() - set(stored.keys()), _REMEDY)
+    _require_finite(_cannot(adapters), adapted)
+    return adapted
+
+
+def _merged(policy: PolicyConfig, adapters: Path, for_training: bool, bases: tuple[Path | str, ...]) -> Any:
+    if adapters.resolve() in bases:
+        raise InputError(f"{_cannot(adapters)} (its adapters are their own base); {_REMEDY}")
     if policy.load_in_4bit is True:
         raise UsageError(
             f"policy.load_in_4bit=true: {adapters} holds adapters, which cannot be merged into 4-bit "
             "weights; set it to false or auto"
         )
     name = base_of(adapters)
-    base = _model(replace(policy, model_name=name, load_in_4bit=False), _source(name), for_training)
+    below = (*bases, adapters.resolve())
+    base = _model(replace(policy, model_name=name, load_in_4bit=False), _source(name), for_training, below)
     dtype = base.dtype  # kept, for `to` changes the base in place
-    try:
-        adapted = PeftModel.from_pretrained(base.to(torch.promote_types(dtype, torch.float32)), str(adapters))
-    except (OSError, ValueError) as error:
-        raise _not_found(adapters, error) from error
+    adapted = _adapted(base.to(torch.promote_types(dtype, torch.float32)), adapters)
     return adapted.merge_and_unload().to(dtype)
 
 
@@ -139,18 +176,16 @@ def _quiet_libraries() -> None:
 def _tokenizer(source: Path | str) -> Any:
     from transformers import AutoTokenizer
 
-    try:
-        return AutoTokenizer.from_pretrained(source)
-    except (OSError, ValueError) as error:
-        raise _not_found(source, error) from error
+    require_tokenizer(_cannot(source), source, _REMEDY)
+    with readable_model(_cannot(source), _REMEDY):
+        return AutoTokenizer.from_pretrained(source, trust_remote_code=False)
 
 
-def _not_found(source: Path | str, error: Exception) -> InputError:
-    message = str(error).strip().split("\n")[0]
-    return InputError(
-        f"policy.model_name: cannot load {source} ({message}); name tiny, toy, a directory with weights "
-        "and tokenizer, or a hub model that is downloaded or can be"
-    )
+_REMEDY = "name tiny, toy, a directory with weights and tokenizer, or a hub model that is downloaded or can be"
+
+
+def _cannot(source: Path | str) -> str:
+    return f"policy.model_name: cannot load {source}"
 
 
 def _dtype(policy: PolicyConfig, for_training: bool) -> Any:

@@ -139,7 +139,7 @@ def saving(place: Path, size: int = 0) -> Iterator[None]:
     except (R2VError, MemoryError):
         raise
     except Exception as error:
-        if failure_of(error)[0] != "bug":
+        if failure_of(error)[0] not in ("bug", "input"):
             raise
         refusal = _refusal(place.parent, max(size, _PROBE_BYTES))
         text = " ".join(str(error).split())
@@ -158,7 +158,7 @@ def resuming(place: Path | None, begun: Callable[[], bool] = lambda: False) -> I
     except R2VError:
         raise
     except Exception as error:
-        if place is None or begun() or failure_of(error)[0] != "bug":
+        if place is None or begun() or failure_of(error)[0] not in ("bug", "input"):
             raise
         text = " ".join(str(error).split()) or type(error).__name__
         raise InputError(

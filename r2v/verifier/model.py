@@ -9,6 +9,7 @@ is loaded by whoever knows where it is.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from r2v.llm.local.prefill import prefill
 from r2v.llm.local.prefix_cache import PrefixCache
 from r2v.llm.types import Message, ScoreRequest
 from r2v.storage.files import replacing, write_text
+from r2v.storage.weights import readable_model
 
 Encode = Callable[[Sequence[Message], str], list[int]]
 """(context, action) -> token ids that end with the action."""
@@ -121,14 +123,19 @@ def load(folder: Path, backbone: Any) -> VerifierModel:
     in the backbone's precision. Raises InputError where they do not fit."""
     from safetensors.torch import load_file
 
-    wrong = f"{folder}: not a verifier of this base; set policy.model_name and policy.lora_r as in training"
-    try:
+    remedy = "set policy.model_name and policy.lora_r as in training"
+    with readable_model(f"{folder}: not a verifier of this base", remedy):
         settings = json.loads((folder / SETTINGS).read_text())
         tensors = load_file(folder / WEIGHTS)
-        model = VerifierModel(backbone, temperature=float(settings["temperature"]))
+        temperature = float(settings["temperature"])
+        model = VerifierModel(backbone, temperature=temperature)
         _, unknown = model.load_state_dict(tensors, strict=False)
-    except (OSError, ValueError, KeyError, RuntimeError) as error:
-        raise InputError(f"{wrong} ({' '.join(str(error).split())})") from error
-    if unknown or "head.weight" not in tensors:
-        raise InputError(f"{wrong} ({', '.join(sorted(unknown)[:3]) or 'no head'})")
+    wrong = ", ".join(sorted(unknown)[:3]) or ("" if "head.weight" in tensors else "no head")
+    if not math.isfinite(temperature) or temperature <= 0:
+        wrong = f"temperature {temperature}"
+    for name, tensor in tensors.items():
+        if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
+            wrong = f"{name} holds NaN or infinite weights"
+    if wrong:
+        raise InputError(f"{folder}: not a verifier of this base ({wrong}); {remedy}")
     return model.eval().requires_grad_(False)

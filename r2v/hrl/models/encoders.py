@@ -15,10 +15,11 @@ import torch
 from torch import Tensor, nn
 
 from r2v.config import CriticConfig
-from r2v.errors import InputError, UsageError
+from r2v.errors import UsageError
 from r2v.hrl.algorithm.critic import DoubleCritic, MeanPooledEncoder, Text
 from r2v.hrl.models.bases import SMALL
 from r2v.randomness import seed_of
+from r2v.storage.weights import readable_model, require_all, require_tokenizer
 
 TINY = "tiny"
 _HIDDEN, _LAYERS, _HEADS = 64, 2, 4
@@ -72,9 +73,7 @@ def build_critic_tokenizer(settings: CriticConfig, tokenizer: Any) -> CriticToke
     """The critic's tokenizer, for texts of the policy that `tokenizer` belongs to."""
     if settings.model_name == TINY:
         return CriticTokenizer(width=settings.max_tokens, encode=lambda text: text)
-    from transformers import AutoTokenizer
-
-    critic_tokenizer = _pretrained(AutoTokenizer, settings.model_name, truncation_side="left")
+    critic_tokenizer = _tokenizer(settings.model_name)
 
     def encode(text: Sequence[int]) -> list[int]:
         plain = tokenizer.decode(list(text), skip_special_tokens=True)
@@ -105,7 +104,7 @@ def build_value(settings: CriticConfig, vocabulary: int, seed: int, device: str)
 
 def _backbone(settings: CriticConfig, vocabulary: int) -> tuple[MeanPooledEncoder, int, tuple[int, ...]]:
     """The encoder, the size of its states, and the widths inside the heads upon it."""
-    from transformers import AutoModel, BertConfig, BertModel
+    from transformers import BertConfig, BertModel
 
     if settings.model_name == TINY:
         shape = BertConfig(
@@ -120,7 +119,7 @@ def _backbone(settings: CriticConfig, vocabulary: int) -> tuple[MeanPooledEncode
             attention_probs_dropout_prob=0.0,
         )
         return MeanPooledEncoder(BertModel(shape, add_pooling_layer=False)), _HIDDEN, (2 * _HIDDEN,)
-    encoder = _pretrained(AutoModel, settings.model_name, dtype=torch.float32)
+    encoder = _encoder(settings.model_name)
     if getattr(encoder, "pooler", None) is not None:
         encoder.pooler = None  # trained for next-sentence prediction; the mean of all states is used
     longest = encoder.config.max_position_embeddings - (2 if "roberta" in encoder.config.model_type else 0)
@@ -137,12 +136,27 @@ def _place(model: nn.Module, device: str) -> None:
     model.to(device=device, dtype=torch.float64 if small and device == "cpu" else torch.float32).eval()
 
 
-def _pretrained(kind: Any, name: str, **options: Any) -> Any:
-    try:
-        return kind.from_pretrained(name, **options)
-    except (OSError, ValueError) as error:
-        reason = str(error).strip().split("\n")[0]
-        raise InputError(
-            f"hierarchical.critic.model_name={name}: cannot load it ({reason}); name tiny, a directory, or "
-            "an encoder that is downloaded or can be"
-        ) from error
+def _tokenizer(name: str) -> Any:
+    from transformers import AutoTokenizer
+
+    require_tokenizer(_cannot(name), name, _REMEDY)
+    with readable_model(_cannot(name), _REMEDY):
+        return AutoTokenizer.from_pretrained(name, truncation_side="left", trust_remote_code=False)
+
+
+def _encoder(name: str) -> Any:
+    from transformers import AutoModel
+
+    options = {"dtype": torch.float32, "trust_remote_code": False, "output_loading_info": True}
+    with readable_model(_cannot(name), _REMEDY):
+        model, info = AutoModel.from_pretrained(name, **options)
+        # Published encoders often come without the pooler, which is taken off.
+        require_all(_cannot(name), [key for key in info["missing_keys"] if "pooler" not in key], _REMEDY)
+        return model
+
+
+_REMEDY = "name tiny, a directory, or an encoder that is downloaded or can be"
+
+
+def _cannot(name: str) -> str:
+    return f"hierarchical.critic.model_name={name}: cannot load it"
