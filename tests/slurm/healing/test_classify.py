@@ -10,7 +10,15 @@ from typing import Any
 import pytest
 
 from r2v.slurm.client import SacctRow
-from r2v.slurm.healing.classify import REMEDIES, Evidence, classify, failure_kind, last_line
+from r2v.slurm.healing.classify import (
+    REMEDIES,
+    Evidence,
+    classify,
+    error_line,
+    failure_kind,
+    last_line,
+    near_limit,
+)
 
 MB = 1 << 20
 OOM_TEXT = "step 3\nslurmstepd-g1: error: StepId=59.batch exceeded memory limit (268698624 > 262144000), being killed\n"
@@ -57,6 +65,58 @@ CASES: dict[str, tuple[Evidence, str | None]] = {
         Evidence(row=row("FAILED", exit_code=137, max_rss=20 * MB, requested=200 * MB)),
         "killed",
     ),
+    "killed, and the runner measured more than Slurm did": (
+        Evidence(exit=exit_(137, peak_rss_bytes=190 * MB), row=row("FAILED", signal=9, max_rss=MB, requested=200 * MB)),
+        "host_oom",
+    ),
+    "killed, and Slurm measured more than the runner did": (
+        Evidence(exit=exit_(137, peak_rss_bytes=MB), row=row("FAILED", signal=9, max_rss=190 * MB, requested=200 * MB)),
+        "host_oom",
+    ),
+    "killed at nine tenths of what the controller says it was given": (
+        Evidence(
+            exit=exit_(137, peak_rss_bytes=180 * MB),
+            scontrol={"JobState": "FAILED", "ExitCode": "0:9", "MinMemoryNode": "200M"},
+        ),
+        "host_oom",
+    ),
+    "killed just below nine tenths": (
+        Evidence(
+            exit=exit_(137, peak_rss_bytes=180 * MB - 1),
+            scontrol={"JobState": "FAILED", "ExitCode": "0:9", "MinMemoryNode": "200M"},
+        ),
+        "killed",
+    ),
+    "killed, by the runner's word alone": (Evidence(exit=exit_(7, signal=9)), "killed"),
+    "137, by the runner's word alone": (Evidence(exit=exit_(137)), "killed"),
+    "words of memory in the log of a job that had plenty": (
+        Evidence(
+            row=row("FAILED", exit_code=1, max_rss=20 * MB, requested=200 * MB), log="RuntimeError: out of memory"
+        ),
+        "bug",
+    ),
+    "at its limit without a word of memory": (
+        Evidence(row=row("FAILED", exit_code=1, max_rss=199 * MB, requested=200 * MB), log="ValueError: 43"),
+        "bug",
+    ),
+    "at its limit, with words of memory": (
+        Evidence(row=row("FAILED", exit_code=1, max_rss=199 * MB, requested=200 * MB), log="cannot allocate memory"),
+        "host_oom",
+    ),
+    "a shell that passes the signal's number on": (Evidence(row=row("FAILED", exit_code=9)), "killed"),
+    "a record of a kind that nobody knows": (Evidence(exit=exit_(1, "phase of the moon")), "unknown"),
+    "a record of a kind by its old name": (Evidence(exit=exit_(3, "data")), "input"),
+    "an error whose kind nobody knows goes by its code": (
+        Evidence(error=error("phase of the moon"), row=row("FAILED", exit_code=3)),
+        "input",
+    ),
+    "completed, and accounting has not come": (Evidence(scontrol={"JobState": "COMPLETED"}), None),
+    "ended, and nothing at all is known of how": (Evidence(row=row("FAILED")), "unknown"),
+    "the stage's own word outweighs a bare FAILED": (
+        Evidence(exit=exit_(1, "empty"), error=error("bug"), row=row("FAILED", exit_code=1)),
+        "empty",
+    ),
+    "cancelled after it began, by nobody that accounting knows": (Evidence(row=row("CANCELLED")), "cancelled"),
     "the runner saw the child die of memory": (
         Evidence(exit=exit_(137, "host_oom", signal=9), row=row("FAILED", exit_code=137)),
         "host_oom",
@@ -122,6 +182,54 @@ def test_the_class_follows_from_the_evidence(name: str) -> None:
     if found is not None:
         assert "\n" not in found.line and found.kind in REMEDIES
         assert REMEDIES[found.kind].format(name="desk_noisy", job="bc")
+
+
+def line_of(evidence: Evidence) -> str:
+    failure = classify(evidence)
+    assert failure is not None
+    return failure.line
+
+
+def test_a_line_says_what_is_known_and_no_more() -> None:
+    assert (
+        line_of(Evidence(scontrol={"JobState": "TIMEOUT", "TimeLimit": "00:10:00"})) == "Slurm: TIMEOUT after 00:10:00"
+    )
+    assert line_of(Evidence(row=row("DEADLINE"))) == "Slurm: DEADLINE"
+    assert line_of(Evidence(row=row("NODE_FAIL", nodes="g[1-2]"))) == "Slurm: NODE_FAIL on g[1-2]"
+    assert line_of(Evidence(scontrol={"JobState": "NODE_FAIL", "NodeList": "(null)"})) == "Slurm: NODE_FAIL on its node"
+    assert line_of(Evidence(scontrol={"JobState": "NODE_FAIL", "NodeList": "g7"})) == "Slurm: NODE_FAIL on g7"
+    assert line_of(Evidence(row=row("CANCELLED", by="1000"))) == "cancelled by user 1000"
+    assert line_of(Evidence(row=row("CANCELLED"))) == "cancelled"
+    assert line_of(Evidence(row=row("OUT_OF_MEMORY"))) == "Slurm: OUT_OF_MEMORY"
+    assert line_of(Evidence(row=row("OUT_OF_MEMORY", max_rss=5 * MB))) == "Slurm: OUT_OF_MEMORY: 5 MB used"
+    assert line_of(Evidence(row=row("FAILED", signal=11))) == "ended by exit code 0, signal 11"
+    assert line_of(Evidence(exit=exit_(3, "input"), log="a\nb is missing\nr2v job 7: failed")) == "b is missing"
+    assert line_of(Evidence(exit=exit_(3, "input", "no such file"), log="a")) == "no such file"
+    cuda = "step 1\n  torch.OutOfMemoryError: CUDA out of memory. Tried 2 GiB  \nlater"
+    assert line_of(Evidence(row=row("FAILED", exit_code=1), log=cuda)) == cuda.splitlines()[1].strip()
+
+
+def test_an_error_of_ours_needs_no_type_and_no_place() -> None:
+    assert error_line(error("input", "no such file")) == "no such file"
+    assert error_line(error("bug", "43")) == "ValueError: 43 (r2v/x.py:3)"
+    assert error_line({"type": "ValueError", "kind": "bug"}) == "ValueError: ValueError"
+    assert error_line({"type": "ValueError", "kind": "usage", "message": ""}) == "ValueError"
+
+
+@pytest.mark.parametrize(
+    ("used", "requested", "near"),
+    [(90, 100, True), (89, 100, False), (101, 100, True), (None, 100, False), (90, None, False), (0, 100, False)],
+)
+def test_nine_tenths_of_what_was_asked_for_is_near_the_limit(
+    used: int | None, requested: int | None, near: bool
+) -> None:
+    assert near_limit(used, requested) is near
+
+
+def test_a_long_line_is_cut_and_slurms_own_lines_are_the_last_resort() -> None:
+    assert last_line("x" * 400) == "x" * 300
+    assert last_line("slurmstepd: error: killed\n\n") == "slurmstepd: error: killed"
+    assert last_line("first\nsrun: error\nsubmitit WARNING\n") == "first"
 
 
 def test_the_line_is_the_one_that_tells_it_best() -> None:

@@ -141,6 +141,42 @@ def test_a_time_limit_with_progress_is_no_attempt_and_without_it_means_more_time
     assert stuck.resources["time"] == "15" and stuck.counted
 
 
+def test_a_timeout_without_a_time_in_the_header_counts(faked: Faked) -> None:
+    """Or it would be tried again ten times over."""
+    found = again(answer(faked, chain_of("first", resources={"partition": "gpu", "mem": "200M"}), "timeout"))
+    assert found.counted and found.resources == {"partition": "gpu", "mem": "200M"} and found.why == "as before"
+    short = again(answer(faked, chain_of("first", resources={"time": "1"}), "interrupted"))
+    assert short.resources == {"time": "2"} and "time 2 minutes" in short.why
+
+
+def test_memory_that_nobody_knows_is_not_made_more(faked: Faked) -> None:
+    for resources, shown in (({"partition": "gpu"}, "--mem="), ({"mem": "0"}, "--mem=0")):
+        found = answer(faked, chain_of("first", resources=resources), "host_oom")
+        assert isinstance(found, str) and "it had all the memory of its node" in found and shown in found
+
+
+def test_more_memory_is_said_with_what_there_was(faked: Faked) -> None:
+    assert again(answer(faked, chain_of("first"), "host_oom")).why == "mem 200M -> 300M"
+    more = again(answer(faked, chain_of("first", resources={"mem-per-gpu": "2G", "partition": "gpu"}), "host_oom"))
+    assert more.resources == {"mem-per-gpu": "3G", "partition": "gpu"} and more.why == "mem-per-gpu 2G -> 3G"
+
+
+def test_an_attempt_that_counts_for_nothing_is_no_answer_to_a_failure(faked: Faked) -> None:
+    """Nine preemptions, then memory: the first of three attempts."""
+    again(answer(faked, chain_of("first", *["preempted"] * (MAX_UNCOUNTED - 1)), "preempted"))
+    again(answer(faked, chain_of("first", *["preempted"] * MAX_UNCOUNTED), "host_oom"))
+    again(answer(faked, chain_of("first", "cuda_oom", attempts=9), "cuda_oom"))
+    again(answer(faked, chain_of("first", "host_oom", attempts=3), "host_oom"))
+
+
+def test_a_node_without_a_name_is_not_left_out(faked: Faked) -> None:
+    found = again(answer(faked, chain_of("first"), "node_fail"))
+    assert found.resources == RESOURCES and found.why == "as before" and not found.counted
+    named = Evidence(row=SacctRow(id="0", state="NODE_FAIL", nodes="g2"))
+    found = again(answer(faked, chain_of("first"), "node_fail", named))
+    assert found.resources["exclude"] == "g2" and found.why == "not on g2"
+
+
 def test_a_bad_node_is_left_out_and_a_preemption_counts_for_nothing(faked: Faked) -> None:
     told = Evidence(row=SacctRow(id="0", state="NODE_FAIL", nodes="g2"))
     found = again(answer(faked, chain_of("first", resources={**RESOURCES, "exclude": "g1"}), "node_fail", told))
