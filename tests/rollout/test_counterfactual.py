@@ -330,6 +330,15 @@ def test_corruptions_of_the_chain_are_wrong() -> None:
     assert {record.outcomes for record in records} == {(0.0,)}
 
 
+def test_only_what_a_teacher_did_with_success_is_corrupted() -> None:
+    chain = ChainBenchmark(num_tasks=12, length=3)
+    on = chain_stage(chain, (1.0, None), 0.8)
+    episodes, records = play_corruptions(specs(chain, 12), on.world, on.large, on.waves, per_episode=2, discount=0.7)
+    succeeded = {episode.metadata.task_id for episode in episodes if episode.success}
+    assert 0 < len(succeeded) < 12
+    assert Counter(record.task_id for record in records) == dict.fromkeys(succeeded, 2)
+
+
 def oracle(on: Stage, some: list[EpisodeSpec]) -> list[Episode]:
     return on.waves.run(
         lambda spec=spec: play_oracle(on.world, spec, on.small, on.large, on.waves)  # type: ignore[misc]

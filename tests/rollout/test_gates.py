@@ -44,6 +44,15 @@ SECOND = replace(
 )
 
 
+THIRD = replace(
+    SECOND,
+    step=2,
+    observations=("a door", "a window", "a wall"),
+    actions=(CLOSE, OPEN),
+    messages=(*SECOND.messages, message("assistant", OPEN), message("user", "a wall")),
+)
+
+
 @dataclass
 class Model:
     """A chat model that answers each request with as many samples as it wants, and keeps the requests."""
@@ -111,6 +120,13 @@ def test_every_instrument_is_asked_in_the_state_that_the_step_is_in() -> None:
     assert second["samples.support"] == round(1 / 3, 6)
     assert (second["progress.step_fraction"], second["progress.llm_calls_used_fraction"]) == (1 / 8, 0.25)
     assert second["page.obs_changed"] == 1.0 and second["tool.is_open"] == 1.0 and second["tool.is_close"] == 0.0
+
+
+def test_the_previous_score_is_of_the_latest_action_in_the_state_before_it() -> None:
+    verifier = Verifier()
+    (third,) = measure(FeatureExtractor(INFERENCE, verifier), THIRD)
+    assert verifier.requests[-1] == ScoreRequest(messages=SECOND.messages, action=OPEN)
+    assert third["verifier.v_prev"] == pytest.approx(-2 / 64)
 
 
 @pytest.mark.parametrize(

@@ -86,6 +86,15 @@ def test_a_fingerprint_is_deaf_to_where_and_how() -> None:
     assert key(config=load(None, here)) == key(config=load(None, there))
 
 
+def test_a_fingerprint_is_deaf_to_the_order_of_what_is_named() -> None:
+    sections = {"a": {"x": 1, "y": [1, 2]}, "b": 2}
+    turned = {"b": 2, "a": {"y": [1, 2], "x": 1}}
+    inputs = {"one": INPUT, "two": replace(INPUT, files={"c": "3"})}
+    known = fingerprint("m:S", 1, sections, inputs)
+    assert fingerprint("m:S", 1, turned, dict(reversed(inputs.items()))) == known
+    assert fingerprint("m:S", 1, {**sections, "a": {"x": 1, "y": [2, 1]}}, inputs) != known
+
+
 def test_a_fingerprint_is_known() -> None:
     """Pinned: a change here makes everybody's artifacts anew."""
     assert fingerprint("m:S", 1, {"x": [1, "two", {"b": None, "a": 0.5}]}, {"in": INPUT}) == "81d89f2505967814"

@@ -1,16 +1,20 @@
 from __future__ import annotations
 
+import hashlib
 import os
+import socket
 import subprocess
 import sys
 import threading
 import time
 from dataclasses import replace
+from itertools import combinations
 from pathlib import Path
 
 import pytest
 
 from r2v.errors import LeaseConflict
+from r2v.storage import lease as lease_module
 from r2v.storage.lease import Owner, confirm, holder, lease
 
 HOLD = """
@@ -42,6 +46,12 @@ def leave_behind(path: Path, owner: Owner, age: float) -> None:
     (path / owner.filename).touch()
     then = time.time() - age
     os.utime(path / owner.filename, (then, then))
+
+
+def stranger_of(file: Path) -> Owner:
+    owner = Owner.of(file.name)
+    assert owner is not None
+    return owner
 
 
 def stranger() -> Owner:
@@ -167,6 +177,79 @@ def test_holder_elsewhere_counts_as_dead_only_after_ttl(tmp_path: Path) -> None:
     assert holder(place, ttl=60) == owner and holder(place, ttl=20) is None
     with lease(place, ttl=20) as me:
         assert holder(place) == me
+
+
+def test_what_is_taken_over_is_fresh_from_the_start(tmp_path: Path) -> None:
+    """A dead owner's file keeps its old time until the first heartbeat: a third machine would take it over again."""
+    place, before = tmp_path / "x.lease", tmp_path / "before"
+    leave_behind(place, stranger(), age=10_000)
+    before.touch()
+    with lease(place, ttl=600) as me:
+        assert (place / me.filename).stat().st_mtime >= before.stat().st_mtime
+        assert [file.name for file in place.iterdir()] == [me.filename]
+
+
+def test_a_holder_elsewhere_is_dead_only_when_older_than_the_ttl(tmp_path: Path) -> None:
+    place, probe = tmp_path / "x.lease", tmp_path / "probe"
+    leave_behind(place, stranger(), age=0)
+    probe.touch()
+    (file,) = place.iterdir()
+    now = float(int(probe.stat().st_mtime))  # whole seconds, so that nothing is rounded
+    for age, stale in ((59, False), (60, False), (61, True), (-59, False)):
+        os.utime(file, (now - age, now - age))
+        assert lease_module._stale(place, stranger_of(file), 60.0, now) is stale, age
+    assert lease_module._stale(place, replace(stranger_of(file), token="gone"), 60.0, now)
+
+
+def test_a_process_id_means_something_in_one_boot_and_one_namespace_only() -> None:
+    """Machines of one host name, reboots, and containers with numbers of their own are told apart."""
+    machine = Owner.here().machine
+    marks = [socket.gethostname(), Path("/proc/sys/kernel/random/boot_id").read_text()]
+    marks.append(str(Path("/proc/self/ns/pid").readlink()))
+    known = {
+        "".join(some): hashlib.sha256("".join(some).encode()).hexdigest()[:12]
+        for count in range(4)
+        for some in combinations(marks, count)
+    }
+    assert [some for some, name in known.items() if name == machine] == ["".join(marks)]
+
+
+def test_a_zombie_and_a_process_that_began_at_another_time_do_not_run() -> None:
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)  # ended, and not yet reaped
+    assert not lease_module._runs(process.pid, lease_module._started(process.pid))
+    process.wait()
+    assert not lease_module._runs(process.pid, "1") and lease_module._started(process.pid) == ""
+    me = Owner.here()
+    assert lease_module._runs(me.pid, me.started) and not lease_module._runs(me.pid, "1")
+    assert me.started.isdigit() and int(me.started) > 0
+
+
+def test_waiting_ends_when_the_holder_does_and_gives_up_when_it_does_not(tmp_path: Path) -> None:
+    place = tmp_path / "x.lease"
+    entered, leave = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with lease(place):
+            entered.set()
+            leave.wait(30)
+
+    holding = threading.Thread(target=hold)
+    holding.start()
+    assert entered.wait(30)
+    with pytest.raises(LeaseConflict), lease(place, wait=0.05):
+        pass
+    threading.Timer(0.05, leave.set).start()
+    with lease(place, wait=30) as me:
+        assert holder(place) == me
+    holding.join()
+
+
+def test_an_owner_is_what_its_file_is_called() -> None:
+    me = Owner.here()
+    assert Owner.of(me.filename) == me
+    assert str(stranger()) == f"pid {os.getpid()} on node07 (Slurm job 4711)"
+    assert str(replace(me, job="")) == f"pid {me.pid} on {me.host}"
 
 
 def test_a_time_in_the_future_without_a_heartbeat_does_not_block_for_ever(tmp_path: Path) -> None:

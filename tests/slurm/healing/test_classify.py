@@ -203,6 +203,7 @@ def test_a_line_says_what_is_known_and_no_more() -> None:
     assert line_of(Evidence(row=row("OUT_OF_MEMORY"))) == "Slurm: OUT_OF_MEMORY"
     assert line_of(Evidence(row=row("OUT_OF_MEMORY", max_rss=5 * MB))) == "Slurm: OUT_OF_MEMORY: 5 MB used"
     assert line_of(Evidence(row=row("FAILED", signal=11))) == "ended by exit code 0, signal 11"
+    assert line_of(Evidence(exit=exit_(7))) == "ended by exit code 7, signal 0"
     assert line_of(Evidence(exit=exit_(3, "input"), log="a\nb is missing\nr2v job 7: failed")) == "b is missing"
     assert line_of(Evidence(exit=exit_(3, "input", "no such file"), log="a")) == "no such file"
     cuda = "step 1\n  torch.OutOfMemoryError: CUDA out of memory. Tried 2 GiB  \nlater"
