@@ -19,7 +19,7 @@ from r2v.pipeline.rows import Command, Instead
 
 if TYPE_CHECKING:
     from r2v.config import Config
-    from r2v.storage.artifact import Artifact
+    from r2v.storage.integrity import Artifact
 
 
 def add_commands(commands: argparse._SubParsersAction[Parser]) -> None:

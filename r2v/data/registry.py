@@ -39,7 +39,7 @@ from r2v.data.manifest import (
     time_stamp,
 )
 from r2v.data.merge import Keep, Source, merge, unique
-from r2v.data.run import RunHandle, UtcClock, continued, with_live_status
+from r2v.data.run import RunHandle, UtcClock, continued, set_damage_aside, with_live_status
 from r2v.data.store import TrajectoryStore
 from r2v.errors import InputError, LeaseConflict, UsageError, nearest
 from r2v.storage.files import writing
@@ -83,6 +83,8 @@ class DataRegistry:
         prefix = run_prefix(benchmark, provider, model_name)
         folder = self._find(run_id, base or self.runs) or self._new_folder(prefix, base or self.runs, run_id)
         store = TrajectoryStore(folder / "trajectories.jsonl")
+        if (folder / RUN_MANIFEST).exists():
+            set_damage_aside(read_manifest(folder))
         with ExitStack() as stack:
             stack.enter_context(store.exclusive())
             if (folder / RUN_MANIFEST).exists():

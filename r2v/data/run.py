@@ -22,10 +22,12 @@ from types import TracebackType
 from typing import Any, Self
 
 from r2v.data.episode import Episode
-from r2v.data.manifest import RunManifest, Status, write_manifest
+from r2v.data.manifest import RUN_MANIFEST, RunManifest, Status, write_manifest
 from r2v.data.store import TrajectoryStore
 from r2v.errors import InputError, Interrupted, R2VError, UsageError
+from r2v.storage.artifact_manifest import Damaged
 from r2v.storage.files import content_sha256
+from r2v.storage.integrity import set_aside, verify_file
 from r2v.storage.lease import holder
 
 log = logging.getLogger(__name__)
@@ -100,6 +102,22 @@ class RunHandle:
         self.manifest = replace(self.manifest, updated_at=_iso(self._now()), **changes)
         write_manifest(self.manifest)
         self._changed()
+
+
+def verify_run(run: RunManifest) -> None:
+    """Hash a finished run's trajectories. Raises Damaged where they are not what its manifest says."""
+    verify_file(run.trajectories, str(run.data_sha256), RUN_MANIFEST)
+
+
+def set_damage_aside(run: RunManifest) -> None:
+    """Rename a finished run's trajectories where they are not what its manifest says, so that all are played again; a
+    line says where the old ones lie."""
+    try:
+        if run.status == "done":
+            verify_run(run)
+    except Damaged as error:
+        kept = f"it is set aside as {set_aside(run.trajectories).name}, and " if run.trajectories.exists() else ""
+        log.warning("%s; %sits episodes are played again", error, kept)
 
 
 def figures(episodes: Iterable[Episode]) -> dict[str, Any]:

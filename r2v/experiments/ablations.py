@@ -17,8 +17,9 @@ from r2v.config import to_yaml
 from r2v.errors import UsageError, nearest
 from r2v.log import logger
 from r2v.stages import Stage
-from r2v.storage.artifact import Artifact, Work
+from r2v.storage.artifact import Work
 from r2v.storage.files import write_json, write_text
+from r2v.storage.integrity import Artifact
 
 if TYPE_CHECKING:
     from r2v.data.episode import Episode

@@ -7,20 +7,28 @@ fingerprint_of(config, job("bc"), inputs)     # what this configuration and thes
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from r2v.config import Config, identity, load
+from r2v.data.manifest import RUN_MANIFEST, RunManifest
 from r2v.data.registry import DataRegistry
+from r2v.data.run import verify_run
 from r2v.envs.base import benchmark_class
 from r2v.errors import InputError, UsageError
 from r2v.log import logger
 from r2v.pipeline.jobs import job
 from r2v.pipeline.rows import Job
 from r2v.storage import artifact as artifacts
-from r2v.storage.artifact import Artifact
+from r2v.storage.artifact_manifest import ARTIFACT_MANIFEST, Damaged
+from r2v.storage.integrity import Artifact
 from r2v.storage.paths import Places
+
+RUNS_FILE = "runs.jsonl"
+"""What the artifact of a collection holds: a line for each run that it names."""
 
 
 def places_of(config: Config, root: Path = Path()) -> Places:
@@ -58,13 +66,58 @@ def published(config: Config, name: str, root: Path = Path()) -> Artifact:
     runs that `data.runs` names or else the latest done run. Raises InputError where there is none."""
     if job(name).place is None:
         return collected_runs(config, job(name), root)
-    place = place_of(config, name, root)
+    row, place = job(name), place_of(config, name, root)
+    if place.is_symlink() and not place.exists():
+        raise InputError(f"needs {name}: {place} leads to {place.readlink()}, which is gone; {remedy(row)}")
     try:
         found = artifacts.read(place.resolve() if place.exists() else place)
+        if found.stage != row.stage:
+            raise Damaged(found.folder, f"it is of {found.stage}, {row.stage} belongs at {place}")
+    except Damaged as error:
+        raise InputError(f"needs {name}: {error}; {remedy(row)}") from None
     except InputError as error:
         raise InputError(f"needs {name}: {error}") from None
     _warn_of_differences(config, name, place, found)
     return found
+
+
+def remedy(row: Job) -> str:
+    """What to type so that a damaged artifact of this job is made again."""
+    return f"make it again: `{' '.join(('r2v', *row.argv))}` with its configuration, or `r2v run`"
+
+
+def made_already(config: Config, row: Job, key: str, root: Path = Path()) -> Artifact | None:
+    """The finished artifact of a job, of which every file was hashed, those of the runs that it names too. Raises
+    Damaged where it is not what was made, InputError where a run that it names is gone."""
+    found = artifacts.look(places_of(config, root).artifacts, row.name, key)
+    if found is not None and found.stage != row.stage:
+        raise Damaged(found.folder / ARTIFACT_MANIFEST, f"it is of {found.stage}, {row.stage} belongs there")
+    return found if found is None or row.place is not None else _with_runs(found, DataRegistry(root / "data"))
+
+
+def _with_runs(found: Artifact, registry: DataRegistry) -> Artifact:
+    """A collection's artifact, its runs' trajectories included. Raises as `made_already` does."""
+    named = found.summary.get("run_ids")
+    if not (isinstance(named, list) and named and all(isinstance(run_id, str) for run_id in named)):
+        raise Damaged(found.folder / ARTIFACT_MANIFEST, f"its run_ids are {named!r}")
+    runs = [registry.get(run_id) for run_id in named]
+    lines = [json.loads(line) for line in found.file(RUNS_FILE).read_text().splitlines()]
+    recorded = {line["run_id"]: line["data_sha256"] for line in lines}
+    for run in runs:
+        if run.status != "done":
+            raise Damaged(run.output_dir / RUN_MANIFEST, f"it says {run.status}, {found.folder / RUNS_FILE} says done")
+        verify_run(run)
+        if recorded.get(run.run_id) != run.data_sha256:
+            raise Damaged(
+                run.output_dir / RUN_MANIFEST,
+                f"its data_sha256 is {run.data_sha256!s:.12}, {found.folder / RUNS_FILE} says "
+                f"{recorded.get(run.run_id)!s:.12}",
+            )
+    return replace(found, elsewhere=_trajectories(runs))
+
+
+def _trajectories(runs: Sequence[RunManifest]) -> dict[str, str]:
+    return {str(run.trajectories): str(run.data_sha256) for run in runs}
 
 
 def _warn_of_differences(config: Config, name: str, place: Path, found: Artifact) -> None:
@@ -96,21 +149,23 @@ def collected_runs(config: Config, row: Job, root: Path = Path()) -> Artifact:
     """Collected runs as an input, their ids in the summary: those that `data.runs` names, the one that this very
     configuration collected, or else the benchmark's latest."""
     registry = DataRegistry(places_of(config, root).data)
-    if not config.data.runs:
-        own = artifacts.find(places_of(config, root).artifacts, row.name, fingerprint_of(config, row, {}))
-        done = {manifest.run_id for manifest in registry.query(benchmark=config.env.benchmark, status="done")}
-        if own is not None and done.issuperset(own.summary["run_ids"]):
-            return own
+    if not config.data.runs and (own := _own_collection(config, row, registry, root)) is not None:
+        return own
     if config.data.runs:
         manifests = [registry.get(run_id) for run_id in config.data.runs]
     else:
         manifests = [registry.latest_run(config.env.benchmark)]
     for manifest in manifests:
+        again = f"`r2v collect --run-id {manifest.run_id}`"
         if manifest.status != "done":
+            raise InputError(f"run {manifest.run_id} is {manifest.status}, not done; finish it with {again}")
+        try:
+            verify_run(manifest)
+        except Damaged as error:
             raise InputError(
-                f"run {manifest.run_id} is {manifest.status}, not done; finish it with "
-                f"`r2v collect --run-id {manifest.run_id}`"
-            )
+                f"needs {row.name}: {error}; put it back, or play it again with {again} and the run's configuration "
+                "(what a provider has answered is in its journal, and is not paid again)"
+            ) from None
     files = {f"run-{index}": str(manifest.data_sha256) for index, manifest in enumerate(manifests)}
     return Artifact(
         stage=row.stage,
@@ -118,7 +173,21 @@ def collected_runs(config: Config, row: Job, root: Path = Path()) -> Artifact:
         folder=Path(manifests[0].output_dir),
         files=files,
         summary={"run_ids": [manifest.run_id for manifest in manifests]},
+        elsewhere=_trajectories(manifests),
+        labels=True,
     )
+
+
+def _own_collection(config: Config, row: Job, registry: DataRegistry, root: Path) -> Artifact | None:
+    """What this very configuration has collected, if it is done."""
+    own = artifacts.find(places_of(config, root).artifacts, row.name, fingerprint_of(config, row, {}))
+    done = {manifest.run_id for manifest in registry.query(benchmark=config.env.benchmark, status="done")}
+    if own is None or not done.issuperset(own.summary.get("run_ids", [])):
+        return None
+    try:
+        return _with_runs(own, registry)
+    except Damaged as error:
+        raise InputError(f"needs {row.name}: {error}; {remedy(row)}") from None
 
 
 def _fields(sections: Any) -> dict[str, Any]:

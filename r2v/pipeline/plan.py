@@ -16,24 +16,14 @@ from pathlib import Path
 from typing import Literal
 
 from r2v.config import Config, identity
-from r2v.data.registry import DataRegistry
-from r2v.errors import InputError
 from r2v.pipeline.graph import selection
-from r2v.pipeline.inputs import fingerprint_of, places_of, published, require_world
+from r2v.pipeline.inputs import fingerprint_of, made_already, published, require_world
 from r2v.pipeline.jobs import JOBS
 from r2v.pipeline.rows import Job
-from r2v.storage import artifact as artifacts
-from r2v.storage.artifact import ARTIFACT_MANIFEST, Artifact
-from r2v.storage.files import content_sha256
+from r2v.storage.artifact_manifest import Damaged
+from r2v.storage.integrity import Artifact
 
 State = Literal["up to date", "stale", "to do"]
-
-LARGE = 64 << 20
-"""Bytes above which a file is read again only where it is younger than its manifest."""
-
-
-_RUN_STAGES = {row.stage for row in JOBS if row.place is None}
-"""Stages whose artifact only names runs of data, which are hashed too."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,8 +54,6 @@ def plan(
     made: dict[str, Artifact] = {}
     for name in given:
         made[name] = published(config, name, root)
-        if (altered := alteration(made[name], root)) is not None:
-            raise InputError(f"needs {name}: {altered}; make it again: start from {name}")
     waits, steps = waiting(wanted), dict[str, PlannedJob]()
     for item in wanted:
         step = _step(config, item, waits[item.name], made, steps, root)
@@ -109,39 +97,13 @@ def _step(
             state: State = "stale" if steps[name].state == "stale" else "to do"
             return PlannedJob(job=item, needs=needs, state=state, why=f"{name} is {steps[name].state}")
     key = fingerprint_of(config, item, {name: made[name] for name in item.inputs})
-    found = artifacts.find(places_of(config, root).artifacts, item.name, key)
+    try:
+        found = made_already(config, item, key, root)
+    except Damaged as error:
+        return PlannedJob(job=item, needs=needs, state="stale", why=str(error), spoiled=True)
     if found is None:
         return PlannedJob(job=item, needs=needs, state="to do", why="not made with this configuration and these inputs")
-    if (altered := alteration(found, root)) is not None:
-        return PlannedJob(job=item, needs=needs, state="stale", why=altered, spoiled=True)
     return PlannedJob(job=item, needs=needs, state="up to date", why="inputs unchanged", artifact=found)
-
-
-def alteration(found: Artifact, root: Path = Path()) -> str | None:
-    """The first file of an artifact, or of the runs it names, that no longer says what was recorded; None: none.
-
-    Files above LARGE bytes that are older than their manifest are taken on trust.
-    """
-    manifest = found.folder / ARTIFACT_MANIFEST
-    written = manifest.stat().st_mtime if manifest.exists() else 0.0
-    for name, recorded in found.files.items():
-        path = found.folder / name
-        if not path.exists() and name.startswith("run-"):
-            continue  # runs that data.runs names: hashed below
-        status = path.stat()
-        if (status.st_size <= LARGE or status.st_mtime > written) and (told := _differs(path, recorded)):
-            return told
-    registry = DataRegistry(root / "data")
-    for run_id in found.summary.get("run_ids", []) if found.stage in _RUN_STAGES else []:
-        run = registry.get(run_id)
-        if told := _differs(run.trajectories, str(run.data_sha256)):
-            return told
-    return None
-
-
-def _differs(path: Path, recorded: str) -> str | None:
-    now = content_sha256(path)
-    return None if now == recorded else f"{path} is {now[:12]}, its manifest says {recorded[:12]}"
 
 
 def touched(before: Config, after: Config) -> set[str]:

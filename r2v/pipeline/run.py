@@ -3,8 +3,9 @@
     run_here(config)                          # everything that is not up to date
     run_here(config, start="router")          # from one job on
 
-A job is up to date when an artifact of its fingerprint is finished; its inputs' content is part of the
-fingerprint, so a change travels exactly as far as it matters.
+A job is up to date when an artifact of its fingerprint is finished and every file of it, hashed, is what was made; its
+inputs' content is part of the fingerprint, so a change travels exactly as far as it matters. What was damaged is named
+and made again.
 """
 
 from __future__ import annotations
@@ -19,10 +20,11 @@ from r2v.config import Config, to_yaml
 from r2v.errors import EmptyResult, InputError, UsageError
 from r2v.log import logger, to_wandb
 from r2v.pipeline.graph import selection
-from r2v.pipeline.inputs import fingerprint_of, places_of, published, require_world
+from r2v.pipeline.inputs import fingerprint_of, made_already, places_of, published, require_world
 from r2v.pipeline.rows import Job
 from r2v.storage import artifact as artifacts
-from r2v.storage.artifact import Artifact
+from r2v.storage.artifact_manifest import Damaged
+from r2v.storage.integrity import Artifact, Stray, set_aside, verify
 from r2v.storage.paths import LOGS
 
 SERIES = "metrics.jsonl"
@@ -80,20 +82,23 @@ def run_job(
     was up to date."""
     stage, places = row.load(), places_of(config, root)
     sections, key = stage.sections(config), fingerprint_of(config, row, inputs)
-    found = None if force else artifacts.find(places.artifacts, row.name, key)
+    found, damaged = (None, False) if force else _whole(config, row, key, root)
     cpu, fresh = time.process_time(), found is None
     place = (publish_at or places.published(row.place)) if publish and row.place is not None else None
     if found is None:
         require_world(sections)
+        for item in inputs.values():
+            verify(item)
         logger.info("%-16s running", row.name)
         with (
             artifacts.build(
-                places.artifacts, row.name, key, row.stage, to_yaml(config), inputs, root, again=force
+                places.artifacts, row.name, key, row.stage, to_yaml(config), inputs, root, again=force, mend=damaged
             ) as work,
             _published_at(place, work.folder),
         ):
             stage.run(sections, work)
-        found = artifacts.read(places.artifacts / f"{row.name}-{key}")
+        found = made_already(config, row, key, root)
+        assert found is not None
         to_wandb(
             config.logging.wandb, config.logging.project, row.name, found.summary, root / LOGS, found.folder / SERIES
         )
@@ -103,6 +108,19 @@ def run_job(
     if fresh or not quiet:
         logger.info("%-16s %s", row.name, f"done, {seconds:.1f} CPU-s" if fresh else "up to date")
     return StageResult(job=row.name, artifact=found, fresh=fresh, cpu_seconds=seconds)
+
+
+def _whole(config: Config, row: Job, key: str, root: Path) -> tuple[Artifact | None, bool]:
+    """The finished artifact of a job, if it is what was made; and whether one is there that is not. A file that nobody
+    made is set aside, and what is left is judged again."""
+    try:
+        return made_already(config, row, key, root), False
+    except Stray as error:
+        logger.warning("%-16s %s; it is set aside as %s", row.name, error, set_aside(error.path).name)
+        return _whole(config, row, key, root)
+    except Damaged as error:
+        logger.warning("%-16s %s; it is made again", row.name, error)
+        return None, True
 
 
 @contextmanager

@@ -24,7 +24,7 @@ from r2v.llm.scripted import ScriptedBackend
 from r2v.llm.types import ChatModel, Message, Reply, Request, ScoreRequest
 from r2v.llm.waves import Memo, Waves
 from r2v.rollout.actors import PricedModel, Scorer
-from r2v.storage.artifact import content_files
+from r2v.storage.integrity import content_files
 from r2v.storage.paths import JOURNALS
 from r2v.verifier.judge import Judge
 

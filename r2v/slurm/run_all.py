@@ -194,7 +194,7 @@ def _with_steps(root: Path, config: Config, chain: Chain, steps: Sequence[Planne
                 needs=waits[item.name],
                 script=item.command.script,
                 attempts=known.attempts if known else (),
-                command=(*item.argv, "--force") if step.spoiled else item.argv,
+                command=item.argv,
                 skipped="up to date" if step.state == "up to date" else None,
             )
     first = headers.read(root / SCRIPTS / SENTINELS).directives

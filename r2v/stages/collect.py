@@ -22,17 +22,19 @@ from typing import TYPE_CHECKING, Any
 from r2v import config as c
 from r2v.config import identity
 from r2v.data.registry import DataRegistry
-from r2v.data.run import RunHandle
+from r2v.data.run import RunHandle, verify_run
 from r2v.data.split import assign
 from r2v.data.store import read_episodes, write_episodes
 from r2v.errors import EmptyResult, EnvironmentFault, InputError, UsageError
 from r2v.log import Progress, logger
 from r2v.stages import Stage
 from r2v.storage.artifact import Work
+from r2v.storage.artifact_manifest import Damaged
 from r2v.storage.files import write_text
 
 if TYPE_CHECKING:
     from r2v.data.episode import Episode
+    from r2v.data.manifest import RunManifest
     from r2v.envs.base import Benchmark
     from r2v.llm.waves import Waves
     from r2v.rollout.actors import Actor
@@ -152,11 +154,8 @@ def _begin(cfg: CollectSettings, work: Work, registry: DataRegistry) -> RunHandl
     from r2v.rollout.model_factory import teacher_name
 
     name = teacher_name(cfg.teacher, load_benchmark(cfg.env.benchmark, cfg.env.options))
-    unfinished = [
-        m
-        for m in registry.query(benchmark=cfg.env.benchmark)
-        if m.fingerprint == work.fingerprint and m.status in ("interrupted", "partial", "failed")
-    ]
+    same = [m for m in registry.query(benchmark=cfg.env.benchmark) if m.fingerprint == work.fingerprint]
+    unfinished = [m for m in same if m.status in ("interrupted", "partial", "failed") or _to_mend(cfg, m)]
     run_id = cfg.run.id or (unfinished[-1].run_id if unfinished else None)
     base = work.root / cfg.run.base if cfg.run.base else None
     return registry.begin_run(
@@ -170,6 +169,22 @@ def _begin(cfg: CollectSettings, work: Work, registry: DataRegistry) -> RunHandl
         notes=cfg.run.notes,
         run_id=run_id,
     )
+
+
+def _to_mend(cfg: CollectSettings, run: RunManifest) -> bool:
+    """Whether a finished run's trajectories were damaged since, and can be played again. Raises InputError where a
+    provider would have to be paid a second time, because the journal of its answers is gone too."""
+    try:
+        if run.status == "done":
+            verify_run(run)
+        return False
+    except Damaged as error:
+        if cfg.teacher.provider != "scripted" and not (run.output_dir / PROVIDER).is_dir():
+            raise InputError(
+                f"{error}, and its journal {run.output_dir / PROVIDER} is gone: put either back, or move "
+                f"{run.output_dir} away to collect (and pay) anew"
+            ) from None
+        return True
 
 
 def _specs(cfg: CollectSettings, handle: RunHandle) -> list[EpisodeSpec]:

@@ -7,57 +7,45 @@
 
 The fingerprint hashes what decides the content: the stage and its version, the config sections it reads, and
 the *content* of its inputs. Same fingerprint, same content: reuse, resume, sweeps and ablations follow.
+
+What is read is what was made: every door to a finished artifact (`find`, `read`, `attempt_of`) hashes its files and
+compares them with the manifest, by the one function `r2v.storage.integrity.verify`. What was altered raises Damaged,
+which names the file; `build` then makes the artifact anew, from nothing but what a provider was paid for.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
+import logging
 import os
+import secrets
 import shutil
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from r2v.config import identity
 from r2v.errors import InputError, LeaseConflict
+from r2v.storage.artifact_manifest import (
+    ARTIFACT_MANIFEST,
+    ArtifactManifest,
+    Damaged,
+    json_sha256,
+    read_artifact_manifest,
+    write_artifact_manifest,
+)
 from r2v.storage.files import content_sha256, write_json, write_text
+from r2v.storage.integrity import CONFIGURATION, EXTERNAL, Artifact, content_files, set_aside, verify, verify_file
 from r2v.storage.lease import lease
 
-ARTIFACT_MANIFEST = "artifact.json"
+log = logging.getLogger(__name__)
+
 ATTEMPT = "attempt.meta.json"
-EXTERNAL = "external"
+STORE = ".artifacts"
 JOURNAL = ".provider"
-"""Folder in an attempt that remembers what a provider was asked and paid; not content."""
-_NOT_CONTENT = ("checkpoint-", "tmp", ".")
-_NOT_CONTENT_SUFFIXES = (".meta.json", ".lease", ".quarantine")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Artifact:
-    """A finished result. `files` maps each content file (relative path) to its SHA-256."""
-
-    stage: str
-    fingerprint: str
-    folder: Path
-    files: dict[str, str]
-    inputs: dict[str, str] = field(default_factory=dict)
-    summary: dict[str, Any] = field(default_factory=dict)
-
-    @property
-    def data_sha256(self) -> str:
-        """One hash over all content: equal on any machine that made the same thing."""
-        return _sha(sorted(self.files.items()))
-
-    def file(self, name: str) -> Path:
-        """The path of one content file; a file of the user's own stands in for any name. Raises InputError where
-        it is gone or was never made."""
-        path = self.folder / (next(iter(self.files)) if self.stage == EXTERNAL else name)
-        if not path.exists():
-            raise InputError(f"{path}: missing from the artifact of {self.stage}; run that stage again")
-        return path
+"""Folder in an attempt that remembers what a provider was asked and paid; not content, and never removed."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,13 +60,9 @@ class Work:
     summary: dict[str, Any] = field(default_factory=dict)
 
 
-def _sha(value: Any) -> str:
-    return hashlib.sha256(json.dumps(value, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
-
-
 def fingerprint(stage: str, version: int, sections: Mapping[str, Any], inputs: Mapping[str, Artifact]) -> str:
     """16 hex digits that stand for the stage's content."""
-    return _sha(
+    return json_sha256(
         [
             stage,
             version,
@@ -88,47 +72,48 @@ def fingerprint(stage: str, version: int, sections: Mapping[str, Any], inputs: M
     )[:16]
 
 
-def content_files(folder: Path) -> dict[str, str]:
-    """The content files below a folder and their hashes; checkpoints and metadata are not content."""
-    found = {}
-    for path in sorted(folder.rglob("*")):
-        relative = path.relative_to(folder)
-        if not path.is_file() or path.name in (ARTIFACT_MANIFEST, "config.yaml"):
-            continue
-        if any(p.startswith(_NOT_CONTENT) or p.endswith(_NOT_CONTENT_SUFFIXES) for p in relative.parts):
-            continue
-        found[relative.as_posix()] = content_sha256(path)
-    return found
-
-
 def read(folder: Path) -> Artifact:
-    """The finished artifact in a folder. Raises InputError where it is absent, unfinished or damaged."""
-    try:
-        record = json.loads((folder / ARTIFACT_MANIFEST).read_text())
-        return Artifact(
-            folder=folder,
-            stage=record["stage"],
-            fingerprint=record["fingerprint"],
-            files=record["files"],
-            inputs=record["inputs"],
-            summary=record["summary"],
-        )
-    except (FileNotFoundError, NotADirectoryError):
-        state = "unfinished" if folder.is_dir() else "missing"
-        raise InputError(f"{folder}: {state} (no {ARTIFACT_MANIFEST}); run the stage that makes it first") from None
-    except (json.JSONDecodeError, KeyError, TypeError) as error:
-        raise InputError(
-            f"{folder / ARTIFACT_MANIFEST}: damaged ({error}); delete it and run the stage again"
-        ) from None
+    """The finished artifact in a folder, every file of it hashed. Raises InputError where it is absent or unfinished,
+    Damaged where it is not what was made."""
+    manifest = read_artifact_manifest(folder)
+    made = Artifact(
+        folder=folder,
+        stage=manifest.stage,
+        fingerprint=manifest.fingerprint,
+        files=manifest.files,
+        inputs=manifest.inputs,
+        summary=manifest.summary,
+    )
+    if folder.parent.name == STORE and not folder.name.endswith(f"-{made.fingerprint}"):
+        raise Damaged(folder / ARTIFACT_MANIFEST, f"its fingerprint is {made.fingerprint}, its folder {folder.name}")
+    verify(made)
+    if manifest.config_sha256 is not None:
+        verify_file(folder / CONFIGURATION, manifest.config_sha256)
+    return made
+
+
+def look(store: Path, job: str, key: str) -> Artifact | None:
+    """The finished artifact of this fingerprint; None where there is none yet. Raises Damaged where it is not what was
+    made."""
+    folder = store / f"{job}-{key}"
+    if not os.path.lexists(folder / ARTIFACT_MANIFEST):
+        if os.path.lexists(folder) and not folder.is_dir():
+            raise Damaged(folder, "it is no folder of an artifact")
+        return None
+    made = read(folder)
+    if made.fingerprint != key:
+        raise Damaged(folder / ARTIFACT_MANIFEST, f"its fingerprint is {made.fingerprint}, it lies where {key} belongs")
+    return made
 
 
 def find(store: Path, job: str, key: str) -> Artifact | None:
-    """The finished artifact of this fingerprint, if there is one with all its files in place."""
-    folder = store / f"{job}-{key}"
-    if not (folder / ARTIFACT_MANIFEST).exists():
+    """The finished artifact of this fingerprint, if there is one and all its files are what was made; a damaged one is
+    named by a line and is not found, so that it is made again."""
+    try:
+        return look(store, job, key)
+    except Damaged as error:
+        log.warning("%-16s %s; it is made again", job, error)
         return None
-    artifact = read(folder)
-    return artifact if all((folder / name).exists() for name in artifact.files) else None
 
 
 @contextmanager
@@ -142,64 +127,105 @@ def build(
     root: Path,
     *,
     again: bool = False,
+    mend: bool = False,
 ) -> Iterator[Work]:
     """Make an artifact: yields the work, then writes its manifest last. An earlier unfinished attempt of the
-    same fingerprint is continued in place; with `again` a finished one is made anew from nothing. Raises LeaseConflict
-    where another process is making it, or has just made it."""
+    same fingerprint is continued in place. A damaged one is made from nothing but its journal; so is a finished one
+    with `mend`, and with `again`, where the journal is set aside too. Raises LeaseConflict where another process is
+    making it, or has just made it; Damaged where an input changed meanwhile, and then nothing is finished."""
     folder = store / f"{job}-{key}"
     with lease(store / f"{job}-{key}.lease"):
-        if again and (folder / ARTIFACT_MANIFEST).exists():
-            shutil.rmtree(folder)
-        if find(store, job, key) is not None:
+        if _finished(store, job, key) and not (again or mend):
             raise LeaseConflict(
                 f"{folder} was finished by another process just now; run the same command again to use it"
             )
-        (folder / ARTIFACT_MANIFEST).unlink(missing_ok=True)
+        if os.path.lexists(folder / ARTIFACT_MANIFEST) or not folder.is_dir():
+            _clear(folder, forget=again)
         folder.mkdir(parents=True, exist_ok=True)
-        write_text(folder / "config.yaml", config_yaml)
+        write_text(folder / CONFIGURATION, config_yaml)
         write_json(folder / ATTEMPT, {"job": job, "inputs": {n: _locate(folder, a) for n, a in inputs.items()}})
         work = Work(folder=folder, fingerprint=key, inputs=inputs, root=root)
         yield work
-        write_json(
-            folder / ARTIFACT_MANIFEST,
-            {
-                "stage": stage,
-                "fingerprint": key,
-                "files": content_files(folder),
-                "inputs": {name: artifact.data_sha256 for name, artifact in inputs.items()},
-                "summary": work.summary,
-            },
+        for artifact in inputs.values():
+            verify(artifact)  # what was read is what is recorded, also where the stage took hours
+        manifest = ArtifactManifest(
+            stage=stage,
+            fingerprint=key,
+            files=content_files(folder),
+            inputs={name: artifact.data_sha256 for name, artifact in inputs.items()},
+            summary=work.summary,
+            config_sha256=content_sha256(folder / CONFIGURATION),
         )
+        write_artifact_manifest(folder, manifest)
+
+
+def _finished(store: Path, job: str, key: str) -> bool:
+    with suppress(Damaged):
+        return look(store, job, key) is not None
+    return False
+
+
+def _clear(folder: Path, *, forget: bool) -> None:
+    """Empty the folder of an attempt but for what a provider was paid for, which with `forget` is set aside under a
+    name of its own; what is in the way and no folder is set aside too. The manifest goes first: a kill leaves an
+    unfinished attempt, not half a finished one."""
+    if os.path.lexists(folder) and not folder.is_dir():
+        set_aside(folder)
+        return
+    if not folder.is_dir():
+        return
+    for path in sorted(folder.iterdir(), key=lambda path: path.name != ARTIFACT_MANIFEST):
+        if path.name == JOURNAL and forget:
+            path.rename(path.with_name(f"{JOURNAL}-{secrets.token_hex(4)}"))
+        elif not path.name.startswith(JOURNAL):
+            remove(path)
+
+
+def remove(path: Path) -> None:
+    """Remove a file, a link or a whole folder; what is gone already is no error."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
 
 
 def attempt_of(folder: Path) -> tuple[str, dict[str, Artifact]]:
     """The job and the inputs of an attempt, finished or not, so that it can be continued from its folder alone.
     Raises InputError where the folder is no attempt of ours or an input has changed since."""
+    path = folder / ATTEMPT
     try:
-        record = json.loads((folder / ATTEMPT).read_text())
-    except (OSError, json.JSONDecodeError):
+        record = json.loads(path.read_text())
+        inputs = {name: _located(folder, value) for name, value in record["inputs"].items()}
+        job = record["job"]
+    except (FileNotFoundError, NotADirectoryError):
         raise InputError(
             f"{folder}: not an attempt of a stage (no {ATTEMPT}); name a checkpoint below outputs/"
         ) from None
-    inputs = {
-        name: Artifact(
-            stage=value["stage"],
-            fingerprint=value["fingerprint"],
-            files=value["files"],
-            folder=(folder / value["folder"]).resolve(),
-            summary=value["summary"],
-        )
-        for name, value in record["inputs"].items()
-    }
-    for one in inputs.values():
-        for name, recorded in one.files.items() if one.stage == EXTERNAL else ():
-            path = one.folder / name
-            if not path.is_file() or content_sha256(path) != recorded:
-                raise InputError(
-                    f"{path}: not the file that {folder} was begun with; put that one back, or start the "
-                    "stage afresh with this one"
-                )
-    return record["job"], inputs
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise Damaged(path, f"it does not say what was begun ({error!r}); run the stage's own command") from None
+    for artifact in inputs.values():
+        try:
+            verify(artifact)
+        except Damaged as error:
+            raise InputError(
+                f"{error}: not the file that {folder} was begun with; put that one back, or start the "
+                "stage afresh with this one"
+            ) from None
+    return str(job), inputs
+
+
+def _located(folder: Path, value: Mapping[str, Any]) -> Artifact:
+    """An input as an attempt's record describes it. Raises KeyError, TypeError or AttributeError for anything else."""
+    elsewhere = value.get("elsewhere", {})
+    return Artifact(
+        stage=value["stage"],
+        fingerprint=value["fingerprint"],
+        files=dict(value["files"]),
+        folder=(folder / value["folder"]).resolve(),
+        summary=dict(value["summary"]),
+        elsewhere={str((folder / path).resolve()): content for path, content in elsewhere.items()},
+        labels=value["stage"] != EXTERNAL and all(name.startswith("run-") for name in value["files"]),
+    )
 
 
 def external(path: Path) -> Artifact:
@@ -211,12 +237,17 @@ def external(path: Path) -> Artifact:
 
 def _locate(folder: Path, artifact: Artifact) -> dict[str, Any]:
     return {
-        "folder": os.path.relpath(artifact.folder.resolve(), folder.resolve()),
+        "folder": _relative(str(artifact.folder), folder),
         "stage": artifact.stage,
         "fingerprint": artifact.fingerprint,
         "files": artifact.files,
         "summary": artifact.summary,
+        "elsewhere": {_relative(path, folder): content for path, content in artifact.elsewhere.items()},
     }
+
+
+def _relative(path: str, folder: Path) -> str:
+    return os.path.relpath(Path(path).resolve(), folder.resolve())
 
 
 def publish(place: Path, folder: Path) -> None:

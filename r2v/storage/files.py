@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import secrets
 from collections.abc import Iterable, Iterator
@@ -21,6 +22,7 @@ from r2v.errors import EnvironmentFault
 VOLATILE = ("run_id", "wall_time_seconds", "created_at")
 """Keys of a JSON line, or of its `metadata`, that say when or where it was made: not content."""
 
+_TYPES: dict[str, type | tuple[type, ...]] = {"run_id": str, "wall_time_seconds": (int, float), "created_at": str}
 _KEYS = tuple(f'"{name}":'.encode() for name in VOLATILE)
 
 
@@ -46,8 +48,15 @@ def _without_volatile(line: bytes) -> bytes:
         return line
     for owner in (record, record.get("metadata")) if isinstance(record, dict) else ():
         if isinstance(owner, dict):
-            owner.update(dict.fromkeys(owner.keys() & set(VOLATILE)))
+            owner.update(dict.fromkeys(name for name in owner.keys() & set(VOLATILE) if _honest(name, owner[name])))
     return json.dumps(record, ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
+
+
+def _honest(name: str, value: Any) -> bool:
+    """Whether a volatile value is one that somebody measured: another type is damage, so it counts as content."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return False
+    return value is None or (isinstance(value, _TYPES[name]) and not isinstance(value, bool))
 
 
 def write_text(path: Path, text: str) -> None:

@@ -148,7 +148,7 @@ def test_a_damaged_manifest_is_named(tmp_path: Path) -> None:
     made = make(tmp_path)
     manifest = made.folder / ARTIFACT_MANIFEST
     manifest.write_text(manifest.read_text()[:40])
-    with pytest.raises(InputError, match="artifact.json: damaged"):
+    with pytest.raises(InputError, match="artifact.json is damaged: it is no JSON"):
         read(made.folder)
 
 

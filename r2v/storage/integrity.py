@@ -1,0 +1,106 @@
+"""Integrity: whether what lies in an artifact is what was made, asked by everybody who reads one, in one place.
+
+verify(artifact)        # raises Damaged: "... is damaged: its content is ab12..., artifact.json says cd34..."
+"""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from r2v.errors import InputError
+from r2v.storage.artifact_manifest import ARTIFACT_MANIFEST, Damaged, json_sha256
+from r2v.storage.files import content_sha256, writing
+from r2v.storage.hash_cache import current_sha256
+
+CONFIGURATION = "config.yaml"
+EXTERNAL = "external"
+_NOT_CONTENT = ("checkpoint-", "tmp", ".")
+_NOT_CONTENT_SUFFIXES = (".meta.json", ".lease", ".quarantine")
+
+
+class Stray(Damaged):
+    """A file lies in an artifact that nobody made there; the others are whole as far as they were hashed."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Artifact:
+    """A finished result. `files` maps each content file (relative path) to its SHA-256."""
+
+    stage: str
+    fingerprint: str
+    folder: Path
+    files: dict[str, str]
+    inputs: dict[str, str] = field(default_factory=dict)
+    summary: dict[str, Any] = field(default_factory=dict)
+    elsewhere: dict[str, str] = field(default_factory=dict)
+    """Files outside the folder that it stands for, such as the trajectories of collected runs: path -> SHA-256."""
+    labels: bool = False
+    """Whether the names in `files` are labels of what lies elsewhere, and no files."""
+
+    @property
+    def data_sha256(self) -> str:
+        """One hash over all content: equal on any machine that made the same thing."""
+        return json_sha256(sorted(self.files.items()))
+
+    @property
+    def recorded(self) -> dict[Path, str]:
+        """Every file of it, with the hash that it had when it was made."""
+        own = {} if self.labels else {self.folder / name: content for name, content in self.files.items()}
+        return own | {Path(path): content for path, content in self.elsewhere.items()}
+
+    def file(self, name: str) -> Path:
+        """The path of one content file; a file of the user's own stands in for any name. Raises InputError where
+        it is gone or was never made."""
+        path = self.folder / (next(iter(self.files)) if self.stage == EXTERNAL else name)
+        if not path.exists():
+            raise InputError(f"{path}: missing from the artifact of {self.stage}; run that stage again")
+        return path
+
+
+def content_files(folder: Path) -> dict[str, str]:
+    """The content files below a folder and their hashes; checkpoints and metadata are not content."""
+    return {name: content_sha256(folder / name) for name in _content_names(folder)}
+
+
+def _content_names(folder: Path) -> list[str]:
+    names = []
+    for path in sorted(folder.rglob("*")):
+        relative = path.relative_to(folder)
+        if path.name in (ARTIFACT_MANIFEST, CONFIGURATION) or not path.is_file():
+            continue
+        if not any(p.startswith(_NOT_CONTENT) or p.endswith(_NOT_CONTENT_SUFFIXES) for p in relative.parts):
+            names.append(relative.as_posix())
+    return names
+
+
+def verify(artifact: Artifact) -> None:
+    """Hash every file that an artifact consists of. Raises Damaged for the first that is not what was recorded."""
+    for path, recorded in artifact.recorded.items():
+        verify_file(path, recorded)
+    if artifact.labels or artifact.stage == EXTERNAL:
+        return
+    for name in _content_names(artifact.folder):
+        if name not in artifact.files:
+            raise Stray(artifact.folder / name, f"{artifact.folder / ARTIFACT_MANIFEST} does not name it; move it away")
+
+
+def verify_file(path: Path, recorded: str, record: str = ARTIFACT_MANIFEST) -> None:
+    """Hash one file. Raises Damaged where it is not what `record` says, gone or no file."""
+    try:
+        if current_sha256(path) != recorded and (now := current_sha256(path, anew=True)) != recorded:
+            raise Damaged(path, f"its content is {now[:12]}, {record} says {recorded[:12]}")
+    except (FileNotFoundError, NotADirectoryError):
+        raise Damaged(path, f"it is gone, {record} says {recorded[:12]}") from None
+    except OSError as error:
+        raise Damaged(path, f"it cannot be read ({error.strerror}), {record} says {recorded[:12]}") from None
+
+
+def set_aside(path: Path) -> Path:
+    """Rename a file to a name that is no content of anything, and return that."""
+    aside = path.with_name(f"{path.name}.{secrets.token_hex(4)}.quarantine")
+    with writing(path):
+        path.rename(aside)
+    return aside
