@@ -115,14 +115,16 @@ def _make(config: Config, row: Command, arguments: argparse.Namespace) -> int:
 def _resume(checkpoint: Path) -> int:
     from r2v.config import load
     from r2v.pipeline.run import run_job
-    from r2v.storage.artifact import ARTIFACT_MANIFEST, attempt_of
+    from r2v.storage.artifact import attempt_of
+    from r2v.storage.artifact_manifest import ARTIFACT_MANIFEST
     from r2v.storage.checkpoint import damage
 
-    if not checkpoint.exists():
-        raise InputError(f"--resume {checkpoint}: no such checkpoint")
     folder = checkpoint.resolve().parent
+    finished = (folder / ARTIFACT_MANIFEST).exists()  # then `r2v gc` may have removed its checkpoints
+    if not checkpoint.exists() and not finished:
+        raise InputError(f"--resume {checkpoint}: no such checkpoint")
     name, inputs = attempt_of(folder)
-    if not (folder / ARTIFACT_MANIFEST).exists() and (problem := damage(checkpoint.resolve())):
+    if not finished and (problem := damage(checkpoint.resolve())):
         raise InputError(
             f"--resume {checkpoint}: {problem}; name a whole checkpoint beside it, or run the stage's command, which "
             "takes the newest whole one"
