@@ -1,0 +1,15 @@
+"""Sandbox: where code that a model wrote is run, and a verdict on it that the code cannot forge.
+
+    run(["python3", "fix.py"], files={"fix.py": b"..."}, wanted=["out.txt"])     # a command: its output and its files
+    passes("def f(x): return x * x", "assert f(2) == 4")                         # True
+
+    limits          what the code may use
+    bubblewrap      the walls: namespaces of its own, a read-only system, no network, nothing of the user's files
+    seccomp         the system calls that it may not make
+    process         a process behind the walls, or with `unsafe` before them
+    command         a command run to its end or its limit
+    verdict         an answer and its tests, in two processes that exchange data alone
+
+`boot`, `wire`, `answering`, `judging` and `supervising` run inside: their source is handed over, and they import
+nothing but the standard library and each other.
+"""

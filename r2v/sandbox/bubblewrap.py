@@ -1,0 +1,141 @@
+"""Bubblewrap: the walls of a sandbox, and whether this machine can put them up.
+
+Inside there are a read-only system (/usr), Python's own library, a new /proc, five devices, and two file systems in
+memory of limited size, /home and /tmp. Process, network, IPC, host name and cgroup namespaces are new; the environment
+is four variables. As an ordinary user the walls need user namespaces. Root needs none: its code runs under a number
+that no user has, without capabilities, because the kernel holds root to no limit on processes.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from typing import BinaryIO
+
+from r2v.sandbox import seccomp
+from r2v.sandbox.limits import Limits
+
+HOME = "/home"
+"""The working directory inside."""
+_PYTHON = "/python"
+_UIDS, _UIDS_OF_A_PROCESS = 1_000_000_000, 1000
+_counter = itertools.count()
+
+
+def walls(limits: Limits, readable: Sequence[Path], filter_descriptor: int) -> list[str]:
+    """The words before a command that put it behind walls. `readable` are further paths that it may read, at the same
+    place; the descriptor holds the seccomp filter and must be inherited."""
+    rights = ["--cap-drop", "ALL", "--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID"]
+    memory = ["--size", str(limits.disk_bytes), "--tmpfs"]
+    words = ["bwrap", "--unshare-pid", "--unshare-net", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try"]
+    words += rights if as_root() else ["--unshare-user", "--uid", "1000", "--gid", "1000"]
+    words += ["--hostname", "sandbox", "--die-with-parent", "--new-session", *_system(), *_library()]
+    for path in readable:
+        words += [*_folders(path.parent), "--ro-bind", str(path), str(path)]
+    words += _folders(Path("/dev"))
+    for device in ("null", "zero", "full", "random", "urandom"):
+        words += ["--dev-bind", f"/dev/{device}", f"/dev/{device}"]
+    words += ["--proc", "/proc", "--perms", "1777", *memory, "/tmp", "--perms", "1777", *memory, HOME]
+    words += ["--chdir", HOME, "--setenv", "HOME", HOME, "--setenv", "PATH", "/usr/local/bin:/usr/bin:/bin"]
+    words += ["--setenv", "LANG", "C.UTF-8", "--remount-ro", "/", "--seccomp", str(filter_descriptor)]
+    return words
+
+
+def as_root() -> bool:
+    """Whether the walls are put up with root's rights."""
+    return os.geteuid() == 0
+
+
+def fresh_uid() -> int | None:
+    """The number that root's code runs under, another for each sandbox; None for others, who have but their own."""
+    if not as_root():
+        return None
+    return _UIDS + os.getpid() * _UIDS_OF_A_PROCESS + next(_counter) % _UIDS_OF_A_PROCESS
+
+
+def python() -> str:
+    """The interpreter's path inside."""
+    version = f"python{sys.version_info.major}.{sys.version_info.minor}"
+    return f"{_prefix()}/bin/{version}"
+
+
+@cache
+def lacking() -> str:
+    """What stands against a sandbox on this machine, with the remedy; "" where there is one."""
+    machine = os.uname().machine
+    if machine not in seccomp.MACHINES:
+        return f"there is no filter of system calls for {machine}, only for {', '.join(seccomp.MACHINES)}"
+    if shutil.which("bwrap") is None:
+        return "bubblewrap is not installed; install the package bubblewrap (in a checkout: make sandbox)"
+    with descriptor_of(seccomp.program(machine)) as filter_file:
+        words = walls(Limits(), (), filter_file.fileno())
+        trial = subprocess.run(
+            [*words, "--", python(), "-I", "-S", "-c", ""],
+            env={"PATH": os.environ.get("PATH", os.defpath)},
+            pass_fds=[filter_file.fileno()],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+        )
+    if trial.returncode == 0:
+        return ""
+    reason = " ".join(trial.stderr.decode(errors="replace").split())[:200]
+    return (
+        f"bubblewrap fails here ({reason}); let it make namespaces: for a user, user namespaces (sysctl "
+        "user.max_user_namespaces, kernel.unprivileged_userns_clone, an AppArmor profile of bwrap); for root, "
+        "CAP_SYS_ADMIN"
+    )
+
+
+def descriptor_of(content: bytes) -> BinaryIO:
+    """A file in memory with this content, read from its beginning."""
+    file = os.fdopen(os.memfd_create("r2v"), "w+b")
+    file.write(content)
+    file.seek(0)
+    return file
+
+
+def _system() -> list[str]:
+    words = ["--ro-bind", "/usr", "/usr"]
+    for name in ("bin", "sbin", "lib", "lib32", "lib64"):
+        path = Path("/", name)
+        if path.is_symlink():
+            words += ["--symlink", str(path.readlink()), str(path)]
+        elif path.exists():
+            words += ["--ro-bind", str(path), str(path)]
+    words += _folders(Path("/etc"))
+    for path in (Path("/etc/ld.so.cache"), Path("/etc/alternatives")):
+        words += ["--ro-bind-try", str(path), str(path)]
+    return words
+
+
+def _folders(path: Path) -> list[str]:
+    """A folder and those above it, open to all: what bubblewrap makes by itself is root's alone."""
+    wanted = [folder for folder in (*reversed(path.parents), path) if folder != Path("/")]
+    return [word for folder in wanted for word in ("--perms", "0755", "--dir", str(folder))]
+
+
+def _prefix() -> str:
+    return sys.base_prefix if Path(sys.base_prefix).is_relative_to("/usr") else _PYTHON
+
+
+def _library() -> list[str]:
+    """Python itself where it lies outside the system, without the packages that were installed beside it."""
+    if _prefix() != _PYTHON:
+        return []
+    base, inside = Path(sys.base_prefix), Path(python())
+    standard = f"lib/{inside.name}"
+    words = [*_folders(inside.parent), "--ro-bind", str(base / "bin" / inside.name), str(inside)]
+    words += ["--ro-bind", str(base / "lib"), f"{_PYTHON}/lib"]
+    if (base / standard / "site-packages").is_dir():
+        hidden = f"{_PYTHON}/{standard}/site-packages"
+        words += ["--size", "4096", "--tmpfs", hidden, "--remount-ro", hidden]
+    if sysconfig.get_config_var("Py_ENABLE_SHARED"):
+        words += ["--setenv", "LD_LIBRARY_PATH", f"{_PYTHON}/lib"]
+    return words

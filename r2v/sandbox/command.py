@@ -1,0 +1,135 @@
+"""Command: a program run in a sandbox to its end or its limit, with files in, its output and its files out.
+
+    outcome = run(["python3", "fix.py"], files={"fix.py": source}, wanted=["out.txt"], limits=Limits(wall_seconds=60))
+    outcome.ended, outcome.status, outcome.stdout, outcome.files     # "exit", 0, b"...", {"out.txt": b"..."}
+
+Everything that it says is its own word: a status of 0 is no verdict.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import selectors
+import tempfile
+import time
+from base64 import b64decode, b64encode
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+from typing import Literal
+
+from r2v.errors import EnvironmentFault, UsageError
+from r2v.sandbox.limits import MIB, Limits
+from r2v.sandbox.process import Orders, pipe, start, stop
+
+_CHUNK = 1 << 16
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """What a command left."""
+
+    ended: Literal["exit", "time", "output", "killed"]
+    """By itself; or stopped, at the limit by the clock or of its output; or with the process that watched it, which it
+    killed or which the machine did."""
+    status: int | None
+    """Exit status, -N after signal N; None where it did not end by itself."""
+    stdout: bytes
+    stderr: bytes
+    files: dict[str, bytes] = field(default_factory=dict)
+    """The files that were wanted and are there: regular ones, of at most `Limits.file_bytes`."""
+
+
+def run(
+    command: Sequence[str],
+    *,
+    files: Mapping[str, bytes] | None = None,
+    wanted: Sequence[str] = (),
+    stdin: bytes = b"",
+    readable: Sequence[Path] = (),
+    limits: Limits | None = None,
+    unsafe: bool = False,
+) -> Outcome:
+    """Run a command in an empty folder that holds `files`, and hand out those `wanted`; both by names relative to it.
+    `readable` are folders that it sees besides the system, read-only.
+
+    Raises UsageError for an empty command or a name that leaves the folder, and EnvironmentFault where there is no
+    sandbox (and not `unsafe`) or no process can be started.
+    """
+    limits, files = limits or Limits(), files or {}
+    if not command:
+        raise UsageError("the sandbox was given no command; give a program and its arguments")
+    for name in (*files, *wanted):
+        _require_inside(name)
+    with ExitStack() as opened:
+        folder = Path(opened.enter_context(tempfile.TemporaryDirectory(prefix="r2v-"))) if unsafe else Path("/")
+        given = opened.enter_context(tempfile.TemporaryFile())
+        given.write(stdin)
+        given.seek(0)
+        ours, theirs = zip(*(pipe(opened) for _ in range(3)), strict=True)
+        data = {
+            "command": list(command),
+            "files": {name: b64encode(content).decode() for name, content in files.items()},
+            "wanted": list(wanted),
+            "most": limits.file_bytes,
+            "outside": str(Path("/proc/self/ns/pid").readlink()),
+            "result": theirs[2].fileno(),
+        }
+        orders = Orders(
+            modules=("supervising",),
+            data=data,
+            limits=limits,
+            watched=True,
+            readable=tuple(readable),
+            keep=(theirs[2].fileno(),),
+            traceable=False,
+            unsafe=unsafe,
+            folder=folder,
+        )
+        opened.callback(stop, start(orders, stdin=given, stdout=theirs[0], stderr=theirs[1]))
+        for end in theirs:
+            end.close()
+        return _outcome(*(end.fileno() for end in ours), limits)
+
+
+def _require_inside(name: str) -> None:
+    path = PurePosixPath(name)
+    if path.is_absolute() or not path.parts or ".." in path.parts or "\0" in name:
+        raise UsageError(f"the sandbox was given the file {name!r}; name files relative to its folder, without ..")
+
+
+def _outcome(stdout: int, stderr: int, result: int, limits: Limits) -> Outcome:
+    """Read the three pipes to their end, or to a limit."""
+    content: dict[int, bytearray] = {stdout: bytearray(), stderr: bytearray(), result: bytearray()}
+    # Files come as base64, so by four thirds longer.
+    most = {stdout: limits.output_bytes, stderr: limits.output_bytes, result: 2 * limits.output_bytes + MIB}
+    ended: Literal["exit", "time", "output"] = "exit"
+    until = time.monotonic() + limits.wall_seconds
+    with selectors.DefaultSelector() as selector:
+        for end in content:
+            selector.register(end, selectors.EVENT_READ)
+        while selector.get_map() and ended == "exit":
+            ready = selector.select(max(0.0, until - time.monotonic()))
+            if not ready:
+                ended = "time"
+            for key, _ in ready:
+                chunk = os.read(key.fd, _CHUNK)
+                if not chunk:
+                    selector.unregister(key.fd)
+                content[key.fd] += chunk
+                if len(content[key.fd]) > most[key.fd]:
+                    ended = "output"
+    out, err = (bytes(content[end][: most[end]]) for end in (stdout, stderr))
+    if not content[result]:
+        reason = " ".join(err.decode(errors="replace").split())[:200] or "no reason given"
+        raise EnvironmentFault(
+            f"the sandbox did not begin ({reason}); free memory or processes and run the same command again"
+        )
+    try:
+        said = json.loads(content[result]) if ended == "exit" else {"status": None, "files": {}}
+    except ValueError:
+        return Outcome(ended="killed", status=None, stdout=out, stderr=err)
+    held = {name: b64decode(text) for name, text in said["files"].items()}
+    return Outcome(ended=ended, status=said["status"], stdout=out, stderr=err, files=held)

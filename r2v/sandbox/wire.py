@@ -1,0 +1,336 @@
+"""Wire: values and calls between an answer's process and its judge's, as lines of JSON.
+
+What crosses is data: numbers, words, lists, tuples, sets, dicts, dates and the like. Anything else stays where it is,
+and a `Remote` stands for it on the other side: it can be called, indexed, iterated and asked for its attributes, but it
+equals nothing but itself and takes part in no arithmetic and no comparison, so no method of the answer's has a say in
+these. Nothing is evaluated or unpickled.
+"""
+
+from __future__ import annotations
+
+import builtins
+import json
+from collections import deque
+from collections.abc import Callable, Iterator
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
+from fractions import Fraction
+from itertools import islice
+from typing import Any, BinaryIO, NoReturn
+
+MESSAGE = 4 << 20
+"""Bytes of the longest message."""
+_ITEMS = 100_000
+"""Items of an iterator that are sent."""
+_SMALL = 1 << 63
+_TAG = "$"
+_NAMES = {"__name__", "__qualname__", "__doc__", "__dict__", "__len__", "__call__"}
+"""Names between double underscores that a Remote is asked for."""
+Json = Any
+
+
+class Broken(BaseException):
+    """The other side is gone, or what it sent is no message."""
+
+
+class Unsendable(Exception):
+    """A value that is no data and that the other side may not call either."""
+
+
+_PACK: dict[type, tuple[str, Callable[[Any], Json]]] = {
+    bytes: ("bytes", bytes.hex),
+    bytearray: ("bytearray", lambda value: bytes(value).hex()),
+    complex: ("complex", lambda value: [value.real, value.imag]),
+    range: ("range", lambda value: [value.start, value.stop, value.step]),
+    Decimal: ("Decimal", str),
+    Fraction: ("Fraction", lambda value: [value.numerator, value.denominator]),
+    datetime: ("datetime", lambda value: value.isoformat()),
+    date: ("date", lambda value: value.isoformat()),
+    time: ("time", lambda value: value.isoformat()),
+    timedelta: ("timedelta", lambda value: [value.days, value.seconds, value.microseconds]),
+}
+_UNPACK: dict[str, Callable[[Any], Any]] = {
+    "int": lambda value: int(_text(value), 16),
+    "bytes": lambda value: bytes.fromhex(_text(value)),
+    "bytearray": lambda value: bytearray.fromhex(_text(value)),
+    "complex": lambda value: complex(*value),
+    "range": lambda value: range(*value),
+    "Decimal": lambda value: Decimal(_text(value)),
+    "Fraction": lambda value: Fraction(*value),
+    "datetime": lambda value: datetime.fromisoformat(_text(value)),
+    "date": lambda value: date.fromisoformat(_text(value)),
+    "time": lambda value: time.fromisoformat(_text(value)),
+    "timedelta": lambda value: timedelta(*value),
+}
+_CONTAINERS: dict[str, Callable[[list[Any]], Any]] = {
+    "tuple": tuple,
+    "set": set,
+    "frozenset": frozenset,
+    "deque": deque,
+    "iterator": iter,
+}
+_KINDS = {tuple: "tuple", set: "set", frozenset: "frozenset", deque: "deque"}
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise Broken("no text")
+    return value
+
+
+class Peer:
+    """One end of the two pipes. `serve` carries out what the other end asks for."""
+
+    def __init__(self, receive: BinaryIO, send: BinaryIO, serve: Callable[[Peer, dict[str, Json]], Any]) -> None:
+        self._receive, self._send, self._serve = receive, send, serve
+        self._objects: dict[int, object] = {}
+        self._ids: dict[int, int] = {}
+        self.names_builtins = False
+        """Whether len, int and their like are sent by name. They are taken by name at the answer's end alone."""
+        self.broken = False
+        """Whether the other side is gone or has sent what is no message."""
+        self.changes: dict[str, Json] = {}
+        """Arguments that the last call changed in place: position -> new content."""
+
+    def write(self, message: dict[str, Json]) -> None:
+        """Send a message. Raises Broken where nobody reads."""
+        line = json.dumps(message, separators=(",", ":")).encode()
+        if len(line) >= MESSAGE:
+            raise Unsendable("more data than a message holds")
+        try:
+            self._send.write(line + b"\n")
+            self._send.flush()
+        except OSError as error:
+            self.refuse(str(error))
+
+    def read(self) -> dict[str, Json]:
+        """The next message. Raises Broken at the end, and where it is none."""
+        line = self._receive.readline(MESSAGE + 1)
+        if not line.endswith(b"\n"):
+            self.refuse("the end, or more than a message holds")
+        try:
+            message = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            self.refuse(str(error))
+        if not isinstance(message, dict):
+            self.refuse("no message")
+        return message
+
+    def ask(self, action: str, **fields: Json) -> Any:
+        """What the other end answers; meanwhile it may call back. Raises what was raised there."""
+        self.write({"ask": action, **fields})
+        while "ask" in (message := self.read()):
+            self.answer(message)
+        if "raised" in message:
+            raise _exception(message["raised"])
+        self.changes = message.get("changed", {})
+        return self.decode(message.get("value"))
+
+    def answer(self, message: dict[str, Json]) -> None:
+        """Carry out a request and send what came of it."""
+        try:
+            reply = self._serve(self, message)
+            self.write(reply)
+        except Broken:
+            raise
+        except BaseException as error:  # the other side's program may raise anything
+            self.write({"raised": [type(error).__name__, _message(error)]})
+
+    def encode(self, value: Any) -> Json:
+        """A value as JSON. Raises Unsendable."""
+        if value is None or type(value) in (bool, float, str):
+            return value
+        if isinstance(value, (float, str)):
+            return _plain(value)
+        if isinstance(value, int):
+            number = int.__index__(value)
+            return number if -_SMALL < number < _SMALL else {_TAG: "int", "v": hex(number)}
+        if isinstance(value, list):
+            return [self.encode(item) for item in list.__iter__(value)]
+        if isinstance(value, dict):
+            return {_TAG: "dict", "v": [[self.encode(key), self.encode(held)] for key, held in dict.items(value)]}
+        for kind, name in _KINDS.items():
+            if isinstance(value, kind):
+                return {_TAG: name, "v": [self.encode(item) for item in value]}
+        for kind, (name, pack) in _PACK.items():
+            if type(value) is kind:
+                return {_TAG: name, "v": pack(value)}
+        return self._reference(value)
+
+    def _reference(self, value: Any) -> Json:
+        if isinstance(value, Remote):
+            return {_TAG: "yours", "v": number_of(value)}
+        if self.names_builtins:
+            name = getattr(value, "__name__", "")
+            if getattr(builtins, str(name), None) is value:
+                return {_TAG: "builtin", "v": name}
+            if isinstance(value, Iterator):
+                items = list(islice(value, _ITEMS + 1))
+                if len(items) > _ITEMS:
+                    raise Unsendable(f"an iterator of more than {_ITEMS} items")
+                return {_TAG: "iterator", "v": [self.encode(item) for item in items]}
+            if not callable(value) or isinstance(value, type):
+                raise Unsendable(f"a {type(value).__name__}, which is no data")
+        number = self._ids.setdefault(id(value), len(self._ids))
+        self._objects[number] = value
+        return {_TAG: "mine", "v": number}
+
+    def held(self, number: Json) -> Any:
+        """The object of ours that the other end means. Raises Broken where it was never given one."""
+        if type(number) is not int or number not in self._objects:
+            self.refuse("no such object")
+        return self._objects[number]
+
+    def decode(self, data: Json) -> Any:
+        """The value of some JSON. Raises Broken where it is none of ours."""
+        try:
+            return self._decode(data)
+        except (TypeError, ValueError, KeyError, ArithmeticError, RecursionError, AttributeError) as error:
+            self.refuse(str(error))
+
+    def _decode(self, data: Json) -> Any:
+        if isinstance(data, list):
+            return [self._decode(item) for item in data]
+        if not isinstance(data, dict):
+            return data
+        kind, content = data[_TAG], data["v"]
+        if kind == "dict":
+            return {self._decode(key): self._decode(held) for key, held in content}
+        if kind in _CONTAINERS:
+            return _CONTAINERS[kind]([self._decode(item) for item in content])
+        if kind == "mine":
+            return Remote(self, int(content))
+        if kind == "yours":
+            return self.held(content)
+        if kind == "builtin" and not self.names_builtins:
+            return getattr(builtins, content)
+        return _UNPACK[kind](content)
+
+    def refuse(self, reason: str) -> NoReturn:
+        """Take nothing more from the other end. Raises Broken."""
+        self.broken = True
+        raise Broken(reason)
+
+
+class Remote:
+    """Something of the other side's that is no data."""
+
+    __slots__ = ("__number", "__peer")
+    __peer: Peer
+    __number: int
+
+    def __init__(self, peer: Peer, number: int) -> None:
+        object.__setattr__(self, "_Remote__peer", peer)
+        object.__setattr__(self, "_Remote__number", number)
+
+    def __ask(self, action: str, **fields: Json) -> Any:
+        return self.__peer.ask(action, object=self.__number, **fields)
+
+    def __expect(self, kind: type, action: str) -> Any:
+        value = self.__ask(action)
+        if type(value) is not kind:
+            raise TypeError(f"{action} gave no {kind.__name__}")
+        return value
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        peer, given = self.__peer, [*args, *kwargs.values()]
+        value = self.__ask("call", args=[peer.encode(item) for item in given], names=list(kwargs))
+        for index, changed in peer.changes.items():
+            _restore(given[int(index)], peer.decode(changed))
+        return value
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") and name not in _NAMES:
+            raise AttributeError(name)
+        return self.__ask("attribute", name=name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        self.__ask("set attribute", name=name, value=self.__peer.encode(value))
+
+    def __getitem__(self, key: Any) -> Any:
+        return self.__ask("item", key=self.__peer.encode(key))
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        self.__ask("set item", key=self.__peer.encode(key), value=self.__peer.encode(value))
+
+    def __delitem__(self, key: Any) -> None:
+        self.__ask("delete item", key=self.__peer.encode(key))
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(_items(self.__ask("iterator")))
+
+    def __next__(self) -> Any:
+        item = self.__ask("next")
+        if item is None:
+            raise StopIteration
+        return item[0]
+
+    def __len__(self) -> int:
+        return int(self.__expect(int, "length"))
+
+    def __bool__(self) -> bool:
+        return bool(self.__expect(bool, "truth"))
+
+    def __str__(self) -> str:
+        return str(self.__expect(str, "text"))
+
+    def __repr__(self) -> str:
+        return str(self.__expect(str, "representation"))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Remote) and self.__number == other.__number
+
+    def __hash__(self) -> int:
+        return self.__number
+
+
+def number_of(remote: Remote) -> int:
+    """The number of an object at the end that holds it."""
+    return hash(remote)
+
+
+def _items(iterator: Any) -> Iterator[Any]:
+    """The items of an iterator of the other side's. Raises TypeError where it is none."""
+    if not isinstance(iterator, Remote):
+        raise TypeError("not an iterator")
+    while True:
+        try:
+            yield next(iterator)
+        except StopIteration:
+            return
+
+
+def _plain(value: float | str) -> float | str:
+    """A number or text of the built-in type, for one of a class derived from it."""
+    return str.__str__(value) if isinstance(value, str) else float.__float__(value)
+
+
+def _message(error: BaseException) -> str:
+    try:
+        return str(error)[:1000]
+    except BaseException:  # its __str__ is the program's as well
+        return ""
+
+
+def _exception(data: Json) -> Exception:
+    """The built-in exception of this name, or a RuntimeError that names another one."""
+    name, message = (str(part) for part in data) if isinstance(data, list) and len(data) == 2 else ("?", "?")
+    kind = getattr(builtins, name, None)
+    if isinstance(kind, type) and issubclass(kind, Exception):
+        try:
+            return kind(message)
+        except TypeError:
+            pass
+    return RuntimeError(f"{name}: {message}")
+
+
+def _restore(given: Any, changed: Any) -> None:
+    """Give a list, set, dict or the like the content that the other side's function left in its copy."""
+    if isinstance(given, (list, bytearray)):
+        given[:] = changed
+    elif isinstance(given, (dict, set)):
+        given.clear()
+        given.update(changed)
+    elif isinstance(given, deque):
+        given.clear()
+        given.extend(changed)
