@@ -34,6 +34,7 @@ ROOMS = {
     "report",
     "rollout",
     "router",
+    "sandbox",
     "slurm",
     "stages",
     "storage",

@@ -29,6 +29,9 @@ def add_commands(commands: argparse._SubParsersAction[Parser]) -> None:
         add_config_options(parser)
         add_force(parser)
         for flag in row.flags:
+            if flag.switch:
+                parser.add_argument(flag.name, dest=flag.key, action="store_const", const=True, help=flag.help)
+                continue
             parser.add_argument(
                 flag.name,
                 dest=flag.key,

@@ -39,6 +39,9 @@ class ProblemsConfig:
     checker: Line = "auto"
     """How an answer is scored: numeric, exact, boxed, program; auto: chosen by the reference answers; or a function of
     your own, package.module:function (docs/extending/checker.md)."""
+    unsafe: bool = field(default=False, metadata=RUNTIME)
+    """Dangerous: whether the program checker may run code that the model wrote without a sandbox, where it can read,
+    change and stop what you can. For machines without bubblewrap; never for models that you do not trust."""
     held_out: Count = 200
     """Problems for evaluation, never trained on."""
     count: Count = 2000

@@ -182,6 +182,16 @@ TRAIN_HIERARCHICAL = Command(
     help="hierarchical RL: an actor and the guidance that hints to it",
     script="10_train_hierarchical.sh",
     config="configs/hierarchical.yaml",
+    flags=(
+        Flag(
+            name="--unsafe",
+            key="hierarchical.problems.unsafe",
+            metavar="",
+            help="dangerous: where bubblewrap is lacking, run programs that the model wrote without a sandbox "
+            "(default: false)",
+            switch=True,
+        ),
+    ),
 )
 
 JOBS = (

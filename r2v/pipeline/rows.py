@@ -28,6 +28,8 @@ class Flag:
     help: str
     """What it means, its unit and its default (a test holds the default against the configuration's)."""
     many: bool = False
+    switch: bool = False
+    """Whether it takes no value and sets its key to true."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -91,7 +91,7 @@ def run(
         opened.callback(stop, start(orders, stdin=given, stdout=theirs[0], stderr=theirs[1]))
         for end in theirs:
             end.close()
-        return _outcome(*(end.fileno() for end in ours), limits)
+        return _outcome(ours[0].fileno(), ours[1].fileno(), ours[2].fileno(), limits)
 
 
 def _require_inside(name: str) -> None:

@@ -1,4 +1,4 @@
-"""Supervising: the process that runs a command inside, ends whatever the command leaves behind, and hands out its files.
+"""Supervising: the process that runs a command inside, ends whatever that leaves behind, and hands out its files.
 
 The files are read when nothing else lives, without following links, so no race can change them meanwhile.
 """

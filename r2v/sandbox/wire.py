@@ -152,9 +152,9 @@ class Peer:
         for kind, name in _KINDS.items():
             if isinstance(value, kind):
                 return {_TAG: name, "v": [self.encode(item) for item in value]}
-        for kind, (name, pack) in _PACK.items():
-            if type(value) is kind:
-                return {_TAG: name, "v": pack(value)}
+        if type(value) in _PACK:
+            name, pack = _PACK[type(value)]
+            return {_TAG: name, "v": pack(value)}
         return self._reference(value)
 
     def _reference(self, value: Any) -> Json:

@@ -4,7 +4,7 @@
 
 `numeric` compares numbers, 1/2 with 0.5 and 1,000 with 1000; `exact` compares words, ignoring case and spaces; `boxed`
 compares the content of the last \\boxed{}, as MATH is scored, by value where both are numbers; `program` runs the
-answer's code followed by the problem's own tests (`r2v.hrl.tasks.programs`). `auto` chooses by the reference answers:
+answer's code and the problem's own tests in two sandboxes (`r2v.hrl.tasks.programs`). `auto` chooses by the reference answers:
 boxes, else assertions, else numbers, else words. `package.module:function` is a checker of one's own
 (docs/extending/checker.md).
 """
@@ -15,11 +15,16 @@ import math
 import re
 from collections.abc import Callable, Sequence
 from fractions import Fraction
+from functools import partial
 from typing import Literal
 
 from r2v.errors import InputError, R2VError, UsageError
 from r2v.extensions import load_function
 from r2v.hrl.tasks.problems import Problem, last_boxed
+from r2v.hrl.tasks.programs import program
+from r2v.log import logger
+from r2v.sandbox.bubblewrap import lacking
+from r2v.sandbox.process import require
 
 Checker = Callable[[Problem, str], float]
 """(problem, the answer's text) -> score in [0, 1]; 1 is right."""
@@ -27,25 +32,38 @@ CheckerName = Literal["numeric", "exact", "boxed", "program"]
 
 _NUMBER = re.compile(r"[-+]?(?:\d[\d,]*(?:\.\d+)?|\.\d+)(?:[eE][-+]?\d{1,3})?(?:\s*/\s*\d[\d,]*)?")
 _ASSERTS = re.compile(r"^\s*assert\b", re.MULTILINE)
-_KEY = "hierarchical.problems.checker"
+_SECTION = "hierarchical.problems"
+_KEY = f"{_SECTION}.checker"
 _CLOSE = 1e-6
 _WORDS_IN_BOXES = (r"\left", r"\right", r"\!", r"\,", r"\;", r"\ ", "$", r"\$", r"\%", "%", r"^\circ", r"^{\circ}")
 _FRACTION = re.compile(r"\\[dt]?frac\s*(?:\{(-?\d+)\}|(\d))\s*(?:\{(-?\d+)\}|(\d))")
 _TEXT = re.compile(r"\\(?:text|mathrm|textbf)\s*\{([^{}]*)\}")
 
 
-def checker_of(name: str, problems: Sequence[Problem] = ()) -> Checker:
+def checker_of(name: str, problems: Sequence[Problem] = (), *, unsafe: bool = False) -> Checker:
     """The checker of this name, or at this path `package.module:function`; `auto` is chosen by the problems' answers.
+    `unsafe`: where there is no sandbox, programs run without one, and a line says so.
 
     Raises UsageError for an unknown name or a path that cannot be loaded, and InputError for a reference answer that
-    this checker can never score as right.
+    this checker can never score as right, and EnvironmentFault where programs are to run in a sandbox and there is none.
     """
     kind = infer_checker(problems) if name == "auto" else name
-    checkers: dict[str, Checker] = {"numeric": numeric, "exact": exact, "boxed": boxed, "program": _program}
+    checkers: dict[str, Checker] = {"numeric": numeric, "exact": exact, "boxed": boxed, "program": program}
     if kind not in checkers:
         return load_function(_KEY, name, ["auto", *checkers], ("problem", "answer"))
     _require_answers(kind, problems)
+    if kind == "program":
+        return partial(program, unsafe=_runs_unsafe(unsafe))
     return checkers[kind]
+
+
+def _runs_unsafe(allowed: bool) -> bool:
+    """Whether programs run without a sandbox. Raises EnvironmentFault where there is none and that is not allowed."""
+    require(allowed)
+    reason = lacking()
+    if reason:
+        logger.warning("%s.unsafe=true: code that the model writes runs WITHOUT a sandbox (%s)", _SECTION, reason)
+    return bool(reason)
 
 
 def infer_checker(problems: Sequence[Problem]) -> CheckerName:
@@ -106,12 +124,6 @@ def boxed(problem: Problem, answer: str) -> float:
         return 1.0
     left, right = number(ours, whole=True), number(theirs, whole=True)
     return float(left is not None and right is not None and _equal(left, right))
-
-
-def _program(problem: Problem, answer: str) -> float:
-    from r2v.hrl.tasks.programs import program
-
-    return program(problem, answer)
 
 
 def number(text: str, *, last: bool = False, whole: bool = False) -> Fraction | None:

@@ -34,6 +34,7 @@ def build_trainer(
     """
     h = config.hierarchical
     problems, held_out = problems_of(h.problems)
+    checker = checker_of(h.problems.checker, [*problems, *held_out], unsafe=h.problems.unsafe)
     ranks.join(device_of(config.policy))
     roles = build_roles(config.policy, h, config.seed, weights)
     with roles.using("actor") as model:
@@ -54,7 +55,7 @@ def build_trainer(
         problems=problems,
         held_out=held_out,
         prompter=Prompter(roles.tokenizer),
-        checker=checker_of(h.problems.checker, [*problems, *held_out]),
+        checker=checker,
         h=h,
         seed=config.seed,
         folder=folder,
