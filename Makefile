@@ -5,7 +5,7 @@ export OMP_NUM_THREADS ?= 1
 export HF_HUB_OFFLINE ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 
-.PHONY: mrp test test-fast test-numerical test-all slurm check install install-dev lint types layers docs gpu-check mutate clean
+.PHONY: mrp test test-fast test-numerical test-all slurm sandbox check install install-dev lint types layers docs gpu-check mutate clean
 
 mrp: .venv/.core  ## the whole pipeline on the bundled benchmark, in this process
 	$(BIN)/python -m r2v run --config configs/mrp.yaml
@@ -15,7 +15,7 @@ PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
 
 SUITES ?=  # --whole-suites: every case of the suites in tests/trust, where `make test` plays a keyed draw
 
-test: .venv/.dev slurm  ## every test; those on a real Slurm are skipped where it can't be installed
+test: .venv/.dev slurm sandbox  ## every test; those on a real Slurm are skipped where it can't be installed
 	$(PYTEST) $(SUITES)
 
 test-fast: .venv/.dev  ## what to run between two edits, under 3 CPU-minutes: all but tests/slow.txt and the real Slurm
@@ -29,6 +29,9 @@ test-all: test test-numerical  ## everything, on both kinds of kernels, and ever
 
 slurm:  ## the Debian packages for tests/slurm, as root or with passwordless sudo; else one line says what lacks
 	@bash tests/slurm/install.sh
+
+sandbox:  ## bubblewrap, for code that a model wrote, as root or with passwordless sudo; else one line says what lacks
+	@bash tests/sandbox/install.sh
 
 check: .venv/.dev lint types layers docs test-all  ## what CI runs
 

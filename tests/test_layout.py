@@ -154,6 +154,7 @@ MIXED = {
     "tests/slurm/test_drill_again.py",
     "tests/slurm/test_drill_heal.py",
     "tests/slurm/test_drill_submit.py",
+    "tests/sandbox/test_attacks.py",
     "tests/slurm/test_scripts.py",
     "tests/emulator/test_fault_batches.py",
     "tests/emulator/test_fault_calls.py",

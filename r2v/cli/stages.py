@@ -29,7 +29,7 @@ def add_commands(commands: argparse._SubParsersAction[Parser]) -> None:
         add_config_options(parser)
         add_force(parser)
         for flag in row.flags:
-            if flag.switch:
+            if flag.metavar is None:
                 parser.add_argument(flag.name, dest=flag.key, action="store_const", const=True, help=flag.help)
                 continue
             parser.add_argument(

@@ -186,10 +186,7 @@ TRAIN_HIERARCHICAL = Command(
         Flag(
             name="--unsafe",
             key="hierarchical.problems.unsafe",
-            metavar="",
-            help="dangerous: where bubblewrap is lacking, run programs that the model wrote without a sandbox "
-            "(default: false)",
-            switch=True,
+            help="dangerous: without bubblewrap, run programs that the model wrote all the same (default: false)",
         ),
     ),
 )

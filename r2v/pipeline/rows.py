@@ -24,12 +24,11 @@ class Flag:
 
     name: str
     key: str
-    metavar: str
     help: str
     """What it means, its unit and its default (a test holds the default against the configuration's)."""
+    metavar: str | None = None
+    """What its value is called; None: it takes no value and sets its key to true."""
     many: bool = False
-    switch: bool = False
-    """Whether it takes no value and sets its key to true."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,7 +1,7 @@
 """Sandbox: where code that a model wrote is run, and a verdict on it that the code cannot forge.
 
-    run(["python3", "fix.py"], files={"fix.py": b"..."}, wanted=["out.txt"])     # a command: its output and its files
-    passes("def f(x): return x * x", "assert f(2) == 4")                         # True
+    run(["sh", "fix"], files={"fix": b"..."}, wanted=["patch"])       # a command: its output and its files
+    passes("def f(x): return x * x", "assert f(2) == 4")              # True
 
     limits          what the code may use
     bubblewrap      the walls: namespaces of its own, a read-only system, no network, nothing of the user's files
@@ -10,6 +10,12 @@
     command         a command run to its end or its limit
     verdict         an answer and its tests, in two processes that exchange data alone
 
-`boot`, `wire`, `answering`, `judging` and `supervising` run inside: their source is handed over, and they import
-nothing but the standard library and each other.
+`boot`, `plain_values`, `wire`, `answering`, `judging` and `supervising` run inside: their code is handed over, and
+they import nothing but the standard library and each other.
 """
+
+from r2v.sandbox.command import CommandResult, run
+from r2v.sandbox.limits import Limits
+from r2v.sandbox.verdict import passes
+
+__all__ = ["CommandResult", "Limits", "passes", "run"]

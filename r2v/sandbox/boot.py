@@ -2,20 +2,23 @@
 
     python -I -S -c BOOT DESCRIPTOR
 
-The source of every module it runs comes with its orders, so nothing that an earlier program changed on a disk is run.
+The code of every module it runs comes with its orders, so nothing that an earlier program changed on a disk is run.
 """
 
 from __future__ import annotations
 
 import ctypes
 import json
+import marshal
 import os
 import resource
 import sys
-from types import ModuleType
+from base64 import b64decode
+from types import CodeType, ModuleType
 from typing import Any
 
 _PR_SET_PDEATHSIG, _PR_SET_DUMPABLE = 1, 4
+_CAPABILITY_VERSION = 0x20080522
 _CLONE_NEWUSER, _CLONE_NEWNET = 0x10000000, 0x40000000
 
 
@@ -33,20 +36,21 @@ def main(descriptor: int) -> None:
         os.setgroups([])
         os.setresgid(*[orders["uid"]] * 3)
         os.setresuid(*[orders["uid"]] * 3)
+        libc.capset((ctypes.c_uint32 * 2)(_CAPABILITY_VERSION, 0), (ctypes.c_uint32 * 6)())  # the inheritable ones too
     libc.prctl(_PR_SET_DUMPABLE, int(orders["traceable"]))
-    for name, source in orders["modules"].items():
-        _load(name, source)
+    for name, code in orders["modules"].items():
+        _load(name, marshal.loads(b64decode(code)))
     sys.modules[orders["main"]].main(orders["data"])
 
 
-def _load(name: str, source: str) -> None:
-    """Make a module of its source, with the empty packages above it."""
+def _load(name: str, code: CodeType) -> None:
+    """Make a module of its code, with the empty packages above it."""
     parts = name.split(".")
     for count in range(1, len(parts)):
         package = sys.modules.setdefault(".".join(parts[:count]), ModuleType(".".join(parts[:count])))
         package.__path__ = []
     module = sys.modules[name] = ModuleType(name)
-    exec(compile(source, name, "exec", dont_inherit=True), module.__dict__)
+    exec(code, module.__dict__)
 
 
 if __name__ == "__main__":

@@ -37,12 +37,12 @@ def walls(limits: Limits, readable: Sequence[Path], filter_descriptor: int) -> l
     words = ["bwrap", "--unshare-pid", "--unshare-net", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try"]
     words += rights if as_root() else ["--unshare-user", "--uid", "1000", "--gid", "1000"]
     words += ["--hostname", "sandbox", "--die-with-parent", "--new-session", *_system(), *_library()]
-    for path in readable:
-        words += [*_folders(path.parent), "--ro-bind", str(path), str(path)]
     words += _folders(Path("/dev"))
     for device in ("null", "zero", "full", "random", "urandom"):
         words += ["--dev-bind", f"/dev/{device}", f"/dev/{device}"]
     words += ["--proc", "/proc", "--perms", "1777", *memory, "/tmp", "--perms", "1777", *memory, HOME]
+    for path in readable:
+        words += [*_folders(path.parent), "--ro-bind", str(path), str(path)]
     words += ["--chdir", HOME, "--setenv", "HOME", HOME, "--setenv", "PATH", "/usr/local/bin:/usr/bin:/bin"]
     words += ["--setenv", "LANG", "C.UTF-8", "--remount-ro", "/", "--seccomp", str(filter_descriptor)]
     return words

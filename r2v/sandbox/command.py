@@ -1,7 +1,7 @@
 """Command: a program run in a sandbox to its end or its limit, with files in, its output and its files out.
 
-    outcome = run(["python3", "fix.py"], files={"fix.py": source}, wanted=["out.txt"], limits=Limits(wall_seconds=60))
-    outcome.ended, outcome.status, outcome.stdout, outcome.files     # "exit", 0, b"...", {"out.txt": b"..."}
+    outcome = run(["sh", "fix"], files={"fix": script}, wanted=["patch"], limits=Limits(wall_seconds=60))
+    outcome.ended, outcome.status, outcome.stdout, outcome.files     # "exit", 0, b"...", {"patch": b"..."}
 
 Everything that it says is its own word: a status of 0 is no verdict.
 """
@@ -28,7 +28,7 @@ _CHUNK = 1 << 16
 
 
 @dataclass(frozen=True, kw_only=True)
-class Outcome:
+class CommandResult:
     """What a command left."""
 
     ended: Literal["exit", "time", "output", "killed"]
@@ -51,9 +51,9 @@ def run(
     readable: Sequence[Path] = (),
     limits: Limits | None = None,
     unsafe: bool = False,
-) -> Outcome:
+) -> CommandResult:
     """Run a command in an empty folder that holds `files`, and hand out those `wanted`; both by names relative to it.
-    `readable` are folders that it sees besides the system, read-only.
+    `readable` are folders that it sees besides the system, read-only; if root asks, it sees of them what everybody may.
 
     Raises UsageError for an empty command or a name that leaves the folder, and EnvironmentFault where there is no
     sandbox (and not `unsafe`) or no process can be started.
@@ -78,7 +78,7 @@ def run(
             "result": theirs[2].fileno(),
         }
         orders = Orders(
-            modules=("supervising",),
+            modules=("r2v.sandbox.supervising",),
             data=data,
             limits=limits,
             watched=True,
@@ -100,7 +100,7 @@ def _require_inside(name: str) -> None:
         raise UsageError(f"the sandbox was given the file {name!r}; name files relative to its folder, without ..")
 
 
-def _outcome(stdout: int, stderr: int, result: int, limits: Limits) -> Outcome:
+def _outcome(stdout: int, stderr: int, result: int, limits: Limits) -> CommandResult:
     """Read the three pipes to their end, or to a limit."""
     content: dict[int, bytearray] = {stdout: bytearray(), stderr: bytearray(), result: bytearray()}
     # Files come as base64, so by four thirds longer.
@@ -130,6 +130,6 @@ def _outcome(stdout: int, stderr: int, result: int, limits: Limits) -> Outcome:
     try:
         said = json.loads(content[result]) if ended == "exit" else {"status": None, "files": {}}
     except ValueError:
-        return Outcome(ended="killed", status=None, stdout=out, stderr=err)
+        return CommandResult(ended="killed", status=None, stdout=out, stderr=err)
     held = {name: b64decode(text) for name, text in said["files"].items()}
-    return Outcome(ended=ended, status=said["status"], stdout=out, stderr=err, files=held)
+    return CommandResult(ended=ended, status=said["status"], stdout=out, stderr=err, files=held)

@@ -7,10 +7,12 @@ it leave that; but it may read, change and stop what its user may.
 from __future__ import annotations
 
 import json
+import marshal
 import os
 import shutil
 import subprocess
 import sys
+from base64 import b64encode
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from functools import cache
@@ -68,13 +70,13 @@ def start(orders: Orders, *, stdin: _Stream, stdout: _Stream, stderr: _Stream) -
                 "limits": _rlimits(orders),
                 "uid": uid,
                 "traceable": orders.traceable,
-                "modules": {f"{__package__}.{name}": _source(name) for name in orders.modules},
-                "main": f"{__package__}.{orders.modules[-1]}",
+                "modules": {name: _compiled(name) for name in orders.modules},
+                "main": orders.modules[-1],
                 "data": orders.data,
             }
         )
         order_file = opened.enter_context(bubblewrap.descriptor_of(content.encode()))
-        boot = ["-I", "-S", "-c", _source("boot"), str(order_file.fileno())]
+        boot = ["-I", "-S", "-c", _source("r2v.sandbox.boot"), str(order_file.fileno())]
         inherited = [order_file.fileno(), *orders.keep]
         if orders.unsafe:
             command = [sys.executable, *boot]
@@ -131,6 +133,12 @@ def _rlimits(orders: Orders) -> dict[str, int]:
 
 
 @cache
+def _compiled(name: str) -> str:
+    """The code of a module of this package, for the same interpreter."""
+    return b64encode(marshal.dumps(compile(_source(name), name, "exec", dont_inherit=True))).decode()
+
+
+@cache
 def _source(name: str) -> str:
     """The source of a module of this package, as it was when it was first needed."""
-    return Path(__file__).with_name(f"{name}.py").read_text()
+    return Path(__file__).with_name(f"{name.rpartition('.')[2]}.py").read_text()

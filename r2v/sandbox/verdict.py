@@ -25,6 +25,7 @@ from r2v.sandbox.judging import ABSENT, PASSED, UNFIT, UP
 from r2v.sandbox.limits import Limits
 from r2v.sandbox.process import Orders, pipe, start, stop
 
+_WIRE = ("r2v.sandbox.plain_values", "r2v.sandbox.wire")
 _VERDICT = 1000
 """Bytes of the longest verdict."""
 
@@ -41,7 +42,7 @@ def passes(code: str, tests: str, *, limits: Limits | None = None, unsafe: bool 
         errors = opened.enter_context(tempfile.TemporaryFile())
         (questions, ask), (replies, reply), (verdict, say) = (pipe(opened) for _ in range(3))
         judge = Orders(
-            modules=("wire", "judging"),
+            modules=(*_WIRE, "r2v.sandbox.judging"),
             data={"tests": tests, "verdict": say.fileno()},
             limits=limits,
             keep=(say.fileno(),),
@@ -49,7 +50,9 @@ def passes(code: str, tests: str, *, limits: Limits | None = None, unsafe: bool 
             unsafe=unsafe,
             folder=folder,
         )
-        answer = Orders(modules=("wire", "answering"), data={"code": code}, limits=limits, unsafe=unsafe, folder=folder)
+        answer = Orders(
+            modules=(*_WIRE, "r2v.sandbox.answering"), data={"code": code}, limits=limits, unsafe=unsafe, folder=folder
+        )
         opened.callback(stop, start(judge, stdin=replies, stdout=ask, stderr=errors))
         opened.callback(stop, start(answer, stdin=questions, stdout=reply, stderr=errors))
         for ours in (questions, ask, replies, reply, say):

@@ -1,9 +1,9 @@
 """Wire: values and calls between an answer's process and its judge's, as lines of JSON.
 
 What crosses is data: numbers, words, lists, tuples, sets, dicts, dates and the like. Anything else stays where it is,
-and a `Remote` stands for it on the other side: it can be called, indexed, iterated and asked for its attributes, but it
-equals nothing but itself and takes part in no arithmetic and no comparison, so no method of the answer's has a say in
-these. Nothing is evaluated or unpickled.
+and a `RemoteObject` stands for it on the other side: it can be called, indexed, iterated and asked for its attributes,
+but it equals nothing but itself and takes part in no arithmetic and no comparison, so no method of the answer's has a
+say in these. Nothing is evaluated or unpickled.
 """
 
 from __future__ import annotations
@@ -12,11 +12,10 @@ import builtins
 import json
 from collections import deque
 from collections.abc import Callable, Iterator
-from datetime import date, datetime, time, timedelta
-from decimal import Decimal
-from fractions import Fraction
 from itertools import islice
 from typing import Any, BinaryIO, NoReturn
+
+from r2v.sandbox.plain_values import CONTAINERS, HOLDERS, PACK, UNPACK, plain
 
 MESSAGE = 4 << 20
 """Bytes of the longest message."""
@@ -25,7 +24,7 @@ _ITEMS = 100_000
 _SMALL = 1 << 63
 _TAG = "$"
 _NAMES = {"__name__", "__qualname__", "__doc__", "__dict__", "__len__", "__call__"}
-"""Names between double underscores that a Remote is asked for."""
+"""Names between double underscores that a RemoteObject is asked for."""
 Json = Any
 
 
@@ -35,47 +34,6 @@ class Broken(BaseException):
 
 class Unsendable(Exception):
     """A value that is no data and that the other side may not call either."""
-
-
-_PACK: dict[type, tuple[str, Callable[[Any], Json]]] = {
-    bytes: ("bytes", bytes.hex),
-    bytearray: ("bytearray", lambda value: bytes(value).hex()),
-    complex: ("complex", lambda value: [value.real, value.imag]),
-    range: ("range", lambda value: [value.start, value.stop, value.step]),
-    Decimal: ("Decimal", str),
-    Fraction: ("Fraction", lambda value: [value.numerator, value.denominator]),
-    datetime: ("datetime", lambda value: value.isoformat()),
-    date: ("date", lambda value: value.isoformat()),
-    time: ("time", lambda value: value.isoformat()),
-    timedelta: ("timedelta", lambda value: [value.days, value.seconds, value.microseconds]),
-}
-_UNPACK: dict[str, Callable[[Any], Any]] = {
-    "int": lambda value: int(_text(value), 16),
-    "bytes": lambda value: bytes.fromhex(_text(value)),
-    "bytearray": lambda value: bytearray.fromhex(_text(value)),
-    "complex": lambda value: complex(*value),
-    "range": lambda value: range(*value),
-    "Decimal": lambda value: Decimal(_text(value)),
-    "Fraction": lambda value: Fraction(*value),
-    "datetime": lambda value: datetime.fromisoformat(_text(value)),
-    "date": lambda value: date.fromisoformat(_text(value)),
-    "time": lambda value: time.fromisoformat(_text(value)),
-    "timedelta": lambda value: timedelta(*value),
-}
-_CONTAINERS: dict[str, Callable[[list[Any]], Any]] = {
-    "tuple": tuple,
-    "set": set,
-    "frozenset": frozenset,
-    "deque": deque,
-    "iterator": iter,
-}
-_KINDS = {tuple: "tuple", set: "set", frozenset: "frozenset", deque: "deque"}
-
-
-def _text(value: Any) -> str:
-    if not isinstance(value, str):
-        raise Broken("no text")
-    return value
 
 
 class Peer:
@@ -141,7 +99,7 @@ class Peer:
         if value is None or type(value) in (bool, float, str):
             return value
         if isinstance(value, (float, str)):
-            return _plain(value)
+            return plain(value)
         if isinstance(value, int):
             number = int.__index__(value)
             return number if -_SMALL < number < _SMALL else {_TAG: "int", "v": hex(number)}
@@ -149,16 +107,16 @@ class Peer:
             return [self.encode(item) for item in list.__iter__(value)]
         if isinstance(value, dict):
             return {_TAG: "dict", "v": [[self.encode(key), self.encode(held)] for key, held in dict.items(value)]}
-        for kind, name in _KINDS.items():
+        for kind, name in HOLDERS.items():
             if isinstance(value, kind):
                 return {_TAG: name, "v": [self.encode(item) for item in value]}
-        if type(value) in _PACK:
-            name, pack = _PACK[type(value)]
+        if type(value) in PACK:
+            name, pack = PACK[type(value)]
             return {_TAG: name, "v": pack(value)}
         return self._reference(value)
 
     def _reference(self, value: Any) -> Json:
-        if isinstance(value, Remote):
+        if isinstance(value, RemoteObject):
             return {_TAG: "yours", "v": number_of(value)}
         if self.names_builtins:
             name = getattr(value, "__name__", "")
@@ -196,15 +154,15 @@ class Peer:
         kind, content = data[_TAG], data["v"]
         if kind == "dict":
             return {self._decode(key): self._decode(held) for key, held in content}
-        if kind in _CONTAINERS:
-            return _CONTAINERS[kind]([self._decode(item) for item in content])
+        if kind in CONTAINERS:
+            return CONTAINERS[kind]([self._decode(item) for item in content])
         if kind == "mine":
-            return Remote(self, int(content))
+            return RemoteObject(self, int(content))
         if kind == "yours":
             return self.held(content)
         if kind == "builtin" and not self.names_builtins:
             return getattr(builtins, content)
-        return _UNPACK[kind](content)
+        return UNPACK[kind](content)
 
     def refuse(self, reason: str) -> NoReturn:
         """Take nothing more from the other end. Raises Broken."""
@@ -212,7 +170,7 @@ class Peer:
         raise Broken(reason)
 
 
-class Remote:
+class RemoteObject:
     """Something of the other side's that is no data."""
 
     __slots__ = ("__number", "__peer")
@@ -220,8 +178,8 @@ class Remote:
     __number: int
 
     def __init__(self, peer: Peer, number: int) -> None:
-        object.__setattr__(self, "_Remote__peer", peer)
-        object.__setattr__(self, "_Remote__number", number)
+        object.__setattr__(self, "_RemoteObject__peer", peer)
+        object.__setattr__(self, "_RemoteObject__number", number)
 
     def __ask(self, action: str, **fields: Json) -> Any:
         return self.__peer.ask(action, object=self.__number, **fields)
@@ -278,31 +236,26 @@ class Remote:
         return str(self.__expect(str, "representation"))
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Remote) and self.__number == other.__number
+        return isinstance(other, RemoteObject) and self.__number == other.__number
 
     def __hash__(self) -> int:
         return self.__number
 
 
-def number_of(remote: Remote) -> int:
+def number_of(remote: RemoteObject) -> int:
     """The number of an object at the end that holds it."""
     return hash(remote)
 
 
 def _items(iterator: Any) -> Iterator[Any]:
     """The items of an iterator of the other side's. Raises TypeError where it is none."""
-    if not isinstance(iterator, Remote):
+    if not isinstance(iterator, RemoteObject):
         raise TypeError("not an iterator")
     while True:
         try:
             yield next(iterator)
         except StopIteration:
             return
-
-
-def _plain(value: float | str) -> float | str:
-    """A number or text of the built-in type, for one of a class derived from it."""
-    return str.__str__(value) if isinstance(value, str) else float.__float__(value)
 
 
 def _message(error: BaseException) -> str:

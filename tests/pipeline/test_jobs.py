@@ -86,6 +86,8 @@ def test_a_flag_names_a_key_and_its_true_default(flag: Flag) -> None:
         assert default[1] == " ".join(map(str, value))
     elif isinstance(value, (int, float, str)) and value:
         assert default[1] == str(value)
+    elif isinstance(value, bool):
+        assert flag.metavar is None and default[1] == "false"
     else:
         assert default[1].startswith(("all", "none", "data/runs", "every", "the ", "an unfinished"))
 

@@ -4,8 +4,8 @@
 
 `numeric` compares numbers, 1/2 with 0.5 and 1,000 with 1000; `exact` compares words, ignoring case and spaces; `boxed`
 compares the content of the last \\boxed{}, as MATH is scored, by value where both are numbers; `program` runs the
-answer's code and the problem's own tests in two sandboxes (`r2v.hrl.tasks.programs`). `auto` chooses by the reference answers:
-boxes, else assertions, else numbers, else words. `package.module:function` is a checker of one's own
+answer's code and the problem's own tests in two sandboxes (`r2v.hrl.tasks.programs`). `auto` chooses by the reference
+answers: boxes, else assertions, else numbers, else words. `package.module:function` is a checker of one's own
 (docs/extending/checker.md).
 """
 
@@ -44,8 +44,8 @@ def checker_of(name: str, problems: Sequence[Problem] = (), *, unsafe: bool = Fa
     """The checker of this name, or at this path `package.module:function`; `auto` is chosen by the problems' answers.
     `unsafe`: where there is no sandbox, programs run without one, and a line says so.
 
-    Raises UsageError for an unknown name or a path that cannot be loaded, and InputError for a reference answer that
-    this checker can never score as right, and EnvironmentFault where programs are to run in a sandbox and there is none.
+    Raises UsageError for an unknown name or a path that cannot be loaded, InputError for a reference answer that this
+    checker can never score as right, and EnvironmentFault where programs are to run in a sandbox and there is none.
     """
     kind = infer_checker(problems) if name == "auto" else name
     checkers: dict[str, Checker] = {"numeric": numeric, "exact": exact, "boxed": boxed, "program": program}

@@ -18,10 +18,11 @@ _BLOCK = re.compile(r"```(?:python|py)?[ \t]*\n(.*?)```", re.DOTALL | re.IGNOREC
 
 
 def program(problem: Problem, answer: str, *, unsafe: bool = False) -> float:
-    """1 where the answer's code (the last fenced block, or all of it) passes the problem's tests; 0 where it raised, was
-    cut off, or left before the tests were through.
+    """1 where the answer's code (the last fenced block, or all of it) passes the problem's tests; 0 where it raised,
+    was cut off, or left before the tests were through.
 
-    Raises EnvironmentFault where there is no sandbox (and not `unsafe`), and InputError for tests that cannot be judged.
+    Raises EnvironmentFault where there is no sandbox (and not `unsafe`), and InputError for tests that cannot be
+    judged.
     """
     blocks = _BLOCK.findall(answer)
     try:

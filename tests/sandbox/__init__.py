@@ -1,0 +1,21 @@
+"""What the tests of the sandbox share: whether this machine has one, and a program run inside it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from r2v.sandbox.bubblewrap import lacking, python
+from r2v.sandbox.command import CommandResult, run
+from r2v.sandbox.limits import Limits
+
+sandboxed = pytest.mark.skipif(bool(lacking()), reason=f"no sandbox: {lacking()}")
+"""For tests of the walls: they run wherever walls can be put up."""
+MODES = [pytest.param(False, marks=sandboxed, id="sandboxed"), pytest.param(True, id="unsafe")]
+
+
+def inside(code: str, *, wanted: tuple[str, ...] = (), **limits: Any) -> CommandResult:
+    """What a Python program leaves that runs behind walls."""
+    command = [python(), "-I", "-S", "program"]
+    return run(command, files={"program": code.encode()}, wanted=wanted, limits=Limits(**limits))
