@@ -41,6 +41,11 @@ def add_commands(commands: argparse._SubParsersAction[Parser]) -> None:
     about = "replay every episode of a results folder and rebuild every table"
     verify = commands.add_parser("verify-results", help=about, description=f"{about}; no model is called.")
     verify.add_argument("folder", type=Path, metavar="DIR", help="a results folder, such as results/mrp")
+    verify.add_argument(
+        "--trust",
+        action="store_true",
+        help="import the benchmark that the folder names where it is not R2V's own: its code runs (default: refused)",
+    )
     verify.set_defaults(act=_verify)
     about = "list the collected runs, or rebuild their index"
     registry = commands.add_parser("registry", help=about, description=f"{about}.")
@@ -110,9 +115,9 @@ def _stages(arguments: argparse.Namespace) -> int:
 
 
 def _verify(arguments: argparse.Namespace) -> int:
-    from r2v.evaluation.audit.replay_episodes import verify_results
+    from r2v.evaluation.audit.verify import verify_results
 
-    print(verify_results(arguments.folder))
+    print(verify_results(arguments.folder, trust=arguments.trust))
     return 0
 
 

@@ -18,7 +18,7 @@ def parse_action(text: str) -> Action:
     """The action with its type and arguments; both are empty where the text is no JSON tool call."""
     try:
         call = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return Action(raw_text=text)
     if not isinstance(call, dict) or not isinstance(call.get("tool"), str):
         return Action(raw_text=text)

@@ -11,16 +11,12 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-import types
-import typing
-import warnings
 from dataclasses import dataclass, field
-from functools import cache
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
+
+from r2v.data.schema import from_dict, parse_json
 
 EPISODE_SCHEMA = "1"
-
-T = TypeVar("T")
 
 Condition = Literal["clean", "noisy", "shift", "heldout"]
 Construction = Literal["native", "annotate", "insert", "reroll", "prefix_reroll"]
@@ -207,44 +203,12 @@ def to_line(record: Any) -> str:
     return json.dumps(to_dict(record), ensure_ascii=False, separators=(",", ":"), allow_nan=False)
 
 
-@cache
-def _hints(cls: type) -> dict[str, Any]:
-    return typing.get_type_hints(cls)
-
-
-def _build(hint: Any, value: Any) -> Any:
-    if value is None:
-        return None
-    origin, args = typing.get_origin(hint), typing.get_args(hint)
-    if origin in (typing.Union, types.UnionType):
-        return _build(next(a for a in args if a is not type(None)), value)
-    if origin is tuple:
-        return tuple(_build(args[0], item) for item in value)
-    if isinstance(hint, type) and dataclasses.is_dataclass(hint):
-        return from_dict(hint, value)
-    return value
-
-
-def from_dict(cls: type[T], record: dict[str, Any]) -> T:
-    """Rebuild a record; inverse of `to_dict`. Fields this version does not know are kept in `extra` with a
-    warning where the record has such a field, so nothing is lost when an older R2V reads newer data.
-
-    Raises TypeError or ValueError where a required field is missing or unknown fields have no place.
-    """
-    hints = _hints(cls)  # type: ignore[arg-type]
-    known = {name: _build(hints[name], value) for name, value in record.items() if name in hints}
-    unknown = {name: value for name, value in record.items() if name not in hints}
-    if unknown:
-        if "extra" not in hints:
-            raise ValueError(f"{cls.__name__} has no field {sorted(unknown)[0]}")
-        warnings.warn(f"{cls.__name__}: unknown fields kept in extra: {', '.join(sorted(unknown))}", stacklevel=2)
-        known["extra"] = {**known.get("extra", {}), **unknown}
-    return cls(**known)
-
-
 def parse_episode(line: str) -> Episode:
     """An episode from one line of a trajectories file. Raises ValueError where it is not one."""
     try:
-        return from_dict(Episode, json.loads(line))
-    except (TypeError, AttributeError, KeyError) as error:
+        episode = from_dict(Episode, parse_json(line))
+        if "\\u" in line:
+            to_line(episode).encode()  # half of a surrogate pair is no text, and could not be written again
+    except ValueError as error:
         raise ValueError(f"not an episode: {error}") from error
+    return episode

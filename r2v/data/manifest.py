@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 import r2v
-from r2v.data.episode import from_dict, to_dict
+from r2v.data.episode import to_dict
+from r2v.data.schema import from_dict
 from r2v.errors import InputError, UsageError
 from r2v.storage.files import write_json
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TypeVar
 
-from r2v.data.episode import from_dict
+from r2v.data.schema import from_dict, parse_json
 from r2v.errors import InputError
 
 T = TypeVar("T")
@@ -20,7 +19,7 @@ def read_records(path: Path, cls: type[T]) -> list[T]:
     with path.open() as file:
         for number, line in enumerate(file, start=1):
             try:
-                records.append(from_dict(cls, json.loads(line)))
+                records.append(from_dict(cls, parse_json(line)))
             except (TypeError, ValueError, AttributeError) as error:
                 raise InputError(f"{path}:{number}: not a {cls.__name__} ({error})") from error
     return records

@@ -7,13 +7,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from r2v.data.episode import Episode, from_dict, to_dict
+from r2v.data.episode import Episode, to_dict
+from r2v.data.schema import from_dict, parse_json
 from r2v.data.store import TrajectoryStore
 from r2v.errors import InputError
 from r2v.storage.files import write_json
@@ -91,7 +91,7 @@ def read_setup(results: Path) -> Setup:
     """The setup of a results folder. Raises InputError where it is missing or is not one."""
     path = results / SETUP
     try:
-        return from_dict(Setup, json.loads(path.read_text()))
+        return from_dict(Setup, parse_json(path.read_text()))
     except FileNotFoundError:
         raise InputError(f"{path}: no such file; it is written by r2v evaluate") from None
     except (ValueError, TypeError, AttributeError) as error:

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from r2v.data.episode import from_dict, to_dict
+from r2v.data.episode import to_dict
+from r2v.data.schema import from_dict
 from r2v.errors import InputError
 from r2v.extensions import load_class
 from r2v.router.features import FEATURE_VERSION

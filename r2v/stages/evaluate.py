@@ -9,20 +9,16 @@ played is kept file by file, so an interrupted evaluation goes on where it stopp
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from r2v import config as c
-from r2v.config import identity
-from r2v.config.evaluation import operating_point
-from r2v.config.methods import ROUTERS
 from r2v.data.manifest import git_commit
 from r2v.data.store import write_episodes
 from r2v.errors import InputError
+from r2v.evaluation.settings import EVALUATE_VERSION, EvaluateSettings
 from r2v.log import logger
 from r2v.stages import Stage
 from r2v.stages.train_policy import TASKS
@@ -35,58 +31,17 @@ if TYPE_CHECKING:
     from r2v.rollout.session import EpisodeSpec
 
 
-@dataclass(frozen=True, kw_only=True)
-class EvaluateSettings:
-    """What an evaluation depends on."""
-
-    env: c.EnvConfig
-    teacher: c.TeacherConfig
-    policy: c.PolicyConfig
-    perturbations: c.PerturbationsConfig
-    inference: c.InferenceConfig
-    cost: c.CostConfig
-    rollout: c.RolloutConfig
-    router: c.RouterConfig
-    evaluation: c.EvaluationConfig
-    calibration: c.TaskSelection
-    selections: dict[str, c.TaskSelection]
-
-    @classmethod
-    def of(cls, config: c.Config) -> EvaluateSettings:
-        """The parts of the whole configuration that are read here."""
-        selections = {name: c.TaskSelection.evaluation(config, name) for name in config.evaluation.conditions}
-        return cls(
-            env=config.env,
-            teacher=config.teacher,
-            policy=config.policy,
-            perturbations=config.perturbations,
-            inference=config.inference,
-            cost=config.cost,
-            rollout=config.rollout,
-            router=config.router,
-            evaluation=config.evaluation,
-            calibration=c.TaskSelection.training(config),
-            selections=selections,
-        )
-
-    @property
-    def asks_teacher(self) -> bool:
-        """Whether it can't do without the teacher."""
-        return self.evaluation.asks_teacher
-
-
 def run(cfg: EvaluateSettings, work: Work) -> None:
     """Place thresholds, play, and write the tables."""
     from r2v.evaluation.setup import Setup, write_setup
     from r2v.evaluation.tables.build import write_results_folder
 
     runner = _runner(cfg, work)
-    specs = {name: _specs(cfg, runner, name) for name in cfg.selections}
-    routed = [method for method in cfg.evaluation.methods if method in ROUTERS]
+    specs = {name: cfg.specs(runner.world.benchmark, name) for name in cfg.selections}
+    routed, points = cfg.routed, cfg.points
     if work.inputs:
         _refuse_training_tasks(work, specs)
     thresholds = _thresholds(cfg, runner, work) if routed else {}
-    points = [operating_point(budget) for budget in cfg.evaluation.budgets]
     for condition, method, point, path in _cells(cfg, work.folder, routed, points):
         if not path.exists():
             _play(runner, method, point, specs[condition], thresholds.get((method, point)), path)
@@ -94,24 +49,10 @@ def run(cfg: EvaluateSettings, work: Work) -> None:
     write_setup(
         work.folder,
         Setup(
-            benchmark=cfg.env.benchmark,
+            **cfg.recorded(),
             benchmark_version=runner.world.benchmark.version,
-            methods=tuple(cfg.evaluation.methods),
-            seeds=tuple(cfg.evaluation.seeds),
             tasks={name: list(dict.fromkeys(spec.task.task_id for spec in these)) for name, these in specs.items()},
-            frontier={name: dict.fromkeys(routed, points) for name in specs} if points else {},
-            cost_ratio=cfg.cost.ratio,
-            resamples=cfg.evaluation.bootstrap,
-            cvar_alpha=cfg.evaluation.cvar_alpha,
             router_scores=tuple(scores),
-            prices={"slm": asdict(cfg.cost.slm), "llm": asdict(cfg.cost.llm)},
-            models={"slm": cfg.policy.model_name, "llm": cfg.teacher.model_name},
-            world={
-                "env": identity(cfg.env),
-                "perturbations": identity(cfg.perturbations),
-                "inference": identity(cfg.inference),
-            },
-            config_sha256=hashlib.sha256(json.dumps(identity(cfg), sort_keys=True).encode()).hexdigest(),
             git_commit=git_commit(),
         ),
     )
@@ -135,20 +76,6 @@ def _runner(cfg: EvaluateSettings, work: Work) -> MethodRunner:
         router=work.inputs["router"].folder,
         num_samples=cfg.inference.num_candidates if "samples" in cfg.router.features else 0,
         variants={name: path for name, path in variants.items() if name in cfg.evaluation.methods},
-    )
-
-
-def _specs(cfg: EvaluateSettings, runner: MethodRunner, condition: str) -> list[EpisodeSpec]:
-    from r2v.rollout.session import episode_specs
-
-    split = "heldout" if condition == "heldout" else "evaluation"
-    return episode_specs(
-        runner.world.benchmark,
-        split,
-        cfg.evaluation.seeds,
-        cfg.selections[condition],
-        method="",
-        limit=cfg.evaluation.num_tasks,
     )
 
 
@@ -177,7 +104,7 @@ def _thresholds(cfg: EvaluateSettings, runner: MethodRunner, work: Work) -> dict
 
     chosen = json.loads(work.inputs["router"].file("threshold.json").read_text())
     target = chosen["realised"]["llm_call_rate"]
-    wanted = {"main": target, **{operating_point(budget): budget for budget in cfg.evaluation.budgets}}
+    wanted = {"main": target, **dict(zip(cfg.points, cfg.evaluation.budgets, strict=True))}
     specs = episode_specs(
         runner.world.benchmark,
         "calibration",
@@ -188,7 +115,7 @@ def _thresholds(cfg: EvaluateSettings, runner: MethodRunner, work: Work) -> dict
     )
     kept = work.folder / "calibration.json"
     found: dict[str, dict[str, object]] = json.loads(kept.read_text()) if kept.exists() else {}
-    for method in (m for m in cfg.evaluation.methods if m in ROUTERS):
+    for method in cfg.routed:
         for point, rate in wanted.items():
             name = f"{method}@{point}"
             if name in found:
@@ -284,4 +211,4 @@ def _router_scores(
     return found
 
 
-STAGE = Stage(version=2, settings=EvaluateSettings, run=run)
+STAGE = Stage(version=EVALUATE_VERSION, settings=EvaluateSettings, run=run)

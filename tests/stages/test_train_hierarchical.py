@@ -13,7 +13,7 @@ import pytest
 
 from r2v.config import load
 from r2v.errors import InputError
-from r2v.evaluation.audit.replay_episodes import verify_results
+from r2v.evaluation.audit.verify import verify_results
 from r2v.pipeline.inputs import fingerprint_of
 from r2v.pipeline.jobs import job
 from r2v.policy.load import load_policy

@@ -1,97 +1,165 @@
-"""Replay audit, `r2v verify-results DIR`: every stored episode is executed again, every table built again.
+"""The audit of a results folder, `r2v verify-results DIR`: executed again, counted again, built again.
 
-The recorded actions are played in the world that setup.json describes; no model is called. An episode whose
-world answers differently (another success, another observation) is named, and so is a table whose bytes differ.
+The folder may be a stranger's. No model is called and nothing that a file names is imported (`--trust` allows the
+benchmark); every JSON is read by a strict schema, every file is held to artifact.json, setup.json to config.yaml. Then
+all episodes of a task and seed are taken together: each is replayed, its decisions and its bill are made again, and
+what they say of the states that they share must agree. What rests on the folder's own word is listed with its reason.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import groupby
 from pathlib import Path
 
-from r2v.config import EnvConfig, InferenceConfig, PerturbationsConfig, section
-from r2v.data.episode import Episode
-from r2v.envs.base import Task, load_benchmark
-from r2v.errors import InputError
-from r2v.evaluation.audit.rebuild_tables import VerifyReport, verify_tables
-from r2v.evaluation.setup import Setup, read_setup, stored_episodes
+from r2v.config.methods import WEAK
+from r2v.data.episode import Episode, parse_episode
+from r2v.data.schema import from_dict, parse_json
+from r2v.evaluation.audit.check_bills import Biller
+from r2v.evaluation.audit.check_calibration import Thresholds
+from r2v.evaluation.audit.check_decisions import KnownStates, decision_problems
+from r2v.evaluation.audit.check_gains import GainsCheck
+from r2v.evaluation.audit.findings import Findings
+from r2v.evaluation.audit.json_lines import records_of
+from r2v.evaluation.audit.replay_episode import FAULT, Replay, replay_episode
+from r2v.evaluation.setup import MAIN, OPERATING_POINT, RouterScores, Setup, episodes_path
 from r2v.log import Progress
-from r2v.rollout.session import RolloutWorld, replay
+from r2v.rollout.actors import StepView
+from r2v.rollout.session import EpisodeSpec, RolloutWorld
+from r2v.router.labels import FeatureRow
 
-_SHOWN = 5
+Cell = tuple[str, str, str]
+"""(condition, method, operating point)."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Verified:
-    """What was checked and found the same."""
+@dataclass
+class CellCounts:
+    """What became of a cell's episodes."""
 
-    num_episodes: int
-    num_faults: int
-    """Episodes that a fault of the world ended: recorded as not measured, and not replayed."""
-    tables: VerifyReport
+    episodes: int = 0
+    successes: int = 0
+    faults: int = 0
+    unconfirmed: int = 0
+    """Faults of a world that need not repeat them, and did not."""
 
-    def __str__(self) -> str:
-        faults = f" ({self.num_faults} ended by a fault of the world were left out)" if self.num_faults else ""
-        return (
-            f"{self.num_episodes} episodes replayed with the recorded results{faults}; all "
-            f"{self.tables.num_files} files of structured_results are identical"
+
+@dataclass
+class EpisodesAudit:
+    """Every episode of an evaluation, played again, with the gains taken along them."""
+
+    results: Path
+    setup: Setup
+    world: RolloutWorld
+    biller: Biller
+    thresholds: Thresholds
+    findings: Findings
+    counts: dict[Cell, CellCounts] = field(default_factory=dict)
+
+    def run(self, specs: Mapping[str, Sequence[EpisodeSpec]]) -> None:
+        """Audit every condition."""
+        total = sum(len(specs.get(condition, ())) for condition, _, _ in self.setup.cells())
+        with Progress("replay", total) as bar:
+            for condition in self.setup.conditions:
+                self._condition(condition, specs.get(condition, ()), bar)
+
+    def _condition(self, condition: str, specs: Sequence[EpisodeSpec], bar: Progress) -> None:
+        cells = [cell for cell in self.setup.cells() if cell[0] == condition]
+        stored = {cell: self._episodes(cell) for cell in cells}
+        settings = self.biller.settings
+        gains = GainsCheck(self.setup, condition, self.biller, settings.routed)
+        rows = self._rows(condition) if settings.routed else iter(())
+        ahead = next(rows, None)
+        ordered = sorted((self.world.start(spec).identity, index) for index, spec in enumerate(specs))
+        for identity, index in ordered:
+            spec, states, weak = self.world.start(specs[index]).spec, KnownStates(), None
+            for cell in cells:
+                bar.advance()
+                episode = next(stored[cell], None)
+                if episode is None or episode.episode_id != identity:
+                    self._misplaced(cell, identity, episode)
+                    stored[cell] = iter(())
+                    continue
+                views = self._episode(cell, spec, episode, states)
+                if views is not None and cell == (condition, WEAK, MAIN):
+                    weak = (episode, views)
+            of_task = ahead[1] if ahead is not None and ahead[0] == identity else []
+            self.findings.extend("gains", gains.problems(spec, of_task, weak, states))
+            ahead = next(rows, None) if of_task else ahead
+        for cell, rest in stored.items():
+            if (episode := next(rest, None)) is not None:
+                self._misplaced(cell, "nothing more", episode)
+        if ahead is not None:
+            self.findings.add("gains", f"{condition}: rows of {ahead[0]} are out of order or belong to no episode")
+        recorded: dict[str, RouterScores] = {s.method: s for s in self.setup.router_scores if s.condition == condition}
+        self.findings.extend("router_scores", gains.scores_problems(recorded))
+
+    def _misplaced(self, cell: Cell, expected: str, episode: Episode | None) -> None:
+        name = "/".join(cell)
+        got = "the file ends" if episode is None else f"{episode.episode_id} stands there"
+        self.findings.add(
+            "episodes", f"{name}: {expected} belongs here, {got}; an evaluation plays every task and seed"
         )
 
+    def _episodes(self, cell: Cell) -> Iterator[Episode]:
+        path = episodes_path(self.results, *cell)
+        return records_of(path, parse_episode, self.findings)
 
-def world_of(setup: Setup) -> RolloutWorld:
-    """The world that an evaluation was played in. Raises InputError where the benchmark has moved on."""
-    env = section(EnvConfig, setup.world["env"])
-    benchmark = load_benchmark(env.benchmark, env.options)
-    if benchmark.version != setup.benchmark_version:
-        raise InputError(
-            f"these episodes were played on {benchmark.name} version {setup.benchmark_version}, this "
-            f"R2V has version {benchmark.version}; check them with the R2V that made them"
-        )
-    return RolloutWorld(
-        benchmark,
-        section(PerturbationsConfig, setup.world["perturbations"]),
-        section(InferenceConfig, setup.world["inference"]),
-    )
+    def _rows(self, condition: str) -> Iterator[tuple[str, list[FeatureRow]]]:
+        path = self.results / "gains" / f"{condition}.jsonl"
+        rows = records_of(path, lambda line: from_dict(FeatureRow, parse_json(line)), self.findings)
+        for identity, of_episode in groupby(rows, key=lambda row: row.episode_id):
+            yield identity, list(of_episode)
 
+    def _episode(
+        self, cell: Cell, spec: EpisodeSpec, episode: Episode, states: KnownStates
+    ) -> Sequence[StepView] | None:
+        """Audit one episode; what an actor saw at each step, where its actions replay."""
+        condition, method, point = cell
+        extra = {} if point == MAIN else {OPERATING_POINT: point}
+        filed = (episode.condition, episode.method, episode.extra.get(OPERATING_POINT, MAIN))
+        if filed != cell:
+            self._add("filed elsewhere", cell, episode, f"says {'/'.join(map(str, filed))}")
+            return None
+        played = replay_episode(self.world, replace(spec, extra=extra), episode)
+        self._count(cell, episode, played)
+        for kind, text in played.problems:
+            if not (kind == FAULT and self._may_fail()):
+                self._add(kind, cell, episode, text)
+        threshold = self.thresholds.get((method, point))
+        for text in decision_problems(episode, threshold, self.world.inference):
+            self._add("decision", cell, episode, text)
+        if len(played.views) != len(episode.steps):
+            return None
+        for kind, text in self.biller.problems(episode, played.views, threshold, played.seconds):
+            self._add(kind, cell, episode, text)
+        for kind, text in states.contradictions(episode):
+            self._contradicted(kind, cell, episode, text)
+        return played.views
 
-def verify_results(results: Path) -> Verified:
-    """Replay and rebuild. Raises InputError naming the first episodes or tables that do not hold."""
-    setup = read_setup(results)
-    world = world_of(setup)
-    tasks = {task.task_id: task for task in world.benchmark.tasks()}
-    wrong: list[str] = []
-    replayed = faults = 0
-    with Progress("replay", _planned(setup)) as bar:
-        for episode in stored_episodes(results, setup):
-            bar.advance()
-            if episode.env_fault is not None:
-                faults += 1
-                continue
-            replayed += 1
-            problem = _problem(world, tasks, episode)
-            if problem is not None:
-                wrong.append(f"{episode.condition}/{episode.method} {episode.episode_id}: {problem}")
-    if wrong:
-        more = f" (and {len(wrong) - _SHOWN} more)" if len(wrong) > _SHOWN else ""
-        raise InputError(
-            f"{results}: {len(wrong)} of {replayed} episodes do not replay: {'; '.join(wrong[:_SHOWN])}{more}"
-        )
-    tables = verify_tables(results)
-    if not tables.identical:
-        raise InputError(
-            f"{results}: {replayed} episodes replay, but these files are not what they give: "
-            f"{', '.join(tables.differing)}; restore them, or run `r2v evaluate` again"
-        )
-    return Verified(num_episodes=replayed, num_faults=faults, tables=tables)
+    def _may_fail(self) -> bool:
+        """Whether a fault of the world may come once and not again."""
+        able = self.world.benchmark.capabilities
+        return able.needs_network or not able.deterministic
 
+    def _count(self, cell: Cell, episode: Episode, played: Replay) -> None:
+        counts = self.counts.setdefault(cell, CellCounts())
+        counts.episodes += 1
+        if episode.env_fault is None:
+            counts.successes += episode.success
+        else:
+            counts.faults += 1
+            counts.unconfirmed += not played.fault_given
 
-def _problem(world: RolloutWorld, tasks: Mapping[str, Task], episode: Episode) -> str | None:
-    task = tasks.get(episode.metadata.task_id)
-    if task is None:
-        return f"no task {episode.metadata.task_id} in {world.benchmark.name}"
-    return replay(world, episode, task)
+    def _contradicted(self, kind: str, cell: Cell, episode: Episode, text: str) -> None:
+        """Replies are promised to repeat to the byte for the bundled models; elsewhere a difference is only told."""
+        if self.biller.count is not None:
+            self._add(kind, cell, episode, text)
+        else:
+            self.findings.unproven.setdefault(
+                f"{kind} differs between episodes", "a model on another machine need not repeat itself to the byte"
+            )
 
-
-def _planned(setup: Setup) -> int:
-    return sum(len(setup.tasks[condition]) * len(setup.seeds) for condition, _, _ in setup.cells())
+    def _add(self, kind: str, cell: Cell, episode: Episode, text: str) -> None:
+        name = "/".join(cell[:2]) if cell[2] == MAIN else f"{cell[0]}/{cell[1]}@{cell[2]}"
+        self.findings.add(kind, f"{name} {episode.episode_id}: {text}")

@@ -1,0 +1,222 @@
+"""Schema validation: plain JSON values to a dataclass, where every value is of the type that its field declares.
+
+    from_dict(Setup, parse_json(text))      # ValueError: seeds[1]: expected a whole number, got null
+
+A file may come from a stranger or a failing disk. Nothing is converted or guessed: a number that is text, a `null`
+where the field knows none, NaN or nesting without end is refused with the path of the value.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import types
+import typing
+import warnings
+from collections.abc import Callable
+from functools import cache
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+Reader = Callable[[Any], Any]
+
+_LARGEST = 1 << 63
+"""Whole numbers lie below this, as they do in numpy and in every file that R2V writes."""
+_SHOWN = 40
+
+
+class SchemaError(ValueError):
+    """A value that its field does not allow; `path` leads to it from the record."""
+
+    def __init__(self, expected: str, value: Any, path: str = "") -> None:
+        super().__init__(expected, path)
+        self.expected, self.value, self.path = expected, value, path
+
+    def below(self, step: str) -> SchemaError:
+        """The same error, seen from one level further out."""
+        self.path = step + self.path
+        return self
+
+    def __str__(self) -> str:
+        return f"{self.path.lstrip('.') or 'the record'}: expected {self.expected}, got {_shown(self.value)}"
+
+
+def _shown(value: Any) -> str:
+    if value is None or isinstance(value, (bool, int, float, str)):
+        text = ascii(value) if isinstance(value, str) else json.dumps(value) if _small(value) else "a huge number"
+        return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 3]}..."
+    return "an object" if isinstance(value, dict) else "a list" if isinstance(value, list) else type(value).__name__
+
+
+def _small(value: float | None) -> bool:
+    return value is None or not isinstance(value, int) or abs(value) < 10**_SHOWN
+
+
+def parse_json(text: str | bytes) -> Any:
+    """The value of a JSON text. Raises ValueError for what is none, NaN, infinities and nesting without end."""
+    try:
+        return json.loads(text, parse_constant=_refused)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+
+
+def _refused(word: str) -> None:
+    raise ValueError(f"{word} is no number of JSON")
+
+
+def from_dict(cls: type[T], record: Any) -> T:
+    """The record as a `cls`; inverse of `to_dict`. Fields that this version does not know are kept in `extra` with a
+    warning where the record has such a field, so nothing is lost when an older R2V reads newer data.
+
+    Raises SchemaError, a ValueError, where a field is missing or of another type, or unknown ones have no place.
+    """
+    hint: Any = cls
+    made: T = _reader(hint)(record)
+    return made
+
+
+@cache
+def fields_of(cls: type[Any]) -> tuple[dict[str, Reader], frozenset[str]]:
+    """How each field of a dataclass is read, and the names of those that have no default."""
+    hints = typing.get_type_hints(cls)
+    readers = {item.name: _reader(hints[item.name]) for item in dataclasses.fields(cls)}
+    missing = dataclasses.MISSING
+    required = (f.name for f in dataclasses.fields(cls) if f.default is missing and f.default_factory is missing)
+    return readers, frozenset(required)
+
+
+@cache
+def _reader(hint: Any) -> Reader:
+    origin, args = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (typing.Union, types.UnionType):
+        return _either(tuple(_reader(option) for option in args if option is not type(None)), type(None) in args)
+    if origin is typing.Literal:
+        return _one_of(args)
+    if origin in (tuple, list):
+        return _items(_reader(args[0]), origin, None if args[-1] is Ellipsis or origin is list else len(args))
+    if origin is dict:
+        return _values(_reader(args[1]))
+    if isinstance(hint, type) and dataclasses.is_dataclass(hint):
+        return _record(hint)
+    return _PLAIN.get(hint, _anything)
+
+
+def _anything(value: Any) -> Any:
+    return value
+
+
+def _text(value: Any) -> Any:
+    if type(value) is not str:
+        raise SchemaError("text", value)
+    return value
+
+
+def _truth(value: Any) -> Any:
+    if type(value) is not bool:
+        raise SchemaError("true or false", value)
+    return value
+
+
+def _whole(value: Any) -> Any:
+    if type(value) is not int or not -_LARGEST <= value < _LARGEST:
+        raise SchemaError("a whole number", value)
+    return value
+
+
+def _number(value: Any) -> Any:
+    if type(value) is float and math.isfinite(value):
+        return value
+    if type(value) is int and -_LARGEST <= value < _LARGEST:
+        return value
+    raise SchemaError("a finite number", value)
+
+
+def _mapping(value: Any) -> Any:
+    if type(value) is not dict:
+        raise SchemaError("an object", value)
+    return value
+
+
+_PLAIN: dict[Any, Reader] = {str: _text, bool: _truth, int: _whole, float: _number, dict: _mapping}
+
+
+def _either(options: tuple[Reader, ...], optional: bool) -> Reader:
+    def read(value: Any) -> Any:
+        if value is None and optional:
+            return None
+        for option in options[:-1]:
+            try:
+                return option(value)
+            except SchemaError:
+                continue
+        return options[-1](value)
+
+    return read
+
+
+def _one_of(words: tuple[Any, ...]) -> Reader:
+    def read(value: Any) -> Any:
+        if type(value) in (str, int, bool) and value in words:
+            return value
+        raise SchemaError(f"one of {', '.join(map(str, words))}", value)
+
+    return read
+
+
+def _items(reader: Reader, kind: type, length: int | None) -> Reader:
+    def read(value: Any) -> Any:
+        if type(value) is not list or (length is not None and len(value) != length):
+            raise SchemaError("a list" if length is None else f"a list of {length}", value)
+        made = []
+        for index, item in enumerate(value):
+            try:
+                made.append(reader(item))
+            except SchemaError as error:
+                raise error.below(f"[{index}]") from None
+        return kind(made)
+
+    return read
+
+
+def _values(reader: Reader) -> Reader:
+    def read(value: Any) -> Any:
+        made = {}
+        for name, item in _mapping(value).items():
+            try:
+                made[name] = reader(item)
+            except SchemaError as error:
+                raise error.below(f".{_key(name)}") from None
+        return made
+
+    return read
+
+
+def _key(name: str) -> str:
+    return name if name.isidentifier() and len(name) <= _SHOWN else _shown(name)
+
+
+def _record(cls: Any) -> Reader:
+    def read(value: Any) -> Any:
+        readers, required = fields_of(cls)
+        known: dict[str, Any] = {}
+        unknown = {name: item for name, item in _mapping(value).items() if name not in readers}
+        if unknown and "extra" not in readers:
+            name = min(unknown)
+            raise SchemaError(f"no field {_key(name)} in {cls.__name__}", unknown[name], f".{_key(name)}")
+        for name, item in value.items():
+            if name in unknown:
+                continue
+            try:
+                known[name] = readers[name](item)
+            except SchemaError as error:
+                raise error.below(f".{name}") from None
+        if lacking := required - known.keys():
+            raise SchemaError(f"field {min(lacking)} of {cls.__name__}", None, f".{min(lacking)}")
+        if unknown:
+            names = ", ".join(map(_key, sorted(unknown)))
+            warnings.warn(f"{cls.__name__}: unknown fields kept in extra: {names}", stacklevel=2)
+            known["extra"] = {**known.get("extra", {}), **unknown}
+        return cls(**known)
+
+    return read

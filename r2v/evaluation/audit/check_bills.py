@@ -1,0 +1,155 @@
+"""The bill of an episode, counted again: tokens by the tokenizer, cost by the prices, simulated time by both.
+
+The bundled models' tokenizers are at hand, and so is a benchmark's own expert, which is a program and no model: what it
+was asked, what it answers and what that costs are computed here. A provider's bill, and the tokens of a model that R2V
+does not bring, can only be bounded.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from r2v.config.methods import ROUTERS
+from r2v.data.episode import Episode, Step
+from r2v.envs.base import Benchmark, Demonstrated
+from r2v.evaluation.audit.check_decisions import LLM
+from r2v.evaluation.settings import EvaluateSettings
+from r2v.llm.scripted import ScriptedBackend
+from r2v.llm.types import Message, Reply, Request
+from r2v.rollout.actors import StepView
+from r2v.router.escalation import needs_score
+from r2v.storage.weights import BUNDLED
+
+_USD, _SECONDS = 2e-9, 2e-6
+"""What rounding leaves: costs are stored with 10 digits, seconds with 6."""
+
+Encode = Callable[[Sequence[Message]], list[int]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenRange:
+    """Token counts that are possible, ends included."""
+
+    low: int = 0
+    high: float = 0
+
+    def __add__(self, other: TokenRange) -> TokenRange:
+        return TokenRange(low=self.low + other.low, high=self.high + other.high)
+
+    def __contains__(self, count: int) -> bool:
+        return self.low <= count <= self.high
+
+    def __str__(self) -> str:
+        return str(self.low) if self.low == self.high else f"{self.low} to {self.high}"
+
+
+_ANY = TokenRange(low=1, high=math.inf)
+
+
+def exactly(count: int) -> TokenRange:
+    """One possible count."""
+    return TokenRange(low=count, high=count)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Biller:
+    """Counts bills again. `encode` and `count` are the small policy's tokenizer, where it is at hand; `expert` the LLM,
+    where it is the benchmark's own."""
+
+    settings: EvaluateSettings
+    encode: Encode | None
+    count: Callable[[str], int] | None
+    expert: ScriptedBackend | None
+
+    @classmethod
+    def of(cls, settings: EvaluateSettings, benchmark: Benchmark) -> Biller:
+        """The instruments for these settings; nothing that a folder names is loaded."""
+        expert = None
+        if settings.teacher.provider == "scripted" and isinstance(benchmark, Demonstrated):
+            expert = ScriptedBackend(benchmark.expert, name="expert", price=settings.cost.llm)
+        if settings.policy.model_name not in BUNDLED:
+            return cls(settings=settings, encode=None, count=None, expert=expert)
+        from transformers import AutoTokenizer
+
+        from r2v.policy.prompt_encoder import Encoder
+
+        tokenizer = AutoTokenizer.from_pretrained(BUNDLED[settings.policy.model_name])
+        encoder = Encoder(tokenizer, max_seq_len=settings.policy.max_seq_len, reserve=settings.inference.max_new_tokens)
+        return cls(settings=settings, encode=encoder, count=lambda text: len(encoder.action_ids(text)), expert=expert)
+
+    def asked(self, view: StepView) -> Reply | None:
+        """What the LLM says at a step; None where it is not at hand."""
+        if self.expert is None:
+            return None
+        request = Request(
+            messages=view.messages,
+            key=view.key("llm"),
+            tools=view.tools,
+            num_samples=1,
+            temperature=0.0,
+            top_p=1.0,
+            max_tokens=self.settings.teacher.max_tokens,
+        )
+        return self.expert.answer([request])[0]
+
+    def problems(
+        self, episode: Episode, views: Sequence[StepView], threshold: float | None, seconds: float
+    ) -> Iterator[tuple[str, str]]:
+        """(kind, what the bill should say) of an episode that replays; `seconds` are the world's own."""
+        totals = {name: exactly(0) for name in ("slm_in", "slm_out", "llm_in", "llm_out")}
+        slm_calls = llm_calls = 0
+        for step, view in zip(episode.steps, views, strict=True):
+            by_llm = step.action_source == LLM
+            if not by_llm or (episode.method in ROUTERS and threshold is not None and needs_score(threshold)):
+                slm_calls += 1
+                totals["slm_in"] += self._prompt(view)
+                totals["slm_out"] += self._proposal(step, proposed=by_llm)
+            if by_llm:
+                llm_calls += 1
+                reply = self.asked(view)
+                if reply is not None and reply.text != step.action.raw_text:
+                    yield "LLM's action", f"step {step.step_idx} is not what the benchmark's expert answers"
+                totals["llm_in"] += _ANY if reply is None else exactly(reply.usage.tokens_in)
+                totals["llm_out"] += _ANY if reply is None else exactly(reply.usage.tokens_out)
+        for name, possible in totals.items():
+            if (recorded := getattr(episode.tokens, name)) not in possible:
+                yield "tokens", f"tokens.{name} is {recorded}, counted {possible}"
+        yield from self._money(episode, llm_calls)
+        yield from self._time(episode, slm_calls, llm_calls, seconds)
+
+    def _prompt(self, view: StepView) -> TokenRange:
+        if self.encode is None:
+            return TokenRange(low=1, high=self.settings.policy.max_seq_len)
+        return exactly(len(self.encode(view.messages)))
+
+    def _proposal(self, step: Step, *, proposed: bool) -> TokenRange:
+        """Tokens of the small policy's reply. One that was not played is not recorded, so it is only bounded."""
+        most = self.settings.inference.max_new_tokens
+        texts = [step.action.raw_text]
+        if step.decision is not None and step.decision.candidates:
+            texts = [candidate.text for candidate in step.decision.candidates]
+        if proposed or self.count is None:
+            return TokenRange(low=len(texts), high=most * len(texts))
+        total = exactly(0)
+        for text in texts:
+            total += exactly(min(self.count(text), most))
+        return total
+
+    def _money(self, episode: Episode, llm_calls: int) -> Iterator[tuple[str, str]]:
+        tokens, cost = episode.tokens, self.settings.cost
+        own = (tokens.slm_in * cost.slm.input + tokens.slm_out * cost.slm.output) / 1e6
+        theirs = (tokens.llm_in * cost.llm.input + tokens.llm_out * cost.llm.output) / 1e6
+        if self.settings.teacher.provider != "scripted" and llm_calls:
+            if episode.total_cost < own - _USD:
+                yield "total_cost", f"is {episode.total_cost}, the small policy alone cost {own:.10g}"
+        elif abs(episode.total_cost - own - theirs) > _USD:
+            yield "total_cost", f"is {episode.total_cost}, its tokens at its prices cost {own + theirs:.10g}"
+
+    def _time(self, episode: Episode, slm_calls: int, llm_calls: int, seconds: float) -> Iterator[tuple[str, str]]:
+        slm, llm, tokens = self.settings.cost.slm, self.settings.cost.llm, episode.tokens
+        modelled = slm_calls * slm.seconds_per_call + slm.seconds_per_token * tokens.slm_out
+        modelled += llm_calls * llm.seconds_per_call + llm.seconds_per_token * tokens.llm_out + seconds
+        if abs(episode.sim_time_seconds - modelled) > _SECONDS:
+            yield "sim_time_seconds", f"is {episode.sim_time_seconds}, calls, tokens and the world make {modelled:.8g}"

@@ -1,0 +1,176 @@
+"""The executed gains and the router's scores beside them, held to the episodes that they were taken along.
+
+A row of gains/<condition>.jsonl belongs to a step of slm_only's episode: what it says of that step is made again from
+the replay, and whether the LLM would act otherwise from the benchmark's expert. What the other branch came to rests on
+replies of the small policy that are stored nowhere; entropies and the verifier's scores are a model's. Every score in
+setup.json that is a function of a row is computed again; a trained router's is compared where an episode met the state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, fields
+
+from r2v.config.methods import METHODS
+from r2v.data.episode import Episode
+from r2v.evaluation.audit.check_bills import Biller
+from r2v.evaluation.audit.check_decisions import KnownStates
+from r2v.evaluation.setup import RouterScores, Setup
+from r2v.llm.types import Reply, Sample, Usage
+from r2v.rollout.actors import StepView
+from r2v.rollout.session import EpisodeSpec
+from r2v.router.baselines import score_function
+from r2v.router.escalation import recorded_score
+from r2v.router.features import Signals, extract
+from r2v.router.labels import FeatureRow, disagrees
+
+_MODELS = ("uncertainty", "verifier", "samples")
+"""Feature groups that only the models can give."""
+_TEXTS = ("page", "progress", "tool")
+_LENGTH = "progress.log_context_tokens"
+_SIGNAL = {
+    "entropy_router": "uncertainty.entropy_max",
+    "entropy_nonfree_router": "uncertainty.entropy_nonfree_max",
+    "verifier_router": "verifier.v_proposal",
+}
+"""Routers whose score is a function of one feature: an episode of theirs that meets the state must have that score."""
+
+
+@dataclass
+class GainsCheck:
+    """One condition's rows, in the order of the file, and the scores that setup.json should hold for them."""
+
+    setup: Setup
+    condition: str
+    biller: Biller
+    routed: Sequence[str]
+    y: list[float] = field(default_factory=list)
+    p: dict[str, list[float | None]] = field(default_factory=dict)
+
+    def problems(
+        self,
+        spec: EpisodeSpec,
+        rows: Sequence[FeatureRow],
+        played: tuple[Episode, Sequence[StepView]] | None,
+        states: KnownStates,
+    ) -> Iterator[str]:
+        """What does not hold in the rows of one task and seed. `played` is slm_only's episode with what it saw, where
+        that was evaluated and replays."""
+        for row in rows:
+            self._note(row, spec, played, states)
+            yield from self._alone(row, spec)
+        if played is None:
+            return
+        episode, views = played
+        if episode.env_fault is None and sorted(row.step_idx for row in rows) != list(range(len(views))):
+            yield f"{episode.episode_id}: {len(rows)} rows for the {len(views)} steps of slm_only"
+            return
+        for row in rows if episode.env_fault is None else ():
+            yield from self._beside(row, episode, views[row.step_idx])
+            yield from self._scored(row, views[row.step_idx], states)
+
+    def _alone(self, row: FeatureRow, spec: EpisodeSpec) -> Iterator[str]:
+        """What a row must say whatever was played."""
+        episode = row.episode_id
+        expected = FeatureRow(
+            state_id=f"{episode}#{row.step_idx}",
+            episode_id=episode,
+            task_id=spec.task.task_id,
+            split=spec.split or "",
+            step_idx=row.step_idx,
+            actor="slm",
+            features=row.features,
+            q_slm=float(row.slm_episode_success),
+            q_llm=row.q_llm if row.disagrees and row.q_llm in (0, 1) else float(row.slm_episode_success),
+            n_rollouts=1,
+            disagrees=bool(row.disagrees),
+            slm_episode_success=row.slm_episode_success,
+            condition=spec.condition,
+            perturbation_seed=spec.perturbation_seed,
+            cost_slm=1.0,
+            cost_llm=self.setup.cost_ratio,
+        )
+        for item in fields(FeatureRow):
+            recorded, implied = getattr(row, item.name), getattr(expected, item.name)
+            if recorded != implied or type(recorded) is not type(implied):
+                yield f"{row.state_id}: {item.name} is {recorded}, by its episode {implied}"
+        if odd := [name for name in row.features if name.partition(".")[0] not in (*_MODELS, *_TEXTS)]:
+            yield f"{row.state_id}: {odd[0]} is no feature"
+
+    def _beside(self, row: FeatureRow, episode: Episode, view: StepView) -> Iterator[str]:
+        """What a row must say beside the step that it belongs to."""
+        action = episode.steps[row.step_idx].action.raw_text
+        if row.slm_episode_success != episode.success:
+            yield f"{row.state_id}: slm_episode_success is {row.slm_episode_success}, slm_only's is {episode.success}"
+        asked = self.biller.asked(view)
+        if asked is not None and row.disagrees != disagrees(action, asked.text, view.tools):
+            yield f"{row.state_id}: disagrees is {row.disagrees}, and the benchmark's expert says otherwise"
+        known = self._features(view, action)
+        recorded = {name: value for name, value in row.features.items() if name.partition(".")[0] in _TEXTS}
+        for name in sorted(recorded.keys() | known.keys()):
+            if recorded.get(name) != known.get(name) and not (name == _LENGTH and self.biller.encode is None):
+                yield f"{row.state_id}: {name} is {recorded.get(name)}, of the step it is {known.get(name)}"
+
+    def _scored(self, row: FeatureRow, view: StepView, states: KnownStates) -> Iterator[str]:
+        """Scores that episodes recorded in the row's state and that its features contradict."""
+        for method, signal in _SIGNAL.items():
+            met = states.score_at(method, view.actions)
+            if met is not None and signal in row.features:
+                score = recorded_score(score_function(method, {})(row.features, 0, row.task_id, row.step_idx))
+                if met != score:
+                    yield f"{row.state_id}: {signal} makes {score} for {method}, whose episode recorded {met}"
+
+    def _features(self, view: StepView, action: str) -> dict[str, float]:
+        length = 0 if self.biller.encode is None else len(self.biller.encode(view.messages))
+        usage = Usage(tokens_in=length, tokens_out=0, cost_usd=0.0)
+        return extract(
+            Signals(
+                goal=view.goal,
+                observations=view.observations,
+                actions=view.actions,
+                tools=view.tools,
+                proposal=Reply(samples=(Sample(text=action),), model="slm", usage=usage),
+                max_steps=view.max_steps,
+                llm_calls=view.llm_calls,
+                max_llm_calls=self.biller.settings.inference.max_llm_calls,
+            )
+        )
+
+    def _note(
+        self,
+        row: FeatureRow,
+        spec: EpisodeSpec,
+        played: tuple[Episode, Sequence[StepView]] | None,
+        states: KnownStates,
+    ) -> None:
+        """Keep what setup.json should say of a row: its label, and each router's score where it can be known."""
+        self.y.append(float((row.gain or 0) > 0))
+        for method in self.routed:
+            self.p.setdefault(method, []).append(self._score(method, row, spec, played, states))
+
+    def _score(
+        self,
+        method: str,
+        row: FeatureRow,
+        spec: EpisodeSpec,
+        played: tuple[Episode, Sequence[StepView]] | None,
+        states: KnownStates,
+    ) -> float | None:
+        if not METHODS[method].trained_router:
+            return round(score_function(method, {})(row.features, spec.seed, row.task_id, row.step_idx), 6)
+        if played is None or row.step_idx >= len(played[1]):
+            return None
+        return states.score_at(method, played[1][row.step_idx].actions)
+
+    def scores_problems(self, recorded: dict[str, RouterScores]) -> Iterator[str]:
+        """What in setup.json's router scores is not what the rows say."""
+        for method in self.routed:
+            scores, known = recorded.get(method), self.p.get(method, [])
+            if scores is None or len(scores.p) != len(known):
+                yield f"{method} on {self.condition}: {len(known)} states were scored, setup.json holds another number"
+                continue
+            if list(scores.y) != self.y:
+                yield f"{method} on {self.condition}: y is not whether the executed gain is above 0"
+            for index, (p, again) in enumerate(zip(scores.p, known, strict=True)):
+                if not 0 <= p <= 1 or (again is not None and p != again and recorded_score(p) != again):
+                    yield f"{method} on {self.condition}: p[{index}] is {p}, the state's score is {again}"

@@ -1,0 +1,49 @@
+"""Findings: what an audit found wrong, by kind, and what it could not prove.
+
+A folder may hold a lie in each of a million episodes, so a kind keeps its count and its first example, and the whole
+is one line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+_LONGEST = 240
+"""Characters of an example: enough to find it, whatever a file says."""
+
+
+@dataclass
+class Findings:
+    """What does not hold. `unproven` says what rests on the folder's own word, each with its reason."""
+
+    counts: dict[str, int] = field(default_factory=dict)
+    examples: dict[str, str] = field(default_factory=dict)
+    unproven: dict[str, str] = field(default_factory=dict)
+
+    def add(self, kind: str, text: str) -> None:
+        """One more of this kind; the first is the one that is shown."""
+        self.counts[kind] = self.counts.get(kind, 0) + 1
+        self.examples.setdefault(kind, shown(text))
+
+    def extend(self, kind: str, texts: Iterable[str]) -> None:
+        """Several of one kind."""
+        for text in texts:
+            self.add(kind, text)
+
+    def __bool__(self) -> bool:
+        return bool(self.counts)
+
+    def __str__(self) -> str:
+        total = sum(self.counts.values())
+        kinds = (
+            f"{kind}: {self.examples[kind]}" + (f" (and {count - 1} more)" if count > 1 else "")
+            for kind, count in self.counts.items()
+        )
+        return f"{total} finding{'s' if total > 1 else ''}: {'; '.join(kinds)}"
+
+
+def shown(text: object) -> str:
+    """A text of unknown origin as one short line without control characters."""
+    line = "".join(char if char.isprintable() else ascii(char)[1:-1] for char in str(text)[: 4 * _LONGEST])
+    return line if len(line) <= _LONGEST else f"{line[: _LONGEST - 3]}..."

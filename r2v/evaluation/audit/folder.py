@@ -1,0 +1,154 @@
+"""The files of a results folder, held to their manifest: which there are, which there should be, and their hashes.
+
+Nothing is opened by a name that a file gives. The folder is walked without following links, what is not a plain file
+is named, and a line or a file larger than any that R2V writes is not read.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from r2v.data.schema import from_dict, parse_json
+from r2v.errors import InputError
+from r2v.evaluation.audit.findings import Findings, shown
+from r2v.evaluation.settings import EVALUATE_STAGE
+from r2v.storage.artifact import ATTEMPT
+from r2v.storage.artifact_manifest import ARTIFACT_MANIFEST, read_artifact_manifest
+from r2v.storage.files import content_sha256
+from r2v.storage.integrity import CONFIGURATION, Artifact, content_files
+
+LARGEST_JSON = 32 << 20
+"""Bytes of the largest file that is read whole: setup.json holds two numbers for each scored step."""
+LARGEST_LINE = 16 << 20
+"""Bytes of the longest line: an episode of a few hundred pages."""
+_MOST_FILES = 100_000
+BESIDE = (ARTIFACT_MANIFEST, ATTEMPT, CONFIGURATION)
+"""Files that describe the others and are not content themselves."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluationSummary:
+    """What an evaluation says of itself in artifact.json."""
+
+    n_episodes: int
+    thresholds: dict[str, float]
+
+
+@dataclass(frozen=True, kw_only=True)
+class InputRecord:
+    """One input of the attempt, as attempt.meta.json describes it."""
+
+    folder: str
+    stage: str
+    fingerprint: str
+    files: dict[str, str]
+    summary: dict[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttemptRecord:
+    """attempt.meta.json: the job and its inputs."""
+
+    job: str
+    inputs: dict[str, InputRecord] = field(default_factory=dict)
+
+
+def plain_files(results: Path) -> set[str]:
+    """Every file below the folder. Raises InputError where there is no such folder, for anything in it that is no plain
+    file, and for what is larger than R2V writes."""
+    if not results.is_dir():
+        raise InputError(f"{results}: no such folder of results; name one that `r2v evaluate` made")
+    found: dict[str, int] = {}
+    for path, entry in _walk(results):
+        if stat.S_ISREG(entry.st_mode):
+            found[path] = entry.st_size
+        elif not stat.S_ISDIR(entry.st_mode):
+            raise InputError(f"{results}: {shown(path)} is a link, a pipe or a device; R2V puts none among results")
+        if len(found) > _MOST_FILES:
+            raise InputError(f"{results}: holds more than {_MOST_FILES} files; an evaluation has a few hundred")
+    for path, size in found.items():
+        if size > LARGEST_JSON and not path.endswith(".jsonl"):
+            raise InputError(f"{results / path}: {size} bytes; R2V writes no such file above {LARGEST_JSON}")
+        if path.endswith(".jsonl") and size > LARGEST_LINE:
+            _require_short_lines(results / path)
+    return set(found)
+
+
+def _walk(folder: Path, stem: str = "") -> Iterator[tuple[str, os.stat_result]]:
+    with os.scandir(folder) as entries:
+        listed = sorted(entries, key=lambda entry: entry.name)
+    for entry in listed:
+        found = entry.stat(follow_symlinks=False)
+        yield stem + entry.name, found
+        if stat.S_ISDIR(found.st_mode):
+            yield from _walk(folder / entry.name, f"{stem}{entry.name}/")
+
+
+def _require_short_lines(path: Path) -> None:
+    with path.open("rb") as file:
+        while line := file.readline(LARGEST_LINE + 1):
+            if len(line) > LARGEST_LINE:
+                raise InputError(f"{path}: holds a line of more than {LARGEST_LINE} bytes; R2V writes none")
+
+
+def read_json(path: Path, cls: type[Any] | None = None) -> Any:
+    """The JSON of a small file, as a `cls` where one is given. Raises InputError in one line for anything else."""
+    try:
+        value = parse_json(path.read_bytes())
+        return value if cls is None else from_dict(cls, value)
+    except FileNotFoundError:
+        raise InputError(f"{path}: missing; it is written by r2v evaluate") from None
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path}: {error}") from None
+
+
+def check_files(results: Path, there: set[str], expected: set[str], findings: Findings) -> str:
+    """Hold the folder to artifact.json and to what the setup implies, both directions; returns the hash of its whole
+    content, as it is and not as it says."""
+    content = content_files(results)
+    findings.extend("missing file", sorted((expected | set(BESIDE)) - there))
+    findings.extend(
+        "stray file", (f"{name} is no part of this evaluation" for name in sorted(content.keys() - expected))
+    )
+    if ARTIFACT_MANIFEST in there:
+        _check_manifest(results, content, findings)
+    return Artifact(stage=EVALUATE_STAGE, fingerprint="", folder=results, files=content).data_sha256
+
+
+def _check_manifest(results: Path, hashes: dict[str, str], findings: Findings) -> None:
+    try:
+        manifest = read_artifact_manifest(results)
+    except InputError as error:
+        findings.add(ARTIFACT_MANIFEST, str(error))
+        return
+    if manifest.stage != EVALUATE_STAGE:
+        findings.add(ARTIFACT_MANIFEST, f"stage is {manifest.stage}, of an evaluation it is {EVALUATE_STAGE}")
+    for name, recorded in manifest.files.items():
+        if name not in hashes:
+            findings.add("missing file", f"{name}, which {ARTIFACT_MANIFEST} lists")
+        elif hashes[name] != recorded:
+            findings.add("altered file", f"{name} is {hashes[name][:16]}, {ARTIFACT_MANIFEST} says {recorded[:16]}")
+    if manifest.config_sha256 is not None and content_sha256(results / CONFIGURATION) != manifest.config_sha256:
+        findings.add("altered file", f"config.yaml is not the one of {ARTIFACT_MANIFEST}")
+    for name in sorted(hashes.keys() - manifest.files.keys()):
+        findings.add("stray file", f"{name} is not listed in {ARTIFACT_MANIFEST}")
+
+
+def input_artifacts(results: Path, findings: Findings) -> dict[str, Artifact]:
+    """The inputs as attempt.meta.json lists them; empty, with a finding, where that is damaged."""
+    try:
+        attempt: AttemptRecord = read_json(results / ATTEMPT, AttemptRecord)
+    except InputError as error:
+        findings.add(ATTEMPT, str(error))
+        return {}
+    if attempt.job != "evaluate":
+        findings.add(ATTEMPT, f"job is {attempt.job}, of an evaluation it is evaluate")
+    return {
+        name: Artifact(stage=one.stage, fingerprint=one.fingerprint, folder=results, files=one.files)
+        for name, one in attempt.inputs.items()
+    }

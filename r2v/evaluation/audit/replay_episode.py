@@ -1,0 +1,102 @@
+"""Replay of one episode: its recorded actions are played again, and the whole record is made anew from what happens.
+
+Whatever the world decides is compared leaf by leaf: success, termination, rewards, observations, perturbations, safety
+labels, a claimed fault, goal, split and seeds. What the models decided (texts, scores) and what they cost is left to
+`check_decisions` and `check_bills`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+from r2v.data.episode import Episode, to_dict
+from r2v.rollout.actors import Act, StepView
+from r2v.rollout.session import EpisodeSpec, RolloutWorld, Session
+
+_NOT_THE_WORLDS = ("tokens", "total_cost", "sim_time_seconds", "wall_time_seconds")
+_SHOWN = 60
+FAULT = "claimed fault"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Replay:
+    """What playing an episode's actions again came to."""
+
+    views: tuple[StepView, ...]
+    """What an actor saw before each action."""
+    seconds: float
+    """Simulated seconds of the world."""
+    problems: tuple[tuple[str, str], ...]
+    """(kind, what differs)."""
+    fault_given: bool
+    """Whether the world ended the episode by a fault here too."""
+
+
+def replay_episode(world: RolloutWorld, spec: EpisodeSpec, episode: Episode) -> Replay:
+    """Play the actions of an episode in the world of `spec`, which says what the plan says of it. Never raises for what
+    an episode holds: a world that a hostile action breaks is a finding."""
+    views: list[StepView] = []
+    try:
+        session = world.start(replace(spec, method=episode.method))
+        session.open()
+        for step in episode.steps:
+            if session.termination is not None:
+                text = f"the world ended the episode at step {step.step_idx}, the record goes on"
+                return _outcome(session, views, [("replay", text)])
+            views.append(session.view())
+            session.apply(Act(text=step.action.raw_text, source=step.action_source, decision=step.decision))
+    except Exception as error:  # an action is a stranger's text, and a world may raise anything at it
+        return Replay(
+            views=(), seconds=0.0, problems=(("replay", f"{type(error).__name__}: {error}"),), fault_given=False
+        )
+    return _outcome(session, views, list(_differences(session, episode)))
+
+
+def _outcome(session: Session, views: list[StepView], problems: list[tuple[str, str]]) -> Replay:
+    return Replay(
+        views=tuple(views),
+        seconds=sum(info.sim_seconds for info in session.infos),
+        problems=tuple(problems),
+        fault_given=session.infos[-1].env_fault is not None,
+    )
+
+
+def _differences(session: Session, episode: Episode) -> Iterator[tuple[str, str]]:
+    executed = session.episode()
+    if episode.env_fault is not None and executed.env_fault is None:
+        yield FAULT, f"says {episode.env_fault!r}, and the world gives none"
+    if session.termination is None and episode.env_fault is None:
+        yield "termination", f"recorded termination {episode.termination}, executed not over yet"
+    if episode.success != executed.success:
+        words = [str(value).lower() for value in (episode.success, executed.success)]
+        yield "success", f"recorded success={words[0]}, executed success={words[1]}"
+    recorded, played = to_dict(episode), to_dict(executed)
+    for name in _NOT_THE_WORLDS:
+        recorded.pop(name), played.pop(name)
+    if episode.wall_time_seconds is not None:
+        yield "wall_time_seconds", "is not recorded in an evaluation"
+    skipped = {"success", "env_fault"} | ({"termination"} if session.termination is None else set())
+    for path, ours, theirs in _unequal(recorded, played, ""):
+        name = path.split("[")[0].split(".")[1]
+        if name not in skipped:
+            kind = path.rsplit(".", 1)[1].partition("[")[0]
+            yield kind, f"{path[1:]} is {_short(ours)}, executed {_short(theirs)}"
+
+
+def _unequal(recorded: Any, played: Any, path: str) -> Iterator[tuple[str, Any, Any]]:
+    """The leaves in which two records differ."""
+    if isinstance(recorded, dict) and isinstance(played, dict) and recorded.keys() == played.keys():
+        for name, value in recorded.items():
+            yield from _unequal(value, played[name], f"{path}.{name}")
+    elif isinstance(recorded, list) and isinstance(played, list) and len(recorded) == len(played):
+        for index, value in enumerate(recorded):
+            yield from _unequal(value, played[index], f"{path}[{index}]")
+    elif recorded != played or type(recorded) is not type(played):
+        yield path, recorded, played
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 3]}..."

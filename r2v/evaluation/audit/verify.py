@@ -1,0 +1,183 @@
+"""`r2v verify-results DIR`: the whole audit, from the files of the folder to its tables.
+
+    print(verify_results(Path("results/mrp")))      # InputError names each kind of lie with its first example
+
+What cannot be proved is listed by `unproven_of`, each entry with its reason; docs/trust.md says the same in words.
+"""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+
+from r2v.data.schema import SchemaError, from_dict
+from r2v.errors import InputError, R2VError
+from r2v.evaluation.audit.check_bills import Biller
+from r2v.evaluation.audit.check_calibration import (
+    CALIBRATION,
+    Thresholds,
+    calibration_problems,
+    read_calibration,
+    thresholds_of,
+)
+from r2v.evaluation.audit.check_setup import check_fingerprint, check_setup, require_names, settings_of, world_of
+from r2v.evaluation.audit.findings import Findings, shown
+from r2v.evaluation.audit.folder import EvaluationSummary, check_files, input_artifacts, plain_files
+from r2v.evaluation.audit.rebuild_tables import VerifyReport, verify_tables
+from r2v.evaluation.audit.replay_episodes import Cell, CellCounts, EpisodesAudit
+from r2v.evaluation.settings import EvaluateSettings
+from r2v.evaluation.setup import SETUP, Setup, planned_files, read_setup
+from r2v.evaluation.tables.build import STRUCTURED
+from r2v.rollout.session import EpisodeSpec, RolloutWorld
+from r2v.storage.artifact_manifest import ARTIFACT_MANIFEST, read_artifact_manifest
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verified:
+    """What was checked and found the same."""
+
+    num_episodes: int
+    counts: dict[Cell, CellCounts]
+    tables: VerifyReport
+    content_sha256: str
+    """One hash over all content of the folder, for a paper to quote: SHA-256 of the sorted names and content hashes."""
+    unproven: dict[str, str]
+
+    @property
+    def num_faults(self) -> int:
+        """Episodes that a fault of the world ended: recorded as not measured."""
+        return sum(counts.faults for counts in self.counts.values())
+
+    def __str__(self) -> str:
+        lines = [
+            f"{self.num_episodes} episodes replayed with the recorded results; all {self.tables.num_files} files of "
+            "structured_results are identical",
+            *(_fault_line(cell, counts) for cell, counts in self.counts.items() if counts.faults),
+            f"content {self.content_sha256}",
+            *(f"not proved: {what}: {reason}" for what, reason in self.unproven.items()),
+        ]
+        return "\n".join(lines)
+
+
+def _fault_line(cell: Cell, counts: CellCounts) -> str:
+    """What faults do to a success rate: left out as the tables do, and counted as failures."""
+    measured = counts.episodes - counts.faults
+    rate = f"{counts.successes / measured:.3f}" if measured else "none"
+    return (
+        f"{'/'.join(cell)}: {counts.faults} episodes ended by a fault of the world, {counts.unconfirmed} of them not "
+        f"met again; success {rate} without them, {counts.successes / counts.episodes:.3f} with them as failures"
+    )
+
+
+def verify_results(results: Path, *, trust: bool = False) -> Verified:
+    """Audit a folder. `trust` allows a benchmark that is not R2V's own to be imported. Raises InputError in one line
+    that names every kind of finding with its first example."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # unknown fields are a finding here, not a warning
+        return _verified(results, trust)
+
+
+def _verified(results: Path, trust: bool) -> Verified:
+    there = plain_files(results)
+    setup = read_setup(results)
+    require_names(setup, results / SETUP)
+    world = world_of(setup, trust=trust)
+    settings = settings_of(results)
+    specs = _specs(settings, world)
+    findings = Findings()
+    check_setup(setup, settings, specs, findings)
+    content = check_files(results, there, _expected_files(setup, settings, results, there), findings)
+    thresholds = _thresholds(results, settings, findings)
+    audit = EpisodesAudit(results, setup, world, Biller.of(settings, world.benchmark), thresholds, findings)
+    audit.run(specs)
+    num_episodes = sum(counts.episodes for counts in audit.counts.values())
+    _check_artifact(results, settings, thresholds, num_episodes, findings)
+    tables = _tables(results, findings)
+    if findings or tables is None:
+        raise InputError(f"{results}: {findings}")
+    return Verified(
+        num_episodes=num_episodes,
+        counts=audit.counts,
+        tables=tables,
+        content_sha256=content,
+        unproven=unproven_of(settings, audit.biller) | findings.unproven,
+    )
+
+
+def _specs(settings: EvaluateSettings, world: RolloutWorld) -> dict[str, list[EpisodeSpec]]:
+    try:
+        return {condition: settings.specs(world.benchmark, condition) for condition in settings.selections}
+    except R2VError as error:
+        raise InputError(f"config.yaml: {error}") from None
+
+
+def _expected_files(setup: Setup, settings: EvaluateSettings, results: Path, there: set[str]) -> set[str]:
+    """The content that the setup implies; which tables there are is known once they are built again."""
+    planned = {path.relative_to(results).as_posix() for path, *_ in planned_files(results, setup)}
+    gains = {CALIBRATION, *(f"gains/{condition}.jsonl" for condition in setup.conditions)} if settings.routed else set()
+    return {SETUP, *planned, *gains, *(name for name in there if name.startswith(f"{STRUCTURED}/"))}
+
+
+def _thresholds(results: Path, settings: EvaluateSettings, findings: Findings) -> Thresholds:
+    if not settings.routed:
+        return {}
+    try:
+        records = read_calibration(results)
+    except InputError as error:
+        findings.add(CALIBRATION, str(error))
+        return {}
+    findings.extend(CALIBRATION, calibration_problems(records, settings))
+    return thresholds_of(records)
+
+
+def _check_artifact(
+    results: Path, settings: EvaluateSettings, thresholds: Thresholds, num_episodes: int, findings: Findings
+) -> None:
+    """What artifact.json says beside the hashes of the files."""
+    try:
+        manifest = read_artifact_manifest(results)
+        summary = from_dict(EvaluationSummary, manifest.summary)
+    except (InputError, SchemaError) as error:
+        findings.add(ARTIFACT_MANIFEST, str(error))
+        return
+    if summary.thresholds != {f"{method}@{point}": tau for (method, point), tau in thresholds.items()}:
+        findings.add(ARTIFACT_MANIFEST, "its thresholds are not those of calibration.json")
+    if summary.n_episodes != num_episodes:
+        findings.add(ARTIFACT_MANIFEST, f"n_episodes is {summary.n_episodes}, there are {num_episodes}")
+    inputs = input_artifacts(results, findings)
+    check_fingerprint(manifest, inputs, settings, findings)
+
+
+def _tables(results: Path, findings: Findings) -> VerifyReport | None:
+    """Build every table again; None where the episodes allow none."""
+    try:
+        report = verify_tables(results)
+    except (R2VError, ArithmeticError, ValueError, OSError) as error:
+        findings.add("tables", f"cannot be built: {error}")
+        return None
+    findings.extend("tables", (f"{name} is not what the episodes give" for name in report.differing))
+    return report
+
+
+def unproven_of(settings: EvaluateSettings, biller: Biller) -> dict[str, str]:
+    """What rests on the word of whoever made the folder, with the reason of each."""
+    found = {
+        "the small policy's replies": "its weights are not in the folder; the same state has the same action in every "
+        "episode, and a proposal that was not played is stored nowhere",
+        "what made the models": "config.yaml beyond evaluate's own sections, git_commit, attempt.meta.json and the "
+        "hashes of the inputs describe files that are not in the folder",
+    }
+    if settings.routed:
+        found["router scores, entropies, the verifier's scores"] = (
+            "models gave them; each is the same wherever its state is met"
+        )
+        found["q_llm of gains and the rates of calibration.json"] = (
+            "replies of the small policy in branches and on calibration tasks, whose episodes are not kept; only the "
+            "calibration error of the scores uses them, no claim of success or cost"
+        )
+    if biller.expert is None and settings.evaluation.asks_teacher:
+        found["the LLM's replies, tokens and bills"] = "a provider's model answered and billed them"
+    if biller.count is None:
+        found["the small policy's tokens"] = f"the tokenizer of {shown(settings.policy.model_name)} is not at hand"
+    return found

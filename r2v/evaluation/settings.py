@@ -1,0 +1,109 @@
+"""Evaluation settings: the parts of a configuration that an evaluation depends on, and what is recorded of them.
+
+The stage plays by them; the audit of a results folder makes them again from config.yaml and holds the folder to them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from r2v import config as c
+from r2v.config import identity
+from r2v.config.evaluation import operating_point
+from r2v.config.methods import ROUTERS
+
+if TYPE_CHECKING:
+    from r2v.envs.base import Benchmark
+    from r2v.rollout.session import EpisodeSpec
+
+EVALUATE_STAGE = "r2v.stages.evaluate:STAGE"
+"""The stage's name in an artifact."""
+EVALUATE_VERSION = 2
+"""Raised whenever an evaluation of the same settings and inputs would come out otherwise."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluateSettings:
+    """What an evaluation depends on."""
+
+    env: c.EnvConfig
+    teacher: c.TeacherConfig
+    policy: c.PolicyConfig
+    perturbations: c.PerturbationsConfig
+    inference: c.InferenceConfig
+    cost: c.CostConfig
+    rollout: c.RolloutConfig
+    router: c.RouterConfig
+    evaluation: c.EvaluationConfig
+    calibration: c.TaskSelection
+    selections: dict[str, c.TaskSelection]
+
+    @classmethod
+    def of(cls, config: c.Config) -> EvaluateSettings:
+        """The parts of the whole configuration that are read here."""
+        selections = {name: c.TaskSelection.evaluation(config, name) for name in config.evaluation.conditions}
+        return cls(
+            env=config.env,
+            teacher=config.teacher,
+            policy=config.policy,
+            perturbations=config.perturbations,
+            inference=config.inference,
+            cost=config.cost,
+            rollout=config.rollout,
+            router=config.router,
+            evaluation=config.evaluation,
+            calibration=c.TaskSelection.training(config),
+            selections=selections,
+        )
+
+    @property
+    def asks_teacher(self) -> bool:
+        """Whether it can't do without the teacher."""
+        return self.evaluation.asks_teacher
+
+    @property
+    def routed(self) -> list[str]:
+        """The methods that decide by a threshold on a score, in the order of the tables."""
+        return [method for method in self.evaluation.methods if method in ROUTERS]
+
+    @property
+    def points(self) -> list[str]:
+        """Names of the frontier's operating points, one for each budget."""
+        return [operating_point(budget) for budget in self.evaluation.budgets]
+
+    def specs(self, benchmark: Benchmark, condition: str) -> list[EpisodeSpec]:
+        """The episodes that every method plays under a condition. Raises EmptyResult where there is no task."""
+        from r2v.rollout.session import episode_specs
+
+        return episode_specs(
+            benchmark,
+            "heldout" if condition == "heldout" else "evaluation",
+            self.evaluation.seeds,
+            self.selections[condition],
+            method="",
+            limit=self.evaluation.num_tasks,
+        )
+
+    def recorded(self) -> dict[str, Any]:
+        """What setup.json repeats of the settings, by field of `r2v.evaluation.setup.Setup`."""
+        routed, points = self.routed, self.points
+        return {
+            "benchmark": self.env.benchmark,
+            "methods": tuple(self.evaluation.methods),
+            "seeds": tuple(self.evaluation.seeds),
+            "frontier": {name: dict.fromkeys(routed, points) for name in self.selections} if points else {},
+            "cost_ratio": self.cost.ratio,
+            "resamples": self.evaluation.bootstrap,
+            "cvar_alpha": self.evaluation.cvar_alpha,
+            "prices": {"slm": asdict(self.cost.slm), "llm": asdict(self.cost.llm)},
+            "models": {"slm": self.policy.model_name, "llm": self.teacher.model_name},
+            "world": {
+                "env": identity(self.env),
+                "perturbations": identity(self.perturbations),
+                "inference": identity(self.inference),
+            },
+            "config_sha256": hashlib.sha256(json.dumps(identity(self), sort_keys=True).encode()).hexdigest(),
+        }
