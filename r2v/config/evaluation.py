@@ -108,8 +108,8 @@ class EvaluationConfig:
     """Seeds; every task is played once per seed."""
     num_tasks: Count | None = None
     """Number of evaluation tasks; None: all."""
-    budgets: Annotated[list[Budget], Distinct()] = field(default_factory=lambda: [0.05, 0.1, 0.2, 0.4])
-    """Operating points of frontier.csv: shares of LLM steps, as realised on calibration tasks."""
+    budgets: Annotated[list[Budget], Distinct(empty=True)] = field(default_factory=lambda: [0.05, 0.1, 0.2, 0.4])
+    """Operating points of frontier.csv: shares of LLM steps, as realised on calibration tasks; none: no frontier."""
     bootstrap: Annotated[int, Range(at_least=1, at_most=1_000_000)] = 10_000
     """Bootstrap resamples of the task-clustered confidence intervals."""
     cvar_alpha: PositiveShare = 0.2
