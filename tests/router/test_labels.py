@@ -7,7 +7,7 @@ import pytest
 
 from r2v.errors import EmptyResult, InputError
 from r2v.llm.types import ToolSpec
-from r2v.router.labels import check_rows, disagrees, labelled, read_rows, write_rows
+from r2v.router.labels import FeatureRow, check_rows, disagrees, labelled, read_rows, write_rows
 
 from .rows import make_row
 
@@ -37,6 +37,31 @@ def test_label_without_its_ground_is_refused() -> None:
         labelled([replace(make_row(0), q_llm=None)], "counterfactual")
     with pytest.raises(InputError, match="no expert action"):
         labelled([replace(make_row(0), disagrees=None)], "disagreement")
+
+
+def test_a_step_that_was_not_branched_has_no_gain_and_cost_nothing() -> None:
+    row = FeatureRow(
+        state_id="t1/s1#0",
+        episode_id="t1/s1",
+        task_id="t1",
+        split="train",
+        step_idx=0,
+        actor="slm",
+        features={},
+        slm_episode_success=True,
+    )
+    assert (row.gain, row.n_rollouts, row.cost_slm, row.cost_llm) == (None, 0, 0.0, 0.0)
+    assert (row.y_escalate, row.y_source, row.disagrees, row.condition) == (None, None, None, "clean")
+    assert replace(row, q_slm=1.0).gain is None and replace(row, q_llm=1.0).gain is None
+    assert replace(row, q_slm=0.25, q_llm=1.0).gain == 0.75
+
+
+def test_one_class_in_calibration_alone_is_named_with_its_counts() -> None:
+    constant = [replace(row, y_escalate=1) if row.split == "calibration" else row for row in ROWS]
+    count = sum(row.split == "calibration" for row in ROWS)
+    with pytest.raises(EmptyResult, match=f"calibration split: {count} steps with y=1, 0 with y=0"):
+        check_rows(constant)
+    check_rows(ROWS)
 
 
 def test_disagreement_looks_past_free_arguments() -> None:

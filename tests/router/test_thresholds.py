@@ -68,7 +68,7 @@ def test_the_smaller_of_the_two_bounds_is_taken() -> None:
 
 def test_a_p_value_is_at_most_one_and_all_losses_prove_nothing() -> None:
     assert hoeffding_bentkus(0.2, 10, 0.2) == 1.0
-    assert hoeffding_bentkus(1.0, 10, 0.999) == 1.0
+    assert hoeffding_bentkus(1.0, 10, 0.999) == hoeffding_bentkus(1.0, 10, 1.0) == 1.0
     assert hoeffding_bentkus(0.0, 1, 0.9) == pytest.approx(0.1)
 
 

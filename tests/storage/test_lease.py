@@ -179,16 +179,6 @@ def test_holder_elsewhere_counts_as_dead_only_after_ttl(tmp_path: Path) -> None:
         assert holder(place) == me
 
 
-def test_what_is_taken_over_is_fresh_from_the_start(tmp_path: Path) -> None:
-    """A dead owner's file keeps its old time until the first heartbeat: a third machine would take it over again."""
-    place, before = tmp_path / "x.lease", tmp_path / "before"
-    leave_behind(place, stranger(), age=10_000)
-    before.touch()
-    with lease(place, ttl=600) as me:
-        assert (place / me.filename).stat().st_mtime >= before.stat().st_mtime
-        assert [file.name for file in place.iterdir()] == [me.filename]
-
-
 def test_a_holder_elsewhere_is_dead_only_when_older_than_the_ttl(tmp_path: Path) -> None:
     place, probe = tmp_path / "x.lease", tmp_path / "probe"
     leave_behind(place, stranger(), age=0)

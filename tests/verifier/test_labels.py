@@ -12,6 +12,7 @@ from r2v.randomness import uniform
 from r2v.verifier.labels import (
     ExecutedAction,
     balanced,
+    detour_value,
     executed_examples,
     in_order,
     judged_examples,
@@ -69,6 +70,18 @@ def test_states_beyond_saving_teach_nothing() -> None:
     )
     assert [(e.target, e.label_source, e.kind) for e in examples] == [(0.25, "executed", "skipped_step")]
     assert counts == {"kept": 1, "not_savable": 1}
+
+
+def test_a_state_beyond_saving_ends_nobody_elses_lesson() -> None:
+    """A state whose expert succeeds in half of its continuations can still be saved, one below that can't."""
+    doomed, half = executed(expert_outcomes=(0.0, 0.98)), executed(expert_outcomes=(0.0, 1.0), action="b")
+    examples, counts = executed_examples([doomed, half, doomed, executed(action="c")])
+    assert [example.action for example in examples] == ["b", "c"] and counts == {"kept": 2, "not_savable": 2}
+
+
+def test_a_detour_is_worth_less_with_each_step_and_a_short_cut_no_more() -> None:
+    assert [detour_value(True, extra, 0.5) for extra in (-2, 0, 1, 2)] == [1.0, 1.0, 0.5, 0.25]
+    assert detour_value(False, 0, 0.5) == 0.0 and detour_value(True, 3, 1.0) == 1.0
 
 
 @pytest.mark.parametrize("p", [0.1, 0.5, 0.93])
