@@ -303,6 +303,14 @@ def test_the_cap_holds_to_a_millionth_of_a_cent() -> None:
     assert tracker.set_aside(0.6) and tracker.budget.remaining == pytest.approx(0.0)
 
 
+def test_a_billionth_of_a_dollar_is_the_least_that_is_no_rounding() -> None:
+    tracker = make_tracker(SharedBudget(0.0), Path("a"))
+    assert tracker.set_aside(1e-9) and tracker.busy, "sums of reservations come back to 0 only so nearly"
+    assert not make_tracker(SharedBudget(0.0), Path("a")).set_aside(1.1e-9)
+    spent = make_tracker(SharedBudget(1.0), Path("a"), JournalState(run="r", spent=0.5, lost_usd=0.25))
+    assert spent.committed == 0.75 and not spent.busy
+
+
 def test_nothing_is_reserved_before_every_tracker_has_told_what_it_spent() -> None:
     budget = SharedBudget(1.0, num_trackers=2)
     first = make_tracker(budget, Path("a"))
