@@ -54,7 +54,8 @@ def ratio_draws(numerator: ArrayLike, denominator: ArrayLike, counts: FloatArray
     (tasks,) or (tasks, k): (resamples,) or (resamples, k)."""
     # einsum, not BLAS: one order of summation on every machine, and no threads to wait for
     above, below = (np.einsum("bt,t...->b...", counts, np.asarray(part, float)) for part in (numerator, denominator))
-    return np.where(below > 0, above, np.nan) / below
+    draws: FloatArray = np.where(below > 0, above, np.nan) / below
+    return draws
 
 
 def percentile_interval(draws: FloatArray, level: float = 0.95) -> Interval | None:

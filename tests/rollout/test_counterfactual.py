@@ -337,6 +337,22 @@ def test_only_what_a_teacher_did_with_success_is_corrupted() -> None:
     succeeded = {episode.metadata.task_id for episode in episodes if episode.success}
     assert 0 < len(succeeded) < 12
     assert Counter(record.task_id for record in records) == dict.fromkeys(succeeded, 2)
+    assert {record.expert_outcomes for record in records} == {(1.0,)}
+
+
+def test_which_corruptions_are_played_belongs_to_the_episode() -> None:
+    """Pinned: the draw is keyed by the episode's first step, whatever else is played."""
+    chain = ChainBenchmark(num_tasks=2, length=3)
+    on = chain_stage(chain, (1.0, None), 1.0)
+    _, records = play_corruptions(specs(chain, 2), on.world, on.large, on.waves, per_episode=3, discount=0.7)
+    assert [(record.state_id, record.kind) for record in records] == [
+        ("chain-00000/s1#0", "skipped_step"),
+        ("chain-00000/s1#1", "repeated_call"),
+        ("chain-00000/s1#2", "repeated_call"),
+        ("chain-00001/s1#1", "skipped_step"),
+        ("chain-00001/s1#2", "repeated_call"),
+        ("chain-00001/s1#0", "skipped_step"),
+    ]
 
 
 def oracle(on: Stage, some: list[EpisodeSpec]) -> list[Episode]:

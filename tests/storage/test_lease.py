@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import hashlib
+import inspect
 import os
 import socket
 import subprocess
@@ -213,6 +214,26 @@ def test_a_zombie_and_a_process_that_began_at_another_time_do_not_run() -> None:
     me = Owner.here()
     assert lease_module._runs(me.pid, me.started) and not lease_module._runs(me.pid, "1")
     assert me.started.isdigit() and int(me.started) > 0
+
+
+def test_asking_for_a_holder_leaves_nothing_behind(tmp_path: Path) -> None:
+    place = tmp_path / "x.lease"
+    leave_behind(place, stranger(), age=0)
+    assert holder(place) == stranger_of(next(place.iterdir()))
+    assert [path.name for path in tmp_path.iterdir()] == ["x.lease"]
+
+
+def test_the_heartbeat_ends_with_the_lease(tmp_path: Path) -> None:
+    before = set(threading.enumerate())
+    with lease(tmp_path / "x.lease", ttl=0.04):
+        (beating,) = set(threading.enumerate()) - before
+    beating.join(30)
+    assert not beating.is_alive()
+
+
+def test_unless_asked_otherwise_a_minute_of_silence_is_death_and_nobody_waits() -> None:
+    defaults = {name: p.default for name, p in inspect.signature(lease).parameters.items()}
+    assert (defaults["ttl"], defaults["wait"]) == (60.0, 0.0)
 
 
 def test_waiting_ends_when_the_holder_does_and_gives_up_when_it_does_not(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -159,6 +160,14 @@ def test_more_memory_is_said_with_what_there_was(faked: Faked) -> None:
     assert again(answer(faked, chain_of("first"), "host_oom")).why == "mem 200M -> 300M"
     more = again(answer(faked, chain_of("first", resources={"mem-per-gpu": "2G", "partition": "gpu"}), "host_oom"))
     assert more.resources == {"mem-per-gpu": "3G", "partition": "gpu"} and more.why == "mem-per-gpu 2G -> 3G"
+
+
+def test_the_latest_attempt_is_what_is_changed(faked: Faked) -> None:
+    chain = chain_of("first", "killed")
+    first, latest = chain.jobs["bc"].attempts
+    chain = chain.with_job("bc", attempts=(first, replace(latest, resources={"mem": "300M"}, overrides=("seed=3",))))
+    found = again(answer(faked, chain, "host_oom"))
+    assert found.resources == {"mem": "450M"} and found.overrides == ("seed=3",)
 
 
 def test_an_attempt_that_counts_for_nothing_is_no_answer_to_a_failure(faked: Faked) -> None:

@@ -173,13 +173,13 @@ class Account:
         assert 0 < seconds <= 5.0 and self.time < 10_000.0, "the search does not end"
         self.time += seconds
 
-    def find(self, **known: Any) -> BatchState | None:
+    def find(self, *, reconcile_after: float = 60.0, **known: Any) -> BatchState | None:
         """Look for a batch of two requests, sent at 1000 s, for at most 100 s after that."""
         batch = JournalBatch(key="run-b0", count=2, sha256="", tokens=0, usd=0.1, began=990.0, sent_at=1000.0)
         batch.requests = dict.fromkeys(("run-c-0-0", "run-d-0-0"))  # type: ignore[assignment]
         for name, value in known.items():
             setattr(batch, name, value)
-        policy = DispatchPolicy(timeout=40.0, reconcile_after=60.0, poll_seconds=30.0)
+        policy = DispatchPolicy(timeout=40.0, reconcile_after=reconcile_after, poll_seconds=30.0)
         clock = WallClock(now=lambda: self.time, sleep=self.sleep)
         state = JournalState(run="run", batch_ids={"ours-too"})
         provider = cast(BatchProvider, self)
@@ -274,6 +274,22 @@ def test_a_batch_that_is_listed_late_is_found_and_one_never_listed_is_given_up_a
     never = Account(listed=[[]])
     assert never.find(unknown_at=1010.0) is None
     assert 1070.0 <= never.time <= 1075.0, "the call ended at 1010 s in this process, and 60 s are waited after that"
+
+
+def test_the_search_is_said_with_the_seconds_that_it_may_take(caplog: pytest.LogCaptureFixture) -> None:
+    Account(listed=[[]]).find()
+    assert "batch run-b0: the create call was not confirmed by account; searching its list of batches, for 100 s" in (
+        caplog.text
+    )
+    caplog.clear()
+    late = Account(listed=[[]], time=5000.0)
+    assert late.find() is None and late.lists == 1 and "for 0 s at most" in caplog.text
+
+
+def test_a_list_is_not_asked_for_without_a_pause() -> None:
+    hurried = Account(listed=[BROKEN, BROKEN, []])
+    assert hurried.find(reconcile_after=0.0, unknown_at=1000.0) is None
+    assert hurried.time == pytest.approx(1000.1), "a twentieth of a second at least"
 
 
 def test_the_clock_of_another_machine_makes_nobody_wait_for_hours() -> None:

@@ -79,6 +79,12 @@ def test_an_answer_is_counted_with_its_money_and_its_tokens_and_stands_at_its_of
     assert second.identity[1] == 2, "the turn is a part of what is asked"
 
 
+def test_money_is_written_to_ten_decimals() -> None:
+    """A token of the cheapest model, in a batch and read from a cache, costs some 1e-9 USD."""
+    row = result_row(request_of("a"), RequestVerdict(kind="ok", text="yes"), 0.123456789876, None)
+    assert row["usd"] == 0.1234567899
+
+
 def test_a_failure_is_billed_and_only_one_for_good_is_a_refusal() -> None:
     request = request_of("a")
     for kind, refused in (("retry", {}), ("fatal", {request.identity: "too long"}), ("account", {})):
