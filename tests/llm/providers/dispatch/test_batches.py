@@ -17,7 +17,7 @@ from r2v.errors import EnvironmentFault, InputError, Interrupted
 from r2v.llm.providers.anthropic import Anthropic
 from r2v.llm.providers.dispatch.dispatch_policy import DispatchPolicy
 from r2v.llm.providers.openai import OpenAI
-from r2v.llm.providers.prices import Rate, rate_of
+from r2v.llm.providers.prices import Rate, TokenCounts, rate_of
 from r2v.llm.providers.provider import BatchState
 from r2v.llm.providers.remote import ProviderRemote
 from r2v.llm.types import Message, Request
@@ -411,3 +411,24 @@ def test_calls_adapt_to_a_bucket(provider: str, serve: Any, tmp_path: Path) -> N
         assert sorted(emulator.ledger().paid().values()) == [1] * 20
         assert 1 < emulator.peak(provider) <= 8
     assert all(len(turns) == 1 and not turns[0].startswith("!") for turns in said)
+
+
+@pytest.mark.parametrize("mode", ["batch", "concurrent"])
+@pytest.mark.parametrize("provider", BOTH)
+def test_the_dollars_of_the_progress_are_those_of_the_providers_ledger(
+    provider: str, mode: str, serve: Any, tmp_path: Path
+) -> None:
+    """Each answer is billed by its tokens, at half the price in a batch: not by the most that it could have cost."""
+    with serve() as emulator:
+        play(provider, tmp_path, count=COUNT, turns=TURNS, mode=mode)
+        bills = emulator.ledger().bills
+    rate = rate_of(provider, MODELS[provider])
+    owed = sum(
+        rate.usd(
+            TokenCounts(fresh=bill.tokens_in - bill.cached_in, cached=bill.cached_in, output=bill.tokens_out),
+            batch=True,
+        )
+        for bill in bills
+    ) * (1 if mode == "batch" else 2)
+    shown = json.loads((tmp_path / "progress.json").read_text())
+    assert len(bills) == COUNT * TURNS and shown["usd"] == pytest.approx(owed, abs=1e-6) and owed > 0
