@@ -11,7 +11,7 @@ import json
 import logging
 import mmap
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -111,6 +111,51 @@ def read_episodes(path: Path) -> list[Episode]:
     if not episodes:
         raise InputError(f"{path} is empty: it holds no episodes; collect or merge some first")
     return episodes
+
+
+class StoredEpisodes:
+    """The episodes of a file that is done, those to `keep`, read anew by each iteration: none stays in memory.
+
+    Raises InputError where the file is missing, empty, cut or malformed.
+    """
+
+    def __init__(self, path: Path, *, keep: Callable[[Episode], bool] = lambda episode: True) -> None:
+        self.path, self._keep = path, keep
+        self._length: int | None = None
+
+    def __iter__(self) -> Iterator[Episode]:
+        empty = True
+        for episode in TrajectoryStore(self.path).iter_episodes():
+            empty = False
+            if self._keep(episode):
+                yield episode
+        if empty:
+            raise InputError(f"{self.path} is empty: it holds no episodes; collect or merge some first")
+
+    def __len__(self) -> int:
+        if self._length is None:
+            self._length = sum(1 for _ in self)
+        return self._length
+
+
+def sort_episodes(path: Path) -> int:
+    """Put the episodes of a file into the order of their ids, whole or not at all; returns how many. Ids and places
+    alone stay in memory. Raises InputError where the file is missing, empty, cut or malformed."""
+    places: list[tuple[str, int]] = []
+    offset = 0
+    for number, line in _lines(path, growing=False):
+        places.append((_parse(path, number, line).episode_id, offset))
+        offset += len(line)
+    if not places:
+        raise InputError(f"{path} is empty: it holds no episodes; collect or merge some first")
+    with path.open("rb") as file:
+
+        def lines() -> Iterator[str]:
+            for _, start in sorted(places):
+                file.seek(start)
+                yield to_line(parse_episode(file.readline().decode()))
+
+        return write_lines(path, lines())
 
 
 def write_episodes(path: Path, episodes: Iterable[Episode]) -> int:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -29,12 +29,12 @@ from r2v.data.episode import Episode
 from r2v.envs.base import load_benchmark
 from r2v.errors import EmptyResult, UsageError
 from r2v.llm.waves import Waves
-from r2v.log import Progress
 from r2v.rollout.actors import Actor, BestOfK, GreedyActor, Routed
 from r2v.rollout.counterfactual import play_oracle
 from r2v.rollout.gates import FeatureExtractor, ScoreGate
 from r2v.rollout.model_factory import engine, priced_policy, priced_teacher, verifier_scorer
-from r2v.rollout.session import EpisodeSpec, RolloutWorld, play_many
+from r2v.rollout.session import EpisodeSpec, RolloutWorld
+from r2v.rollout.task_journal import TASK_JOURNAL, TaskJournal, play_all
 from r2v.router.baselines import score_function
 from r2v.router.models import RouterModel, load
 from r2v.router.thresholds import OperatingPoint
@@ -66,6 +66,8 @@ class MethodRunner:
     routers: dict[str, RouterModel] = field(default_factory=dict)
     variants: dict[str, GreedyActor] = field(default_factory=dict)
     """Other policies by method name, e.g. slm_bc_only."""
+    tasks: TaskJournal | None = None
+    """What has been played in this attempt, which is not played again."""
 
     @classmethod
     def of(
@@ -80,7 +82,7 @@ class MethodRunner:
         journal: Path | None = None,
     ) -> MethodRunner:
         """Load what is given: exported policies, a verifier, a folder of routers. `journal`: the folder that
-        remembers what a provider was asked and paid."""
+        remembers what a provider was asked and paid, in the attempt's."""
         sections: Sections = cfg
         configured = cfg.router.model if hasattr(cfg, "router") else None
         benchmark, waves = load_benchmark(sections.env.benchmark, sections.env.options), engine(sections.rollout)
@@ -110,6 +112,7 @@ class MethodRunner:
             if router is None
             else {name: load(router / f"{name}.json", configured) for name in TRAINED_ROUTERS},
             variants={name: greedy(weights) for name, weights in (variants or {}).items()},
+            tasks=None if journal is None else TaskJournal(journal.parent / TASK_JOURNAL),
         )
 
     @cached_property
@@ -137,16 +140,16 @@ class MethodRunner:
     ) -> list[Episode]:
         """The method's episodes, in the order of `specs`."""
         specs = [replace(spec, method=method) for spec in specs]
-        if method == "oracle_router":  # the one method that looks ahead, so it is no actor
-            return self._play_oracle(specs, what)
-        return play_many(self.waves, self.world, specs, self.actor(method, tau), what=what)
+        # The oracle is the one method that looks ahead, so it is no actor.
+        actor = None if method == "oracle_router" else self.actor(method, tau)
 
-    def _play_oracle(self, specs: Sequence[EpisodeSpec], what: str) -> list[Episode]:
-        with Progress(what, len(specs)) as bar:
-            return self.waves.run(
-                (partial(play_oracle, self.world, spec, self.slm, self.llm, self.waves) for spec in specs),
-                lambda *_: bar.advance(),
-            )
+        async def play(spec: EpisodeSpec) -> list[Episode]:
+            if actor is None:
+                return [await play_oracle(self.world, spec, self.slm, self.llm, self.waves)]
+            return [await self.world.start(spec).finish(actor, self.waves)]
+
+        played = play_all(self.waves, specs, play, self.tasks, (Episode,), scope=(tau,), what=what)
+        return [episode for (episode,) in played]
 
     def realised(self, method: str, specs: Sequence[EpisodeSpec], tau: float) -> OperatingPoint:
         """What routing at `tau` comes to when it is executed."""

@@ -8,8 +8,10 @@ Success is what the environment said, nothing else: an escalation never enters i
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
@@ -50,7 +52,7 @@ class Outcome:
             method=episode.method,
             condition=episode.condition,
             point=episode.extra.get(OPERATING_POINT, MAIN),
-            task_id=episode.metadata.task_id,
+            task_id=sys.intern(episode.metadata.task_id),
             seed=episode.metadata.seed,
             success=episode.success,
             steps=len(episode.steps),
@@ -61,9 +63,15 @@ class Outcome:
             tokens_slm=tokens.slm_in + tokens.slm_out,
             injected=any(p.category == INJECTION for step in episode.steps for p in step.perturbations),
             obeyed=obeyed_injection(episode.steps),
-            categories=frozenset(p.category for step in episode.steps for p in step.perturbations),
+            categories=_shared(frozenset(p.category for step in episode.steps for p in step.perturbations)),
             env_fault=episode.env_fault is not None,
         )
+
+
+@lru_cache(maxsize=1024)
+def _shared(categories: frozenset[str]) -> frozenset[str]:
+    """The same set for all episodes that have these categories."""
+    return categories
 
 
 def is_llm_step(step: Step) -> bool:

@@ -11,9 +11,12 @@ Random draws are keyed (`r2v.randomness`).
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import pairwise
 from statistics import NormalDist
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -24,6 +27,8 @@ FloatArray = NDArray[np.float64]
 Interval = tuple[float, float]
 
 BOOTSTRAP_RESAMPLES = 10_000
+_BLOCK = 1 << 19
+"""Random numbers that are in memory at once, at most: what is drawn grows with samples times tasks."""
 EXACT_UP_TO = 20
 """Sign-flip tests enumerate all sign vectors up to this many tasks that differ."""
 
@@ -39,23 +44,42 @@ def wilson(successes: int, trials: int, level: float = 0.95) -> Interval:
 
 
 @lru_cache(maxsize=4)
-def resample_counts(num_tasks: int, resamples: int = BOOTSTRAP_RESAMPLES, key: str = "bootstrap") -> FloatArray:
-    """How often each task is drawn in each bootstrap sample: (resamples, num_tasks)."""
+def resample_counts(num_tasks: int, resamples: int = BOOTSTRAP_RESAMPLES, key: str = "bootstrap") -> NDArray[Any]:
+    """How often each task is drawn in each bootstrap sample: (resamples, num_tasks), small integers."""
     rng = np.random.default_rng(seed_of(key, num_tasks, resamples))
-    drawn = rng.integers(num_tasks, size=(resamples, num_tasks))
-    flat = (drawn + np.arange(resamples)[:, None] * num_tasks).ravel()
-    counts = np.bincount(flat, minlength=resamples * num_tasks).astype(np.float64).reshape(drawn.shape)
+    counts: NDArray[Any] = np.empty((resamples, num_tasks), np.uint8)
+    for rows in _blocks(resamples, num_tasks):
+        size = rows.stop - rows.start
+        drawn = rng.integers(num_tasks, size=(size, num_tasks))
+        flat = (drawn + np.arange(size)[:, None] * num_tasks).ravel()
+        block = np.bincount(flat, minlength=size * num_tasks).reshape(drawn.shape)
+        if block.max() > np.iinfo(counts.dtype).max:
+            counts = counts.astype(np.int64)
+        counts[rows] = block
     counts.flags.writeable = False
     return counts
 
 
-def ratio_draws(numerator: ArrayLike, denominator: ArrayLike, counts: FloatArray) -> FloatArray:
+def _blocks(count: int, width: int) -> Iterator[slice]:
+    """Slices that cover `count` rows of `width` numbers, a few MB each and none of a single row: numpy sums that in
+    another order."""
+    parts = min(max(1, count // 2), math.ceil(count * width / _BLOCK))
+    bounds = [count * part // parts for part in range(parts + 1)]
+    yield from (slice(first, last) for first, last in pairwise(bounds) if last > first)
+
+
+def ratio_draws(numerator: ArrayLike, denominator: ArrayLike, counts: NDArray[Any]) -> FloatArray:
     """The ratio of sums in every bootstrap sample; NaN where a sample's denominator is 0. For inputs of shape
     (tasks,) or (tasks, k): (resamples,) or (resamples, k)."""
-    # einsum, not BLAS: one order of summation on every machine, and no threads to wait for
-    above, below = (np.einsum("bt,t...->b...", counts, np.asarray(part, float)) for part in (numerator, denominator))
+    above, below = (_sums(np.asarray(part, float), counts) for part in (numerator, denominator))
     draws: FloatArray = np.where(below > 0, above, np.nan) / below
     return draws
+
+
+def _sums(values: FloatArray, counts: NDArray[Any]) -> FloatArray:
+    # einsum, not BLAS: one order of summation on every machine, and no threads to wait for
+    parts = [np.einsum("bt,t...->b...", counts[rows].astype(np.float64), values) for rows in _blocks(*counts.shape)]
+    return np.concatenate(parts) if parts else np.empty((0, *values.shape[1:]))
 
 
 def percentile_interval(draws: FloatArray, level: float = 0.95) -> Interval | None:
@@ -128,8 +152,11 @@ def sign_flip_p(differences: ArrayLike, draws: int = 10_000, key: str = "sign-fl
             sums = np.concatenate([sums + value, sums - value])
         return float(np.mean(np.abs(sums) >= bound))
     rng = np.random.default_rng(seed_of(key, len(nonzero), draws))
-    signs = rng.integers(2, size=(draws, len(nonzero))) * 2.0 - 1.0
-    return float((1 + np.sum(np.abs(signs @ nonzero) >= bound)) / (1 + draws))
+    extreme = 0
+    for rows in _blocks(draws, len(nonzero)):
+        signs = rng.integers(2, size=(rows.stop - rows.start, len(nonzero))) * 2.0 - 1.0
+        extreme += int(np.sum(np.abs(signs @ nonzero) >= bound))
+    return float((1 + extreme) / (1 + draws))
 
 
 def minimum_detectable_difference(standard_error: float, level: float = 0.95, power: float = 0.8) -> float:

@@ -22,7 +22,7 @@ from r2v.storage.files import write_json, write_text
 from r2v.storage.integrity import Artifact
 
 if TYPE_CHECKING:
-    from r2v.data.episode import Episode
+    from r2v.data.store import StoredEpisodes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -199,10 +199,10 @@ def _changed(config: c.Config, overrides: tuple[str, ...], work: Work) -> c.Conf
     return c.load(path, overrides)
 
 
-def _episodes(config: c.Config, artifact: Artifact, method: str) -> list[Episode]:
-    from r2v.data.store import read_episodes
+def _episodes(config: c.Config, artifact: Artifact, method: str) -> StoredEpisodes:
+    from r2v.data.store import StoredEpisodes
 
-    return read_episodes(artifact.file(f"episodes/{_condition(config)}/{method}.jsonl"))
+    return StoredEpisodes(artifact.file(f"episodes/{_condition(config)}/{method}.jsonl"))
 
 
 STAGE = Stage(version=1, settings=AblationsSettings, run=run)

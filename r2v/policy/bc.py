@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from r2v import distributed
 from r2v.config import Phase
@@ -33,6 +33,13 @@ IGNORED = -100
 
 _CLONED = ("native", "annotate", "insert", "reroll")
 _MEASURED_STEPS = 200
+
+
+class Collected(Protocol):
+    """Episodes that can be counted and iterated more than once: a list, or a file."""
+
+    def __iter__(self) -> Iterator[Episode]: ...
+    def __len__(self) -> int: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,14 +123,14 @@ def _episode_row(episode: Episode, encoder: Encoder) -> TrainingRow | None:
 
 
 def train_bc(
-    episodes: Sequence[Episode],
+    episodes: Collected,
     loaded: Loaded,
     encoder: Encoder,
     phase: Phase,
     out: Path,
     *,
     seed: int,
-    held_out: Sequence[Episode] = (),
+    held_out: Collected = (),
 ) -> dict[str, Any]:
     """Clone the episodes into `out`/final, resuming from `out`/checkpoint-latest; returns and writes the report
     (as rank 0; the others' is empty).
@@ -193,11 +200,18 @@ def _trainer(
     )
 
 
-def teacher_match(episodes: Sequence[Episode], loaded: Loaded, encoder: Encoder, seed: int) -> dict[str, float]:
+def teacher_match(episodes: Iterable[Episode], loaded: Loaded, encoder: Encoder, seed: int) -> dict[str, float]:
     """How often the greedy action, after the teacher's own history, is the teacher's: to the character, in
-    canonical form, and how often it parses as a tool call. On at most 200 steps, drawn by key."""
-    steps = [step for episode in episodes for step in _steps(episode)]
-    steps = generator(seed, "match").sample(steps, min(_MEASURED_STEPS, len(steps)))
+    canonical form, and how often it parses as a tool call. On at most 200 steps, drawn by key: counted first, then
+    read again, so that no other stays in memory."""
+    count = sum(len(episode.steps) for episode in episodes)
+    drawn = generator(seed, "match").sample(range(count), min(_MEASURED_STEPS, count))
+    numbered = enumerate(step for episode in episodes for step in _steps(episode))
+    chosen, wanted = {}, set(drawn)
+    for number, step in numbered:
+        if number in wanted:
+            chosen[number] = step
+    steps = [chosen[number] for number in drawn]
     texts = _greedy([encoder(context) for context, _ in steps], loaded, encoder)
     pairs = [(text, action) for text, (_, action) in zip(texts, steps, strict=True)]
     return {

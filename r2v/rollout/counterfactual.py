@@ -13,19 +13,18 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 from r2v.config import CandidatesConfig
 from r2v.data.episode import Decision, Episode
 from r2v.llm.types import ScoreRequest
 from r2v.llm.waves import Waves
-from r2v.log import Progress
 from r2v.policy.candidates import CandidateAction, CandidateState
 from r2v.randomness import generator
 from r2v.rollout.actors import Act, Actor, GreedyActor, Scorer, StepView
 from r2v.rollout.gates import FeatureExtractor
 from r2v.rollout.session import EpisodeSpec, RolloutWorld, Session
+from r2v.rollout.task_journal import TaskJournal, play_all
 from r2v.router.features import masked
 from r2v.router.labels import FeatureRow, disagrees
 from r2v.verifier.corruptions import Corruption, corrupt
@@ -80,6 +79,7 @@ def roll_out_features(
     waves: Waves,
     *,
     what: str = "",
+    journal: TaskJournal | None = None,
 ) -> list[FeatureRow]:
     """Rows for a router: the small policy plays, features are taken before every action, and where the LLM
     would act otherwise its branch is executed. Equal actions gain nothing and are not played twice."""
@@ -115,8 +115,7 @@ def roll_out_features(
             cost_llm=cost_ratio,
         )
 
-    with Progress(what, len(specs)) as bar:
-        rows = waves.run((partial(roll_out, spec) for spec in specs), lambda *_: bar.advance())
+    rows = play_all(waves, specs, roll_out, journal, (FeatureRow,), scope=("features",), what=what)
     return [row for episode in rows for row in episode]
 
 
@@ -150,18 +149,19 @@ def play_corruptions(
     per_episode: int,
     discount: float,
     what: str = "",
+    journal: TaskJournal | None = None,
 ) -> tuple[list[Episode], list[ExecutedAction]]:
     """The teacher's own episodes, and plausible wrong actions put in place of its steps, each played on by the
     teacher to the end: what a verifier can learn before there is a policy."""
 
-    async def demonstrate(spec: EpisodeSpec) -> tuple[Episode, list[ExecutedAction]]:
+    async def demonstrate(spec: EpisodeSpec) -> list[Episode | ExecutedAction]:
         played = await rollout_with_snapshots(world.start(spec), teacher, waves)
         if played.episode.env_fault is not None or not played.episode.success:
-            return played.episode, []
+            return [played.episode]
         variants = [(index, variant) for index in range(len(played.snapshots)) for variant in wrong(played, index)]
         generator(*played.snapshots[0].view.key("corruptions")).shuffle(variants)
         chosen = variants[:per_episode]
-        return played.episode, [await execute(spec, played, index, variant) for index, variant in chosen]
+        return [played.episode, *[await execute(spec, played, index, variant) for index, variant in chosen]]
 
     def wrong(played: SnapshotRollout, index: int) -> list[Corruption]:
         step = played.snapshots[index]
@@ -192,9 +192,9 @@ def play_corruptions(
             condition=spec.condition,
         )
 
-    with Progress(what, len(specs)) as bar:
-        found = waves.run((partial(demonstrate, spec) for spec in specs), lambda *_: bar.advance())
-    return [episode for episode, _ in found], [record for _, records in found for record in records]
+    kinds = (Episode, ExecutedAction)
+    found = play_all(waves, specs, demonstrate, journal, kinds, scope=("corruptions",), what=what)
+    return [episode for episode, *_ in found], [record for _, *records in found for record in records]
 
 
 def play_candidates(
@@ -208,6 +208,7 @@ def play_candidates(
     waves: Waves,
     *,
     what: str = "",
+    journal: TaskJournal | None = None,
 ) -> list[CandidateState]:
     """K samples of the small policy at every state of its own roll-outs, and the teacher's action there where one
     is given; each distinct one is scored by a verifier that has not seen the task (`scorers[folds(task_id)]`) and
@@ -258,8 +259,7 @@ def play_candidates(
             return float(played.episode.success)
         return float((await play_counterfactual(step.before, replace(step.act, text=text), slm, waves)).success)
 
-    with Progress(what, len(specs)) as bar:
-        found = waves.run((partial(sample_all, spec) for spec in specs), lambda *_: bar.advance())
+    found = play_all(waves, specs, sample_all, journal, (CandidateState,), scope=("candidates",), what=what)
     return [state for states in found for state in states]
 
 

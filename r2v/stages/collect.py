@@ -24,7 +24,7 @@ from r2v.config import identity
 from r2v.data.registry import DataRegistry
 from r2v.data.run import RunHandle, verify_run
 from r2v.data.split import assign
-from r2v.data.store import read_episodes, write_episodes
+from r2v.data.store import sort_episodes
 from r2v.errors import EmptyResult, EnvironmentFault, InputError, UsageError
 from r2v.log import Progress, logger
 from r2v.stages import Stage
@@ -84,8 +84,7 @@ def run(cfg: CollectSettings, work: Work) -> None:
         _announce(handle)
         specs = _specs(cfg, handle)
         open_still = _play_missing(cfg, specs, handle)
-        episodes = sorted(read_episodes(handle.store.path), key=lambda e: e.episode_id)
-        write_episodes(handle.store.path, episodes)
+        sort_episodes(handle.store.path)
         manifest = handle.finish(expected=len(specs))
         _announce(handle)
     if open_still:
@@ -232,7 +231,9 @@ def _play_missing(cfg: CollectSettings, specs: list[EpisodeSpec], handle: RunHan
     actor = GreedyActor(side, "teacher")
     with (handle.output_dir / "collection_log.jsonl").open("a") as log, Progress("collect", len(missing)) as bar:
 
-        def keep(index: int, episode: Episode | str) -> None:
+        async def attempt(spec: EpisodeSpec) -> None:
+            """Play and store: the engine keeps what its conversations return, so this one returns nothing."""
+            episode = await _attempt(world, spec, actor, waves)
             bar.advance()
             if isinstance(episode, str):
                 open_still.append(episode)
@@ -251,7 +252,7 @@ def _play_missing(cfg: CollectSettings, specs: list[EpisodeSpec], handle: RunHan
                 + "\n"
             )
 
-        waves.run((partial(_attempt, world, spec, actor, waves) for spec in missing), keep)
+        waves.run(partial(attempt, spec) for spec in missing)
     return open_still
 
 

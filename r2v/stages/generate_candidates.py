@@ -88,6 +88,7 @@ def run(cfg: CandidatesSettings, work: Work) -> None:
         cfg.candidates,
         runner.waves,
         what="sample and execute candidates",
+        journal=runner.tasks,
     )
     write_states(work.folder / "candidates.jsonl", states)
     pairs, counts = make_pairs(states, cfg.preference)

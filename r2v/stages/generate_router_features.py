@@ -86,6 +86,7 @@ def run(cfg: RouterFeaturesSettings, work: Work) -> None:
         cfg.cost.ratio,
         runner.waves,
         what="roll out, with counterfactuals",
+        journal=runner.tasks,
     )
     if not rows:
         raise EmptyResult(f"router features: {len(specs)} roll-outs gave no step; raise router.num_tasks")

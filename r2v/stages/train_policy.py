@@ -125,15 +125,13 @@ def _sharded(phase: c.Phase, policy: c.PolicyConfig) -> bool:
 
 
 def _clone(cfg: BCSettings, work: Work) -> dict[str, Any]:
-    from r2v.data.store import read_episodes
-
-    episodes = read_episodes(work.inputs["perturb"].file("trajectories.jsonl"))
-
+    from r2v.data.store import StoredEpisodes
     from r2v.policy.bc import train_bc
     from r2v.policy.load import load_policy
 
-    held_out = [episode for episode in episodes if episode.metadata.split == "calibration"]
-    cloned = [episode for episode in episodes if episode.metadata.split != "calibration"]
+    path = work.inputs["perturb"].file("trajectories.jsonl")
+    held_out = StoredEpisodes(path, keep=lambda episode: episode.metadata.split == "calibration")
+    cloned = StoredEpisodes(path, keep=lambda episode: episode.metadata.split != "calibration")
     if distributed.rank() == 0:
         write_json(work.folder / TASKS, sorted({episode.metadata.task_id for episode in cloned}))
     loaded = load_policy(cfg.policy, for_training=True, seed=cfg.seed)

@@ -126,6 +126,7 @@ def _executed(cfg: VerifierSettings, work: Work, benchmark: Benchmark) -> list[V
     from r2v.rollout.counterfactual import play_corruptions
     from r2v.rollout.model_factory import engine, priced_teacher
     from r2v.rollout.session import RolloutWorld, episode_specs
+    from r2v.rollout.task_journal import TASK_JOURNAL, TaskJournal
     from r2v.verifier.labels import executed_examples, outcome_examples
 
     waves = engine(cfg.rollout)
@@ -146,6 +147,7 @@ def _executed(cfg: VerifierSettings, work: Work, benchmark: Benchmark) -> list[V
         per_episode=cfg.verifier.num_corruptions,
         discount=cfg.verifier.discount,
         what="execute corrupted actions",
+        journal=TaskJournal(work.folder / TASK_JOURNAL),
     )
     examples, counts = executed_examples(records)
     logger.info("  %d corrupted actions executed to the end: %s", len(records), json.dumps(counts))

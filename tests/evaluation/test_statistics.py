@@ -163,3 +163,20 @@ def test_power_of_a_paired_comparison():
     for correlation, tasks in ((0.0, 1506), (0.5, 753), (0.8, 302)):
         error = math.sqrt(2 * 0.24 * (1 - correlation) / tasks)
         assert st.minimum_detectable_difference(error) == pytest.approx(0.05, abs=1e-4)
+
+
+@pytest.mark.parametrize("num_tasks, resamples", [(1, 1), (1, 3), (2, 5), (7, 400), (1500, 700), (40_000, 30)])
+def test_drawn_in_blocks_every_bit_is_that_of_one_piece(num_tasks: int, resamples: int) -> None:
+    """The memory is that of a block; the samples, and the order of every sum, are not."""
+    rng = np.random.default_rng(st.seed_of("bootstrap", num_tasks, resamples))
+    drawn = rng.integers(num_tasks, size=(resamples, num_tasks))
+    whole = np.array([np.bincount(row, minlength=num_tasks) for row in drawn], float)
+    counts = st.resample_counts(num_tasks, resamples)
+    np.testing.assert_array_equal(counts, whole)
+    assert counts.nbytes == resamples * num_tasks
+    draw = np.random.default_rng(3)
+    for shape in ((num_tasks,), (num_tasks, 1), (num_tasks, 10)):
+        above, below = draw.normal(size=shape), draw.integers(0, 2, shape)
+        parts = [np.einsum("bt,t...->b...", whole, part.astype(float)) for part in (above, below)]
+        expected = np.where(parts[1] > 0, parts[0], np.nan) / parts[1]
+        assert st.ratio_draws(above, below, counts).tobytes() == expected.tobytes()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -31,7 +31,7 @@ def ablation_rows(
     benchmark: str,
     condition: str,
     resamples: int,
-    played: Sequence[tuple[Named, Sequence[Episode], Sequence[Episode], Sequence[str]]],
+    played: Sequence[tuple[Named, Iterable[Episode], Iterable[Episode], Sequence[str]]],
 ) -> list[dict[str, Any]]:
     """One row per (ablation, base episodes, ablated episodes, retrained jobs); p-values are Holm-adjusted over
     all rows. Raises InputError where the two were not played on the same tasks and seeds."""
@@ -68,7 +68,7 @@ def write_ablations(folder: Path, rows: Sequence[dict[str, Any]]) -> None:
     write_results(folder, {"ablations.csv": csv_text("ablations.csv", round_figures(rows))})
 
 
-def _paired(name: str, base: Sequence[Episode], ablated: Sequence[Episode]) -> tuple[FloatArray, FloatArray]:
+def _paired(name: str, base: Iterable[Episode], ablated: Iterable[Episode]) -> tuple[FloatArray, FloatArray]:
     """Mean success per task of both, over tasks on which both could be measured."""
     of_base, of_ablated = _by_cell(base), _by_cell(ablated)
     if of_base.keys() != of_ablated.keys():
@@ -85,7 +85,7 @@ def _paired(name: str, base: Sequence[Episode], ablated: Sequence[Episode]) -> t
     return means[:, 0], means[:, 1]
 
 
-def _by_cell(episodes: Sequence[Episode]) -> dict[tuple[str, int], float | None]:
+def _by_cell(episodes: Iterable[Episode]) -> dict[tuple[str, int], float | None]:
     return {
         (e.metadata.task_id, e.metadata.seed): None if e.env_fault is not None else float(e.success) for e in episodes
     }

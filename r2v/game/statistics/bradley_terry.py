@@ -48,7 +48,9 @@ def fit_strengths(outcomes: Sequence[InteractionOutcome]) -> SummaryStats | None
     draws = None
     if len(clusters) > 1:
         resamples = resample_counts(len(clusters), BOOTSTRAP_FITS, "strength")
-        draws = np.array([fit_logistic(design, counts @ revealed, counts @ trials, estimate) for counts in resamples])
+        draws = np.array(
+            [fit_logistic(design, counts @ revealed, counts @ trials, estimate) for counts in resamples.astype(float)]
+        )
 
     def coefficient(k: int) -> SummaryStats:
         interval = None if draws is None else percentile_interval(draws[:, k])
