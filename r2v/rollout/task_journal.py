@@ -19,7 +19,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from r2v.data.episode import from_dict, to_dict
+from r2v.data.episode import to_dict
+from r2v.data.schema import from_dict
 from r2v.llm.waves import Waves
 from r2v.log import Progress, logger
 from r2v.rollout.session import EpisodeSpec

@@ -46,6 +46,8 @@ def run(cfg: EvaluateSettings, work: Work) -> None:
         if not path.exists():
             _play(runner, method, point, specs[condition], thresholds.get((method, point)), path)
     scores = _router_scores(cfg, runner, specs, routed, work.folder) if routed else []
+    if runner.tasks is not None:
+        runner.tasks.remove()
     write_setup(
         work.folder,
         Setup(
@@ -192,6 +194,7 @@ def _router_scores(
                 cfg.cost.ratio,
                 runner.waves,
                 what=f"{condition} gains",
+                journal=runner.tasks,
             )
             write_rows(path, rows)
         rows = read_rows(path)

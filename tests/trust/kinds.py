@@ -109,7 +109,12 @@ RUN_FILES = (
         name="run trajectories",
         paths=("data/runs/*/trajectories.jsonl",),
         form="jsonl",
-        writers=("data.store:write_episodes", "data.store:TrajectoryStore.append", "data.store:mend_tail"),
+        writers=(
+            "data.store:write_episodes",
+            "data.store:sort_episodes",
+            "data.store:TrajectoryStore.append",
+            "data.store:mend_tail",
+        ),
         schema="data.episode:Episode",
         damage="remade",
         readers=("run", "job perturb", "job verifier"),
@@ -380,7 +385,7 @@ ARTIFACT_FILES = (
         name="evaluation episodes",
         paths=("{evaluate}/episodes/*/*.jsonl", "{evaluate}/episodes/*/frontier/*.jsonl"),
         form="jsonl",
-        writers=("data.store:write_episodes", "data.store:TrajectoryStore.append"),
+        writers=("data.store:write_episodes", "data.store:sort_episodes", "data.store:TrajectoryStore.append"),
         schema="data.episode:Episode",
         damage="remade",
         readers=("run", "verify-results", "job ablations"),
@@ -464,6 +469,17 @@ ARTIFACT_FILES = (
 )
 
 CHECKPOINT_FILES = (
+    FileKind(
+        name="task journal",
+        paths=tuple(
+            f"{{{job}}}/checkpoint-tasks.jsonl"
+            for job in ("candidates", "router_features", "verifier", "router", "evaluate")
+        ),
+        form="jsonl",
+        writers=("rollout.task_journal:TaskJournal.add", "rollout.task_journal:TaskJournal._opened"),
+        damage="ignored",
+        readers=("job candidates", "job router_features", "job verifier", "job router", "job evaluate"),
+    ),
     FileKind(
         name="training checkpoint",
         paths=(
@@ -613,6 +629,7 @@ OUTSIDE = {
     "data.store:TrajectoryStore.exclusive": "a lease",
     "data.store:TrajectoryStore.sync": "what append wrote",
     "data.store:TrajectoryStore.repair": "what mend_tail and _quarantine write",
+    "rollout.task_journal:TaskJournal.close": "what add wrote",
     "storage.checkpoint:saving": "what the trainer's own checkpoints write",
     "storage.checkpoint:_refusal": "a probe that is removed at once",
     "storage.hash_cache:_keep": "hashes of large files, in the user's cache folder",
