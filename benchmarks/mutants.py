@@ -142,7 +142,8 @@ def _places(root: Path, module: str) -> list[_Place]:
     for name, operator in _operators():
         positions = [position for node in nodes for position in operator.mutation_positions(node)]
         for occurrence, (start, _) in enumerate(positions):
-            if any(begin <= start < end for begin, end in spans):
+            is_separator = lines[start[0] - 1][start[1] :].startswith("*,")  # of keyword-only parameters
+            if is_separator or any(begin <= start < end for begin, end in spans):
                 continue
             stripped = lines[start[0] - 1].lstrip()
             what = f"{SEED}|{module}|{name}|{stripped}|{start[1] - len(lines[start[0] - 1]) + len(stripped)}"

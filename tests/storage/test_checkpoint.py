@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import resource
@@ -98,6 +99,36 @@ def test_hashes_of_any_shape_are_damage(text: str, tmp_path: Path) -> None:
     assert problem is not None and "\n" not in problem
 
 
+def test_what_differs_is_said_with_the_beginning_of_both_hashes(tmp_path: Path) -> None:
+    place = made(tmp_path, 1)
+    recorded = json.loads((place / SEAL).read_text())["state.pt"]
+    (place / "state.pt").write_bytes(b"other")
+    current = hashlib.sha256(b"other").hexdigest()
+    assert damage(place) == (
+        f"{place / 'state.pt'} is not what was written (SHA-256 {current[:12]}, recorded {recorded[:12]})"
+    )
+
+
+def test_a_file_outside_the_training_is_no_part_of_a_checkpoint_whatever_its_hash(tmp_path: Path) -> None:
+    place, outside = made(tmp_path / "training", 1), tmp_path / "outside"
+    outside.write_bytes(b"rows")
+    seal(place, [outside])
+    assert damage(place) == f"{outside} is no file of this training"
+
+
+def test_a_checkpoint_that_is_gone_as_a_whole_is_named_too(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    older, newest = made(tmp_path, 3), made(tmp_path, 7)
+    shutil.rmtree(newest)
+    assert settle(tmp_path, "bc") == older
+    assert caplog.messages == [f"  bc: {newest} is missing; going on from checkpoint-3"]
+    shutil.rmtree(older)
+    assert settle(tmp_path, "bc") is None
+    assert caplog.messages[1:] == [f"  bc: {older} is missing; beginning again"]
+    (tmp_path / LATEST).symlink_to("elsewhere")
+    assert settle(tmp_path, "bc") is None
+    assert caplog.messages[2:] == [f"  bc: {tmp_path / LATEST} leads to no checkpoint; beginning again"]
+
+
 def test_a_link_that_is_lost_or_copied_as_a_folder_loses_no_checkpoint(tmp_path: Path) -> None:
     newest = made(tmp_path, 2), made(tmp_path, 12)
     (tmp_path / LATEST).unlink()
@@ -153,6 +184,11 @@ def test_an_error_of_ours_while_saving_stays_what_it_is(tmp_path: Path) -> None:
         with pytest.raises(type(error)) as raised, saving(tmp_path / "checkpoint-1"):
             raise error
         assert raised.value is error
+
+
+def test_an_error_of_ours_stays_what_it_is_even_where_the_disk_takes_no_more(tmp_path: Path) -> None:
+    with files_of_at_most(30_000), pytest.raises(InputError, match="ours"), saving(tmp_path / "checkpoint-1", 400_000):
+        raise InputError("ours")
 
 
 def test_what_a_strangers_checkpoint_makes_a_trainer_raise_is_one_line(tmp_path: Path) -> None:

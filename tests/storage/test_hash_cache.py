@@ -77,6 +77,29 @@ def test_a_file_written_just_now_is_read_again(tmp_path: Path) -> None:
     assert hash_cache._key(path) not in hash_cache._known
 
 
+def test_a_file_whose_time_lies_ahead_is_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A change until then may leave its time as it is."""
+    monkeypatch.setattr(hash_cache, "SETTLED_NS", 0)
+    path = tmp_path / "ahead"
+    path.write_text("a")
+    os.utime(path, ns=(2**62, 2**62))
+    current_sha256(path)
+    assert hash_cache._key(path) not in hash_cache._known
+    os.utime(path, ns=(0, 0))
+    current_sha256(path)
+    assert hash_cache._key(path) in hash_cache._known, "and one of long ago is remembered"
+
+
+@pytest.mark.parametrize(("size", "kept"), [(9, 0), (10, 1), (11, 1)])
+def test_a_file_is_large_by_its_own_size(size: int, kept: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(hash_cache, "LARGE", 10)
+    monkeypatch.setattr(hash_cache, "SETTLED_NS", 0)
+    (tmp_path / "data").write_bytes(b"x" * size)
+    current_sha256(tmp_path / "data")
+    assert len(list(cache_folder().glob("*"))) == kept
+
+
 def test_a_home_that_cannot_be_written_costs_nothing_but_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))

@@ -45,6 +45,21 @@ def test_each_door_names_what_was_damaged_and_build_makes_it_again(
     assert (made.folder / JOURNAL / "paid").read_text() == "a reply"
 
 
+def test_what_differs_is_said_with_the_beginning_of_both_hashes(tmp_path: Path) -> None:
+    made = make(tmp_path)
+    recorded = made.files["data.jsonl"]
+    (made.folder / "data.jsonl").write_text("other\n")
+    now = content_files(made.folder)["data.jsonl"]
+    with pytest.raises(Damaged, match=rf"its content is {now[:12]}, \S+ says {recorded[:12]}(?![0-9a-f])"):
+        read(made.folder)
+    (made.folder / "data.jsonl").unlink()
+    with pytest.raises(Damaged, match=rf"it is gone, \S+ says {recorded[:12]}(?![0-9a-f])"):
+        read(made.folder)
+    (made.folder / "data.jsonl").mkdir()
+    with pytest.raises(Damaged, match=rf"it cannot be read \(\w[^)]*\), \S+ says {recorded[:12]}(?![0-9a-f])"):
+        read(made.folder)
+
+
 def test_the_remains_of_a_damaged_attempt_are_not_built_upon(tmp_path: Path) -> None:
     made = make(tmp_path)
     (made.folder / "checkpoint-3").mkdir()

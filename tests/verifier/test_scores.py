@@ -31,6 +31,15 @@ def test_bins_of_equal_width_are_not_bins_of_equal_mass():
     assert scores.ece(p, y, bins=2, equal_mass=True) == pytest.approx(0.55), "one on either side of the median"
 
 
+def test_there_are_fifteen_bins_unless_told():
+    """1/15 opens the second of 15 bins: the outcomes on either side of it cancel in 14 and in 16."""
+    p, y = [1 / 15, 1 / 15 - 1e-3], [1, 0]
+    assert scores.ece(p, y) == pytest.approx(scores.ece(p, y, bins=15)) == pytest.approx((14 / 15 + 1 / 15 - 1e-3) / 2)
+    assert scores.ece(p, y, bins=14) != pytest.approx(scores.ece(p, y))
+    p = [2 / 15, 2 / 15 - 1e-3]
+    assert scores.ece(p, y, bins=16) != pytest.approx(scores.ece(p, y))
+
+
 def test_a_probability_on_an_edge_stands_in_the_bin_that_it_opens():
     assert scores.ece([0.5, 0.4], [1, 0], bins=2) == pytest.approx((0.5 + 0.4) / 2)
     assert scores.ece([0.5, 0.9], [1, 0], bins=2) == pytest.approx(0.2)
