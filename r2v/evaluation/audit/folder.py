@@ -48,6 +48,7 @@ class InputRecord:
     fingerprint: str
     files: dict[str, str]
     summary: dict[str, Any]
+    elsewhere: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
