@@ -49,7 +49,7 @@ def test_a_probability_on_an_edge_stands_in_the_bin_that_it_opens():
 def test_auroc_and_average_precision():
     assert scores.auroc([0.9, 0.4, 0.6, 0.2], [1, 1, 0, 0]) == 0.75
     assert scores.auroc([0.3] * 4, [1, 0, 1, 0]) == 0.5
-    assert scores.auroc([0.3, 0.2], [1, 1]) is None
+    assert scores.auroc([0.3, 0.2], [1, 1]) is None and scores.auroc([0.3, 0.2], [0, 0]) is None
     assert scores.average_precision([0.9, 0.4, 0.6, 0.2], [1, 1, 0, 0]) == pytest.approx((1 + 2 / 3) / 2)
     assert scores.average_precision([0.3] * 4, [1, 0, 0, 0]) == 0.25
     assert scores.average_precision([0.3], [0]) is None
