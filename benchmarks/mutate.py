@@ -194,7 +194,7 @@ def pytest(tree: Path, tests: tuple[str, ...], cpu: float, *, write_bytecode: bo
             preexec_fn=limit,
         )
         try:
-            return process.wait(timeout=60 + 6 * cpu)
+            return process.wait(timeout=60 + 2 * cpu)
         except subprocess.TimeoutExpired:
             process.kill()
             return -signal.SIGKILL if process.wait() else 0

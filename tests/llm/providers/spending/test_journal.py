@@ -68,7 +68,7 @@ def test_what_waits_is_written_when_the_journal_is_closed_and_a_row_after_it_fol
         waiting = asyncio.ensure_future(journal.write({"row": "last"}))
         await asyncio.sleep(0)
         journal.close()
-        assert await waiting == [0]
+        assert await asyncio.wait_for(waiting, 10) == [0]
 
     asyncio.run(write())
     again = Journal(tmp_path / "journal")
