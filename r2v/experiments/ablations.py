@@ -162,7 +162,10 @@ def run(cfg: AblationsSettings, work: Work) -> None:
     )
     write_ablations(work.folder / "structured_results", table)
     write_json(work.folder / "changes.json", {row.name: list(row.overrides) for row in rows})
-    work.summary.update(rows=len(table))
+    played = {
+        f"{job}-{artifact.fingerprint}" for chain in (base_made, *made.values()) for job, artifact in chain.items()
+    }
+    work.summary.update(rows=len(table), artifacts=sorted(played))
 
 
 def _condition(config: c.Config) -> str:

@@ -180,14 +180,17 @@ def collected_runs(config: Config, row: Job, root: Path = Path()) -> Artifact:
 
 def _own_collection(config: Config, row: Job, registry: DataRegistry, root: Path) -> Artifact | None:
     """What this very configuration has collected, if it is done."""
-    own = artifacts.find(places_of(config, root).artifacts, row.name, fingerprint_of(config, row, {}))
-    done = {manifest.run_id for manifest in registry.query(benchmark=config.env.benchmark, status="done")}
-    if own is None or not done.issuperset(own.summary.get("run_ids", [])):
-        return None
     try:
+        own = artifacts.look(places_of(config, root).artifacts, row.name, fingerprint_of(config, row, {}))
+        done = {manifest.run_id for manifest in registry.query(benchmark=config.env.benchmark, status="done")}
+        if own is None or not done.issuperset(own.summary.get("run_ids", [])):
+            return None
         return _with_runs(own, registry)
     except Damaged as error:
-        raise InputError(f"needs {row.name}: {error}; {remedy(row)}") from None
+        raise InputError(
+            f"needs {row.name}: {error}; make it again: `r2v run` with its configuration (what was collected and what "
+            "a provider has answered is used, and not paid again)"
+        ) from None
 
 
 def _fields(sections: Any) -> dict[str, Any]:

@@ -148,13 +148,15 @@ def _announce(handle: RunHandle) -> None:
 
 
 def _begin(cfg: CollectSettings, work: Work, registry: DataRegistry) -> RunHandle:
-    """A new run, or the interrupted one of this very configuration."""
+    """A new run, or one of this very configuration: interrupted, damaged, or done and merely not known as done."""
     from r2v.envs.base import load_benchmark
     from r2v.rollout.model_factory import teacher_name
 
     name = teacher_name(cfg.teacher, load_benchmark(cfg.env.benchmark, cfg.env.options))
     same = [m for m in registry.query(benchmark=cfg.env.benchmark) if m.fingerprint == work.fingerprint]
     unfinished = [m for m in same if m.status in ("interrupted", "partial", "failed") or _to_mend(cfg, m)]
+    if not work.anew:  # its artifact was damaged or lost, or a kill came before it: what was paid for is there
+        unfinished += [m for m in same if m.status == "done" and m not in unfinished]
     run_id = cfg.run.id or (unfinished[-1].run_id if unfinished else None)
     base = work.root / cfg.run.base if cfg.run.base else None
     return registry.begin_run(

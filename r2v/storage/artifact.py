@@ -57,6 +57,8 @@ class Work:
     inputs: Mapping[str, Artifact]
     root: Path
     """The checkout whose data/ and outputs/ these are."""
+    anew: bool = False
+    """Whether it was asked for although it is there: what lies outside the folder is then made a second time too."""
     summary: dict[str, Any] = field(default_factory=dict)
 
 
@@ -140,11 +142,11 @@ def build(
                 f"{folder} was finished by another process just now; run the same command again to use it"
             )
         if os.path.lexists(folder / ARTIFACT_MANIFEST) or not folder.is_dir():
-            _clear(folder, forget=again)
+            clear(folder, forget=again)
         folder.mkdir(parents=True, exist_ok=True)
         write_text(folder / CONFIGURATION, config_yaml)
         write_json(folder / ATTEMPT, {"job": job, "inputs": {n: _locate(folder, a) for n, a in inputs.items()}})
-        work = Work(folder=folder, fingerprint=key, inputs=inputs, root=root)
+        work = Work(folder=folder, fingerprint=key, inputs=inputs, root=root, anew=again)
         yield work
         for artifact in inputs.values():
             verify(artifact)  # what was read is what is recorded, also where the stage took hours
@@ -165,7 +167,7 @@ def _finished(store: Path, job: str, key: str) -> bool:
     return False
 
 
-def _clear(folder: Path, *, forget: bool) -> None:
+def clear(folder: Path, *, forget: bool = False) -> None:
     """Empty the folder of an attempt but for what a provider was paid for, which with `forget` is set aside under a
     name of its own; what is in the way and no folder is set aside too. The manifest goes first: a kill leaves an
     unfinished attempt, not half a finished one."""
@@ -236,13 +238,14 @@ def external(path: Path) -> Artifact:
 
 
 def _locate(folder: Path, artifact: Artifact) -> dict[str, Any]:
+    elsewhere = {_relative(path, folder): content for path, content in artifact.elsewhere.items()}
     return {
         "folder": _relative(str(artifact.folder), folder),
         "stage": artifact.stage,
         "fingerprint": artifact.fingerprint,
         "files": artifact.files,
         "summary": artifact.summary,
-        "elsewhere": {_relative(path, folder): content for path, content in artifact.elsewhere.items()},
+        **({"elsewhere": elsewhere} if elsewhere else {}),
     }
 
 

@@ -58,6 +58,30 @@ BYTES: Mapping[str, Callable[[Path], None]] = {
 """Damage by name; each alters the file at a path. None parses any format, so they fit every kind."""
 
 
+def _instead_of_link(make: Callable[[Path], object]) -> Callable[[Path], None]:
+    def change(path: Path) -> None:
+        path.unlink()
+        make(path)
+
+    return change
+
+
+def _real_folder(path: Path) -> None:
+    path.mkdir()
+    (path / "stray").write_text("a real folder\n")
+
+
+LINKS: Mapping[str, Callable[[Path], None]] = {
+    "deleted": Path.unlink,
+    "dangling": _instead_of_link(lambda path: path.symlink_to("nowhere")),
+    "itself": _instead_of_link(lambda path: path.symlink_to(path.name)),
+    "another": _instead_of_link(lambda path: path.symlink_to(path.parent)),
+    "file": _instead_of_link(lambda path: path.write_text("a file\n")),
+    "folder": _instead_of_link(_real_folder),
+}
+"""The same for symbolic links."""
+
+
 def leaves(value: Any, path: LeafPath = ()) -> Iterator[LeafPath]:
     """The path of every leaf of a JSON value, and of every object and list in it; the value itself excepted."""
     if path:

@@ -52,6 +52,11 @@ class FileKind:
     content: bool = False
     """Whether it is hashed into `artifact.json`."""
 
+    @property
+    def in_micro_run(self) -> bool:
+        """Whether the pipeline's smallest run leaves files of this kind."""
+        return self.name not in ELSEWHERE
+
     def matches(self, path: str) -> bool:
         """Whether a path below a project is one of this kind."""
         return any(_pattern(one).fullmatch(path) for one in self.paths)
@@ -608,6 +613,25 @@ OTHER_FILES = (
         damage="ignored",
     ),
 )
+
+ELSEWHERE = {
+    "lines set aside",
+    "run elsewhere",
+    "run index journal",
+    "judge replies",
+    "metrics series",
+    "replay buffer",
+    "provider journal",
+    "merge record",
+    "chain",
+    "chain configuration",
+    "job record",
+    "submission",
+    "game job",
+    "game analysis",
+    "log",
+}
+"""Kinds that tests/micro.yaml leaves no file of: other suites make theirs."""
 
 KINDS = RUN_FILES + ARTIFACT_FILES + CHECKPOINT_FILES + OTHER_FILES
 

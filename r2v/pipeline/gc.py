@@ -1,0 +1,174 @@
+"""Garbage collection: artifacts that nothing points at, and the checkpoints of finished ones.
+
+    for item in garbage(Path()):          # what could go, its bytes, and why
+        remove(item)
+
+Kept is what a published link leads to, what a configuration, a chain or an experiment names, what a living process
+works on, what names collected runs, and whatever any of these was made of or has made (ablations). Collected runs are
+data, no garbage; and of whatever goes, what a provider was paid for (`.provider*`) stays. An attempt that was begun and
+never finished holds work: it goes only where that is asked for.
+
+A finished stage keeps its checkpoints until then: `checkpoint-latest` is a documented place of a training's result, and
+`--resume` on it answers where the result is.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from r2v.errors import InputError, LeaseConflict
+from r2v.log import logger
+from r2v.pipeline.jobs import JOBS
+from r2v.storage.artifact import ATTEMPT, JOURNAL, clear
+from r2v.storage.artifact import remove as remove_path
+from r2v.storage.artifact_manifest import ARTIFACT_MANIFEST, read_artifact_manifest
+from r2v.storage.integrity import CONFIGURATION
+from r2v.storage.lease import holder, lease
+from r2v.storage.paths import ARTIFACTS
+
+_NAME = re.compile(rf"\b((?:{'|'.join(row.name for row in JOBS)})-[0-9a-f]{{16}})(?![0-9a-z])")
+_ROOMS = ("data", "outputs", "results")
+_POINTING = (".json", ".yaml", ".yml")
+"""Files beside the store in which an artifact may be named: configurations, chains, records of experiments."""
+_LEFTOVER = ("checkpoint-*", "tmp", "tmp-*", "replay")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Garbage:
+    """Something that can go: a whole artifact, or with `leftovers` the checkpoints of a finished one."""
+
+    folder: Path
+    size: int
+    """Bytes that are freed."""
+    why: str
+    leftovers: bool = False
+
+
+def garbage(root: Path = Path(), *, unfinished: bool = False) -> list[Garbage]:
+    """What can go, by name; nothing is removed. With `unfinished` also attempts that nothing points at and that were
+    never finished."""
+    store = root / ARTIFACTS
+    attempts = {path.name: path for path in sorted(store.glob("*-*")) if _NAME.fullmatch(path.name) and path.is_dir()}
+    kept = _reached(_roots(root, attempts), attempts)
+    found = []
+    for name, folder in attempts.items():
+        done = _finished(folder)
+        if name in kept and done and (size := sum(map(_size, _leftovers(folder)))):
+            found.append(Garbage(folder=folder, size=size, why="checkpoints of a finished stage", leftovers=True))
+        elif name not in kept and (done or unfinished) and (size := sum(map(_size, _unpaid(folder)))):
+            why = "nothing points at it" if done else "never finished, and nothing points at it"
+            found.append(Garbage(folder=folder, size=size, why=why))
+    return found
+
+
+def remove(item: Garbage) -> bool:
+    """Remove it, under its lease; False where another process has taken it up meanwhile."""
+    try:
+        with lease(item.folder.with_name(f"{item.folder.name}.lease")):
+            if item.leftovers:
+                for path in list(_leftovers(item.folder)):
+                    remove_path(path)
+            else:
+                clear(item.folder)
+                with suppress(OSError):  # its journal stays
+                    item.folder.rmdir()
+    except LeaseConflict as error:
+        logger.warning("%s is left: %s", item.folder, error)
+        return False
+    return True
+
+
+def _roots(root: Path, attempts: dict[str, Path]) -> set[str]:
+    """Names of the attempts that something outside the store points at, or that are held."""
+    store = (root / ARTIFACTS).resolve()
+    names = set(_named(root / "configs"))
+    for path in (path for room in _ROOMS for path in _outside(root / room)):
+        if path.is_symlink():
+            target = Path(path.parent.resolve(), path.readlink()).resolve()
+            if target.is_relative_to(store) and target != store:
+                names.add(target.relative_to(store).parts[0])
+        elif path.suffix in _POINTING and path.is_file():
+            names |= _names_in(path)
+    runs = {row.name for row in JOBS if row.place is None}
+    names |= {name for name in attempts if name.rpartition("-")[0] in runs}
+    return names | {name for name in attempts if _held(attempts[name])}
+
+
+def _held(folder: Path) -> bool:
+    return holder(folder.with_name(f"{folder.name}.lease")) is not None
+
+
+def _outside(room: Path) -> Iterator[Path]:
+    """What lies in a folder, but for the store, journals and episodes' folders that are links."""
+    for path in sorted(room.iterdir()) if room.is_dir() else ():
+        if path.name in (ARTIFACTS.name, JOURNAL):
+            continue
+        yield path
+        if path.is_dir() and not path.is_symlink():
+            yield from _outside(path)
+
+
+def _named(folder: Path) -> Iterator[str]:
+    for path in _outside(folder):
+        if path.suffix in _POINTING and path.is_file():
+            yield from _names_in(path)
+
+
+def _names_in(path: Path) -> set[str]:
+    """The attempts that a text names; a file that cannot be read names none."""
+    with suppress(OSError):
+        return set(_NAME.findall(path.read_text(errors="replace")))
+    return set()
+
+
+def _reached(names: set[str], attempts: dict[str, Path]) -> set[str]:
+    """These attempts and all that they were made of or name."""
+    reached, todo = set[str](), sorted(names & attempts.keys())
+    while todo:
+        name = todo.pop()
+        if name in reached:
+            continue
+        reached.add(name)
+        for file in (ATTEMPT, ARTIFACT_MANIFEST, CONFIGURATION):
+            todo += sorted(_names_in(attempts[name] / file) & attempts.keys())
+    return reached
+
+
+def _finished(folder: Path) -> bool:
+    try:
+        read_artifact_manifest(folder)
+    except InputError as error:
+        if (folder / ARTIFACT_MANIFEST).exists():
+            logger.warning("%s; it is left", error)
+        return False
+    return True
+
+
+def _leftovers(folder: Path) -> Iterator[Path]:
+    """Checkpoints and drafts, of folds too; no content of the artifact is below any."""
+    content = read_artifact_manifest(folder).files
+    for pattern in _LEFTOVER:
+        for path in sorted(folder.rglob(pattern)):
+            relative = path.relative_to(folder)
+            if relative.parts[0].startswith(JOURNAL) or any(
+                part.startswith("checkpoint-") for part in relative.parts[:-1]
+            ):
+                continue
+            if not any(name == str(relative) or name.startswith(f"{relative}/") for name in content):
+                yield path
+
+
+def _unpaid(folder: Path) -> Iterator[Path]:
+    return (path for path in folder.iterdir() if not path.name.startswith(JOURNAL))
+
+
+def _size(path: Path) -> int:
+    """Bytes below a path; links count for nothing."""
+    if path.is_symlink():
+        return 0
+    files = path.rglob("*") if path.is_dir() else (path,)
+    return sum(file.lstat().st_size for file in files if file.is_file() and not file.is_symlink())
