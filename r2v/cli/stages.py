@@ -118,8 +118,8 @@ def _make(config: Config, row: Command, arguments: argparse.Namespace) -> int:
 def _resume(checkpoint: Path) -> int:
     from r2v.config import load
     from r2v.pipeline.run import run_job
-    from r2v.storage.artifact import attempt_of
-    from r2v.storage.artifact_manifest import ARTIFACT_MANIFEST
+    from r2v.storage.artifact import ATTEMPT, attempt_of
+    from r2v.storage.artifact_manifest import ARTIFACT_MANIFEST, Damaged
     from r2v.storage.checkpoint import damage
 
     folder = checkpoint.resolve().parent
@@ -132,8 +132,11 @@ def _resume(checkpoint: Path) -> int:
             f"--resume {checkpoint}: {problem}; name a whole checkpoint beside it, or run the stage's command, which "
             "takes the newest whole one"
         )
+    config = load(folder / "config.yaml")
+    if set(inputs) != set(as_configured(config, job(name)).inputs):
+        raise Damaged(folder / ATTEMPT, f"it names {', '.join(sorted(inputs)) or 'no inputs'} as what {name} reads")
     place = checkpoint.absolute().parent
-    done = run_job(load(folder / "config.yaml"), job(name), inputs, publish_at=place if place.is_symlink() else None)
+    done = run_job(config, job(name), inputs, publish_at=place if place.is_symlink() else None)
     if not done.fresh:
         logger.info("  %s belongs to a finished attempt; its result is in %s", checkpoint, done.artifact.folder)
     return 0

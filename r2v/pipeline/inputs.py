@@ -113,7 +113,23 @@ def _with_runs(found: Artifact, registry: DataRegistry) -> Artifact:
                 f"its data_sha256 is {run.data_sha256!s:.12}, {found.folder / RUNS_FILE} says "
                 f"{recorded.get(run.run_id)!s:.12}",
             )
+    _require_figures(found, runs)
     return replace(found, elsewhere=_trajectories(runs))
+
+
+def _require_figures(found: Artifact, runs: Sequence[RunManifest]) -> None:
+    """Raises Damaged where the manifest of a run counts otherwise than the artifact that was made of it."""
+    figures = {
+        "n_episodes": sum(run.n_episodes for run in runs),
+        "n_success": sum(run.n_success for run in runs),
+        "total_cost_usd": round(sum(run.total_cost_usd for run in runs), 6),
+    }
+    for name, now in figures.items():
+        if (recorded := found.summary.get(name, now)) != now:
+            raise Damaged(
+                runs[0].output_dir / RUN_MANIFEST,
+                f"its {name} is {now}, {found.folder / ARTIFACT_MANIFEST} says {recorded}",
+            )
 
 
 def _trajectories(runs: Sequence[RunManifest]) -> dict[str, str]:

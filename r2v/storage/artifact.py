@@ -22,7 +22,7 @@ import secrets
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +35,7 @@ from r2v.storage.artifact_manifest import (
     json_sha256,
     read_artifact_manifest,
     write_artifact_manifest,
+    wrong_hashes,
 )
 from r2v.storage.files import content_sha256, write_json, write_text
 from r2v.storage.integrity import CONFIGURATION, EXTERNAL, Artifact, content_files, set_aside, verify, verify_file
@@ -198,27 +199,41 @@ def attempt_of(folder: Path) -> tuple[str, dict[str, Artifact]]:
     try:
         record = json.loads(path.read_text())
         inputs = {name: _located(folder, value) for name, value in record["inputs"].items()}
-        job = record["job"]
+        job = str(record["job"])
+        if folder.name.rpartition("-")[0] not in ("", job):
+            raise ValueError(f"job {job}")
     except (FileNotFoundError, NotADirectoryError):
         raise InputError(
             f"{folder}: not an attempt of a stage (no {ATTEMPT}); name a checkpoint below outputs/"
         ) from None
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise Damaged(path, f"it does not say what was begun ({error!r}); run the stage's own command") from None
-    for artifact in inputs.values():
-        try:
-            verify(artifact)
-        except Damaged as error:
-            raise InputError(
-                f"{error}: not the file that {folder} was begun with; put that one back, or start the "
-                "stage afresh with this one"
-            ) from None
-    return str(job), inputs
+    return job, {name: _as_begun_with(folder, artifact) for name, artifact in inputs.items()}
+
+
+def _as_begun_with(folder: Path, begun: Artifact) -> Artifact:
+    """The input of an attempt as it lies there now. Raises InputError where it is not what the attempt recorded."""
+    try:
+        verify(begun)
+        if begun.stage == EXTERNAL or begun.labels:
+            return begun
+        now = replace(read(begun.folder), elsewhere=begun.elsewhere)
+    except Damaged as error:
+        raise InputError(
+            f"{error}: not the file that {folder} was begun with; put that one back, or start the "
+            "stage afresh with this one"
+        ) from None
+    if (now.stage, now.fingerprint, now.files) != (begun.stage, begun.fingerprint, begun.files):
+        raise Damaged(folder / ATTEMPT, f"it describes {begun.folder} otherwise than the {ARTIFACT_MANIFEST} there")
+    return now
 
 
 def _located(folder: Path, value: Mapping[str, Any]) -> Artifact:
-    """An input as an attempt's record describes it. Raises KeyError, TypeError or AttributeError for anything else."""
+    """An input as an attempt's record describes it. Raises what reading anything else raises: ValueError, KeyError,
+    TypeError, AttributeError."""
     elsewhere = value.get("elsewhere", {})
+    if wrong := wrong_hashes(value["files"], "files"):
+        raise ValueError(wrong)
     return Artifact(
         stage=value["stage"],
         fingerprint=value["fingerprint"],

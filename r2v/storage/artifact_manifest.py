@@ -102,7 +102,7 @@ def _wrong(record: Any) -> str | None:
         return f"its fingerprint is {record['fingerprint']!r}"
     if not isinstance(record["summary"], dict):
         return f"its summary is a {type(record['summary']).__name__}, not an object"
-    wrong = _wrong_hashes(record["files"], "files") or _wrong_hashes(record["inputs"], "inputs")
+    wrong = wrong_hashes(record["files"], "files") or wrong_hashes(record["inputs"], "inputs")
     return wrong or (_wrong_second(record) if "format" in record else None)
 
 
@@ -110,14 +110,14 @@ def _wrong_second(record: dict[str, Any]) -> str | None:
     """What the second format has beside the first."""
     if record["format"] != ARTIFACT_FORMAT or isinstance(record["format"], (bool, float)):
         return f"its format is {record['format']!r}, this R2V reads {ARTIFACT_FORMAT}"
-    if wrong := _wrong_hashes({"config.yaml": record["config_sha256"]}, "config_sha256"):
+    if wrong := wrong_hashes({"config.yaml": record["config_sha256"]}, "config_sha256"):
         return wrong
     content = json_sha256({name: value for name, value in record.items() if name != "sha256"})
     return None if record["sha256"] == content else f"its content is {content[:12]}, it says {record['sha256']!s:.12}"
 
 
-def _wrong_hashes(hashes: Any, name: str) -> str | None:
-    """What is wrong with a mapping of relative names to hashes."""
+def wrong_hashes(hashes: Any, name: str) -> str | None:
+    """What is wrong with a mapping of relative names to hashes; None: nothing."""
     if not isinstance(hashes, dict):
         return f"its {name} are a {type(hashes).__name__}, not an object"
     for file, value in hashes.items():
