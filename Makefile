@@ -5,7 +5,7 @@ export OMP_NUM_THREADS ?= 1
 export HF_HUB_OFFLINE ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 
-.PHONY: mrp test test-fast test-numerical test-all slurm sandbox check install install-dev lint types layers docs gpu-check mutate clean
+.PHONY: mrp test test-fast test-numerical test-all slurm sandbox check install install-dev lint types layers docs gpu-check mutate lock sbom clean
 
 mrp: .venv/.core  ## the whole pipeline on the bundled benchmark, in this process
 	$(BIN)/python -m r2v run --config configs/mrp.yaml
@@ -68,20 +68,37 @@ gpu-check: .venv/.dev  ## ten minutes on a machine with a GPU: what of training 
 install: .venv/.core
 install-dev: .venv/.dev
 
-# torch first and exactly: a looser range would bring the newest build with several GB of CUDA packages.
-.venv/.core: pyproject.toml constraints.txt
+# Each file that is installed has its SHA-256 in requirements/, or pip refuses it; the sets are whole, so nothing is resolved.
+# What has no wheel is built with the locked setuptools, not with one fetched for it.
+LOCKED := $(BIN)/pip install --quiet --disable-pip-version-check --require-hashes --no-deps --no-build-isolation
+
+.venv/.core: pyproject.toml requirements/torch-cpu.txt requirements/core.txt requirements/cuda.txt
 	$(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet --disable-pip-version-check $$(grep '^torch==' constraints.txt)
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e .
+	@$(LOCKED) --only-binary :all: -r requirements/torch-cpu.txt 2>/dev/null \
+		|| echo "no CPU build of torch where pip looks: taking PyPI's, with CUDA's libraries on Linux"
+	$(LOCKED) --only-binary :all: -r requirements/core.txt
+	@# PyPI's build of torch for Linux needs CUDA's libraries; the CPU build and other systems' do not.
+	if $(BIN)/pip show torch | grep -q nvidia; then $(LOCKED) --only-binary :all: -r requirements/cuda.txt; fi
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --no-index -e .
 	touch $@
 
-.venv/.dev: .venv/.core
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
+.venv/.dev: .venv/.core requirements/dev.txt
+	$(LOCKED) -r requirements/dev.txt
+	$(BIN)/pip check
 	touch $@
 
-.venv/.mutate: .venv/.dev
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[mutate]"
+.venv/.mutate: .venv/.dev requirements/mutate.txt
+	$(LOCKED) -r requirements/mutate.txt
 	touch $@
+
+UPGRADE ?=
+
+lock: .venv/.dev  ## requirements/*.txt anew: what pyproject.toml newly asks for; UPGRADE=all or names: to their newest
+	$(LOCKED) -r requirements/lock.txt
+	$(BIN)/python scripts/lock.py $(UPGRADE)
+
+sbom: .venv/.dev  ## dist/sbom.cdx.json: every locked package with version and hashes, as a CycloneDX bill of materials
+	$(BIN)/python scripts/sbom.py
 
 clean:  ## the main job's results and all caches; what other benchmarks made stays
 	$(PYTHON) scripts/clean.py

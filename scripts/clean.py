@@ -11,7 +11,7 @@ import shutil
 import sys
 from pathlib import Path
 
-CACHES = ("site", "build", ".mypy_cache", ".ruff_cache", ".pytest_cache", ".import_linter_cache")
+CACHES = ("site", "build", "dist", ".mypy_cache", ".ruff_cache", ".pytest_cache", ".import_linter_cache")
 PLACES = ("data/mrp", "outputs/mrp", "results/mrp", "results/ablations/mrp")
 ARTIFACTS = "outputs/.artifacts"
 

@@ -63,18 +63,6 @@ def test_the_package_says_that_it_is_typed() -> None:
     assert "py.typed" in PROJECT["tool"]["setuptools"]["package-data"]["r2v"]
 
 
-def test_every_requirement_is_pinned() -> None:
-    pins = {
-        re.sub(r"[-_.]+", "-", line.split("==")[0]).lower()
-        for line in (REPOSITORY / "constraints.txt").read_text().splitlines()
-        if "==" in line
-    }
-    extras = PROJECT["project"]["optional-dependencies"]
-    required = [*PROJECT["project"]["dependencies"], *(name for names in extras.values() for name in names)]
-    names = {re.sub(r"[-_.]+", "-", re.match(r"[\w.-]+", name)[0]).lower() for name in required}
-    assert names - {"r2v"} <= pins
-
-
 @pytest.mark.parametrize("name", ["run_all.sh", "run_model_comparison.sh"])
 def test_a_script_at_the_root_is_the_one_in_its_folder(name: str) -> None:
     (folder,) = (path.parent for path in (REPOSITORY / "scripts").rglob(name))

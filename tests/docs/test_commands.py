@@ -57,6 +57,7 @@ EXITS = {"r2v status": {10}, "r2v logs bc": {3}}
 
 ELSEWHERE = {
     "make mrp": "tests/test_mrp.py::test_everything_the_seed_names_is_there",
+    "make sandbox": "installs a package of the system; `make test` has done so",
     "make test": "is what runs this",
     "r2v run --config FILE": "tests/test_mrp.py::test_everything_the_seed_names_is_there",
     "r2v run --config configs/mrp.yaml": "tests/test_mrp.py::test_everything_the_seed_names_is_there",

@@ -7,10 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from r2v.errors import InputError, UsageError
+from r2v.errors import EnvironmentFault, InputError, UsageError
 from r2v.hrl.tasks.checkers import checked_score, checker_of, infer_checker
 from r2v.hrl.tasks.problems import Problem
 from r2v.hrl.tasks.programs import program
+from r2v.sandbox import bubblewrap
+from tests.sandbox import MODES, sandboxed
 
 
 def problem(answer: str, name: str = "p1") -> Problem:
@@ -132,14 +134,17 @@ RIGHT = "def f(x): return x * x"
         (f"import torch\n{RIGHT}", 0),
     ],
 )
+@sandboxed
 def test_programs_are_run_with_the_problem_s_tests(said: str, score: float) -> None:
     assert checker_of("program", [SQUARE])(SQUARE, said) == score
 
 
+@sandboxed
 def test_a_program_that_does_not_end_is_cut_off() -> None:
     assert program(SQUARE, f"{RIGHT}\nwhile True: pass") == 0
 
 
+@sandboxed
 def test_a_program_sees_nothing_of_our_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("A_SECRET", "told")
     monkeypatch.chdir(tmp_path)
@@ -148,12 +153,41 @@ def test_a_program_sees_nothing_of_our_environment(monkeypatch: pytest.MonkeyPat
     assert not list(tmp_path.iterdir())
 
 
-def test_a_program_has_no_network_where_it_can_be_given_one_of_its_own() -> None:
-    own = program(SQUARE, f"import os\nassert os.stat('/proc/self/ns/net').st_ino != {_net()}\n{RIGHT}")
+@pytest.mark.parametrize("unsafe", MODES)
+def test_a_program_has_no_network_where_it_can_be_given_one_of_its_own(unsafe: bool) -> None:
+    own = program(SQUARE, f"import os\nassert os.stat('/proc/self/ns/net').st_ino != {_net()}\n{RIGHT}", unsafe=unsafe)
+    assert unsafe or own
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-        reached = program(SQUARE, f"import socket\nsocket.create_connection(('127.0.0.1', {port}), 2)\n{RIGHT}")
+        reached = program(
+            SQUARE, f"import socket\nsocket.create_connection(('127.0.0.1', {port}), 2)\n{RIGHT}", unsafe=unsafe
+        )
     assert reached == 1 - own
+
+
+@sandboxed
+def test_tests_that_hand_over_no_data_name_their_problem() -> None:
+    with pytest.raises(InputError, match="problem p1: its tests give the answer a Own, which is no data"):
+        program(problem("class Own: pass\nassert f(Own())"), RIGHT)
+
+
+def test_without_a_sandbox_programs_are_refused_unless_that_is_allowed_and_then_said(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(bubblewrap.shutil, "which", lambda name: None)
+    bubblewrap.lacking.cache_clear()
+    try:
+        with pytest.raises(EnvironmentFault, match="bubblewrap is not installed"):
+            checker_of("auto", [SQUARE])
+        with caplog.at_level("WARNING", logger="r2v"):
+            checker = checker_of("program", [SQUARE], unsafe=True)
+        assert caplog.messages == [
+            "hierarchical.problems.unsafe=true: code that the model writes runs WITHOUT a sandbox (bubblewrap is not "
+            "installed; install the package bubblewrap (in a checkout: make sandbox))"
+        ]
+        assert (checker(SQUARE, RIGHT), checker(SQUARE, "def f(x): return 4")) == (1, 0)
+    finally:
+        bubblewrap.lacking.cache_clear()
 
 
 def _net() -> int:
