@@ -48,14 +48,15 @@ CPU_FLOOR = 20
 def main(argv: list[str] | None = None) -> int:
     """Run what is asked for, and print the table and the survivors; exit code 1 below `--at-least`."""
     options = parsed(argv)
-    sample = drawn_mutants(ROOT, list(MODULES), options.sample)
+    idle = options.list or options.report
+    tree = ROOT if idle else copied(options.out / "tree")
+    sample = drawn_mutants(tree, list(MODULES), options.sample)
     sample = {module: sample[module] for module in options.modules or MODULES}
     if options.list:
         print("\n".join(mutant.diff for mutants in sample.values() for mutant in mutants))
         return 0
-    options.out.mkdir(parents=True, exist_ok=True)
-    if not options.report:
-        run(sample, options)
+    if not idle:
+        run(sample, tree, options)
     return report(sample, read_results(options.out), options.at_least)
 
 
@@ -76,11 +77,10 @@ def parsed(argv: list[str] | None) -> argparse.Namespace:
     return options
 
 
-def run(sample: dict[str, list[Mutant]], options: argparse.Namespace) -> None:
+def run(sample: dict[str, list[Mutant]], tree: Path, options: argparse.Namespace) -> None:
     """Try every mutant that has no result yet, until the time is up."""
     until = time.monotonic() + 60 * options.minutes
     results = read_results(options.out)
-    tree = copied(options.out / "tree")
     baselines: dict[tuple[str, ...], Baseline] = {}
     with (options.out / "results.jsonl").open("a") as log:
         for module, mutants in sample.items():
