@@ -23,15 +23,14 @@ from pathlib import Path
 from r2v.errors import InputError, LeaseConflict
 from r2v.log import logger
 from r2v.pipeline.jobs import JOBS
-from r2v.storage.artifact import ATTEMPT, JOURNAL, clear
+from r2v.storage.artifact import ATTEMPT, JOURNAL, clear, places_elsewhere
 from r2v.storage.artifact import remove as remove_path
 from r2v.storage.artifact_manifest import ARTIFACT_MANIFEST, read_artifact_manifest
 from r2v.storage.integrity import CONFIGURATION
 from r2v.storage.lease import holder, lease
-from r2v.storage.paths import ARTIFACTS
+from r2v.storage.paths import ARTIFACTS, ROOMS
 
 _NAME = re.compile(rf"\b((?:{'|'.join(row.name for row in JOBS)})-[0-9a-f]{{16}})(?![0-9a-z])")
-_ROOMS = ("data", "outputs", "results")
 _POINTING = (".json", ".yaml", ".yml")
 """Files beside the store in which an artifact may be named: configurations, chains, records of experiments."""
 _LEFTOVER = ("checkpoint-*", "tmp", "tmp-*", "replay")
@@ -86,7 +85,7 @@ def _roots(root: Path, attempts: dict[str, Path]) -> set[str]:
     """Names of the attempts that something outside the store points at, or that are held."""
     store = (root / ARTIFACTS).resolve()
     names = set(_named(root / "configs"))
-    for path in (path for room in _ROOMS for path in _outside(root / room)):
+    for path in (path for room in ROOMS for path in _outside(root / room)):
         if path.is_symlink():
             target = Path(path.parent.resolve(), path.readlink()).resolve()
             if target.is_relative_to(store) and target != store:
@@ -95,7 +94,11 @@ def _roots(root: Path, attempts: dict[str, Path]) -> set[str]:
             names |= _names_in(path)
     runs = {row.name for row in JOBS if row.place is None}
     names |= {name for name in attempts if name.rpartition("-")[0] in runs}
-    return names | {name for name in attempts if _held(attempts[name])}
+    return names | {name for name, folder in attempts.items() if _held(folder) or _published_elsewhere(folder)}
+
+
+def _published_elsewhere(folder: Path) -> bool:
+    return any(place.is_symlink() and place.resolve() == folder.resolve() for place in places_elsewhere(folder))
 
 
 def _held(folder: Path) -> bool:

@@ -40,11 +40,13 @@ from r2v.storage.artifact_manifest import (
 from r2v.storage.files import content_sha256, write_json, write_text
 from r2v.storage.integrity import CONFIGURATION, EXTERNAL, Artifact, content_files, set_aside, verify, verify_file
 from r2v.storage.lease import lease
+from r2v.storage.paths import ARTIFACTS, ROOMS
 
 log = logging.getLogger(__name__)
 
 ATTEMPT = "attempt.meta.json"
-STORE = ".artifacts"
+PLACES = ".places"
+"""In an attempt: the places outside its checkout at which it was published, one a line."""
 JOURNAL = ".provider"
 """Folder in an attempt that remembers what a provider was asked and paid; not content, and never removed."""
 
@@ -87,7 +89,7 @@ def read(folder: Path) -> Artifact:
         inputs=manifest.inputs,
         summary=manifest.summary,
     )
-    if folder.parent.name == STORE and not folder.name.endswith(f"-{made.fingerprint}"):
+    if folder.parent.name == ARTIFACTS.name and not folder.name.endswith(f"-{made.fingerprint}"):
         raise Damaged(folder / ARTIFACT_MANIFEST, f"its fingerprint is {made.fingerprint}, its folder {folder.name}")
     verify(made)
     if manifest.config_sha256 is not None:
@@ -277,3 +279,21 @@ def publish(place: Path, folder: Path) -> None:
     fresh.unlink(missing_ok=True)
     fresh.symlink_to(os.path.relpath(folder.resolve(), place.parent.resolve()))
     fresh.replace(place)
+    _remember(place.absolute(), folder.resolve())
+
+
+def _remember(place: Path, folder: Path) -> None:
+    """Write a place down that lies where nobody looks for links, such as another disk: garbage collection asks it."""
+    root = folder.parents[len(ARTIFACTS.parts)] if folder.parent.name == ARTIFACTS.name else folder.parent
+    if any(place.is_relative_to(root / room) for room in ROOMS):
+        return
+    known = places_elsewhere(folder)
+    if place not in known:
+        write_text(folder / PLACES, "".join(f"{path}\n" for path in (*known, place)))
+
+
+def places_elsewhere(folder: Path) -> list[Path]:
+    """Where an attempt was published outside the folders of its checkout, whether or not it still is."""
+    with suppress(OSError, ValueError):
+        return [Path(line) for line in (folder / PLACES).read_text().splitlines() if line]
+    return []

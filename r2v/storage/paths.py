@@ -15,6 +15,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+ROOMS = ("data", "outputs", "results")
+"""Folders of a checkout below which results are published."""
 ARTIFACTS = Path("outputs/.artifacts")
 RUNS = Path("data/runs")
 CHAINS = Path("outputs/.chains")

@@ -15,6 +15,7 @@ from r2v.errors import UsageError
 from r2v.game.play.players import model_agent
 from r2v.game.play.rules import Rules
 from tests import warm
+from tests.trust.kinds import unlisted
 
 
 def run(root: Path, *words: str, **env: str) -> subprocess.CompletedProcess[str]:
@@ -96,6 +97,7 @@ def test_a_comparison_of_two_providers_and_its_judge(tmp_path: Path) -> None:
     assert "mean score per session" in judged.stdout, "the analysis stands without the judge"
     models = (folder / "analysis" / "models.csv").read_text()
     assert all(model in models for model in ("gpt-3.5-turbo", "gpt-4o-mini", "claude-3-opus", "claude-3-5-sonnet"))
+    assert unlisted(tmp_path) == []
 
 
 def test_rules_from_words() -> None:

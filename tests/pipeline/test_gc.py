@@ -55,6 +55,15 @@ def test_what_a_place_points_at_is_kept_and_all_that_it_was_made_of(tmp_path: Pa
     assert {name for name, leftovers in found.items() if leftovers} == kept
 
 
+def test_a_place_on_another_disk_keeps_what_it_points_at(tmp_path: Path) -> None:
+    project, scratch = tmp_path / "project", tmp_path / "scratch"
+    kept, old = made(project, "bc", KEYS[0]), made(project, "bc", KEYS[1])
+    for folder in (old, kept):
+        publish(scratch / "bc", folder)
+        publish(scratch / "bc", folder)
+    assert {name: leftovers for name, leftovers in gone(project).items()} == {kept.name: True, old.name: False}
+
+
 def test_paid_journals_and_living_attempts_stay(tmp_path: Path) -> None:
     paid, alive = made(tmp_path, "verifier", KEYS[0]), made(tmp_path, "verifier", KEYS[1])
     (paid / JOURNAL).mkdir()

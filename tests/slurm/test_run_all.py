@@ -21,6 +21,7 @@ from r2v.slurm.client import NoSlurm
 from tests.pipeline.test_run import NAMES, SEED_TABLE
 from tests.slurm.faked import FAKE, Faked
 from tests.slurm.faked import faked as faked
+from tests.trust.kinds import unlisted
 
 ROOT = Path(__file__).resolve().parents[2]
 NAME = "desk_noisy"
@@ -121,6 +122,7 @@ def test_a_second_time_everything_is_there(checkout: Faked) -> None:
     run_all.submit(benchmark="desk")
     assert ids(checkout) == before and len(calls(checkout, "sbatch")) == 20
     assert chain(checkout).jobs == made.jobs
+    assert unlisted(checkout.root) == []
 
 
 def test_what_a_killed_submitter_could_not_write_is_known_by_its_comment(checkout: Faked) -> None:

@@ -20,6 +20,7 @@ from r2v.policy.load import load_policy
 from r2v.stages.train_hierarchical import REPORT, closing_lines
 from r2v.storage import artifact as artifacts
 from r2v.storage.artifact import Artifact
+from tests.trust.kinds import unlisted
 from tests.warm import run, start
 
 PLACE = Path("outputs/hierarchical/desk_noisy")
@@ -75,6 +76,10 @@ def test_it_leaves_a_policy_a_report_and_its_metrics(finished: Path) -> None:
     acting = load_policy(policy, finished / PLACE / "final").model
     bare = load_policy(policy).model
     assert hasattr(acting, "peft_config") and not hasattr(bare, "peft_config")
+
+
+def test_every_file_it_leaves_is_of_a_known_kind(finished: Path) -> None:
+    assert unlisted(finished) == []
 
 
 def test_the_actor_is_evaluated_by_its_folders_name(finished: Path) -> None:

@@ -87,6 +87,19 @@ def kind_of(path: str) -> FileKind:
     return rows[0]
 
 
+def unlisted(project: Path) -> list[str]:
+    """What is wrong with the table for a project: files of no kind, or of more than one."""
+    wrong = []
+    for room in ("data", "outputs", "results", "logs"):
+        for path in sorted((project / room).rglob("*")):
+            try:
+                if path.is_symlink() or path.is_file():
+                    kind_of(path.relative_to(project).as_posix())
+            except LookupError as error:
+                wrong.append(str(error))
+    return wrong
+
+
 def files_of(project: Path) -> Iterator[tuple[Path, FileKind]]:
     """Every file and link below data/, outputs/, results/ and logs/ with its kind; links are not followed."""
     for room in ("data", "outputs", "results", "logs"):
@@ -198,6 +211,14 @@ ARTIFACT_FILES = (
         schema="storage.artifact_manifest:ArtifactManifest",
         damage="remade",
         readers=STAGES,
+    ),
+    FileKind(
+        name="places elsewhere",
+        paths=("{any}/.places",),
+        form="text",
+        writers=("storage.artifact:_remember",),
+        damage="ignored",
+        readers=("gc",),
     ),
     FileKind(
         name="attempt",
@@ -538,7 +559,13 @@ CHECKPOINT_FILES = (
 OTHER_FILES = (
     FileKind(
         name="provider journal",
-        paths=("{any}/.provider/**", "outputs/.provider/**", "data/runs/*/provider/**"),
+        paths=(
+            "{any}/.provider/**",
+            "{any}/.provider-*/**",
+            "outputs/.provider/**",
+            "data/runs/*/provider/**",
+            "results/batch_jobs/*/journal/**",
+        ),
         form="jsonl",
         writers=(
             "llm.providers.spending.journal:Journal.open",
@@ -618,6 +645,7 @@ ELSEWHERE = {
     "lines set aside",
     "run elsewhere",
     "run index journal",
+    "places elsewhere",
     "judge replies",
     "metrics series",
     "replay buffer",
