@@ -45,7 +45,7 @@ from r2v.storage.paths import ARTIFACTS, ROOMS
 log = logging.getLogger(__name__)
 
 ATTEMPT = "attempt.meta.json"
-PLACES = ".places"
+OTHER_PLACES = ".places"
 """In an attempt: the places outside its checkout at which it was published, one a line."""
 JOURNAL = ".provider"
 """Folder in an attempt that remembers what a provider was asked and paid; not content, and never removed."""
@@ -289,11 +289,11 @@ def _remember(place: Path, folder: Path) -> None:
         return
     known = places_elsewhere(folder)
     if place not in known:
-        write_text(folder / PLACES, "".join(f"{path}\n" for path in (*known, place)))
+        write_text(folder / OTHER_PLACES, "".join(f"{path}\n" for path in (*known, place)))
 
 
 def places_elsewhere(folder: Path) -> list[Path]:
     """Where an attempt was published outside the folders of its checkout, whether or not it still is."""
     with suppress(OSError, ValueError):
-        return [Path(line) for line in (folder / PLACES).read_text().splitlines() if line]
+        return [Path(line) for line in (folder / OTHER_PLACES).read_text().splitlines() if line]
     return []

@@ -676,7 +676,7 @@ OUTSIDE = {
     "emulator.server_state:ServerState.save_file": "the emulated provider's own state",
     "emulator.server_state:ServerState.save_batch": "the emulated provider's own state",
     "slurm.doctor.doctor:_folders": "probes that are removed at once",
-    "sandbox.supervising:": "inside the sandbox, which is removed with its program",
+    "sandbox.supervising:main": "inside the sandbox, which is removed with its program",
     "slurm.headers:rewrite": "the user's sbatch scripts",
     "data.registry:DataRegistry._new_folder": "folders",
     "data.store:TrajectoryStore.exclusive": "a lease",
