@@ -205,7 +205,8 @@ NotNegative = Annotated[float, Range(at_least=0)]
 Share = Annotated[float, Range(at_least=0, at_most=1)]
 PositiveShare = Annotated[float, Range(above=0, at_most=1)]
 Temperature = Annotated[float, Range(at_least=0, at_most=100)]
-Seed = Annotated[int, Range(at_least=0, at_most=2**63 - 1)]
+LARGEST_SEED = 2**63 - 1
+Seed = Annotated[int, Range(at_least=0, at_most=LARGEST_SEED)]
 Name = Annotated[str, NAME]
 Line = Annotated[str, Text()]
 """Any text on one line, such as the name of a model."""

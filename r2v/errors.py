@@ -188,7 +188,7 @@ def as_r2v_error(error: BaseException) -> R2VError | None:
         return None
     if isinstance(error, OSError):
         return _of_system(error)
-    if type(error).__name__ in UNREADABLE:
+    if type(error).__name__ in UNREADABLE or (isinstance(error, RuntimeError) and "Symlink loop" in str(error)):
         reason = " ".join(str(error).split())[:300]
         return InputError(
             f"an input file cannot be read ({type(error).__name__}: {reason}); R2V_TRACEBACK=1 shows where"

@@ -9,14 +9,17 @@ command the terminal.
 
 from __future__ import annotations
 
+import argparse
 import os
+import stat
 import sys
 import traceback
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 from r2v.console import filtered_streams
 from r2v.constraints import shown
-from r2v.errors import CUDA_OOM, HOST_OOM, Interrupted, R2VError, UsageError, as_r2v_error
+from r2v.errors import CUDA_OOM, HOST_OOM, InputError, Interrupted, R2VError, UsageError, as_r2v_error
 from r2v.log import logger, setup
 
 TRACEBACK = "R2V_TRACEBACK"
@@ -49,6 +52,29 @@ def require_text(words: Sequence[str]) -> None:
             raise UsageError(f"argument {shown(word)}: not UTF-8") from None
         if "\0" in word:
             raise UsageError(f"argument {shown(word)}: holds a NUL character")
+
+
+def require_usable_paths(arguments: argparse.Namespace) -> None:
+    """Raises InputError for a path of the line that is neither a file nor a folder, such as a pipe that would be waited
+    for, or that the system refuses to look at. One that is not there is for the command to judge."""
+    for value in vars(arguments).values():
+        if not isinstance(value, Path):
+            continue
+        try:
+            mode = value.stat().st_mode
+        except FileNotFoundError:
+            continue
+        if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+            raise InputError(f"{value}: neither a file nor a folder; name one")
+
+
+def require_place(option: str, path: Path) -> None:
+    """Raises InputError where a folder cannot be made at `path`, for a file stands there or above it."""
+    for place in (path, *path.parents):
+        if place.is_dir():
+            return
+        if place.exists() or place.is_symlink():
+            raise InputError(f"{option} {path}: {place} is not a folder; name another")
 
 
 def _explain(error: Exception) -> int:

@@ -14,6 +14,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
+from r2v.cli.options import SEED, decimal, whole
+from r2v.constraints import Range
 from r2v.errors import EnvironmentFault, UsageError
 from r2v.log import logger
 from r2v.storage.paths import SCRIPTS
@@ -64,7 +66,7 @@ def _add_submitting(commands: argparse._SubParsersAction[ClusterParser]) -> None
     run.add_argument("benchmark", nargs="?", help="webarena, swebench, desk, or all (webarena and swebench)")
     run.add_argument("--config", metavar="FILE", help="configuration (default: configs/<benchmark>/noisy.yaml)")
     run.add_argument(
-        "--seed", type=int, metavar="N", help="the seed of every random draw (default: the configuration's)"
+        "--seed", type=whole(SEED), metavar="N", help="the seed of every random draw (default: the configuration's)"
     )
     run.add_argument(
         "--without", nargs="+", default=[], metavar="JOB", help="jobs to leave out, by name or number (default: none)"
@@ -93,11 +95,14 @@ def _add_submitting(commands: argparse._SubParsersAction[ClusterParser]) -> None
             help="the first job to run; its inputs must exist (default: the first)",
         )
         parser.add_argument(
-            "--max-attempts", type=int, metavar="N", help="attempts of one job, healing included (default: 3)"
+            "--max-attempts",
+            type=whole(Range(at_least=1, at_most=1000)),
+            metavar="N",
+            help="attempts of one job, healing included (default: 3)",
         )
         parser.add_argument(
             "--max-gpu-hours",
-            type=float,
+            type=decimal(Range(above=0)),
             metavar="H",
             help="GPU-hours of the chain, healing included (default: no limit)",
         )

@@ -16,8 +16,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, NoReturn
 
-from r2v.cli.boundary import guarded, require_text
+from r2v.cli.boundary import guarded, require_text, require_usable_paths
 from r2v.cli.game_options import GameDefaults, add_options
+from r2v.constraints import check_fields
 from r2v.errors import EmptyResult, UsageError
 from r2v.game.play.players import Agent, ModelAgent, model_agent
 from r2v.game.play.rules import GameMode, Rules
@@ -39,7 +40,9 @@ def main(argv: Sequence[str] | None = None, defaults: GameDefaults = R2V_GAME) -
     def act() -> int:
         interrupt_on_stop()
         require_text(words)
-        return run(build_parser(defaults).parse_args(words), defaults)
+        arguments = build_parser(defaults).parse_args(words)
+        require_usable_paths(arguments)
+        return run(arguments, defaults)
 
     return guarded(act)
 
@@ -175,14 +178,20 @@ def parse_rules(assignments: Sequence[str]) -> Rules:
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
 
-    try:
-        merged = OmegaConf.to_object(
-            OmegaConf.merge(OmegaConf.structured(Rules), OmegaConf.from_dotlist(list(assignments)))
-        )
-    except OmegaConfBaseException as error:
-        raise UsageError(f"--rules {' '.join(assignments)}: {str(error).splitlines()[0]}") from error
-    assert isinstance(merged, Rules)
-    return merged
+    from r2v.config.sources import read_override, understood
+
+    merged = OmegaConf.structured(Rules)
+    for assignment in assignments:
+        source = f"--rules {assignment}"
+        try:
+            tree = read_override(source, assignment)
+            merged = understood(source, lambda: OmegaConf.merge(merged, tree))  # noqa: B023
+        except OmegaConfBaseException as error:
+            raise UsageError(f"{source}: {str(error).splitlines()[0]}") from error
+    rules = OmegaConf.to_object(merged)
+    assert isinstance(rules, Rules)
+    check_fields("rules", rules)
+    return rules
 
 
 def run_script(argv: Sequence[str] | None = None, **defaults: Any) -> NoReturn:

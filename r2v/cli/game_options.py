@@ -6,6 +6,8 @@ import argparse
 from dataclasses import dataclass
 from pathlib import Path
 
+from r2v.cli.options import SEED, decimal, whole
+from r2v.constraints import Range
 from r2v.game.play.players import AGENT_TYPES
 from r2v.game.play.rules import GameMode
 from r2v.storage.paths import GAME_JOBS
@@ -45,7 +47,7 @@ def _add_player_options(group: argparse._ArgumentGroup) -> None:
     )
     group.add_argument(
         "--num-agents",
-        type=int,
+        type=whole(Range(at_least=1, at_most=10_000)),
         metavar="N",
         help="players; default: one per model, but at least 2 in standard mode and 4 in the others",
     )
@@ -62,7 +64,7 @@ def _add_match_options(group: argparse._ArgumentGroup, defaults: GameDefaults) -
         "--num-interactions",
         "--interactions",
         dest="interactions",
-        type=int,
+        type=whole(Range(at_least=1, at_most=10_000_000)),
         default=defaults.interactions,
         metavar="N",
         help="conversations in all; default: %(default)s",
@@ -71,7 +73,7 @@ def _add_match_options(group: argparse._ArgumentGroup, defaults: GameDefaults) -
         "--messages-per-interaction",
         "--messages",
         dest="messages",
-        type=int,
+        type=whole(Range(at_least=1, at_most=10_000)),
         default=defaults.messages,
         metavar="N",
         help="messages of a conversation, both players together; default: %(default)s",
@@ -86,7 +88,11 @@ def _add_match_options(group: argparse._ArgumentGroup, defaults: GameDefaults) -
         "target_bonus, ...; default: the mode's",
     )
     group.add_argument(
-        "--seed", type=int, default=0, metavar="N", help="keys the secrets and every random draw; default: %(default)s"
+        "--seed",
+        type=whole(SEED),
+        default=0,
+        metavar="N",
+        help="keys the secrets and every random draw; default: %(default)s",
     )
 
 
@@ -105,21 +111,28 @@ def _add_dispatch_options(group: argparse._ArgumentGroup, defaults: GameDefaults
         "direct calls, or the cheaper one; default: the service's own",
     )
     group.add_argument(
-        "--batch-size", type=int, default=10, metavar="N", help="most requests in one wave; default: %(default)s"
+        "--batch-size",
+        type=whole(Range(at_least=1, at_most=1_000_000)),
+        default=10,
+        metavar="N",
+        help="most requests in one wave; default: %(default)s",
     )
     group.add_argument(
         "--max-concurrent",
-        type=int,
+        type=whole(Range(at_least=1, at_most=100_000)),
         default=5,
         metavar="N",
         help="most batches, or direct calls, under way for each model; default: %(default)s",
     )
     group.add_argument(
-        "--max-usd", type=float, metavar="USD", help="hard cap for the job, all its models together; default: none"
+        "--max-usd",
+        type=decimal(Range(above=0)),
+        metavar="USD",
+        help="hard cap for the job, all its models together; default: none",
     )
     group.add_argument(
         "--poll-seconds",
-        type=float,
+        type=decimal(Range(above=0)),
         default=5.0,
         metavar="SECONDS",
         help="time before the first poll of a batch; later polls are up to twenty times as far apart; "

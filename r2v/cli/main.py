@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 
 from r2v import __version__
 from r2v.cli import cluster, completion, game, gc, plan, providers, results, stages
-from r2v.cli.boundary import guarded, require_text
+from r2v.cli.boundary import guarded, require_text, require_usable_paths
 from r2v.cli.options import Parser
 from r2v.errors import EXIT_CODES
 from r2v.signals import interrupt_on_stop
@@ -33,6 +33,7 @@ def _act(words: list[str]) -> int:
         interrupt_on_stop()
         require_text(words)
         arguments = build_parser().parse_args(words)
+        require_usable_paths(arguments)
         act: Callable[[argparse.Namespace], int] = arguments.act
         return act(arguments)
 

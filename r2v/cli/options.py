@@ -7,12 +7,49 @@ from __future__ import annotations
 
 import argparse
 import json
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, TypeVar
 
+from r2v.constraints import LARGEST_SEED, Range, shown
 from r2v.errors import UsageError, nearest
 
 if TYPE_CHECKING:
     from r2v.config import Config
+
+
+Number = TypeVar("Number", int, float)
+
+SEED = Range(at_least=0, at_most=LARGEST_SEED)
+COUNT = Range(at_least=1)
+
+
+def whole(allowed: Range) -> Callable[[str], int]:
+    """The type of an option that takes a whole number in this range."""
+
+    def parse(text: str) -> int:
+        return _in_range(text, int, allowed)
+
+    return parse
+
+
+def decimal(allowed: Range) -> Callable[[str], float]:
+    """The type of an option that takes a number in this range."""
+
+    def parse(text: str) -> float:
+        return _in_range(text, float, allowed)
+
+    return parse
+
+
+def _in_range(text: str, kind: type[Number], allowed: Range) -> Number:
+    try:
+        number: Number | None = kind(text) if len(text) <= 40 else None
+    except (ValueError, OverflowError):
+        number = None
+    if number is None or not allowed.allows(number):
+        what = "a whole number" if kind is int else "a number"
+        raise argparse.ArgumentTypeError(f"must be {what} {allowed.text}, got {shown(text)}")
+    return number
 
 
 class Parser(argparse.ArgumentParser):
@@ -24,7 +61,7 @@ class Parser(argparse.ArgumentParser):
     def _check_value(self, action: argparse.Action, value: object) -> None:
         if action.choices is not None and value not in action.choices:
             allowed = [str(choice) for choice in action.choices]
-            raise argparse.ArgumentError(action, f"no {value}; {nearest(str(value), allowed)}")
+            raise argparse.ArgumentError(action, f"no {shown(value)}; {nearest(str(value), allowed)}")
 
 
 def add_config_options(parser: argparse.ArgumentParser) -> None:
@@ -40,7 +77,7 @@ def add_config_options(parser: argparse.ArgumentParser) -> None:
         metavar="KEY=VALUE",
         help="configuration values that win over file and flags, such as training.lr=1e-5 (default: none)",
     )
-    parser.add_argument("--seed", type=int, metavar="N", help="seed of training and of every draw (default: 0)")
+    parser.add_argument("--seed", type=whole(SEED), metavar="N", help="seed of training and of every draw (default: 0)")
 
 
 def add_force(parser: argparse.ArgumentParser) -> None:

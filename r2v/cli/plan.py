@@ -15,13 +15,17 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, TypeVar, get_args
 
+from r2v.cli.options import whole
 from r2v.cli.renamed import add_renamed
+from r2v.constraints import Range
 from r2v.errors import UsageError
 from r2v.memory.planner.state import Optimizer, Precision, Shards
 from r2v.memory.planner.training_job import Placement, StageName, TrainingJob
 from r2v.memory.sizes import parse_size
 
 Parser = TypeVar("Parser", bound=argparse.ArgumentParser)
+_GPUS = Range(at_least=1, at_most=100_000)
+_SIZE = Range(at_least=1, at_most=1_000_000_000)
 _DEFAULT_GPU = "44.53GiB"
 """A GPU that is sold as one of 48 GB has about this much."""
 _DEFAULT_CRITIC = "FacebookAI/roberta-base"
@@ -68,7 +72,7 @@ def add_commands(commands: argparse._SubParsersAction[Parser]) -> None:
         metavar="SIZE",
         help=f"memory of one GPU, such as 80GiB (default: {_DEFAULT_GPU}; --probe: the one here)",
     )
-    plan.add_argument("--gpus", type=int, default=1, metavar="COUNT", help="number of GPUs (default: 1)")
+    plan.add_argument("--gpus", type=whole(_GPUS), default=1, metavar="COUNT", help="number of GPUs (default: 1)")
     plan.add_argument("--gpu-type", default="", metavar="NAME", help="GPU type in --gres, such as a100 (default: any)")
     _add_job(plan)
     plan.add_argument(
@@ -103,9 +107,9 @@ def add_commands(commands: argparse._SubParsersAction[Parser]) -> None:
         "(default: plan only)",
     )
     plan.add_argument("--json", action="store_true", help="print the plan as JSON")
-    add_renamed(plan, "--n", "--gpus", type=int)
-    add_renamed(plan, "--prompt", "--prompt-tokens", type=int)
-    add_renamed(plan, "--completion", "--completion-tokens", type=int)
+    add_renamed(plan, "--n", "--gpus", type=whole(_GPUS))
+    add_renamed(plan, "--prompt", "--prompt-tokens", type=whole(_SIZE))
+    add_renamed(plan, "--completion", "--completion-tokens", type=whole(_SIZE))
     plan.set_defaults(act=run)
 
 
@@ -127,7 +131,7 @@ def _add_job(plan: argparse.ArgumentParser) -> None:
     )
     plan.add_argument(
         "--lora-r",
-        type=int,
+        type=whole(Range(at_least=0, at_most=65_536)),
         metavar="RANK",
         help="rank of the adapters; 0: all weights are trained (default: 16, or the configuration's)",
     )
@@ -149,7 +153,7 @@ def _add_job(plan: argparse.ArgumentParser) -> None:
     ):
         usual = defaults[option.replace("-", "_")]
         plan.add_argument(
-            f"--{option}", type=int, metavar="N", help=f"{meaning} (default: {usual}, or the configuration's)"
+            f"--{option}", type=whole(_SIZE), metavar="N", help=f"{meaning} (default: {usual}, or the configuration's)"
         )
 
 

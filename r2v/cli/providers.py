@@ -15,6 +15,8 @@ from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from r2v.cli.options import SEED, decimal, whole
+from r2v.constraints import Range, require
 from r2v.errors import UsageError, nearest
 
 if TYPE_CHECKING:
@@ -36,7 +38,11 @@ def add_commands(commands: Any) -> None:
 def add_options(parser: argparse.ArgumentParser) -> None:
     """The options of `emulate`."""
     parser.add_argument(
-        "--port", type=int, default=8765, metavar="PORT", help="loopback port; 0 takes a free one (default: 8765)"
+        "--port",
+        type=whole(Range(at_least=0, at_most=65_535)),
+        default=8765,
+        metavar="PORT",
+        help="loopback port; 0 takes a free one (default: 8765)",
     )
     parser.add_argument(
         "--answer",
@@ -52,16 +58,25 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         metavar="NAME[/ON][@N|:P]",
         help="faults to inject; `--faults list` prints the table (default: nothing)",
     )
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="seed of the faults' draws (default: 0)")
+    parser.add_argument(
+        "--seed", type=whole(SEED), default=0, metavar="N", help="seed of the faults' draws (default: 0)"
+    )
     parser.add_argument(
         "--folder", type=Path, metavar="DIR", help="keeps state between starts (default: a temporary folder)"
     )
     parser.add_argument("--ledger", type=Path, metavar="FILE", help="billing ledger (default: in the folder)")
     parser.add_argument(
-        "--polls", type=int, default=3, metavar="N", help="polls after which a batch has ended (default: 3)"
+        "--polls",
+        type=whole(Range(at_least=0)),
+        default=3,
+        metavar="N",
+        help="polls after which a batch has ended (default: 3)",
     )
     parser.add_argument(
-        "--seconds", type=float, metavar="SECONDS", help="time until a batch has ended (default: counted in --polls)"
+        "--seconds",
+        type=decimal(Range(at_least=0)),
+        metavar="SECONDS",
+        help="time until a batch has ended (default: counted in --polls)",
     )
     parser.add_argument(
         "--limits",
@@ -153,8 +168,10 @@ def _with(settings: Any, keys: list[str], value: str, what: str) -> Any:
         return replace(settings, **{keys[0]: _with(inner, keys[1:], value, what)})
     try:
         number = float(value) if isinstance(inner, float) else int(value)
-    except ValueError as error:
+    except (ValueError, OverflowError) as error:
         raise UsageError(f"{what}: not a number") from error
+    # Seconds may be below zero: a server's clock can be behind.
+    require(what, Range() if isinstance(inner, float) else Range(at_least=0), number)
     return replace(settings, **{keys[0]: number})
 
 

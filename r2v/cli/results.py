@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from r2v.cli.options import Parser, add_config_options, add_force, load_config
+from r2v.cli.options import SEED, Parser, add_config_options, add_force, load_config, whole
 from r2v.console import text_table
 from r2v.log import logger
 from r2v.pipeline.jobs import JOBS, job
@@ -69,7 +69,9 @@ def add_commands(commands: argparse._SubParsersAction[Parser]) -> None:
     about = "pretrain the bundled student's base again, by its recipe"
     tiny = commands.add_parser("pretrain-tiny", help=about, description=f"{about}; some CPU-hours.")
     tiny.add_argument("--output", type=Path, required=True, metavar="DIR", help="folder for the weights; required")
-    tiny.add_argument("--seed", type=int, default=0, metavar="N", help="seed of the recipe's draws (default: 0)")
+    tiny.add_argument(
+        "--seed", type=whole(SEED), default=0, metavar="N", help="seed of the recipe's draws (default: 0)"
+    )
     tiny.set_defaults(act=_pretrain_tiny)
 
 

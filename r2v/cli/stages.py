@@ -10,6 +10,7 @@ import importlib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from r2v.cli.boundary import require_place
 from r2v.cli.options import Parser, add_config_options, add_force, load_config
 from r2v.errors import InputError
 from r2v.log import logger
@@ -95,6 +96,7 @@ def _make(config: Config, row: Command, arguments: argparse.Namespace) -> int:
     from r2v.pipeline.run import run_job
     from r2v.storage.artifact import external
 
+    _require_places(config, row, arguments)
     own, made = phases(row), dict[str, "Artifact"]()
     for file_input in row.file_inputs:
         if path := getattr(arguments, file_input.name):
@@ -113,6 +115,19 @@ def _make(config: Config, row: Command, arguments: argparse.Namespace) -> int:
             publish_at=output / name if output and len(own) > 1 else output,
         ).artifact
     return 0
+
+
+def _require_places(config: Config, row: Command, arguments: argparse.Namespace) -> None:
+    """Raises InputError, before anything is written, where --output names what no result can be put in place of."""
+    if row.name == "collect" and config.run.base is not None:
+        require_place("run.base", Path(config.run.base))
+    output: Path | None = getattr(arguments, "output", None)
+    if output is None:
+        return
+    phased = len(phases(row)) > 1
+    if not phased and output.exists() and not output.is_symlink():
+        raise InputError(f"--output {output}: is there already, and is no link of ours; move it away")
+    require_place("--output", output if phased else output.parent)
 
 
 def _resume(checkpoint: Path) -> int:

@@ -55,7 +55,7 @@ from r2v.config.training import (
     TrainingConfig,
     VerifierConfig,
 )
-from r2v.constraints import NAME, Seed, check_fields
+from r2v.constraints import NAME, Seed, check_fields, shown
 from r2v.errors import UsageError, nearest
 
 __all__ = [
@@ -192,7 +192,7 @@ def load(path: str | Path | None = None, overrides: Sequence[str] = ()) -> Confi
         tree = _explained(source, lambda: read_yaml(Path(path)))
         merged = _merged(source, merged, tree)
     for override in overrides:
-        source = f"--overrides {override}"
+        source = f"--overrides {shown(override)}"
         override = current_assignment(override)
         _require_assignment(override)
         tree = _explained(source, lambda: read_override(source, override))  # noqa: B023
@@ -245,9 +245,9 @@ def section(cls: type[S], values: dict[str, Any]) -> S:
 def _require_assignment(override: str) -> None:
     key, equals, _ = override.partition("=")
     if not equals or not key:
-        raise UsageError(f"--overrides {override}: expected key=value, e.g. training.lr=1e-3")
+        raise UsageError(f"--overrides {shown(override)}: expected key=value, e.g. training.lr=1e-3")
     if not key.startswith(("env.options.", "perturbations.extra")) and key not in set(keys()):
-        raise UsageError(f"--overrides {override}: unknown key {key}; {nearest(key, keys())}")
+        raise UsageError(f"--overrides {shown(override)}: unknown key {shown(key)}; {nearest(key, keys())}")
 
 
 def _explain(error: Exception) -> str:

@@ -44,6 +44,7 @@ def read_yaml(path: Path) -> Any:
     from omegaconf import DictConfig, OmegaConf
 
     text = _text(path)
+    understood(str(path), lambda: _require_shallow(str(path), text))
     loaded = understood(str(path), lambda: OmegaConf.create(text))
     if not isinstance(loaded, DictConfig):
         raise UsageError(f"{path}: holds a list, not sections such as `training: {{lr: 1e-3}}`")
@@ -58,6 +59,7 @@ def read_override(source: str, override: str) -> Any:
 
     if len(override) > LARGEST_FILE:
         raise UsageError(f"{source[:80]}...: has {len(override)} characters, at most {LARGEST_FILE} are read")
+    understood(source, lambda: _require_shallow(source, override.partition("=")[2]))
     loaded = understood(source, lambda: OmegaConf.from_dotlist([override]))
     understood(source, lambda: _require_plain(source, loaded))
     return loaded
@@ -112,6 +114,21 @@ def _text(path: Path) -> str:
     if len(content) > LARGEST_FILE:
         raise UsageError(f"--config {path}: larger than {LARGEST_FILE} bytes; no configuration is")
     return understood(str(path), content.decode)
+
+
+def _require_shallow(source: str, text: str) -> None:
+    """Raises UsageError for YAML nested too deeply. Read event by event, for the library's C code builds trees by
+    recursion and ends the process where they are deep."""
+    import yaml
+
+    depth = 0
+    for event in yaml.parse(text, Loader=yaml.CSafeLoader if yaml.__with_libyaml__ else yaml.SafeLoader):
+        if isinstance(event, yaml.CollectionStartEvent):
+            depth += 1
+        elif isinstance(event, yaml.CollectionEndEvent):
+            depth -= 1
+        if depth > DEEPEST:
+            raise UsageError(f"{source}: nested more deeply than {DEEPEST} levels")
 
 
 def _require_plain(source: str, tree: Any) -> None:

@@ -33,7 +33,7 @@ def run(root: Path, *words: str, **env: str) -> subprocess.CompletedProcess[str]
         (["--game-mode", "retained", "--num-agents", "2"], 2, "at least 3 agents, got 2"),
         (["--rules", "payofs.both=2"], 2, "payofs"),
         (["--messages", "1"], 2, "messages_per_interaction=1"),
-        (["--max-concurrent", "0"], 2, "max_concurrent_tasks=0"),
+        (["--max-concurrent", "0"], 2, "--max-concurrent"),
         ([], 2, "OPENAI_API_KEY is not set"),
         (["--analyse", "nowhere"], 3, "no results of a finished job"),
         (["--judge", "gpt4o"], 2, "needs --analyse"),

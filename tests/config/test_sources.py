@@ -22,6 +22,7 @@ FILES = {
     "a missing value in options": ("env: {options: {a: {b: '???'}}}", "env.options.a.b: ???"),
     "a key twice": ("seed: 1\nseed: 2", "duplicate key"),
     "very deep": ("{a: " * 5000 + "1" + "}" * 5000, "nested more deeply than 20 levels"),
+    "deeper than a stack": ("[" * 100_000, "nested more deeply than 20 levels"),
     "deep": ("env: {options: " + "{a: " * 30 + "1" + "}" * 30 + "}", "nested more deeply than 20 levels"),
     "a bomb of aliases": ("a: &a [1,1]\nb: &b [*a,*a]\nc: [*b,*b]", "unknown key"),
     "an object of Python": ("seed: !!python/object/apply:os.system ['true']", "not YAML"),

@@ -15,8 +15,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Annotated
 
+from r2v.constraints import Range
 from r2v.errors import UsageError, nearest
+
+Points = Annotated[float, Range()]
 
 
 class GameMode(StrEnum):
@@ -39,13 +43,13 @@ def parse_game_mode(name: str) -> GameMode:
 class Payoffs:
     """What a conversation of the standard mode pays an agent."""
 
-    none: float = 0.0
+    none: Points = 0.0
     """Nobody obtained a secret."""
-    both: float = 1.0
+    both: Points = 1.0
     """Each obtained the other's."""
-    obtained_only: float = 3.0
+    obtained_only: Points = 3.0
     """This agent obtained the other's and kept its own."""
-    revealed_only: float = 0.0
+    revealed_only: Points = 0.0
     """This agent's secret was obtained and it got nothing."""
 
 
@@ -55,11 +59,11 @@ class Rules:
 
     payoffs: Payoffs = field(default_factory=Payoffs)
     """Standard mode."""
-    diversity_points: float = 2.0
+    diversity_points: Points = 2.0
     """Diversity mode: worth of each different secret held."""
-    standard_points: float = 1.0
+    standard_points: Points = 1.0
     """Targeted mode: worth of each secret held."""
-    target_bonus: float = 5.0
+    target_bonus: Points = 5.0
     """Targeted mode: what the target is worth on top, so that it brings 1 + 5."""
     memory: bool = False
     """Agents see their earlier conversations of the session; its rounds are then played one after the other."""
