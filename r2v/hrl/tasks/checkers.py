@@ -11,6 +11,7 @@ answers: boxes, else assertions, else numbers, else words. `package.module:funct
 
 from __future__ import annotations
 
+import ast
 import math
 import re
 from collections.abc import Callable, Sequence
@@ -183,6 +184,18 @@ def _require_answers(kind: str, problems: Sequence[Problem]) -> None:
                 f"problem {problem.id}: its answer {_shown(problem.answer)} asserts nothing, so the "
                 "program checker would find everything right; give Python with assert statements"
             )
+        if kind == "program":
+            _require_python(problem)
+
+
+def _require_python(problem: Problem) -> None:
+    try:
+        ast.parse(problem.answer)
+    except (SyntaxError, ValueError) as error:
+        raise InputError(
+            f"problem {problem.id}: its answer {_shown(problem.answer)} is no Python ({error}), so the program checker "
+            "would find everything wrong; mend it"
+        ) from None
 
 
 def _shown(text: str) -> str:

@@ -100,6 +100,8 @@ def test_names_and_answers_that_cannot_be() -> None:
         checker_of("numeric", [problem("3"), problem("Paris", "p2")])
     with pytest.raises(InputError, match="problem p1: its answer 'f works' asserts nothing"):
         checker_of("program", [problem("f works")])
+    with pytest.raises(InputError, match=r"problem p1: its answer 'assert f\(\) = 1' is no Python"):
+        checker_of("program", [problem("assert f() = 1")])
 
 
 def test_a_checker_that_raises_is_one_line_that_names_the_problem() -> None:
