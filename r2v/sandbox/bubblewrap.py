@@ -10,42 +10,39 @@ from __future__ import annotations
 
 import itertools
 import os
-import shutil
-import subprocess
 import sys
 import sysconfig
 from collections.abc import Sequence
-from functools import cache
 from pathlib import Path
 from typing import BinaryIO
 
-from r2v.sandbox import seccomp
 from r2v.sandbox.limits import Limits
 
-HOME = "/home"
-"""The working directory inside."""
+HOME, TEMPORARY = "/home", "/tmp"
+"""The working directory inside, and the other folder that can be written; both lie in memory."""
 _PYTHON = "/python"
 _ALL_UIDS = [0, 0, (1 << 32) - 1]
 _UIDS, _UIDS_OF_A_PROCESS = 1_000_000_000, 1000
 _counter = itertools.count()
 
 
-def walls(limits: Limits, readable: Sequence[Path], filter_descriptor: int) -> list[str]:
+def walls(limits: Limits, readable: Sequence[Path]) -> list[str]:
     """The words before a command that put it behind walls. `readable` are further paths that it may read, at the same
-    place; the descriptor holds the seccomp filter and must be inherited."""
+    place. The command is `boot`, which gives up the rights that it is left with."""
     rights = ["--cap-drop", "ALL", "--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID"]
     memory = ["--size", str(limits.disk_bytes), "--tmpfs"]
     words = ["bwrap", "--unshare-pid", "--unshare-net", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try"]
     words += rights if as_root() else ["--unshare-user", "--uid", "1000", "--gid", "1000"]
+    words += ["--cap-add", "CAP_SYS_ADMIN"]
     words += ["--hostname", "sandbox", "--die-with-parent", "--new-session", *_system(), *_library()]
     words += _folders(Path("/dev"))
     for device in ("null", "zero", "full", "random", "urandom"):
         words += ["--dev-bind", f"/dev/{device}", f"/dev/{device}"]
-    words += ["--proc", "/proc", "--perms", "1777", *memory, "/tmp", "--perms", "1777", *memory, HOME]
+    words += ["--proc", "/proc", "--perms", "1777", *memory, TEMPORARY, "--perms", "1777", *memory, HOME]
     for path in readable:
         words += [*_folders(path.parent), "--ro-bind", str(path), str(path)]
     words += ["--chdir", HOME, "--setenv", "HOME", HOME, "--setenv", "PATH", "/usr/local/bin:/usr/bin:/bin"]
-    words += ["--setenv", "LANG", "C.UTF-8", "--remount-ro", "/", "--seccomp", str(filter_descriptor)]
+    words += ["--setenv", "LANG", "C.UTF-8", "--remount-ro", "/"]
     return words
 
 
@@ -59,7 +56,7 @@ def _uid_map() -> list[list[int]]:
     return [[int(word) for word in line.split()] for line in Path("/proc/self/uid_map").read_text().splitlines()]
 
 
-def _root_in_disguise() -> bool:
+def root_in_disguise() -> bool:
     """Whether this is the machine's own root in a user namespace: the kernel would still take its code for root's."""
     user = os.geteuid()
     return not as_root() and any(
@@ -78,39 +75,6 @@ def python() -> str:
     """The interpreter's path inside."""
     version = f"python{sys.version_info.major}.{sys.version_info.minor}"
     return f"{_prefix()}/bin/{version}"
-
-
-@cache
-def lacking() -> str:
-    """What stands against a sandbox on this machine, with the remedy; "" where there is one."""
-    machine = os.uname().machine
-    if machine not in seccomp.MACHINES:
-        return f"there is no filter of system calls for {machine}, only for {', '.join(seccomp.MACHINES)}"
-    if shutil.which("bwrap") is None:
-        return "bubblewrap is not installed; install the package bubblewrap (in a checkout: make sandbox)"
-    if _root_in_disguise():
-        return (
-            "this is root in a user namespace, whose code the kernel holds to no limit; run as root or as another user"
-        )
-    uid = fresh_uid()
-    drop = f"import os; os.setgroups([]); os.setresgid({uid}, {uid}, {uid}); os.setresuid({uid}, {uid}, {uid})"
-    with descriptor_of(seccomp.program(machine)) as filter_file:
-        words = walls(Limits(), (), filter_file.fileno())
-        trial = subprocess.run(
-            [*words, "--", python(), "-I", "-S", "-c", drop if uid else ""],
-            env={"PATH": os.environ.get("PATH", os.defpath)},
-            pass_fds=[filter_file.fileno()],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-        )
-    if trial.returncode == 0:
-        return ""
-    reason = " ".join(trial.stderr.decode(errors="replace").split())[:200]
-    return (
-        f"bubblewrap fails here ({reason}); let it make namespaces: for a user, user namespaces (sysctl "
-        "user.max_user_namespaces, kernel.unprivileged_userns_clone, an AppArmor profile of bwrap); for root, "
-        "CAP_SYS_ADMIN"
-    )
 
 
 def descriptor_of(content: bytes) -> BinaryIO:

@@ -26,6 +26,8 @@ class Limits:
     """Bytes of a file."""
     disk_bytes: int = 16 * MIB
     """Bytes of all files in its home, and as many in /tmp. They lie in memory, and none outlives the sandbox."""
+    files: int = 10_000
+    """Files and folders in its home, and as many in /tmp."""
     open_files: int = 64
     """Open files."""
     output_bytes: int = MIB

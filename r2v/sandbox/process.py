@@ -52,39 +52,51 @@ class Orders:
 
 def require(unsafe: bool) -> None:
     """Raises EnvironmentFault, in one line with the remedy, where there can be no sandbox and one is asked for."""
-    if not unsafe and (reason := bubblewrap.lacking()):
+    if not unsafe and (reason := lacking()):
         raise EnvironmentFault(
             f"code that a model wrote runs in a sandbox, and {reason}; or accept with --unsafe that it may read, "
             "change and stop what you may"
         )
 
 
+@cache
+def lacking() -> str:
+    """What stands against a sandbox on this machine, with the remedy; "" where there is one."""
+    machine = os.uname().machine
+    if machine not in seccomp.MACHINES:
+        return f"there is no filter of system calls for {machine}, only for {', '.join(seccomp.MACHINES)}"
+    if shutil.which("bwrap") is None:
+        return "bubblewrap is not installed; install the package bubblewrap (in a checkout: make sandbox)"
+    if bubblewrap.root_in_disguise():
+        return (
+            "this is root in a user namespace, whose code the kernel holds to no limit; run as root or as another user"
+        )
+    trial = _launch(
+        Orders(modules=(), data={}), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+    )
+    reason = " ".join(trial.communicate()[1].decode(errors="replace").split())[-200:]
+    if trial.returncode == 0:
+        return ""
+    return (
+        f"bubblewrap fails here ({reason}); let it make namespaces: for a user, user namespaces (sysctl "
+        "user.max_user_namespaces, kernel.unprivileged_userns_clone, an AppArmor profile of bwrap); for root, "
+        "CAP_SYS_ADMIN"
+    )
+
+
 def start(orders: Orders, *, stdin: _Stream, stdout: _Stream, stderr: _Stream) -> subprocess.Popen[bytes]:
     """Start a process, the leader of a session of its own. Raises EnvironmentFault where none can be started."""
     require(orders.unsafe)
-    uid = None if orders.unsafe else bubblewrap.fresh_uid()
-    with ExitStack() as opened:
-        content = json.dumps(
-            {
-                "unsafe": orders.unsafe,
-                "limits": _rlimits(orders),
-                "uid": uid,
-                "traceable": orders.traceable,
-                "modules": {name: _compiled(name) for name in orders.modules},
-                "main": orders.modules[-1],
-                "data": orders.data,
-            }
-        )
-        order_file = opened.enter_context(bubblewrap.descriptor_of(content.encode()))
+    return _launch(orders, stdin=stdin, stdout=stdout, stderr=stderr)
+
+
+def _launch(orders: Orders, *, stdin: _Stream, stdout: _Stream, stderr: _Stream) -> subprocess.Popen[bytes]:
+    with bubblewrap.descriptor_of(json.dumps(_for_boot(orders)).encode()) as order_file:
         boot = ["-I", "-S", "-c", _source("r2v.sandbox.boot"), str(order_file.fileno())]
-        inherited = [order_file.fileno(), *orders.keep]
         if orders.unsafe:
             command = [sys.executable, *boot]
         else:
-            filter_file = opened.enter_context(bubblewrap.descriptor_of(seccomp.program(os.uname().machine)))
-            inherited.append(filter_file.fileno())
-            walls = bubblewrap.walls(orders.limits, orders.readable, filter_file.fileno())
-            command = [*walls, "--", bubblewrap.python(), *boot]
+            command = [*bubblewrap.walls(orders.limits, orders.readable), "--", bubblewrap.python(), *boot]
         try:
             return subprocess.Popen(
                 command,
@@ -95,12 +107,31 @@ def start(orders: Orders, *, stdin: _Stream, stdout: _Stream, stderr: _Stream) -
                 cwd=orders.folder,
                 env={"PATH": os.defpath, "HOME": str(orders.folder)} if orders.unsafe else {},
                 start_new_session=True,
-                pass_fds=inherited,
+                pass_fds=[order_file.fileno(), *orders.keep],
             )
         except OSError as error:
             raise EnvironmentFault(
                 f"the sandbox cannot start a process ({error}); free memory or processes and run the same command again"
             ) from error
+
+
+def _for_boot(orders: Orders) -> dict[str, Any]:
+    """The orders as `boot` reads them."""
+    limits = orders.limits
+    walled = {
+        "uid": bubblewrap.fresh_uid(),
+        "folders": [bubblewrap.HOME, bubblewrap.TEMPORARY],
+        "folder_options": f"size={limits.disk_bytes},nr_inodes={limits.files}",
+        "filter": b64encode(seccomp.program(os.uname().machine)).decode(),
+    }
+    return {
+        "walled": None if orders.unsafe else walled,
+        "limits": _rlimits(orders),
+        "traceable": orders.traceable,
+        "modules": {name: _compiled(name) for name in orders.modules},
+        "main": orders.modules[-1] if orders.modules else None,
+        "data": orders.data,
+    }
 
 
 def pipe(opened: ExitStack) -> tuple[FileIO, FileIO]:

@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
-from r2v.sandbox.bubblewrap import lacking, python
+from r2v.sandbox.bubblewrap import python
 from r2v.sandbox.command import CommandResult, run
 from r2v.sandbox.limits import Limits
+from r2v.sandbox.process import lacking
 
 sandboxed = pytest.mark.skipif(bool(lacking()), reason=f"no sandbox: {lacking()}")
 """For tests of the walls: they run wherever walls can be put up."""

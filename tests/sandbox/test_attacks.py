@@ -263,6 +263,23 @@ except OSError:
     assert sum(1 for _ in Path("/tmp").iterdir()) <= before + 50
 
 
+def test_empty_files_are_counted_too() -> None:
+    code = """
+import os
+for folder in ("/home", "/tmp"):
+    count = 0
+    try:
+        while count < 3000:
+            os.mkdir(f"{folder}/{count}")
+            count += 1
+    except OSError:
+        pass
+    print(count)
+"""
+    counts = [int(word) for word in inside(code, files=500).stdout.split()]
+    assert all(490 <= count <= 500 for count in counts) and len(counts) == 2
+
+
 def test_links_for_output_files_hand_out_nothing() -> None:
     code = """
 import os

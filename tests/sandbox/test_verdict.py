@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from r2v.errors import EnvironmentFault, InputError, UsageError
-from r2v.sandbox import bubblewrap
+from r2v.sandbox import process
 from r2v.sandbox.limits import Limits
 from r2v.sandbox.process import require
 from r2v.sandbox.verdict import passes
@@ -101,7 +101,7 @@ def test_a_sandbox_that_cannot_be_had_is_one_line_with_a_remedy(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    bubblewrap.lacking.cache_clear()
+    process.lacking.cache_clear()
     try:
         with pytest.raises(EnvironmentFault, match=r"bubblewrap is not installed; .*--unsafe") as refused:
             passes(RIGHT, TESTS)
@@ -109,21 +109,21 @@ def test_a_sandbox_that_cannot_be_had_is_one_line_with_a_remedy(
         require(unsafe=True)
         assert passes(RIGHT, TESTS, unsafe=True)
     finally:
-        bubblewrap.lacking.cache_clear()
+        process.lacking.cache_clear()
 
 
 def test_a_bubblewrap_that_may_make_no_namespaces_is_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "bwrap").write_text("#!/bin/sh\necho 'bwrap: No permissions to create a new namespace' >&2\nexit 1\n")
     (tmp_path / "bwrap").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    bubblewrap.lacking.cache_clear()
+    process.lacking.cache_clear()
     try:
         with pytest.raises(
             EnvironmentFault, match=r"No permissions to create a new namespace\); let it make namespaces"
         ):
             passes(RIGHT, TESTS)
     finally:
-        bubblewrap.lacking.cache_clear()
+        process.lacking.cache_clear()
 
 
 def test_limits_are_above_0() -> None:

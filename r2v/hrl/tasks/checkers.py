@@ -24,8 +24,7 @@ from r2v.extensions import load_function
 from r2v.hrl.tasks.problems import Problem, last_boxed
 from r2v.hrl.tasks.programs import program
 from r2v.log import logger
-from r2v.sandbox.bubblewrap import lacking
-from r2v.sandbox.process import require
+from r2v.sandbox.process import lacking, require
 
 Checker = Callable[[Problem, str], float]
 """(problem, the answer's text) -> score in [0, 1]; 1 is right."""

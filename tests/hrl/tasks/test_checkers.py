@@ -11,7 +11,7 @@ from r2v.errors import EnvironmentFault, InputError, UsageError
 from r2v.hrl.tasks.checkers import checked_score, checker_of, infer_checker
 from r2v.hrl.tasks.problems import Problem
 from r2v.hrl.tasks.programs import program
-from r2v.sandbox import bubblewrap
+from r2v.sandbox import process
 from tests.sandbox import MODES, sandboxed
 
 
@@ -176,8 +176,8 @@ def test_tests_that_hand_over_no_data_name_their_problem() -> None:
 def test_without_a_sandbox_programs_are_refused_unless_that_is_allowed_and_then_said(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(bubblewrap.shutil, "which", lambda name: None)
-    bubblewrap.lacking.cache_clear()
+    monkeypatch.setattr(process.shutil, "which", lambda name: None)
+    process.lacking.cache_clear()
     try:
         with pytest.raises(EnvironmentFault, match="bubblewrap is not installed"):
             checker_of("auto", [SQUARE])
@@ -189,7 +189,7 @@ def test_without_a_sandbox_programs_are_refused_unless_that_is_allowed_and_then_
         ]
         assert (checker(SQUARE, RIGHT), checker(SQUARE, "def f(x): return 4")) == (1, 0)
     finally:
-        bubblewrap.lacking.cache_clear()
+        process.lacking.cache_clear()
 
 
 def _net() -> int:
