@@ -5,8 +5,10 @@ Inside a Slurm job, progress goes into the job's record (`r2v.storage.record`).
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import logging
+import netrc
 import os
 import sys
 import time
@@ -14,6 +16,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, cast
+from urllib.parse import urlsplit
 
 from r2v.console import printable, unfiltered
 from r2v.errors import UsageError
@@ -42,21 +45,43 @@ class _PrintableFormatter(logging.Formatter):
         return printable(super().format(record))
 
 
+def require_wandb(mode: str) -> None:
+    """Raises UsageError, before a stage works for what it could not record, where wandb is asked for and is not
+    installed, or online without a key. WANDB_MODE in the environment wins over `mode`."""
+    mode = os.environ.get("WANDB_MODE", mode)
+    if mode == "disabled":
+        return
+    if importlib.util.find_spec("wandb") is None:
+        raise UsageError(
+            f"logging.wandb={mode}: wandb is not installed; pip install 'r2v[wandb]' or set it to disabled"
+        )
+    if mode == "online" and not (os.environ.get("WANDB_API_KEY") or _has_login()):
+        raise UsageError(
+            "logging.wandb=online: no key; set WANDB_API_KEY, run `wandb login`, or set it to offline or disabled"
+        )
+
+
+def _has_login() -> bool:
+    """Whether `wandb login` has left a key in the user's netrc."""
+    host = urlsplit(os.environ.get("WANDB_BASE_URL", "https://api.wandb.ai")).hostname or ""
+    try:
+        return netrc.netrc(os.environ.get("NETRC")).authenticators(host) is not None
+    except (OSError, netrc.NetrcParseError):
+        return False
+
+
 def to_wandb(
     mode: str, project: str, job: str, figures: Mapping[str, Any], folder: Path, series: Path | None = None
 ) -> None:
     """Record a finished job's figures as one wandb run, behind the lines of `series` (JSON Lines, each with its
     "iteration") where there are some; offline files land under `folder`/wandb. WANDB_MODE in the environment wins
-    over `mode`. Raises UsageError where wandb is asked for and not installed."""
+    over `mode`. Raises UsageError as `require_wandb` does."""
     mode = os.environ.get("WANDB_MODE", mode)
     if mode == "disabled":
         return
-    try:
-        import wandb
-    except ImportError:
-        raise UsageError(
-            f"logging.wandb={mode}: wandb is not installed; pip install 'r2v[wandb]' or set it to disabled"
-        ) from None
+    require_wandb(mode)
+    import wandb
+
     folder.mkdir(parents=True, exist_ok=True)
     with wandb.init(
         project=project,

@@ -169,8 +169,8 @@ def load_benchmark(spec: str, options: dict[str, Any] | None = None) -> Benchmar
     made_by = benchmark_class(spec)
     try:
         benchmark = made_by(**(options or {}))
-    except TypeError as error:
-        raise UsageError(f"env.options for {spec}: {error}") from error
+    except (TypeError, ValueError, ArithmeticError, LookupError) as error:
+        raise UsageError(f"env.options for {spec}: {' '.join(str(error).split())}") from error
     if not isinstance(benchmark, Benchmark):
         raise UsageError(f"env.benchmark={spec}: is no Benchmark: it lacks name, version or capabilities")
     return benchmark

@@ -12,6 +12,7 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+from r2v.constraints import Range, require
 from r2v.envs.base import Capabilities, Info, Task
 from r2v.llm.types import Request, ToolSpec
 from r2v.randomness import digest, generator, uniform
@@ -141,6 +142,11 @@ class ChainBenchmark:
         p_easy: float = 0.995,
         p_hard: float | None = None,
     ) -> None:
+        require("env.options.num_tasks", Range(at_least=0, at_most=1_000_000), num_tasks)
+        require("env.options.length", Range(at_least=1, at_most=10_000), length)
+        require("env.options.hard", Range(at_least=0, at_most=length), hard)
+        for name, share in (("p_easy", p_easy), ("p_hard", p_easy if p_hard is None else p_hard)):
+            require(f"env.options.{name}", Range(at_least=0, at_most=1), share)
         self._expert = chain_actor(p_easy, p_hard)
         self._tasks = tuple(
             Task(

@@ -18,7 +18,8 @@ from pathlib import Path
 
 from r2v.config import Config, to_yaml
 from r2v.errors import EmptyResult, InputError, UsageError
-from r2v.log import logger, to_wandb
+from r2v.log import logger, require_wandb, to_wandb
+from r2v.pipeline.counts import fewer_than_asked
 from r2v.pipeline.graph import selection
 from r2v.pipeline.inputs import fingerprint_of, made_already, places_of, published, require_world
 from r2v.pipeline.rows import Job
@@ -87,6 +88,8 @@ def run_job(
     place = (publish_at or places.published(row.place)) if publish and row.place is not None else None
     if found is None:
         require_world(sections)
+        require_wandb(config.logging.wandb)
+        fewer = fewer_than_asked(config, row.name)
         for item in inputs.values():
             verify(item)
         logger.info("%-16s running", row.name)
@@ -97,6 +100,7 @@ def run_job(
             _published_at(place, work.folder),
         ):
             stage.run(sections, work)
+            work.summary.update({"fewer_than_asked": fewer} if fewer else {})
         found = made_already(config, row, key, root)
         assert found is not None
         to_wandb(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from r2v.constraints import Range, require
 from r2v.envs.base import Capabilities, Task
 from r2v.envs.desk import surface
 from r2v.envs.desk.environment import DeskEnvironment
@@ -34,6 +35,10 @@ class Desk:
         slips: float = 0.03,
         weakness: float = 0.4,
     ) -> None:
+        for name, count in (("num_tasks", num_tasks), ("num_heldout", num_heldout)):
+            require(f"env.options.{name}", Range(at_least=0, at_most=1_000_000), count)
+        for name, share in (("slips", slips), ("weakness", weakness)):
+            require(f"env.options.{name}", Range(at_least=0, at_most=1), share)
         self.version = version
         self._expert = DeskExpert(slips=slips, weakness=weakness)
         self._tasks = make_tasks(version, num_tasks, num_heldout)

@@ -16,6 +16,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+from r2v.console import printable
 from r2v.evaluation.tables.columns import COLUMNS, GLOSSARY, RenderedRow
 from r2v.evaluation.tables.latex import latex_table
 from r2v.storage.files import write_text
@@ -56,7 +57,7 @@ def csv_text(name: str, rows: Iterable[RenderedRow]) -> str:
     writer.writerow(columns)
     for row in rows:
         values = {"ci_method": row.get("success_rate_ci_method"), **row}
-        writer.writerow([cell(values[column]) for column in columns])
+        writer.writerow([printable(cell(values[column])) for column in columns])
     return out.getvalue()
 
 

@@ -1,0 +1,58 @@
+"""Counts: tasks that a configuration asks for, beside those that its benchmark has.
+
+A count is a limit: where there are fewer tasks all of them are played, and that is said in one line and kept in the
+artifact's summary, so that nobody takes a table over 200 tasks for one over 100,000.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from operator import attrgetter
+
+from r2v.config import Config
+from r2v.data.split import assign
+from r2v.envs.base import load_benchmark
+from r2v.errors import UsageError
+from r2v.log import logger
+
+COUNTS: dict[str, tuple[tuple[str, str], ...]] = {
+    "collect": (("data.num_episodes", "train"),),
+    "verifier": (("verifier.num_tasks", "train"),),
+    "candidates": (("candidates.num_tasks", "train"),),
+    "router_features": (("router.num_tasks", "train"), ("router.num_calibration_tasks", "calibration")),
+    "router": (("router.num_calibration_tasks", "calibration"),),
+    "evaluate": (("evaluation.num_tasks", "evaluation"),),
+}
+"""Job -> the keys that say how many tasks it plays, and of which split."""
+
+
+def fewer_than_asked(config: Config, job: str) -> dict[str, dict[str, int]]:
+    """Key -> {"asked", "played"} of every count of a job that is above what the benchmark has; a line of the log each.
+
+    Raises UsageError where a collection has no task to play: before its run is begun.
+    """
+    if job not in COUNTS:
+        return {}
+    benchmark = load_benchmark(config.env.benchmark, config.env.options)
+    tasks = benchmark.tasks()
+    sizes = Counter(assign(tasks, by=config.data.split_by, seed=config.data.split_seed).values())
+    if job == "collect" and not sizes["train"]:
+        raise UsageError(
+            f"env.options: {config.env.benchmark} has {len(tasks)} tasks with these, and none of them is in the train "
+            "split; raise env.options.num_tasks"
+        )
+    found = {}
+    for key, split in COUNTS[job]:
+        asked, there = attrgetter(key)(config), sizes[split]
+        plays = key != "verifier.num_tasks" or config.verifier.label_sources != ["outcome"]
+        if plays and asked is not None and asked > there:
+            logger.info(
+                "  %s=%d: %s has %d tasks in the %s split; all of them are played",
+                key,
+                asked,
+                config.env.benchmark,
+                there,
+                split,
+            )
+            found[key] = {"asked": asked, "played": there}
+    return found
