@@ -4,7 +4,7 @@
 
 Routers are compared at equal spending: each one's threshold is placed by executing it on calibration tasks
 until its share of LLM steps is r2v's (main table), or one of `evaluation.budgets` (frontier). What has been
-played is kept file by file, so an interrupted evaluation goes on where it stopped.
+played is kept task by task, so an interrupted evaluation goes on where it stopped.
 """
 
 from __future__ import annotations
@@ -43,11 +43,8 @@ def run(cfg: EvaluateSettings, work: Work) -> None:
         _refuse_training_tasks(work, specs)
     thresholds = _thresholds(cfg, runner, work) if routed else {}
     for condition, method, point, path in _cells(cfg, work.folder, routed, points):
-        if not path.exists():
-            _play(runner, method, point, specs[condition], thresholds.get((method, point)), path)
+        _play(runner, method, point, specs[condition], thresholds.get((method, point)), path)
     scores = _router_scores(cfg, runner, specs, routed, work.folder) if routed else []
-    if runner.tasks is not None:
-        runner.tasks.remove()
     write_setup(
         work.folder,
         Setup(
@@ -99,7 +96,7 @@ def _refuse_training_tasks(work: Work, specs: dict[str, list[EpisodeSpec]]) -> N
 
 def _thresholds(cfg: EvaluateSettings, runner: MethodRunner, work: Work) -> dict[tuple[str, str], float]:
     """(method, point) -> threshold. r2v's own operating point comes with the router; every other one is placed
-    by playing calibration tasks, each once: calibration.json keeps what was found."""
+    by playing calibration tasks, each once."""
     from r2v.rollout.session import episode_specs
     from r2v.router.escalation import SCORE_ONLY
     from r2v.router.thresholds import match_rate
@@ -115,20 +112,16 @@ def _thresholds(cfg: EvaluateSettings, runner: MethodRunner, work: Work) -> dict
         method="",
         limit=cfg.router.num_calibration_tasks,
     )
-    kept = work.folder / "calibration.json"
-    found: dict[str, dict[str, object]] = json.loads(kept.read_text()) if kept.exists() else {}
+    found: dict[str, dict[str, object]] = {}
     for method in cfg.routed:
         for point, rate in wanted.items():
             name = f"{method}@{point}"
-            if name in found:
-                continue
             if name == "r2v@main":
                 found[name] = {"tau": chosen["tau"], "target": rate, **chosen["realised"]}
                 continue
             scores = runner.scores(method, runner.play(method, specs, tau=SCORE_ONLY))
             choice = match_rate(lambda tau, method=method: runner.realised(method, specs, tau), scores, rate)  # type: ignore[misc]
             found[name] = {"tau": choice.tau, "target": rate, **asdict(choice.outcome)}
-            write_json(kept, found)
             logger.info(
                 "  %-24s %-6s threshold %.4f: the LLM acts in %.1f %% of the steps",
                 method,
@@ -136,7 +129,7 @@ def _thresholds(cfg: EvaluateSettings, runner: MethodRunner, work: Work) -> dict
                 choice.tau,
                 100 * choice.outcome.llm_call_rate,
             )
-    write_json(kept, found)
+    write_json(work.folder / "calibration.json", found)
     return {(name.split("@")[0], name.split("@")[1]): float(str(entry["tau"])) for name, entry in found.items()}
 
 
@@ -184,19 +177,18 @@ def _router_scores(
     found = []
     for condition, these in specs.items():
         path = folder / "gains" / f"{condition}.jsonl"
-        if not path.exists():
-            rows = roll_out_features(
-                [replace(spec, method="slm_only") for spec in these],
-                runner.world,
-                runner.slm,
-                runner.llm,
-                runner.extractor,
-                cfg.cost.ratio,
-                runner.waves,
-                what=f"{condition} gains",
-                journal=runner.tasks,
-            )
-            write_rows(path, rows)
+        rows = roll_out_features(
+            [replace(spec, method="slm_only") for spec in these],
+            runner.world,
+            runner.slm,
+            runner.llm,
+            runner.extractor,
+            cfg.cost.ratio,
+            runner.waves,
+            what=f"{condition} gains",
+            journal=runner.tasks,
+        )
+        write_rows(path, rows)
         rows = read_rows(path)
         seeds = {row.state_id: int(row.episode_id.split("/s")[1].split("/")[0]) for row in rows}
         for method in routed:

@@ -9,11 +9,12 @@ takes seconds; each threshold that was played is kept in checkpoint-latest.json,
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from r2v import config as c
 from r2v.log import logger
@@ -125,18 +126,39 @@ def run(cfg: RouterSettings, work: Work) -> None:
 
 
 def remembering(path: Path, execute: Callable[[float], OperatingPoint]) -> Callable[[float], OperatingPoint]:
-    """`execute`, playing no threshold again whose outcome is in the file; new ones go there."""
+    """`execute`, playing no threshold again whose outcome is in the file; new ones go there, with a hash of all."""
     from r2v.router.thresholds import OperatingPoint
 
-    played = {tau: OperatingPoint(**outcome) for tau, outcome in json.loads(path.read_text())} if path.exists() else {}
+    played = {tau: OperatingPoint(**outcome) for tau, outcome in _remembered(path)}
 
     def executed(tau: float) -> OperatingPoint:
         if tau not in played:
             played[tau] = execute(tau)
-            write_json(path, [[tau, asdict(outcome)] for tau, outcome in played.items()])
+            plays = [[tau, asdict(outcome)] for tau, outcome in played.items()]
+            write_json(path, {"sha256": _hash_of(plays), "plays": plays})
         return played[tau]
 
     return executed
+
+
+def _remembered(path: Path) -> list[tuple[float, dict[str, float]]]:
+    """The plays in the file. One that is not as it was written is passed over with a line."""
+    try:
+        record = json.loads(path.read_text())
+        if _hash_of(record["plays"]) == record["sha256"]:
+            return [(tau, outcome) for tau, outcome in record["plays"]]
+        problem = "its content is not what was written"
+    except FileNotFoundError:
+        return []
+    except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
+        problem = f"{type(error).__name__}: {error}"
+    logger.warning("  router: %s: %s; the thresholds are played again", path, problem)
+    return []
+
+
+def _hash_of(plays: Any) -> str:
+    """Hex SHA-256 of plain values."""
+    return hashlib.sha256(json.dumps(plays).encode()).hexdigest()
 
 
 STAGE = Stage(version=1, settings=RouterSettings, run=run)
