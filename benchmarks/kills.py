@@ -26,9 +26,12 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
+import datasets  # noqa: F401
+import peft  # noqa: F401
+import sklearn.linear_model  # noqa: F401
 import torch  # noqa: F401
 import transformers  # noqa: F401
-import trl  # noqa: F401
+from trl import DPOTrainer, SFTTrainer  # noqa: F401
 
 from r2v.cli.main import main as r2v_main
 from r2v.randomness import uniform
@@ -36,7 +39,7 @@ from r2v.storage.artifact import ARTIFACT_MANIFEST, content_files
 from r2v.storage.files import content_sha256, write_json
 
 MICRO = Path(__file__).parents[1] / "tests" / "micro.yaml"
-LONGEST = 9.0
+LONGEST = 10.0
 """CPU seconds that an attempt lives, at most."""
 _TICKS = os.sysconf("SC_CLK_TCK")
 _POLL_SECONDS = 0.01
