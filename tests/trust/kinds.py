@@ -682,7 +682,6 @@ OUTSIDE = {
     "data.store:TrajectoryStore.exclusive": "a lease",
     "data.store:TrajectoryStore.sync": "what append wrote",
     "data.store:TrajectoryStore.repair": "what mend_tail and _quarantine write",
-    "sandbox.supervising:main": "files inside the sandbox, which end with it",
     "rollout.task_journal:TaskJournal.close": "what add wrote",
     "storage.checkpoint:saving": "what the trainer's own checkpoints write",
     "storage.checkpoint:_refusal": "a probe that is removed at once",
