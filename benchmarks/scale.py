@@ -126,8 +126,9 @@ def prepare_evaluation(folder: Path, count: int) -> None:
             "budgets": [],
         },
     }
-    (folder / "scale.yaml").write_text(json.dumps(config))
-    command = [sys.executable, "-m", "r2v", "evaluate", "--config", "scale.yaml"]
+    given = (folder / "scale").with_suffix(".yaml")
+    given.write_text(json.dumps(config))
+    command = [sys.executable, "-m", "r2v", "evaluate", "--config", given.name]
     subprocess.run(command, cwd=folder, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
 
