@@ -82,6 +82,19 @@ def test_a_grid_of_one_seed_or_of_some_cells_is_that_part_of_it(make_episode):
     assert half["steps"][:, 0].tolist() == [10.0, 10.0] and np.isnan(half["steps"][:, 1]).all()
 
 
+def test_a_category_marks_the_episodes_that_it_hit_and_no_fault(make_episode):
+    setup = Setup(benchmark="desk", methods=("r2v",), seeds=(1, 2), tasks={"noisy": ["a", "b"]})
+    played = [
+        make_episode(task="a", seed=1, planted=(3,)),
+        make_episode(task="a", seed=2),
+        make_episode(task="b", seed=1),
+        make_episode(task="b", seed=2, planted=(0,), env_fault="browser died"),
+    ]
+    hit = measure(played, setup).grids["noisy", "r2v", "main"].categories
+    assert list(hit) == ["prompt_injection"]
+    assert np.array_equal(hit["prompt_injection"], [[1.0, 0.0], [0.0, np.nan]], equal_nan=True)
+
+
 def test_what_the_environment_called_harmful_counts_too(make_episode):
     steps = list(make_episode(planted=(2,)).steps)
     steps[4] = dataclasses.replace(steps[4], label=StepLabel(safety_violation=True))
