@@ -18,6 +18,7 @@ import json
 import os
 import re
 import resource
+import shlex
 import shutil
 import signal
 import subprocess
@@ -39,7 +40,7 @@ from tests import warm  # noqa: E402
 
 SAMPLE = 300
 MODULES: dict[str, str] = yaml.safe_load((ROOT / "benchmarks" / "mutate.yaml").read_text())
-"""Module below r2v/ to the tests that are its own besides its mirror, tests/ROOM/test_MODULE.py."""
+"""Module below r2v/ to what pytest is told besides its mirror, tests/ROOM/test_MODULE.py: more files, or options."""
 EQUIVALENT = yaml.safe_load((ROOT / "benchmarks" / "equivalent_mutants.yaml").read_text()) or []
 CPU_FLOOR = 20
 """Seconds of CPU that any set of tests may take with a mutant; 4 times what it takes without one where that is more."""
@@ -130,18 +131,18 @@ def tried(
 def test_sets(tree: Path, module: str) -> dict[str, tuple[str, ...]]:
     """The tests that a mutant meets, nearest first: its module's own, then those of its room and of who imports it."""
     mirror = Path("tests", module).with_name(f"test_{Path(module).name}.py")
-    named = [mirror.as_posix(), *(MODULES[module] or "").split()]
-    near = [path for path in named if (tree / path.partition("::")[0]).exists()]
+    near = [mirror.as_posix(), *shlex.split(MODULES[module])]
+    met = [] if any(word.startswith("-") for word in near) else near
     room, dotted = tree / "tests" / module.partition("/")[0], f"r2v.{module.replace('/', '.')} import"
     files = {*room.rglob("test_*.py"), *(p for p in (tree / "tests").rglob("test_*.py") if dotted in p.read_text())}
     wide = sorted(path.relative_to(tree).as_posix() for path in files)
-    sets = {"near": tuple(near), "wide": (*(path for path in wide if path not in near), "--fast")}
+    sets = {"near": tuple(near), "wide": (*(path for path in wide if path not in met), "--fast")}
     return {name: tests for name, tests in sets.items() if len(tests) > (name == "wide")}
 
 
 def digest_of(tree: Path, tests: tuple[str, ...]) -> str:
     """What the tests are, as a hash of their files."""
-    files = sorted({path.partition("::")[0] for path in tests if not path.startswith("-")})
+    files = sorted({word.partition("::")[0] for word in tests if ".py" in word})
     return hashlib.sha256(b"".join((tree / path).read_bytes() for path in files)).hexdigest()[:16]
 
 
