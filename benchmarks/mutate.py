@@ -40,7 +40,7 @@ from tests import warm  # noqa: E402
 
 SAMPLE = 300
 MODULES: dict[str, str] = yaml.safe_load((ROOT / "benchmarks" / "mutate.yaml").read_text())
-"""Module below r2v/ to what pytest is told besides its mirror, tests/ROOM/test_MODULE.py: more files, or options."""
+"""Module below r2v/ to what pytest is told besides the test file that mirrors it: more files, or options."""
 EQUIVALENT = yaml.safe_load((ROOT / "benchmarks" / "equivalent_mutants.yaml").read_text()) or []
 CPU_FLOOR = 20
 """Seconds of CPU that any set of tests may take with a mutant; 4 times what it takes without one where that is more."""
