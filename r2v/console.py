@@ -89,12 +89,12 @@ def filtered_streams() -> Iterator[None]:
 
 def text_table(rows: Iterable[Sequence[str]], *, right: Collection[int] = (), gap: int = 2) -> str:
     """Rows as lines of equal columns, each as wide as its widest cell; `right` names the columns (from 0) that are
-    aligned to the right. Cells are printed as they are: no markup, no wrapping, no trailing blanks."""
+    aligned to the right. Cells are `printable` and on one line: no markup, no wrapping, no trailing blanks."""
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    cells = [[str(cell) for cell in row] for row in rows]
+    cells = [[printable(str(cell)).replace("\n", "\\n") for cell in row] for row in rows]
     if not cells:
         return ""
     table = Table(box=None, show_header=False, pad_edge=False, padding=(0, gap, 0, 0))
