@@ -100,7 +100,7 @@ def _with_runs(found: Artifact, registry: DataRegistry) -> Artifact:
     named = found.summary.get("run_ids")
     if not (isinstance(named, list) and named and all(isinstance(run_id, str) for run_id in named)):
         raise Damaged(found.folder / ARTIFACT_MANIFEST, f"its run_ids are {named!r}")
-    runs = [registry.get(run_id) for run_id in named]
+    runs = [_run(registry, run_id, found.folder) for run_id in named]
     lines = [json.loads(line) for line in found.file(RUNS_FILE).read_text().splitlines()]
     recorded = {line["run_id"]: line["data_sha256"] for line in lines}
     for run in runs:
@@ -115,6 +115,16 @@ def _with_runs(found: Artifact, registry: DataRegistry) -> Artifact:
             )
     _require_figures(found, runs)
     return replace(found, elsewhere=_trajectories(runs))
+
+
+def _run(registry: DataRegistry, run_id: str, named_by: Path) -> RunManifest:
+    """A run that a collection's artifact names. Raises InputError where it is gone or cannot be read."""
+    path = registry.runs / run_id / RUN_MANIFEST
+    if not path.exists():
+        raise InputError(
+            f"{path}: missing, and {named_by} was made of it; put it back, or move {named_by} away to collect anew"
+        )
+    return registry.get(run_id)
 
 
 def _require_figures(found: Artifact, runs: Sequence[RunManifest]) -> None:
