@@ -20,6 +20,7 @@ import r2v
 from r2v.data.episode import to_dict
 from r2v.data.schema import from_dict
 from r2v.errors import InputError, UsageError
+from r2v.storage.artifact_manifest import json_sha256
 from r2v.storage.files import write_json
 
 RUN_MANIFEST = "run_manifest.json"
@@ -86,6 +87,9 @@ def read_record(folder: Path) -> dict[str, Any]:
         raise InputError(f"{path}: not a run manifest ({type(error).__name__}: {error}); restore it") from error
     if version != RUN_SCHEMA:
         raise InputError(f"{path}: schema_version {version}, this R2V reads {RUN_SCHEMA}; use the R2V that wrote it")
+    recorded = record.pop("sha256", None)  # earlier manifests have none
+    if recorded is not None and recorded != (now := json_sha256(record)):
+        raise InputError(f"{path} is damaged: its content is {now[:12]}, it says {recorded!s:.12}; restore it")
     return record
 
 
@@ -114,14 +118,13 @@ def _require_counts(run: RunManifest) -> None:
 def write_manifest(manifest: RunManifest) -> None:
     """Put the manifest into the run's folder, whole or not at all; with a success rate, or null for none."""
     rate = manifest.success_rate
-    write_json(
-        manifest.output_dir / RUN_MANIFEST,
-        {
-            **to_dict(manifest),
-            "output_dir": manifest.output_dir.as_posix(),
-            "success_rate": None if math.isnan(rate) else rate,
-        },
-    )
+    record = {
+        **to_dict(manifest),
+        "output_dir": manifest.output_dir.as_posix(),
+        "success_rate": None if math.isnan(rate) else rate,
+    }
+    record = json.loads(json.dumps(record, allow_nan=False))
+    write_json(manifest.output_dir / RUN_MANIFEST, {**record, "sha256": json_sha256(record)})
 
 
 def run_prefix(benchmark: str, provider: str, model_name: str) -> str:

@@ -208,8 +208,8 @@ def _own_collection(config: Config, row: Job, registry: DataRegistry, root: Path
     """What this very configuration has collected, if it is done."""
     try:
         own = artifacts.look(places_of(config, root).artifacts, row.name, fingerprint_of(config, row, {}))
-        done = {manifest.run_id for manifest in registry.query(benchmark=config.env.benchmark, status="done")}
-        if own is None or not done.issuperset(own.summary.get("run_ids", [])):
+        named = own.summary.get("run_ids", []) if own is not None else []
+        if own is None or any(_run(registry, run_id, own.folder).status != "done" for run_id in named):
             return None
         return _with_runs(own, registry)
     except Damaged as error:
