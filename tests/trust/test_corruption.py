@@ -76,7 +76,7 @@ STAGES = [
     for row in IN_A_RUN
     for how in _damages(row)
     for reader in row.readers
-    if reader.startswith("job ")
+    if reader.startswith("job ") and row.damage not in ("ignored", "paid")
 ]
 MENDING = [Case(kind=row.name, how=how, reader="run") for row in IN_A_RUN for how in _damages(row)]
 
