@@ -79,6 +79,13 @@ def test_anything_else_is_named(tmp_path: Path, text: str) -> None:
         read_artifact_manifest(tmp_path)
 
 
+@pytest.mark.parametrize(("text", "keys"), [("{}", "none"), ('{"b": 1, "a": 2}', "a, b")])
+def test_an_object_with_other_keys_is_named_by_them(tmp_path: Path, text: str, keys: str) -> None:
+    (tmp_path / ARTIFACT_MANIFEST).write_text(text)
+    with pytest.raises(Damaged, match=f"its keys are {keys}(?!,)"):
+        read_artifact_manifest(tmp_path)
+
+
 def test_a_folder_in_its_place_is_named(tmp_path: Path) -> None:
     (tmp_path / ARTIFACT_MANIFEST).mkdir()
     with pytest.raises(Damaged, match="cannot be read"):
