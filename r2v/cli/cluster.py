@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from r2v.cli.options import SEED, decimal, whole
-from r2v.constraints import Range
+from r2v.constraints import Range, Text, require
 from r2v.errors import EnvironmentFault, UsageError
 from r2v.log import logger
 from r2v.storage.paths import SCRIPTS
@@ -173,6 +173,7 @@ def chain_name(values: argparse.Namespace) -> str:
 def _heal(values: argparse.Namespace) -> int:
     from r2v.slurm.healing.heal import heal
 
+    require("CHAIN", Text(longest=400, pattern=r"\w[\w.:-]*", meaning="the name of a chain, not a path"), values.name)
     return heal(values.name, values.job)
 
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 import re
 
+from r2v.constraints import shown
 from r2v.errors import UsageError
 
 GIB = 2**30
+_LARGEST = 10**18
 _UNITS = {
     "": 1,
     "b": 1,
@@ -34,8 +36,10 @@ def parse_size(text: str) -> int:
     """
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", text)
     unit = _UNITS.get(match[2].lower()) if match else None
-    if match is None or unit is None or not float(match[1]) > 0:
-        raise UsageError(f"size {text!r}: expected a number above 0 with a unit, such as 44.53GiB, 80GB or 48G")
+    if match is None or unit is None or not 0 < float(match[1]) * unit <= _LARGEST:
+        raise UsageError(
+            f"size {shown(text)}: expected a number above 0 with a unit, such as 44.53GiB, 80GB or 48G, up to 1 EB"
+        )
     return int(float(match[1]) * unit)
 
 

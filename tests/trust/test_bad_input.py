@@ -426,6 +426,42 @@ def test_a_path_of_the_wrong_kind_is_refused_with_a_documented_code(case: Option
     assert not list(Path("data").glob("runs/*"))
 
 
+LINES: dict[tuple[str, ...], tuple[int, ...]] = {
+    ("heal", "../../x", "bc"): (2,),
+    ("heal", "a\x1b[2J", "bc"): (2,),
+    ("status", "../.."): (2,),
+    ("cancel", "../.."): (2,),
+    ("resume", "/etc"): (2,),
+    ("logs", "../..", "bc"): (2,),
+    ("explain", ESCAPE): (2,),
+    ("run_all", "../../x"): (2,),
+    ("run", "--from", "../x"): (2,),
+    ("run", "--without", ESCAPE): (2,),
+    ("cluster", "set", "partition=a\nb"): (2,),
+    ("plan", "--gpu", "nan"): (2,),
+    ("plan", "--gpu", "-1GiB"): (2,),
+    ("plan", "--gpu", "9" * 400): (2,),
+    ("plan", "--model", "../x"): (3,),
+    ("train_policy", "--resume", "/"): (3,),
+    ("providers", "emulate", "--faults", "500@nan"): (2,),
+    ("providers", "emulate", "--limits", "openai.requests=nan"): (2,),
+    ("providers", "emulate", "--limits", "openai.requests=-1"): (2,),
+    ("providers", "emulate", "--timing", "silence=inf"): (2,),
+    ("providers", "emulate", "--answer", "../x"): (2,),
+    ("game", "--rules", "payoffs.both=nan"): (2,),
+    ("game", "--rules", "payoffs=[]"): (2,),
+    ("game", "--rules", "memory=???"): (2,),
+    ("game", "--rules", "memory=${oc.env:HOME}", ESCAPE): (2,),
+    ("game", "--analyse", "/etc"): (3,),
+}
+"""Lines whose words have a grammar of their own."""
+
+
+@pytest.mark.parametrize("words", LINES, ids=lambda words: " ".join(words)[:60].encode("unicode_escape").decode())
+def test_a_word_with_a_grammar_of_its_own_is_refused_in_one_line(words: tuple[str, ...], attempt: Try) -> None:
+    assert len(attempt(*words, codes=LINES[words]).lines) == 1
+
+
 RUN_IDS = [
     *PATHS,
     "/",
