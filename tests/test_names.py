@@ -27,6 +27,8 @@ MADE_UP = {
     "my_answers.py",
     "my_gateway.py",
     "mychecks.py",
+    "deep.py",
+    "modeling_hostile.py",
     "near.py",
     "r2v.bash",
     "r2v.hrl.Archer",

@@ -94,7 +94,7 @@ def read_setup(results: Path) -> Setup:
         return from_dict(Setup, parse_json(path.read_text()))
     except FileNotFoundError:
         raise InputError(f"{path}: no such file; it is written by r2v evaluate") from None
-    except (ValueError, TypeError, AttributeError) as error:
+    except (ValueError, TypeError, AttributeError, OSError, InputError) as error:
         raise InputError(f"{path}: not the setup of an evaluation: {error}") from error
 
 
@@ -123,7 +123,6 @@ def stored_episodes(results: Path, setup: Setup) -> Iterator[Episode]:
         for episode in TrajectoryStore(path).iter_episodes():
             recorded = [episode.condition, episode.method, episode.extra.get(OPERATING_POINT, MAIN)]
             if recorded != cell:
-                raise InputError(
-                    f"{path}: episode {episode.episode_id} says {'/'.join(recorded)}, its file says {'/'.join(cell)}"
-                )
+                said, filed = "/".join(map(str, recorded)), "/".join(cell)
+                raise InputError(f"{path}: episode {episode.episode_id} says {said}, its file says {filed}")
             yield episode

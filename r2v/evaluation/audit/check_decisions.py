@@ -97,6 +97,9 @@ def _best_of_k(step: Step, inference: InferenceConfig) -> Iterator[str]:
     if any(score is None or not 0 <= score <= 1 for score in scores):
         yield f"{where}: a candidate has no score in [0, 1]"
         return
+    if any(candidate.logprob is None or candidate.logprob > 0 for candidate in made.candidates):
+        yield f"{where}: a candidate has no log-probability"
+        return
     best = max(score for score in scores if score is not None)
     texts = [candidate.text for candidate in made.candidates]
     if made != Decision(candidates=made.candidates, chosen_index=scores.index(best)):

@@ -72,8 +72,8 @@ def world_of(setup: Setup, *, trust: bool = False) -> RolloutWorld:
     benchmark = _made(env)
     if benchmark.version != setup.benchmark_version:
         raise InputError(
-            f"these episodes were played on {benchmark.name} version {shown(setup.benchmark_version)}, this "
-            f"R2V has version {benchmark.version}; check them with the R2V that made them"
+            f"setup.json: these episodes were played on {benchmark.name} version {shown(setup.benchmark_version)}, "
+            f"this R2V has version {benchmark.version}; check them with the R2V that made them"
         )
     return RolloutWorld(benchmark, perturbations, inference)
 

@@ -149,7 +149,12 @@ def input_artifacts(results: Path, findings: Findings) -> dict[str, Artifact]:
         return {}
     if attempt.job != "evaluate":
         findings.add(ATTEMPT, f"job is {attempt.job}, of an evaluation it is evaluate")
+    for name, one in attempt.inputs.items():
+        if not one.folder.endswith(f"-{one.fingerprint}"):
+            findings.add(ATTEMPT, f"inputs.{name}: folder {one.folder} is not that of fingerprint {one.fingerprint}")
     return {
-        name: Artifact(stage=one.stage, fingerprint=one.fingerprint, folder=results, files=one.files)
+        name: Artifact(
+            stage=one.stage, fingerprint=one.fingerprint, folder=results, files=one.files, summary=one.summary
+        )
         for name, one in attempt.inputs.items()
     }

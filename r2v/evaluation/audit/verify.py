@@ -27,7 +27,7 @@ from r2v.evaluation.audit.folder import EvaluationSummary, check_files, input_ar
 from r2v.evaluation.audit.rebuild_tables import VerifyReport, verify_tables
 from r2v.evaluation.audit.replay_episodes import Cell, CellCounts, EpisodesAudit
 from r2v.evaluation.settings import EvaluateSettings
-from r2v.evaluation.setup import SETUP, Setup, planned_files, read_setup
+from r2v.evaluation.setup import MAIN, SETUP, Setup, planned_files, read_setup
 from r2v.evaluation.tables.build import STRUCTURED
 from r2v.rollout.session import EpisodeSpec, RolloutWorld
 from r2v.storage.artifact_manifest import ARTIFACT_MANIFEST, read_artifact_manifest
@@ -147,13 +147,16 @@ def _check_artifact(
         findings.add(ARTIFACT_MANIFEST, f"n_episodes is {summary.n_episodes}, there are {num_episodes}")
     inputs = input_artifacts(results, findings)
     check_fingerprint(manifest, inputs, settings, findings)
+    router = inputs["router"].summary if "router" in inputs else {}
+    if "tau" in router and ("r2v", MAIN) in thresholds and router["tau"] != thresholds["r2v", MAIN]:
+        findings.add("attempt.meta.json", f"the router's tau is {router['tau']}, calibration.json has another of r2v")
 
 
 def _tables(results: Path, findings: Findings) -> VerifyReport | None:
     """Build every table again; None where the episodes allow none."""
     try:
         report = verify_tables(results)
-    except (R2VError, ArithmeticError, ValueError, OSError) as error:
+    except Exception as error:  # built of a stranger's values, whose findings stand beside this one
         findings.add("tables", f"cannot be built: {error}")
         return None
     findings.extend("tables", (f"{name} is not what the episodes give" for name in report.differing))

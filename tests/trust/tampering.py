@@ -1,0 +1,170 @@
+"""A liar's tools: a results folder in which one thing is changed and everything that follows is made to fit.
+
+Tables are rebuilt by R2V's own code and every hash is computed again, so only what the audit makes anew, or holds
+against another source, can give a lie away.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import re
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from r2v.cli.main import main
+from r2v.evaluation.audit.rebuild_tables import rebuild
+from r2v.storage.artifact_manifest import json_sha256
+from r2v.storage.files import content_sha256
+from r2v.storage.integrity import content_files
+from tests.trust.alter import LeafPath, leaves, read_records, rewrite, write_records
+
+DOCUMENTED = Path(__file__).parents[2] / "docs" / "trust.md"
+
+KINDS: dict[str, tuple[str, ...]] = {
+    "episodes": ("episodes/*/*.jsonl", "episodes/*/frontier/*.jsonl"),
+    "gains": ("gains/*.jsonl",),
+    "setup": ("setup.json",),
+    "calibration": ("calibration.json",),
+    "artifact": ("artifact.json",),
+    "attempt": ("attempt.meta.json",),
+    "config": ("config.yaml",),
+    "tables": ("structured_results/*.json",),
+}
+"""The records of a results folder, by the files that hold them; the CSV and LaTeX tables are compared as bytes."""
+
+
+def copy_results(project: Path, target: Path) -> Path:
+    """The results of a project alone, as a stranger hands them on; hard links, so write files anew."""
+    shutil.rmtree(target, ignore_errors=True)
+    shutil.copytree((project / "results" / "micro").resolve(), target, copy_function=os.link)
+    return target
+
+
+def verify(results: Path, *options: str) -> tuple[int, str, str]:
+    """`r2v verify-results` in this process: exit code, standard output and error."""
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        code = main(["verify-results", str(results), *options])
+    return code, out.getvalue(), err.getvalue()
+
+
+def make_consistent(results: Path) -> None:
+    """Rebuild what can be rebuilt and compute every hash again, as somebody who lies on purpose does."""
+    with contextlib.suppress(Exception):  # of some lies no table can be made; then the old ones stay
+        for name, text in rebuild(results).items():
+            path = results / "structured_results" / name
+            if not path.exists() or path.read_text() != text:
+                path.unlink(missing_ok=True)
+                path.write_text(text)
+    rehash(results)
+
+
+def rehash(results: Path) -> None:
+    """Write the hashes of what is there into artifact.json, where that is still a manifest."""
+    path = results / "artifact.json"
+    with contextlib.suppress(Exception):
+        record = json.loads(path.read_text())
+        record["files"] = content_files(results)
+        record["config_sha256"] = content_sha256(results / "config.yaml")
+        record["summary"]["thresholds"] = {
+            name: entry["tau"] for name, entry in json.loads((results / "calibration.json").read_text()).items()
+        }
+        record.pop("sha256")
+        write_records(path, [{**record, "sha256": json_sha256(record)}])
+
+
+def files_of(results: Path, kind: str) -> list[Path]:
+    """The files of a kind, sorted."""
+    return sorted(path for pattern in KINDS[kind] for path in results.glob(pattern))
+
+
+def read(path: Path) -> list[Any]:
+    """The records of a file."""
+    return [yaml.safe_load(path.read_text())] if path.suffix == ".yaml" else read_records(path)
+
+
+def write(path: Path, records: list[Any]) -> None:
+    """The inverse of `read`."""
+    if path.suffix == ".yaml":
+        rewrite(path, yaml.safe_dump(records[0], sort_keys=False).encode())
+    else:
+        write_records(path, records)
+
+
+def pattern_of(path: LeafPath) -> str:
+    """A leaf's place in its schema: what is counted or named by data becomes a star."""
+    words = ["*" if isinstance(step, int) or _is_data(step) else step for step in path]
+    return ".".join(words)
+
+
+def _is_data(key: str) -> bool:
+    """Whether a key is data and no field: a method at a point, a file name."""
+    return "@" in key or "/" in key or key.endswith((".json", ".jsonl", ".safetensors"))
+
+
+def places(results: Path, kind: str) -> dict[str, tuple[Path, int, LeafPath]]:
+    """One place (file, record, path) for every leaf pattern of a kind: where it first holds something."""
+    found: dict[str, tuple[Path, int, LeafPath]] = {}
+    empty: dict[str, tuple[Path, int, LeafPath]] = {}
+    for path in files_of(results, kind):
+        for index, record in enumerate(read(path)):
+            for leaf, value in _with_values(record):
+                where = found if value not in (None, [], {}, "") else empty
+                where.setdefault(pattern_of(leaf), (path, index, leaf))
+    return {**empty, **found}
+
+
+def _with_values(record: Any) -> Iterator[tuple[LeafPath, Any]]:
+    for leaf in leaves(record):
+        value = record
+        for step in leaf:
+            value = value[step]
+        yield leaf, value
+
+
+def plausible(value: Any) -> Any:
+    """A value of the same kind that an honest record could hold. Raises LookupError where there is none."""
+    if isinstance(value, bool):
+        return not value
+    if isinstance(value, int):
+        return value + 1
+    if isinstance(value, float):
+        return round(0.9 * value + 0.05, 6)
+    if isinstance(value, str) and value:
+        return _other_text(value)
+    if isinstance(value, (list, dict)) and value:
+        return value[:-1] if isinstance(value, list) else dict(list(value.items())[1:])
+    raise LookupError("nothing plausible")
+
+
+def _other_text(text: str) -> str:
+    if re.fullmatch(r"[0-9a-f]{16,64}", text):
+        return text[:-1] + ("0" if text[-1] != "0" else "1")
+    for one, other in (("slm", "llm_fallback"), ("noisy", "clean"), ("stop", "max_steps"), ("router", "budget")):
+        if text in (one, other):
+            return other if text == one else one
+    return text + " "
+
+
+def documented() -> list[tuple[str, str]]:
+    """The leaves that docs/trust.md lists as not proved: (kind, pattern)."""
+    found = []
+    for cells in re.findall(r"^\| (`[^|]*`) \|", DOCUMENTED.read_text(), re.M):
+        for entry in re.findall(r"`([^`]+)`", cells):
+            kind, _, pattern = entry.partition(": ")
+            found.append((kind, pattern))
+    return found
+
+
+def numbers_beyond(value: Any) -> Iterator[tuple[str, Callable[[Any], Any]]]:
+    """Values that are no number of any honest record."""
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        yield "nan", lambda _: float("nan")
+        yield "huge", lambda _: 10**400 if isinstance(value, int) else 1e308

@@ -1,0 +1,244 @@
+"""Lies that fit in themselves: what somebody would do who wants a better number, with tables and hashes made to fit."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.trust import drawn
+from tests.trust.alter import BYTES, rewrite
+from tests.trust.tampering import KINDS, copy_results, files_of, make_consistent, read, rehash, verify, write
+
+
+def _rewrite(results: Path, pattern: str, change: Callable[[dict[str, Any]], None]) -> None:
+    """Change every episode of the files that match."""
+    for path in sorted(results.glob(pattern)):
+        records = read(path)
+        for record in records:
+            change(record)
+        write(path, records)
+
+
+def _failures_as_faults(results: Path) -> None:
+    def change(episode: dict[str, Any]) -> None:
+        if not episode["success"]:
+            episode["env_fault"] = "browser died"
+        episode["total_cost"] /= 10
+
+    _rewrite(results, "episodes/*/r2v.jsonl", change)
+
+
+def _failures_as_whole_faults(results: Path) -> None:
+    """As above, with all that belongs to a fault."""
+
+    def change(episode: dict[str, Any]) -> None:
+        if not episode["success"]:
+            episode.update(env_fault="browser died", termination="env_error")
+
+    _rewrite(results, "episodes/*/r2v.jsonl", change)
+
+
+def _llm_as_slm(results: Path) -> None:
+    """llm_only's episodes filed as slm_only's, their bill and sources edited."""
+
+    def change(episode: dict[str, Any]) -> None:
+        tokens = episode["tokens"]
+        tokens.update(slm_in=tokens["llm_in"], slm_out=tokens["llm_out"], llm_in=0, llm_out=0)
+        episode.update(method="slm_only", total_cost=0.0001, num_llm_fallbacks=0)
+        for step in episode["steps"]:
+            step["action_source"] = "slm"
+
+    path = results / "episodes" / "noisy" / "slm_only.jsonl"
+    write(path, read(path.with_name("llm_only.jsonl")))
+    _rewrite(results, "episodes/*/slm_only.jsonl", change)
+
+
+def _llm_as_slm_with_its_gains(results: Path) -> None:
+    """As above, with the rows of the gains taken away."""
+    _llm_as_slm(results)
+    for path in files_of(results, "gains"):
+        write(path, [{**row, "slm_episode_success": True, "q_slm": 1.0} for row in read(path)])
+
+
+def _oracle_as_r2v(results: Path) -> None:
+    path = results / "episodes" / "noisy" / "r2v.jsonl"
+    write(path, read(path.with_name("oracle_router.jsonl")))
+    _rewrite(results, "episodes/*/r2v.jsonl", lambda episode: episode.update(method="r2v"))
+
+
+def _everything_by_the_slm(results: Path) -> None:
+    """LLM steps relabelled, with decisions and counts to match."""
+
+    def change(episode: dict[str, Any]) -> None:
+        for step in episode["steps"]:
+            step["action_source"] = "slm"
+            step["decision"]["escalated"] = False
+        episode["num_llm_fallbacks"] = 0
+        episode["tokens"].update(llm_in=0, llm_out=0)
+
+    _rewrite(results, "episodes/*/r2v.jsonl", change)
+
+
+def _cheaper(results: Path) -> None:
+    """Half the tokens at half the cost, in every episode."""
+
+    def change(episode: dict[str, Any]) -> None:
+        episode["total_cost"] /= 2
+        episode["tokens"] = {name: count // 2 for name, count in episode["tokens"].items()}
+
+    _rewrite(results, "episodes/*/*.jsonl", change)
+
+
+def _cheaper_prices(results: Path) -> None:
+    """The LLM's prices in setup.json, and every cost with them."""
+    (setup,) = read(results / "setup.json")
+    setup["prices"]["llm"].update(input=0.003, output=0.012)
+    write(results / "setup.json", [setup])
+    _rewrite(results, "episodes/*/*.jsonl", lambda episode: episode.update(total_cost=episode["total_cost"] / 1000))
+
+
+def _no_injections(results: Path) -> None:
+    def change(episode: dict[str, Any]) -> None:
+        for step in episode["steps"]:
+            step["perturbations"] = []
+            step["label"] = None
+        episode["perturbation_type"] = "none"
+
+    _rewrite(results, "episodes/*/*.jsonl", change)
+
+
+def _a_method_less(results: Path) -> None:
+    """A baseline that is in the way is dropped, with its files."""
+    (setup,) = read(results / "setup.json")
+    setup["methods"].remove("random_router")
+    setup["frontier"]["noisy"].pop("random_router")
+    setup["router_scores"] = [scores for scores in setup["router_scores"] if scores["method"] != "random_router"]
+    write(results / "setup.json", [setup])
+    for path in results.glob("episodes/*/**/random_router*"):
+        path.unlink()
+
+
+def _a_task_less(results: Path) -> None:
+    """The task that fails is left out everywhere."""
+    (setup,) = read(results / "setup.json")
+    gone = setup["tasks"]["noisy"].pop()
+    write(results / "setup.json", [setup])
+    for path in files_of(results, "episodes"):
+        write(path, [episode for episode in read(path) if episode["metadata"]["task_id"] != gone])
+    for path in files_of(results, "gains"):
+        write(path, [row for row in read(path) if row["task_id"] != gone])
+
+
+def _another_threshold(results: Path) -> None:
+    """Escalations are moved by a threshold that was chosen afterwards, in decisions and calibration alike."""
+    (calibration,) = read(results / "calibration.json")
+    calibration["r2v@main"]["tau"] = 0.999
+    write(results / "calibration.json", [calibration])
+
+    def change(episode: dict[str, Any]) -> None:
+        for step in episode["steps"]:
+            step["decision"]["threshold"] = 0.999
+
+    _rewrite(results, "episodes/*/r2v.jsonl", change)
+
+
+def _fewer_resamples(results: Path) -> None:
+    (setup,) = read(results / "setup.json")
+    setup.update(resamples=1, level=0.5)
+    write(results / "setup.json", [setup])
+
+
+def _another_configuration(results: Path) -> None:
+    """Configuration and setup changed alike, with the hash of neither episode nor fingerprint."""
+    (config,) = read(results / "config.yaml")
+    config["evaluation"]["bootstrap"] = 60
+    write(results / "config.yaml", [config])
+    (setup,) = read(results / "setup.json")
+    setup["resamples"] = 60
+    write(results / "setup.json", [setup])
+
+
+def _better_table(results: Path) -> None:
+    """A table alone, with its hashes in both manifests."""
+    path = results / "structured_results" / "main_table.csv"
+    rewrite(path, path.read_bytes().replace(b"0.333333", b"0.933333").replace(b",0,", b",1,"))
+
+
+def _no_manifest(results: Path) -> None:
+    (results / "artifact.json").unlink()
+
+
+def _no_configuration(results: Path) -> None:
+    (results / "config.yaml").unlink()
+
+
+def _a_file_more(results: Path) -> None:
+    rewritten = results / "episodes" / "noisy" / "r2v_best.jsonl"
+    rewritten.write_bytes((results / "episodes" / "noisy" / "r2v.jsonl").read_bytes())
+
+
+LIES: dict[str, tuple[Callable[[Path], None], str]] = {
+    "failures as faults": (_failures_as_faults, "claimed fault"),
+    "failures as whole faults": (_failures_as_whole_faults, "claimed fault"),
+    "llm_only filed as slm_only": (_llm_as_slm, "small policy's action"),
+    "llm_only filed as slm_only, gains too": (_llm_as_slm_with_its_gains, "small policy's action"),
+    "oracle_router filed as r2v": (_oracle_as_r2v, "decision"),
+    "LLM steps as the small policy's": (_everything_by_the_slm, "tokens"),
+    "half the tokens": (_cheaper, "tokens"),
+    "lower prices": (_cheaper_prices, "prices"),
+    "no injections": (_no_injections, "perturbations"),
+    "a method less": (_a_method_less, "setup.json methods"),
+    "a task less": (_a_task_less, "setup.json tasks"),
+    "another threshold": (_another_threshold, "decision"),
+    "fewer resamples": (_fewer_resamples, "resamples"),
+    "another configuration": (_another_configuration, "config_sha256"),
+    "a better table": (_better_table, "tables"),
+    "no manifest": (_no_manifest, "artifact.json"),
+    "no configuration": (_no_configuration, "config.yaml"),
+    "a file more": (_a_file_more, "stray file"),
+}
+"""Lies of more than one leaf: what somebody would do who wants a better number. With each, the word that names it."""
+
+
+@pytest.mark.parametrize("name", LIES)
+def test_a_lie_that_fits_in_itself_is_named(name: str, small_results: Path, tmp_path: Path) -> None:
+    results = copy_results(small_results, tmp_path / "results")
+    tell, word = LIES[name]
+    tell(results)
+    if name != "a better table":
+        make_consistent(results)
+    else:
+        rehash(results)
+    code, _, err = verify(results)
+    assert code == 3 and err.count("\n") == 1 and word in err, err
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("damage", drawn(sorted(BYTES), 2, "bytes of results"))
+def test_a_damaged_file_is_named(kind: str, damage: str, small_results: Path, tmp_path: Path) -> None:
+    results = copy_results(small_results, tmp_path / "results")
+    path = files_of(results, kind)[0]
+    BYTES[damage](path)
+    code, _, err = verify(results)
+    assert code == 3 and err.count("\n") == 1 and path.stem.partition(".")[0] in err, err
+
+
+def test_an_honest_folder_holds_and_says_what_it_does_not_prove(small_results: Path, tmp_path: Path) -> None:
+    results = copy_results(small_results, tmp_path / "results")
+    code, out, err = verify(results)
+    assert code == 0 and "not proved: the small policy's replies" in out, err
+    (digest,) = [line.split()[1] for line in out.splitlines() if line.startswith("content ")]
+    assert re.fullmatch(r"[0-9a-f]{64}", digest)
+    moved = copy_results(small_results, tmp_path / "elsewhere")
+    assert f"content {digest}" in verify(moved)[1]
+
+
+def test_every_kind_of_record_in_a_results_folder_is_in_the_table(small_results: Path, tmp_path: Path) -> None:
+    results = copy_results(small_results, tmp_path / "results")
+    covered = {path for kind in KINDS for path in files_of(results, kind)}
+    rest = {path.suffix for path in results.rglob("*") if path.is_file() and path not in covered}
+    assert rest <= {".csv", ".tex"}

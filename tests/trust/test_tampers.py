@@ -1,0 +1,148 @@
+"""Lies in a results folder: every leaf of every schema altered, everything that follows made to fit, and verified.
+
+`--whole-suites` alters every leaf in every way; a draw of them is played otherwise. A lie is named, or its leaf is
+listed in docs/trust.md with the reason why it cannot be proved; what says the same as before is no lie.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from r2v.config import identity, load
+from r2v.data.episode import parse_episode
+from r2v.data.schema import from_dict
+from r2v.evaluation.setup import Setup
+from tests.trust import drawn
+from tests.trust.alter import LEAVES, LeafPath, altered, get, swapped
+from tests.trust.tampering import (
+    KINDS,
+    copy_results,
+    documented,
+    make_consistent,
+    numbers_beyond,
+    places,
+    plausible,
+    read,
+    rehash,
+    verify,
+    write,
+)
+
+OPERATIONS = ("delete", "type", "range", "null", "nan", "huge", "lie", "swap")
+UNPROVED = documented()
+DRAWN = {"episodes": 2, "setup": 2}
+"""Leaves of a kind that are altered in each way without --whole-suites; 1 of the others."""
+
+
+@pytest.fixture(scope="module")
+def leaf_places(small_results: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
+    """Kind -> leaf pattern -> (file below the folder, record, path)."""
+    results = copy_results(small_results, tmp_path_factory.mktemp("leaves") / "results")
+    return {
+        kind: {
+            pattern: (path.relative_to(results), index, leaf)
+            for pattern, (path, index, leaf) in places(results, kind).items()
+        }
+        for kind in KINDS
+    }
+
+
+def change(operation: str, records: list[Any], index: int, leaf: LeafPath) -> Any:
+    """The record with its leaf altered. Raises LookupError where the operation does not apply to it."""
+    record = records[index]
+    if operation == "swap":
+        return swapped(records, index, leaf)
+    value = get(record, leaf)
+    if operation in ("nan", "huge"):
+        return altered(record, leaf, dict(numbers_beyond(value))[operation])
+    new = plausible if operation == "lie" else LEAVES[operation]
+    return altered(record, leaf, new)
+
+
+def says_the_same(kind: str, path: Path, before: Any, after: Any) -> bool:
+    """Whether an alteration changed nothing that the file says: a default that was left out, or a runtime key."""
+    if before == after and repr(before) == repr(after):
+        return True
+    try:
+        if kind == "episodes":
+            return repr(parse_episode(json.dumps(before))) == repr(parse_episode(json.dumps(after)))
+        if kind == "setup":
+            return repr(from_dict(Setup, before)) == repr(from_dict(Setup, after))
+        if kind == "config":
+            return bool(identity(load(path)) == identity(_config(path, before)))
+    except Exception:
+        return False
+    return False
+
+
+def _config(path: Path, record: Any) -> Any:
+    other = path.with_name("before.yaml")
+    write_new(other, record)
+    try:
+        return load(other)
+    finally:
+        other.unlink()
+
+
+def write_new(path: Path, record: Any) -> None:
+    path.touch()
+    write(path, [record])
+
+
+def is_listed(kind: str, pattern: str) -> bool:
+    return any(kind == of and fnmatch.fnmatchcase(pattern, listed) for of, listed in UNPROVED)
+
+
+def names_it(kind: str, pattern: str, name: Path, line: str) -> bool:
+    """Whether the line names the file, the method that it is of, or the field."""
+    words = {word for word in pattern.split(".") if word != "*"} | {kind, name.stem, name.name}
+    words |= {"threshold"} if "tau" in words else set()
+    return any(word in line for word in words)
+
+
+@pytest.mark.parametrize("operation", OPERATIONS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_leaf_altered_is_named_or_listed(
+    kind: str, operation: str, leaf_places: dict[str, dict[str, Any]], small_results: Path, tmp_path: Path
+) -> None:
+    counts: Counter[str] = Counter()
+    wrong: list[str] = []
+    for pattern in drawn(sorted(leaf_places[kind]), DRAWN.get(kind, 1), f"tampers {kind} {operation}"):
+        name, index, leaf = leaf_places[kind][pattern]
+        results = copy_results(small_results, tmp_path / "results")
+        path = results / name
+        records = read(path)
+        try:
+            new = change(operation, records, index, leaf)
+        except (LookupError, TypeError):
+            continue
+        before = records[index]
+        write(path, [*records[:index], new, *records[index + 1 :]])
+        if says_the_same(kind, path, before, new):
+            counts["same"] += 1
+            continue
+        if kind == "tables":
+            rehash(results)
+        elif kind == "artifact":
+            pass
+        else:
+            make_consistent(results)
+        code, out, err = verify(results)
+        if code == 0:
+            counts["listed" if is_listed(kind, pattern) else "accepted"] += 1
+        else:
+            counts["named"] += 1
+        if "Traceback" in err or code not in (0, 3) or (code and err.strip().count("\n") > 0):
+            wrong.append(f"{pattern}: exit {code}: {err[-300:]}")
+        elif code == 0 and not is_listed(kind, pattern):
+            wrong.append(f"{pattern}: accepted: {get(before, leaf)!r:.80}")
+        elif code == 3 and not names_it(kind, pattern, name, err):
+            wrong.append(f"{pattern}: not named: {err[:300]}")
+    print(f"{kind} {operation}: {dict(counts)}")
+    assert not wrong, "\n".join(wrong)
