@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import hashlib
 import inspect
 import os
@@ -14,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from r2v.errors import LeaseConflict
+from r2v.errors import EnvironmentFault, LeaseConflict
 from r2v.storage import lease as lease_module
 from r2v.storage.lease import Owner, confirm, holder, lease
 
@@ -30,7 +31,7 @@ with lease(Path(sys.argv[1])):
 CONTEND = """
 import contextlib, dataclasses, os, sys
 from pathlib import Path
-from r2v.errors import LeaseConflict
+from r2v.errors import EnvironmentFault, LeaseConflict
 from r2v.storage.lease import Owner, lease
 place, inside, rounds = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
 for _ in range(rounds):
@@ -214,6 +215,20 @@ def test_a_zombie_and_a_process_that_began_at_another_time_do_not_run() -> None:
     me = Owner.here()
     assert lease_module._runs(me.pid, me.started) and not lease_module._runs(me.pid, "1")
     assert me.started.isdigit() and int(me.started) > 0
+
+
+def test_a_disk_that_fails_is_no_other_holder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Path] = []
+
+    def fails(source: Path, target: Path) -> None:
+        asked.append(target)
+        assert len(asked) == 1, "asked again and again"
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(Path, "rename", fails)
+    with pytest.raises((OSError, EnvironmentFault), match="Input/output error"), lease(tmp_path / "x.lease"):
+        pass
+    assert list(tmp_path.iterdir()) == [], "and nothing is left behind"
 
 
 def test_asking_for_a_holder_leaves_nothing_behind(tmp_path: Path) -> None:
