@@ -53,10 +53,10 @@ class RouterConfig:
     """Inverse strength of the L2 penalty of logistic regression (scikit-learn's C): smaller regularises more."""
 
     def __post_init__(self) -> None:
+        check_fields("router", self)
         require_name("router.model", self.model, ROUTER_MODELS)
         content = source_sha256("router.model", self.model) if is_dotted(self.model) else None
         object.__setattr__(self, "model_sha256", content)
-        check_fields("router", self)
         members("router.features", self.features, FEATURE_GROUPS)
 
 
