@@ -33,7 +33,7 @@ slurm:  ## the Debian packages for tests/slurm, as root or with passwordless sud
 sandbox:  ## bubblewrap, for code that a model wrote, as root or with passwordless sudo; else one line says what lacks
 	@bash tests/sandbox/install.sh
 
-check: .venv/.dev lint types layers docs test-all  ## what CI runs
+check: .venv/.dev lint types layers docs test test-numerical  ## what CI runs
 
 LINTED := r2v tests benchmarks scripts examples docs
 SCHEMA := $(BIN)/check-jsonschema --quiet --builtin-schema
