@@ -281,3 +281,11 @@ def test_two_builders_of_one_thing_and_a_kill(tmp_path: Path) -> None:
         file.write("two\n")
     found = find(tmp_path, "bc", "k")
     assert found is not None and found.file("kept.jsonl").read_text() == "one\ntwo\n"
+
+
+def test_a_folder_where_an_attempt_says_what_it_is_is_damage(tmp_path: Path) -> None:
+    made = make(tmp_path)
+    (made.folder / ATTEMPT).unlink()
+    (made.folder / ATTEMPT).mkdir()
+    with pytest.raises(InputError, match="it does not say what was begun"):
+        attempt_of(made.folder)
