@@ -94,13 +94,16 @@ def test_a_command_leaves_its_error_where_the_job_looks(tmp_path: Path) -> None:
 
 
 def test_a_bug_is_recorded_and_still_a_traceback(tmp_path: Path) -> None:
-    """A configuration that breaks the code, not a rule: a benchmark's option of a type that nobody expects."""
+    """What breaks the code and not a rule: a benchmark of one's own whose tasks are none."""
+    (tmp_path / "broken.py").write_text(
+        "from r2v.envs.chain import ChainBenchmark\n\n\n"
+        "class Broken(ChainBenchmark):\n    def tasks(self):\n        return [None]\n"
+    )
     done = command(
         tmp_path,
         "collect",
         "--overrides",
-        "env.benchmark=chain",
-        "env.options.length=[1]",
+        "env.benchmark=broken:Broken",
         R2V_RECORD=str(tmp_path / "job"),
     )
     told = json.loads((tmp_path / "job" / record.ERROR).read_text())
