@@ -97,11 +97,13 @@ def add_commands(commands: argparse._SubParsersAction[Parser]) -> None:
     measured = plan.add_mutually_exclusive_group()
     measured.add_argument(
         "--calibration",
+        type=Path,
         metavar="FILE",
         help="use the factors that --probe measured on this GPU (--gpu-type; default: constants of the planner)",
     )
     measured.add_argument(
         "--probe",
+        type=Path,
         metavar="FILE",
         help="measure each phase on the GPU here, with random weights, and save the factors for --calibration "
         "(default: plan only)",
