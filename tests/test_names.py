@@ -22,6 +22,7 @@ MADE_LATER = {"config.yaml", "base.yaml", "job.sh", "reference.md"}
 """What a run, or the build of the site, writes: it is never in the repository."""
 MADE_UP = {
     "12_count_words.sh",
+    "broken.py",
     "configs/BENCHMARK/CONDITION.yaml",
     "corridors.py",
     "my_answers.py",

@@ -119,7 +119,7 @@ def _make(config: Config, row: Command, arguments: argparse.Namespace) -> int:
 
 def _require_places(config: Config, row: Command, arguments: argparse.Namespace) -> None:
     """Raises InputError, before anything is written, where --output names what no result can be put in place of."""
-    if row.name == "collect" and config.run.base is not None:
+    if config.run.base is not None:
         require_place("run.base", Path(config.run.base))
     output: Path | None = getattr(arguments, "output", None)
     if output is None:

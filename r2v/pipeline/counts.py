@@ -14,35 +14,26 @@ from r2v.data.split import assign
 from r2v.envs.base import load_benchmark
 from r2v.errors import UsageError
 from r2v.log import logger
-
-COUNTS: dict[str, tuple[tuple[str, str], ...]] = {
-    "collect": (("data.num_episodes", "train"),),
-    "verifier": (("verifier.num_tasks", "train"),),
-    "candidates": (("candidates.num_tasks", "train"),),
-    "router_features": (("router.num_tasks", "train"), ("router.num_calibration_tasks", "calibration")),
-    "router": (("router.num_calibration_tasks", "calibration"),),
-    "evaluate": (("evaluation.num_tasks", "evaluation"),),
-}
-"""Job -> the keys that say how many tasks it plays, and of which split."""
+from r2v.pipeline.rows import Job
 
 
-def fewer_than_asked(config: Config, job: str) -> dict[str, dict[str, int]]:
+def fewer_than_asked(config: Config, row: Job) -> dict[str, dict[str, int]]:
     """Key -> {"asked", "played"} of every count of a job that is above what the benchmark has; a line of the log each.
 
-    Raises UsageError where a collection has no task to play: before its run is begun.
+    Raises UsageError where a job without inputs, a collection, has no task to play: before its run is begun.
     """
-    if job not in COUNTS:
+    if not row.task_counts:
         return {}
     benchmark = load_benchmark(config.env.benchmark, config.env.options)
     tasks = benchmark.tasks()
     sizes = Counter(assign(tasks, by=config.data.split_by, seed=config.data.split_seed).values())
-    if job == "collect" and not sizes["train"]:
+    if not row.inputs and not sizes["train"]:
         raise UsageError(
             f"env.options: {config.env.benchmark} has {len(tasks)} tasks with these, and none of them is in the train "
             "split; raise env.options.num_tasks"
         )
     found = {}
-    for key, split in COUNTS[job]:
+    for key, split in row.task_counts:
         asked, there = attrgetter(key)(config), sizes[split]
         plays = key != "verifier.num_tasks" or config.verifier.label_sources != ["outcome"]
         if plays and asked is not None and asked > there:

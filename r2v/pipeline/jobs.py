@@ -200,6 +200,7 @@ JOBS = (
         place=None,
         outputs=("runs.jsonl",),
         enabled=lambda config: not config.data.runs,
+        task_counts=(("data.num_episodes", "train"),),
     ),
     Job(
         name="perturb",
@@ -227,6 +228,7 @@ JOBS = (
         place="outputs/{prefix}verifier/{pipeline}",
         outputs=("final", "folds", "verifier_data.jsonl", "verifier_report.json"),
         needs=("collect",),
+        task_counts=(("verifier.num_tasks", "train"),),
     ),
     Job(
         name="candidates",
@@ -236,6 +238,7 @@ JOBS = (
         place="data/{prefix}candidates/{pipeline}",
         outputs=("candidates.jsonl", "preference_pairs.jsonl", "pairs_report.json"),
         needs=("bc", "verifier"),
+        task_counts=(("candidates.num_tasks", "train"),),
     ),
     Job(
         name="preference",
@@ -256,6 +259,7 @@ JOBS = (
         outputs=("router_features.jsonl",),
         needs=("preference",),
         also_reads=("verifier",),
+        task_counts=(("router.num_tasks", "train"), ("router.num_calibration_tasks", "calibration")),
     ),
     Job(
         name="router",
@@ -266,6 +270,7 @@ JOBS = (
         outputs=("r2v.json", "disagreement_router.json", "threshold.json", "router_report.json"),
         needs=("router_features",),
         also_reads=("preference", "verifier"),
+        task_counts=(("router.num_calibration_tasks", "calibration"),),
     ),
     Job(
         name="evaluate",
@@ -277,6 +282,7 @@ JOBS = (
         needs=("router",),
         also_reads=("bc", "preference", "verifier", "router_features"),
         uses_inputs=lambda config: config.evaluation.of_trained,
+        task_counts=(("evaluation.num_tasks", "evaluation"),),
     ),
     Job(
         name="ablations",

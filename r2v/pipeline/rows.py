@@ -92,6 +92,8 @@ class Job:
     """Whether it is part of a configuration's chain."""
     uses_inputs: Callable[[Config], bool] = lambda config: True
     """Whether it reads anything of the chain at all."""
+    task_counts: tuple[tuple[str, str], ...] = ()
+    """The configuration keys that say how many tasks it plays at most, each with the split that they are of."""
 
     @property
     def inputs(self) -> tuple[str, ...]:

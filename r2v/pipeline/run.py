@@ -89,7 +89,7 @@ def run_job(
     if found is None:
         require_world(sections)
         require_wandb(config.logging.wandb)
-        fewer = fewer_than_asked(config, row.name)
+        fewer = fewer_than_asked(config, row)
         for item in inputs.values():
             verify(item)
         logger.info("%-16s running", row.name)

@@ -139,7 +139,7 @@ class Diverged:
     """A router model of one's own whose fit came to nothing."""
 
     @classmethod
-    def fit(cls, *args: object) -> Diverged:
+    def fit(cls, features: object, labels: object, weights: object, seed: int) -> Diverged:
         return cls()
 
     def predict(self, x: Sequence[float]) -> float:

@@ -291,7 +291,7 @@ def test_an_exit_code_of_0_is_not_believed_without_the_artifact(
     assert missing_output(words) is None
     place = place_of(config_of(words), "perturb")
     (place / "value.txt").unlink()
-    assert "value.txt: missing" in str(missing_output(words))
+    assert "value.txt is damaged: it is gone" in str(missing_output(words))
     assert missing_output([*words, "--output", "elsewhere"]) is None
     assert missing_output(["collect", "--config", "configs/desk/noisy.yaml"]) is None
     assert "no done run" in str(missing_output(["collect", "--overrides", "env.benchmark=chain"]))

@@ -136,7 +136,7 @@ def test_a_damaged_or_hostile_model_is_refused_in_one_line(name: str, base: Path
 
 def test_code_that_a_model_brings_along_is_not_run(base: Path, tmp_path: Path) -> None:
     folder = shutil.copytree(base, tmp_path / "m")
-    (folder / "evil" + ".py").write_text(f"open({str(tmp_path / 'PWNED')!r}, 'w')\nclass Evil: pass\n")
+    folder.joinpath("evil" + ".py").write_text(f"open({str(tmp_path / 'PWNED')!r}, 'w')\nclass Evil: pass\n")
     settings(auto_map={"AutoConfig": "evil.Evil", "AutoModelForCausalLM": "evil.Evil"})(folder)
     load_policy(PolicyConfig(model_name=str(folder), device="cpu"))
     settings(model_type="evil")(folder)

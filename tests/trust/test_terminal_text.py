@@ -21,6 +21,7 @@ from r2v.console import FilteredStream, filtered_streams, printable, text_table,
 from r2v.data.manifest import RUN_MANIFEST
 from r2v.errors import EnvironmentFault
 from r2v.evaluation.tables.files import COLUMNS, csv_text
+from r2v.storage.artifact_manifest import json_sha256
 
 TITLE, CLEAR, C1, BIDI = "\x1b]0;owned\x07", "\x1b[2J\x1b[H", "\x9b31m", "\u202ecod.exe"
 ALL = f"a{TITLE}{CLEAR}{C1}{BIDI}\x00\x08\r\x7f\u2066\u200f\ufeff\U000e0041z"
@@ -145,7 +146,9 @@ def test_tags_and_notes_of_a_run_that_another_tool_wrote(
     assert main(["collect", "--overrides", *chain]) == 0
     [path] = tmp_path.glob(f"data/runs/*/{RUN_MANIFEST}")
     manifest = json.loads(path.read_text())
-    path.write_text(json.dumps({**manifest, "tags": [ALL], "notes": ALL}))
+    del manifest["sha256"]
+    manifest |= {"tags": [ALL], "notes": ALL}
+    path.write_text(json.dumps({**manifest, "sha256": json_sha256(manifest)}))
     capsys.readouterr()
     assert main(["registry"]) == 0
     shown = capsys.readouterr().out

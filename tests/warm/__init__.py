@@ -35,6 +35,7 @@ def start_server() -> tuple[Path, int]:
     python.write_text(f"#!{sys.executable} -IS\n{client}")
     python.chmod(0o755)
     clean = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+    clean |= {"OMP_NUM_THREADS": "1"}  # libraries read it when they are imported, which is here and not in the forks
     server = subprocess.Popen(
         [sys.executable, "-P", HERE / "server.py", address, python],
         env=clean,
