@@ -227,10 +227,7 @@ def require(key: str, constraint: Constraint, value: Any) -> None:
     """Raises UsageError "<key> must be <what is allowed>, got <value>" where the constraint does not hold."""
     if not constraint.allows(value):
         hidden = isinstance(constraint, Text) and constraint.secret
-        allowed = constraint.text
-        if isinstance(constraint, Range) and isinstance(value, (int, float)) and abs(value) > LARGEST:
-            allowed += f" and at most {LARGEST:g}"
-        raise UsageError(f"{key} must be {allowed}, got {'something else' if hidden else shown(value)}")
+        raise UsageError(f"{key} must be {constraint.text}, got {'something else' if hidden else shown(value)}")
 
 
 def shown(value: Any) -> str:
