@@ -41,12 +41,7 @@ COLLECT = Command(
             help="words to find the run by in the registry (default: none)",
         ),
         Flag(name="--notes", key="run.notes", metavar="TEXT", help="a remark for the run's manifest (default: none)"),
-        Flag(
-            name="--output",
-            key="run.base",
-            metavar="DIR",
-            help="folder to make the run's own folder in (default: data/runs)",
-        ),
+        Flag(name="--output", key="run.base", metavar="DIR", help="where the run gets its folder (default: data/runs)"),
     ),
     instead=(
         Instead(
