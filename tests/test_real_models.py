@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
+from examples.hub_models import hub_model
 from examples.own_benchmark import Parcels
 from r2v.llm.types import Message, Request
 from tests import trust, warm
-from tests.hub_models import hub_model
 
 pytestmark = pytest.mark.numerical
 

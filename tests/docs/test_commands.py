@@ -49,7 +49,7 @@ STAND_INS = (
 
 BEFORE = {
     "interchange.md": ("r2v collect --num-episodes 2 --seeds 1", "r2v export chat.jsonl --trajectories RUN"),
-    "quickstart-model.md": ("r2v collect --num-episodes 2 --seeds 1", "r2v perturb"),
+    "your-own-model.md": ("r2v collect --num-episodes 2 --seeds 1", "r2v perturb"),
 }
 """What a page takes for granted: trajectories to train on."""
 
