@@ -164,7 +164,7 @@ def _router_scores(
     """Each router's scores beside the executed gain, along slm_only's evaluation episodes: what ECE, Brier and
     AUROC are computed from. Kept in router_scores.jsonl; no threshold or model is chosen by them."""
     from r2v.evaluation.setup import RouterScores
-    from r2v.rollout.counterfactual import roll_out_features
+    from r2v.rollout.feature_rollout import roll_out_features
     from r2v.router.baselines import score_function
     from r2v.router.labels import read_rows, write_rows
 

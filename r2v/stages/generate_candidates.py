@@ -64,7 +64,7 @@ def run(cfg: CandidatesSettings, work: Work) -> None:
     from r2v.evaluation.methods import MethodRunner
     from r2v.policy.candidates import write_states
     from r2v.policy.pairs import make_pairs, why_none, write_pairs
-    from r2v.rollout.counterfactual import play_candidates
+    from r2v.rollout.candidate_rollout import play_candidates
     from r2v.rollout.model_factory import told_tools, verifier_scorer
     from r2v.rollout.session import episode_specs
     from r2v.stages.train_verifier import fold_of

@@ -3,7 +3,7 @@
     r2v generate_router_features --config configs/mrp.yaml
 
 Training and calibration tasks are rolled out by the small policy under its training conditions
-(`r2v.rollout.counterfactual.roll_out_features`); evaluation tasks are never touched.
+(`r2v.rollout.feature_rollout.roll_out_features`); evaluation tasks are never touched.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class RouterFeaturesSettings:
 def run(cfg: RouterFeaturesSettings, work: Work) -> None:
     """Roll out, branch, and write router_features.jsonl."""
     from r2v.evaluation.methods import MethodRunner
-    from r2v.rollout.counterfactual import roll_out_features
+    from r2v.rollout.feature_rollout import roll_out_features
     from r2v.rollout.session import episode_specs
     from r2v.router.labels import write_rows
 

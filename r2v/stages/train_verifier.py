@@ -134,7 +134,7 @@ def _executed(cfg: VerifierSettings, work: Work, benchmark: Benchmark) -> list[V
     """Labels by playing on: half of the tasks clean, half under the training hazards."""
     from r2v.policy.prompt_encoder import build_messages
     from r2v.rollout.actors import GreedyActor
-    from r2v.rollout.counterfactual import play_corruptions
+    from r2v.rollout.corruption_rollout import play_corruptions
     from r2v.rollout.model_factory import engine, priced_teacher
     from r2v.rollout.session import RolloutWorld, episode_specs
     from r2v.rollout.task_journal import TASK_JOURNAL, TaskJournal

@@ -13,7 +13,9 @@ from r2v.data.episode import Episode, to_line
 from r2v.envs.chain import ChainBenchmark
 from r2v.errors import EnvironmentFault
 from r2v.llm.types import ScoreRequest
-from r2v.rollout.counterfactual import play_candidates, play_corruptions, roll_out_features
+from r2v.rollout.candidate_rollout import play_candidates
+from r2v.rollout.corruption_rollout import play_corruptions
+from r2v.rollout.feature_rollout import roll_out_features
 from r2v.rollout.gates import FeatureExtractor
 from r2v.rollout.session import EpisodeSpec
 from r2v.rollout.task_journal import TASK_JOURNAL, TaskJournal, play_all

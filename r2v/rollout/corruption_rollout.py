@@ -1,0 +1,83 @@
+"""Corruption rollouts: the teacher's steps with a plausible mistake in place of one, executed to the end."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from r2v.data.episode import Episode
+from r2v.llm.waves import Waves
+from r2v.randomness import generator
+from r2v.rollout.actors import GreedyActor
+from r2v.rollout.counterfactual import SnapshotRollout, canaries_seen, play_counterfactual, rollout_with_snapshots
+from r2v.rollout.session import EpisodeSpec, RolloutWorld
+from r2v.rollout.task_journal import TaskJournal, play_all, require_measured
+from r2v.verifier.corruptions import Corruption, corrupt
+from r2v.verifier.labels import ExecutedAction, detour_value
+
+
+def play_corruptions(
+    specs: Sequence[EpisodeSpec],
+    world: RolloutWorld,
+    teacher: GreedyActor,
+    waves: Waves,
+    *,
+    per_episode: int,
+    discount: float,
+    what: str = "",
+    journal: TaskJournal | None = None,
+) -> tuple[list[Episode], list[ExecutedAction]]:
+    """The teacher's own episodes, and plausible wrong actions put in place of its steps, each played on by the
+    teacher to the end: what a verifier can learn before there is a policy."""
+
+    faults: list[str] = []
+
+    async def demonstrate(spec: EpisodeSpec) -> list[Episode | ExecutedAction]:
+        played = await rollout_with_snapshots(world.start(spec), teacher, waves)
+        if played.episode.env_fault is not None:
+            faults.append(played.episode.env_fault)
+        if played.episode.env_fault is not None or not played.episode.success:
+            return [played.episode]
+        variants = [(index, variant) for index in range(len(played.snapshots)) for variant in wrong(played, index)]
+        generator(*played.snapshots[0].view.key("corruptions")).shuffle(variants)
+        chosen = variants[:per_episode]
+        executed = [await execute(spec, played, index, variant) for index, variant in chosen]
+        return [played.episode, *(action for action in executed if action is not None)]
+
+    def wrong(played: SnapshotRollout, index: int) -> list[Corruption]:
+        step = played.snapshots[index]
+        free = frozenset(name for tool in step.view.tools for name in tool.free_arguments)
+        return corrupt(
+            step.act.text,
+            observations=step.view.observations,
+            actions=step.view.actions,
+            later=[later.act.text for later in played.snapshots[index + 1 :]],
+            canaries=canaries_seen(step),
+            free=free,
+            key=step.view.key("corrupt"),
+        )
+
+    async def execute(
+        spec: EpisodeSpec, played: SnapshotRollout, index: int, variant: Corruption
+    ) -> ExecutedAction | None:
+        step = played.snapshots[index]
+        twin = await play_counterfactual(step.before, replace(step.act, text=variant.text), teacher, waves)
+        if twin.env_fault is not None:
+            return None
+        value = detour_value(twin.success, len(twin.steps) - len(played.episode.steps), discount)
+        return ExecutedAction(
+            state_id=f"{step.before.identity}#{step.view.step}",
+            task_id=spec.task.task_id,
+            split=spec.split or "",
+            messages=step.view.messages,
+            action=variant.text,
+            outcomes=(value,),
+            kind=variant.kind,
+            expert_outcomes=(1.0,),
+            condition=spec.condition,
+        )
+
+    kinds = (Episode, ExecutedAction)
+    found = play_all(waves, specs, demonstrate, journal, kinds, scope=("corruptions",), what=what)
+    require_measured(specs, faults, journal)
+    return [episode for episode, *_ in found], [record for _, *records in found for record in records]

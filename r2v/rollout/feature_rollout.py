@@ -1,0 +1,72 @@
+"""Feature rollouts: what a router learns from, the small policy's episodes and what an LLM step would have gained."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from r2v.llm.waves import Waves
+from r2v.rollout.actors import GreedyActor
+from r2v.rollout.counterfactual import StepSnapshot, play_counterfactual, rollout_with_snapshots
+from r2v.rollout.gates import FeatureExtractor
+from r2v.rollout.session import EpisodeSpec, RolloutWorld
+from r2v.rollout.task_journal import TaskJournal, play_all, require_measured
+from r2v.router.labels import FeatureRow, disagrees
+
+
+def roll_out_features(
+    specs: Sequence[EpisodeSpec],
+    world: RolloutWorld,
+    slm: GreedyActor,
+    llm: GreedyActor,
+    extractor: FeatureExtractor,
+    cost_ratio: float,
+    waves: Waves,
+    *,
+    what: str = "",
+    journal: TaskJournal | None = None,
+) -> list[FeatureRow]:
+    """Rows for a router: the small policy plays, features are taken before every action, and where the LLM
+    would act otherwise its branch is executed. Equal actions gain nothing and are not played twice."""
+
+    faults: list[str] = []
+
+    async def roll_out(spec: EpisodeSpec) -> list[FeatureRow]:
+        played = await rollout_with_snapshots(world.start(spec), slm, waves)
+        if played.episode.env_fault is not None:
+            faults.append(played.episode.env_fault)
+            return []
+        rows = [await row(spec, step, played.episode.success) for step in played.snapshots]
+        return [measured for measured in rows if measured is not None]
+
+    async def row(spec: EpisodeSpec, step: StepSnapshot, success: bool) -> FeatureRow | None:
+        assert step.act.proposal is not None
+        asked = await llm.act(step.view)
+        differs, q_llm = disagrees(step.act.text, asked.text, step.view.tools), success
+        if differs:
+            branch = await play_counterfactual(step.before, asked, slm, waves)
+            if branch.env_fault is not None:
+                return None
+            q_llm = branch.success
+        episode = step.before.identity
+        return FeatureRow(
+            state_id=f"{episode}#{step.view.step}",
+            episode_id=episode,
+            task_id=step.view.task_id,
+            split=spec.split or "",
+            step_idx=step.view.step,
+            actor=step.act.source,
+            features=await extractor.features(step.view, step.act.proposal),
+            q_slm=float(success),
+            q_llm=float(q_llm),
+            n_rollouts=1,
+            disagrees=differs,
+            slm_episode_success=success,
+            condition=spec.condition,
+            perturbation_seed=spec.perturbation_seed,
+            cost_slm=1.0,
+            cost_llm=cost_ratio,
+        )
+
+    rows = play_all(waves, specs, roll_out, journal, (FeatureRow,), scope=("features",), what=what)
+    require_measured(specs, faults, journal)
+    return [row for episode in rows for row in episode]
