@@ -31,6 +31,7 @@ __all__ = [
     "SubmitCheck",
     "accounting",
     "cancel",
+    "job_number",
     "memory",
     "one_line",
     "outside",
@@ -62,6 +63,13 @@ _QUEUE = {
     "comment": "%k",
     "folder": "%Z",
 }
+
+
+def job_number(job_id: str) -> tuple[int, int]:
+    """What job ids are ordered by: "1234" is (1234, -1), task 4 of the array 123, "123_4", is (123, 4), and an array
+    whose tasks still wait together, "123_[0-7]", stands before them. int("123_4") would be 1234, without a word."""
+    job, _, task = job_id.partition("_")
+    return (int(job) if job.isdigit() else 0, int(task) if task.isdigit() else -1)
 
 
 @dataclass(frozen=True, kw_only=True)

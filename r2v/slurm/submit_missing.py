@@ -63,7 +63,7 @@ def find(rows: Sequence[Queued], chain: Chain, job: str) -> Queued | None:
     latest = chain.jobs[job].latest
     ours = [row for row in rows if (mark := parse_comment(row.comment)) and mark.job == job and not mark.sentinel]
     written_down = [row for row in ours if latest is not None and row.id == latest.id]
-    newest_first = sorted(ours, key=lambda row: int(row.id), reverse=True)
+    newest_first = sorted(ours, key=lambda row: client.job_number(row.id), reverse=True)
     return next(iter(written_down or newest_first), None)
 
 

@@ -141,3 +141,8 @@ def test_jobs_of_another_checkout_with_a_chain_of_the_same_name_are_not_ours(fak
     faked.answer()
     assert [row.id for row in client.queue("desk_noisy", faked.root)] == ["100", "101", "104"]
     assert len(client.queue()) == 6
+
+
+def test_jobs_are_ordered_by_number_and_task() -> None:
+    ids = ["123_10", "1234", "123_4", "123_[11-15%2]", "99", "(null)"]
+    assert sorted(ids, key=client.job_number) == ["(null)", "99", "123_[11-15%2]", "123_4", "123_10", "1234"]

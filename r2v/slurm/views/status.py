@@ -131,13 +131,8 @@ def _ids(root: Path, chain: Chain) -> Iterable[str]:
     attempts = [attempt for job in chain.jobs.values() for attempt in job.attempts]
     watched = {attempt.sentinel for attempt in attempts}
     folder = chains.folder(root, chain.name) / "jobs"
-    recorded = sorted((path.name for path in folder.iterdir()), key=_number) if folder.is_dir() else ()
+    recorded = sorted((path.name for path in folder.iterdir()), key=client.job_number) if folder.is_dir() else ()
     return dict.fromkeys([*(attempt.id for attempt in attempts), *(id_ for id_ in recorded if id_ not in watched)])
-
-
-def _number(job_id: str) -> tuple[int, str]:
-    digits = job_id.split("_")[0]
-    return (int(digits) if digits.isdigit() else 0, job_id)
 
 
 def statuses(inputs: StatusInputs, root: Path = Path()) -> list[ChainStatus]:
