@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -74,6 +75,25 @@ def play(
     waves = Waves(max_conversations=max(count, 1))
     model = waves.model(remote(provider, folder, sync=sync, **plan))
     return waves.run(partial(guarded, model, number, turns) for number in range(count))
+
+
+class HeldClock:
+    """An emulator's clock that stands still: a batch with a lifecycle in seconds ends when the test says so, however
+    slow the machine."""
+
+    def __init__(self) -> None:
+        self._now, self._held = time.time(), True
+
+    def __call__(self) -> float:
+        return self._now if self._held else max(self._now, time.time())
+
+    def advance(self, seconds: float) -> None:
+        """It jumps ahead, and stands still again."""
+        self._now += seconds
+
+    def release(self) -> None:
+        """From now on it runs."""
+        self._held = False
 
 
 class Killer:

@@ -189,6 +189,7 @@ COLLECT = (
     "teacher.mode=batch",
 )
 TALKS = 3
+NEVER = 1_000_000
 PAID = cases(
     "game job", "game analysis", "provider journal", "witness of a journal", "batch input", "provider progress"
 )
@@ -209,9 +210,10 @@ class Paid:
         return replace(self, project=folder / "project", provider=folder / "provider")
 
     @contextmanager
-    def serving(self) -> Iterator[Emulator]:
-        """The provider, to which both SDKs are sent, and the project as the folder of commands."""
-        made = Emulator(answer=self.answer, folder=self.provider, lifecycle=Lifecycle(polls=1))
+    def serving(self, *, polls: int = 1) -> Iterator[Emulator]:
+        """The provider, to which both SDKs are sent, and the project as the folder of commands; a batch ends after so
+        many polls."""
+        made = Emulator(answer=self.answer, folder=self.provider, lifecycle=Lifecycle(polls=polls))
         with pytest.MonkeyPatch.context() as patch, made as emulator:
             for name, value in environment(emulator).items():
                 patch.setenv(name, value)
@@ -225,7 +227,8 @@ def _played(paid: Paid) -> None:
 
 
 def _in_flight(paid: Paid) -> None:
-    """Conversations are begun and left when their batch is made: it is paid, and nobody has its answers."""
+    """Conversations are begun and left when their batch is made: it is paid, and nobody has its answers. It cannot end
+    here, or its input would be gone before the conversations are left."""
     folder = paid.project / "outputs/.provider"
 
     async def leaving(emulator: Emulator) -> list[str]:
@@ -233,7 +236,7 @@ def _in_flight(paid: Paid) -> None:
             await asyncio.sleep(0.02)
         raise Interrupted("enough is under way")
 
-    with paid.serving() as emulator:
+    with paid.serving(polls=NEVER) as emulator:
         waves = Waves(max_conversations=TALKS + 1)
         model = waves.model(remote("openai", folder))
         with pytest.raises(Interrupted):
