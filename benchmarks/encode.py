@@ -3,11 +3,10 @@
     python benchmarks/encode.py                         # 30 steps of about 970 tokens into 4,096
     python benchmarks/encode.py --only qwen3 llama3_1   # these templates
 
-The bound is one rendering of the prompt that comes out, the peer trying ever shorter forms in turn (for the last step).
-`like before` is the share of a prompt that the next one begins with, without and with blocks: what a model need not
-read again. The last columns are the tokens that cloning reads in a row for each step and in prefix trees: of this
-episode, and of one of 12 short steps that fits whole, without tools. Texts are pages of this repository's docs; the
-tokenizer is a BPE of 16,384 words learnt from them and the sources.
+The bound is one tokenisation of the prompt that comes out. `joined`: whether prompts are made of segments, each read
+once, or rendered whole. The last columns are the tokens that cloning reads in a row for each step and in prefix trees:
+of this episode, and of one of 12 short steps that fits whole, without tools. Texts are pages of this repository's docs;
+the tokenizer is a BPE of 16,384 words learnt from them and the sources. What prompts share: benchmarks/prefixes.py.
 """
 
 from __future__ import annotations
@@ -17,7 +16,6 @@ import re
 import time
 from collections.abc import Callable, Sequence
 from importlib.util import find_spec
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +24,6 @@ from transformers import PreTrainedTokenizerFast
 
 from r2v.envs.desk import Desk
 from r2v.llm.types import Message
-from r2v.policy.elision import Forms
 from r2v.policy.prefix_tree import IGNORED, Row, lay_out
 from r2v.policy.prompt_encoder import Encoder, build_messages
 
@@ -52,6 +49,13 @@ def learnt(texts: Sequence[str]) -> str:
     return str(inner.to_str())
 
 
+def learnt_texts() -> tuple[list[str], str]:
+    """The pages of the docs, and a BPE of them and the sources."""
+    texts = [path.read_text() for path in sorted((Path(__file__).parents[1] / "docs").rglob("*.md"))]
+    sources = [path.read_text() for path in sorted((Path(__file__).parents[1] / "r2v").rglob("*.py"))]
+    return texts, learnt([*texts, *sources])
+
+
 def tokenizer(bpe: str, template: str) -> Any:
     """The BPE with a template and a token for each of its control words."""
     inner = Tokenizer.from_str(bpe)
@@ -75,21 +79,6 @@ def seconds(work: Callable[[], object]) -> float:
     return time.process_time() - start
 
 
-def in_turn(encoder: Encoder, messages: Sequence[Message]) -> list[int]:
-    """The peer: every form rendered until one fits."""
-    forms = Forms(encoder.template.told(messages))
-    for index in range(len(forms)):
-        ids = encoder.template.render(encoder.template.fold.turns(forms[index]), generation=True)
-        if len(ids) <= LIMIT - RESERVE:
-            return ids
-    raise AssertionError
-
-
-def alike(a: Sequence[int], b: Sequence[int]) -> float:
-    """Share of `a` that `b` begins with."""
-    return next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b))) / len(a)
-
-
 def steps_row(encoder: Encoder, context: Sequence[Message], action: str) -> Row:
     """What cloning a step reads."""
     ids, target = encoder(context), encoder.action_ids(action)
@@ -105,18 +94,10 @@ def measure(made: Any, seen: Sequence[str], actions: Sequence[str]) -> str:
     """One row of the table."""
     tools = Desk().make().tool_specs()
     contexts = [build_messages("read the manual", seen[: t + 1], actions[:t]) for t in range(len(seen))]
-    encoders = [
-        Encoder(made, max_seq_len=LIMIT, reserve=RESERVE, tools=tools, in_blocks=blocks) for blocks in (False, True)
-    ]
-    prompts = [[encoder(context) for context in contexts] for encoder in encoders]
-    fresh = Encoder(made, max_seq_len=LIMIT, reserve=RESERVE, tools=tools, in_blocks=True)
+    fresh = Encoder(made, max_seq_len=LIMIT, reserve=RESERVE, tools=tools)
     cost = seconds(lambda: [fresh(context) for context in contexts]) / len(contexts)
-    forms = Forms(fresh.template.told(contexts[-1]))
-    fitting = next(i for i in range(len(forms)) if len(fresh._ids(forms[i])) <= LIMIT - RESERVE)
-    turns = fresh.template.fold.turns(forms[fitting])
-    bound = seconds(lambda: [fresh.template.render(turns, generation=True) for _ in range(5)]) / 5
-    peer = seconds(lambda: in_turn(fresh, contexts[-1]))
-    shared = [sum(alike(a, b) for a, b in pairwise(ids[8:])) / (len(ids) - 9) for ids in prompts]
+    text = made.decode(fresh(contexts[-1]))
+    bound = seconds(lambda: [made(text, add_special_tokens=False) for _ in range(5)]) / 5
     rows = [steps_row(fresh, context, action) for context, action in zip(contexts, actions, strict=True)]
     short = [page[:260] for page in seen[:12]]
     whole = Encoder(made, max_seq_len=LIMIT, reserve=RESERVE)
@@ -127,8 +108,8 @@ def measure(made: Any, seen: Sequence[str], actions: Sequence[str]) -> str:
     folded = "+".join(name for name in ("tool", "system", "parts") if getattr(fold, name)) or "-"
     tools_by = "template" if fresh.template.native_tools else "prompt" if fresh.template.tools else "none"
     return (
-        f"{folded:12} {tools_by:9} {1e3 * cost:6.1f} {cost / bound:6.1f} {1e3 * peer:8.0f} {shared[0]:6.2f} "
-        f"{shared[1]:6.2f} {in_trees(rows):8} {in_trees(fitting_rows):>14}"
+        f"{folded:12} {tools_by:9} {'yes' if fresh.concatenative else 'no':7} {1e3 * cost:6.1f} {cost / bound:6.1f} "
+        f"{in_trees(rows):8} {in_trees(fitting_rows):>14}"
     )
 
 
@@ -137,14 +118,10 @@ def main() -> None:
     parser.add_argument("--only", nargs="*", help="names of templates")
     parser.add_argument("--steps", type=int, default=30)
     options = parser.parse_args()
-    texts = [path.read_text() for path in sorted((Path(__file__).parents[1] / "docs").rglob("*.md"))]
-    sources = [path.read_text() for path in sorted((Path(__file__).parents[1] / "r2v").rglob("*.py"))]
-    bpe = learnt([*texts, *sources])
+    texts, bpe = learnt_texts()
     seen = pages(texts, options.steps)
     actions = [f'{{"tool":"open","page":{i}}}' for i in range(options.steps)]
-    print(
-        f"{'':24} {'folded':12} {'tools by':9} ms/step  /bound  in turn  like before   tokens>in trees  12 short steps"
-    )
+    print(f"{'':24} {'folded':12} {'tools by':9} joined  ms/step /bound tokens>in trees  12 short steps")
     for name, template in shipped().items():
         if not options.only or name in options.only:
             print(f"{name:24} {measure(tokenizer(bpe, template), seen, actions)}", flush=True)

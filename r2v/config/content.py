@@ -5,14 +5,18 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from r2v.config.models import PolicyConfig, TeacherConfig, endpoint_identity
+from r2v.config.models import BUNDLED_NAMES, PolicyConfig, TeacherConfig, endpoint_identity
 from r2v.config.training import PHASES, Phase, TrainingConfig
+
+ELISION = "half"
+"""How a context that is too long is shortened (`r2v.policy.half_elision`): another rule makes other artifacts of models
+whose contexts may be too long. In the default context of a bundled model each conversation on the desk fits."""
 
 
 def identity(section: Any) -> Any:
     """A section as plain values, without what cannot change a result: RUNTIME fields, IF_GIVEN fields that are None,
     the host of your own endpoint, and the split of the effective batch into micro-batches (only the product counts).
-    `policy.load_in_4bit=auto` is what it comes to."""
+    `policy.load_in_4bit=auto` is what it comes to, and a policy's contexts are shortened by a named rule."""
     if isinstance(section, TrainingConfig):
         return {name: identity(section.phase(name)) for name in PHASES}
     if dataclasses.is_dataclass(section):
@@ -26,6 +30,8 @@ def identity(section: Any) -> Any:
             values["effective_batch"] = values.pop("batch_size") * values.pop("gradient_accumulation_steps")
         if isinstance(section, PolicyConfig):
             values["load_in_4bit"] = section.in_4bit
+            if section.model_name not in BUNDLED_NAMES or section.max_seq_len < PolicyConfig().max_seq_len:
+                values["elision"] = ELISION
         if isinstance(section, TeacherConfig) and values.pop("base_url") is not None:
             values["base_url"] = endpoint_identity(str(section.base_url))
         return values

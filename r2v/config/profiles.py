@@ -39,7 +39,7 @@ def _values(
 ) -> dict[str, Any]:
     phase = {"num_epochs": 2.0, "lr": lr}
     return {
-        "policy": {"lora_r": rank, "load_in_4bit": four_bit, "max_seq_len": 4096},
+        "policy": {"lora_r": rank, "load_in_4bit": four_bit, "max_seq_len": 8192},
         "training": {
             "num_epochs": 3.0,
             "lr": lr,

@@ -102,6 +102,14 @@ class ChatTemplate:
         encoded = self._applied(turns, self.fold, self._schemas, generation=generation, tokenize=True)
         return [int(token) for token in encoded]
 
+    def text(self, turns: Sequence[Message], *, generation: bool) -> str:
+        """What `render` tokenises."""
+        return str(self._applied(turns, self.fold, self._schemas, generation=generation))
+
+    def try_text(self, turns: Sequence[Message], *, generation: bool) -> str | None:
+        """`text`, or None where the template refuses."""
+        return self._tried(turns, self.fold, self._schemas, generation=generation)
+
     def say_how(self) -> None:
         """Say, once in a process, what the template does not show and who tells the tools."""
         said = [
@@ -157,13 +165,18 @@ class ChatTemplate:
 
     def _text(self, fold: Fold, messages: Sequence[Message], schemas: list[dict[str, Any]] | None) -> str | None:
         """What is rendered; None where the template refuses."""
-        try:
-            first, again = (str(self._applied(fold.turns(messages), fold, schemas)) for _ in range(2))
-        except Exception:  # a template may raise anything
-            return None
+        first, again = (self._tried(fold.turns(messages), fold, schemas) for _ in range(2))
         if first != again:
             raise UsageError(f"{self._name}: its chat template draws at random; set another in its tokenizer")
         return first
+
+    def _tried(
+        self, turns: Sequence[Message], fold: Fold, schemas: list[dict[str, Any]] | None, *, generation: bool = True
+    ) -> str | None:
+        try:
+            return str(self._applied(turns, fold, schemas, generation=generation))
+        except Exception:  # a template may raise anything
+            return None
 
     def _renders_tools(self) -> bool:
         """Whether the template itself tells all of these tools, and still every message."""

@@ -1,30 +1,31 @@
 """Prompt encoder: from a conversation to token ids that fit the context length.
 
 A context is `(system?, user = goal, tool = observation 0, assistant = action 0, ..., tool = newest observation)`.
-`Encoder` renders it with the tokenizer's own chat template (`r2v.policy.chat_template`) and, where it is too long,
-forgets old observations, then old turns, then the middle of the newest observation (`r2v.policy.elision`). The goal,
-and the action that follows, are never cut. Training, acting and the verifier make their prompts here, so that they are
-the same.
+`Encoder` renders it with the tokenizer's own chat template (`r2v.policy.chat_template`) and, where it is too long, lets
+go of old observations, half of the context at once (`r2v.policy.half_elision`), and of the middle of an observation
+that is too long itself. The goal, and the action that follows, are never cut. Training, acting and the verifier make
+their prompts here, so that they are the same.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 from r2v.config import PolicyConfig
 from r2v.errors import InputError, UsageError
 from r2v.llm.types import Message, ToolSpec
 from r2v.policy.chat_template import ChatTemplate, probes, say_once
-from r2v.policy.elision import ELIDED, Count, Counted, Forms, first_fit
-from r2v.storage.weights import BUNDLED
+from r2v.policy.half_elision import ELIDED, HalfElision, without_middle
+from r2v.policy.segments import Segments
 
 __all__ = ["ELIDED", "Encoder", "Prompt", "build_messages"]
 
-_REMEMBERED = 1 << 16
+_REMEMBERED = 1 << 21
+"""Tokens of messages that are kept, about 80 MB."""
 _TOOLS_SHARE = 2
 """Tools are told where they take at most one part in so many of the prompt."""
 
@@ -55,10 +56,10 @@ class Prompt:
 class Encoder:
     """Messages to token ids, at most `max_seq_len - reserve` of them; `reserve` is kept for the action.
 
-    Where the template only strings messages together (checked here on probes), each message is tokenised once and the
-    last `remember` of them are kept; where it looks around, the whole conversation is rendered anew. `tools` are told
-    in every prompt; `in_blocks`: see `r2v.policy.elision`. Raises UsageError where the tokenizer has no chat template
-    or no end-of-sequence token, or a template that loses texts.
+    Where the template only strings messages together (checked here on probes), each message is tokenised once, the last
+    `remember` tokens are kept, and what is left out is counted exactly; where it looks around, the whole conversation
+    is rendered anew and what is left out is estimated. `tools` are told in every prompt. Raises UsageError where the
+    tokenizer has no chat template or no end-of-sequence token, or a template that loses texts.
     """
 
     def __init__(
@@ -68,7 +69,6 @@ class Encoder:
         max_seq_len: int,
         reserve: int,
         tools: Sequence[ToolSpec] = (),
-        in_blocks: bool = False,
         remember: int = _REMEMBERED,
     ) -> None:
         if not tokenizer.chat_template or tokenizer.eos_token_id is None:
@@ -81,12 +81,11 @@ class Encoder:
                 f"policy.max_seq_len {max_seq_len}: must be above the {reserve} tokens kept for the "
                 "action (inference.max_new_tokens)"
             )
-        self.tokenizer, self.max_seq_len, self.reserve, self.in_blocks = tokenizer, max_seq_len, reserve, in_blocks
-        self._segment = lru_cache(remember)(self._render_segment)
-        self._count_text = lru_cache(remember)(self._tokens_in)
+        self.tokenizer, self.max_seq_len, self.reserve = tokenizer, max_seq_len, reserve
         self.template = self._affordable(tools)
         self.template.say_how()
-        self.concatenative = self._strings_together()
+        self._segments = Segments(self.template, max_seq_len, remember)
+        self.concatenative = self._segments.string_together()
 
     @classmethod
     def of(
@@ -97,18 +96,9 @@ class Encoder:
         tools: Sequence[ToolSpec] = (),
         remember: int = _REMEMBERED,
     ) -> Encoder:
-        """The encoder of a configured policy in a world of these tools. A bundled model was made without tools and
-        without blocks."""
+        """The encoder of a configured policy in a world of these tools. A bundled model was made without tools."""
         told = tools if policy.tools == "auto" else ()
-        in_blocks = policy.model_name not in BUNDLED
-        return cls(
-            tokenizer,
-            max_seq_len=policy.max_seq_len,
-            reserve=reserve,
-            tools=told,
-            in_blocks=in_blocks,
-            remember=remember,
-        )
+        return cls(tokenizer, max_seq_len=policy.max_seq_len, reserve=reserve, tools=told, remember=remember)
 
     def __call__(self, messages: Sequence[Message]) -> list[int]:
         """The ids a model is given for this conversation."""
@@ -119,14 +109,53 @@ class Encoder:
         long."""
         limit = self.max_seq_len - (self.reserve if reserve is None else reserve)
         told = self.template.told(messages)
-        exact = self._counter(told)
-        count = Counted(exact, 0, True) if exact else Counted(self._about, self._overhead[1], False)
-        fit = first_fit(Forms(told), count, self._ids, limit, self.in_blocks)
-        if fit.index is not None:
-            return Prompt(tuple(fit.ids), fit.index > 0)
+        if self.concatenative and told[0].role != "tool" and len(self.template.fold.turns(told)) == len(told):
+            return self._joined(told, limit)
+        return self._rendered(told, limit)
+
+    def _joined(self, messages: Sequence[Message], limit: int) -> Prompt:
+        """The prompt of segments, counted exactly."""
+        segments, opening = self._segments, messages[0]
+        elision = HalfElision(messages, lambda m: segments.size(None if m is opening else opening.role, m))
+        asking = segments.ids(opening.role, None)
+        cut = elision.cut(limit - len(asking))
+        form, ids = elision.form(cut), list[int]()
+        whole = elision.newest_size <= cut.room
+        for message in form if whole else form[:-1]:
+            ids += segments.ids(None if message is opening else opening.role, message)
+        if not whole:
+            newest = elision.newest and segments.cut(opening.role, elision.newest, cut.room)
+            if not newest:
+                raise self._too_long(elision.opening_size + len(asking), limit)
+            ids += newest
+        return Prompt((*ids, *asking), cut.elided > 0 or not whole)
+
+    def _rendered(self, messages: Sequence[Message], limit: int) -> Prompt:
+        """The prompt of a template that looks around: the estimate is lowered until the rendering fits."""
+        each, once = self._overhead
+        elision = HalfElision(messages, lambda m: self._segments.text_size(m.content) + each)
+        allowed, over = limit, 0
+        while True:
+            cut = elision.cut(allowed - once)
+            form, whole = elision.form(cut), elision.newest_size <= cut.room
+            if not whole:
+                keep = cut.room - over - each - self._segments.text_size(f"\n{ELIDED}\n")
+                if elision.newest is None or keep < 2:
+                    raise self._too_long(elision.opening_size + once, limit)
+                text = elision.newest.content
+                form[-1] = replace(form[-1], content=without_middle(text, self._segments.characters(text, keep)))
+            ids = self._ids(form)
+            if len(ids) <= limit:
+                return Prompt(tuple(ids), cut.elided > 0 or not whole)
+            if whole:
+                allowed = min(allowed - 1, allowed * limit // len(ids))
+            else:
+                over += len(ids) - limit
+
+    def _too_long(self, tokens: int, limit: int) -> InputError:
         what = "the goal is" if not self.template.tools else "the goal and the tools (policy.tools) are"
-        raise InputError(
-            f"context of {len(fit.ids)} tokens without any old turn, {limit} allowed: {what} too "
+        return InputError(
+            f"context of {tokens} tokens without any old turn, {limit} allowed: {what} too "
             "long; raise policy.max_seq_len"
         )
 
@@ -138,23 +167,10 @@ class Encoder:
         turns = self.template.fold.turns(messages)
         if not self.concatenative:
             return self.template.render(turns, generation=True)
-        ids = list(self._segment(None, turns[0]))
+        ids = list(self._segments.ids(None, turns[0]))
         for turn in turns[1:]:
-            ids += self._segment(turns[0].role, turn)
-        return ids + self._segment(turns[0].role, None)
-
-    def _counter(self, messages: Sequence[Message]) -> Count | None:
-        """What each message of a conversation adds to its prompt, the first with what asks for the action; None where
-        only rendering tells."""
-        first = messages[0]
-        if not self.concatenative or first.role == "tool" or len(self.template.fold.turns(messages)) < len(messages):
-            return None
-        asking = len(self._segment(first.role, None))
-        return lambda m: len(self._segment(None, m)) + asking if m is first else len(self._segment(first.role, m))
-
-    def _about(self, message: Message) -> int:
-        """About as many tokens as a message adds to a prompt."""
-        return self._count_text(message.content) + self._overhead[0]
+            ids += self._segments.ids(turns[0].role, turn)
+        return ids + self._segments.ids(turns[0].role, None)
 
     @cached_property
     def _overhead(self) -> tuple[int, int]:
@@ -163,12 +179,9 @@ class Encoder:
         around = []
         for probe in (shortest, longest):
             rendered = self.template.render(self.template.fold.turns(probe), generation=True)
-            around.append(len(rendered) - sum(self._tokens_in(message.content) for message in probe))
-        each = max(0, around[1] - around[0]) // (len(longest) - len(shortest))
+            around.append(len(rendered) - sum(self._segments.text_size(message.content) for message in probe))
+        each = max(0, -(-(around[1] - around[0]) // (len(longest) - len(shortest))))
         return each, around[0] - each * len(shortest)
-
-    def _tokens_in(self, text: str) -> int:
-        return len(self.tokenizer(text, add_special_tokens=False)["input_ids"])
 
     def _affordable(self, tools: Sequence[ToolSpec]) -> ChatTemplate:
         """The template with the tools, or without where they would leave too little room."""
@@ -189,30 +202,3 @@ class Encoder:
             f"of {room}; raise policy.max_seq_len",
         )
         return bare
-
-    def _render_segment(self, opening: str | None, message: Message | None) -> list[int]:
-        """What one message adds (None: what asks for the action) after a conversation's opening message."""
-        if opening is None:
-            assert message is not None
-            return self.template.render([message], generation=False)
-        start = Message(role=opening, content="")  # type: ignore[arg-type]
-        before = self._segment(None, start)
-        after = [start] if message is None else [start, message]
-        return self.template.render(after, generation=message is None)[len(before) :]
-
-    def _strings_together(self) -> bool:
-        """Whether segments joined are the rendered whole, and each begins with a token of its own, so that no
-        merge can reach across a border whatever the messages say."""
-        added = set(self.tokenizer.get_added_vocab().values()) | set(self.tokenizer.all_special_ids)
-        for messages in [*probes(system=True), *probes(system=False)]:
-            probe = self.template.turns(messages)
-            try:
-                pieces = [self._render_segment(None, probe[0])]
-                pieces += [self._render_segment(probe[0].role, m) for m in (*probe[1:], None)]
-            except Exception:  # a template that refuses a conversation of one message
-                return False
-            joined = [token for piece in pieces for token in piece]
-            whole = self.template.render(probe, generation=True)
-            if joined != whole or any(p and p[0] not in added for p in pieces):
-                return False
-        return True

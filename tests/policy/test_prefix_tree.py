@@ -220,7 +220,7 @@ def _episode(i: int) -> Episode:
 
 
 def _encoder(max_seq_len: int) -> Encoder:
-    return Encoder(tiny_models.tokenizer(THINKING), max_seq_len=max_seq_len, reserve=6, in_blocks=True)
+    return Encoder(tiny_models.tokenizer(THINKING), max_seq_len=max_seq_len, reserve=6)
 
 
 def test_elided_and_rewritten_steps_share_what_they_can(caplog: pytest.LogCaptureFixture) -> None:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 
+from r2v.config import PolicyConfig
 from r2v.errors import InputError, UsageError
-from r2v.llm.types import Message
+from r2v.llm.types import Message, ToolSpec
 from r2v.policy.prompt_encoder import ELIDED, Encoder, build_messages
+from r2v.randomness import generator
 from tests import tiny_models
 
 
@@ -74,6 +78,82 @@ def test_forgets_oldest_first_and_keeps_goal_and_newest(limit: int) -> None:
     kept = [m.content for m in messages if m.role == "tool" and m.content in " ".join(words)]
     observations = [m.content for m in messages if m.role == "tool"]
     assert kept == observations[len(observations) - len(kept) :]
+
+
+COUNTING = tiny_models.TEMPLATE.replace("{{ m.content }}", "w{{ messages | length }} {{ m.content }}")
+"""A template that looks around, so that the whole conversation is rendered anew."""
+FOLDING = tiny_models.TEMPLATE.replace("{% for m in messages %}", "{% for m in messages if m.role != 'tool' %}")
+"""A template without observations, so that they are the user's words."""
+
+
+def _long(number: int, steps: int, words: int) -> tuple[Message, ...]:
+    draw = generator("elision", number)
+    pages = [" ".join(f"w{draw.randrange(48)}" for _ in range(draw.randint(0, words))) for _ in range(steps + 1)]
+    return build_messages(f"open w{number % 48}", ["w0", *pages[1:]], [f"get w{draw.randrange(48)}"] * steps)
+
+
+@pytest.mark.parametrize("template", [tiny_models.TEMPLATE, COUNTING, FOLDING])
+def test_what_fits_is_whole_and_what_does_not_is_cut_to_fit(template: str) -> None:
+    tokenizer, cut = tiny_models.tokenizer(template), 0
+    for number in range(80):
+        draw = generator("limit", number)
+        limit, messages = draw.randint(20, 140), _long(number, draw.randint(0, 12), draw.randint(3, 80))
+        encoder = Encoder(tokenizer, max_seq_len=limit + 8, reserve=8)
+        prompt = encoder.prompt(messages)
+        whole = encoder.template.render(encoder.template.turns(messages), generation=True)
+        assert len(prompt.ids) <= limit
+        assert prompt.elided or prompt.ids == tuple(whole)
+        assert prompt.elided or len(whole) <= limit
+        assert len(whole) > limit - 8 or not prompt.elided, "estimates are off by little"
+        assert prompt == Encoder(tokenizer, max_seq_len=limit + 8, reserve=8).prompt(messages)
+        cut += prompt.elided
+    assert cut > 30
+
+
+@pytest.mark.parametrize("template", [tiny_models.TEMPLATE, COUNTING.replace("length", "first | length"), FOLDING])
+def test_the_beginning_of_a_prompt_lasts_over_several_steps(template: str) -> None:
+    pages = [" ".join(f"w{(7 * s + i) % 48}" for i in range(40)) for s in range(40)]
+    encoder = Encoder(tiny_models.tokenizer(template), max_seq_len=600, reserve=8)
+    prompts = [encoder(build_messages("open w1", pages[: t + 1], ["get w2"] * t)) for t in range(40)]
+    assert max(map(len, prompts)) <= 592 and min(map(len, prompts[14:])) > 592 * 0.4
+    begins = [a[:-1] == b[: len(a) - 1] for a, b in pairwise(prompts)]
+    assert sum(begins) >= 33, "all but one in seven or more"
+
+
+def test_a_page_longer_than_the_context_keeps_its_ends_and_the_actions_so_far() -> None:
+    page = " ".join(f"w{i % 48}" for i in range(3000))
+    for template in (tiny_models.TEMPLATE, COUNTING):
+        encoder = Encoder(tiny_models.tokenizer(template), max_seq_len=200, reserve=8)
+        words = encoder.tokenizer.decode(encoder(build_messages("open", [page] * 6, ["get w7"] * 5))).split()
+        assert words.count("get") == 5 and words.count(ELIDED) == 6
+        assert words[-2] == page.split()[-1] and len(words) > 180
+
+
+def test_sizes_are_counted_once_and_not_by_rendering(monkeypatch: pytest.MonkeyPatch) -> None:
+    encoder = Encoder(tiny_models.tokenizer(), max_seq_len=600, reserve=8)
+    encoder(_long(1, 30, 60))
+    rendered: list[int] = []
+    text = encoder.template.text
+    monkeypatch.setattr(encoder.template, "text", lambda *a, **k: (rendered.append(1), text(*a, **k))[1])
+    for steps in range(31, 41):
+        assert encoder.prompt(_long(1, steps, 60)).elided
+    assert len(rendered) <= 10 * 41 * 2
+    counting = Encoder(tiny_models.tokenizer(COUNTING), max_seq_len=600, reserve=8)
+    counting(_long(1, 30, 60))
+    render = counting.template.render
+    rendered.clear()
+    monkeypatch.setattr(counting.template, "render", lambda *a, **k: (rendered.append(1), render(*a, **k))[1])
+    for steps in range(31, 41):
+        assert counting.prompt(_long(1, steps, 60)).elided
+    assert len(rendered) <= 20, "at most two a step"
+
+
+def test_a_bundled_model_is_not_told_its_tools_and_any_other_is() -> None:
+    tokenizer, tools = tiny_models.tokenizer(), (ToolSpec(name="get", description="get it"),)
+    bundled = Encoder.of(tokenizer, PolicyConfig(), 24, tools)
+    other = Encoder.of(tokenizer, PolicyConfig(model_name="some/model"), 24, tools)
+    asked_not = Encoder.of(tokenizer, PolicyConfig(model_name="some/model", tools="none"), 24, tools)
+    assert [len(encoder.template.tools) for encoder in (bundled, other, asked_not)] == [0, 1, 0]
 
 
 def test_a_goal_that_cannot_fit_is_refused() -> None:

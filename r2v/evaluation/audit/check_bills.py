@@ -29,8 +29,8 @@ from r2v.storage.weights import BUNDLED
 _USD, _SECONDS = 2e-9, 2e-6
 """What rounding leaves: costs are stored with 10 digits, seconds with 6."""
 
-_REMEMBERED = 1 << 12
-"""Messages whose tokens are kept: those of the episodes of one task and seed, which are audited together."""
+_REMEMBERED = 1 << 18
+"""Tokens of messages that are kept: of the episodes of one task and seed, which are audited together."""
 
 _OF_ITS_WORDS = "desk"
 """The benchmark whose words the bundled policies were made of: there they write nothing that is not text."""

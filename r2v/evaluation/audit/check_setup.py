@@ -12,8 +12,9 @@ import re
 from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
-from r2v.config import CONDITIONS, EnvConfig, InferenceConfig, PerturbationsConfig, load, section
+from r2v.config import CONDITIONS, EnvConfig, InferenceConfig, PerturbationsConfig, identity, load, section
 from r2v.config.methods import METHODS
 from r2v.envs.base import BENCHMARKS, Benchmark, load_benchmark
 from r2v.errors import InputError, R2VError
@@ -31,6 +32,7 @@ _LARGEST_OPTION = 100_000
 """A bundled benchmark makes its tasks in memory: nobody evaluates on more."""
 _LARGEST_TABLE = 1 << 27
 """Most resamples x tasks: a figure of more takes seconds, and there are hundreds."""
+_REMEDY = "evaluate again, or audit it with the R2V that made it"
 _MOST_EPISODES = 10_000_000
 """Of an evaluation: a plan takes 80 bytes for each before the first is read."""
 
@@ -156,9 +158,19 @@ def check_fingerprint(
         findings.add(
             "fingerprint",
             f"made by version {earlier[manifest.fingerprint]} of evaluate, this R2V has version {EVALUATE_VERSION}: "
-            "evaluate again, or audit it with the R2V that made it",
+            + _REMEDY,
         )
-    elif manifest.fingerprint != implied:
+    elif manifest.fingerprint == implied:
+        return
+    elif manifest.fingerprint == _with_earlier_elision(sections, inputs):
+        findings.add("fingerprint", f"made by an R2V that shortened long contexts otherwise: {_REMEDY}")
+    else:
         findings.add(
             "fingerprint", f"artifact.json says {manifest.fingerprint}, its configuration and inputs make {implied}"
         )
+
+
+def _with_earlier_elision(sections: Mapping[str, Any], inputs: Mapping[str, Artifact]) -> str:
+    """The fingerprint of results from before the rule of elision was a part of it."""
+    policy = {key: value for key, value in identity(sections["policy"]).items() if key != "elision"}
+    return fingerprint(EVALUATE_STAGE, EVALUATE_VERSION, {**sections, "policy": policy}, inputs)
