@@ -17,6 +17,7 @@ import argparse
 import os
 import time
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -145,9 +146,9 @@ def main() -> None:
 
 def world_messages(world: RolloutWorld, spec: Any) -> Any:
     """The conversation at the first step of a play."""
-    session = world.start(spec)
-    session.open()
-    return session.view().messages
+    with closing(world.start(spec)) as session:
+        session.open()
+        return session.view().messages
 
 
 if __name__ == "__main__":

@@ -93,6 +93,16 @@ class Snapshots(Protocol):
 
 
 @runtime_checkable
+class Closable(Protocol):
+    """An environment that holds something to be given back: a browser, a container, a child process, a folder."""
+
+    def close(self) -> None:
+        """Give it back. It is called once, wherever an episode or a branch ends, also by an exception; the environment
+        is not used again."""
+        ...
+
+
+@runtime_checkable
 class Surface(Protocol):
     """What a benchmark lends the perturbations so that their plants look native. Without it, generic text
     banks are used. `u` is a keyed uniform in [0, 1): the only randomness allowed here."""
@@ -172,7 +182,12 @@ def tools_of(benchmark: Benchmark) -> tuple[ToolSpec, ...]:
     try:
         if not benchmark.tasks():
             return ()
-        return tuple(benchmark.make().tool_specs())
+        world = benchmark.make()
+        try:
+            return tuple(world.tool_specs())
+        finally:
+            if isinstance(world, Closable):
+                world.close()
     except Exception as error:
         reason = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
         raise UsageError(

@@ -13,10 +13,11 @@ import math
 import sysconfig
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
-from r2v.envs.base import Benchmark, Environment, Info, Snapshots, Task
+from r2v.envs.base import Benchmark, Closable, Environment, Info, Snapshots, Task
 from r2v.errors import EnvironmentFault, Interrupted, R2VError, UsageError, failure_of
 from r2v.llm.types import Request, ToolSpec
 
@@ -48,6 +49,7 @@ class GuardedEnv:
     def __init__(self, benchmark: Benchmark) -> None:
         self._benchmark = benchmark
         self._world: Environment | None = None
+        self._closed = False
 
     def reset(self, *, seed: int, task: Task) -> tuple[str, Info]:
         """The world's first observation, or none and a fault."""
@@ -82,6 +84,14 @@ class GuardedEnv:
         world = self._snapshots()
         self._call("restore", lambda: world.restore(state))
 
+    def close(self) -> None:
+        """End the world's life, if it was made and may be closed. What that raises is told and changes nothing: the
+        episode is over. May be called again."""
+        world, self._world, self._closed = self._world, None, True
+        if isinstance(world, Closable):
+            with suppress(WorldFault):
+                self._call("close", world.close)
+
     def _snapshots(self) -> Snapshots:
         world = self._made()
         if not isinstance(world, Snapshots):
@@ -90,6 +100,8 @@ class GuardedEnv:
         return world
 
     def _made(self) -> Environment:
+        if self._closed:
+            raise R2VError("a world was used after it was closed")
         if self._world is None:
             world = self._call("make", self._benchmark.make)
             lacks = [name for name in ("reset", "step", "tool_specs") if not callable(getattr(world, name, None))]

@@ -28,6 +28,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Generic, Protocol, TypeVar
 
+from r2v.llm.futures import call_in_thread, fail_waiting, forward_result
 from r2v.llm.types import Backend, ChatModel, Remote, Reply, Request
 
 Q = TypeVar("Q")
@@ -140,13 +141,13 @@ class Waves:
         return [port.counts for port in self._ports]
 
     async def world(self, call: Callable[..., R], *args: Any, **kwargs: Any) -> R:
-        """Run a world's call in a worker thread and wait for it."""
+        """Run a world's call in a worker thread and wait for it, also when the conversation is cancelled."""
         assert self._pool is not None, "worlds are stepped inside Waves.run"
         self._acting -= 1
         self._in_world += 1
         self._pump_soon()
         try:
-            return await self._loop.run_in_executor(self._pool, lambda: call(*args, **kwargs))
+            return await call_in_thread(self._pool, partial(call, *args, **kwargs))
         finally:
             self._in_world -= 1
             self._acting += 1
@@ -168,6 +169,7 @@ class Waves:
         """`run` on an event loop that is there already."""
         self._loop = asyncio.get_running_loop()
         self._clock: Clock = self._injected_clock or self._loop
+        self._failed = False
         waiting = enumerate(conversations)
         results: dict[int, R] = {}
 
@@ -176,6 +178,9 @@ class Waves:
                 self._acting += 1
                 try:
                     results[index] = await make()
+                except BaseException:
+                    self._failed = True
+                    raise
                 finally:
                     self._acting -= 1
                     self._pump_soon()
@@ -249,6 +254,8 @@ class Waves:
         self._loop.call_soon(self._pump)
 
     def _pump(self) -> None:
+        if self._failed:  # the others are being cancelled, and what they asked is not paid for
+            return
         idle = self._acting <= 0 and self._in_world == 0
         for port in self._ports:
             if port.busy or not port.pending:
@@ -297,21 +304,3 @@ class Waves:
             if port.pending:
                 self._clock.call_later(port.pending[0][2] - self._clock.time(), self._pump)
             self._pump_soon()
-
-
-def fail_waiting(futures: Iterable[asyncio.Future[Any]], error: Exception) -> None:
-    """Raise the error in everybody who still waits for one of these futures."""
-    for future in futures:
-        if not future.done():
-            future.set_exception(error)
-
-
-def forward_result(waiting: asyncio.Future[A], answer: asyncio.Future[A]) -> None:
-    """Pass a result or an error on to the future that a conversation awaits; the conversation may be gone."""
-    if answer.cancelled():
-        waiting.cancel()
-    elif error := answer.exception():
-        if not waiting.done():
-            waiting.set_exception(error)
-    elif not waiting.done():
-        waiting.set_result(answer.result())

@@ -12,7 +12,7 @@ from typing import Any
 
 from r2v.config import PerturbationsConfig
 from r2v.data.episode import AppliedPerturbation, Condition
-from r2v.envs.base import Benchmark, Environment, Info, Snapshots, Task
+from r2v.envs.base import Benchmark, Closable, Environment, Info, Snapshots, Task
 from r2v.errors import UsageError
 from r2v.llm.types import ToolSpec
 from r2v.perturb.schedule import PerturbedOutput, Schedule, make_schedule
@@ -92,6 +92,11 @@ class PerturbedEnv:
         """Go back to a state that `snapshot` gave, also in another wrapper of the same make."""
         self._world().restore(state.world)
         self._at = replace(state, world=None)
+
+    def close(self) -> None:
+        """Close the inner environment, where it may be closed."""
+        if isinstance(self._env, Closable):
+            self._env.close()
 
     def _world(self) -> Snapshots:
         if not isinstance(self._env, Snapshots):

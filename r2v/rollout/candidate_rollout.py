@@ -80,9 +80,9 @@ def play_candidates(
             for k, (form, drawn) in enumerate(zip(forms, reply.samples, strict=True))
         ]
         if shown is None:
-            return _candidate_state(spec, step, actions, None)
+            return _candidate_state(spec, played.episode.episode_id, step, actions, None)
         expert = CandidateAction(k=-1, text=shown, **measured[masked(shown, view.tools)])
-        return _candidate_state(spec, step, actions, expert)
+        return _candidate_state(spec, played.episode.episode_id, step, actions, expert)
 
     async def value(played: SnapshotRollout, step: StepSnapshot, text: str, distinct: int) -> float | None:
         """What playing the action on comes to; None where a state's samples agree, for there is nothing to tell
@@ -100,11 +100,15 @@ def play_candidates(
 
 
 def _candidate_state(
-    spec: EpisodeSpec, step: StepSnapshot, actions: Sequence[CandidateAction], teacher: CandidateAction | None
+    spec: EpisodeSpec,
+    episode_id: str,
+    step: StepSnapshot,
+    actions: Sequence[CandidateAction],
+    teacher: CandidateAction | None,
 ) -> CandidateState:
     context = "\n".join(message.content for message in step.view.messages)
     return CandidateState(
-        state_id=f"{step.before.identity}#{step.view.step}",
+        state_id=f"{episode_id}#{step.view.step}",
         task_id=step.view.task_id,
         split=spec.split or "",
         step_idx=step.view.step,

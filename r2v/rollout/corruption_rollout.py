@@ -66,7 +66,7 @@ def play_corruptions(
             return None
         value = detour_value(twin.success, len(twin.steps) - len(played.episode.steps), discount)
         return ExecutedAction(
-            state_id=f"{step.before.identity}#{step.view.step}",
+            state_id=f"{played.episode.episode_id}#{step.view.step}",
             task_id=spec.task.task_id,
             split=spec.split or "",
             messages=step.view.messages,

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from r2v.data.episode import Decision, Episode
 from r2v.llm.waves import Waves
 from r2v.rollout.actors import Act, Actor, GreedyActor, StepView
+from r2v.rollout.fork import Fork, fork
 from r2v.rollout.session import EpisodeSpec, RolloutWorld, Session
 
 
@@ -22,36 +23,37 @@ from r2v.rollout.session import EpisodeSpec, RolloutWorld, Session
 class StepSnapshot:
     """One step of an episode: the world as it was before the action, what was seen, what was done."""
 
-    before: Session
+    before: Fork
     view: StepView
     act: Act
 
 
 @dataclass(frozen=True)
 class SnapshotRollout:
-    """An episode with all its steps still open."""
+    """An episode with all its steps still open to branches."""
 
     episode: Episode
     snapshots: tuple[StepSnapshot, ...]
 
 
 async def rollout_with_snapshots(session: Session, actor: Actor, waves: Waves) -> SnapshotRollout:
-    """Play to the end, keeping a fork of the world before every action."""
+    """Play to the end, keeping a fork before every action."""
     snapshots: list[StepSnapshot] = []
 
     async def keep(current: Session, act: Act) -> None:
-        snapshots.append(StepSnapshot(await waves.world(current.fork), current.view(), act))
+        snapshots.append(StepSnapshot(await waves.world(fork, current), current.view(), act))
 
     return SnapshotRollout(await session.finish(actor, waves, before_action=keep), tuple(snapshots))
 
 
-async def play_counterfactual(point: Session, act: Act, actor: Actor, waves: Waves) -> Episode:
-    """The episode in which `act` is played at this point and `actor` goes on. The point itself is left as it
-    was. Where the world breaks, the episode's `env_fault` says how, and nothing was measured."""
-    twin = await waves.world(point.fork)
-    if twin.termination is None:  # a world that could not be forked has ended the episode already
-        await waves.world(twin.apply, act)
-    return await twin.finish(actor, waves)
+async def play_counterfactual(point: Fork, act: Act, actor: Actor, waves: Waves) -> Episode:
+    """The episode in which `act` is played at this point and `actor` goes on; its world lives as long. Where the world
+    breaks, the episode's `env_fault` says how, and nothing was measured."""
+    twin = point.session()
+    async with twin.live(waves):
+        if twin.termination is None:  # a world that could not be brought to the point has ended the episode already
+            await waves.world(twin.apply, act)
+        return await twin.finish(actor, waves)
 
 
 async def play_oracle(
@@ -61,19 +63,24 @@ async def play_oracle(
     small policy would fail from here and an LLM step now saves it. What is tried is not billed; what is played
     is. An upper mark for routers, and not a bound: it looks one escalation ahead."""
     session = world.start(spec)
-    await waves.world(session.open)
 
-    async def ends(point: Session, act: Act) -> bool | None:
+    async def ends(point: Fork, act: Act) -> bool | None:
         """Whether the small policy succeeds after this action; None where the world broke on the way."""
         branch = await play_counterfactual(point, act, slm, waves)
         return None if branch.env_fault is not None else branch.success
 
-    while session.termination is None:
-        view = session.view()
-        own = await slm.act(view)
-        asked = replace(await llm.act(view), source="llm_fallback", decision=Decision(escalated=True))
-        saves = own.text != asked.text and await ends(session, own) is False and await ends(session, asked) is True
-        await waves.world(session.apply, asked if saves else own)
+    async def saves(own: Act, asked: Act) -> bool:
+        if own.text == asked.text:
+            return False
+        point = await waves.world(fork, session)
+        return await ends(point, own) is False and await ends(point, asked) is True
+
+    async with session.live(waves):
+        while session.termination is None:
+            view = session.view()
+            own = await slm.act(view)
+            asked = replace(await llm.act(view), source="llm_fallback", decision=Decision(escalated=True))
+            await waves.world(session.apply, asked if await saves(own, asked) else own)
     return session.episode()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from r2v.data.episode import Episode
 from r2v.llm.waves import Waves
 from r2v.rollout.actors import GreedyActor
 from r2v.rollout.counterfactual import StepSnapshot, play_counterfactual, rollout_with_snapshots
@@ -35,32 +36,31 @@ def roll_out_features(
         if played.episode.env_fault is not None:
             faults.append(played.episode.env_fault)
             return []
-        rows = [await row(spec, step, played.episode.success) for step in played.snapshots]
+        rows = [await row(spec, played.episode, step) for step in played.snapshots]
         return [measured for measured in rows if measured is not None]
 
-    async def row(spec: EpisodeSpec, step: StepSnapshot, success: bool) -> FeatureRow | None:
+    async def row(spec: EpisodeSpec, episode: Episode, step: StepSnapshot) -> FeatureRow | None:
         assert step.act.proposal is not None
         asked = await llm.act(step.view)
-        differs, q_llm = disagrees(step.act.text, asked.text, step.view.tools), success
+        differs, q_llm = disagrees(step.act.text, asked.text, step.view.tools), episode.success
         if differs:
             branch = await play_counterfactual(step.before, asked, slm, waves)
             if branch.env_fault is not None:
                 return None
             q_llm = branch.success
-        episode = step.before.identity
         return FeatureRow(
-            state_id=f"{episode}#{step.view.step}",
-            episode_id=episode,
+            state_id=f"{episode.episode_id}#{step.view.step}",
+            episode_id=episode.episode_id,
             task_id=step.view.task_id,
             split=spec.split or "",
             step_idx=step.view.step,
             actor=step.act.source,
             features=await extractor.features(step.view, step.act.proposal),
-            q_slm=float(success),
+            q_slm=float(episode.success),
             q_llm=float(q_llm),
             n_rollouts=1,
             disagrees=differs,
-            slm_episode_success=success,
+            slm_episode_success=episode.success,
             condition=spec.condition,
             perturbation_seed=spec.perturbation_seed,
             cost_slm=1.0,

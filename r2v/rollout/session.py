@@ -4,15 +4,15 @@
     spec = EpisodeSpec(task=task, seed=1, condition="noisy", perturbation_seed=901, method="slm_only")
     episode = await world.start(spec).finish(actor, waves)
 
-A `Session` is an episode in progress. It can be forked at any step (by snapshot where the world has one, by
-replaying its actions from reset where not), which is how candidates are valued, branches labelled and the
-oracle decides: by executing, never by assuming.
+A `Session` is an episode in progress. Its world is made when it is opened and closed by the step that ends the episode.
+It can be forked at any step (r2v.rollout.fork).
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, cast
@@ -32,7 +32,7 @@ from r2v.data.episode import (
 )
 from r2v.data.split import assign
 from r2v.envs.base import Benchmark, Info, Task
-from r2v.envs.guard import GuardedEnv, WorldFault
+from r2v.envs.guard import GuardedEnv
 from r2v.errors import EmptyResult
 from r2v.llm.waves import Waves
 from r2v.log import Progress
@@ -76,10 +76,14 @@ class RolloutWorld:
         )
 
 
-class Session:
-    """One episode in progress."""
+CatchUp = Callable[[PerturbedEnv], str | None]
+"""Brings a fresh world to the point where a fork was taken; the fault that prevents it, or None."""
 
-    def __init__(self, world: RolloutWorld, spec: EpisodeSpec) -> None:
+
+class Session:
+    """One episode in progress. Its world lives from `open` to the step that ends the episode, or to `close`."""
+
+    def __init__(self, world: RolloutWorld, spec: EpisodeSpec, catch_up: CatchUp | None = None) -> None:
         self.world, self.spec = world, spec
         self.goal = spec.task.goal
         self.observations: list[str] = []
@@ -88,12 +92,20 @@ class Session:
         self.rewards: list[float] = []
         self.termination: Termination | None = None
         self._env = world.environment(spec)
+        self._catch_up = catch_up
+        self._opened = self._closed = False
 
     def open(self) -> None:
-        """Set the world up and take the first observation."""
-        observation, info = self._env.reset(seed=self.spec.seed, task=self.spec.task)
-        self.goal = getattr(self._env, "goal", self.spec.task.goal)
-        self._see(observation, info)
+        """Set the world up and take the first observation; of a fork: bring it to where the fork was taken."""
+        self._opened = True
+        if self._catch_up is None:
+            observation, info = self._env.reset(seed=self.spec.seed, task=self.spec.task)
+            self.goal = getattr(self._env, "goal", self.spec.task.goal)
+            self._see(observation, info)
+        elif self.termination is None and (reason := self._catch_up(self._env)) is not None:
+            self.fault(reason)
+        if self.termination is not None:
+            self.close()
 
     def apply(self, act: Act) -> None:
         """Execute an action and take what comes of it."""
@@ -105,6 +117,8 @@ class Session:
             self.termination = "stop"
         elif self.termination is None and (truncated or len(self.acts) >= self.world.inference.max_steps):
             self.termination = "max_steps"
+        if self.termination is not None:
+            self.close()
 
     def _see(self, observation: str, info: Info) -> None:
         self.observations.append(observation)
@@ -112,34 +126,30 @@ class Session:
         if info.env_fault is not None:
             self.termination = "env_error"
 
-    def fork(self) -> Session:
-        """An independent session at the same point; one that a fault has ended where the world can't be forked."""
-        twin = Session(self.world, self.spec)
-        fault = twin._catch_up(self)
-        twin.goal, twin.termination = self.goal, self.termination
-        twin.observations, twin.infos = list(self.observations), list(self.infos)
-        twin.acts, twin.rewards = list(self.acts), list(self.rewards)
-        if fault is not None:
-            twin.infos[-1] = replace(twin.infos[-1], env_fault=fault)
-            twin.termination = "env_error"
-        return twin
+    def snapshot(self) -> Any:
+        """The world's state, which a fork's world can be put in. Raises WorldFault where the world breaks."""
+        return self._env.snapshot()
 
-    def _catch_up(self, other: Session) -> str | None:
-        """Bring the world to where another session's is; the fault that prevents it, or None."""
-        if other.termination == "env_error":
-            return other.infos[-1].env_fault
-        if self.world.benchmark.capabilities.snapshot:
-            try:
-                self._env.restore(other._env.snapshot())
-            except WorldFault as fault:
-                return str(fault)
-            return None
-        _, info = self._env.reset(seed=self.spec.seed, task=self.spec.task)
-        for act in other.acts:
-            if info.env_fault is not None:
-                return info.env_fault
-            *_, info = self._env.step(act.text)
-        return info.env_fault
+    def fault(self, reason: str) -> None:
+        """End the episode because its world broke."""
+        self.infos[-1] = replace(self.infos[-1], env_fault=reason)
+        self.termination = "env_error"
+
+    def close(self) -> None:
+        """Give the world back; it is also done by the step that ends the episode. The record stays."""
+        self._env.close()
+        self._closed = True
+
+    @asynccontextmanager
+    async def live(self, waves: Waves) -> AsyncIterator[None]:
+        """The session with its world, opened here unless it is open already, and closed however this ends."""
+        try:
+            if not self._opened:
+                await waves.world(self.open)
+            yield
+        finally:
+            if not self._closed:
+                await waves.world(self.close)
 
     def view(self) -> StepView:
         """What an actor may see now."""
@@ -171,13 +181,12 @@ class Session:
         self, actor: Actor, waves: Waves, before_action: Callable[[Session, Act], Awaitable[None]] | None = None
     ) -> Episode:
         """Play on to the end. `before_action(session, act)` is awaited before each action is executed."""
-        if not self.observations:
-            await waves.world(self.open)
-        while self.termination is None:
-            act = await actor.act(self.view())
-            if before_action is not None:
-                await before_action(self, act)
-            await waves.world(self.apply, act)
+        async with self.live(waves):
+            while self.termination is None:
+                act = await actor.act(self.view())
+                if before_action is not None:
+                    await before_action(self, act)
+                await waves.world(self.apply, act)
         return self.episode()
 
     def episode(self) -> Episode:
@@ -285,24 +294,3 @@ def play_many(
                 on_done(index, episode)
 
         return waves.run((partial(world.start(spec).finish, actor, waves) for spec in specs), done)
-
-
-def replay(world: RolloutWorld, episode: Episode, task: Task) -> str | None:
-    """Execute an episode's recorded actions again; None where the world answers the same, else what differs.
-    No model is called."""
-    spec = EpisodeSpec(
-        task=task, seed=episode.metadata.seed, condition=episode.condition, perturbation_seed=episode.perturbation_seed
-    )
-    session = world.start(spec)
-    session.open()
-    for step in episode.steps:
-        if session.termination is not None:
-            return f"the world ended the episode at step {step.step_idx}, the record goes on"
-        if session.observations[-1] != step.observation.raw_text:
-            return f"step {step.step_idx} shows another observation than recorded"
-        session.apply(Act(text=step.action.raw_text, source=step.action_source))
-    if session.termination != episode.termination:
-        return f"recorded termination {episode.termination}, executed {session.termination or 'not over yet'}"
-    if session.success != episode.success:
-        return f"recorded success={str(episode.success).lower()}, executed success={str(session.success).lower()}"
-    return None

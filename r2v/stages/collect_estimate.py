@@ -8,6 +8,7 @@ taken to last `inference.max_steps`, on first observations alone. Tokens are abo
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -154,9 +155,9 @@ def _measure(
         return counting, len(missing) / max(1, len(sample))
     counting = _Counting(ScriptedBackend(lambda request: "", name="dry-run", price=cfg.price))
     for spec in sample:
-        session = world.start(spec)
-        session.open()
-        view = session.view()
+        with closing(world.start(spec)) as session:
+            session.open()
+            view = session.view()
         first = _tokens(Request(messages=view.messages, key=view.key("llm"), tools=view.tools))
         counting.requests += cfg.max_steps
         counting.tokens_in += first * cfg.max_steps + _REPLY * cfg.max_steps * (cfg.max_steps - 1) // 2

@@ -16,7 +16,8 @@ from r2v.errors import UsageError
 from r2v.perturb.offline import annotate
 from r2v.perturb.report import Rejected
 from r2v.perturb.schedule import make_schedule
-from r2v.rollout.session import RolloutWorld, replay
+from r2v.rollout.replay import replay
+from r2v.rollout.session import RolloutWorld
 from tests.docs.pages import REPOSITORY, blocks_of
 
 PAGE = REPOSITORY / "docs" / "extending" / "perturbation.md"

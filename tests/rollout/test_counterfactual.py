@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -22,6 +23,7 @@ from r2v.rollout.candidate_rollout import play_candidates
 from r2v.rollout.corruption_rollout import play_corruptions
 from r2v.rollout.counterfactual import play_counterfactual, play_oracle, rollout_with_snapshots
 from r2v.rollout.feature_rollout import roll_out_features
+from r2v.rollout.fork import Fork
 from r2v.rollout.gates import FeatureExtractor
 from r2v.rollout.session import EpisodeSpec
 
@@ -38,6 +40,12 @@ def rights(episode: Episode) -> list[bool]:
     return [step.action.raw_text == right_action(step.observation.raw_text) for step in episode.steps]
 
 
+def view_at(point: Fork) -> StepView:
+    with closing(point.session()) as session:
+        session.open()
+        return session.view()
+
+
 def test_a_visit_keeps_every_point_open_and_a_branch_leaves_it_so() -> None:
     chain = ChainBenchmark(num_tasks=5)
     on = chain_stage(chain, (0.8, None), 0.99)
@@ -46,9 +54,9 @@ def test_a_visit_keeps_every_point_open_and_a_branch_leaves_it_so() -> None:
         found = await rollout_with_snapshots(on.world.start(spec), on.small, on.waves)
         again = []
         for step in found.snapshots:
-            assert step.before.view() == step.view
+            assert view_at(step.before) == step.view
             await play_counterfactual(step.before, replace(step.act, text="nonsense"), on.large, on.waves)
-            assert step.before.view() == step.view, "the point was moved"
+            assert view_at(step.before) == step.view, "the point was moved"
             again.append(await play_counterfactual(step.before, step.act, on.small, on.waves))
         return found, again
 
@@ -283,11 +291,11 @@ def test_equal_actions_gain_nothing_and_are_not_played_twice() -> None:
     chain = ChainBenchmark(num_tasks=4, length=3)
     on = chain_stage(chain, (0.5, None), 0.5)
     waves = on.waves
-    forks: list[int] = []
+    opened: list[int] = []
     world = waves.world
 
     async def counted(action: Any, *arguments: Any) -> Any:
-        forks.append(getattr(action, "__name__", "") == "fork")
+        opened.append(getattr(action, "__name__", "") == "open")
         return await world(action, *arguments)
 
     waves.world = counted  # type: ignore[method-assign]
@@ -296,7 +304,7 @@ def test_equal_actions_gain_nothing_and_are_not_played_twice() -> None:
     )
     assert {row.disagrees for row in rows} == {True, False}
     assert all(row.gain == 0.0 for row in rows if not row.disagrees)
-    assert sum(forks) == len(rows) + sum(bool(row.disagrees) for row in rows)
+    assert sum(opened) == 4 + sum(bool(row.disagrees) for row in rows)
 
 
 def test_corruptions_are_executed_and_never_assumed_wrong() -> None:

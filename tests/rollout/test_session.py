@@ -22,7 +22,9 @@ from r2v.errors import EmptyResult
 from r2v.llm.types import Request, ToolSpec
 from r2v.llm.waves import Waves
 from r2v.rollout.actors import BestOfK
-from r2v.rollout.session import RolloutWorld, episode_specs, replay
+from r2v.rollout.fork import fork
+from r2v.rollout.replay import replay
+from r2v.rollout.session import RolloutWorld, episode_specs
 
 from ..chains import (
     Stage,
@@ -377,7 +379,8 @@ def test_a_fork_is_independent_and_at_the_same_point(make: Callable[..., Benchma
         for step in whole.steps[:4]:
             session.apply(await on.small.act(session.view()))
             assert session.acts[-1].text == step.action.raw_text
-        twin = session.fork()
+        twin = fork(session).session()
+        twin.open()
         before = session.view()
         wrong = next(call(door) for door in "abcd" if call(door) != right_action(session.observations[-1]))
         twin.apply(replace(session.acts[-1], text=wrong))
@@ -401,7 +404,7 @@ def test_a_fork_by_snapshot_is_a_fork_by_replay() -> None:
             session.open()
             for _ in range(5):
                 session.apply(await on.small.act(session.view()))
-            return await session.fork().finish(on.large, on.waves)  # type: ignore[no-any-return]
+            return await fork(session).session().finish(on.large, on.waves)  # type: ignore[no-any-return]
 
         forks += on.waves.run([halfway])
     assert to_line(forks[0]) == to_line(forks[1])

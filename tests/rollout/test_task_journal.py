@@ -13,6 +13,7 @@ from r2v.data.episode import Episode, to_line
 from r2v.envs.chain import ChainBenchmark
 from r2v.errors import EnvironmentFault
 from r2v.llm.types import ScoreRequest
+from r2v.llm.waves import Waves
 from r2v.rollout.candidate_rollout import play_candidates
 from r2v.rollout.corruption_rollout import play_corruptions
 from r2v.rollout.feature_rollout import roll_out_features
@@ -30,7 +31,7 @@ class Killed(Exception):
 
 
 def candidates(journal: Path | None, dies_after: int | None = None) -> list[str]:
-    on = chain_stage(CHAIN, (0.7, None), 0.9)
+    on = chain_stage(CHAIN, (0.7, None), 0.9, waves=Waves(workers=1, max_conversations=1))
     calls = iter(range(10**6))
 
     async def score(request: ScoreRequest) -> float:
@@ -103,7 +104,7 @@ def test_a_kill_loses_only_the_tasks_in_flight(tmp_path: Path) -> None:
     path, plain, kept = tmp_path / TASK_JOURNAL, candidates(None), [0]
     for _ in range(50):
         try:
-            assert candidates(path, dies_after=40) == plain
+            assert candidates(path, dies_after=16) == plain
             break
         except Killed:
             kept.append(path.read_bytes().count(b"\n"))

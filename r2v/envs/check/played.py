@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 from r2v.data.episode import episode_id
-from r2v.envs.base import Demonstrated, Info, Snapshots, Surface, Task
+from r2v.envs.base import Closable, Demonstrated, Info, Snapshots, Surface, Task
 from r2v.envs.check.findings import RAISED, CheckFindings
 from r2v.envs.check.tools import call_problem, check_tools, sample_call
 from r2v.envs.guard import reset_problem, shape, step_problem
@@ -79,22 +80,33 @@ def play(
     keep: bool = False,
 ) -> Played | None:
     """Play a task in a fresh world; None where not even its first observation is one."""
-    env = _world(benchmark, findings)
-    played = None if env is None else _opened(env, task, seed, findings)
-    if env is None or played is None:
-        return None
-    while played.whole and not played.over and len(played.turns) < max_steps:
-        if keep and isinstance(env, Snapshots):
-            played.snapshots.append(findings.call("snapshot", env.snapshot))
-        action = choose(played)
-        if action is None:
-            played.whole = False
-            break
-        _take(env, played, action, findings)
-    return played
+    with _world(benchmark, findings) as env:
+        played = None if env is None else _opened(env, task, seed, findings)
+        if played is None:
+            return None
+        while played.whole and not played.over and len(played.turns) < max_steps:
+            if keep and isinstance(env, Snapshots):
+                played.snapshots.append(findings.call("snapshot", env.snapshot))
+            action = choose(played)
+            if action is None:
+                played.whole = False
+                break
+            _take(env, played, action, findings)
+        return played
 
 
-def _world(benchmark: Any, findings: CheckFindings) -> Any:
+@contextmanager
+def _world(benchmark: Any, findings: CheckFindings) -> Iterator[Any]:
+    """A fresh world, closed at the end; None where there is none to be had."""
+    env = _made(benchmark, findings)
+    try:
+        yield env
+    finally:
+        if isinstance(env, Closable):
+            findings.call("close", env.close)
+
+
+def _made(benchmark: Any, findings: CheckFindings) -> Any:
     env = findings.call("make()", benchmark.make)
     if env is RAISED:
         return None
@@ -198,22 +210,23 @@ def _check_successes(episodes: Sequence[Played], findings: CheckFindings, max_st
 def _check_again(benchmark: Any, played: Played, seed: int, findings: CheckFindings) -> None:
     """The same actions in a fresh world, while an episode of another seed goes on in a second one."""
     quiet, where = CheckFindings(), f"episode {episode_id(played.task.task_id, seed)}"
-    env, other = _world(benchmark, quiet), _world(benchmark, quiet)
-    again = None if env is None else _opened(env, played.task, seed, quiet)
-    beside = None if other is None else _opened(other, played.task, seed + 1, quiet)
-    if again is None:
-        findings.fault(f"cannot be set up a second time: {'; '.join(quiet.faults)}", where)
-        return
-    if again.first != played.first:
-        findings.fault(f"reset gives another first observation the second time; {_REMEDY}", where)
-        return
-    for step, action in enumerate(played.actions):
-        if beside is not None and beside.whole and not beside.over:
-            _take(other, beside, action, quiet)
-        _take(env, again, action, quiet)
-        if not again.whole or again.turns[-1] != played.turns[step]:
-            findings.fault(f"the same actions meet other answers in a fresh world; {_REMEDY}", f"{where}, step {step}")
+    with _world(benchmark, quiet) as env, _world(benchmark, quiet) as other:
+        again = None if env is None else _opened(env, played.task, seed, quiet)
+        beside = None if other is None else _opened(other, played.task, seed + 1, quiet)
+        if again is None:
+            findings.fault(f"cannot be set up a second time: {'; '.join(quiet.faults)}", where)
             return
+        if again.first != played.first:
+            findings.fault(f"reset gives another first observation the second time; {_REMEDY}", where)
+            return
+        for step, action in enumerate(played.actions):
+            if beside is not None and beside.whole and not beside.over:
+                _take(other, beside, action, quiet)
+            _take(env, again, action, quiet)
+            if not again.whole or again.turns[-1] != played.turns[step]:
+                says = f"the same actions meet other answers in a fresh world; {_REMEDY}"
+                findings.fault(says, f"{where}, step {step}")
+                return
 
 
 _REMEDY = "let every draw depend on seed and task alone, keep state in the world, or say deterministic=False"
@@ -222,9 +235,12 @@ _REMEDY = "let every draw depend on seed and task alone, keep state in the world
 def _check_snapshots(benchmark: Any, played: Played, findings: CheckFindings) -> None:
     """Go back to the middle of the episode, in a fresh world and twice: the rest has to come out the same."""
     middle = len(played.actions) // 2
-    env = _world(benchmark, CheckFindings())
-    if env is None or not isinstance(env, Snapshots) or len(played.snapshots) <= middle:
-        return
+    with _world(benchmark, CheckFindings()) as env:
+        if isinstance(env, Snapshots) and len(played.snapshots) > middle:
+            _check_branches(env, played, middle, findings)
+
+
+def _check_branches(env: Any, played: Played, middle: int, findings: CheckFindings) -> None:
     for attempt in ("a fresh world", "the same world a second time"):
         if findings.call(f"restore in {attempt}", lambda: env.restore(played.snapshots[middle])) is RAISED:
             return
@@ -243,10 +259,10 @@ def _check_snapshots(benchmark: Any, played: Played, findings: CheckFindings) ->
 def _check_malformed(benchmark: Any, task: Task, seed: int, findings: CheckFindings) -> None:
     quiet = CheckFindings()
     for action in MALFORMED:
-        env = _world(benchmark, quiet)
-        opened = None if env is None else _opened(env, task, seed, quiet)
-        if opened is not None:
-            _take(env, opened, action, findings)
+        with _world(benchmark, quiet) as env:
+            opened = None if env is None else _opened(env, task, seed, quiet)
+            if opened is not None:
+                _take(env, opened, action, findings)
 
 
 def _check_surface(benchmark: Any, played: Played, findings: CheckFindings) -> None:

@@ -38,8 +38,8 @@ def replay_episode(world: RolloutWorld, spec: EpisodeSpec, episode: Episode) -> 
     """Play the actions of an episode in the world of `spec`, which says what the plan says of it. Never raises for what
     an episode holds: a world that a hostile action breaks is a finding."""
     views: list[StepView] = []
+    session = world.start(replace(spec, method=episode.method))
     try:
-        session = world.start(replace(spec, method=episode.method))
         session.open()
         for step in episode.steps:
             if session.termination is not None:
@@ -51,6 +51,8 @@ def replay_episode(world: RolloutWorld, spec: EpisodeSpec, episode: Episode) -> 
         return Replay(
             views=(), seconds=0.0, problems=(("replay", f"{type(error).__name__}: {error}"),), fault_given=False
         )
+    finally:
+        session.close()
     return _outcome(session, views, list(_differences(session, episode)))
 
 

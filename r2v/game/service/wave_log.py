@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
 
+from r2v.llm.futures import fail_waiting, forward_result
 from r2v.llm.types import Backend, Remote, Reply, Request
-from r2v.llm.waves import fail_waiting, forward_result
 from r2v.log import logger
 
 _KINDS = {0: "first messages", 1: "responses"}
