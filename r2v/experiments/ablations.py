@@ -13,12 +13,11 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from r2v import config as c
-from r2v.config import to_yaml
 from r2v.errors import UsageError, nearest
 from r2v.log import logger
 from r2v.stages import Stage
 from r2v.storage.artifact import Work
-from r2v.storage.files import write_json, write_text
+from r2v.storage.files import write_json
 from r2v.storage.integrity import Artifact
 
 if TYPE_CHECKING:
@@ -137,10 +136,11 @@ def run(cfg: AblationsSettings, work: Work) -> None:
     from r2v.evaluation.tables.ablation_rows import ablation_rows, write_ablations
 
     rows = [ABLATION_ROWS[name] for name in cfg.whole.ablations.names]
-    base_made = _chain(cfg.whole, (), sorted({row.base_method for row in rows}), work)
+    base, *changed = chains_of(cfg.whole)
+    base_made = _made(base, work)
     made = {}
-    for row in rows:
-        made[row.name] = _chain(cfg.whole, row.overrides, [row.ablated_method], work)
+    for row, chain in zip(rows, changed, strict=True):
+        made[row.name] = _made(chain, work)
         logger.info("  ablation %-24s done", row.name)
     table = ablation_rows(
         cfg.whole.env.benchmark,
@@ -172,34 +172,43 @@ def _condition(config: c.Config) -> str:
     return "noisy" if "noisy" in config.evaluation.conditions else config.evaluation.conditions[0]
 
 
-def _chain(config: c.Config, overrides: tuple[str, ...], methods: list[str], work: Work) -> dict[str, Artifact]:
-    """The artifacts of the whole chain under these overrides; what the change does not touch is found made."""
+def chains_of(config: c.Config) -> list[c.Config]:
+    """The configurations that are evaluated: of the base, then of each ablation in `ablations.names`."""
+    rows = [ABLATION_ROWS[name] for name in config.ablations.names]
+    base = _evaluated(config, config, sorted({row.base_method for row in rows}))
+    return [base, *(_evaluated(_changed(config, row.overrides), config, [row.ablated_method]) for row in rows)]
+
+
+def _evaluated(changed: c.Config, config: c.Config, methods: list[str]) -> c.Config:
+    """The changed configuration, evaluated by these methods under the one condition of the study."""
+    seeds, conditions = changed.ablations.seeds, [_condition(config)]
+    evaluation = replace(changed.evaluation, methods=methods, seeds=seeds, budgets=[], conditions=conditions)
+    return replace(changed, evaluation=evaluation)
+
+
+def _changed(config: c.Config, overrides: tuple[str, ...]) -> c.Config:
+    from omegaconf import OmegaConf
+
+    merged = OmegaConf.merge(OmegaConf.structured(config), OmegaConf.from_dotlist(list(overrides)))
+    changed = OmegaConf.to_object(merged)
+    assert isinstance(changed, c.Config)
+    return changed
+
+
+def _made(config: c.Config, work: Work) -> dict[str, Artifact]:
+    """The artifacts of a whole chain; what is there already is found made."""
     from r2v.pipeline.graph import upstream
     from r2v.pipeline.jobs import JOBS
     from r2v.pipeline.run import run_job
 
-    changed = _changed(config, overrides, work)
-    seeds = changed.ablations.seeds
-    changed = replace(
-        changed,
-        evaluation=replace(
-            changed.evaluation, methods=methods, seeds=seeds, budgets=[], conditions=[_condition(config)]
-        ),
-    )
     made: dict[str, Artifact] = {}
     wanted = upstream(["evaluate"])
     for job in JOBS:
         if job.name not in wanted:
             continue
         inputs = {name: made[name] for name in job.inputs}
-        made[job.name] = run_job(changed, job, inputs, root=work.root, publish=False, quiet=True).artifact
+        made[job.name] = run_job(config, job, inputs, root=work.root, publish=False, quiet=True).artifact
     return made
-
-
-def _changed(config: c.Config, overrides: tuple[str, ...], work: Work) -> c.Config:
-    path = work.folder / "tmp" / "base.yaml"
-    write_text(path, to_yaml(config))
-    return c.load(path, overrides)
 
 
 def _episodes(config: c.Config, artifact: Artifact, method: str) -> StoredEpisodes:
@@ -208,4 +217,4 @@ def _episodes(config: c.Config, artifact: Artifact, method: str) -> StoredEpisod
     return StoredEpisodes(artifact.file(f"episodes/{_condition(config)}/{method}.jsonl"))
 
 
-STAGE = Stage(version=1, settings=AblationsSettings, run=run)
+STAGE = Stage(version=1, settings=AblationsSettings, run=run, chains=chains_of)

@@ -69,9 +69,15 @@ def estimate(
     batch: int = 1,
 ) -> TimeEstimate:
     """Seconds of a stage on `gpus` cards of a kind (acting uses one); an unknown kind counts as ASSUMED."""
+    return estimate_of(work_of(config, stage, batch), shape, card=card, gpus=gpus, checkpointing=checkpointing)
+
+
+def estimate_of(
+    work: StageTokens, shape: Shape, *, card: str = "", gpus: int = 1, checkpointing: bool = False
+) -> TimeEstimate:
+    """Seconds that these tokens take; all but the training ones on one card."""
     known = next((name for name in CARDS if card.lower() == name), ASSUMED)
     operations, bandwidth = CARDS[known]
-    work = work_of(config, stage, batch)
     per_token = 2.0 * shape.parameters_per_token
     cost = per_token * (work.trained * (4 if checkpointing else 3) + work.read)
     added = work.waves * shape.parameters * 2 / (bandwidth * BANDWIDTH)

@@ -24,7 +24,7 @@ from r2v.memory.profile_of_model import configured
 from r2v.pipeline.graph import as_configured
 from r2v.pipeline.inputs import flat, place_of, places_of
 from r2v.pipeline.jobs import JOBS, job
-from r2v.pipeline.plan import PlannedJob, plan, require_worlds, touched, waiting
+from r2v.pipeline.plan.jobs_to_do import PlannedJob, plan, require_worlds, touched, waiting
 from r2v.pipeline.run import run_here
 from r2v.slurm import chain as chains
 from r2v.slurm import client, headers

@@ -11,12 +11,16 @@ heavy at the top: planning and status load them on login nodes.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from r2v.config import Config
 from r2v.storage.artifact import Work
+
+
+def _no_chains(config: Config) -> Sequence[Config]:
+    return ()
 
 
 @dataclass(frozen=True)
@@ -26,6 +30,8 @@ class Stage:
     version: int
     settings: type[Any]
     run: Callable[[Any, Work], None]
+    chains: Callable[[Config], Sequence[Config]] = _no_chains
+    """The configurations whose chains, up to their evaluation, it makes as parts of itself: what a plan counts."""
 
     def sections(self, config: Config) -> Any:
         """The stage's own settings: the sections, or parts of sections, that it reads of the whole configuration."""

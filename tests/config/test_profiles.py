@@ -17,7 +17,7 @@ from r2v.memory.shapes import shape_of
 from r2v.memory.sizes import parse_size
 from r2v.memory.stage_table import plan_stages
 from r2v.pipeline.jobs import job
-from r2v.pipeline.plan import require_worlds
+from r2v.pipeline.plan.jobs_to_do import require_worlds
 
 LLAMA = "policy.model_name=meta-llama/Llama-3.2-1B-Instruct"
 LARGEST = {

@@ -10,7 +10,7 @@ import pytest
 from r2v.cli.main import main
 from r2v.config import load
 from r2v.pipeline.gc import garbage, remove
-from r2v.pipeline.plan import plan
+from r2v.pipeline.plan.jobs_to_do import plan
 from r2v.storage.artifact import JOURNAL, build, publish
 from r2v.storage.lease import lease
 from tests.trust import MICRO

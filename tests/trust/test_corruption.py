@@ -19,7 +19,7 @@ from r2v.config import load
 from r2v.errors import EXIT_CODES
 from r2v.pipeline.graph import upstream
 from r2v.pipeline.jobs import JOBS, job
-from r2v.pipeline.plan import plan
+from r2v.pipeline.plan.jobs_to_do import plan
 from r2v.randomness import generator
 from r2v.storage.files import content_sha256
 from tests import warm

@@ -11,7 +11,7 @@ from r2v.config import load
 from r2v.errors import InputError, UsageError
 from r2v.pipeline.inputs import published
 from r2v.pipeline.jobs import JOBS, job
-from r2v.pipeline.plan import plan, require_worlds, touched, waiting
+from r2v.pipeline.plan.jobs_to_do import plan, require_worlds, touched, waiting
 from r2v.pipeline.run import run_here
 from r2v.storage.files import content_sha256
 from tests.pipeline.test_run import LATER, NAMES, SEED_TABLE, small

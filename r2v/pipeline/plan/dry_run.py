@@ -1,0 +1,252 @@
+"""The dry run: what each job would play and ask, what that costs, and how long it takes under the resources asked.
+
+    jobs = [planned_work("evaluate", config, known, allotted)]
+    print("\\n".join(table(jobs, config, known)))
+
+Nothing is played and nothing imported that a configuration names. Episodes are as long as the benchmark's pace says
+(`r2v.envs.pace`); what rests on an assumption is printed as one, below the table.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from r2v.config import Config
+from r2v.console import text_table
+from r2v.memory.stage_table import duration
+from r2v.pipeline.plan.known import Known
+from r2v.pipeline.plan.makes import makes_of
+from r2v.pipeline.plan.price import basis, dollars
+from r2v.pipeline.plan.stage_parts import Part, parts_of
+from r2v.pipeline.plan.wall import Allotted, Seconds, time_of, training_seconds, unit_seconds, workers_of, world_seconds
+from r2v.pipeline.plan.work import Work
+
+
+@dataclass(frozen=True, kw_only=True)
+class TimedPart:
+    """A part of a job with its time and price."""
+
+    part: Part
+    world_seconds: float
+    seconds: Seconds
+    unit_seconds: float
+    usd: float | None
+
+    @property
+    def name(self) -> str:
+        """Of the part."""
+        return self.part.name
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlannedWork:
+    """A job: its parts, and the training that is no part of playing."""
+
+    name: str
+    parts: tuple[TimedPart, ...]
+    training: float
+    """Seconds; nan where the model's size is not known."""
+    allotted: Allotted
+
+    @property
+    def work(self) -> Work:
+        """All parts together."""
+        return sum((one.part.total for one in self.parts), Work())
+
+    @property
+    def world_seconds(self) -> float:
+        """One world after another."""
+        return sum(one.world_seconds for one in self.parts)
+
+    @property
+    def wall(self) -> float:
+        """Seconds from start to end; nan where the model's size is not known."""
+        return self.training + sum(one.seconds.wall for one in self.parts)
+
+    @property
+    def gpu_hours(self) -> float:
+        """What the job holds while it runs."""
+        return self.allotted.gpus * self.wall / 3600
+
+    @property
+    def usd(self) -> float | None:
+        """List price; None where it is not known."""
+        prices = [one.usd for one in self.parts]
+        return None if None in prices else sum(price for price in prices if price is not None)
+
+    @property
+    def too_long(self) -> bool:
+        """Whether it takes longer than its time limit, so that it needs more than one life."""
+        return self.allotted.seconds is not None and self.wall > self.allotted.seconds
+
+    @property
+    def never_kept(self) -> list[TimedPart]:
+        """Parts of which a single unit takes longer than the time limit: they never end."""
+        limit = self.allotted.seconds
+        return [one for one in self.parts if limit is not None and one.unit_seconds > limit]
+
+
+def planned_work(name: str, config: Config, known: Known, allotted: Allotted) -> PlannedWork:
+    """The work of one job under a configuration."""
+    makes, parts = makes_of(name, config), list[TimedPart]()
+    for made, under in makes:
+        found = parts_of(made, under, known)
+        parts += [_timed(part if made == name else _of_stage(made, part), under, known, allotted) for part in found]
+    training = sum(training_seconds(made, under, allotted) for made, under in makes)
+    return PlannedWork(name=name, parts=_merged(parts), training=training, allotted=allotted)
+
+
+def _of_stage(made: str, part: Part) -> Part:
+    label = made if made == part.name else f"{made} {part.name}"
+    return Part(name=label, total=part.total, unit=part.unit, at_most=part.at_most, remedy="ablations.names")
+
+
+def _timed(part: Part, config: Config, known: Known, allotted: Allotted) -> TimedPart:
+    return TimedPart(
+        part=part,
+        world_seconds=world_seconds(part.total, known.pace),
+        seconds=time_of(part.total, config, known.pace, allotted),
+        unit_seconds=unit_seconds(part.unit, config, known.pace, allotted),
+        usd=dollars(part.total, config),
+    )
+
+
+def _merged(parts: Sequence[TimedPart]) -> tuple[TimedPart, ...]:
+    """Parts of one name together, as several ablations have them."""
+    found: dict[str, TimedPart] = {}
+    for one in parts:
+        before = found.get(one.name)
+        found[one.name] = one if before is None else _sum(before, one)
+    return tuple(found.values())
+
+
+def _sum(a: TimedPart, b: TimedPart) -> TimedPart:
+    longer = a if a.unit_seconds >= b.unit_seconds else b
+    both = Part(
+        name=a.name,
+        total=a.part.total + b.part.total,
+        unit=longer.part.unit,
+        at_most=a.part.at_most or b.part.at_most,
+        remedy=a.part.remedy,
+    )
+    return TimedPart(
+        part=both,
+        world_seconds=a.world_seconds + b.world_seconds,
+        seconds=a.seconds + b.seconds,
+        unit_seconds=longer.unit_seconds,
+        usd=None if a.usd is None or b.usd is None else a.usd + b.usd,
+    )
+
+
+HEAD = (
+    *("job", "episodes", "branches", "world", "student", "LLM", "verifier", "LLM tokens", "dollars", "GPU-hours"),
+    *("wall", "limit", ""),
+)
+"""Columns: counts of what is played, world time one after another, questions, and what they come to."""
+
+
+def table(jobs: Sequence[PlannedWork], config: Config, known: Known) -> list[str]:
+    """The table of jobs and their parts, what does not fit, and what all of it rests on."""
+    rows = [HEAD]
+    for one in jobs:
+        rows.append(_job_row(one))
+        rows += [_part_row(part) for part in one.parts] if len(one.parts) > 1 else []
+    rows.append(_total_row(jobs))
+    return [*text_table(rows, right=range(1, 11)).splitlines(), "", *warnings(jobs), *_basis(jobs, config, known)]
+
+
+def _counts(work: Work, worlds: float, usd: float | None) -> tuple[str, ...]:
+    return (
+        *(_count(value) for value in (work.episodes, work.branches)),
+        duration(worlds) if worlds else "",
+        *(_count(value) for value in (work.student, work.llm, work.verifier)),
+        _tokens(work.llm_in + work.llm_out),
+        "" if not work.llm else "unknown" if usd is None else f"{usd:,.2f}" if usd < 100 else f"{usd:,.0f}",
+    )
+
+
+def _job_row(one: PlannedWork) -> tuple[str, ...]:
+    limit = one.allotted.seconds
+    bound = any(part.part.at_most for part in one.parts)
+    gpu = f"{one.gpu_hours:,.1f}" if one.allotted.gpus else ""
+    state = "DOES NOT FIT" if one.too_long or one.never_kept else "at most" if bound else ""
+    return (
+        one.name,
+        *_counts(one.work, one.world_seconds, one.usd),
+        gpu,
+        _wall(one.wall),
+        "" if limit is None else duration(limit),
+        state,
+    )
+
+
+def _part_row(one: TimedPart) -> tuple[str, ...]:
+    counts = _counts(one.part.total, one.world_seconds, one.usd)
+    return (f"  {one.name}", *counts, "", _wall(one.seconds.wall), "", "at most" if one.part.at_most else "")
+
+
+def _total_row(jobs: Sequence[PlannedWork]) -> tuple[str, ...]:
+    prices = [one.usd for one in jobs]
+    usd = None if None in prices else sum(price for price in prices if price is not None)
+    counts = _counts(sum((one.work for one in jobs), Work()), sum(one.world_seconds for one in jobs), usd)
+    gpu = sum(one.gpu_hours for one in jobs)
+    return ("all", *counts, f"{gpu:,.1f}" if gpu else "", _wall(sum(one.wall for one in jobs)), "", "")
+
+
+def _wall(seconds: float) -> str:
+    return "unknown" if math.isnan(seconds) else duration(seconds)
+
+
+def _count(value: float) -> str:
+    return f"{value:,.0f}" if value else ""
+
+
+def _tokens(value: float) -> str:
+    return "" if not value else f"{value / 1e6:,.1f} M" if value >= 1e6 else f"{value:,.0f}"
+
+
+def warnings(jobs: Sequence[PlannedWork]) -> list[str]:
+    """A line for each job, or unit of one, that takes longer than its time limit, with what makes it shorter."""
+    lines = []
+    for one in jobs:
+        limit = one.allotted.seconds or 0.0
+        lines += [
+            f"{one.name}: one task of {part.name} takes about {duration(part.unit_seconds)}, and what a task has come "
+            f"to is kept when it ends: under --time={duration(limit)} it never does; fewer: {part.part.remedy}"
+            for part in one.never_kept
+        ]
+        if one.too_long and not one.never_kept:
+            lives = math.ceil(one.wall / limit)
+            lines.append(
+                f"{one.name}: about {duration(one.wall)} under --time={duration(limit)}, so it takes {lives} lives "
+                f"(finished tasks are kept, the job is put back into the queue); {_shorter(one)}"
+            )
+    return [*lines, ""] if lines else []
+
+
+def _shorter(one: PlannedWork) -> str:
+    """The remedies of what takes longest."""
+    if not one.parts or one.training > one.wall / 2:
+        return "shorter: more GPUs (--gres), fewer epochs or tasks"
+    longest = max(one.parts, key=lambda part: part.seconds.wall)
+    slow = longest.seconds
+    by = {slow.worlds: "rollout.workers", slow.models: "a faster GPU (--gres)", slow.llm: "teacher.max_concurrent"}
+    return f"most of it {longest.name}: less of {longest.part.remedy}, or more of {by[max(by)]}"
+
+
+def _basis(jobs: Sequence[PlannedWork], config: Config, known: Known) -> list[str]:
+    split = ", ".join(f"{count} {name}" for name, count in known.tasks.items() if count)
+    asked = "" if known.listed else " (estimated: the benchmark itself is not asked here; no world can be copied)"
+    bounds = {part.part.at_most: f"{one.name} {part.name}" for one in jobs for part in one.parts if part.part.at_most}
+    workers = workers_of(config, Allotted())
+    return [
+        f"tasks: {split}{asked}",
+        *known.pace.lines(),
+        *(f"at most ({name}): {why}" for why, name in bounds.items()),
+        "questions count each time, although equal ones are answered once, and tokens are about what prompts hold",
+        basis(config),
+        f"wall: {workers} worlds at a time (rollout.workers), models as `r2v plan` estimates them, the LLM by direct "
+        "calls; one after another, though they overlap",
+    ]

@@ -1,0 +1,97 @@
+"""What a plan knows of a benchmark before it plays: its tasks in each split, its pace, and what its worlds can do.
+
+    known = known_of(config, load_benchmark(config.env.benchmark))
+    known = known_of(config, None)          # of one that is not loaded: what is declared for its name, or assumed
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+
+from r2v.config import Config
+from r2v.data.registry import DataRegistry
+from r2v.data.split import SPLITS, assign
+from r2v.envs.base import BENCHMARKS, Benchmark, load_benchmark
+from r2v.envs.pace import Pace, pace_of
+from r2v.errors import InputError
+from r2v.pipeline.inputs import place_of
+from r2v.storage.artifact_manifest import read_artifact_manifest
+
+_SHARES = {"train": 0.7, "calibration": 0.1, "evaluation": 0.2, "heldout": 0.0}
+"""Of a benchmark whose tasks cannot be listed."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Known:
+    """Of one benchmark under one configuration."""
+
+    pace: Pace
+    tasks: Mapping[str, int]
+    """Split -> number of tasks."""
+    copies: bool
+    """Whether worlds can be copied (`Capabilities.snapshot`)."""
+    deterministic: bool
+    listed: bool
+    """Whether the benchmark itself was asked; else tasks are estimated and worlds taken for such as cannot be copied."""
+
+    def of_split(self, split: str, limit: int | None) -> int:
+        """Tasks of a split that are played under a limit (None: all)."""
+        return self.tasks[split] if limit is None else min(limit, self.tasks[split])
+
+
+def known_of(config: Config, benchmark: Benchmark | None) -> Known:
+    """What is known without playing. Raises UsageError for a declaration that is none."""
+    pace = pace_of(config.env.benchmark, benchmark)
+    if benchmark is None:
+        counted = {split: int(pace.tasks * share) for split, share in _SHARES.items()}
+        counted["evaluation"] = pace.tasks - counted["train"] - counted["calibration"]
+        return Known(pace=pace, tasks=counted, copies=False, deterministic=True, listed=False)
+    splits = Counter(assign(benchmark.tasks(), by=config.data.split_by, seed=config.data.split_seed).values())
+    able = benchmark.capabilities
+    return Known(
+        pace=pace,
+        tasks={split: splits[split] for split in SPLITS},
+        copies=able.snapshot,
+        deterministic=able.deterministic,
+        listed=True,
+    )
+
+
+def known_here(config: Config, root: Path = Path()) -> Known:
+    """The same from a login node: R2V's own benchmarks are asked, nothing that a configuration names is imported, and
+    what earlier runs under `root` have measured comes first."""
+    name = config.env.benchmark
+    known = known_of(config, load_benchmark(name, config.env.options) if name in BENCHMARKS else None)
+    return Known(**{**vars(known), "pace": _played(config, known.pace, root)})
+
+
+def _played(config: Config, pace: Pace, root: Path) -> Pace:
+    """The pace with what the benchmark's latest run and this configuration's router features have measured."""
+    runs = [run for run in DataRegistry(root / "data").query(benchmark=config.env.benchmark) if run.status == "done"]
+    if runs:
+        path = runs[-1].output_dir / "collection_log.jsonl"
+        if lengths := _lengths(path):
+            pace = pace.measured(f"measured in run {runs[-1].run_id}", teacher_steps=fmean(lengths))
+    place = place_of(config, "router_features", root)
+    try:
+        found = read_artifact_manifest(place.resolve()).summary if place.exists() else {}
+        steps, tasks, other = (float(found[key]) for key in ("n_steps", "n_tasks", "n_disagreements"))
+    except (InputError, KeyError, TypeError, ValueError):
+        return pace
+    if steps <= 0 or tasks <= 0:
+        return pace
+    episodes = tasks * len(config.router.seeds)
+    return pace.measured(f"measured in {place}", student_steps=steps / episodes, differing=other / steps)
+
+
+def _lengths(log: Path) -> list[float]:
+    """The steps of each episode that a collection's log tells of; none where it cannot be read."""
+    try:
+        return [float(json.loads(line)["n_steps"]) for line in log.read_text().splitlines()]
+    except (OSError, ValueError, KeyError, TypeError):
+        return []

@@ -1,0 +1,46 @@
+"""What a job makes: itself under its configuration, or, for an ablation study, every stage that each change makes again.
+
+Artifacts are found by fingerprint, so a chain makes only what differs from those before it: the keys here are the
+fingerprints' own, of settings and inputs, without the contents that are not there yet.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator
+
+from r2v.config import Config, identity
+from r2v.pipeline.graph import as_configured, upstream
+from r2v.pipeline.jobs import JOBS, job
+
+Make = tuple[str, Config]
+"""A job's name and the configuration that it is made with."""
+
+
+def makes_of(name: str, config: Config) -> list[Make]:
+    """What the job of this name makes, each once; its own row where it makes no chains."""
+    chains = job(name).load().chains(config)
+    if not chains:
+        return [(name, config)]
+    seen = {key for made, key, _ in _keys(config) if made != "evaluate"}  # the chain's own jobs stand before it
+    found = []
+    for chain in chains:
+        for made, key, one in _keys(chain):
+            if key not in seen:
+                seen.add(key)
+                found.append((made, one))
+    return found
+
+
+def _keys(config: Config) -> Iterator[tuple[str, str, Config]]:
+    """(job, what names its artifact, configuration) of a chain up to its evaluation."""
+    wanted, keys = upstream(["evaluate"]), dict[str, str]()
+    for row in JOBS:
+        if row.name not in wanted:
+            continue
+        inputs = [keys[name] for name in as_configured(config, row).inputs]
+        sections = identity(row.load().sections(config))
+        content = json.dumps([row.name, sections, inputs], sort_keys=True)
+        keys[row.name] = hashlib.sha256(content.encode()).hexdigest()
+        yield row.name, keys[row.name], config

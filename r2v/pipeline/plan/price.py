@@ -1,0 +1,43 @@
+"""The price of a stage: its tokens of the LLM at the list price, without discounts of provider batches or caches."""
+
+from __future__ import annotations
+
+from r2v.config import Config
+from r2v.errors import UsageError
+from r2v.llm.providers.prices import TokenCounts, price_table, rate_of
+from r2v.pipeline.plan.work import Work
+
+
+def dollars(work: Work, config: Config) -> float | None:
+    """What a stage's work costs in USD; None where the teacher's model has no price."""
+    teacher = config.teacher
+    if teacher.provider == "scripted" or not work.llm:
+        return 0.0
+    try:
+        rate = rate_of(
+            teacher.provider, teacher.model_name, teacher.usd_in, teacher.usd_out, base_url=teacher.base_url
+        )
+    except UsageError:
+        return None
+    return rate.usd(TokenCounts(fresh=round(work.llm_in), output=round(work.llm_out)), batch=False)
+
+
+def basis(config: Config) -> str:
+    """Which prices these are, in one line."""
+    teacher = config.teacher
+    if teacher.provider == "scripted":
+        return "dollars: none, for the benchmark's own expert answers"
+    if dollars(Work(llm=1), config) is None:
+        return (
+            f"dollars: unknown, for {teacher.model_name} has no price in the table of {price_table()['version']}; set "
+            "teacher.usd_in and teacher.usd_out, USD per million tokens"
+        )
+    given = [name for name in ("usd_in", "usd_out") if getattr(teacher, name) is not None]
+    source = f"the table of {price_table()['version']}"
+    if given:
+        source = " and ".join(f"teacher.{name}" for name in given) + ("" if len(given) == 2 else f", and {source}")
+    cap = "" if teacher.max_usd is None else f"; teacher.max_usd stops a collection at ${teacher.max_usd:,.2f}"
+    return (
+        f"dollars: list price of {teacher.model_name} by {source}; provider batches are half of it where they exist, and "
+        f"equal questions of one stage are paid once{cap}"
+    )

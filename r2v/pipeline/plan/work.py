@@ -1,0 +1,89 @@
+"""Work: what playing amounts to, counted before it is played. Arithmetic only, in closed forms.
+
+    episode(22, student=1)                          # 1 reset, 22 steps, 22 questions to the small policy
+    branches(22, each=0.6, copies=False, student=1)  # at each of 22 states .6 branches, each played to the end
+
+A branch is another action at a state of an episode, played on to the end. Where worlds can be copied it begins there;
+elsewhere it is one reset and the actions so far, played again. An episode of T steps has T states; a branch at the t-th
+(from 0) has T - t actions of its own, of which the first is given and T - t - 1 are asked for.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+
+@dataclass(frozen=True, kw_only=True)
+class Work:
+    """Counts; they may be means, and so no whole numbers."""
+
+    episodes: float = 0.0
+    """Played from a reset of their own."""
+    branches: float = 0.0
+    """Played on from a state of an episode."""
+    resets: float = 0.0
+    steps: float = 0.0
+    """Actions that worlds execute, those of a replay included."""
+    student: float = 0.0
+    """Questions to local policies. Equal questions count each time, although they are answered once."""
+    drawn: float = 0.0
+    """Replies to these: K where K samples are asked for."""
+    llm: float = 0.0
+    """Questions to the LLM, as a teacher, in routed steps or as a judge."""
+    verifier: float = 0.0
+    """Actions that the verifier scores."""
+    read: float = 0.0
+    """Prompt tokens that local models read, policies and verifier."""
+    written: float = 0.0
+    """Tokens that local policies add."""
+    llm_in: float = 0.0
+    """Prompt tokens of the LLM."""
+    llm_out: float = 0.0
+    """Its reply tokens."""
+
+    def __add__(self, other: Work) -> Work:
+        return Work(**{one.name: getattr(self, one.name) + getattr(other, one.name) for one in fields(self)})
+
+    def times(self, count: float) -> Work:
+        """So often."""
+        return Work(**{one.name: count * getattr(self, one.name) for one in fields(self)})
+
+
+def episode(length: float, *, student: float = 0, llm: float = 0, verifier: float = 0, samples: float = 0) -> Work:
+    """An episode of `length` steps; questions are of each step, `samples` the completions drawn in one more of them."""
+    return Work(
+        episodes=1,
+        resets=1,
+        steps=length,
+        student=length * (student + (samples > 0)),
+        drawn=length * (student + samples),
+        llm=length * llm,
+        verifier=length * verifier,
+    )
+
+
+def branches(length: float, *, each: float, copies: bool, student: float = 0, llm: float = 0) -> Work:
+    """`each` branches at every state of an episode of `length` steps, all of which last as long as it. `copies`:
+    worlds can be copied. `student` or `llm` questions are asked in every step that is played on."""
+    count = each * length
+    played = each * length * (length + 1) / 2
+    asked = each * length * (length - 1) / 2
+    return Work(
+        branches=count,
+        resets=0 if copies else count,
+        steps=played if copies else count * length,
+        student=asked * student,
+        drawn=asked * student,
+        llm=asked * llm,
+    )
+
+
+def branches_at_most(length: float, *, count: float, copies: bool, llm: float = 0) -> Work:
+    """`count` branches at states that nobody knows yet: at most what they come to at the first. Without copies the
+    steps are exact."""
+    return Work(
+        branches=count,
+        resets=0 if copies else count,
+        steps=count * length,
+        llm=count * (length - 1) * llm,
+    )
