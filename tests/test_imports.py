@@ -31,6 +31,7 @@ DOORS = {
     "r2v evaluate --help": ("run('evaluate', '--help')", LIGHT),
     "a usage error": ("run('colect')", LIGHT),
     "r2v config": ("run('config', '--overrides', 'training.lr=1e-5')", HEAVY),
+    "r2v run --dry-run": ("run('run', '--dry-run')", HEAVY),
     "r2v plan": ("run('plan', '--gpu', '80GiB')", HEAVY),
     "r2v check-env": ("run('check-env', 'chain')", HEAVY),
     "r2v import": ("open('a.jsonl', 'w').write('{}'); run('import', 'a.jsonl')", HEAVY),

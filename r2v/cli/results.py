@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from r2v.cli.options import SEED, Parser, add_config_options, add_force, load_config, whole
 from r2v.console import text_table
 from r2v.log import logger
 from r2v.pipeline.jobs import JOBS, job
+
+if TYPE_CHECKING:
+    from r2v.config import Config
 
 
 def add_run(commands: argparse._SubParsersAction[Parser]) -> None:
@@ -28,6 +32,11 @@ def add_run(commands: argparse._SubParsersAction[Parser]) -> None:
     )
     run.add_argument(
         "--without", nargs="+", default=[], metavar="JOB", help="jobs to leave out, by name or number (default: none)"
+    )
+    run.add_argument(
+        "--dry-run",
+        action="store_true",
+        help="print what each stage would play and ask, its dollars and its time, and run nothing",
     )
     run.set_defaults(act=_run)
 
@@ -81,6 +90,8 @@ def _run(arguments: argparse.Namespace) -> int:
     from r2v.report.console import closing_lines
 
     config = load_config(arguments)
+    if arguments.dry_run:
+        return _dry_run(config, arguments)
     force = [row.name for row in JOBS] if arguments.force else []
     done = run_here(config, start=arguments.start, without=arguments.without, force=force)
     if any(one.fresh for one in done):
@@ -101,6 +112,23 @@ def _run(arguments: argparse.Namespace) -> int:
         ("runs", places_of(config).runs),
     )
     print(closing_lines(results, folders))
+    return 0
+
+
+def _dry_run(config: Config, arguments: argparse.Namespace) -> int:
+    from r2v.pipeline.plan.dry_run import planned_work, table
+    from r2v.pipeline.plan.jobs_to_do import plan
+    from r2v.pipeline.plan.known import known_here
+    from r2v.pipeline.plan.wall import Allotted
+    from r2v.storage.weights import BUNDLED
+
+    steps = plan(config, start=arguments.start, without=arguments.without)
+    wanted = [step for step in steps if arguments.force or step.state != "up to date"]
+    known, gpus = known_here(config), int(config.policy.model_name not in BUNDLED)
+    jobs = [planned_work(step.job.name, config, known, Allotted(gpus=gpus)) for step in wanted]
+    for step in steps:
+        print(f"{step.job.name:16} {step.state}: {step.why}")
+    print("\n".join(["", *table(jobs, config, known)] if jobs else ["nothing is to be done"]))
     return 0
 
 

@@ -1,9 +1,9 @@
 """Pace: how fast a benchmark's worlds are and how long its episodes last, for estimates made before anything is played.
 
 A benchmark declares its own as an attribute `pace`; what it leaves out is taken on the safe side (episodes as long as
-`inference.max_steps`, every action of the LLM another than the small policy's). Benchmarks whose adapter a later version
-brings are declared here, and one that declares nothing goes by `ASSUMED`. Every field has its basis, and what earlier
-runs have measured replaces what was declared (`Pace.measured`).
+`inference.max_steps`, every action of the LLM another than the small policy's). Benchmarks whose adapter is yet to come
+are declared here, and one that declares nothing goes by `ASSUMED`. Every field has its basis, and what earlier runs
+have measured replaces what was declared (`Pace.measured`).
 """
 
 from __future__ import annotations

@@ -149,7 +149,7 @@ HEAD = (
 
 def table(jobs: Sequence[PlannedWork], config: Config, known: Known) -> list[str]:
     """The table of jobs and their parts, what does not fit, and what all of it rests on."""
-    rows = [HEAD]
+    rows: list[tuple[str, ...]] = [HEAD]
     for one in jobs:
         rows.append(_job_row(one))
         rows += [_part_row(part) for part in one.parts] if len(one.parts) > 1 else []
@@ -163,7 +163,7 @@ def _counts(work: Work, worlds: float, usd: float | None) -> tuple[str, ...]:
         duration(worlds) if worlds else "",
         *(_count(value) for value in (work.student, work.llm, work.verifier)),
         _tokens(work.llm_in + work.llm_out),
-        "" if not work.llm else "unknown" if usd is None else f"{usd:,.2f}" if usd < 100 else f"{usd:,.0f}",
+        _dollars(usd),
     )
 
 
@@ -171,14 +171,14 @@ def _job_row(one: PlannedWork) -> tuple[str, ...]:
     limit = one.allotted.seconds
     bound = any(part.part.at_most for part in one.parts)
     gpu = f"{one.gpu_hours:,.1f}" if one.allotted.gpus else ""
-    state = "DOES NOT FIT" if one.too_long or one.never_kept else "at most" if bound else ""
+    state = [*["at most"] * bound, *["DOES NOT FIT"] * bool(one.too_long or one.never_kept)]
     return (
         one.name,
         *_counts(one.work, one.world_seconds, one.usd),
         gpu,
         _wall(one.wall),
         "" if limit is None else duration(limit),
-        state,
+        ", ".join(state),
     )
 
 
@@ -197,6 +197,12 @@ def _total_row(jobs: Sequence[PlannedWork]) -> tuple[str, ...]:
 
 def _wall(seconds: float) -> str:
     return "unknown" if math.isnan(seconds) else duration(seconds)
+
+
+def _dollars(usd: float | None) -> str:
+    if usd is None:
+        return "unknown"
+    return "" if not usd else f"{usd:,.2f}" if usd < 100 else f"{usd:,.0f}"
 
 
 def _count(value: float) -> str:
@@ -239,12 +245,14 @@ def _shorter(one: PlannedWork) -> str:
 def _basis(jobs: Sequence[PlannedWork], config: Config, known: Known) -> list[str]:
     split = ", ".join(f"{count} {name}" for name, count in known.tasks.items() if count)
     asked = "" if known.listed else " (estimated: the benchmark itself is not asked here; no world can be copied)"
-    bounds = {part.part.at_most: f"{one.name} {part.name}" for one in jobs for part in one.parts if part.part.at_most}
+    bounds: dict[str, dict[str, None]] = {}
+    for part in (part for one in jobs for part in one.parts if part.part.at_most):
+        bounds.setdefault(part.part.at_most, {})[part.name] = None
     workers = workers_of(config, Allotted())
     return [
         f"tasks: {split}{asked}",
         *known.pace.lines(),
-        *(f"at most ({name}): {why}" for why, name in bounds.items()),
+        *(f"at most ({', '.join(names)}): {why}" for why, names in bounds.items()),
         "questions count each time, although equal ones are answered once, and tokens are about what prompts hold",
         basis(config),
         f"wall: {workers} worlds at a time (rollout.workers), models as `r2v plan` estimates them, the LLM by direct "

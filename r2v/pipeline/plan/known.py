@@ -1,7 +1,7 @@
 """What a plan knows of a benchmark before it plays: its tasks in each split, its pace, and what its worlds can do.
 
-    known = known_of(config, load_benchmark(config.env.benchmark))
-    known = known_of(config, None)          # of one that is not loaded: what is declared for its name, or assumed
+known = known_of(config, load_benchmark(config.env.benchmark))
+known = known_of(config, None)          # of one that is not loaded: what is declared for its name, or assumed
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Known:
     """Whether worlds can be copied (`Capabilities.snapshot`)."""
     deterministic: bool
     listed: bool
-    """Whether the benchmark itself was asked; else tasks are estimated and worlds taken for such as cannot be copied."""
+    """Whether the benchmark itself was asked; else tasks are estimated, and worlds are such as cannot be copied."""
 
     def of_split(self, split: str, limit: int | None) -> int:
         """Tasks of a split that are played under a limit (None: all)."""

@@ -1,4 +1,4 @@
-"""What a job makes: itself under its configuration, or, for an ablation study, every stage that each change makes again.
+"""What a job makes: itself, or, for an ablation study, every stage that each of its changes makes again.
 
 Artifacts are found by fingerprint, so a chain makes only what differs from those before it: the keys here are the
 fingerprints' own, of settings and inputs, without the contents that are not there yet.

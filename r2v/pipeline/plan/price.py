@@ -14,9 +14,7 @@ def dollars(work: Work, config: Config) -> float | None:
     if teacher.provider == "scripted" or not work.llm:
         return 0.0
     try:
-        rate = rate_of(
-            teacher.provider, teacher.model_name, teacher.usd_in, teacher.usd_out, base_url=teacher.base_url
-        )
+        rate = rate_of(teacher.provider, teacher.model_name, teacher.usd_in, teacher.usd_out, base_url=teacher.base_url)
     except UsageError:
         return None
     return rate.usd(TokenCounts(fresh=round(work.llm_in), output=round(work.llm_out)), batch=False)
@@ -38,6 +36,6 @@ def basis(config: Config) -> str:
         source = " and ".join(f"teacher.{name}" for name in given) + ("" if len(given) == 2 else f", and {source}")
     cap = "" if teacher.max_usd is None else f"; teacher.max_usd stops a collection at ${teacher.max_usd:,.2f}"
     return (
-        f"dollars: list price of {teacher.model_name} by {source}; provider batches are half of it where they exist, and "
-        f"equal questions of one stage are paid once{cap}"
+        f"dollars: list price of {teacher.model_name} by {source}; provider batches cost half where they exist, "
+        f"and equal questions of one stage are paid once{cap}"
     )

@@ -83,7 +83,11 @@ def mean_prompt(first: float, page: float, action: float, steps: float, longest:
 def parts_of(stage: str, config: Config, known: Known) -> tuple[Part, ...]:
     """What a stage plays; nothing for one that plays nothing."""
     count = _STAGES.get(stage)
-    return () if count is None else tuple(part for part in count(_Scene(config, known)) if part.total.steps or part.total.llm)
+    return (
+        ()
+        if count is None
+        else tuple(part for part in count(_Scene(config, known)) if part.total.steps or part.total.llm)
+    )
 
 
 def _collect(scene: _Scene) -> Sequence[Part]:

@@ -116,8 +116,7 @@ def _model_seconds(work: Work, config: Config, allotted: Allotted, batch: int) -
         shape = shape_of(config.policy.model_name)
     except (InputError, UsageError):
         return float("nan")
-    per_reply = work.written / work.drawn if work.drawn else 0.0
-    tokens = StageTokens(read=work.read + work.written, waves=per_reply * work.drawn / batch)
+    tokens = StageTokens(read=work.read + work.written, waves=work.written / batch)
     return estimate_of(tokens, shape, card=allotted.card).seconds
 
 

@@ -1,0 +1,28 @@
+"""Dollars of a stage: tokens at the list price, or said to be unknown."""
+
+from __future__ import annotations
+
+import pytest
+
+from r2v.config import load
+from r2v.llm.providers.prices import price_table
+from r2v.pipeline.plan.price import basis, dollars
+from r2v.pipeline.plan.work import Work
+
+ASKED = Work(llm=10, llm_in=2e6, llm_out=1e6)
+
+
+def test_tokens_at_the_list_price() -> None:
+    row = price_table()["models"]["gpt-4o"]
+    config = load(None, ["teacher.provider=openai", "teacher.model_name=gpt-4o", "teacher.max_usd=12"])
+    assert dollars(ASKED, config) == pytest.approx(2 * row["input"] + row["output"])
+    assert "list price of gpt-4o by the table of" in basis(config) and "stops a collection at $12.00" in basis(config)
+    own = load(None, ["teacher.provider=openai", "teacher.model_name=x", "teacher.usd_in=1", "teacher.usd_out=4"])
+    assert dollars(ASKED, own) == pytest.approx(6.0) and "by teacher.usd_in and teacher.usd_out" in basis(own)
+
+
+def test_an_expert_is_free_and_a_model_without_a_price_is_said_to_be_one() -> None:
+    assert dollars(ASKED, load(None)) == 0 and "expert" in basis(load(None))
+    config = load(None, ["teacher.provider=openai", "teacher.model_name=gpt-of-tomorrow"])
+    assert dollars(ASKED, config) is None and "set teacher.usd_in and teacher.usd_out" in basis(config)
+    assert dollars(Work(steps=3), config) == 0

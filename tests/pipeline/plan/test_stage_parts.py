@@ -1,0 +1,209 @@
+"""Plans are exact: what a stage plays and asks in worlds that count is what was planned, to the step and the reply."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from r2v.config import Config
+from r2v.data.store import TrajectoryStore
+from r2v.envs.base import load_benchmark
+from r2v.pipeline.jobs import job
+from r2v.pipeline.plan.stage_parts import MOST_PLAYS, mean_prompt, parts_of, plays_of_thresholds
+from r2v.pipeline.plan.work import Work
+from r2v.router.thresholds import OperatingPoint, match_rate
+from r2v.stages.train_verifier import VerifierSettings, _executed
+from r2v.storage.artifact import Work as Attempt
+from tests.pipeline.plan.counting import (
+    LENGTH,
+    SEEN,
+    Copied,
+    Replayed,
+    collected,
+    configured,
+    executed,
+    known,
+    made,
+    of_training,
+    planned,
+    without_weights,
+)
+
+WORLDS = pytest.mark.parametrize("world", [Copied], ids=["copied"])
+COUNTS = ("resets", "steps", "student", "drawn", "llm", "verifier")
+SMALL = (
+    "data.num_episodes=6",
+    "data.seeds=[1,2]",
+    "verifier.num_tasks=6",
+    "candidates.num_tasks=3",
+    "candidates.num_samples=3",
+    "router.num_tasks=4",
+    "router.num_calibration_tasks=3",
+    "router.model=constant",
+    "evaluation.num_tasks=3",
+    "evaluation.seeds=[1,2]",
+    "evaluation.conditions=[clean,noisy]",
+)
+
+
+def counts(work: Work) -> dict[str, float]:
+    return {name: getattr(work, name) for name in COUNTS}
+
+
+def same(work: Work, seen: Counter[str]) -> bool:
+    """Counts may be means, so they are compared as rounded."""
+    return {name: round(value, 6) for name, value in counts(work).items()} == {name: seen[name] for name in COUNTS}
+
+
+def within(work: Work, seen: Counter[str]) -> bool:
+    return all(seen[name] <= value + 1e-6 for name, value in counts(work).items())
+
+
+@pytest.fixture
+def models(monkeypatch: pytest.MonkeyPatch) -> None:
+    without_weights(monkeypatch)
+
+
+def run(name: str, config: Config, folder: Path, **inputs: Any) -> Counter[str]:
+    return executed(job(name).load(), config, folder, **inputs)
+
+
+@WORLDS
+def test_a_collection_and_its_re_rolls(world: type, tmp_path: Path) -> None:
+    """All its episodes succeed, so that the bound on what is played again is met."""
+    config = configured(world, *SMALL, "data.condition=noisy", "data.perturbation_seeds.train=[101,102]")
+    seen = run("collect", config, tmp_path / "attempt")
+    assert same(planned("collect", config), seen) and seen["resets"] == 12 and seen["steps"] == 12 * LENGTH
+    # a hazard that never comes, so that what is played again is what was planned
+    again = ["data.perturbation_seeds.train=[101,102]", "perturbations.distractor.prob=1e-12"]
+    config = configured(world, *SMALL, *again)
+    seen = run("perturb", config, tmp_path / "perturb", collect=collected(tmp_path))
+    assert same(planned("perturb", config), seen) and seen["resets"] == 24
+    config = configured(world, *SMALL, "data.condition=clean")
+    assert planned("perturb", config) == Work()
+
+
+@WORLDS
+def test_corruptions_are_at_most_as_planned(world: type, models: None, tmp_path: Path) -> None:
+    """Where worlds are not copied every branch is a whole episode, from wherever it begins."""
+    config = configured(world, *SMALL, "data.condition=clean", "verifier.num_corruptions=2")
+    SEEN.clear()
+    attempt = Attempt(folder=tmp_path, fingerprint="f" * 16, inputs={}, root=tmp_path)
+    _executed(VerifierSettings.of(config), attempt, load_benchmark(config.env.benchmark))
+    plan = planned("verifier", config)
+    assert within(plan, SEEN) and SEEN["resets"] == plan.resets and SEEN["steps"] > 8 * LENGTH
+    if world is Replayed:
+        assert SEEN["steps"] == plan.steps
+
+
+@WORLDS
+@pytest.mark.parametrize("teacher", ["true", "false"])
+def test_candidates(world: type, teacher: str, models: None, tmp_path: Path) -> None:
+    config = configured(world, *SMALL, f"candidates.with_teacher={teacher}")
+    seen = run("candidates", config, tmp_path / "attempt", bc=made(tmp_path / "bc"), verifier=made(tmp_path / "v"))
+    assert same(planned("candidates", config), seen)
+    actions = 3 + (teacher == "true")
+    if world is Replayed:
+        assert seen["resets"] == 3 * (1 + actions * LENGTH) and seen["steps"] == seen["resets"] * LENGTH
+
+
+def features(config: Config, root: Path) -> tuple[Any, Counter[str]]:
+    inputs = {"preference": made(root / "preference"), "verifier": made(root / "verifier")}
+    seen = run("router_features", config, root / "features", **inputs)
+    return made(root / "features"), seen
+
+
+@WORLDS
+@pytest.mark.parametrize("groups", ["[uncertainty,verifier]", "[samples,verifier]"])
+def test_router_features(world: type, groups: str, models: None, tmp_path: Path) -> None:
+    """The verifier is asked for the action before each state a second time, which its memory answers in a real run."""
+    config = configured(world, *SMALL, f"router.features={groups}", "inference.num_candidates=2")
+    plan = planned("router_features", config)
+    _, seen = features(config, tmp_path)
+    episodes = 4 + 3
+    seen["verifier"] -= episodes * (LENGTH - 1)
+    assert same(plan, seen) and plan.episodes == episodes
+    if world is Replayed:
+        assert plan.steps == episodes * (LENGTH + LENGTH * LENGTH)
+
+
+@WORLDS
+def test_the_routers_threshold_is_at_most_as_planned(world: type, models: None, tmp_path: Path) -> None:
+    config = configured(world, *SMALL, "router.model=logistic")
+    rows, _ = features(config, tmp_path)
+    seen = run("router", config, tmp_path / "router", router_features=rows, **_models(tmp_path))
+    seen["verifier"] -= seen["verifier"]  # what a state's features cost is remembered between thresholds
+    assert within(planned("router", config), seen) and seen["resets"] % 3 == 0 and seen["resets"]
+
+
+def test_the_most_thresholds_that_a_bisection_plays() -> None:
+    """By playing: thresholds of up to six operating points over many scores, each played once, whatever comes of it."""
+    scores = [index / 1000 for index in range(1, 1000)]
+    for points in range(7):
+        for shift in (0.0, 0.3, 0.9):
+            played: set[float] = set()
+
+            def execute(tau: float, shift: float = shift, played: set[float] = played) -> OperatingPoint:
+                played.add(tau)
+                return OperatingPoint(llm_call_rate=max(0.0, 1 - tau - shift), success=0.0, cost=0.0)
+
+            for point in range(points):
+                match_rate(execute, scores, (point + 1) / 10, tolerance=0.0)
+            assert len(played) + bool(points) <= plays_of_thresholds(points)
+    assert plays_of_thresholds(1) == MOST_PLAYS + 2 and plays_of_thresholds(0) == 0
+
+
+def _models(root: Path) -> dict[str, Any]:
+    return {"preference": made(root / "preference"), "verifier": made(root / "verifier")}
+
+
+def evaluated(config: Config, root: Path) -> Counter[str]:
+    """An evaluation after a router that was trained."""
+    rows, _ = features(config, root)
+    run("router", config, root / "router", router_features=rows, **_models(root))
+    folder = root / "evaluate"
+    inputs = {"bc": of_training(root / "bc"), "router": made(root / "router"), "router_features": rows}
+    return run("evaluate", config, folder, **inputs, **_models(root))
+
+
+@WORLDS
+def test_the_main_table_and_the_oracle(world: type, models: None, tmp_path: Path) -> None:
+    methods = "evaluation.methods=[slm_only,llm_only,slm_bc_only,best_of_k,oracle_router]"
+    config = configured(world, *SMALL, methods, "inference.num_candidates=2", "evaluation.budgets=[]")
+    seen = evaluated(config, tmp_path)
+    plan = planned("evaluate", config)
+    assert same(plan, seen)
+    assert plan.episodes == 5 * 3 * 2 * 2 and plan.branches == 3 * 2 * 2 * LENGTH * 2
+
+
+@WORLDS
+def test_thresholds_routed_rows_frontier_and_gains(world: type, models: None, tmp_path: Path) -> None:
+    """Thresholds are played at most as often as planned; all else is exact."""
+    budgets = "evaluation.budgets=[0.1,0.5]"
+    config = configured(world, *SMALL, "evaluation.methods=[slm_only,random_router]", budgets)
+    seen = evaluated(config, tmp_path)
+    parts = {part.name: part.total for part in parts_of("evaluate", config, known(config))}
+    assert set(parts) == {"thresholds", "main table", "frontier", "gains"}
+    calibration = json.loads((tmp_path / "evaluate" / "calibration.json").read_text())
+    assert set(calibration) == {f"random_router@{point}" for point in ("main", "b0.10", "b0.50")}
+    exact = sum((work for name, work in parts.items() if name != "thresholds"), Work())
+    placed = parts["thresholds"].episodes
+    for name, each in (("resets", 1), ("steps", LENGTH), ("student", LENGTH)):
+        spent = seen[name] - getattr(exact, name)
+        assert 0 < spent <= placed * each and spent % (3 * each) == 0, name
+    episodes = sum(1 for path in (tmp_path / "evaluate").rglob("*.jsonl") if path.parts[-2] in ("noisy", "frontier"))
+    assert episodes == 2 + 2 * 2
+    stored = [TrajectoryStore(path) for path in (tmp_path / "evaluate" / "episodes").rglob("*.jsonl")]
+    assert sum(len(list(store.iter_episodes())) for store in stored) == sum(
+        parts[name].episodes for name in ("main table", "frontier")
+    )
+
+
+def test_the_mean_prompt_is_that_of_its_pages() -> None:
+    assert mean_prompt(100, 10, 1, 1, 1000) == 110
+    assert mean_prompt(100, 10, 1, 3, 1000) == 100 + 20 + 1
+    assert mean_prompt(100, 1000, 0, 10, 500) == 500

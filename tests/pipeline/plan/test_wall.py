@@ -1,0 +1,65 @@
+"""Wall time: worlds, models and the LLM under what a job may use."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from r2v.config import load
+from r2v.envs.pace import Pace
+from r2v.memory.seconds import StageTokens, estimate_of
+from r2v.memory.shapes import shape_of
+from r2v.pipeline.plan.wall import (
+    BUNDLED_SECONDS,
+    Allotted,
+    time_of,
+    training_seconds,
+    unit_seconds,
+    world_seconds,
+)
+from r2v.pipeline.plan.work import Work
+
+PACE = Pace(reset_seconds=5, step_seconds=1.5, cpu_share=0.25)
+LLAMA = "policy.model_name=meta-llama/Llama-3.1-8B-Instruct"
+
+
+def test_worlds_go_side_by_side_as_far_as_the_cpus_keep_up() -> None:
+    work = Work(resets=100, steps=1000)
+    assert world_seconds(work, PACE) == 2000
+    two = time_of(work, load(None, ["rollout.workers=2"]), PACE, Allotted(cpus=8))
+    assert two.worlds == two.wall == 1000
+    many = time_of(work, load(None, ["rollout.workers=64"]), PACE, Allotted(cpus=8))
+    assert many.worlds == pytest.approx(2000 / 32), "64 worlds that keep a quarter of a CPU each need 16"
+    assert unit_seconds(work, load(None), PACE, Allotted()) == 2000
+
+
+def test_the_llm_answers_side_by_side() -> None:
+    config = load(
+        None,
+        ["teacher.provider=openai", "teacher.model_name=gpt-4o", "teacher.max_concurrent=10", LLAMA, "profile=lora-8b"],
+    )
+    each = config.cost.llm.seconds_per_call + config.cost.llm.seconds_per_token * PACE.action_tokens
+    assert time_of(Work(llm=100), config, PACE, Allotted()).llm == pytest.approx(10 * each)
+    assert unit_seconds(Work(llm=100), config, PACE, Allotted()) == pytest.approx(100 * each)
+    assert time_of(Work(llm=100), load(None), PACE, Allotted()).llm == 0
+
+
+def test_local_models_take_what_the_planner_estimates() -> None:
+    config = load(None, [LLAMA, "profile=lora-8b"])
+    work = Work(student=100, drawn=100, verifier=50, read=1e6, written=6400)
+    tokens = StageTokens(read=1e6 + 6400, waves=6400 / config.rollout.batch_size)
+    expected = estimate_of(tokens, shape_of(config.policy.model_name), card="h100")
+    assert time_of(work, config, PACE, Allotted(gpus=1, card="h100")).models == pytest.approx(expected.seconds)
+    assert time_of(work, load(None), PACE, Allotted()).models == pytest.approx(150 * BUNDLED_SECONDS)
+    assert training_seconds("bc", config, Allotted(gpus=2)) == pytest.approx(
+        training_seconds("bc", config, Allotted(gpus=1)) / 2
+    )
+    assert training_seconds("evaluate", config, Allotted()) == 0 < training_seconds("bc", load(None), Allotted())
+
+
+def test_a_model_of_unknown_size_takes_no_known_time() -> None:
+    config = load(None, ["policy.model_name=nobody/knows-this", "profile=lora-8b"])
+    assert math.isnan(training_seconds("bc", config, Allotted()))
+    assert math.isnan(time_of(Work(student=1), config, PACE, Allotted()).wall)
+    assert time_of(Work(steps=1), config, PACE, Allotted()).wall > 0
