@@ -30,6 +30,7 @@ from r2v.slurm import chain as chains
 from r2v.slurm import client, headers
 from r2v.slurm.chain import Chain, ChainJob, HealingLimits, parse_comment
 from r2v.slurm.configuration import config_sha, require_configuration
+from r2v.slurm.estimate import estimate_lines
 from r2v.slurm.headers import Resources
 from r2v.slurm.submit_missing import find, preview, require_acceptable, submit_missing, table
 from r2v.storage import artifact as artifacts
@@ -268,14 +269,16 @@ def _print_plan(root: Path, config: Config, steps: Sequence[PlannedJob], words: 
     )
     chain = _with_steps(root, config, bare, steps)
     wanted = [step.job.name for step in steps if step.state != "up to date"]
+    resources = {step.job.name: _resources(root, step) for step in steps}
     lines, refused = preview(
         chain,
         wanted,
-        {step.job.name: _resources(root, step) for step in steps},
+        resources,
         {step.job.name: f"{step.state}: {step.why}" for step in steps},
         words,
     )
-    print("\n".join([f"{chain.name} (nothing is submitted)", *lines]))
+    print("\n".join([f"{chain.name} (nothing is submitted)", *lines, ""]))
+    print("\n".join(estimate_lines(config, {name: resources[name] for name in wanted}, root)))
     if refused:
         raise UsageError(f"sbatch would refuse {', '.join(refused)}; mend the headers in {SCRIPTS}, see `r2v doctor`")
 
