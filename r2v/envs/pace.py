@@ -2,7 +2,7 @@
 
 A benchmark declares its own as an attribute `pace`; what it leaves out is taken on the safe side (episodes as long as
 `inference.max_steps`, every action of the LLM another than the small policy's). Benchmarks whose adapter is yet to come
-are declared here, and one that declares nothing goes by `ASSUMED`. Every field has its basis, and what earlier runs
+are declared here, and one that declares nothing goes by `UNDECLARED`. Every field has its basis, and what earlier runs
 have measured replaces what was declared (`Pace.measured`).
 """
 
@@ -70,7 +70,7 @@ def _with_basis(pace: Pace, **basis: str) -> Pace:
     return replace(pace, basis={one.name: named.get(one.name, "assumed") for one in fields(Pace)})
 
 
-ASSUMED = _with_basis(Pace())
+UNDECLARED = _with_basis(Pace())
 """Of a benchmark that declares nothing, and that nothing has played yet."""
 
 PACES = {
@@ -127,11 +127,11 @@ PACES = {
 
 
 def pace_of(name: str, benchmark: Any | None) -> Pace:
-    """The pace of a benchmark: its own declaration, else the one of its name here, else `ASSUMED`. `benchmark` is None
-    where it was not loaded. Raises UsageError where what it declares is no `Pace`."""
+    """The pace of a benchmark: its own declaration, else the one of its name here, else `UNDECLARED`. `benchmark` is
+    None where it was not loaded. Raises UsageError where what it declares is no `Pace`."""
     declared = getattr(benchmark, "pace", None)
     if declared is None:
-        return PACES.get(name, ASSUMED)
+        return PACES.get(name, UNDECLARED)
     if not isinstance(declared, Pace):
         raise UsageError(
             f"env.benchmark={name}: pace is {declared!r:.40}, where an r2v.envs.pace.Pace is asked for; mend or leave "

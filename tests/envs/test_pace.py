@@ -7,14 +7,14 @@ from types import SimpleNamespace
 import pytest
 
 from r2v.envs.base import BENCHMARKS, COMING, load_benchmark
-from r2v.envs.pace import ASSUMED, PACES, Pace, pace_of
+from r2v.envs.pace import PACES, UNDECLARED, Pace, pace_of
 from r2v.errors import UsageError
 
 
 def test_a_declaration_comes_before_a_name_and_a_name_before_an_assumption() -> None:
     own = Pace(step_seconds=7)
     assert pace_of("webarena", SimpleNamespace(pace=own)) is own
-    assert pace_of("webarena", None) is PACES["webarena"] and pace_of("shop:Shop", None) is ASSUMED
+    assert pace_of("webarena", None) is PACES["webarena"] and pace_of("shop:Shop", None) is UNDECLARED
     assert pace_of("desk", load_benchmark("desk")).teacher_steps == 5.2
     with pytest.raises(UsageError, match=r"pace is 3, where an r2v.envs.pace.Pace is asked for"):
         pace_of("shop:Shop", SimpleNamespace(pace=3))
@@ -25,7 +25,7 @@ def test_every_benchmark_that_comes_later_is_declared() -> None:
 
 
 def test_each_value_has_its_basis_and_measured_ones_replace_declared_ones() -> None:
-    lines = ASSUMED.lines()
+    lines = UNDECLARED.lines()
     assert len(lines) == 1 and lines[0].startswith("assumed: reset_seconds 1, step_seconds 1")
     found = PACES["webarena"].measured("measured in run x", teacher_steps=9.5)
     assert found.teacher_steps == 9.5 and found.step_seconds == 1.5

@@ -21,7 +21,7 @@ from r2v.pipeline.plan.makes import makes_of
 from r2v.pipeline.plan.price import basis, dollars
 from r2v.pipeline.plan.stage_parts import Part, parts_of
 from r2v.pipeline.plan.wall import Allotted, Seconds, time_of, training_seconds, unit_seconds, workers_of, world_seconds
-from r2v.pipeline.plan.work import Work
+from r2v.pipeline.plan.workload import Workload
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,9 +51,9 @@ class PlannedWork:
     allotted: Allotted
 
     @property
-    def work(self) -> Work:
+    def work(self) -> Workload:
         """All parts together."""
-        return sum((one.part.total for one in self.parts), Work())
+        return sum((one.part.total for one in self.parts), Workload())
 
     @property
     def world_seconds(self) -> float:
@@ -157,7 +157,7 @@ def table(jobs: Sequence[PlannedWork], config: Config, known: Known) -> list[str
     return [*text_table(rows, right=range(1, 11)).splitlines(), "", *warnings(jobs), *_basis(jobs, config, known)]
 
 
-def _counts(work: Work, worlds: float, usd: float | None) -> tuple[str, ...]:
+def _counts(work: Workload, worlds: float, usd: float | None) -> tuple[str, ...]:
     return (
         *(_count(value) for value in (work.episodes, work.branches)),
         duration(worlds) if worlds else "",
@@ -190,7 +190,7 @@ def _part_row(one: TimedPart) -> tuple[str, ...]:
 def _total_row(jobs: Sequence[PlannedWork]) -> tuple[str, ...]:
     prices = [one.usd for one in jobs]
     usd = None if None in prices else sum(price for price in prices if price is not None)
-    counts = _counts(sum((one.work for one in jobs), Work()), sum(one.world_seconds for one in jobs), usd)
+    counts = _counts(sum((one.work for one in jobs), Workload()), sum(one.world_seconds for one in jobs), usd)
     gpu = sum(one.gpu_hours for one in jobs)
     return ("all", *counts, f"{gpu:,.1f}" if gpu else "", _wall(sum(one.wall for one in jobs)), "", "")
 

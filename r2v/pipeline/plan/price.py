@@ -5,10 +5,10 @@ from __future__ import annotations
 from r2v.config import Config
 from r2v.errors import UsageError
 from r2v.llm.providers.prices import TokenCounts, price_table, rate_of
-from r2v.pipeline.plan.work import Work
+from r2v.pipeline.plan.workload import Workload
 
 
-def dollars(work: Work, config: Config) -> float | None:
+def dollars(work: Workload, config: Config) -> float | None:
     """What a stage's work costs in USD; None where the teacher's model has no price."""
     teacher = config.teacher
     if teacher.provider == "scripted" or not work.llm:
@@ -25,7 +25,7 @@ def basis(config: Config) -> str:
     teacher = config.teacher
     if teacher.provider == "scripted":
         return "dollars: none, for the benchmark's own expert answers"
-    if dollars(Work(llm=1), config) is None:
+    if dollars(Workload(llm=1), config) is None:
         return (
             f"dollars: unknown, for {teacher.model_name} has no price in the table of {price_table()['version']}; set "
             "teacher.usd_in and teacher.usd_out, USD per million tokens"

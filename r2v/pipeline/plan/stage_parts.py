@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from r2v.config import METHODS, Config
 from r2v.config.methods import ROUTERS
 from r2v.pipeline.plan.known import Known
-from r2v.pipeline.plan.work import Work, branches, branches_at_most, episode
+from r2v.pipeline.plan.workload import Workload, branches, branches_at_most, episode
 
 LLM_CONTEXT = 128_000
 """Longest prompt of an LLM, in tokens: of the models that are usually asked."""
@@ -29,8 +29,8 @@ class Part:
     """One kind of playing in a stage."""
 
     name: str
-    total: Work
-    unit: Work
+    total: Workload
+    unit: Workload
     """Of it, what is kept only as a whole: a stop loses at most this. Today a task with all its branches."""
     at_most: str = ""
     """Why the counts are the most that there can be; empty where they are exact."""
@@ -59,7 +59,7 @@ class _Scene:
         longest = self.config.inference.max_steps
         return longest if steps is None else min(steps, longest)
 
-    def with_tokens(self, work: Work, steps: float) -> Work:
+    def with_tokens(self, work: Workload, steps: float) -> Workload:
         """The work with the tokens of its questions, asked along episodes of `steps` steps."""
         pace, policy = self.known.pace, self.config.policy
         shown = policy.max_seq_len - self.config.inference.max_new_tokens
@@ -121,7 +121,7 @@ def _verifier(scene: _Scene) -> Sequence[Part]:
     free = config.teacher.provider == "scripted" and known.deterministic
     tasks = known.of_split("train", verifier.num_tasks)
     if verifier.mode == "llm_judge":
-        asked = Work(llm=steps + verifier.num_corruptions)
+        asked = Workload(llm=steps + verifier.num_corruptions)
         one = scene.with_tokens(asked.times(len(config.data.seeds)), steps)
         why = "a recording may suggest fewer wrong actions"
         return [Part(name="judge", total=one.times(tasks), unit=one, at_most=why, remedy="verifier.num_tasks")]
@@ -158,14 +158,14 @@ def _candidates(scene: _Scene) -> Sequence[Part]:
     ]
 
 
-def _features_of_episode(scene: _Scene) -> Work:
+def _features_of_episode(scene: _Scene) -> Workload:
     """A roll-out of the small policy with a branch wherever the LLM acts otherwise."""
     steps, pace = scene.student_steps, scene.known.pace
     played = branches(steps, each=pace.differing, copies=scene.known.copies, student=1)
     return scene.with_tokens(_observed(scene, steps, llm=1) + played, steps)
 
 
-def _observed(scene: _Scene, steps: float, *, llm: float = 0) -> Work:
+def _observed(scene: _Scene, steps: float, *, llm: float = 0) -> Workload:
     """An episode of the small policy at whose every step features are taken: samples, if they are of its groups, and
     the verifier's scores of what is proposed. The score of the step before is remembered."""
     groups = scene.config.router.features
@@ -189,7 +189,7 @@ def _router_features(scene: _Scene) -> Sequence[Part]:
     ]
 
 
-def _routed(scene: _Scene, share: float) -> Work:
+def _routed(scene: _Scene, share: float) -> Workload:
     """An episode in which this share of the steps goes to the LLM."""
     steps, most = scene.student_steps, scene.config.inference.max_llm_calls
     calls = share * steps if most is None else min(share * steps, most)
@@ -250,14 +250,14 @@ def _main(scene: _Scene, played: float) -> Part:
     each = [_method(scene, name) for name in methods]
     return Part(
         name="main table",
-        total=sum((one.times(played) for one in each), Work()),
-        unit=max(each, key=lambda one: one.steps, default=Work()),
+        total=sum((one.times(played) for one in each), Workload()),
+        unit=max(each, key=lambda one: one.steps, default=Workload()),
         at_most="the LLM's share is what thresholds are placed for" if set(methods) & set(ROUTERS) else "",
         remedy="evaluation.methods, evaluation.conditions, evaluation.seeds, evaluation.num_tasks",
     )
 
 
-def _method(scene: _Scene, name: str) -> Work:
+def _method(scene: _Scene, name: str) -> Workload:
     """One episode by a method that is no oracle."""
     if name in ROUTERS:
         return _routed(scene, scene.config.router.budget)
@@ -288,8 +288,8 @@ def _frontier(scene: _Scene, played: float, routed: int) -> Part:
     each = [_routed(scene, budget) for budget in budgets]
     return Part(
         name="frontier",
-        total=sum((one.times(played * routed) for one in each), Work()),
-        unit=max(each, key=lambda one: one.llm, default=Work()),
+        total=sum((one.times(played * routed) for one in each), Workload()),
+        unit=max(each, key=lambda one: one.llm, default=Workload()),
         at_most="the LLM's share is what thresholds are placed for",
         remedy="evaluation.budgets",
     )

@@ -18,7 +18,7 @@ from r2v.envs.pace import Pace
 from r2v.errors import InputError, UsageError
 from r2v.memory.seconds import StageTokens, estimate, estimate_of
 from r2v.memory.shapes import shape_of
-from r2v.pipeline.plan.work import Work
+from r2v.pipeline.plan.workload import Workload
 from r2v.storage.weights import BUNDLED
 
 BUNDLED_SECONDS = 0.004
@@ -55,7 +55,7 @@ class Seconds:
         return Seconds(worlds=self.worlds + other.worlds, models=self.models + other.models, llm=self.llm + other.llm)
 
 
-def world_seconds(work: Work, pace: Pace) -> float:
+def world_seconds(work: Workload, pace: Pace) -> float:
     """What one world after another would take."""
     return work.resets * pace.reset_seconds + work.steps * pace.step_seconds
 
@@ -65,7 +65,7 @@ def workers_of(config: Config, allotted: Allotted) -> int:
     return min(config.rollout.workers, config.rollout.max_conversations)
 
 
-def time_of(work: Work, config: Config, pace: Pace, allotted: Allotted) -> Seconds:
+def time_of(work: Workload, config: Config, pace: Pace, allotted: Allotted) -> Seconds:
     """The time of playing this work."""
     alone = world_seconds(work, pace)
     worlds = max(alone / workers_of(config, allotted), alone * pace.cpu_share / max(1, allotted.cpus))
@@ -78,7 +78,7 @@ def time_of(work: Work, config: Config, pace: Pace, allotted: Allotted) -> Secon
     )
 
 
-def unit_seconds(unit: Work, config: Config, pace: Pace, allotted: Allotted) -> float:
+def unit_seconds(unit: Workload, config: Config, pace: Pace, allotted: Allotted) -> float:
     """The time of what is kept only as a whole: its steps and questions follow one another."""
     return (
         world_seconds(unit, pace)
@@ -107,7 +107,7 @@ def _bundled_training(name: str, config: Config) -> float:
     return work_of(config, name, 1).trained / config.policy.max_seq_len * BUNDLED_SECONDS
 
 
-def _model_seconds(work: Work, config: Config, allotted: Allotted, batch: int) -> float:
+def _model_seconds(work: Workload, config: Config, allotted: Allotted, batch: int) -> float:
     if not (work.student or work.verifier):
         return 0.0
     if config.policy.model_name in BUNDLED:

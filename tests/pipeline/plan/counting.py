@@ -24,7 +24,7 @@ from r2v.llm.scripted import ScriptedBackend
 from r2v.llm.types import Request, ScoreRequest
 from r2v.pipeline.plan.known import Known, known_of
 from r2v.pipeline.plan.stage_parts import parts_of
-from r2v.pipeline.plan.work import Work
+from r2v.pipeline.plan.workload import Workload
 from r2v.rollout.actors import PricedModel
 from r2v.storage.artifact import Work as Attempt
 from tests.chains import SLM_PRICE
@@ -114,9 +114,9 @@ def known(config: Config) -> Known:
     return known_of(config, load_benchmark(config.env.benchmark, config.env.options))
 
 
-def planned(stage: str, config: Config) -> Work:
+def planned(stage: str, config: Config) -> Workload:
     """All of a stage's parts."""
-    return sum((part.total for part in parts_of(stage, config, known(config))), Work())
+    return sum((part.total for part in parts_of(stage, config, known(config))), Workload())
 
 
 def executed(stage: Any, config: Config, folder: Path, **inputs: Any) -> Counter[str]:

@@ -11,7 +11,7 @@ from r2v.pipeline.plan.dry_run import HEAD, planned_work, table, warnings
 from r2v.pipeline.plan.known import known_here, known_of
 from r2v.pipeline.plan.stage_parts import parts_of
 from r2v.pipeline.plan.wall import Allotted, training_seconds
-from r2v.pipeline.plan.work import Work
+from r2v.pipeline.plan.workload import Workload
 
 WEBARENA = load("configs/webarena/noisy.yaml")
 KNOWN = known_of(WEBARENA, None)
@@ -93,4 +93,4 @@ def test_the_bundled_pipeline_is_minutes_and_costs_nothing() -> None:
     )
     jobs = [planned_work(name, config, known, Allotted()) for name in names]
     assert sum(one.wall for one in jobs) < 3600 * 3 and all(one.usd == 0 for one in jobs)
-    assert parts_of("bc", config, known) == () and jobs[2].work == Work() and jobs[2].training > 0
+    assert parts_of("bc", config, known) == () and jobs[2].work == Workload() and jobs[2].training > 0

@@ -7,9 +7,9 @@ import pytest
 from r2v.config import load
 from r2v.llm.providers.prices import price_table
 from r2v.pipeline.plan.price import basis, dollars
-from r2v.pipeline.plan.work import Work
+from r2v.pipeline.plan.workload import Workload
 
-ASKED = Work(llm=10, llm_in=2e6, llm_out=1e6)
+ASKED = Workload(llm=10, llm_in=2e6, llm_out=1e6)
 
 
 def test_tokens_at_the_list_price() -> None:
@@ -25,4 +25,4 @@ def test_an_expert_is_free_and_a_model_without_a_price_is_said_to_be_one() -> No
     assert dollars(ASKED, load(None)) == 0 and "expert" in basis(load(None))
     config = load(None, ["teacher.provider=openai", "teacher.model_name=gpt-of-tomorrow"])
     assert dollars(ASKED, config) is None and "set teacher.usd_in and teacher.usd_out" in basis(config)
-    assert dollars(Work(steps=3), config) == 0
+    assert dollars(Workload(steps=3), config) == 0

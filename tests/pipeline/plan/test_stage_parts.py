@@ -14,7 +14,7 @@ from r2v.data.store import TrajectoryStore
 from r2v.envs.base import load_benchmark
 from r2v.pipeline.jobs import job
 from r2v.pipeline.plan.stage_parts import MOST_PLAYS, mean_prompt, parts_of, plays_of_thresholds
-from r2v.pipeline.plan.work import Work
+from r2v.pipeline.plan.workload import Workload
 from r2v.router.thresholds import OperatingPoint, match_rate
 from r2v.stages.train_verifier import VerifierSettings, _executed
 from r2v.storage.artifact import Work as Attempt
@@ -50,16 +50,16 @@ SMALL = (
 )
 
 
-def counts(work: Work) -> dict[str, float]:
+def counts(work: Workload) -> dict[str, float]:
     return {name: getattr(work, name) for name in COUNTS}
 
 
-def same(work: Work, seen: Counter[str]) -> bool:
+def same(work: Workload, seen: Counter[str]) -> bool:
     """Counts may be means, so they are compared as rounded."""
     return {name: round(value, 6) for name, value in counts(work).items()} == {name: seen[name] for name in COUNTS}
 
 
-def within(work: Work, seen: Counter[str]) -> bool:
+def within(work: Workload, seen: Counter[str]) -> bool:
     return all(seen[name] <= value + 1e-6 for name, value in counts(work).items())
 
 
@@ -84,7 +84,7 @@ def test_a_collection_and_its_re_rolls(world: type, tmp_path: Path) -> None:
     seen = run("perturb", config, tmp_path / "perturb", collect=collected(tmp_path))
     assert same(planned("perturb", config), seen) and seen["resets"] == 24
     config = configured(world, *SMALL, "data.condition=clean")
-    assert planned("perturb", config) == Work()
+    assert planned("perturb", config) == Workload()
 
 
 @WORLDS
@@ -190,7 +190,7 @@ def test_thresholds_routed_rows_frontier_and_gains(world: type, models: None, tm
     assert set(parts) == {"thresholds", "main table", "frontier", "gains"}
     calibration = json.loads((tmp_path / "evaluate" / "calibration.json").read_text())
     assert set(calibration) == {f"random_router@{point}" for point in ("main", "b0.10", "b0.50")}
-    exact = sum((work for name, work in parts.items() if name != "thresholds"), Work())
+    exact = sum((work for name, work in parts.items() if name != "thresholds"), Workload())
     placed = parts["thresholds"].episodes
     for name, each in (("resets", 1), ("steps", LENGTH), ("student", LENGTH)):
         spent = seen[name] - getattr(exact, name)

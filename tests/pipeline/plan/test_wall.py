@@ -18,14 +18,14 @@ from r2v.pipeline.plan.wall import (
     unit_seconds,
     world_seconds,
 )
-from r2v.pipeline.plan.work import Work
+from r2v.pipeline.plan.workload import Workload
 
 PACE = Pace(reset_seconds=5, step_seconds=1.5, cpu_share=0.25)
 LLAMA = "policy.model_name=meta-llama/Llama-3.1-8B-Instruct"
 
 
 def test_worlds_go_side_by_side_as_far_as_the_cpus_keep_up() -> None:
-    work = Work(resets=100, steps=1000)
+    work = Workload(resets=100, steps=1000)
     assert world_seconds(work, PACE) == 2000
     two = time_of(work, load(None, ["rollout.workers=2"]), PACE, Allotted(cpus=8))
     assert two.worlds == two.wall == 1000
@@ -40,14 +40,14 @@ def test_the_llm_answers_side_by_side() -> None:
         ["teacher.provider=openai", "teacher.model_name=gpt-4o", "teacher.max_concurrent=10", LLAMA, "profile=lora-8b"],
     )
     each = config.cost.llm.seconds_per_call + config.cost.llm.seconds_per_token * PACE.action_tokens
-    assert time_of(Work(llm=100), config, PACE, Allotted()).llm == pytest.approx(10 * each)
-    assert unit_seconds(Work(llm=100), config, PACE, Allotted()) == pytest.approx(100 * each)
-    assert time_of(Work(llm=100), load(None), PACE, Allotted()).llm == 0
+    assert time_of(Workload(llm=100), config, PACE, Allotted()).llm == pytest.approx(10 * each)
+    assert unit_seconds(Workload(llm=100), config, PACE, Allotted()) == pytest.approx(100 * each)
+    assert time_of(Workload(llm=100), load(None), PACE, Allotted()).llm == 0
 
 
 def test_local_models_take_what_the_planner_estimates() -> None:
     config = load(None, [LLAMA, "profile=lora-8b"])
-    work = Work(student=100, drawn=100, verifier=50, read=1e6, written=6400)
+    work = Workload(student=100, drawn=100, verifier=50, read=1e6, written=6400)
     tokens = StageTokens(read=1e6 + 6400, waves=6400 / config.rollout.batch_size)
     expected = estimate_of(tokens, shape_of(config.policy.model_name), card="h100")
     assert time_of(work, config, PACE, Allotted(gpus=1, card="h100")).models == pytest.approx(expected.seconds)
@@ -61,5 +61,5 @@ def test_local_models_take_what_the_planner_estimates() -> None:
 def test_a_model_of_unknown_size_takes_no_known_time() -> None:
     config = load(None, ["policy.model_name=nobody/knows-this", "profile=lora-8b"])
     assert math.isnan(training_seconds("bc", config, Allotted()))
-    assert math.isnan(time_of(Work(student=1), config, PACE, Allotted()).wall)
-    assert time_of(Work(steps=1), config, PACE, Allotted()).wall > 0
+    assert math.isnan(time_of(Workload(student=1), config, PACE, Allotted()).wall)
+    assert time_of(Workload(steps=1), config, PACE, Allotted()).wall > 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from r2v.pipeline.plan.work import Work, branches, branches_at_most, episode
+from r2v.pipeline.plan.workload import Workload, branches, branches_at_most, episode
 
 
 @pytest.mark.parametrize("length", [1, 2, 15, 30])
@@ -42,4 +42,6 @@ def test_samples_are_one_more_question_and_as_many_replies() -> None:
 
 
 def test_work_adds_up() -> None:
-    assert episode(3, student=1).times(4) + Work(steps=1) == Work(episodes=4, resets=4, steps=13, student=12, drawn=12)
+    assert episode(3, student=1).times(4) + Workload(steps=1) == Workload(
+        episodes=4, resets=4, steps=13, student=12, drawn=12
+    )

@@ -1,4 +1,4 @@
-"""Work: what playing amounts to, counted before it is played. Arithmetic only, in closed forms.
+"""Workload: what playing amounts to, counted before it is played. Arithmetic only, in closed forms.
 
     episode(22, student=1)                          # 1 reset, 22 steps, 22 questions to the small policy
     branches(22, each=0.6, copies=False, student=1)  # at each of 22 states .6 branches, each played to the end
@@ -14,7 +14,7 @@ from dataclasses import dataclass, fields
 
 
 @dataclass(frozen=True, kw_only=True)
-class Work:
+class Workload:
     """Counts; they may be means, and so no whole numbers."""
 
     episodes: float = 0.0
@@ -41,17 +41,17 @@ class Work:
     llm_out: float = 0.0
     """Its reply tokens."""
 
-    def __add__(self, other: Work) -> Work:
-        return Work(**{one.name: getattr(self, one.name) + getattr(other, one.name) for one in fields(self)})
+    def __add__(self, other: Workload) -> Workload:
+        return Workload(**{one.name: getattr(self, one.name) + getattr(other, one.name) for one in fields(self)})
 
-    def times(self, count: float) -> Work:
+    def times(self, count: float) -> Workload:
         """So often."""
-        return Work(**{one.name: count * getattr(self, one.name) for one in fields(self)})
+        return Workload(**{one.name: count * getattr(self, one.name) for one in fields(self)})
 
 
-def episode(length: float, *, student: float = 0, llm: float = 0, verifier: float = 0, samples: float = 0) -> Work:
+def episode(length: float, *, student: float = 0, llm: float = 0, verifier: float = 0, samples: float = 0) -> Workload:
     """An episode of `length` steps; questions are of each step, `samples` the completions drawn in one more of them."""
-    return Work(
+    return Workload(
         episodes=1,
         resets=1,
         steps=length,
@@ -62,13 +62,13 @@ def episode(length: float, *, student: float = 0, llm: float = 0, verifier: floa
     )
 
 
-def branches(length: float, *, each: float, copies: bool, student: float = 0, llm: float = 0) -> Work:
+def branches(length: float, *, each: float, copies: bool, student: float = 0, llm: float = 0) -> Workload:
     """`each` branches at every state of an episode of `length` steps, all of which last as long as it. `copies`:
     worlds can be copied. `student` or `llm` questions are asked in every step that is played on."""
     count = each * length
     played = each * length * (length + 1) / 2
     asked = each * length * (length - 1) / 2
-    return Work(
+    return Workload(
         branches=count,
         resets=0 if copies else count,
         steps=played if copies else count * length,
@@ -78,10 +78,10 @@ def branches(length: float, *, each: float, copies: bool, student: float = 0, ll
     )
 
 
-def branches_at_most(length: float, *, count: float, copies: bool, llm: float = 0) -> Work:
+def branches_at_most(length: float, *, count: float, copies: bool, llm: float = 0) -> Workload:
     """`count` branches at states that nobody knows yet: at most what they come to at the first. Without copies the
     steps are exact."""
-    return Work(
+    return Workload(
         branches=count,
         resets=0 if copies else count,
         steps=count * length,
