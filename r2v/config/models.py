@@ -62,6 +62,9 @@ class TeacherConfig:
     """Sampling temperature; 0: greedy."""
     max_tokens: Annotated[int, Range(at_least=1, at_most=10_000_000)] = 4096
     """Longest reply, in tokens."""
+    context: Annotated[int, Range(at_least=1024, at_most=100_000_000)] | None = field(default=None, metadata=IF_GIVEN)
+    """Longest prompt with its reply, in tokens of about three bytes; of a longer conversation old observations are left
+    out. None: from the price table; without limit for a model that it lacks."""
     usd_in: NotNegative | None = None
     """USD per million prompt tokens; None: from the price table."""
     usd_out: NotNegative | None = None

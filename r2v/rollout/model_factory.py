@@ -25,6 +25,7 @@ from r2v.llm.scripted import ScriptedBackend
 from r2v.llm.types import ChatModel, Message, Reply, Request, ScoreRequest, ToolSpec
 from r2v.llm.waves import Memo, Waves
 from r2v.rollout.actors import PricedModel, Scorer
+from r2v.rollout.llm_context import FittedModel
 from r2v.storage.integrity import content_files
 from r2v.storage.paths import JOURNALS
 from r2v.storage.weights import ADAPTERS
@@ -73,11 +74,18 @@ def priced_teacher(
     model no price, or no key is set."""
     if teacher.provider != "scripted":
         model = waves.model(provider_remote(teacher, journal or _shared_journal(teacher)))
-        return PricedModel(_Tempered(model, teacher.temperature), cost.llm, "llm", teacher.max_tokens)
+        tempered = _Tempered(model, teacher.temperature)
+        return PricedModel(_fitted(tempered, teacher), cost.llm, "llm", teacher.max_tokens)
     if not isinstance(benchmark, Demonstrated):
         raise UsageError(f"teacher.provider=scripted: {benchmark.name} brings no expert; name a provider")
     backend = ScriptedBackend(guarded_expert(benchmark), name=teacher_name(teacher, benchmark), price=cost.llm)
     return PricedModel(waves.model(backend), cost.llm, "llm", teacher.max_tokens)
+
+
+def _fitted(model: ChatModel, teacher: TeacherConfig) -> ChatModel:
+    """The LLM in its context, where that is known."""
+    context = teacher.context or teacher_rate(teacher).context
+    return model if context is None else FittedModel(model, context, teacher.model_name)
 
 
 @dataclass(frozen=True)

@@ -54,6 +54,8 @@ class Rate:
     write_1h: float
     default_sampling: bool = False
     """The model takes neither temperature nor top_p."""
+    context: int | None = None
+    """Tokens of a prompt and its reply together, at most; None where that is not known."""
 
     def usd(self, tokens: TokenCounts, *, batch: bool) -> float:
         """What these tokens are billed, in a provider batch or by a direct call."""
@@ -118,6 +120,7 @@ def rate_of(
         model=names[model] if is_alias else model,
         input=row["input"] if usd_in is None else usd_in,
         output=row["output"] if usd_out is None else usd_out,
+        context=row.get("context"),
         **factors,
     )
 

@@ -64,6 +64,12 @@ def test_every_model_that_a_configuration_or_a_seed_names_has_a_price() -> None:
     )
 
 
+def test_every_listed_model_has_a_context_and_another_has_none() -> None:
+    assert all(row["context"] >= 16_000 for row in price_table()["models"].values())
+    assert rate_of("openai", "gpt4o").context == 128_000
+    assert rate_of("openai", "my-model", 1.0, 2.0, base_url="http://localhost:8000/v1").context is None
+
+
 def test_a_million_tokens_cost_what_the_table_says() -> None:
     million = TokenCounts(fresh=1_000_000, output=1_000_000)
     assert rate_of("openai", "gpt-4o").usd(million, batch=False) == 12.5
