@@ -1,8 +1,9 @@
 """Method actors: every method of `r2v.config.methods` as an actor, over the same models, world and reply cache.
 
-    runner = MethodRunner.of(settings, policy=..., verifier=..., router=...)
-    episodes = runner.play("r2v", specs, tau=0.4)
-    choice = match_rate(lambda tau: runner.realised("entropy_router", calibration, tau), scores, 0.2)
+    runner = MethodRunner.of(settings, work, policy=..., verifier=..., router=...)
+    cell = runner.cell("r2v", specs, tau=0.4)
+    runner.player.play([cell])
+    episodes = (episode for (episode,) in runner.player.records(cell))
 
 Methods that share a history share its replies, so ten methods cost little more than two.
 """
@@ -27,17 +28,20 @@ from r2v.config import (
 from r2v.config.methods import METHODS, ROUTERS
 from r2v.data.episode import Episode
 from r2v.envs.base import load_benchmark
-from r2v.errors import EmptyResult, UsageError
+from r2v.errors import UsageError
+from r2v.evaluation.method_identity import MethodIdentity
 from r2v.llm.waves import Waves
 from r2v.rollout.actors import Actor, BestOfK, GreedyActor, Routed
+from r2v.rollout.blocks import BlockPlayer, block_size
+from r2v.rollout.cells import Cell, CellPlayer
 from r2v.rollout.counterfactual import play_oracle
+from r2v.rollout.episode_cache import EpisodeCache
 from r2v.rollout.gates import FeatureExtractor, ScoreGate
 from r2v.rollout.model_factory import engine, priced_policy, priced_teacher, told_tools, verifier_scorer
 from r2v.rollout.session import EpisodeSpec, RolloutWorld
-from r2v.rollout.task_journal import TASK_JOURNAL, TaskJournal, play_all
 from r2v.router.baselines import score_function
 from r2v.router.models import RouterModel, load
-from r2v.router.thresholds import OperatingPoint
+from r2v.storage.artifact import JOURNAL, Work
 
 
 class Sections(Protocol):
@@ -57,6 +61,9 @@ class MethodRunner:
     """Models, world and routers, loaded and ready to play any method."""
 
     waves: Waves
+    player: CellPlayer
+    """Plays what the project's episode cache does not have yet."""
+    identity: MethodIdentity
     world: RolloutWorld
     slm: GreedyActor
     make_teacher: Callable[[], GreedyActor]
@@ -66,23 +73,21 @@ class MethodRunner:
     routers: dict[str, RouterModel] = field(default_factory=dict)
     variants: dict[str, GreedyActor] = field(default_factory=dict)
     """Other policies by method name, e.g. slm_bc_only."""
-    tasks: TaskJournal | None = None
-    """What has been played in this attempt, which is not played again."""
 
     @classmethod
     def of(
         cls,
         cfg: Any,
+        work: Work,
         *,
         policy: Path | None,
         verifier: Path | None = None,
         router: Path | None = None,
         variants: dict[str, Path | None] | None = None,
         num_samples: int = 0,
-        journal: Path | None = None,
     ) -> MethodRunner:
-        """Load what is given: exported policies, a verifier, a folder of routers. `journal`: the folder that
-        remembers what a provider was asked and paid, in the attempt's."""
+        """Load what is given: exported policies, a verifier, a folder of routers. What is played and paid is kept as
+        the attempt's whose `work` it is."""
         sections: Sections = cfg
         configured = cfg.router.model if hasattr(cfg, "router") else None
         benchmark, waves = load_benchmark(sections.env.benchmark, sections.env.options), engine(sections.rollout)
@@ -103,10 +108,20 @@ class MethodRunner:
         )
         return cls(
             waves=waves,
+            player=BlockPlayer(waves, EpisodeCache.of(work), block_size(sections.rollout)),
+            identity=MethodIdentity.of(
+                cfg,
+                benchmark,
+                policy=policy,
+                verifier=verifier,
+                router=router,
+                variants=variants,
+                num_samples=num_samples,
+            ),
             world=RolloutWorld(benchmark, sections.perturbations, sections.inference),
             slm=slm,
             make_teacher=lambda: GreedyActor(
-                priced_teacher(sections.teacher, sections.cost, benchmark, waves, journal), "llm_fallback"
+                priced_teacher(sections.teacher, sections.cost, benchmark, waves, work.folder / JOURNAL), "llm_fallback"
             ),
             extractor=FeatureExtractor(sections.inference, verifier=scorer, slm=slm.model, num_samples=num_samples),
             inference=sections.inference,
@@ -114,7 +129,6 @@ class MethodRunner:
             if router is None
             else {name: load(router / f"{name}.json", configured) for name in TRAINED_ROUTERS},
             variants={name: greedy(weights) for name, weights in (variants or {}).items()},
-            tasks=None if journal is None else TaskJournal(journal.parent / TASK_JOURNAL),
         )
 
     @cached_property
@@ -137,11 +151,8 @@ class MethodRunner:
             raise UsageError(f"evaluation.methods: {method} cannot be played here; allowed: {', '.join(allowed)}")
         return ACTORS[method](self)
 
-    def play(
-        self, method: str, specs: Sequence[EpisodeSpec], tau: float | None = None, what: str = ""
-    ) -> list[Episode]:
-        """The method's episodes, in the order of `specs`."""
-        specs = [replace(spec, method=method) for spec in specs]
+    def cell(self, method: str, specs: Sequence[EpisodeSpec], tau: float | None = None, what: str = "") -> Cell:
+        """The method's episodes of these specs, to be played. Raises UsageError as `actor` does."""
         # The oracle is the one method that looks ahead, so it is no actor.
         actor = None if method == "oracle_router" else self.actor(method, tau)
 
@@ -150,21 +161,13 @@ class MethodRunner:
                 return [await play_oracle(self.world, spec, self.slm, self.llm, self.waves)]
             return [await self.world.start(spec).finish(actor, self.waves)]
 
-        played = play_all(self.waves, specs, play, self.tasks, (Episode,), scope=(tau,), what=what)
-        return [episode for (episode,) in played]
-
-    def realised(self, method: str, specs: Sequence[EpisodeSpec], tau: float) -> OperatingPoint:
-        """What routing at `tau` comes to when it is executed."""
-        return operating_point_of(self.play(method, specs, tau))
-
-    def scores(self, method: str, episodes: Sequence[Episode]) -> list[float]:
-        """The router scores that were recorded along these episodes."""
-        return [
-            step.decision.p_escalate
-            for episode in episodes
-            for step in episode.steps
-            if step.decision is not None and step.decision.p_escalate is not None
-        ]
+        return Cell(
+            what=what or method,
+            identity=self.identity.method(method, tau),
+            specs=[replace(spec, method=method) for spec in specs],
+            play=play,
+            kinds=(Episode,),
+        )
 
 
 def _best_of_k(runner: MethodRunner) -> Actor:
@@ -185,17 +188,3 @@ ACTORS: dict[str, Callable[[MethodRunner], Actor]] = {
 
 TRAINED_ROUTERS = tuple(method.name for method in METHODS.values() if method.trained_router)
 """Methods whose score is a model that the router stage fits and stores as <name>.json."""
-
-
-def operating_point_of(episodes: Sequence[Episode]) -> OperatingPoint:
-    """Shares and cost of played episodes; those that a world's fault ended are not counted."""
-    played = [episode for episode in episodes if episode.env_fault is None]
-    if not played:
-        raise EmptyResult(f"all {len(episodes)} calibration episodes ended in a fault of the world")
-    steps = sum(len(episode.steps) for episode in played)
-    calls = sum(step.action_source == "llm_fallback" for episode in played for step in episode.steps)
-    return OperatingPoint(
-        llm_call_rate=calls / max(1, steps),
-        cost=sum(e.total_cost for e in played) / len(played),
-        success=sum(e.success for e in played) / len(played),
-    )

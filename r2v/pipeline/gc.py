@@ -6,7 +6,7 @@
 Kept is what a published link leads to, what a configuration, a chain or an experiment names, what a living process
 works on, what names collected runs, and whatever any of these was made of or has made (ablations). Collected runs are
 data, no garbage; and of whatever goes, what a provider was paid for (`.provider*`) stays. An attempt that was begun and
-never finished holds work: it goes only where that is asked for.
+never finished holds work: it goes only where that is asked for. What an attempt has in the episode cache goes with it.
 
 A finished stage keeps its checkpoints until then: `checkpoint-latest` is a documented place of a training's result, and
 `--resume` on it answers where the result is.
@@ -28,7 +28,7 @@ from r2v.storage.artifact import remove as remove_path
 from r2v.storage.artifact_manifest import ARTIFACT_MANIFEST, read_artifact_manifest
 from r2v.storage.integrity import CONFIGURATION
 from r2v.storage.lease import holder, lease
-from r2v.storage.paths import ARTIFACTS, ROOMS
+from r2v.storage.paths import ARTIFACTS, EPISODES, ROOMS
 
 _NAME = re.compile(rf"\b((?:{'|'.join(row.name for row in JOBS)})-[0-9a-f]{{16}})(?![0-9a-z])")
 _POINTING = (".json", ".yaml", ".yml")
@@ -60,18 +60,26 @@ def garbage(root: Path = Path(), *, unfinished: bool = False) -> list[Garbage]:
             found.append(Garbage(folder=folder, size=size, why="checkpoints of a finished stage", leftovers=True))
         elif name not in kept and (done or unfinished) and (size := sum(map(_size, _unpaid(folder)))):
             why = "nothing points at it" if done else "never finished, and nothing points at it"
-            found.append(Garbage(folder=folder, size=size, why=why))
-    return found
+            found.append(Garbage(folder=folder, size=size + _size(root / EPISODES / name), why=why))
+    orphans = (path for path in sorted((root / EPISODES).glob("*-*")) if _NAME.fullmatch(path.name) and path.is_dir())
+    return found + [
+        Garbage(folder=path, size=_size(path), why="plays of an attempt that is gone")
+        for path in orphans
+        if path.name not in attempts
+    ]
 
 
 def remove(item: Garbage) -> bool:
     """Remove it, under its lease; False where another process has taken it up meanwhile."""
+    plays = item.folder.parents[1] / EPISODES.name / item.folder.name
     try:
         with lease(item.folder.with_name(f"{item.folder.name}.lease")):
+            if not item.leftovers:
+                remove_path(plays)
             if item.leftovers:
                 for path in list(_leftovers(item.folder)):
                     remove_path(path)
-            else:
+            elif item.folder != plays:
                 clear(item.folder)
                 with suppress(OSError):  # its journal stays
                     item.folder.rmdir()
@@ -106,9 +114,9 @@ def _held(folder: Path) -> bool:
 
 
 def _outside(room: Path) -> Iterator[Path]:
-    """What lies in a folder, but for the store, journals and episodes' folders that are links."""
+    """What lies in a folder, but for the store, plays, journals and episodes' folders that are links."""
     for path in sorted(room.iterdir()) if room.is_dir() else ():
-        if path.name in (ARTIFACTS.name, JOURNAL):
+        if path.name in (ARTIFACTS.name, EPISODES.name, JOURNAL):
             continue
         yield path
         if path.is_dir() and not path.is_symlink():

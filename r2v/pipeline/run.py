@@ -31,6 +31,8 @@ from r2v.pipeline.inputs import (
     require_world,
 )
 from r2v.pipeline.rows import Job
+from r2v.rollout.episode_cache import forget_finished
+from r2v.rollout.settling import settle
 from r2v.storage import artifact as artifacts
 from r2v.storage.artifact_manifest import Damaged
 from r2v.storage.integrity import Artifact, Stray, set_aside, verify
@@ -104,6 +106,8 @@ def run_job(
         fewer = fewer_than_asked(config, row)
         for item in inputs.values():
             verify(item)
+        if force:
+            forget_finished(root, f"{row.name}-{key}")
         logger.info("%-16s running", row.name)
         with (
             artifacts.build(
@@ -118,6 +122,7 @@ def run_job(
         to_wandb(
             config.logging.wandb, config.logging.project, row.name, found.summary, root / LOGS, found.folder / SERIES
         )
+    settle(root, found.folder.name, found.files)
     seconds = time.process_time() - cpu
     if place and not fresh:
         artifacts.publish(place, found.folder)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -12,6 +12,7 @@ from r2v.llm.types import ScoreRequest
 from r2v.llm.waves import Waves
 from r2v.policy.candidates import CandidateAction, CandidateState
 from r2v.rollout.actors import GreedyActor, Scorer
+from r2v.rollout.cells import Cell, CellPlayer, MemoryPlayer, measured
 from r2v.rollout.counterfactual import (
     SnapshotRollout,
     StepSnapshot,
@@ -19,8 +20,8 @@ from r2v.rollout.counterfactual import (
     play_counterfactual,
     rollout_with_snapshots,
 )
+from r2v.rollout.play_lines import BrokenPlay
 from r2v.rollout.session import EpisodeSpec, RolloutWorld
-from r2v.rollout.task_journal import TaskJournal, play_all, require_measured
 from r2v.router.features import masked
 
 FoldOf = Callable[[str], int]
@@ -38,19 +39,35 @@ def play_candidates(
     waves: Waves,
     *,
     what: str = "",
-    journal: TaskJournal | None = None,
+    identity: Mapping[str, Any] | None = None,
+    player: CellPlayer | None = None,
 ) -> list[CandidateState]:
+    """The states of `candidate_cell`, played by `player` (None: in memory)."""
+    cell = candidate_cell(specs, world, slm, teacher, scorers, folds, sampling, waves, what=what, identity=identity)
+    return [state for states in measured(cell, player or MemoryPlayer(waves)) for state in states]
+
+
+def candidate_cell(
+    specs: Sequence[EpisodeSpec],
+    world: RolloutWorld,
+    slm: GreedyActor,
+    teacher: GreedyActor | None,
+    scorers: Sequence[Scorer],
+    folds: FoldOf,
+    sampling: CandidatesConfig,
+    waves: Waves,
+    *,
+    what: str = "",
+    identity: Mapping[str, Any] | None = None,
+) -> Cell:
     """K samples of the small policy at every state of its own roll-outs, and the teacher's action there where one
     is given; each distinct one is scored by a verifier that has not seen the task (`scorers[folds(task_id)]`) and
     valued by letting the small policy play it on."""
 
-    faults: list[str] = []
-
-    async def sample_all(spec: EpisodeSpec) -> list[CandidateState]:
+    async def sample_all(spec: EpisodeSpec) -> list[CandidateState | BrokenPlay]:
         played = await rollout_with_snapshots(world.start(spec), slm, waves)
         if played.episode.env_fault is not None:
-            faults.append(played.episode.env_fault)
-            return []
+            return [BrokenPlay(reason=played.episode.env_fault)]
         return [await sample(spec, played, step) for step in played.snapshots]
 
     async def sample(spec: EpisodeSpec, played: SnapshotRollout, step: StepSnapshot) -> CandidateState:
@@ -94,9 +111,13 @@ def play_candidates(
         branch = await play_counterfactual(step.before, replace(step.act, text=text), slm, waves)
         return None if branch.env_fault is not None else float(branch.success)
 
-    found = play_all(waves, specs, sample_all, journal, (CandidateState,), scope=("candidates",), what=what)
-    require_measured(specs, faults, journal)
-    return [state for states in found for state in states]
+    return Cell(
+        what=what,
+        identity={"play": "candidates", **(identity or {})},
+        specs=specs,
+        play=sample_all,
+        kinds=(CandidateState,),
+    )
 
 
 def _candidate_state(

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from r2v.data.episode import Episode
 from r2v.llm.waves import Waves
 from r2v.randomness import generator
 from r2v.rollout.actors import GreedyActor
+from r2v.rollout.cells import Cell, CellPlayer, MemoryPlayer
 from r2v.rollout.counterfactual import SnapshotRollout, canaries_seen, play_counterfactual, rollout_with_snapshots
 from r2v.rollout.session import EpisodeSpec, RolloutWorld
-from r2v.rollout.task_journal import TaskJournal, play_all, require_measured
 from r2v.verifier.corruptions import Corruption, corrupt
 from r2v.verifier.labels import ExecutedAction, detour_value
 
@@ -25,17 +26,35 @@ def play_corruptions(
     per_episode: int,
     discount: float,
     what: str = "",
-    journal: TaskJournal | None = None,
+    identity: Mapping[str, Any] | None = None,
+    player: CellPlayer | None = None,
 ) -> tuple[list[Episode], list[ExecutedAction]]:
+    """The episodes and the actions of `corruption_cell`, played by `player` (None: in memory)."""
+    cell = corruption_cell(
+        specs, world, teacher, waves, per_episode=per_episode, discount=discount, what=what, identity=identity
+    )
+    player = player or MemoryPlayer(waves)
+    player.play([cell], what)
+    found = list(player.records(cell))
+    return [episode for episode, *_ in found], [record for _, *records in found for record in records]
+
+
+def corruption_cell(
+    specs: Sequence[EpisodeSpec],
+    world: RolloutWorld,
+    teacher: GreedyActor,
+    waves: Waves,
+    *,
+    per_episode: int,
+    discount: float,
+    what: str = "",
+    identity: Mapping[str, Any] | None = None,
+) -> Cell:
     """The teacher's own episodes, and plausible wrong actions put in place of its steps, each played on by the
     teacher to the end: what a verifier can learn before there is a policy."""
 
-    faults: list[str] = []
-
     async def demonstrate(spec: EpisodeSpec) -> list[Episode | ExecutedAction]:
         played = await rollout_with_snapshots(world.start(spec), teacher, waves)
-        if played.episode.env_fault is not None:
-            faults.append(played.episode.env_fault)
         if played.episode.env_fault is not None or not played.episode.success:
             return [played.episode]
         variants = [(index, variant) for index in range(len(played.snapshots)) for variant in wrong(played, index)]
@@ -77,7 +96,10 @@ def play_corruptions(
             condition=spec.condition,
         )
 
-    kinds = (Episode, ExecutedAction)
-    found = play_all(waves, specs, demonstrate, journal, kinds, scope=("corruptions",), what=what)
-    require_measured(specs, faults, journal)
-    return [episode for episode, *_ in found], [record for _, *records in found for record in records]
+    return Cell(
+        what=what,
+        identity={"play": "corruptions", "per_episode": per_episode, "discount": discount, **(identity or {})},
+        specs=specs,
+        play=demonstrate,
+        kinds=(Episode, ExecutedAction),
+    )

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from r2v.data.episode import Episode
 from r2v.llm.waves import Waves
 from r2v.rollout.actors import GreedyActor
+from r2v.rollout.cells import Cell, CellPlayer, MemoryPlayer, measured
 from r2v.rollout.counterfactual import StepSnapshot, play_counterfactual, rollout_with_snapshots
 from r2v.rollout.gates import FeatureExtractor
+from r2v.rollout.play_lines import BrokenPlay
 from r2v.rollout.session import EpisodeSpec, RolloutWorld
-from r2v.rollout.task_journal import TaskJournal, play_all, require_measured
 from r2v.router.labels import FeatureRow, disagrees
 
 
@@ -24,18 +26,33 @@ def roll_out_features(
     waves: Waves,
     *,
     what: str = "",
-    journal: TaskJournal | None = None,
+    identity: Mapping[str, Any] | None = None,
+    player: CellPlayer | None = None,
 ) -> list[FeatureRow]:
+    """The rows of `feature_cell`, played by `player` (None: in memory)."""
+    cell = feature_cell(specs, world, slm, llm, extractor, cost_ratio, waves, what=what, identity=identity)
+    return [row for rows in measured(cell, player or MemoryPlayer(waves)) for row in rows]
+
+
+def feature_cell(
+    specs: Sequence[EpisodeSpec],
+    world: RolloutWorld,
+    slm: GreedyActor,
+    llm: GreedyActor,
+    extractor: FeatureExtractor,
+    cost_ratio: float,
+    waves: Waves,
+    *,
+    what: str = "",
+    identity: Mapping[str, Any] | None = None,
+) -> Cell:
     """Rows for a router: the small policy plays, features are taken before every action, and where the LLM
     would act otherwise its branch is executed. Equal actions gain nothing and are not played twice."""
 
-    faults: list[str] = []
-
-    async def roll_out(spec: EpisodeSpec) -> list[FeatureRow]:
+    async def roll_out(spec: EpisodeSpec) -> list[FeatureRow | BrokenPlay]:
         played = await rollout_with_snapshots(world.start(spec), slm, waves)
         if played.episode.env_fault is not None:
-            faults.append(played.episode.env_fault)
-            return []
+            return [BrokenPlay(reason=played.episode.env_fault)]
         rows = [await row(spec, played.episode, step) for step in played.snapshots]
         return [measured for measured in rows if measured is not None]
 
@@ -67,6 +84,6 @@ def roll_out_features(
             cost_llm=cost_ratio,
         )
 
-    rows = play_all(waves, specs, roll_out, journal, (FeatureRow,), scope=("features",), what=what)
-    require_measured(specs, faults, journal)
-    return [row for episode in rows for row in episode]
+    return Cell(
+        what=what, identity={"play": "features", **(identity or {})}, specs=specs, play=roll_out, kinds=(FeatureRow,)
+    )

@@ -66,8 +66,16 @@ class RolloutWorld:
 
     def start(self, spec: EpisodeSpec) -> Session:
         """A session before its first observation; nothing runs yet."""
-        active = self.perturbations.active(spec.condition)
-        return Session(self, spec if active else replace(spec, perturbation_seed=None))
+        return Session(self, self._played(spec))
+
+    def identity_of(self, spec: EpisodeSpec) -> str:
+        """The id of the episode that a spec is played as."""
+        played = self._played(spec)
+        return episode_id(played.task.task_id, played.seed, played.perturbation_seed)
+
+    def _played(self, spec: EpisodeSpec) -> EpisodeSpec:
+        """The spec without the seed of perturbations that are not active."""
+        return spec if self.perturbations.active(spec.condition) else replace(spec, perturbation_seed=None)
 
     def environment(self, spec: EpisodeSpec) -> PerturbedEnv:
         """A fresh environment, guarded, and perturbed as the condition says."""

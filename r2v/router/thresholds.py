@@ -51,23 +51,64 @@ def match_rate(
     where everything played was above the target. The realised rate need not be monotone in tau: whatever was
     played counts, ties go to the better success.
     """
-    candidates = sorted({score for score in scores if 0 < score < 1} | {0.0, 1.0})
-    low, high = 0, len(candidates) - 1
-    played: dict[float, OperatingPoint] = {}
-    while low <= high and len(played) < max_executions:
-        middle = (low + high) // 2
-        outcome = played[candidates[middle]] = execute(candidates[middle])
-        if abs(outcome.llm_call_rate - target_rate) <= tolerance:
-            break
-        if outcome.llm_call_rate > target_rate:
-            low = middle + 1
+    search = RateSearch(scores, target_rate, tolerance=tolerance, max_executions=max_executions)
+    while (tau := search.next_tau) is not None:
+        search.tell(execute(tau))
+    return search.choice
+
+
+class RateSearch:
+    """`match_rate` step by step: whoever holds several searches can play the next threshold of all of them at once.
+
+    search = RateSearch(scores, 0.2)
+    while (tau := search.next_tau) is not None:
+        search.tell(execute(tau))
+    search.choice
+    """
+
+    def __init__(
+        self, scores: Iterable[float], target_rate: float, *, tolerance: float = 0.005, max_executions: int = 7
+    ) -> None:
+        self._candidates = sorted({score for score in scores if 0 < score < 1} | {0.0, 1.0})
+        self._target, self._tolerance, self._most = target_rate, tolerance, max_executions
+        self._low, self._high, self._found = 0, len(self._candidates) - 1, False
+        self._played: dict[float, OperatingPoint] = {}
+
+    @property
+    def next_tau(self) -> float | None:
+        """The threshold to be played next; None where the search is over."""
+        if self._bisecting:
+            return self._candidates[(self._low + self._high) // 2]
+        return None if 1.0 in self._played or self._within() else 1.0
+
+    def tell(self, outcome: OperatingPoint) -> None:
+        """What playing `next_tau` came to."""
+        tau, bisecting = self.next_tau, self._bisecting
+        assert tau is not None, "the search is over"
+        self._played[tau] = outcome
+        if not bisecting:
+            return
+        middle = (self._low + self._high) // 2
+        self._found = abs(outcome.llm_call_rate - self._target) <= self._tolerance
+        if outcome.llm_call_rate > self._target:
+            self._low = middle + 1
         else:
-            high = middle - 1
-    if all(outcome.llm_call_rate > target_rate + tolerance for outcome in played.values()):
-        played[1.0] = execute(1.0)
-    within = {tau: o for tau, o in played.items() if o.llm_call_rate <= target_rate + tolerance}
-    tau = max(within, key=lambda tau: (within[tau].llm_call_rate, within[tau].success, tau))
-    return Choice(tau=tau, outcome=played[tau], evaluated=tuple(played.items()))
+            self._high = middle - 1
+
+    @property
+    def choice(self) -> Choice:
+        """The best of what was played."""
+        within = self._within()
+        tau = max(within, key=lambda tau: (within[tau].llm_call_rate, within[tau].success, tau))
+        return Choice(tau=tau, outcome=within[tau], evaluated=tuple(self._played.items()))
+
+    @property
+    def _bisecting(self) -> bool:
+        return not self._found and self._low <= self._high and len(self._played) < self._most
+
+    def _within(self) -> dict[float, OperatingPoint]:
+        """What was played and is not above the target."""
+        return {tau: o for tau, o in self._played.items() if o.llm_call_rate <= self._target + self._tolerance}
 
 
 def hoeffding_bentkus(risk: float, n: int, alpha: float) -> float:

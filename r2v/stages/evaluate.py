@@ -4,7 +4,8 @@
 
 Routers are compared at equal spending: each one's threshold is placed by executing it on calibration tasks
 until its share of LLM steps is r2v's (main table), or one of `evaluation.budgets` (frontier). What has been
-played is kept task by task, so an interrupted evaluation goes on where it stopped.
+played is in the episode cache, so an interrupted evaluation goes on where it stopped, and one of other seeds, methods
+or budgets plays what is new.
 """
 
 from __future__ import annotations
@@ -22,13 +23,18 @@ from r2v.evaluation.settings import EVALUATE_VERSION, EvaluateSettings
 from r2v.log import logger
 from r2v.stages import Stage
 from r2v.stages.train_policy import TASKS
-from r2v.storage.artifact import JOURNAL, Work
+from r2v.storage.artifact import Work
 from r2v.storage.files import write_json
 
 if TYPE_CHECKING:
+    from r2v.data.episode import Episode
     from r2v.evaluation.methods import MethodRunner
     from r2v.evaluation.setup import RouterScores
+    from r2v.rollout.cells import Cell
     from r2v.rollout.session import EpisodeSpec
+
+OWN_POINT = ("r2v", "main")
+"""The operating point that comes with the router."""
 
 
 def run(cfg: EvaluateSettings, work: Work) -> None:
@@ -38,13 +44,16 @@ def run(cfg: EvaluateSettings, work: Work) -> None:
 
     runner = _runner(cfg, work)
     specs = {name: cfg.specs(runner.world.benchmark, name) for name in cfg.selections}
-    routed, points = cfg.routed, cfg.points
+    routed = cfg.routed
     if work.inputs:
         _refuse_training_tasks(work, specs)
     thresholds = _thresholds(cfg, runner, work) if routed else {}
-    for condition, method, point, path in _cells(cfg, work.folder, routed, points):
-        _play(runner, method, point, specs[condition], thresholds.get((method, point)), path)
-    scores = _router_scores(cfg, runner, specs, routed, work.folder) if routed else []
+    cells = _cells(cfg, runner, specs, thresholds)
+    gains = {name: _gain_cell(cfg, runner, name, these) for name, these in specs.items()} if routed else {}
+    runner.player.play([*cells.values(), *gains.values()], "evaluation")
+    for place, cell in cells.items():
+        _write_cell(runner, cell, work.folder / place)
+    scores = _router_scores(cfg, runner, gains, work.folder)
     write_setup(
         work.folder,
         Setup(
@@ -63,14 +72,14 @@ def _runner(cfg: EvaluateSettings, work: Work) -> MethodRunner:
     from r2v.evaluation.methods import MethodRunner
 
     if not work.inputs:  # methods of models that nothing here has trained
-        runner = MethodRunner.of(cfg, policy=None, journal=work.folder / JOURNAL)
+        runner = MethodRunner.of(cfg, work, policy=None)
         runner.variants["slm_base"] = runner.slm
         return runner
     variants = {"slm_bc_only": work.inputs["bc"].file("final"), "slm_base": None}
     return MethodRunner.of(
         cfg,
+        work,
         policy=work.inputs["preference"].file("final"),
-        journal=work.folder / JOURNAL,
         verifier=work.inputs["verifier"].file("final"),
         router=work.inputs["router"].folder,
         num_samples=cfg.inference.num_candidates if "samples" in cfg.router.features else 0,
@@ -97,95 +106,103 @@ def _refuse_training_tasks(work: Work, specs: dict[str, list[EpisodeSpec]]) -> N
 def _thresholds(cfg: EvaluateSettings, runner: MethodRunner, work: Work) -> dict[tuple[str, str], float]:
     """(method, point) -> threshold. r2v's own operating point comes with the router; every other one is placed
     by playing calibration tasks, each once."""
-    from r2v.router.escalation import SCORE_ONLY
-    from r2v.router.thresholds import match_rate
+    from r2v.evaluation.calibration import place_thresholds
 
     chosen = json.loads(work.inputs["router"].file("threshold.json").read_text())
-    target = chosen["realised"]["llm_call_rate"]
-    wanted = {"main": target, **dict(zip(cfg.points, cfg.evaluation.budgets, strict=True))}
+    wanted = {"main": chosen["realised"]["llm_call_rate"], **dict(zip(cfg.points, cfg.evaluation.budgets, strict=True))}
+    targets = {(method, point): rate for method in cfg.routed for point, rate in wanted.items()}
     specs = cfg.calibration_specs(runner.world.benchmark)
+    choices = place_thresholds(runner, specs, {point: rate for point, rate in targets.items() if point != OWN_POINT})
     found: dict[str, dict[str, object]] = {}
-    for method in cfg.routed:
-        for point, rate in wanted.items():
-            name = f"{method}@{point}"
-            if name == "r2v@main":
-                found[name] = {"tau": chosen["tau"], "target": rate, **chosen["realised"]}
-                continue
-            scores = runner.scores(method, runner.play(method, specs, tau=SCORE_ONLY))
-            choice = match_rate(lambda tau, method=method: runner.realised(method, specs, tau), scores, rate)  # type: ignore[misc]
-            found[name] = {"tau": choice.tau, "target": rate, **asdict(choice.outcome)}
-            logger.info(
-                "  %-24s %-6s threshold %.4f: the LLM acts in %.1f %% of the steps",
-                method,
-                point,
-                choice.tau,
-                100 * choice.outcome.llm_call_rate,
-            )
+    for (method, point), rate in targets.items():
+        if (method, point) == OWN_POINT:
+            found[f"{method}@{point}"] = {"tau": chosen["tau"], "target": rate, **chosen["realised"]}
+            continue
+        choice = choices[method, point]
+        found[f"{method}@{point}"] = {"tau": choice.tau, "target": rate, **asdict(choice.outcome)}
+        logger.info(
+            "  %-24s %-6s threshold %.4f: the LLM acts in %.1f %% of the steps",
+            method,
+            point,
+            choice.tau,
+            100 * choice.outcome.llm_call_rate,
+        )
     write_json(work.folder / "calibration.json", found)
     return {(name.split("@")[0], name.split("@")[1]): float(str(entry["tau"])) for name, entry in found.items()}
 
 
 def _cells(
-    cfg: EvaluateSettings, folder: Path, routed: Sequence[str], points: Sequence[str]
-) -> Iterator[tuple[str, str, str, Path]]:
-    """(condition, method, point, file) of everything to be played."""
-    for condition in cfg.selections:
-        base = folder / "episodes" / condition
-        for method in cfg.evaluation.methods:
-            yield condition, method, "main", base / f"{method}.jsonl"
-        for method in routed:
-            for point in points:
-                yield condition, method, point, base / "frontier" / f"{method}@{point}.jsonl"
-
-
-def _play(
-    runner: MethodRunner, method: str, point: str, specs: Sequence[EpisodeSpec], tau: float | None, path: Path
-) -> None:
-    from r2v.evaluation.setup import OPERATING_POINT
-    from r2v.rollout.task_journal import require_measured
-
-    extra = {} if point == "main" else {OPERATING_POINT: point}
-    episodes = runner.play(
-        method, [replace(spec, extra=extra) for spec in specs], tau, what=f"{specs[0].condition} {path.stem}"
-    )
-    require_measured(specs, [episode.env_fault for episode in episodes if episode.env_fault is not None], runner.tasks)
-    write_episodes(path, sorted(episodes, key=lambda e: e.episode_id))
-    solved = sum(episode.success for episode in episodes)
-    logger.info("  %-8s %-32s %4d of %4d episodes succeeded", specs[0].condition, path.stem, solved, len(episodes))
-
-
-def _router_scores(
     cfg: EvaluateSettings,
     runner: MethodRunner,
     specs: dict[str, list[EpisodeSpec]],
-    routed: Sequence[str],
-    folder: Path,
+    thresholds: dict[tuple[str, str], float],
+) -> dict[str, Cell]:
+    """File (below the results) -> the episodes that go into it, of everything to be played."""
+    from r2v.evaluation.setup import OPERATING_POINT
+
+    cells = {}
+    for condition in cfg.selections:
+        base = f"episodes/{condition}"
+        files = {f"{base}/{method}.jsonl": (method, "main") for method in cfg.evaluation.methods}
+        files |= {
+            f"{base}/frontier/{method}@{point}.jsonl": (method, point) for method in cfg.routed for point in cfg.points
+        }
+        for file, (method, point) in files.items():
+            extra = {} if point == "main" else {OPERATING_POINT: point}
+            these = [replace(spec, extra=extra) for spec in specs[condition]]
+            cells[file] = runner.cell(method, these, thresholds.get((method, point)), what=file)
+    return cells
+
+
+def _write_cell(runner: MethodRunner, cell: Cell, path: Path) -> None:
+    """Write a cell's episodes in the order of their ids, one at a time in memory."""
+    ordered = replace(cell, specs=sorted(cell.specs, key=runner.world.identity_of))
+    solved = 0
+
+    def episodes() -> Iterator[Episode]:
+        nonlocal solved
+        for (episode,) in runner.player.records(ordered):
+            solved += episode.success
+            yield episode
+
+    count = write_episodes(path, episodes())
+    logger.info("  %-8s %-32s %4d of %4d episodes succeeded", cell.specs[0].condition, path.stem, solved, count)
+
+
+def _gain_cell(cfg: EvaluateSettings, runner: MethodRunner, condition: str, specs: Sequence[EpisodeSpec]) -> Cell:
+    """What an LLM step would have gained, along slm_only's evaluation episodes."""
+    from r2v.rollout.feature_rollout import feature_cell
+
+    return feature_cell(
+        [replace(spec, method="slm_only") for spec in specs],
+        runner.world,
+        runner.slm,
+        runner.llm,
+        runner.extractor,
+        cfg.cost.ratio,
+        runner.waves,
+        what=f"{condition} gains",
+        identity=runner.identity.rollouts(cost_ratio=cfg.cost.ratio),
+    )
+
+
+def _router_scores(
+    cfg: EvaluateSettings, runner: MethodRunner, gains: dict[str, Cell], folder: Path
 ) -> list[RouterScores]:
     """Each router's scores beside the executed gain, along slm_only's evaluation episodes: what ECE, Brier and
-    AUROC are computed from. Kept in router_scores.jsonl; no threshold or model is chosen by them."""
+    AUROC are computed from. Kept in gains/; no threshold or model is chosen by them."""
     from r2v.evaluation.setup import RouterScores
-    from r2v.rollout.feature_rollout import roll_out_features
+    from r2v.rollout.cells import measured
     from r2v.router.baselines import score_function
     from r2v.router.labels import read_rows, write_rows
 
     found = []
-    for condition, these in specs.items():
+    for condition, cell in gains.items():
         path = folder / "gains" / f"{condition}.jsonl"
-        rows = roll_out_features(
-            [replace(spec, method="slm_only") for spec in these],
-            runner.world,
-            runner.slm,
-            runner.llm,
-            runner.extractor,
-            cfg.cost.ratio,
-            runner.waves,
-            what=f"{condition} gains",
-            journal=runner.tasks,
-        )
-        write_rows(path, rows)
+        write_rows(path, (row for rows in measured(cell, runner.player) for row in rows))
         rows = read_rows(path)
         seeds = {row.state_id: int(row.episode_id.split("/s")[1].split("/")[0]) for row in rows}
-        for method in routed:
+        for method in cfg.routed:
             score = score_function(method, runner.routers)
             found.append(
                 RouterScores(

@@ -14,9 +14,10 @@ from dataclasses import dataclass
 from functools import partial
 
 from r2v import config as c
+from r2v.config import identity
 from r2v.log import logger
 from r2v.stages import Stage
-from r2v.storage.artifact import JOURNAL, Work
+from r2v.storage.artifact import Work
 from r2v.storage.files import write_json
 
 
@@ -61,6 +62,7 @@ class CandidatesSettings:
 
 def run(cfg: CandidatesSettings, work: Work) -> None:
     """Sample, score, execute and pair."""
+    from r2v.evaluation.method_identity import content_of
     from r2v.evaluation.methods import MethodRunner
     from r2v.policy.candidates import write_states
     from r2v.policy.pairs import make_pairs, why_none, write_pairs
@@ -69,7 +71,7 @@ def run(cfg: CandidatesSettings, work: Work) -> None:
     from r2v.rollout.session import episode_specs
     from r2v.stages.train_verifier import fold_of
 
-    runner = MethodRunner.of(cfg, policy=work.inputs["bc"].file("final"), journal=work.folder / JOURNAL)
+    runner = MethodRunner.of(cfg, work, policy=work.inputs["bc"].file("final"))
     folds = work.inputs["verifier"].file("folds")
     tools = told_tools(cfg.policy, runner.world.benchmark)
     scorers = [
@@ -90,7 +92,12 @@ def run(cfg: CandidatesSettings, work: Work) -> None:
         cfg.candidates,
         runner.waves,
         what="sample and execute candidates",
-        journal=runner.tasks,
+        identity=runner.identity.rollouts(
+            folds=[content_of(folds / str(fold)) for fold in range(cfg.candidates.num_folds)],
+            sampling=identity(cfg.candidates),
+            with_teacher=teacher is not None,
+        ),
+        player=runner.player,
     )
     write_states(work.folder / "candidates.jsonl", states)
     pairs, counts = make_pairs(states, cfg.preference)

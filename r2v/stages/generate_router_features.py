@@ -16,7 +16,7 @@ from r2v import config as c
 from r2v.errors import EmptyResult
 from r2v.log import logger
 from r2v.stages import Stage
-from r2v.storage.artifact import JOURNAL, Work
+from r2v.storage.artifact import Work
 
 if TYPE_CHECKING:
     from r2v.router.labels import FeatureRow
@@ -67,8 +67,8 @@ def run(cfg: RouterFeaturesSettings, work: Work) -> None:
 
     runner = MethodRunner.of(
         cfg,
+        work,
         policy=work.inputs["preference"].file("final"),
-        journal=work.folder / JOURNAL,
         verifier=work.inputs["verifier"].file("final"),
         num_samples=cfg.samples and cfg.inference.num_candidates,
     )
@@ -86,7 +86,8 @@ def run(cfg: RouterFeaturesSettings, work: Work) -> None:
         cfg.cost.ratio,
         runner.waves,
         what="roll out, with counterfactuals",
-        journal=runner.tasks,
+        identity=runner.identity.rollouts(cost_ratio=cfg.cost.ratio),
+        player=runner.player,
     )
     if not rows:
         raise EmptyResult(f"router features: {len(specs)} roll-outs gave no step; raise router.num_tasks")

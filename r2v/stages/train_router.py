@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from r2v import config as c
 from r2v.log import logger
 from r2v.stages import Stage
-from r2v.storage.artifact import JOURNAL, Work
+from r2v.storage.artifact import Work
 from r2v.storage.files import write_json
 
 if TYPE_CHECKING:
@@ -70,7 +70,8 @@ class RouterSettings:
 
 def run(cfg: RouterSettings, work: Work) -> None:
     """Fit both routers, place r2v's threshold."""
-    from r2v.evaluation.methods import MethodRunner, operating_point_of
+    from r2v.evaluation.calibration import played_at
+    from r2v.evaluation.methods import MethodRunner
     from r2v.rollout.session import episode_specs
     from r2v.router.labels import labelled, read_rows
     from r2v.router.thresholds import match_rate
@@ -88,11 +89,11 @@ def run(cfg: RouterSettings, work: Work) -> None:
 
     runner = MethodRunner.of(
         cfg,
+        work,
         policy=work.inputs["preference"].file("final"),
         router=work.folder,
         verifier=work.inputs["verifier"].file("final"),
         num_samples=cfg.num_samples,
-        journal=work.folder / JOURNAL,
     )
     specs = episode_specs(
         runner.world.benchmark,
@@ -106,7 +107,7 @@ def run(cfg: RouterSettings, work: Work) -> None:
     choice = match_rate(
         remembering(
             work.folder / THRESHOLD_PLAYS,
-            lambda tau: operating_point_of(runner.play("r2v", specs, tau, f"play at threshold {tau:.3f}")),
+            lambda tau: played_at(runner, "r2v", specs, tau),
         ),
         scores,
         cfg.router.budget,

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING
 
 from r2v import config as c
 from r2v import distributed
+from r2v.config import identity
 from r2v.data.episode import Condition
 from r2v.data.registry import DataRegistry
 from r2v.errors import InputError
@@ -132,12 +133,14 @@ def _labelled(cfg: VerifierSettings, work: Work, benchmark: Benchmark) -> list[V
 
 def _executed(cfg: VerifierSettings, work: Work, benchmark: Benchmark) -> list[VerifierExample]:
     """Labels by playing on: half of the tasks clean, half under the training hazards."""
+    from r2v.evaluation.method_identity import world_identity
     from r2v.policy.prompt_encoder import build_messages
     from r2v.rollout.actors import GreedyActor
+    from r2v.rollout.blocks import BlockPlayer, block_size
     from r2v.rollout.corruption_rollout import play_corruptions
+    from r2v.rollout.episode_cache import EpisodeCache
     from r2v.rollout.model_factory import engine, priced_teacher
     from r2v.rollout.session import RolloutWorld, episode_specs
-    from r2v.rollout.task_journal import TASK_JOURNAL, TaskJournal
     from r2v.verifier.labels import executed_examples, outcome_examples
 
     waves = engine(cfg.rollout)
@@ -158,7 +161,8 @@ def _executed(cfg: VerifierSettings, work: Work, benchmark: Benchmark) -> list[V
         per_episode=cfg.verifier.num_corruptions,
         discount=cfg.verifier.discount,
         what="execute corrupted actions",
-        journal=TaskJournal(work.folder / TASK_JOURNAL),
+        identity={"world": world_identity(cfg, benchmark), "llm": [identity(cfg.teacher), identity(cfg.cost.llm)]},
+        player=BlockPlayer(waves, EpisodeCache.of(work), block_size(cfg.rollout)),
     )
     examples, counts = executed_examples(records)
     logger.info("  %d corrupted actions executed to the end: %s", len(records), json.dumps(counts))

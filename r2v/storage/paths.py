@@ -18,6 +18,8 @@ from pathlib import Path
 ROOMS = ("data", "outputs", "results")
 """Folders of a checkout below which results are published."""
 ARTIFACTS = Path("outputs/.artifacts")
+EPISODES = Path("outputs/.episodes")
+"""Where the plays of all attempts are kept, one folder an attempt."""
 RUNS = Path("data/runs")
 CHAINS = Path("outputs/.chains")
 JOURNALS = Path("outputs/.provider")

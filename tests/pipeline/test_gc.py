@@ -79,6 +79,23 @@ def test_paid_journals_and_living_attempts_stay(tmp_path: Path) -> None:
     assert gone(tmp_path)[alive.name] is False and paid.name not in gone(tmp_path, unfinished=True)
 
 
+def test_plays_go_with_their_attempt_and_orphans_among_them(tmp_path: Path) -> None:
+    kept, old = made(tmp_path, "evaluate", KEYS[0]), made(tmp_path, "evaluate", KEYS[1])
+    publish(tmp_path / "results" / "desk_noisy", kept)
+    plays = tmp_path / "outputs" / ".episodes"
+    for name in (kept.name, old.name, f"evaluate-{KEYS[2]}"):
+        (plays / name).mkdir(parents=True)
+        (plays / name / "kept.jsonl").write_text("{}\n" * 1000)
+    items = garbage(tmp_path)
+    assert {(item.folder.parent.name, item.folder.name): item.leftovers for item in items} == {
+        (".artifacts", kept.name): True,
+        (".artifacts", old.name): False,
+        (".episodes", f"evaluate-{KEYS[2]}"): False,
+    }
+    assert all(remove(item) for item in items) and [path.name for path in plays.iterdir()] == [kept.name]
+    assert not garbage(tmp_path)
+
+
 def test_an_unfinished_attempt_goes_where_that_is_asked_for(tmp_path: Path) -> None:
     folder = tmp_path / "outputs" / ".artifacts" / f"bc-{KEYS[0]}"
     folder.mkdir(parents=True)

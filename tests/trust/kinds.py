@@ -500,15 +500,25 @@ ARTIFACT_FILES = (
 
 CHECKPOINT_FILES = (
     FileKind(
-        name="task journal",
-        paths=tuple(
-            f"{{{job}}}/checkpoint-tasks.jsonl"
-            for job in ("candidates", "router_features", "verifier", "router", "evaluate")
-        ),
+        name="plays",
+        paths=("outputs/.episodes/*/*.jsonl",),
         form="jsonl",
-        writers=("rollout.task_journal:TaskJournal.add", "rollout.task_journal:TaskJournal._opened"),
+        writers=(
+            "rollout.play_lines:PlayFile.append",
+            "rollout.play_lines:PlayFile._opened",
+            "rollout.episode_cache:EpisodeCache.forget_faults",
+            "rollout.settling:settle",
+        ),
         damage="ignored",
         readers=("job candidates", "job router_features", "job verifier", "job router", "job evaluate"),
+    ),
+    FileKind(
+        name="published plays",
+        paths=("outputs/.episodes/*/published.json",),
+        form="json",
+        writers=("rollout.settling:settle",),
+        damage="ignored",
+        readers=("job candidates", "job router_features", "job evaluate"),
     ),
     FileKind(
         name="training checkpoint",
@@ -739,7 +749,7 @@ OUTSIDE = {
     "data.store:TrajectoryStore.exclusive": "a lease",
     "data.store:TrajectoryStore.sync": "what append wrote",
     "data.store:TrajectoryStore.repair": "what mend_tail and _quarantine write",
-    "rollout.task_journal:TaskJournal.close": "what add wrote",
+    "rollout.play_lines:PlayFile.close": "what append wrote",
     "storage.checkpoint:saving": "what the trainer's own checkpoints write",
     "storage.checkpoint:_refusal": "a probe that is removed at once",
     "storage.hash_cache:_keep": "hashes of large files, in the user's cache folder",

@@ -1,5 +1,5 @@
 """Corruption of what tests/micro.yaml leaves no file of: chains and their jobs' records, the Secret Game's files,
-journals of what was paid, and the task journals of stages that were killed. Every kind x every damage x every command
+journals of what was paid, and the plays of stages that were killed. Every kind x every damage x every command
 that reads it.
 
 What was paid is never paid again, whatever is damaged, and no journal is removed or altered by who refuses it.
@@ -8,12 +8,15 @@ What was paid is never paid again, whatever is damaged, and no journal is remove
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import json
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -26,12 +29,14 @@ from r2v.pipeline.graph import upstream
 from r2v.pipeline.jobs import JOBS, job
 from r2v.pipeline.run import run_job
 from r2v.randomness import generator
+from r2v.rollout.play_lines import line_at
 from r2v.slurm import chain as chains
 from r2v.slurm import runner
 from r2v.slurm.configuration import config_sha
 from r2v.storage.artifact import remove
 from r2v.storage.files import write_json, write_text
 from r2v.storage.integrity import hashed
+from r2v.storage.paths import EPISODES
 from tests import warm
 from tests.llm.talk import converse, environment, play, remote
 from tests.slurm.faked import Faked
@@ -364,32 +369,53 @@ def test_the_emulator_serves_from_no_damaged_state(
     assert bytes_of(paid.provider) == before
 
 
-# Task journals of stages that were killed -----------------------------------------------------------------------------
+# Plays of stages that were killed -------------------------------------------------------------------------------------
 
-KILLED = [case for case in cases("task journal") if case.reader.removeprefix("job ") in {row.name for row in JOBS}]
+KILLED = [case for case in cases("plays") if case.reader.removeprefix("job ") in {row.name for row in JOBS}]
 
 
-@pytest.mark.parametrize("case", drawn(KILLED, 1, "corruption, task journals"), ids=str)
-def test_a_killed_stage_with_a_damaged_task_journal_makes_the_same_content(
-    micro_run: Path, tmp_path: Path, case: Case
-) -> None:
+def unsettled(project: Path, attempt: Path) -> Path:
+    """The plays of a finished attempt as they lay while it was made: lines of a block's file."""
+    folder = project / EPISODES / attempt.name
+    published = json.loads((folder / "published.json").read_text())["plays"]
+    lines = [
+        play_bytes(key, [[kind, json.loads(line_at(attempt / file, offset))] for kind, file, offset, _ in records])
+        for key, records in published.items()
+    ]
+    kept = (folder / "kept.jsonl").read_bytes() if (folder / "kept.jsonl").exists() else b""
+    for path in folder.iterdir():
+        path.unlink()
+    (folder / "plays-0000.jsonl").write_bytes(b"".join(lines) + kept)
+    return folder / "plays-0000.jsonl"
+
+
+def play_bytes(key: str, records: list[Any]) -> bytes:
+    """A line of a play whose records are plain."""
+    body = json.dumps({"key": key, "fault": False, "records": records}, ensure_ascii=False, separators=(",", ":"))
+    text = body[1:-1].encode()
+    return b'{"sha256":"%s",%s}\n' % (hashlib.sha256(text).hexdigest().encode(), text)
+
+
+@pytest.mark.parametrize("case", drawn(KILLED, 1, "corruption, plays"), ids=str)
+def test_a_killed_stage_with_damaged_plays_makes_the_same_content(micro_run: Path, tmp_path: Path, case: Case) -> None:
     project = hard_copy(micro_run, tmp_path / "project")
     expected, made = contents(project), case.reader.removeprefix("job ")
-    journals = sorted((project / STORE).glob(f"{made}-*/checkpoint-tasks.jsonl"))
-    found = [path for path in journals if is_of_the_pipeline(project, path)]
-    if not found:
+    attempts = sorted((project / STORE).glob(f"{made}-*/attempt.meta.json"))
+    attempt = next(path.parent for path in attempts if is_of_the_pipeline(project, path))
+    if not (project / EPISODES / attempt.name).is_dir():
         pytest.skip("this stage of tests/micro.yaml plays nothing")
-    for path in found[0].parent.iterdir():  # what a killed stage leaves: no result yet
-        if path.name not in ("checkpoint-tasks.jsonl", "attempt.meta.json", "config.yaml"):
+    plays = unsettled(project, attempt)
+    for path in attempt.iterdir():  # what a killed stage leaves: no result yet
+        if path.name not in ("attempt.meta.json", "config.yaml"):
             remove(path)
-    BYTES[case.how](found[0])
+    BYTES[case.how](plays)
     wanted = {made} | upstream([made])
     without = [row.name for row in JOBS if row.name not in wanted and row.enabled(load(str(MICRO)))]
     done = warm.run(project, "run", "--config", str(MICRO), *(["--without", *without] if without else []))
     assert done.returncode == 0 and "Traceback" not in done.stderr, done.stderr
     assert contents(project) == expected
     if case.how not in ("deleted", "emptied"):
-        assert found[0].name in done.stderr, "the damage is named"
+        assert plays.name in done.stderr, "the damage is named"
 
 
 def test_no_command_that_makes_anew_or_removes_takes_a_journal(

@@ -1,0 +1,100 @@
+"""Calibration: the threshold of every routed method at every operating point, found by playing calibration tasks.
+
+    found = place_thresholds(runner, specs, {("entropy_router", "b0.10"): 0.1, ...})
+    found["entropy_router", "b0.10"].tau
+
+Each search plays a threshold, looks at what was realised and plays the next (`r2v.router.thresholds`). All searches
+take their steps together, so that a round of them is one set of cells: as wide as there are methods and points. Of a
+play only what a search looks at is kept (`CalibrationPlay`), never the episode.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from r2v.data.episode import Episode
+from r2v.errors import EmptyResult
+from r2v.evaluation.methods import MethodRunner
+from r2v.rollout.cells import Cell
+from r2v.rollout.session import EpisodeSpec
+from r2v.router.escalation import SCORE_ONLY
+from r2v.router.thresholds import Choice, OperatingPoint, RateSearch
+
+Point = tuple[str, str]
+"""(method, operating point)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CalibrationPlay:
+    """What a threshold search looks at in a played episode: its steps, those that the LLM took, its bill, its outcome,
+    and the router's scores along it."""
+
+    steps: int
+    llm_calls: int
+    cost: float
+    success: bool
+    env_fault: str | None = None
+    scores: tuple[float, ...] = ()
+
+    @classmethod
+    def of(cls, episode: Episode) -> CalibrationPlay:
+        """Of an episode."""
+        decisions = [step.decision for step in episode.steps]
+        return cls(
+            steps=len(episode.steps),
+            llm_calls=sum(step.action_source == "llm_fallback" for step in episode.steps),
+            cost=episode.total_cost,
+            success=episode.success,
+            env_fault=episode.env_fault,
+            scores=tuple(d.p_escalate for d in decisions if d is not None and d.p_escalate is not None),
+        )
+
+
+def calibration_cell(runner: MethodRunner, method: str, specs: Sequence[EpisodeSpec], tau: float) -> Cell:
+    """A routed method on calibration tasks, at a threshold."""
+    cell = runner.cell(method, specs, tau, what=f"{method} at threshold {tau:.3f}")
+
+    async def play(spec: EpisodeSpec) -> list[CalibrationPlay]:
+        return [CalibrationPlay.of(episode) for episode in await cell.play(spec)]
+
+    return replace(cell, play=play, kinds=(CalibrationPlay,), identity={**cell.identity, "play": "calibration"})
+
+
+def played_at(runner: MethodRunner, method: str, specs: Sequence[EpisodeSpec], tau: float) -> OperatingPoint:
+    """What routing at a threshold comes to when it is executed."""
+    cell = calibration_cell(runner, method, specs, tau)
+    runner.player.play([cell], "calibration")
+    return operating_point_of(play for (play,) in runner.player.records(cell))
+
+
+def operating_point_of(plays: Iterable[CalibrationPlay]) -> OperatingPoint:
+    """Shares and cost of played episodes; those that a world's fault ended are not counted."""
+    played = [play for play in plays if play.env_fault is None]
+    if not played:
+        raise EmptyResult("all calibration episodes ended in a fault of the world")
+    return OperatingPoint(
+        llm_call_rate=sum(play.llm_calls for play in played) / max(1, sum(play.steps for play in played)),
+        cost=sum(play.cost for play in played) / len(played),
+        success=sum(play.success for play in played) / len(played),
+    )
+
+
+def place_thresholds(
+    runner: MethodRunner, specs: Sequence[EpisodeSpec], targets: Mapping[Point, float]
+) -> dict[Point, Choice]:
+    """The threshold that realises each target, all of them searched for at once."""
+    methods = list(dict.fromkeys(method for method, _ in targets))
+    unrouted = {method: calibration_cell(runner, method, specs, SCORE_ONLY) for method in methods}
+    runner.player.play(list(unrouted.values()), "calibration")
+    scores = {
+        method: [score for (play,) in runner.player.records(cell) for score in play.scores]
+        for method, cell in unrouted.items()
+    }
+    searches = {point: RateSearch(scores[point[0]], target) for point, target in targets.items()}
+    while waiting := {point: tau for point, search in searches.items() if (tau := search.next_tau) is not None}:
+        cells = {point: calibration_cell(runner, point[0], specs, tau) for point, tau in waiting.items()}
+        runner.player.play(list(cells.values()), "calibration")
+        for point, cell in cells.items():
+            searches[point].tell(operating_point_of(play for (play,) in runner.player.records(cell)))
+    return {point: search.choice for point, search in searches.items()}

@@ -1,0 +1,100 @@
+"""Method identity: what determines an episode beside its spec, as the plain values that its key is made of.
+
+    identity = MethodIdentity.of(cfg, benchmark, policy=policy, verifier=verifier, router=router)
+    identity.method("r2v", 0.4)         # world, small policy, LLM, verifier, router, threshold
+
+Models are named by the content of their files, so an episode is found again by whoever plays the same models, and by
+nobody who plays others. A method's identity holds what it asks and nothing more: another router leaves slm_only's
+episodes as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from r2v.config import identity
+from r2v.config.methods import METHODS, ROUTERS, STRONG
+from r2v.envs.base import Benchmark
+from r2v.storage.artifact_manifest import json_sha256
+from r2v.storage.files import content_sha256
+from r2v.storage.integrity import content_files
+
+
+@dataclass(frozen=True, kw_only=True)
+class MethodIdentity:
+    """The identities of everything that methods are played with."""
+
+    world: Any
+    """The benchmark with its version, perturbations and inference settings."""
+    llm: Any
+    policies: Mapping[str, Any]
+    """By method: "" is the small policy, others are variants."""
+    verifier: Any = None
+    features: Any = None
+    """How many samples the router's features take."""
+    routers: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of(
+        cls,
+        cfg: Any,
+        benchmark: Benchmark,
+        *,
+        policy: Path | None,
+        verifier: Path | None = None,
+        router: Path | None = None,
+        variants: Mapping[str, Path | None] | None = None,
+        num_samples: int = 0,
+    ) -> MethodIdentity:
+        """Of the settings and weights that a `MethodRunner` is made of."""
+        prices = identity(cfg.cost)
+        trained = [method.name for method in METHODS.values() if method.trained_router]
+        configured = cfg.router.model if hasattr(cfg, "router") else None
+        return cls(
+            world=world_identity(cfg, benchmark),
+            llm=[identity(cfg.teacher), prices["llm"]],
+            policies={
+                name: [identity(cfg.policy), prices["slm"], content_of(weights)]
+                for name, weights in {"": policy, **(variants or {})}.items()
+            },
+            verifier=None if verifier is None else [identity(cfg.policy), content_of(verifier)],
+            features=num_samples,
+            routers={}
+            if router is None
+            else {name: [configured, content_of(router / f"{name}.json")] for name in trained},
+        )
+
+    def method(self, name: str, tau: float | None = None) -> dict[str, Any]:
+        """Of a method's episodes; routed ones at threshold `tau`."""
+        asked: dict[str, Any] = {"play": "episode", "world": self.world, "method": name}
+        if name != STRONG:
+            asked["slm"] = self.policies.get(name, self.policies[""])
+        if METHODS[name].asks_llm:
+            asked["llm"] = self.llm
+        if name in ROUTERS:
+            asked |= {"tau": tau, "features": self.features, "verifier": self.verifier}
+            asked["router"] = self.routers.get(name)
+        elif name == "best_of_k":
+            asked["verifier"] = self.verifier
+        return asked
+
+    def rollouts(self, **further: Any) -> dict[str, Any]:
+        """Of roll-outs of the small policy that the LLM or a verifier is asked about; `further` names what else
+        decides them."""
+        asked = {"world": self.world, "slm": self.policies[""], "llm": self.llm}
+        return {**asked, "features": self.features, "verifier": self.verifier, **further}
+
+
+def world_identity(cfg: Any, benchmark: Benchmark) -> list[Any]:
+    """Of the environment of these settings."""
+    return [identity(cfg.env), benchmark.version, identity(cfg.perturbations), identity(cfg.inference)]
+
+
+def content_of(path: Path | None) -> str | None:
+    """A hash that stands for a folder's or a file's content; None for no file, the base model as it is named."""
+    if path is None:
+        return None
+    return json_sha256(content_files(path)) if path.is_dir() else content_sha256(path)

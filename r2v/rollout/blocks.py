@@ -1,0 +1,159 @@
+"""Blocks: some tasks with all that is to be played of them, which is what one process takes at a time.
+
+    player = BlockPlayer(waves, EpisodeCache.of(work), size=256)
+    player.play(cells)                          # what no process has played yet; returns when all of it is there
+    for records in player.records(cell): ...    # read from the cache, one play at a time
+
+All cells of a block are played in one run of the engine, so methods that share a history share its replies and waves
+stay wide. A block is held by a lease: any number of processes may play the same cells, each takes what is free, and
+what a dead one held is taken up by the next. Which block a task lies in depends on the tasks, their seeds and
+conditions, and the size; not on how many methods play it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any
+
+from r2v.config import RolloutConfig
+from r2v.errors import EnvironmentFault, InputError, LeaseConflict
+from r2v.llm.waves import Waves
+from r2v.log import Progress
+from r2v.rollout.cells import Cell, require_measured, run_plays
+from r2v.rollout.episode_cache import EpisodeCache, lease_of
+from r2v.rollout.session import EpisodeSpec
+from r2v.storage.lease import lease
+
+Sleep = Callable[[float], None]
+
+_GIVE_UP = 3
+"""How often what was just played may turn out damaged when it is read."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Block:
+    """Some tasks with all that is to be played of them: plays by key."""
+
+    name: str
+    plays: dict[str, tuple[Cell, EpisodeSpec]]
+
+    def missing(self, cache: EpisodeCache) -> dict[str, tuple[Cell, EpisodeSpec]]:
+        """What nobody has played."""
+        return {key: play for key, play in self.plays.items() if key not in cache}
+
+
+def block_size(rollout: RolloutConfig) -> int:
+    """How many episodes of one method a block holds: wide enough that the engine's waves stay full until its end."""
+    return 4 * rollout.max_conversations
+
+
+def blocks_of(cells: Sequence[Cell], size: int) -> list[Block]:
+    """Cut the cells' tasks, in their order, into blocks that each hold `size` or more distinct (task, seed,
+    perturbation seed, condition), the last one fewer. Within a block the plays stand cell by cell."""
+    points: dict[str, set[tuple[Any, ...]]] = {}
+    for cell in cells:
+        for spec in cell.specs:
+            seen = points.setdefault(spec.task.task_id, set())
+            seen.add((spec.seed, spec.perturbation_seed, spec.condition))
+    number, weight, block_of = 0, 0, dict[str, int]()
+    for task, seen in points.items():
+        if weight >= size:
+            number, weight = number + 1, 0
+        block_of[task] = number
+        weight += len(seen)
+    plays: list[dict[str, tuple[Cell, EpisodeSpec]]] = [{} for _ in range(number + 1 if points else 0)]
+    for cell in cells:
+        for key, spec in zip(cell.play_keys(), cell.specs, strict=True):
+            plays[block_of[spec.task.task_id]].setdefault(key, (cell, spec))
+    names = {cell.specs[0].split or "plays": None for cell in cells if cell.specs}
+    stem = "-".join(names)
+    return [Block(name=f"{stem}-{index:04d}", plays=some) for index, some in enumerate(plays)]
+
+
+class BlockPlayer:
+    """Plays cells block by block, into the episode cache and beside whoever else plays them.
+
+    size: of a block (see `blocks_of`). pause: seconds between two looks at blocks that others hold.
+    """
+
+    def __init__(
+        self, waves: Waves, cache: EpisodeCache, size: int, *, pause: float = 0.5, sleep: Sleep = time.sleep
+    ) -> None:
+        self._waves, self.cache, self._size = waves, cache, size
+        self._pause, self._sleep = pause, sleep
+        self._counted: dict[str, int] = {}
+        self._bar, self._played = Progress("", 0), 0
+
+    def play(self, cells: Sequence[Cell], what: str = "") -> None:
+        """Play all that is missing, and wait for what others are playing. `what` names the progress, which counts on
+        over calls of one name. Raises EnvironmentFault where the world broke in every play of a cell: that is
+        forgotten, so that the same command plays it again."""
+        blocks = blocks_of(cells, self._size)
+        before, plays = self._counted.get(what, 0), sum(len(block.plays) for block in blocks)
+        self._counted[what] = before + plays
+        blocks = [block for block in blocks if block.missing(self.cache)]
+        if blocks:
+            missing = sum(len(block.missing(self.cache)) for block in blocks)
+            with Progress(what, before + plays, before + plays - missing) as self._bar:
+                self._play_all(blocks)
+        for cell in cells:
+            try:
+                require_measured(cell, self.records(cell))
+            except EnvironmentFault:
+                self.cache.forget_faults()
+                raise
+
+    def _play_all(self, blocks: list[Block]) -> None:
+        """Take what is free until nothing is missing."""
+        while blocks:
+            open_before = sum(len(block.missing(self.cache)) for block in blocks)
+            self._played = 0
+            held = [block for block in blocks if not self._take(block)]
+            if len(held) == len(blocks):
+                self._sleep(self._pause)
+            self.cache.refresh()
+            blocks = [block for block in held if block.missing(self.cache)]
+            open_now = sum(len(block.missing(self.cache)) for block in blocks)
+            if others := open_before - open_now - self._played:
+                self._bar.advance(others, blocks_left=len(blocks))
+
+    def records(self, cell: Cell) -> Iterator[Sequence[Any]]:
+        """What each play of a cell came to, in the order of its specs, read one at a time; what turns out damaged is
+        played again."""
+        for key, spec in zip(cell.play_keys(), cell.specs, strict=True):
+            yield self._record(cell, key, spec)
+
+    def _record(self, cell: Cell, key: str, spec: EpisodeSpec) -> Sequence[Any]:
+        for _ in range(_GIVE_UP):
+            if (records := self.cache.read(key, cell.kinds)) is not None:
+                return records
+            self._take(Block(name="again", plays={key: (cell, spec)}))
+            self.cache.refresh()
+        raise InputError(f"{self.cache.folder}: what is written there cannot be read back; remove the folder")
+
+    def _take(self, block: Block) -> bool:
+        """Play what is missing of a block; False where another process holds it."""
+        file = self.cache.folder / f"{block.name}.jsonl"
+        with ExitStack() as holding:
+            try:
+                holding.enter_context(lease(lease_of(file)))
+            except LeaseConflict:
+                return False
+            self.cache.refresh()  # a holder before us may have finished it
+            if missing := block.missing(self.cache):
+                self._play(block, missing)
+        return True
+
+    def _play(self, block: Block, missing: dict[str, tuple[Cell, EpisodeSpec]]) -> None:
+        def keep(key: str, records: Sequence[Any]) -> None:
+            self.cache.add(block.name, key, records)
+            self._played += 1
+            self._bar.advance()
+
+        try:
+            run_plays(self._waves, missing, keep)
+        finally:
+            self.cache.close()

@@ -1,0 +1,141 @@
+"""Blocks: which task lies in which, and several players of the same cells."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from r2v.config import RolloutConfig
+from r2v.data.episode import Episode
+from r2v.envs.chain import ChainBenchmark
+from r2v.errors import EnvironmentFault, LeaseConflict
+from r2v.rollout.blocks import BlockPlayer, block_size, blocks_of
+from r2v.rollout.cells import Cell
+from r2v.rollout.episode_cache import EpisodeCache
+from r2v.rollout.play_lines import BrokenPlay
+from r2v.rollout.session import EpisodeSpec
+from r2v.storage.lease import lease
+from tests.chains import chain_stage, specs
+
+CHAIN = ChainBenchmark(num_tasks=12, length=2)
+SPECS = specs(CHAIN, 12)
+
+
+async def never(spec: EpisodeSpec) -> list[Any]:
+    raise AssertionError("played")
+
+
+def cell(method: str, some: list[EpisodeSpec] = SPECS, play: Any = never) -> Cell:
+    return Cell(what=method, specs=some, play=play, kinds=(Episode,), identity={"method": method})
+
+
+def tasks_of(cells: list[Cell], size: int) -> list[list[str]]:
+    return [
+        list(dict.fromkeys(spec.task.task_id for _, spec in block.plays.values())) for block in blocks_of(cells, size)
+    ]
+
+
+class Counting:
+    """A cell whose plays are counted by task."""
+
+    def __init__(self) -> None:
+        self.on = chain_stage(CHAIN, (0.7, None), 0.9)
+        self.played: list[str] = []
+
+    async def play(self, spec: EpisodeSpec) -> list[Episode]:
+        self.played.append(spec.task.task_id)
+        return [await self.on.world.start(spec).finish(self.on.small, self.on.waves)]
+
+    def cells(self) -> list[Cell]:
+        return [cell("a", play=self.play), cell("b", play=self.play)]
+
+    def player(self, store: Path, **options: Any) -> BlockPlayer:
+        return BlockPlayer(self.on.waves, EpisodeCache(store, "stage-1"), 5, **options)
+
+
+def test_a_block_holds_whole_tasks_and_methods_do_not_move_them() -> None:
+    ids = [spec.task.task_id for spec in SPECS]
+    assert tasks_of([cell("a")], 5) == [ids[:5], ids[5:10], ids[10:]]
+    assert tasks_of([cell("a"), cell("b"), cell("c")], 5) == [ids[:5], ids[5:10], ids[10:]]
+    both = [*SPECS, *(replace(spec, seed=2) for spec in SPECS)]
+    assert tasks_of([cell("a", both)], 5) == [ids[i : i + 3] for i in range(0, 12, 3)]
+    assert blocks_of([], 5) == [] and tasks_of([cell("a")], 1000) == [ids]
+
+
+def test_a_play_of_two_cells_is_played_once_and_blocks_are_named_by_their_split() -> None:
+    (block,) = blocks_of([cell("a"), cell("a")], 1000)
+    assert len(block.plays) == 12 and block.name == "evaluation-0000"
+
+
+def test_what_was_played_is_not_played_again(tmp_path: Path) -> None:
+    first, second = Counting(), Counting()
+    first.player(tmp_path).play(first.cells())
+    again = second.player(tmp_path)
+    again.play(second.cells())
+    assert len(first.played) == 24 and not second.played
+    a, b = second.cells()
+    found = [[episode for (episode,) in again.records(one)] for one in (a, b)]
+    assert found[0] == found[1] and [e.metadata.task_id for e in found[0]] == [spec.task.task_id for spec in SPECS]
+    assert len(list(tmp_path.glob("stage-1/*.jsonl"))) == 3 and not list(tmp_path.glob("stage-1/*.lease"))
+
+
+def test_two_players_share_the_blocks_and_both_have_all(tmp_path: Path) -> None:
+    players = [Counting(), Counting()]
+
+    def work(one: Counting) -> None:
+        one.player(tmp_path, pause=0.01).play(one.cells())
+
+    threads = [threading.Thread(target=work, args=(one,)) for one in players]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted([*players[0].played, *players[1].played]) == sorted([spec.task.task_id for spec in SPECS] * 2)
+
+
+def test_a_block_that_another_holds_is_waited_for_and_then_played(tmp_path: Path) -> None:
+    one = Counting()
+    held = lease(tmp_path / "stage-1" / "evaluation-0001.lease")
+    held.__enter__()
+    sleeps: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        sleeps.append(seconds)
+        assert len(one.played) == 14, "the other two blocks are played first"
+        if len(sleeps) == 3:
+            held.__exit__(None, None, None)
+
+    one.player(tmp_path, sleep=sleep).play(one.cells())
+    assert len(sleeps) == 3 and len(one.played) == 24
+
+
+def test_a_conflict_inside_a_block_is_no_block_of_somebody_else(tmp_path: Path) -> None:
+    """Such as a provider's journal that another process holds."""
+    one = Counting()
+
+    async def refused(spec: EpisodeSpec) -> list[Episode]:
+        raise LeaseConflict("the journal is held")
+
+    with pytest.raises(LeaseConflict, match="journal"):
+        one.player(tmp_path).play([cell("a", play=refused)])
+
+
+def test_a_world_that_broke_everywhere_is_tried_again_by_the_same_command(tmp_path: Path) -> None:
+    one, broken = Counting(), True
+
+    async def play(spec: EpisodeSpec) -> list[Any]:
+        return [BrokenPlay(reason="no site")] if broken else await one.play(spec)
+
+    with pytest.raises(EnvironmentFault, match="broke in all 12"):
+        one.player(tmp_path).play([cell("a", play=play)])
+    broken = False
+    one.player(tmp_path).play([cell("a", play=play)])
+    assert len(one.played) == 12
+
+
+def test_a_block_is_wider_than_the_engine() -> None:
+    assert block_size(RolloutConfig(max_conversations=16)) >= 2 * 16
