@@ -18,6 +18,7 @@ from r2v.constraints import (
     Keywords,
     Name,
     OneOf,
+    OrAuto,
     Range,
     Seed,
     Share,
@@ -93,7 +94,15 @@ def test_bounds_are_what_they_say(allowed: Range, good: list[float], bad: list[f
     assert not any(allowed.allows(value) for value in [*bad, math.nan, math.inf, -math.inf, True, "1", None])
 
 
-EVERY: list[Constraint] = [Range(), NAME, Text(lines=True), Distinct(), Keywords(), OneOf(values=(True, "auto"))]
+EVERY: list[Constraint] = [
+    Range(),
+    NAME,
+    Text(lines=True),
+    Distinct(),
+    Keywords(),
+    OneOf(values=(True, "auto")),
+    OrAuto(rule=Range()),
+]
 
 
 @given(
@@ -127,6 +136,12 @@ def test_paths_control_characters_and_long_words_are_no_names(name: str) -> None
 def test_true_is_not_one() -> None:
     assert OneOf(values=(0, 2, 3)).allows(2) and not OneOf(values=(0, 1)).allows(True)
     assert OneOf(values=(True, False, "auto")).text == "true, false or auto"
+
+
+def test_auto_stands_beside_numbers() -> None:
+    rule = OrAuto(rule=Range(at_least=1, at_most=4))
+    assert [rule.allows(value) for value in ("auto", 1, 4, 0, "1", "automatic", True, None)] == [True] * 3 + [False] * 5
+    assert rule.text == "auto or in [1, 4]"
 
 
 def test_keyword_arguments_hold_plain_finite_values() -> None:

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
 from r2v.config.checks import RUNTIME
-from r2v.constraints import Line, Range, check_fields
+from r2v.constraints import Line, OrAuto, Range, check_fields
+
+_MOST_THREADS = 4096
 
 
 @dataclass(frozen=True, kw_only=True)
 class RolloutConfig:
     """Concurrency of rollouts; nothing here changes a result."""
 
-    workers: Annotated[int, Range(at_least=1, at_most=4096)] = field(default=2, metadata=RUNTIME)
-    """Threads that step environments."""
+    workers: Annotated[int | str, OrAuto(rule=Range(at_least=1, at_most=_MOST_THREADS))] = field(
+        default="auto", metadata=RUNTIME
+    )
+    """Threads that step environments. auto: the CPUs of the job's allocation, or one a conversation where the benchmark
+    says that its worlds wait (`Capabilities.waits`, `needs_network`)."""
     max_conversations: Annotated[int, Range(at_least=1, at_most=1_000_000)] = field(default=64, metadata=RUNTIME)
     """Most conversations at the same time."""
     batch_size: Annotated[int, Range(at_least=1, at_most=1_000_000)] = field(default=64, metadata=RUNTIME)
@@ -22,6 +28,20 @@ class RolloutConfig:
 
     def __post_init__(self) -> None:
         check_fields("rollout", self)
+
+    def world_threads(self, *, waiting: bool = False) -> int:
+        """`workers`, `auto` resolved on the machine that plays: for worlds that spend their time `waiting`, or for ones
+        that compute. Never more than conversations."""
+        if self.workers != "auto":
+            return int(self.workers)
+        return min(self.max_conversations, _MOST_THREADS if waiting else allocated_cpus())
+
+
+def allocated_cpus() -> int:
+    """CPUs that this process may use: those that Slurm gave the job on this node, and that the system lets it have."""
+    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    granted = os.environ.get("SLURM_CPUS_ON_NODE", "")
+    return max(1, min(allowed, int(granted))) if granted.isdecimal() else allowed
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -40,6 +40,8 @@ class Capabilities:
     expert: bool = False
     parallel: bool = True
     needs_network: bool = False
+    waits: bool = False
+    """Its worlds wait for a browser, a container or a site more than they compute: each gets a thread of its own."""
     idempotent_errors: bool = True
     """A call that failed with a tool error has left the state unchanged, so a retry may be inserted."""
 

@@ -90,8 +90,8 @@ class MethodRunner:
         the attempt's whose `work` it is."""
         sections: Sections = cfg
         configured = cfg.router.model if hasattr(cfg, "router") else None
-        benchmark, waves = load_benchmark(sections.env.benchmark, sections.env.options), engine(sections.rollout)
-
+        benchmark = load_benchmark(sections.env.benchmark, sections.env.options)
+        waves = engine(sections.rollout, benchmark)
         tools = told_tools(sections.policy, benchmark)
 
         def greedy(weights: Path | None) -> GreedyActor:

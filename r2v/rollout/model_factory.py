@@ -40,9 +40,11 @@ def _memory(weights: Path | None, *sections: Any) -> Memo:
     return _REMEMBERED.setdefault(json.dumps([content, [identity(section) for section in sections]]), {})
 
 
-def engine(rollout: RolloutConfig) -> Waves:
-    """A wave engine of the configured width."""
-    return Waves(workers=rollout.workers, max_conversations=rollout.max_conversations)
+def engine(rollout: RolloutConfig, benchmark: Benchmark) -> Waves:
+    """A wave engine of the configured width, with threads for worlds of this kind."""
+    able = benchmark.capabilities
+    threads = rollout.world_threads(waiting=able.waits or able.needs_network)
+    return Waves(workers=threads, max_conversations=rollout.max_conversations)
 
 
 def teacher_name(teacher: TeacherConfig, benchmark: Benchmark) -> str:

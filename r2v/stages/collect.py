@@ -232,7 +232,8 @@ def _play_missing(cfg: CollectSettings, specs: list[EpisodeSpec], handle: RunHan
     from r2v.rollout.model_factory import engine, priced_teacher
     from r2v.rollout.session import RolloutWorld
 
-    benchmark, waves = load_benchmark(cfg.env.benchmark, cfg.env.options), engine(cfg.rollout)
+    benchmark = load_benchmark(cfg.env.benchmark, cfg.env.options)
+    waves = engine(cfg.rollout, benchmark)
     world = RolloutWorld(benchmark, c.PerturbationsConfig(), c.InferenceConfig(max_steps=cfg.max_steps))
     side = priced_teacher(cfg.teacher, c.CostConfig(llm=cfg.price), benchmark, waves, handle.output_dir / PROVIDER)
     done = handle.store.done_keys()

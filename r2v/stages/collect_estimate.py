@@ -149,7 +149,7 @@ def _measure(
     sample = list(islice(missing[::stride], SAMPLE))
     if isinstance(benchmark, Demonstrated):
         counting = _Counting(ScriptedBackend(guarded_expert(benchmark), name="dry-run", price=cfg.price))
-        waves = engine(cfg.rollout)
+        waves = engine(cfg.rollout, benchmark)
         side = PricedModel(waves.model(counting), cfg.price, "llm", cfg.teacher.max_tokens)
         play_many(waves, world, sample, GreedyActor(side, "teacher"))
         return counting, len(missing) / max(1, len(sample))

@@ -188,7 +188,7 @@ def reroll(
     from r2v.rollout.model_factory import engine, priced_teacher, teacher_name
     from r2v.rollout.session import EpisodeSpec, RolloutWorld, play_many
 
-    waves = engine(cfg.rollout)
+    waves = engine(cfg.rollout, benchmark)
     side = priced_teacher(cfg.teacher, c.CostConfig(llm=cfg.price), benchmark, waves, path.parent.with_name(JOURNAL))
     actor = GreedyActor(side, "teacher")
     world = RolloutWorld(benchmark, cfg.perturbations, c.InferenceConfig(max_steps=cfg.max_steps))

@@ -11,7 +11,7 @@ import pytest
 from r2v.cli.main import main
 from r2v.config import Config, load
 from r2v.config.reference import ConfigKey, markdown, reference
-from r2v.constraints import Distinct, Keywords, OneOf, Range, Text, declared, unwrap
+from r2v.constraints import Distinct, Keywords, OneOf, OrAuto, Range, Text, declared, unwrap
 from r2v.errors import UsageError
 
 FIELDS = {key: (base, constraints) for key, base, constraints in declared(Config)}
@@ -20,7 +20,11 @@ ROWS = {row.key: row for row in reference()}
 
 def bare(base: Any, constraints: tuple[Any, ...]) -> list[str]:
     """What of a field's type has no rule that bounds it."""
-    if typing.get_origin(base) is Literal or base is bool or any(isinstance(one, OneOf) for one in constraints):
+    if (
+        typing.get_origin(base) is Literal
+        or base is bool
+        or any(isinstance(one, (OneOf, OrAuto)) for one in constraints)
+    ):
         return []
     if typing.get_origin(base) is list:
         inner = bare(*unwrap(typing.get_args(base)[0]))

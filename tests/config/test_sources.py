@@ -142,7 +142,7 @@ OVERRIDES = {
     "env.benchmark=../x": "env.benchmark",
     "perturb={constructions: [], include_clean: false}": "perturb.constructions must not be empty",
     "seed=99999999999999999999999": "seed",
-    "rollout.workers=1000000": "rollout.workers must be in [1, 4096]",
+    "rollout.workers=1000000": "rollout.workers must be auto or in [1, 4096]",
     "=": "expected key=value",
     "": "expected key=value",
 }

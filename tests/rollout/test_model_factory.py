@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 import torch
 
 from r2v import config as c
-from r2v.envs.base import Benchmark, Task, load_benchmark, tools_of
+from r2v.envs.base import Benchmark, Capabilities, Info, Task, load_benchmark, tools_of
 from r2v.envs.desk import Desk
 from r2v.errors import UsageError
 from r2v.llm.local.backend import LocalBackend
@@ -17,9 +18,11 @@ from r2v.llm.waves import Waves
 from r2v.policy.export import export
 from r2v.policy.load import Loaded, load_policy
 from r2v.policy.prompt_encoder import build_messages
-from r2v.rollout.model_factory import priced_policy, scoring_encoder, told_tools
+from r2v.rollout.model_factory import engine, priced_policy, scoring_encoder, told_tools
 from r2v.stages.train_policy import BCSettings, PreferenceSettings, _encoder
 from tests import tiny_models
+from tests.chains import specs, stage
+from tests.counted import Counted, CountedEnvironment, straight_on
 from tests.policy.chat_templates import TEMPLATES, tokenizer
 
 
@@ -83,3 +86,25 @@ def test_a_world_that_cannot_say_its_tools_is_one_sentence() -> None:
     mute: Benchmark = Mute()
     with pytest.raises(UsageError, match=r"mute: a fresh world does not say its tools \(RuntimeError: no browser\)"):
         tools_of(mute)
+
+
+@pytest.mark.parametrize("declares", ["waits", "needs_network"])
+def test_worlds_that_wait_step_side_by_side(declares: str) -> None:
+    """All 64 conversations are in a step at the same time, or the barrier breaks and the worlds with it."""
+    together = threading.Barrier(64, timeout=300)
+
+    class Waiting(CountedEnvironment):
+        def step(self, action: str) -> tuple[str, float, bool, bool, Info]:
+            together.wait()
+            return super().step(action)
+
+    class WaitingWorlds(Counted):
+        def make(self) -> Waiting:
+            self.census.born()
+            return Waiting(self)
+
+    worlds = WaitingWorlds(length=2, capabilities=Capabilities(**{declares: True}))
+    on = stage(worlds, straight_on, straight_on, waves=engine(c.RolloutConfig(), worlds))
+    episodes = on.play(specs(worlds, 64), on.small)
+    assert [episode.env_fault for episode in episodes] == [None] * 64
+    assert all(episode.success for episode in episodes) and worlds.census.peak == 64

@@ -100,7 +100,8 @@ def test_the_injection_rate_is_measured(prob: float) -> None:
     override = next(words for words in OVERRIDES if "prompt_injection" in words)
     others = [f"perturbations.{name}.prob=0" for name in ("tool_error", "partial_observation", "distractor")]
     config = load(None, [override.replace("0.2", str(prob)), *others, "env.options.num_tasks=120"])
-    desk, waves = load_benchmark(config.env.benchmark, config.env.options), engine(RolloutConfig(workers=1))
+    desk = load_benchmark(config.env.benchmark, config.env.options)
+    waves = engine(RolloutConfig(workers=1), desk)
     specs = episode_specs(desk, "train", [1], TaskSelection.training(config), method="teacher", limit=60)
     episodes = play_many(
         waves,

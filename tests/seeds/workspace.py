@@ -74,7 +74,7 @@ def play(
 ) -> list[Episode]:
     """Episodes that the desk's expert really played. `slips` makes it a worse player, who hands over to a better
     one at step `helped_from`."""
-    waves = engine(RolloutConfig(workers=1))
+    waves = engine(RolloutConfig(workers=1), Desk(num_tasks=0, num_heldout=0))
     player, helper = (
         priced_teacher(TeacherConfig(), CostConfig(), Desk(num_tasks=60, num_heldout=0, slips=share), waves)
         for share in (slips, 0.0)

@@ -194,7 +194,7 @@ def play_many(
     log-probabilities. `versions` of the policies, by role, are noted in their completions.
     """
     rollout, versions = rollout or RolloutConfig(), versions or {}
-    waves = Waves(workers=rollout.workers, max_conversations=rollout.max_conversations, max_age=_PATIENCE)
+    waves = Waves(workers=rollout.world_threads(), max_conversations=rollout.max_conversations, max_age=_PATIENCE)
     actor, guidance = (
         waves.port(Generator(roles, role, versions.get(role, 0), rollout.batch_size)) for role in ("actor", "guidance")
     )
