@@ -29,12 +29,13 @@ class RolloutConfig:
     def __post_init__(self) -> None:
         check_fields("rollout", self)
 
-    def world_threads(self, *, waiting: bool = False) -> int:
-        """`workers`, `auto` resolved on the machine that plays: for worlds that spend their time `waiting`, or for ones
-        that compute. Never more than conversations."""
+    def world_threads(self, *, waiting: bool = False, cpus: int | None = None) -> int:
+        """`workers`, `auto` resolved: for worlds that spend their time `waiting`, or for ones that compute on `cpus`
+        (None: those of this process). Never more than conversations."""
         if self.workers != "auto":
             return int(self.workers)
-        return min(self.max_conversations, _MOST_THREADS if waiting else allocated_cpus())
+        computing = allocated_cpus() if cpus is None else cpus
+        return min(self.max_conversations, _MOST_THREADS if waiting else max(1, computing))
 
 
 def allocated_cpus() -> int:

@@ -248,7 +248,7 @@ def _basis(jobs: Sequence[PlannedWork], config: Config, known: Known) -> list[st
     bounds: dict[str, dict[str, None]] = {}
     for part in (part for one in jobs for part in one.parts if part.part.at_most):
         bounds.setdefault(part.part.at_most, {})[part.name] = None
-    workers = workers_of(config, Allotted())
+    workers = workers_of(config, known.pace, Allotted())
     return [
         f"tasks: {split}{asked}",
         *known.pace.lines(),

@@ -3,7 +3,8 @@
     seconds = time_of(work, config, pace, resources)
     seconds.wall
 
-Worlds are stepped by `rollout.workers` threads, and never faster than the job's CPUs keep up with; local models take
+Worlds are stepped by `rollout.workers` threads (auto: the job's CPUs, or one a conversation for worlds that wait), and
+never faster than the job's CPUs keep up with; local models take
 what `r2v.memory.seconds` estimates of a card; the LLM answers `teacher.max_concurrent` questions at a time. The three
 overlap when a stage runs and are added here, so the sum is on the safe side; equal questions, which are answered once,
 count each time.
@@ -60,15 +61,16 @@ def world_seconds(work: Workload, pace: Pace) -> float:
     return work.resets * pace.reset_seconds + work.steps * pace.step_seconds
 
 
-def workers_of(config: Config, allotted: Allotted) -> int:
+def workers_of(config: Config, pace: Pace, allotted: Allotted) -> int:
     """Worlds that are stepped at the same time."""
-    return min(config.rollout.workers, config.rollout.max_conversations)
+    threads = config.rollout.world_threads(waiting=pace.cpu_share < 1, cpus=allotted.cpus)
+    return min(threads, config.rollout.max_conversations)
 
 
 def time_of(work: Workload, config: Config, pace: Pace, allotted: Allotted) -> Seconds:
     """The time of playing this work."""
     alone = world_seconds(work, pace)
-    worlds = max(alone / workers_of(config, allotted), alone * pace.cpu_share / max(1, allotted.cpus))
+    worlds = max(alone / workers_of(config, pace, allotted), alone * pace.cpu_share / max(1, allotted.cpus))
     batch = min(config.rollout.batch_size, config.rollout.max_conversations)
     concurrent = min(config.teacher.max_concurrent, config.rollout.max_conversations)
     return Seconds(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -31,6 +32,10 @@ def test_worlds_go_side_by_side_as_far_as_the_cpus_keep_up() -> None:
     assert two.worlds == two.wall == 1000
     many = time_of(work, load(None, ["rollout.workers=64"]), PACE, Allotted(cpus=8))
     assert many.worlds == pytest.approx(2000 / 32), "64 worlds that keep a quarter of a CPU each need 16"
+    auto = time_of(work, load(None), PACE, Allotted(cpus=64))
+    assert auto.worlds == pytest.approx(2000 / 64), "a conversation each, for they wait"
+    busy = time_of(work, load(None), replace(PACE, cpu_share=1.0), Allotted(cpus=5))
+    assert busy.worlds == pytest.approx(2000 / 5), "a CPU each, for they compute"
     assert unit_seconds(work, load(None), PACE, Allotted()) == 2000
 
 
