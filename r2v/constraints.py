@@ -109,22 +109,6 @@ class OneOf:
 
 
 @dataclass(frozen=True, kw_only=True)
-class OrAuto:
-    """The word auto, or what another constraint allows."""
-
-    rule: Range
-
-    def allows(self, value: Any) -> bool:
-        """Whether it is the word, or the other one allows it."""
-        return value == "auto" if isinstance(value, str) else self.rule.allows(value)
-
-    @property
-    def text(self) -> str:
-        """The word, or what the other one says."""
-        return f"auto or {self.rule.text}"
-
-
-@dataclass(frozen=True, kw_only=True)
 class Text:
     """Text of bounded length without control characters, which would reach terminals, logs and batch scripts; on one
     line, unless `lines`. It must match `pattern` whole, where there is one, which `meaning` puts into words."""

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from r2v.config.checks import OrAuto
 from r2v.constraints import (
     NAME,
     Constraint,
@@ -18,7 +19,6 @@ from r2v.constraints import (
     Keywords,
     Name,
     OneOf,
-    OrAuto,
     Range,
     Seed,
     Share,

@@ -7,7 +7,8 @@ value, remedy.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from typing import Annotated
+from dataclasses import dataclass
+from typing import Annotated, Any
 
 from r2v.constraints import NAME, Distinct, Name, Range, Seed, Text, shown
 from r2v.errors import UsageError, nearest
@@ -47,3 +48,19 @@ def members(key: str, values: Iterable[str], allowed: Collection[str]) -> None:
             hint = nearest(value, allowed)
             remedy = f"; {hint}" if hint.startswith("did you mean") else ""
             raise UsageError(f"{key}: got {value}, allowed: {', '.join(allowed)}{remedy}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class OrAuto:
+    """The word auto, or what another constraint allows."""
+
+    rule: Range
+
+    def allows(self, value: Any) -> bool:
+        """Whether it is the word, or the other one allows it."""
+        return value == "auto" if isinstance(value, str) else self.rule.allows(value)
+
+    @property
+    def text(self) -> str:
+        """The word, or what the other one says."""
+        return f"auto or {self.rule.text}"

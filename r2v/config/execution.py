@@ -6,8 +6,8 @@ import os
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
-from r2v.config.checks import RUNTIME
-from r2v.constraints import Line, OrAuto, Range, check_fields
+from r2v.config.checks import RUNTIME, OrAuto
+from r2v.constraints import Line, Range, check_fields
 
 _MOST_THREADS = 4096
 

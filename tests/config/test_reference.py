@@ -10,8 +10,9 @@ import pytest
 
 from r2v.cli.main import main
 from r2v.config import Config, load
+from r2v.config.checks import OrAuto
 from r2v.config.reference import ConfigKey, markdown, reference
-from r2v.constraints import Distinct, Keywords, OneOf, OrAuto, Range, Text, declared, unwrap
+from r2v.constraints import Distinct, Keywords, OneOf, Range, Text, declared, unwrap
 from r2v.errors import UsageError
 
 FIELDS = {key: (base, constraints) for key, base, constraints in declared(Config)}
