@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
 from r2v.config.checks import IF_GIVEN, SHA256, Budget, Names, Seeds, check, members
-from r2v.config.methods import METHODS
+from r2v.config.methods import METHODS, ORACLE
 from r2v.constraints import (
     Count,
     CountOrNone,
@@ -111,6 +111,14 @@ class EvaluationConfig:
     """Number of evaluation tasks; None: all."""
     budgets: Annotated[list[Budget], Distinct(empty=True)] = field(default_factory=lambda: [0.05, 0.1, 0.2, 0.4])
     """Operating points of frontier.csv: shares of LLM steps, as realised on calibration tasks; none: no frontier."""
+    oracle_tasks: CountOrNone | None = field(default=None, metadata=IF_GIVEN)
+    """Tasks of each condition that oracle_router plays, the first ones; None: all; 0: it is left out. It tries
+    branches at every step, which cost whole episodes where worlds cannot be copied."""
+    frontier_tasks: CountOrNone | None = field(default=None, metadata=IF_GIVEN)
+    """Tasks of each condition on which the frontier's operating points are played; None: all; 0: no frontier."""
+    gains_tasks: CountOrNone | None = field(default=None, metadata=IF_GIVEN)
+    """Tasks of each condition on which what an LLM step gains is executed, for the routers' ECE, Brier score and AUROC;
+    None: all; 0: they are left out. It branches as oracle_router does."""
     bootstrap: Annotated[int, Range(at_least=1, at_most=1_000_000)] = 10_000
     """Bootstrap resamples of the task-clustered confidence intervals."""
     cvar_alpha: PositiveShare = 0.2
@@ -120,6 +128,12 @@ class EvaluationConfig:
         check_fields("evaluation", self)
         members("evaluation.methods", self.methods, METHODS)
         members("evaluation.conditions", self.conditions, CONDITIONS)
+        check(
+            bool(self.played),
+            "evaluation.oracle_tasks",
+            "leaves out the only method of evaluation.methods",
+            self.oracle_tasks,
+        )
         files = [operating_point(budget) for budget in self.budgets]
         check(
             len(set(files)) == len(files),
@@ -129,14 +143,24 @@ class EvaluationConfig:
         )
 
     @property
+    def played(self) -> list[str]:
+        """The methods that are played: all of them but an oracle that is left out."""
+        return [name for name in self.methods if name != ORACLE or self.oracle_tasks != 0]
+
+    @property
+    def operating_points(self) -> dict[str, float]:
+        """Name -> budget of the frontier's operating points."""
+        return {} if self.frontier_tasks == 0 else {operating_point(budget): budget for budget in self.budgets}
+
+    @property
     def asks_teacher(self) -> bool:
         """Whether an LLM acts by any of the methods."""
-        return any(METHODS[name].asks_llm for name in self.methods)
+        return any(METHODS[name].asks_llm for name in self.played)
 
     @property
     def of_trained(self) -> bool:
         """Whether any of the methods needs what earlier jobs have trained."""
-        return not all(METHODS[name].pretrained_only for name in self.methods)
+        return not all(METHODS[name].pretrained_only for name in self.played)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -75,6 +75,8 @@ METHODS: dict[str, Method] = {
 }
 """Every method, in the order of the tables."""
 
+ORACLE = "oracle_router"
+"""The method that looks ahead: it executes branches, as executed gains do."""
 OURS, WEAK, STRONG = "r2v", "slm_only", "llm_only"
 """The method that the others are compared with, and the two ends of every cost-success frontier."""
 CLONE = "slm_bc_only"

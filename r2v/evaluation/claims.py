@@ -7,11 +7,11 @@ that the ids name. Caveats are made the same way and say where the figures are w
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from r2v.config.methods import BOUNDS, CLONE, FAMILY, METHODS, OURS, STRONG, WEAK
-from r2v.evaluation.setup import RouterScores
+from r2v.evaluation.setup import FRONTIER, GAINS, RouterScores
 from r2v.evaluation.table_rows import TableRow
 
 Claim = dict[str, Any]
@@ -89,10 +89,14 @@ def _scored(row: TableRow) -> Claim:
 
 
 def caveats(
-    main: list[TableRow], comparisons: list[TableRow], scores: Iterable[RouterScores] = ()
+    main: list[TableRow],
+    comparisons: list[TableRow],
+    scores: Iterable[RouterScores] = (),
+    limits: Mapping[str, int] | None = None,
 ) -> list[dict[str, Any]]:
-    """Where these figures are weak, each with the rows that show it. `scores`: what the routers gave held-out steps."""
-    found = {**dict(_weaknesses(main, comparisons)), **dict(_untrained(main, scores))}
+    """Where these figures are weak, each with the rows that show it. `scores`: what the routers gave held-out steps;
+    `limits`: the setup's."""
+    found = {**dict(_weaknesses(main, comparisons)), **dict(_untrained(main, scores)), **_limited(main, limits or {})}
     return [{"text": text, "evidence_ids": ids} for text, ids in found.items() if ids]
 
 
@@ -150,6 +154,17 @@ def _untrained(main: list[TableRow], scores: Iterable[RouterScores]) -> Iterator
         "preference training changed no figure, as where it is off or had no pairs: the cloned policy acted",
         [row["id"] for pair in alike for row in pair],
     )
+
+
+def _limited(main: list[TableRow], limits: Mapping[str, int]) -> dict[str, list[str]]:
+    """What rests on fewer tasks than the table."""
+    figures = {FRONTIER: ("APGR and CPT rest", "apgr"), GAINS: ("ECE, Brier score and AUROC rest", "brier")}
+    found = {}
+    for name in limits:
+        what, column = figures.get(name, (f"{name} rests", ""))
+        rows = [row["id"] for row in main if (row[column] is not None if column else row["method"] == name)]
+        found[f"{what} on fewer tasks than the other figures, on the first of theirs: see limits in the setup"] = rows
+    return found
 
 
 def _unmatched(main: list[TableRow]) -> list[str]:

@@ -48,9 +48,9 @@ def _of_condition(measured: Measured, condition: str) -> Iterator[TableRow]:
 
 def paired_success(measured: Measured, condition: str, a: str, b: str) -> tuple[PairedDifference, float, float] | None:
     """The difference a - b over the tasks that both could be measured on, and both means there."""
-    (of_a, in_a), (of_b, in_b) = (
-        mean_over_seeds(measured.grids[condition, method, MAIN]["success"]) for method in (a, b)
-    )
+    grids = [measured.grids[condition, method, MAIN] for method in (a, b)]
+    shared = min((grid.tasks for grid in grids), key=len)  # a limited cell has the first of the other's tasks
+    (of_a, in_a), (of_b, in_b) = (mean_over_seeds(grid.of_tasks(shared)["success"]) for grid in grids)
     both = (in_a > 0) & (in_b > 0)
     if not both.any():
         return None
@@ -115,6 +115,7 @@ def _apgr(measured: Measured, condition: str, ours: Curve, other: str) -> TableR
         "ci_lower": interval[0],
         "ci_upper": interval[1],
         "test_name": "paired bootstrap over tasks",
+        "n_tasks": len(measured.grids[condition, other, measured.setup.frontier[condition][other][0]].tasks),
     }
 
 

@@ -68,8 +68,17 @@ def _draws(grid: Grid, column: str, resamples: int) -> FloatArray:
     return np.concatenate([estimate, bootstrap_draws(above, below, resamples)])
 
 
-def _end(measured: Measured, condition: str, method: str, point: str = MAIN) -> End:
+@lru_cache(maxsize=256)
+def _limited(grid: Grid, tasks: tuple[str, ...]) -> Grid:
+    return grid.of_tasks(tasks)
+
+
+def _end(
+    measured: Measured, condition: str, method: str, point: str = MAIN, tasks: tuple[str, ...] | None = None
+) -> End:
+    """Of a method at a point; on these tasks, where they are given."""
     grid = measured.grids[condition, method, point]
+    grid = grid if tasks is None else _limited(grid, tasks)
     return _draws(grid, "cost", measured.setup.resamples), _draws(grid, "success", measured.setup.resamples)
 
 
@@ -84,7 +93,8 @@ def cost_fraction(measured: Measured, condition: str, method: str, point: str) -
     """Realised cost as a fraction of the way from slm_only's to llm_only's."""
     if not measured.has(condition, WEAK, STRONG):
         return Figure(value=None)
-    low, high = (_end(measured, condition, end)[0] for end in (WEAK, STRONG))
+    tasks = measured.grids[condition, method, point].tasks  # both ends on the same, however many these are
+    low, high = (_end(measured, condition, end, tasks=tasks)[0] for end in (WEAK, STRONG))
     cost, _ = _end(measured, condition, method, point)
     return _estimated((cost - low) / np.where(high > low, high - low, np.nan), measured.setup.level)
 
@@ -97,7 +107,9 @@ def curve_of(measured: Measured, condition: str, method: str) -> Curve | None:
         return None
     ends = [_end(measured, condition, method, point) for point in points]
     cost, success = (np.stack(axis, axis=1) for axis in zip(*ends, strict=True))
-    return Curve.through(cost, success, _end(measured, condition, WEAK), _end(measured, condition, STRONG))
+    tasks = measured.grids[condition, method, points[0]].tasks
+    low, high = (_end(measured, condition, end, tasks=tasks) for end in (WEAK, STRONG))
+    return Curve.through(cost, success, low, high)
 
 
 def area(measured: Measured, condition: str, method: str) -> tuple[Figure, float | None, float | None]:

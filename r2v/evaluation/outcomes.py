@@ -118,6 +118,16 @@ class Grid:
             num_faults=int(np.isnan(columns["success"]).sum()),
         )
 
+    def of_tasks(self, tasks: Sequence[str]) -> Grid:
+        """The grid of some of its tasks, in this order; itself where these are all of them."""
+        if tuple(tasks) == self.tasks:
+            return self
+        rows = [self.tasks.index(task) for task in tasks]
+        columns = {name: values[rows] for name, values in self.columns.items()}
+        hit = {name: values[rows] for name, values in self.categories.items()}
+        faults = int(np.isnan(columns["success"]).sum())
+        return Grid(tasks=tuple(tasks), seeds=self.seeds, columns=columns, categories=hit, num_faults=faults)
+
     def where(self, mask: FloatArray) -> Grid:
         """The grid with every cell outside the mask taken out of all means."""
         columns = {name: np.where(mask == 1, values, np.nan) for name, values in self.columns.items()}
@@ -209,8 +219,10 @@ def measure(episodes: Iterable[Episode], setup: Setup) -> Measured:
     Raises InputError for a missing or doubled cell and for an episode that the setup does not plan.
     """
     columns = {seed: column for column, seed in enumerate(setup.seeds)}
-    rows = {condition: {task: row for row, task in enumerate(tasks)} for condition, tasks in setup.tasks.items()}
-    drafts = {key: _Draft(name="/".join(key), rows=rows[key[0]], columns=columns) for key in setup.cells()}
+    drafts = {}
+    for key in setup.cells():
+        rows = {task: row for row, task in enumerate(setup.tasks_of(*key))}
+        drafts[key] = _Draft(name="/".join(key), rows=rows, columns=columns)
     for episode in episodes:
         outcome = Outcome.of(episode)
         key = (outcome.condition, outcome.method, outcome.point)

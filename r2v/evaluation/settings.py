@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from r2v import config as c
 from r2v.config import identity
-from r2v.config.evaluation import operating_point
-from r2v.config.methods import ROUTERS
+from r2v.config.methods import ORACLE, ROUTERS
+from r2v.evaluation.setup import FRONTIER, GAINS
 
 if TYPE_CHECKING:
     from r2v.envs.base import Benchmark
@@ -67,12 +68,32 @@ class EvaluateSettings:
     @property
     def routed(self) -> list[str]:
         """The methods that decide by a threshold on a score, in the order of the tables."""
-        return [method for method in self.evaluation.methods if method in ROUTERS]
+        return [method for method in self.evaluation.played if method in ROUTERS]
 
     @property
     def points(self) -> list[str]:
         """Names of the frontier's operating points, one for each budget."""
-        return [operating_point(budget) for budget in self.evaluation.budgets]
+        return list(self.evaluation.operating_points)
+
+    @property
+    def scored(self) -> bool:
+        """Whether gains are executed, for the routers' scores to be held to."""
+        return bool(self.routed) and self.evaluation.gains_tasks != 0
+
+    @property
+    def limits(self) -> dict[str, int]:
+        """Cells that play fewer tasks than the main table (`r2v.evaluation.setup.Setup.limits`)."""
+        given = {
+            ORACLE: self.evaluation.oracle_tasks,
+            FRONTIER: self.evaluation.frontier_tasks,
+            GAINS: self.evaluation.gains_tasks,
+        }
+        return {name: limit for name, limit in given.items() if limit}
+
+    def limited(self, specs: Sequence[EpisodeSpec], name: str) -> list[EpisodeSpec]:
+        """The episodes of a condition that are played in the cells of this name: those of its first tasks."""
+        tasks = list(dict.fromkeys(spec.task.task_id for spec in specs))[: self.limits.get(name)]
+        return [spec for spec in specs if spec.task.task_id in set(tasks)]
 
     def specs(self, benchmark: Benchmark, condition: str) -> list[EpisodeSpec]:
         """The episodes that every method plays under a condition. Raises EmptyResult where there is no task."""
@@ -105,9 +126,10 @@ class EvaluateSettings:
         routed, points = self.routed, self.points
         return {
             "benchmark": self.env.benchmark,
-            "methods": tuple(self.evaluation.methods),
+            "methods": tuple(self.evaluation.played),
             "seeds": tuple(self.evaluation.seeds),
             "frontier": {name: dict.fromkeys(routed, points) for name in self.selections} if points else {},
+            "limits": self.limits,
             "cost_ratio": self.cost.ratio,
             "resamples": self.evaluation.bootstrap,
             "cvar_alpha": self.evaluation.cvar_alpha,

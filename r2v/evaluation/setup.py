@@ -22,6 +22,8 @@ SETUP = "setup.json"
 
 OPERATING_POINT = "operating_point"
 """Key of `Episode.extra` naming a frontier point, e.g. "b0.10"; absent in the main table."""
+FRONTIER, GAINS = "frontier", "gains"
+"""Keys of `Setup.limits` beside a method's name."""
 MAIN = "main"
 """The operating point of the main table."""
 
@@ -54,7 +56,10 @@ class Setup:
     tasks: dict[str, list[str]]
     """Evaluation tasks of each condition."""
     frontier: dict[str, dict[str, list[str]]] = field(default_factory=dict)
-    """condition -> method -> operating points, each played on all of the condition's tasks and seeds."""
+    """condition -> method -> operating points."""
+    limits: dict[str, int] = field(default_factory=dict)
+    """Tasks of each condition, the first of them, that some cells are limited to: `ORACLE`, "frontier" (every operating
+    point) and "gains"."""
     cost_ratio: float = 30.0
     """Normalised cost of an LLM step; a policy step is 1."""
     resamples: int = 10_000
@@ -72,6 +77,15 @@ class Setup:
     def conditions(self) -> tuple[str, ...]:
         """Conditions in table order."""
         return tuple(self.tasks)
+
+    def tasks_of(self, condition: str, method: str, point: str = MAIN) -> list[str]:
+        """The tasks of one cell: the condition's, as far as the cell is not limited."""
+        return self.tasks[condition][: self.limits.get(method if point == MAIN else FRONTIER)]
+
+    @property
+    def num_episodes(self) -> int:
+        """Of all cells."""
+        return sum(len(self.tasks_of(*cell)) for cell in self.cells()) * len(self.seeds)
 
     def cells(self) -> Iterator[tuple[str, str, str]]:
         """Every (condition, method, operating point) that is played, in table order."""
@@ -101,7 +115,7 @@ def read_setup(results: Path) -> Setup:
 def to_plain(setup: Setup) -> dict[str, Any]:
     """The setup as JSON values."""
     plain: dict[str, Any] = to_dict(setup)
-    return plain
+    return {name: value for name, value in plain.items() if name != "limits" or value}
 
 
 def episodes_path(results: Path, condition: str, method: str, point: str = MAIN) -> Path:

@@ -15,7 +15,7 @@ from r2v.config.methods import STRONG, WEAK
 from r2v.evaluation.frontier import area, cost_fraction
 from r2v.evaluation.metrics import Figure, figures, robustness_gap, router_figures, tail_figures, values
 from r2v.evaluation.outcomes import Grid, Measured
-from r2v.evaluation.setup import MAIN
+from r2v.evaluation.setup import FRONTIER, MAIN
 
 TableRow = dict[str, Any]
 
@@ -112,6 +112,8 @@ def frontier_rows(measured: Measured, condition: str) -> Iterator[TableRow]:
     planned = measured.setup.frontier.get(condition, {})
     for method, point in (*ends, *((m, point) for m, points in planned.items() for point in points)):
         grid = measured.grids[condition, method, point]
+        if point == MAIN:  # an end of the curve, on the tasks of its points
+            grid = grid.of_tasks(measured.setup.tasks_of(condition, method, FRONTIER))
         yield {
             **_head(measured, "frontier", condition, method, point),
             "operating_point": point,

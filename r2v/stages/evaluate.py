@@ -39,7 +39,7 @@ OWN_POINT = ("r2v", "main")
 
 def run(cfg: EvaluateSettings, work: Work) -> None:
     """Place thresholds, play, and write the tables."""
-    from r2v.evaluation.setup import Setup, write_setup
+    from r2v.evaluation.setup import GAINS, Setup, write_setup
     from r2v.evaluation.tables.build import write_results_folder
 
     runner = _runner(cfg, work)
@@ -49,7 +49,8 @@ def run(cfg: EvaluateSettings, work: Work) -> None:
         _refuse_training_tasks(work, specs)
     thresholds = _thresholds(cfg, runner, work) if routed else {}
     cells = _cells(cfg, runner, specs, thresholds)
-    gains = {name: _gain_cell(cfg, runner, name, these) for name, these in specs.items()} if routed else {}
+    gained = {name: cfg.limited(these, GAINS) for name, these in specs.items()} if cfg.scored else {}
+    gains = {name: _gain_cell(cfg, runner, name, these) for name, these in gained.items()}
     runner.player.play([*cells.values(), *gains.values()], "evaluation")
     for place, cell in cells.items():
         _write_cell(runner, cell, work.folder / place)
@@ -83,7 +84,7 @@ def _runner(cfg: EvaluateSettings, work: Work) -> MethodRunner:
         verifier=work.inputs["verifier"].file("final"),
         router=work.inputs["router"].folder,
         num_samples=cfg.inference.num_candidates if "samples" in cfg.router.features else 0,
-        variants={name: path for name, path in variants.items() if name in cfg.evaluation.methods},
+        variants={name: path for name, path in variants.items() if name in cfg.evaluation.played},
     )
 
 
@@ -109,7 +110,7 @@ def _thresholds(cfg: EvaluateSettings, runner: MethodRunner, work: Work) -> dict
     from r2v.evaluation.calibration import place_thresholds
 
     chosen = json.loads(work.inputs["router"].file("threshold.json").read_text())
-    wanted = {"main": chosen["realised"]["llm_call_rate"], **dict(zip(cfg.points, cfg.evaluation.budgets, strict=True))}
+    wanted = {"main": chosen["realised"]["llm_call_rate"], **cfg.evaluation.operating_points}
     targets = {(method, point): rate for method in cfg.routed for point, rate in wanted.items()}
     specs = cfg.calibration_specs(runner.world.benchmark)
     choices = place_thresholds(runner, specs, {point: rate for point, rate in targets.items() if point != OWN_POINT})
@@ -138,18 +139,19 @@ def _cells(
     thresholds: dict[tuple[str, str], float],
 ) -> dict[str, Cell]:
     """File (below the results) -> the episodes that go into it, of everything to be played."""
-    from r2v.evaluation.setup import OPERATING_POINT
+    from r2v.evaluation.setup import FRONTIER, MAIN, OPERATING_POINT
 
     cells = {}
     for condition in cfg.selections:
         base = f"episodes/{condition}"
-        files = {f"{base}/{method}.jsonl": (method, "main") for method in cfg.evaluation.methods}
+        files = {f"{base}/{method}.jsonl": (method, "main") for method in cfg.evaluation.played}
         files |= {
             f"{base}/frontier/{method}@{point}.jsonl": (method, point) for method in cfg.routed for point in cfg.points
         }
         for file, (method, point) in files.items():
             extra = {} if point == "main" else {OPERATING_POINT: point}
-            these = [replace(spec, extra=extra) for spec in specs[condition]]
+            limited = cfg.limited(specs[condition], method if point == MAIN else FRONTIER)
+            these = [replace(spec, extra=extra) for spec in limited]
             cells[file] = runner.cell(method, these, thresholds.get((method, point)), what=file)
     return cells
 

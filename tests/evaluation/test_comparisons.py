@@ -73,3 +73,20 @@ def test_tasks_that_one_side_could_not_be_measured_on_are_left_out(make_episode,
     grids["noisy", "r2v", "main"] = dataclasses.replace(grids["noisy", "r2v", "main"], columns=columns)
     (row,) = comparison_rows(dataclasses.replace(measured, grids=grids))
     assert (row["n_tasks"], row["value_a"]) == (3, 1 / 3)
+
+
+def test_a_limited_method_is_compared_on_its_own_tasks(make_episode):
+    """The oracle plays five of forty tasks and solves three; r2v solves all five of these."""
+    names = [f"t{k:02}" for k in range(40)]
+    setup = Setup(
+        benchmark="desk",
+        methods=("r2v", "oracle_router"),
+        seeds=(1,),
+        tasks={"noisy": names},
+        limits={"oracle_router": 5},
+        resamples=100,
+    )
+    played = [make_episode("r2v", task, 1, k < 20, total_cost=1.0) for k, task in enumerate(names)]
+    played += [make_episode("oracle_router", task, 1, k < 3, total_cost=1.0) for k, task in enumerate(names[:5])]
+    [row] = comparison_rows(measure(played, setup))
+    assert (row["value_a"], row["value_b"], row["n_tasks"]) == (1.0, 0.6, 5)

@@ -3,7 +3,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from r2v.evaluation.frontier import Curve
+from r2v.errors import InputError
+from r2v.evaluation.frontier import Curve, area, cost_fraction
+from r2v.evaluation.outcomes import measure
+from r2v.evaluation.setup import Setup
+from r2v.evaluation.table_rows import frontier_rows
 
 
 def one(x: float) -> np.ndarray:
@@ -37,3 +41,35 @@ def test_a_point_dearer_than_the_llm_adds_no_area():
 
 def test_no_gap_no_area():
     assert np.isnan(curve([(3.5, 0.8)], slm=(1.0, 0.9), llm=(11.0, 0.9)).apgr()).all()
+
+
+def test_a_curve_stands_between_its_ends_on_its_own_tasks(make_episode):
+    """Of four tasks the frontier plays two, which the small policy fails and the LLM solves: there the router solves
+    one of two for half of the way's cost. On all four the ends would be .5 and 1."""
+    cost = {"slm_only": 1.0, "llm_only": 11.0, "r2v": 6.0}
+    solved = {"slm_only": "0011", "llm_only": "1111", "r2v": "1011"}
+    tasks = ["a", "b", "c", "d"]
+    setup = Setup(
+        benchmark="desk",
+        methods=tuple(cost),
+        seeds=(1,),
+        tasks={"noisy": tasks},
+        frontier={"noisy": {"r2v": ["b0.50"]}},
+        limits={"frontier": 2},
+        resamples=100,
+    )
+    played = [
+        make_episode(method, task, 1, solved[method][at] == "1", total_cost=cost[method], point=point)
+        for method in cost
+        for at, task in enumerate(tasks)
+        for point in (None, "b0.50")
+        if point is None or (method == "r2v" and at < 2)
+    ]
+    measured = measure(played, setup)
+    assert setup.num_episodes == len(played) == 14
+    figure, _, _ = area(measured, "noisy", "r2v")
+    assert figure.value == pytest.approx(0.5) and cost_fraction(measured, "noisy", "r2v", "b0.50").value == 0.5
+    assert [row["n_tasks"] for row in frontier_rows(measured, "noisy")] == [2, 2, 2]
+    assert [row["success_rate"] for row in frontier_rows(measured, "noisy")] == [0, 1, 0.5]
+    with pytest.raises(InputError, match="task c with seed 1 is not in setup.json"):
+        measure([*played, make_episode("r2v", "c", 1, True, point="b0.50")], setup)

@@ -65,7 +65,7 @@ def calibration_problems(
     records: Mapping[str, CalibrationRecord], settings: EvaluateSettings, episodes: int
 ) -> Iterator[str]:
     """What cannot be in a calibration of these settings on so many episodes."""
-    budgets = dict(zip(settings.points, settings.evaluation.budgets, strict=True))
+    budgets = settings.evaluation.operating_points
     expected = {f"{method}@{point}" for method in settings.routed for point in (MAIN, *budgets)}
     if odd := sorted(records.keys() ^ expected):
         yield f"{odd[0]} is {'not of this evaluation' if odd[0] in records else 'missing'}"

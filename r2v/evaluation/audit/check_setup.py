@@ -15,17 +15,18 @@ from pathlib import Path
 from typing import Any
 
 from r2v.config import CONDITIONS, EnvConfig, InferenceConfig, PerturbationsConfig, identity, load, section
-from r2v.config.methods import METHODS
+from r2v.config.methods import METHODS, ORACLE
 from r2v.envs.base import BENCHMARKS, Benchmark, load_benchmark
 from r2v.errors import InputError, R2VError
 from r2v.evaluation.audit.findings import Findings, shown
 from r2v.evaluation.settings import EVALUATE_STAGE, EVALUATE_VERSION, EvaluateSettings
-from r2v.evaluation.setup import Setup
+from r2v.evaluation.setup import FRONTIER, GAINS, Setup
 from r2v.rollout.session import RolloutWorld
 from r2v.storage.artifact import fingerprint
 from r2v.storage.artifact_manifest import ArtifactManifest
 from r2v.storage.integrity import Artifact
 
+_LIMITED = (ORACLE, FRONTIER, GAINS)
 _POINT = re.compile(r"b[01]\.[0-9]{2}")
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _LARGEST_OPTION = 100_000
@@ -58,7 +59,9 @@ def require_names(setup: Setup, where: Path) -> None:
     largest = max(len(tasks) for tasks in setup.tasks.values())
     if not 1 <= setup.resamples <= _LARGEST_TABLE // largest:
         raise InputError(f"{where}: resamples is {setup.resamples}, allowed: 1 to {_LARGEST_TABLE // largest}")
-    require_size(sum(len(setup.tasks[condition]) for condition, _, _ in setup.cells()) * len(setup.seeds), where)
+    if odd := sorted(name for name, limit in setup.limits.items() if name not in _LIMITED or limit < 1):
+        raise InputError(f"{where}: limits: {shown(odd[0])} is none, or below 1")
+    require_size(setup.num_episodes, where)
     if not (0 < setup.level < 1 and 0 < setup.cvar_alpha <= 1 and setup.cost_ratio > 0):
         raise InputError(f"{where}: level, cvar_alpha or cost_ratio is out of range")
 

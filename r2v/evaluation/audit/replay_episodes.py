@@ -23,7 +23,7 @@ from r2v.evaluation.audit.check_gains import GainsCheck
 from r2v.evaluation.audit.findings import Findings
 from r2v.evaluation.audit.json_lines import records_of
 from r2v.evaluation.audit.replay_episode import FAULT, Replay, replay_episode
-from r2v.evaluation.setup import MAIN, OPERATING_POINT, RouterScores, Setup, episodes_path
+from r2v.evaluation.setup import GAINS, MAIN, OPERATING_POINT, RouterScores, Setup, episodes_path
 from r2v.log import Progress
 from r2v.rollout.actors import StepView
 from r2v.rollout.session import EpisodeSpec, RolloutWorld
@@ -59,8 +59,7 @@ class EpisodesAudit:
     def run(self) -> None:
         """Audit every condition."""
         settings, benchmark = self.biller.settings, self.world.benchmark
-        total = sum(len(self.setup.tasks[condition]) * len(self.setup.seeds) for condition, _, _ in self.setup.cells())
-        with Progress("replay", total) as bar:
+        with Progress("replay", self.setup.num_episodes) as bar:
             for condition in self.setup.conditions:
                 specs = settings.specs(benchmark, condition) if condition in settings.selections else ()
                 self._condition(condition, specs, bar)
@@ -69,13 +68,15 @@ class EpisodesAudit:
         cells = [cell for cell in self.setup.cells() if cell[0] == condition]
         stored = {cell: self._episodes(cell) for cell in cells}
         settings = self.biller.settings
-        gains = GainsCheck(self.setup, condition, self.biller, settings.routed)
-        rows = self._rows(condition) if settings.routed else iter(())
+        tasks = {cell: set(self.setup.tasks_of(*cell)) for cell in cells}
+        gained = set(self.setup.tasks_of(condition, GAINS)) if settings.scored else set()
+        gains = GainsCheck(self.setup, condition, self.biller, settings.routed if settings.scored else [])
+        rows = self._rows(condition) if settings.scored else iter(())
         ahead = next(rows, None)
         for start in sorted(specs, key=lambda spec: self.world.start(spec).identity):
             session, states, weak = self.world.start(start), KnownStates(), None
             spec, identity = session.spec, session.identity
-            for cell in cells:
+            for cell in (cell for cell in cells if spec.task.task_id in tasks[cell]):
                 bar.advance()
                 episode = next(stored[cell], None)
                 if episode is None or episode.episode_id != identity:
@@ -86,7 +87,7 @@ class EpisodesAudit:
                 if views is not None and cell == (condition, WEAK, MAIN):
                     weak = (episode, views)
             of_task = ahead[1] if ahead is not None and ahead[0] == identity else []
-            if settings.routed:
+            if spec.task.task_id in gained:
                 self.findings.extend("gains", gains.problems(spec, of_task, weak, states))
             ahead = next(rows, None) if of_task else ahead
         for cell, rest in stored.items():
@@ -94,6 +95,8 @@ class EpisodesAudit:
                 self._misplaced(cell, "nothing more", episode)
         if ahead is not None:
             self.findings.add("gains", f"{condition}: rows of {ahead[0]} are out of order or belong to no episode")
+        if not settings.scored and any(s.condition == condition for s in self.setup.router_scores):
+            self.findings.add("router_scores", f"{condition}: no gain is executed here, and scores stand in setup.json")
         recorded: dict[str, RouterScores] = {s.method: s for s in self.setup.router_scores if s.condition == condition}
         self.findings.extend("router_scores", gains.scores_problems(recorded))
 

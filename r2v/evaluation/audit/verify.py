@@ -133,8 +133,9 @@ def _ids(specs: Iterable[EpisodeSpec]) -> list[str]:
 def _expected_files(setup: Setup, settings: EvaluateSettings, results: Path, there: set[str]) -> set[str]:
     """The content that the setup implies; which tables there are is known once they are built again."""
     planned = {path.relative_to(results).as_posix() for path, *_ in planned_files(results, setup)}
-    gains = {CALIBRATION, *(f"gains/{condition}.jsonl" for condition in setup.conditions)} if settings.routed else set()
-    return {SETUP, *planned, *gains, *(name for name in there if name.startswith(f"{STRUCTURED}/"))}
+    calibration = {CALIBRATION} if settings.routed else set()
+    gains = {f"gains/{condition}.jsonl" for condition in setup.conditions} if settings.scored else set()
+    return {SETUP, *planned, *calibration, *gains, *(name for name in there if name.startswith(f"{STRUCTURED}/"))}
 
 
 def _calibration(
@@ -206,7 +207,7 @@ def unproven_of(settings: EvaluateSettings, biller: Biller) -> dict[str, str]:
         found["the LLM's replies and tokens"] = "a provider's model wrote and counted them; they cost its list price"
         if biller.price is None:
             found["the LLM's bills"] = f"the price of {shown(settings.teacher.model_name)} is not known"
-    if others := [method for method in settings.evaluation.methods if method in ("slm_bc_only", "slm_base")]:
+    if others := [method for method in settings.evaluation.played if method in ("slm_bc_only", "slm_base")]:
         found[f"whose replies {' and '.join(others)} hold"] = (
             "each is a policy of its own, which no other method's episodes show in the same state"
         )

@@ -44,7 +44,7 @@ class Tables:
     @property
     def n_episodes(self) -> int:
         """How many episodes these figures rest on: every cell of the grid, as `measure` has made sure."""
-        return sum(len(self.setup.tasks[condition]) * len(self.setup.seeds) for condition, _, _ in self.setup.cells())
+        return self.setup.num_episodes
 
     def bundle(self) -> dict[str, Any]:
         """The content of eval_bundle.json."""
@@ -57,6 +57,7 @@ class Tables:
                 "conditions": list(setup.conditions),
                 "methods": list(setup.methods),
                 "n_tasks": {condition: len(tasks) for condition, tasks in setup.tasks.items()},
+                **({"limits": setup.limits} if setup.limits else {}),
                 "n_seeds": len(setup.seeds),
                 "models": setup.models,
                 "prices": setup.prices,
@@ -92,7 +93,7 @@ def build_tables(episodes: Iterable[Episode], setup: Setup) -> Tables:
         comparisons=compared,
         frontier=round_figures([row for condition in setup.frontier for row in frontier_rows(measured, condition)]),
         claims=claims(main, compared),
-        caveats=caveats(main, compared, setup.router_scores),
+        caveats=caveats(main, compared, setup.router_scores, setup.limits),
     )
 
 

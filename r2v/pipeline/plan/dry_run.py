@@ -78,7 +78,7 @@ class PlannedWork:
 
     @property
     def too_long(self) -> bool:
-        """Whether it takes longer than its time limit, so that it needs more than one life."""
+        """Whether it takes longer than its time limit, so that it needs more than one start."""
         return self.allotted.seconds is not None and self.wall > self.allotted.seconds
 
     @property
@@ -224,9 +224,9 @@ def warnings(jobs: Sequence[PlannedWork]) -> list[str]:
             for part in one.never_kept
         ]
         if one.too_long and not one.never_kept:
-            lives = math.ceil(one.wall / limit)
+            starts = math.ceil(one.wall / limit)
             lines.append(
-                f"{one.name}: about {duration(one.wall)} under --time={duration(limit)}, so it takes {lives} lives "
+                f"{one.name}: about {duration(one.wall)} under --time={duration(limit)}, so it takes {starts} starts "
                 f"(finished tasks are kept, the job is put back into the queue); {_shorter(one)}"
             )
     return [*lines, ""] if lines else []

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from r2v.config import METHODS, Config
-from r2v.config.methods import ROUTERS
+from r2v.config.methods import ORACLE, ROUTERS
 from r2v.pipeline.plan.known import Known
 from r2v.pipeline.plan.workload import Workload, branches, branches_at_most, episode
 
@@ -218,21 +218,26 @@ def plays_of_thresholds(points: int) -> int:
 
 def _evaluate(scene: _Scene) -> Sequence[Part]:
     evaluation = scene.config.evaluation
-    played = sum(
-        scene.known.of_split("heldout" if name == "heldout" else "evaluation", evaluation.num_tasks)
-        for name in evaluation.conditions
-    ) * len(evaluation.seeds)
-    routed = [name for name in evaluation.methods if name in ROUTERS]
-    parts = [_thresholds(scene, routed), _main(scene, played)]
-    if "oracle_router" in evaluation.methods:
-        parts.append(_oracle(scene, played))
+
+    def plays(limit: int | None = None) -> float:
+        sizes = [
+            scene.known.of_split("heldout" if name == "heldout" else "evaluation", evaluation.num_tasks)
+            for name in evaluation.conditions
+        ]
+        return sum(size if limit is None else min(limit, size) for size in sizes) * len(evaluation.seeds)
+
+    routed = [name for name in evaluation.played if name in ROUTERS]
+    parts = [_thresholds(scene, routed), _main(scene, plays())]
+    if ORACLE in evaluation.played:
+        parts.append(_oracle(scene, plays(evaluation.oracle_tasks)))
     if routed:
-        parts += [_frontier(scene, played, len(routed)), _gains(scene, played)]
+        parts.append(_frontier(scene, plays(evaluation.frontier_tasks), len(routed)))
+        parts.append(_gains(scene, plays(evaluation.gains_tasks)))
     return parts
 
 
 def _thresholds(scene: _Scene, routed: Sequence[str]) -> Part:
-    router, points = scene.config.router, len(scene.config.evaluation.budgets)
+    router, points = scene.config.router, len(scene.config.evaluation.operating_points)
     plays = sum(plays_of_thresholds(points + (name != "r2v")) for name in routed)
     one = _routed(scene, 1.0)
     tasks = scene.known.of_split("calibration", router.num_calibration_tasks) * len(router.seeds)
@@ -246,7 +251,7 @@ def _thresholds(scene: _Scene, routed: Sequence[str]) -> Part:
 
 
 def _main(scene: _Scene, played: float) -> Part:
-    methods = [name for name in scene.config.evaluation.methods if name != "oracle_router"]
+    methods = [name for name in scene.config.evaluation.played if name != ORACLE]
     each = [_method(scene, name) for name in methods]
     return Part(
         name="main table",
@@ -279,25 +284,24 @@ def _oracle(scene: _Scene, played: float) -> Part:
         total=one.times(played),
         unit=one,
         at_most="the LLM's branch is played only where the small policy's fails",
-        remedy="evaluation.methods without oracle_router",
+        remedy="evaluation.oracle_tasks",
     )
 
 
 def _frontier(scene: _Scene, played: float, routed: int) -> Part:
-    budgets = scene.config.evaluation.budgets
-    each = [_routed(scene, budget) for budget in budgets]
+    each = [_routed(scene, budget) for budget in scene.config.evaluation.operating_points.values()]
     return Part(
         name="frontier",
         total=sum((one.times(played * routed) for one in each), Workload()),
         unit=max(each, key=lambda one: one.llm, default=Workload()),
         at_most="the LLM's share is what thresholds are placed for",
-        remedy="evaluation.budgets",
+        remedy="evaluation.frontier_tasks, evaluation.budgets",
     )
 
 
 def _gains(scene: _Scene, played: float) -> Part:
     one = _features_of_episode(scene)
-    return Part(name="gains", total=one.times(played), unit=one, remedy="evaluation.num_tasks, evaluation.seeds")
+    return Part(name="gains", total=one.times(played), unit=one, remedy="evaluation.gains_tasks")
 
 
 _STAGES: dict[str, Callable[[_Scene], Sequence[Part]]] = {

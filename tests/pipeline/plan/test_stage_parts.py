@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
-from r2v.config import Config
+from r2v.config import Config, identity, load
 from r2v.data.store import TrajectoryStore
 from r2v.envs.base import load_benchmark
+from r2v.errors import UsageError
 from r2v.pipeline.jobs import job
 from r2v.pipeline.plan.stage_parts import MOST_PLAYS, mean_prompt, parts_of, plays_of_thresholds
 from r2v.pipeline.plan.workload import Workload
@@ -33,7 +34,7 @@ from tests.pipeline.plan.counting import (
     without_weights,
 )
 
-WORLDS = pytest.mark.parametrize("world", [Copied], ids=["copied"])
+WORLDS = pytest.mark.parametrize("world", [Copied, Replayed], ids=["copied", "replayed"])
 COUNTS = ("resets", "steps", "student", "drawn", "llm", "verifier")
 SMALL = (
     "data.num_episodes=6",
@@ -201,6 +202,39 @@ def test_thresholds_routed_rows_frontier_and_gains(world: type, models: None, tm
     assert sum(len(list(store.iter_episodes())) for store in stored) == sum(
         parts[name].episodes for name in ("main table", "frontier")
     )
+
+
+@WORLDS
+def test_limits_of_oracle_frontier_and_gains(world: type, models: None, tmp_path: Path) -> None:
+    """Each limit makes the stage smaller by exactly what the plan says: thresholds are the same on both sides."""
+    methods = "evaluation.methods=[slm_only,random_router,oracle_router]"
+
+    def seen(name: str, *overrides: str) -> tuple[Counter[str], Workload]:
+        limits = ("evaluation.oracle_tasks=1", "evaluation.frontier_tasks=1", "evaluation.gains_tasks=1")
+        config = configured(world, *SMALL, methods, "evaluation.budgets=[0.5]", *limits, *overrides)
+        return evaluated(config, tmp_path / name), planned("evaluate", config)
+
+    least, plan = seen("least")
+    for limit, each in (("oracle_tasks", 2 * LENGTH), ("frontier_tasks", 0), ("gains_tasks", LENGTH)):
+        more, larger = seen(limit, f"evaluation.{limit}=2")
+        for name in ("resets", "steps", "student"):
+            assert more[name] - least[name] == getattr(larger, name) - getattr(plan, name), (limit, name)
+        assert larger.episodes - plan.episodes == 2 * 2 and larger.branches - plan.branches == 2 * 2 * each
+    none = configured(world, *SMALL, methods, *(f"evaluation.{name}=0" for name in OFF))
+    parts = {part.name for part in parts_of("evaluate", none, known(none))}
+    assert parts == {"thresholds", "main table"}
+
+
+OFF = ("oracle_tasks", "frontier_tasks", "gains_tasks")
+
+
+def test_limits_are_no_part_of_a_fingerprint_unless_they_are_set() -> None:
+    before = identity(Config().evaluation)
+    assert not set(OFF) & before.keys()
+    for name in OFF:
+        assert identity(load(None, [f"evaluation.{name}=60"]).evaluation)[name] == 60
+    with pytest.raises(UsageError, match="oracle_tasks.*only method"):
+        load(None, ["evaluation.methods=[oracle_router]", "evaluation.oracle_tasks=0"])
 
 
 def test_the_mean_prompt_is_that_of_its_pages() -> None:
