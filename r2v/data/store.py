@@ -17,6 +17,7 @@ from pathlib import Path
 
 from r2v.data.episode import Episode, parse_episode, to_line
 from r2v.errors import InputError
+from r2v.storage.compression import lines_of
 from r2v.storage.files import remove_drafts, write_lines, writing
 from r2v.storage.lease import Owner, confirm, lease
 
@@ -99,8 +100,7 @@ class TrajectoryStore:
         """How many finished lines the file has, whether or not they are good."""
         if not self.path.exists():
             return 0
-        with self.path.open("rb") as file:
-            return sum(chunk.count(b"\n") for chunk in iter(lambda: file.read(1 << 20), b""))
+        return sum(line.endswith(b"\n") for line in lines_of(self.path))
 
     def __repr__(self) -> str:
         return f"TrajectoryStore({str(self.path)!r})"
@@ -234,11 +234,7 @@ def _append_whole(descriptor: int, line: bytes) -> None:
 
 def _lines(path: Path, *, growing: bool) -> Iterator[tuple[int, bytes]]:
     try:
-        file = path.open("rb")
-    except FileNotFoundError as error:
-        raise InputError(f"{path}: no such trajectories file; collect it first or name another") from error
-    with file:
-        for number, line in enumerate(file, start=1):
+        for number, line in enumerate(lines_of(path), start=1):
             if line.endswith(b"\n") or _is_record(line):
                 yield number, line
             elif not growing:
@@ -246,6 +242,8 @@ def _lines(path: Path, *, growing: bool) -> Iterator[tuple[int, bytes]]:
                     f"{path}:{number}: the file is cut in its last line; resume the run that "
                     "wrote it, which mends it and plays the missing episode again"
                 )
+    except FileNotFoundError as error:
+        raise InputError(f"{path}: no such trajectories file; collect it first or name another") from error
 
 
 def _parse(path: Path, number: int, line: bytes) -> Episode:

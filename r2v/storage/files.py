@@ -15,11 +15,12 @@ import os
 import re
 import secrets
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from r2v.errors import EnvironmentFault
+from r2v.errors import EnvironmentFault, InputError
+from r2v.storage.compression import LINES, lines_of, packed
 
 VOLATILE = ("run_id", "wall_time_seconds", "created_at")
 """Keys of a JSON line, or of its `metadata`, that say when or where it was made: not content."""
@@ -30,15 +31,16 @@ _KEYS = tuple(f'"{name}":'.encode() for name in VOLATILE)
 
 
 def content_sha256(path: Path) -> str:
-    """Hex SHA-256 of a file's content: of a `.jsonl` file with the volatile values set to null, of any other file its
-    bytes. Raises FileNotFoundError."""
-    with path.open("rb") as file:
-        if path.suffix != ".jsonl":
-            return hashlib.file_digest(file, "sha256").hexdigest()
+    """Hex SHA-256 of a file's content: of JSON Lines, packed or not, with the volatile values set to null; of any other
+    file, and of a packed one that is damaged, its bytes. Raises FileNotFoundError."""
+    if path.name.endswith(LINES):
         content = hashlib.sha256()
-        for line in file:
-            content.update(_without_volatile(line))
-        return content.hexdigest()
+        with suppress(InputError):
+            for line in lines_of(path):
+                content.update(_without_volatile(line))
+            return content.hexdigest()
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _without_volatile(line: bytes) -> bytes:
@@ -74,11 +76,12 @@ def write_json(path: Path, obj: Any) -> None:
 
 
 def write_lines(path: Path, lines: Iterable[str]) -> int:
-    """Replace the file by these lines, a newline after each, streaming; returns how many."""
+    """Replace the file by these lines, a newline after each, streaming, packed where its name ends in `.zst`; returns
+    how many."""
     count = 0
-    with replacing(path) as file:
+    with replacing(path) as file, packed(path, file) as out:
         for line in lines:
-            file.write(line.encode() + b"\n")
+            out.write(line.encode() + b"\n")
             count += 1
     return count
 

@@ -20,6 +20,7 @@ from r2v.data.interchange.messages import from_messages, is_messages, rows_of
 from r2v.data.interchange.sweagent import from_sweagent, is_sweagent
 from r2v.data.schema import parse_json
 from r2v.errors import InputError
+from r2v.storage.compression import lines_of
 
 Record = tuple[str, Any]
 """(place, record), or (place, BadRecord)."""
@@ -30,7 +31,7 @@ FORMATS: dict[str, tuple[Callable[[Any], bool], Callable[[Any], Conversation]]] 
     "messages": (is_messages, from_messages),
 }
 """Name -> (does a record look like it, read a record), in the order in which they are tried."""
-SUFFIXES = (".jsonl", ".ndjson", ".json", ".traj", ".parquet")
+SUFFIXES = (".jsonl", ".ndjson", ".json", ".traj", ".parquet", ".zst")
 _DATASET = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 
 
@@ -76,10 +77,9 @@ def read_file(path: Path) -> Iterator[Record]:
 
 
 def _lines(path: Path) -> Iterator[Record]:
-    with path.open("rb") as file:
-        for number, line in enumerate(file, start=1):
-            if text := line.removeprefix(BOM_UTF8).strip():
-                yield f"{path}:{number}", _json(text)
+    for number, line in enumerate(lines_of(path), start=1):
+        if text := line.removeprefix(BOM_UTF8).strip():
+            yield f"{path}:{number}", _json(text)
 
 
 def _whole(path: Path) -> Iterator[Record]:

@@ -19,6 +19,7 @@ from r2v.evaluation.audit.findings import Findings, shown
 from r2v.evaluation.settings import EVALUATE_STAGE
 from r2v.storage.artifact import ATTEMPT
 from r2v.storage.artifact_manifest import ARTIFACT_MANIFEST, read_artifact_manifest
+from r2v.storage.compression import LINES
 from r2v.storage.files import content_sha256
 from r2v.storage.integrity import CONFIGURATION, Artifact, content_files
 
@@ -53,7 +54,7 @@ def plain_files(results: Path) -> set[str]:
         if len(found) > _MOST_FILES:
             raise InputError(f"{results}: holds more than {_MOST_FILES} files; an evaluation has a few hundred")
     for path, size in found.items():
-        if size > LARGEST_JSON and not path.endswith(".jsonl"):
+        if size > LARGEST_JSON and not path.endswith(LINES):
             raise InputError(f"{results / path}: {size} bytes; R2V writes no such file above {LARGEST_JSON}")
         if path.endswith(".jsonl") and size > LARGEST_LINE:
             _require_short_lines(results / path)
