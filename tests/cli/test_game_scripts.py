@@ -13,7 +13,7 @@ import pytest
 
 from r2v.emulator import Emulator, Fault, Lifecycle, Timing, game, turn_of
 from tests import warm
-from tests.llm.talk import HeldClock
+from tests.llm.talk import HeldLifecycle
 
 KEY = "sk-not-to-be-written-anywhere"
 PAIR = ("--models", "gpt35", "claude_haiku", "--batch-service", "conversation", "--poll-seconds", "0.05")
@@ -112,8 +112,8 @@ def test_killed_in_three_waves_it_pays_for_nothing_twice(tmp_path: Path) -> None
     words = (*PAIR, "--mode", "batch", "--interactions", "6", "--messages", "4")
     with Emulator(answer=game, lifecycle=Lifecycle(seconds=0)) as emulator:
         assert run(tmp_path / "whole", emulator, *words)[0] == 0
-    clock = HeldClock()
-    with Emulator(answer=game, lifecycle=Lifecycle(seconds=1.0), clock=clock) as emulator:
+    held = HeldLifecycle()
+    with Emulator(answer=game, lifecycle=held) as emulator:
         for wave in (1, 2, 3):
             process = start(tmp_path / "cut", emulator, *words)
             while not all_out(tmp_path / "cut", wave) and process.poll() is None:
@@ -121,8 +121,8 @@ def test_killed_in_three_waves_it_pays_for_nothing_twice(tmp_path: Path) -> None
             process.kill()
             told = process.communicate()[1]
             assert process.returncode == -signal.SIGKILL, told
-            clock.advance(1.0)
-        clock.release()
+            held.end_those_made()
+        held.release()
         code, said = run(tmp_path / "cut", emulator, *words)
         assert code == 0, said
         assert list(emulator.ledger().paid().values()) == [1] * 24
@@ -134,14 +134,14 @@ def test_killed_in_three_waves_it_pays_for_nothing_twice(tmp_path: Path) -> None
 def test_two_processes_do_not_play_one_job(tmp_path: Path) -> None:
     """The second one leaves with exit 6; the first plays on, and no key stands in any file or line of either."""
     words = (*PAIR, "--mode", "batch", "--interactions", "6", "--messages", "2")
-    clock = HeldClock()
-    with Emulator(answer=game, lifecycle=Lifecycle(seconds=0.2), clock=clock) as emulator:
+    held = HeldLifecycle()
+    with Emulator(answer=game, lifecycle=held) as emulator:
         first = start(tmp_path, emulator, *words)
         while not all_out(tmp_path, 1) and first.poll() is None:
             time.sleep(0.01)
         code, said = run(tmp_path, emulator, *words)
         assert code == 6 and len(said.strip().splitlines()) <= 2, said
-        clock.release()
+        held.release()
         out, told = first.communicate(timeout=120)
         assert first.returncode == 0, told
         assert list(emulator.ledger().paid().values()) == [1] * 12

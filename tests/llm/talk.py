@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from r2v.emulator import Emulator
+from r2v.emulator import Emulator, Lifecycle
 from r2v.llm.providers.anthropic import Anthropic
 from r2v.llm.providers.dispatch.dispatch_policy import DispatchPolicy
 from r2v.llm.providers.openai import OpenAI
@@ -77,23 +77,24 @@ def play(
     return waves.run(partial(guarded, model, number, turns) for number in range(count))
 
 
-class HeldClock:
-    """An emulator's clock that stands still: a batch with a lifecycle in seconds ends when the test says so, however
-    slow the machine."""
+class HeldLifecycle(Lifecycle):
+    """Batches of an emulator that end when the test says so, however slow the machine; its clock is the true one."""
 
     def __init__(self) -> None:
-        self._now, self._held = time.time(), True
+        super().__init__(seconds=0.0)
+        self.ends: list[float] = []
 
-    def __call__(self) -> float:
-        return self._now if self._held else max(self._now, time.time())
+    def progress(self, polls: int, age: float) -> float:
+        """A batch has ended if it was made before the test's last word."""
+        return 1.0 if self.ends and time.time() - age < self.ends[-1] else 0.5
 
-    def advance(self, seconds: float) -> None:
-        """It jumps ahead, and stands still again."""
-        self._now += seconds
+    def end_those_made(self) -> None:
+        """Those that are made until now end."""
+        self.ends.append(time.time())
 
     def release(self) -> None:
-        """From now on it runs."""
-        self._held = False
+        """From now on all end at once."""
+        self.ends.append(float("inf"))
 
 
 class Killer:

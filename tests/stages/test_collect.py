@@ -30,7 +30,7 @@ from r2v.rollout.model_factory import judge_of
 from r2v.stages.collect_estimate import estimate
 from r2v.storage.artifact import Artifact
 from r2v.storage.files import content_sha256
-from tests.llm.talk import HeldClock, environment
+from tests.llm.talk import HeldLifecycle, environment
 
 SMALL = (
     "env.options.num_tasks=36",
@@ -199,8 +199,8 @@ def test_SIGTERM_leaves_the_batch_under_way_and_the_same_command_goes_on(served:
         "teacher.model_name=gpt-4o-mini",
         "teacher.mode=batch",
     ]
-    clock = HeldClock()
-    with served(lifecycle=Lifecycle(seconds=0.2), clock=clock) as emulator:
+    held = HeldLifecycle()
+    with served(lifecycle=held) as emulator:
         process = subprocess.Popen(
             command, cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(ROOT)}, stderr=subprocess.PIPE, text=True
         )
@@ -211,7 +211,7 @@ def test_SIGTERM_leaves_the_batch_under_way_and_the_same_command_goes_on(served:
         assert process.returncode == 75, told
         assert newest(tmp_path).status == "partial"
         assert len(emulator.ledger().bills) == 8
-        clock.release()
+        held.release()
         collect(tmp_path, "openai", "teacher.mode=batch")
         assert max(emulator.ledger().paid().values()) == 1
     assert newest(tmp_path).status == "done"

@@ -31,7 +31,7 @@ from r2v.stages.train_verifier import STAGE, VerifierSettings, label_source
 from r2v.storage.artifact import JOURNAL, Artifact, Work
 from r2v.verifier.labels import VerifierExample, read_examples
 from tests import tiny_models, warm
-from tests.llm.talk import HeldClock, environment
+from tests.llm.talk import HeldLifecycle, environment
 
 RUN = "desk_scripted_m_20260101T000000"
 MODELS = {"openai": "gpt-4o-mini", "anthropic": "claude-3-haiku"}
@@ -205,15 +205,16 @@ def test_killed_while_a_batch_is_out_and_started_again_it_pays_once(
     provider: str, served: Serve, base: Path, root: Path
 ) -> None:
     words = command(base, provider, "teacher.mode=batch", "teacher.batch_size=30")
-    clock = HeldClock()
-    with served(lifecycle=Lifecycle(seconds=0.2), clock=clock) as emulator:
+    held = HeldLifecycle()
+    with served(lifecycle=held) as emulator:
         process = warm.start(root, *words)
-        while not emulator.ledger().bills and process.poll() is None:
+        # A create that is killed on its way to the provider is looked for as long as it could still arrive.
+        while len(emulator.ledger().bills) < QUESTIONS and process.poll() is None:
             time.sleep(0.02)
         process.kill()
         process.communicate()
         assert process.returncode == -signal.SIGKILL and not list(root.rglob("verifier_data.jsonl"))
-        clock.release()
+        held.release()
         again = warm.start(root, *words)
         told = again.communicate(timeout=100)[1]
         assert again.returncode == 0, told
