@@ -41,10 +41,12 @@ def play_candidates(
     what: str = "",
     identity: Mapping[str, Any] | None = None,
     player: CellPlayer | None = None,
+    faults: list[str] | None = None,
 ) -> list[CandidateState]:
-    """The states of `candidate_cell`, played by `player` (None: in memory)."""
+    """The states of `candidate_cell`, played by `player` (None: in memory). Why an episode has none is added to
+    `faults`."""
     cell = candidate_cell(specs, world, slm, teacher, scorers, folds, sampling, waves, what=what, identity=identity)
-    return [state for states in measured(cell, player or MemoryPlayer(waves)) for state in states]
+    return [state for states in measured(cell, player or MemoryPlayer(waves), faults) for state in states]
 
 
 def candidate_cell(

@@ -20,8 +20,10 @@ from typing import Any, Protocol
 
 from r2v.envs.base import Task
 from r2v.errors import EnvironmentFault
+from r2v.llm.providers.remote import Unanswered
 from r2v.llm.waves import Waves
-from r2v.rollout.play_lines import fault_of
+from r2v.log import logger
+from r2v.rollout.play_lines import REFUSED, BrokenPlay, fault_of
 from r2v.rollout.session import EpisodeSpec
 
 PLAYS_VERSION = 1
@@ -94,15 +96,36 @@ def run_plays(
     memory after."""
 
     async def one(key: str, cell: Cell, spec: EpisodeSpec) -> None:
-        keep(key, await cell.play(spec))
+        try:
+            records = await cell.play(spec)
+        except Unanswered as error:  # asked beside the episode: of a branch, a candidate, a score
+            if not error.final:
+                raise
+            records = [BrokenPlay(reason=f"{REFUSED}{error}")]
+        keep(key, records)
 
     waves.run(partial(one, key, cell, spec) for key, (cell, spec) in plays.items())
 
 
-def measured(cell: Cell, player: CellPlayer) -> Iterator[Sequence[Any]]:
-    """Play a cell; what each of its plays came to that no fault of the world ended."""
+def measured(cell: Cell, player: CellPlayer, faults: list[str] | None = None) -> Iterator[Sequence[Any]]:
+    """Play a cell; what each of its plays came to that no fault ended, neither of the world nor a refused question.
+    The others are added to `faults`, and told in a line."""
     player.play([cell], cell.what)
-    return (records for records in player.records(cell) if fault_of(records) is None)
+    found: list[str] = []
+    for records in player.records(cell):
+        if (fault := fault_of(records)) is None:
+            yield records
+        else:
+            found.append(fault)
+    tell_faults(cell.what, found, len(cell.specs))
+    if faults is not None:
+        faults += found
+
+
+def tell_faults(what: str, faults: Sequence[str], count: int) -> None:
+    """Say how many of `count` plays measured nothing, and why the first did not."""
+    if faults:
+        logger.warning("  %s: %d of %d episodes were not measured, first: %s", what, len(faults), count, faults[0])
 
 
 def require_measured(cell: Cell, played: Iterator[Sequence[Any]]) -> None:

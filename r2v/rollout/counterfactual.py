@@ -53,7 +53,8 @@ async def play_counterfactual(point: Fork, act: Act, actor: Actor, waves: Waves)
     async with twin.live(waves):
         if twin.termination is None:  # a world that could not be brought to the point has ended the episode already
             await waves.world(twin.apply, act)
-        return await twin.finish(actor, waves)
+        await twin.finish(actor, waves)
+    return twin.episode()
 
 
 async def play_oracle(

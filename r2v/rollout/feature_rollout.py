@@ -28,10 +28,11 @@ def roll_out_features(
     what: str = "",
     identity: Mapping[str, Any] | None = None,
     player: CellPlayer | None = None,
+    faults: list[str] | None = None,
 ) -> list[FeatureRow]:
-    """The rows of `feature_cell`, played by `player` (None: in memory)."""
+    """The rows of `feature_cell`, played by `player` (None: in memory). Why an episode has none goes to `faults`."""
     cell = feature_cell(specs, world, slm, llm, extractor, cost_ratio, waves, what=what, identity=identity)
-    return [row for rows in measured(cell, player or MemoryPlayer(waves)) for row in rows]
+    return [row for rows in measured(cell, player or MemoryPlayer(waves), faults) for row in rows]
 
 
 def feature_cell(

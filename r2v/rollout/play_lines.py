@@ -31,6 +31,11 @@ _LINE = re.compile(
 )
 
 
+REFUSED = "no answer: "
+"""How an `env_fault` begins that is a question which a provider refused for good (too long, filtered): models are asked
+by R2V, so a replay of the world shows none of it."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class BrokenPlay:
     """The only record of a play that a fault of the world ended before anything was measured."""

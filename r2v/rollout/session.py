@@ -34,11 +34,13 @@ from r2v.data.split import assign
 from r2v.envs.base import Benchmark, Info, Task
 from r2v.envs.guard import GuardedEnv
 from r2v.errors import EmptyResult
+from r2v.llm.providers.remote import Unanswered
 from r2v.llm.waves import Waves
 from r2v.log import Progress
 from r2v.perturb import PerturbedEnv, perturbation_type, wrap
 from r2v.policy.prompt_encoder import build_messages
 from r2v.rollout.actors import Act, Actor, StepView, add_tokens
+from r2v.rollout.play_lines import REFUSED
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -150,11 +152,16 @@ class Session:
 
     @asynccontextmanager
     async def live(self, waves: Waves) -> AsyncIterator[None]:
-        """The session with its world, opened here unless it is open already, and closed however this ends."""
+        """The session with its world, opened here unless it is open already, and closed however this ends. A question
+        that a provider refuses for good (too long, filtered) ends the episode as not measured."""
         try:
             if not self._opened:
                 await waves.world(self.open)
             yield
+        except Unanswered as error:
+            if not error.final:
+                raise
+            self.fault(f"{REFUSED}{error}")
         finally:
             if not self._closed:
                 await waves.world(self.close)

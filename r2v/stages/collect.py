@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -272,16 +272,13 @@ def _play_missing(cfg: CollectSettings, specs: list[EpisodeSpec], handle: RunHan
 
 
 async def _attempt(world: RolloutWorld, spec: EpisodeSpec, actor: Actor, waves: Waves) -> Episode | str:
-    """The episode; with a fault where the teacher's provider refused to go on; or why there is no answer yet."""
+    """The episode, which a refused question ends as a fault; or why there is no answer yet."""
     from r2v.llm.providers.remote import Unanswered
 
-    session = world.start(spec)
     try:
-        return await session.finish(actor, waves)
-    except Unanswered as error:
-        if not error.final:
-            return str(error)
-        return replace(session.episode(), termination="env_error", env_fault=f"teacher: {error}")
+        return await world.start(spec).finish(actor, waves)
+    except Unanswered as error:  # not final: one more attempt may find it answered
+        return str(error)
 
 
 STAGE = Stage(version=1, settings=CollectSettings, run=run)

@@ -52,8 +52,7 @@ def run(cfg: EvaluateSettings, work: Work) -> None:
     gained = {name: cfg.limited(these, GAINS) for name, these in specs.items()} if cfg.scored else {}
     gains = {name: _gain_cell(cfg, runner, name, these) for name, these in gained.items()}
     runner.player.play([*cells.values(), *gains.values()], "evaluation")
-    for place, cell in cells.items():
-        _write_cell(runner, cell, work.folder / place)
+    faults = sum(_write_cell(runner, cell, work.folder / place) for place, cell in cells.items())
     scores = _router_scores(cfg, runner, gains, work.folder)
     write_setup(
         work.folder,
@@ -66,7 +65,8 @@ def run(cfg: EvaluateSettings, work: Work) -> None:
         ),
     )
     tables = write_results_folder(work.folder)
-    work.summary.update(n_episodes=tables.n_episodes, thresholds={f"{m}@{p}": t for (m, p), t in thresholds.items()})
+    work.summary.update(n_episodes=tables.n_episodes, n_env_faults=faults)
+    work.summary.update(thresholds={f"{m}@{p}": t for (m, p), t in thresholds.items()})
 
 
 def _runner(cfg: EvaluateSettings, work: Work) -> MethodRunner:
@@ -156,19 +156,25 @@ def _cells(
     return cells
 
 
-def _write_cell(runner: MethodRunner, cell: Cell, path: Path) -> None:
-    """Write a cell's episodes in the order of their ids, one at a time in memory."""
+def _write_cell(runner: MethodRunner, cell: Cell, path: Path) -> int:
+    """Write a cell's episodes in the order of their ids, one at a time in memory; how many were not measured."""
+    from r2v.rollout.cells import tell_faults
+
     ordered = replace(cell, specs=sorted(cell.specs, key=runner.world.identity_of))
-    solved = 0
+    solved, faults = 0, list[str]()
 
     def episodes() -> Iterator[Episode]:
         nonlocal solved
         for (episode,) in runner.player.records(ordered):
             solved += episode.success
+            if episode.env_fault is not None:
+                faults.append(episode.env_fault)
             yield episode
 
     count = write_episodes(path, episodes())
     logger.info("  %-8s %-32s %4d of %4d episodes succeeded", cell.specs[0].condition, path.stem, solved, count)
+    tell_faults(cell.what, faults, count)
+    return len(faults)
 
 
 def _gain_cell(cfg: EvaluateSettings, runner: MethodRunner, condition: str, specs: Sequence[EpisodeSpec]) -> Cell:

@@ -82,6 +82,7 @@ def run(cfg: CandidatesSettings, work: Work) -> None:
         runner.world.benchmark, "train", [cfg.seed], cfg.tasks, method="slm_only", limit=cfg.candidates.num_tasks
     )
     teacher = runner.llm if cfg.candidates.with_teacher else None
+    faults: list[str] = []
     states = play_candidates(
         specs,
         runner.world,
@@ -98,12 +99,13 @@ def run(cfg: CandidatesSettings, work: Work) -> None:
             with_teacher=teacher is not None,
         ),
         player=runner.player,
+        faults=faults,
     )
     write_states(work.folder / "candidates.jsonl", states)
     pairs, counts = make_pairs(states, cfg.preference)
     write_pairs(work.folder / "preference_pairs.jsonl", pairs)
     write_json(work.folder / "pairs_report.json", counts)
-    work.summary.update(n_states=len(states), pairs=counts)
+    work.summary.update(n_states=len(states), pairs=counts, n_env_faults=len(faults))
     logger.info("  %d states: %s", len(states), json.dumps(counts))
     if not pairs:
         logger.warning("  candidates: %s", why_none(counts, cfg.preference))

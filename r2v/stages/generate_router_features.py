@@ -77,6 +77,7 @@ def run(cfg: RouterFeaturesSettings, work: Work) -> None:
         for split, count in (("train", cfg.num_tasks), ("calibration", cfg.num_calibration_tasks))
         for spec in episode_specs(runner.world.benchmark, split, cfg.seeds, cfg.tasks, method="slm_only", limit=count)
     ]
+    faults: list[str] = []
     rows = roll_out_features(
         specs,
         runner.world,
@@ -88,11 +89,12 @@ def run(cfg: RouterFeaturesSettings, work: Work) -> None:
         what="roll out, with counterfactuals",
         identity=runner.identity.rollouts(cost_ratio=cfg.cost.ratio),
         player=runner.player,
+        faults=faults,
     )
     if not rows:
         raise EmptyResult(f"router features: {len(specs)} roll-outs gave no step; raise router.num_tasks")
     write_rows(work.folder / "router_features.jsonl", rows)
-    work.summary.update(report(rows))
+    work.summary.update(report(rows), n_env_faults=len(faults))
     logger.info("  %s", json.dumps(work.summary))
 
 

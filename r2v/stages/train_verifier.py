@@ -137,6 +137,7 @@ def _executed(cfg: VerifierSettings, work: Work, benchmark: Benchmark) -> list[V
     from r2v.policy.prompt_encoder import build_messages
     from r2v.rollout.actors import GreedyActor
     from r2v.rollout.blocks import BlockPlayer, block_size
+    from r2v.rollout.cells import tell_faults
     from r2v.rollout.corruption_rollout import play_corruptions
     from r2v.rollout.episode_cache import EpisodeCache
     from r2v.rollout.model_factory import engine, priced_teacher
@@ -153,6 +154,7 @@ def _executed(cfg: VerifierSettings, work: Work, benchmark: Benchmark) -> list[V
         for spec in [replace(spec, condition=conditions[index % len(conditions)])]
     ]
     world = RolloutWorld(benchmark, cfg.perturbations, cfg.inference)
+    what = "execute corrupted actions"
     episodes, records = play_corruptions(
         specs,
         world,
@@ -160,10 +162,13 @@ def _executed(cfg: VerifierSettings, work: Work, benchmark: Benchmark) -> list[V
         waves,
         per_episode=cfg.verifier.num_corruptions,
         discount=cfg.verifier.discount,
-        what="execute corrupted actions",
+        what=what,
         identity={"world": world_identity(cfg, benchmark), "llm": [identity(cfg.teacher), identity(cfg.cost.llm)]},
         player=BlockPlayer(waves, EpisodeCache.of(work), block_size(cfg.rollout)),
     )
+    faults = [episode.env_fault for episode in episodes if episode.env_fault is not None]
+    tell_faults(what, faults, len(specs))
+    work.summary.update(n_env_faults=len(faults))
     examples, counts = executed_examples(records)
     logger.info("  %d corrupted actions executed to the end: %s", len(records), json.dumps(counts))
     return [*outcome_examples(episodes, build_messages), *examples]

@@ -125,7 +125,7 @@ def test_refused_turns_are_faults_of_the_world_and_never_dialogue(served: Serve,
     episodes = list(read_episodes(run.trajectories))
     faulty = [episode for episode in episodes if episode.env_fault]
     assert (run.status, run.n_episodes, run.n_env_faults, len(faulty)) == ("done", 8, 2, 2)
-    assert all((e.env_fault or "").startswith("teacher: 400") and not e.steps and not e.success for e in faulty)
+    assert all((e.env_fault or "").startswith("no answer: 400") and not e.steps and not e.success for e in faulty)
     assert not any("error" in step.action.raw_text for episode in episodes for step in episode.steps)
 
 

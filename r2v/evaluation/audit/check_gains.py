@@ -44,6 +44,10 @@ class GainsCheck:
     condition: str
     biller: Biller
     routed: Sequence[str]
+    may_fail: bool
+    """Whether an episode's gains may be missing: the world breaks, or the LLM refuses a question."""
+    unmeasured: int = 0
+    """Episodes whose gains are."""
     y: list[float] = field(default_factory=list)
     p: dict[str, list[float | None]] = field(default_factory=dict)
 
@@ -67,6 +71,9 @@ class GainsCheck:
         if played is None:
             return
         episode, views = played
+        if not rows and self.may_fail and episode.env_fault is None:
+            self.unmeasured += 1
+            return
         if episode.env_fault is None and sorted(row.step_idx for row in rows) != list(range(len(views))):
             yield f"{episode.episode_id}: {len(rows)} rows for the {len(views)} steps of slm_only"
             return

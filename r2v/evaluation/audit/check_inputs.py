@@ -110,6 +110,7 @@ class VerifierSummary:
     stage: ClassVar = "r2v.stages.train_verifier:STAGE"
     n_examples: Count
     report: VerifierFigures
+    n_env_faults: CountOrNone = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,6 +125,7 @@ class FeaturesSummary:
     n_gain: CountOrNone
     n_harm: CountOrNone
     slm_success: Share
+    n_env_faults: CountOrNone = 0
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -38,6 +38,7 @@ class EvaluationSummary:
 
     n_episodes: int
     thresholds: dict[str, float]
+    n_env_faults: int = 0
 
 
 def plain_files(results: Path) -> set[str]:

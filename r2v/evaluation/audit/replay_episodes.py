@@ -26,6 +26,7 @@ from r2v.evaluation.audit.replay_episode import FAULT, Replay, replay_episode
 from r2v.evaluation.setup import GAINS, MAIN, OPERATING_POINT, RouterScores, Setup, episodes_path
 from r2v.log import Progress
 from r2v.rollout.actors import StepView
+from r2v.rollout.play_lines import REFUSED
 from r2v.rollout.session import EpisodeSpec, RolloutWorld
 from r2v.router.labels import FeatureRow
 
@@ -56,6 +57,11 @@ class EpisodesAudit:
     findings: Findings
     counts: dict[Cell, CellCounts] = field(default_factory=dict)
 
+    @property
+    def num_episodes(self) -> int:
+        """Episodes that were audited."""
+        return sum(counts.episodes for counts in self.counts.values())
+
     def run(self) -> None:
         """Audit every condition."""
         settings, benchmark = self.biller.settings, self.world.benchmark
@@ -70,7 +76,8 @@ class EpisodesAudit:
         settings = self.biller.settings
         tasks = {cell: set(self.setup.tasks_of(*cell)) for cell in cells}
         gained = set(self.setup.tasks_of(condition, GAINS)) if settings.scored else set()
-        gains = GainsCheck(self.setup, condition, self.biller, settings.routed if settings.scored else [])
+        may_fail = self._may_fail() or self._may_be_refused(REFUSED)
+        gains = GainsCheck(self.setup, condition, self.biller, settings.routed if settings.scored else [], may_fail)
         rows = self._rows(condition) if settings.scored else iter(())
         ahead = next(rows, None)
         for start in sorted(specs, key=lambda spec: self.world.start(spec).identity):
@@ -98,6 +105,9 @@ class EpisodesAudit:
         if not settings.scored and any(s.condition == condition for s in self.setup.router_scores):
             self.findings.add("router_scores", f"{condition}: no gain is executed here, and scores stand in setup.json")
         recorded: dict[str, RouterScores] = {s.method: s for s in self.setup.router_scores if s.condition == condition}
+        if gains.unmeasured:
+            why = "a fault of the world, or a question that the LLM's provider refused"
+            self.findings.unproven[f"{condition} gains"] = f"{gains.unmeasured} episodes of {WEAK} have none: {why}"
         self.findings.extend("router_scores", gains.scores_problems(recorded))
 
     def _misplaced(self, cell: Cell, expected: str, episode: Episode | None) -> None:
@@ -130,7 +140,7 @@ class EpisodesAudit:
         played = replay_episode(self.world, replace(spec, extra=extra), episode)
         self._count(cell, episode, played)
         for kind, text in played.problems:
-            if not (kind == FAULT and self._may_fail()):
+            if not (kind == FAULT and (self._may_fail() or self._may_be_refused(str(episode.env_fault)))):
                 self._add(kind, cell, episode, text)
         threshold = self.thresholds.get((method, point))
         for text in decision_problems(episode, threshold, self.world.inference):
@@ -147,6 +157,10 @@ class EpisodesAudit:
         """Whether a fault of the world may come once and not again."""
         able = self.world.benchmark.capabilities
         return able.needs_network or not able.deterministic
+
+    def _may_be_refused(self, fault: str) -> bool:
+        """Whether it is a question that a provider may have refused; a scripted LLM refuses none."""
+        return fault.startswith(REFUSED) and self.biller.settings.teacher.provider != "scripted"
 
     def _count(self, cell: Cell, episode: Episode, played: Replay) -> None:
         counts = self.counts.setdefault(cell, CellCounts())

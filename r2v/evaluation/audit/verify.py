@@ -105,13 +105,12 @@ def _verified(results: Path, trust: bool) -> Verified:
     thresholds = thresholds_of(calibration)
     audit = EpisodesAudit(results, setup, world, Biller.of(settings, world.benchmark), thresholds, findings)
     audit.run()
-    num_episodes = sum(counts.episodes for counts in audit.counts.values())
-    _check_artifact(results, settings, calibration, num_episodes, findings)
+    _check_artifact(results, settings, calibration, audit, findings)
     tables = _tables(results, findings)
     if findings or tables is None:
         raise InputError(f"{results}: {findings}")
     return Verified(
-        num_episodes=num_episodes,
+        num_episodes=audit.num_episodes,
         counts=audit.counts,
         tables=tables,
         content_sha256=content,
@@ -156,7 +155,7 @@ def _check_artifact(
     results: Path,
     settings: EvaluateSettings,
     calibration: dict[str, CalibrationRecord],
-    num_episodes: int,
+    audit: EpisodesAudit,
     findings: Findings,
 ) -> None:
     """What artifact.json says beside the hashes of the files."""
@@ -168,8 +167,13 @@ def _check_artifact(
         return
     if summary.thresholds != {name: record.tau for name, record in calibration.items()}:
         findings.add(ARTIFACT_MANIFEST, "its thresholds are not those of calibration.json")
-    if summary.n_episodes != num_episodes:
-        findings.add(ARTIFACT_MANIFEST, f"n_episodes is {summary.n_episodes}, there are {num_episodes}")
+    faults = sum(counts.faults for counts in audit.counts.values())
+    for name, said, counted in (
+        ("n_episodes", summary.n_episodes, audit.num_episodes),
+        ("n_env_faults", summary.n_env_faults, faults),
+    ):
+        if said != counted:
+            findings.add(ARTIFACT_MANIFEST, f"{name} is {said}, there are {counted}")
     inputs = input_artifacts(results, settings, findings)
     check_fingerprint(manifest, inputs, settings, findings)
     if "router" in inputs:

@@ -1,0 +1,66 @@
+"""Evaluation with an LLM that refuses: what it would not answer is not measured, and the folder still verifies."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from r2v.config import load
+from r2v.data.store import read_episodes
+from r2v.emulator import Emulator, Fault, Lifecycle
+from r2v.errors import EnvironmentFault
+from r2v.evaluation.audit.verify import verify_results
+from r2v.pipeline.jobs import job
+from r2v.pipeline.run import run_job
+from r2v.storage.artifact import Artifact
+from tests.llm.talk import environment
+
+SMALL = (
+    "env.options.num_tasks=60",
+    "env.options.num_heldout=0",
+    "evaluation.methods=[slm_base,llm_only]",
+    "evaluation.seeds=[1]",
+    "evaluation.num_tasks=4",
+    "evaluation.conditions=[clean]",
+    "evaluation.bootstrap=20",
+    "teacher.provider=openai",
+    "teacher.model_name=gpt-4o-mini",
+    "teacher.mode=batch",
+    "teacher.flush_seconds=0.2",
+    "teacher.poll_seconds=0.02",
+    "teacher.reconcile_after=0.2",
+)
+
+
+def evaluate(root: Path, monkeypatch: pytest.MonkeyPatch, refused: tuple[int, ...]) -> Artifact:
+    """Evaluate where the provider refuses these of its questions, by number."""
+    with Emulator(answer="desk", faults=[Fault("line_400", at=refused)], lifecycle=Lifecycle(polls=1)) as emulator:
+        for name, value in environment(emulator).items():
+            monkeypatch.setenv(name, value)
+        return run_job(load(None, [*SMALL]), job("evaluate"), {}, root=root).artifact
+
+
+def test_refused_questions_are_counted_and_the_folder_verifies(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    made = evaluate(tmp_path, monkeypatch, (2, 6))
+    episodes = {
+        name: list(read_episodes(made.file(f"episodes/clean/{name}.jsonl"))) for name in ("slm_base", "llm_only")
+    }
+    refused = [episode for episode in episodes["llm_only"] if episode.env_fault is not None]
+    assert len(refused) == 2 and all((one.env_fault or "").startswith("no answer: 400") for one in refused)
+    assert all(one.termination == "env_error" and not one.success for one in refused)
+    assert not any(episode.env_fault for episode in episodes["slm_base"])
+    assert made.summary["n_env_faults"] == 2
+    assert "llm_only.jsonl: 2 of 4 episodes were not measured, first: no answer: 400" in caplog.text
+    verified = verify_results(made.folder)
+    assert verified.num_faults == 2 and verified.num_episodes == 8
+
+
+def test_where_every_question_is_refused_the_stage_ends_with_exit_code_5(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(EnvironmentFault, match="all 4 episodes, first: no answer: 400") as ended:
+        evaluate(tmp_path, monkeypatch, tuple(range(1, 100)))
+    assert ended.value.exit_code == 5
