@@ -10,23 +10,22 @@ alone: what else was in the wave, and in which order, changes no byte of it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from functools import lru_cache
 from typing import Any
 
 import torch
 
 from r2v.config import Price
-from r2v.llm.local.decode import Draw, Drawn, generate
+from r2v.llm.local.decode import Draw, generate
 from r2v.llm.local.prefix_cache import PrefixCache
-from r2v.llm.types import Message, Reply, Request, Sample, Usage
+from r2v.llm.local.wording import TokenReplies, end_ids, num_drawn
+from r2v.llm.types import Message, Reply, Request
 
 
 class LocalBackend:
     """Answers requests with a local model. `encode` turns messages into prompt ids.
 
-    A sample's `tokens`, `logprobs` and `entropies` include the end token, where it was reached; its text does
-    not. Results are promised to the byte on a CPU in float64; `max_batch` bounds completions in flight. What the
-    model made of earlier prompts is used again where their beginnings recur and its caches can be cut
+    Results are promised to the byte on a CPU in float64; `max_batch` bounds completions in flight. What the model made
+    of earlier prompts is used again where their beginnings recur and its caches can be cut
     (`r2v.llm.local.prefix_cache`); the model's weights must stay as they are.
     """
 
@@ -42,10 +41,10 @@ class LocalBackend:
     ) -> None:
         self.model, self.tokenizer, self.encode = model.eval(), tokenizer, encode
         self.name, self.price, self.max_batch = name, price, max_batch
-        self._end_ids = _end_ids(model, tokenizer)
+        self._end_ids = end_ids(model, tokenizer)
         self._pad_id = min(self._end_ids) if tokenizer.pad_token_id is None else tokenizer.pad_token_id
         self._prefixes = PrefixCache(model) if PrefixCache.serve(model) else None
-        self._word = lru_cache(None)(self._decode_one)
+        self._replies = TokenReplies(tokenizer, name, price)
 
     def answer(self, requests: Sequence[Request]) -> list[Reply]:
         """One reply per request, in order."""
@@ -70,7 +69,7 @@ class LocalBackend:
                 max_tokens=requests[i].max_tokens,
             )
             for i in batch
-            for k in range(_needed(requests[i]))
+            for k in range(num_drawn(requests[i]))
         ]
         drawn = iter(
             generate(
@@ -78,36 +77,9 @@ class LocalBackend:
             )
         )
         for i in batch:
-            own = [next(drawn) for _ in range(_needed(requests[i]))]
+            own = [next(drawn) for _ in range(num_drawn(requests[i]))]
             own *= requests[i].num_samples // len(own)
-            yield i, self._reply(len(prompts[i]), own)
-
-    def _reply(self, tokens_in: int, drawn: Sequence[Drawn]) -> Reply:
-        tokens_out = sum(len(one.tokens) for one in drawn)
-        cost = (tokens_in * self.price.input + tokens_out * self.price.output) / 1e6
-        return Reply(
-            samples=tuple(map(self._sample, drawn)),
-            model=self.name,
-            usage=Usage(tokens_in=tokens_in, tokens_out=tokens_out, cost_usd=cost),
-        )
-
-    def _sample(self, drawn: Drawn) -> Sample:
-        body = drawn.tokens[:-1] if drawn.ended else drawn.tokens
-        return Sample(
-            text=self.tokenizer.decode(body, skip_special_tokens=True),
-            tokens=tuple(map(self._word, drawn.tokens)),
-            logprobs=tuple(drawn.logprobs),
-            entropies=tuple(drawn.entropies),
-            finish_reason="stop" if drawn.ended else "length",
-        )
-
-    def _decode_one(self, token: int) -> str:
-        return str(self.tokenizer.decode([token]))
-
-
-def _needed(request: Request) -> int:
-    """Completions to compute: greedy ones are all the same."""
-    return request.num_samples if request.temperature > 0 else 1
+            yield i, self._replies.reply(len(prompts[i]), own)
 
 
 def _batches(prompts: Sequence[Sequence[int]], requests: Sequence[Request], most: int) -> Iterator[list[int]]:
@@ -115,19 +87,10 @@ def _batches(prompts: Sequence[Sequence[int]], requests: Sequence[Request], most
     batch: list[int] = []
     rows = 0
     for i in sorted(range(len(prompts)), key=lambda i: (len(prompts[i]), i)):
-        if batch and rows + _needed(requests[i]) > most:
+        if batch and rows + num_drawn(requests[i]) > most:
             yield batch
             batch, rows = [], 0
         batch.append(i)
-        rows += _needed(requests[i])
+        rows += num_drawn(requests[i])
     if batch:
         yield batch
-
-
-def _end_ids(model: Any, tokenizer: Any) -> frozenset[int]:
-    """Every token that ends a turn: the tokenizer's and those the model was published with."""
-    ids = {tokenizer.eos_token_id}
-    for config in (model.config, getattr(model, "generation_config", None)):
-        ends = getattr(config, "eos_token_id", None)
-        ids |= set(ends) if isinstance(ends, (list, tuple)) else {ends}
-    return frozenset(ids - {None})

@@ -1,8 +1,6 @@
 """One batched generate: prefill in groups of like length, one cached decode of all, keyed sampling.
 
-Sampling is by inverse CDF from a keyed uniform, so a draw belongs to its request and not to its place in a
-batch. Log-probabilities are taken in float64 and compared after rounding to 1e-9; what remains of a batch's
-composition (the order of sums inside a matrix product, 1e-15 in float64) then decides nothing.
+How a token is chosen from its logits, whatever else is in the batch, stands in `r2v.llm.sampling`.
 """
 
 from __future__ import annotations
@@ -18,9 +16,8 @@ from torch.nn.functional import pad
 from r2v.llm.local.kv_caches import join, joinable
 from r2v.llm.local.prefill import positions, prefill
 from r2v.llm.local.prefix_cache import PrefixCache
+from r2v.llm.sampling import choose
 from r2v.randomness import Key, uniform
-
-_GRAIN = 1e9
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -43,48 +40,6 @@ class Drawn:
     logprobs: list[float] = field(default_factory=list)
     entropies: list[float] = field(default_factory=list)
     ended: bool = False
-
-
-def nucleus(logprobs: Tensor, temperature: Tensor, top_p: Tensor) -> Tensor:
-    """The tempered distribution cut to its nucleus: the likeliest tokens, ties by id, up to the one with which
-    their mass reaches `top_p`; all of it with 1, which spares a sort of the vocabulary.
-
-    logprobs: (B, V) nats; temperature, top_p: (B,), temperature above 0. Returns (B, V), rows summing to 1.
-    """
-    tempered = torch.softmax(logprobs / temperature[:, None], dim=-1)
-    rows = (top_p < 1).nonzero()[:, 0]
-    if len(rows):
-        tempered[rows] = _cut(tempered[rows], top_p[rows])
-    return tempered
-
-
-def _cut(probabilities: Tensor, top_p: Tensor) -> Tensor:
-    ranked, order = probabilities.sort(dim=-1, descending=True, stable=True)
-    before = ranked.cumsum(dim=-1) - ranked
-    kept = torch.where(before < top_p[:, None] - 1.0 / _GRAIN, ranked, 0.0)
-    kept[:, 0] = ranked[:, 0]
-    found = torch.zeros_like(probabilities).scatter(-1, order, kept)
-    return found / found.sum(dim=-1, keepdim=True)
-
-
-def inverse_cdf(probabilities: Tensor, uniforms: Tensor) -> Tensor:
-    """The token in whose slice of [0, 1) the uniform falls, slices in order of token id.
-
-    probabilities: (B, V); uniforms: (B,). Returns (B,); a token of probability 0 is never returned.
-    """
-    edges = probabilities.cumsum(dim=-1)
-    drawn = torch.searchsorted(edges, (uniforms * edges[:, -1])[:, None], right=True)[:, 0]
-    last = probabilities.shape[-1] - 1 - (probabilities > 0).flip(-1).int().argmax(dim=-1)
-    return torch.minimum(drawn, last)
-
-
-def entropy(logprobs: Tensor) -> Tensor:
-    """H = -sum p ln p in nats over the last axis; tokens of probability 0 add nothing.
-
-    >>> float(entropy(torch.full((4,), .25).log()).__round__(6))
-    1.386294
-    """
-    return -(logprobs.exp() * logprobs.clamp_min(torch.finfo(logprobs.dtype).min)).sum(dim=-1)
 
 
 def generate(
@@ -128,24 +83,18 @@ def generate(
 
 def _choose(logits: Tensor, draws: Sequence[Draw], drawn: Sequence[Drawn]) -> list[int]:
     """Choose and record the next token of every row."""
-    logprobs = torch.log_softmax(logits.double(), dim=-1)
-    grained = torch.round(logprobs * _GRAIN) / _GRAIN
-    chosen = grained.argmax(dim=-1)
-    sampled = [i for i, draw in enumerate(draws) if draw.temperature > 0]
-    if sampled:
-
-        def column(values: list[float]) -> Tensor:
-            return torch.tensor(values, dtype=torch.float64, device=logits.device)
-
-        kept = nucleus(
-            grained[sampled], column([draws[i].temperature for i in sampled]), column([draws[i].top_p for i in sampled])
-        )
-        uniforms = [uniform(*draws[i].key, len(drawn[i].tokens)) for i in sampled]
-        chosen[sampled] = inverse_cdf(kept, column(uniforms))
-    picked = logprobs.gather(-1, chosen[:, None])[:, 0].tolist()
-    entropies = entropy(logprobs).tolist()
-    tokens: list[int] = chosen.tolist()
-    for record, token, logprob, spread in zip(drawn, tokens, picked, entropies, strict=True):
+    chosen = choose(
+        logits,
+        [draw.temperature for draw in draws],
+        [draw.top_p for draw in draws],
+        [
+            uniform(*draw.key, len(record.tokens)) if draw.temperature > 0 else 0.0
+            for draw, record in zip(draws, drawn, strict=True)
+        ],
+    )
+    tokens: list[int] = chosen.tokens.tolist()
+    figures = zip(chosen.logprobs.tolist(), chosen.entropies.tolist(), strict=True)
+    for record, token, (logprob, spread) in zip(drawn, tokens, figures, strict=True):
         record.tokens.append(token)
         record.logprobs.append(round(logprob, 6) + 0.0)
         record.entropies.append(round(spread, 6) + 0.0)
