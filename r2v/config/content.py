@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+from r2v.config.engines import LOCAL, engine_identity
 from r2v.config.models import BUNDLED_NAMES, PolicyConfig, TeacherConfig, endpoint_identity
 from r2v.config.training import PHASES, Phase, TrainingConfig
 
@@ -32,6 +33,8 @@ def identity(section: Any) -> Any:
             values["load_in_4bit"] = section.in_4bit
             if section.model_name not in BUNDLED_NAMES or section.max_seq_len < PolicyConfig().max_seq_len:
                 values["elision"] = ELISION
+            if values.pop("engine") != LOCAL:
+                values["engine"] = engine_identity(section.engine)
         if isinstance(section, TeacherConfig) and values.pop("base_url") is not None:
             values["base_url"] = endpoint_identity(str(section.base_url))
         return values

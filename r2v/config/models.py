@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from ipaddress import ip_address
 from typing import Annotated, Literal
 from urllib.parse import urlsplit
 
 from r2v.config.checks import IF_GIVEN, RUNTIME, Spec, check
+from r2v.config.engines import LOCAL, VLLM, wrong_url
 from r2v.constraints import (
     Count,
     Line,
@@ -164,6 +165,15 @@ class PolicyConfig:
     or none; None: auto, and for a bundled model, which was made without, none."""
     device: Annotated[str, _Device] = field(default="auto", metadata=RUNTIME)
     """Torch device, such as cpu or cuda:1; auto: a GPU where there is one."""
+    engine: Annotated[str, Text(longest=500)] = LOCAL
+    """Who answers for the policy where it plays. local: this process; vllm: servers that the stage starts, one on each
+    GPU (`r2v engine install` first); or the URL of such a server, whose key is read from R2V_ENGINE_KEY. The same bytes
+    on every run are promised for the bundled student under local; elsewhere keyed draws and replay."""
+    engine_venv: PathText | None = field(default=None, metadata=RUNTIME)
+    """Virtual environment of the engine; None: where `r2v engine install` puts it."""
+    engine_memory: Annotated[float, Range(above=0, at_most=0.95)] = field(default=0.5, metadata=RUNTIME)
+    """engine=vllm: share of each GPU's memory that a server takes. The verifier stays in the stage's own process and
+    has to fit into the rest."""
 
     def __post_init__(self) -> None:
         # One name in every fingerprint, adapter and table: two names of the same weights would be two artifacts.
@@ -172,6 +182,31 @@ class PolicyConfig:
         tools = None if self.model_name in BUNDLED_NAMES else self.tools or "auto"
         object.__setattr__(self, "tools", tools)
         check_fields("policy", self)
+        if self.engine not in (LOCAL, VLLM):
+            wrong = wrong_url(self.engine)
+            shown = "a URL with one" if wrong and "key" in wrong else self.engine
+            check(wrong is None, "policy.engine", str(wrong), shown)
+
+    def require_servable(self) -> None:
+        """Raises UsageError where `engine` is not local and cannot serve such a policy."""
+        if self.engine == LOCAL:
+            return
+        problem = (
+            "the bundled models are played in this process (policy.engine=local)"
+            if self.model_name in BUNDLED_NAMES
+            else "whole weights would be a server for each policy; set policy.lora_r (16 is a start), or engine=local"
+            if self.lora_r == 0
+            else "4-bit weights are not served; set policy.load_in_4bit=false, or engine=local"
+            if self.in_4bit
+            else "no engine computes in float64; set policy.dtype, or engine=local"
+            if self.dtype == "float64"
+            else None
+        )
+        check(problem is None, "policy.engine", f"cannot serve this policy: {problem}", self.engine)
+
+    def trained(self) -> PolicyConfig:
+        """What training depends on: not who answers for the policy later."""
+        return replace(self, engine=LOCAL)
 
     def require_trainable(self) -> None:
         """Raises UsageError where these weights cannot be trained."""

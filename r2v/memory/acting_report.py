@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from r2v.memory.planner.acting import ActingPlan, plan_acting, smaller
+from r2v.memory.planner.acting import ActingPlan, left_to, plan_acting, smaller
 from r2v.memory.report import gres, phase_json, phase_lines, role_lines
 from r2v.memory.sizes import gib, mem_header
 
@@ -30,14 +30,15 @@ def acting_report(plan: ActingPlan) -> list[str]:
 
 def acting_verdict(plan: ActingPlan) -> str:
     """One line: whether it fits, with which wave, and what would."""
-    binding, job, machine = plan.binding, plan.job, plan.machine
+    binding, job, machine = plan.binding, plan.job, left_to(plan.job, plan.machine)
     available = f"{gib(machine.usable)} of {gib(machine.memory)} GiB are for tensors"
+    available += f", the engine has {job.engine_memory:.0%} of the card" if job.engine_memory else ""
     needs = f"{binding.phase.name} needs {gib(binding.memory.total)} GiB ({binding.memory.peak_at})"
     if plan.batch == job.batch:
         return f"fits: {needs}, {available}"
     if plan.fits:
         return f"fits with rollout.batch_size={plan.batch} in place of {job.batch}: {needs}, {available}"
-    helpful = [words for words, other in smaller(job) if plan_acting(other, machine).fits]
+    helpful = [words for words, other in smaller(job) if plan_acting(other, plan.machine).fits]
     remedy = f"what would fit: {'; '.join(helpful)}" if helpful else "take a smaller model, or a larger GPU"
     return f"does not fit {gib(machine.memory)} GiB, one row at a time: {needs}, {available}; {remedy}"
 

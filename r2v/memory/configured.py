@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from r2v.config import Config, HierarchicalConfig, Phase, PolicyConfig
+from r2v.config.engines import VLLM
 from r2v.memory.planner.acting import ActingJob, Sampling
 from r2v.memory.planner.stage_names import ActingStage
 from r2v.memory.planner.training_job import StageName, TrainingJob
@@ -78,6 +79,7 @@ def acting_job(config: Config, stage: ActingStage) -> ActingJob:
         completion_tokens=completion,
         samples=samples,
         sampling=sampling,
+        engine_memory=policy.engine_memory if policy.engine == VLLM else 0.0,
         **model,
     )
 

@@ -54,6 +54,8 @@ def require_possible(sections: Any) -> None:
     """Raises UsageError where a stage could not run under these settings, wherever it ran."""
     if hasattr(sections, "require_possible"):
         sections.require_possible()
+    if hasattr(sections, "policy"):
+        sections.policy.require_servable()
 
 
 def require_settings(config: Config, row: Job) -> None:

@@ -15,8 +15,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from r2v.config import Config, to_yaml
+from r2v.config.engines import LOCAL
 from r2v.errors import EmptyResult, InputError, UsageError
 from r2v.log import logger, require_wandb, to_wandb
 from r2v.pipeline.counts import fewer_than_asked
@@ -117,6 +119,7 @@ def run_job(
         ):
             stage.run(sections, work)
             work.summary.update({"fewer_than_asked": fewer} if fewer else {})
+            work.summary.update(_engine_of(sections))
         found = made_already(config, row, key, root)
         assert found is not None
         to_wandb(
@@ -129,6 +132,16 @@ def run_job(
     if fresh or not quiet:
         logger.info("%-16s %s", row.name, f"done, {seconds:.1f} CPU-s" if fresh else "up to date")
     return StageResult(job=row.name, artifact=found, fresh=fresh, cpu_seconds=seconds)
+
+
+def _engine_of(sections: Any) -> dict[str, Any]:
+    """What a stage that plays with the policy says of the serving engine that answered; nothing for this process."""
+    policy = getattr(sections, "policy", None)
+    if policy is None or policy.engine == LOCAL:
+        return {}
+    from r2v.policy.serving import facts_of_engine
+
+    return facts_of_engine(policy)
 
 
 def _whole(config: Config, row: Job, key: str, root: Path) -> tuple[Artifact | None, bool]:

@@ -74,6 +74,11 @@ def load_policy(
     return Loaded(model=model, tokenizer=_tokenizer(weights or source), name=policy.model_name)
 
 
+def load_tokenizer(policy: PolicyConfig, weights: Path | None = None) -> Any:
+    """The tokenizer of a configuration, or the one exported beside weights, without the model."""
+    return _tokenizer(weights or _source(policy.model_name))
+
+
 def device_of(policy: PolicyConfig) -> str:
     """The device of a configuration; auto: a GPU where there is one. Raises EnvironmentFault for one that this machine
     does not have."""

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from r2v.config import CostConfig, InferenceConfig, PolicyConfig, RolloutConfig, TeacherConfig, identity
+from r2v.config.engines import LOCAL
 from r2v.config.models import endpoint_identity
 from r2v.envs.base import Benchmark, Demonstrated, tools_of
 from r2v.envs.guard import guarded_expert
@@ -22,7 +23,7 @@ from r2v.llm.providers.factory import make_provider
 from r2v.llm.providers.prices import Rate, rate_of
 from r2v.llm.providers.remote import ProviderRemote
 from r2v.llm.scripted import ScriptedBackend
-from r2v.llm.types import ChatModel, Message, Reply, Request, ScoreRequest, ToolSpec
+from r2v.llm.types import Backend, ChatModel, Message, Remote, Reply, Request, ScoreRequest, ToolSpec
 from r2v.llm.waves import Memo, Waves
 from r2v.rollout.actors import PricedModel, Scorer
 from r2v.rollout.llm_context import FittedModel
@@ -159,17 +160,33 @@ def priced_policy(
     tools: Sequence[ToolSpec] = (),
 ) -> PricedModel:
     """The small policy with the weights exported in a folder (None: the base model as it is), told of these tools."""
+    backend = _policy_backend(policy, weights, cost, inference, rollout, tools)
+    memory = _memory(weights, policy, inference.max_new_tokens, cost.slm, tools)
+    return PricedModel(waves.model(backend, memory), cost.slm, "slm", inference.max_new_tokens)
+
+
+def _policy_backend(
+    policy: PolicyConfig,
+    weights: Path | None,
+    cost: CostConfig,
+    inference: InferenceConfig,
+    rollout: RolloutConfig,
+    tools: Sequence[ToolSpec],
+) -> Backend[Request, Reply] | Remote[Request, Reply]:
+    """Who answers for the policy: a model in this process, or a serving engine."""
+    if policy.engine != LOCAL:
+        from r2v.policy.serving import served_policy
+
+        return served_policy(policy, weights, inference, cost.slm, tools)
     from r2v.llm.local.backend import LocalBackend
     from r2v.policy.prompt_encoder import Encoder
     from r2v.policy.shared_base import acting_policy
 
     loaded = acting_policy(policy, weights)
     encode = Encoder.of(loaded.tokenizer, policy, inference.max_new_tokens, tools)
-    backend = LocalBackend(
+    return LocalBackend(
         loaded.model, loaded.tokenizer, encode, name="slm", price=cost.slm, max_batch=rollout.batch_size
     )
-    memory = _memory(weights, policy, inference.max_new_tokens, cost.slm, tools)
-    return PricedModel(waves.model(backend, memory), cost.slm, "slm", inference.max_new_tokens)
 
 
 def verifier_scorer(

@@ -54,7 +54,7 @@ class HierarchicalSettings:
             guidance=replace(h.guidance, reward=reward and _with_source(_REWARD_KEY, reward)),
         )
         return cls(
-            policy=config.policy,
+            policy=config.policy.trained(),
             hierarchical=content,
             problems_sha256=_content_of(h.problems.path),
             seed=config.seed,

@@ -53,7 +53,7 @@ class BCSettings:
     def of(cls, config: c.Config) -> BCSettings:
         """The parts of the whole configuration that are read here."""
         return cls(
-            policy=config.policy,
+            policy=config.policy.trained(),
             phase=config.training.phase("bc"),
             seed=config.seed,
             max_new_tokens=config.inference.max_new_tokens,
@@ -81,7 +81,7 @@ class PreferenceSettings:
     def of(cls, config: c.Config) -> PreferenceSettings:
         """The parts of the whole configuration that are read here."""
         return cls(
-            policy=config.policy,
+            policy=config.policy.trained(),
             phase=config.training.phase("preference"),
             preference=config.preference,
             seed=config.seed,

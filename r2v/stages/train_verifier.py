@@ -68,7 +68,7 @@ class VerifierSettings:
         return cls(
             env=config.env,
             teacher=config.teacher,
-            policy=config.policy,
+            policy=config.policy.trained(),
             perturbations=config.perturbations,
             inference=config.inference.acting(),
             cost=config.cost,

@@ -12,7 +12,9 @@ verifier and each of its folds weigh an adapter each. With whole weights each is
                   what each holds between passes is there together; models of their own do not even wait
 
 What is planned is how it runs on a GPU: one pass for all prompts, caches that grow by concatenation, nothing remembered
-between waves. A CPU reads prompts in groups and keeps up to 256 MiB of each model's earlier prompts.
+between waves. A CPU reads prompts in groups and keeps up to 256 MiB of each model's earlier prompts. A serving engine
+has its share of the card, and the rest is planned as if the policy were still here: the verifier is, and with it the
+base, so this errs on the large side.
 """
 
 from __future__ import annotations
@@ -63,6 +65,8 @@ class ActingJob:
     samples: int = 1
     """Completions of one prompt."""
     sampling: Sampling = "greedy"
+    engine_memory: float = 0.0
+    """Share of the card that a serving engine takes; what is planned here has the rest."""
 
     @property
     def tokens(self) -> int:
@@ -116,8 +120,14 @@ class ActingPlan:
         return _PROCESS + self.job.model.parameters * self.job.width
 
 
+def left_to(job: ActingJob, machine: Machine) -> Machine:
+    """The machine without what a serving engine takes of its card."""
+    return replace(machine, memory=machine.memory * (1 - job.engine_memory)) if job.engine_memory else machine
+
+
 def plan_acting(job: ActingJob, machine: Machine) -> ActingPlan:
     """The largest waves, up to `job.batch`, that fit one GPU of the machine."""
+    left = left_to(job, machine)
     names = ("generate", *(("score", "both at once") if job.verifiers else ()))
     phases = tuple(
         MemoryPhase(
@@ -135,7 +145,7 @@ def plan_acting(job: ActingJob, machine: Machine) -> ActingPlan:
     return ActingPlan(
         job=job,
         machine=machine,
-        device=PlannedDevice(device=device, phases=tuple(_largest(job, machine, phase) for phase in phases)),
+        device=PlannedDevice(device=device, phases=tuple(_largest(job, left, phase) for phase in phases)),
     )
 
 

@@ -12,6 +12,7 @@ import torch
 from r2v.config import Config, PolicyConfig, Price, load
 from r2v.llm.local.backend import LocalBackend
 from r2v.llm.types import Message, Request, ScoreRequest
+from r2v.memory.acting_report import acting_verdict
 from r2v.memory.configured import acting_job
 from r2v.memory.planner.acting import ActingJob, acting_memory, plan_acting, roles
 from r2v.memory.planner.training_job import Machine
@@ -152,6 +153,17 @@ def test_the_cast_of_a_stage_is_that_of_its_configuration() -> None:
     assert cast("evaluate", "evaluation.methods=[slm_base,llm_only]") == (("slm_base",), ())
     assert cast("candidates", "candidates.num_folds=3")[1] == ("verifier fold 0", "verifier fold 1", "verifier fold 2")
     assert cast("router") == cast("router_features") == (("policy",), ("verifier",))
+
+
+def test_a_serving_engine_leaves_the_rest_of_the_card() -> None:
+    card, key = Machine(memory=80 * GIB), "policy.engine_memory=0.5"
+    served, whole = (
+        acting_job(load(None, [*EIGHT, "policy.lora_r=16", key, f"policy.engine={engine}"]), "evaluate")
+        for engine in ("vllm", "local")
+    )
+    assert (served.engine_memory, whole.engine_memory) == (0.5, 0.0)
+    assert plan_acting(served, card).batch == plan_acting(whole, Machine(memory=40 * GIB)).batch
+    assert "the engine has 50% of the card" in acting_verdict(plan_acting(served, card))
 
 
 def test_sampling_costs_more_than_the_greedy_choice() -> None:

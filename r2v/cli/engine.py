@@ -1,0 +1,95 @@
+"""`r2v engine`: install the serving engine, show it, or serve a base model for jobs elsewhere.
+
+r2v engine install                                      # into a virtual environment of its own
+r2v engine show
+r2v engine serve --config configs/webarena/noisy.yaml   # then policy.engine=http://this-host:8000
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import tempfile
+from pathlib import Path
+
+from r2v.cli.options import Parser
+from r2v.errors import UsageError
+
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
+
+
+def add_commands(commands: argparse._SubParsersAction[Parser]) -> None:
+    """Add `engine`."""
+    about = "install, show or run the serving engine behind policy.engine"
+    parser = commands.add_parser("engine", help=about, description=f"{about[0].upper()}{about[1:]}.")
+    actions = parser.add_subparsers(title="actions", metavar="<action>", required=True, parser_class=Parser)
+    install = actions.add_parser("install", help="make the engine's own virtual environment")
+    _add_home(install)
+    install.add_argument(
+        "--build",
+        choices=("auto", "cpu", "cuda"),
+        default="auto",
+        help="cuda where nvidia-smi is found (default: auto)",
+    )
+    install.set_defaults(act=_install)
+    show = actions.add_parser("show", help="where the engine is and what it is, after trying to import it")
+    _add_home(show)
+    show.set_defaults(act=_show)
+    serve = actions.add_parser("serve", help="serve the base of a configuration until interrupted")
+    serve.add_argument("--config", metavar="FILE", help="configuration of the policy (default: the defaults)")
+    serve.add_argument("--overrides", metavar="KEY=VALUE", nargs="*", default=[], help="configuration keys to change")
+    serve.add_argument("--host", default="127.0.0.1", help="address to listen on (default: 127.0.0.1)")
+    serve.add_argument("--port", type=int, default=8000, metavar="N", help="port to listen on (default: 8000)")
+    serve.set_defaults(act=_serve)
+
+
+def _add_home(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--home", metavar="DIR", help="the engine's environment (default: r2v/vllm-<version> in the user's data)"
+    )
+
+
+def _install(arguments: argparse.Namespace) -> int:
+    from r2v.llm.engines.install import build_for_this_machine, install_engine
+    from r2v.llm.engines.release import engine_home
+
+    build = build_for_this_machine() if arguments.build == "auto" else arguments.build
+    install_engine(engine_home(arguments.home), build, say=print)
+    return 0
+
+
+def _show(arguments: argparse.Namespace) -> int:
+    from r2v.llm.engines.install import try_engine
+    from r2v.llm.engines.release import engine_home
+
+    print(try_engine(engine_home(arguments.home)))
+    return 0
+
+
+def _serve(arguments: argparse.Namespace) -> int:
+    from r2v.config import load
+    from r2v.llm.engines.release import (
+        ENGINE_KEY_ENV,
+        command_line,
+        engine_home,
+        engine_python,
+        environment,
+        install_plugin,
+    )
+    from r2v.policy.serving import described_model
+
+    policy = load(arguments.config, [*arguments.overrides, "policy.engine=vllm"]).policy
+    policy.require_servable()
+    key = os.environ.get(ENGINE_KEY_ENV, "")
+    if not key and arguments.host not in LOOPBACK:
+        raise UsageError(
+            f"--host {arguments.host}: others could ask it; set {ENGINE_KEY_ENV} here and where it is used"
+        )
+    python = engine_python(engine_home(policy.engine_venv))
+    model, _ = described_model(policy)
+    with tempfile.TemporaryDirectory(prefix="r2v-engine-") as plugins:
+        install_plugin(Path(plugins))
+        words = [str(python), *command_line(model, host=arguments.host, port=arguments.port)]
+        seen = {name: value for name, value in environment(key, Path(plugins)).items() if value}
+        return subprocess.run(words, env=seen, check=False).returncode

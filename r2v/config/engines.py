@@ -1,0 +1,47 @@
+"""Serving engines: which one answers for the policy, its pinned version, and the options that decide its results.
+
+One place: what is installed (`r2v.llm.engines.install`), how it is started (`r2v.llm.engines.release`) and what goes
+into fingerprints are read from here.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+from urllib.parse import urlsplit
+
+LOCAL, VLLM = "local", "vllm"
+"""`policy.engine`: this process, or a server that the job starts; anything else is a server's URL."""
+VLLM_VERSION = "0.32.0"
+"""The version of vLLM that R2V installs and starts."""
+VLLM_FLAGS = (
+    "--logprobs-mode=processed_logits",
+    "--generation-config=vllm",
+    "--enable-prefix-caching",
+    "--enable-lora",
+    "--no-async-scheduling",
+    "--seed=0",
+)
+"""Options that an answer depends on, beside the model, its type and its context length, which are the policy's."""
+
+
+def engine_identity(engine: str) -> dict[str, Any]:
+    """What of an engine decides results, for fingerprints: of a server of somebody else's only that it is one, for who
+    plans cannot ask it; the stage that plays records what it says of itself."""
+    if engine == VLLM:
+        return {"name": VLLM, "version": VLLM_VERSION, "flags": list(VLLM_FLAGS)}
+    return {"name": "external"}
+
+
+def server_root(engine: str) -> str:
+    """The root of a server's URL, without a last /v1 or slash."""
+    return engine.rstrip("/").removesuffix("/v1").rstrip("/")
+
+
+def wrong_url(engine: str) -> str | None:
+    """Why this is no URL of a server; None where it is one. It is written beside every artifact, so it holds no key."""
+    parts = urlsplit(engine)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        return "is local, vllm or a URL such as http://localhost:8000"
+    if parts.username or parts.password or parts.query or parts.fragment:
+        return "holds no key, user or query: the key of a server is read from R2V_ENGINE_KEY"
+    return None

@@ -1,0 +1,77 @@
+"""Installing the engine: a virtual environment of its own, every file of it known by its hash.
+
+vLLM pins torch and transformers to versions of its own, so it never shares an environment with R2V. What is installed
+stands in requirements/ beside this file, with the SHA-256 of each file; nothing is resolved. vLLM itself comes last: an
+environment that has it is whole.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Literal
+
+from r2v.errors import EnvironmentFault, UsageError
+from r2v.llm.engines.release import installed_version
+
+Build = Literal["cpu", "cuda"]
+
+REQUIREMENTS = Path(__file__).with_name("requirements")
+STEPS: dict[Build, tuple[str, ...]] = {
+    "cpu": ("cpu-torch.txt", "cpu.txt", "cpu-vllm.txt"),
+    "cuda": ("cuda.txt", "cuda-vllm.txt"),
+}
+"""The files of requirements/, in the order in which they are installed."""
+TORCH_CPU_INDEX = "https://download.pytorch.org/whl/cpu"
+"""Where torch's CPU builds are; asked where pip's own indexes have none."""
+_PYTHONS = ((3, 11), (3, 13))
+
+
+def build_for_this_machine() -> Build:
+    """cuda where a driver of NVIDIA is installed."""
+    return "cuda" if shutil.which("nvidia-smi") else "cpu"
+
+
+def install_engine(home: Path, build: Build, *, say: Callable[[str], None]) -> None:
+    """Make the engine's environment at `home`, anew where an unfinished one lies there. Raises UsageError for a folder
+    of something else, EnvironmentFault where pip fails."""
+    if home.exists() and any(home.iterdir()) and not (home / "pyvenv.cfg").exists():
+        raise UsageError(f"--home {home}: holds something that is no virtual environment; name an empty or new folder")
+    if not _PYTHONS[0] <= sys.version_info[:2] <= _PYTHONS[1]:
+        raise EnvironmentFault(f"vLLM runs on Python 3.11 to 3.13, this is {sys.version.split()[0]}; use one of those")
+    say(f"making {home}: {build} build, some gigabytes, some minutes")
+    _call([sys.executable, "-m", "venv", "--clear", str(home)], f"cannot make {home}")
+    pip = [str(home / "bin" / "python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    pip += ["--require-hashes", "--no-deps"]
+    for name in STEPS[build]:
+        words = [*pip, "-r", str(REQUIREMENTS / name)]
+        if name == "cpu-torch.txt" and subprocess.run(words, capture_output=True, check=False).returncode == 0:
+            continue
+        if name == "cpu-torch.txt":
+            words += ["--extra-index-url", TORCH_CPU_INDEX]
+        _call(words, f"pip cannot install {name}")
+    say(try_engine(home))
+
+
+def try_engine(home: Path) -> str:
+    """What the engine at `home` is, after its server's modules were imported once, in a line. Raises EnvironmentFault
+    where there is none, or it can't be imported."""
+    found = installed_version(home)
+    if found is None:
+        raise EnvironmentFault(f"no engine at {home}; `r2v engine install` makes one")
+    probe = "import torch, vllm.entrypoints.openai.api_server; print(torch.__version__, torch.cuda.device_count())"
+    text = _call([str(home / "bin" / "python"), "-c", probe], f"the engine at {home} cannot be imported")
+    torch_version, gpus = text.splitlines()[-1].split()
+    return f"{found[0]} {found[1]} at {home}, torch {torch_version}, GPUs it sees: {gpus}"
+
+
+def _call(words: list[str], problem: str) -> str:
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    if done.returncode:
+        lines = [line for line in (done.stdout + done.stderr).splitlines() if line.strip()]
+        last = " ".join(lines[-1].split())[:300] if lines else f"exit code {done.returncode}"
+        raise EnvironmentFault(f"{problem}: {last}")
+    return done.stdout

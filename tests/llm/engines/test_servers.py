@@ -1,0 +1,145 @@
+"""Servers are started, watched, started again, and gone when their owner is."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from r2v.errors import EnvironmentFault
+from r2v.llm.engines.release import EngineModel
+from r2v.llm.engines.servers import ExternalServer, OwnServer, healthy
+from tests.llm.engines.stub_server import stub_engine
+
+MODEL = EngineModel(path="/models/llama", dtype="float32", max_model_len=256, lora_rank=8, gpu_memory=None)
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[OwnServer]:
+    one = OwnServer(stub_engine(tmp_path / "engine") / "bin" / "python", MODEL)
+    yield one
+    one.stop()
+
+
+def wait_for(what: Callable[[], bool], seconds: float = 60.0) -> None:
+    until = time.monotonic() + seconds
+    while not what():
+        assert time.monotonic() < until, "waited in vain"
+        time.sleep(0.05)
+
+
+def group_of(launcher: int) -> list[int]:
+    """The server that a launcher started."""
+    listed = subprocess.run(["ps", "-eo", "pid=,ppid="], capture_output=True, text=True, check=True).stdout
+    pairs = (tuple(map(int, line.split())) for line in listed.splitlines())
+    return [pid for pid, parent in pairs if parent == launcher]
+
+
+def gone(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    status = Path(f"/proc/{pid}/stat")
+    try:
+        return status.read_text().rpartition(")")[2].split()[0] == "Z"  # dead, and nobody has asked how it went
+    except OSError:
+        return True
+
+
+def test_a_server_is_ready_and_its_key_stands_on_no_command_line(server: OwnServer) -> None:
+    asyncio.run(server.ready())
+    assert asyncio.run(healthy(server.url))
+    listed = subprocess.run(["ps", "-eo", "args="], capture_output=True, text=True, check=True).stdout
+    assert server.key not in listed
+    assert server.lives == 1
+    asyncio.run(server.ready())  # on another event loop: it is there already
+    assert server.lives == 1
+
+
+def test_a_dead_server_is_started_again_once_for_all_who_wait(server: OwnServer) -> None:
+    async def play() -> None:
+        await server.ready()
+        assert server.pid is not None
+        os.kill(group_of(server.pid)[0], signal.SIGKILL)
+        await asyncio.gather(*(server.recover(1) for _ in range(5)))
+        assert server.lives == 2
+        assert await healthy(server.url)
+        await server.recover(2)  # a failure of a healthy server: it is let be
+        assert server.lives == 2
+
+    asyncio.run(play())
+
+
+def test_an_engine_that_always_dies_is_given_up(server: OwnServer) -> None:
+    async def play() -> None:
+        await server.ready()
+        for life in range(1, 10):
+            assert server.pid is not None
+            os.kill(group_of(server.pid)[0], signal.SIGKILL)
+            await server.recover(life)
+
+    with pytest.raises(EnvironmentFault, match="died 4 times without an answer"):
+        asyncio.run(play())
+
+
+def test_a_server_that_does_not_start_says_why(server: OwnServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VLLM_STUB_REFUSES", "no kernel for heads of 24")
+    with pytest.raises(EnvironmentFault, match="the server ended: RuntimeError: no kernel for heads of 24"):
+        asyncio.run(server.ready())
+    assert server.pid is None
+
+
+def test_a_stopped_server_leaves_no_process_and_no_folder(server: OwnServer) -> None:
+    asyncio.run(server.ready())
+    assert server.pid is not None and server._scratch is not None
+    scratch, processes = server._scratch, [server.pid, *group_of(server.pid)]
+    assert len(processes) == 2
+    server.stop()
+    assert not scratch.exists()
+    wait_for(lambda: all(map(gone, processes)))
+
+
+OWNER = """
+import asyncio, sys, time
+from pathlib import Path
+from r2v.llm.engines.servers import OwnServer
+from tests.llm.engines.test_servers import MODEL
+server = OwnServer(Path(sys.argv[1]), MODEL)
+asyncio.run(server.ready())
+print(server.pid, server._scratch, flush=True)
+time.sleep(600)
+"""
+
+
+def test_no_server_outlives_its_owner(tmp_path: Path) -> None:
+    python = stub_engine(tmp_path / "engine") / "bin" / "python"
+    owner = subprocess.Popen(
+        [sys.executable, "-c", OWNER, str(python)],
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=Path(__file__).parents[3],
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])},
+    )
+    assert owner.stdout is not None
+    try:
+        launcher, scratch = owner.stdout.readline().split()
+        processes = [int(launcher), *group_of(int(launcher))]
+        assert len(processes) == 2
+    finally:
+        owner.kill()
+        owner.wait()
+    wait_for(lambda: all(map(gone, processes)))
+    wait_for(lambda: not Path(scratch).exists())
+
+
+def test_a_foreign_server_that_is_not_there_is_one_line() -> None:
+    with pytest.raises(EnvironmentFault, match="no server answers there"):
+        asyncio.run(ExternalServer("http://127.0.0.1:9", "").ready())

