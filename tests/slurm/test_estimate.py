@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import pytest
+
 from r2v.config import load
+from r2v.pipeline.graph import selection
+from r2v.slurm import headers
 from r2v.slurm.estimate import allotted, estimate_lines, estimates
 from r2v.slurm.headers import Resources
+from r2v.storage.paths import SCRIPTS
+
+REPOSITORY = Path(__file__).parents[2]
+SHIPPED = sorted((REPOSITORY / "configs").glob("*/clean.yaml")) + sorted((REPOSITORY / "configs").glob("*/noisy.yaml"))
 
 
 def test_a_header_is_what_a_job_may_use() -> None:
@@ -15,12 +25,40 @@ def test_a_header_is_what_a_job_may_use() -> None:
     assert (bare.cpus, bare.gpus, bare.card, bare.seconds) == (1, 0, "", None)
 
 
-def test_jobs_are_estimated_under_their_own_headers() -> None:
-    config = load("configs/webarena/noisy.yaml")
-    short = Resources(directives={"time": "01:00:00", "gres": "gpu:a100:1"})
+def test_jobs_are_estimated_under_their_own_headers(tmp_path: Path) -> None:
+    config = load(REPOSITORY / "configs/webarena/noisy.yaml")
+    short = Resources(directives={"time": "00:10:00", "gres": "gpu:a100:1"})
     long = Resources(directives={"time": "48:00:00", "cpus-per-task": "8"})
-    collect, perturb = estimates(config, {"collect": short, "perturb": long})
+    collect, perturb = estimates(config, {"collect": short, "perturb": long}, tmp_path)
     assert collect.too_long and not perturb.too_long and (collect.gpu_hours > 0) and not perturb.gpu_hours
-    lines = estimate_lines(config, {"collect": short})
+    lines = estimate_lines(config, {"collect": short}, tmp_path)
     assert lines[1].startswith("collect") and "DOES NOT FIT" in lines[1] and lines[-1] == ""
-    assert estimate_lines(config, {}) == []
+    assert estimate_lines(config, {}, tmp_path) == []
+
+
+_PLAYS_LONG = {"router", "evaluate", "ablations"}
+TOO_LONG = {
+    ("webarena", "clean"): _PLAYS_LONG,
+    ("webarena", "noisy"): _PLAYS_LONG,
+    ("swebench", "clean"): _PLAYS_LONG | {"candidates", "router_features"},
+    ("swebench", "noisy"): _PLAYS_LONG | {"candidates", "router_features"},
+    ("miniwob", "noisy"): {"evaluate"},
+}
+"""Jobs that take longer than their header's time on one GPU without helpers; docs/size.md says what to do."""
+
+
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: f"{path.parent.name}-{path.stem}")
+def test_as_shipped_every_job_ends_within_its_time_but_for_those_that_are_named(path: Path, tmp_path: Path) -> None:
+    config = load(path)
+    rows, _ = selection(config)
+    asked = {row.name: headers.read(REPOSITORY / SCRIPTS / row.command.script, row.name) for row in rows}
+    found = estimates(config, asked, tmp_path)
+    assert {one.name for one in found if one.too_long} == TOO_LONG.get((path.parent.name, path.stem), set())
+    assert not any(one.never_kept for one in found), "a task fits into every time limit"
+
+
+@pytest.mark.parametrize("name", ["webarena", "swebench"])
+@pytest.mark.parametrize("condition", ["clean", "noisy"])
+def test_where_worlds_cannot_be_copied_what_branches_is_limited(name: str, condition: str) -> None:
+    evaluation = load(REPOSITORY / "configs" / name / f"{condition}.yaml").evaluation
+    assert evaluation.oracle_tasks == evaluation.frontier_tasks == evaluation.gains_tasks == 60

@@ -67,8 +67,9 @@ class PlannedWork:
 
     @property
     def gpu_hours(self) -> float:
-        """What the job holds while it runs."""
-        return self.allotted.gpus * self.wall / 3600
+        """What the job and its helpers hold while they run."""
+        playing = self.wall - self.training
+        return self.allotted.gpus * (self.training + (1 + self.allotted.helpers) * playing) / 3600
 
     @property
     def usd(self) -> float | None:

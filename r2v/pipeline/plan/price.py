@@ -2,22 +2,36 @@
 
 from __future__ import annotations
 
-from r2v.config import Config
+import math
+
+from r2v.config import Config, TeacherConfig
 from r2v.errors import UsageError
-from r2v.llm.providers.prices import TokenCounts, price_table, rate_of
+from r2v.llm.providers.prices import Rate, TokenCounts, price_table, rate_of
 from r2v.pipeline.plan.workload import Workload
 
 
 def dollars(work: Workload, config: Config) -> float | None:
     """What a stage's work costs in USD; None where the teacher's model has no price."""
-    teacher = config.teacher
-    if teacher.provider == "scripted" or not work.llm:
+    if config.teacher.provider == "scripted" or not work.llm:
         return 0.0
+    rate = _rate(config.teacher)
+    tokens = TokenCounts(fresh=round(work.llm_in), output=round(work.llm_out))
+    return None if rate is None else rate.usd(tokens, batch=False)
+
+
+def longest_prompt(config: Config) -> float:
+    """Tokens that the LLM is shown at most: what its context leaves beside the reply; infinity where none is known."""
+    teacher = config.teacher
+    rate = None if teacher.provider == "scripted" else _rate(teacher)
+    context = teacher.context or (rate.context if rate else None)
+    return math.inf if context is None else max(1, context - teacher.max_tokens)
+
+
+def _rate(teacher: TeacherConfig) -> Rate | None:
     try:
-        rate = rate_of(teacher.provider, teacher.model_name, teacher.usd_in, teacher.usd_out, base_url=teacher.base_url)
+        return rate_of(teacher.provider, teacher.model_name, teacher.usd_in, teacher.usd_out, base_url=teacher.base_url)
     except UsageError:
         return None
-    return rate.usd(TokenCounts(fresh=round(work.llm_in), output=round(work.llm_out)), batch=False)
 
 
 def basis(config: Config) -> str:

@@ -16,10 +16,9 @@ from dataclasses import dataclass, replace
 from r2v.config import METHODS, Config
 from r2v.config.methods import ORACLE, ROUTERS
 from r2v.pipeline.plan.known import Known
+from r2v.pipeline.plan.price import longest_prompt
 from r2v.pipeline.plan.workload import Workload, branches, branches_at_most, episode
 
-LLM_CONTEXT = 128_000
-"""Longest prompt of an LLM, in tokens: of the models that are usually asked."""
 MOST_PLAYS = 7
 """Thresholds that `r2v.router.thresholds.match_rate` plays by default."""
 
@@ -64,7 +63,9 @@ class _Scene:
         pace, policy = self.known.pace, self.config.policy
         shown = policy.max_seq_len - self.config.inference.max_new_tokens
         local = mean_prompt(pace.prompt_tokens, pace.page_tokens, pace.action_tokens, steps, shown)
-        remote = mean_prompt(pace.prompt_tokens, pace.page_tokens, pace.action_tokens, steps, LLM_CONTEXT)
+        remote = mean_prompt(
+            pace.prompt_tokens, pace.page_tokens, pace.action_tokens, steps, longest_prompt(self.config)
+        )
         return replace(
             work,
             read=(work.student + work.verifier) * local,

@@ -32,6 +32,8 @@ class Allotted:
 
     cpus: int = 8
     gpus: int = 0
+    helpers: int = 0
+    """Jobs of the same kind that play beside it at the same time: they pull blocks of what a stage plays."""
     card: str = ""
     """Type of the GPU; empty, or one that is not known: `r2v.memory.seconds.ASSUMED`."""
     seconds: float | None = None
@@ -73,10 +75,11 @@ def time_of(work: Workload, config: Config, pace: Pace, allotted: Allotted) -> S
     worlds = max(alone / workers_of(config, pace, allotted), alone * pace.cpu_share / max(1, allotted.cpus))
     batch = min(config.rollout.batch_size, config.rollout.max_conversations)
     concurrent = min(config.teacher.max_concurrent, config.rollout.max_conversations)
+    share = 1 / (1 + allotted.helpers)
     return Seconds(
-        worlds=worlds,
-        models=_model_seconds(work, config, allotted, batch),
-        llm=work.llm * _llm_seconds(config, pace) / concurrent,
+        worlds=share * worlds,
+        models=share * _model_seconds(work, config, allotted, batch),
+        llm=share * work.llm * _llm_seconds(config, pace) / concurrent,
     )
 
 

@@ -26,7 +26,7 @@ def test_webarenas_world_hours_by_hand() -> None:
     )
     parts = {one.name: one for one in planned_work("evaluate", WEBARENA, KNOWN, DAY).parts}
     played = 163 * 5 * 3
-    assert parts["gains"].world_seconds == pytest.approx(played * 38 * (1 + 22 * 0.6))
+    assert parts["gains"].world_seconds == pytest.approx(60 * 5 * 3 * 38 * (1 + 22 * 0.6))
     assert parts["main table"].world_seconds == pytest.approx(played * (8 * 38 + 23))
     assert not training_seconds("evaluate", WEBARENA, DAY) < 0 < planned_work("bc", WEBARENA, KNOWN, DAY).training
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 from r2v.config import load
 from r2v.llm.providers.prices import price_table
-from r2v.pipeline.plan.price import basis, dollars
+from r2v.pipeline.plan.price import basis, dollars, longest_prompt
 from r2v.pipeline.plan.workload import Workload
 
 ASKED = Workload(llm=10, llm_in=2e6, llm_out=1e6)
@@ -26,3 +28,11 @@ def test_an_expert_is_free_and_a_model_without_a_price_is_said_to_be_one() -> No
     config = load(None, ["teacher.provider=openai", "teacher.model_name=gpt-of-tomorrow"])
     assert dollars(ASKED, config) is None and "set teacher.usd_in and teacher.usd_out" in basis(config)
     assert dollars(Workload(steps=3), config) == 0
+
+
+def test_an_llm_is_shown_what_its_context_leaves_beside_the_reply() -> None:
+    known = load(None, ["teacher.provider=openai", "teacher.model_name=gpt-4o", "teacher.max_tokens=1000"])
+    assert longest_prompt(known) == price_table()["models"]["gpt-4o"]["context"] - 1000
+    own = load(None, ["teacher.provider=openai", "teacher.model_name=x", "teacher.context=8000", "teacher.usd_in=1"])
+    assert longest_prompt(own) == 8000 - own.teacher.max_tokens
+    assert longest_prompt(load(None)) == math.inf

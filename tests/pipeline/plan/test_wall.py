@@ -50,6 +50,14 @@ def test_the_llm_answers_side_by_side() -> None:
     assert time_of(Workload(llm=100), load(None), PACE, Allotted()).llm == 0
 
 
+def test_helpers_share_what_is_played_and_no_training() -> None:
+    work, config = Workload(resets=100, steps=1000, student=10, drawn=10), load(None, ["rollout.workers=2"])
+    alone, helped = time_of(work, config, PACE, Allotted()), time_of(work, config, PACE, Allotted(helpers=3))
+    assert helped.wall == pytest.approx(alone.wall / 4)
+    assert unit_seconds(work, config, PACE, Allotted(helpers=3)) == unit_seconds(work, config, PACE, Allotted())
+    assert training_seconds("bc", config, Allotted(helpers=3)) == training_seconds("bc", config, Allotted())
+
+
 def test_local_models_take_what_the_planner_estimates() -> None:
     config = load(None, [LLAMA, "profile=lora-8b"])
     work = Workload(student=100, drawn=100, verifier=50, read=1e6, written=6400)

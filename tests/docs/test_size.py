@@ -1,0 +1,39 @@
+"""The page on size: its table is what the dry run prints for the shipped configuration and headers."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+from r2v.config import Config, load
+from r2v.pipeline.graph import selection
+from r2v.slurm import headers
+from r2v.slurm.estimate import estimate_lines, estimates
+from r2v.slurm.headers import Resources
+from r2v.storage.paths import SCRIPTS
+from tests.docs.pages import REPOSITORY, blocks_of
+
+PAGE = REPOSITORY / "docs" / "size.md"
+
+
+def asked_of(config: Config, *without: str) -> dict[str, Resources]:
+    rows, _ = selection(config, without=without)
+    return {row.name: headers.read(REPOSITORY / SCRIPTS / row.command.script, row.name) for row in rows}
+
+
+def test_the_table_of_the_page_is_that_of_the_dry_run(tmp_path: Path) -> None:
+    """Where it differs, the block to paste stands in the report."""
+    config = load(REPOSITORY / "configs/webarena/noisy.yaml")
+    asked = asked_of(config)
+    lines = estimate_lines(config, asked, tmp_path)
+    [block] = [block.text for block in blocks_of(PAGE) if block.language == "text"]
+    assert block.splitlines() == lines[: lines.index("")]
+    exceptions = {one.name for one in estimates(config, asked, tmp_path) if one.too_long}
+    told = PAGE.read_text().partition("## What does not fit")[2]
+    assert exceptions and all(f"`{name}`" in told for name in exceptions)
+
+
+def test_the_smaller_comparison_of_the_page_fits(tmp_path: Path) -> None:
+    [line] = [line for block in blocks_of(PAGE) for line in block.commands if "--overrides" in line]
+    config = load(REPOSITORY / "configs/webarena/noisy.yaml", shlex.split(line.partition("--overrides")[2]))
+    assert [one.name for one in estimates(config, asked_of(config, "ablations"), tmp_path) if one.too_long] == []
