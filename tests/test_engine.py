@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import threading
 import time
 from collections.abc import Iterator
@@ -28,6 +27,7 @@ from r2v.policy.load import load_policy
 from r2v.policy.prompt_encoder import Encoder, build_messages
 from r2v.policy.serving import served_policy
 from tests import trust
+from tests.llm.engines.test_servers import group_of
 from tests.served_models import TEXTS, adapters, base_model, served_config
 
 PRICE = Price(input=1.0, output=1.0, seconds_per_call=0, seconds_per_token=0)
@@ -124,15 +124,13 @@ def test_a_thousand_requests_outlive_a_killed_server(served: tuple[PolicyConfig,
     server = server_of(policy)
     asked = [(everybody[number % 3], request(number)) for number in range(1000)]
     ask(policy, asked[:3])
-    lives, done = server.lives, threading.Event()
+    lives = server.lives
 
     def kill_in_the_middle() -> None:
         time.sleep(2)
-        listed = subprocess.run(["ps", "-eo", "pid=,ppid="], capture_output=True, text=True, check=True).stdout
-        pairs = [tuple(map(int, line.split())) for line in listed.splitlines()]
-        for pid in [pid for pid, parent in pairs if parent == server.pid]:
+        assert server.pid is not None
+        for pid in group_of(server.pid):
             os.kill(pid, signal.SIGKILL)
-        done.set()
 
     killer = threading.Thread(target=kill_in_the_middle)
     killer.start()

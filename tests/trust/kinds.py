@@ -729,7 +729,7 @@ ELSEWHERE = {
 KINDS = RUN_FILES + ARTIFACT_FILES + CHECKPOINT_FILES + OTHER_FILES
 
 OUTSIDE = {
-    "llm.engines.servers:OwnServer._start": "the log of a server, in a folder in /tmp that lives as long as it",
+    "llm.engines.servers:OwnServer._launch": "the log of a server, in a folder in /tmp that lives as long as it",
     "bundled.tiny_pretrain:pretrain": "weights that are shipped",
     "bundled.toy_policy:pretrain": "weights that are shipped",
     "memory.calibration:save": "a file that the user names (r2v plan --probe)",

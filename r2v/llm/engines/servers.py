@@ -39,6 +39,9 @@ _DYING_SECONDS = 10.0
 """After a failed request, so long is a process watched that is about to end."""
 _DEATHS = 3
 """Restarts without an answer between them, after which the engine is given up."""
+_PORTS = 3
+_TAKEN = "already in use"
+"""A free port may be somebody else's before the server has it: another is tried."""
 _EVERY = 0.1
 _LOG_LINE = re.compile(r"^.*?(?:ERROR|Error|error:|Exception).*$", re.MULTILINE)
 
@@ -149,10 +152,22 @@ class OwnServer:
         return self._process is not None and self._process.poll() is None
 
     async def _start(self) -> None:
+        began = time.monotonic()
+        for attempt in range(_PORTS):
+            self._launch(_free_port())
+            if await self._until_healthy(began + _READY_SECONDS):
+                logger.info("  engine: ready after %.0f s", time.monotonic() - began)
+                return
+            why = "ended" if not self._alive() else f"was not ready within {_READY_SECONDS:.0f} s"
+            last = self._last_line()
+            self.stop()
+            if attempt == _PORTS - 1 or _TAKEN not in last:
+                raise EnvironmentFault(f"policy.engine=vllm: the server {why}: {last}; `r2v engine show` tests it")
+
+    def _launch(self, port: int) -> None:
         self.stop()
         self._scratch = Path(tempfile.mkdtemp(prefix="r2v-engine-"))
         install_plugin(self._scratch)
-        port = _free_port()
         words = command_line(self.model, host="127.0.0.1", port=port)
         launcher = Path(__file__).with_name("launcher.py")
         with (self._scratch / "log").open("wb") as log:
@@ -165,18 +180,14 @@ class OwnServer:
                 cwd=self._scratch,
             )
         self.url, self.lives = f"http://127.0.0.1:{port}", self.lives + 1
-        began = time.monotonic()
-        await self._until_healthy(began + _READY_SECONDS)
-        logger.info("  engine: ready after %.0f s", time.monotonic() - began)
 
-    async def _until_healthy(self, until: float) -> None:
+    async def _until_healthy(self, until: float) -> bool:
+        """Whether it became ready before it ended, or before its time was over."""
         while not await healthy(self.url):
             if not self._alive() or time.monotonic() > until:
-                why = "ended" if not self._alive() else f"was not ready within {_READY_SECONDS:.0f} s"
-                last = self._last_line()
-                self.stop()
-                raise EnvironmentFault(f"policy.engine=vllm: the server {why}: {last}; `r2v engine show` tests it")
+                return False
             await asyncio.sleep(_EVERY)
+        return True
 
     def _last_line(self) -> str:
         """What the log says last of an error, on one line."""

@@ -129,6 +129,10 @@ def main(words: list[str]) -> None:
     """Serve until somebody ends it."""
     if why := os.environ.get("VLLM_STUB_REFUSES"):
         raise SystemExit(f"RuntimeError: {why}")
+    marker = os.environ.get("VLLM_STUB_PORT_TAKEN")
+    if marker and not Path(marker).exists():
+        Path(marker).write_text("taken")
+        raise SystemExit("OSError: [Errno 98] Address already in use")
     _Server((words[words.index("--host") + 1], int(words[words.index("--port") + 1])), _Handler).serve_forever()
 
 

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from r2v.llm.engines.release import EngineModel
 from r2v.llm.engines.servers import ExternalServer, OwnServer, healthy
 from tests.llm.engines.stub_server import stub_engine
 
+pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="processes are looked up in /proc")
 MODEL = EngineModel(path="/models/llama", dtype="float32", max_model_len=256, lora_rank=8, gpu_memory=None)
 
 
@@ -35,11 +37,19 @@ def wait_for(what: Callable[[], bool], seconds: float = 60.0) -> None:
         time.sleep(0.05)
 
 
+def running() -> dict[int, tuple[int, str]]:
+    """Process -> its parent, and its command line."""
+    found = {}
+    for folder in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):  # it has ended meanwhile
+            parent = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
+            found[int(folder.name)] = parent, (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+    return found
+
+
 def group_of(launcher: int) -> list[int]:
     """The server that a launcher started."""
-    listed = subprocess.run(["ps", "-eo", "pid=,ppid="], capture_output=True, text=True, check=True).stdout
-    pairs = (tuple(map(int, line.split())) for line in listed.splitlines())
-    return [pid for pid, parent in pairs if parent == launcher]
+    return [pid for pid, (parent, _) in running().items() if parent == launcher]
 
 
 def gone(pid: int) -> bool:
@@ -57,8 +67,7 @@ def gone(pid: int) -> bool:
 def test_a_server_is_ready_and_its_key_stands_on_no_command_line(server: OwnServer) -> None:
     asyncio.run(server.ready())
     assert asyncio.run(healthy(server.url))
-    listed = subprocess.run(["ps", "-eo", "args="], capture_output=True, text=True, check=True).stdout
-    assert server.key not in listed
+    assert not any(server.key in line for _, line in running().values())
     assert server.lives == 1
     asyncio.run(server.ready())  # on another event loop: it is there already
     assert server.lives == 1
@@ -95,6 +104,14 @@ def test_a_server_that_does_not_start_says_why(server: OwnServer, monkeypatch: p
     with pytest.raises(EnvironmentFault, match="the server ended: RuntimeError: no kernel for heads of 24"):
         asyncio.run(server.ready())
     assert server.pid is None
+
+
+def test_a_port_that_is_taken_meanwhile_is_left_for_another(
+    server: OwnServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("VLLM_STUB_PORT_TAKEN", str(tmp_path / "taken"))
+    asyncio.run(server.ready())
+    assert (tmp_path / "taken").exists() and asyncio.run(healthy(server.url))
 
 
 def test_a_stopped_server_leaves_no_process_and_no_folder(server: OwnServer) -> None:
