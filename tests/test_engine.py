@@ -6,8 +6,12 @@ They run with --whole-suites where an engine is installed: R2V_TEST_ENGINE names
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -16,6 +20,7 @@ from pathlib import Path
 
 import pytest
 
+from examples.hub_models import hub_model
 from r2v.config import InferenceConfig, PolicyConfig, Price
 from r2v.errors import EnvironmentFault
 from r2v.llm.engines.release import engine_home, engine_python
@@ -27,11 +32,14 @@ from r2v.policy.load import load_policy
 from r2v.policy.prompt_encoder import Encoder, build_messages
 from r2v.policy.serving import served_policy
 from tests import trust
-from tests.llm.engines.test_servers import group_of
+from tests.llm.engines.test_servers import group_of, running
 from tests.served_models import TEXTS, adapters, base_model, served_config
+from tests.test_real_models import configured, run, transcripts
 
 PRICE = Price(input=1.0, output=1.0, seconds_per_call=0, seconds_per_token=0)
 NEW_TOKENS = 16
+REPOSITORY = Path(__file__).parents[1]
+PATHS = {"PYTHONPATH": str(REPOSITORY), "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
 
 
 @pytest.fixture(scope="module")
@@ -142,3 +150,31 @@ def test_a_thousand_requests_outlive_a_killed_server(served: tuple[PolicyConfig,
     assert len(replies) == 1000 and all(reply.samples[0].tokens for reply in replies)
     again = ask(policy, asked[:60])
     assert sum(drawn(a) == drawn(b) for a, b in zip(again, replies, strict=False)) >= 57
+
+
+def test_all_ten_stages_end_well_and_the_engine_killed_in_evaluate_loses_nothing(engine: Path, tmp_path: Path) -> None:
+    """A random Llama never succeeds: the chain ends with a constant router, and its results replay."""
+    hub_model("llama", tmp_path / "model", transcripts(), head_dim=32)
+    config = configured(tmp_path, tmp_path / "model")
+    log = tmp_path / "said"
+    words = [sys.executable, "-m", "r2v", "run", "--config", str(config), "--overrides"]
+    words += ["policy.engine=vllm", f"policy.engine_venv={engine}", "policy.device=cpu"]
+    caches = {name: str(tmp_path / "cache") for name in ("XDG_CACHE_HOME", "XDG_CONFIG_HOME", "VLLM_CACHE_ROOT")}
+    with log.open("w") as said:
+        chain = subprocess.Popen(words, cwd=tmp_path, stdout=said, stderr=said, env={**os.environ, **PATHS, **caches})
+    try:
+        while chain.poll() is None and not re.search(r"^evaluate +running", log.read_text(), re.MULTILINE):
+            time.sleep(0.5)
+        time.sleep(3)
+        servers = [pid for pid, (_, line) in running().items() if f"--model {tmp_path}" in line and " -m vllm" in line]
+        for pid in servers:
+            os.kill(pid, signal.SIGKILL)
+        assert chain.wait(1800) == 0, log.read_text()
+    finally:
+        chain.kill()
+    assert "10 of 10 jobs were run" in log.read_text()
+    manifests = [json.loads(path.read_text()) for path in tmp_path.glob("outputs/.artifacts/*/artifact.json")]
+    played = {manifest["stage"] for manifest in manifests if "engine" in manifest["summary"]}
+    assert {"r2v.stages.evaluate:STAGE", "r2v.stages.generate_candidates:STAGE"} <= played
+    assert not any("train_policy" in stage or "train_verifier" in stage for stage in played)
+    assert "replayed with the recorded results" in run(tmp_path, "verify-results", "results/real", "--trust")

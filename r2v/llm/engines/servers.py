@@ -43,7 +43,7 @@ _PORTS = 3
 _TAKEN = "already in use"
 """A free port may be somebody else's before the server has it: another is tried."""
 _EVERY = 0.1
-_LOG_LINE = re.compile(r"^.*?(?:ERROR|Error|error:|Exception).*$", re.MULTILINE)
+_ERROR, _NO_CAUSE = re.compile("Error|ERROR|error:|Exception"), re.compile("WARNING|INFO|See stack trace")
 
 
 class EngineServer(Protocol):
@@ -190,11 +190,11 @@ class OwnServer:
         return True
 
     def _last_line(self) -> str:
-        """What the log says last of an error, on one line."""
+        """What the log says last of an error, on one line, or how the server ended."""
         text = "" if self._scratch is None else (self._scratch / "log").read_text(errors="replace")
-        told = [line for line in _LOG_LINE.findall(text) if "See stack trace" not in line]
-        errors = told or text.splitlines() or ["no word of it in its log"]
-        return " ".join(errors[-1].split())[-300:]
+        errors = [line for line in text.splitlines() if _ERROR.search(line) and not _NO_CAUSE.search(line)]
+        code = None if self._process is None else self._process.poll()
+        return " ".join(errors[-1].split())[-300:] if errors else f"no error in its log, exit code {code}"
 
 
 class ExternalServer:
