@@ -35,6 +35,9 @@ class Pace:
     """Share of the small policy's states at which the LLM acts otherwise."""
     branched: float | None = None
     """Actions of a state, among K samples and the LLM's, that are played on; None: all of them."""
+    remembered: float = 0.0
+    """Share of an evaluation's questions to local models that another method or threshold has asked in the same state,
+    so that they are answered from memory."""
     prompt_tokens: float = 500.0
     """Tokens before the first observation: task and tools."""
     page_tokens: float = 500.0

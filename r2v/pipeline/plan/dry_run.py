@@ -3,7 +3,7 @@
     jobs = [planned_work("evaluate", config, known, allotted)]
     print("\\n".join(table(jobs, config, known)))
 
-Nothing is played and nothing imported that a configuration names. Episodes are as long as the benchmark's pace says
+Nothing is played. Episodes are as long as the benchmark's pace says
 (`r2v.envs.pace`); what rests on an assumption is printed as one, below the table.
 """
 
@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from r2v.config import Config
 from r2v.console import text_table
@@ -101,14 +101,14 @@ def planned_work(name: str, config: Config, known: Known, allotted: Allotted) ->
 
 def _of_stage(made: str, part: Part) -> Part:
     label = made if made == part.name else f"{made} {part.name}"
-    return Part(name=label, total=part.total, unit=part.unit, at_most=part.at_most, remedy="ablations.names")
+    return replace(part, name=label, remedy="ablations.names")
 
 
 def _timed(part: Part, config: Config, known: Known, allotted: Allotted) -> TimedPart:
     return TimedPart(
         part=part,
         world_seconds=world_seconds(part.total, known.pace),
-        seconds=time_of(part.total, config, known.pace, allotted),
+        seconds=time_of(part.total, config, known.pace, allotted, shared=part.shared),
         unit_seconds=unit_seconds(part.unit, config, known.pace, allotted),
         usd=dollars(part.total, config),
     )
@@ -125,13 +125,7 @@ def _merged(parts: Sequence[TimedPart]) -> tuple[TimedPart, ...]:
 
 def _sum(a: TimedPart, b: TimedPart) -> TimedPart:
     longer = a if a.unit_seconds >= b.unit_seconds else b
-    both = Part(
-        name=a.name,
-        total=a.part.total + b.part.total,
-        unit=longer.part.unit,
-        at_most=a.part.at_most or b.part.at_most,
-        remedy=a.part.remedy,
-    )
+    both = replace(a.part, total=a.part.total + b.part.total, unit=longer.part.unit)
     return TimedPart(
         part=both,
         world_seconds=a.world_seconds + b.world_seconds,

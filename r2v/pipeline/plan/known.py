@@ -19,6 +19,7 @@ from r2v.data.split import SPLITS, assign
 from r2v.envs.base import BENCHMARKS, Benchmark, load_benchmark
 from r2v.envs.pace import Pace, pace_of
 from r2v.errors import InputError
+from r2v.extensions import is_dotted
 from r2v.pipeline.inputs import place_of
 from r2v.storage.artifact_manifest import read_artifact_manifest
 
@@ -62,11 +63,12 @@ def known_of(config: Config, benchmark: Benchmark | None) -> Known:
     )
 
 
-def known_here(config: Config, root: Path = Path()) -> Known:
-    """The same from a login node: R2V's own benchmarks are asked, nothing that a configuration names is imported, and
-    what earlier runs under `root` have measured comes first."""
+def known_here(config: Config, root: Path = Path(), *, imports: bool = False) -> Known:
+    """The same with what earlier runs under `root` have measured, which comes first. R2V's own benchmarks are asked; a
+    benchmark by dotted path where it may be imported."""
     name = config.env.benchmark
-    known = known_of(config, load_benchmark(name, config.env.options) if name in BENCHMARKS else None)
+    asked = name in BENCHMARKS or (imports and is_dotted(name))
+    known = known_of(config, load_benchmark(name, config.env.options) if asked else None)
     return Known(**{**vars(known), "pace": _played(config, known.pace, root)})
 
 

@@ -27,6 +27,12 @@ def longest_prompt(config: Config) -> float:
     return math.inf if context is None else max(1, context - teacher.max_tokens)
 
 
+def mean_prompt(first: float, page: float, action: float, steps: float, longest: float) -> float:
+    """Mean tokens of the prompts of an episode, each cut to `longest`: the t-th shows t pages and t - 1 actions."""
+    count = max(1, round(steps))
+    return sum(min(longest, first + page * t + action * (t - 1)) for t in range(1, count + 1)) / count
+
+
 def _rate(teacher: TeacherConfig) -> Rate | None:
     try:
         return rate_of(teacher.provider, teacher.model_name, teacher.usd_in, teacher.usd_out, base_url=teacher.base_url)

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from r2v.config import METHODS, Config
 from r2v.config.methods import ORACLE, ROUTERS
 from r2v.pipeline.plan.known import Known
-from r2v.pipeline.plan.price import longest_prompt
+from r2v.pipeline.plan.price import longest_prompt, mean_prompt
 from r2v.pipeline.plan.workload import Workload, branches, branches_at_most, episode
 
 MOST_PLAYS = 7
@@ -31,6 +31,8 @@ class Part:
     total: Workload
     unit: Workload
     """Of it, what is kept only as a whole: a stop loses at most this. Today a task with all its branches."""
+    shared: bool = False
+    """Whether its questions to local models are those of other methods and thresholds too (`Pace.remembered`)."""
     at_most: str = ""
     """Why the counts are the most that there can be; empty where they are exact."""
     remedy: str = ""
@@ -73,12 +75,6 @@ class _Scene:
             llm_in=work.llm * remote,
             llm_out=work.llm * min(pace.action_tokens, self.config.teacher.max_tokens),
         )
-
-
-def mean_prompt(first: float, page: float, action: float, steps: float, longest: float) -> float:
-    """Mean tokens of the prompts of an episode, each cut to `longest`: the t-th shows t pages and t - 1 actions."""
-    count = max(1, round(steps))
-    return sum(min(longest, first + page * t + action * (t - 1)) for t in range(1, count + 1)) / count
 
 
 def parts_of(stage: str, config: Config, known: Known) -> tuple[Part, ...]:
@@ -203,6 +199,7 @@ def _router(scene: _Scene) -> Sequence[Part]:
     return [
         Part(
             name="threshold",
+            shared=True,
             total=one.times(plays * (MOST_PLAYS + 1)),
             unit=one,
             at_most="a bisection may end early, and asks the LLM as the threshold says",
@@ -244,6 +241,7 @@ def _thresholds(scene: _Scene, routed: Sequence[str]) -> Part:
     tasks = scene.known.of_split("calibration", router.num_calibration_tasks) * len(router.seeds)
     return Part(
         name="thresholds",
+        shared=True,
         total=one.times(tasks * plays),
         unit=one,
         at_most="a bisection may end early, and asks the LLM as the threshold says",
@@ -256,6 +254,7 @@ def _main(scene: _Scene, played: float) -> Part:
     each = [_method(scene, name) for name in methods]
     return Part(
         name="main table",
+        shared=True,
         total=sum((one.times(played) for one in each), Workload()),
         unit=max(each, key=lambda one: one.steps, default=Workload()),
         at_most="the LLM's share is what thresholds are placed for" if set(methods) & set(ROUTERS) else "",
@@ -293,6 +292,7 @@ def _frontier(scene: _Scene, played: float, routed: int) -> Part:
     each = [_routed(scene, budget) for budget in scene.config.evaluation.operating_points.values()]
     return Part(
         name="frontier",
+        shared=True,
         total=sum((one.times(played * routed) for one in each), Workload()),
         unit=max(each, key=lambda one: one.llm, default=Workload()),
         at_most="the LLM's share is what thresholds are placed for",

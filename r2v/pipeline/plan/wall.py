@@ -7,7 +7,7 @@ Worlds are stepped by `rollout.workers` threads (auto: the job's CPUs, or one a 
 never faster than the job's CPUs keep up with; local models take
 what `r2v.memory.seconds` estimates of a card; the LLM answers `teacher.max_concurrent` questions at a time. The three
 overlap when a stage runs and are added here, so the sum is on the safe side; equal questions, which are answered once,
-count each time.
+count each time but for the share that a benchmark's pace gives (`Pace.remembered`).
 """
 
 from __future__ import annotations
@@ -69,8 +69,8 @@ def workers_of(config: Config, pace: Pace, allotted: Allotted) -> int:
     return min(threads, config.rollout.max_conversations)
 
 
-def time_of(work: Workload, config: Config, pace: Pace, allotted: Allotted) -> Seconds:
-    """The time of playing this work."""
+def time_of(work: Workload, config: Config, pace: Pace, allotted: Allotted, *, shared: bool = False) -> Seconds:
+    """The time of playing this work; `shared`: other methods and thresholds ask the same questions in part."""
     alone = world_seconds(work, pace)
     worlds = max(alone / workers_of(config, pace, allotted), alone * pace.cpu_share / max(1, allotted.cpus))
     batch = min(config.rollout.batch_size, config.rollout.max_conversations)
@@ -78,7 +78,7 @@ def time_of(work: Workload, config: Config, pace: Pace, allotted: Allotted) -> S
     share = 1 / (1 + allotted.helpers)
     return Seconds(
         worlds=share * worlds,
-        models=share * _model_seconds(work, config, allotted, batch),
+        models=share * (1 - shared * pace.remembered) * _model_seconds(work, config, allotted, batch),
         llm=share * work.llm * _llm_seconds(config, pace) / concurrent,
     )
 

@@ -11,6 +11,7 @@ from r2v.config import load
 from r2v.data.split import assign
 from r2v.envs.base import load_benchmark
 from r2v.envs.desk import Desk
+from r2v.envs.pace import UNDECLARED
 from r2v.pipeline.plan.known import known_here, known_of
 from r2v.pipeline.run import run_here
 from tests.pipeline.test_run import LATER, small
@@ -28,6 +29,13 @@ def test_one_that_is_not_there_is_estimated() -> None:
     known = known_here(load("configs/webarena/noisy.yaml"))
     assert dict(known.tasks) == {"train": 568, "calibration": 81, "evaluation": 163, "heldout": 0}
     assert not known.copies and not known.listed
+
+
+def test_a_benchmark_of_ones_own_is_imported_only_where_it_may_be() -> None:
+    config = load(None, ["env.benchmark=tests.pipeline.plan.counting:Replayed"])
+    assert not known_here(config).listed and known_here(config).pace is UNDECLARED
+    known = known_here(config, imports=True)
+    assert known.listed and not known.copies and sum(known.tasks.values()) == 60
 
 
 def test_what_a_run_has_measured_comes_first(tmp_path: Path) -> None:

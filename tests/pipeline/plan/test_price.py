@@ -8,7 +8,7 @@ import pytest
 
 from r2v.config import load
 from r2v.llm.providers.prices import price_table
-from r2v.pipeline.plan.price import basis, dollars, longest_prompt
+from r2v.pipeline.plan.price import basis, dollars, longest_prompt, mean_prompt
 from r2v.pipeline.plan.workload import Workload
 
 ASKED = Workload(llm=10, llm_in=2e6, llm_out=1e6)
@@ -36,3 +36,9 @@ def test_an_llm_is_shown_what_its_context_leaves_beside_the_reply() -> None:
     own = load(None, ["teacher.provider=openai", "teacher.model_name=x", "teacher.context=8000", "teacher.usd_in=1"])
     assert longest_prompt(own) == 8000 - own.teacher.max_tokens
     assert longest_prompt(load(None)) == math.inf
+
+
+def test_the_mean_prompt_is_that_of_its_pages() -> None:
+    assert mean_prompt(100, 10, 1, 1, 1000) == 110
+    assert mean_prompt(100, 10, 1, 3, 1000) == 100 + 20 + 1
+    assert mean_prompt(100, 1000, 0, 10, 500) == 500

@@ -14,7 +14,7 @@ from r2v.data.store import TrajectoryStore
 from r2v.envs.base import load_benchmark
 from r2v.errors import UsageError
 from r2v.pipeline.jobs import job
-from r2v.pipeline.plan.stage_parts import MOST_PLAYS, mean_prompt, parts_of, plays_of_thresholds
+from r2v.pipeline.plan.stage_parts import MOST_PLAYS, parts_of, plays_of_thresholds
 from r2v.pipeline.plan.workload import Workload
 from r2v.router.thresholds import OperatingPoint, match_rate
 from r2v.stages.train_verifier import VerifierSettings, _executed
@@ -235,9 +235,3 @@ def test_limits_are_no_part_of_a_fingerprint_unless_they_are_set() -> None:
         assert identity(load(None, [f"evaluation.{name}=60"]).evaluation)[name] == 60
     with pytest.raises(UsageError, match="oracle_tasks.*only method"):
         load(None, ["evaluation.methods=[oracle_router]", "evaluation.oracle_tasks=0"])
-
-
-def test_the_mean_prompt_is_that_of_its_pages() -> None:
-    assert mean_prompt(100, 10, 1, 1, 1000) == 110
-    assert mean_prompt(100, 10, 1, 3, 1000) == 100 + 20 + 1
-    assert mean_prompt(100, 1000, 0, 10, 500) == 500

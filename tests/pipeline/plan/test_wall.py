@@ -71,6 +71,12 @@ def test_local_models_take_what_the_planner_estimates() -> None:
     assert training_seconds("evaluate", config, Allotted()) == 0 < training_seconds("bc", load(None), Allotted())
 
 
+def test_questions_that_are_remembered_take_no_time() -> None:
+    pace, work = replace(PACE, remembered=0.75), Workload(student=100, drawn=100, steps=10)
+    apart, shared = (time_of(work, load(None), pace, Allotted(), shared=one) for one in (False, True))
+    assert shared.models == pytest.approx(apart.models / 4) and shared.worlds == apart.worlds
+
+
 def test_a_model_of_unknown_size_takes_no_known_time() -> None:
     config = load(None, ["policy.model_name=nobody/knows-this", "profile=lora-8b"])
     assert math.isnan(training_seconds("bc", config, Allotted()))
