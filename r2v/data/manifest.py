@@ -19,6 +19,7 @@ from typing import Any, Literal, get_args
 import r2v
 from r2v.data.episode import IMPORTED, to_dict
 from r2v.data.schema import from_dict
+from r2v.data.tools import RecordedTool
 from r2v.errors import InputError, UsageError
 from r2v.storage.artifact_manifest import json_sha256
 from r2v.storage.files import write_json
@@ -58,16 +59,23 @@ class RunManifest:
     python_version: str = ""
     tags: tuple[str, ...] = ()
     notes: str = ""
+    tools: tuple[RecordedTool, ...] | None = None
+    """What the agent could call; None where an earlier R2V recorded the run."""
     superseded: tuple[dict[str, Any], ...] = ()
     """Fingerprint and config of earlier parts of the run, where it was continued with `force`."""
     schema_version: str = RUN_SCHEMA
     extra: dict[str, Any] = field(default_factory=dict)
 
     @property
+    def imported(self) -> bool:
+        """Whether its episodes were recorded by another tool, so that nothing was executed here."""
+        return self.provider == IMPORTED
+
+    @property
     def success_rate(self) -> float:
         """Successes among the episodes the environment could measure; NaN when there are none, and where the run was
         imported, so that nothing was executed."""
-        if self.provider == IMPORTED:
+        if self.imported:
             return float("nan")
         measured = self.n_episodes - self.n_env_faults
         return self.n_success / measured if measured else float("nan")

@@ -40,6 +40,7 @@ from r2v.data.manifest import (
 from r2v.data.merge import Keep, Source, merge, unique
 from r2v.data.run import RunHandle, UtcClock, continued, set_damage_aside, with_live_status
 from r2v.data.store import TrajectoryStore
+from r2v.data.tools import Tools
 from r2v.errors import InputError, LeaseConflict, UsageError, nearest
 from r2v.storage.files import remove_drafts, writing
 
@@ -70,6 +71,7 @@ class DataRegistry:
         base: Path | None = None,
         tags: Sequence[str] = (),
         notes: str = "",
+        tools: Tools | None = None,
         run_id: str | None = None,
         force: bool = False,
     ) -> RunHandle:
@@ -100,6 +102,7 @@ class DataRegistry:
                     config=config,
                     tags=tuple(tags),
                     notes=notes,
+                    tools=tools,
                     started_at=self.now().isoformat(timespec="seconds"),
                     updated_at="",
                     host=socket.gethostname(),
@@ -188,11 +191,12 @@ class DataRegistry:
         return {run.run_id: self._entry(run.run_id) for run in self._manifests()}
 
     def _entry(self, run_id: str) -> dict[str, Any]:
-        """A manifest as the index lists it: no config, and a place that holds when `root` is moved."""
+        """A manifest as the index lists it: no config, no tools, and a place that holds when `root` is moved."""
         place = self.runs / run_id
         target = place.readlink() if place.is_symlink() else Path(run_id)
         record = {**read_record(place), "output_dir": os.path.normpath(Path("runs") / target)}
         del record["config"]
+        record.pop("tools", None)  # a run of an earlier version has none
         return record
 
     def _manifests(self) -> Iterator[RunManifest]:

@@ -17,6 +17,7 @@ from r2v.config import PHASES, Config, identity, load
 from r2v.data.manifest import RUN_MANIFEST, RunManifest
 from r2v.data.registry import DataRegistry
 from r2v.data.run import verify_run
+from r2v.data.tools import tools_sha256
 from r2v.envs.base import benchmark_class
 from r2v.errors import InputError, UsageError
 from r2v.log import logger
@@ -70,7 +71,7 @@ def require_world(sections: Any) -> None:
     """Raises UsageError, before anything is written, where a stage could not run under these settings, or would play
     in a world or with a teacher that this version does not have."""
     require_possible(sections)
-    if getattr(sections, "env", None) is not None:  # None: a stage that needs none of it
+    if getattr(sections, "env", None) is not None and getattr(sections, "needs_world", True):
         benchmark_class(sections.env.benchmark)
     if hasattr(sections, "teacher"):
         from r2v.rollout.model_factory import require_provider
@@ -120,6 +121,7 @@ def _with_runs(found: Artifact, registry: DataRegistry) -> Artifact:
     runs = [_run(registry, run_id, found.folder) for run_id in named]
     lines = [json.loads(line) for line in found.file(RUNS_FILE).read_text().splitlines()]
     recorded = {line["run_id"]: line["data_sha256"] for line in lines}
+    tools = {line["run_id"]: line.get("tools_sha256") for line in lines}
     for run in runs:
         if run.status != "done":
             raise Damaged(run.output_dir / RUN_MANIFEST, f"it says {run.status}, {found.folder / RUNS_FILE} says done")
@@ -129,6 +131,12 @@ def _with_runs(found: Artifact, registry: DataRegistry) -> Artifact:
                 run.output_dir / RUN_MANIFEST,
                 f"its data_sha256 is {run.data_sha256!s:.12}, {found.folder / RUNS_FILE} says "
                 f"{recorded.get(run.run_id)!s:.12}",
+            )
+        if tools.get(run.run_id) != _tools_sha256(run):
+            raise Damaged(
+                run.output_dir / RUN_MANIFEST,
+                f"its tools are {_tools_sha256(run)!s:.12}, {found.folder / RUNS_FILE} says "
+                f"{tools.get(run.run_id)!s:.12}",
             )
     _require_figures(found, runs)
     return replace(found, elsewhere=_trajectories(runs))
@@ -161,6 +169,10 @@ def _require_figures(found: Artifact, runs: Sequence[RunManifest]) -> None:
 
 def _trajectories(runs: Sequence[RunManifest]) -> dict[str, str]:
     return {str(run.trajectories): str(run.data_sha256) for run in runs}
+
+
+def _tools_sha256(run: RunManifest) -> str | None:
+    return None if run.tools is None else tools_sha256(run.tools)
 
 
 def _warn_of_differences(config: Config, name: str, place: Path, found: Artifact) -> None:
@@ -210,6 +222,7 @@ def collected_runs(config: Config, row: Job, root: Path = Path()) -> Artifact:
                 "(what a provider has answered is in its journal, and is not paid again)"
             ) from None
     files = {f"run-{index}": str(manifest.data_sha256) for index, manifest in enumerate(manifests)}
+    files |= {f"tools-{index}": told for index, one in enumerate(manifests) if (told := _tools_sha256(one)) is not None}
     return Artifact(
         stage=row.stage,
         fingerprint=str(manifests[0].fingerprint),

@@ -25,6 +25,7 @@ from r2v.data.registry import DataRegistry
 from r2v.data.run import RunHandle, verify_run
 from r2v.data.split import assign
 from r2v.data.store import sort_episodes
+from r2v.data.tools import Tools, tools_sha256
 from r2v.errors import EmptyResult, EnvironmentFault, InputError, UsageError
 from r2v.log import Progress, logger
 from r2v.stages import Stage
@@ -110,7 +111,10 @@ def run(cfg: CollectSettings, work: Work) -> None:
         )
     write_text(
         work.folder / "runs.jsonl",
-        json.dumps({"run_id": manifest.run_id, "n_episodes": manifest.n_episodes, "data_sha256": manifest.data_sha256})
+        json.dumps(
+            {"run_id": manifest.run_id, "n_episodes": manifest.n_episodes, "data_sha256": manifest.data_sha256}
+            | ({} if manifest.tools is None else {"tools_sha256": tools_sha256(manifest.tools)})
+        )
         + "\n",
     )
     work.summary.update(
@@ -158,7 +162,8 @@ def _begin(cfg: CollectSettings, work: Work, registry: DataRegistry) -> RunHandl
     from r2v.envs.base import load_benchmark
     from r2v.rollout.model_factory import teacher_name
 
-    name = teacher_name(cfg.teacher, load_benchmark(cfg.env.benchmark, cfg.env.options))
+    benchmark = load_benchmark(cfg.env.benchmark, cfg.env.options)
+    name = teacher_name(cfg.teacher, benchmark)
     runs = registry.query(benchmark=cfg.env.benchmark)
     same = [m for m in runs if m.fingerprint == work.fingerprint and not (m.status == "done" and m.all_faults)]
     unfinished = [m for m in same if m.status in ("interrupted", "partial", "failed") or _to_mend(cfg, m)]
@@ -175,8 +180,21 @@ def _begin(cfg: CollectSettings, work: Work, registry: DataRegistry) -> RunHandl
         base=base,
         tags=cfg.run.tags,
         notes=cfg.run.notes,
+        tools=_tools(benchmark),
         run_id=run_id,
     )
+
+
+def _tools(benchmark: Benchmark) -> Tools | None:
+    """What a fresh world says its tools are; None, with a line, where it fails to."""
+    from r2v.envs.base import tools_of
+    from r2v.policy.training_tools import recorded
+
+    try:
+        return recorded(tools_of(benchmark))
+    except UsageError as error:
+        logger.warning("  the run is recorded without tools: %s", error)
+        return None
 
 
 def _first_fault(handle: RunHandle) -> str:

@@ -21,6 +21,7 @@ from r2v.data.episode import Condition, Episode, to_line
 from r2v.data.registry import DataRegistry
 from r2v.data.split import assign, normalised, require_split
 from r2v.data.store import TrajectoryStore
+from r2v.data.tools import TOOLS_FILE, tools_of_runs, write_tools
 from r2v.envs.base import Benchmark, load_benchmark
 from r2v.errors import EmptyResult, InputError
 from r2v.log import logger
@@ -87,9 +88,10 @@ def run(cfg: PerturbSettings, work: Work) -> None:
     """Read the runs, make the twins, write all of them in the order of their ids."""
     scratch, report = work.folder / "tmp", Report()
     scratch.mkdir(exist_ok=True)
-    clean = DataRegistry(work.root / "data").merge_runs(
-        work.inputs["collect"].summary["run_ids"], scratch / "clean.jsonl", include_running=True
-    )
+    registry, run_ids = DataRegistry(work.root / "data"), work.inputs["collect"].summary["run_ids"]
+    clean = registry.merge_runs(run_ids, scratch / "clean.jsonl", include_running=True)
+    if (tools := tools_of_runs([registry.get(run_id) for run_id in run_ids])) is not None:
+        write_tools(work.folder / TOOLS_FILE, tools)
     benchmark = load_benchmark(cfg.env.benchmark, cfg.env.options)
     episodes = training_set(cfg, benchmark, clean, scratch / "reroll.jsonl", report)
     written = write_sorted(work.folder / "trajectories.jsonl", episodes, scratch / "draft.jsonl")

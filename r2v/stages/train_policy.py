@@ -16,15 +16,17 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from r2v import config as c
 from r2v import distributed
+from r2v.data.tools import TOOLS_FILE, Tools, read_tools, write_tools
 from r2v.errors import UsageError
 from r2v.log import logger
 from r2v.stages import Stage
 from r2v.storage.artifact import Work, attempt_of
 from r2v.storage.files import write_json
+from r2v.storage.integrity import Artifact
 
 if TYPE_CHECKING:
     from r2v.policy.load import Loaded
@@ -44,6 +46,8 @@ class BCSettings:
     seed: int
     env: c.EnvConfig | None = field(default=None, metadata=c.IF_GIVEN)
     """Whose tools the policy is told; None: it is told none."""
+    needs_world: ClassVar = False
+    """The tools were recorded with the data; only data of an earlier R2V, which has none, asks a fresh world."""
 
     def require_possible(self) -> None:
         """Raises UsageError for weights that cannot be trained."""
@@ -72,6 +76,7 @@ class PreferenceSettings:
     seed: int
     env: c.EnvConfig | None = field(default=None, metadata=c.IF_GIVEN)
     """As of `BCSettings`."""
+    needs_world: ClassVar = False
 
     def require_possible(self) -> None:
         """Raises UsageError for weights that cannot be trained."""
@@ -156,8 +161,13 @@ def _clone(cfg: BCSettings, work: Work) -> dict[str, Any]:
     cloned = StoredEpisodes(path, keep=lambda episode: episode.metadata.split != "calibration")
     if distributed.rank() == 0:
         write_json(work.folder / TASKS, sorted({episode.metadata.task_id for episode in cloned}))
+    tools = _tools(cfg, work.inputs["perturb"])
+    if distributed.rank() == 0 and cfg.env is not None:
+        write_tools(work.folder / TOOLS_FILE, tools)
     loaded = load_policy(cfg.policy, for_training=True, seed=cfg.seed)
-    return train_bc(cloned, loaded, _encoder(cfg, loaded), cfg.phase, work.folder, seed=cfg.seed, held_out=held_out)
+    return train_bc(
+        cloned, loaded, _encoder(cfg, loaded, tools), cfg.phase, work.folder, seed=cfg.seed, held_out=held_out
+    )
 
 
 def _prefer(cfg: PreferenceSettings, work: Work) -> dict[str, Any]:
@@ -165,8 +175,11 @@ def _prefer(cfg: PreferenceSettings, work: Work) -> dict[str, Any]:
     from r2v.policy.preference import read_pairs, train_preference
 
     pairs = read_pairs(work.inputs["candidates"].file("preference_pairs.jsonl"))
+    tools = _tools(cfg, work.inputs["bc"])
     loaded = load_policy(cfg.policy, work.inputs["bc"].file("final"), for_training=True)
-    return train_preference(pairs, loaded, _encoder(cfg, loaded), cfg.phase, cfg.preference, work.folder, seed=cfg.seed)
+    return train_preference(
+        pairs, loaded, _encoder(cfg, loaded, tools), cfg.phase, cfg.preference, work.folder, seed=cfg.seed
+    )
 
 
 def _train_as_rank(folder: Path) -> None:
@@ -181,12 +194,20 @@ def _train_as_rank(folder: Path) -> None:
         _prefer(PreferenceSettings.of(config), work)
 
 
-def _encoder(cfg: BCSettings | PreferenceSettings, loaded: Loaded) -> Encoder:
-    from r2v.envs.base import load_benchmark, tools_of
-    from r2v.policy.prompt_encoder import Encoder
+def _tools(cfg: BCSettings | PreferenceSettings, source: Artifact) -> Tools:
+    """What the policy is told: the tools that an input holds, or a fresh world's where it holds none."""
+    from r2v.policy.training_tools import of_fresh_world
 
-    tools = () if cfg.env is None else tools_of(load_benchmark(cfg.env.benchmark, cfg.env.options))
-    return Encoder.of(loaded.tokenizer, cfg.policy, cfg.max_new_tokens, tools)
+    if cfg.env is None:
+        return ()
+    return read_tools(source.file(TOOLS_FILE)) if TOOLS_FILE in source.files else of_fresh_world(cfg.env)
+
+
+def _encoder(cfg: BCSettings | PreferenceSettings, loaded: Loaded, tools: Tools) -> Encoder:
+    from r2v.policy.prompt_encoder import Encoder
+    from r2v.policy.training_tools import told
+
+    return Encoder.of(loaded.tokenizer, cfg.policy, cfg.max_new_tokens, told(tools))
 
 
 def _figures(report: dict[str, Any], *names: str) -> dict[str, Any]:

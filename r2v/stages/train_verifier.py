@@ -25,6 +25,7 @@ from r2v import distributed
 from r2v.config import identity
 from r2v.data.episode import Condition
 from r2v.data.registry import DataRegistry
+from r2v.data.tools import tools_of_runs
 from r2v.errors import InputError
 from r2v.log import logger
 from r2v.randomness import digest
@@ -35,6 +36,7 @@ from r2v.storage.files import write_json
 if TYPE_CHECKING:
     from r2v.data.episode import Episode
     from r2v.envs.base import Benchmark
+    from r2v.llm.types import ToolSpec
     from r2v.policy.load import Loaded
     from r2v.verifier.labels import VerifierExample
 
@@ -81,6 +83,11 @@ class VerifierSettings:
         )
 
     @property
+    def needs_world(self) -> bool:
+        """Whether the labels may be executed; recorded outcomes and a judge's opinions need no world."""
+        return self.verifier.mode != "llm_judge" and self.verifier.label_sources[0] in ("auto", "corrupted")
+
+    @property
     def asks_teacher(self) -> bool:
         """Whether the labels may cost a call to the teacher."""
         return self.verifier.mode == "llm_judge" or self.verifier.label_sources[0] in ("judge", "corrupted")
@@ -93,16 +100,15 @@ def fold_of(task_id: str, num_folds: int) -> int:
 
 def run(cfg: VerifierSettings, work: Work) -> None:
     """Make the labels, train, calibrate, report."""
-    from r2v.envs.base import load_benchmark
     from r2v.verifier.labels import read_examples, write_examples
 
     labels = work.folder / "verifier_data.jsonl"
     if not labels.exists():
-        write_examples(labels, _labelled(cfg, work, load_benchmark(cfg.env.benchmark, cfg.env.options)))
-    examples = read_examples(labels)
+        write_examples(labels, _labelled(cfg, work))
+    examples, tools = read_examples(labels), _tools(cfg, work)
     train = [example for example in examples if example.split == "train"]
     held = [example for example in examples if example.split == "calibration"]
-    fit = partial(_fit, cfg, _bases(cfg), held=held or train, calibrated=bool(held))
+    fit = partial(_fit, cfg, _bases(cfg), tools=tools, held=held or train, calibrated=bool(held))
     report = fit(train, folder=work.folder / "final")
     for fold in range(cfg.num_folds):
         others = [example for example in train if fold_of(example.task_id, cfg.num_folds) != fold]
@@ -112,21 +118,26 @@ def run(cfg: VerifierSettings, work: Work) -> None:
     logger.info("  %s", json.dumps(report))
 
 
-def label_source(cfg: VerifierSettings, benchmark: Benchmark) -> str:
+def label_source(cfg: VerifierSettings, benchmark: Benchmark | None) -> str:
     """judge where it is asked for; corrupted (executed) where the teacher is free to play on and worlds fork exactly;
-    else outcome."""
+    else outcome. `benchmark`: None where `needs_world` is False."""
     (asked,) = cfg.verifier.label_sources
     if cfg.verifier.mode == "llm_judge":
         return "judge"
+    if benchmark is None:
+        return asked
     free = cfg.teacher.provider == "scripted" and benchmark.capabilities.deterministic
     return asked if asked != "auto" else "corrupted" if free else "outcome"
 
 
-def _labelled(cfg: VerifierSettings, work: Work, benchmark: Benchmark) -> list[VerifierExample]:
+def _labelled(cfg: VerifierSettings, work: Work) -> list[VerifierExample]:
     """The examples, labelled by the source that the configuration comes to."""
+    from r2v.envs.base import load_benchmark
+
+    benchmark = load_benchmark(cfg.env.benchmark, cfg.env.options) if cfg.needs_world else None
     source = label_source(cfg, benchmark)
     logger.info("  labels come from: %s", source)
-    if source == "corrupted":
+    if benchmark is not None and source == "corrupted":
         return _executed(cfg, work, benchmark)
     return _judged(cfg, work) if source == "judge" else _outcomes(cfg, work)
 
@@ -216,6 +227,17 @@ def _judged(cfg: VerifierSettings, work: Work) -> list[VerifierExample]:
     return judged_examples(examples, opinions.scores)
 
 
+def _tools(cfg: VerifierSettings, work: Work) -> tuple[ToolSpec, ...]:
+    """What the verifier is told: the tools that were recorded with the runs, as the policy is."""
+    from r2v.policy.training_tools import of_fresh_world, told
+
+    if cfg.policy.tools != "auto":
+        return ()
+    registry = DataRegistry(work.root / "data")
+    recorded = tools_of_runs([registry.get(run_id) for run_id in work.inputs["collect"].summary["run_ids"]])
+    return told(of_fresh_world(cfg.env) if recorded is None else recorded)
+
+
 def _bases(cfg: VerifierSettings) -> Iterator[Loaded]:
     """A model to train for each verifier: one base with new adapters each time, or whole weights loaded anew."""
     from r2v.policy.load import load_policy, with_fresh_adapters
@@ -235,21 +257,20 @@ def _fit(
     bases: Iterator[Loaded],
     train_on: Sequence[VerifierExample],
     *,
+    tools: tuple[ToolSpec, ...],
     held: Sequence[VerifierExample],
     folder: Path,
     calibrated: bool,
 ) -> dict[str, float | None]:
     """Train one verifier and fit its temperature; its figures on the held-out examples."""
-    from r2v.envs.base import load_benchmark
     from r2v.policy.export import export_adapters
-    from r2v.rollout.model_factory import scoring_encoder, told_tools
+    from r2v.rollout.model_factory import scoring_encoder
     from r2v.verifier.calibrate import fit_temperature, logits_of, probabilities, report
     from r2v.verifier.labels import in_order
     from r2v.verifier.model import VerifierModel, save
     from r2v.verifier.train import encoded, train
 
     loaded = next(bases)
-    tools = told_tools(cfg.policy, load_benchmark(cfg.env.benchmark, cfg.env.options))
     encode = scoring_encoder(loaded.tokenizer, cfg.policy, cfg.inference, tools)
     model = VerifierModel(loaded.model)
     folder.mkdir(parents=True, exist_ok=True)

@@ -21,11 +21,13 @@ from r2v.data.manifest import RunManifest
 from r2v.data.registry import DataRegistry
 from r2v.data.store import read_episodes
 from r2v.emulator import Emulator, Fault, Lifecycle
+from r2v.envs.base import load_benchmark, tools_of
 from r2v.errors import EnvironmentFault, InputError, UsageError
 from r2v.llm.types import Message, ScoreRequest
 from r2v.llm.waves import Waves
 from r2v.pipeline.jobs import job
 from r2v.pipeline.run import run_job
+from r2v.policy.training_tools import told
 from r2v.rollout.model_factory import judge_of
 from r2v.stages.collect_estimate import estimate
 from r2v.storage.artifact import Artifact
@@ -82,6 +84,7 @@ def test_the_same_episodes_in_every_mode(provider: str, served: Serve, tmp_path:
             collect(root, provider, f"teacher.mode={mode}", "teacher.waiting_usd_per_hour=0", "teacher.tail=0.5")
             paid = emulator.ledger()
         run = newest(root)
+        assert told(run.tools or ()) == tools_of(load_benchmark("desk")), "a training node needs no world"
         found[mode] = content_sha256(run.trajectories), sum(len(e.steps) for e in read_episodes(run.trajectories))
         assert (run.status, run.n_episodes) == ("done", 8)
         assert max(paid.paid().values()) == 1 and sum(paid.paid().values()) == found[mode][1]

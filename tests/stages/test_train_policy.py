@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -13,9 +15,13 @@ import torch
 from r2v import config as c
 from r2v.config import identity
 from r2v.data.episode import Action, Episode, EpisodeMetadata, Observation, Step, to_line
-from r2v.errors import InputError
+from r2v.data.tools import TOOLS_FILE, RecordedTool, read_tools, write_tools
+from r2v.errors import InputError, UsageError
+from r2v.llm.types import ToolSpec
+from r2v.pipeline.inputs import require_world
 from r2v.policy.export import export
 from r2v.policy.load import Loaded, load_policy
+from r2v.policy.prompt_encoder import Encoder
 from r2v.stages.train_policy import BC, PREFERENCE
 from r2v.storage.artifact import Artifact, Work, content_files
 from tests import tiny_models
@@ -82,7 +88,7 @@ def test_bc_leaves_checkpoints_weights_and_a_report(config: c.Config, bc: Work) 
     assert (bc.folder / "checkpoint-latest" / "trainer_state.json").exists()
     names = set(content_files(bc.folder))
     assert {"bc_report.json", "final/model.safetensors", "final/config.json", "final/tokenizer.json"} <= names
-    assert all(name in ("bc_report.json", "tasks.json") or name.startswith("final/") for name in names)
+    assert all(name in ("bc_report.json", "tasks.json", "tools.json") or name.startswith("final/") for name in names)
     report = json.loads((bc.folder / "bc_report.json").read_text())
     assert (report["n_episodes"], report["n_steps"], report["held_out_match"]["n_steps"]) == (12, 12, 4)
     assert bc.summary["weights_sha256"] == report["weights_sha256"]
@@ -111,6 +117,36 @@ def test_preference_starts_from_bc_and_can_be_left_out(config: c.Config, bc: Wor
     PREFERENCE.run(PREFERENCE.sections(c.load(None, ["preference.enabled=false"])), without)
     final = {name: sha for name, sha in content_files(bc.folder).items() if name.startswith("final/")}
     assert content_files(without.folder) == final
+
+
+OPEN = RecordedTool(name="open", description="opens", parameters={"type": "object", "properties": {"w": {}}})
+
+
+def test_the_tools_are_those_that_were_recorded_and_no_world_is_asked(
+    config: c.Config, bc: Work, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = list[tuple[ToolSpec, ...]]()
+    encoder_of = Encoder.of
+
+    def watched(tokenizer: Any, policy: c.PolicyConfig, reserve: int, tools: tuple[ToolSpec, ...] = ()) -> Encoder:
+        asked.append(tools)
+        return encoder_of(tokenizer, policy, reserve, tools)
+
+    monkeypatch.setattr(Encoder, "of", watched)
+    away = replace(config, env=replace(config.env, benchmark="nowhere.at:All"))
+    data = tmp_path / "data"
+    _artifact(data, "trajectories.jsonl", [to_line(_episode(i)) for i in range(2)])
+    without = Artifact(stage="test", fingerprint="", folder=data, files=content_files(data))
+    with pytest.raises(UsageError, match=r"nowhere.at:All"):
+        BC.run(BC.sections(away), _work(tmp_path / "world", perturb=without))
+    none = replace(away, policy=replace(away.policy, tools="none"))
+    BC.run(BC.sections(none), _work(tmp_path / "none", perturb=without))
+    write_tools(data / TOOLS_FILE, (OPEN,))
+    cloned = _work(tmp_path / "bc", perturb=replace(without, files=content_files(data)))
+    require_world(BC.sections(away))
+    BC.run(BC.sections(away), cloned)
+    assert [[tool.name for tool in tools] for tools in asked] == [[], ["open"]]
+    assert read_tools(cloned.folder / TOOLS_FILE) == (OPEN,), "handed on to preference training"
 
 
 def test_an_evaluation_episode_stops_the_stage(config: c.Config, tmp_path: Path) -> None:

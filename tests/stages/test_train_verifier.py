@@ -21,7 +21,7 @@ from r2v.emulator import EmulatedRequest, Emulator, Fault, Lifecycle, Timing
 from r2v.errors import EmptyResult, EnvironmentFault, UsageError
 from r2v.llm.types import Message, ScoreRequest
 from r2v.llm.waves import Waves
-from r2v.pipeline.inputs import published
+from r2v.pipeline.inputs import published, require_world
 from r2v.pipeline.jobs import job
 from r2v.pipeline.run import run_job
 from r2v.policy.export import export
@@ -314,6 +314,17 @@ def test_the_label_source_says_the_same_as_the_mode(base: Path) -> None:
     ):
         with pytest.raises(UsageError, match=told):
             load(None, list(said))
+
+
+def test_a_judged_verifier_reads_the_recorded_tools_and_needs_no_world(
+    base: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", KEYS[0].decode())
+    away = "env.benchmark=nowhere.at:All"
+    for said in (overrides(base, "openai"), ["verifier.label_sources=[outcome]"]):
+        require_world(VerifierSettings.of(load(None, [*said, away])))
+    with pytest.raises(UsageError, match=r"nowhere.at:All"):
+        require_world(VerifierSettings.of(load(None, [away])))
 
 
 def test_a_scripted_teacher_judges_nothing(base: Path, root: Path) -> None:

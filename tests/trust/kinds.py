@@ -256,6 +256,15 @@ ARTIFACT_FILES = (
         content=True,
     ),
     FileKind(
+        name="training tools",
+        paths=("{perturb}/tools.json", "{bc}/tools.json"),
+        form="json",
+        writers=("data.tools:write_tools",),
+        damage="remade",
+        readers=("run", "job bc", "job preference"),
+        content=True,
+    ),
+    FileKind(
         name="stage report",
         paths=(
             "{perturb}/perturb_report.json",

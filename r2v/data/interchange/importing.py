@@ -21,6 +21,7 @@ from r2v.data.interchange.conversation import BadRecord, Conversation, to_episod
 from r2v.data.interchange.sources import FORMATS, read_source, recognise
 from r2v.data.manifest import RunManifest
 from r2v.data.registry import DataRegistry
+from r2v.data.tools import RecordedTool, Tools, tool_of_log, united
 from r2v.errors import EmptyResult, InputError
 from r2v.storage.artifact_manifest import json_sha256
 
@@ -57,6 +58,8 @@ class Survey:
     bad: list[str] = field(default_factory=list)
     num_bad: int = 0
     sha256: str = ""
+    tools: Tools = ()
+    """Every tool that a log defines."""
 
     @property
     def episodes(self) -> int:
@@ -104,6 +107,7 @@ def import_trajectories(
         config=config | {"sources": list(wanted.sources), "formats": dict(read.formats)},
         tags=(IMPORTED, *tags),
         notes=notes,
+        tools=read.tools,
         run_id=unfinished,
     ) as handle:
         kept = handle.store.done_keys()
@@ -120,6 +124,7 @@ def import_trajectories(
 def _survey(wanted: Wanted) -> Survey:
     """All records read, counted and hashed; none is kept."""
     read, whole = Survey(), hashlib.sha256()
+    several: set[str] = set()
 
     def bad(text: str) -> None:
         read.num_bad += 1
@@ -134,8 +139,12 @@ def _survey(wanted: Wanted) -> Survey:
         read.steps += len(episode.steps)
         if episode.metadata.teacher_model:
             read.models[episode.metadata.teacher_model] += 1
+        read.tools, differing = united([*read.tools, *_tools(episode)])
+        several.update(differing)
         whole.update(to_line(episode).encode() + b"\n")
     read.sha256 = whole.hexdigest()
+    if several:
+        log.warning("  the logs define %s in several ways; the first counts", ", ".join(sorted(several)))
     if read.num_bad > len(read.bad):
         log.warning("  and %d more bad records", read.num_bad - len(read.bad))
     return read
@@ -158,6 +167,10 @@ def _episodes(wanted: Wanted, bad: Callable[[str], None] = lambda text: None) ->
             continue
         seeds[task] += 1
         yield episode
+
+
+def _tools(episode: Episode) -> Iterator[RecordedTool]:
+    return filter(None, map(tool_of_log, episode.metadata.extra.get("tools", [])))
 
 
 def _named(place: str) -> str:

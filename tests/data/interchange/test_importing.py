@@ -36,6 +36,7 @@ def test_records_become_a_run_with_manifest_and_registry_entry(capsys: pytest.Ca
     assert main(["import", "chat.jsonl", "--run-tags", "pilot", "--notes", "first"]) == 0
     run = only_run()
     assert (run.benchmark, run.provider, run.model_name, run.status) == ("logs", "imported", "gpt-x", "done")
+    assert [tool.name for tool in run.tools or ()] == ["shell"], "what the logs say could be called"
     assert run.tags == ("imported", "pilot") and run.n_episodes == 3 and run.n_success == 0
     assert "3 of messages" in (err := capsys.readouterr().err) and "none was executed here" in err
     assert "1 say that they succeeded, 1 say that they failed, 1 say neither" in err

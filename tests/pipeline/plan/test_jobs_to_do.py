@@ -115,8 +115,8 @@ def test_a_world_that_is_not_there_is_named_before_anything_starts() -> None:
     with pytest.raises(UsageError, match="webarena"):
         require_worlds(config, JOBS)
     with pytest.raises(UsageError, match="webarena"):
-        require_worlds(config, [job("bc")])  # which tells the model the tools of the world
-    require_worlds(load("configs/webarena/noisy.yaml", ["policy.tools=none"]), [job("bc")])
+        require_worlds(config, [job("perturb")])
+    require_worlds(config, [job("bc"), job("preference")])  # they read the tools that were recorded
 
 
 def test_which_jobs_a_change_concerns() -> None:

@@ -1,0 +1,100 @@
+"""Recorded tools: what an agent could call when its episodes were recorded, kept with their run.
+
+A training node then needs no world: the policy is told in training what its teacher was told. An executed run records
+the tools of its benchmark, an imported one those of its logs; a run of an earlier version has none recorded (None).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from r2v.data.schema import from_dict, parse_json
+from r2v.errors import InputError
+from r2v.storage.files import write_json
+
+if TYPE_CHECKING:
+    from r2v.data.manifest import RunManifest
+
+log = logging.getLogger("r2v")
+
+TOOLS_FILE = "tools.json"
+"""File of an artifact with the tools that a policy is told in training."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecordedTool:
+    """One tool. `parameters` is a JSON-schema object, as of `r2v.llm.types.ToolSpec`."""
+
+    name: str
+    description: str = ""
+    parameters: dict[str, Any] = field(default_factory=dict)
+
+
+Tools = tuple[RecordedTool, ...]
+
+
+def tool_of_log(schema: Mapping[str, Any]) -> RecordedTool | None:
+    """A tool as logs define it: OpenAI's function schema, bare or wrapped, or Anthropic's `input_schema`; None for
+    what is none of these."""
+    inner = schema.get("function", schema)
+    if not isinstance(inner, dict) or not isinstance(inner.get("name"), str):
+        return None
+    described, parameters = inner.get("description"), inner.get("parameters", inner.get("input_schema"))
+    return RecordedTool(
+        name=inner["name"],
+        description=described if isinstance(described, str) else "",
+        parameters=parameters if isinstance(parameters, dict) else {},
+    )
+
+
+def united(listed: Iterable[RecordedTool]) -> tuple[Tools, tuple[str, ...]]:
+    """Every tool once, in the order of its first appearance; and the names that are defined in several ways, of which
+    the first counts."""
+    found: dict[str, RecordedTool] = {}
+    several: dict[str, None] = {}
+    for tool in listed:
+        if found.setdefault(tool.name, tool) != tool:
+            several[tool.name] = None
+    return tuple(found.values()), tuple(several)
+
+
+def tools_of_runs(runs: Sequence[RunManifest]) -> Tools | None:
+    """The tools of these runs: of the executed ones among them, where there are any, else of the imported ones. None
+    where one of those recorded none. A tool that they define in several ways is warned of."""
+    executed = [run for run in runs if not run.imported] or runs
+    recorded = [run.tools for run in executed if run.tools is not None]
+    if len(recorded) < len(executed):
+        return None
+    tools, several = united(tool for listed in recorded for tool in listed)
+    if several:
+        log.warning("  the runs define %s in several ways; the first counts", ", ".join(several))
+    return tools
+
+
+def write_tools(path: Path, tools: Tools) -> None:
+    """Write tools as a JSON list."""
+    write_json(path, [vars(tool) for tool in tools])
+
+
+def read_tools(path: Path) -> Tools:
+    """The tools in a file. Raises InputError where it holds none."""
+    try:
+        return from_dict(_ToolList, {"tools": parse_json(path.read_text())}).tools
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path}: not a list of tools ({' '.join(str(error).split())[:200]}); restore it") from error
+
+
+def tools_sha256(tools: Tools) -> str:
+    """Hex SHA-256 of tools as a prompt tells them: the order of their arguments counts."""
+    return hashlib.sha256(json.dumps([vars(tool) for tool in tools]).encode()).hexdigest()
+
+
+@dataclass(frozen=True, kw_only=True)
+class _ToolList:
+    tools: tuple[RecordedTool, ...]
