@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
 from r2v.config.checks import RUNTIME, OrAuto
-from r2v.constraints import Line, Range, check_fields
+from r2v.constraints import Distinct, Line, Range, check_fields
 
 _MOST_THREADS = 4096
 
@@ -25,6 +25,10 @@ class RolloutConfig:
     """Most conversations at the same time."""
     batch_size: Annotated[int, Range(at_least=1, at_most=1_000_000)] = field(default=64, metadata=RUNTIME)
     """Largest batch of the local model, in sequences."""
+
+    sites: Annotated[list[Line], Distinct(empty=True)] = field(default_factory=list, metadata=RUNTIME)
+    """Site sets of a benchmark whose worlds share state, by the name or URL that it knows them by; each has a state of
+    its own. Empty: the one that the benchmark is built with."""
 
     def __post_init__(self) -> None:
         check_fields("rollout", self)

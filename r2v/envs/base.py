@@ -29,6 +29,9 @@ class Task:
     split: str | None = None
     """train, calibration, evaluation or heldout where the benchmark fixes it; None: r2v.data.split decides."""
     payload: dict[str, Any] = field(default_factory=dict)
+    mutates: bool = False
+    """It changes a world that others share (`Capabilities.parallel=False`): it is played alone on its site set, and
+    never branched."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -39,6 +42,10 @@ class Capabilities:
     snapshot: bool = False
     expert: bool = False
     parallel: bool = True
+    """Worlds share nothing. False: all worlds of a site set share its state, so they are played as `r2v.rollout.sites`
+    says."""
+    per_site: int = 1
+    """Episodes that only read which a site set carries side by side, where worlds share it."""
     needs_network: bool = False
     waits: bool = False
     """Its worlds wait for a browser, a container or a site more than they compute: each gets a thread of its own."""
@@ -142,6 +149,15 @@ class Benchmark(Protocol):
 
     def make(self) -> Environment:
         """A fresh world."""
+        ...
+
+
+@runtime_checkable
+class Sited(Protocol):
+    """A benchmark whose worlds live on sites that are named by the configuration (`rollout.sites`)."""
+
+    def make_at(self, site: str) -> Environment:
+        """A fresh world on this site set."""
         ...
 
 

@@ -17,7 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
-from r2v.envs.base import Benchmark, Closable, Environment, Info, Snapshots, Task
+from r2v.envs.base import Benchmark, Closable, Environment, Info, Sited, Snapshots, Task
 from r2v.errors import EnvironmentFault, Interrupted, R2VError, UsageError, failure_of
 from r2v.llm.types import Request, ToolSpec
 
@@ -46,8 +46,8 @@ class GuardedEnv:
     The world is made by the first call that needs one, so that a `make` that fails costs one episode.
     """
 
-    def __init__(self, benchmark: Benchmark) -> None:
-        self._benchmark = benchmark
+    def __init__(self, benchmark: Benchmark, site: str | None = None) -> None:
+        self._benchmark, self._site = benchmark, site
         self._world: Environment | None = None
         self._closed = False
 
@@ -103,13 +103,19 @@ class GuardedEnv:
         if self._closed:
             raise R2VError("a world was used after it was closed")
         if self._world is None:
-            world = self._call("make", self._benchmark.make)
+            world = self._call("make", self._make)
             lacks = [name for name in ("reset", "step", "tool_specs") if not callable(getattr(world, name, None))]
             if lacks:
                 says = f"make() gives a {type(world).__name__} without {', '.join(lacks)}"
                 raise ContractError(broken(self._benchmark, says))
             self._world = world
         return self._world
+
+    def _make(self) -> Environment:
+        if self._site is None:
+            return self._benchmark.make()
+        assert isinstance(self._benchmark, Sited)  # r2v.rollout.sites names sites to no other
+        return self._benchmark.make_at(self._site)
 
     def _call(self, method: str, call: Callable[[], R]) -> R:
         """Raises WorldFault for what the benchmark raises; what is R2V's, the machine's or the user's passes."""

@@ -39,6 +39,7 @@ from r2v.rollout.episode_cache import EpisodeCache
 from r2v.rollout.gates import FeatureExtractor, ScoreGate
 from r2v.rollout.model_factory import engine, priced_policy, priced_teacher, told_tools, verifier_scorer
 from r2v.rollout.session import EpisodeSpec, RolloutWorld
+from r2v.rollout.sites import SitePool
 from r2v.router.baselines import score_function
 from r2v.router.models import RouterModel, load
 from r2v.storage.artifact import JOURNAL, Work
@@ -118,7 +119,12 @@ class MethodRunner:
                 variants=variants,
                 num_samples=num_samples,
             ),
-            world=RolloutWorld(benchmark, sections.perturbations, sections.inference),
+            world=RolloutWorld(
+                benchmark,
+                sections.perturbations,
+                sections.inference,
+                SitePool.of(sections.rollout, benchmark, work.root),
+            ),
             slm=slm,
             make_teacher=lambda: GreedyActor(
                 priced_teacher(sections.teacher, sections.cost, benchmark, waves, work.folder / JOURNAL), "llm_fallback"

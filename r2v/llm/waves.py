@@ -233,16 +233,17 @@ class Waves:
         port.counts.remembered += 1
         if not isinstance(known, asyncio.Future):
             return known  # type: ignore[no-any-return]
-        return await self._waiting_for_model(known)
+        return await self.wait(known)
 
     async def _enqueue(self, port: _Port[Q, A], request: Q) -> A:
         future: asyncio.Future[A] = self._loop.create_future()
         port.pending.append((request, future, self._clock.time() + port.max_age))
         if len(port.pending) == 1:
             self._clock.call_later(port.max_age, self._pump)
-        return await self._waiting_for_model(future)
+        return await self.wait(future)
 
-    async def _waiting_for_model(self, future: asyncio.Future[A]) -> A:
+    async def wait(self, future: asyncio.Future[A]) -> A:
+        """Wait for what is no call of the conversation's own: a model's answer, a place on a site."""
         self._acting -= 1
         self._pump_soon()
         try:

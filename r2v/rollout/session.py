@@ -41,6 +41,7 @@ from r2v.perturb import PerturbedEnv, perturbation_type, wrap
 from r2v.policy.prompt_encoder import build_messages
 from r2v.rollout.actors import Act, Actor, StepView, add_tokens
 from r2v.rollout.play_lines import REFUSED
+from r2v.rollout.sites import SitePool, placed
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -60,11 +61,12 @@ class EpisodeSpec:
 
 @dataclass(frozen=True)
 class RolloutWorld:
-    """The environment of a rollout: a benchmark, its perturbations and the step limit."""
+    """The environment of a rollout: a benchmark, its perturbations, the step limit, the sites that worlds share."""
 
     benchmark: Benchmark
     perturbations: PerturbationsConfig
     inference: InferenceConfig
+    sites: SitePool | None = None
 
     def start(self, spec: EpisodeSpec) -> Session:
         """A session before its first observation; nothing runs yet."""
@@ -79,10 +81,14 @@ class RolloutWorld:
         """The spec without the seed of perturbations that are not active."""
         return spec if self.perturbations.active(spec.condition) else replace(spec, perturbation_seed=None)
 
-    def environment(self, spec: EpisodeSpec) -> PerturbedEnv:
+    def environment(self, spec: EpisodeSpec, site: str | None = None) -> PerturbedEnv:
         """A fresh environment, guarded, and perturbed as the condition says."""
         return wrap(
-            GuardedEnv(self.benchmark), self.benchmark, self.perturbations, spec.condition, spec.perturbation_seed or 0
+            GuardedEnv(self.benchmark, site),
+            self.benchmark,
+            self.perturbations,
+            spec.condition,
+            spec.perturbation_seed or 0,
         )
 
 
@@ -154,17 +160,20 @@ class Session:
     async def live(self, waves: Waves) -> AsyncIterator[None]:
         """The session with its world, opened here unless it is open already, and closed however this ends. A question
         that a provider refuses for good (too long, filtered) ends the episode as not measured."""
-        try:
-            if not self._opened:
-                await waves.world(self.open)
-            yield
-        except Unanswered as error:
-            if not error.final:
-                raise
-            self.fault(f"{REFUSED}{error}")
-        finally:
-            if not self._closed:
-                await waves.world(self.close)
+        async with placed(self.world.sites, self.spec.task, waves) as site:
+            if site is not None and not self._opened:
+                self._env = self.world.environment(self.spec, site)
+            try:
+                if not self._opened:
+                    await waves.world(self.open)
+                yield
+            except Unanswered as error:
+                if not error.final:
+                    raise
+                self.fault(f"{REFUSED}{error}")
+            finally:
+                if not self._closed:
+                    await waves.world(self.close)
 
     def view(self) -> StepView:
         """What an actor may see now."""

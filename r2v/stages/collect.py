@@ -84,7 +84,7 @@ def run(cfg: CollectSettings, work: Work) -> None:
     with _begin(cfg, work, registry) as handle:
         _announce(handle)
         specs = _specs(cfg, handle)
-        open_still = _play_missing(cfg, specs, handle)
+        open_still = _play_missing(cfg, specs, handle, work.root)
         sort_episodes(handle.store.path)
         manifest = handle.finish(expected=len(specs))
         _announce(handle)
@@ -243,16 +243,18 @@ def collection_specs(cfg: CollectSettings, benchmark: Benchmark, record: dict[st
     return [EpisodeSpec(task=task, seed=seed, split="train", run=record) for seed in cfg.seeds for task in tasks]
 
 
-def _play_missing(cfg: CollectSettings, specs: list[EpisodeSpec], handle: RunHandle) -> list[str]:
+def _play_missing(cfg: CollectSettings, specs: list[EpisodeSpec], handle: RunHandle, root: Path) -> list[str]:
     """Play and store what the run lacks; why the ones that are still open got no answer."""
     from r2v.envs.base import load_benchmark
     from r2v.rollout.actors import GreedyActor
     from r2v.rollout.model_factory import engine, priced_teacher
     from r2v.rollout.session import RolloutWorld
+    from r2v.rollout.sites import SitePool
 
     benchmark = load_benchmark(cfg.env.benchmark, cfg.env.options)
     waves = engine(cfg.rollout, benchmark)
-    world = RolloutWorld(benchmark, c.PerturbationsConfig(), c.InferenceConfig(max_steps=cfg.max_steps))
+    sites = SitePool.of(cfg.rollout, benchmark, root)
+    world = RolloutWorld(benchmark, c.PerturbationsConfig(), c.InferenceConfig(max_steps=cfg.max_steps), sites)
     side = priced_teacher(cfg.teacher, c.CostConfig(llm=cfg.price), benchmark, waves, handle.output_dir / PROVIDER)
     done = handle.store.done_keys()
     missing = [spec for spec in specs if (spec.task.task_id, spec.seed, None) not in done]

@@ -93,7 +93,7 @@ def run(cfg: PerturbSettings, work: Work) -> None:
     if (tools := tools_of_runs([registry.get(run_id) for run_id in run_ids])) is not None:
         write_tools(work.folder / TOOLS_FILE, tools)
     benchmark = load_benchmark(cfg.env.benchmark, cfg.env.options)
-    episodes = training_set(cfg, benchmark, clean, scratch / "reroll.jsonl", report)
+    episodes = training_set(cfg, benchmark, clean, scratch / "reroll.jsonl", report, work.root)
     written = write_sorted(work.folder / "trajectories.jsonl", episodes, scratch / "draft.jsonl")
     counts = report.as_json()
     if not written:
@@ -126,7 +126,12 @@ def write_sorted(path: Path, episodes: Iterable[Episode], draft: Path) -> int:
 
 
 def training_set(
-    cfg: PerturbSettings, benchmark: Benchmark, clean: TrajectoryStore, paid: Path, report: Report
+    cfg: PerturbSettings,
+    benchmark: Benchmark,
+    clean: TrajectoryStore,
+    paid: Path,
+    report: Report,
+    root: Path = Path(),
 ) -> Iterator[Episode]:
     """Clean episodes, their offline twins, then what the teacher played again."""
     drawn = [make_schedule(benchmark, cfg.perturbations, cfg.condition, seed) for seed in cfg.perturbation_seeds]
@@ -153,7 +158,7 @@ def training_set(
                 yield twin
     if schedules and parents and "reroll" in cfg.perturb.constructions:
         seeds = [schedule.seed for schedule in schedules]
-        for episode in reroll(cfg, benchmark, parents, seeds, paid):
+        for episode in reroll(cfg, benchmark, parents, seeds, paid, root):
             yield from report.accepted("reroll", _judged(episode, parents, readings))
 
 
@@ -183,17 +188,24 @@ def _usable(cfg: PerturbSettings, benchmark: Benchmark, clean: TrajectoryStore, 
 
 
 def reroll(
-    cfg: PerturbSettings, benchmark: Benchmark, parents: Mapping[tuple[str, int], Parent], seeds: list[int], path: Path
+    cfg: PerturbSettings,
+    benchmark: Benchmark,
+    parents: Mapping[tuple[str, int], Parent],
+    seeds: list[int],
+    path: Path,
+    root: Path = Path(),
 ) -> Iterator[Episode]:
     """The teacher's episodes in the perturbed world; those that an interrupted attempt has paid are kept."""
     from r2v.rollout.actors import GreedyActor
     from r2v.rollout.model_factory import engine, priced_teacher, teacher_name
     from r2v.rollout.session import EpisodeSpec, RolloutWorld, play_many
+    from r2v.rollout.sites import SitePool
 
     waves = engine(cfg.rollout, benchmark)
     side = priced_teacher(cfg.teacher, c.CostConfig(llm=cfg.price), benchmark, waves, path.parent.with_name(JOURNAL))
     actor = GreedyActor(side, "teacher")
-    world = RolloutWorld(benchmark, cfg.perturbations, c.InferenceConfig(max_steps=cfg.max_steps))
+    sites = SitePool.of(cfg.rollout, benchmark, root)
+    world = RolloutWorld(benchmark, cfg.perturbations, c.InferenceConfig(max_steps=cfg.max_steps), sites)
     by = {"teacher_model": teacher_name(cfg.teacher, benchmark), "teacher_provider": cfg.teacher.provider}
     tasks = {task.task_id: task for task in benchmark.tasks()}
     with TrajectoryStore(path).exclusive() as store:

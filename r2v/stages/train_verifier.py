@@ -153,6 +153,7 @@ def _executed(cfg: VerifierSettings, work: Work, benchmark: Benchmark) -> list[V
     from r2v.rollout.episode_cache import EpisodeCache
     from r2v.rollout.model_factory import engine, priced_teacher
     from r2v.rollout.session import RolloutWorld, episode_specs
+    from r2v.rollout.sites import SitePool
     from r2v.verifier.labels import executed_examples, outcome_examples
 
     waves = engine(cfg.rollout, benchmark)
@@ -164,7 +165,8 @@ def _executed(cfg: VerifierSettings, work: Work, benchmark: Benchmark) -> list[V
         for index, spec in enumerate(episode_specs(benchmark, split, [0], cfg.tasks, method="teacher", limit=count))
         for spec in [replace(spec, condition=conditions[index % len(conditions)])]
     ]
-    world = RolloutWorld(benchmark, cfg.perturbations, cfg.inference)
+    sites = SitePool.of(cfg.rollout, benchmark, work.root)
+    world = RolloutWorld(benchmark, cfg.perturbations, cfg.inference, sites)
     what = "execute corrupted actions"
     episodes, records = play_corruptions(
         specs,

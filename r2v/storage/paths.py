@@ -22,6 +22,8 @@ EPISODES = Path("outputs/.episodes")
 """Where the plays of all attempts are kept, one folder an attempt."""
 RUNS = Path("data/runs")
 CHAINS = Path("outputs/.chains")
+SITES = Path("outputs/.sites")
+"""Where the leases of site sets lie."""
 JOURNALS = Path("outputs/.provider")
 """Where providers' journals of evaluations lie, one folder a model."""
 GAME_JOBS = Path("results/batch_jobs")
