@@ -27,6 +27,16 @@ async def call_in_thread(threads: Executor, call: Callable[[], A]) -> A:
         raise
 
 
+async def finish_in_thread(threads: Executor, call: Callable[[], A]) -> A:
+    """The same for what has to be done in any case: cancelled, this ends when the call was made and has ended."""
+    running = asyncio.wrap_future(threads.submit(call))
+    try:
+        return await asyncio.shield(running)
+    except asyncio.CancelledError:
+        await asyncio.wait([running])
+        raise
+
+
 def fail_waiting(futures: Iterable[asyncio.Future[Any]], error: Exception) -> None:
     """Raise the error in everybody who still waits for one of these futures."""
     for future in futures:

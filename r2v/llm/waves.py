@@ -28,7 +28,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Generic, Protocol, TypeVar
 
-from r2v.llm.futures import call_in_thread, fail_waiting, forward_result
+from r2v.llm.futures import call_in_thread, fail_waiting, finish_in_thread, forward_result
 from r2v.llm.types import Backend, ChatModel, Remote, Reply, Request
 
 Q = TypeVar("Q")
@@ -142,12 +142,19 @@ class Waves:
 
     async def world(self, call: Callable[..., R], *args: Any, **kwargs: Any) -> R:
         """Run a world's call in a worker thread and wait for it, also when the conversation is cancelled."""
+        return await self._in_thread(call_in_thread, partial(call, *args, **kwargs))
+
+    async def close(self, call: Callable[[], R]) -> R:
+        """The same for the call that ends a world's life, which is made although the conversation is cancelled."""
+        return await self._in_thread(finish_in_thread, call)
+
+    async def _in_thread(self, run: Callable[..., Coroutine[Any, Any, R]], call: Callable[[], R]) -> R:
         assert self._pool is not None, "worlds are stepped inside Waves.run"
         self._acting -= 1
         self._in_world += 1
         self._pump_soon()
         try:
-            return await call_in_thread(self._pool, partial(call, *args, **kwargs))
+            return await run(self._pool, call)
         finally:
             self._in_world -= 1
             self._acting += 1

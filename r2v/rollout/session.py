@@ -173,7 +173,7 @@ class Session:
                 self.fault(f"{REFUSED}{error}")
             finally:
                 if not self._closed:
-                    await waves.world(self.close)
+                    await waves.close(self.close)
 
     def view(self) -> StepView:
         """What an actor may see now."""

@@ -145,6 +145,31 @@ def test_a_world_is_closed_when_the_step_that_runs_in_it_has_ended() -> None:
     assert order == ["stepped", "closed"] and worlds.census.live == 0
 
 
+def test_a_world_is_closed_although_its_conversation_is_cancelled_while_it_waits_for_that() -> None:
+    """The only thread is taken, so the closing call is still in the queue when another conversation fails."""
+    worlds = Counted(num_tasks=1, length=3)
+    waves = Waves(workers=1, max_conversations=3)
+    on = stage(worlds, straight_on, straight_on, waves=waves)
+    session, release, closing = on.world.start(specs(worlds, 1)[0]), threading.Event(), asyncio.Event()
+
+    async def closes() -> None:
+        async with session.live(waves):
+            held = asyncio.ensure_future(waves.world(release.wait))
+            await asyncio.sleep(0)
+            closing.set()
+        await held
+
+    async def fails() -> None:
+        await closing.wait()
+        await asyncio.sleep(0)
+        asyncio.get_running_loop().call_soon(release.set)
+        raise Broken
+
+    with pytest.raises(Broken):
+        waves.run([closes, fails])
+    assert (worlds.census.made, worlds.census.live) == (1, 0)
+
+
 def test_a_fork_holds_no_world_and_can_be_played_many_times() -> None:
     counted = Counted(num_tasks=1, length=4)
     on = corridors(counted, elsewhere)
