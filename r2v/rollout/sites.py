@@ -27,7 +27,7 @@ from r2v.envs.base import Benchmark, Sited, Task
 from r2v.errors import LeaseConflict, UsageError
 from r2v.llm.waves import Waves
 from r2v.storage.lease import lease
-from r2v.storage.paths import SITES
+from r2v.storage.paths import SITE_LEASES
 
 _LOOK_AGAIN = 0.5
 """Seconds between two looks at site sets that other processes hold."""
@@ -110,7 +110,7 @@ class SitePool:
         if able.parallel:
             return None
         names: list[str | None] = [*rollout.sites] or [None]
-        folder = root / SITES
+        folder = root / SITE_LEASES
         return cls([Site(name, folder / f"{_label(name or benchmark.name)}.lease") for name in names], able.per_site)
 
     @asynccontextmanager

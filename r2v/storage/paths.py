@@ -22,7 +22,7 @@ EPISODES = Path("outputs/.episodes")
 """Where the plays of all attempts are kept, one folder an attempt."""
 RUNS = Path("data/runs")
 CHAINS = Path("outputs/.chains")
-SITES = Path("outputs/.sites")
+SITE_LEASES = Path("outputs/.sites")
 """Where the leases of site sets lie."""
 JOURNALS = Path("outputs/.provider")
 """Where providers' journals of evaluations lie, one folder a model."""
