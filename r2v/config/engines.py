@@ -6,6 +6,7 @@ into fingerprints are read from here.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -22,6 +23,19 @@ VLLM_FLAGS = (
     "--seed=0",
 )
 """Options that an answer depends on, beside the model, its type and its context length, which are the policy's."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineRecord:
+    """What a manifest says of the engine that a stage played with: its identity, and what was really there."""
+
+    name: str
+    version: str | None = None
+    flags: tuple[str, ...] = ()
+    distribution: str | None = None
+    """Of an engine of ours: the package that it came in."""
+    models: tuple[str, ...] = ()
+    """Of somebody else's server: what it said that it serves."""
 
 
 def engine_identity(engine: str) -> dict[str, Any]:

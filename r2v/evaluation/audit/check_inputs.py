@@ -11,11 +11,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
+from r2v.config.engines import EngineRecord
 from r2v.constraints import Count, CountOrNone, NotNegative, OneOf, Positive, Range, Share, Text, check_fields
 from r2v.data.schema import from_dict
 from r2v.errors import InputError, R2VError
 from r2v.evaluation.audit.findings import Findings
-from r2v.evaluation.audit.folder import read_json
+from r2v.evaluation.audit.folder import Fewer, read_json
 from r2v.evaluation.settings import EvaluateSettings
 from r2v.storage.artifact import ATTEMPT
 from r2v.storage.artifact_manifest import wrong_hashes
@@ -111,6 +112,7 @@ class VerifierSummary:
     n_examples: Count
     report: VerifierFigures
     n_env_faults: CountOrNone = 0
+    fewer_than_asked: Fewer | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,6 +128,8 @@ class FeaturesSummary:
     n_harm: CountOrNone
     slm_success: Share
     n_env_faults: CountOrNone = 0
+    fewer_than_asked: Fewer | None = None
+    engine: EngineRecord | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -159,6 +163,8 @@ class RouterSummary:
     success: Share
     cost: NotNegative
     report: RouterReport
+    fewer_than_asked: Fewer | None = None
+    engine: EngineRecord | None = None
 
 
 INPUTS: Mapping[str, type[Any]] = {

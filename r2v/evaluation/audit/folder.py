@@ -9,10 +9,11 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from r2v.config.engines import LOCAL, EngineRecord, engine_identity
 from r2v.data.schema import from_dict, parse_json
 from r2v.errors import InputError
 from r2v.evaluation.audit.findings import Findings, shown
@@ -32,6 +33,10 @@ BESIDE = (ARTIFACT_MANIFEST, ATTEMPT, CONFIGURATION)
 """Files that describe the others and are not content themselves."""
 
 
+Fewer = dict[str, dict[str, int]]
+"""Key -> how many tasks were asked for, and how many there were to play."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class EvaluationSummary:
     """What an evaluation says of itself in artifact.json."""
@@ -39,6 +44,23 @@ class EvaluationSummary:
     n_episodes: int
     thresholds: dict[str, float]
     n_env_faults: int = 0
+    fewer_than_asked: Fewer | None = None
+    engine: EngineRecord | None = None
+
+
+def engine_problems(engine: str, record: EngineRecord | None) -> list[str]:
+    """What the record of a serving engine says otherwise than `policy.engine` of the configuration."""
+    if engine == LOCAL:
+        return [] if record is None else ["names a serving engine, config.yaml says policy.engine=local"]
+    if record is None:
+        return [f"names no serving engine, config.yaml says policy.engine={shown(engine)}"]
+    said = asdict(record) | {"flags": list(record.flags)}
+    identity = engine_identity(engine)
+    return [
+        f"engine.{key} is {shown(said[key])}, not {shown(value)}"
+        for key, value in identity.items()
+        if said[key] != value
+    ]
 
 
 def plain_files(results: Path) -> set[str]:

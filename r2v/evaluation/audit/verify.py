@@ -34,7 +34,7 @@ from r2v.evaluation.audit.check_setup import (
     world_of,
 )
 from r2v.evaluation.audit.findings import Findings, shown
-from r2v.evaluation.audit.folder import EvaluationSummary, check_files, plain_files
+from r2v.evaluation.audit.folder import EvaluationSummary, check_files, engine_problems, plain_files
 from r2v.evaluation.audit.rebuild_tables import VerifyReport, verify_tables
 from r2v.evaluation.audit.replay_episodes import Cell, CellCounts, EpisodesAudit
 from r2v.evaluation.settings import EvaluateSettings
@@ -174,6 +174,7 @@ def _check_artifact(
     ):
         if said != counted:
             findings.add(ARTIFACT_MANIFEST, f"{name} is {said}, there are {counted}")
+    findings.extend(ARTIFACT_MANIFEST, engine_problems(settings.policy.engine, summary.engine))
     inputs = input_artifacts(results, settings, findings)
     check_fingerprint(manifest, inputs, settings, findings)
     if "router" in inputs:
