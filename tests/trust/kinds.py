@@ -498,13 +498,6 @@ ARTIFACT_FILES = (
         readers=("run",),
         content=True,
     ),
-    FileKind(
-        name="draft",
-        paths=("{ablations}/tmp/*.yaml",),
-        form="yaml",
-        writers=("experiments.ablations:_changed",),
-        damage="ignored",
-    ),
 )
 
 CHECKPOINT_FILES = (
