@@ -38,8 +38,12 @@ def add_commands(commands: argparse._SubParsersAction[Parser]) -> None:
     show.set_defaults(act=_show)
     serve = actions.add_parser("serve", help="serve the base of a configuration until interrupted")
     serve.add_argument("--config", metavar="FILE", help="configuration of the policy (default: the defaults)")
-    serve.add_argument("--overrides", metavar="KEY=VALUE", nargs="*", default=[], help="configuration keys to change")
-    serve.add_argument("--host", default="127.0.0.1", help="address to listen on (default: 127.0.0.1)")
+    serve.add_argument(
+        "--overrides", metavar="KEY=VALUE", nargs="*", default=[], help="configuration keys to change (default: none)"
+    )
+    serve.add_argument(
+        "--host", default="127.0.0.1", metavar="ADDRESS", help="address to listen on (default: 127.0.0.1)"
+    )
     serve.add_argument("--port", type=int, default=8000, metavar="N", help="port to listen on (default: 8000)")
     serve.set_defaults(act=_serve)
 
