@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from itertools import accumulate
 from pathlib import Path
@@ -109,6 +110,19 @@ def arguments(phase: Phase, out: Path, rows: int, model: Any, seed: int) -> dict
     }
 
 
+@contextmanager
+def tf32(wanted: bool) -> Iterator[None]:
+    """While training in bfloat16, what is still multiplied in float32 (the adapters' weights, the head) may use TF32;
+    afterwards all is as it was, so that what acts in the same process computes as in one of its own."""
+    before = torch.get_float32_matmul_precision()
+    try:
+        if wanted:
+            torch.set_float32_matmul_precision("high")
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
 def _zero(stage: int) -> dict[str, Any]:
     """A DeepSpeed configuration of this ZeRO stage; `auto` stands for the trainer's own arguments."""
     return {
@@ -146,7 +160,7 @@ def fit(trainer: Any, what: str, out: Path, lengths: Sequence[int]) -> list[dict
         )
         trainer.add_callback(callback)
         _watch(trainer, what, out)
-        with checkpoint.resuming(resume, lambda: callback.stepping):
+        with checkpoint.resuming(resume, lambda: callback.stepping), tf32(trainer.args.bf16):
             trainer.train(resume_from_checkpoint=resume and str(resume))
     if callback.stopped:
         raise Interrupted(
