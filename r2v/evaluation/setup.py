@@ -1,8 +1,8 @@
 """The evaluation setup: what was to be measured, stored beside the episodes so that both together give every table.
 
 `results/<b>_<c>/setup.json`, `results/<b>_<c>/episodes/<condition>/<method>.jsonl`, and for frontier points
-`episodes/<condition>/frontier/<method>@<point>.jsonl`. The setup names every cell of the grid
-(method x task x seed), so an episode that was never played is missed, not averaged away.
+`episodes/<condition>/frontier/<method>@<point>.jsonl`; either may be packed (`.jsonl.zst`). The setup names every cell
+of the grid (method x task x seed), so an episode that was never played is missed, not averaged away.
 """
 
 from __future__ import annotations
@@ -119,9 +119,11 @@ def to_plain(setup: Setup) -> dict[str, Any]:
 
 
 def episodes_path(results: Path, condition: str, method: str, point: str = MAIN) -> Path:
-    """Where a method's episodes under a condition lie; `point` names an operating point of its frontier."""
+    """Where a method's episodes under a condition lie, or will; `point` names an operating point of its frontier."""
     folder = results / "episodes" / condition
-    return folder / f"{method}.jsonl" if point == MAIN else folder / "frontier" / f"{method}@{point}.jsonl"
+    plain = folder / f"{method}.jsonl" if point == MAIN else folder / "frontier" / f"{method}@{point}.jsonl"
+    packed = plain.with_name(f"{plain.name}.zst")
+    return packed if packed.exists() else plain
 
 
 def planned_files(results: Path, setup: Setup) -> Iterator[tuple[Path, str, str, str]]:

@@ -213,8 +213,10 @@ def _made(config: c.Config, work: Work) -> dict[str, Artifact]:
 
 def _episodes(config: c.Config, artifact: Artifact, method: str) -> StoredEpisodes:
     from r2v.data.store import StoredEpisodes
+    from r2v.evaluation.setup import episodes_path
 
-    return StoredEpisodes(artifact.file(f"episodes/{_condition(config)}/{method}.jsonl"))
+    path = episodes_path(artifact.folder, _condition(config), method)
+    return StoredEpisodes(artifact.file(path.relative_to(artifact.folder).as_posix()))
 
 
 STAGE = Stage(version=1, settings=AblationsSettings, run=run, chains=chains_of)

@@ -26,6 +26,7 @@ from typing import Any
 from r2v.errors import InputError, LeaseConflict
 from r2v.log import logger
 from r2v.rollout.play_lines import PlayFile, header_of, line_at, line_hash, lines_from, raw_records, records_of
+from r2v.storage import compression
 from r2v.storage.artifact import Work
 from r2v.storage.artifact_manifest import ARTIFACT_MANIFEST
 from r2v.storage.files import write_lines
@@ -190,7 +191,7 @@ def published_in(folder: Path) -> dict[str, list[list[Any]]]:
 def published_line(artifact: Path, record: Sequence[Any]) -> bytes:
     """The line of an artifact's file that a record is. Raises OSError, ValueError where it is not what it was."""
     _, file, offset, content = record
-    line = line_at(artifact / file, offset)
+    line = compression.line_at(artifact / file, offset)
     if line_hash(line) != content:
         raise ValueError(f"{file} is not what was published")
     return line

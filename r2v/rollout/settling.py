@@ -17,6 +17,7 @@ from typing import Any
 from r2v.errors import LeaseConflict
 from r2v.rollout.episode_cache import KEPT, PUBLISHED, published_in
 from r2v.rollout.play_lines import header_of, line_hash, lines_from, raw_records
+from r2v.storage.compression import LINES, places_of
 from r2v.storage.files import write_json, write_lines
 from r2v.storage.integrity import hashed
 from r2v.storage.lease import lease
@@ -50,8 +51,8 @@ def _lines_of(artifact: Path, files: Iterable[str]) -> Places:
     return {
         line_hash(line): (name, offset)
         for name in files
-        if name.endswith(".jsonl")
-        for offset, line in lines_from(artifact / name)
+        if name.endswith(LINES)
+        for offset, line in places_of(artifact / name)
     }
 
 

@@ -1,11 +1,13 @@
 """Compression: JSON Lines that are done, packed by zstd (RFC 8878) where a path ends in `.zst`.
 
-    with packed(path, file) as out: out.write(b"{...}\\n")
+    with packed(path, file) as out: out.write(b"{...}\n")
     for line in lines_of(path): ...
+    line_at(path, place)                    # a place that places_of gave with the line
 
 Pages repeat themselves, so episodes take an eighth of their size. A file that is done is packed whole; one that grows
 stays plain, because mending a torn end needs lines. What is hashed is the text inside, so a compressor's version
-changes no identity. Reading streams, in bounded memory: a packed file may come from a stranger.
+changes no identity. A file is some frames of a few megabytes, so that a line can be read without all before it; reading
+streams, in bounded memory: a packed file may come from a stranger.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO, Protocol
+from typing import Any, BinaryIO, Protocol
 
 from r2v.errors import InputError
 
@@ -29,6 +31,10 @@ _CHUNK = 1 << 7
 _RATIO, _ALLOWANCE = 1000, 64 << 20
 """A packed file becomes at most so many times its size, and so many bytes more."""
 _LONGEST_LINE = 64 << 20
+_FRAME = 4 << 20
+"""Bytes of text after which a frame ends."""
+_INNER_BITS = 24
+"""A place in a packed file: where its frame begins, then so many bits of where the line begins in that."""
 
 
 class Writer(Protocol):
@@ -51,47 +57,105 @@ def packed(path: Path, file: BinaryIO) -> Iterator[Writer]:
         _LEVEL, window_log=_WINDOW, enable_ldm=True, write_checksum=True, write_content_size=False
     )
     with zstandard.ZstdCompressor(compression_params=parameters).stream_writer(file, closefd=False) as out:
-        yield out
+        yield _Frames(out)
+
+
+class _Frames:
+    """Ends a frame behind the text that fills it."""
+
+    def __init__(self, out: Any) -> None:
+        self._out, self._size = out, 0
+
+    def write(self, data: bytes, /) -> int:
+        if self._size >= _FRAME:
+            self._out.flush(1)  # FLUSH_FRAME
+            self._size = 0
+        self._size += len(data)
+        self._out.write(data)
+        return len(data)
 
 
 def lines_of(path: Path) -> Iterator[bytes]:
     """The lines of a file with their newlines, streaming. Raises FileNotFoundError, and InputError for a packed file
-    that is cut, damaged, followed by something else, or larger than any that is made."""
+    that is cut, damaged, or larger than any that is made."""
+    return (line for _, line in places_of(path))
+
+
+def places_of(path: Path) -> Iterator[tuple[int, bytes]]:
+    """(place, line) of every line, for `line_at`. Raises as `lines_of` does."""
+    with path.open("rb") as file:
+        if path.suffix == _PACKED:
+            yield from _placed(path, _unpacked(path, file, 0))
+            return
+        offset = 0
+        for line in file:
+            yield offset, line
+            offset += len(line)
+
+
+def line_at(path: Path, place: int) -> bytes:
+    """The line at a place. Raises OSError, and ValueError where a packed file is not what it was."""
     with path.open("rb") as file:
         if path.suffix != _PACKED:
-            yield from file
-            return
-        rest = b""
-        for text in _unpacked(path, file):
-            *lines, rest = (rest + text).split(b"\n") if b"\n" in text else (rest + text,)
-            for line in lines:
-                yield line + b"\n"
-            if len(rest) > _LONGEST_LINE:
-                raise InputError(f"{path}: holds a line of more than {_LONGEST_LINE} bytes; R2V writes none")
-        if rest:
-            yield rest
+            file.seek(place)
+            return file.readline()
+        start, inner = place >> _INNER_BITS, place % (1 << _INNER_BITS)
+        try:
+            for found, line in _placed(path, _unpacked(path, file, start)):
+                if found == place:
+                    return line
+                if found > place:
+                    break
+        except InputError as error:
+            raise ValueError(str(error)) from None
+        raise ValueError(f"{path}: no line begins at byte {inner} of the frame at {start}")
 
 
-def _unpacked(path: Path, file: BinaryIO) -> Iterator[bytes]:
+def _placed(path: Path, texts: Iterator[tuple[int, bytes]]) -> Iterator[tuple[int, bytes]]:
+    """The lines of unpacked texts with their places."""
+    frame, inner, begin, rest = -1, 0, 0, b""
+    for start, text in texts:
+        if start != frame:
+            frame, inner = start, 0
+        *lines, last = text.split(b"\n")
+        for line in lines:
+            begin = begin if rest else frame << _INNER_BITS | inner
+            yield begin, rest + line + b"\n"
+            inner += len(line) + 1
+            rest = b""
+        if last:
+            begin = begin if rest else frame << _INNER_BITS | inner
+            inner += len(last)
+            rest += last
+        if len(rest) > _LONGEST_LINE:
+            raise InputError(f"{path}: holds a line of more than {_LONGEST_LINE} bytes; R2V writes none")
+    if rest:
+        yield begin, rest
+
+
+def _unpacked(path: Path, file: BinaryIO, start: int) -> Iterator[tuple[int, bytes]]:
+    """(where its frame begins, text) from the frame at `start` on."""
     import zstandard
 
-    decoder = zstandard.ZstdDecompressor(max_window_size=_LARGEST_WINDOW).decompressobj()
+    packed_by = zstandard.ZstdDecompressor(max_window_size=_LARGEST_WINDOW)
     most = _RATIO * path.stat().st_size + _ALLOWANCE
-    while chunk := file.read(_CHUNK):
-        if decoder.eof:
-            raise _damaged(path, "something follows its end")
+    decoder, position, left, whole = packed_by.decompressobj(), start, b"", False
+    file.seek(start)
+    while chunk := left or file.read(_CHUNK):
+        if whole:
+            decoder, start, whole = packed_by.decompressobj(), position, False
         try:
             text = decoder.decompress(chunk)
         except zstandard.ZstdError as error:
             raise _damaged(path, str(error)) from None
+        whole, left = decoder.eof, decoder.unused_data
+        position += len(chunk) - len(left)
         most -= len(text)
         if most < 0:
             raise InputError(f"{path}: becomes more than {_RATIO} times its size when it is unpacked; R2V writes none")
-        yield text
-    if not decoder.eof:
+        yield start, text
+    if not whole:
         raise _damaged(path, "it is cut short")
-    if decoder.unused_data:
-        raise _damaged(path, "something follows its end")
 
 
 def _damaged(path: Path, why: str) -> InputError:

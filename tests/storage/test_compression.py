@@ -11,7 +11,7 @@ import zstandard
 from r2v.errors import InputError
 from r2v.randomness import generator
 from r2v.storage import compression
-from r2v.storage.compression import lines_of
+from r2v.storage.compression import line_at, lines_of, places_of
 from r2v.storage.files import content_sha256, write_lines
 
 LINES = [f'{{"step":{i},"page":"{"row " * (i % 50)}{i * 7919 % 1000}"}}' for i in range(400)]
@@ -70,11 +70,40 @@ def test_a_torn_file_is_named(path: Path, keep: float) -> None:
         list(lines_of(path))
 
 
-@pytest.mark.parametrize("more", [b"x", b"x" * 5000, zstandard.ZstdCompressor().compress(b"{}\n")])
+@pytest.mark.parametrize("more", [b"x", b"x" * 5000, b"{}\n"])
 def test_what_follows_the_end_is_named(path: Path, more: bytes) -> None:
+    before = content_sha256(path)
     path.write_bytes(path.read_bytes() + more)
-    with pytest.raises(InputError, match="something follows its end"):
+    with pytest.raises(InputError, match="is damaged"):
         list(lines_of(path))
+    assert content_sha256(path) != before
+
+
+def test_a_line_is_read_without_the_frames_before_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compression, "_FRAME", 2000)
+    for path in (tmp_path / "a.jsonl.zst", tmp_path / "a.jsonl"):
+        write_lines(path, LINES)
+        places = list(places_of(path))
+        assert [line for _, line in places] == [line.encode() + b"\n" for line in LINES]
+        assert [line_at(path, place) for place, _ in places] == [line for _, line in places]
+        assert len({place for place, _ in places}) == len(LINES)
+    packed = tmp_path / "a.jsonl.zst"
+    frames = sorted({place >> 24 for place, _ in places_of(packed)})
+    assert len(frames) > 20, "some lines each"
+    last = max(place for place, _ in places_of(packed))
+    packed.write_bytes(b"\0" * frames[-1] + packed.read_bytes()[frames[-1] :])
+    assert line_at(packed, last) == LINES[-1].encode() + b"\n"
+    for place in (last + 1, 0, frames[-1] << 24 | 1 << 20):
+        with pytest.raises(ValueError, match="a.jsonl.zst"):
+            line_at(packed, place)
+
+
+def test_a_line_may_reach_over_frames_that_others_made(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl.zst"
+    pack = zstandard.ZstdCompressor().compress
+    path.write_bytes(pack(b"a\nbe") + pack(b"gin\n") + pack(b"") + pack(b"c"))
+    assert list(lines_of(path)) == [b"a\n", b"begin\n", b"c"]
+    assert [line_at(path, place) for place, _ in places_of(path)] == [b"a\n", b"begin\n", b"c"]
 
 
 @pytest.mark.parametrize("unit", [b"\0" * (1 << 20), b"x" * 1023 + b"\n"])

@@ -13,6 +13,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from r2v.storage.compression import LINES, lines_of
+from r2v.storage.files import write_lines
+
 LeafPath = tuple[str | int, ...]
 
 
@@ -164,15 +167,15 @@ def _instead(theirs: Any, mine: Any) -> Any:
 
 
 def read_records(path: Path) -> list[Any]:
-    """The records of a .json file (one) or of a .jsonl file."""
-    text = path.read_text()
-    return [json.loads(line) for line in text.splitlines()] if path.suffix == ".jsonl" else [json.loads(text)]
+    """The records of a .json file (one) or of a .jsonl file, packed or not."""
+    if path.name.endswith(LINES):
+        return [json.loads(line) for line in lines_of(path)]
+    return [json.loads(path.read_text())]
 
 
 def write_records(path: Path, records: list[Any]) -> None:
     """The inverse of `read_records`, into a new file; NaN is written as Python writes it."""
-    if path.suffix == ".jsonl":
-        text = "".join(json.dumps(record, ensure_ascii=False, separators=(",", ":")) + "\n" for record in records)
+    if path.name.endswith(LINES):
+        write_lines(path, (json.dumps(record, ensure_ascii=False, separators=(",", ":")) for record in records))
     else:
-        text = json.dumps(records[0], ensure_ascii=False, indent=2) + "\n"
-    rewrite(path, text.encode())
+        rewrite(path, (json.dumps(records[0], ensure_ascii=False, indent=2) + "\n").encode())

@@ -14,7 +14,7 @@ import pytest
 from tests import trust, warm
 from tests.test_imports import HEAVY, REPOSITORY
 from tests.trust import drawn
-from tests.trust.alter import BYTES, hard_copy, rewrite
+from tests.trust.alter import BYTES, hard_copy, read_records, rewrite, write_records
 from tests.trust.tampering import KINDS, copy_results, files_of, make_consistent, read, rehash, verify, write
 
 
@@ -309,3 +309,32 @@ def test_an_audit_loads_no_torch(small_results: Path) -> None:
     loaded = set(done.stderr.rpartition("LOADED")[2].split())
     assert "tokenizers" in loaded
     assert loaded & (HEAVY - {"scipy", "sklearn", "transformers"}) == set()
+
+
+def test_results_whose_cells_are_packed_are_audited_alike(small_results: Path, tmp_path: Path) -> None:
+    results = copy_results(small_results, tmp_path / "results")
+    for path in files_of(results, "episodes"):
+        write_records(path.with_name(f"{path.name}.zst"), read(path))
+        path.unlink()
+    rehash(results)
+    code, out, err = verify(results)
+    assert code == 0 and "identical" in out, err
+    path = results / "episodes" / "noisy" / "r2v.jsonl.zst"
+    first, *rest = read_records(path)
+    write_records(path, [{**first, "success": not first["success"]}, *rest])
+    rehash(results)
+    assert "executed success" in verify(results)[2]
+    whole = path.read_bytes()
+    for damaged in (whole[: len(whole) // 2], whole[:40] + bytes([whole[40] ^ 1]) + whole[41:]):
+        rewrite(path, damaged)
+        code, _, err = verify(results)
+        assert code == 3 and err.count("\n") == 1 and "noisy/r2v.jsonl.zst is damaged" in err, err
+
+
+def test_a_cell_that_is_there_twice_is_a_stray_file(small_results: Path, tmp_path: Path) -> None:
+    results = copy_results(small_results, tmp_path / "results")
+    path = results / "episodes" / "noisy" / "r2v.jsonl"
+    write_records(path.with_name("r2v.jsonl.zst"), read(path))
+    make_consistent(results)
+    code, _, err = verify(results)
+    assert code == 3 and "stray file" in err and "r2v.jsonl is no part" in err
