@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from r2v.envs.base import Capabilities, Info, Task
-from r2v.llm.types import ToolSpec
-from tests.counted import WALK, walk
+from r2v.llm.types import Request, ToolSpec
+from tests.counted import WALK, straight_on, walk
 
 
 @dataclass
@@ -53,13 +53,16 @@ class SharedShop:
 
     @property
     def capabilities(self) -> Capabilities:
-        return Capabilities(parallel=False, per_site=self.per_site, waits=True)
+        return Capabilities(parallel=False, per_site=self.per_site, waits=True, expert=True)
 
     def tasks(self) -> Sequence[Task]:
         return [
             Task(task_id=f"t-{number:02}", goal=f"visit shop {number}", mutates=number % 3 == 0)
             for number in range(self.num_tasks)
         ]
+
+    def expert(self, request: Request) -> str:
+        return straight_on(request)
 
     def make(self) -> SharedShopEnvironment:
         return self.make_at("own")

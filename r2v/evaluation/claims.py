@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-from r2v.config.methods import BOUNDS, CLONE, FAMILY, METHODS, OURS, STRONG, WEAK
+from r2v.config.methods import BOUNDS, CLONE, FAMILY, METHODS, ORACLE, OURS, STRONG, WEAK
 from r2v.evaluation.setup import FRONTIER, GAINS, RouterScores
 from r2v.evaluation.table_rows import TableRow
 
@@ -93,10 +93,12 @@ def caveats(
     comparisons: list[TableRow],
     scores: Iterable[RouterScores] = (),
     limits: Mapping[str, int] | None = None,
+    num_never_branched: int = 0,
 ) -> list[dict[str, Any]]:
     """Where these figures are weak, each with the rows that show it. `scores`: what the routers gave held-out steps;
-    `limits`: the setup's."""
+    `limits`: the setup's; `num_never_branched`: its tasks that change a world which others share."""
     found = {**dict(_weaknesses(main, comparisons)), **dict(_untrained(main, scores)), **_limited(main, limits or {})}
+    found |= _unbranched(main, num_never_branched)
     return [{"text": text, "evidence_ids": ids} for text, ids in found.items() if ids]
 
 
@@ -165,6 +167,15 @@ def _limited(main: list[TableRow], limits: Mapping[str, int]) -> dict[str, list[
         rows = [row["id"] for row in main if (row[column] is not None if column else row["method"] == name)]
         found[f"{what} on fewer tasks than the other figures, on the first of theirs: see limits in the setup"] = rows
     return found
+
+
+def _unbranched(main: list[TableRow], count: int) -> dict[str, list[str]]:
+    """What rests on no task that changes a shared world."""
+    rows = [row["id"] for row in main if count and (row["method"] == ORACLE or row["brier"] is not None)]
+    says = (
+        f"{count} tasks change a world that others share and are never branched: {ORACLE}, ECE, Brier score and AUROC"
+    )
+    return {f"{says} rest on the others": rows}
 
 
 def _unmatched(main: list[TableRow]) -> list[str]:

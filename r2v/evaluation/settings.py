@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from r2v import config as c
 from r2v.config import identity
 from r2v.config.methods import ORACLE, ROUTERS
-from r2v.evaluation.setup import FRONTIER, GAINS
+from r2v.evaluation.setup import BRANCHED, FRONTIER, GAINS
 
 if TYPE_CHECKING:
     from r2v.envs.base import Benchmark
@@ -90,8 +90,13 @@ class EvaluateSettings:
         }
         return {name: limit for name, limit in given.items() if limit}
 
-    def limited(self, specs: Sequence[EpisodeSpec], name: str) -> list[EpisodeSpec]:
-        """The episodes of a condition that are played in the cells of this name: those of its first tasks."""
+    def limited(self, benchmark: Benchmark, specs: Sequence[EpisodeSpec], name: str) -> list[EpisodeSpec]:
+        """The episodes of a condition that are played in the cells of this name: those of its first tasks, and where
+        they are branched none that changes a world which others share."""
+        from r2v.rollout.fork import branchable
+
+        if name in BRANCHED:
+            specs = branchable(benchmark, specs, name)
         tasks = list(dict.fromkeys(spec.task.task_id for spec in specs))[: self.limits.get(name)]
         return [spec for spec in specs if spec.task.task_id in set(tasks)]
 
@@ -142,3 +147,11 @@ class EvaluateSettings:
             },
             "config_sha256": hashlib.sha256(json.dumps(identity(self), sort_keys=True).encode()).hexdigest(),
         }
+
+
+def never_branched(benchmark: Benchmark, specs: Mapping[str, Sequence[EpisodeSpec]]) -> list[str]:
+    """The evaluation tasks, of any condition, that change a world which others share."""
+    from r2v.rollout.fork import changes_shared_world
+
+    tasks = {spec.task.task_id: spec.task for these in specs.values() for spec in these}
+    return [name for name, task in tasks.items() if changes_shared_world(benchmark, task)]

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from r2v.config.methods import ORACLE
 from r2v.data.episode import Episode, to_dict
 from r2v.data.schema import from_dict, parse_json
 from r2v.data.store import TrajectoryStore
@@ -24,6 +25,8 @@ OPERATING_POINT = "operating_point"
 """Key of `Episode.extra` naming a frontier point, e.g. "b0.10"; absent in the main table."""
 FRONTIER, GAINS = "frontier", "gains"
 """Keys of `Setup.limits` beside a method's name."""
+BRANCHED = (ORACLE, GAINS)
+"""Cells whose episodes are branched."""
 MAIN = "main"
 """The operating point of the main table."""
 
@@ -60,6 +63,8 @@ class Setup:
     limits: dict[str, int] = field(default_factory=dict)
     """Tasks of each condition, the first of them, that some cells are limited to: `ORACLE`, "frontier" (every operating
     point) and "gains"."""
+    never_branched: list[str] = field(default_factory=list)
+    """Tasks that change a world which others share: no cell of `BRANCHED` has them."""
     cost_ratio: float = 30.0
     """Normalised cost of an LLM step; a policy step is 1."""
     resamples: int = 10_000
@@ -79,8 +84,10 @@ class Setup:
         return tuple(self.tasks)
 
     def tasks_of(self, condition: str, method: str, point: str = MAIN) -> list[str]:
-        """The tasks of one cell: the condition's, as far as the cell is not limited."""
-        return self.tasks[condition][: self.limits.get(method if point == MAIN else FRONTIER)]
+        """The tasks of one cell: the condition's that may be in it, as far as the cell is not limited."""
+        left_out = self.never_branched if method in BRANCHED else []
+        tasks = [task for task in self.tasks[condition] if task not in left_out] if left_out else self.tasks[condition]
+        return tasks[: self.limits.get(method if point == MAIN else FRONTIER)]
 
     @property
     def num_episodes(self) -> int:
@@ -115,7 +122,7 @@ def read_setup(results: Path) -> Setup:
 def to_plain(setup: Setup) -> dict[str, Any]:
     """The setup as JSON values."""
     plain: dict[str, Any] = to_dict(setup)
-    return {name: value for name, value in plain.items() if name != "limits" or value}
+    return {name: value for name, value in plain.items() if name not in ("limits", "never_branched") or value}
 
 
 def episodes_path(results: Path, condition: str, method: str, point: str = MAIN) -> Path:

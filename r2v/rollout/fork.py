@@ -12,15 +12,41 @@ the branch ends. So worlds alive at once are never more than conversations and r
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from r2v.data.episode import Termination
-from r2v.envs.base import Info
+from r2v.envs.base import Benchmark, Info, Task
 from r2v.envs.guard import WorldFault
+from r2v.errors import EmptyResult
+from r2v.log import logger
 from r2v.perturb import PerturbedEnv
 from r2v.rollout.actors import Act
 from r2v.rollout.session import EpisodeSpec, RolloutWorld, Session
+
+
+def changes_shared_world(benchmark: Benchmark, task: Task) -> bool:
+    """Whether the task changes a world that others share. It is played, never branched: a branch would need the site to
+    itself and leave it changed, dozens of times an episode."""
+    return task.mutates and not benchmark.capabilities.parallel
+
+
+def branchable(benchmark: Benchmark, specs: Sequence[EpisodeSpec], what: str) -> list[EpisodeSpec]:
+    """The episodes that may be branched; how many `what` leaves out is said. Raises EmptyResult where it leaves out
+    all."""
+    kept = [spec for spec in specs if not changes_shared_world(benchmark, spec.task)]
+    if specs and not kept:
+        raise EmptyResult(
+            f"{what}: all {len(specs)} episodes change a world that others share, and those are never branched; choose "
+            "more tasks, or ones that only read"
+        )
+    if len(kept) < len(specs):
+        logger.info(
+            "  %s: %d of %d episodes change a world that others share: never branched, left out",
+            *(what, len(specs) - len(kept), len(specs)),
+        )
+    return kept
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

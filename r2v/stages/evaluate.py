@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from r2v.data.manifest import git_commit
 from r2v.data.store import write_episodes
 from r2v.errors import InputError
-from r2v.evaluation.settings import EVALUATE_VERSION, EvaluateSettings
+from r2v.evaluation.settings import EVALUATE_VERSION, EvaluateSettings, never_branched
 from r2v.log import logger
 from r2v.stages import Stage
 from r2v.stages.train_policy import TASKS
@@ -49,7 +49,9 @@ def run(cfg: EvaluateSettings, work: Work) -> None:
         _refuse_training_tasks(work, specs)
     thresholds = _thresholds(cfg, runner, work) if routed else {}
     cells = _cells(cfg, runner, specs, thresholds)
-    gained = {name: cfg.limited(these, GAINS) for name, these in specs.items()} if cfg.scored else {}
+    gained = (
+        {name: cfg.limited(runner.world.benchmark, these, GAINS) for name, these in specs.items()} if cfg.scored else {}
+    )
     gains = {name: _gain_cell(cfg, runner, name, these) for name, these in gained.items()}
     runner.player.play([*cells.values(), *gains.values()], "evaluation")
     faults = sum(_write_cell(runner, cell, work.folder / place) for place, cell in cells.items())
@@ -60,6 +62,7 @@ def run(cfg: EvaluateSettings, work: Work) -> None:
             **cfg.recorded(),
             benchmark_version=runner.world.benchmark.version,
             tasks={name: list(dict.fromkeys(spec.task.task_id for spec in these)) for name, these in specs.items()},
+            never_branched=never_branched(runner.world.benchmark, specs),
             router_scores=tuple(scores),
             git_commit=git_commit(),
         ),
@@ -150,7 +153,7 @@ def _cells(
         }
         for file, (method, point) in files.items():
             extra = {} if point == "main" else {OPERATING_POINT: point}
-            limited = cfg.limited(specs[condition], method if point == MAIN else FRONTIER)
+            limited = cfg.limited(runner.world.benchmark, specs[condition], method if point == MAIN else FRONTIER)
             these = [replace(spec, extra=extra) for spec in limited]
             cells[file] = runner.cell(method, these, thresholds.get((method, point)), what=file)
     return cells

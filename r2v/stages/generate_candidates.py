@@ -67,6 +67,7 @@ def run(cfg: CandidatesSettings, work: Work) -> None:
     from r2v.policy.candidates import write_states
     from r2v.policy.pairs import make_pairs, why_none, write_pairs
     from r2v.rollout.candidate_rollout import play_candidates
+    from r2v.rollout.fork import branchable
     from r2v.rollout.model_factory import told_tools, verifier_scorer
     from r2v.rollout.session import episode_specs
     from r2v.stages.train_verifier import fold_of
@@ -78,9 +79,9 @@ def run(cfg: CandidatesSettings, work: Work) -> None:
         verifier_scorer(cfg.policy, folds / str(fold), cfg.inference, cfg.rollout, runner.waves, tools)
         for fold in range(cfg.candidates.num_folds)
     ]
-    specs = episode_specs(
-        runner.world.benchmark, "train", [cfg.seed], cfg.tasks, method="slm_only", limit=cfg.candidates.num_tasks
-    )
+    benchmark = runner.world.benchmark
+    every = episode_specs(benchmark, "train", [cfg.seed], cfg.tasks, method="slm_only", limit=cfg.candidates.num_tasks)
+    specs = branchable(benchmark, every, "candidates")
     teacher = runner.llm if cfg.candidates.with_teacher else None
     faults: list[str] = []
     states = play_candidates(
@@ -106,6 +107,7 @@ def run(cfg: CandidatesSettings, work: Work) -> None:
     write_pairs(work.folder / "preference_pairs.jsonl", pairs)
     write_json(work.folder / "pairs_report.json", counts)
     work.summary.update(n_states=len(states), pairs=counts, n_env_faults=len(faults))
+    work.summary.update(n_never_branched=len(every) - len(specs))
     logger.info("  %d states: %s", len(states), json.dumps(counts))
     if not pairs:
         logger.warning("  candidates: %s", why_none(counts, cfg.preference))

@@ -62,6 +62,7 @@ def run(cfg: RouterFeaturesSettings, work: Work) -> None:
     """Roll out, branch, and write router_features.jsonl."""
     from r2v.evaluation.methods import MethodRunner
     from r2v.rollout.feature_rollout import roll_out_features
+    from r2v.rollout.fork import branchable
     from r2v.rollout.session import episode_specs
     from r2v.router.labels import write_rows
 
@@ -72,11 +73,12 @@ def run(cfg: RouterFeaturesSettings, work: Work) -> None:
         verifier=work.inputs["verifier"].file("final"),
         num_samples=cfg.samples and cfg.inference.num_candidates,
     )
-    specs = [
+    every = [
         spec
         for split, count in (("train", cfg.num_tasks), ("calibration", cfg.num_calibration_tasks))
         for spec in episode_specs(runner.world.benchmark, split, cfg.seeds, cfg.tasks, method="slm_only", limit=count)
     ]
+    specs = branchable(runner.world.benchmark, every, "router features")
     faults: list[str] = []
     rows = roll_out_features(
         specs,
@@ -94,7 +96,7 @@ def run(cfg: RouterFeaturesSettings, work: Work) -> None:
     if not rows:
         raise EmptyResult(f"router features: {len(specs)} roll-outs gave no step; raise router.num_tasks")
     write_rows(work.folder / "router_features.jsonl", rows)
-    work.summary.update(report(rows), n_env_faults=len(faults))
+    work.summary.update(report(rows), n_env_faults=len(faults), n_never_branched=len(every) - len(specs))
     logger.info("  %s", json.dumps(work.summary))
 
 

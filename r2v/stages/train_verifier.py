@@ -151,6 +151,7 @@ def _executed(cfg: VerifierSettings, work: Work, benchmark: Benchmark) -> list[V
     from r2v.rollout.cells import tell_faults
     from r2v.rollout.corruption_rollout import play_corruptions
     from r2v.rollout.episode_cache import EpisodeCache
+    from r2v.rollout.fork import branchable
     from r2v.rollout.model_factory import engine, priced_teacher
     from r2v.rollout.session import RolloutWorld, episode_specs
     from r2v.rollout.sites import SitePool
@@ -165,6 +166,7 @@ def _executed(cfg: VerifierSettings, work: Work, benchmark: Benchmark) -> list[V
         for index, spec in enumerate(episode_specs(benchmark, split, [0], cfg.tasks, method="teacher", limit=count))
         for spec in [replace(spec, condition=conditions[index % len(conditions)])]
     ]
+    every, specs = len(specs), branchable(benchmark, specs, "corrupted actions")
     sites = SitePool.of(cfg.rollout, benchmark, work.root)
     world = RolloutWorld(benchmark, cfg.perturbations, cfg.inference, sites)
     what = "execute corrupted actions"
@@ -181,7 +183,7 @@ def _executed(cfg: VerifierSettings, work: Work, benchmark: Benchmark) -> list[V
     )
     faults = [episode.env_fault for episode in episodes if episode.env_fault is not None]
     tell_faults(what, faults, len(specs))
-    work.summary.update(n_env_faults=len(faults))
+    work.summary.update(n_env_faults=len(faults), n_never_branched=every - len(specs))
     examples, counts = executed_examples(records)
     logger.info("  %d corrupted actions executed to the end: %s", len(records), json.dumps(counts))
     return [*outcome_examples(episodes, build_messages), *examples]

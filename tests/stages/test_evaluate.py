@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,12 +10,18 @@ import pytest
 from r2v.config import load
 from r2v.data.store import read_episodes
 from r2v.emulator import Emulator, Fault, Lifecycle
-from r2v.errors import EnvironmentFault
+from r2v.envs.chain import ChainBenchmark
+from r2v.errors import EmptyResult, EnvironmentFault, InputError
 from r2v.evaluation.audit.verify import verify_results
+from r2v.evaluation.settings import EvaluateSettings, never_branched
+from r2v.evaluation.setup import Setup, read_setup, write_setup
 from r2v.pipeline.jobs import job
 from r2v.pipeline.run import run_job
+from r2v.rollout.fork import branchable
 from r2v.storage.artifact import Artifact
+from tests.chains import specs
 from tests.llm.talk import environment
+from tests.shared_sites import SharedShop
 
 SMALL = (
     "env.options.num_tasks=60",
@@ -64,3 +71,42 @@ def test_where_every_question_is_refused_the_stage_ends_with_exit_code_5(
     with pytest.raises(EnvironmentFault, match="all 4 episodes, first: no answer: 400") as ended:
         evaluate(tmp_path, monkeypatch, tuple(range(1, 100)))
     assert ended.value.exit_code == 5
+
+
+def test_tasks_that_change_a_shared_world_are_played_and_verify(tmp_path: Path) -> None:
+    shop = ("env.benchmark=tests.shared_sites:SharedShop", "env.options={num_tasks: 60}", *SMALL[2:7])
+    made = run_job(load(None, [*shop]), job("evaluate"), {}, root=tmp_path).artifact
+    setup = read_setup(made.folder)
+    mutating = [task.task_id for task in SharedShop(num_tasks=60).tasks() if task.mutates]
+    assert setup.never_branched == [name for name in setup.tasks["clean"] if name in mutating] != []
+    episodes = list(read_episodes(made.file("episodes/clean/llm_only.jsonl")))
+    assert len(episodes) == 4 and all(episode.success for episode in episodes)
+    assert verify_results(made.folder, trust=True).num_episodes == 8
+    with pytest.raises(InputError, match="never_branched"):
+        write_setup(made.folder, replace(setup, never_branched=[]))
+        verify_results(made.folder, trust=True)
+
+
+def test_cells_that_branch_leave_out_what_changes_a_shared_world() -> None:
+    shop, chain = SharedShop(num_tasks=6), ChainBenchmark(num_tasks=6)
+    settings = EvaluateSettings.of(load(None, ["evaluation.oracle_tasks=3"]))
+    some = specs(shop, 6)
+    for name, left in (
+        ("oracle_router", ["t-01", "t-02", "t-04"]),
+        ("gains", ["t-01", "t-02", "t-04", "t-05"]),
+        ("r2v", [task.task_id for task in shop.tasks()]),
+    ):
+        assert [spec.task.task_id for spec in settings.limited(shop, some, name)] == left
+        setup = Setup(
+            benchmark="shop",
+            methods=("r2v",),
+            seeds=(1,),
+            tasks={"clean": [task.task_id for task in shop.tasks()]},
+            limits=settings.limits,
+            never_branched=never_branched(shop, {"clean": some}),
+        )
+        assert setup.tasks_of("clean", name) == left
+    changing = [replace(spec, task=replace(spec.task, mutates=True)) for spec in specs(chain, 6)]
+    assert branchable(chain, changing, "oracle") == changing, "whose worlds share nothing, each has its own"
+    with pytest.raises(EmptyResult, match="oracle: all 2 episodes change a world that others share"):
+        branchable(shop, [spec for spec in some if spec.task.mutates], "oracle")

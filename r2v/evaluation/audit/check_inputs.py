@@ -113,6 +113,7 @@ class VerifierSummary:
     report: VerifierFigures
     n_env_faults: CountOrNone = 0
     fewer_than_asked: Fewer | None = None
+    n_never_branched: CountOrNone = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,6 +131,7 @@ class FeaturesSummary:
     n_env_faults: CountOrNone = 0
     fewer_than_asked: Fewer | None = None
     engine: EngineRecord | None = None
+    n_never_branched: CountOrNone = 0
 
 
 @dataclass(frozen=True, kw_only=True)

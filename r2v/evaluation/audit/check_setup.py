@@ -130,12 +130,15 @@ def settings_of(results: Path) -> EvaluateSettings:
         raise InputError(f"{path}: not a configuration ({type(error).__name__}: {shown(error)})") from None
 
 
-def check_setup(setup: Setup, settings: EvaluateSettings, tasks: dict[str, list[str]], findings: Findings) -> None:
+def check_setup(
+    setup: Setup, settings: EvaluateSettings, tasks: dict[str, list[str]], never_branched: list[str], findings: Findings
+) -> None:
     """Hold setup.json to config.yaml, and its tasks to those of the benchmark's split."""
     expected = Setup(
         **settings.recorded(),
         benchmark_version=setup.benchmark_version,
         tasks=tasks,
+        never_branched=never_branched,
         router_scores=setup.router_scores,
         git_commit=setup.git_commit,
     )

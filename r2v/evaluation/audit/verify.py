@@ -8,7 +8,6 @@ What cannot be proved is listed by `unproven_of`, each entry with its reason; do
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -37,7 +36,7 @@ from r2v.evaluation.audit.findings import Findings, shown
 from r2v.evaluation.audit.folder import EvaluationSummary, check_files, engine_problems, plain_files
 from r2v.evaluation.audit.rebuild_tables import VerifyReport, verify_tables
 from r2v.evaluation.audit.replay_episodes import Cell, CellCounts, EpisodesAudit
-from r2v.evaluation.settings import EvaluateSettings
+from r2v.evaluation.settings import EvaluateSettings, never_branched
 from r2v.evaluation.setup import SETUP, Setup, planned_files, read_setup
 from r2v.evaluation.tables.build import STRUCTURED
 from r2v.rollout.session import EpisodeSpec, RolloutWorld
@@ -99,7 +98,9 @@ def _verified(results: Path, trust: bool) -> Verified:
     require_size(len(settings.evaluation.seeds) * len(world.benchmark.tasks()), results / CONFIGURATION)
     findings = Findings()
     findings.extend(CONFIGURATION, sorted(config_problems(results / CONFIGURATION)))
-    check_setup(setup, settings, _tasks(settings, world), findings)
+    specs = _specs(settings, world)
+    tasks = {name: list(dict.fromkeys(spec.task.task_id for spec in these)) for name, these in specs.items()}
+    check_setup(setup, settings, tasks, never_branched(world.benchmark, specs), findings)
     content = check_files(results, there, _expected_files(setup, settings, results, there), findings)
     calibration = _calibration(results, settings, world, findings)
     thresholds = thresholds_of(calibration)
@@ -118,15 +119,11 @@ def _verified(results: Path, trust: bool) -> Verified:
     )
 
 
-def _tasks(settings: EvaluateSettings, world: RolloutWorld) -> dict[str, list[str]]:
+def _specs(settings: EvaluateSettings, world: RolloutWorld) -> dict[str, list[EpisodeSpec]]:
     try:
-        return {name: _ids(settings.specs(world.benchmark, name)) for name in settings.selections}
+        return {name: settings.specs(world.benchmark, name) for name in settings.selections}
     except R2VError as error:
         raise InputError(f"config.yaml: {error}") from None
-
-
-def _ids(specs: Iterable[EpisodeSpec]) -> list[str]:
-    return list(dict.fromkeys(spec.task.task_id for spec in specs))
 
 
 def _expected_files(setup: Setup, settings: EvaluateSettings, results: Path, there: set[str]) -> set[str]:

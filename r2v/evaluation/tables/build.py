@@ -58,6 +58,7 @@ class Tables:
                 "methods": list(setup.methods),
                 "n_tasks": {condition: len(tasks) for condition, tasks in setup.tasks.items()},
                 **({"limits": setup.limits} if setup.limits else {}),
+                **({"never_branched": len(setup.never_branched)} if setup.never_branched else {}),
                 "n_seeds": len(setup.seeds),
                 "models": setup.models,
                 "prices": setup.prices,
@@ -93,7 +94,7 @@ def build_tables(episodes: Iterable[Episode], setup: Setup) -> Tables:
         comparisons=compared,
         frontier=round_figures([row for condition in setup.frontier for row in frontier_rows(measured, condition)]),
         claims=claims(main, compared),
-        caveats=caveats(main, compared, setup.router_scores, setup.limits),
+        caveats=caveats(main, compared, setup.router_scores, setup.limits, len(setup.never_branched)),
     )
 
 

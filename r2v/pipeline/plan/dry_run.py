@@ -23,6 +23,11 @@ from r2v.pipeline.plan.stage_parts import Part, parts_of
 from r2v.pipeline.plan.wall import Allotted, Seconds, time_of, training_seconds, unit_seconds, workers_of, world_seconds
 from r2v.pipeline.plan.workload import Workload
 
+_CHANGING = (
+    "{} of {} tasks change a world that others share: played alone on a site set, never branched (candidates, router "
+    "features, oracle and gains are counted with them all the same)"
+)
+
 
 @dataclass(frozen=True, kw_only=True)
 class TimedPart:
@@ -246,6 +251,7 @@ def _basis(jobs: Sequence[PlannedWork], config: Config, known: Known) -> list[st
     workers = workers_of(config, known.pace, Allotted())
     return [
         f"tasks: {split}{asked}",
+        *([_CHANGING.format(known.changing, sum(known.tasks.values()))] if known.changing else []),
         *known.pace.lines(),
         *(f"at most ({', '.join(names)}): {why}" for why, names in bounds.items()),
         "questions count each time, although equal ones are answered once, and tokens are about what prompts hold",

@@ -40,6 +40,9 @@ class Known:
     listed: bool
     """Whether the benchmark itself was asked; else tasks are estimated, and worlds are such as cannot be copied."""
 
+    changing: int = 0
+    """Tasks that change a world which others share (`Task.mutates`): played, never branched."""
+
     def of_split(self, split: str, limit: int | None) -> int:
         """Tasks of a split that are played under a limit (None: all)."""
         return self.tasks[split] if limit is None else min(limit, self.tasks[split])
@@ -60,6 +63,7 @@ def known_of(config: Config, benchmark: Benchmark | None) -> Known:
         copies=able.snapshot,
         deterministic=able.deterministic,
         listed=True,
+        changing=0 if able.parallel else sum(task.mutates for task in benchmark.tasks()),
     )
 
 
