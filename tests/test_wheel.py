@@ -54,10 +54,11 @@ def test_the_package_uses_every_module_that_it_ships() -> None:
 OFFERED = {
     "r2v.__main__",
     "r2v.bundled.toy_policy",
+    "r2v.llm.engines.launcher",
     "r2v.slurm.job",
     "r2v.utils.results",
 }
-"""For the interpreter, the shell, and the interfaces that older scripts import."""
+"""For the interpreter, the shell, an engine's own Python, and the interfaces that older scripts import."""
 
 
 def dotted(path: Path) -> str:
