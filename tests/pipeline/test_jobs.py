@@ -22,6 +22,7 @@ from r2v.memory.planner.training_job import StageName
 from r2v.pipeline import jobs
 from r2v.pipeline.graph import made_by, phases
 from r2v.pipeline.jobs import JOBS, command, job
+from r2v.pipeline.plan import stage_parts
 from r2v.pipeline.rows import CONDITION, Command, Flag
 from r2v.slurm.script_args import usage
 from r2v.storage.paths import SCRIPTS
@@ -128,6 +129,7 @@ OTHER_SUBJECTS = {
     "r2v/config/training.py": "phases of training, by their configuration keys",
     "r2v/memory/planner": "stages that the planner has arithmetic for, held to the table by tests/cli/test_plan.py",
     "r2v/cli/plan.py": "the same, as choices of r2v plan",
+    "r2v/pipeline/plan/": "what each stage takes, by what it does; held to the table below",
     "r2v/slurm/healing/retry_policy.py": "which keys make a training smaller",
 }
 """Places that list trainings, not stages."""
@@ -138,7 +140,7 @@ def _lists_trainings(path: Path) -> bool:
 
 
 def test_the_trainings_that_are_planned_are_jobs_of_the_table() -> None:
-    assert set(get_args(StageName)) <= NAMES and set(PHASES) <= NAMES
+    assert set(get_args(StageName)) <= NAMES and set(PHASES) <= NAMES and set(stage_parts._STAGES) <= NAMES
 
 
 def test_no_code_asks_which_stage_it_has() -> None:
