@@ -5,15 +5,15 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import lru_cache
 
 from r2v.config import Price
+from r2v.llm.memo import by_digest
 from r2v.llm.types import Reply, Request, Sample, Usage
 
 _WORD = re.compile(r"\w+|[^\w\s]")
 
 
-@lru_cache(1 << 13)
+@by_digest(1 << 13)
 def count_tokens(text: str) -> int:
     """Tokens of a text where no tokenizer is at hand: words and punctuation marks."""
     return len(_WORD.findall(text))

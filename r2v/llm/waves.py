@@ -29,14 +29,12 @@ from functools import partial
 from typing import Any, Generic, Protocol, TypeVar
 
 from r2v.llm.futures import call_in_thread, fail_waiting, finish_in_thread, forward_result
+from r2v.llm.memo import Memo, chat_memo_key
 from r2v.llm.types import Backend, ChatModel, Remote, Reply, Request
 
 Q = TypeVar("Q")
 A = TypeVar("A")
 R = TypeVar("R")
-
-Memo = dict[Hashable, "asyncio.Future[Any] | Any"]
-"""Answers by what determines them. Shared between engines, it lets methods that share a history pay once."""
 
 
 class Clock(Protocol):
@@ -84,12 +82,6 @@ class _Model:
 
     async def reply(self, request: Request) -> Reply:
         return await self.ask(request)
-
-
-def chat_memo_key(request: Request) -> Hashable:
-    """What determines a reply: greedy ones depend on the context alone, sampled ones on the key too."""
-    key = request.key if request.temperature > 0 else ()
-    return (request.messages, key, request.num_samples, request.temperature, request.top_p, request.max_tokens)
 
 
 class Waves:
@@ -231,7 +223,7 @@ class Waves:
             try:
                 answer = await self._enqueue(port, request)
             except BaseException:
-                del port.memo[key]
+                port.memo.pop(key, None)
                 future.cancel()
                 raise
             port.memo[key] = answer

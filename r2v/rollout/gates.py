@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from r2v.config import InferenceConfig
+from r2v.llm.memo import Memo, digest_of
 from r2v.llm.types import Reply, Sample, ScoreRequest
 from r2v.rollout.actors import PricedModel, Scorer, StepView
 from r2v.router.baselines import Score
@@ -26,14 +27,15 @@ class FeatureExtractor:
     slm: PricedModel | None = None
     """Given where the features need further samples of the small policy."""
     num_samples: int = 0
-    remembered: dict[object, dict[str, float]] = field(default_factory=dict)
+    remembered: Memo = field(default_factory=Memo)
 
     async def features(self, view: StepView, proposal: Reply) -> dict[str, float]:
         """Name -> value, all known before the action is executed."""
-        key = (view.messages, view.llm_calls, view.key("samples") if self.num_samples else ())
-        if key not in self.remembered:
-            self.remembered[key] = await self._measure(view, proposal)
-        return self.remembered[key]
+        key = digest_of(view.messages, view.llm_calls, view.key("samples") if self.num_samples else ())
+        found: dict[str, float] | None = self.remembered.get(key)
+        if found is None:
+            found = self.remembered[key] = await self._measure(view, proposal)
+        return found
 
     async def _measure(self, view: StepView, proposal: Reply) -> dict[str, float]:
         samples: tuple[Sample, ...] = ()

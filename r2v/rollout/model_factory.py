@@ -18,13 +18,14 @@ from r2v.config.models import endpoint_identity
 from r2v.envs.base import Benchmark, Demonstrated, tools_of
 from r2v.envs.guard import guarded_expert
 from r2v.errors import UsageError
+from r2v.llm.memo import Memo, score_memo_key
 from r2v.llm.providers.dispatch.dispatch_policy import DispatchPolicy
 from r2v.llm.providers.factory import make_provider
 from r2v.llm.providers.prices import Rate, rate_of
 from r2v.llm.providers.remote import ProviderRemote
 from r2v.llm.scripted import ScriptedBackend
 from r2v.llm.types import Backend, ChatModel, Message, Remote, Reply, Request, ScoreRequest, ToolSpec
-from r2v.llm.waves import Memo, Waves
+from r2v.llm.waves import Waves
 from r2v.rollout.actors import PricedModel, Scorer
 from r2v.rollout.llm_context import FittedModel
 from r2v.storage.integrity import content_files
@@ -38,7 +39,7 @@ _REMEMBERED: dict[str, Memo] = {}
 def _memory(weights: Path | None, *sections: Any) -> Memo:
     """The answers this process has already had of a model: stages that play the same weights share them."""
     content = None if weights is None else content_files(weights)
-    return _REMEMBERED.setdefault(json.dumps([content, [identity(section) for section in sections]]), {})
+    return _REMEMBERED.setdefault(json.dumps([content, [identity(section) for section in sections]]), Memo())
 
 
 def engine(rollout: RolloutConfig, benchmark: Benchmark) -> Waves:
@@ -207,7 +208,7 @@ def verifier_scorer(
     model = load(folder, loaded.model)
     backend = VerifierBackend(model, scoring_encoder(loaded.tokenizer, policy, inference, tools), rollout.batch_size)
     ask: Callable[[ScoreRequest], Coroutine[Any, Any, float]] = waves.port(
-        backend, _memory(folder, policy, inference.max_new_tokens, tools), _itself
+        backend, _memory(folder, policy, inference.max_new_tokens, tools), score_memo_key
     )
     return ask
 
@@ -220,7 +221,3 @@ def scoring_encoder(
 
     encoder = Encoder.of(tokenizer, policy, inference.max_new_tokens, tools)
     return lambda messages, action: [*encoder(messages), *encoder.action_ids(action)]
-
-
-def _itself(request: ScoreRequest) -> ScoreRequest:
-    return request

@@ -12,6 +12,8 @@ import re
 from collections.abc import Sequence
 from functools import lru_cache
 
+from r2v.llm.memo import by_digest
+
 _ERROR = re.compile(
     r'"error"\s*:|\b(errors?|exceptions?|traceback|failed|failures?|time[d-]?\s?out|connection reset'
     r"|HTTP (status )?[45]\d\d)\b",
@@ -25,7 +27,7 @@ _UNTRUSTED = re.compile(
 )
 
 
-@lru_cache(1 << 14)
+@by_digest(1 << 14)
 def is_error(observation: str) -> bool:
     """Whether the page reports a failure."""
     return _ERROR.search(observation) is not None

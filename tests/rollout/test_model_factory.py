@@ -18,6 +18,7 @@ from r2v.llm.waves import Waves
 from r2v.policy.export import export
 from r2v.policy.load import Loaded, load_policy
 from r2v.policy.prompt_encoder import build_messages
+from r2v.policy.training_tools import recorded
 from r2v.rollout.model_factory import engine, priced_policy, scoring_encoder, told_tools
 from r2v.stages.train_policy import BCSettings, PreferenceSettings, _encoder
 from tests import tiny_models
@@ -49,7 +50,7 @@ def test_training_acting_and_scoring_make_the_same_prompts(
     score = scoring_encoder(loaded.tokenizer, config.policy, config.inference, tools)
 
     messages = build_messages("close ticket t1", ["the inbox", "a ticket"], ['{"tool":"open"}'])
-    bc, preference = (_encoder(kind.of(config), loaded) for kind in (BCSettings, PreferenceSettings))
+    bc, preference = (_encoder(kind.of(config), loaded, recorded(tools)) for kind in (BCSettings, PreferenceSettings))
     prompt = bc(messages)
     assert prompt == preference(messages) == acting[0].encode(messages)
     assert score(messages, "{}") == prompt + bc.action_ids("{}")
