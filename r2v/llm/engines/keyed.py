@@ -13,6 +13,7 @@ come back with the token: exact figures of the whole vocabulary in two numbers. 
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import json
 import math
@@ -24,10 +25,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-try:
-    from vllm.v1.sample.logits_processor import LogitsProcessor  # type: ignore[import-not-found,unused-ignore]
-except ImportError:  # outside the engine: the arithmetic alone is wanted
-    LogitsProcessor = object
+_ENGINE = "vllm.v1.sample.logits_processor"
+# Outside the engine, where there is no vllm, the arithmetic alone is wanted.
+_Base: Any = importlib.import_module(_ENGINE).LogitsProcessor if importlib.util.find_spec("vllm") else object
 
 XARGS = ("r2v_key", "r2v_temperature", "r2v_top_p")
 """What a request brings: the key of its draw as JSON, the temperature, the mass of the nucleus."""
@@ -99,7 +99,7 @@ def read_report(token: int, alternatives: Mapping[int, float]) -> tuple[float, f
     return (logprob, max(0.0, entropy)) if logprob <= 0 and entropy > -1e-3 else None
 
 
-class Keyed(LogitsProcessor):  # type: ignore[misc,unused-ignore]
+class Keyed(_Base):  # type: ignore[misc,unused-ignore]
     """The processor as vLLM loads it: `--logits-processors r2v_keyed:Keyed`."""
 
     def __init__(self, vllm_config: Any, device: Any, is_pin_memory: bool) -> None:
