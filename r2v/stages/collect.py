@@ -188,10 +188,11 @@ def _begin(cfg: CollectSettings, work: Work, registry: DataRegistry) -> RunHandl
 def _tools(benchmark: Benchmark) -> Tools | None:
     """What a fresh world says its tools are; None, with a line, where it fails to."""
     from r2v.envs.base import tools_of
+    from r2v.envs.guard import require_tools
     from r2v.policy.training_tools import recorded
 
     try:
-        return recorded(tools_of(benchmark))
+        return recorded(require_tools(tools_of(benchmark), benchmark))
     except UsageError as error:
         logger.warning("  the run is recorded without tools: %s", error)
         return None
