@@ -55,6 +55,7 @@ class OrAuto:
     """The word auto, or what another constraint allows."""
 
     rule: Range
+    """The other constraint."""
 
     def allows(self, value: Any) -> bool:
         """Whether it is the word, or the other one allows it."""

@@ -30,8 +30,11 @@ class EngineRecord:
     """What a manifest says of the engine that a stage played with: its identity, and what was really there."""
 
     name: str
+    """vllm: servers of the stage's own; external: somebody else's."""
     version: str | None = None
+    """Of vLLM."""
     flags: tuple[str, ...] = ()
+    """Of a server of ours: the options that its answers depend on."""
     distribution: str | None = None
     """Of an engine of ours: the package that it came in."""
     models: tuple[str, ...] = ()
