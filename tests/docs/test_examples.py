@@ -8,8 +8,8 @@ from examples.own_teacher import PRICE, Teacher, episodes_to_play, world
 from r2v.envs.base import Benchmark
 from r2v.llm.waves import Waves
 from r2v.rollout.actors import GreedyActor, PricedModel
-from r2v.rollout.replay import replay
 from r2v.rollout.session import play_many
+from tests.replaying import replay
 
 
 def test_the_benchmark_is_one_and_its_teacher_solves_it() -> None:

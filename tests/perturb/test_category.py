@@ -16,9 +16,9 @@ from r2v.errors import UsageError
 from r2v.perturb.offline import annotate
 from r2v.perturb.report import Rejected
 from r2v.perturb.schedule import make_schedule
-from r2v.rollout.replay import replay
 from r2v.rollout.session import RolloutWorld
 from tests.docs.pages import REPOSITORY, blocks_of
+from tests.replaying import replay
 
 PAGE = REPOSITORY / "docs" / "extending" / "perturbation.md"
 NAME = "fog_of_page:FOG"

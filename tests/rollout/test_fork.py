@@ -22,7 +22,7 @@ from r2v.rollout.counterfactual import play_oracle
 from r2v.rollout.feature_rollout import roll_out_features
 from r2v.rollout.fork import fork
 from r2v.rollout.gates import FeatureExtractor
-from r2v.rollout.replay import replay
+from tests.replaying import replay
 
 from ..chains import Stage, specs, stage
 from ..counted import WALK, Counted, CountedEnvironment, elsewhere, straight_on

@@ -23,8 +23,8 @@ from r2v.llm.types import Request, ToolSpec
 from r2v.llm.waves import Waves
 from r2v.rollout.actors import BestOfK
 from r2v.rollout.fork import fork
-from r2v.rollout.replay import replay
 from r2v.rollout.session import RolloutWorld, episode_specs
+from tests.replaying import replay
 
 from ..chains import (
     Stage,
