@@ -178,6 +178,7 @@ class OwnServer:
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 cwd=self._scratch,
+                start_new_session=True,  # what kills our process group must leave it, to end the server's workers
             )
         self.url, self.lives = f"http://127.0.0.1:{port}", self.lives + 1
 

@@ -136,7 +136,8 @@ time.sleep(600)
 """
 
 
-def test_no_server_outlives_its_owner(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kill", [os.kill, os.killpg])
+def test_no_server_outlives_its_owner(tmp_path: Path, kill: Callable[[int, int], None]) -> None:
     python = stub_engine(tmp_path / "engine") / "bin" / "python"
     owner = subprocess.Popen(
         [sys.executable, "-c", OWNER, str(python)],
@@ -144,6 +145,7 @@ def test_no_server_outlives_its_owner(tmp_path: Path) -> None:
         text=True,
         cwd=Path(__file__).parents[3],
         env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])},
+        start_new_session=True,
     )
     assert owner.stdout is not None
     try:
@@ -151,7 +153,7 @@ def test_no_server_outlives_its_owner(tmp_path: Path) -> None:
         processes = [int(launcher), *group_of(int(launcher))]
         assert len(processes) == 2
     finally:
-        owner.kill()
+        kill(owner.pid, signal.SIGKILL)
         owner.wait()
     wait_for(lambda: all(map(gone, processes)))
     wait_for(lambda: not Path(scratch).exists())
