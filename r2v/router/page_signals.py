@@ -26,6 +26,9 @@ _UNTRUSTED = re.compile(
     re.IGNORECASE,
 )
 
+_SHORT = 500
+"""Characters of a line that is cheaper to keep than to hash."""
+
 
 @by_digest(1 << 14)
 def is_error(observation: str) -> bool:
@@ -38,9 +41,19 @@ def is_truncated(observation: str) -> bool:
     return _TRUNCATED.search(observation) is not None
 
 
-@lru_cache(1 << 14)
 def is_untrusted(line: str) -> bool:
     """Whether the line is marked as an outsider's, or tries to change the task."""
+    return _short_untrusted(line) if len(line) <= _SHORT else _long_untrusted(line)
+
+
+@lru_cache(1 << 14)
+def _short_untrusted(line: str) -> bool:
+    return _UNTRUSTED.search(line) is not None
+
+
+@by_digest(1 << 14)
+def _long_untrusted(line: str) -> bool:
+    """A page of JSON is one line: remembered as it is, thousands of them would stay in memory."""
     return _UNTRUSTED.search(line) is not None
 
 
