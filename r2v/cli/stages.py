@@ -11,12 +11,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from r2v.cli.boundary import require_place
-from r2v.cli.options import Parser, add_config_options, add_force, load_config
+from r2v.cli.options import Parser, add_config_options, add_force, load_config, whole
+from r2v.constraints import Range
 from r2v.errors import InputError
 from r2v.log import logger
 from r2v.pipeline.graph import as_configured, made_by, phases
 from r2v.pipeline.jobs import COMMANDS, job
-from r2v.pipeline.rows import Command, Instead
+from r2v.pipeline.rows import HELPED, Command, Instead
 
 if TYPE_CHECKING:
     from r2v.config import Config
@@ -64,6 +65,19 @@ def _add_what_the_row_allows(parser: argparse.ArgumentParser, row: Command) -> N
         parser.add_argument(file_input.name, dest=file_input.name, type=Path, metavar="FILE", help=file_input.help)
     for option in row.instead:
         parser.add_argument(option.name, dest=option.name, action="store_true", help=option.help)
+    if row.name in HELPED:
+        parser.add_argument(
+            "--helpers",
+            type=whole(Range(at_least=0, at_most=256)),
+            default=0,
+            metavar="N",
+            help="start N helpers on this machine beside the stage, which play blocks of its episodes (default: 0)",
+        )
+        parser.add_argument(
+            "--helper",
+            action="store_true",
+            help="play blocks for the process that makes this result, and end when nothing is left",
+        )
     if row.resumable:
         parser.add_argument(
             "--resume",
@@ -92,6 +106,7 @@ def _call(option: Instead, config: Config) -> str:
 
 
 def _make(config: Config, row: Command, arguments: argparse.Namespace) -> int:
+    from r2v.pipeline.helping import help_job, helpers
     from r2v.pipeline.inputs import published
     from r2v.pipeline.run import run_job
     from r2v.storage.artifact import external
@@ -105,16 +120,26 @@ def _make(config: Config, row: Command, arguments: argparse.Namespace) -> int:
     for name in wanted:
         item = as_configured(config, job(name))
         inputs = {needed: made[needed] if needed in made else published(config, needed) for needed in item.inputs}
+        if row.name in HELPED and arguments.helper:
+            help_job(config, item, inputs)
+            continue
         output: Path | None = arguments.output if item.place is not None else None
-        made[name] = run_job(
-            config,
-            item,
-            inputs,
-            # A command that collects makes a new run each time; reuse is for the pipeline as a whole.
-            force=arguments.force or item.place is None,
-            publish_at=output / name if output and len(own) > 1 else output,
-        ).artifact
+        with helpers(config, item, getattr(arguments, "helpers", 0), _files(row, arguments)):
+            made[name] = run_job(
+                config,
+                item,
+                inputs,
+                # A command that collects makes a new run each time; reuse is for the pipeline as a whole.
+                force=arguments.force or item.place is None,
+                publish_at=output / name if output and len(own) > 1 else output,
+            ).artifact
     return 0
+
+
+def _files(row: Command, arguments: argparse.Namespace) -> list[str]:
+    """The options that name files to read, as they are typed for a helper."""
+    given = ((option.name, getattr(arguments, option.name)) for option in row.file_inputs)
+    return [word for name, path in given if path for word in (name, str(path))]
 
 
 def _require_places(config: Config, row: Command, arguments: argparse.Namespace) -> None:

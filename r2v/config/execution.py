@@ -29,6 +29,11 @@ class RolloutConfig:
     sites: Annotated[list[Line], Distinct(empty=True)] = field(default_factory=list, metadata=RUNTIME)
     """Site sets of a benchmark whose worlds share state, by the name or URL that it knows them by; each has a state of
     its own. Empty: the one that the benchmark is built with."""
+    episodes_per_block: Annotated[int | str, OrAuto(rule=Range(at_least=1, at_most=1_000_000))] = field(
+        default="auto", metadata=RUNTIME
+    )
+    """Episodes of one method in a block, which is what one of several helpers takes at a time. auto: four times
+    max_conversations, so that waves stay full."""
 
     def __post_init__(self) -> None:
         check_fields("rollout", self)

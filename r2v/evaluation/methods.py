@@ -32,10 +32,9 @@ from r2v.errors import UsageError
 from r2v.evaluation.method_identity import MethodIdentity
 from r2v.llm.waves import Waves
 from r2v.rollout.actors import Actor, BestOfK, GreedyActor, Routed
-from r2v.rollout.blocks import BlockPlayer, block_size
+from r2v.rollout.blocks import BlockPlayer
 from r2v.rollout.cells import Cell, CellPlayer
 from r2v.rollout.counterfactual import play_oracle
-from r2v.rollout.episode_cache import EpisodeCache
 from r2v.rollout.gates import FeatureExtractor, ScoreGate
 from r2v.rollout.model_factory import engine, priced_policy, priced_teacher, told_tools, verifier_scorer
 from r2v.rollout.session import EpisodeSpec, RolloutWorld
@@ -109,7 +108,7 @@ class MethodRunner:
         )
         return cls(
             waves=waves,
-            player=BlockPlayer(waves, EpisodeCache.of(work), block_size(sections.rollout)),
+            player=BlockPlayer.of(waves, work, sections.rollout),
             identity=MethodIdentity.of(
                 cfg,
                 benchmark,

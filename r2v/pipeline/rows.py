@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 CONDITION = "CONDITION"
 """The positional argument of an sbatch line that picks configs/<benchmark>/<condition>.yaml; noisy where left out."""
 
+HELPED = ("generate_candidates", "generate_router_features", "evaluate")
+"""Commands that take --helper and --helpers: those whose stage has a `Stage.play`."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Flag:

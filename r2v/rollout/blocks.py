@@ -25,6 +25,8 @@ from r2v.log import Progress
 from r2v.rollout.cells import Cell, require_measured, run_plays
 from r2v.rollout.episode_cache import EpisodeCache, lease_of
 from r2v.rollout.session import EpisodeSpec
+from r2v.storage.artifact import Work
+from r2v.storage.artifact_manifest import ARTIFACT_MANIFEST
 from r2v.storage.lease import lease
 
 Sleep = Callable[[float], None]
@@ -47,6 +49,8 @@ class Block:
 
 def block_size(rollout: RolloutConfig) -> int:
     """How many episodes of one method a block holds: wide enough that the engine's waves stay full until its end."""
+    if rollout.episodes_per_block != "auto":
+        return int(rollout.episodes_per_block)
     return 4 * rollout.max_conversations
 
 
@@ -73,19 +77,39 @@ def blocks_of(cells: Sequence[Cell], size: int) -> list[Block]:
     return [Block(name=f"{stem}-{index:04d}", plays=some) for index, some in enumerate(plays)]
 
 
+class StageFinished(Exception):
+    """The artifact that a helper plays for is there: nothing is left to play."""
+
+
 class BlockPlayer:
     """Plays cells block by block, into the episode cache and beside whoever else plays them.
 
-    size: of a block (see `blocks_of`). pause: seconds between two looks at blocks that others hold.
+    size: of a block (see `blocks_of`). finished: whether the artifact that a helper plays for is there; then
+    StageFinished is raised. pause: seconds between two looks at blocks that others hold.
     """
 
     def __init__(
-        self, waves: Waves, cache: EpisodeCache, size: int, *, pause: float = 0.5, sleep: Sleep = time.sleep
+        self,
+        waves: Waves,
+        cache: EpisodeCache,
+        size: int,
+        *,
+        finished: Callable[[], bool] = lambda: False,
+        pause: float = 0.5,
+        sleep: Sleep = time.sleep,
     ) -> None:
         self._waves, self.cache, self._size = waves, cache, size
-        self._pause, self._sleep = pause, sleep
+        self._finished, self._pause, self._sleep = finished, pause, sleep
         self._counted: dict[str, int] = {}
         self._bar, self._played = Progress("", 0), 0
+
+    @classmethod
+    def of(cls, waves: Waves, work: Work, rollout: RolloutConfig) -> BlockPlayer:
+        """The player of a stage's work."""
+        manifest = work.folder / ARTIFACT_MANIFEST
+        return cls(
+            waves, EpisodeCache.of(work), block_size(rollout), finished=lambda: work.helping and manifest.exists()
+        )
 
     def play(self, cells: Sequence[Cell], what: str = "") -> None:
         """Play all that is missing, and wait for what others are playing. `what` names the progress, which counts on
@@ -136,6 +160,8 @@ class BlockPlayer:
 
     def _take(self, block: Block) -> bool:
         """Play what is missing of a block; False where another process holds it."""
+        if self._finished():
+            raise StageFinished
         file = self.cache.folder / f"{block.name}.jsonl"
         with ExitStack() as holding:
             try:

@@ -63,6 +63,7 @@ class EpisodeCache:
         self._read_to: dict[Path, int] = {}
         self._files: dict[str, PlayFile] = {}
         self._told: set[Path] = set()
+        self._settled = False
 
     @classmethod
     def of(cls, work: Work) -> EpisodeCache:
@@ -81,6 +82,8 @@ class EpisodeCache:
         source = place.path if isinstance(place, _Line) else place.artifact
         try:
             return records_of(_raw(place, key), kinds)
+        except FileNotFoundError:
+            logger.debug("  %s: settled meanwhile, or its artifact is gone", source)
         except (OSError, ValueError) as error:
             self._tell(source, f"a play of it is played again: {error}")
         except (TypeError, KeyError, AttributeError, RecursionError) as error:
@@ -103,10 +106,12 @@ class EpisodeCache:
         self._files.clear()
 
     def refresh(self) -> None:
-        """Look for what other processes of this attempt have added."""
+        """Look for what other processes of this attempt have added, or have settled."""
         if self._places is not None:
             for path in _play_files(self.folder):
                 self._scan(path, shared=False)
+            if not self._settled and (self.folder / PUBLISHED).exists():
+                self._take_published(self.folder)
 
     def forget_faults(self) -> None:
         """Take out of this attempt's files what faults of the world ended, so that it is played again. A block that
@@ -161,6 +166,7 @@ class EpisodeCache:
 
     def _take_published(self, folder: Path) -> None:
         assert self._places is not None
+        self._settled |= folder == self.folder and (folder / PUBLISHED).exists()
         for key, records in published_in(folder).items():
             self._places[key] = _Published(folder.parent.with_name(ARTIFACTS.name) / folder.name, records)
 

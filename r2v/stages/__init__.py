@@ -32,6 +32,9 @@ class Stage:
     run: Callable[[Any, Work], None]
     chains: Callable[[Config], Sequence[Config]] = _no_chains
     """The configurations whose chains, up to their evaluation, it makes as parts of itself: what a plan counts."""
+    play: Callable[[Any, Work], Any] | None = None
+    """Of a stage whose episodes other processes may play: `play(settings, work)` plays all that `run` would and writes
+    nothing into `work.folder`."""
 
     def sections(self, config: Config) -> Any:
         """The stage's own settings: the sections, or parts of sections, that it reads of the whole configuration."""

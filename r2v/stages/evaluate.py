@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from r2v.data.manifest import git_commit
 from r2v.data.store import write_episodes
@@ -37,25 +37,50 @@ OWN_POINT = ("r2v", "main")
 """The operating point that comes with the router."""
 
 
-def run(cfg: EvaluateSettings, work: Work) -> None:
-    """Place thresholds, play, and write the tables."""
-    from r2v.evaluation.setup import GAINS, Setup, write_setup
-    from r2v.evaluation.tables.build import write_results_folder
+@dataclass(frozen=True, kw_only=True)
+class PlayedEvaluation:
+    """Everything that an evaluation plays, once it is played."""
+
+    runner: MethodRunner
+    specs: dict[str, list[EpisodeSpec]]
+    """By condition."""
+    calibration: dict[str, dict[str, Any]]
+    """<method>@<point> -> its threshold and what was realised."""
+    cells: dict[str, Cell]
+    """By the file that their episodes go into, below the results."""
+    gains: dict[str, Cell]
+    """By condition."""
+
+
+def play(cfg: EvaluateSettings, work: Work) -> PlayedEvaluation:
+    """Place thresholds and play what nobody has played yet; nothing is written but plays."""
+    from r2v.evaluation.setup import GAINS
 
     runner = _runner(cfg, work)
     specs = {name: cfg.specs(runner.world.benchmark, name) for name in cfg.selections}
-    routed = cfg.routed
     if work.inputs:
         _refuse_training_tasks(work, specs)
-    thresholds = _thresholds(cfg, runner, work) if routed else {}
-    cells = _cells(cfg, runner, specs, thresholds)
+    calibration = _calibration(cfg, runner, work) if cfg.routed else {}
+    cells = _cells(cfg, runner, specs, calibration)
     gained = (
         {name: cfg.limited(runner.world.benchmark, these, GAINS) for name, these in specs.items()} if cfg.scored else {}
     )
     gains = {name: _gain_cell(cfg, runner, name, these) for name, these in gained.items()}
     runner.player.play([*cells.values(), *gains.values()], "evaluation")
-    faults = sum(_write_cell(runner, cell, work.folder / place) for place, cell in cells.items())
-    scores = _router_scores(cfg, runner, gains, work.folder)
+    return PlayedEvaluation(runner=runner, specs=specs, calibration=calibration, cells=cells, gains=gains)
+
+
+def run(cfg: EvaluateSettings, work: Work) -> None:
+    """Place thresholds, play, and write the tables."""
+    from r2v.evaluation.setup import Setup, write_setup
+    from r2v.evaluation.tables.build import write_results_folder
+
+    played = play(cfg, work)
+    runner, specs = played.runner, played.specs
+    if cfg.routed:
+        write_json(work.folder / "calibration.json", played.calibration)
+    faults = sum(_write_cell(runner, cell, work.folder / place) for place, cell in played.cells.items())
+    scores = _router_scores(cfg, runner, played.gains, work.folder)
     write_setup(
         work.folder,
         Setup(
@@ -68,8 +93,8 @@ def run(cfg: EvaluateSettings, work: Work) -> None:
         ),
     )
     tables = write_results_folder(work.folder)
-    work.summary.update(n_episodes=tables.n_episodes, n_env_faults=faults)
-    work.summary.update(thresholds={f"{m}@{p}": t for (m, p), t in thresholds.items()})
+    thresholds = {name: float(entry["tau"]) for name, entry in played.calibration.items()}
+    work.summary.update(n_episodes=tables.n_episodes, n_env_faults=faults, thresholds=thresholds)
 
 
 def _runner(cfg: EvaluateSettings, work: Work) -> MethodRunner:
@@ -107,9 +132,9 @@ def _refuse_training_tasks(work: Work, specs: dict[str, list[EpisodeSpec]]) -> N
             )
 
 
-def _thresholds(cfg: EvaluateSettings, runner: MethodRunner, work: Work) -> dict[tuple[str, str], float]:
-    """(method, point) -> threshold. r2v's own operating point comes with the router; every other one is placed
-    by playing calibration tasks, each once."""
+def _calibration(cfg: EvaluateSettings, runner: MethodRunner, work: Work) -> dict[str, dict[str, Any]]:
+    """<method>@<point> -> its threshold and what was realised. r2v's own operating point comes with the router; every
+    other one is placed by playing calibration tasks, each once."""
     from r2v.evaluation.calibration import place_thresholds
 
     chosen = json.loads(work.inputs["router"].file("threshold.json").read_text())
@@ -117,7 +142,7 @@ def _thresholds(cfg: EvaluateSettings, runner: MethodRunner, work: Work) -> dict
     targets = {(method, point): rate for method in cfg.routed for point, rate in wanted.items()}
     specs = cfg.calibration_specs(runner.world.benchmark)
     choices = place_thresholds(runner, specs, {point: rate for point, rate in targets.items() if point != OWN_POINT})
-    found: dict[str, dict[str, object]] = {}
+    found: dict[str, dict[str, Any]] = {}
     for (method, point), rate in targets.items():
         if (method, point) == OWN_POINT:
             found[f"{method}@{point}"] = {"tau": chosen["tau"], "target": rate, **chosen["realised"]}
@@ -131,15 +156,14 @@ def _thresholds(cfg: EvaluateSettings, runner: MethodRunner, work: Work) -> dict
             choice.tau,
             100 * choice.outcome.llm_call_rate,
         )
-    write_json(work.folder / "calibration.json", found)
-    return {(name.split("@")[0], name.split("@")[1]): float(str(entry["tau"])) for name, entry in found.items()}
+    return found
 
 
 def _cells(
     cfg: EvaluateSettings,
     runner: MethodRunner,
     specs: dict[str, list[EpisodeSpec]],
-    thresholds: dict[tuple[str, str], float],
+    calibration: dict[str, dict[str, Any]],
 ) -> dict[str, Cell]:
     """File (below the results) -> the episodes that go into it, of everything to be played."""
     from r2v.evaluation.setup import FRONTIER, MAIN, OPERATING_POINT
@@ -155,7 +179,8 @@ def _cells(
             extra = {} if point == "main" else {OPERATING_POINT: point}
             limited = cfg.limited(runner.world.benchmark, specs[condition], method if point == MAIN else FRONTIER)
             these = [replace(spec, extra=extra) for spec in limited]
-            cells[file] = runner.cell(method, these, thresholds.get((method, point)), what=file)
+            chosen = calibration.get(f"{method}@{point}")
+            cells[file] = runner.cell(method, these, None if chosen is None else float(chosen["tau"]), what=file)
     return cells
 
 
@@ -228,4 +253,4 @@ def _router_scores(
     return found
 
 
-STAGE = Stage(version=EVALUATE_VERSION, settings=EvaluateSettings, run=run)
+STAGE = Stage(version=EVALUATE_VERSION, settings=EvaluateSettings, run=run, play=play)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from functools import partial
+from typing import TYPE_CHECKING
 
 from r2v import config as c
 from r2v.config import identity
@@ -19,6 +20,9 @@ from r2v.log import logger
 from r2v.stages import Stage
 from r2v.storage.artifact import Work
 from r2v.storage.files import write_json
+
+if TYPE_CHECKING:
+    from r2v.rollout.cells import Cell, CellPlayer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,13 +64,11 @@ class CandidatesSettings:
         return self.candidates.with_teacher
 
 
-def run(cfg: CandidatesSettings, work: Work) -> None:
-    """Sample, score, execute and pair."""
+def _cell(cfg: CandidatesSettings, work: Work) -> tuple[CellPlayer, Cell, int]:
+    """Who plays, what, and how many episodes are left out because they may not be branched."""
     from r2v.evaluation.method_identity import content_of
     from r2v.evaluation.methods import MethodRunner
-    from r2v.policy.candidates import write_states
-    from r2v.policy.pairs import make_pairs, why_none, write_pairs
-    from r2v.rollout.candidate_rollout import play_candidates
+    from r2v.rollout.candidate_rollout import candidate_cell
     from r2v.rollout.fork import branchable
     from r2v.rollout.model_factory import told_tools, verifier_scorer
     from r2v.rollout.session import episode_specs
@@ -83,8 +85,7 @@ def run(cfg: CandidatesSettings, work: Work) -> None:
     every = episode_specs(benchmark, "train", [cfg.seed], cfg.tasks, method="slm_only", limit=cfg.candidates.num_tasks)
     specs = branchable(benchmark, every, "candidates")
     teacher = runner.llm if cfg.candidates.with_teacher else None
-    faults: list[str] = []
-    states = play_candidates(
+    cell = candidate_cell(
         specs,
         runner.world,
         runner.slm,
@@ -99,18 +100,34 @@ def run(cfg: CandidatesSettings, work: Work) -> None:
             sampling=identity(cfg.candidates),
             with_teacher=teacher is not None,
         ),
-        player=runner.player,
-        faults=faults,
     )
+    return runner.player, cell, len(every) - len(specs)
+
+
+def play(cfg: CandidatesSettings, work: Work) -> None:
+    """Play what nobody has played yet."""
+    player, cell, _ = _cell(cfg, work)
+    player.play([cell], cell.what)
+
+
+def run(cfg: CandidatesSettings, work: Work) -> None:
+    """Sample, score, execute and pair."""
+    from r2v.policy.candidates import write_states
+    from r2v.policy.pairs import make_pairs, why_none, write_pairs
+    from r2v.rollout.cells import measured
+
+    player, cell, never_branched = _cell(cfg, work)
+    faults: list[str] = []
+    states = [state for states in measured(cell, player, faults) for state in states]
     write_states(work.folder / "candidates.jsonl", states)
     pairs, counts = make_pairs(states, cfg.preference)
     write_pairs(work.folder / "preference_pairs.jsonl", pairs)
     write_json(work.folder / "pairs_report.json", counts)
     work.summary.update(n_states=len(states), pairs=counts, n_env_faults=len(faults))
-    work.summary.update(n_never_branched=len(every) - len(specs))
+    work.summary.update(n_never_branched=never_branched)
     logger.info("  %d states: %s", len(states), json.dumps(counts))
     if not pairs:
         logger.warning("  candidates: %s", why_none(counts, cfg.preference))
 
 
-STAGE = Stage(version=1, settings=CandidatesSettings, run=run)
+STAGE = Stage(version=1, settings=CandidatesSettings, run=run, play=play)

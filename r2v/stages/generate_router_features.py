@@ -19,6 +19,7 @@ from r2v.stages import Stage
 from r2v.storage.artifact import Work
 
 if TYPE_CHECKING:
+    from r2v.rollout.cells import Cell, CellPlayer
     from r2v.router.labels import FeatureRow
 
 
@@ -58,13 +59,12 @@ class RouterFeaturesSettings:
         )
 
 
-def run(cfg: RouterFeaturesSettings, work: Work) -> None:
-    """Roll out, branch, and write router_features.jsonl."""
+def _cell(cfg: RouterFeaturesSettings, work: Work) -> tuple[CellPlayer, Cell, int]:
+    """Who plays, what, and how many episodes are left out because they may not be branched."""
     from r2v.evaluation.methods import MethodRunner
-    from r2v.rollout.feature_rollout import roll_out_features
+    from r2v.rollout.feature_rollout import feature_cell
     from r2v.rollout.fork import branchable
     from r2v.rollout.session import episode_specs
-    from r2v.router.labels import write_rows
 
     runner = MethodRunner.of(
         cfg,
@@ -79,8 +79,7 @@ def run(cfg: RouterFeaturesSettings, work: Work) -> None:
         for spec in episode_specs(runner.world.benchmark, split, cfg.seeds, cfg.tasks, method="slm_only", limit=count)
     ]
     specs = branchable(runner.world.benchmark, every, "router features")
-    faults: list[str] = []
-    rows = roll_out_features(
+    cell = feature_cell(
         specs,
         runner.world,
         runner.slm,
@@ -90,13 +89,28 @@ def run(cfg: RouterFeaturesSettings, work: Work) -> None:
         runner.waves,
         what="roll out, with counterfactuals",
         identity=runner.identity.rollouts(cost_ratio=cfg.cost.ratio),
-        player=runner.player,
-        faults=faults,
     )
+    return runner.player, cell, len(every) - len(specs)
+
+
+def play(cfg: RouterFeaturesSettings, work: Work) -> None:
+    """Play what nobody has played yet."""
+    player, cell, _ = _cell(cfg, work)
+    player.play([cell], cell.what)
+
+
+def run(cfg: RouterFeaturesSettings, work: Work) -> None:
+    """Roll out, branch, and write router_features.jsonl."""
+    from r2v.rollout.cells import measured
+    from r2v.router.labels import write_rows
+
+    player, cell, never_branched = _cell(cfg, work)
+    faults: list[str] = []
+    rows = [row for rows in measured(cell, player, faults) for row in rows]
     if not rows:
-        raise EmptyResult(f"router features: {len(specs)} roll-outs gave no step; raise router.num_tasks")
+        raise EmptyResult(f"router features: {len(cell.specs)} roll-outs gave no step; raise router.num_tasks")
     write_rows(work.folder / "router_features.jsonl", rows)
-    work.summary.update(report(rows), n_env_faults=len(faults), n_never_branched=len(every) - len(specs))
+    work.summary.update(report(rows), n_env_faults=len(faults), n_never_branched=never_branched)
     logger.info("  %s", json.dumps(work.summary))
 
 
@@ -113,4 +127,4 @@ def report(rows: list[FeatureRow]) -> dict[str, Any]:
     }
 
 
-STAGE = Stage(version=1, settings=RouterFeaturesSettings, run=run)
+STAGE = Stage(version=1, settings=RouterFeaturesSettings, run=run, play=play)

@@ -147,10 +147,9 @@ def _executed(cfg: VerifierSettings, work: Work, benchmark: Benchmark) -> list[V
     from r2v.evaluation.method_identity import world_identity
     from r2v.policy.prompt_encoder import build_messages
     from r2v.rollout.actors import GreedyActor
-    from r2v.rollout.blocks import BlockPlayer, block_size
+    from r2v.rollout.blocks import BlockPlayer
     from r2v.rollout.cells import tell_faults
     from r2v.rollout.corruption_rollout import play_corruptions
-    from r2v.rollout.episode_cache import EpisodeCache
     from r2v.rollout.fork import branchable
     from r2v.rollout.model_factory import engine, priced_teacher
     from r2v.rollout.session import RolloutWorld, episode_specs
@@ -179,7 +178,7 @@ def _executed(cfg: VerifierSettings, work: Work, benchmark: Benchmark) -> list[V
         discount=cfg.verifier.discount,
         what=what,
         identity={"world": world_identity(cfg, benchmark), "llm": [identity(cfg.teacher), identity(cfg.cost.llm)]},
-        player=BlockPlayer(waves, EpisodeCache.of(work), block_size(cfg.rollout)),
+        player=BlockPlayer.of(waves, work, cfg.rollout),
     )
     faults = [episode.env_fault for episode in episodes if episode.env_fault is not None]
     tell_faults(what, faults, len(specs))

@@ -60,6 +60,8 @@ class Work:
     inputs: Mapping[str, Artifact]
     root: Path
     """The checkout whose data/ and outputs/ these are."""
+    helping: bool = False
+    """Whether another process makes the artifact, and this one plays for it: it writes nothing into `folder`."""
     anew: bool = False
     """Whether it was asked for although it is there: what lies outside the folder is then made a second time too."""
     summary: dict[str, Any] = field(default_factory=dict)

@@ -1,0 +1,106 @@
+"""Helpers: further processes that play a stage's blocks beside the job that makes its artifact.
+
+    r2v evaluate --config configs/mrp.yaml --helper        # any number, anywhere that sees the checkout, at any time
+    r2v evaluate --config configs/mrp.yaml --helpers 4     # the stage, and four of them beside it on this machine
+
+A helper finds the attempt that its configuration and inputs name, takes blocks under leases like the stage itself
+(`r2v.rollout.blocks`), writes nothing but plays into the episode cache, and ends with 0 when nothing is left. Nobody
+waits for it before it has begun; killed or absent, the result is the same.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from r2v.config import Config, to_yaml
+from r2v.errors import UsageError
+from r2v.log import logger
+from r2v.pipeline.inputs import fingerprint_of, made_already, places_of
+from r2v.pipeline.rows import Job
+from r2v.rollout.blocks import StageFinished
+from r2v.storage.artifact import ATTEMPT, Work
+from r2v.storage.integrity import Artifact
+from r2v.storage.record import FOLDER
+
+PATIENCE = 60.0
+"""Seconds that a helper waits for the stage to begin."""
+_LOOKS = 1.0
+"""Seconds between two looks."""
+
+
+def require_helpable(config: Config, row: Job) -> None:
+    """Raises UsageError where a stage can be played by one process only: a provider's journal has one writer."""
+    settings = row.load().sections(config)
+    if config.teacher.provider != "scripted" and getattr(settings, "asks_teacher", True):
+        raise UsageError(
+            f"{row.command.name} --helper: teacher.provider={config.teacher.provider} is asked and paid by one "
+            "process; leave --helper and --helpers out"
+        )
+
+
+def help_job(
+    config: Config,
+    row: Job,
+    inputs: Mapping[str, Artifact],
+    *,
+    root: Path = Path(),
+    patience: float = PATIENCE,
+    sleep: Callable[[float], None] = time.sleep,
+) -> None:
+    """Play what is left of the attempt that makes this job's artifact. Raises UsageError as `require_helpable` does."""
+    require_helpable(config, row)
+    stage, key = row.load(), fingerprint_of(config, row, inputs)
+    assert stage.play is not None, row.name
+    folder = places_of(config, root).artifacts / f"{row.name}-{key}"
+    waited = 0.0
+    while not (folder / ATTEMPT).exists():
+        if waited >= patience:
+            logger.info("%-16s nothing to help with: %s has not begun", row.name, folder)
+            return
+        sleep(_LOOKS)
+        waited += _LOOKS
+    if made_already(config, row, key, root) is None:
+        logger.info("%-16s helping", row.name)
+        work = Work(folder=folder, fingerprint=key, inputs=inputs, root=root, helping=True)
+        with suppress(StageFinished):
+            stage.play(stage.sections(config), work)
+    logger.info("%-16s nothing is left to help with", row.name)
+
+
+@contextmanager
+def helpers(config: Config, row: Job, count: int, words: Sequence[str] = ()) -> Iterator[None]:
+    """`count` helpers on this machine for the length of the block, stopped where it fails. `words`
+    are further ones for their command line. Raises UsageError as `require_helpable` does."""
+    if not count:
+        yield
+        return
+    require_helpable(config, row)
+    environment = {name: value for name, value in os.environ.items() if name != FOLDER}
+    with tempfile.TemporaryDirectory(prefix="r2v-helpers-") as folder:
+        path = Path(folder) / "config.yaml"
+        path.write_text(to_yaml(config))
+        command = [sys.executable, "-m", "r2v", *row.argv, "--config", str(path), *words, "--helper"]
+        started = [subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL) for _ in range(count)]
+        try:
+            yield
+            _wait_for(started)
+        finally:
+            for process in started:
+                process.terminate()
+            for process in started:
+                process.wait()
+
+
+def _wait_for(processes: Sequence[subprocess.Popen[bytes]]) -> None:
+    """Give helpers time to see that nothing is left."""
+    deadline = time.monotonic() + PATIENCE
+    for process in processes:
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(max(0.0, deadline - time.monotonic()))

@@ -1,0 +1,156 @@
+"""Helpers play a stage's blocks beside it, and whatever becomes of them the result is the same bytes."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from r2v.cli.main import main
+from r2v.config import Config, TeacherConfig, load
+from r2v.errors import UsageError
+from r2v.pipeline.helping import help_job, helpers, require_helpable
+from r2v.pipeline.inputs import fingerprint_of, published
+from r2v.pipeline.jobs import COMMANDS, JOBS, job
+from r2v.pipeline.rows import HELPED
+from r2v.randomness import generator
+from r2v.storage.artifact import ATTEMPT, remove
+from r2v.storage.integrity import Artifact
+from tests import trust, warm
+from tests.trust import MICRO
+from tests.trust.alter import hard_copy
+
+SMALL = ("rollout.episodes_per_block=1",)
+"""A block a task: the evaluation of tests/micro.yaml has four in each condition, and as many rounds of calibration."""
+_COMMIT = re.compile(rb'"git_commit": "[0-9a-f]{40}"')
+WORDS = ("evaluate", "--config", str(MICRO), "--overrides", *SMALL)
+
+
+def attempt_of(project: Path, name: str) -> Path:
+    """The published attempt of a job."""
+    places = {"evaluate": "results/micro", "candidates": "data/micro/candidates"}
+    return (project / places.get(name, f"data/micro/{name}")).resolve()
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    """What an artifact holds, but for who made it when."""
+    files = [path for path in sorted(folder.rglob("*")) if path.is_file() and "checkpoint" not in path.name]
+    about = ("artifact.json", "config.yaml", ATTEMPT)
+    return {
+        path.relative_to(folder).as_posix(): _COMMIT.sub(b"", path.read_bytes())
+        for path in files
+        if path.name not in about
+    }
+
+
+def begun(project: Path, name: str) -> dict[str, bytes]:
+    """Make the attempt of a job one that was begun and killed before its first play; what it had come to."""
+    folder = attempt_of(project, name)
+    made = content(folder)
+    for path in folder.iterdir():
+        if path.name not in (ATTEMPT, "config.yaml"):
+            remove(path)
+    shutil.rmtree(project / "outputs/.episodes")
+    return made
+
+
+@pytest.fixture
+def project(micro_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    copy = hard_copy(micro_run, tmp_path / "project")
+    monkeypatch.chdir(copy)
+    return copy
+
+
+def inputs_of(config: Config, name: str) -> dict[str, Artifact]:
+    return {needed: published(config, needed) for needed in job(name).inputs}
+
+
+def test_the_commands_that_can_be_helped_are_those_whose_stage_has_a_play() -> None:
+    playable = {row.command.name for row in JOBS if row.load().play is not None}
+    assert set(HELPED) == playable and set(HELPED) <= {row.name for row in COMMANDS}
+
+
+@pytest.mark.parametrize("name", ["candidates", "router_features", "evaluate"])
+def test_what_a_helper_has_played_is_the_stage_s_own(
+    name: str, project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    expected, config = begun(project, name), load(str(MICRO), SMALL)
+    help_job(config, job(name), inputs_of(config, name))
+    assert content(attempt_of(project, name)) == {}, "a helper writes nothing into the attempt"
+    files = list((project / "outputs/.episodes" / attempt_of(project, name).name).glob("*.jsonl"))
+    assert len(files) > 2 and main([*job(name).argv, *WORDS[1:]]) == 0
+    assert content(attempt_of(project, name)) == expected
+    assert "plays of this attempt are already there" in capsys.readouterr().err
+    help_job(config, job(name), inputs_of(config, name))
+    (said,) = capsys.readouterr().err.splitlines()
+    assert said.split(maxsplit=1)[1] == "nothing is left to help with"
+
+
+def test_a_helper_of_what_has_not_begun_ends_with_a_line(project: Path, caplog: pytest.LogCaptureFixture) -> None:
+    config = load(str(MICRO), ["evaluation.seeds=[7]"])
+    slept: list[float] = []
+    with caplog.at_level("INFO"):
+        help_job(config, job("evaluate"), inputs_of(config, "evaluate"), patience=3.0, sleep=slept.append)
+    assert sum(slept) == 3.0 and "nothing to help with" in caplog.messages[-1]
+    key = fingerprint_of(config, job("evaluate"), inputs_of(config, "evaluate"))
+    assert not (project / "outputs/.artifacts" / f"evaluate-{key}").exists()
+
+
+def test_a_provider_s_journal_has_one_writer() -> None:
+    paid = replace(Config(), teacher=TeacherConfig(provider="openai", model_name="gpt-4o-mini"))
+    with pytest.raises(UsageError, match=r"evaluate --helper: teacher.provider=openai .*leave --helper"):
+        require_helpable(paid, job("evaluate"))
+    with pytest.raises(UsageError, match="openai"), helpers(paid, job("evaluate"), 2):
+        pass
+    require_helpable(Config(), job("evaluate"))
+
+
+@pytest.fixture
+def quick_python(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Helpers start by a Python whose libraries are imported already."""
+    monkeypatch.setattr("sys.executable", warm.python())
+    monkeypatch.setenv("PYTHONPATH", str(warm.ROOT))
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    yield
+
+
+def test_a_stage_with_helpers_on_its_machine_makes_the_same_bytes(project: Path, quick_python: None) -> None:
+    expected = begun(project, "evaluate")
+    assert main([*WORDS, "--helpers", "2"]) == 0
+    assert content(attempt_of(project, "evaluate")) == expected
+    assert not list((project / "outputs/.episodes").rglob("*.lease"))
+
+
+KILLS = range(20 if trust.whole_suites else 2)
+
+
+def test_processes_killed_at_random_lose_nothing_that_was_played(project: Path) -> None:
+    """The stage and its helpers, each killed -9 in turn and started again; what a life finished, the next one has."""
+    expected, kept = begun(project, "evaluate"), 0
+    running = [warm.start(project, *WORDS), warm.start(project, *WORDS, "--helper")]
+    for number in KILLS:
+        time.sleep(generator("helping", number).uniform(0.5, 3.0))
+        victim = generator("helping", "victim", number).choice([0, 1])
+        running[victim].kill()
+        running[victim].communicate()
+        plays = _plays(project)
+        assert plays >= kept, "what was played is there, by whoever"
+        kept = plays
+        running[victim] = warm.start(project, *WORDS, *(["--helper"] if victim else []))
+    for process in running:
+        process.communicate()
+    done = warm.run(project, *WORDS)
+    assert done.returncode == 0, done.stderr
+    assert content(attempt_of(project, "evaluate")) == expected
+
+
+def _plays(project: Path) -> int:
+    """Lines of plays, published ones included."""
+    folder = project / "outputs/.episodes" / attempt_of(project, "evaluate").name
+    lines = sum(path.read_bytes().count(b"\n") for path in folder.glob("*.jsonl"))
+    return 10**9 if (folder / "published.json").exists() else lines
