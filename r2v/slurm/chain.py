@@ -246,7 +246,11 @@ def record_folder(root: Path, name: str, job_id: str) -> Path:
 
 def record(root: Path, name: str, job_id: str) -> JobRecord:
     """What a Slurm job wrote about itself."""
-    files = record_folder(root, name, job_id)
+    return record_at(record_folder(root, name, job_id))
+
+
+def record_at(files: Path) -> JobRecord:
+    """What the job wrote whose records lie in this folder."""
     return JobRecord(
         folder=files,
         start=read_object(files / "start.json"),

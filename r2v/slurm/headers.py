@@ -3,6 +3,8 @@
     read(Path("scripts/slurm/03_train_policy.sh")).gpus               # 2
     read(Path("scripts/slurm/03_train_policy.sh"), job="preference")  # the same but where a line says otherwise:
                                                                       #     #R2V preference --time=24:00:00
+                                                                      # and of helpers beside a job, a line says
+                                                                      #     #R2V evaluate --helpers=15%8
     rewrite(scripts, {"partition": "batch", "gpu": "h100"})           # every header at once
 
 sbatch passes over some mistakes in silence (a directive behind the first command, or an indented one) and names
@@ -13,8 +15,8 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from r2v.console import text_table
@@ -29,6 +31,8 @@ class Resources:
     """What one job asks Slurm for: each directive by its long name without dashes, "" for a flag."""
 
     directives: dict[str, str] = field(default_factory=dict)
+    helpers: str = ""
+    """The array of helpers beside it (`r2v.slurm.helper_array`): "15%8", 15 of which 8 at once; "" for none."""
 
     @property
     def gpus(self) -> int:
@@ -50,7 +54,7 @@ class Resources:
         """These with other values for some directives. Raises UsageError for an unknown one or a bad value."""
         for name, value in values.items():
             check(name, value, "")
-        return Resources(directives={**self.directives, **values})
+        return replace(self, directives={**self.directives, **values})
 
     def sbatch_args(self) -> list[str]:
         """The same as arguments of sbatch."""
@@ -61,11 +65,13 @@ def read(path: Path, job: str = "") -> Resources:
     """The header of a script, as it stands for this job. Raises UsageError naming file and line where a
     directive cannot be, InputError where there is no such script."""
     directives: dict[str, str] = {}
+    helpers = ""
     for line, target, words in _directives(path, _text(path)):
-        options = dict(pairs(words, line))  # of every job: a mistake is found whoever asks
+        options = _options(words, line, target)  # of every job: a mistake is found whoever asks
         if target in ("", job):
+            helpers = options.pop(HELPERS, helpers)
             directives |= options
-    return Resources(directives=directives)
+    return Resources(directives=directives, helpers=helpers)
 
 
 def scripts(root: Path = Path()) -> list[Path]:
@@ -89,8 +95,8 @@ def rewrite(paths: Iterable[Path], values: Mapping[str, str]) -> list[Path]:
     for path in paths:
         before, resources = _text(path), read(path)
         after = _rewritten(before, resources, values)
-        for line, _, words in _directives(path, after):
-            list(pairs(words, line))
+        for line, job, words in _directives(path, after):
+            _options(words, line, job)
         if after != before:
             changed[path] = after
     for path, text in changed.items():
@@ -180,6 +186,21 @@ def _directives(path: Path, text: str) -> Iterator[tuple[str, str, list[str]]]:
             yield place, directive[2] or "", _words(directive[1] or directive[3], place)
         elif re.match(r"#(SBATCH|R2V)", line):
             raise UsageError(f"{place}: {line.strip()}; written #SBATCH --name=value or #R2V <job> --name=value")
+
+
+HELPERS = "helpers"
+
+
+def _options(words: Sequence[str], place: str, job: str) -> dict[str, str]:
+    """The options of a line, --helpers among them, which is ours and not sbatch's. Raises UsageError."""
+    ours = [word for word in words if job and word.startswith(f"--{HELPERS}")]
+    options = dict(pairs([word for word in words if word not in ours], place))
+    for word in ours:
+        value = word.partition("=")[2]
+        if not re.fullmatch(r"[1-9]\d{0,3}(%[1-9]\d{0,3})?", value):
+            raise UsageError(f"{place}: {word}; written --helpers=15%8: 15 helpers, of which 8 run at once")
+        options[HELPERS] = value
+    return options
 
 
 def _words(text: str, place: str) -> list[str]:

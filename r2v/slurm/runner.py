@@ -33,6 +33,7 @@ from r2v.slurm import chain as chains
 from r2v.slurm import client
 from r2v.slurm.configuration import require_configuration
 from r2v.slurm.healing.classify import error_line, failure_kind, near_limit
+from r2v.slurm.helper_array import HelperArray, helper_array
 from r2v.slurm.job_environment import granted_gpus, granted_memory, oom_kills, restart_count
 from r2v.slurm.script_args import expand
 from r2v.slurm.verify_outputs import missing_output, places_of
@@ -42,6 +43,8 @@ from r2v.storage.record import FOLDER, describe
 
 SIGCONT_WINDOW = 5.0
 """Seconds within which a SIGTERM belongs to the SIGCONT before it: Slurm sends them a moment apart."""
+LOOK_SECONDS = 60.0
+"""Seconds between two looks at how far the stage is, and whether helpers are worth asking for."""
 _LOOKS = 5
 """Looks at a configuration, a second apart, before it counts as damaged."""
 LEASE_WAIT = 180.0
@@ -66,6 +69,8 @@ class JobStart:
     """When a SIGCONT came last, on the monotonic clock."""
     oom_kills: int = field(default_factory=oom_kills)
     """The kernel's OOM kills in this cgroup before the stage began."""
+    helpers: HelperArray | None = None
+    """The array that its header asks for, beside the job."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -93,10 +98,13 @@ def run(words: list[str], *, name: str, job: str | None = None, root: Path = Pat
         logger.info("r2v job %s: %s was done before it was started again", id_, job_start.job)
         return 0
     _begin(job_start, root, name)
+    job_start.helpers = helper_array(words, name=name, job=job_start.job, job_id=id_, root=root)
     damage = _configuration_damage(words, root, name)
     code, error = (damage.exit_code, describe(damage)) if damage else _run_child(job_start)
     exit_ = _exit_record(job_start, code, error, root)
     goes_on = exit_["rc"] == Interrupted.exit_code and _worth_going_on(job_start, root, name)
+    if job_start.helpers is not None:
+        job_start.helpers.end(int(exit_["rc"]), goes_on=goes_on)
     _write(job_start, "exit.json", exit_)  # before the requeue: Slurm may start this job again at once
     if goes_on and client.requeue(id_):
         logger.info("r2v job %s: back into the queue, to go on from its checkpoint", id_)
@@ -216,7 +224,9 @@ def _watch(job_start: JobStart) -> int:
             [sys.executable, "-m", "r2v", *job_start.words], env=environment, preexec_fn=lambda: _prepare(before)
         )
         while (code := child.poll()) is None:
-            received = signal.sigtimedwait(awaited, 60.0)
+            received = signal.sigtimedwait(awaited, LOOK_SECONDS)
+            if received is None and job_start.helpers is not None and job_start.folder is not None:
+                job_start.helpers.submit_if_worth(chains.record_at(job_start.folder))
             if received is not None and received.si_signo != signal.SIGCHLD:
                 _pass_on(job_start, signal.Signals(received.si_signo), child)
         return code

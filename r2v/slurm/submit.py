@@ -219,7 +219,7 @@ def _submit_stage(
         time=requested.time_minutes or None,
         use_srun=False,
         stderr_to_stdout=True,
-        setup=["set -euo pipefail", *_environment(root)],
+        setup=["set -euo pipefail", *environment_lines(root)],
         additional_parameters={_parameter(name): value or True for name, value in directives.items()},
     )
     _make_logs(root)
@@ -269,7 +269,7 @@ def _submit_sentinel(root: Path, chain: Chain, job: str, id_: str) -> str:
     lines = [
         "#!/bin/bash",
         "set -euo pipefail",
-        *_environment(root),
+        *environment_lines(root),
         f"exec {shlex.quote(sys.executable)} -m r2v heal {shlex.quote(chain.name)} {job}",
     ]
     _make_logs(root)
@@ -293,7 +293,8 @@ def _submit_sentinel(root: Path, chain: Chain, job: str, id_: str) -> str:
     )
 
 
-def _environment(root: Path) -> list[str]:
+def environment_lines(root: Path) -> list[str]:
+    """The lines of a job's script that make the site's software known to it."""
     return [f"source {ENVIRONMENT}"] if (root / ENVIRONMENT).exists() else []
 
 

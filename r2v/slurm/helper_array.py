@@ -1,0 +1,120 @@
+"""The helper array: Slurm tasks beside a job that pull blocks of what its stage plays.
+
+    #R2V evaluate --helpers=15%8      # in the header of 08_evaluate.sh: an array of 15 tasks, at most 8 at once
+
+The job submits the array itself, once its own pace tells that more than an hour is left: a small benchmark never asks
+for fifteen nodes, and a job that was healed or put back into the queue has helpers too. Each task runs the job's
+command with `--helper`, under what the header asks for. Nobody waits for a helper and nobody heals one: killed,
+preempted or refused, the result is the same, later. When the job is done, those that still wait are cancelled; one that
+plays ends when nothing is left.
+"""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from r2v.errors import EnvironmentFault, R2VError
+from r2v.log import logger
+from r2v.pipeline import jobs
+from r2v.slurm import client, headers
+from r2v.slurm.chain import JobRecord
+from r2v.slurm.headers import Resources
+from r2v.slurm.submit import environment_lines
+from r2v.slurm.verify_outputs import RUN
+from r2v.slurm.views.states import seconds_left
+from r2v.storage.paths import LOGS, SCRIPTS
+
+WORTH_HELPING = 3600.0
+"""Seconds that a job must still have before it, at its own pace, for helpers to be asked for."""
+_SET_HERE = ("job-name", "output", "error", "comment", "dependency", "array", "signal", "requeue", "no-requeue")
+
+
+@dataclass(kw_only=True)
+class HelperArray:
+    """The array beside one start of a job."""
+
+    words: Sequence[str]
+    """The job's command line, behind `r2v`."""
+    name: str
+    """Of the chain."""
+    job: str
+    job_id: str
+    resources: Resources
+    root: Path = Path()
+    considered: bool = False
+    """Whether Slurm has been asked: once a start, whatever it answered."""
+
+    @property
+    def comment(self) -> str:
+        """What the array is known by in the queue, whichever attempt submitted it; no chain's job is known so."""
+        return f"r2v-helpers:{self.name}/{self.job}"
+
+    def submit_if_worth(self, record: JobRecord) -> None:
+        """Submit the array where the job has long to go and none is in the queue. A refusal is one line."""
+        left = seconds_left(record)
+        if self.considered or left is None or left < WORTH_HELPING:
+            return
+        self.considered = True
+        try:
+            if self._queued():
+                return
+            id_ = client.sbatch(self._arguments(), self._script())
+        except EnvironmentFault as error:
+            logger.warning("r2v job %s: no helpers (%s); it goes on alone", self.job_id, error)
+            return
+        logger.info(
+            "r2v job %s: %.1f hours are left at this pace; helpers %s were submitted as job %s",
+            self.job_id,
+            left / 3600,
+            self.resources.helpers,
+            id_,
+        )
+
+    def end(self, exit_code: int, *, goes_on: bool) -> None:
+        """Take the array away with the job: what still waits where the stage is done, all of it where it has failed,
+        nothing where the job `goes_on` with its next start, for helpers play on meanwhile."""
+        if goes_on:
+            return
+        try:
+            client.cancel([row.id for row in self._queued() if exit_code or row.state == "PENDING"])
+        except EnvironmentFault as error:
+            logger.warning("r2v job %s: helpers were not cancelled: %s", self.job_id, error)
+
+    def _queued(self) -> list[client.Queued]:
+        here = str(self.root.resolve())
+        return [row for row in client.queue() if row.comment == self.comment and row.folder == here]
+
+    def _arguments(self) -> list[str]:
+        kept = {name: value for name, value in self.resources.directives.items() if name not in _SET_HERE}
+        count, _, at_once = self.resources.helpers.partition("%")
+        return [
+            *Resources(directives=kept).sbatch_args(),
+            f"--array=1-{count}{f'%{at_once}' if at_once else ''}",
+            f"--job-name=help_{self.job}_{self.name}",
+            f"--comment={self.comment}",
+            f"--output={LOGS}/%x_%A_%a.out",
+            "--requeue",
+            "--signal=B:TERM@120",
+            f"--chdir={self.root.resolve()}",
+        ]
+
+    def _script(self) -> str:
+        command = shlex.join([sys.executable, "-m", "r2v", *self.words, "--helper"])
+        return "\n".join(["#!/bin/bash", "set -euo pipefail", *environment_lines(self.root), f"exec {command}", ""])
+
+
+def helper_array(words: Sequence[str], *, name: str, job: str, job_id: str, root: Path = Path()) -> HelperArray | None:
+    """The array that the header of a job's script asks for; None where it asks for none, or there is no Slurm."""
+    if not job_id or words[0] == RUN:
+        return None
+    try:
+        resources = headers.read(root / SCRIPTS / jobs.command(words[0]).script, job)
+    except R2VError:
+        return None  # the script that was submitted may be gone; the job needs it no more
+    if not resources.helpers:
+        return None
+    return HelperArray(words=words, name=name, job=job, job_id=job_id, resources=resources, root=root)
