@@ -21,7 +21,9 @@ from r2v.slurm.sacct import ENDED, FIELDS, SacctRow, given, memory, read_account
 
 __all__ = [
     "Accounting",
+    "CHAIN_MARK",
     "ENDED",
+    "HELPERS_MARK",
     "NO_SLURM",
     "NoSlurm",
     "Partition",
@@ -120,8 +122,12 @@ class Partition:
     up: bool
 
 
-def queue(name: str | None = None, root: Path = Path()) -> list[Queued]:
-    """My jobs that have not ended, or those of one chain of this checkout; one squeue."""
+CHAIN_MARK, HELPERS_MARK = "r2v", "r2v-helpers"
+"""What the comment of a chain's job, and that of a helper beside one, begins with."""
+
+
+def queue(name: str | None = None, root: Path = Path(), *, mark: str = CHAIN_MARK) -> list[Queued]:
+    """My jobs that have not ended, or those of one chain of this checkout, or its helpers; one squeue."""
     form = _SEPARATOR.join(_QUEUE.values())
     output = call(["squeue", "--me", "--noheader", "--array", "-o", form])
     rows = []
@@ -131,7 +137,7 @@ def queue(name: str | None = None, root: Path = Path()) -> list[Queued]:
             rows.append(Queued(**dict(zip(_QUEUE, values, strict=True))))
     if name is None:
         return rows
-    return [row for row in rows if row.comment.startswith(f"r2v:{name}/") and _is_checkout(row.folder, root)]
+    return [row for row in rows if row.comment.startswith(f"{mark}:{name}/") and _is_checkout(row.folder, root)]
 
 
 def _is_checkout(folder: str, root: Path) -> bool:

@@ -20,11 +20,13 @@ from pathlib import Path
 from r2v.errors import EnvironmentFault, R2VError
 from r2v.log import logger
 from r2v.pipeline import jobs
+from r2v.pipeline.helping import require_helpable
+from r2v.pipeline.rows import HELPED
 from r2v.slurm import client, headers
 from r2v.slurm.chain import JobRecord
 from r2v.slurm.headers import Resources
 from r2v.slurm.submit import environment_lines
-from r2v.slurm.verify_outputs import RUN
+from r2v.slurm.verify_outputs import config_of
 from r2v.slurm.views.states import seconds_left
 from r2v.storage.paths import LOGS, SCRIPTS
 
@@ -51,7 +53,7 @@ class HelperArray:
     @property
     def comment(self) -> str:
         """What the array is known by in the queue, whichever attempt submitted it; no chain's job is known so."""
-        return f"r2v-helpers:{self.name}/{self.job}"
+        return f"{client.HELPERS_MARK}:{self.name}/{self.job}"
 
     def submit_if_worth(self, record: JobRecord) -> None:
         """Submit the array where the job has long to go and none is in the queue. A refusal is one line."""
@@ -60,10 +62,11 @@ class HelperArray:
             return
         self.considered = True
         try:
+            require_helpable(config_of(self.words), jobs.job(self.job))
             if self._queued():
                 return
             id_ = client.sbatch(self._arguments(), self._script())
-        except EnvironmentFault as error:
+        except R2VError as error:
             logger.warning("r2v job %s: no helpers (%s); it goes on alone", self.job_id, error)
             return
         logger.info(
@@ -85,8 +88,8 @@ class HelperArray:
             logger.warning("r2v job %s: helpers were not cancelled: %s", self.job_id, error)
 
     def _queued(self) -> list[client.Queued]:
-        here = str(self.root.resolve())
-        return [row for row in client.queue() if row.comment == self.comment and row.folder == here]
+        rows = client.queue(self.name, self.root, mark=client.HELPERS_MARK)
+        return [row for row in rows if row.comment == self.comment]
 
     def _arguments(self) -> list[str]:
         kept = {name: value for name, value in self.resources.directives.items() if name not in _SET_HERE}
@@ -109,7 +112,7 @@ class HelperArray:
 
 def helper_array(words: Sequence[str], *, name: str, job: str, job_id: str, root: Path = Path()) -> HelperArray | None:
     """The array that the header of a job's script asks for; None where it asks for none, or there is no Slurm."""
-    if not job_id or words[0] == RUN:
+    if not job_id or words[0] not in HELPED:
         return None
     try:
         resources = headers.read(root / SCRIPTS / jobs.command(words[0]).script, job)

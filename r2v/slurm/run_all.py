@@ -127,12 +127,12 @@ def resume(
 
 
 def cancel(*, name: str | None = None, root: Path = Path()) -> int:
-    """End every job of a chain, sentinels included, so that nothing heals; returns an exit code."""
+    """End every job of a chain, sentinels and helpers included, so that nothing heals; returns an exit code."""
     name = chains.only(root, name)
     with chains.lock(root, name, wait=60.0):
         chains.write(root, replace(chains.read(root, name), cancelled=chains.now()))
         ids = [row.id for row in client.queue(name, root)]
-        client.cancel(ids)
+        client.cancel([*ids, *(row.id for row in client.queue(name, root, mark=client.HELPERS_MARK))])
     print(f"{name}: {len(ids)} jobs cancelled" + (f" ({' '.join(ids)})" if ids else "; none was in the queue"))
     return 0
 

@@ -13,6 +13,7 @@
 #SBATCH --open-mode=append
 #SBATCH --requeue
 #SBATCH --signal=B:USR2@120
+#R2V candidates --helpers=7%4
 
 cd "${SLURM_SUBMIT_DIR:-.}" && source scripts/slurm/env.sh || exit 2
 exec python -m r2v.slurm.runner generate_candidates "$@"

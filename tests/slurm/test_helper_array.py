@@ -10,13 +10,14 @@ import pytest
 
 from r2v.errors import UsageError
 from r2v.log import logger
-from r2v.slurm import headers
+from r2v.slurm import client, headers
 from r2v.slurm.chain import JobRecord
 from r2v.slurm.helper_array import HelperArray, helper_array
+from tests.slurm.cluster import Cluster
 from tests.slurm.faked import Faked, ago
 from tests.slurm.faked import faked as faked
 
-WORDS = ["evaluate", "--config", "own.yaml"]
+WORDS = ["evaluate", "--seeds", "1"]
 HEADER = """#!/bin/bash
 #SBATCH --partition=gpu
 #SBATCH --mem=48G
@@ -109,6 +110,13 @@ def test_a_cluster_that_refuses_is_a_line_and_the_job_goes_on(faked: Faked, monk
     assert said == [f"r2v job 42: no helpers ({refused}); it goes on alone"]
 
 
+def test_a_stage_that_one_process_must_play_asks_for_none(faked: Faked) -> None:
+    array = beside(faked)
+    array.words = [*WORDS, "--overrides", "teacher.provider=openai", "teacher.model_name=gpt-4o"]
+    array.submit_if_worth(at_pace(1, 1000, 60))
+    assert calls(faked, "sbatch") == []
+
+
 @pytest.mark.parametrize(
     ("exit_code", "goes_on", "cancelled"), [(0, False, ["90_2"]), (1, False, ["90_1", "90_2"]), (75, True, [])]
 )
@@ -128,3 +136,23 @@ def test_without_slurm_or_a_line_in_the_header_there_is_no_array(tmp_path: Path)
     assert helper_array(["run"], name="own", job="run", job_id="42", root=tmp_path) is None
     script(tmp_path, HEADER.replace("#R2V evaluate --helpers=15%8\n", ""))
     assert helper_array(WORDS, name="own", job="evaluate", job_id="42", root=tmp_path) is None
+
+
+def test_a_real_slurm_takes_the_array_and_gives_it_back(
+    slurm: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its nodes are drained, so that every task waits."""
+    for name, value in slurm.env.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "logs").mkdir()
+    script(tmp_path, HEADER.replace("--mem=48G", "--mem=100M"))
+    array = helper_array(WORDS, name="own_noisy", job="evaluate", job_id="42")
+    assert array is not None
+    with slurm.drained():
+        array.submit_if_worth(at_pace(1, 1000, 60))
+        rows = client.queue("own_noisy", tmp_path, mark=client.HELPERS_MARK)
+        assert [client.job_number(row.id)[1] for row in rows] == list(range(1, 16))
+        assert client.queue("own_noisy", tmp_path) == []
+        array.end(0, goes_on=False)
+        slurm.wait(lambda: not slurm.squeue())
