@@ -13,7 +13,8 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from r2v.cli.options import Parser
+from r2v.cli.options import Parser, whole
+from r2v.constraints import Range
 from r2v.errors import UsageError
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
@@ -44,7 +45,13 @@ def add_commands(commands: argparse._SubParsersAction[Parser]) -> None:
     serve.add_argument(
         "--host", default="127.0.0.1", metavar="ADDRESS", help="address to listen on (default: 127.0.0.1)"
     )
-    serve.add_argument("--port", type=int, default=8000, metavar="N", help="port to listen on (default: 8000)")
+    serve.add_argument(
+        "--port",
+        type=whole(Range(at_least=1, at_most=65_535)),
+        default=8000,
+        metavar="N",
+        help="port to listen on (default: 8000)",
+    )
     serve.set_defaults(act=_serve)
 
 
