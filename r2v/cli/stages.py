@@ -17,7 +17,7 @@ from r2v.errors import InputError
 from r2v.log import logger
 from r2v.pipeline.graph import as_configured, made_by, phases
 from r2v.pipeline.jobs import COMMANDS, job
-from r2v.pipeline.rows import HELPED, Command, Instead
+from r2v.pipeline.rows import Command, Instead
 
 if TYPE_CHECKING:
     from r2v.config import Config
@@ -65,7 +65,7 @@ def _add_what_the_row_allows(parser: argparse.ArgumentParser, row: Command) -> N
         parser.add_argument(file_input.name, dest=file_input.name, type=Path, metavar="FILE", help=file_input.help)
     for option in row.instead:
         parser.add_argument(option.name, dest=option.name, action="store_true", help=option.help)
-    if row.name in HELPED:
+    if row.helped:
         parser.add_argument(
             "--helpers",
             type=whole(Range(at_least=0, at_most=256)),
@@ -120,7 +120,7 @@ def _make(config: Config, row: Command, arguments: argparse.Namespace) -> int:
     for name in wanted:
         item = as_configured(config, job(name))
         inputs = {needed: made[needed] if needed in made else published(config, needed) for needed in item.inputs}
-        if row.name in HELPED and arguments.helper:
+        if row.helped and arguments.helper:
             help_job(config, item, inputs)
             continue
         output: Path | None = arguments.output if item.place is not None else None

@@ -102,6 +102,7 @@ GENERATE_CANDIDATES = Command(
     name="generate_candidates",
     help="sample, execute and score K actions per state",
     script="05_generate_candidates.sh",
+    helped=True,
     positionals=("--K", CONDITION),
     flags=(Flag(name="--K", key="candidates.num_samples", metavar="K", help="actions sampled per state (default: 5)"),),
 )
@@ -109,6 +110,7 @@ GENERATE_ROUTER_FEATURES = Command(
     name="generate_router_features",
     help="play the small policy and execute what an LLM step would have gained",
     script="06_generate_router_features.sh",
+    helped=True,
 )
 TRAIN_ROUTER = Command(
     name="train_router",
@@ -119,6 +121,7 @@ EVALUATE = Command(
     name="evaluate",
     help="play every method on the evaluation tasks and write the tables",
     script="08_evaluate.sh",
+    helped=True,
     positionals=(CONDITION, "--seeds", "--methods"),
     flags=(
         Flag(
@@ -163,13 +166,7 @@ ABLATIONS = Command(
             many=True,
             help="seeds of the worlds (default: 1 2)",
         ),
-        Flag(
-            name="--names",
-            key="ablations.names",
-            metavar="NAME",
-            many=True,
-            help="ablations to run (default: all)",
-        ),
+        Flag(name="--names", key="ablations.names", metavar="NAME", many=True, help="ablations to run (default: all)"),
     ),
 )
 TRAIN_HIERARCHICAL = Command(

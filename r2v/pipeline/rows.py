@@ -17,9 +17,6 @@ if TYPE_CHECKING:
 CONDITION = "CONDITION"
 """The positional argument of an sbatch line that picks configs/<benchmark>/<condition>.yaml; noisy where left out."""
 
-HELPED = ("generate_candidates", "generate_router_features", "evaluate")
-"""Commands that take --helper and --helpers: those whose stage has a `Stage.play`."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class Flag:
@@ -70,6 +67,8 @@ class Command:
     instead: tuple[Instead, ...] = ()
     phased: bool = False
     """Whether it makes several jobs, of which `--stage` picks one."""
+    helped: bool = False
+    """Whether it takes --helper and --helpers: its stage has a `Stage.play`."""
     resumable: bool = False
     """Whether `--resume CHECKPOINT` alone goes on with an interrupted attempt."""
 

@@ -21,7 +21,6 @@ from r2v.errors import EnvironmentFault, R2VError
 from r2v.log import logger
 from r2v.pipeline import jobs
 from r2v.pipeline.helping import require_helpable
-from r2v.pipeline.rows import HELPED
 from r2v.slurm import client, headers
 from r2v.slurm.chain import JobRecord
 from r2v.slurm.headers import Resources
@@ -112,10 +111,11 @@ class HelperArray:
 
 def helper_array(words: Sequence[str], *, name: str, job: str, job_id: str, root: Path = Path()) -> HelperArray | None:
     """The array that the header of a job's script asks for; None where it asks for none, or there is no Slurm."""
-    if not job_id or words[0] not in HELPED:
+    row = next((one for one in jobs.COMMANDS if one.name == words[0] and one.helped), None)
+    if not job_id or row is None:
         return None
     try:
-        resources = headers.read(root / SCRIPTS / jobs.command(words[0]).script, job)
+        resources = headers.read(root / SCRIPTS / row.script, job)
     except R2VError:
         return None  # the script that was submitted may be gone; the job needs it no more
     if not resources.helpers:

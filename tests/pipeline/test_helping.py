@@ -17,7 +17,6 @@ from r2v.errors import UsageError
 from r2v.pipeline.helping import help_job, helpers, require_helpable
 from r2v.pipeline.inputs import fingerprint_of, published
 from r2v.pipeline.jobs import COMMANDS, JOBS, job
-from r2v.pipeline.rows import HELPED
 from r2v.randomness import generator
 from r2v.storage.artifact import ATTEMPT, remove
 from r2v.storage.integrity import Artifact
@@ -72,7 +71,7 @@ def inputs_of(config: Config, name: str) -> dict[str, Artifact]:
 
 def test_the_commands_that_can_be_helped_are_those_whose_stage_has_a_play() -> None:
     playable = {row.command.name for row in JOBS if row.load().play is not None}
-    assert set(HELPED) == playable and set(HELPED) <= {row.name for row in COMMANDS}
+    assert {row.name for row in COMMANDS if row.helped} == playable
 
 
 @pytest.mark.parametrize("name", ["candidates", "router_features", "evaluate"])
