@@ -14,6 +14,7 @@ from __future__ import annotations
 import shlex
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from r2v.errors import EnvironmentFault, R2VError
 from r2v.log import logger
 from r2v.pipeline import jobs
 from r2v.pipeline.helping import require_helpable
+from r2v.slurm import chain as chains
 from r2v.slurm import client, headers
 from r2v.slurm.chain import JobRecord
 from r2v.slurm.headers import Resources
@@ -53,6 +55,14 @@ class HelperArray:
     def comment(self) -> str:
         """What the array is known by in the queue, whichever attempt submitted it; no chain's job is known so."""
         return f"{client.HELPERS_MARK}:{self.name}/{self.job}"
+
+    def look(self, folder: Path) -> None:
+        """Submit the array where the records in this folder say that it is worth it. Where they cannot be read (a
+        shared disk that fails for a moment) the next look tells: no helper is worth the job."""
+        if self.considered:
+            return
+        with suppress(OSError, ValueError, LookupError, TypeError):
+            self.submit_if_worth(chains.record_at(folder))
 
     def submit_if_worth(self, record: JobRecord) -> None:
         """Submit the array where the job has long to go and none is in the queue. A refusal is one line."""

@@ -226,7 +226,7 @@ def _watch(job_start: JobStart) -> int:
         while (code := child.poll()) is None:
             received = signal.sigtimedwait(awaited, LOOK_SECONDS)
             if received is None and job_start.helpers is not None and job_start.folder is not None:
-                job_start.helpers.submit_if_worth(chains.record_at(job_start.folder))
+                job_start.helpers.look(job_start.folder)
             if received is not None and received.si_signo != signal.SIGCHLD:
                 _pass_on(job_start, signal.Signals(received.si_signo), child)
         return code

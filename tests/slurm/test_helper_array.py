@@ -93,6 +93,16 @@ def test_a_job_that_is_soon_done_or_of_which_no_pace_is_known_asks_nobody(faked:
     assert faked.calls == []
 
 
+@pytest.mark.parametrize("event", ['{"what": "evaluate", "total": 10, "done": 1}', '{"total": 1, "at": "no time"}', ""])
+def test_records_that_tell_nothing_end_no_job(faked: Faked, event: str) -> None:
+    (faked.root / "events.jsonl").write_text(f"{event}\n{event}\n")
+    beside(faked).look(faked.root)
+    (faked.root / "events.jsonl").unlink()
+    (faked.root / "start.json").mkdir()  # what cannot be opened as a file
+    beside(faked).look(faked.root)
+    assert calls(faked, "sbatch") == []
+
+
 def test_helpers_that_an_earlier_start_asked_for_are_enough(faked: Faked) -> None:
     row = {"Comment": "r2v-helpers:own_noisy/evaluate", "WorkDir": str(faked.root)}
     faked.queued("90_1", "RUNNING", **row)
