@@ -60,6 +60,7 @@ PERTURB = Command(
     name="perturb",
     help="turn collected runs into noisy training trajectories",
     script="02_perturb.sh",
+    helped=True,
     positionals=("--seeds", CONDITION),
     flags=(
         Flag(

@@ -4,19 +4,21 @@
 
 Twins are made by the constructions of `perturb.constructions` under every training perturbation seed; what
 was rejected, and why, is counted in perturb_report.json. With nothing to perturb the episodes are handed on
-byte for byte. Memory grows with the ids alone: episodes go to a draft and are sorted from there.
+byte for byte. Memory grows with the ids alone: episodes go to a draft and are sorted from there. What the teacher plays
+again is in the episode cache: helpers play it too, and a training set of other constructions asks for it no more.
 """
 
 from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from r2v import config as c
+from r2v.config import identity
 from r2v.data.episode import Condition, Episode, to_line
 from r2v.data.registry import DataRegistry
 from r2v.data.split import assign, normalised, require_split
@@ -27,14 +29,14 @@ from r2v.errors import EmptyResult, InputError
 from r2v.log import logger
 from r2v.perturb.offline import twins
 from r2v.perturb.report import Rejected, Report
-from r2v.perturb.schedule import make_schedule
+from r2v.perturb.schedule import Schedule, make_schedule
 from r2v.randomness import digest
 from r2v.stages import Stage
 from r2v.storage.artifact import JOURNAL, Work
 from r2v.storage.files import replacing, write_json, writing
 
-CHUNK = 512
-"""Episodes that the teacher plays again before they leave memory."""
+if TYPE_CHECKING:
+    from r2v.rollout.cells import Cell, CellPlayer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,7 +95,7 @@ def run(cfg: PerturbSettings, work: Work) -> None:
     if (tools := tools_of_runs([registry.get(run_id) for run_id in run_ids])) is not None:
         write_tools(work.folder / TOOLS_FILE, tools)
     benchmark = load_benchmark(cfg.env.benchmark, cfg.env.options)
-    episodes = training_set(cfg, benchmark, clean, scratch / "reroll.jsonl", report, work.root)
+    episodes = training_set(cfg, benchmark, clean, report, work)
     written = write_sorted(work.folder / "trajectories.jsonl", episodes, scratch / "draft.jsonl")
     counts = report.as_json()
     if not written:
@@ -125,24 +127,30 @@ def write_sorted(path: Path, episodes: Iterable[Episode], draft: Path) -> int:
     return len(places)
 
 
+def play(cfg: PerturbSettings, work: Work) -> None:
+    """Play again what nobody has played again yet; all else that the stage does takes one process a few seconds."""
+    benchmark = load_benchmark(cfg.env.benchmark, cfg.env.options)
+    schedules = _schedules(cfg, benchmark)
+    if not (cfg.asks_teacher and schedules):
+        logger.info("  perturb: nothing is played again under perturb.constructions=%s", cfg.perturb.constructions)
+        return
+    episodes = DataRegistry(work.root / "data").iter_episodes(work.inputs["collect"].summary["run_ids"])
+    parents = [_key(episode) for episode in _usable(cfg, benchmark, episodes, Report()) if episode.executed]
+    if parents:
+        player, cell = _reroll_cell(cfg, benchmark, parents, [schedule.seed for schedule in schedules], work)
+        player.play([cell], cell.what)
+
+
 def training_set(
-    cfg: PerturbSettings,
-    benchmark: Benchmark,
-    clean: TrajectoryStore,
-    paid: Path,
-    report: Report,
-    root: Path = Path(),
+    cfg: PerturbSettings, benchmark: Benchmark, clean: TrajectoryStore, report: Report, work: Work
 ) -> Iterator[Episode]:
     """Clean episodes, their offline twins, then what the teacher played again."""
-    drawn = [make_schedule(benchmark, cfg.perturbations, cfg.condition, seed) for seed in cfg.perturbation_seeds]
-    schedules = [schedule for schedule in drawn if schedule.active]
+    schedules = _schedules(cfg, benchmark)
     parents: dict[tuple[str, int], Parent] = {}
     readings: set[bytes] = set()
-    for episode in _usable(cfg, benchmark, clean, report):
+    for episode in _usable(cfg, benchmark, clean.iter_episodes(), report):
         if episode.executed:  # there is no world to play an imported one in again
-            parents.setdefault(
-                (episode.metadata.task_id, episode.metadata.seed), Parent(episode.episode_id, episode.metadata.run_id)
-            )
+            parents.setdefault(_key(episode), Parent(episode.episode_id, episode.metadata.run_id))
         if cfg.perturb.include_clean or not schedules:
             yield report.add(episode)
         for schedule in schedules:
@@ -157,16 +165,26 @@ def training_set(
                 readings.add(_reading(twin))
                 yield twin
     if schedules and parents and "reroll" in cfg.perturb.constructions:
-        seeds = [schedule.seed for schedule in schedules]
-        for episode in reroll(cfg, benchmark, parents, seeds, paid, root):
+        for episode in reroll(cfg, benchmark, parents, [schedule.seed for schedule in schedules], work):
             yield from report.accepted("reroll", _judged(episode, parents, readings))
 
 
-def _usable(cfg: PerturbSettings, benchmark: Benchmark, clean: TrajectoryStore, report: Report) -> Iterator[Episode]:
+def _schedules(cfg: PerturbSettings, benchmark: Benchmark) -> list[Schedule]:
+    """The perturbations of each training seed under which anything is perturbed."""
+    drawn = [make_schedule(benchmark, cfg.perturbations, cfg.condition, seed) for seed in cfg.perturbation_seeds]
+    return [schedule for schedule in drawn if schedule.active]
+
+
+def _key(episode: Episode) -> tuple[str, int]:
+    """The task and seed that an episode is played again under."""
+    return episode.metadata.task_id, episode.metadata.seed
+
+
+def _usable(cfg: PerturbSettings, benchmark: Benchmark, clean: Iterable[Episode], report: Report) -> Iterator[Episode]:
     """The successes among the runs' episodes. Raises InputError for one of another split or condition."""
     splits = assign(benchmark.tasks(), by=cfg.split_by, seed=cfg.split_seed)
     known = {normalised(task.goal): task.task_id for task in benchmark.tasks()}
-    for episode in clean.iter_episodes():
+    for episode in clean:
         about = episode.metadata
         run, same = f"run {about.run_id}", known.get(normalised(about.goal), about.task_id)
         if episode.executed:
@@ -190,43 +208,63 @@ def _usable(cfg: PerturbSettings, benchmark: Benchmark, clean: TrajectoryStore, 
 def reroll(
     cfg: PerturbSettings,
     benchmark: Benchmark,
-    parents: Mapping[tuple[str, int], Parent],
-    seeds: list[int],
-    path: Path,
-    root: Path = Path(),
+    parents: Iterable[tuple[str, int]],
+    seeds: Sequence[int],
+    work: Work,
 ) -> Iterator[Episode]:
-    """The teacher's episodes in the perturbed world; those that an interrupted attempt has paid are kept."""
+    """The teacher's episodes of these tasks and seeds in the perturbed world, played where nobody has. Raises
+    EnvironmentFault where the world broke in all of them."""
+    player, cell = _reroll_cell(cfg, benchmark, parents, seeds, work)
+    player.play([cell], cell.what)
+    return (episode for (episode,) in player.records(cell))
+
+
+def _reroll_cell(
+    cfg: PerturbSettings, benchmark: Benchmark, parents: Iterable[tuple[str, int]], seeds: Sequence[int], work: Work
+) -> tuple[CellPlayer, Cell]:
+    """Who plays, and what: every parent under every perturbation seed, in an order of their own, so that all who play
+    them cut them into the same blocks."""
     from r2v.rollout.actors import GreedyActor
+    from r2v.rollout.blocks import BlockPlayer
+    from r2v.rollout.cells import Cell
     from r2v.rollout.model_factory import engine, priced_teacher, teacher_name
-    from r2v.rollout.session import EpisodeSpec, RolloutWorld, play_many
+    from r2v.rollout.session import EpisodeSpec, RolloutWorld
     from r2v.rollout.sites import SitePool
 
     waves = engine(cfg.rollout, benchmark)
-    side = priced_teacher(cfg.teacher, c.CostConfig(llm=cfg.price), benchmark, waves, path.parent.with_name(JOURNAL))
+    side = priced_teacher(cfg.teacher, c.CostConfig(llm=cfg.price), benchmark, waves, work.folder / JOURNAL)
     actor = GreedyActor(side, "teacher")
-    sites = SitePool.of(cfg.rollout, benchmark, root)
+    sites = SitePool.of(cfg.rollout, benchmark, work.root)
     world = RolloutWorld(benchmark, cfg.perturbations, c.InferenceConfig(max_steps=cfg.max_steps), sites)
     by = {"teacher_model": teacher_name(cfg.teacher, benchmark), "teacher_provider": cfg.teacher.provider}
     tasks = {task.task_id: task for task in benchmark.tasks()}
-    with TrajectoryStore(path).exclusive() as store:
-        done = store.done_keys()
-        missing = [
-            (task_id, seed, pseed) for pseed in seeds for task_id, seed in parents if (task_id, seed, pseed) not in done
-        ]
-        for start in range(0, len(missing), CHUNK):
-            specs = [
-                EpisodeSpec(
-                    task=tasks[task_id],
-                    seed=seed,
-                    condition=cfg.condition,
-                    perturbation_seed=pseed,
-                    split="train",
-                    run=by,
-                )
-                for task_id, seed, pseed in missing[start : start + CHUNK]
-            ]
-            play_many(waves, world, specs, actor, what="perturb", on_done=lambda _, episode: store.append(episode))
-    return store.iter_episodes()
+
+    async def play_again(spec: EpisodeSpec) -> list[Episode]:
+        return [await world.start(spec).finish(actor, waves)]
+
+    cell = Cell(
+        what="perturb",
+        identity={
+            "play": "reroll",
+            "world": [identity(cfg.env), benchmark.version, identity(cfg.perturbations), cfg.max_steps],
+            "llm": [identity(cfg.teacher), identity(cfg.price)],
+        },
+        specs=[
+            EpisodeSpec(
+                task=tasks[task_id],
+                seed=seed,
+                condition=cfg.condition,
+                perturbation_seed=perturbation_seed,
+                split="train",
+                run=by,
+            )
+            for perturbation_seed in seeds
+            for task_id, seed in sorted(set(parents))
+        ],
+        play=play_again,
+        kinds=(Episode,),
+    )
+    return BlockPlayer.of(waves, work, cfg.rollout), cell
 
 
 def _judged(episode: Episode, parents: Mapping[tuple[str, int], Parent], readings: set[bytes]) -> Episode | Rejected:
@@ -237,7 +275,7 @@ def _judged(episode: Episode, parents: Mapping[tuple[str, int], Parent], reading
         return Rejected.UNTOUCHED
     if _reading(episode) in readings:
         return Rejected.DUPLICATE
-    parent = parents[episode.metadata.task_id, episode.metadata.seed]
+    parent = parents[_key(episode)]
     return replace(
         episode,
         construction="reroll",
@@ -252,4 +290,4 @@ def _reading(episode: Episode) -> bytes:
     return digest(episode.metadata.task_id, episode.metadata.goal, *turns)[:16]
 
 
-STAGE = Stage(version=1, settings=PerturbSettings, run=run)
+STAGE = Stage(version=1, settings=PerturbSettings, run=run, play=play)

@@ -32,7 +32,7 @@ WORDS = ("evaluate", "--config", str(MICRO), "--overrides", *SMALL)
 
 def attempt_of(project: Path, name: str) -> Path:
     """The published attempt of a job."""
-    places = {"evaluate": "results/micro", "candidates": "data/micro/candidates"}
+    places = {"evaluate": "results/micro", "perturb": "data/micro/trajectories"}
     return (project / places.get(name, f"data/micro/{name}")).resolve()
 
 
@@ -74,7 +74,7 @@ def test_the_commands_that_can_be_helped_are_those_whose_stage_has_a_play() -> N
     assert {row.name for row in COMMANDS if row.helped} == playable
 
 
-@pytest.mark.parametrize("name", ["candidates", "router_features", "evaluate"])
+@pytest.mark.parametrize("name", ["perturb", "candidates", "router_features", "evaluate"])
 def test_what_a_helper_has_played_is_the_stage_s_own(
     name: str, project: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 from collections import Counter
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +22,9 @@ from r2v.pipeline.inputs import published
 from r2v.pipeline.jobs import job
 from r2v.pipeline.run import run_job
 from r2v.stages import perturb
-from r2v.storage.artifact import Artifact
+from r2v.storage.artifact import Artifact, Work
 from tests import warm
+from tests.trust.alter import hard_copy
 
 SMALL = ("env.options.num_tasks=36", "env.options.num_heldout=0", "data.seeds=[1,2]", "rollout.workers=1")
 FAULTLESS = ("env.options.slips=0.0", "env.options.weakness=0.0")
@@ -146,8 +146,8 @@ def test_order_and_sharding_have_no_effect(root: Path, tmp_path: Path) -> None:
                 sections,
                 benchmark,
                 TrajectoryStore(tmp_path / f"{name}.jsonl"),
-                tmp_path / f"{name}-paid.jsonl",
                 Report(),
+                _attempt(tmp_path / name),
             )
         ]
 
@@ -177,20 +177,35 @@ def test_another_process_makes_the_same_content(root: Path, tmp_path: Path) -> N
         assert (tmp_path / "perturb-again" / name).read_bytes() == made.file(name).read_bytes()
 
 
+def _attempt(root: Path) -> Work:
+    """Of a checkout of its own, in which nothing was played."""
+    return Work(folder=root / "outputs/.artifacts/perturb-0", fingerprint="0", inputs={}, root=root)
+
+
+def _played(work: Work) -> int:
+    """Lines of the attempt's plays."""
+    return sum(path.read_bytes().count(b"\n") for path in (work.root / "outputs/.episodes/perturb-0").glob("*.jsonl"))
+
+
 def test_what_the_teacher_was_paid_for_is_not_asked_again(root: Path, tmp_path: Path) -> None:
     sections = perturb.PerturbSettings.of(_config())
     benchmark = load_benchmark("desk", sections.env.options)
-    parents = {(e.metadata.task_id, e.metadata.seed): perturb.Parent(e.episode_id, None) for e in _collected(root)}
-    some = dict(list(parents.items())[:7])
-    list(perturb.reroll(sections, benchmark, some, [101], tmp_path / "paid.jsonl"))
-    marked = [replace(e, extra={"paid": "before"}) for e in read_episodes(tmp_path / "paid.jsonl")]
-    write_episodes(tmp_path / "paid.jsonl", marked)
-    episodes = list(perturb.reroll(sections, benchmark, parents, [101], tmp_path / "paid.jsonl"))
-    assert [episode.extra for episode in episodes[:7]] == [{"paid": "before"}] * 7
-    whole = list(perturb.reroll(sections, benchmark, parents, [101], tmp_path / "whole.jsonl"))
-    bare = [to_line(replace(episode, extra={})) for episode in episodes]
-    assert sorted(bare) == sorted(map(to_line, whole))
-    assert len(bare) == len(parents)
+    parents = [(e.metadata.task_id, e.metadata.seed) for e in _collected(root)]
+    work, other = _attempt(tmp_path / "in two parts"), _attempt(tmp_path / "at once")
+    some = list(perturb.reroll(sections, benchmark, parents[:7], [101], work))
+    assert len(some) == _played(work) == 7
+    episodes = list(perturb.reroll(sections, benchmark, parents, [101], work))
+    assert len(episodes) == _played(work) == len(parents), "each was played once"
+    whole = perturb.reroll(sections, benchmark, parents[::-1], [101], other)
+    assert list(map(to_line, episodes)) == list(map(to_line, whole))
+
+
+def test_a_training_set_of_other_constructions_asks_for_no_episode_twice(root: Path, tmp_path: Path) -> None:
+    copy = hard_copy(root, tmp_path / "root")
+    _perturb(copy, "perturb.constructions=[reroll]")
+    made = _perturb(copy, "perturb.constructions=[annotate,reroll]")
+    assert "reroll" in _report(made)["made"]
+    assert not list((copy / "outputs/.episodes" / made.folder.name).glob("*.jsonl"))
 
 
 def test_an_empty_result_says_where_it_went(root: Path) -> None:
