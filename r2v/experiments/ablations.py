@@ -4,7 +4,8 @@
 
 An ablation is a set of configuration overrides and nothing else. Artifacts are found by fingerprint, so each
 row makes again exactly the stages downstream of its change; `retrained_stages` lists them. Rows are paired by
-task with the unchanged pipeline; `none` changes nothing and must give its bytes.
+task with the unchanged pipeline; `none` changes nothing and must give its bytes. Helpers make whole parts of it: one
+row's policy is trained by one process while another plays a second row.
 """
 
 from __future__ import annotations
@@ -131,17 +132,25 @@ class AblationsSettings:
         return cls(whole=replace(config, hierarchical=c.HierarchicalConfig()))
 
 
+def play(cfg: AblationsSettings, work: Work) -> list[dict[str, Artifact]]:
+    """Make the chain of the base and of every ablation, beside whoever else makes them; job -> artifact of each."""
+    from r2v.experiments.shared_chains import make_chains
+
+    names = ["base", *cfg.whole.ablations.names]
+    return make_chains(
+        chains_of(cfg.whole),
+        root=work.root,
+        on_done=lambda index: logger.info("  ablation %-24s done", names[index]),
+    )
+
+
 def run(cfg: AblationsSettings, work: Work) -> None:
     """Play the base and every ablation, and write structured_results/ablations.csv."""
     from r2v.evaluation.tables.ablation_rows import ablation_rows, write_ablations
 
     rows = [ABLATION_ROWS[name] for name in cfg.whole.ablations.names]
-    base, *changed = chains_of(cfg.whole)
-    base_made = _made(base, work)
-    made = {}
-    for row, chain in zip(rows, changed, strict=True):
-        made[row.name] = _made(chain, work)
-        logger.info("  ablation %-24s done", row.name)
+    base_made, *changed = play(cfg, work)
+    made = {row.name: chain for row, chain in zip(rows, changed, strict=True)}
     table = ablation_rows(
         cfg.whole.env.benchmark,
         _condition(cfg.whole),
@@ -195,22 +204,6 @@ def _changed(config: c.Config, overrides: tuple[str, ...]) -> c.Config:
     return changed
 
 
-def _made(config: c.Config, work: Work) -> dict[str, Artifact]:
-    """The artifacts of a whole chain; what is there already is found made."""
-    from r2v.pipeline.graph import upstream
-    from r2v.pipeline.jobs import JOBS
-    from r2v.pipeline.run import run_job
-
-    made: dict[str, Artifact] = {}
-    wanted = upstream(["evaluate"])
-    for job in JOBS:
-        if job.name not in wanted:
-            continue
-        inputs = {name: made[name] for name in job.inputs}
-        made[job.name] = run_job(config, job, inputs, root=work.root, publish=False, quiet=True).artifact
-    return made
-
-
 def _episodes(config: c.Config, artifact: Artifact, method: str) -> StoredEpisodes:
     from r2v.data.store import StoredEpisodes
     from r2v.evaluation.setup import episodes_path
@@ -219,4 +212,4 @@ def _episodes(config: c.Config, artifact: Artifact, method: str) -> StoredEpisod
     return StoredEpisodes(artifact.file(path.relative_to(artifact.folder).as_posix()))
 
 
-STAGE = Stage(version=1, settings=AblationsSettings, run=run, chains=chains_of)
+STAGE = Stage(version=1, settings=AblationsSettings, run=run, chains=chains_of, play=play)

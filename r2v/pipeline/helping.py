@@ -35,6 +35,15 @@ _LOOKS = 1.0
 """Seconds between two looks."""
 
 
+def is_helpable(config: Config, row: Job) -> bool:
+    """Whether helpers may play beside this job."""
+    try:
+        require_helpable(config, row)
+    except UsageError:
+        return False
+    return row.command.helped
+
+
 def require_helpable(config: Config, row: Job) -> None:
     """Raises UsageError where a stage can be played by one process only: a provider's journal has one writer."""
     settings = row.load().sections(config)

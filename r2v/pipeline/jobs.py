@@ -158,6 +158,7 @@ ABLATIONS = Command(
     name="ablations",
     help="take parts away, one at a time, and play both",
     script="09_ablations.sh",
+    helped=True,
     positionals=("--seeds", CONDITION),
     flags=(
         Flag(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import time
@@ -32,7 +33,11 @@ WORDS = ("evaluate", "--config", str(MICRO), "--overrides", *SMALL)
 
 def attempt_of(project: Path, name: str) -> Path:
     """The published attempt of a job."""
-    places = {"evaluate": "results/micro", "perturb": "data/micro/trajectories"}
+    places = {
+        "evaluate": "results/micro",
+        "perturb": "data/micro/trajectories",
+        "ablations": "results/ablations/micro",
+    }
     return (project / places.get(name, f"data/micro/{name}")).resolve()
 
 
@@ -88,6 +93,43 @@ def test_what_a_helper_has_played_is_the_stage_s_own(
     help_job(config, job(name), inputs_of(config, name))
     (said,) = capsys.readouterr().err.splitlines()
     assert said.split(maxsplit=1)[1] == "nothing is left to help with"
+
+
+def without_parts(project: Path) -> dict[str, dict[str, bytes]]:
+    """Make the ablations ones that were begun, and take away the evaluations and routers that they had made; what each
+    of these artifacts held, by folder."""
+    store, own = project.resolve() / "outputs/.artifacts", attempt_of(project, "ablations")
+    named = json.loads((own / "artifact.json").read_text())["summary"]["artifacts"]
+    chain = {(project / place).resolve() for place in ("results/micro", "outputs/micro/router")}
+    parts = [store / name for name in named if name.startswith(("evaluate-", "router-")) and store / name not in chain]
+    assert len(parts) > 2
+    held = {str(path): content(path) for path in parts}
+    for path in parts:
+        remove(path)
+    return held | {str(own): begun(project, "ablations")}
+
+
+def now(expected: dict[str, dict[str, bytes]]) -> dict[str, dict[str, bytes]]:
+    """What these folders hold."""
+    return {folder: content(Path(folder)) for folder in expected}
+
+
+def test_a_helper_of_ablations_makes_their_parts(project: Path) -> None:
+    expected, config = without_parts(project), load(str(MICRO), SMALL)
+    help_job(config, job("ablations"), inputs_of(config, "ablations"))
+    own = str(attempt_of(project, "ablations"))
+    assert now(expected) == expected | {own: {}}, "the tables are the stage's own"
+    assert main(["ablations", *WORDS[1:]]) == 0
+    assert now(expected) == expected
+
+
+def test_ablations_and_their_helper_share_the_rows(project: Path) -> None:
+    expected = without_parts(project)
+    helper = warm.start(project, "ablations", *WORDS[1:], "--helper")
+    done = warm.run(project, "ablations", *WORDS[1:])
+    assert done.returncode == 0, done.stderr
+    assert helper.communicate() and helper.returncode == 0
+    assert now(expected) == expected
 
 
 def test_a_helper_of_what_has_not_begun_ends_with_a_line(project: Path, caplog: pytest.LogCaptureFixture) -> None:
