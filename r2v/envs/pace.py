@@ -46,6 +46,8 @@ class Pace:
     """Tokens of an action."""
     tasks: int = 1000
     """Tasks in all, where the benchmark itself cannot be asked."""
+    changing: float = 0.0
+    """Share of them that change a world which others share, where the benchmark itself cannot be asked."""
     basis: Mapping[str, str] = field(default_factory=dict)
     """Where a field's value comes from."""
 
@@ -90,9 +92,10 @@ PACES = {
             page_tokens=4000,
             action_tokens=60,
             tasks=812,
+            changing=374 / 812,
         ),
         reset_seconds__step_seconds="measured in Chromium against stub sites, with the benchmark's own delays",
-        tasks="of the benchmark",
+        tasks__changing="of the benchmark",
     ),
     "swebench": _with_basis(
         Pace(

@@ -30,6 +30,8 @@ CARDS: dict[str, tuple[float, float]] = {
 }
 """Dense 16-bit operations and bytes of memory a second, by the vendor's datasheets (tensor cores, no sparsity)."""
 ASSUMED = "a100"
+ON_ONE_CARD = "verifier"
+"""The training that one process does, whatever there is."""
 UTILISATION, BANDWIDTH = 0.35, 0.5
 """Shares of the datasheet's figures: assumptions."""
 EPISODES, EVALUATED = 1000, 100
@@ -68,8 +70,10 @@ def estimate(
     checkpointing: bool = False,
     batch: int = 1,
 ) -> TimeEstimate:
-    """Seconds of a stage on `gpus` cards of a kind (acting uses one); an unknown kind counts as ASSUMED."""
-    return estimate_of(work_of(config, stage, batch), shape, card=card, gpus=gpus, checkpointing=checkpointing)
+    """Seconds of a stage on `gpus` cards of a kind (acting and `ON_ONE_CARD` use one); an unknown kind counts as
+    ASSUMED."""
+    used = 1 if stage == ON_ONE_CARD else gpus
+    return estimate_of(work_of(config, stage, batch), shape, card=card, gpus=used, checkpointing=checkpointing)
 
 
 def estimate_of(
@@ -112,6 +116,8 @@ def _training(config: Config, stage: PhaseName) -> StageTokens:
         rows = config.verifier.num_tasks * (1 + config.verifier.num_corruptions)
         times = config.candidates.num_folds  # one on all of it, and each fold on what the others leave
     else:
+        if not config.preference.enabled:
+            return StageTokens()
         rows = 2 * config.candidates.num_tasks * config.preference.max_pairs_per_task
         times = 1.0
     rows = min(rows, phase.max_examples or rows)

@@ -6,12 +6,13 @@ The table itself is `r2v.pipeline.jobs`. Nothing heavy is imported: `r2v --help`
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 if TYPE_CHECKING:
     from r2v.config import Config
+    from r2v.pipeline.plan.case import Case, Part
     from r2v.stages import Stage
 
 CONDITION = "CONDITION"
@@ -96,6 +97,11 @@ class Job:
     """Whether it reads anything of the chain at all."""
     task_counts: tuple[tuple[str, str], ...] = ()
     """The configuration keys that say how many tasks it plays at most, each with the split that they are of."""
+    parts: str = ""
+    """Dotted path module:function of (Case) -> parts, which counts what it plays (`r2v.pipeline.plan.case`); "" for
+    one that plays nothing."""
+    remakes: str = ""
+    """The job up to which it makes the chain again under each configuration of `Stage.chains`."""
 
     @property
     def inputs(self) -> tuple[str, ...]:
@@ -109,5 +115,13 @@ class Job:
 
     def load(self) -> Stage:
         """The stage itself. Cheap: stage modules import nothing heavy at the top."""
-        module, _, attribute = self.stage.partition(":")
-        return cast("Stage", getattr(importlib.import_module(module), attribute))
+        return cast("Stage", _named(self.stage))
+
+    def count_parts(self, case: Case) -> Sequence[Part]:
+        """What the stage plays in this case, by what `parts` names."""
+        return cast("Sequence[Part]", _named(self.parts)(case)) if self.parts else ()
+
+
+def _named(path: str) -> Any:
+    module, _, attribute = path.partition(":")
+    return getattr(importlib.import_module(module), attribute)

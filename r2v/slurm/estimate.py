@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from r2v.config import Config
+from r2v.pipeline.helping import is_helpable
+from r2v.pipeline.jobs import job
 from r2v.pipeline.plan.dry_run import PlannedWork, planned_work, table
 from r2v.pipeline.plan.known import known_here
 from r2v.pipeline.plan.wall import Allotted
@@ -13,21 +15,26 @@ from r2v.slurm.directives import gpu_kind
 from r2v.slurm.headers import Resources
 
 
-def allotted(resources: Resources) -> Allotted:
-    """What a job may use, as its header says: CPUs and GPUs of all its tasks, and its time limit."""
+def allotted(resources: Resources, *, helped: bool = False) -> Allotted:
+    """What a job may use, as its header says: CPUs and GPUs of all its tasks, its time limit, and, where its stage may
+    be `helped`, the helpers that play at once."""
     tasks = int(resources.directives.get("ntasks", "1"))
     return Allotted(
         cpus=tasks * int(resources.directives.get("cpus-per-task", "1")),
         gpus=resources.gpus,
         card=gpu_kind(resources.directives),
         seconds=60.0 * resources.time_minutes or None,
+        helpers=resources.helpers_at_once if helped else 0,
     )
 
 
 def estimates(config: Config, resources: Mapping[str, Resources], root: Path = Path()) -> list[PlannedWork]:
     """The work of each of these jobs under its header."""
     known = known_here(config, root)
-    return [planned_work(name, config, known, allotted(asked)) for name, asked in resources.items()]
+    return [
+        planned_work(name, config, known, allotted(asked, helped=is_helpable(config, job(name))))
+        for name, asked in resources.items()
+    ]
 
 
 def estimate_lines(config: Config, resources: Mapping[str, Resources], root: Path = Path()) -> list[str]:

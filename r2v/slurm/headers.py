@@ -46,6 +46,12 @@ class Resources:
         return nodes * gpu_count(self.directives.get("gres", ""))
 
     @property
+    def helpers_at_once(self) -> int:
+        """Of the helpers, those that play at the same time."""
+        count, _, at_once = self.helpers.partition("%")
+        return min(int(number) for number in (count or "0", at_once or count or "0"))
+
+    @property
     def time_minutes(self) -> int:
         """The time limit, seconds rounded up; 0 where none is named or it is unlimited."""
         return minutes(self.directives.get("time", "0"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import json
 import os
 import re
@@ -22,7 +23,6 @@ from r2v.memory.planner.training_job import StageName
 from r2v.pipeline import jobs
 from r2v.pipeline.graph import made_by, phases
 from r2v.pipeline.jobs import JOBS, command, job
-from r2v.pipeline.plan import stage_parts
 from r2v.pipeline.rows import CONDITION, Command, Flag
 from r2v.slurm.script_args import usage
 from r2v.storage.paths import SCRIPTS
@@ -129,7 +129,6 @@ OTHER_SUBJECTS = {
     "r2v/config/training.py": "phases of training, by their configuration keys",
     "r2v/memory/planner": "stages that the planner has arithmetic for, held to the table by tests/cli/test_plan.py",
     "r2v/cli/plan.py": "the same, as choices of r2v plan",
-    "r2v/pipeline/plan/": "what each stage takes, by what it does; held to the table below",
     "r2v/slurm/healing/retry_policy.py": "which keys make a training smaller",
 }
 """Places that list trainings, not stages."""
@@ -140,7 +139,16 @@ def _lists_trainings(path: Path) -> bool:
 
 
 def test_the_trainings_that_are_planned_are_jobs_of_the_table() -> None:
-    assert set(get_args(StageName)) <= NAMES and set(PHASES) <= NAMES and set(stage_parts._STAGES) <= NAMES
+    assert set(get_args(StageName)) <= NAMES and set(PHASES) <= NAMES
+
+
+def test_what_plays_has_its_parts_counted_by_its_row() -> None:
+    for row in JOBS:
+        assert bool(row.parts) >= (row.load().play is not None), row.name
+        if row.parts:
+            module, _, function = row.parts.partition(":")
+            assert callable(getattr(importlib.import_module(module), function))
+        assert bool(row.remakes) == bool(row.load().chains(Config())), row.name
 
 
 def test_no_code_asks_which_stage_it_has() -> None:

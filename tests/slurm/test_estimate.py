@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,9 @@ def test_a_header_is_what_a_job_may_use() -> None:
     asked = Resources(directives={"gres": "gpu:h100:2", "cpus-per-task": "16", "ntasks": "2", "time": "1-00:00:00"})
     found = allotted(asked)
     assert (found.cpus, found.gpus, found.card, found.seconds) == (32, 2, "h100", 86400)
+    assert allotted(replace(asked, helpers="15%8")).helpers == 0, "nobody helps a stage that is played by one process"
+    at_once = [allotted(replace(asked, helpers=text), helped=True).helpers for text in ("15%8", "4", "4%9", "")]
+    assert at_once == [8, 4, 4, 0]
     bare = allotted(Resources())
     assert (bare.cpus, bare.gpus, bare.card, bare.seconds) == (1, 0, "", None)
 

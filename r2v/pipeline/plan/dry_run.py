@@ -16,16 +16,17 @@ from dataclasses import dataclass, replace
 from r2v.config import Config
 from r2v.console import text_table
 from r2v.memory.stage_table import duration
+from r2v.pipeline.plan.case import Part
 from r2v.pipeline.plan.known import Known
 from r2v.pipeline.plan.makes import makes_of
 from r2v.pipeline.plan.price import basis, dollars
-from r2v.pipeline.plan.stage_parts import Part, parts_of
+from r2v.pipeline.plan.stage_parts import parts_of
 from r2v.pipeline.plan.wall import Allotted, Seconds, time_of, training_seconds, unit_seconds, workers_of, world_seconds
 from r2v.pipeline.plan.workload import Workload
 
 _CHANGING = (
-    "{} of {} tasks change a world that others share: played alone on a site set, never branched (candidates, router "
-    "features, oracle and gains are counted with them all the same)"
+    "{} of {} tasks change a world that others share: played alone on a site set, never branched, so that candidates, "
+    "router features, oracle and gains leave them out"
 )
 
 
@@ -113,7 +114,7 @@ def _timed(part: Part, config: Config, known: Known, allotted: Allotted) -> Time
     return TimedPart(
         part=part,
         world_seconds=world_seconds(part.total, known.pace),
-        seconds=time_of(part.total, config, known.pace, allotted, shared=part.shared),
+        seconds=time_of(part.total, config, known.pace, allotted, shared=part.shared, blocks=part.blocks),
         unit_seconds=unit_seconds(part.unit, config, known.pace, allotted),
         usd=dollars(part.total, config),
     )
@@ -130,7 +131,9 @@ def _merged(parts: Sequence[TimedPart]) -> tuple[TimedPart, ...]:
 
 def _sum(a: TimedPart, b: TimedPart) -> TimedPart:
     longer = a if a.unit_seconds >= b.unit_seconds else b
-    both = replace(a.part, total=a.part.total + b.part.total, unit=longer.part.unit)
+    both = replace(
+        a.part, total=a.part.total + b.part.total, unit=longer.part.unit, blocks=a.part.blocks + b.part.blocks
+    )
     return TimedPart(
         part=both,
         world_seconds=a.world_seconds + b.world_seconds,

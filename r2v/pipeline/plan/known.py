@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean
 
@@ -39,13 +39,23 @@ class Known:
     deterministic: bool
     listed: bool
     """Whether the benchmark itself was asked; else tasks are estimated, and worlds are such as cannot be copied."""
+    mutating: Mapping[str, Sequence[bool]] = field(default_factory=dict)
+    """Split -> of each of its tasks, in order, whether it changes a world that others share (`Task.mutates`); a split
+    without one may be left out."""
 
-    changing: int = 0
-    """Tasks that change a world which others share (`Task.mutates`): played, never branched."""
+    @property
+    def changing(self) -> int:
+        """Tasks that change a world which others share: played, never branched."""
+        return sum(sum(flags) for flags in self.mutating.values())
 
     def of_split(self, split: str, limit: int | None) -> int:
         """Tasks of a split that are played under a limit (None: all)."""
         return self.tasks[split] if limit is None else min(limit, self.tasks[split])
+
+    def branched_of_split(self, split: str, limit: int | None) -> int:
+        """Of these tasks, those that may be branched."""
+        played = self.of_split(split, limit)
+        return played - sum(self.mutating.get(split, ())[:played])
 
 
 def known_of(config: Config, benchmark: Benchmark | None) -> Known:
@@ -54,17 +64,25 @@ def known_of(config: Config, benchmark: Benchmark | None) -> Known:
     if benchmark is None:
         counted = {split: int(pace.tasks * share) for split, share in _SHARES.items()}
         counted["evaluation"] = pace.tasks - counted["train"] - counted["calibration"]
-        return Known(pace=pace, tasks=counted, copies=False, deterministic=True, listed=False)
-    splits = Counter(assign(benchmark.tasks(), by=config.data.split_by, seed=config.data.split_seed).values())
-    able = benchmark.capabilities
+        spread = {split: _spread(pace.changing, count) for split, count in counted.items()}
+        return Known(pace=pace, tasks=counted, copies=False, deterministic=True, listed=False, mutating=spread)
+    tasks, able = benchmark.tasks(), benchmark.capabilities
+    split_of = assign(tasks, by=config.data.split_by, seed=config.data.split_seed)
+    splits = Counter(split_of.values())
+    shared = [] if able.parallel else tasks
     return Known(
         pace=pace,
         tasks={split: splits[split] for split in SPLITS},
         copies=able.snapshot,
         deterministic=able.deterministic,
         listed=True,
-        changing=0 if able.parallel else sum(task.mutates for task in benchmark.tasks()),
+        mutating={split: [task.mutates for task in shared if split_of[task.task_id] == split] for split in SPLITS},
     )
+
+
+def _spread(share: float, count: int) -> list[bool]:
+    """Of `count` tasks, whether each is one of a share that is spread evenly."""
+    return [int((index + 1) * share) > int(index * share) for index in range(count)]
 
 
 def known_here(config: Config, root: Path = Path(), *, imports: bool = False) -> Known:

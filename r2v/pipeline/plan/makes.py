@@ -20,22 +20,24 @@ Make = tuple[str, Config]
 
 def makes_of(name: str, config: Config) -> list[Make]:
     """What the job of this name makes, each once; its own row where it makes no chains."""
-    chains = job(name).load().chains(config)
+    row = job(name)
+    chains = row.load().chains(config)
     if not chains:
         return [(name, config)]
-    seen = {key for made, key, _ in _keys(config) if made != "evaluate"}  # the chain's own jobs stand before it
+    last = row.remakes
+    seen = {key for made, key, _ in _keys(config, last) if made != last}  # the chain's own jobs stand before it
     found = []
     for chain in chains:
-        for made, key, one in _keys(chain):
+        for made, key, one in _keys(chain, last):
             if key not in seen:
                 seen.add(key)
                 found.append((made, one))
     return found
 
 
-def _keys(config: Config) -> Iterator[tuple[str, str, Config]]:
-    """(job, what names its artifact, configuration) of a chain up to its evaluation."""
-    wanted, keys = upstream(["evaluate"]), dict[str, str]()
+def _keys(config: Config, last: str) -> Iterator[tuple[str, str, Config]]:
+    """(job, what names its artifact, configuration) of a chain up to this job."""
+    wanted, keys = upstream([last]), dict[str, str]()
     for row in JOBS:
         if row.name not in wanted:
             continue

@@ -12,6 +12,7 @@ count each time but for the share that a benchmark's pace gives (`Pace.remembere
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from r2v.config import PHASES, Config
@@ -69,13 +70,16 @@ def workers_of(config: Config, pace: Pace, allotted: Allotted) -> int:
     return min(threads, config.rollout.max_conversations)
 
 
-def time_of(work: Workload, config: Config, pace: Pace, allotted: Allotted, *, shared: bool = False) -> Seconds:
-    """The time of playing this work; `shared`: other methods and thresholds ask the same questions in part."""
+def time_of(
+    work: Workload, config: Config, pace: Pace, allotted: Allotted, *, shared: bool = False, blocks: int = 1
+) -> Seconds:
+    """The time of playing this work, which is so many blocks; `shared`: other methods and thresholds ask the same
+    questions in part. Each helper takes a whole block at a time: 10 blocks take 9 processes as long as 2 take one."""
     alone = world_seconds(work, pace)
     worlds = max(alone / workers_of(config, pace, allotted), alone * pace.cpu_share / max(1, allotted.cpus))
     batch = min(config.rollout.batch_size, config.rollout.max_conversations)
     concurrent = min(config.teacher.max_concurrent, config.rollout.max_conversations)
-    share = 1 / (1 + allotted.helpers)
+    share = math.ceil(blocks / (1 + allotted.helpers)) / blocks
     return Seconds(
         worlds=share * worlds,
         models=share * (1 - shared * pace.remembered) * _model_seconds(work, config, allotted, batch),
@@ -94,7 +98,7 @@ def unit_seconds(unit: Workload, config: Config, pace: Pace, allotted: Allotted)
 
 def training_seconds(name: str, config: Config, allotted: Allotted) -> float:
     """The time of a job's training; 0 for one that trains nothing, nan where the model's size is not known."""
-    if name not in PHASES or (name == "preference" and not config.preference.enabled):
+    if name not in PHASES:
         return 0.0
     if config.policy.model_name in BUNDLED:
         return _bundled_training(name, config)
@@ -102,8 +106,7 @@ def training_seconds(name: str, config: Config, allotted: Allotted) -> float:
         shape = shape_of(config.policy.model_name)
     except (InputError, UsageError):
         return float("nan")
-    gpus = max(1, allotted.gpus) if name != "verifier" else 1
-    return estimate(config, name, shape, card=allotted.card, gpus=gpus, checkpointing=True).seconds
+    return estimate(config, name, shape, card=allotted.card, gpus=max(1, allotted.gpus), checkpointing=True).seconds
 
 
 def _bundled_training(name: str, config: Config) -> float:

@@ -66,6 +66,15 @@ class Replayed(Copied):
     capabilities = replace(Copied.capabilities, snapshot=False)
 
 
+class Shared(Replayed):
+    """Corridors of one house, of which every other task paints a door: played, never branched."""
+
+    capabilities = replace(Replayed.capabilities, parallel=False)
+
+    def tasks(self) -> list[Task]:
+        return [replace(task, mutates=index % 2 == 0) for index, task in enumerate(super().tasks())]
+
+
 class _Student(ScriptedBackend):
     def __init__(self) -> None:
         super().__init__(lambda request: call(f"wrong {request.key}"), name="slm", price=SLM_PRICE)

@@ -31,6 +31,14 @@ def test_one_that_is_not_there_is_estimated() -> None:
     assert not known.copies and not known.listed
 
 
+def test_of_one_that_is_not_there_the_declared_share_changes_shared_worlds() -> None:
+    known = known_here(load("configs/webarena/noisy.yaml"))
+    assert known.changing == sum(int(count * 374 / 812) for count in known.tasks.values())
+    assert known.branched_of_split("train", None) == 568 - int(568 * 374 / 812)
+    assert known.branched_of_split("train", 2) == 2 and known.branched_of_split("train", 3) == 2
+    assert known_here(load("configs/swebench/noisy.yaml")).changing == 0
+
+
 def test_a_benchmark_of_ones_own_is_imported_only_where_it_may_be() -> None:
     config = load(None, ["env.benchmark=tests.pipeline.plan.counting:Replayed"])
     assert not known_here(config).listed and known_here(config).pace is UNDECLARED

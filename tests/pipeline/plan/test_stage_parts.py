@@ -10,11 +10,13 @@ from typing import Any
 import pytest
 
 from r2v.config import Config, identity, load
+from r2v.data.split import assign
 from r2v.data.store import TrajectoryStore
 from r2v.envs.base import load_benchmark
 from r2v.errors import UsageError
 from r2v.pipeline.jobs import job
-from r2v.pipeline.plan.stage_parts import MOST_PLAYS, parts_of, plays_of_thresholds
+from r2v.pipeline.plan.evaluation_parts import plays_of_thresholds
+from r2v.pipeline.plan.stage_parts import MOST_PLAYS, parts_of
 from r2v.pipeline.plan.workload import Workload
 from r2v.router.thresholds import OperatingPoint, match_rate
 from r2v.stages.train_verifier import VerifierSettings, _executed
@@ -24,6 +26,7 @@ from tests.pipeline.plan.counting import (
     SEEN,
     Copied,
     Replayed,
+    Shared,
     collected,
     configured,
     executed,
@@ -34,7 +37,7 @@ from tests.pipeline.plan.counting import (
     without_weights,
 )
 
-WORLDS = pytest.mark.parametrize("world", [Copied, Replayed], ids=["copied", "replayed"])
+WORLDS = pytest.mark.parametrize("world", [Copied, Replayed, Shared], ids=["copied", "replayed", "shared"])
 COUNTS = ("resets", "steps", "student", "drawn", "llm", "verifier")
 SMALL = (
     "data.num_episodes=6",
@@ -62,6 +65,13 @@ def same(work: Workload, seen: Counter[str]) -> bool:
 
 def within(work: Workload, seen: Counter[str]) -> bool:
     return all(seen[name] <= value + 1e-6 for name, value in counts(work).items())
+
+
+def branched(config: Config, split: str, limit: int) -> int:
+    """Of the first tasks of a split, those that change no world that others share."""
+    tasks = load_benchmark(config.env.benchmark, config.env.options).tasks()
+    splits = assign(tasks)
+    return sum(not task.mutates for task in [task for task in tasks if splits[task.task_id] == split][:limit])
 
 
 @pytest.fixture
@@ -96,8 +106,8 @@ def test_corruptions_are_at_most_as_planned(world: type, models: None, tmp_path:
     attempt = Attempt(folder=tmp_path, fingerprint="f" * 16, inputs={}, root=tmp_path)
     _executed(VerifierSettings.of(config), attempt, load_benchmark(config.env.benchmark))
     plan = planned("verifier", config)
-    assert within(plan, SEEN) and SEEN["resets"] == plan.resets and SEEN["steps"] > 8 * LENGTH
-    if world is Replayed:
+    assert within(plan, SEEN) and SEEN["resets"] == plan.resets and SEEN["steps"] > plan.episodes * LENGTH
+    if world is not Copied:
         assert SEEN["steps"] == plan.steps
 
 
@@ -125,10 +135,10 @@ def test_router_features(world: type, groups: str, models: None, tmp_path: Path)
     config = configured(world, *SMALL, f"router.features={groups}", "inference.num_candidates=2")
     plan = planned("router_features", config)
     _, seen = features(config, tmp_path)
-    episodes = 4 + 3
+    episodes = branched(config, "train", 4) + branched(config, "calibration", 3)
     seen["verifier"] -= episodes * (LENGTH - 1)
     assert same(plan, seen) and plan.episodes == episodes
-    if world is Replayed:
+    if world is not Copied:
         assert plan.steps == episodes * (LENGTH + LENGTH * LENGTH)
 
 
@@ -178,7 +188,9 @@ def test_the_main_table_and_the_oracle(world: type, models: None, tmp_path: Path
     seen = evaluated(config, tmp_path)
     plan = planned("evaluate", config)
     assert same(plan, seen)
-    assert plan.episodes == 5 * 3 * 2 * 2 and plan.branches == 3 * 2 * 2 * LENGTH * 2
+    oracle = branched(config, "evaluation", 3)
+    assert plan.episodes == (4 * 3 + oracle) * 2 * 2 and plan.branches == oracle * 2 * 2 * LENGTH * 2
+    assert (oracle < 3) == (world is Shared)
 
 
 @WORLDS

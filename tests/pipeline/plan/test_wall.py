@@ -52,8 +52,10 @@ def test_the_llm_answers_side_by_side() -> None:
 
 def test_helpers_share_what_is_played_and_no_training() -> None:
     work, config = Workload(resets=100, steps=1000, student=10, drawn=10), load(None, ["rollout.workers=2"])
-    alone, helped = time_of(work, config, PACE, Allotted()), time_of(work, config, PACE, Allotted(helpers=3))
-    assert helped.wall == pytest.approx(alone.wall / 4)
+    alone = time_of(work, config, PACE, Allotted())
+    for blocks, share in ((1, 1), (3, 1 / 3), (4, 1 / 4), (5, 2 / 5), (400, 1 / 4)):
+        helped = time_of(work, config, PACE, Allotted(helpers=3), blocks=blocks)
+        assert helped.wall == pytest.approx(alone.wall * share), f"{blocks} blocks by four processes"
     assert unit_seconds(work, config, PACE, Allotted(helpers=3)) == unit_seconds(work, config, PACE, Allotted())
     assert training_seconds("bc", config, Allotted(helpers=3)) == training_seconds("bc", config, Allotted())
 

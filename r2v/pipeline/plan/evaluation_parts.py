@@ -1,0 +1,134 @@
+"""The parts of an evaluation: placing thresholds, the main table, the oracle, the frontier, and executed gains."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from r2v.config import METHODS
+from r2v.config.methods import ORACLE, ROUTERS
+from r2v.pipeline.plan.case import Case, Part
+from r2v.pipeline.plan.stage_parts import MOST_PLAYS, features_of_episode, routed
+from r2v.pipeline.plan.workload import Workload, branches, episode
+
+
+def plays_of_thresholds(points: int) -> int:
+    """The most times that calibration tasks are played for one method to place thresholds at so many operating points:
+    once to score, once at threshold 1, and the bisections, which begin alike: the n-th play has at most 2^n places."""
+    return 2 + sum(min(2**depth, points) for depth in range(MOST_PLAYS)) if points else 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Plays:
+    """Tasks under all seeds and conditions, by one method."""
+
+    episodes: float
+    blocks: int
+
+
+def evaluate(case: Case) -> Sequence[Part]:
+    """All that an evaluation plays."""
+    evaluation = case.config.evaluation
+    methods = [name for name in evaluation.played if name in ROUTERS]
+    parts = [_thresholds(case, methods), _main(case, _plays(case, None))]
+    if ORACLE in evaluation.played:
+        parts.append(_oracle(case, _plays(case, evaluation.oracle_tasks, branched=True)))
+    if methods:
+        parts.append(_frontier(case, _plays(case, evaluation.frontier_tasks), len(methods)))
+        parts.append(_gains(case, _plays(case, evaluation.gains_tasks, branched=True)))
+    return parts
+
+
+def _plays(case: Case, limit: int | None, *, branched: bool = False) -> _Plays:
+    """What one method plays of the first `limit` tasks (None: all), or of those that may be branched."""
+    evaluation, known = case.config.evaluation, case.known
+    episodes, blocks = 0.0, 0
+    splits = Counter("heldout" if one == "heldout" else "evaluation" for one in evaluation.conditions)
+    for split, conditions in splits.items():
+        tasks = (known.branched_of_split if branched else known.of_split)(split, evaluation.num_tasks)
+        tasks = tasks if limit is None else min(limit, tasks)
+        points = conditions * len(evaluation.seeds)
+        episodes, blocks = episodes + tasks * points, blocks + case.blocks(tasks, points)
+    return _Plays(episodes=episodes, blocks=blocks)
+
+
+def _thresholds(case: Case, methods: Sequence[str]) -> Part:
+    router, points = case.config.router, len(case.config.evaluation.operating_points)
+    plays = sum(plays_of_thresholds(points + (name != "r2v")) for name in methods)
+    one = routed(case, 1.0)
+    tasks = case.known.of_split("calibration", router.num_calibration_tasks)
+    return Part(
+        name="thresholds",
+        shared=True,
+        total=one.times(tasks * len(router.seeds) * plays),
+        unit=one,
+        blocks=case.blocks(tasks, len(router.seeds)),
+        at_most="a bisection may end early, and asks the LLM as the threshold says",
+        remedy="evaluation.methods, evaluation.budgets, router.num_calibration_tasks",
+    )
+
+
+def _main(case: Case, played: _Plays) -> Part:
+    methods = [name for name in case.config.evaluation.played if name != ORACLE]
+    each = [_method(case, name) for name in methods]
+    return Part(
+        name="main table",
+        shared=True,
+        total=sum((one.times(played.episodes) for one in each), Workload()),
+        blocks=played.blocks,
+        unit=max(each, key=lambda one: one.steps, default=Workload()),
+        at_most="the LLM's share is what thresholds are placed for" if set(methods) & set(ROUTERS) else "",
+        remedy="evaluation.methods, evaluation.conditions, evaluation.seeds, evaluation.num_tasks",
+    )
+
+
+def _method(case: Case, name: str) -> Workload:
+    """One episode by a method that is no oracle."""
+    if name in ROUTERS:
+        return routed(case, case.config.router.budget)
+    if name == "llm_only":
+        return case.with_tokens(episode(case.teacher_steps, llm=1), case.teacher_steps)
+    steps, samples = case.student_steps, case.config.inference.num_candidates
+    if name == "best_of_k" and samples > 1:
+        return case.with_tokens(episode(steps, samples=samples, verifier=samples), steps)
+    assert name in METHODS
+    return case.with_tokens(episode(steps, student=1), steps)
+
+
+def _oracle(case: Case, played: _Plays) -> Part:
+    steps, known = case.student_steps, case.known
+    tried = branches(steps, each=2 * known.pace.differing, copies=known.copies, student=1)
+    one = case.with_tokens(episode(steps, student=1, llm=1) + tried, steps)
+    return Part(
+        name="oracle_router",
+        total=one.times(played.episodes),
+        unit=one,
+        blocks=played.blocks,
+        at_most="the LLM's branch is played only where the small policy's fails",
+        remedy="evaluation.oracle_tasks",
+    )
+
+
+def _frontier(case: Case, played: _Plays, methods: int) -> Part:
+    each = [routed(case, budget) for budget in case.config.evaluation.operating_points.values()]
+    return Part(
+        name="frontier",
+        shared=True,
+        total=sum((one.times(played.episodes * methods) for one in each), Workload()),
+        blocks=played.blocks,
+        unit=max(each, key=lambda one: one.llm, default=Workload()),
+        at_most="the LLM's share is what thresholds are placed for",
+        remedy="evaluation.frontier_tasks, evaluation.budgets",
+    )
+
+
+def _gains(case: Case, played: _Plays) -> Part:
+    one = features_of_episode(case)
+    return Part(
+        name="gains",
+        total=one.times(played.episodes),
+        unit=one,
+        blocks=played.blocks,
+        remedy="evaluation.gains_tasks",
+    )
