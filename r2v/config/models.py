@@ -91,6 +91,9 @@ class TeacherConfig:
     again."""
     attempts: Count = field(default=4, metadata=RUNTIME)
     """Attempts of a request that fails for a passing reason, within one process."""
+    outage_seconds: Positive = field(default=14_400.0, metadata=RUNTIME)
+    """Seconds that a provider which can't be reached is waited for, before the run ends with everything kept; half a
+    minute at most where it never answered."""
     tail: Share = field(default=0.05, metadata=RUNTIME)
     """auto: when this share of the conversations is left, their requests are called directly."""
     waiting_usd_per_hour: NotNegative = field(default=1.0, metadata=RUNTIME)

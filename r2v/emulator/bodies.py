@@ -123,6 +123,8 @@ class EmulatedCompletion:
     tokens_in: int
     tokens_out: int
     cut: bool = False
+    context_full: bool = False
+    """It is cut where the context ended, not at max_tokens."""
     refused: bool = False
     cached: int = 0
     written: int = 0
@@ -139,19 +141,21 @@ def complete(
     limit = body.get("max_tokens") or body.get("max_completion_tokens") or body.get("max_output_tokens")
     texts, cut = [], False
     for draw in range(body.get("n") or 1):
-        text = "" if "refusal" in faults else answer(replace(request, draw=draw) if draw else request)
+        text = "" if faults & {"refusal", "no_text"} else answer(replace(request, draw=draw) if draw else request)
         if "u2028" in faults:
             text += "\u2028\u0085"
         length = count_tokens(text)
-        allowed = length // 2 if "max_tokens" in faults else limit or length
+        is_halved = bool(faults & {"max_tokens", "context_full"})
+        allowed = length // 2 if is_halved else limit or length
         texts.append(text if length <= allowed else _first_tokens(text, allowed))
-        cut = cut or length > allowed or "max_tokens" in faults
+        cut = cut or length > allowed or is_halved
     return EmulatedCompletion(
         request=request,
         texts=tuple(texts),
         tokens_in=request.tokens_in,
         tokens_out=sum(map(count_tokens, texts)),
         cut=cut,
+        context_full="context_full" in faults,
         refused="refusal" in faults,
         cached=cached[0],
         written=cached[1],
@@ -242,7 +246,8 @@ def _response(completion: EmulatedCompletion, name: str, now: float) -> Json:
 
 
 def _message(completion: EmulatedCompletion, name: str) -> Json:
-    reason = "refusal" if completion.refused else "max_tokens" if completion.cut else "end_turn"
+    limit = "model_context_window_exceeded" if completion.context_full else "max_tokens"
+    reason = "refusal" if completion.refused else limit if completion.cut else "end_turn"
     usage = {
         "input_tokens": completion.tokens_in - completion.cached - completion.written,
         "output_tokens": completion.tokens_out,

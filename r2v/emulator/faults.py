@@ -62,6 +62,8 @@ line: one request of a batch, when it is run; none of these is billed
 answer: one request that is succeeded_row, in a batch or not; billed
     refusal                the model refuses (content_filter and message.refusal; stop_reason refusal)
     max_tokens             cut at half: finish_reason length, stop_reason max_tokens
+    context_full           cut at half: finish_reason length, stop_reason model_context_window_exceeded
+    no_text                the text is empty
     usage_missing          the answer has no usage
     u2028                  the text holds raw U+2028 and U+0085
 
@@ -70,6 +72,7 @@ download: one download of a result file
     lines_duplicated       every line twice
     lines_malformed        the middle line is not JSON
     lines_truncated        ends, properly, in the middle of the last line
+    lines_cut              ends, properly, after half of the lines
     lines_crlf             lines end in CR LF
     results_dropped        the connection closes in the middle of the file
     slow_trickle           a piece at a time, with pauses

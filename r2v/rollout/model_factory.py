@@ -133,6 +133,7 @@ def dispatch_policy(teacher: TeacherConfig) -> DispatchPolicy:
         poll_seconds=teacher.poll_seconds,
         reconcile_after=teacher.reconcile_after,
         attempts=teacher.attempts,
+        outage_seconds=teacher.outage_seconds,
         tail=teacher.tail,
         waiting_usd_per_hour=teacher.waiting_usd_per_hour,
         reuse=teacher.reuse,

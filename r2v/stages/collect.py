@@ -85,14 +85,13 @@ def run(cfg: CollectSettings, work: Work) -> None:
         _announce(handle)
         specs = _specs(cfg, handle)
         open_still = _play_missing(cfg, specs, handle, work.root)
+        if len(open_still) == len(specs):
+            raise _unanswered(cfg, handle.run_id, open_still, specs)
         sort_episodes(handle.store.path)
         manifest = handle.finish(expected=len(specs))
         _announce(handle)
     if open_still:
-        raise EnvironmentFault(
-            f"run {manifest.run_id}: {cfg.teacher.provider} gave no answer for {len(open_still)} of "
-            f"{len(specs)} episodes ({open_still[0]}); the rest is kept: run the same command again"
-        )
+        raise _unanswered(cfg, manifest.run_id, open_still, specs)
     if manifest.status != "done":
         raise InputError(
             f"run {manifest.run_id} holds {manifest.n_episodes} episodes, {len(specs)} were asked for; "
@@ -201,6 +200,14 @@ def _tools(benchmark: Benchmark) -> Tools | None:
 def _first_fault(handle: RunHandle) -> str:
     """Why the first episode of a run was not measured."""
     return next(str(e.env_fault) for e in handle.store.iter_episodes() if e.env_fault is not None)
+
+
+def _unanswered(cfg: CollectSettings, run_id: str, open_still: list[str], specs: list[EpisodeSpec]) -> EnvironmentFault:
+    """The error of a run in which some episodes got no answer."""
+    return EnvironmentFault(
+        f"run {run_id}: {cfg.teacher.provider} gave no answer for {len(open_still)} of "
+        f"{len(specs)} episodes ({open_still[0]}); the rest is kept: run the same command again"
+    )
 
 
 def _to_mend(cfg: CollectSettings, run: RunManifest) -> bool:

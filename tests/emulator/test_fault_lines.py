@@ -108,6 +108,23 @@ def test_max_tokens_is_an_answer_cut_at_half() -> None:
         assert (result.message.stop_reason, result.message.content[0].text) == ("max_tokens", "a b")
 
 
+def test_a_full_context_cuts_at_half_and_says_so() -> None:
+    with Emulator(faults=[Fault("context_full")], answer=lambda question: "a b c d") as emulator:
+        chat = openai_client(emulator).chat.completions.create(**body("openai"))
+        assert (chat.choices[0].finish_reason, chat.choices[0].message.content) == ("length", "a b")
+        message = run_anthropic(anthropic_client(emulator), 1)[custom_id(0)].message
+        assert (message.stop_reason, message.content[0].text) == ("model_context_window_exceeded", "a b")
+
+
+def test_an_answer_without_text_is_billed() -> None:
+    with Emulator(faults=[Fault("no_text")]) as emulator:
+        chat = openai_client(emulator).chat.completions.create(**body("openai"))
+        assert (chat.choices[0].finish_reason, chat.choices[0].message.content) == ("stop", "")
+        message = run_anthropic(anthropic_client(emulator), 1)[custom_id(0)].message
+        assert (message.stop_reason, message.content[0].text) == ("end_turn", "")
+        assert len(emulator.ledger().bills) == 2
+
+
 def test_usage_missing_hides_what_was_billed() -> None:
     with Emulator(faults=[Fault("usage_missing")]) as emulator:
         _, [row], _ = run_openai(openai_client(emulator), 1)
@@ -187,6 +204,13 @@ def test_a_download_with_a_line_that_is_no_json(name: str, whole: int) -> None:
         rows = []
         with pytest.raises(json.JSONDecodeError):
             rows.extend(claude.messages.batches.results(batch))
+        assert len(lines_openai(client, output)) == len(list(claude.messages.batches.results(batch))) == 4
+
+
+def test_a_download_that_is_cut_at_a_lines_end_looks_whole() -> None:
+    with first_download("lines_cut") as emulator:
+        client, output, claude, batch = ended(emulator)
+        assert len(lines_openai(client, output)) == len(list(claude.messages.batches.results(batch))) == 2
         assert len(lines_openai(client, output)) == len(list(claude.messages.batches.results(batch))) == 4
 
 

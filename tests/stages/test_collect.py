@@ -132,6 +132,21 @@ def test_refused_turns_are_faults_of_the_world_and_never_dialogue(served: Serve,
     assert not any("error" in step.action.raw_text for episode in episodes for step in episode.steps)
 
 
+@pytest.mark.parametrize("mode", ["batch", "concurrent"])
+def test_without_a_network_the_cause_is_said_and_nothing_is_booked(
+    mode: str, served: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with served():
+        pass  # its port is free again: nobody listens there
+    settings = [f"teacher.mode={mode}", "teacher.max_usd=0.05", "teacher.outage_seconds=0.2"]
+    with pytest.raises(EnvironmentFault, match="openai: no connection to 127.0.0.1.*; see to the network"):
+        collect(tmp_path, "openai", *settings)
+    with served() as emulator:
+        collect(tmp_path, "openai", *settings)
+        assert max(emulator.ledger().paid().values()) == 1
+    assert newest(tmp_path).status == "done" and len(DataRegistry(tmp_path / "data").query()) == 1
+
+
 def test_no_credit_midway_keeps_everything_and_goes_on_after(served: Serve, tmp_path: Path) -> None:
     with served(Fault("line_credit", at=(7, 8))) as emulator:
         with pytest.raises(EnvironmentFault, match="see to the account"):

@@ -22,6 +22,8 @@ def lines_of(rows: Callable[[], Iterable[ResultRow]], faults: frozenset[str]) ->
     chosen: Iterable[ResultRow] = reversed(list(rows())) if "lines_reversed" in faults else rows()
     for index, row in enumerate(chosen):
         line = row.line + end
+        if index == total // 2 and "lines_cut" in faults:
+            return
         if index == total // 2 and "results_dropped" in faults:
             yield line[: len(line) // 2]
             raise ConnectionDropped

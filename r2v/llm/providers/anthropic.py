@@ -95,6 +95,11 @@ class Anthropic:
                 reset=_until(reset, seconds_of(answer.headers)),
             )
 
+    async def ping(self) -> None:
+        """Look the model up."""
+        async with self._faults() as client:
+            await client.models.retrieve(self._rate.model)
+
     async def upload(self, path: Path) -> str:
         """Never called (`limits.uploads` is False): the create call takes the requests themselves."""
         raise TypeError("Message Batches have no input files")

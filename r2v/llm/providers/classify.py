@@ -1,8 +1,8 @@
-"""Error classification: every answer and error of a provider becomes one of four kinds of verdict.
+"""Error classification: every answer and error of a provider becomes one of five kinds of verdict.
 
 Providers report the same error in many ways: an HTTP status inside a batch's line, a code, an error type, a message.
-`RequestVerdict.kind` is ok, retry, fatal or account. An error that matches nothing known is retried, because giving
-up would lose a request that may be answered, and attempts are counted.
+`RequestVerdict.kind` is ok, retry, silent, fatal or account. An error that matches nothing known is retried, because
+giving up would lose a request that may be answered, and attempts are counted.
 """
 
 from __future__ import annotations
@@ -26,6 +26,8 @@ _RETRY = re.compile(
     re.I,
 )
 _KEY = re.compile(r"\b(sk|key)-[A-Za-z0-9_*-]{6,}")
+_CUT = ("max_tokens", "model_context_window_exceeded")
+"""Stop reasons of a message that is not whole: at Anthropic a reply may also end where the context does."""
 _CUSTOM_ID = re.compile(rb'"custom_id"\s*:\s*"([A-Za-z0-9_-]{1,64})"')
 _LONGEST = 300
 
@@ -96,13 +98,15 @@ def anthropic_answer(body: Mapping[str, Any]) -> RequestVerdict:
     if body.get("stop_reason") == "refusal":
         return RequestVerdict(kind="fatal", reason="refused: stop_reason refusal", tokens=tokens)
     text = "".join(block.get("text", "") for block in body.get("content") or () if block.get("type") == "text")
-    return _completion(text, body.get("stop_reason") == "max_tokens", tokens)
+    return _completion(text, body.get("stop_reason") in _CUT, tokens)
 
 
 def _completion(text: object, cut: bool, tokens: TokenCounts | None) -> RequestVerdict:
     if not isinstance(text, str) or not text.strip():
-        reason = "max_tokens were used up before any text" if cut else "a completion without text"
-        return RequestVerdict(kind="fatal", reason=reason, tokens=tokens)
+        # who thought until the tokens were spent would do so again; after an empty answer often comes a whole one
+        if cut:
+            return RequestVerdict(kind="fatal", reason="max_tokens were used up before any text", tokens=tokens)
+        return RequestVerdict(kind="silent", reason="a completion without text", tokens=tokens)
     return RequestVerdict(kind="ok", text=text, cut=cut, tokens=tokens)
 
 

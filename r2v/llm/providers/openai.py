@@ -96,6 +96,11 @@ class OpenAI:
                 reset=duration(reset) if reset else None,
             )
 
+    async def ping(self) -> None:
+        """Look the model up."""
+        async with self._faults() as client:
+            await client.models.retrieve(self._rate.model)
+
     async def upload(self, path: Path) -> str:
         """Upload an input file, streaming; its id."""
         async with self._faults() as client:

@@ -25,8 +25,8 @@ from r2v.llm.types import Request
 class ProviderFault(Exception):
     """A call that brought no answer.
 
-    status: the HTTP status; None where no response came (reset, timeout). retry_after: seconds that the provider asks
-    for.
+    status: the HTTP status; None where no response came (reset, timeout). sent: False where no connection was made, so
+    that nothing can have been carried out or billed. retry_after: seconds that the provider asks for.
     """
 
     def __init__(
@@ -37,14 +37,16 @@ class ProviderFault(Exception):
         status: int | None = None,
         code: str = "",
         retry_after: float | None = None,
+        sent: bool = True,
     ) -> None:
         super().__init__(reason)
         self.reason, self.kind, self.status, self.code, self.retry_after = reason, kind, status, code, retry_after
+        self.sent = sent
 
     @property
     def ambiguous(self) -> bool:
         """Whether the call may have been carried out."""
-        return self.status is None or self.status in (408, 409) or self.status >= 500
+        return self.sent and (self.status is None or self.status in (408, 409) or self.status >= 500)
 
     @property
     def slow_down(self) -> bool:
@@ -116,6 +118,15 @@ class Provider(Protocol):
         ...
 
 
+@runtime_checkable
+class Pingable(Protocol):
+    """A provider that can be asked for nothing, to see whether it is there."""
+
+    async def ping(self) -> None:
+        """A call that is never billed. Raises ProviderFault; one with a status below 500 is an answer too."""
+        ...
+
+
 class BatchSubmission(Protocol):
     """Creating batches. Each method raises ProviderFault."""
 
@@ -163,7 +174,7 @@ def fault_of(error: Any, secret: str) -> ProviderFault:
     """The fault in an exception of either SDK (their classes have the same names and fields)."""
     status = getattr(error, "status_code", None)
     if status is None:
-        return ProviderFault(one_line(f"{type(error).__name__}: {error}", secret), kind="retry")
+        return _no_response(error, secret)
     body = getattr(error, "body", None)
     inner = body.get("error", body) if isinstance(body, Mapping) else (body or str(error))
     verdict = failure(status, inner)
@@ -175,6 +186,27 @@ def fault_of(error: Any, secret: str) -> ProviderFault:
         code=code,
         retry_after=seconds_of(error.response.headers),
     )
+
+
+def _no_response(error: Any, secret: str) -> ProviderFault:
+    """The fault of a call without a response. Where not even a connection was made (refused, no such host, no route,
+    TLS, the wait for a connection ran out), nothing was sent, so nothing was carried out."""
+    import httpx2
+
+    cause = error.__cause__ or error
+    unsent = (
+        httpx2.ConnectError,
+        httpx2.ConnectTimeout,
+        httpx2.PoolTimeout,
+        httpx2.ProxyError,
+        httpx2.UnsupportedProtocol,
+    )
+    if not isinstance(cause, unsent):
+        return ProviderFault(one_line(f"{type(error).__name__}: {error}", secret), kind="retry")
+    request = getattr(error, "request", None)
+    where = f" to {request.url.netloc.decode()}" if request is not None else ""
+    why = str(cause) or type(cause).__name__
+    return ProviderFault(one_line(f"no connection{where}: {why}", secret), kind="retry", sent=False)
 
 
 def seconds_of(headers: Mapping[str, str], now: float | None = None) -> float | None:

@@ -22,9 +22,10 @@ from r2v.randomness import Key, digest
 RequestIdentity = tuple[str, int, str]
 """(conversation, turn, SHA-256 of the body): what is paid for once, whatever the number of attempts."""
 
-VerdictKind = Literal["ok", "retry", "fatal", "account"]
-"""ok: a completion. retry: none yet, send it again. fatal: refused for good. account: the account or its key is
-refused, so no request can be answered until its owner acts."""
+VerdictKind = Literal["ok", "retry", "silent", "fatal", "account"]
+"""ok: a completion. retry: none yet, send it again. silent: an answer without text, billed; asked again a few times.
+fatal: refused for good. account: the account or its key is refused, so no request can be answered until its owner
+acts."""
 
 _OVERHEAD = 8
 """Tokens that a message's wrapping may add, at most."""

@@ -27,6 +27,7 @@ from r2v.llm.providers.dispatch.batch_or_direct import BatchOrDirect
 from r2v.llm.providers.dispatch.batches import USUAL_WAIT, BatchDispatcher
 from r2v.llm.providers.dispatch.calls import GRACE, CallDispatcher
 from r2v.llm.providers.dispatch.dispatch_policy import DispatchPolicy
+from r2v.llm.providers.dispatch.outage import Outage
 from r2v.llm.providers.dispatch.progress import ProviderProgress
 from r2v.llm.providers.dispatch.result_handler import WallClock
 from r2v.llm.providers.in_flight import InFlightRequests, OnVerdict
@@ -111,11 +112,19 @@ class ProviderRemote:
         self.tracker = await open_journal(journal, self._scope, self.rate, budget)
         self._progress = ProviderProgress(self.folder, self._provider.name, self.tracker, self._clock)
         self._choice = BatchOrDirect(self.policy, self.tracker, batches=self._batch_provider is not None)
-        self.calls = CallDispatcher(self._provider, self.tracker, self.policy, self, self._clock, self._spawn)
+        outage = Outage(self._provider, self.policy, self._clock, self._spawn)
+        self.calls = CallDispatcher(self._provider, self.tracker, self.policy, self, self._clock, self._spawn, outage)
         self.batches: BatchDispatcher | None = None
         if self._batch_provider is not None:
             self.batches = BatchDispatcher(
-                self._batch_provider, self.tracker, self.policy, self.folder, self, self._clock, self._spawn
+                self._batch_provider,
+                self.tracker,
+                self.policy,
+                self.folder,
+                self,
+                self._clock,
+                self._spawn,
+                outage,
             )
             for request in self.batches.resume():
                 self._in_flight.add(request)
@@ -205,17 +214,21 @@ class ProviderRemote:
 
     async def record_results(
         self, results: Sequence[tuple[ProviderRequest, RequestVerdict]], batch: str | None
-    ) -> None:
-        """Journal these results, then resolve the requests that have an answer or a refusal. In this order: a
-        conversation may only go on with an answer that would survive a crash."""
+    ) -> list[ProviderRequest]:
+        """Journal these results, then resolve the requests that have an answer or a refusal; those to be sent again. In
+        this order: a conversation may only go on with an answer that would survive a crash."""
+        results = [(request, self._heard(request, verdict)) for request, verdict in results]
         rows = []
         for request, verdict in results:
             usd = self.tracker.billed(request, verdict, batch=batch is not None)
             rows.append(result_row(request, verdict, usd, batch))
         await self.tracker.write(*rows)
+        again = list[ProviderRequest]()
         for request, verdict in results:
             if verdict.kind in ("ok", "fatal"):
                 self._in_flight.resolve(request, verdict)
+            elif verdict.kind in ("retry", "silent"):
+                again.append(request)
             elif verdict.kind == "account":
                 self._end(
                     EnvironmentFault(
@@ -225,6 +238,14 @@ class ProviderRemote:
                 )
         if self._progress.due:
             self._progress.report(self.snapshot())
+        return again
+
+    def _heard(self, request: ProviderRequest, verdict: RequestVerdict) -> RequestVerdict:
+        """The verdict; an answer without text is final when it is the last that the policy allows, of any process."""
+        silent = self.tracker.state.silent[request.identity] + 1
+        if verdict.kind != "silent" or silent < self.policy.silent_answers:
+            return verdict
+        return replace(verdict, kind="fatal", reason=f"{silent} answers without text")
 
     def requeue(self, requests: Sequence[ProviderRequest], reason: str, *, free: bool = False) -> None:
         """Send these once more under a new custom_id, up to `policy.attempts` times."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from r2v.errors import EnvironmentFault
 from r2v.llm.providers.dispatch.dispatch_policy import DispatchPolicy
+from r2v.llm.providers.dispatch.outage import Outage
 from r2v.llm.providers.dispatch.result_handler import WallClock, account_error
 from r2v.llm.providers.provider import BatchProvider, BatchState, ProviderFault
 from r2v.llm.providers.spending.budget import SpendTracker
@@ -19,14 +20,20 @@ by a few seconds."""
 
 
 async def wait_until_done(
-    provider: BatchProvider, batch: JournalBatch, tracker: SpendTracker, policy: DispatchPolicy, clock: WallClock
+    provider: BatchProvider,
+    batch: JournalBatch,
+    tracker: SpendTracker,
+    policy: DispatchPolicy,
+    clock: WallClock,
+    outage: Outage,
 ) -> BatchState:
     """Poll, at growing and jittered intervals, until the batch has ended. Raises EnvironmentFault where the provider no
     longer knows it."""
     assert batch.id is not None
     polls, lagging, pause, last_state = 0, 0, policy.poll_seconds, ""
     while True:
-        state = await _poll(provider, batch.id)
+        await outage.over()
+        state = await _poll(provider, batch.id, outage)
         if state is not None and state.done:
             lagging += state.lagging
             if not state.lagging or lagging > _LAGGING_POLLS:
@@ -42,11 +49,14 @@ async def wait_until_done(
         pause = min(_GROWTH * pause, _LONGEST_POLL * policy.poll_seconds)
 
 
-async def _poll(provider: BatchProvider, batch_id: str) -> BatchState | None:
+async def _poll(provider: BatchProvider, batch_id: str, outage: Outage) -> BatchState | None:
     """The batch's state; None where the poll failed for a passing reason."""
     try:
-        return await provider.retrieve_batch(batch_id)
+        state = await provider.retrieve_batch(batch_id)
+        outage.answered()
+        return state
     except ProviderFault as fault:
+        outage.failed(fault)
         if fault.kind == "account":
             raise account_error(provider.name, fault.reason) from None
         if fault.status == 404:

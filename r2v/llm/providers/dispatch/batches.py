@@ -17,6 +17,7 @@ from r2v.errors import InputError
 from r2v.llm.providers.dispatch.batch_creation import BatchCreation, is_queue_full
 from r2v.llm.providers.dispatch.batch_polling import wait_until_done
 from r2v.llm.providers.dispatch.dispatch_policy import DispatchPolicy
+from r2v.llm.providers.dispatch.outage import Outage
 from r2v.llm.providers.dispatch.result_handler import ResultHandler, Spawn, WallClock, account_error
 from r2v.llm.providers.dispatch.results import BatchResults
 from r2v.llm.providers.provider import BatchProvider, BatchState, ProviderFault
@@ -54,8 +55,10 @@ class BatchDispatcher:
         handler: ResultHandler,
         clock: WallClock,
         spawn: Spawn,
+        outage: Outage,
     ) -> None:
         self._provider, self._tracker, self._policy, self._clock = provider, tracker, policy, clock
+        self._outage = outage
         self._handler, self._spawn, self._folder = handler, spawn, folder / "inputs"
         self._creation = BatchCreation(provider, tracker, policy, clock, self._input_path)
         self._queue: deque[ProviderRequest] = deque()
@@ -171,7 +174,7 @@ class BatchDispatcher:
         began = self._clock.now()
         if batch.id is None and not await self._create(batch):
             return
-        state = await wait_until_done(self._provider, batch, self._tracker, self._policy, self._clock)
+        state = await wait_until_done(self._provider, batch, self._tracker, self._policy, self._clock, self._outage)
         self._durations.append(self._clock.now() - began)
         if state.failed:
             await self._handle_refused(batch, state)
@@ -182,6 +185,7 @@ class BatchDispatcher:
             recorder=self._handler,
             clock=self._clock,
             pause=self._policy.poll_seconds,
+            outage=self._outage,
         )
         await results.collect(state)
         await self._tracker.write({"row": "applied", "batch": batch.key, **results.counts})
@@ -194,15 +198,20 @@ class BatchDispatcher:
         while batch.id is None:
             try:
                 await self._creation.attempt(batch)
+                self._outage.answered()
             except ProviderFault as fault:
                 if fault.kind == "account":
                     raise account_error(self._provider.name, fault.reason) from None
                 if is_queue_full(fault):
                     await self._drop(batch, fault.reason, shrink=True)
                     return False
-                refusals += fault.status != 429
+                is_outage = self._outage.failed(fault)
+                refusals += fault.status != 429 and not is_outage
                 if batch.sent_at is not None:
                     continue  # whether it was created is not known: the next attempt looks for it at once
+                if is_outage:
+                    await self._outage.over()
+                    continue
                 if refusals >= _CREATE_ATTEMPTS:
                     self._handler.batches_unavailable(await self._drop(batch, fault.reason), fault.reason)
                     return False

@@ -3,7 +3,8 @@
 Their number is found by additive increase and multiplicative decrease (AIMD): it grows by one for every window of
 answers and is halved when the provider says slow down (429, 503, 529), which also stops all calls until Retry-After has
 passed. A call whose connection broke may have been answered and billed: it is booked as lost at its worst case and sent
-again. A run that stops waits for the calls in flight, because their answers are paid.
+again; one that got no connection was never sent, and costs nothing. A run that stops waits for the calls in flight,
+because their answers are paid.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import asyncio
 from collections.abc import Sequence
 
 from r2v.llm.providers.dispatch.dispatch_policy import DispatchPolicy
+from r2v.llm.providers.dispatch.outage import Outage
 from r2v.llm.providers.dispatch.result_handler import ResultHandler, Spawn, WallClock, account_error
 from r2v.llm.providers.provider import Provider, ProviderFault
 from r2v.llm.providers.provider_requests import ProviderRequest, RequestVerdict
@@ -56,8 +58,9 @@ class CallDispatcher:
         handler: ResultHandler,
         clock: WallClock,
         spawn: Spawn,
+        outage: Outage,
     ) -> None:
-        self._provider, self._tracker = provider, tracker
+        self._provider, self._tracker, self._outage = provider, tracker, outage
         self._handler, self._clock, self._spawn = handler, clock, spawn
         self.limiter = AIMDLimiter(policy.max_concurrent)
         self.in_flight: set[asyncio.Task[None]] = set()
@@ -91,9 +94,10 @@ class CallDispatcher:
             if fault is not None and fault.kind == "account":
                 raise account_error(self._provider.name, fault.reason)
             if fault is not None and fault.kind == "retry":
-                if not fault.slow_down:
+                is_outage = self._outage.failed(fault)
+                if not (fault.slow_down or is_outage):
                     await self._clock.sleep(min(_LONGEST_BACKOFF, _BACKOFF * 2.0**request.attempt))
-                self._handler.requeue([request], fault.reason, free=fault.slow_down)
+                self._handler.requeue([request], fault.reason, free=fault.slow_down or is_outage)
         finally:
             self._num_started -= 1
             self._tracker.notify()
@@ -109,10 +113,12 @@ class CallDispatcher:
             )
             result = await self._provider.call(request)
             self.limiter.on_success()
+            self._outage.answered()
             self._slow_downs = 0
             if result.remaining == 0 and result.reset:
                 self.limiter.pause_until = max(self.limiter.pause_until, self._clock.now() + result.reset)
-            await self._handler.record_results([(request, result.verdict)], None)
+            again = await self._handler.record_results([(request, result.verdict)], None)
+            self._handler.requeue(again, result.verdict.reason, free=True)
         except ProviderFault as fault:
             await self._record_fault(request, fault, worst_case)
             return fault
@@ -121,11 +127,13 @@ class CallDispatcher:
         return None
 
     async def _wait_for_turn(self, worst_case: float) -> None:
-        """Wait for the end of a pause, a place in the window, and money, in this order; the money is set aside.
+        """Wait for the end of an outage and of a pause, a place in the window, and money, in this order; the money is
+        set aside.
 
         Nothing is awaited between the last check and the return, so no other task can take the same place.
         """
         while True:
+            await self._outage.over()
             pause = self.limiter.pause_until - self._clock.now()
             if pause > 0:
                 await self._clock.sleep(pause)

@@ -30,8 +30,14 @@ class DispatchPolicy:
     """A batch that was created is listed by then."""
     timeout: float = 600.0
     """Of one call to the provider."""
+    reach_seconds: float = 30.0
+    """A provider that never answered in this process is tried so long before the run ends."""
+    outage_seconds: float = 14_400.0
+    """A provider that has answered, and can't be reached any more, is waited for so long."""
     attempts: int = 4
     """Attempts of a request within one process."""
+    silent_answers: int = 3
+    """Answers without text, each billed, after which a request counts as refused."""
     tail: float = 0.05
     """auto: this share of the most conversations ever open is the tail, whose requests are called directly."""
     waiting_usd_per_hour: float = 1.0

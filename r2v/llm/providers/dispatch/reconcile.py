@@ -2,7 +2,8 @@
 
 Neither SDK sends an idempotency key, so the only evidence is the provider's list of batches. OpenAI keeps our key and
 the input file's id with a batch. Anthropic keeps nothing of ours: a batch that is newer than the newest one before the
-call, with as many requests, is awaited and then recognised by the custom_ids in its results, which hold a nonce.
+call is awaited and then recognised by the custom_ids in its results, which hold a nonce. Its counts prove nothing: a
+batch that was taken for a stranger's by a wrong sum would be paid twice.
 """
 
 from __future__ import annotations
@@ -41,6 +42,7 @@ async def find_created_batch(
         max(0.0, deadline - clock.now()),
     )
     foreign: set[str] = set()
+    is_told = False
     pause = min(5.0, policy.poll_seconds, max(0.05, policy.reconcile_after / 4))
     while True:
         # before listing, so that the last list is younger than the deadline
@@ -53,6 +55,14 @@ async def find_created_batch(
                 return candidate
             if is_ours is False:
                 foreign.add(candidate.id)
+        if candidates and is_late and not is_told:
+            is_told = True
+            logger.warning(
+                "  batch %s: %d batches of the account are still running, and only their results tell whether one of "
+                "them is ours: waiting",
+                batch.key,
+                len(candidates),
+            )
         if candidates is not None and is_late and all(candidate.id in foreign for candidate in candidates):
             logger.warning("  batch %s: not listed, so it was not created; sending it again", batch.key)
             return None
@@ -63,10 +73,11 @@ async def _list_candidates(
     provider: BatchProvider, batch: JournalBatch, state: JournalState, foreign: set[str]
 ) -> list[BatchState] | None:
     """Batches that may be this one: listed since it was sent, and not known to be another. None: the list failed."""
-    candidates = []
+    candidates, reached_newest = [], batch.newest is None
     try:
         async for listed in provider.list_batches():
             if listed.id == batch.newest:
+                reached_newest = True
                 break
             if listed.id not in state.batch_ids and listed.id not in foreign and _could_be(provider, listed, batch):
                 candidates.append(listed)
@@ -74,13 +85,15 @@ async def _list_candidates(
         if fault.kind == "account":
             raise
         return None
+    if not reached_newest:  # it was deleted since: without an end, the whole history of the account is no candidate
+        candidates = [listed for listed in candidates if provider.limits.uploads or listed.total == batch.count]
     return candidates
 
 
 def _could_be(provider: BatchProvider, listed: BatchState, batch: JournalBatch) -> bool:
     if provider.limits.uploads:
         return listed.key == batch.key or (batch.file_id is not None and listed.input_file == batch.file_id)
-    return listed.total == batch.count
+    return True
 
 
 async def _is_ours(provider: BatchProvider, candidate: BatchState, batch: JournalBatch) -> bool | None:

@@ -26,8 +26,8 @@ class ResultHandler(Protocol):
 
     async def record_results(
         self, results: Sequence[tuple[ProviderRequest, RequestVerdict]], batch: str | None
-    ) -> None:
-        """Journal these results, then resolve the requests that have an answer or a refusal."""
+    ) -> list[ProviderRequest]:
+        """Journal these results, then resolve the requests that have an answer or a refusal; those to be sent again."""
         ...
 
     def requeue(self, requests: Sequence[ProviderRequest], reason: str, *, free: bool = False) -> None:

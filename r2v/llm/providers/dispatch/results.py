@@ -1,8 +1,9 @@
 """Batch results: streamed, matched by custom_id and applied once, whatever happens to the download.
 
 Lines come in any order, twice, cut, or not at all. Every line that can be read is kept. A download that broke, or held
-an unreadable line, is repeated. A request without a line was not run and is sent again; one whose line stays
-unreadable was run and billed, and is given up rather than paid twice.
+an unreadable line, or fewer answers than the batch counts, is repeated: a body that ends early at a line's end looks
+whole. Only then does a request without a line count as not run, and is sent again; one whose line stays unreadable was
+run and billed, and is given up rather than paid twice.
 """
 
 from __future__ import annotations
@@ -13,13 +14,14 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from r2v.errors import EnvironmentFault
+from r2v.llm.providers.dispatch.outage import Outage
 from r2v.llm.providers.dispatch.result_handler import WallClock, account_error
 from r2v.llm.providers.provider import BatchProvider, BatchState, ProviderFault
 from r2v.llm.providers.provider_requests import ProviderRequest, RequestVerdict
 from r2v.llm.providers.spending.journal_state import JournalBatch
 
 _LINES_PER_SYNC = 500
-_DOWNLOADS = 3
+_DOWNLOADS = 5
 
 
 class ResultRecorder(Protocol):
@@ -27,7 +29,7 @@ class ResultRecorder(Protocol):
 
     async def record_results(
         self, results: Sequence[tuple[ProviderRequest, RequestVerdict]], batch: str | None
-    ) -> None:
+    ) -> list[ProviderRequest]:
         """As `ResultHandler.record_results`."""
         ...
 
@@ -42,31 +44,44 @@ class BatchResults:
     clock: WallClock
     pause: float
     """Seconds between two downloads, at most."""
+    outage: Outage
     retry: list[ProviderRequest] = field(default_factory=list)
     counts: Counter[str] = field(default_factory=Counter)
     _open: dict[str, ProviderRequest] = field(default_factory=dict)
     """By custom_id: requests whose line has not been read."""
     _unreadable: set[str | None] = field(default_factory=set)
     """Custom_ids of unreadable lines in the last download; None: a line without a readable custom_id."""
+    _billed: set[str] = field(default_factory=set)
+    """Custom_ids of the lines that hold an answer, whosever they are."""
     _last_error: str = ""
 
     async def collect(self, state: BatchState) -> None:
-        """Download and record everything. Raises EnvironmentFault where the results are gone."""
+        """Download and record everything. Raises EnvironmentFault where the results are gone, or stay cut."""
         self._open = dict(self.batch.requests)
         for download in range(_DOWNLOADS):
-            complete = await self._download(state)
-            if not self._open or (complete and not self._unreadable):
+            arrived = await self._download(state)
+            cut = self._num_cut(state)
+            if not self._open or (arrived and not cut and not self._unreadable):
                 break
+            await self.outage.over()
             if download + 1 < _DOWNLOADS:
                 await self.clock.sleep(min(self.pause, 2.0**download))
-        else:
-            complete = complete or not self._open
-        if not complete:
+        if self._open and not arrived:
             raise EnvironmentFault(
                 f"batch {self.batch.id}: the download of its results broke off {_DOWNLOADS} times "
                 f"({self._last_error}); what arrived is kept: run the same command again"
             )
+        if self._open and cut:
+            raise EnvironmentFault(
+                f"batch {self.batch.id}: {state.completed} of its requests are answered, and {_DOWNLOADS} downloads "
+                f"held {state.completed - cut} of them; what arrived is kept, and nothing is paid again: run the same "
+                f"command later, or give the rest up by `r2v providers forget {self.batch.id}`"
+            )
         await self._record_missing(state)
+
+    def _num_cut(self, state: BatchState) -> int:
+        """Answers that the batch counts and no download has shown."""
+        return max(0, state.completed - len(self._billed) - len(self._unreadable)) if state.files else 0
 
     async def _download(self, state: BatchState) -> bool:
         """Read the lines once; False where the connection broke."""
@@ -74,6 +89,8 @@ class BatchResults:
         try:
             async for line in self.provider.results(state):
                 request = self._open.get(line.custom_id or "")
+                if line.verdict is not None and line.verdict.billed:
+                    self._billed.add(line.custom_id or "")
                 if line.verdict is None:
                     self._unreadable.add(line.custom_id)
                 elif request is None:
@@ -86,6 +103,7 @@ class BatchResults:
                         results = []
         except ProviderFault as fault:
             self._last_error = fault.reason
+            self.outage.failed(fault)
             if fault.kind == "account":
                 raise account_error(self.provider.name, fault.reason) from None
             if fault.status == 404:
@@ -100,11 +118,9 @@ class BatchResults:
 
     async def _record(self, results: Sequence[tuple[ProviderRequest, RequestVerdict]]) -> None:
         if results:
-            await self.recorder.record_results(results, self.batch.key)
-        for request, verdict in results:
+            self.retry += await self.recorder.record_results(results, self.batch.key)
+        for _, verdict in results:
             self.counts[verdict.kind] += 1
-            if verdict.kind == "retry":
-                self.retry.append(request)
 
     async def _record_missing(self, state: BatchState) -> None:
         """Account for the requests that have no readable line."""

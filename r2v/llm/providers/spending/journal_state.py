@@ -61,6 +61,8 @@ class JournalState:
     """Byte offset in the journal at which an answer stands."""
     refused: dict[RequestIdentity, str] = field(default_factory=dict)
     """Requests that were refused for good, and why."""
+    silent: Counter[RequestIdentity] = field(default_factory=Counter)
+    """How often a request has been answered without text."""
     batches: dict[str, JournalBatch] = field(default_factory=dict)
     """Those not yet applied."""
     calls: dict[str, float] = field(default_factory=dict)
@@ -128,6 +130,8 @@ class JournalState:
             self.cached_tokens += tokens.cached
         else:
             self.counts[row["kind"]] += 1
+            if row["kind"] == "silent":
+                self.silent[identity] += 1
             if row["kind"] == "fatal":
                 self.refused[identity] = row["reason"]
 

@@ -62,6 +62,8 @@ MENDED = {
     "lines_duplicated": Fault("lines_duplicated"),
     "lines_malformed": Fault("lines_malformed", at=1),
     "lines_truncated": Fault("lines_truncated", at=1),
+    "lines_cut": Fault("lines_cut", at=(1, 2)),
+    "context_full": Fault("context_full", at=1),
     "lines_crlf": Fault("lines_crlf"),
     "results_dropped": Fault("results_dropped", at=(1, 2)),
     "slow_trickle": Fault("slow_trickle", at=1),
@@ -185,6 +187,34 @@ def test_a_line_that_stays_unreadable_is_given_up_and_not_paid_again(serve: Any,
         said = play("openai", tmp_path, count=5, turns=1)
         assert sorted(emulator.ledger().paid().values()) == [1] * 5
     assert [turns[0] for turns in said].count("!final") == 1
+
+
+@pytest.mark.parametrize("provider", BOTH)
+def test_results_that_stay_cut_are_not_paid_again_and_the_same_command_goes_on(
+    provider: str, serve: Any, tmp_path: Path
+) -> None:
+    """Bodies that end early and properly, while the batch itself counts all its answers."""
+    with serve(Fault("lines_cut", at=(1, 2, 3, 4, 5))) as emulator:
+        with pytest.raises(EnvironmentFault, match=r"6 of its requests are answered, and 5 downloads held 3 of them"):
+            play(provider, tmp_path, count=6, turns=1)
+        said = play(provider, tmp_path, count=6, turns=1)
+        assert sorted(emulator.ledger().paid().values()) == [1] * 6
+    assert all("conversation" in turns[0] for turns in said)
+
+
+@pytest.mark.parametrize("mode", ["batch", "concurrent"])
+@pytest.mark.parametrize("provider", BOTH)
+def test_an_answer_without_text_is_asked_for_again_within_limits(
+    provider: str, mode: str, serve: Any, tmp_path: Path
+) -> None:
+    with serve(Fault("no_text", at=2)) as emulator:
+        said = play(provider, tmp_path / "once", count=3, turns=1, mode=mode)
+        assert sorted(emulator.ledger().paid().values()) == [1, 1, 2], "it was billed, and it was asked for again"
+    assert all("conversation" in turns[0] for turns in said)
+    with serve(Fault("no_text")) as emulator:
+        for _ in range(2):
+            assert play(provider, tmp_path / "always", count=2, turns=1, mode=mode) == [["!final"]] * 2
+        assert sorted(emulator.ledger().paid().values()) == [3, 3], "remembered by the second process"
 
 
 @pytest.mark.parametrize("provider", BOTH)

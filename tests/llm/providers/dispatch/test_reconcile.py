@@ -111,11 +111,25 @@ def test_a_strangers_batch_of_as_many_requests_is_not_taken_for_ours() -> None:
     assert 1100.0 <= alone.time < 1105.0, "a call that was cut off may have been carried out until its timeout"
 
 
-def test_what_was_there_before_the_call_or_is_known_as_another_or_has_another_count_is_not_asked_for() -> None:
-    batches = [listed("ours-too"), listed("of-three", 3), listed("before"), listed("long-before")]
+def test_what_was_there_before_the_call_or_is_known_as_another_is_not_asked_for() -> None:
+    batches = [listed("ours-too"), listed("before"), listed("long-before")]
     account = Account(listed=[batches], results_of={})
     assert account.find(newest="before") is None
     assert account.asked == []
+
+
+def test_a_batch_whose_sum_is_another_is_ours_by_its_custom_ids() -> None:
+    account = Account(listed=[[listed("ours", 7), listed("before")]], results_of={"ours": ["run-d-0-0"]})
+    found = account.find(newest="before")
+    assert found is not None and found.id == "ours"
+
+
+def test_a_list_without_the_end_that_it_had_is_searched_by_sums() -> None:
+    """The newest batch before the call was deleted since: not all that the account ever ran can be read."""
+    results: dict[str, Any] = {"ours": ["run-d-0-0"], "old": ["other-x-0-0"]}
+    account = Account(listed=[[listed("old", 9), listed("ours"), listed("older", 8)]], results_of=results)
+    found = account.find(newest="deleted")
+    assert found is not None and found.id == "ours" and account.asked == ["ours"]
 
 
 def test_a_batch_that_is_still_running_is_waited_for_beyond_the_deadline() -> None:

@@ -1,0 +1,41 @@
+"""A virtual clock: an event loop whose time passes only when nothing is left to do."""
+
+from __future__ import annotations
+
+import asyncio
+import selectors
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+from r2v.llm.providers.dispatch.result_handler import WallClock
+
+R = TypeVar("R")
+
+
+class JumpingLoop(asyncio.SelectorEventLoop):
+    """Its sleeps take no time, and its time is what they came to."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        loop = self
+
+        class Selector(selectors.SelectSelector):
+            def select(self, timeout: float | None = None) -> Any:
+                if timeout is not None and timeout > 0:
+                    loop.now += timeout
+                return super().select(0)
+
+        super().__init__(Selector())
+
+    def time(self) -> float:
+        return self.now
+
+    @property
+    def clock(self) -> WallClock:
+        """The same time, as providers take it."""
+        return WallClock(now=self.time, sleep=asyncio.sleep)
+
+    def play(self, work: Coroutine[Any, Any, R]) -> R:
+        """Run to the end, and close."""
+        with asyncio.Runner(loop_factory=lambda: self) as runner:
+            return runner.run(work)
