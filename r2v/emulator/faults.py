@@ -15,6 +15,7 @@ call: any call, before anything is done
     429_retry_after_date   429, Retry-After as an HTTP date two seconds ahead
     429_no_retry_after     429 without Retry-After
     401                    the key is refused
+    call_400               400, as for a parameter that the model does not know
     500 502 503 529        that status with the provider's error body (502: a proxy's HTML page)
     credit_exhausted       OpenAI 429 insufficient_quota; Anthropic 400 "credit balance is too low"
     reset                  the connection is reset before anything is done

@@ -266,6 +266,8 @@ def raise_call_fault(faults: frozenset[str], provider: str, now: float) -> None:
             )
     if "401" in faults:
         raise ApiError(401, "Incorrect API key provided", code="invalid_api_key")
+    if "call_400" in faults:
+        raise ApiError(400, "Unknown parameter: 'effort_level'.", code="unknown_parameter")
     if "credit_exhausted" in faults:
         openai = provider == "openai"
         raise ApiError(

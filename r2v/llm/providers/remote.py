@@ -30,6 +30,7 @@ from r2v.llm.providers.dispatch.dispatch_policy import DispatchPolicy
 from r2v.llm.providers.dispatch.outage import Outage
 from r2v.llm.providers.dispatch.progress import ProviderProgress
 from r2v.llm.providers.dispatch.result_handler import WallClock
+from r2v.llm.providers.dispatch.verdicts import VerdictRecorder
 from r2v.llm.providers.in_flight import InFlightRequests, OnVerdict
 from r2v.llm.providers.prices import Rate
 from r2v.llm.providers.provider import BatchProvider, Provider, ProviderFault
@@ -37,7 +38,7 @@ from r2v.llm.providers.provider_requests import ProviderRequest, RequestVerdict,
 from r2v.llm.providers.replies import reply_of
 from r2v.llm.providers.spending.budget import SharedBudget
 from r2v.llm.providers.spending.journal import Journal
-from r2v.llm.providers.spending.journal_state import result_row, verdict_of
+from r2v.llm.providers.spending.journal_state import verdict_of
 from r2v.llm.providers.spending.open_journal import open_journal
 from r2v.llm.types import Reply, Request
 from r2v.log import logger
@@ -111,6 +112,7 @@ class ProviderRemote:
         budget = self._budget or SharedBudget(self.policy.max_usd)
         self.tracker = await open_journal(journal, self._scope, self.rate, budget)
         self._progress = ProviderProgress(self.folder, self._provider.name, self.tracker, self._clock)
+        self._verdicts = VerdictRecorder(self._provider.name, self.tracker, self._in_flight, self.policy, self._end)
         self._choice = BatchOrDirect(self.policy, self.tracker, batches=self._batch_provider is not None)
         outage = Outage(self._provider, self.policy, self._clock, self._spawn)
         self.calls = CallDispatcher(self._provider, self.tracker, self.policy, self, self._clock, self._spawn, outage)
@@ -215,37 +217,11 @@ class ProviderRemote:
     async def record_results(
         self, results: Sequence[tuple[ProviderRequest, RequestVerdict]], batch: str | None
     ) -> list[ProviderRequest]:
-        """Journal these results, then resolve the requests that have an answer or a refusal; those to be sent again. In
-        this order: a conversation may only go on with an answer that would survive a crash."""
-        results = [(request, self._heard(request, verdict)) for request, verdict in results]
-        rows = []
-        for request, verdict in results:
-            usd = self.tracker.billed(request, verdict, batch=batch is not None)
-            rows.append(result_row(request, verdict, usd, batch))
-        await self.tracker.write(*rows)
-        again = list[ProviderRequest]()
-        for request, verdict in results:
-            if verdict.kind in ("ok", "fatal"):
-                self._in_flight.resolve(request, verdict)
-            elif verdict.kind in ("retry", "silent"):
-                again.append(request)
-            elif verdict.kind == "account":
-                self._end(
-                    EnvironmentFault(
-                        f"{self._provider.name}: {verdict.reason}; see to the account, then run the same command "
-                        "again: everything answered is kept"
-                    )
-                )
+        """Journal these results, then resolve the requests that have an answer or a refusal; those to be sent again."""
+        again = await self._verdicts.record(results, batch)
         if self._progress.due:
             self._progress.report(self.snapshot())
         return again
-
-    def _heard(self, request: ProviderRequest, verdict: RequestVerdict) -> RequestVerdict:
-        """The verdict; an answer without text is final when it is the last that the policy allows, of any process."""
-        silent = self.tracker.state.silent[request.identity] + 1
-        if verdict.kind != "silent" or silent < self.policy.silent_answers:
-            return verdict
-        return replace(verdict, kind="fatal", reason=f"{silent} answers without text")
 
     def requeue(self, requests: Sequence[ProviderRequest], reason: str, *, free: bool = False) -> None:
         """Send these once more under a new custom_id, up to `policy.attempts` times."""
