@@ -18,6 +18,7 @@ COLLECT = Command(
     name="collect",
     help="the teacher plays training tasks into a versioned run",
     script="01_collect.sh",
+    helped=True,
     positionals=("--num-episodes", "--seeds", CONDITION),
     flags=(
         Flag(

@@ -112,9 +112,19 @@ class BlockPlayer:
         )
 
     def play(self, cells: Sequence[Cell], what: str = "") -> None:
-        """Play all that is missing, and wait for what others are playing. `what` names the progress, which counts on
-        over calls of one name. Raises EnvironmentFault where the world broke in every play of a cell: that is
-        forgotten, so that the same command plays it again."""
+        """Play all that is missing, as `fill` does. Raises EnvironmentFault where the world broke in every play of a
+        cell: that is forgotten, so that the same command plays it again."""
+        self.fill(cells, what)
+        for cell in cells:
+            try:
+                require_measured(cell, self.records(cell))
+            except EnvironmentFault:
+                self.cache.forget_faults()
+                raise
+
+    def fill(self, cells: Sequence[Cell], what: str = "") -> None:
+        """Play all that is missing, whatever it comes to, and wait for what others are playing. `what` names the
+        progress, which counts on over calls of one name."""
         blocks = blocks_of(cells, self._size)
         before, plays = self._counted.get(what, 0), sum(len(block.plays) for block in blocks)
         self._counted[what] = before + plays
@@ -123,12 +133,6 @@ class BlockPlayer:
             missing = sum(len(block.missing(self.cache)) for block in blocks)
             with Progress(what, before + plays, before + plays - missing) as self._bar:
                 self._play_all(blocks)
-        for cell in cells:
-            try:
-                require_measured(cell, self.records(cell))
-            except EnvironmentFault:
-                self.cache.forget_faults()
-                raise
 
     def _play_all(self, blocks: list[Block]) -> None:
         """Take what is free until nothing is missing."""
@@ -141,7 +145,7 @@ class BlockPlayer:
             self.cache.refresh()
             blocks = [block for block in held if block.missing(self.cache)]
             open_now = sum(len(block.missing(self.cache)) for block in blocks)
-            if others := open_before - open_now - self._played:
+            if (others := open_before - open_now - self._played) > 0:
                 self._bar.advance(others, blocks_left=len(blocks))
 
     def records(self, cell: Cell) -> Iterator[Sequence[Any]]:

@@ -18,10 +18,10 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from r2v.errors import InputError, LeaseConflict
 from r2v.log import logger
@@ -53,12 +53,26 @@ class _Published:
     records: list[list[Any]]
 
 
+class PlaysHome(Protocol):
+    """A file that plays are kept in instead of the cache, such as a run's trajectories."""
+
+    folder: Path
+
+    def put(self, key: str, records: Sequence[Any]) -> bool:
+        """Keep what a play came to; False where the cache is to keep it."""
+        ...
+
+    def look(self) -> Iterator[tuple[str, list[list[Any]]]]:
+        """Key -> [kind, file, offset, hash of the line] of each record, of what was added since the last look."""
+        ...
+
+
 class EpisodeCache:
     """The plays of a project as one attempt, the folder `own` of `store`, sees and adds to them. Only places of lines
-    stay in memory. `alone`: the plays of other attempts are not looked at."""
+    stay in memory. `alone`: the plays of other attempts are not looked at. `home`: where else this attempt's lie."""
 
-    def __init__(self, store: Path, own: str, *, alone: bool = False) -> None:
-        self.store, self.folder, self._alone = store, store / own, alone
+    def __init__(self, store: Path, own: str, *, alone: bool = False, home: PlaysHome | None = None) -> None:
+        self.store, self.folder, self._alone, self._home = store, store / own, alone, home
         self._places: dict[str, _Line | _Published] | None = None
         self._read_to: dict[Path, int] = {}
         self._files: dict[str, PlayFile] = {}
@@ -93,6 +107,8 @@ class EpisodeCache:
 
     def add(self, block: str, key: str, records: Sequence[Any]) -> None:
         """Write down what a play of a block came to. Raises EnvironmentFault where the disk refuses."""
+        if self._home is not None and self._home.put(key, records):
+            return
         file = self._files.setdefault(block, PlayFile(self.folder / f"{block}.jsonl"))
         begin, end = file.append(key, records)
         self._known()[key] = _Line(file.path, begin)
@@ -112,6 +128,13 @@ class EpisodeCache:
                 self._scan(path, shared=False)
             if not self._settled and (self.folder / PUBLISHED).exists():
                 self._take_published(self.folder)
+            self._take_home()
+
+    def forget(self) -> None:
+        """Take away the files of this attempt's plays, which lie elsewhere now."""
+        self.close()
+        for path in _play_files(self.folder):
+            path.unlink(missing_ok=True)
 
     def forget_faults(self) -> None:
         """Take out of this attempt's files what faults of the world ended, so that it is played again. A block that
@@ -143,6 +166,7 @@ class EpisodeCache:
                 self._scan(path, shared=False)
             if resumed := len(self._places) - before:
                 logger.info("  resuming: %d plays of this attempt are already there", resumed)
+            self._take_home()
         return self._places
 
     def _scan(self, path: Path, *, shared: bool) -> None:
@@ -169,6 +193,12 @@ class EpisodeCache:
         self._settled |= folder == self.folder and (folder / PUBLISHED).exists()
         for key, records in published_in(folder).items():
             self._places[key] = _Published(folder.parent.with_name(ARTIFACTS.name) / folder.name, records)
+
+    def _take_home(self) -> None:
+        assert self._places is not None
+        if self._home is not None:
+            for key, records in self._home.look():
+                self._places[key] = _Published(self._home.folder, records)
 
     def _tell(self, source: Path, problem: str) -> None:
         """Name a damaged file, once."""

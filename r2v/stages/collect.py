@@ -4,7 +4,7 @@
 
 The run under data/runs/<run_id>/ is the data; the artifact only names it. An interrupted run continues where it
 stopped: a finished (task, seed) is never paid for again, and the replies that a provider gave to an unfinished one are
-in the journal under provider/.
+in the journal under provider/. Helpers play blocks of its tasks; the run's one writer takes their episodes over.
 
 A request that the provider refuses for good (a content filter, a context too long) ends its episode as an environment
 fault, as a dead browser would: kept and counted, but no failure of the teacher and no line of dialogue.
@@ -14,36 +14,29 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from r2v import config as c
-from r2v.config import identity
 from r2v.data.registry import DataRegistry
-from r2v.data.run import RunHandle, verify_run
+from r2v.data.run import RunHandle
 from r2v.data.split import assign
 from r2v.data.store import sort_episodes
-from r2v.data.tools import Tools, tools_sha256
+from r2v.data.tools import tools_sha256
 from r2v.errors import EmptyResult, EnvironmentFault, InputError, UsageError
-from r2v.log import Progress, logger
+from r2v.log import logger
 from r2v.stages import Stage
+from r2v.stages.collection_run import PROVIDER, begin, under_way
 from r2v.storage.artifact import Work
-from r2v.storage.artifact_manifest import Damaged
 from r2v.storage.files import write_text
 
 if TYPE_CHECKING:
     from r2v.data.episode import Episode
     from r2v.data.manifest import RunManifest
     from r2v.envs.base import Benchmark
-    from r2v.llm.waves import Waves
-    from r2v.rollout.actors import Actor
-    from r2v.rollout.session import EpisodeSpec, RolloutWorld
-
-
-PROVIDER = "provider"
-"""Folder of a run with the journal of provider requests and what they cost."""
+    from r2v.rollout.session import EpisodeSpec
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,10 +74,10 @@ class CollectSettings:
 def run(cfg: CollectSettings, work: Work) -> None:
     """Play what is missing, close the run, and name it in runs.jsonl."""
     registry = DataRegistry(work.root / "data")
-    with _begin(cfg, work, registry) as handle:
+    with begin(cfg, work, registry) as handle:
         _announce(handle)
-        specs = _specs(cfg, handle)
-        open_still = _play_missing(cfg, specs, handle, work.root)
+        specs = _specs(cfg, handle.run_id)
+        open_still = _play_missing(cfg, specs, handle, work)
         if len(open_still) == len(specs):
             raise _unanswered(cfg, handle.run_id, open_still, specs)
         sort_episodes(handle.store.path)
@@ -133,6 +126,12 @@ def run(cfg: CollectSettings, work: Work) -> None:
     )
 
 
+def play(cfg: CollectSettings, work: Work) -> None:
+    """Play what neither the run that is being collected nor another helper has."""
+    if (run := under_way(cfg, work)) is not None:
+        _play_blocks(cfg, _specs(cfg, run.run_id), run, work)
+
+
 def cancel(config: c.Config, root: Path = Path()) -> str:
     """Stop the provider batches of the run that `run.id` names, and keep what they have answered; one line on what
     that was. Raises UsageError where no run is named or its teacher is no provider's, InputError for an unknown run."""
@@ -156,47 +155,6 @@ def _announce(handle: RunHandle) -> None:
     logger.info("%s\n  Run ID : %s\n  Output : %s\n%s", rule, handle.run_id, handle.output_dir, rule)
 
 
-def _begin(cfg: CollectSettings, work: Work, registry: DataRegistry) -> RunHandle:
-    """A new run, or one of this very configuration: interrupted, damaged, or done and merely not known as done."""
-    from r2v.envs.base import load_benchmark
-    from r2v.rollout.model_factory import teacher_name
-
-    benchmark = load_benchmark(cfg.env.benchmark, cfg.env.options)
-    name = teacher_name(cfg.teacher, benchmark)
-    runs = registry.query(benchmark=cfg.env.benchmark)
-    same = [m for m in runs if m.fingerprint == work.fingerprint and not (m.status == "done" and m.all_faults)]
-    unfinished = [m for m in same if m.status in ("interrupted", "partial", "failed") or _to_mend(cfg, m)]
-    if not work.anew:  # its artifact was damaged or lost, or a kill came before it: what was paid for is there
-        unfinished += [m for m in same if m.status == "done" and m not in unfinished]
-    run_id = cfg.run.id or (unfinished[-1].run_id if unfinished else None)
-    base = work.root / cfg.run.base if cfg.run.base else None
-    return registry.begin_run(
-        benchmark=cfg.env.benchmark,
-        provider=cfg.teacher.provider,
-        model_name=name,
-        fingerprint=work.fingerprint,
-        config=identity(cfg),
-        base=base,
-        tags=cfg.run.tags,
-        notes=cfg.run.notes,
-        tools=_tools(benchmark),
-        run_id=run_id,
-    )
-
-
-def _tools(benchmark: Benchmark) -> Tools | None:
-    """What a fresh world says its tools are; None, with a line, where it fails to."""
-    from r2v.envs.base import tools_of
-    from r2v.envs.guard import require_tools
-    from r2v.policy.training_tools import recorded
-
-    try:
-        return recorded(require_tools(tools_of(benchmark), benchmark))
-    except UsageError as error:
-        logger.warning("  the run is recorded without tools: %s", error)
-        return None
-
-
 def _first_fault(handle: RunHandle) -> str:
     """Why the first episode of a run was not measured."""
     return next(str(e.env_fault) for e in handle.store.iter_episodes() if e.env_fault is not None)
@@ -210,23 +168,7 @@ def _unanswered(cfg: CollectSettings, run_id: str, open_still: list[str], specs:
     )
 
 
-def _to_mend(cfg: CollectSettings, run: RunManifest) -> bool:
-    """Whether a finished run's trajectories were damaged since, and can be played again. Raises InputError where a
-    provider would have to be paid a second time, because the journal of its answers is gone too."""
-    try:
-        if run.status == "done":
-            verify_run(run)
-        return False
-    except Damaged as error:
-        if cfg.teacher.provider != "scripted" and not (run.output_dir / PROVIDER).is_dir():
-            raise InputError(
-                f"{error}, and its journal {run.output_dir / PROVIDER} is gone: put either back, or move "
-                f"{run.output_dir} away to collect (and pay) anew"
-            ) from None
-        return True
-
-
-def _specs(cfg: CollectSettings, handle: RunHandle) -> list[EpisodeSpec]:
+def _specs(cfg: CollectSettings, run_id: str) -> list[EpisodeSpec]:
     from r2v.envs.base import load_benchmark
     from r2v.rollout.model_factory import teacher_name
 
@@ -235,7 +177,7 @@ def _specs(cfg: CollectSettings, handle: RunHandle) -> list[EpisodeSpec]:
         cfg,
         benchmark,
         {
-            "run_id": handle.run_id,
+            "run_id": run_id,
             "teacher_provider": cfg.teacher.provider,
             "teacher_model": teacher_name(cfg.teacher, benchmark),
         },
@@ -251,36 +193,15 @@ def collection_specs(cfg: CollectSettings, benchmark: Benchmark, record: dict[st
     return [EpisodeSpec(task=task, seed=seed, split="train", run=record) for seed in cfg.seeds for task in tasks]
 
 
-def _play_missing(cfg: CollectSettings, specs: list[EpisodeSpec], handle: RunHandle, root: Path) -> list[str]:
+def _play_missing(cfg: CollectSettings, specs: list[EpisodeSpec], handle: RunHandle, work: Work) -> list[str]:
     """Play and store what the run lacks; why the ones that are still open got no answer."""
-    from r2v.envs.base import load_benchmark
-    from r2v.rollout.actors import GreedyActor
-    from r2v.rollout.model_factory import engine, priced_teacher
-    from r2v.rollout.session import RolloutWorld
-    from r2v.rollout.sites import SitePool
-
-    benchmark = load_benchmark(cfg.env.benchmark, cfg.env.options)
-    waves = engine(cfg.rollout, benchmark)
-    sites = SitePool.of(cfg.rollout, benchmark, root)
-    world = RolloutWorld(benchmark, c.PerturbationsConfig(), c.InferenceConfig(max_steps=cfg.max_steps), sites)
-    side = priced_teacher(cfg.teacher, c.CostConfig(llm=cfg.price), benchmark, waves, handle.output_dir / PROVIDER)
     done = handle.store.done_keys()
-    missing = [spec for spec in specs if (spec.task.task_id, spec.seed, None) not in done]
-    if len(missing) < len(specs):
-        logger.info("  resuming: %d of %d episodes are already collected", len(specs) - len(missing), len(specs))
-    if not missing:
-        return []
-    begun, open_still = time.time(), list[str]()
-    actor = GreedyActor(side, "teacher")
-    with (handle.output_dir / "collection_log.jsonl").open("a") as log, Progress("collect", len(missing)) as bar:
+    if kept := sum((spec.task.task_id, spec.seed, None) in done for spec in specs):
+        logger.info("  resuming: %d of %d episodes are already collected", kept, len(specs))
+    begun = time.time()
+    with (handle.output_dir / "collection_log.jsonl").open("a") as log:
 
-        async def attempt(spec: EpisodeSpec) -> None:
-            """Play and store: the engine keeps what its conversations return, so this one returns nothing."""
-            episode = await _attempt(world, spec, actor, waves)
-            bar.advance()
-            if isinstance(episode, str):
-                open_still.append(episode)
-                return
+        def write(episode: Episode) -> None:
             handle.store.append(episode)
             log.write(
                 json.dumps(
@@ -295,18 +216,49 @@ def _play_missing(cfg: CollectSettings, specs: list[EpisodeSpec], handle: RunHan
                 + "\n"
             )
 
-        waves.run(partial(attempt, spec) for spec in missing)
+        return _play_blocks(cfg, specs, handle.manifest, work, write)
+
+
+def _play_blocks(
+    cfg: CollectSettings,
+    specs: list[EpisodeSpec],
+    run: RunManifest,
+    work: Work,
+    write: Callable[[Episode], None] | None = None,
+) -> list[str]:
+    """Play what neither the run nor a helper has, block by block, and `write` it into the run (None: this is a helper,
+    whose plays are taken over by the process that writes); why the ones that are still open got no answer."""
+    from r2v.data.episode import Episode
+    from r2v.envs.base import load_benchmark
+    from r2v.llm.providers.remote import Unanswered
+    from r2v.rollout.actors import GreedyActor
+    from r2v.rollout.blocks import block_size
+    from r2v.rollout.cells import Cell
+    from r2v.rollout.model_factory import engine, priced_teacher
+    from r2v.rollout.run_plays import play_run
+    from r2v.rollout.session import RolloutWorld
+    from r2v.rollout.sites import SitePool
+
+    benchmark = load_benchmark(cfg.env.benchmark, cfg.env.options)
+    waves = engine(cfg.rollout, benchmark)
+    sites = SitePool.of(cfg.rollout, benchmark, work.root)
+    world = RolloutWorld(benchmark, c.PerturbationsConfig(), c.InferenceConfig(max_steps=cfg.max_steps), sites)
+    side = priced_teacher(cfg.teacher, c.CostConfig(llm=cfg.price), benchmark, waves, run.output_dir / PROVIDER)
+    actor, open_still = GreedyActor(side, "teacher"), list[str]()
+
+    async def attempt(spec: EpisodeSpec) -> list[Episode]:
+        """The episode, which a refused question ends as a fault; nothing where there is no answer yet."""
+        try:
+            return [await world.start(spec).finish(actor, waves)]
+        except Unanswered as error:  # not final: one more attempt may find it answered
+            open_still.append(str(error))
+            return []
+
+    cell = Cell(what="collect", identity={"play": "collect"}, specs=specs, play=attempt, kinds=(Episode,))
+    # A provider's batches are as wide as what is played together, and nobody shares the work with this process.
+    size = block_size(cfg.rollout) if cfg.teacher.provider == "scripted" else len(specs)
+    play_run(cell, run.trajectories, work, waves, size, write)
     return open_still
 
 
-async def _attempt(world: RolloutWorld, spec: EpisodeSpec, actor: Actor, waves: Waves) -> Episode | str:
-    """The episode, which a refused question ends as a fault; or why there is no answer yet."""
-    from r2v.llm.providers.remote import Unanswered
-
-    try:
-        return await world.start(spec).finish(actor, waves)
-    except Unanswered as error:  # not final: one more attempt may find it answered
-        return str(error)
-
-
-STAGE = Stage(version=1, settings=CollectSettings, run=run)
+STAGE = Stage(version=1, settings=CollectSettings, run=run, play=play)
