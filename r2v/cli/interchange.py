@@ -148,13 +148,14 @@ def _bundle(arguments: argparse.Namespace) -> int:
         write_bundle(load_config(arguments), arguments.output)
     made = read_bundle(arguments.output).manifest
     logger.info(
-        "  %s: %s of %s, %d files, threshold %g, %.1f %% of the steps to the LLM; every hash holds",
+        "  %s: %s of %s, %d files, threshold %g, %.1f %% of the %s to the LLM; every hash holds",
         arguments.output,
         made.weights,
         made.base_model,
         len(made.files),
         made.threshold,
         100 * made.llm_call_rate,
+        "steps" if made.labels == "executed" else "recorded steps (an imputed router: nothing was executed)",
     )
     return 0
 

@@ -15,7 +15,7 @@ from r2v.cli.options import Parser, add_config_options, add_force, load_config, 
 from r2v.constraints import Range
 from r2v.errors import InputError
 from r2v.log import logger
-from r2v.pipeline.graph import as_configured, made_by, phases
+from r2v.pipeline.graph import as_configured, made_by, phases, possible
 from r2v.pipeline.jobs import COMMANDS, job
 from r2v.pipeline.rows import Command, Instead
 
@@ -117,7 +117,7 @@ def _make(config: Config, row: Command, arguments: argparse.Namespace) -> int:
         if path := getattr(arguments, file_input.name):
             made[file_input.job] = external(path)
     wanted = made_by(row) if len(own) == 1 or arguments.stage == "all" else (arguments.stage,)
-    for name in wanted:
+    for name in possible(config, wanted):
         item = as_configured(config, job(name))
         inputs = {needed: made[needed] if needed in made else published(config, needed) for needed in item.inputs}
         if row.helped and arguments.helper:

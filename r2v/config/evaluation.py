@@ -26,6 +26,8 @@ FEATURE_GROUPS = ("uncertainty", "samples", "verifier", "progress", "page", "too
 """Everything a router can look at."""
 ROUTER_MODELS = ("logistic", "boosting", "constant")
 """Router models that are bundled."""
+IMPUTED = "imputed"
+"""Label of a router of which no outcome was executed, and the word that marks all that is made of it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,9 +39,13 @@ class RouterConfig:
     which any model becomes where the labels hold one class), or package.module:Class of your own."""
     model_sha256: SHA256 | None = field(default=None, metadata=IF_GIVEN)
     """Filled in: the content of the module of a model by dotted path, so that an edited one makes new artifacts."""
-    label: Literal["counterfactual", "disagreement", "episode"] = "counterfactual"
+    label: Literal["counterfactual", "disagreement", "episode", "imputed"] = "counterfactual"
     """Label it is fitted on. counterfactual: the executed gain of an LLM step; disagreement: the LLM would act
-    differently; episode: the episode fails."""
+    differently; episode: the episode fails. imputed, for logs without a world: the policy acts otherwise than its
+    teacher did at a recorded state; nothing is executed, so such a router is in no table."""
+    held_out_tasks: Budget | None = field(default=None, metadata=IF_GIVEN)
+    """With label=imputed: share of the recorded tasks that cloning leaves out, so that the policy is asked about states
+    that it has not learnt; None: 0.25."""
     features: Names = field(default_factory=lambda: ["uncertainty", "verifier", "progress", "page", "tool"])
     """Feature groups: uncertainty, samples, verifier, progress, page, tool."""
     num_tasks: Count = 150
@@ -59,6 +65,22 @@ class RouterConfig:
         content = source_sha256("router.model", self.model) if is_dotted(self.model) else None
         object.__setattr__(self, "model_sha256", content)
         members("router.features", self.features, FEATURE_GROUPS)
+        check(
+            self.held_out_tasks is None or self.imputed,
+            "router.held_out_tasks",
+            f"belongs to router.label={IMPUTED}",
+            self.held_out_tasks,
+        )
+
+    @property
+    def imputed(self) -> bool:
+        """Whether its labels are imputed and nothing is executed."""
+        return self.label == IMPUTED
+
+    @property
+    def left_out_of_cloning(self) -> float | None:
+        """The share of recorded tasks that cloning leaves out for the router; None where it leaves out none."""
+        return (self.held_out_tasks or 0.25) if self.imputed else None
 
 
 @dataclass(frozen=True, kw_only=True)

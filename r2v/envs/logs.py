@@ -4,8 +4,9 @@
     r2v perturb --overrides env.benchmark=logs
     r2v train_policy --stage bc --overrides env.benchmark=logs
 
-Whoever has records and no environment can distil a policy from them. What needs a world (a verifier's executed labels,
-candidates, a router, an evaluation) says that there is none.
+Whoever has records and no environment can distil a policy from them, and fit a router of imputed labels
+(`router.label=imputed`). What needs a world (a verifier's executed labels, candidates, a router of executed gains, an
+evaluation) says that there is none.
 """
 
 from __future__ import annotations

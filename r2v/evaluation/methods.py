@@ -25,10 +25,11 @@ from r2v.config import (
     RolloutConfig,
     TeacherConfig,
 )
-from r2v.config.methods import METHODS, ROUTERS
+from r2v.config.evaluation import IMPUTED
+from r2v.config.methods import METHODS, OURS, ROUTERS
 from r2v.data.episode import Episode
 from r2v.envs.base import load_benchmark
-from r2v.errors import UsageError
+from r2v.errors import InputError, UsageError
 from r2v.evaluation.method_identity import MethodIdentity
 from r2v.llm.waves import Waves
 from r2v.rollout.actors import Actor, BestOfK, GreedyActor, Routed
@@ -130,9 +131,7 @@ class MethodRunner:
             ),
             extractor=FeatureExtractor(sections.inference, verifier=scorer, slm=slm.model, num_samples=num_samples),
             inference=sections.inference,
-            routers={}
-            if router is None
-            else {name: load(router / f"{name}.json", configured) for name in TRAINED_ROUTERS},
+            routers={} if router is None else _routers(router, configured),
             variants={name: greedy(weights) for name, weights in (variants or {}).items()},
         )
 
@@ -173,6 +172,16 @@ class MethodRunner:
             play=play,
             kinds=(Episode,),
         )
+
+
+def _routers(folder: Path, configured: str | None) -> dict[str, RouterModel]:
+    """The trained routers by method. Raises InputError for imputed ones, whose labels nobody executed."""
+    if load(folder / f"{OURS}.json", configured).label == IMPUTED:
+        raise InputError(
+            f"{folder}: an imputed router, of whose labels nothing was executed: no evaluation plays it; train one on "
+            "this benchmark (`r2v generate_router_features`, then `r2v train_router`)"
+        )
+    return {name: load(folder / f"{name}.json", configured) for name in TRAINED_ROUTERS}
 
 
 def _best_of_k(runner: MethodRunner) -> Actor:

@@ -89,7 +89,7 @@ def _cast(config: Config, stage: ActingStage) -> tuple[tuple[str, ...], tuple[st
     if stage == "candidates":
         return ("policy",), tuple(f"verifier fold {fold}" for fold in range(config.candidates.num_folds))
     if stage != "evaluate":
-        return ("policy",), ("verifier",)
+        return ("policy",), () if config.router.imputed else ("verifier",)
     if not config.evaluation.of_trained:
         return ("slm_base",), ()
     variants = [name for name in ("slm_bc_only", "slm_base") if name in config.evaluation.methods]

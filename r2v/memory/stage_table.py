@@ -30,8 +30,10 @@ class PlannedStage:
 
 def plan_stages(config: Config, machine: Machine) -> list[PlannedStage]:
     """The stages that this configuration runs. Raises InputError where its model's sizes cannot be had."""
-    stages = [stage for stage in STAGES if stage != "hierarchical" or config.hierarchical.enabled]
-    return [plan_stage(config, stage, machine) for stage in stages]
+    left_out = set[str]() if config.hierarchical.enabled else {"hierarchical"}
+    if config.router.imputed:  # nothing is executed, and the router reads rows alone
+        left_out |= set(ACTING_STAGES) - {"router_features"} | {"verifier", "preference"}
+    return [plan_stage(config, stage, machine) for stage in STAGES if stage not in left_out]
 
 
 def plan_stage(config: Config, stage: str, machine: Machine) -> PlannedStage:

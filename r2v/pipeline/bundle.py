@@ -5,7 +5,7 @@
 
     README.md       model card: what it is, the executed table with its intervals, how to load it
     policy/         weights or adapters, configuration and tokenizer, as transformers reads them
-    verifier/       the verifier's head or adapters
+    verifier/       the verifier's head or adapters; none beside an imputed router
     router/         r2v.json, the router model, and threshold.json, where it was placed and what that came to
     prices.json     the prices at which the table was counted
     settings.json   sections of the configuration that serving needs
@@ -22,7 +22,7 @@ import json
 import stat
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from r2v.data.episode import to_dict
 from r2v.data.schema import from_dict
@@ -53,13 +53,17 @@ class BundleManifest:
     threshold: float
     """The router's score from which on the LLM is asked."""
     llm_call_rate: float
-    """Share of steps that went to the LLM at this threshold, executed on calibration tasks."""
+    """Share of steps that went to the LLM at this threshold, executed on calibration tasks; of an imputed router the
+    share of recorded steps at which it would be asked."""
     sources: dict[str, str]
     """Job -> fingerprint of the artifact that it came from; evaluate is the table's."""
-    results_sha256: str
-    """Hash of the whole content of the evaluation, as `r2v verify-results` prints it."""
+    results_sha256: str | None
+    """Hash of the whole content of the evaluation, as `r2v verify-results` prints it; None of an imputed router, of
+    which nothing was executed."""
     files: dict[str, str]
     """Relative name -> hash of its content, of every file but this one."""
+    labels: Literal["executed", "imputed"] = "executed"
+    """What the router was fitted on."""
     extra: dict[str, Any] = field(default_factory=dict)
 
 
@@ -77,7 +81,7 @@ class Bundle:
 
     @property
     def verifier(self) -> Path:
-        """The verifier's folder."""
+        """The verifier's folder; a bundle of an imputed router has none."""
         return self.folder / "verifier"
 
     @property

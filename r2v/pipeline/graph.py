@@ -27,8 +27,35 @@ def made_by(of: Command) -> tuple[str, ...]:
 
 
 def as_configured(config: Config, row: Job) -> Job:
-    """The row as this configuration needs it: without inputs where it then reads none."""
-    return row if row.uses_inputs(config) else replace(row, needs=(), also_reads=())
+    """The row as this configuration needs it: without inputs where it then reads none; and where the router's labels
+    are imputed with the inputs of that, and nothing to play if these are others."""
+    if not row.uses_inputs(config):
+        return replace(row, needs=(), also_reads=())
+    if config.router.imputed and row.imputed not in (None, row.inputs):
+        return replace(row, needs=row.imputed or (), also_reads=(), task_counts=(), parts="")
+    return row
+
+
+def in_chain(config: Config, row: Job) -> bool:
+    """Whether a job is part of this configuration's chain."""
+    return row.enabled(config) and not _needs_execution(config, row)
+
+
+def possible(config: Config, names: Sequence[str]) -> tuple[str, ...]:
+    """Those of these jobs that can be made where the router's labels are imputed; otherwise all. Raises UsageError
+    where it is none."""
+    kept = tuple(name for name in names if not _needs_execution(config, job(name)))
+    if names and not kept:
+        allowed = ", ".join(row.name for row in JOBS if row.imputed is not None)
+        raise UsageError(
+            f"{', '.join(names)}: router.label=imputed is for records of which nothing is executed, and this executes "
+            f"or compares what was; allowed with it: {allowed}"
+        )
+    return kept
+
+
+def _needs_execution(config: Config, row: Job) -> bool:
+    return config.router.imputed and row.imputed is None
 
 
 def downstream(names: Iterable[str]) -> set[str]:
@@ -52,11 +79,11 @@ def upstream(names: Iterable[str]) -> set[str]:
 def selection(config: Config, *, start: str | None = None, without: Sequence[str] = ()) -> tuple[list[Job], list[str]]:
     """The rows from `start` on, less those left out or not enabled, each as this configuration needs it; and the names
     of the inputs that none of them makes. Raises UsageError for a name that is no job's."""
-    left_out = {job(name).name for name in without} | {row.name for row in JOBS if not row.enabled(config)}
+    left_out = {job(name).name for name in without} | {row.name for row in JOBS if not in_chain(config, row)}
     first = job(start).name if start else JOBS[0].name
     if start and first in left_out:
         raise UsageError(
-            f"start from {start}: this configuration leaves it out (--without, data.runs, or "
+            f"start from {start}: this configuration leaves it out (--without, data.runs, router.label=imputed, or "
             "hierarchical.enabled=false)"
         )
     names = [row.name for row in JOBS]

@@ -141,12 +141,7 @@ EVALUATE = Command(
             many=True,
             help="conditions to play under (default: clean noisy shift)",
         ),
-        Flag(
-            name="--num-tasks",
-            key="evaluation.num_tasks",
-            metavar="N",
-            help="evaluation tasks per condition (default: all)",
-        ),
+        Flag(name="--num-tasks", key="evaluation.num_tasks", metavar="N", help="tasks per condition (default: all)"),
     ),
 )
 ABLATIONS = Command(
@@ -184,6 +179,7 @@ JOBS = (
         place=None,
         outputs=("runs.jsonl",),
         enabled=lambda config: not config.data.runs,
+        imputed=(),
         task_counts=(("data.num_episodes", "train"),),
     ),
     Job(
@@ -195,6 +191,7 @@ JOBS = (
         place="data/{prefix}trajectories/{pipeline}",
         outputs=("trajectories.jsonl", "perturb_report.json"),
         needs=("collect",),
+        imputed=("collect",),
     ),
     Job(
         name="bc",
@@ -204,6 +201,7 @@ JOBS = (
         place="outputs/{prefix}policy/{pipeline}/bc",
         outputs=("final", "bc_report.json"),
         needs=("perturb",),
+        imputed=("perturb",),
     ),
     Job(
         name="verifier",
@@ -248,6 +246,7 @@ JOBS = (
         needs=("preference",),
         also_reads=("verifier",),
         task_counts=(("router.num_tasks", "train"), ("router.num_calibration_tasks", "calibration")),
+        imputed=("bc", "perturb"),
     ),
     Job(
         name="router",
@@ -256,10 +255,11 @@ JOBS = (
         stage="r2v.stages.train_router:STAGE",
         parts="r2v.pipeline.plan.stage_parts:router",
         place="outputs/{prefix}router/{pipeline}",
-        outputs=("r2v.json", "disagreement_router.json", "threshold.json", "router_report.json"),
+        outputs=("r2v.json", "threshold.json", "router_report.json"),
         needs=("router_features",),
         also_reads=("preference", "verifier"),
         task_counts=(("router.num_calibration_tasks", "calibration"),),
+        imputed=("router_features",),
     ),
     Job(
         name="evaluate",
@@ -294,6 +294,7 @@ JOBS = (
         needs=("bc",),
         enabled=lambda config: config.hierarchical.enabled,
         uses_inputs=lambda config: config.hierarchical.start == "bc",
+        imputed=("bc",),
     ),
 )
 COMMANDS = tuple(dict.fromkeys(row.command for row in JOBS))

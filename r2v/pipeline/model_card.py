@@ -1,7 +1,8 @@
 """Model card: a bundle's README.md, in the form that the Hugging Face hub shows.
 
 Its table is the main table of the evaluation, as executed: a success rate with the interval that was computed for it,
-the share of LLM steps and what an episode costs. Nothing on the card is an estimate.
+the share of LLM steps and what an episode costs. Nothing on the card is an estimate. The card of an imputed router has
+no such table, and says so.
 """
 
 from __future__ import annotations
@@ -48,6 +49,38 @@ def model_card(manifest: BundleManifest, table: Path, settings: dict[str, Any]) 
         f"The LLM acts at a step whose score is at least {manifest.threshold:g}. On calibration tasks that came to "
         f"{manifest.llm_call_rate:.1%} of the steps. The router reads features of version {manifest.feature_version}; "
         "prices are in `prices.json`.\n",
+        "## Use\n",
+        _LOADING.format(note=note),
+        f"\n`{BUNDLE_MANIFEST}` has the hash of every file: `r2v export DIR --check`, or "
+        "`r2v.pipeline.bundle.read_bundle`, reads a bundle only where all hold.\n",
+    ]
+    return "\n".join(parts)
+
+
+def imputed_card(manifest: BundleManifest, placed: dict[str, Any], report: dict[str, Any]) -> str:
+    """The text of a card of a policy and an imputed router: its figures are of records, and named so."""
+    held, note = report["calibration"], "" if manifest.weights == "full" else ": adapters, so peft has to be installed"
+    kept = placed["agreement_of_kept_steps"]
+    parts = [
+        _head(manifest),
+        f"# R2V: {_plain(manifest.benchmark)}, imputed router\n",
+        f"A small policy cloned from recorded trajectories (`{_plain(manifest.benchmark)}`), and a router whose labels "
+        f"are imputed. Made by R2V from `{_plain(manifest.base_model)}` ({manifest.weights} weights).\n",
+        "## Nothing was executed\n",
+        "There is no table of results, because no episode was played: neither the policy's success nor what the LLM's "
+        "steps would gain was measured. The router was fitted to tell where the policy, shown a state in which its "
+        "teacher was recorded, acts otherwise than the teacher did. Another action may be as good and an equal one may "
+        "fail, and the states are the teacher's own, not those that the policy would come to.\n",
+        "## Imputed figures\n",
+        "| on recorded tasks that were not cloned | |\n| --- | ---: |",
+        f"| steps, of tasks | {held['steps']}, of {held['tasks']} |",
+        f"| the policy acts as its teacher | {placed['agreement']:.3f} |",
+        f"| the same, of the steps that the router keeps | {'-' if kept is None else format(kept, '.3f')} |",
+        f"| AUROC of the router for disagreement | {'-' if held['auroc'] is None else format(held['auroc'], '.3f')} |",
+        "\n## Routing\n",
+        f"The LLM acts at a step whose score is at least {manifest.threshold:g}, which are "
+        f"{manifest.llm_call_rate:.1%} of the recorded steps; of episodes that are played it may be another share. The "
+        f"router reads features of version {manifest.feature_version}.\n",
         "## Use\n",
         _LOADING.format(note=note),
         f"\n`{BUNDLE_MANIFEST}` has the hash of every file: `r2v export DIR --check`, or "

@@ -102,6 +102,9 @@ class Job:
     one that plays nothing."""
     remakes: str = ""
     """The job up to which it makes the chain again under each configuration of `Stage.chains`."""
+    imputed: tuple[str, ...] | None = None
+    """What it reads where the router's labels are imputed (router.label=imputed); None: it executes something, and is
+    then no part of the chain."""
 
     @property
     def inputs(self) -> tuple[str, ...]:

@@ -9,19 +9,21 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import r2v
 from r2v.config import Config, identity
+from r2v.config.evaluation import IMPUTED
 from r2v.errors import InputError
 from r2v.evaluation.setup import read_setup
 from r2v.evaluation.tables.build import STRUCTURED
 from r2v.log import logger
 from r2v.pipeline.bundle import BUNDLE_FORMAT, BundleManifest, write_bundle_manifest
 from r2v.pipeline.inputs import published
-from r2v.pipeline.model_card import model_card
+from r2v.pipeline.model_card import imputed_card, model_card
 from r2v.storage.artifact import attempt_of
 from r2v.storage.files import content_sha256, write_json, write_text, writing
 from r2v.storage.integrity import Artifact
@@ -34,22 +36,31 @@ _SECTIONS = ("env", "policy", "inference", "router", "cost", "teacher")
 
 
 def write_bundle(config: Config, output: Path, root: Path = Path()) -> BundleManifest:
-    """Make the bundle of what this configuration's published evaluation was executed with.
+    """Make the bundle of what this configuration's published evaluation was executed with; with `router.label=imputed`
+    of the published clone and its imputed router, of which nothing was executed.
 
-    Raises InputError where something stands at `output`, where nothing was evaluated, or the evaluation played no
-    trained policy.
+    Raises InputError where something stands at `output`, where nothing was evaluated, the evaluation played no trained
+    policy, or the published router is not of the kind that the configuration says.
     """
     if output.exists() or output.is_symlink():
         raise InputError(f"{output}: is there already; name another folder")
+    if config.router.imputed:
+        inputs = _imputed_inputs(config, root)
+        return _written(output, lambda draft: _fill_imputed(draft, config, inputs))
     table = published(config, "evaluate", root)
     inputs = _inputs(table)
     _warn_of_newer(config, inputs, root)
+    return _written(output, lambda draft: _fill(draft, config, table, inputs))
+
+
+def _written(output: Path, fill: Callable[[Path], BundleManifest]) -> BundleManifest:
+    """What `fill` makes in a folder beside `output`, renamed when it is whole."""
     draft = output.with_name(f"tmp-{output.name}")
     with writing(output):
         shutil.rmtree(draft, ignore_errors=True)
         draft.mkdir(parents=True)
         try:
-            manifest = _fill(draft, config, table, inputs)
+            manifest = fill(draft)
             draft.rename(output)
         except BaseException:
             shutil.rmtree(draft, ignore_errors=True)
@@ -85,16 +96,59 @@ def _fill(draft: Path, config: Config, table: Artifact, inputs: dict[str, Artifa
         _copy(inputs[job], {name: place + name.removeprefix(held) for name in held_names}, draft)
     _copy(inputs["router"], {name: f"router/{name}" for name in ROUTER_FILES}, draft)
     setup = read_setup(table.folder)
-    write_json(draft / "prices.json", {"cost": identity(config.cost), "models": setup.models, "prices": setup.prices})
-    write_json(draft / "settings.json", {name: identity(getattr(config, name)) for name in _SECTIONS})
+    _write_settings(draft, config, {"cost": identity(config.cost), "models": setup.models, "prices": setup.prices})
     manifest = _described(draft, config, table, inputs)
     write_text(
         draft / "README.md",
         model_card(manifest, table.folder / STRUCTURED / "main_table.csv", {"level": setup.level}),
     )
-    manifest = _with_files(manifest, draft)
+    return _sealed(manifest, draft)
+
+
+def _write_settings(draft: Path, config: Config, prices: dict[str, Any]) -> None:
+    write_json(draft / "prices.json", prices)
+    write_json(draft / "settings.json", {name: identity(getattr(config, name)) for name in _SECTIONS})
+
+
+def _sealed(manifest: BundleManifest, draft: Path) -> BundleManifest:
+    """The manifest with the hash of every file, written into the draft."""
+    paths = sorted(path for path in draft.rglob("*") if path.is_file())
+    hashes = {path.relative_to(draft).as_posix(): content_sha256(path) for path in paths}
+    manifest = replace(manifest, files=hashes)
     write_bundle_manifest(draft, manifest)
     return manifest
+
+
+def _imputed_inputs(config: Config, root: Path) -> dict[str, Artifact]:
+    """The published clone and imputed router. Raises InputError where the router is another, or of another clone."""
+    router = published(config, "router", root)
+    if router.summary.get("labels") != IMPUTED:
+        raise InputError(f"{router.folder}: its labels were executed; export it without router.label=imputed")
+    _, behind = attempt_of(attempt_of(router.folder)[1]["router_features"].folder)
+    if published(config, "bc", root).data_sha256 != behind["bc"].data_sha256:
+        logger.warning("  the published bc is not the one that the router was made for; the bundle holds the other")
+    return {"bc": behind["bc"], "router": router}
+
+
+def _fill_imputed(draft: Path, config: Config, inputs: dict[str, Artifact]) -> BundleManifest:
+    names = [name for name in inputs["bc"].files if name.startswith("final/")]
+    _copy(inputs["bc"], {name: f"policy{name.removeprefix('final')}" for name in names}, draft)
+    _copy(inputs["router"], {name: f"router/{name}" for name in ROUTER_FILES}, draft)
+    models = {"slm": config.policy.model_name, "llm": config.teacher.model_name}
+    _write_settings(draft, config, {"cost": identity(config.cost), "models": models})
+    threshold: dict[str, Any] = json.loads((draft / "router" / "threshold.json").read_text())
+    manifest = BundleManifest(
+        benchmark=config.env.benchmark,
+        benchmark_version="",
+        llm_call_rate=float(threshold[IMPUTED]["llm_call_rate"]),
+        sources={name: artifact.fingerprint for name, artifact in sorted(inputs.items())},
+        results_sha256=None,
+        labels="imputed",
+        **_of_draft(draft, config, threshold),
+    )
+    report: dict[str, Any] = json.loads(inputs["router"].file("router_report.json").read_text())
+    write_text(draft / "README.md", imputed_card(manifest, threshold[IMPUTED], report))
+    return _sealed(manifest, draft)
 
 
 def _copy(artifact: Artifact, names: dict[str, str], draft: Path) -> None:
@@ -106,25 +160,27 @@ def _copy(artifact: Artifact, names: dict[str, str], draft: Path) -> None:
 
 def _described(draft: Path, config: Config, table: Artifact, inputs: dict[str, Artifact]) -> BundleManifest:
     threshold: dict[str, Any] = json.loads((draft / "router" / "threshold.json").read_text())
-    router: dict[str, Any] = json.loads((draft / "router" / "r2v.json").read_text())
     setup = read_setup(table.folder)
     sources = {name: artifact.fingerprint for name, artifact in sorted(inputs.items())}
     return BundleManifest(
-        format=BUNDLE_FORMAT,
-        r2v_version=r2v.__version__,
         benchmark=setup.benchmark,
         benchmark_version=setup.benchmark_version,
-        base_model=config.policy.model_name,
-        weights="adapters" if (draft / "policy" / ADAPTERS).exists() else "full",
-        feature_version=str(router["feature_version"]),
-        threshold=float(threshold["tau"]),
         llm_call_rate=float(threshold["realised"]["llm_call_rate"]),
         sources=sources | {"evaluate": table.fingerprint},
         results_sha256=table.data_sha256,
-        files={},
+        **_of_draft(draft, config, threshold),
     )
 
 
-def _with_files(manifest: BundleManifest, draft: Path) -> BundleManifest:
-    paths = sorted(path for path in draft.rglob("*") if path.is_file())
-    return replace(manifest, files={path.relative_to(draft).as_posix(): content_sha256(path) for path in paths})
+def _of_draft(draft: Path, config: Config, threshold: dict[str, Any]) -> dict[str, Any]:
+    """The fields of a manifest that its policy and its router say."""
+    router: dict[str, Any] = json.loads((draft / "router" / "r2v.json").read_text())
+    return {
+        "format": BUNDLE_FORMAT,
+        "r2v_version": r2v.__version__,
+        "base_model": config.policy.model_name,
+        "weights": "adapters" if (draft / "policy" / ADAPTERS).exists() else "full",
+        "feature_version": str(router["feature_version"]),
+        "threshold": float(threshold["tau"]),
+        "files": {},
+    }

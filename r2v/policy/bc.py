@@ -75,11 +75,11 @@ def train_bc(
     """Clone the episodes into `out`/final, resuming from `out`/checkpoint-latest; returns and writes the report
     (as rank 0; the others' is empty).
 
-    `held_out` episodes (the calibration split) are only measured on. Raises InputError for an episode that
-    must not be learnt from, EmptyResult where no step is left.
+    `held_out` episodes (the calibration split, or tasks that are left to a router) are only measured on. Raises
+    InputError for an episode that must not be learnt from, EmptyResult where no step is left.
     """
     check_clonable(episodes)
-    check_clonable(held_out, ("calibration",))
+    check_clonable(held_out, ("calibration", "train"))
     built = build_rows(episodes, encoder, cache(lambda: _takes_trees(loaded, encoder)))
     rows = [built.rows[i] for i in draw_rows(len(built.rows), phase.max_examples, seed)]
     if not rows:

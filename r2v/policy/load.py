@@ -124,9 +124,23 @@ def _model(policy: PolicyConfig, source: Path | str, for_training: bool, bases: 
     with readable_model(_cannot(source), _REMEDY):
         model, info = AutoModelForCausalLM.from_pretrained(source, output_loading_info=True, **options)
         require_all(_cannot(source), info["missing_keys"], _REMEDY)
+    if "quantization_config" in options:
+        _leave_unpacked(model)
     model = model if "device_map" in options else model.to(device_of(policy))
     _require_finite(_cannot(source), model.named_parameters())
     return model
+
+
+_PACKED_ROWS, _PACKED_COLUMNS = 32, 64
+"""What bitsandbytes packs the 4-bit matrices of a CPU by where its processor multiplies in bfloat16 (AVX512)."""
+
+
+def _leave_unpacked(model: Any) -> None:
+    """Matrices that cannot be packed so are read as a GPU's are, where bitsandbytes would raise in the first pass."""
+    for module in model.modules():
+        if getattr(module, "support_avx512bf16_for_cpu", False):
+            whole = module.out_features % _PACKED_ROWS == module.in_features % _PACKED_COLUMNS == 0
+            module.support_avx512bf16_for_cpu = whole
 
 
 def _require_finite(what: str, tensors: Iterable[tuple[str, Any]]) -> None:

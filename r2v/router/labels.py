@@ -3,6 +3,10 @@
 The default label is the executed gain of asking the LLM at this step: both continuations are played from the
 same state under the same draws, `gain = q_llm - q_slm`, and y = 1 where it pays for the call. A row keeps all
 that any label needs, so another label is a relabelling, not another roll-out.
+
+Where there is no world to play in, a label can only be imputed: y = 1 where the policy, shown a state that its teacher
+was recorded in, acts otherwise than the teacher did. Such a row was acted by the teacher, holds no outcome, and serves
+no other label; nor do rows of roll-outs serve this one.
 """
 
 from __future__ import annotations
@@ -13,6 +17,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
+from r2v.config.evaluation import IMPUTED
+from r2v.data.action import parse_action
 from r2v.data.episode import Condition, to_line
 from r2v.data.records import read_records
 from r2v.errors import EmptyResult, InputError
@@ -20,12 +26,13 @@ from r2v.llm.types import ToolSpec
 from r2v.router.features import FEATURE_VERSION, masked
 from r2v.storage.files import write_lines
 
-LabelKind = Literal["counterfactual", "disagreement", "episode"]
+LabelKind = Literal["counterfactual", "disagreement", "episode", "imputed"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class FeatureRow:
-    """One step of an SLM roll-out: what was known before it, and what both continuations came to.
+    """One step of an SLM roll-out: what was known before it, and what both continuations came to. Or, to impute a
+    label, one step of a recorded teacher: `actor` is then teacher, and there are no outcomes.
 
     `state_id` is "<episode_id>#<step_idx>". `q_slm` and `q_llm` are success shares of `n_rollouts` executed
     continuations with the SLM's or the LLM's action here (None: not branched); costs are of the step itself,
@@ -47,7 +54,8 @@ class FeatureRow:
     n_rollouts: int = 0
     disagrees: bool | None = None
     """Whether the expert's action differs from the SLM's, free arguments aside."""
-    slm_episode_success: bool
+    slm_episode_success: bool | None
+    """None of a recorded teacher's step."""
     perturbation_seed: int | None = None
     condition: Condition = "clean"
     cost_slm: float = 0.0
@@ -64,9 +72,23 @@ def disagrees(action: str, expert_action: str, tools: Sequence[ToolSpec]) -> boo
     return masked(action, tools) != masked(expert_action, tools)
 
 
+def differs_from_record(action: str, recorded: str, tools: Sequence[ToolSpec]) -> bool:
+    """Whether an action differs from a recorded one. A recorded turn may hold several calls and words beside them
+    (`r2v.data.interchange.conversation`): then its calls count, in their order, and the words are free."""
+    if parse_action(recorded).action_type or not (calls := _calls(recorded, tools)):
+        return disagrees(action, recorded, tools)
+    return _calls(action, tools) != calls
+
+
+def _calls(turn: str, tools: Sequence[ToolSpec]) -> list[str]:
+    """The tool calls among the lines of a turn, in canonical form with free arguments blanked."""
+    return [masked(line, tools) for line in turn.splitlines() if parse_action(line).action_type]
+
+
 def labelled(rows: Iterable[FeatureRow], kind: LabelKind, kappa: float = 0.0) -> list[FeatureRow]:
     """The rows with `y_escalate` of this kind: the gain exceeds `kappa` times the cost difference; the expert
-    would act differently; or (a baseline: it blames every step) the SLM's episode failed.
+    would act differently; (a baseline: it blames every step) the SLM's episode failed; or, imputed, the SLM acts
+    otherwise than its recorded teacher.
 
     Raises InputError where a row lacks what the label is made of.
     """
@@ -79,8 +101,15 @@ def _label(row: FeatureRow, kind: LabelKind, kappa: float) -> int:
             return int(row.gain > kappa * (row.cost_llm - row.cost_slm))
         case "disagreement" if row.disagrees is not None:
             return int(row.disagrees)
-        case "episode":
+        case "episode" if row.slm_episode_success is not None:
             return int(not row.slm_episode_success)
+        case "imputed" if row.actor == "teacher" and row.disagrees is not None:
+            return int(row.disagrees)
+    if row.actor == "teacher" or kind == IMPUTED:
+        raise InputError(
+            f"router.label={kind}: {row.state_id} was acted by {row.actor}; make the router features again under this "
+            "label"
+        )
     lacks = "branches" if kind == "counterfactual" else "expert action"
     raise InputError(
         f"router.label={kind}: {row.state_id} has no {lacks}; make the router features again on "
@@ -91,12 +120,18 @@ def _label(row: FeatureRow, kind: LabelKind, kappa: float) -> int:
 def check_rows(rows: Sequence[FeatureRow]) -> None:
     """Refuse rows that would teach a router something false.
 
-    Raises InputError for states not acted by the SLM, features of another version, a split other than train
-    and calibration, or a task in both of them; EmptyResult where one of the two has no step.
+    Raises InputError for states not acted by the SLM (under an imputed label: by the teacher), features of another
+    version, a split other than train and calibration, or a task in both of them; EmptyResult where one of the two has
+    no step.
     """
     for row in rows:
-        if row.actor != "slm":
-            raise InputError(f"{row.state_id}: acted by {row.actor}; a router learns from SLM roll-outs only")
+        if row.actor != (actor := "teacher" if row.y_source == IMPUTED else "slm"):
+            learns = (
+                "an imputed router learns from a teacher's records"
+                if actor == "teacher"
+                else "a router learns from SLM roll-outs"
+            )
+            raise InputError(f"{row.state_id}: acted by {row.actor}; {learns} only")
         if row.feature_version != FEATURE_VERSION:
             raise InputError(
                 f"{row.state_id}: features are of version {row.feature_version}, this R2V has "

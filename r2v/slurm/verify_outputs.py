@@ -35,7 +35,8 @@ def made_by(words: Sequence[str]) -> tuple[str, ...]:
         start = next(iter(_after(words, "--from")), None)
         return tuple(row.name for row in graph.selection(config_of(words), start=start, without=_without(words))[0])
     phase = _after(words, "--stage")
-    return tuple(phase) if phase and phase != ["all"] else graph.made_by(jobs.command(name))
+    wanted = tuple(phase) if phase and phase != ["all"] else graph.made_by(jobs.command(name))
+    return graph.possible(config_of(words), wanted)
 
 
 def missing_output(words: Sequence[str], root: Path = Path()) -> str | None:

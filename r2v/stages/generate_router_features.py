@@ -2,6 +2,8 @@
 
     r2v generate_router_features --config configs/mrp.yaml
 
+With `router.label=imputed` nothing is played: see `r2v.stages.impute_router`.
+
 Training and calibration tasks are rolled out by the small policy under its training conditions
 (`r2v.rollout.feature_rollout.roll_out_features`); evaluation tasks are never touched.
 """
@@ -9,11 +11,11 @@ Training and calibration tasks are rolled out by the small policy under its trai
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from r2v import config as c
-from r2v.errors import EmptyResult
+from r2v.errors import EmptyResult, UsageError
 from r2v.log import logger
 from r2v.stages import Stage
 from r2v.storage.artifact import Work
@@ -39,6 +41,13 @@ class RouterFeaturesSettings:
     num_calibration_tasks: int
     seeds: list[int]
     samples: bool
+    imputed: bool | None = field(default=None, metadata=c.IF_GIVEN)
+    """True: nothing is played; the policy is asked about its teacher's states (`r2v.stages.impute_router`)."""
+
+    @property
+    def asks_teacher(self) -> bool:
+        """Whether it can't do without the teacher."""
+        return not self.imputed
 
     @classmethod
     def of(cls, config: c.Config) -> RouterFeaturesSettings:
@@ -56,6 +65,7 @@ class RouterFeaturesSettings:
             num_calibration_tasks=config.router.num_calibration_tasks,
             seeds=config.router.seeds,
             samples="samples" in config.router.features,
+            imputed=config.router.imputed or None,
         )
 
 
@@ -95,6 +105,8 @@ def _cell(cfg: RouterFeaturesSettings, work: Work) -> tuple[CellPlayer, Cell, in
 
 def play(cfg: RouterFeaturesSettings, work: Work) -> None:
     """Play what nobody has played yet."""
+    if cfg.imputed:
+        raise UsageError("generate_router_features: with router.label=imputed nothing is played; it takes no helper")
     player, cell, _ = _cell(cfg, work)
     player.play([cell], cell.what)
 
@@ -104,6 +116,10 @@ def run(cfg: RouterFeaturesSettings, work: Work) -> None:
     from r2v.rollout.cells import measured
     from r2v.router.labels import write_rows
 
+    if cfg.imputed:
+        from r2v.stages.impute_router import impute_features
+
+        return impute_features(cfg, work)
     player, cell, never_branched = _cell(cfg, work)
     faults: list[str] = []
     rows = [row for rows in measured(cell, player, faults) for row in rows]
@@ -116,7 +132,7 @@ def run(cfg: RouterFeaturesSettings, work: Work) -> None:
 
 def report(rows: list[FeatureRow]) -> dict[str, Any]:
     """Counts over the rollouts and their counterfactuals."""
-    episodes = {row.episode_id: row.slm_episode_success for row in rows}
+    episodes = {row.episode_id: bool(row.slm_episode_success) for row in rows}
     return {
         "n_steps": len(rows),
         "n_tasks": len({row.task_id for row in rows}),

@@ -29,6 +29,7 @@ from r2v.storage.files import write_json
 from r2v.storage.integrity import Artifact
 
 if TYPE_CHECKING:
+    from r2v.data.episode import Episode
     from r2v.policy.load import Loaded
     from r2v.policy.prompt_encoder import Encoder
 
@@ -46,6 +47,8 @@ class BCSettings:
     seed: int
     env: c.EnvConfig | None = field(default=None, metadata=c.IF_GIVEN)
     """Whose tools the policy is told; None: it is told none."""
+    held_out_tasks: float | None = field(default=None, metadata=c.IF_GIVEN)
+    """The share of tasks that are left to an imputed router, and measured on; None: every task is cloned."""
     needs_world: ClassVar = False
     """The tools were recorded with the data; only data of an earlier R2V, which has none, asks a fresh world."""
 
@@ -62,6 +65,7 @@ class BCSettings:
             seed=config.seed,
             max_new_tokens=config.inference.max_new_tokens,
             env=_env_told(config),
+            held_out_tasks=config.router.left_out_of_cloning,
         )
 
 
@@ -157,8 +161,9 @@ def _clone(cfg: BCSettings, work: Work) -> dict[str, Any]:
     from r2v.policy.load import load_policy
 
     path = work.inputs["perturb"].file("trajectories.jsonl")
-    held_out = StoredEpisodes(path, keep=lambda episode: episode.metadata.split == "calibration")
-    cloned = StoredEpisodes(path, keep=lambda episode: episode.metadata.split != "calibration")
+    left_out = _left_out(cfg, path)
+    held_out = StoredEpisodes(path, keep=lambda episode: _measured_on(episode, left_out))
+    cloned = StoredEpisodes(path, keep=lambda episode: not _measured_on(episode, left_out))
     if distributed.rank() == 0:
         write_json(work.folder / TASKS, sorted({episode.metadata.task_id for episode in cloned}))
     tools = _tools(cfg, work.inputs["perturb"])
@@ -168,6 +173,21 @@ def _clone(cfg: BCSettings, work: Work) -> dict[str, Any]:
     return train_bc(
         cloned, loaded, _encoder(cfg, loaded, tools), cfg.phase, work.folder, seed=cfg.seed, held_out=held_out
     )
+
+
+def _left_out(cfg: BCSettings, path: Path) -> frozenset[str]:
+    """The tasks that are left to an imputed router."""
+    from r2v.data.store import StoredEpisodes
+    from r2v.rollout.teacher_states import left_out_tasks
+
+    if cfg.held_out_tasks is None:
+        return frozenset()
+    tasks = {episode.metadata.task_id for episode in StoredEpisodes(path)}
+    return left_out_tasks(tasks, cfg.held_out_tasks)
+
+
+def _measured_on(episode: Episode, left_out: frozenset[str]) -> bool:
+    return episode.metadata.split == "calibration" or episode.metadata.task_id in left_out
 
 
 def _prefer(cfg: PreferenceSettings, work: Work) -> dict[str, Any]:

@@ -63,6 +63,11 @@ class RouterSettings:
         )
 
     @property
+    def asks_teacher(self) -> bool:
+        """Whether it can't do without the teacher."""
+        return not self.router.imputed
+
+    @property
     def num_samples(self) -> int:
         """Samples the router's features need per step."""
         return self.inference.num_candidates if "samples" in self.router.features else 0
@@ -78,6 +83,10 @@ def run(cfg: RouterSettings, work: Work) -> None:
     from r2v.router.training import fit, report
 
     rows = read_rows(work.inputs["router_features"].file("router_features.jsonl"))
+    if cfg.router.imputed:
+        from r2v.stages.impute_router import impute_router
+
+        return impute_router(cfg, rows, work)
     own = labelled(rows, cfg.router.label)
     model = fit(own, cfg.router, cfg.seed, cfg.max_examples)
     model.save(work.folder / "r2v.json")

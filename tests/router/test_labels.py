@@ -7,7 +7,16 @@ import pytest
 
 from r2v.errors import EmptyResult, InputError
 from r2v.llm.types import ToolSpec
-from r2v.router.labels import FeatureRow, check_rows, disagrees, labelled, one_class, read_rows, write_rows
+from r2v.router.labels import (
+    FeatureRow,
+    check_rows,
+    differs_from_record,
+    disagrees,
+    labelled,
+    one_class,
+    read_rows,
+    write_rows,
+)
 
 from .rows import make_row
 
@@ -73,6 +82,32 @@ def test_disagreement_looks_past_free_arguments() -> None:
     assert not disagrees(mine, '{"tool": "assign", "tech": "t2", "id": "r7"}', tools)
     assert disagrees(mine, '{"tool":"assign","id":"r8","tech":"t1"}', tools)
     assert disagrees(mine, "click", tools)
+
+
+def test_a_recorded_turn_of_several_calls_is_compared_by_its_calls() -> None:
+    tools = [ToolSpec(name="assign", description="", parameters={"properties": {"id": {}, "tech": {"x-free": True}}})]
+    one, other = '{"tool":"assign","id":"r7","tech":"t1"}', '{"tool": "look"}'
+    turn = f"I look first.\n{other}\n{one}"
+    assert not differs_from_record(f"{other}\n{one.replace('t1', 't2')}", turn, tools), "words and free arguments"
+    assert differs_from_record(f"{one}\n{other}", turn, tools) and differs_from_record(one, turn, tools)
+    assert differs_from_record(turn, one, tools), "a turn that is a call alone is executed as it stands"
+    assert not differs_from_record("all  done", "all done", tools) and differs_from_record(one, "all done", tools)
+
+
+def test_an_imputed_label_is_of_a_recorded_teacher_and_serves_for_nothing_else() -> None:
+    records = [replace(row, actor="teacher", slm_episode_success=None, q_slm=None, q_llm=None) for row in ROWS]
+    imputed = labelled(records, "imputed")
+    assert [row.y_escalate for row in imputed] == [int(bool(row.disagrees)) for row in ROWS]
+    check_rows(imputed)
+    for kind in ("counterfactual", "episode"):
+        with pytest.raises(InputError, match="acted by teacher; make the router features again"):
+            labelled(records, kind)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="acted by teacher; a router learns from SLM roll-outs only"):
+        check_rows(labelled(records, "disagreement"))
+    with pytest.raises(InputError, match="acted by slm; make the router features again"):
+        labelled(ROWS, "imputed")
+    with pytest.raises(InputError, match="an imputed router learns from a teacher's records only"):
+        check_rows([*imputed, replace(ROWS[0], y_source="imputed")])
 
 
 def test_task_in_both_splits_is_refused() -> None:

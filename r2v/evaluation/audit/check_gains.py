@@ -85,7 +85,7 @@ class GainsCheck:
 
     def _alone(self, row: FeatureRow, spec: EpisodeSpec) -> Iterator[str]:
         """What a row must say whatever was played."""
-        episode = row.episode_id
+        episode, succeeded = row.episode_id, bool(row.slm_episode_success)  # None, a teacher's, is found below
         expected = FeatureRow(
             state_id=f"{episode}#{row.step_idx}",
             episode_id=episode,
@@ -94,11 +94,11 @@ class GainsCheck:
             step_idx=row.step_idx,
             actor="slm",
             features=row.features,
-            q_slm=float(row.slm_episode_success),
-            q_llm=row.q_llm if row.disagrees and row.q_llm in (0, 1) else float(row.slm_episode_success),
+            q_slm=float(succeeded),
+            q_llm=row.q_llm if row.disagrees and row.q_llm in (0, 1) else float(succeeded),
             n_rollouts=1,
             disagrees=bool(row.disagrees),
-            slm_episode_success=row.slm_episode_success,
+            slm_episode_success=succeeded,
             condition=spec.condition,
             perturbation_seed=spec.perturbation_seed,
             cost_slm=1.0,

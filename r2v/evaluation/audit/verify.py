@@ -23,6 +23,7 @@ from r2v.evaluation.audit.check_calibration import (
     thresholds_of,
 )
 from r2v.evaluation.audit.check_config import config_problems
+from r2v.evaluation.audit.check_imputed import imputed_problems, require_executed
 from r2v.evaluation.audit.check_inputs import input_artifacts
 from r2v.evaluation.audit.check_setup import (
     check_fingerprint,
@@ -90,6 +91,7 @@ def verify_results(results: Path, *, trust: bool = False) -> Verified:
 
 
 def _verified(results: Path, trust: bool) -> Verified:
+    require_executed(results)
     there = plain_files(results)
     setup = read_setup(results)
     require_names(setup, results / SETUP)
@@ -98,6 +100,7 @@ def _verified(results: Path, trust: bool) -> Verified:
     require_size(len(settings.evaluation.seeds) * len(world.benchmark.tasks()), results / CONFIGURATION)
     findings = Findings()
     findings.extend(CONFIGURATION, sorted(config_problems(results / CONFIGURATION)))
+    findings.extend(CONFIGURATION, imputed_problems(settings))
     specs = _specs(settings, world)
     tasks = {name: list(dict.fromkeys(spec.task.task_id for spec in these)) for name, these in specs.items()}
     check_setup(setup, settings, tasks, never_branched(world.benchmark, specs), findings)

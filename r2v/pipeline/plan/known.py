@@ -14,6 +14,7 @@ from pathlib import Path
 from statistics import fmean
 
 from r2v.config import Config
+from r2v.config.evaluation import IMPUTED
 from r2v.data.registry import DataRegistry
 from r2v.data.split import SPLITS, assign
 from r2v.envs.base import BENCHMARKS, Benchmark, load_benchmark
@@ -104,6 +105,8 @@ def _played(config: Config, pace: Pace, root: Path) -> Pace:
     place = place_of(config, "router_features", root)
     try:
         found = read_artifact_manifest(place.resolve()).summary if place.exists() else {}
+        if found.get("labels") == IMPUTED:  # of a teacher's states: nobody played them
+            return pace
         steps, tasks, other = (float(found[key]) for key in ("n_steps", "n_tasks", "n_disagreements"))
     except (InputError, KeyError, TypeError, ValueError):
         return pace

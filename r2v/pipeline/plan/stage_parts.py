@@ -13,6 +13,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from r2v.config import Config
+from r2v.envs.base import WORLDLESS
+from r2v.pipeline.graph import as_configured
 from r2v.pipeline.jobs import job
 from r2v.pipeline.plan.case import Case, Part
 from r2v.pipeline.plan.known import Known
@@ -24,7 +26,7 @@ MOST_PLAYS = 7
 
 def parts_of(stage: str, config: Config, known: Known) -> tuple[Part, ...]:
     """What a stage plays; nothing for one that plays nothing."""
-    found = job(stage).count_parts(Case(config, known))
+    found = as_configured(config, job(stage)).count_parts(Case(config, known))
     return tuple(part for part in found if part.total.steps or part.total.llm)
 
 
@@ -47,7 +49,9 @@ def collect(case: Case) -> Sequence[Part]:
 def perturb(case: Case) -> Sequence[Part]:
     """Episodes played again under perturbations."""
     config, steps = case.config, case.teacher_steps
-    if "reroll" not in config.perturb.constructions or not config.perturbations.active(config.data.condition):
+    if config.env.benchmark in WORLDLESS or "reroll" not in config.perturb.constructions:
+        return []
+    if not config.perturbations.active(config.data.condition):
         return []
     one = case.with_tokens(episode(steps, llm=1), steps)
     tasks = case.known.of_split("train", config.data.num_episodes)

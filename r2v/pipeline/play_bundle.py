@@ -1,0 +1,85 @@
+"""A bundle at work: its policy, verifier, router and threshold as one actor.
+
+    bundle = read_bundle(Path("bundle"))                  # every file hashed before anything is made of it
+    waves = Waves(workers=4)
+    actor = routed_actor(bundle, benchmark, waves)
+    episodes = play_many(waves, world, specs, actor)      # or `await actor.act(view)` in a loop of your own
+
+The same models under the same prompts decide the same: what an evaluation played, its bundle plays again.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, TypeVar
+
+from r2v.config import (
+    CostConfig,
+    InferenceConfig,
+    PolicyConfig,
+    RolloutConfig,
+    RouterConfig,
+    TeacherConfig,
+    section,
+)
+from r2v.config.methods import OURS
+from r2v.envs.base import Benchmark
+from r2v.errors import InputError
+from r2v.llm.waves import Waves
+from r2v.pipeline.bundle import Bundle
+from r2v.rollout.actors import Routed
+from r2v.rollout.gates import FeatureExtractor, ScoreGate
+from r2v.rollout.model_factory import priced_policy, priced_teacher, told_tools, verifier_scorer
+from r2v.router.baselines import score_function
+from r2v.router.models import load
+
+T = TypeVar("T")
+
+
+def routed_actor(
+    bundle: Bundle,
+    benchmark: Benchmark,
+    waves: Waves,
+    *,
+    rollout: RolloutConfig | None = None,
+    journal: Path | None = None,
+) -> Routed:
+    """The routed pair of a bundle in a benchmark's worlds, behind a wave engine.
+
+    The LLM is the one of the bundle's settings: a provider's, whose questions and bills `journal` remembers (None: the
+    project's own), or the benchmark's scripted expert. Raises InputError where the bundle's settings are none, or the
+    policy's base model is not here; UsageError where the LLM cannot be asked.
+    """
+    settings = _settings(bundle)
+    rollout = rollout or RolloutConfig()
+    policy = _section(bundle, settings, "policy", PolicyConfig)
+    inference = _section(bundle, settings, "inference", InferenceConfig)
+    router = _section(bundle, settings, "router", RouterConfig)
+    cost = _section(bundle, settings, "cost", CostConfig)
+    teacher = _section(bundle, settings, "teacher", TeacherConfig)
+    tools = told_tools(policy, benchmark)
+    slm = priced_policy(policy, bundle.policy, cost, inference, rollout, waves, tools)
+    scorer = (
+        verifier_scorer(policy, bundle.verifier, inference, rollout, waves, tools) if bundle.verifier.is_dir() else None
+    )
+    samples = inference.num_candidates if "samples" in router.features else 0
+    extractor = FeatureExtractor(inference, verifier=scorer, slm=slm, num_samples=samples)
+    gate = ScoreGate(score_function(OURS, {OURS: load(bundle.router, router.model)}), extractor)
+    llm = priced_teacher(teacher, cost, benchmark, waves, journal)
+    return Routed(slm, llm, gate, bundle.manifest.threshold, inference.max_llm_calls)
+
+
+def _settings(bundle: Bundle) -> dict[str, Any]:
+    path = bundle.folder / "settings.json"
+    try:
+        settings: dict[str, Any] = json.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path}: not the settings of a bundle ({error}); export it again") from None
+    return settings
+
+
+def _section(bundle: Bundle, settings: dict[str, Any], name: str, kind: type[T]) -> T:
+    if not isinstance(settings.get(name), dict):
+        raise InputError(f"{bundle.folder / 'settings.json'}: has no section {name}; export the bundle again")
+    return section(kind, settings[name])

@@ -1,0 +1,126 @@
+"""Teacher states: what a policy would do where a recorded teacher stood, asked without any world.
+
+    cell = agreement_cell(chosen, slm, extractor, tools, max_steps=30, identity=...)
+    rows = [row for rows in measured(cell, player) for row in rows]
+
+Where nobody can execute what an LLM step would have gained, a label can still be imputed from a record: whether the
+policy, greedy, at the teacher's state, acts as the teacher did. It knows of no outcome: another action may be as good,
+an equal one may fail, and the states are those that the teacher came to, not those that the policy would. A policy
+agrees more with what it was cloned from, so only tasks are used that it was not.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from r2v.data.episode import COPIED, Episode
+from r2v.envs.base import Task
+from r2v.llm.types import ToolSpec
+from r2v.policy.prompt_encoder import build_messages
+from r2v.randomness import uniform
+from r2v.rollout.actors import GreedyActor, StepView
+from r2v.rollout.cells import Cell
+from r2v.rollout.gates import FeatureExtractor
+from r2v.rollout.session import EpisodeSpec
+from r2v.router.labels import FeatureRow, differs_from_record
+
+_SPLITS = ("train", "calibration")
+
+
+def left_out_tasks(tasks: Iterable[str], share: float) -> frozenset[str]:
+    """The tasks that cloning leaves out: this share of them by a keyed draw, one at least for the router and one for
+    its calibration, and never all."""
+    drawn = _drawn(tasks)
+    return frozenset(drawn[: min(max(2, math.ceil(share * len(drawn))), max(len(drawn) - 1, 0))])
+
+
+def split_of(tasks: Iterable[str], num_train: int, num_calibration: int) -> dict[str, str]:
+    """Task -> train or calibration, of at most so many of each; where there are fewer tasks, both in proportion, and
+    one at least for calibration."""
+    drawn = _drawn(tasks)
+    count = min(len(drawn), num_train + num_calibration)
+    held = min(max(1, count * num_calibration // (num_train + num_calibration)), count)
+    return {task: _SPLITS[index < held] for index, task in enumerate(drawn[:count])}
+
+
+def _drawn(tasks: Iterable[str]) -> list[str]:
+    """The tasks in the order of a keyed draw, which their number does not change."""
+    return sorted(set(tasks), key=lambda task: (uniform("teacher states", task), task))
+
+
+def views_of(episode: Episode, tools: tuple[ToolSpec, ...], max_steps: int) -> Iterator[tuple[StepView, str]]:
+    """(what was to be seen, what the teacher did) of every step that the teacher decided."""
+    about = episode.metadata
+    observations = tuple(step.observation.raw_text for step in episode.steps)
+    actions = tuple(step.action.raw_text for step in episode.steps)
+    for index, step in enumerate(episode.steps):
+        if step.label is not None and step.label.label_source == COPIED:
+            continue
+        seen, done = observations[: index + 1], actions[:index]
+        yield (
+            StepView(
+                task_id=about.task_id,
+                seed=about.seed,
+                step=index,
+                max_steps=max_steps,
+                goal=about.goal,
+                observations=seen,
+                actions=done,
+                messages=build_messages(about.goal, seen, done, about.extra.get("system")),
+                tools=tools,
+            ),
+            actions[index],
+        )
+
+
+def agreement_cell(
+    episodes: Mapping[str, Episode],
+    splits: Mapping[str, str],
+    slm: GreedyActor,
+    extractor: FeatureExtractor,
+    tools: Sequence[ToolSpec],
+    *,
+    max_steps: int,
+    fits: Callable[[StepView], bool] = lambda view: True,
+    what: str = "",
+    identity: Mapping[str, Any] | None = None,
+) -> Cell:
+    """Rows with imputed labels, of episodes by id and the split of each one's task. Steps that do not fit into the
+    policy's context have none. `identity` names the record."""
+
+    async def ask(spec: EpisodeSpec) -> list[FeatureRow]:
+        episode = episodes[spec.extra["episode_id"]]
+        views = views_of(episode, tuple(tools), max_steps)
+        return [await row(spec, episode, view, recorded) for view, recorded in views if fits(view)]
+
+    async def row(spec: EpisodeSpec, episode: Episode, view: StepView, recorded: str) -> FeatureRow:
+        act = await slm.act(view)
+        assert act.proposal is not None
+        return FeatureRow(
+            state_id=f"{episode.episode_id}#{view.step}",
+            episode_id=episode.episode_id,
+            task_id=view.task_id,
+            split=spec.split or "",
+            step_idx=view.step,
+            actor="teacher",
+            features=await extractor.features(view, act.proposal),
+            disagrees=differs_from_record(act.text, recorded, tools),
+            slm_episode_success=None,
+            condition=episode.condition,
+            perturbation_seed=episode.perturbation_seed,
+        )
+
+    specs = [
+        EpisodeSpec(
+            task=Task(task_id=episode.metadata.task_id, goal=episode.metadata.goal),
+            seed=episode.metadata.seed,
+            condition=episode.condition,
+            perturbation_seed=episode.perturbation_seed,
+            split=splits[episode.metadata.task_id],
+            extra={"episode_id": name},
+        )
+        for name, episode in sorted(episodes.items())
+    ]
+    return Cell(what=what, identity={"play": "imputed", **(identity or {})}, specs=specs, play=ask, kinds=(FeatureRow,))

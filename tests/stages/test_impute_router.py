@@ -1,0 +1,146 @@
+"""A router for those who have logs and no world: labels that are imputed, named so, and in no table."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from r2v.cli.main import main
+from r2v.config import load
+from r2v.data.registry import DataRegistry
+from r2v.data.store import read_episodes
+from r2v.errors import InputError
+from r2v.evaluation.audit.check_imputed import imputed_problems, require_executed
+from r2v.evaluation.audit.verify import verify_results
+from r2v.evaluation.methods import _routers
+from r2v.evaluation.settings import EvaluateSettings
+from r2v.pipeline.bundle import read_bundle
+from r2v.pipeline.inputs import published
+from r2v.router.labels import read_rows
+from r2v.router.models import load as load_router
+from r2v.stages.generate_router_features import RouterFeaturesSettings
+from r2v.stages.impute_router import _recorded, placed_on_records
+from r2v.storage.artifact import Work, external
+from tests import warm
+from tests.data.interchange.logs import chat, lines
+
+pytestmark = pytest.mark.numerical
+
+LABEL = ["env.benchmark=logs", "router.label=imputed", "router.held_out_tasks=0.5"]
+SMALL = ["training.num_epochs=1", "training.bc.max_examples=8", "inference.max_new_tokens=64", "router.num_tasks=4"]
+OVERRIDES = [*LABEL, *SMALL, "router.num_calibration_tasks=2", "router.features=[page,tool,verifier]"]
+
+
+@pytest.fixture(scope="module")
+def logs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder in which logs of twelve tasks have become a policy and an imputed router by `r2v run` alone."""
+    folder = tmp_path_factory.mktemp("logs")
+    (folder / "chat.jsonl").write_text(lines(*(chat(number) for number in range(12))))
+    assert warm.run(folder, "import", "chat.jsonl").returncode == 0
+    done = warm.run(folder, "run", "--overrides", *overrides(folder))
+    assert done.returncode == 0, done.stderr
+    (folder / "said.txt").write_text(done.stdout + done.stderr)
+    return folder
+
+
+def overrides(folder: Path) -> list[str]:
+    (run,) = DataRegistry(folder / "data").query()
+    return [*OVERRIDES, f"data.runs=[{run.run_id}]"]
+
+
+def router_of(folder: Path) -> Path:
+    return (folder / "outputs" / "router" / "logs_noisy").resolve()
+
+
+def test_logs_alone_become_a_router_that_says_what_it_is(logs: Path) -> None:
+    said = (logs / "said.txt").read_text()
+    assert "4 of 4 jobs were run" in said and "has no verifier; that group is left out" in said
+    assert "an imputed router: it tells where the policy acts otherwise than its teacher was recorded to" in said
+    cloned = set(json.loads((logs / "outputs/policy/logs_noisy/bc/tasks.json").read_text()))
+    rows = read_rows(logs / "data/router_features/logs_noisy/router_features.jsonl")
+    assert len(cloned) == 6 and len({row.task_id for row in rows}) == 6
+    assert not cloned & {row.task_id for row in rows}, "a policy agrees more with what it was cloned from"
+    assert {row.actor for row in rows} == {"teacher"}
+    model = load_router(router_of(logs) / "r2v.json")
+    assert model.label == "imputed" and not [name for name in model.names if name.startswith("verifier")]
+    threshold = json.loads((router_of(logs) / "threshold.json").read_text())
+    assert "realised" not in threshold and 0 <= threshold["imputed"]["llm_call_rate"] <= threshold["budget"] == 0.2
+    manifest = json.loads((router_of(logs) / "artifact.json").read_text())["summary"]
+    assert manifest["labels"] == "imputed" and "success" not in manifest and "llm_call_rate" not in manifest
+    assert json.loads((router_of(logs) / "router_report.json").read_text())["labels"] == "imputed"
+    assert not (router_of(logs) / "disagreement_router.json").exists()
+
+
+def test_the_same_command_again_does_nothing_and_the_rows_survive_a_new_attempt(logs: Path) -> None:
+    rows = (logs / "data/router_features/logs_noisy/router_features.jsonl").read_bytes()
+    again = warm.run(logs, "run", "--overrides", *overrides(logs))
+    assert again.returncode == 0 and "jobs were run" not in again.stderr
+    forced = warm.run(logs, "generate_router_features", "--force", "--overrides", *overrides(logs))
+    assert forced.returncode == 0, forced.stderr
+    assert (logs / "data/router_features/logs_noisy/router_features.jsonl").read_bytes() == rows
+
+
+def test_a_bundle_of_it_has_a_card_without_a_table(logs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(logs)
+    assert main(["export", "bundle", "--overrides", *overrides(logs)]) == 0
+    made = read_bundle(logs / "bundle").manifest
+    assert (made.labels, made.results_sha256, made.benchmark) == ("imputed", None, "logs")
+    assert not (logs / "bundle" / "verifier").exists() and (logs / "bundle" / "policy").is_dir()
+    card = (logs / "bundle" / "README.md").read_text()
+    assert "## Nothing was executed" in card and "Imputed figures" in card and "Executed results" not in card
+    with pytest.raises(InputError, match="cannot tell whether the policy succeeds"):
+        verify_results(logs / "bundle")
+
+
+def test_no_evaluation_plays_it_and_no_table_may_hold_it(
+    logs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(logs)
+    for command in (["evaluate"], ["ablations"], ["train_verifier"], ["train_policy", "--stage", "preference"]):
+        assert main([*command, "--overrides", *OVERRIDES]) == 2
+        assert "router.label=imputed is for records of which nothing is executed" in capsys.readouterr().err
+    assert main(["run", "--from", "evaluate", "--overrides", *OVERRIDES]) == 2
+    with pytest.raises(InputError, match="no evaluation plays it"):
+        _routers(router_of(logs), None)
+    with pytest.raises(InputError, match="there is nothing to replay"):
+        verify_results(router_of(logs))
+    require_executed(published(load(None, overrides(logs)), "bc", logs).folder)
+    settings = EvaluateSettings.of(load(None, ["router.label=imputed"]))
+    assert imputed_problems(settings) and not imputed_problems(EvaluateSettings.of(load(None, [])))
+
+
+def test_its_features_need_tasks_that_were_not_cloned(logs: Path, tmp_path: Path) -> None:
+    config = load(None, overrides(logs))
+    inputs = {name: published(config, name, logs) for name in ("bc", "perturb")}
+    settings = RouterFeaturesSettings.of(config)
+    work = Work(folder=tmp_path, fingerprint="", inputs=inputs, root=logs)
+    episodes, splits = _recorded(settings, work)
+    assert len(splits) == 6 and {episode.metadata.task_id for episode in episodes.values()} == splits.keys()
+    cloned = sorted(
+        {episode.metadata.task_id for episode in read_episodes(inputs["perturb"].file("trajectories.jsonl"))}
+    )
+    shutil.copytree(inputs["bc"].folder, tmp_path / "bc")
+    (tmp_path / "bc" / "tasks.json").write_text(json.dumps(cloned))
+    everything = external(tmp_path / "bc" / "tasks.json")
+    with pytest.raises(InputError, match="the policy was cloned from all 12 recorded tasks"):
+        _recorded(settings, replace(work, inputs={**inputs, "bc": everything}))
+
+
+def test_the_share_that_is_left_out_belongs_to_the_label(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["config", "--overrides", "router.held_out_tasks=0.5"]) == 2
+    assert "router.held_out_tasks belongs to router.label=imputed" in capsys.readouterr().err
+
+
+def test_a_threshold_leaves_at_most_the_budgets_share_of_recorded_steps_to_the_llm() -> None:
+    steps = [(0.1, True), (0.2, True), (0.4, False), (0.4, True), (0.9, False)]
+    placed = placed_on_records(steps, 0.2)
+    assert placed == {"tau": 0.9, "llm_call_rate": 0.2, "agreement": 0.6, "agreement_of_kept_steps": 0.75}
+    assert placed_on_records(steps, 0.59)["tau"] == 0.9 and placed_on_records(steps, 0.6)["tau"] == 0.4
+    assert placed_on_records(steps, 0.0)["tau"] == 1.0
+    everything = placed_on_records(steps, 1.0)
+    assert everything["tau"] == 0.1 and everything["agreement_of_kept_steps"] is None
+    assert placed_on_records([(0.7, False)] * 3, 0.5)["llm_call_rate"] == 0.0, "equal scores go together"
