@@ -1,10 +1,11 @@
 """What waiting for provider batches costs, and what a request costs us.
 
-    python benchmarks/waves.py                  # 1,000 conversations on a virtual clock: three ways side by side
+    python benchmarks/waves.py                  # 1,000 conversations on a virtual clock: five ways side by side
     python benchmarks/waves.py --requests 50001 # through the emulator: memory, CPU a request, cut at the real limits
 
 The first is the real engine (waves, journal, dispatchers) over a provider that answers after a lognormal wait; the
-clock is the event loop's, which jumps. The barrier is the same waits, taken turn by turn.
+clock is the event loop's, which jumps. The barrier is the same waits, taken turn by turn; once as if it were told the
+moment a batch ends, once polling as the engine does. The default is what `teacher.*` says unless told otherwise.
 """
 
 from __future__ import annotations
@@ -21,13 +22,14 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+from r2v.llm.providers.dispatch.batch_polling import pause_of
 from r2v.llm.providers.dispatch.dispatch_policy import DispatchPolicy
 from r2v.llm.providers.dispatch.result_handler import WallClock
 from r2v.llm.providers.prices import TokenCounts, rate_of
@@ -38,8 +40,12 @@ from r2v.llm.types import ChatModel, Message, Request
 from r2v.llm.waves import Waves
 from r2v.randomness import generator
 
-MEDIAN, SIGMA, SIZES, DIRECT = 1200.0, 1.0, (25, 50, 100), 5.0
-"""A batch's wait in seconds (lognormal), requests in one, and what a direct call takes."""
+MEDIAN, SIGMA, DIRECT = 1200.0, 1.0, 5.0
+"""A batch's wait in seconds (lognormal), and what a direct call takes."""
+SIZES = (25, 50, 100, 250, 500, None)
+"""Requests in a batch, at most; None: the provider's limit."""
+TAIL = 0.45
+"""Share of the conversations whose requests are called directly in the row with a tail."""
 RATE = rate_of("openai", "gpt-4o")
 
 
@@ -136,21 +142,29 @@ def turns_of(number: int) -> int:
     return generator("turns", number).randint(2, 20)
 
 
-def barrier(count: int, size: int) -> float:
-    """Seconds until all are done where every turn waits for the slowest batch of the turn before."""
+def barrier(count: int, size: int | None, seen: Callable[[float], float]) -> float:
+    """Seconds until all are done where every turn waits for the slowest batch of the turn before. seen: when a batch
+    that takes so long is seen to be done."""
     lengths, total, batches = [turns_of(n) for n in range(count)], 0.0, 0
     for turn in range(1, max(lengths) + 1):
-        sent = math.ceil(sum(length >= turn for length in lengths) / size)
-        total += max(wait_of(batches + n) for n in range(sent))
+        sent = math.ceil(sum(length >= turn for length in lengths) / (size or count))
+        total += max(seen(wait_of(batches + n)) for n in range(sent))
         batches += sent
     return total
 
 
-def rolling(count: int, size: int, mode: Literal["batch", "auto"], folder: Path) -> tuple[float, int, int]:
-    """The engine itself: (seconds, requests, direct calls)."""
+def polled(wait: float) -> float:
+    """When the engine's polls would see the end of a batch that takes so long."""
+    policy, waited = DispatchPolicy(), 0.0
+    while waited < wait:
+        waited += pause_of(waited, policy)
+    return waited
+
+
+def rolling(count: int, policy: DispatchPolicy, folder: Path) -> tuple[float, int, int, float]:
+    """The engine itself: (seconds, requests, direct calls, USD)."""
     loop = Jumping()
     provider = Slow(loop)
-    policy = DispatchPolicy(mode=mode, batch_size=size, waiting_usd_per_hour=0.0, tail=0.05)
     remote = ProviderRemote(
         provider,
         RATE,
@@ -164,7 +178,7 @@ def rolling(count: int, size: int, mode: Literal["batch", "auto"], folder: Path)
     model = waves.model(remote)
     with asyncio.Runner(loop_factory=lambda: loop) as runner:
         runner.run(waves.play(partial(_talk, model, n, turns_of(n)) for n in range(count)))
-    return loop.now, waves.counts[0].requests, provider.direct
+    return loop.now, waves.counts[0].requests, provider.direct, remote.tracker.state.spent
 
 
 async def _talk(model: ChatModel, number: int, turns: int) -> None:
@@ -174,19 +188,30 @@ async def _talk(model: ChatModel, number: int, turns: int) -> None:
 
 
 def waiting(count: int) -> None:
-    """Print the three ways side by side, for batches of several sizes."""
+    """Print the ways side by side, for batches of several sizes."""
     print(
         f"{count} conversations of 2-20 turns; a batch's wait is lognormal (median {MEDIAN / 60:.0f} min, "
         f"sigma {SIGMA:g}), a direct call takes {DIRECT:g} s"
     )
-    print(f"  {'batches of':<12}{'way':<22}{'hours':>7}  {'speed':>6}  at full price")
+    print(f"  {'batches of':<12}{'way':<28}{'hours':>7}  {'speed':>6}  {'USD':>7}  at full price")
     for size in SIZES:
-        slow = barrier(count, size)
-        print(f"  {size:<12}{'barrier':<22}{slow / 3600:7.1f}  {1:5.2f}x  {0:.2%}")
-        for name, mode in (("rolling", "batch"), ("rolling + sync tail", "auto")):
+        slow, cheapest = barrier(count, size, lambda wait: wait), 0.0
+        shown = "no limit" if size is None else str(size)
+        for name, seconds in (("barrier", slow), ("barrier, polling as we do", barrier(count, size, polled))):
+            print(f"  {shown:<12}{name:<28}{seconds / 3600:7.1f}  {slow / seconds:5.2f}x")
+        ways = {
+            "batches alone": DispatchPolicy(mode="batch", batch_size=size),
+            f"batches + direct tail {TAIL}": DispatchPolicy(
+                mode="auto", batch_size=size, waiting_usd_per_hour=0.0, tail=TAIL
+            ),
+            "default": DispatchPolicy(batch_size=size),
+        }
+        for name, policy in ways.items():
             with tempfile.TemporaryDirectory() as folder:
-                seconds, requests, direct = rolling(count, size, mode, Path(folder))  # type: ignore[arg-type]
-            print(f"  {size:<12}{name:<22}{seconds / 3600:7.1f}  {slow / seconds:5.2f}x  {direct / requests:.2%}")
+                seconds, requests, direct, usd = rolling(count, policy, Path(folder))
+            cheapest = cheapest or usd
+            more = f"{direct / requests:.1%}, {usd / cheapest - 1:+.1%} dollars"
+            print(f"  {shown:<12}{name:<28}{seconds / 3600:7.1f}  {slow / seconds:5.2f}x  {usd:7.3f}  {more}")
 
 
 def volume(count: int) -> None:

@@ -24,7 +24,7 @@ from typing import Any, Self
 
 from r2v.errors import EnvironmentFault, Interrupted, UsageError
 from r2v.llm.providers.dispatch.batch_or_direct import BatchOrDirect
-from r2v.llm.providers.dispatch.batches import USUAL_WAIT, BatchDispatcher
+from r2v.llm.providers.dispatch.batches import BatchDispatcher
 from r2v.llm.providers.dispatch.calls import GRACE, CallDispatcher
 from r2v.llm.providers.dispatch.dispatch_policy import DispatchPolicy
 from r2v.llm.providers.dispatch.outage import Outage
@@ -209,10 +209,10 @@ class ProviderRemote:
     def _dispatch(self, requests: Sequence[ProviderRequest]) -> None:
         if not requests:
             return
-        typical_wait = self.batches.typical_wait if self.batches else USUAL_WAIT
-        use_batch = self._choice.use_batch(requests, len(self._in_flight), typical_wait)
-        dispatcher = self.batches if use_batch and self.batches else self.calls
-        dispatcher.submit(requests)
+        if self.batches and self._choice.use_batch(requests, len(self._in_flight), self.batches.waits.typical):
+            self.batches.submit(requests)
+        else:
+            self.calls.submit(requests)
 
     async def record_results(
         self, results: Sequence[tuple[ProviderRequest, RequestVerdict]], batch: str | None

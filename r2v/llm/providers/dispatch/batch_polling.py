@@ -1,6 +1,9 @@
-"""Batch polling: wait for a provider batch to end."""
+"""Batch polling: wait for a provider batch to end, at intervals that follow from how long the last ones took."""
 
 from __future__ import annotations
+
+import statistics
+from collections import deque
 
 from r2v.errors import EnvironmentFault
 from r2v.llm.providers.dispatch.dispatch_policy import DispatchPolicy
@@ -12,11 +15,37 @@ from r2v.llm.providers.spending.journal_state import JournalBatch
 from r2v.log import logger
 from r2v.randomness import uniform
 
-_GROWTH, _LONGEST_POLL = 1.1, 20
-"""Polls grow apart by this factor, up to so many times the first pause: about a twentieth of a wait is lost."""
+_SHARE, _LONGEST_POLL = 0.05, 20
+"""Polls are as far apart as this share of the time waited, at least `poll_seconds` and at most so many times that:
+about a fortieth of a wait is lost."""
+_USUAL_WAIT = 1200.0
+"""Seconds that a batch takes, where none has ended yet."""
+_LEARNED, _REMEMBERED = 3, 21
+"""Batches that have ended before the shortest of their times is relied on, and those that are remembered."""
 _LAGGING_POLLS = 10
 """Polls of a batch that is done before its missing files count as missing: at OpenAI the file id may follow the status
 by a few seconds."""
+
+
+class BatchWaits:
+    """How long the last batches took, in seconds."""
+
+    def __init__(self) -> None:
+        self._last: deque[float] = deque(maxlen=_REMEMBERED)
+
+    def add(self, seconds: float) -> None:
+        """One has ended."""
+        self._last.append(seconds)
+
+    @property
+    def typical(self) -> float:
+        """The median."""
+        return statistics.median(self._last) if self._last else _USUAL_WAIT
+
+    @property
+    def soonest(self) -> float:
+        """Before that, none is done."""
+        return min(self._last) / 2 if len(self._last) >= _LEARNED else 0.0
 
 
 async def wait_until_done(
@@ -26,11 +55,14 @@ async def wait_until_done(
     policy: DispatchPolicy,
     clock: WallClock,
     outage: Outage,
+    soonest: float = 0.0,
 ) -> BatchState:
-    """Poll, at growing and jittered intervals, until the batch has ended. Raises EnvironmentFault where the provider no
-    longer knows it."""
+    """Poll, at growing and jittered intervals, until the batch has ended; for the first time `soonest` seconds after it
+    was created. Raises EnvironmentFault where the provider no longer knows it."""
     assert batch.id is not None
-    polls, lagging, pause, last_state = 0, 0, policy.poll_seconds, ""
+    polls, lagging, last_state, began = 0, 0, "", clock.now()
+    if not batch.ended:
+        await clock.sleep(max(0.0, min(soonest, batch.began + soonest - began)))
     while True:
         await outage.over()
         state = await _poll(provider, batch.id, outage)
@@ -45,8 +77,13 @@ async def wait_until_done(
             logger.debug("  batch %s: %s", batch.id, last_state)
         polls += 1
         tracker.notify()
+        pause = pause_of(clock.now() - began, policy)
         await clock.sleep(pause * (0.8 + 0.4 * uniform("poll", batch.key, polls)))
-        pause = min(_GROWTH * pause, _LONGEST_POLL * policy.poll_seconds)
+
+
+def pause_of(waited: float, policy: DispatchPolicy) -> float:
+    """Seconds to the next poll of a batch that has been waited for so long."""
+    return min(max(policy.poll_seconds, _SHARE * waited), _LONGEST_POLL * policy.poll_seconds)
 
 
 async def _poll(provider: BatchProvider, batch_id: str, outage: Outage) -> BatchState | None:

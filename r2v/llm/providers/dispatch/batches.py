@@ -2,21 +2,20 @@
 
 A batch is one task that walks the states of `r2v.llm.providers.spending.journal_state`; a rerun starts the same walk at
 the journal's last row. A batch is cut at the provider's limits, at the limit of queued tokens and at the budget. Many
-batches are in flight at the same time.
+batches are in flight at the same time; who waits for whom is `r2v.llm.providers.dispatch.gathering`.
 """
 
 from __future__ import annotations
 
 import hashlib
-import statistics
-from collections import deque
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from r2v.errors import InputError
 from r2v.llm.providers.dispatch.batch_creation import BatchCreation, is_queue_full
-from r2v.llm.providers.dispatch.batch_polling import wait_until_done
+from r2v.llm.providers.dispatch.batch_polling import BatchWaits, wait_until_done
 from r2v.llm.providers.dispatch.dispatch_policy import DispatchPolicy
+from r2v.llm.providers.dispatch.gathering import Crowd, Gathering, crowd_of
 from r2v.llm.providers.dispatch.outage import Outage
 from r2v.llm.providers.dispatch.result_handler import ResultHandler, Spawn, WallClock, account_error
 from r2v.llm.providers.dispatch.results import BatchResults
@@ -37,8 +36,6 @@ _LINE_OVERHEAD = 256
 """Bytes that a line of an input file has beside its body, at most."""
 _BYTES_MARGIN = 0.95
 """Share of the provider's byte limit that a batch may fill."""
-USUAL_WAIT = 1200.0
-"""Seconds that a batch takes, where none has ended yet."""
 _CREATE_ATTEMPTS = 6
 """Create calls of one batch that are clearly refused before batches count as unavailable."""
 
@@ -61,10 +58,14 @@ class BatchDispatcher:
         self._outage = outage
         self._handler, self._spawn, self._folder = handler, spawn, folder / "inputs"
         self._creation = BatchCreation(provider, tracker, policy, clock, self._input_path)
-        self._queue: deque[ProviderRequest] = deque()
+        self._queue: list[ProviderRequest] = []
+        self._gathering = Gathering()
+        self._crowds: dict[str, Crowd] = {}
+        """By the key of their batch."""
         self._is_filling = False
+        self._alarm = float("inf")
         self._max_queued_tokens = policy.queued_tokens
-        self._durations: deque[float] = deque(maxlen=21)
+        self.waits = BatchWaits()
 
     async def drain(self, grace: float) -> None:
         """Wait up to `grace` seconds for the ids of batches that are being created."""
@@ -73,14 +74,26 @@ class BatchDispatcher:
     def submit(self, requests: Sequence[ProviderRequest]) -> None:
         """Send these in batches as soon as the limits allow."""
         self._queue.extend(requests)
+        self._queue.sort(key=lambda request: request.turn)
+        self._look()
+
+    def _look(self) -> None:
+        """Cut batches, if that is not being done."""
         if self._queue and not self._is_filling:
             self._is_filling = True
             self._spawn(self._fill_batches())
 
-    @property
-    def typical_wait(self) -> float:
-        """Seconds that a batch is likely to take: the median of the last ones."""
-        return statistics.median(self._durations) if self._durations else USUAL_WAIT
+    def _look_later(self, seconds: float) -> None:
+        at = self._clock.now() + seconds
+        if at < self._alarm:
+            self._alarm = at
+            self._spawn(self._ring(at))
+
+    async def _ring(self, at: float) -> None:
+        await self._clock.sleep(max(0.0, at - self._clock.now()))
+        if self._alarm == at:
+            self._alarm = float("inf")
+        self._look()
 
     @property
     def queued(self) -> int:
@@ -103,6 +116,8 @@ class BatchDispatcher:
                 self._tracker.state.register(request.custom_id, request.sha256)
                 if request.custom_id not in batch.accounted:
                     batch.requests[request.custom_id] = request
+            if batch.requests:
+                self._crowds[batch.key] = crowd_of(list(batch.requests.values()))
             yield from batch.requests.values()
             self._spawn(self._carry(batch))
 
@@ -113,6 +128,9 @@ class BatchDispatcher:
         """Cut batches from the queue until it is empty; one task at a time does this."""
         try:
             while self._queue:
+                if held := self._hold():
+                    self._look_later(held)
+                    return
                 requests, usd = self._cut_batch()
                 if requests:
                     await self._begin(requests, usd)
@@ -124,15 +142,23 @@ class BatchDispatcher:
         finally:
             self._is_filling = False
 
+    def _hold(self) -> float:
+        """Seconds for which the next batch may be held back."""
+        out = [self._crowds[key] for key in self._tracker.state.batches if key in self._crowds]
+        return self._gathering.hold(self._queue, out, self._max_requests, self.waits.typical, self._clock.now())
+
+    @property
+    def _max_requests(self) -> int:
+        limit = self._provider.limits.requests
+        return min(limit, self._policy.batch_size or limit)
+
     def _cut_batch(self) -> tuple[list[ProviderRequest], float]:
         """The requests of the next batch and the USD that were set aside for them; none where they must wait."""
         limits, tracker = self._provider.limits, self._tracker
-        max_requests = min(limits.requests, self._policy.batch_size or limits.requests)
         queued = sum(batch.tokens for batch in tracker.state.batches.values())
         requests = list[ProviderRequest]()
         size, usd, tokens = 0, 0.0, 0
-        while self._queue and len(requests) < max_requests:
-            request = self._queue[0]
+        for request in self._queue[: self._max_requests]:
             line_size, line_tokens = request.size + _LINE_OVERHEAD, likely_prompt_tokens(request)
             if requests and size + line_size > _BYTES_MARGIN * limits.bytes:
                 break
@@ -143,8 +169,9 @@ class BatchDispatcher:
             worst_case = tracker.worst_case(request, batch=True)
             if not tracker.set_aside(worst_case):
                 break
-            requests.append(self._queue.popleft())
+            requests.append(request)
             size, usd, tokens = size + line_size, usd + worst_case, tokens + line_tokens
+        del self._queue[: len(requests)]
         return requests, usd
 
     async def _begin(self, requests: list[ProviderRequest], usd: float) -> None:
@@ -167,6 +194,7 @@ class BatchDispatcher:
         )
         batch = state.batches[key]
         batch.requests = {request.custom_id: request for request in requests}
+        self._crowds[key] = crowd_of(requests)
         self._spawn(self._carry(batch))
 
     async def _carry(self, batch: JournalBatch) -> None:
@@ -174,8 +202,10 @@ class BatchDispatcher:
         began = self._clock.now()
         if batch.id is None and not await self._create(batch):
             return
-        state = await wait_until_done(self._provider, batch, self._tracker, self._policy, self._clock, self._outage)
-        self._durations.append(self._clock.now() - began)
+        state = await wait_until_done(
+            self._provider, batch, self._tracker, self._policy, self._clock, self._outage, self.waits.soonest
+        )
+        self.waits.add(self._clock.now() - began)
         if state.failed:
             await self._handle_refused(batch, state)
             return
@@ -187,10 +217,17 @@ class BatchDispatcher:
             pause=self._policy.poll_seconds,
             outage=self._outage,
         )
-        await results.collect(state)
-        await self._tracker.write({"row": "applied", "batch": batch.key, **results.counts})
-        self._input_path(batch).unlink(missing_ok=True)
+        self._gathering.reading += 1
+        try:
+            await results.collect(state)
+            await self._tracker.write({"row": "applied", "batch": batch.key, **results.counts})
+            self._input_path(batch).unlink(missing_ok=True)
+        finally:
+            self._gathering.reading -= 1
+            self._crowds.pop(batch.key, None)
         self._handler.requeue(results.retry, "")
+        # who was answered asks again within that time, and takes along what is held
+        self._look_later(self._policy.flush_seconds)
 
     async def _create(self, batch: JournalBatch) -> bool:
         """Create it at the provider, once. False: it was refused, and its requests went elsewhere."""
