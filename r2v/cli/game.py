@@ -21,7 +21,7 @@ from r2v.cli.game_options import GameDefaults, add_options
 from r2v.cli.options import Parser
 from r2v.constraints import check_fields
 from r2v.errors import EmptyResult, UsageError
-from r2v.game.play.players import Agent, ModelAgent, model_agent
+from r2v.game.play.players import Agent, ModelAgent, current_agent, model_agent
 from r2v.game.play.rules import GameMode, Rules
 from r2v.signals import interrupt_on_stop
 
@@ -96,7 +96,7 @@ def _play(arguments: argparse.Namespace, defaults: GameDefaults) -> int:
     job = service.create_batch_job(agents, mode, arguments.interactions, arguments.messages, defaults.name)
     _print_line(
         f"{job.id}: {len(job.tasks)} interactions of {arguments.messages} messages, {len(agents)} agents "
-        f"({', '.join(dict.fromkeys(model.model for model in models))}), service {service.spec.name}"
+        f"({', '.join(dict.fromkeys(current_agent(model).model for model in models))}), service {service.spec.name}"
     )
     job = run_job(service, job)
     print("\n" + (job.results_path / "analysis" / "report.txt").read_text())
@@ -128,7 +128,7 @@ def _judge(arguments: argparse.Namespace) -> int:
         budget=SharedBudget(arguments.max_usd, name="--max-usd"),
         poll_seconds=arguments.poll_seconds,
     )
-    model = replace(model_agent(arguments.judge), temperature=0.0, max_tokens=64)
+    model = replace(current_agent(model_agent(arguments.judge)), temperature=0.0, max_tokens=64)
     verdicts = judge_all(interactions, open_provider(model, dispatch), dispatch.run)
     rate = corrected_rate(verdicts, labels)
     write_json(folder / "analysis" / "judge.json", {"model": model.model, **rate})

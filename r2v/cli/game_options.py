@@ -39,8 +39,8 @@ def _add_player_options(group: argparse._ArgumentGroup) -> None:
         dest="models",
         nargs="+",
         metavar="MODEL",
-        help=f"models that play each other: {', '.join(AGENT_TYPES)}, or any model of the price table; default: one of "
-        "the service's provider",
+        help=f"models that play each other: {', '.join(AGENT_TYPES)}, or any listed model, or provider:name for "
+        "others; default: one of the service's provider",
     )
     group.add_argument(
         "--compare", action="store_true", help="without --model: all usual models of the service's providers"

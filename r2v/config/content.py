@@ -25,8 +25,9 @@ def identity(section: Any) -> Any:
             f.name: identity(getattr(section, f.name))
             for f in dataclasses.fields(section)
             if not f.metadata.get("runtime")
-            and not (f.metadata.get("if_given") and getattr(section, f.name) in (None, {}))
         }
+        optional = [f.name for f in dataclasses.fields(section) if f.metadata.get("if_given")]
+        values = {name: value for name, value in values.items() if not (name in optional and value in (None, {}))}
         if isinstance(section, Phase):
             values["effective_batch"] = values.pop("batch_size") * values.pop("gradient_accumulation_steps")
         if isinstance(section, PolicyConfig):

@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 
 from r2v.config.checks import IF_GIVEN, RUNTIME, Spec, check
 from r2v.config.engines import LOCAL, VLLM, wrong_url
+from r2v.config.llm_model import Effort, ModelConfig
 from r2v.constraints import (
     Count,
     Line,
@@ -65,11 +66,24 @@ class TeacherConfig:
     """Longest reply, in tokens."""
     context: Annotated[int, Range(at_least=1024, at_most=100_000_000)] | None = field(default=None, metadata=IF_GIVEN)
     """Longest prompt with its reply, in tokens of about three bytes; of a longer conversation old observations are left
-    out. None: from the price table; without limit for a model that it lacks."""
+    out. None: from the model registry; without limit for a model that it lacks."""
     usd_in: NotNegative | None = None
-    """USD per million prompt tokens; None: from the price table."""
+    """USD per million prompt tokens; None: from the model registry."""
     usd_out: NotNegative | None = None
-    """USD per million reply tokens; None: from the price table."""
+    """USD per million reply tokens; None: from the model registry."""
+    effort: Effort | None = field(default=None, metadata=IF_GIVEN)
+    """How much the model reasons, in the provider's own words; None: the model's default, and no word of it."""
+    thinking: Literal["enabled", "disabled"] | None = field(default=None, metadata=IF_GIVEN)
+    """Whether the model thinks before it answers; None: the model's default."""
+    thinking_tokens: Annotated[int, Range(at_least=1, at_most=1_000_000)] | None = field(
+        default=None, metadata=IF_GIVEN
+    )
+    """Tokens for thoughts, on top of `max_tokens`, and the budget of models that take one; None: 4096."""
+    actions: Literal["text", "json", "tools", "auto"] | None = field(default=None, metadata=IF_GIVEN)
+    """How actions come back. text: JSON that the prompt asks for; json: JSON that a schema holds to; tools: native tool
+    calls; auto: tools, json or text, the first that the model is known to take. None: text."""
+    model: ModelConfig = field(default_factory=ModelConfig, metadata=IF_GIVEN)
+    """What the model registry would say of the model, for one that it does not know."""
     reuse: bool = False
     """Identical requests at temperature 0 are sent once, whichever episode they come from."""
     mode: Literal["batch", "concurrent", "auto"] = field(default="auto", metadata=RUNTIME)

@@ -21,8 +21,8 @@ from r2v.errors import UsageError
 from r2v.llm.memo import Memo, score_memo_key
 from r2v.llm.providers.dispatch.dispatch_policy import DispatchPolicy
 from r2v.llm.providers.factory import make_provider
-from r2v.llm.providers.prices import Rate, rate_of
 from r2v.llm.providers.remote import ProviderRemote
+from r2v.llm.providers.teacher import asked_rate, teacher_rate
 from r2v.llm.scripted import ScriptedBackend
 from r2v.llm.types import Backend, ChatModel, Message, Remote, Reply, Request, ScoreRequest, ToolSpec
 from r2v.llm.waves import Waves
@@ -63,11 +63,6 @@ def require_provider(teacher: TeacherConfig, *, asked: bool = True) -> None:
         provider_remote(teacher, Path())
     elif teacher.provider != "scripted":
         teacher_rate(teacher)
-
-
-def teacher_rate(teacher: TeacherConfig) -> Rate:
-    """What the teacher's model costs. Raises UsageError where that is not known."""
-    return rate_of(teacher.provider, teacher.model_name, teacher.usd_in, teacher.usd_out, base_url=teacher.base_url)
 
 
 def priced_teacher(
@@ -112,8 +107,9 @@ def judge_of(teacher: TeacherConfig, waves: Waves, folder: Path) -> Judge:
 
 
 def provider_remote(teacher: TeacherConfig, journal: Path) -> ProviderRemote:
-    """The teacher's provider behind its journal. Raises UsageError where the model has no price or no key is set."""
-    rate = teacher_rate(teacher)
+    """The teacher's provider behind its journal. Raises UsageError where the model has no price, is retired, does not
+    take what it is asked, or no key is set."""
+    rate = asked_rate(teacher)
     provider = make_provider(teacher.provider, rate, base_url=teacher.base_url, api_key_env=teacher.api_key_env)
     scope = {"provider": teacher.provider, "model": rate.model}
     if teacher.base_url is not None:

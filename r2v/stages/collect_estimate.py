@@ -21,11 +21,12 @@ from r2v.envs.base import Benchmark, Demonstrated, load_benchmark
 from r2v.envs.guard import guarded_expert
 from r2v.errors import UsageError
 from r2v.llm.providers.message_format import system_prompt, turns
-from r2v.llm.providers.prices import TokenCounts, price_table
+from r2v.llm.providers.prices import Rate, TokenCounts, prices_version
+from r2v.llm.providers.teacher import asked_rate
 from r2v.llm.scripted import ScriptedBackend
 from r2v.llm.types import Reply, Request
 from r2v.rollout.actors import GreedyActor, PricedModel
-from r2v.rollout.model_factory import engine, teacher_name, teacher_rate
+from r2v.rollout.model_factory import engine, teacher_name
 from r2v.rollout.session import EpisodeSpec, RolloutWorld, play_many
 from r2v.stages import collect
 
@@ -88,7 +89,7 @@ def estimate(config: Config, root: Path = Path()) -> Estimate:
             "collect --dry-run: teacher.provider=scripted is asked nothing and costs nothing; allowed: "
             "openai, anthropic"
         )
-    rate, benchmark = teacher_rate(cfg.teacher), load_benchmark(cfg.env.benchmark, cfg.env.options)
+    rate, benchmark = asked_rate(cfg.teacher), load_benchmark(cfg.env.benchmark, cfg.env.options)
     specs = collect.collection_specs(cfg, benchmark, {})
     done = _done(cfg, root)
     missing = [spec for spec in specs if (spec.task.task_id, spec.seed, None) not in done]
@@ -97,7 +98,7 @@ def estimate(config: Config, root: Path = Path()) -> Estimate:
         round(n * share) for n in (counted.requests, counted.tokens_in, counted.tokens_out)
     )
     tokens = TokenCounts(fresh=tokens_in, output=tokens_out)
-    batch, direct = rate.usd(tokens, batch=True), rate.usd(tokens, batch=False)
+    batch, direct = (rate.usd(tokens, batch=batch, requests=max(1, requests)) for batch in (True, False))
     most = len(missing) * cfg.max_steps
     cap = "" if cfg.teacher.max_usd is None else f"; teacher.max_usd stops it at ${cfg.teacher.max_usd:.2f}"
     played = (
@@ -118,11 +119,18 @@ def estimate(config: Config, root: Path = Path()) -> Estimate:
             f"{len(missing)} of {len(specs)} episodes of {benchmark.name} by {teacher_name(cfg.teacher, benchmark)} "
             f"(asked for as {rate.model})",
             f"requests   about {requests:,}, at most {most:,} (by {played})",
-            f"tokens     about {tokens_in:,} in, {tokens_out:,} out",
+            f"tokens     about {tokens_in:,} in, {tokens_out:,} out{_thoughts(rate)}",
             f"dollars    about ${batch:.2f} in batches, ${direct:.2f} by direct calls ({_price_source(cfg)}){cap}",
             f"waves of at most {config.rollout.max_conversations} (rollout.max_conversations)",
         ),
     )
+
+
+def _thoughts(rate: Rate) -> str:
+    """What is said of the thoughts of a model, which nobody can count beforehand."""
+    if not rate.shape.thinking_tokens:
+        return ""
+    return f", and thoughts of at most {rate.shape.thinking_tokens:,} a request on top, billed as output"
 
 
 def _price_source(cfg: collect.CollectSettings) -> str:
@@ -130,7 +138,7 @@ def _price_source(cfg: collect.CollectSettings) -> str:
     given = [name for name in ("usd_in", "usd_out") if getattr(cfg.teacher, name) is not None]
     if len(given) == 2:
         return "prices of teacher.usd_in and teacher.usd_out"
-    return f"prices of {price_table()['version']}" + (f" and teacher.{given[0]}" if given else "")
+    return f"prices of {prices_version()}" + (f" and teacher.{given[0]}" if given else "")
 
 
 def _done(cfg: collect.CollectSettings, root: Path) -> set[tuple[str, int, int | None]]:

@@ -210,9 +210,10 @@ def _executed_one(episode: Episode) -> Episode:
 def _judged(cfg: VerifierSettings, work: Work) -> list[VerifierExample]:
     """Labels from a judge's opinion of the recorded steps and of wrong ones beside them; each question is paid once,
     and what it is likely to cost is told before it is asked."""
+    from r2v.llm.providers.teacher import teacher_rate
     from r2v.llm.waves import Waves
     from r2v.policy.prompt_encoder import build_messages
-    from r2v.rollout.model_factory import judge_of, teacher_rate
+    from r2v.rollout.model_factory import judge_of
     from r2v.verifier.judge_labels import ask_all, asked, figures, price, steps_to_judge
     from r2v.verifier.labels import judged_examples
 

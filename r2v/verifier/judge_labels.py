@@ -20,7 +20,7 @@ from statistics import fmean
 
 from r2v.data.episode import Episode
 from r2v.errors import EnvironmentFault
-from r2v.llm.providers.prices import Rate, TokenCounts, price_table
+from r2v.llm.providers.prices import Rate, TokenCounts, prices_version
 from r2v.llm.providers.remote import Unanswered
 from r2v.llm.types import ScoreRequest
 from r2v.llm.waves import Waves
@@ -98,10 +98,10 @@ def price(questions: Sequence[ScoreRequest], rate: Rate) -> str:
     """What these questions are likely to cost, in one line."""
     sizes = [sum(len(message.content.encode()) for message in question(request)) for request in questions]
     tokens = TokenCounts(fresh=sum(sizes) // _BYTES, output=_REPLY * len(questions))
-    batch, direct = rate.usd(tokens, batch=True), rate.usd(tokens, batch=False)
+    batch, direct = (rate.usd(tokens, batch=batch, requests=max(1, len(questions))) for batch in (True, False))
     return (
         f"{len(questions):,} questions to {rate.model}, about {tokens.fresh:,} tokens in, {tokens.output:,} out; "
-        f"about ${batch:.4f} in batches, ${direct:.4f} by direct calls (prices of {price_table()['version']})"
+        f"about ${batch:.4f} in batches, ${direct:.4f} by direct calls (prices of {prices_version()})"
     )
 
 

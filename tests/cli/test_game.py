@@ -28,7 +28,7 @@ def run(root: Path, *words: str, **env: str) -> subprocess.CompletedProcess[str]
     [
         (["--batch-service", "opnai"], 2, "did you mean openai"),
         (["--game-mode", "standart"], 2, "did you mean standard"),
-        (["--agent-type", "gpt-99"], 2, "neither an agent type nor in the price table"),
+        (["--agent-type", "gpt-99"], 2, "neither an agent type nor a listed model"),
         (["--batch-service", "openai", "--agent-type", "claude_opus"], 2, "or conversation for both"),
         (["--game-mode", "retained", "--num-agents", "2"], 2, "at least 3 agents, got 2"),
         (["--rules", "payofs.both=2"], 2, "payofs"),
@@ -96,7 +96,7 @@ def test_a_comparison_of_two_providers_and_its_judge(tmp_path: Path) -> None:
     assert judged.returncode == 3 and "sensitivity and specificity need both" in judged.stderr
     assert "mean score per session" in judged.stdout, "the analysis stands without the judge"
     models = (folder / "analysis" / "models.csv").read_text()
-    assert all(model in models for model in ("gpt-3.5-turbo", "gpt-4o-mini", "claude-3-opus", "claude-3-5-sonnet"))
+    assert all(model in models for model in ("gpt-6.1-terra", "claude-opus-5-5", "claude-sonnet-5-5"))
     assert unlisted(tmp_path) == []
 
 

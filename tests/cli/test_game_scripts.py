@@ -16,7 +16,7 @@ from tests import warm
 from tests.llm.talk import HeldLifecycle
 
 KEY = "sk-not-to-be-written-anywhere"
-PAIR = ("--models", "gpt35", "claude_haiku", "--batch-service", "conversation", "--poll-seconds", "0.05")
+PAIR = ("--models", "gpt-5.2", "claude-haiku-4-5", "--batch-service", "conversation", "--poll-seconds", "0.05")
 
 
 def start(root: Path, emulator: Emulator, *words: str) -> subprocess.Popen[str]:

@@ -18,11 +18,11 @@ from r2v.errors import UsageError
 from r2v.evaluation.audit.check_decisions import LLM
 from r2v.evaluation.audit.check_spelling import Spelling
 from r2v.evaluation.settings import EvaluateSettings
-from r2v.llm.providers.prices import price_table
+from r2v.llm.providers.prices import prices_version
+from r2v.llm.providers.teacher import teacher_rate
 from r2v.llm.scripted import ScriptedBackend
 from r2v.llm.types import Message, Reply, Request
 from r2v.rollout.actors import StepView
-from r2v.rollout.model_factory import teacher_rate
 from r2v.router.escalation import needs_score
 from r2v.storage.weights import BUNDLED
 
@@ -171,7 +171,7 @@ class Biller:
         theirs = (tokens.llm_in * prompt + tokens.llm_out * reply) / 1e6
         if abs(episode.total_cost - own - theirs) > _USD:
             listed = self.settings.teacher.provider != "scripted" and self.settings.teacher.usd_in is None
-            hint = f" by the table of {price_table()['version']}" if listed and llm_calls else ""
+            hint = f" by {prices_version()}" if listed and llm_calls else ""
             yield "total_cost", f"is {episode.total_cost}, its tokens at its prices cost {own + theirs:.10g}{hint}"
 
     def _time(self, episode: Episode, slm_calls: int, llm_calls: int, seconds: float) -> Iterator[tuple[str, str]]:

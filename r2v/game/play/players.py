@@ -1,33 +1,53 @@
 """Agents of the Secret Game, and the provider models that play them.
 
-Agent(id="1", name="Agent1", secret="SECRET1")                     # num_messages for by the game's own model
+Agent(id="1", name="Agent1", secret="SECRET1")                     # played by the game's own model
 Agent(id="2", name="Agent2", service=ClaudeSonnetAgent())          # by a model of its own, with new secrets
+
+An agent type is a line of models, named by the model that it first was. Once that is retired, the type goes on with
+the model that its provider recommends in its place (`current_agent`), and a job records what it really asks.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import asdict, dataclass, fields
+from datetime import date
+from typing import Any, Literal
 
 from r2v.errors import UsageError, nearest
+from r2v.llm.providers.registry.lifecycle import lifecycle_of, living_successor, require_living, today
+from r2v.llm.providers.registry.table import api_name, own_names
 
 ProviderName = Literal["openai", "anthropic"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class ModelAgent:
-    """A provider's model and how it is sampled."""
+    """A provider's model and how it is asked."""
 
     provider: ProviderName
     model: str
     temperature: float = 1.0
     max_tokens: int = 300
-    """Longest message."""
+    """Longest message. A model that thinks has `thinking_tokens` on top."""
+    effort: str | None = None
+    """How much the model reasons, in its provider's words; None: its default."""
+    thinking: Literal["enabled", "disabled"] | None = None
+    """Whether it thinks before it answers; None: its default."""
+    thinking_tokens: int | None = None
+    """Tokens for thoughts; None: the registry's."""
+    usd_in: float | None = None
+    """USD per million prompt tokens; None: as listed."""
+    usd_out: float | None = None
+    """USD per million reply tokens; None: as listed."""
+
+    def settings(self) -> dict[str, Any]:
+        """What the model is and how it is asked, without what is left to it: part of a job's identity and record."""
+        return {name: value for name, value in asdict(self).items() if value is not None}
 
 
 @dataclass(frozen=True, kw_only=True)
 class GPT35Agent(ModelAgent):
-    """GPT-3.5-turbo."""
+    """GPT-3.5-turbo, or its successor."""
 
     provider: ProviderName = "openai"
     model: str = "gpt-3.5-turbo"
@@ -35,7 +55,7 @@ class GPT35Agent(ModelAgent):
 
 @dataclass(frozen=True, kw_only=True)
 class GPT4TurboAgent(ModelAgent):
-    """GPT-4-turbo."""
+    """GPT-4-turbo, or its successor."""
 
     provider: ProviderName = "openai"
     model: str = "gpt-4-turbo"
@@ -43,7 +63,7 @@ class GPT4TurboAgent(ModelAgent):
 
 @dataclass(frozen=True, kw_only=True)
 class GPT4oAgent(ModelAgent):
-    """GPT-4o."""
+    """GPT-4o, or its successor."""
 
     provider: ProviderName = "openai"
     model: str = "gpt-4o"
@@ -51,7 +71,7 @@ class GPT4oAgent(ModelAgent):
 
 @dataclass(frozen=True, kw_only=True)
 class GPT4oMiniAgent(ModelAgent):
-    """GPT-4o-mini."""
+    """GPT-4o-mini, or its successor."""
 
     provider: ProviderName = "openai"
     model: str = "gpt-4o-mini"
@@ -59,7 +79,7 @@ class GPT4oMiniAgent(ModelAgent):
 
 @dataclass(frozen=True, kw_only=True)
 class ClaudeOpusAgent(ModelAgent):
-    """Claude 3 Opus."""
+    """Claude 3 Opus, or its successor."""
 
     provider: ProviderName = "anthropic"
     model: str = "claude-3-opus-20240229"
@@ -67,7 +87,7 @@ class ClaudeOpusAgent(ModelAgent):
 
 @dataclass(frozen=True, kw_only=True)
 class ClaudeSonnetAgent(ModelAgent):
-    """Claude 3.5 Sonnet."""
+    """Claude 3.5 Sonnet, or its successor."""
 
     provider: ProviderName = "anthropic"
     model: str = "claude-3-5-sonnet-20241022"
@@ -75,7 +95,7 @@ class ClaudeSonnetAgent(ModelAgent):
 
 @dataclass(frozen=True, kw_only=True)
 class ClaudeHaikuAgent(ModelAgent):
-    """Claude 3 Haiku."""
+    """Claude 3 Haiku, or its successor."""
 
     provider: ProviderName = "anthropic"
     model: str = "claude-3-haiku-20240307"
@@ -86,26 +106,56 @@ AGENT_TYPES: dict[str, ModelAgent] = {
     "claude_sonnet": ClaudeSonnetAgent(),
     "claude_haiku": ClaudeHaikuAgent(),
     "gpt35": GPT35Agent(),
+    "gpt-3.5": GPT35Agent(),
     "gpt4o_mini": GPT4oMiniAgent(),
     "gpt4o": GPT4oAgent(),
     "gpt4_turbo": GPT4TurboAgent(),
 }
 """The short names that `--agent-type` takes."""
+PROVIDERS: tuple[ProviderName, ...] = ("openai", "anthropic")
 
 
-def model_agent(name: str) -> ModelAgent:
-    """The model of an agent type, or of any name or alias in the price table (gpt-3.5, claude-sonnet-4-5). Raises
-    UsageError."""
-    from r2v.llm.providers.prices import price_table
+def current_agent(agent: ModelAgent, day: date | None = None) -> ModelAgent:
+    """The model that plays an agent on a day (None: today): of an agent type whose model is retired, its successor.
+    Raises UsageError, naming the successor, where a model that was named itself is retired."""
+    day = day or today()
+    plain = {item.name: getattr(agent, item.name) for item in fields(ModelAgent)}
+    if type(agent) is ModelAgent:
+        require_living("model", agent.provider, agent.model, day)
+    else:
+        plain["model"] = living_successor(agent.provider, agent.model, day)
+    return ModelAgent(**plain)
 
+
+def lifecycle_note(agent: ModelAgent, day: date | None = None) -> str | None:
+    """What whoever runs a game should know of the end of an agent's model, in one line; None: nothing."""
+    day = day or today()
+    current = current_agent(agent, day)
+    if current.model != api_name(agent.provider, agent.model):
+        retired = lifecycle_of(agent.provider, agent.model).retires
+        return f"{agent.model} was retired on {retired}: {current.model} plays in its place"
+    return require_living("model", agent.provider, agent.model, day)
+
+
+def model_agent(name: str, day: date | None = None) -> ModelAgent:
+    """An agent type, or the model of any listed name or alias (gpt-6-luna, claude-sonnet-5-5), or of a provider's
+    model that nobody has listed yet (openai:gpt-7). Raises UsageError for others, and for a model that is retired on
+    this day (None: today)."""
+    from r2v.llm.providers.registry.listed import listed_names, listed_price
+
+    day = day or today()
     if name in AGENT_TYPES:
         return AGENT_TYPES[name]
-    rows = price_table()["models"]
-    for model, row in rows.items():
-        if name in (model, *row.get("aliases", ()), *row.get("snapshots", ())):
-            return ModelAgent(provider=row["provider"], model=name if name in row.get("snapshots", ()) else model)
+    provider, _, model = name.partition(":")
+    if model and provider in PROVIDERS:
+        return current_agent(ModelAgent(provider=provider, model=model), day)
+    for known in PROVIDERS:
+        if listed_price(known, api_name(known, name), day) is not None:
+            return current_agent(ModelAgent(provider=known, model=api_name(known, name)), day)
+    names = [one for known in PROVIDERS for one in (*own_names(known), *listed_names(known))]
     raise UsageError(
-        f"model {name}: neither an agent type nor in the price table; {nearest(name, [*AGENT_TYPES, *rows])}"
+        f"model {name}: neither an agent type nor a listed model; {nearest(name, [*AGENT_TYPES, *names])} (or "
+        "openai:NAME or anthropic:NAME for one that is not listed yet)"
     )
 
 

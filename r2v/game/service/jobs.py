@@ -16,7 +16,7 @@ from r2v.errors import UsageError
 from r2v.game.detection.normalize import normalize
 from r2v.game.play.pairing import Meeting, schedule
 from r2v.game.play.passphrases import passphrases
-from r2v.game.play.players import Agent, ModelAgent
+from r2v.game.play.players import Agent, ModelAgent, current_agent
 from r2v.game.play.records import Interaction, Player
 from r2v.game.play.rules import GameMode, Rules, check_rules
 from r2v.game.statistics.analysis import AgentInfo
@@ -36,8 +36,9 @@ class GameService:
     rules: Rules = field(default_factory=Rules)
 
     def model_of(self, agent: Agent) -> ModelAgent:
-        """The model that plays an agent."""
-        return agent.service or self.agent_service
+        """The model that plays an agent, or the successor of its type's. Raises UsageError where a model that was named
+        itself is retired."""
+        return current_agent(agent.service or self.agent_service)
 
 
 @dataclass(kw_only=True)
@@ -162,7 +163,7 @@ def _check_agents(agents: Sequence[Agent]) -> None:
 
 
 def _identity(game: GameService, agents: Sequence[Agent], *rest: str | int) -> str:
-    players = [repr((agent.id, agent.name, agent.secret, asdict(game.model_of(agent)))) for agent in agents]
+    players = [repr((agent.id, agent.name, agent.secret, game.model_of(agent).settings())) for agent in agents]
     return digest("game", repr(asdict(game.rules)), *players, *rest).hex()[:8]
 
 

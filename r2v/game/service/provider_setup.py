@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import re
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
 from r2v.game.play.players import ModelAgent
 from r2v.llm.providers.dispatch.dispatch_policy import DispatchPolicy
+from r2v.llm.providers.factory import make_provider
 from r2v.llm.providers.prices import rate_of
+from r2v.llm.providers.registry.accepts import accepts_of
+from r2v.llm.providers.registry.shape import Asked, shape_of
 from r2v.llm.providers.spending.budget import SharedBudget
 from r2v.llm.types import Remote, Reply, Request
 
@@ -56,20 +59,27 @@ class DispatchSettings:
 
 
 def open_provider(agent: ModelAgent, dispatch: DispatchSettings) -> Remote[Request, Reply]:
-    """Open a provider's model with a journal of its own in the job's folder: no reply is paid for twice. Raises
-    UsageError for a model without a price, or where the provider's key is not in the environment."""
-    from r2v.llm.providers.anthropic import Anthropic
-    from r2v.llm.providers.openai import OpenAI
+    """Open a provider's model with a journal of its own in the job's folder: no reply is paid for twice.
+
+    Raises UsageError for a model without a price, for what it does not take, and where no key is set."""
     from r2v.llm.providers.remote import ProviderRemote
 
-    rate = rate_of(agent.provider, agent.model)
-    provider = OpenAI(rate) if agent.provider == "openai" else Anthropic(rate)
-    name = re.sub(r"[^\w.-]", "-", f"{agent.provider}_{agent.model}_t{agent.temperature:g}_m{agent.max_tokens}")
+    rate = rate_of(agent.provider, agent.model, agent.usd_in, agent.usd_out)
+    asked = Asked(
+        effort=agent.effort,
+        thinking=agent.thinking,
+        thinking_tokens=agent.thinking_tokens,
+        temperature=agent.temperature,
+        prefix="",
+    )
+    rate = replace(rate, shape=shape_of(accepts_of(agent.provider, agent.model), asked, model=agent.model))
+    name = f"{agent.provider}_{agent.model}_t{agent.temperature:g}_m{agent.max_tokens}"
+    name += "".join(f"_{word}" for word in (agent.effort, agent.thinking) if word)
     return ProviderRemote(
-        provider,
+        make_provider(agent.provider, rate),
         rate,
-        dispatch.folder / name,
+        dispatch.folder / re.sub(r"[^\w.-]", "-", name),
         dispatch.policy(),
-        scope={"game": dispatch.run, **asdict(agent)},
+        scope={"game": dispatch.run, **agent.settings()},
         budget=dispatch.budget,
     )

@@ -34,7 +34,7 @@ from typing import Any, ClassVar, Literal
 from r2v.errors import UsageError, nearest
 from r2v.game.play.conversation import Participant, Predecessors, play_conversation
 from r2v.game.play.player_prompts import RememberedConversation, system_prompt
-from r2v.game.play.players import Agent, ModelAgent, ProviderName
+from r2v.game.play.players import Agent, ModelAgent, ProviderName, lifecycle_note
 from r2v.game.play.records import Interaction
 from r2v.game.play.rules import GameMode, parse_game_mode
 from r2v.game.service.jobs import BatchJob, BatchTask, GameService, make_job
@@ -186,6 +186,9 @@ class BatchService:
     def _models(self, job: BatchJob, waves: Waves) -> dict[ModelAgent, ChatModel]:
         """A chat model for each one that plays, all on one engine; a model that plays several agents is one."""
         model_agents = dict.fromkeys(job.game.model_of(agent) for agent in job.agents)
+        for named in dict.fromkeys(agent.service or job.game.agent_service for agent in job.agents):
+            if (note := lifecycle_note(named)) is not None:
+                logger.warning("%s", note)
         log = WaveLog(job.messages_per_interaction, self._on_line)
         dispatch = DispatchSettings(
             mode=self._mode,

@@ -48,7 +48,7 @@ def save_setup(job: BatchJob, service: str, *, interactions_sha256: str | None =
                 "messages_per_interaction": job.messages_per_interaction,
                 "rules": asdict(job.game.rules),
                 "agents": [
-                    {"id": agent.id, "name": agent.name, **asdict(job.game.model_of(agent))} for agent in job.agents
+                    {"id": agent.id, "name": agent.name, **job.game.model_of(agent).settings()} for agent in job.agents
                 ],
                 "interactions_sha256": interactions_sha256,
             }

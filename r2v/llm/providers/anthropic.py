@@ -29,6 +29,7 @@ from r2v.llm.providers.provider import (
     seconds_of,
 )
 from r2v.llm.providers.provider_requests import ProviderRequest, ResultLine
+from r2v.llm.providers.tool_calls import action_schema, parameters_of
 from r2v.llm.types import Request
 
 if TYPE_CHECKING:
@@ -61,16 +62,32 @@ class Anthropic:
 
     def request_body(self, request: Request) -> Mapping[str, Any]:
         """The params of a message. The system prompt, which all conversations share, is cached for an hour."""
+        shape = self._rate.shape
         body: dict[str, Any] = {
             "model": self._rate.model,
             "messages": turns(request.messages),
-            "max_tokens": request.max_tokens,
+            "max_tokens": shape.limit_of(request.max_tokens),
         }
-        if system := system_prompt(request.messages, request.tools):
-            body["system"] = [{"type": "text", "text": system, "cache_control": {"type": "ephemeral", "ttl": "1h"}}]
-        if not self._rate.default_sampling:
+        if system := system_prompt(request.messages, request.tools, shape.actions):
+            mark = {"cache_control": {"type": "ephemeral", "ttl": "1h"}} if shape.cache else {}
+            body["system"] = [{"type": "text", "text": system, **mark}]
+        if shape.temperature:
             body |= {"top_p": request.top_p} if request.top_p < 1 else {"temperature": request.temperature}
-        return body
+        if shape.thinking == "budget":
+            body["thinking"] = {"type": "enabled", "budget_tokens": shape.thinking_tokens}
+        elif shape.thinking is not None:
+            body["thinking"] = {"type": shape.thinking}
+        output: dict[str, Any] = {} if shape.effort is None else {"effort": shape.effort}
+        if request.tools and shape.actions == "json":
+            output["format"] = {"type": "json_schema", "schema": action_schema(request.tools)}
+        if request.tools and shape.actions == "tools":
+            body["tools"] = [
+                {"name": tool.name, "description": tool.description, "input_schema": parameters_of(tool)}
+                for tool in request.tools
+            ]
+            choice = "any" if shape.forced_tool else "auto"
+            body["tool_choice"] = {"type": choice, "disable_parallel_tool_use": True}
+        return body | ({"output_config": output} if output else {})
 
     def input_line(self, request: ProviderRequest) -> dict[str, Any]:
         """A line of an input file: one element of the create call's list."""

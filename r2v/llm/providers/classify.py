@@ -14,6 +14,7 @@ from typing import Any
 
 from r2v.llm.providers.prices import TokenCounts
 from r2v.llm.providers.provider_requests import RequestVerdict, ResultLine, VerdictKind
+from r2v.llm.providers.tool_calls import action_text
 
 _ACCOUNT = re.compile(
     r"credit balance|insufficient_quota|exceeded your current quota|billing|authentication|"
@@ -67,8 +68,14 @@ def openai_answer(body: Mapping[str, Any]) -> RequestVerdict:
     usage = body.get("usage")
     tokens = None
     if usage:
-        cached = (usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0
-        tokens = TokenCounts(fresh=usage["prompt_tokens"] - cached, cached=cached, output=usage["completion_tokens"])
+        details = usage.get("prompt_tokens_details") or {}
+        cached, written = details.get("cached_tokens") or 0, details.get("cache_write_tokens") or 0
+        tokens = TokenCounts(
+            fresh=usage["prompt_tokens"] - cached - written,
+            cached=cached,
+            write_5m=written,
+            output=usage["completion_tokens"],
+        )
     choice = (body.get("choices") or [{}])[0]
     message = choice.get("message") or {}
     finish_reason = choice.get("finish_reason")
@@ -76,7 +83,10 @@ def openai_answer(body: Mapping[str, Any]) -> RequestVerdict:
         return RequestVerdict(
             kind="fatal", reason=one_line(f"refused: {message.get('refusal') or finish_reason}"), tokens=tokens
         )
-    return _completion(message.get("content"), finish_reason == "length", tokens)
+    called = [
+        action_text(call["function"]["name"], call["function"]["arguments"]) for call in message.get("tool_calls") or ()
+    ]
+    return completion_verdict(called[0] if called else message.get("content"), finish_reason == "length", tokens)
 
 
 def anthropic_answer(body: Mapping[str, Any]) -> RequestVerdict:
@@ -97,11 +107,14 @@ def anthropic_answer(body: Mapping[str, Any]) -> RequestVerdict:
         )
     if body.get("stop_reason") == "refusal":
         return RequestVerdict(kind="fatal", reason="refused: stop_reason refusal", tokens=tokens)
-    text = "".join(block.get("text", "") for block in body.get("content") or () if block.get("type") == "text")
-    return _completion(text, body.get("stop_reason") in _CUT, tokens)
+    blocks = body.get("content") or ()
+    called = [action_text(block["name"], block["input"]) for block in blocks if block.get("type") == "tool_use"]
+    text = "".join(block.get("text", "") for block in blocks if block.get("type") == "text")
+    return completion_verdict(called[0] if called else text, body.get("stop_reason") in _CUT, tokens)
 
 
-def _completion(text: object, cut: bool, tokens: TokenCounts | None) -> RequestVerdict:
+def completion_verdict(text: object, cut: bool, tokens: TokenCounts | None) -> RequestVerdict:
+    """The verdict of an answer with this text, which a provider may leave empty; cut: it ended at its limit."""
     if not isinstance(text, str) or not text.strip():
         # who thought until the tokens were spent would do so again; after an empty answer often comes a whole one
         if cut:
@@ -110,14 +123,16 @@ def _completion(text: object, cut: bool, tokens: TokenCounts | None) -> RequestV
     return RequestVerdict(kind="ok", text=text, cut=cut, tokens=tokens)
 
 
-def openai_line(row: Mapping[str, Any]) -> RequestVerdict:
-    """The verdict of one line of an OpenAI output or error file."""
+def openai_line(
+    row: Mapping[str, Any], answer: Callable[[Mapping[str, Any]], RequestVerdict] = openai_answer
+) -> RequestVerdict:
+    """The verdict of one line of an OpenAI output or error file; `answer` reads what its endpoint gives."""
     response, error = row.get("response"), row.get("error")
     if response is None:
         return failure(None, error)
     status, body = response["status_code"], response["body"]
     if 200 <= status < 300 and not error:
-        return openai_answer(body)
+        return answer(body)
     return failure(status, (body.get("error") if isinstance(body, Mapping) else None) or error)
 
 

@@ -1,7 +1,8 @@
-"""Message format: a conversation in the roles that every provider knows, with the tools described in a system prompt.
+"""Message format: a conversation in the roles that every provider knows, with the tools as the request's shape has it.
 
-Actions are text in R2V, one JSON object on a line, for teacher and student alike. So tools are described in the prompt
-and not handed over as the provider's own tool calls, which a small policy could not be distilled from.
+Actions are text in R2V, one JSON object on a line, for teacher and student alike, so a small policy can be distilled
+from them. A provider may give them as text that the prompt asks for, as JSON that a schema holds to, or as native tool
+calls (`r2v.llm.providers.tool_calls`): they are the same line in an episode.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
+from r2v.llm.providers.registry.shape import Actions
 from r2v.llm.types import Message, ToolSpec
 
 REPLY_FORMAT = (
@@ -17,21 +19,33 @@ REPLY_FORMAT = (
 )
 """What a model is told of how to act."""
 
+JSON_FORMAT = (
+    "You act through tools, one call in each reply. Reply with exactly one JSON object "
+    'and nothing else: {"action": {"tool": "<name>", "<argument>": <value>, ...}}'
+)
+"""The same where a schema holds the reply to it, which needs one object around all actions."""
+CALL_FORMAT = "You act through tools. Call exactly one tool in each reply."
+"""The same where tools are called natively, and described by the request itself."""
+
 _NOTHING = "(nothing)"
 """Stands for an empty message, which providers refuse."""
 
 
-def system_prompt(messages: Sequence[Message], tools: Sequence[ToolSpec]) -> str:
-    """The conversation's own system messages, then the tools. Empty where there are neither."""
+def system_prompt(messages: Sequence[Message], tools: Sequence[ToolSpec], actions: Actions = "text") -> str:
+    """The conversation's own system messages, then how to act, with the tools where they are not called natively.
+    Empty where there are neither."""
     parts = [message.content for message in messages if message.role == "system"]
-    if tools:
+    if tools and actions == "tools":
+        parts.append(CALL_FORMAT)
+    elif tools:
         schemas = [
             json.dumps(
                 {"tool": tool.name, "description": tool.description, "arguments": tool.parameters}, ensure_ascii=False
             )
             for tool in tools
         ]
-        parts.append(f"{REPLY_FORMAT}\nTools:\n" + "\n".join(schemas))
+        reply_format = JSON_FORMAT if actions == "json" else REPLY_FORMAT
+        parts.append(f"{reply_format}\nTools:\n" + "\n".join(schemas))
     return "\n\n".join(parts)
 
 

@@ -1,4 +1,4 @@
-"""OpenAI provider, by the official SDK: chat completions called directly, and files and batches of them.
+"""OpenAI provider, by the official SDK: chat completions or responses called directly, and files and batches of them.
 
 Every call is one attempt (`max_retries=0`): the SDK would answer a lost confirmation by creating a second batch, and
 it sends no idempotency key. The API key is taken from the environment and sent to one host alone: no redirect is
@@ -13,15 +13,16 @@ import os
 import re
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from r2v.errors import UsageError
 from r2v.llm.providers.classify import openai_answer, openai_line, read_line
-from r2v.llm.providers.message_format import system_prompt, turns
+from r2v.llm.providers.openai_bodies import CHAT, RESPONSES, chat_body, response_answer, response_body
 from r2v.llm.providers.prices import Rate
 from r2v.llm.providers.provider import BatchLimits, BatchState, CallResult, LineSplitter, ProviderFault, fault_of
-from r2v.llm.providers.provider_requests import ProviderRequest, ResultLine
+from r2v.llm.providers.provider_requests import ProviderRequest, RequestVerdict, ResultLine
 from r2v.llm.types import Request
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ class OpenAI:
     """
 
     name = "openai"
-    limits = BatchLimits(requests=50_000, bytes=200_000_000, endpoint="/v1/chat/completions", uploads=True)
+    limits = BatchLimits(requests=50_000, bytes=200_000_000, endpoint=CHAT, uploads=True)
 
     def __init__(
         self, rate: Rate, *, base_url: str | None = None, api_key_env: str | None = None, timeout: float = 600.0
@@ -56,22 +57,13 @@ class OpenAI:
             keyless = " (any text, if the endpoint asks for no key)" if base_url else ""
             raise UsageError(f"teacher.provider=openai: {variable} is not set in the environment{keyless}")
         self._rate, self._base_url, self._timeout = rate, base_url, timeout
-        # OpenAI's newer models refuse max_tokens; most compatible servers know only that name
-        self._max_tokens_name = "max_tokens" if base_url else "max_completion_tokens"
+        if rate.shape.responses:
+            self.limits = replace(self.limits, endpoint=RESPONSES)
         self._client: AsyncOpenAI | None = None
 
     def request_body(self, request: Request) -> Mapping[str, Any]:
-        """The body of a chat completion."""
-        system = system_prompt(request.messages, request.tools)
-        system_message = [{"role": "system", "content": system}] if system else []
-        body: dict[str, Any] = {
-            "model": self._rate.model,
-            "messages": system_message + turns(request.messages),
-            self._max_tokens_name: request.max_tokens,
-        }
-        if not self._rate.default_sampling:
-            body |= {"temperature": request.temperature} | ({"top_p": request.top_p} if request.top_p < 1 else {})
-        return body
+        """The body of a chat completion, or of a response where the model is asked by that API."""
+        return response_body(self._rate, request) if self._rate.shape.responses else chat_body(self._rate, request)
 
     def input_line(self, request: ProviderRequest) -> dict[str, Any]:
         """A line of an input file."""
@@ -83,7 +75,7 @@ class OpenAI:
 
         async with self._faults() as client:
             answer = await client.post(
-                "/chat/completions",
+                self.limits.endpoint.removeprefix("/v1"),
                 body=dict(request.body),
                 cast_to=httpx2.Response,
                 options={"headers": {"X-R2V-Custom-Id": request.custom_id}},
@@ -91,7 +83,7 @@ class OpenAI:
             remaining = answer.headers.get("x-ratelimit-remaining-requests")
             reset = answer.headers.get("x-ratelimit-reset-requests")
             return CallResult(
-                verdict=openai_answer(answer.json()),
+                verdict=self._answer(answer.json()),
                 remaining=int(remaining) if remaining else None,
                 reset=duration(reset) if reset else None,
             )
@@ -113,7 +105,7 @@ class OpenAI:
         async with self._faults() as client:
             created = await client.batches.create(
                 input_file_id=file_id,
-                endpoint="/v1/chat/completions",
+                endpoint=RESPONSES if self._rate.shape.responses else CHAT,
                 completion_window="24h",
                 metadata={BATCH_KEY_METADATA: key},
             )
@@ -137,9 +129,15 @@ class OpenAI:
             async with self._faults() as client, client.files.with_streaming_response.content(file_id) as answer:
                 async for data in answer.iter_bytes(_CHUNK):
                     for raw in splitter.feed(data):
-                        yield read_line(raw, openai_line)
+                        yield read_line(raw, self._line)
             if rest := splitter.end():
-                yield read_line(rest, openai_line)
+                yield read_line(rest, self._line)
+
+    def _answer(self, body: Mapping[str, Any]) -> RequestVerdict:
+        return response_answer(body) if self._rate.shape.responses else openai_answer(body)
+
+    def _line(self, row: Mapping[str, Any]) -> RequestVerdict:
+        return openai_line(row, self._answer)
 
     async def cancel_batch(self, batch_id: str) -> None:
         """Ask for a batch's end."""

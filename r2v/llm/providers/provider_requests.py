@@ -29,6 +29,8 @@ acts."""
 
 _OVERHEAD = 8
 """Tokens that a message's wrapping may add, at most."""
+_TOOL_PROMPT = 1000
+"""Tokens that a provider's own prompt about native tools may add, at most: Anthropic states up to about 800."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -100,8 +102,14 @@ def make_request(run: str, request: Request, body: Mapping[str, Any], *, reuse: 
         sha256=sha256,
         size=len(encoded),
         tokens_in=max_prompt_tokens(body),
-        max_tokens=request.max_tokens,
+        max_tokens=limit_of(body) or request.max_tokens,
     )
+
+
+def limit_of(body: Mapping[str, Any]) -> int | None:
+    """The limit on a reply that a body states, thoughts included; None where it states none."""
+    limits = (body.get(name) for name in ("max_tokens", "max_completion_tokens", "max_output_tokens"))
+    return next((limit for limit in limits if isinstance(limit, int)), None)
 
 
 def turn_of(messages: tuple[Message, ...]) -> int:
@@ -128,7 +136,7 @@ def read_request(row: Mapping[str, Any]) -> ProviderRequest:
         size=len(encoded),
         sha256=hashlib.sha256(encoded).hexdigest(),
         tokens_in=max_prompt_tokens(body),
-        max_tokens=body.get("max_tokens") or body["max_completion_tokens"],
+        max_tokens=limit_of(body) or 0,
     )
 
 
@@ -145,10 +153,12 @@ def max_prompt_tokens(body: Mapping[str, Any]) -> int:
     A body without `messages` (a provider of one's own may use any JSON) is bounded by all of its bytes.
     """
     if "messages" not in body:
-        return len(canonical_json(body).encode()) + _OVERHEAD
+        return len(canonical_json(body).encode()) + _OVERHEAD + (_TOOL_PROMPT if "tools" in body else 0)
     texts = [text for message in body["messages"] for text in _texts(message["content"])]
     texts += _texts(body.get("system", ""))
-    return sum(len(text.encode()) + _OVERHEAD for text in texts) + _OVERHEAD
+    tools = canonical_json({"tools": body["tools"]}) if "tools" in body else ""
+    hidden = _TOOL_PROMPT + len(tools.encode()) if tools else 0
+    return sum(len(text.encode()) + _OVERHEAD for text in texts) + _OVERHEAD + hidden
 
 
 def likely_prompt_tokens(request: ProviderRequest) -> int:

@@ -78,9 +78,10 @@ class ProviderRemote:
     ) -> None:
         self.policy, self.rate, self.folder = policy, rate, folder
         self._provider, self._scope = provider, dict(scope)
-        self._batch_provider = provider if isinstance(provider, BatchProvider) else None
+        self._batch_provider = provider if isinstance(provider, BatchProvider) and rate.shape.batch else None
         if policy.mode == "batch" and self._batch_provider is None:
-            raise UsageError(f"teacher.mode=batch: {provider.name} takes no batches; allowed: concurrent, auto")
+            who = provider.name if rate.shape.batch else rate.model
+            raise UsageError(f"teacher.mode=batch: {who} takes no batches; allowed: concurrent, auto")
         limit = self._batch_provider.limits.requests if self._batch_provider else _DIRECT_WAVE
         self.max_batch = min(policy.batch_size or limit, limit)
         # where no wave will go into a batch, holding requests back would only lose time

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from r2v.llm.providers.message_format import action_of
 from r2v.llm.providers.prices import Rate, TokenCounts
 from r2v.llm.providers.provider_requests import RequestVerdict
+from r2v.llm.providers.tool_calls import without_wrapper
 from r2v.llm.scripted import count_tokens
 from r2v.llm.types import Reply, Request, Sample, Usage
 
@@ -20,7 +21,7 @@ def reply_of(request: Request, verdicts: Sequence[RequestVerdict], rate: Rate) -
     counts = [_token_counts(request, verdict) for verdict in verdicts]
     return Reply(
         samples=tuple(
-            Sample(text=action_of(verdict.text, request.tools), finish_reason="length" if verdict.cut else "stop")
+            Sample(text=_text(request, verdict, rate), finish_reason="length" if verdict.cut else "stop")
             for verdict in verdicts
         ),
         usage=Usage(
@@ -30,6 +31,11 @@ def reply_of(request: Request, verdicts: Sequence[RequestVerdict], rate: Rate) -
         ),
         model=rate.model,
     )
+
+
+def _text(request: Request, verdict: RequestVerdict, rate: Rate) -> str:
+    text = action_of(verdict.text, request.tools)
+    return without_wrapper(text) if request.tools and rate.shape.actions == "json" else text
 
 
 def _token_counts(request: Request, verdict: RequestVerdict) -> TokenCounts:

@@ -6,7 +6,8 @@ import math
 
 from r2v.config import Config, TeacherConfig
 from r2v.errors import UsageError
-from r2v.llm.providers.prices import Rate, TokenCounts, price_table, rate_of
+from r2v.llm.providers.prices import Rate, TokenCounts, prices_version
+from r2v.llm.providers.teacher import teacher_rate
 from r2v.pipeline.plan.workload import Workload
 
 
@@ -16,7 +17,7 @@ def dollars(work: Workload, config: Config) -> float | None:
         return 0.0
     rate = _rate(config.teacher)
     tokens = TokenCounts(fresh=round(work.llm_in), output=round(work.llm_out))
-    return None if rate is None else rate.usd(tokens, batch=False)
+    return None if rate is None else rate.usd(tokens, batch=False, requests=work.llm)
 
 
 def longest_prompt(config: Config) -> float:
@@ -35,7 +36,7 @@ def mean_prompt(first: float, page: float, action: float, steps: float, longest:
 
 def _rate(teacher: TeacherConfig) -> Rate | None:
     try:
-        return rate_of(teacher.provider, teacher.model_name, teacher.usd_in, teacher.usd_out, base_url=teacher.base_url)
+        return teacher_rate(teacher)
     except UsageError:
         return None
 
@@ -47,11 +48,11 @@ def basis(config: Config) -> str:
         return "dollars: none, for the benchmark's own expert answers"
     if dollars(Workload(llm=1), config) is None:
         return (
-            f"dollars: unknown, for {teacher.model_name} has no price in the table of {price_table()['version']}; set "
+            f"dollars: unknown, for {teacher.model_name} has no price in {prices_version()}; set "
             "teacher.usd_in and teacher.usd_out, USD per million tokens"
         )
     given = [name for name in ("usd_in", "usd_out") if getattr(teacher, name) is not None]
-    source = f"the table of {price_table()['version']}"
+    source = f"{prices_version()}"
     if given:
         source = " and ".join(f"teacher.{name}" for name in given) + ("" if len(given) == 2 else f", and {source}")
     cap = "" if teacher.max_usd is None else f"; teacher.max_usd stops a collection at ${teacher.max_usd:,.2f}"

@@ -5,12 +5,21 @@ from __future__ import annotations
 import re
 from collections import Counter
 from dataclasses import replace
+from datetime import date
 from pathlib import Path
 
 import pytest
 
 from r2v.errors import UsageError
-from r2v.game.play.players import Agent, GPT4oMiniAgent, GPT35Agent, model_agent
+from r2v.game.play.players import (
+    Agent,
+    GPT4oMiniAgent,
+    GPT35Agent,
+    ModelAgent,
+    current_agent,
+    lifecycle_note,
+    model_agent,
+)
 from r2v.game.play.rules import GameMode, Rules
 from r2v.game.service.jobs import BatchJob, GameService, make_job
 
@@ -87,7 +96,25 @@ def test_one_target_per_replicate_and_not_always_the_same() -> None:
 
 def test_models_by_the_seeds_names_and_the_tables() -> None:
     assert model_agent("gpt35") == GPT35Agent()
-    assert (model_agent("gpt-3.5").provider, model_agent("gpt-3.5").model) == ("openai", "gpt-3.5-turbo")
-    assert {model_agent(name).provider for name in ("claude_opus", "claude-sonnet-4-5")} == {"anthropic"}
-    with pytest.raises(UsageError, match="neither an agent type nor in the price table"):
+    assert model_agent("gpt-3.5") == GPT35Agent(), "as the seed's own line spells it"
+    assert {model_agent(name).provider for name in ("claude_opus", "claude-sonnet-5-5")} == {"anthropic"}
+    assert model_agent("openai:gpt-of-tomorrow") == ModelAgent(provider="openai", model="gpt-of-tomorrow")
+    with pytest.raises(UsageError, match="neither an agent type nor a listed model"):
         model_agent("llama")
+
+
+def test_an_agent_type_goes_on_with_its_successor_and_a_named_model_does_not() -> None:
+    before, after, later = date(2026, 10, 22), date(2026, 11, 23), date(2027, 1, 14)
+    assert current_agent(GPT35Agent(), before) == ModelAgent(provider="openai", model="gpt-3.5-turbo")
+    assert current_agent(GPT35Agent(), after).model == "gpt-6.1-terra"
+    assert current_agent(GPT4oMiniAgent(max_tokens=99), later) == ModelAgent(
+        provider="openai", model="gpt-6-luna", max_tokens=99
+    )
+    assert lifecycle_note(GPT35Agent(), after) == (
+        "gpt-3.5-turbo was retired on 2026-10-23: gpt-6.1-terra plays in its place"
+    )
+    assert lifecycle_note(GPT4oMiniAgent(), after) == (
+        "gpt-4o-mini retires in 52 days, on 2027-01-14; its successor is gpt-6-luna"
+    )
+    with pytest.raises(UsageError, match="openai retired it on 2026-10-23; its successor is gpt-6.1-terra"):
+        model_agent("gpt-3.5-turbo", after)

@@ -22,7 +22,6 @@ from r2v.game import (
     ClaudeSonnetAgent,
     ConversationBatchService,
     GameService,
-    GPT4oMiniAgent,
     GPT35Agent,
     ModelAgent,
     OpenAIConversationBatchService,
@@ -63,6 +62,7 @@ def play(
 
 
 GPT, CLAUDE = GPT35Agent(), ClaudeSonnetAgent()
+LUNA = ModelAgent(provider="openai", model="gpt-6-luna")
 
 
 def detectors_fired(emulator: Emulator) -> Counter[tuple[str, str]]:
@@ -78,7 +78,7 @@ def test_a_pair_of_two_providers(mode: str, monkeypatch: pytest.MonkeyPatch, tmp
     assert [one.incomplete for one in job.interactions] == [None] * 6
     assert Counter(bill.provider for bill in bills) == {"openai": 9, "anthropic": 9}
     assert {bill.mode for bill in bills} == {"batch" if mode == "batch" else "sync"}
-    assert {bill.model for bill in bills} == {"gpt-3.5-turbo", "claude-3-5-sonnet-20241022"}
+    assert {bill.model for bill in bills} == {"gpt-6.1-terra", "claude-sonnet-5-5"}, "successors of the types' models"
 
 
 def test_anthropic_conversations_are_direct_calls_unless_batches_are_asked_for(
@@ -202,11 +202,11 @@ def test_no_key_reaches_a_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
 
 def test_two_models_of_one_provider_have_journals_of_their_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     with emulated(monkeypatch):
-        job = play(tmp_path, OpenAIConversationBatchService, GPT, GPT4oMiniAgent(), GPT35Agent(temperature=0.2))
+        job = play(tmp_path, OpenAIConversationBatchService, GPT, LUNA, GPT35Agent(max_tokens=200))
     assert {path.name for path in (job.results_path / "journal").iterdir()} == {
-        "openai_gpt-3.5-turbo_t1_m300",
-        "openai_gpt-4o-mini_t1_m300",
-        "openai_gpt-3.5-turbo_t0.2_m300",
+        "openai_gpt-6.1-terra_t1_m300",
+        "openai_gpt-6-luna_t1_m300",
+        "openai_gpt-6.1-terra_t1_m200",
     }
 
 

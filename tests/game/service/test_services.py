@@ -22,6 +22,7 @@ from r2v.game import (
     GameService,
     GPT4oMiniAgent,
     GPT35Agent,
+    ModelAgent,
     OpenAIBatchService,
     OpenAIConversationBatchService,
     Rules,
@@ -261,16 +262,19 @@ def test_what_a_remote_raises_while_sending_ends_the_job(most: int, tmp_path: Pa
         play(Broken(), root=tmp_path, messages=4, interactions=6, batch_size=2, max_concurrent_tasks=most, mode="batch")
 
 
+LUNA = ModelAgent(provider="openai", model="gpt-6-luna")
+
+
 def test_each_agent_is_played_by_its_own_model(tmp_path: Path) -> None:
     """The original had one model play both sides of every pair."""
     backends = Distant(lambda request: "I am gpt"), Distant(lambda request: "I am claude")
-    agents = [Agent(id="1", name="A", service=GPT4oMiniAgent()), Agent(id="2", name="B", service=ClaudeSonnetAgent())]
+    agents = [Agent(id="1", name="A", service=LUNA), Agent(id="2", name="B", service=ClaudeSonnetAgent())]
     job = play(*backends, root=tmp_path, service=ConversationBatchService, agents=agents, messages=4)
     for one in job.interactions:
         expected = ["I am gpt", "I am claude"] if one.players[0].agent == "1" else ["I am claude", "I am gpt"]
         assert list(one.messages) == expected * 2
         assert [player.model for player in one.players] == [
-            {"1": "gpt-4o-mini", "2": "claude-3-5-sonnet-20241022"}[player.agent] for player in one.players
+            {"1": LUNA.model, "2": "claude-sonnet-5-5"}[player.agent] for player in one.players
         ]
 
 

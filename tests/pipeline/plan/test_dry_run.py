@@ -68,7 +68,13 @@ def test_the_table_has_a_row_for_each_job_and_part_and_says_what_it_rests_on() -
         "all",
     ]
     text = "\n".join(lines)
-    for said in ("163 evaluation (estimated", "assumed: ", "list price of gpt-4o", "64 worlds at a time", "at most ("):
+    for said in (
+        "163 evaluation (estimated",
+        "assumed: ",
+        "list price of gpt-6.1-terra",
+        "64 worlds at a time",
+        "at most (",
+    ):
         assert said in text, said
     assert "unknown" in "\n".join(table(jobs[:1], replace_model(), KNOWN)), "a model without a price"
 

@@ -7,7 +7,7 @@ import math
 import pytest
 
 from r2v.config import load
-from r2v.llm.providers.prices import price_table
+from r2v.llm.providers.prices import rate_of
 from r2v.pipeline.plan.price import basis, dollars, longest_prompt, mean_prompt
 from r2v.pipeline.plan.workload import Workload
 
@@ -15,10 +15,13 @@ ASKED = Workload(llm=10, llm_in=2e6, llm_out=1e6)
 
 
 def test_tokens_at_the_list_price() -> None:
-    row = price_table()["models"]["gpt-4o"]
-    config = load(None, ["teacher.provider=openai", "teacher.model_name=gpt-4o", "teacher.max_usd=12"])
-    assert dollars(ASKED, config) == pytest.approx(2 * row["input"] + row["output"])
-    assert "list price of gpt-4o by the table of" in basis(config) and "stops a collection at $12.00" in basis(config)
+    """Ten prompts of 200,000 tokens, none of them so long that it costs more."""
+    rate = rate_of("openai", "gpt-6-luna")
+    config = load(None, ["teacher.provider=openai", "teacher.model_name=gpt-6-luna", "teacher.max_usd=12"])
+    assert dollars(ASKED, config) == pytest.approx(2 * rate.input + rate.output)
+    assert "list price of gpt-6-luna by genai-prices " in basis(config) and "stops a collection at $12.00" in basis(
+        config
+    )
     own = load(None, ["teacher.provider=openai", "teacher.model_name=x", "teacher.usd_in=1", "teacher.usd_out=4"])
     assert dollars(ASKED, own) == pytest.approx(6.0) and "by teacher.usd_in and teacher.usd_out" in basis(own)
 
@@ -31,8 +34,8 @@ def test_an_expert_is_free_and_a_model_without_a_price_is_said_to_be_one() -> No
 
 
 def test_an_llm_is_shown_what_its_context_leaves_beside_the_reply() -> None:
-    known = load(None, ["teacher.provider=openai", "teacher.model_name=gpt-4o", "teacher.max_tokens=1000"])
-    assert longest_prompt(known) == price_table()["models"]["gpt-4o"]["context"] - 1000
+    known = load(None, ["teacher.provider=openai", "teacher.model_name=gpt-6-luna", "teacher.max_tokens=1000"])
+    assert longest_prompt(known) == rate_of("openai", "gpt-6-luna").context - 1000
     own = load(None, ["teacher.provider=openai", "teacher.model_name=x", "teacher.context=8000", "teacher.usd_in=1"])
     assert longest_prompt(own) == 8000 - own.teacher.max_tokens
     assert longest_prompt(load(None)) == math.inf

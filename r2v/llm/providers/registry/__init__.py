@@ -1,0 +1,1 @@
+"""The model registry: what a provider's model costs, how long it lives, and what its requests may hold."""

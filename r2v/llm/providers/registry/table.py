@@ -1,0 +1,28 @@
+"""The overlay: our own dated file about models, beside the prices that a package keeps."""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+from typing import Any
+
+OVERLAY = Path(__file__).with_name("overlay.yaml")
+
+
+@functools.cache
+def overlay() -> dict[str, Any]:
+    """The file's content."""
+    from yaml import safe_load
+
+    content: dict[str, Any] = safe_load(OVERLAY.read_text())
+    return content
+
+
+def api_name(provider: str, model: str) -> str:
+    """The name that the provider's API takes, for a name of ours or of the API."""
+    return str(overlay()["aliases"].get(provider, {}).get(model, model))
+
+
+def own_names(provider: str) -> tuple[str, ...]:
+    """Names of ours for models of this provider."""
+    return tuple(overlay()["aliases"].get(provider, ()))

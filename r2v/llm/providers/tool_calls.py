@@ -1,0 +1,87 @@
+"""Native tool calls and structured output: a request's tools in the providers' own words, and their calls as actions.
+
+An action is one line of JSON in every episode, whichever way it came: `{"tool": "<name>", "<argument>": <value>}`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from r2v.llm.types import ToolSpec
+
+_EMPTY: dict[str, Any] = {"type": "object", "properties": {}}
+
+
+def parameters_of(tool: ToolSpec) -> dict[str, Any]:
+    """The schema of a tool's arguments, without keywords of our own (`x-free`)."""
+    plain: dict[str, Any] = _plain(tool.parameters or _EMPTY)
+    return plain
+
+
+def _plain(schema: Any) -> Any:
+    if isinstance(schema, Mapping):
+        return {key: _plain(value) for key, value in schema.items() if not str(key).startswith("x-")}
+    return [_plain(item) for item in schema] if isinstance(schema, list) else schema
+
+
+def action_text(name: str, arguments: Any) -> str:
+    """A call as an action. Arguments come as an object, or as the JSON of one, which may be broken: then as it is."""
+    if isinstance(arguments, str):
+        try:
+            arguments = json.loads(arguments or "{}")
+        except ValueError:
+            return f"{name} {arguments}"
+    if not isinstance(arguments, Mapping):
+        return f"{name} {json.dumps(arguments, ensure_ascii=False)}"
+    return json.dumps({"tool": name} | dict(arguments), ensure_ascii=False)
+
+
+def action_schema(tools: Sequence[ToolSpec]) -> dict[str, Any]:
+    """The schema of {"action": one of the tools' calls}, as strict structured output takes it: every property is
+    required and no other allowed, so an argument that may be left out may be null instead."""
+    return _object({"action": {"anyOf": [_call_schema(tool) for tool in tools]}})
+
+
+def _call_schema(tool: ToolSpec) -> dict[str, Any]:
+    schema = parameters_of(tool)
+    required = schema.get("required", ())
+    properties: dict[str, Any] = {"tool": {"type": "string", "enum": [tool.name]}}
+    for name, value in schema.get("properties", {}).items():
+        strict = _strict(value)
+        properties[name] = strict if name in required else {"anyOf": [strict, {"type": "null"}]}
+    return _object(properties)
+
+
+def _strict(schema: Any) -> Any:
+    """A schema with every object in it closed and all its properties required."""
+    if not isinstance(schema, Mapping):
+        return schema
+    inner: dict[str, Any] = {
+        key: [_strict(item) for item in value] if key == "anyOf" else value for key, value in schema.items()
+    }
+    if "items" in inner:
+        inner["items"] = _strict(schema["items"])
+    if inner.get("type") == "object":
+        inner |= _object({name: _strict(value) for name, value in schema.get("properties", {}).items()})
+    return inner
+
+
+def _object(properties: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "type": "object",
+        "properties": dict(properties),
+        "required": list(properties),
+        "additionalProperties": False,
+    }
+
+
+def without_wrapper(text: str) -> str:
+    """The action in a reply that `action_schema` held to; a reply that is none, as it is."""
+    try:
+        action = json.loads(text)["action"]
+        given = {name: value for name, value in action.items() if value is not None}
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return text
+    return json.dumps(given, ensure_ascii=False)
