@@ -250,7 +250,7 @@ def _volume(provider: str, count: int, folder: Path) -> None:
     from r2v.llm.providers.anthropic import Anthropic
     from r2v.llm.providers.openai import OpenAI
 
-    rate = rate_of(provider, "gpt-4o-mini" if provider == "openai" else "claude-3-haiku")
+    rate = rate_of(provider, "gpt-5.2" if provider == "openai" else "claude-haiku-4-5")
     made: Any = OpenAI(rate) if provider == "openai" else Anthropic(rate)
     remote = ProviderRemote(made, rate, folder, DispatchPolicy(mode="batch", poll_seconds=0.5), scope={})
     waves = Waves(max_conversations=count)

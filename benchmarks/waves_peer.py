@@ -48,7 +48,7 @@ common = dict(log_dir=sys.argv[1], display="none", fail_on_error=False, max_retr
 if logs:
     log = eval_retry(str(logs[-1]), **common)[0]
 else:
-    log = eval(ten(), model="openai/gpt-4o-mini", batch=batch, **common)[0]
+    log = eval(ten(), model="openai/gpt-5.2", batch=batch, **common)[0]
 print("KEPT", sum(bool(s.output.completion) for s in log.samples or []))
 """
 
@@ -62,7 +62,7 @@ from r2v.llm.providers.prices import rate_of
 from r2v.llm.providers.remote import ProviderRemote, Unanswered
 from r2v.llm.types import Message, Request
 from r2v.llm.waves import Waves
-rate = rate_of("openai", "gpt-4o-mini")
+rate = rate_of("openai", "gpt-5.2")
 waves = Waves(max_conversations=10)
 model = waves.model(ProviderRemote(OpenAI(rate), rate, Path(sys.argv[1]), DispatchPolicy(
     mode="batch", flush_seconds=0.5, poll_seconds=0.2, reconcile_after=1.0), scope={}))

@@ -21,7 +21,7 @@ from r2v.llm.providers.remote import ProviderRemote, Unanswered
 from r2v.llm.types import ChatModel, Message, Request
 from r2v.llm.waves import Waves
 
-MODELS = {"openai": "gpt-4o-mini", "anthropic": "claude-3-haiku"}
+MODELS = {"openai": "gpt-5.2", "anthropic": "claude-haiku-4-5"}
 PATIENCE = 30.0
 """Seconds a call may take before the test fails; what a lost call may last by the plan is `timeout`."""
 QUICK = {"mode": "batch", "flush_seconds": 0.05, "poll_seconds": 0.02, "reconcile_after": 0.2, "timeout": 0.1}

@@ -143,7 +143,7 @@ def test_a_helper_of_what_has_not_begun_ends_with_a_line(project: Path, caplog: 
 
 
 def test_a_provider_s_journal_has_one_writer() -> None:
-    paid = replace(Config(), teacher=TeacherConfig(provider="openai", model_name="gpt-4o-mini"))
+    paid = replace(Config(), teacher=TeacherConfig(provider="openai", model_name="gpt-5.2"))
     with pytest.raises(UsageError, match=r"evaluate --helper: teacher.provider=openai .*leave --helper"):
         require_helpable(paid, job("evaluate"))
     with pytest.raises(UsageError, match="openai"), helpers(paid, job("evaluate"), 2):

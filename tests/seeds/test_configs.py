@@ -14,9 +14,9 @@ from .workspace import REPOSITORY
 BENCHMARKS = ("desk", "miniwob", "swebench", "webarena")
 TEACHERS = {
     "desk": "desk_scripted_expert_",
-    "miniwob": "miniwob_openai_gpt-4o_",
-    "swebench": "swebench_anthropic_claude-3-5-sonnet_",
-    "webarena": "webarena_openai_gpt-4o_",
+    "miniwob": "miniwob_openai_gpt-6.1-terra_",
+    "swebench": "swebench_anthropic_claude-sonnet-5-5_",
+    "webarena": "webarena_openai_gpt-6.1-terra_",
 }
 
 

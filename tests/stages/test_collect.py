@@ -45,7 +45,7 @@ SMALL = (
     "teacher.reconcile_after=0.2",
 )
 ROOT = Path(__file__).parents[2]
-MODELS = {"openai": "gpt-4o-mini", "anthropic": "claude-3-haiku"}
+MODELS = {"openai": "gpt-5.2", "anthropic": "claude-haiku-4-5"}
 KEYS = ("sk-test-0123456789", "sk-ant-test-0123456789")
 
 Serve = Callable[..., AbstractContextManager[Emulator]]
@@ -103,7 +103,7 @@ def test_an_endpoint_of_ones_own_collects_under_the_key_and_prices_that_are_give
     monkeypatch.setenv("LAB_KEY", "sk-lab-0123456789")
     with Emulator(answer="desk") as emulator:
         own = ["teacher.model_name=lab/model-7b", f"teacher.base_url={emulator.openai_url}", "teacher.usd_in=1.5"]
-        with pytest.raises(UsageError, match=r"no price in the table of .*teacher\.usd_in and teacher\.usd_out"):
+        with pytest.raises(UsageError, match=r"no price in genai-prices .*teacher\.usd_in and teacher\.usd_out"):
             collect(tmp_path, "openai", *own, "teacher.api_key_env=LAB_KEY")
         with pytest.raises(UsageError, match="OPENAI_API_KEY is not set .*if the endpoint asks for no key"):
             collect(tmp_path, "openai", *own, "teacher.usd_out=3")
@@ -138,7 +138,7 @@ def test_without_a_network_the_cause_is_said_and_nothing_is_booked(
 ) -> None:
     with served():
         pass  # its port is free again: nobody listens there
-    settings = [f"teacher.mode={mode}", "teacher.max_usd=0.05", "teacher.outage_seconds=0.2"]
+    settings = [f"teacher.mode={mode}", "teacher.max_usd=1", "teacher.outage_seconds=0.2"]
     with pytest.raises(EnvironmentFault, match="openai: no connection to 127.0.0.1.*; see to the network"):
         collect(tmp_path, "openai", *settings)
     with served() as emulator:
@@ -181,10 +181,10 @@ def test_a_journal_of_another_model_is_refused(served: Serve, tmp_path: Path) ->
         collect(tmp_path, "openai", "teacher.mode=concurrent")
         run = newest(tmp_path)
         journal = run.output_dir / "provider" / "journal.jsonl"
-        journal.write_text(journal.read_text().replace("gpt-4o-mini", "gpt-4o"))
+        journal.write_text(journal.read_text().replace("gpt-5.2", "gpt-5.1"))
         lines = run.trajectories.read_text().splitlines()
         run.trajectories.write_text("\n".join(lines[:-1]) + "\n")
-        with pytest.raises(InputError, match="belongs to another configuration .model=gpt-4o there, gpt-4o-mini here"):
+        with pytest.raises(InputError, match="belongs to another configuration .model=gpt-5.1 there, gpt-5.2 here"):
             collect(tmp_path, "openai", "teacher.mode=concurrent", f"run.id={run.run_id}")
 
 
@@ -192,8 +192,8 @@ def test_a_journal_of_another_model_is_refused(served: Serve, tmp_path: Path) ->
     ("overrides", "told"),
     [
         ((), "OPENAI_API_KEY is not set"),
-        (("teacher.model_name=gpt-99",), "no price in the table"),
-        (("teacher.model_name=claude-3-haiku",), "is of anthropic, teacher.provider is openai"),
+        (("teacher.model_name=gpt-99",), "no price in genai-prices"),
+        (("teacher.model_name=claude-haiku-4-5",), "is of anthropic, teacher.provider is openai"),
     ],
 )
 def test_a_teacher_that_cannot_be_asked_is_named_before_anything_is_written(
@@ -214,7 +214,7 @@ def test_SIGTERM_leaves_the_batch_under_way_and_the_same_command_goes_on(served:
         "--overrides",
         *SMALL,
         "teacher.provider=openai",
-        "teacher.model_name=gpt-4o-mini",
+        "teacher.model_name=gpt-5.2",
         "teacher.mode=batch",
     ]
     held = HeldLifecycle()
@@ -236,7 +236,7 @@ def test_SIGTERM_leaves_the_batch_under_way_and_the_same_command_goes_on(served:
 
 
 def test_a_dry_run_counts_what_the_run_then_asks(served: Serve, tmp_path: Path) -> None:
-    config = load(None, [*SMALL, "teacher.provider=openai", "teacher.model_name=gpt-4o-mini"])
+    config = load(None, [*SMALL, "teacher.provider=openai", "teacher.model_name=gpt-5.2"])
     told = estimate(config, tmp_path)
     assert not list(tmp_path.iterdir()), "nothing is written"
     with served() as emulator:
@@ -248,7 +248,7 @@ def test_a_dry_run_counts_what_the_run_then_asks(served: Serve, tmp_path: Path) 
     again = estimate(
         load(
             None,
-            [*SMALL, "teacher.provider=openai", "teacher.model_name=gpt-4o-mini", f"run.id={newest(tmp_path).run_id}"],
+            [*SMALL, "teacher.provider=openai", "teacher.model_name=gpt-5.2", f"run.id={newest(tmp_path).run_id}"],
         ),
         tmp_path,
     )
@@ -259,7 +259,7 @@ def test_a_judge_is_asked_through_the_same_journal(monkeypatch: pytest.MonkeyPat
     with Emulator(answer=lambda question: '{"score": 7}') as emulator:
         for name, value in environment(emulator).items():
             monkeypatch.setenv(name, value)
-        teacher = TeacherConfig(provider="anthropic", model_name="claude-3-haiku", mode="concurrent")
+        teacher = TeacherConfig(provider="anthropic", model_name="claude-haiku-4-5", mode="concurrent")
         asked = ScoreRequest(messages=(Message(role="user", content="do"),), action="done")
         for _ in range(2):
             waves = Waves()

@@ -88,7 +88,7 @@ def test_the_actor_is_evaluated_by_its_folders_name(finished: Path) -> None:
     def evaluated(method: str) -> subprocess.CompletedProcess[str]:
         asked = ("evaluate", "--methods", method, "--conditions", "clean", "--num-tasks", "2")
         actor = (f"policy.model_name={PLACE / 'final'}", "policy.device=cpu")
-        teacher = ("teacher.provider=openai", "teacher.model_name=gpt-4o")
+        teacher = ("teacher.provider=openai", "teacher.model_name=gpt-5.2")
         return run(finished, *asked, "--overrides", *actor, *teacher, env={"OPENAI_API_KEY": ""})
 
     done = evaluated("slm_base")

@@ -34,7 +34,7 @@ from tests import tiny_models, warm
 from tests.llm.talk import HeldLifecycle, environment
 
 RUN = "desk_scripted_m_20260101T000000"
-MODELS = {"openai": "gpt-4o-mini", "anthropic": "claude-3-haiku"}
+MODELS = {"openai": "gpt-5.2", "anthropic": "claude-haiku-4-5"}
 KEYS = (b"sk-test-0123456789", b"sk-ant-test-0123456789")
 TASKS, STEPS, WRONG = 12, ("get key", "open door", "close door", "done"), 2
 QUESTIONS = TASKS * (len(STEPS) + WRONG)
@@ -189,10 +189,10 @@ def test_the_price_is_told_before_anything_is_asked(
         train(root, config)
         asked = sum(bill.tokens_in for bill in emulator.ledger().bills)
     assert (
-        f"judge will be asked: {QUESTIONS} questions to gpt-4o-mini, about " in told[0]
+        f"judge will be asked: {QUESTIONS} questions to gpt-5.2, about " in told[0]
         and "by direct calls (prices of" in told[0]
     )
-    guessed = int(told[0].split("questions to gpt-4o-mini, about ")[1].split(" ")[0].replace(",", ""))
+    guessed = int(told[0].split("questions to gpt-5.2, about ")[1].split(" ")[0].replace(",", ""))
     assert asked / 3 < guessed < 3 * asked
 
 
@@ -341,7 +341,7 @@ def test_only_a_job_that_asks_needs_a_key(base: Path, root: Path, monkeypatch: p
         train(root, judged)
     assert VerifierSettings.of(judged).asks_teacher and not VerifierSettings.of(trained).asks_teacher
     require_provider(trained.teacher, asked=False)
-    with pytest.raises(UsageError, match="no price in the table"):
+    with pytest.raises(UsageError, match="no price in genai-prices"):
         require_provider(replace(trained.teacher, model_name="gpt-99"), asked=False)
     (root / "made").mkdir()
     STAGE.run(

@@ -190,7 +190,7 @@ COLLECT = (
     "teacher.poll_seconds=0.02",
     "teacher.reconcile_after=0.2",
     "teacher.provider=openai",
-    "teacher.model_name=gpt-4o-mini",
+    "teacher.model_name=gpt-5.2",
     "teacher.mode=batch",
 )
 TALKS = 3

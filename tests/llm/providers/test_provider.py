@@ -80,7 +80,7 @@ def test_one_request_too_many_makes_two_batches(tmp_path: Path) -> None:
     provider, count = Prompt(OpenAI.limits), 50_001
     behind = ProviderRemote(
         provider,
-        rate_of("openai", "gpt-4o-mini"),
+        rate_of("openai", "gpt-5.2"),
         tmp_path,
         DispatchPolicy(mode="batch"),
         scope={},
