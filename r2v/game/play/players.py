@@ -112,7 +112,7 @@ AGENT_TYPES: dict[str, ModelAgent] = {
     "gpt4_turbo": GPT4TurboAgent(),
 }
 """The short names that `--agent-type` takes."""
-PROVIDERS: tuple[ProviderName, ...] = ("openai", "anthropic")
+_PROVIDERS: tuple[ProviderName, ...] = ("openai", "anthropic")
 
 
 def current_agent(agent: ModelAgent, day: date | None = None) -> ModelAgent:
@@ -147,12 +147,12 @@ def model_agent(name: str, day: date | None = None) -> ModelAgent:
     if name in AGENT_TYPES:
         return AGENT_TYPES[name]
     provider, _, model = name.partition(":")
-    if model and provider in PROVIDERS:
+    if model and provider in _PROVIDERS:
         return current_agent(ModelAgent(provider=provider, model=model), day)
-    for known in PROVIDERS:
+    for known in _PROVIDERS:
         if listed_price(known, api_name(known, name), day) is not None:
             return current_agent(ModelAgent(provider=known, model=api_name(known, name)), day)
-    names = [one for known in PROVIDERS for one in (*own_names(known), *listed_names(known))]
+    names = [one for known in _PROVIDERS for one in (*own_names(known), *listed_names(known))]
     raise UsageError(
         f"model {name}: neither an agent type nor a listed model; {nearest(name, [*AGENT_TYPES, *names])} (or "
         "openai:NAME or anthropic:NAME for one that is not listed yet)"

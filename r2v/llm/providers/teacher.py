@@ -14,7 +14,7 @@ from r2v.config.llm_model import ModelConfig
 from r2v.config.models import TeacherConfig
 from r2v.llm.providers.prices import PriceFactors, Rate, rate_of
 from r2v.llm.providers.registry.accepts import Accepts, accepts_of, with_fields
-from r2v.llm.providers.registry.lifecycle import Lifecycle, lifecycle_of, require_living, today
+from r2v.llm.providers.registry.lifecycle import ModelLifecycle, lifecycle_of, require_living, today
 from r2v.llm.providers.registry.shape import Asked, shape_of
 from r2v.log import logger
 
@@ -86,9 +86,9 @@ def _life_warning(teacher: TeacherConfig, day: date) -> str | None:
     if told is None and teacher.base_url is not None:
         return None
     known = lifecycle_of(teacher.provider, teacher.model_name)
-    life = known if told is None else Lifecycle()
+    life = known if told is None else ModelLifecycle()
     if told not in (None, "never"):
-        life = Lifecycle(retires=date.fromisoformat(str(told)), successor=known.successor)
+        life = ModelLifecycle(retires=date.fromisoformat(str(told)), successor=known.successor)
     return require_living("teacher.model_name", teacher.provider, teacher.model_name, day, life)
 
 

@@ -19,7 +19,7 @@ from r2v.llm.providers.registry.table import api_name, overlay
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Lifecycle:
+class ModelLifecycle:
     """When a model ends. `retires` None: no day is announced."""
 
     retires: date | None = None
@@ -38,18 +38,18 @@ def today() -> date:
 
 
 @functools.cache
-def _lifecycles(provider: str) -> dict[str, Lifecycle]:
+def _lifecycles(provider: str) -> dict[str, ModelLifecycle]:
     return {
-        model: Lifecycle(retires=date.fromisoformat(day), successor=successor)
+        model: ModelLifecycle(retires=date.fromisoformat(day), successor=successor)
         for day, successors in overlay()["retirements"].get(provider, {}).items()
         for successor, models in successors.items()
         for model in models
     }
 
 
-def lifecycle_of(provider: str, model: str) -> Lifecycle:
+def lifecycle_of(provider: str, model: str) -> ModelLifecycle:
     """A model's lifecycle, under any of its names."""
-    return _lifecycles(provider).get(api_name(provider, model), Lifecycle())
+    return _lifecycles(provider).get(api_name(provider, model), ModelLifecycle())
 
 
 def living_successor(provider: str, model: str, day: date) -> str:
@@ -60,7 +60,7 @@ def living_successor(provider: str, model: str, day: date) -> str:
     return name
 
 
-def require_living(key: str, provider: str, model: str, day: date, life: Lifecycle | None = None) -> str | None:
+def require_living(key: str, provider: str, model: str, day: date, life: ModelLifecycle | None = None) -> str | None:
     """A warning in one line where the model's end is announced, else None. Raises UsageError, naming the successor,
     where it has come. life: what the configuration says in place of the table."""
     life = life or lifecycle_of(provider, model)

@@ -19,23 +19,23 @@ TODAY = date(2026, 11, 23)
 CONFIGS = Path(__file__).parents[4] / "configs"
 
 
-def source(module: str, file: str) -> str:
+def source(module: str, *parts: str) -> str:
     """The text of an installed SDK's module, which is not imported."""
     spec = importlib.util.find_spec(module)
     assert spec is not None and spec.origin is not None
-    return (Path(spec.origin).parent / file).read_text()
+    return Path(spec.origin).parent.joinpath(*parts).with_suffix(".py").read_text()
 
 
 def sdk_dates() -> list[tuple[str, str, date]]:
     """(provider, model, day) of every model whose end the installed SDKs announce."""
     found = []
-    text = source("openai", "types/shared/chat_model.py").partition("Deprecated values:")[2]
+    text = source("openai", "types", "shared", "chat_model").partition("Deprecated values:")[2]
     for item in text.split("\n- "):
         names, _, told = item.partition(":")
         if day := re.match(r"\s+Announced shutdown date:\s+(\d{4}-\d\d-\d\d)", told):
             found += [("openai", name, date.fromisoformat(day[1])) for name in re.findall(r'"([^"]+)"', names)]
     table = (
-        source("anthropic", "resources/messages/messages.py").partition("DEPRECATED_MODELS = {")[2].partition("}")[0]
+        source("anthropic", "resources", "messages", "messages").partition("DEPRECATED_MODELS = {")[2].partition("}")[0]
     )
     for name, day in re.findall(r'"([^"]+)": "([^"]+)"', table):
         plain = re.sub(r"(\d)(st|nd|rd|th)", r"\1", day)
