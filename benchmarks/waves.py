@@ -39,6 +39,7 @@ from r2v.llm.providers.remote import ProviderRemote
 from r2v.llm.types import ChatModel, Message, Request
 from r2v.llm.waves import Waves
 from r2v.randomness import generator
+from r2v.rollout.model_factory import WIDEST
 
 MEDIAN, SIGMA, DIRECT = 1200.0, 1.0, 5.0
 """A batch's wait in seconds (lognormal), and what a direct call takes."""
@@ -174,7 +175,7 @@ def rolling(count: int, policy: DispatchPolicy, folder: Path) -> tuple[float, in
         clock=WallClock(now=loop.time, sleep=asyncio.sleep),
         sync=lambda descriptor: None,
     )
-    waves = Waves(max_conversations=count)
+    waves = Waves(max_conversations=min(count, WIDEST))
     model = waves.model(remote)
     with asyncio.Runner(loop_factory=lambda: loop) as runner:
         runner.run(waves.play(partial(_talk, model, n, turns_of(n)) for n in range(count)))

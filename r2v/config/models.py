@@ -94,6 +94,11 @@ class TeacherConfig:
     """Most requests in one provider batch; None: the provider's limit."""
     max_concurrent: Annotated[int, Range(at_least=1, at_most=100_000)] = field(default=32, metadata=RUNTIME)
     """Direct calls in flight, at most."""
+    max_conversations: Annotated[int, Range(at_least=1, at_most=1_000_000)] | None = field(
+        default=None, metadata=RUNTIME
+    )
+    """Most conversations at the same time where a provider is asked. None: 5000, or twice max_concurrent where all
+    calls are direct; rollout.max_conversations where worlds are a browser's, a container's or a site's."""
     queued_tokens: Count | None = field(default=None, metadata=RUNTIME)
     """Prompt tokens in unfinished provider batches, at most; None: learned from the provider's refusals."""
     flush_seconds: Positive = field(default=30.0, metadata=RUNTIME)

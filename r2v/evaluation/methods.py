@@ -92,7 +92,7 @@ class MethodRunner:
         sections: Sections = cfg
         configured = cfg.router.model if hasattr(cfg, "router") else None
         benchmark = load_benchmark(sections.env.benchmark, sections.env.options)
-        waves = engine(sections.rollout, benchmark)
+        waves = engine(sections.rollout, benchmark, sections.teacher)
         tools = told_tools(sections.policy, benchmark)
 
         def greedy(weights: Path | None) -> GreedyActor:

@@ -33,6 +33,8 @@ from r2v.storage.paths import JOURNALS
 from r2v.storage.weights import ADAPTERS
 from r2v.verifier.judge import Judge
 
+WIDEST = 5000
+"""Conversations in worlds of this process that wait for a provider's batches: a world of desk is 24 KiB."""
 _REMEMBERED: dict[str, Memo] = {}
 
 
@@ -42,11 +44,27 @@ def _memory(weights: Path | None, *sections: Any) -> Memo:
     return _REMEMBERED.setdefault(json.dumps([content, [identity(section) for section in sections]]), Memo())
 
 
-def engine(rollout: RolloutConfig, benchmark: Benchmark) -> Waves:
-    """A wave engine of the configured width, with threads for worlds of this kind."""
+def engine(rollout: RolloutConfig, benchmark: Benchmark, teacher: TeacherConfig | None = None) -> Waves:
+    """A wave engine as wide as these conversations may be, with threads for worlds of this kind. `teacher`: who is
+    asked in them."""
     able = benchmark.capabilities
     threads = rollout.world_threads(waiting=able.waits or able.needs_network)
-    return Waves(workers=threads, max_conversations=rollout.max_conversations)
+    return Waves(workers=threads, max_conversations=conversations_of(rollout, benchmark, teacher))
+
+
+def conversations_of(rollout: RolloutConfig, benchmark: Benchmark, teacher: TeacherConfig | None) -> int:
+    """Most conversations at the same time. `rollout.max_conversations` is what a local model's waves and worlds of
+    their own (a browser, a container, a site) bear; a provider's batches take hours whatever they hold, so that who
+    waits for them in worlds of this process waits with as many others as a batch takes."""
+    able = benchmark.capabilities
+    if teacher is None or teacher.provider == "scripted":
+        return rollout.max_conversations
+    if teacher.max_conversations is not None:
+        return teacher.max_conversations
+    if able.waits or able.needs_network or not able.parallel:
+        return rollout.max_conversations
+    wide = 2 * teacher.max_concurrent if teacher.mode == "concurrent" else WIDEST
+    return max(rollout.max_conversations, wide)
 
 
 def teacher_name(teacher: TeacherConfig, benchmark: Benchmark) -> str:

@@ -240,7 +240,7 @@ def _play_blocks(
     from r2v.rollout.sites import SitePool
 
     benchmark = load_benchmark(cfg.env.benchmark, cfg.env.options)
-    waves = engine(cfg.rollout, benchmark)
+    waves = engine(cfg.rollout, benchmark, cfg.teacher)
     sites = SitePool.of(cfg.rollout, benchmark, work.root)
     world = RolloutWorld(benchmark, c.PerturbationsConfig(), c.InferenceConfig(max_steps=cfg.max_steps), sites)
     side = priced_teacher(cfg.teacher, c.CostConfig(llm=cfg.price), benchmark, waves, run.output_dir / PROVIDER)

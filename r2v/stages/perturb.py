@@ -231,7 +231,7 @@ def _reroll_cell(
     from r2v.rollout.session import EpisodeSpec, RolloutWorld
     from r2v.rollout.sites import SitePool
 
-    waves = engine(cfg.rollout, benchmark)
+    waves = engine(cfg.rollout, benchmark, cfg.teacher)
     side = priced_teacher(cfg.teacher, c.CostConfig(llm=cfg.price), benchmark, waves, work.folder / JOURNAL)
     actor = GreedyActor(side, "teacher")
     sites = SitePool.of(cfg.rollout, benchmark, work.root)

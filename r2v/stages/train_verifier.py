@@ -156,7 +156,7 @@ def _executed(cfg: VerifierSettings, work: Work, benchmark: Benchmark) -> list[V
     from r2v.rollout.sites import SitePool
     from r2v.verifier.labels import executed_examples, outcome_examples
 
-    waves = engine(cfg.rollout, benchmark)
+    waves = engine(cfg.rollout, benchmark, cfg.teacher)
     teacher = GreedyActor(priced_teacher(cfg.teacher, cfg.cost, benchmark, waves, work.folder / JOURNAL), "teacher")
     conditions: list[Condition] = ["clean"] if cfg.tasks.condition == "clean" else ["clean", "noisy"]
     specs = [

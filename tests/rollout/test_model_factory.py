@@ -19,7 +19,14 @@ from r2v.policy.export import export
 from r2v.policy.load import Loaded, load_policy
 from r2v.policy.prompt_encoder import build_messages
 from r2v.policy.training_tools import recorded
-from r2v.rollout.model_factory import engine, priced_policy, scoring_encoder, told_tools
+from r2v.rollout.model_factory import (
+    WIDEST,
+    conversations_of,
+    engine,
+    priced_policy,
+    scoring_encoder,
+    told_tools,
+)
 from r2v.stages.train_policy import BCSettings, PreferenceSettings, _encoder
 from tests import tiny_models
 from tests.chains import specs, stage
@@ -109,3 +116,28 @@ def test_worlds_that_wait_step_side_by_side(declares: str) -> None:
     episodes = on.play(specs(worlds, 64), on.small)
     assert [episode.env_fault for episode in episodes] == [None] * 64
     assert all(episode.success for episode in episodes) and worlds.census.peak == 64
+
+
+@pytest.mark.parametrize(
+    ("overrides", "worlds", "width"),
+    [
+        ([], Capabilities(), 64),
+        (["teacher.provider=openai"], Capabilities(), WIDEST),
+        (["teacher.provider=openai", "teacher.mode=concurrent"], Capabilities(), 64),
+        (["teacher.provider=openai", "teacher.mode=concurrent", "teacher.max_concurrent=100"], Capabilities(), 200),
+        (["teacher.provider=openai"], Capabilities(waits=True), 64),
+        (["teacher.provider=openai"], Capabilities(needs_network=True), 64),
+        (["teacher.provider=openai"], Capabilities(parallel=False), 64),
+        (["teacher.provider=openai", "teacher.max_conversations=7"], Capabilities(waits=True), 7),
+        (["teacher.provider=openai", "rollout.max_conversations=9000"], Capabilities(), 9000),
+    ],
+)
+def test_a_providers_conversations_are_not_as_few_as_a_local_models(
+    overrides: list[str], worlds: Capabilities, width: int
+) -> None:
+    """A barrier of 1,000 conversations took 8 hours where 64 at a time took 103."""
+    config = c.load(None, overrides)
+
+    benchmark = Counted(length=2, capabilities=worlds)
+    assert conversations_of(config.rollout, benchmark, config.teacher) == width
+    assert conversations_of(config.rollout, benchmark, None) == config.rollout.max_conversations
