@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.trust import MICRO
+from tests.trust.alter import read_records, write_records
 from tests.warm import run, start
 
 TABLES = ("main_table.csv", "comparisons.csv", "per_seed.csv", "frontier.csv", "llm_summary.json", "main_table.tex")
@@ -60,15 +61,14 @@ def test_everything_the_seed_names_is_there(micro_run: Path) -> None:
 def test_every_episode_replays_and_every_table_is_rebuilt(micro_run: Path) -> None:
     said = r2v(micro_run, "verify-results", "results/micro")
     setup = json.loads((micro_run / "results" / "micro" / "setup.json").read_text())
-    cells = sum(1 for _ in (micro_run / "results" / "micro" / "episodes").rglob("*.jsonl"))
+    cells = sum(1 for _ in (micro_run / "results" / "micro" / "episodes").rglob("*.jsonl.zst"))
     assert f"{cells * 4 * len(setup['seeds'])} episodes replayed" in said and "identical" in said
 
 
 def test_a_flipped_success_is_found_and_named(copy: Path) -> None:
-    path = copy / "results" / "micro" / "episodes" / "noisy" / "r2v.jsonl"
-    first, *rest = path.read_text().splitlines()
-    episode = json.loads(first)
-    path.write_text("\n".join([json.dumps({**episode, "success": not episode["success"]}), *rest]) + "\n")
+    path = copy / "results" / "micro" / "episodes" / "noisy" / "r2v.jsonl.zst"
+    episode, *others = read_records(path)
+    write_records(path, [{**episode, "success": not episode["success"]}, *others])
     said = r2v(copy, "verify-results", "results/micro", code=3)
     assert episode["episode_id"] in said and "executed success" in said
 
@@ -92,9 +92,9 @@ def test_ablation_none_reproduces_the_main_run(micro_run: Path) -> None:
         path
         for name in hashes(micro_run)
         if name.startswith("evaluate-")
-        for path in [micro_run / "outputs" / ".artifacts" / name / "episodes" / "noisy" / "r2v.jsonl"]
+        for path in [micro_run / "outputs" / ".artifacts" / name / "episodes" / "noisy" / "r2v.jsonl.zst"]
     ]
-    main = (micro_run / "results" / "micro" / "episodes" / "noisy" / "r2v.jsonl").read_bytes()
+    main = (micro_run / "results" / "micro" / "episodes" / "noisy" / "r2v.jsonl.zst").read_bytes()
     assert sum(path.exists() and path.read_bytes() == main for path in played) == 2, "the main run's, and none's own"
 
 

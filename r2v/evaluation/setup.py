@@ -1,8 +1,9 @@
 """The evaluation setup: what was to be measured, stored beside the episodes so that both together give every table.
 
-`results/<b>_<c>/setup.json`, `results/<b>_<c>/episodes/<condition>/<method>.jsonl`, and for frontier points
-`episodes/<condition>/frontier/<method>@<point>.jsonl`; either may be packed (`.jsonl.zst`). The setup names every cell
-of the grid (method x task x seed), so an episode that was never played is missed, not averaged away.
+`results/<b>_<c>/setup.json`, `results/<b>_<c>/episodes/<condition>/<method>.jsonl.zst`, and for frontier points
+`episodes/<condition>/frontier/<method>@<point>.jsonl.zst`; a plain `.jsonl` in place of either is read as well. The
+setup names every cell of the grid (method x task x seed), so an episode that was never played is missed, not averaged
+away.
 """
 
 from __future__ import annotations
@@ -125,12 +126,18 @@ def to_plain(setup: Setup) -> dict[str, Any]:
     return {name: value for name, value in plain.items() if name not in ("limits", "never_branched") or value}
 
 
+def episodes_file(condition: str, method: str, point: str = MAIN) -> str:
+    """The file, below the results, that a method's episodes under a condition are written to; `point` names an
+    operating point of its frontier."""
+    name = method if point == MAIN else f"frontier/{method}@{point}"
+    return f"episodes/{condition}/{name}.jsonl.zst"
+
+
 def episodes_path(results: Path, condition: str, method: str, point: str = MAIN) -> Path:
-    """Where a method's episodes under a condition lie, or will; `point` names an operating point of its frontier."""
-    folder = results / "episodes" / condition
-    plain = folder / f"{method}.jsonl" if point == MAIN else folder / "frontier" / f"{method}@{point}.jsonl"
-    packed = plain.with_name(f"{plain.name}.zst")
-    return packed if packed.exists() else plain
+    """Where these episodes lie, packed or plain, or will."""
+    packed = results / episodes_file(condition, method, point)
+    plain = packed.with_suffix("")
+    return plain if plain.exists() and not packed.exists() else packed
 
 
 def planned_files(results: Path, setup: Setup) -> Iterator[tuple[Path, str, str, str]]:

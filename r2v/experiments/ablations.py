@@ -191,7 +191,14 @@ def chains_of(config: c.Config) -> list[c.Config]:
 def _evaluated(changed: c.Config, config: c.Config, methods: list[str]) -> c.Config:
     """The changed configuration, evaluated by these methods under the one condition of the study."""
     seeds, conditions = changed.ablations.seeds, [_condition(config)]
-    evaluation = replace(changed.evaluation, methods=methods, seeds=seeds, budgets=[], conditions=conditions)
+    evaluation = replace(
+        changed.evaluation,
+        methods=methods,
+        seeds=seeds,
+        conditions=conditions,
+        budgets=[],  # neither a frontier nor executed gains: the rows compare episodes
+        gains_tasks=0,
+    )
     return replace(changed, evaluation=evaluation)
 
 

@@ -166,17 +166,15 @@ def _cells(
     calibration: dict[str, dict[str, Any]],
 ) -> dict[str, Cell]:
     """File (below the results) -> the episodes that go into it, of everything to be played."""
-    from r2v.evaluation.setup import FRONTIER, MAIN, OPERATING_POINT
+    from r2v.evaluation.setup import FRONTIER, MAIN, OPERATING_POINT, episodes_file
 
     cells = {}
     for condition in cfg.selections:
-        base = f"episodes/{condition}"
-        files = {f"{base}/{method}.jsonl": (method, "main") for method in cfg.evaluation.played}
-        files |= {
-            f"{base}/frontier/{method}@{point}.jsonl": (method, point) for method in cfg.routed for point in cfg.points
-        }
-        for file, (method, point) in files.items():
-            extra = {} if point == "main" else {OPERATING_POINT: point}
+        places = [(method, MAIN) for method in cfg.evaluation.played]
+        places += [(method, point) for method in cfg.routed for point in cfg.points]
+        for method, point in places:
+            file = episodes_file(condition, method, point)
+            extra = {} if point == MAIN else {OPERATING_POINT: point}
             limited = cfg.limited(runner.world.benchmark, specs[condition], method if point == MAIN else FRONTIER)
             these = [replace(spec, extra=extra) for spec in limited]
             chosen = calibration.get(f"{method}@{point}")
@@ -200,7 +198,13 @@ def _write_cell(runner: MethodRunner, cell: Cell, path: Path) -> int:
             yield episode
 
     count = write_episodes(path, episodes())
-    logger.info("  %-8s %-32s %4d of %4d episodes succeeded", cell.specs[0].condition, path.stem, solved, count)
+    logger.info(
+        "  %-8s %-32s %4d of %4d episodes succeeded",
+        cell.specs[0].condition,
+        path.name.removesuffix(".jsonl.zst"),
+        solved,
+        count,
+    )
     tell_faults(cell.what, faults, count)
     return len(faults)
 

@@ -53,14 +53,14 @@ def test_refused_questions_are_counted_and_the_folder_verifies(
 ) -> None:
     made = evaluate(tmp_path, monkeypatch, (2, 6))
     episodes = {
-        name: list(read_episodes(made.file(f"episodes/clean/{name}.jsonl"))) for name in ("slm_base", "llm_only")
+        name: list(read_episodes(made.file(f"episodes/clean/{name}.jsonl.zst"))) for name in ("slm_base", "llm_only")
     }
     refused = [episode for episode in episodes["llm_only"] if episode.env_fault is not None]
     assert len(refused) == 2 and all((one.env_fault or "").startswith("no answer: 400") for one in refused)
     assert all(one.termination == "env_error" and not one.success for one in refused)
     assert not any(episode.env_fault for episode in episodes["slm_base"])
     assert made.summary["n_env_faults"] == 2
-    assert "llm_only.jsonl: 2 of 4 episodes were not measured, first: no answer: 400" in caplog.text
+    assert "llm_only.jsonl.zst: 2 of 4 episodes were not measured, first: no answer: 400" in caplog.text
     verified = verify_results(made.folder)
     assert verified.num_faults == 2 and verified.num_episodes == 8
 
@@ -79,7 +79,7 @@ def test_tasks_that_change_a_shared_world_are_played_and_verify(tmp_path: Path) 
     setup = read_setup(made.folder)
     mutating = [task.task_id for task in SharedShop(num_tasks=60).tasks() if task.mutates]
     assert setup.never_branched == [name for name in setup.tasks["clean"] if name in mutating] != []
-    episodes = list(read_episodes(made.file("episodes/clean/llm_only.jsonl")))
+    episodes = list(read_episodes(made.file("episodes/clean/llm_only.jsonl.zst")))
     assert len(episodes) == 4 and all(episode.success for episode in episodes)
     assert verify_results(made.folder, trust=True).num_episodes == 8
     with pytest.raises(InputError, match="never_branched"):

@@ -166,6 +166,16 @@ def _instead(theirs: Any, mine: Any) -> Any:
     return theirs
 
 
+def text_of(path: Path) -> bytes:
+    """What a file of JSON Lines says, packed or not."""
+    return b"".join(lines_of(path))
+
+
+def rewrite_text(path: Path, text: bytes) -> None:
+    """The inverse of `text_of`, into a new file."""
+    write_lines(path, text.decode().splitlines())
+
+
 def read_records(path: Path) -> list[Any]:
     """The records of a .json file (one) or of a .jsonl file, packed or not."""
     if path.name.endswith(LINES):

@@ -422,7 +422,7 @@ ARTIFACT_FILES = (
     ),
     FileKind(
         name="evaluation episodes",
-        paths=("{evaluate}/episodes/*/*.jsonl", "{evaluate}/episodes/*/frontier/*.jsonl"),
+        paths=("{evaluate}/episodes/*/*.jsonl.zst", "{evaluate}/episodes/*/frontier/*.jsonl.zst"),
         form="jsonl",
         writers=("data.store:write_episodes", "data.store:sort_episodes", "data.store:TrajectoryStore.append"),
         schema="data.episode:Episode",

@@ -37,7 +37,7 @@ from tests.trust.alter import LeafPath, leaves, read_records, rewrite, write_rec
 DOCUMENTED = Path(__file__).parents[2] / "docs" / "trust.md"
 
 KINDS: dict[str, tuple[str, ...]] = {
-    "episodes": ("episodes/*/*.jsonl", "episodes/*/frontier/*.jsonl"),
+    "episodes": ("episodes/*/*.jsonl.zst", "episodes/*/frontier/*.jsonl.zst"),
     "gains": ("gains/*.jsonl",),
     "setup": ("setup.json",),
     "calibration": ("calibration.json",),

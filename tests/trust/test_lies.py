@@ -33,7 +33,7 @@ def _failures_as_faults(results: Path) -> None:
             episode["env_fault"] = "browser died"
         episode["total_cost"] /= 10
 
-    _rewrite(results, "episodes/*/r2v.jsonl", change)
+    _rewrite(results, "episodes/*/r2v.jsonl.zst", change)
 
 
 def _failures_as_whole_faults(results: Path) -> None:
@@ -43,7 +43,7 @@ def _failures_as_whole_faults(results: Path) -> None:
         if not episode["success"]:
             episode.update(env_fault="browser died", termination="env_error")
 
-    _rewrite(results, "episodes/*/r2v.jsonl", change)
+    _rewrite(results, "episodes/*/r2v.jsonl.zst", change)
 
 
 def _llm_as_slm(results: Path) -> None:
@@ -56,9 +56,9 @@ def _llm_as_slm(results: Path) -> None:
         for step in episode["steps"]:
             step["action_source"] = "slm"
 
-    path = results / "episodes" / "noisy" / "slm_only.jsonl"
-    write(path, read(path.with_name("llm_only.jsonl")))
-    _rewrite(results, "episodes/*/slm_only.jsonl", change)
+    path = results / "episodes" / "noisy" / "slm_only.jsonl.zst"
+    write(path, read(path.with_name("llm_only.jsonl.zst")))
+    _rewrite(results, "episodes/*/slm_only.jsonl.zst", change)
 
 
 def _llm_as_slm_with_its_gains(results: Path) -> None:
@@ -69,9 +69,9 @@ def _llm_as_slm_with_its_gains(results: Path) -> None:
 
 
 def _oracle_as_r2v(results: Path) -> None:
-    path = results / "episodes" / "noisy" / "r2v.jsonl"
-    write(path, read(path.with_name("oracle_router.jsonl")))
-    _rewrite(results, "episodes/*/r2v.jsonl", lambda episode: episode.update(method="r2v"))
+    path = results / "episodes" / "noisy" / "r2v.jsonl.zst"
+    write(path, read(path.with_name("oracle_router.jsonl.zst")))
+    _rewrite(results, "episodes/*/r2v.jsonl.zst", lambda episode: episode.update(method="r2v"))
 
 
 def _everything_by_the_slm(results: Path) -> None:
@@ -84,7 +84,7 @@ def _everything_by_the_slm(results: Path) -> None:
         episode["num_llm_fallbacks"] = 0
         episode["tokens"].update(llm_in=0, llm_out=0)
 
-    _rewrite(results, "episodes/*/r2v.jsonl", change)
+    _rewrite(results, "episodes/*/r2v.jsonl.zst", change)
 
 
 def _cheaper(results: Path) -> None:
@@ -94,7 +94,7 @@ def _cheaper(results: Path) -> None:
         episode["total_cost"] /= 2
         episode["tokens"] = {name: count // 2 for name, count in episode["tokens"].items()}
 
-    _rewrite(results, "episodes/*/*.jsonl", change)
+    _rewrite(results, "episodes/*/*.jsonl.zst", change)
 
 
 def _cheaper_prices(results: Path) -> None:
@@ -102,7 +102,7 @@ def _cheaper_prices(results: Path) -> None:
     (setup,) = read(results / "setup.json")
     setup["prices"]["llm"].update(input=0.003, output=0.012)
     write(results / "setup.json", [setup])
-    _rewrite(results, "episodes/*/*.jsonl", lambda episode: episode.update(total_cost=episode["total_cost"] / 1000))
+    _rewrite(results, "episodes/*/*.jsonl.zst", lambda episode: episode.update(total_cost=episode["total_cost"] / 1000))
 
 
 def _no_injections(results: Path) -> None:
@@ -112,7 +112,7 @@ def _no_injections(results: Path) -> None:
             step["label"] = None
         episode["perturbation_type"] = "none"
 
-    _rewrite(results, "episodes/*/*.jsonl", change)
+    _rewrite(results, "episodes/*/*.jsonl.zst", change)
 
 
 def _a_method_less(results: Path) -> None:
@@ -147,7 +147,7 @@ def _another_threshold(results: Path) -> None:
         for step in episode["steps"]:
             step["decision"]["threshold"] = 0.999
 
-    _rewrite(results, "episodes/*/r2v.jsonl", change)
+    _rewrite(results, "episodes/*/r2v.jsonl.zst", change)
 
 
 def _a_cheaper_calibration(results: Path) -> None:
@@ -198,8 +198,8 @@ def _no_configuration(results: Path) -> None:
 
 
 def _a_file_more(results: Path) -> None:
-    rewritten = results / "episodes" / "noisy" / "r2v_best.jsonl"
-    rewritten.write_bytes((results / "episodes" / "noisy" / "r2v.jsonl").read_bytes())
+    rewritten = results / "episodes" / "noisy" / "r2v_best.jsonl.zst"
+    rewritten.write_bytes((results / "episodes" / "noisy" / "r2v.jsonl.zst").read_bytes())
 
 
 LIES: dict[str, tuple[Callable[[Path], None], str]] = {
@@ -244,12 +244,12 @@ def test_another_small_policys_episodes_are_not_told_apart_and_the_audit_says_so
     small_results: Path, tmp_path: Path
 ) -> None:
     results = copy_results(small_results, tmp_path / "results")
-    path = results / "episodes" / "noisy" / "slm_bc_only.jsonl"
-    write(path, [{**episode, "method": "slm_bc_only"} for episode in read(path.with_name("slm_only.jsonl"))])
+    path = results / "episodes" / "noisy" / "slm_bc_only.jsonl.zst"
+    write(path, [{**episode, "method": "slm_bc_only"} for episode in read(path.with_name("slm_only.jsonl.zst"))])
     make_consistent(results)
     code, out, err = verify(results)
     assert code == 0 and "not proved: whose replies slm_bc_only and slm_base hold" in out, err
-    write(path, [{**episode, "method": "slm_bc_only"} for episode in read(path.with_name("oracle_router.jsonl"))])
+    write(path, [{**episode, "method": "slm_bc_only"} for episode in read(path.with_name("oracle_router.jsonl.zst"))])
     make_consistent(results)
     assert "decision" in verify(results)[2], "what the LLM did is told apart"
 
@@ -311,14 +311,18 @@ def test_an_audit_loads_no_torch(small_results: Path) -> None:
     assert loaded & (HEAVY - {"scipy", "sklearn", "transformers"}) == set()
 
 
-def test_results_whose_cells_are_packed_are_audited_alike(small_results: Path, tmp_path: Path) -> None:
+def test_results_whose_cells_are_plain_are_audited_alike(small_results: Path, tmp_path: Path) -> None:
     results = copy_results(small_results, tmp_path / "results")
     for path in files_of(results, "episodes"):
-        write_records(path.with_name(f"{path.name}.zst"), read(path))
+        write_records(path.with_suffix(""), read(path))
         path.unlink()
     rehash(results)
     code, out, err = verify(results)
     assert code == 0 and "identical" in out, err
+
+
+def test_a_packed_cell_that_lies_or_is_damaged_is_found(small_results: Path, tmp_path: Path) -> None:
+    results = copy_results(small_results, tmp_path / "results")
     path = results / "episodes" / "noisy" / "r2v.jsonl.zst"
     first, *rest = read_records(path)
     write_records(path, [{**first, "success": not first["success"]}, *rest])
@@ -333,8 +337,8 @@ def test_results_whose_cells_are_packed_are_audited_alike(small_results: Path, t
 
 def test_a_cell_that_is_there_twice_is_a_stray_file(small_results: Path, tmp_path: Path) -> None:
     results = copy_results(small_results, tmp_path / "results")
-    path = results / "episodes" / "noisy" / "r2v.jsonl"
-    write_records(path.with_name("r2v.jsonl.zst"), read(path))
+    path = results / "episodes" / "noisy" / "r2v.jsonl.zst"
+    write_records(path.with_suffix(""), read(path))
     make_consistent(results)
     code, _, err = verify(results)
     assert code == 3 and "stray file" in err and "r2v.jsonl is no part" in err

@@ -12,7 +12,7 @@ import pytest
 from r2v.errors import InputError
 from r2v.evaluation.audit.verify import verify_results
 from tests import trust, warm
-from tests.trust.alter import hard_copy
+from tests.trust.alter import hard_copy, read_records, write_records
 from tests.trust.tampering import make_consistent
 
 LIMITS = ("evaluation.oracle_tasks=2", "evaluation.frontier_tasks=3", "evaluation.gains_tasks=1")
@@ -68,9 +68,8 @@ def test_a_limit_that_was_not_configured_is_found(limited: Path, tmp_path: Path)
     path = (results / "setup.json").resolve()
     path.unlink()
     path.write_text(json.dumps(setup))
-    lines = (cell := (results / "episodes/noisy/oracle_router.jsonl").resolve()).read_text().splitlines()
-    cell.unlink()
-    cell.write_text(lines[0] + "\n")
+    cell = (results / "episodes/noisy/oracle_router.jsonl.zst").resolve()
+    write_records(cell, read_records(cell)[:1])
     make_consistent(results)
     with pytest.raises(InputError, match="setup.json limits"):
         verify_results(results)

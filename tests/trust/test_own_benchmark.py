@@ -43,7 +43,7 @@ inference: {max_steps: 5}
 evaluation:
   {methods: [llm_only, slm_base], conditions: [noisy, heldout], seeds: [1], num_tasks: 3, budgets: [], bootstrap: 50}
 """
-FILE = "episodes/heldout/llm_only.jsonl"
+FILE = "episodes/heldout/llm_only.jsonl.zst"
 
 
 def answer(request: EmulatedRequest) -> str:
@@ -148,8 +148,8 @@ def _other_tasks(results: Path) -> None:
     setup["tasks"]["heldout"] = setup["tasks"]["noisy"]
     write(results / "setup.json", [setup])
     for method in setup["methods"]:
-        episodes = read(results / f"episodes/noisy/{method}.jsonl")
-        write(results / f"episodes/heldout/{method}.jsonl", [{**one, "condition": "heldout"} for one in episodes])
+        episodes = read(results / f"episodes/noisy/{method}.jsonl.zst")
+        write(results / f"episodes/heldout/{method}.jsonl.zst", [{**one, "condition": "heldout"} for one in episodes])
 
 
 def _another_options(results: Path) -> None:
@@ -164,7 +164,7 @@ LIES: dict[str, tuple[Callable[[Path], None], str]] = {
     "dearer replies": (_of_each(_dearer), "total_cost"),
     "fewer tokens at the old cost": (_of_each(_fewer_tokens), "total_cost"),
     "failures": (_of_each(_failed), "executed success=true"),
-    "successes of the small policy": (_of_each(_succeeded, "episodes/*/slm_base.jsonl"), "executed success=false"),
+    "successes of the small policy": (_of_each(_succeeded, "episodes/*/slm_base.jsonl.zst"), "executed success=false"),
     "faults": (_of_each(_a_fault), "claimed fault"),
     "held-out tasks as usual ones": (_of_each(_another_split), "split"),
     "usual tasks as held-out ones": (_other_tasks, "setup.json tasks"),

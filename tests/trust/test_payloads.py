@@ -21,7 +21,7 @@ import pytest
 
 from r2v.cli.main import main
 from tests.trust import MICRO, drawn
-from tests.trust.alter import rewrite
+from tests.trust.alter import rewrite, rewrite_text, text_of
 from tests.trust.tampering import copy_results, make_consistent, read, verify, write
 
 MODULE = "hostile_module"
@@ -114,7 +114,7 @@ def test_a_perturbation_that_results_name_is_not_imported(mark: Path, small_resu
 
 def test_a_category_that_an_episode_names_is_not_imported(mark: Path, small_results: Path, tmp_path: Path) -> None:
     results = copy_results(small_results, tmp_path / "results")
-    path = results / "episodes" / "noisy" / "r2v.jsonl"
+    path = results / "episodes" / "noisy" / "r2v.jsonl.zst"
     records = read(path)
     applied = {"category": f"{MODULE}.deep:B", "mode": "x", "params": {}, "canary": None}
     for record in records:
@@ -128,7 +128,7 @@ def test_a_category_that_an_episode_names_is_not_imported(mark: Path, small_resu
 def _outside(results: Path, tmp_path: Path) -> None:
     """An episodes file that is a link to a file of the reader's own."""
     secret = tmp_path / "secret.jsonl"
-    path = results / "episodes" / "noisy" / "r2v.jsonl"
+    path = results / "episodes" / "noisy" / "r2v.jsonl.zst"
     shutil.copy(path, secret)
     path.unlink()
     path.symlink_to(secret)
@@ -178,7 +178,7 @@ def _listed_out(results: Path, tmp_path: Path) -> None:
 
 
 def _title(results: Path, tmp_path: Path) -> None:
-    path = results / "episodes" / "noisy" / "r2v.jsonl"
+    path = results / "episodes" / "noisy" / "r2v.jsonl.zst"
     records = read(path)
     records[0]["episode_id"] = "\x1b]0;owned\x07\x1b[2J" + records[0]["episode_id"]
     write(path, records)
@@ -214,28 +214,27 @@ def _nested_yaml(results: Path, tmp_path: Path) -> None:
 
 
 def _nested_action(results: Path, tmp_path: Path) -> None:
-    path = results / "episodes" / "noisy" / "llm_only.jsonl"
+    path = results / "episodes" / "noisy" / "llm_only.jsonl.zst"
     records = read(path)
     records[0]["steps"][0]["action"]["raw_text"] = '{"tool":' * 50_000
     write(path, records)
 
 
 def _long_line(results: Path, tmp_path: Path) -> None:
-    path = results / "episodes" / "noisy" / "r2v.jsonl"
-    path.unlink()
-    with path.open("wb") as file:
+    (results / "episodes" / "noisy" / "r2v.jsonl.zst").unlink()
+    with (results / "episodes" / "noisy" / "r2v.jsonl").open("wb") as file:
         file.truncate(20 << 30)  # a hole: 20 GiB of zeros that take no room on the disk
 
 
 def _twice(results: Path, tmp_path: Path) -> None:
-    path = results / "episodes" / "noisy" / "r2v.jsonl"
-    rewrite(path, path.read_bytes().replace(b'"success":false', b'"success":true,"success":false', 1))
+    path = results / "episodes" / "noisy" / "r2v.jsonl.zst"
+    rewrite_text(path, text_of(path).replace(b'"success":false', b'"success":true,"success":false', 1))
     make_consistent(results)
 
 
 def _surrogate(results: Path, tmp_path: Path) -> None:
-    path = results / "episodes" / "noisy" / "r2v.jsonl"
-    rewrite(path, path.read_bytes().replace(b'"raw_text":"', b'"raw_text":"\\ud800', 1))
+    path = results / "episodes" / "noisy" / "r2v.jsonl.zst"
+    rewrite_text(path, text_of(path).replace(b'"raw_text":"', b'"raw_text":"\\ud800', 1))
     make_consistent(results)
 
 

@@ -22,6 +22,7 @@ from r2v.data.manifest import RUN_MANIFEST
 from r2v.errors import EnvironmentFault
 from r2v.evaluation.tables.files import COLUMNS, csv_text
 from r2v.storage.artifact_manifest import json_sha256
+from tests.trust.alter import read_records, write_records
 
 TITLE, CLEAR, C1, BIDI = "\x1b]0;owned\x07", "\x1b[2J\x1b[H", "\x9b31m", "\u202ecod.exe"
 ALL = f"a{TITLE}{CLEAR}{C1}{BIDI}\x00\x08\r\x7f\u2066\u200f\ufeff\U000e0041z"
@@ -160,10 +161,9 @@ def test_an_episode_of_a_strangers_results(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     folder = shutil.copytree(micro_run / "results" / "micro", tmp_path / "results", symlinks=False)
-    [path, *_] = sorted((folder / "episodes").rglob("*.jsonl"))
-    lines = path.read_text().splitlines()
-    episode = json.loads(lines[0])
-    path.write_text("\n".join([json.dumps({**episode, "episode_id": ALL}), *lines[1:]]) + "\n")
+    [path, *_] = sorted((folder / "episodes").rglob("*.jsonl.zst"))
+    episode, *others = read_records(path)
+    write_records(path, [{**episode, "episode_id": ALL}, *others])
     capsys.readouterr()
     assert main(["verify-results", str(folder)]) in (2, 3)
     told = capsys.readouterr()

@@ -31,6 +31,8 @@ class Part:
     """The configuration keys that make it smaller."""
     blocks: int = 1
     """Blocks that it is cut into, of which a helper takes one at a time (`r2v.rollout.blocks`)."""
+    alone: float = 0.0
+    """Share of it that changes a world which others share: played alone on a site set (`r2v.rollout.sites`)."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +60,11 @@ class Case:
         """Blocks that so many tasks are cut into, each played at so many points: seeds times conditions."""
         each = math.ceil(block_size(self.config.rollout) / max(1, points))
         return max(1, math.ceil(tasks / each))
+
+    def alone(self, split: str, limit: int | None) -> float:
+        """Share of a split's first tasks that change a world which others share."""
+        played = self.known.of_split(split, limit)
+        return 1 - self.known.branched_of_split(split, limit) / played if played else 0.0
 
     def with_tokens(self, work: Workload, steps: float) -> Workload:
         """The work with the tokens of its questions, asked along episodes of `steps` steps."""

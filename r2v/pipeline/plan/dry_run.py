@@ -114,7 +114,9 @@ def _timed(part: Part, config: Config, known: Known, allotted: Allotted) -> Time
     return TimedPart(
         part=part,
         world_seconds=world_seconds(part.total, known.pace),
-        seconds=time_of(part.total, config, known.pace, allotted, shared=part.shared, blocks=part.blocks),
+        seconds=time_of(
+            part.total, config, known.pace, allotted, shared=part.shared, blocks=part.blocks, alone=part.alone
+        ),
         unit_seconds=unit_seconds(part.unit, config, known.pace, allotted),
         usd=dollars(part.total, config),
     )
@@ -241,7 +243,12 @@ def _shorter(one: PlannedWork) -> str:
         return "shorter: more GPUs (--gres), fewer epochs or tasks"
     longest = max(one.parts, key=lambda part: part.seconds.wall)
     slow = longest.seconds
-    by = {slow.worlds: "rollout.workers", slow.models: "a faster GPU (--gres)", slow.llm: "teacher.max_concurrent"}
+    by = {
+        slow.worlds: "rollout.workers",
+        slow.models: "a faster GPU (--gres)",
+        slow.llm: "teacher.max_concurrent",
+        slow.alone: "rollout.sites",
+    }
     return f"most of it {longest.name}: less of {longest.part.remedy}, or more of {by[max(by)]}"
 
 
@@ -252,6 +259,7 @@ def _basis(jobs: Sequence[PlannedWork], config: Config, known: Known) -> list[st
     for part in (part for one in jobs for part in one.parts if part.part.at_most):
         bounds.setdefault(part.part.at_most, {})[part.name] = None
     workers = workers_of(config, known.pace, Allotted())
+    helped = [f"{one.name} {one.allotted.helpers}" for one in jobs if one.allotted.helpers]
     return [
         f"tasks: {split}{asked}",
         *([_CHANGING.format(known.changing, sum(known.tasks.values()))] if known.changing else []),
@@ -259,6 +267,7 @@ def _basis(jobs: Sequence[PlannedWork], config: Config, known: Known) -> list[st
         *(f"at most ({', '.join(names)}): {why}" for why, names in bounds.items()),
         "questions count each time, although equal ones are answered once, and tokens are about what prompts hold",
         basis(config),
+        *([f"helpers that play at once beside a job, a block at a time: {', '.join(helped)}"] if helped else []),
         f"wall: {workers} worlds at a time (rollout.workers), models as `r2v plan` estimates them, the LLM by direct "
         "calls; one after another, though they overlap",
     ]

@@ -25,6 +25,7 @@ class _Plays:
 
     episodes: float
     blocks: int
+    alone: float
 
 
 def evaluate(case: Case) -> Sequence[Part]:
@@ -43,14 +44,15 @@ def evaluate(case: Case) -> Sequence[Part]:
 def _plays(case: Case, limit: int | None, *, branched: bool = False) -> _Plays:
     """What one method plays of the first `limit` tasks (None: all), or of those that may be branched."""
     evaluation, known = case.config.evaluation, case.known
-    episodes, blocks = 0.0, 0
+    episodes, blocks, alone = 0.0, 0, 0.0
     splits = Counter("heldout" if one == "heldout" else "evaluation" for one in evaluation.conditions)
     for split, conditions in splits.items():
         tasks = (known.branched_of_split if branched else known.of_split)(split, evaluation.num_tasks)
         tasks = tasks if limit is None else min(limit, tasks)
         points = conditions * len(evaluation.seeds)
         episodes, blocks = episodes + tasks * points, blocks + case.blocks(tasks, points)
-    return _Plays(episodes=episodes, blocks=blocks)
+        alone += 0 if branched else tasks * points * case.alone(split, tasks)
+    return _Plays(episodes=episodes, blocks=blocks, alone=alone / episodes if episodes else 0.0)
 
 
 def _thresholds(case: Case, methods: Sequence[str]) -> Part:
@@ -64,6 +66,7 @@ def _thresholds(case: Case, methods: Sequence[str]) -> Part:
         total=one.times(tasks * len(router.seeds) * plays),
         unit=one,
         blocks=case.blocks(tasks, len(router.seeds)),
+        alone=case.alone("calibration", router.num_calibration_tasks),
         at_most="a bisection may end early, and asks the LLM as the threshold says",
         remedy="evaluation.methods, evaluation.budgets, router.num_calibration_tasks",
     )
@@ -77,6 +80,7 @@ def _main(case: Case, played: _Plays) -> Part:
         shared=True,
         total=sum((one.times(played.episodes) for one in each), Workload()),
         blocks=played.blocks,
+        alone=played.alone,
         unit=max(each, key=lambda one: one.steps, default=Workload()),
         at_most="the LLM's share is what thresholds are placed for" if set(methods) & set(ROUTERS) else "",
         remedy="evaluation.methods, evaluation.conditions, evaluation.seeds, evaluation.num_tasks",
@@ -105,6 +109,7 @@ def _oracle(case: Case, played: _Plays) -> Part:
         total=one.times(played.episodes),
         unit=one,
         blocks=played.blocks,
+        alone=played.alone,
         at_most="the LLM's branch is played only where the small policy's fails",
         remedy="evaluation.oracle_tasks",
     )
@@ -117,6 +122,7 @@ def _frontier(case: Case, played: _Plays, methods: int) -> Part:
         shared=True,
         total=sum((one.times(played.episodes * methods) for one in each), Workload()),
         blocks=played.blocks,
+        alone=played.alone,
         unit=max(each, key=lambda one: one.llm, default=Workload()),
         at_most="the LLM's share is what thresholds are placed for",
         remedy="evaluation.frontier_tasks, evaluation.budgets",
@@ -130,5 +136,6 @@ def _gains(case: Case, played: _Plays) -> Part:
         total=one.times(played.episodes),
         unit=one,
         blocks=played.blocks,
+        alone=played.alone,
         remedy="evaluation.gains_tasks",
     )

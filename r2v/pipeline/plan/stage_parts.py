@@ -41,6 +41,7 @@ def collect(case: Case) -> Sequence[Part]:
             total=one.times(tasks * seeds),
             unit=one,
             blocks=case.blocks(tasks, seeds),
+            alone=case.alone("train", data.num_episodes),
             remedy="data.num_episodes, data.seeds",
         )
     ]
@@ -62,6 +63,7 @@ def perturb(case: Case) -> Sequence[Part]:
             total=one.times(tasks * each),
             unit=one,
             blocks=case.blocks(tasks, each),
+            alone=case.alone("train", config.data.num_episodes),
             at_most="only episodes that succeeded are played again",
             remedy="perturb.constructions, data.perturbation_seeds.train",
         )
@@ -169,6 +171,7 @@ def router(case: Case) -> Sequence[Part]:
             total=one.times(tasks * seeds * (MOST_PLAYS + 1)),
             unit=one,
             blocks=case.blocks(tasks, seeds),
+            alone=case.alone("calibration", settings.num_calibration_tasks),
             at_most="a bisection may end early, and asks the LLM as the threshold says",
             remedy="router.num_calibration_tasks",
         )

@@ -49,14 +49,21 @@ class Seconds:
     models: float = 0.0
     """Of acting, scoring and training; not a number where the model's size is not known."""
     llm: float = 0.0
+    alone: float = 0.0
+    """Of the tasks that change a shared world: one after another on each site set, whoever plays them."""
 
     @property
     def wall(self) -> float:
-        """All of it, one after another."""
-        return self.worlds + self.models + self.llm
+        """All of it, one after another, and at least what is played alone."""
+        return max(self.worlds + self.models + self.llm, self.alone)
 
     def __add__(self, other: Seconds) -> Seconds:
-        return Seconds(worlds=self.worlds + other.worlds, models=self.models + other.models, llm=self.llm + other.llm)
+        return Seconds(
+            worlds=self.worlds + other.worlds,
+            models=self.models + other.models,
+            llm=self.llm + other.llm,
+            alone=self.alone + other.alone,
+        )
 
 
 def world_seconds(work: Workload, pace: Pace) -> float:
@@ -71,12 +78,20 @@ def workers_of(config: Config, pace: Pace, allotted: Allotted) -> int:
 
 
 def time_of(
-    work: Workload, config: Config, pace: Pace, allotted: Allotted, *, shared: bool = False, blocks: int = 1
+    work: Workload,
+    config: Config,
+    pace: Pace,
+    allotted: Allotted,
+    *,
+    shared: bool = False,
+    blocks: int = 1,
+    alone: float = 0.0,
 ) -> Seconds:
-    """The time of playing this work, which is so many blocks; `shared`: other methods and thresholds ask the same
-    questions in part. Each helper takes a whole block at a time: 10 blocks take 9 processes as long as 2 take one."""
-    alone = world_seconds(work, pace)
-    worlds = max(alone / workers_of(config, pace, allotted), alone * pace.cpu_share / max(1, allotted.cpus))
+    """The time of playing this work, which is so many blocks. `shared`: other methods and thresholds ask the same
+    questions in part; `alone`: the share of it that changes a shared world. Each helper takes a whole block at a time:
+    10 blocks take 9 processes as long as 2 take one."""
+    every = world_seconds(work, pace)
+    worlds = max(every / workers_of(config, pace, allotted), every * pace.cpu_share / max(1, allotted.cpus))
     batch = min(config.rollout.batch_size, config.rollout.max_conversations)
     concurrent = min(config.teacher.max_concurrent, config.rollout.max_conversations)
     share = math.ceil(blocks / (1 + allotted.helpers)) / blocks
@@ -84,6 +99,7 @@ def time_of(
         worlds=share * worlds,
         models=share * (1 - shared * pace.remembered) * _model_seconds(work, config, allotted, batch),
         llm=share * work.llm * _llm_seconds(config, pace) / concurrent,
+        alone=alone * unit_seconds(work, config, pace, allotted) / max(1, len(config.rollout.sites)) if alone else 0.0,
     )
 
 

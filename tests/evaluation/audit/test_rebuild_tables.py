@@ -57,7 +57,7 @@ def test_an_edited_missing_or_foreign_file_is_named(results):
 
 
 def test_an_episode_in_another_methods_file_is_refused(results, make_episode):
-    path = results / "episodes" / "noisy" / "r2v.jsonl"
+    path = results / "episodes" / "noisy" / "r2v.jsonl.zst"
     write_episodes(path, [make_episode("slm_only")])
     with pytest.raises(InputError, match="says noisy/slm_only/main, its file says noisy/r2v/main"):
         verify_tables(results)

@@ -6,14 +6,22 @@ from dataclasses import replace
 
 import pytest
 
-from r2v.config import load
+from r2v.config import Config, load
 from r2v.pipeline.plan.dry_run import HEAD, planned_work, table, warnings
 from r2v.pipeline.plan.known import known_here, known_of
 from r2v.pipeline.plan.stage_parts import parts_of
 from r2v.pipeline.plan.wall import Allotted, training_seconds
 from r2v.pipeline.plan.workload import Workload
 
-WEBARENA = load("configs/webarena/noisy.yaml")
+WHOLE = (
+    f"evaluation.methods=[{','.join(Config().evaluation.methods)}]",
+    f"ablations.names=[{','.join(Config().ablations.names)}]",
+    "evaluation.conditions=[clean,noisy,shift]",
+    "evaluation.seeds=[1,2,3,4,5]",
+    *(f"evaluation.{name}_tasks=60" for name in ("oracle", "frontier", "gains")),
+)
+"""A comparison of everything, which is more than a day's work."""
+WEBARENA = load("configs/webarena/noisy.yaml", list(WHOLE))
 KNOWN = known_of(WEBARENA, None)
 DAY = Allotted(cpus=8, gpus=1, card="a100", seconds=86400)
 
@@ -29,6 +37,17 @@ def test_webarenas_world_hours_by_hand() -> None:
     assert parts["gains"].world_seconds == pytest.approx(60 * 5 * 3 * 38 * (1 + 22 * 0.6))
     assert parts["main table"].world_seconds == pytest.approx(played * (8 * 38 + 23))
     assert not training_seconds("evaluate", WEBARENA, DAY) < 0 < planned_work("bc", WEBARENA, KNOWN, DAY).training
+
+
+def test_tasks_that_change_a_site_bound_the_wall_time() -> None:
+    """374 of 812 tasks, one after another: the teacher asks nothing of the GPU, so it waits for the site set."""
+    job = planned_work("collect", WEBARENA, KNOWN, DAY)
+    [part] = job.parts
+    assert part.part.alone == pytest.approx(230 / 500) and part.seconds.alone == job.wall > part.seconds.worlds
+    four = load("configs/webarena/noisy.yaml", ["rollout.sites=[a,b,c,d]"])
+    assert planned_work("collect", four, KNOWN, DAY).wall == pytest.approx(job.wall / 4)
+    [line, _] = warnings([planned_work("collect", WEBARENA, KNOWN, replace(DAY, seconds=3600))])
+    assert line.endswith("or more of rollout.sites")
 
 
 def test_an_ablation_study_is_the_sum_of_what_it_makes() -> None:

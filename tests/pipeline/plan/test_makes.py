@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from r2v.config import Config, identity, load
-from r2v.experiments import ablations
-from r2v.pipeline import run as pipeline_run
+from r2v.experiments import ablations, shared_chains
 from r2v.pipeline.plan.makes import makes_of
 from r2v.pipeline.rows import Job
 from r2v.storage.artifact import fingerprint
@@ -34,11 +33,10 @@ def test_an_ablation_study_makes_what_changes_and_nothing_twice(
         asked.append((row.name, key, identity(config)))
         return SimpleNamespace(artifact=SimpleNamespace(fingerprint=key, data_sha256=key))
 
-    monkeypatch.setattr(pipeline_run, "run_job", run_job)
+    monkeypatch.setattr(shared_chains, "run_job", run_job)
     base, *changed = ablations.chains_of(config)
-    attempt: Any = SimpleNamespace(root=tmp_path)
     for chain in (config, base, *changed):
-        ablations._made(chain, attempt)
+        shared_chains.make_chains([chain], root=tmp_path)
     own = {key for name, key, _ in asked[:9] if name != "evaluate"}
     fresh = {key: (name, whole) for name, key, whole in reversed(asked[9:]) if key not in own}
     found = [(name, identity(whole)) for name, whole in makes_of("ablations", config)]

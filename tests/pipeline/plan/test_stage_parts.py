@@ -208,9 +208,11 @@ def test_thresholds_routed_rows_frontier_and_gains(world: type, models: None, tm
     for name, each in (("resets", 1), ("steps", LENGTH), ("student", LENGTH)):
         spent = seen[name] - getattr(exact, name)
         assert 0 < spent <= placed * each and spent % (3 * each) == 0, name
-    episodes = sum(1 for path in (tmp_path / "evaluate").rglob("*.jsonl") if path.parts[-2] in ("noisy", "frontier"))
+    episodes = sum(
+        1 for path in (tmp_path / "evaluate").rglob("*.jsonl.zst") if path.parts[-2] in ("noisy", "frontier")
+    )
     assert episodes == 2 + 2 * 2
-    stored = [TrajectoryStore(path) for path in (tmp_path / "evaluate" / "episodes").rglob("*.jsonl")]
+    stored = [TrajectoryStore(path) for path in (tmp_path / "evaluate" / "episodes").rglob("*.jsonl.zst")]
     assert sum(len(list(store.iter_episodes())) for store in stored) == sum(
         parts[name].episodes for name in ("main table", "frontier")
     )

@@ -60,6 +60,16 @@ def test_helpers_share_what_is_played_and_no_training() -> None:
     assert training_seconds("bc", config, Allotted(helpers=3)) == training_seconds("bc", config, Allotted())
 
 
+def test_what_changes_a_shared_world_is_played_alone_on_each_site_set() -> None:
+    work, config = Workload(resets=100, steps=1000), load(None, ["rollout.workers=64"])
+    half = time_of(work, config, PACE, Allotted(cpus=64, helpers=7), blocks=100, alone=0.5)
+    assert half.alone == half.wall == 1000, "half of 2000 s, whoever helps"
+    sites = load(None, ["rollout.workers=64", "rollout.sites=[a,b,c,d]"])
+    assert time_of(work, sites, PACE, Allotted(cpus=64), alone=0.5).alone == 250
+    none = time_of(work, config, PACE, Allotted(cpus=64))
+    assert none.alone == 0 and (none + half).alone == 1000
+
+
 def test_local_models_take_what_the_planner_estimates() -> None:
     config = load(None, [LLAMA, "profile=lora-8b"])
     work = Workload(student=100, drawn=100, verifier=50, read=1e6, written=6400)
