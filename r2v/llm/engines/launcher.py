@@ -2,10 +2,11 @@
 
     PYTHON launcher.py PARENT_PID SCRATCH -m vllm.entrypoints.openai.api_server ...
 
-It runs in the engine's own Python and imports nothing but the standard library. The server and its workers are one
-process group of their own. When the parent dies, by kill -9 too, the launcher's parent is another process: the group is
-killed and the scratch folder removed, within half a second. The other way round, the server dies with the launcher
-(Linux).
+It runs in the engine's own Python and imports nothing but the standard library. Two processes watch each other: the
+launcher, whose parent is R2V, and the leader, whose child is the server. The leader's process group holds the server
+and its workers. When R2V dies, by kill -9 too, the launcher's parent is another process: it kills the group and removes
+the scratch folder. When the launcher dies so, the pipe between the two ends, and the leader kills its own group; when
+the leader does, the launcher kills it. Either way all of it is gone within half a second.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import select
 import shutil
 import signal
 import subprocess
@@ -21,11 +23,7 @@ import time
 
 _EVERY = 0.2
 _PR_SET_PDEATHSIG = 1
-
-
-def _die_with_launcher() -> None:
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+_ASKING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 def main(parent: int, scratch: str, words: list[str]) -> int:
@@ -36,19 +34,45 @@ def main(parent: int, scratch: str, words: list[str]) -> int:
         nonlocal stop
         stop = True
 
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+    ends, alive = os.pipe()
+    leader = os.fork()
+    if leader == 0:
+        os.close(alive)
+        os._exit(_lead(ends, words))
+    os.close(ends)
+    for number in _ASKING:
         signal.signal(number, ask_to_stop)
-    server = subprocess.Popen([sys.executable, *words], start_new_session=True, preexec_fn=_die_with_launcher)
+    ended, status = 0, 0
     try:
-        while server.poll() is None and os.getppid() == parent and not stop:
+        while not ended and os.getppid() == parent and not stop:
             time.sleep(_EVERY)
+            ended, status = os.waitpid(leader, os.WNOHANG)
     finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(server.pid, signal.SIGKILL)  # its workers too, where it died alone
-        code = server.wait()
+        for kill in (os.killpg, os.kill):  # its workers too, where it died alone; one that is no group's leader yet
+            with contextlib.suppress(ProcessLookupError):
+                kill(leader, signal.SIGKILL)
+        if not ended:
+            _, status = os.waitpid(leader, 0)
         if os.getppid() != parent:  # nobody is left to read the log, or to remove it
             shutil.rmtree(scratch, ignore_errors=True)
+    code = os.waitstatus_to_exitcode(status)
     return code if code >= 0 else 128 - code
+
+
+def _lead(launcher: int, words: list[str]) -> int:
+    """Run the server in a process group of its own, until it ends or the pipe to the launcher does; its exit code."""
+    os.setsid()
+    server = subprocess.Popen([sys.executable, *words], preexec_fn=_die_with_parent)
+    while (code := server.poll()) is None:
+        if select.select([launcher], [], [], _EVERY)[0]:
+            os.killpg(0, signal.SIGKILL)  # this process too
+    return code if code >= 0 else 128 - code
+
+
+def _die_with_parent() -> None:
+    """A server whose leader is killed is, on Linux, gone at once: it never serves without one."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 if __name__ == "__main__":

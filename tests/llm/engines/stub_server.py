@@ -12,6 +12,7 @@ import hashlib
 import json
 import os
 import shlex
+import subprocess
 import sys
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -129,6 +130,7 @@ def main(words: list[str]) -> None:
     """Serve until somebody ends it."""
     if why := os.environ.get("VLLM_STUB_REFUSES"):
         raise SystemExit(f"RuntimeError: {why}")
+    subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])  # a worker that nobody else ends
     marker = os.environ.get("VLLM_STUB_PORT_TAKEN")
     if marker and not Path(marker).exists():
         Path(marker).write_text("taken")

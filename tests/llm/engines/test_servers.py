@@ -48,8 +48,11 @@ def running() -> dict[int, tuple[int, str]]:
 
 
 def group_of(launcher: int) -> list[int]:
-    """The server that a launcher started."""
-    return [pid for pid, (parent, _) in running().items() if parent == launcher]
+    """What a launcher started: the leader of the group, the server, and its workers."""
+    found, group, level = running(), list[int](), [launcher]
+    while level := [pid for pid, (parent, _) in found.items() if parent in level]:
+        group += level
+    return group
 
 
 def gone(pid: int) -> bool:
@@ -77,7 +80,7 @@ def test_a_dead_server_is_started_again_once_for_all_who_wait(server: OwnServer)
     async def play() -> None:
         await server.ready()
         assert server.pid is not None
-        os.kill(group_of(server.pid)[0], signal.SIGKILL)
+        os.kill(group_of(server.pid)[1], signal.SIGKILL)
         await asyncio.gather(*(server.recover(1) for _ in range(5)))
         assert server.lives == 2
         assert await healthy(server.url)
@@ -92,7 +95,7 @@ def test_an_engine_that_always_dies_is_given_up(server: OwnServer) -> None:
         await server.ready()
         for life in range(1, 10):
             assert server.pid is not None
-            os.kill(group_of(server.pid)[0], signal.SIGKILL)
+            os.kill(group_of(server.pid)[1], signal.SIGKILL)
             await server.recover(life)
 
     with pytest.raises(EnvironmentFault, match="died 4 times without an answer"):
@@ -118,9 +121,20 @@ def test_a_stopped_server_leaves_no_process_and_no_folder(server: OwnServer) -> 
     asyncio.run(server.ready())
     assert server.pid is not None and server._scratch is not None
     scratch, processes = server._scratch, [server.pid, *group_of(server.pid)]
-    assert len(processes) == 2
+    assert len(processes) == 4
     server.stop()
     assert not scratch.exists()
+    wait_for(lambda: all(map(gone, processes)))
+
+
+@pytest.mark.parametrize("killed", [0, 1, 2], ids=["launcher", "leader", "server"])
+def test_whoever_of_them_is_killed_no_worker_is_left(server: OwnServer, killed: int) -> None:
+    asyncio.run(server.ready())
+    assert server.pid is not None
+    processes = [server.pid, *group_of(server.pid)]
+    assert len(processes) == 4
+    os.kill(processes[killed], signal.SIGKILL)
+    assert server._process is not None and server._process.wait(60) != 0
     wait_for(lambda: all(map(gone, processes)))
 
 
@@ -151,7 +165,7 @@ def test_no_server_outlives_its_owner(tmp_path: Path, kill: Callable[[int, int],
     try:
         launcher, scratch = owner.stdout.readline().split()
         processes = [int(launcher), *group_of(int(launcher))]
-        assert len(processes) == 2
+        assert len(processes) == 4
     finally:
         kill(owner.pid, signal.SIGKILL)
         owner.wait()
