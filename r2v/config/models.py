@@ -89,7 +89,9 @@ class TeacherConfig:
     mode: Literal["batch", "concurrent", "auto"] = field(default="auto", metadata=RUNTIME)
     """How requests go to a provider: batch (its batch API, half the price), concurrent (direct calls), or auto."""
     max_usd: Positive | None = field(default=None, metadata=RUNTIME)
-    """Hard cap in USD on what a run may be billed; None: none."""
+    """Hard cap in USD on what a run or a stage may be billed, all its helpers together; None: none."""
+    project_max_usd: Positive | None = field(default=None, metadata=RUNTIME)
+    """Hard cap in USD on what all runs and stages of the checkout may be billed, ever; None: none."""
     batch_size: Count | None = field(default=None, metadata=RUNTIME)
     """Most requests in one provider batch; None: the provider's limit."""
     max_concurrent: Annotated[int, Range(at_least=1, at_most=100_000)] = field(default=32, metadata=RUNTIME)

@@ -37,12 +37,12 @@ from r2v.rollout.blocks import BlockPlayer
 from r2v.rollout.cells import Cell, CellPlayer
 from r2v.rollout.counterfactual import play_oracle
 from r2v.rollout.gates import FeatureExtractor, ScoreGate
-from r2v.rollout.model_factory import engine, priced_policy, priced_teacher, told_tools, verifier_scorer
+from r2v.rollout.model_factory import Purse, engine, priced_policy, priced_teacher, told_tools, verifier_scorer
 from r2v.rollout.session import EpisodeSpec, RolloutWorld
 from r2v.rollout.sites import SitePool
 from r2v.router.baselines import score_function
 from r2v.router.models import RouterModel, load
-from r2v.storage.artifact import JOURNAL, Work
+from r2v.storage.artifact import Work
 
 
 class Sections(Protocol):
@@ -127,7 +127,7 @@ class MethodRunner:
             ),
             slm=slm,
             make_teacher=lambda: GreedyActor(
-                priced_teacher(sections.teacher, sections.cost, benchmark, waves, work.folder / JOURNAL), "llm_fallback"
+                priced_teacher(sections.teacher, sections.cost, benchmark, waves, Purse.of(work)), "llm_fallback"
             ),
             extractor=FeatureExtractor(sections.inference, verifier=scorer, slm=slm.model, num_samples=num_samples),
             inference=sections.inference,

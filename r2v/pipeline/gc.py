@@ -5,8 +5,9 @@
 
 Kept is what a published link leads to, what a configuration, a chain or an experiment names, what a living process
 works on, what names collected runs, and whatever any of these was made of or has made (ablations). Collected runs are
-data, no garbage; and of whatever goes, what a provider was paid for (`.provider*`) stays. An attempt that was begun and
-never finished holds work: it goes only where that is asked for. What an attempt has in the episode cache goes with it.
+data, no garbage; and of whatever goes, what a provider was paid for (`.provider*`) stays, and so does the ledger of it,
+which names artifacts and keeps none. An attempt that was begun and never finished holds work: it goes only where that
+is asked for. What an attempt has in the episode cache goes with it.
 
 A finished stage keeps its checkpoints until then: `checkpoint-latest` is a documented place of a training's result, and
 `--resume` on it answers where the result is.
@@ -28,7 +29,7 @@ from r2v.storage.artifact import remove as remove_path
 from r2v.storage.artifact_manifest import ARTIFACT_MANIFEST, read_artifact_manifest
 from r2v.storage.integrity import CONFIGURATION
 from r2v.storage.lease import holder, lease
-from r2v.storage.paths import ARTIFACTS, EPISODES, ROOMS
+from r2v.storage.paths import ARTIFACTS, EPISODES, REPLIES, ROOMS
 
 _NAME = re.compile(rf"\b((?:{'|'.join(row.name for row in JOBS)})-[0-9a-f]{{16}})(?![0-9a-z])")
 _POINTING = (".json", ".yaml", ".yml")
@@ -114,9 +115,9 @@ def _held(folder: Path) -> bool:
 
 
 def _outside(room: Path) -> Iterator[Path]:
-    """What lies in a folder, but for the store, plays, journals and episodes' folders that are links."""
+    """What lies in a folder, but for the store, plays, journals, their ledger and episodes' folders that are links."""
     for path in sorted(room.iterdir()) if room.is_dir() else ():
-        if path.name in (ARTIFACTS.name, EPISODES.name, JOURNAL):
+        if path.name in (ARTIFACTS.name, EPISODES.name, REPLIES.name, JOURNAL):
             continue
         yield path
         if path.is_dir() and not path.is_symlink():

@@ -30,7 +30,7 @@ from r2v.llm.waves import Waves
 from r2v.pipeline.bundle import Bundle
 from r2v.rollout.actors import Routed
 from r2v.rollout.gates import FeatureExtractor, ScoreGate
-from r2v.rollout.model_factory import priced_policy, priced_teacher, told_tools, verifier_scorer
+from r2v.rollout.model_factory import Purse, priced_policy, priced_teacher, told_tools, verifier_scorer
 from r2v.router.baselines import score_function
 from r2v.router.models import load
 
@@ -66,7 +66,7 @@ def routed_actor(
     samples = inference.num_candidates if "samples" in router.features else 0
     extractor = FeatureExtractor(inference, verifier=scorer, slm=slm, num_samples=samples)
     gate = ScoreGate(score_function(OURS, {OURS: load(bundle.router, router.model)}), extractor)
-    llm = priced_teacher(teacher, cost, benchmark, waves, journal)
+    llm = priced_teacher(teacher, cost, benchmark, waves, None if journal is None else Purse(folder=journal))
     return Routed(slm, llm, gate, bundle.manifest.threshold, inference.max_llm_calls)
 
 

@@ -6,7 +6,6 @@ Heavy libraries are imported when a local model is asked for, not before.
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,6 +20,7 @@ from r2v.errors import UsageError
 from r2v.llm.memo import Memo, score_memo_key
 from r2v.llm.providers.dispatch.dispatch_policy import DispatchPolicy
 from r2v.llm.providers.factory import make_provider
+from r2v.llm.providers.membership import Membership
 from r2v.llm.providers.remote import ProviderRemote
 from r2v.llm.providers.teacher import asked_rate, teacher_rate
 from r2v.llm.scripted import ScriptedBackend
@@ -28,14 +28,35 @@ from r2v.llm.types import Backend, ChatModel, Message, Remote, Reply, Request, S
 from r2v.llm.waves import Waves
 from r2v.rollout.actors import PricedModel, Scorer
 from r2v.rollout.llm_context import FittedModel
+from r2v.storage.artifact import JOURNAL, Work
 from r2v.storage.integrity import content_files
-from r2v.storage.paths import JOURNALS
+from r2v.storage.paths import REPLIES
 from r2v.storage.weights import ADAPTERS
 from r2v.verifier.judge import Judge
 
 WIDEST = 5000
 """Conversations in worlds of this process that wait for a provider's batches: a world of desk is 24 KiB."""
 _REMEMBERED: dict[str, Memo] = {}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Purse:
+    """Who pays a provider: the folder of the journals that share `teacher.max_usd`, in the checkout at `root` whose
+    replies and cap it shares."""
+
+    folder: Path
+    root: Path = Path()
+    anew: bool = False
+    """Whether what the project has been answered is asked again."""
+
+    @classmethod
+    def of(cls, work: Work) -> Purse:
+        """The purse of an artifact in the making."""
+        return cls(folder=work.folder / JOURNAL, root=work.root, anew=work.anew)
+
+
+_UNNAMED = Purse(folder=REPLIES / "unnamed")
+"""Pays for what no artifact and no run asks."""
 
 
 def _memory(weights: Path | None, *sections: Any) -> Memo:
@@ -78,19 +99,18 @@ def require_provider(teacher: TeacherConfig, *, asked: bool = True) -> None:
     """Raises UsageError where the teacher can't be asked from here: no price, another provider's model, no key. A job
     by which it is not `asked` needs no key."""
     if teacher.provider != "scripted" and asked:
-        provider_remote(teacher, Path())
+        provider_remote(teacher, _UNNAMED)
     elif teacher.provider != "scripted":
         teacher_rate(teacher)
 
 
 def priced_teacher(
-    teacher: TeacherConfig, cost: CostConfig, benchmark: Benchmark, waves: Waves, journal: Path | None = None
+    teacher: TeacherConfig, cost: CostConfig, benchmark: Benchmark, waves: Waves, purse: Purse | None = None
 ) -> PricedModel:
-    """The LLM. `journal`: the folder that remembers what a provider was asked and paid; None: the one that all
-    stages with this teacher share, one process at a time. Raises UsageError where the benchmark has no expert, the
-    model no price, or no key is set."""
+    """The LLM; where it is a provider's, `purse` pays (None: one of the project's own). Raises UsageError where the
+    benchmark has no expert, the model no price, or no key is set."""
     if teacher.provider != "scripted":
-        model = waves.model(provider_remote(teacher, journal or _shared_journal(teacher)))
+        model = waves.model(provider_remote(teacher, purse or _UNNAMED))
         tempered = _Tempered(model, teacher.temperature)
         return PricedModel(_fitted(tempered, teacher), cost.llm, "llm", teacher.max_tokens)
     if not isinstance(benchmark, Demonstrated):
@@ -116,23 +136,36 @@ class _Tempered:
         return await self.model.reply(replace(request, temperature=request.temperature or self.temperature))
 
 
-def judge_of(teacher: TeacherConfig, waves: Waves, folder: Path) -> Judge:
-    """The teacher's model as a judge of single actions; its journal and its replies are kept in `folder`. Raises
-    UsageError where the teacher is scripted: its expert knows the answers."""
+def judge_of(teacher: TeacherConfig, waves: Waves, purse: Purse) -> Judge:
+    """The teacher's model as a judge of single actions; its replies are kept beside its journal. Raises UsageError
+    where the teacher is scripted: its expert knows the answers."""
     teacher.require_judge()
-    model = waves.model(provider_remote(teacher, folder))
-    return Judge(model, teacher_rate(teacher).model, folder / "judge.jsonl")
+    model = waves.model(provider_remote(teacher, purse))
+    return Judge(model, teacher_rate(teacher).model, purse.folder / "judge.jsonl")
 
 
-def provider_remote(teacher: TeacherConfig, journal: Path) -> ProviderRemote:
-    """The teacher's provider behind its journal. Raises UsageError where the model has no price, is retired, does not
-    take what it is asked, or no key is set."""
+def provider_remote(teacher: TeacherConfig, purse: Purse, *, only: bool = False) -> ProviderRemote:
+    """The teacher's provider behind its journal in a purse; `only`: behind the one that lies there, and no other.
+    Raises UsageError where the model has no price, is retired, does not take what it is asked, or no key is set."""
     rate = asked_rate(teacher)
     provider = make_provider(teacher.provider, rate, base_url=teacher.base_url, api_key_env=teacher.api_key_env)
     scope = {"provider": teacher.provider, "model": rate.model}
     if teacher.base_url is not None:
         scope["endpoint"] = endpoint_identity(teacher.base_url)
-    return ProviderRemote(provider, rate, journal, dispatch_policy(teacher), scope=scope)
+
+    async def adopt(folder: Path) -> None:
+        await provider_remote(teacher, replace(purse, folder=folder), only=True).bring_home()
+
+    membership = Membership(
+        purse.root,
+        purse=purse.folder,
+        scope=scope,
+        adopt=adopt,
+        project_max_usd=teacher.project_max_usd,
+        alone=purse.anew or only,
+        lanes=not only,
+    )
+    return ProviderRemote(provider, rate, purse.folder, dispatch_policy(teacher), scope=scope, membership=membership)
 
 
 def dispatch_policy(teacher: TeacherConfig) -> DispatchPolicy:
@@ -152,13 +185,6 @@ def dispatch_policy(teacher: TeacherConfig) -> DispatchPolicy:
         waiting_usd_per_hour=teacher.waiting_usd_per_hour,
         reuse=teacher.reuse,
     )
-
-
-def _shared_journal(teacher: TeacherConfig) -> Path:
-    names = [teacher.provider, teacher_rate(teacher).model]
-    if teacher.base_url is not None:
-        names.append(endpoint_identity(teacher.base_url))
-    return JOURNALS / re.sub(r"[^\w.-]+", "-", "-".join(names))
 
 
 def told_tools(policy: PolicyConfig, benchmark: Benchmark) -> tuple[ToolSpec, ...]:

@@ -137,7 +137,7 @@ def cancel(config: c.Config, root: Path = Path()) -> str:
     that was. Raises UsageError where no run is named or its teacher is no provider's, InputError for an unknown run."""
     import asyncio
 
-    from r2v.rollout.model_factory import provider_remote
+    from r2v.rollout.model_factory import Purse, provider_remote
 
     if not config.run.id or config.teacher.provider == "scripted":
         raise UsageError(
@@ -145,7 +145,7 @@ def cancel(config: c.Config, root: Path = Path()) -> str:
             "is openai or anthropic"
         )
     folder = Path(DataRegistry(root / "data").get(config.run.id).output_dir) / PROVIDER
-    cancelled = asyncio.run(provider_remote(config.teacher, folder).cancel())
+    cancelled = asyncio.run(provider_remote(config.teacher, Purse(folder=folder, root=root), only=True).cancel())
     return f"{config.run.id}: cancelled; {json.dumps(cancelled)}"
 
 
@@ -234,7 +234,7 @@ def _play_blocks(
     from r2v.rollout.actors import GreedyActor
     from r2v.rollout.blocks import block_size
     from r2v.rollout.cells import Cell
-    from r2v.rollout.model_factory import engine, priced_teacher
+    from r2v.rollout.model_factory import Purse, engine, priced_teacher
     from r2v.rollout.run_plays import play_run
     from r2v.rollout.session import RolloutWorld
     from r2v.rollout.sites import SitePool
@@ -243,7 +243,8 @@ def _play_blocks(
     waves = engine(cfg.rollout, benchmark, cfg.teacher)
     sites = SitePool.of(cfg.rollout, benchmark, work.root)
     world = RolloutWorld(benchmark, c.PerturbationsConfig(), c.InferenceConfig(max_steps=cfg.max_steps), sites)
-    side = priced_teacher(cfg.teacher, c.CostConfig(llm=cfg.price), benchmark, waves, run.output_dir / PROVIDER)
+    purse = Purse(folder=run.output_dir / PROVIDER, root=work.root)
+    side = priced_teacher(cfg.teacher, c.CostConfig(llm=cfg.price), benchmark, waves, purse)
     actor, open_still = GreedyActor(side, "teacher"), list[str]()
 
     async def attempt(spec: EpisodeSpec) -> list[Episode]:

@@ -32,7 +32,7 @@ from r2v.perturb.report import Rejected, Report
 from r2v.perturb.schedule import Schedule, make_schedule
 from r2v.randomness import digest
 from r2v.stages import Stage
-from r2v.storage.artifact import JOURNAL, Work
+from r2v.storage.artifact import Work
 from r2v.storage.files import replacing, write_json, writing
 
 if TYPE_CHECKING:
@@ -227,12 +227,12 @@ def _reroll_cell(
     from r2v.rollout.actors import GreedyActor
     from r2v.rollout.blocks import BlockPlayer
     from r2v.rollout.cells import Cell
-    from r2v.rollout.model_factory import engine, priced_teacher, teacher_name
+    from r2v.rollout.model_factory import Purse, engine, priced_teacher, teacher_name
     from r2v.rollout.session import EpisodeSpec, RolloutWorld
     from r2v.rollout.sites import SitePool
 
     waves = engine(cfg.rollout, benchmark, cfg.teacher)
-    side = priced_teacher(cfg.teacher, c.CostConfig(llm=cfg.price), benchmark, waves, work.folder / JOURNAL)
+    side = priced_teacher(cfg.teacher, c.CostConfig(llm=cfg.price), benchmark, waves, Purse.of(work))
     actor = GreedyActor(side, "teacher")
     sites = SitePool.of(cfg.rollout, benchmark, work.root)
     world = RolloutWorld(benchmark, cfg.perturbations, c.InferenceConfig(max_steps=cfg.max_steps), sites)

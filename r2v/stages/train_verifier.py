@@ -30,7 +30,7 @@ from r2v.errors import InputError
 from r2v.log import logger
 from r2v.randomness import digest
 from r2v.stages import Stage
-from r2v.storage.artifact import JOURNAL, Work
+from r2v.storage.artifact import Work
 from r2v.storage.files import write_json
 
 if TYPE_CHECKING:
@@ -151,13 +151,13 @@ def _executed(cfg: VerifierSettings, work: Work, benchmark: Benchmark) -> list[V
     from r2v.rollout.cells import tell_faults
     from r2v.rollout.corruption_rollout import play_corruptions
     from r2v.rollout.fork import branchable
-    from r2v.rollout.model_factory import engine, priced_teacher
+    from r2v.rollout.model_factory import Purse, engine, priced_teacher
     from r2v.rollout.session import RolloutWorld, episode_specs
     from r2v.rollout.sites import SitePool
     from r2v.verifier.labels import executed_examples, outcome_examples
 
     waves = engine(cfg.rollout, benchmark, cfg.teacher)
-    teacher = GreedyActor(priced_teacher(cfg.teacher, cfg.cost, benchmark, waves, work.folder / JOURNAL), "teacher")
+    teacher = GreedyActor(priced_teacher(cfg.teacher, cfg.cost, benchmark, waves, Purse.of(work)), "teacher")
     conditions: list[Condition] = ["clean"] if cfg.tasks.condition == "clean" else ["clean", "noisy"]
     specs = [
         spec
@@ -213,7 +213,7 @@ def _judged(cfg: VerifierSettings, work: Work) -> list[VerifierExample]:
     from r2v.llm.providers.teacher import teacher_rate
     from r2v.llm.waves import Waves
     from r2v.policy.prompt_encoder import build_messages
-    from r2v.rollout.model_factory import judge_of
+    from r2v.rollout.model_factory import Purse, judge_of
     from r2v.verifier.judge_labels import ask_all, asked, figures, price, steps_to_judge
     from r2v.verifier.labels import judged_examples
 
@@ -222,7 +222,7 @@ def _judged(cfg: VerifierSettings, work: Work) -> list[VerifierExample]:
         episodes, build_messages, num_tasks=cfg.verifier.num_tasks, per_episode=cfg.verifier.num_corruptions
     )
     waves = Waves(workers=1, max_conversations=max(1, len(examples)))
-    judge = judge_of(cfg.teacher, waves, work.folder / JOURNAL)
+    judge = judge_of(cfg.teacher, waves, Purse.of(work))
     logger.info("  judge will be asked: %s", price(judge.unanswered(map(asked, examples)), teacher_rate(cfg.teacher)))
     opinions = ask_all(judge, examples, waves)
     found = figures(examples, opinions)

@@ -24,8 +24,8 @@ RUNS = Path("data/runs")
 CHAINS = Path("outputs/.chains")
 SITE_LEASES = Path("outputs/.sites")
 """Where the leases of site sets lie."""
-JOURNALS = Path("outputs/.provider")
-"""Where providers' journals of evaluations lie, one folder a model."""
+REPLIES = Path("outputs/.replies")
+"""Where the project's journals of what providers were paid are registered, one file a journal."""
 GAME_JOBS = Path("results/batch_jobs")
 """Where the Secret Game keeps its jobs."""
 LOGS = Path("logs")

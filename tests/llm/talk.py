@@ -14,6 +14,7 @@ from typing import Any
 from r2v.emulator import Emulator, Lifecycle
 from r2v.llm.providers.anthropic import Anthropic
 from r2v.llm.providers.dispatch.dispatch_policy import DispatchPolicy
+from r2v.llm.providers.membership import Membership
 from r2v.llm.providers.openai import OpenAI
 from r2v.llm.providers.prices import rate_of
 from r2v.llm.providers.provider import Provider
@@ -38,13 +39,36 @@ def environment(emulator: Emulator) -> dict[str, str]:
 
 
 def remote(
-    provider: str, folder: Path, *, sync: Callable[[int], None] = os.fsync, scope: str = "a", **plan: Any
+    provider: str,
+    folder: Path,
+    *,
+    sync: Callable[[int], None] = os.fsync,
+    scope: str = "a",
+    project: Path | None = None,
+    project_max_usd: float | None = None,
+    only: bool = False,
+    **plan: Any,
 ) -> ProviderRemote:
-    """A provider's model, in a hurry unless the plan says otherwise."""
+    """A provider's model, in a hurry unless the plan says otherwise; in a project where one is given."""
+
+    async def adopt(other: Path) -> None:
+        await remote(provider, other, scope=scope, project=project, only=True, **plan).bring_home()
+
+    membership = None
+    if project is not None:
+        membership = Membership(
+            project,
+            purse=folder,
+            scope={"test": scope, "provider": provider},
+            adopt=adopt,
+            project_max_usd=project_max_usd,
+            alone=only,
+            lanes=not only,
+        )
     rate = rate_of(provider, MODELS[provider])
     settings = DispatchPolicy(**{**QUICK, **plan})
     made: Provider = OpenAI(rate, timeout=PATIENCE) if provider == "openai" else Anthropic(rate, timeout=PATIENCE)
-    return ProviderRemote(made, rate, folder, settings, scope={"test": scope}, sync=sync)
+    return ProviderRemote(made, rate, folder, settings, scope={"test": scope}, membership=membership, sync=sync)
 
 
 async def converse(model: ChatModel, number: int, turns: int, said: list[str] | None = None) -> list[str]:

@@ -575,7 +575,13 @@ CHECKPOINT_FILES = (
 
 def _of_providers(name: str) -> tuple[str, ...]:
     """Where a file of this name lies among those of a provider's model."""
-    rooms = ("{any}/.provider", "{any}/.provider-*", "outputs/.provider", "data/runs/*/provider")
+    rooms = (
+        "{any}/.provider",
+        "{any}/.provider-*",
+        "outputs/.provider",
+        "outputs/.replies/unnamed",
+        "data/runs/*/provider",
+    )
     return tuple(
         f"{room}/{name}" for room in (*rooms, *(f"{room}/*" for room in rooms), "results/batch_jobs/*/journal/*")
     )
@@ -613,6 +619,21 @@ OTHER_FILES = (
         writers=("llm.providers.dispatch.progress:ProviderProgress.report",),
         damage="ignored",
         readers=("play again", "send again", "collect again"),
+    ),
+    FileKind(
+        name="ledger entry",
+        paths=("outputs/.replies/*.json",),
+        form="json",
+        writers=("llm.providers.spending.project:ProjectLedger.write",),
+        schema="llm.providers.spending.project:JournalEntry",
+        damage="ignored",
+    ),
+    FileKind(
+        name="change of the ledger",
+        paths=("outputs/.replies/changed",),
+        form="text",
+        writers=("llm.providers.spending.project:ProjectLedger.write",),
+        damage="ignored",
     ),
     FileKind(
         name="merge record",
@@ -715,6 +736,8 @@ ELSEWHERE = {
     "witness of a journal",
     "batch input",
     "provider progress",
+    "ledger entry",
+    "change of the ledger",
     "merge record",
     "chain",
     "chain configuration",

@@ -462,6 +462,8 @@ TRIED_ELSEWHERE = {
     "judge replies": "tests/stages/test_train_verifier.py",
     "metrics series": "content of an artifact: hashed like all of it, tests/storage/test_integrity.py",
     "replay buffer": "tests/hrl/training",
+    "ledger entry": "tests/llm/providers/spending/test_project.py",
+    "change of the ledger": "read for being new; tests/llm/providers/spending/test_project.py",
     "merge record": "written, and read by nobody",
     "submission": "pickles that submitit writes and Slurm's job reads",
     "bundle manifest": "tests/pipeline/test_bundle.py",

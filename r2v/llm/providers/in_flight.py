@@ -29,6 +29,11 @@ class InFlightRequests:
     def __len__(self) -> int:
         return len(self._entries)
 
+    @property
+    def identities(self) -> list[RequestIdentity]:
+        """Which they are."""
+        return list(self._entries)
+
     def add(self, request: ProviderRequest, *waiting: OnVerdict) -> None:
         """A request goes out; nobody waits for one that an earlier process sent."""
         self._entries[request.identity] = _InFlight(waiting=list(waiting))

@@ -112,6 +112,12 @@ def limit_of(body: Mapping[str, Any]) -> int | None:
     return next((limit for limit in limits if isinstance(limit, int)), None)
 
 
+def reply_key(identity: RequestIdentity) -> str:
+    """32 hex digits that stand for a request: its draw (conversation and turn) and its body, the model included."""
+    conversation, turn, sha256 = identity
+    return hashlib.blake2b(f"{conversation}-{turn}-{sha256}".encode(), digest_size=16).hexdigest()
+
+
 def turn_of(messages: tuple[Message, ...]) -> int:
     """How often the model has spoken before."""
     return sum(message.role == "assistant" for message in messages)

@@ -3,15 +3,17 @@
     backend = ProviderRemote(OpenAI(rate), rate, folder, DispatchPolicy(mode="auto", max_usd=20), scope={...})
     model = waves.model(backend)
 
-`folder` holds the journal and its input files under one lease: a second process is refused (exit 6). A request is
-looked up in the journal first, joins the same request if that is in flight, and otherwise goes to a dispatcher: in
-batches, by direct calls, or (auto) whichever is worth it. An error never becomes an answer: its conversation gets
-`Unanswered`, and what concerns all conversations (budget, account, disk) ends the run with everything kept.
+`folder` holds the journal and its input files under one lease: a second process is refused (exit 6), or writes a
+journal of its own where this one is a project's (`membership`). A request is looked up in the journal first, joins the
+same request if that is in flight, is looked up in the project's other journals and claimed there, and otherwise goes to
+a dispatcher: in batches, by direct calls, or (auto) whichever is worth it. An error never becomes an answer: its
+conversation gets `Unanswered`, and what concerns all (budget, account, disk) ends the run with everything kept.
 """
 
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
@@ -23,6 +25,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from r2v.errors import EnvironmentFault, Interrupted, UsageError
+from r2v.llm.providers.claims import Claims
 from r2v.llm.providers.dispatch.batch_or_direct import BatchOrDirect
 from r2v.llm.providers.dispatch.batches import BatchDispatcher
 from r2v.llm.providers.dispatch.calls import GRACE, CallDispatcher
@@ -32,8 +35,9 @@ from r2v.llm.providers.dispatch.progress import ProviderProgress
 from r2v.llm.providers.dispatch.result_handler import WallClock
 from r2v.llm.providers.dispatch.verdicts import VerdictRecorder
 from r2v.llm.providers.in_flight import InFlightRequests, OnVerdict
+from r2v.llm.providers.membership import Alone, Membership
 from r2v.llm.providers.prices import Rate
-from r2v.llm.providers.provider import BatchProvider, Provider, ProviderFault
+from r2v.llm.providers.provider import BatchProvider, Provider
 from r2v.llm.providers.provider_requests import ProviderRequest, RequestVerdict, make_request
 from r2v.llm.providers.replies import reply_of
 from r2v.llm.providers.spending.budget import SharedBudget
@@ -42,7 +46,6 @@ from r2v.llm.providers.spending.journal_state import verdict_of
 from r2v.llm.providers.spending.open_journal import open_journal
 from r2v.llm.types import Reply, Request
 from r2v.log import logger
-from r2v.storage.lease import lease
 
 _DIRECT_WAVE = 10_000
 """Requests in one wave of a provider that takes no batches."""
@@ -59,9 +62,9 @@ class Unanswered(EnvironmentFault):
 class ProviderRemote:
     """A `Remote[Request, Reply]` (see `r2v.llm.types`).
 
-    scope: what the journal belongs to; a journal of another scope is refused. budget: a cap that is shared with other
-    models, in place of the policy's. clock: for a virtual one. sync: makes a journal row survive a power cut.
-    Raises UsageError for mode=batch with a provider that takes no batches.
+    scope: what the journal belongs to; one of another scope is refused. budget: a cap that other models share, in place
+    of the policy's. membership: the project that shares replies and caps; None: this journal stands alone. clock: for a
+    virtual one. sync: makes a row survive a power cut. Raises UsageError for mode=batch where no batches are taken.
     """
 
     def __init__(
@@ -73,10 +76,11 @@ class ProviderRemote:
         *,
         scope: Mapping[str, Any],
         budget: SharedBudget | None = None,
+        membership: Membership | None = None,
         clock: WallClock | None = None,
         sync: Callable[[int], None] = os.fsync,
     ) -> None:
-        self.policy, self.rate, self.folder = policy, rate, folder
+        self.policy, self.rate, self.folder, self._home = policy, rate, folder, folder
         self._provider, self._scope = provider, dict(scope)
         self._batch_provider = provider if isinstance(provider, BatchProvider) and rate.shape.batch else None
         if policy.mode == "batch" and self._batch_provider is None:
@@ -88,7 +92,8 @@ class ProviderRemote:
         may_batch = self._batch_provider is not None and (policy.mode == "batch" or rate.batch < 1.0)
         self.max_age = policy.max_age if may_batch else 0.0
         self._clock = clock or WallClock(now=time.time, sleep=asyncio.sleep)
-        self._sync, self._budget = sync, budget
+        self._sync, self._budget, self._membership = sync, budget, membership or Alone()
+        self._claims: Claims | None = None
         self._in_flight = InFlightRequests()
         self._tasks: set[asyncio.Task[None]] = set()
         self._waiting: set[asyncio.Future[Reply]] = set()
@@ -100,7 +105,7 @@ class ProviderRemote:
         self._resources = ExitStack()
         self._error, self._stopping = None, False
         try:
-            self._resources.enter_context(lease(self.folder / "journal.lease"))
+            self.folder = self._membership.take(self._home, self._resources)
             await self._open()
         except BaseException:
             self._resources.close()
@@ -110,7 +115,7 @@ class ProviderRemote:
     async def _open(self) -> None:
         journal = Journal(self.folder / "journal.jsonl", sync=self._sync)
         self._resources.callback(journal.close)
-        budget = self._budget or SharedBudget(self.policy.max_usd)
+        budget = self._budget or self._membership.budget(self.policy, self._clock)
         self.tracker = await open_journal(journal, self._scope, self.rate, budget)
         self._progress = ProviderProgress(self.folder, self._provider.name, self.tracker, self._clock)
         self._verdicts = VerdictRecorder(self._provider.name, self.tracker, self._in_flight, self.policy, self._end)
@@ -131,6 +136,9 @@ class ProviderRemote:
             )
             for request in self.batches.resume():
                 self._in_flight.add(request)
+        self._claims = await self._membership.open(
+            self.tracker, self._in_flight.identities, self, self._clock, self._spawn, pause=self.policy.poll_seconds
+        )
         if self.tracker.state.answers:
             logger.info(
                 "  %d answers are in the journal%s",
@@ -156,13 +164,14 @@ class ProviderRemote:
         finally:
             if self.tracker.state.counts:
                 self._progress.report(self.snapshot())
+            self._membership.close(self.tracker)
             self._resources.close()
 
     def send(self, requests: Sequence[Request]) -> list[asyncio.Future[Reply]]:
         """One reply, or `Unanswered`, per request."""
         unsent: list[ProviderRequest] = []
         futures = [self._reply(request, unsent) for request in requests]
-        self._dispatch(unsent)
+        (self.dispatch if self._claims is None else self._claims.submit)(unsent)
         return futures
 
     def _reply(self, request: Request, unsent: list[ProviderRequest]) -> asyncio.Future[Reply]:
@@ -202,12 +211,19 @@ class ProviderRemote:
             on_verdict(verdict_of(self.tracker.journal.read(state.answers[identity])))
         elif identity in state.refused:
             on_verdict(RequestVerdict(kind="fatal", reason=state.refused[identity]))
+        elif self._claims is not None and (verdict := self._claims.answer(provider_request)) is not None:
+            on_verdict(verdict)
         elif not self._in_flight.join(provider_request, on_verdict):
             attempt = state.new_attempt(provider_request)
             self._in_flight.add(attempt, on_verdict)
             unsent.append(attempt)
 
-    def _dispatch(self, requests: Sequence[ProviderRequest]) -> None:
+    def settle(self, request: ProviderRequest, verdict: RequestVerdict) -> None:
+        """Hand on the answer that another process was given."""
+        self._in_flight.resolve(request, verdict)
+
+    def dispatch(self, requests: Sequence[ProviderRequest]) -> None:
+        """Send these, in a batch or by direct calls."""
         if not requests:
             return
         if self.batches and self._choice.use_batch(requests, len(self._in_flight), self.batches.waits.typical):
@@ -234,9 +250,11 @@ class ProviderRemote:
             if attempt > self.policy.attempts:
                 why = f"no answer after {self.policy.attempts} attempts" + (f": {reason}" if reason else "")
                 self._in_flight.resolve(request, RequestVerdict(kind="retry", reason=why))
+                if self._claims is not None:
+                    self._spawn(self._claims.release(request))
             else:
                 retried.append(self.tracker.state.new_attempt(request))
-        self._dispatch(retried)
+        self.dispatch(retried)
 
     def batches_unavailable(self, requests: Sequence[ProviderRequest], reason: str) -> None:
         """No batch can be created: mode auto logs it and calls directly from here on; mode batch ends."""
@@ -257,13 +275,16 @@ class ProviderRemote:
     async def cancel(self, patience: float = 900.0) -> dict[str, Any]:
         """Ask the provider to stop what is in flight, and collect what it has answered by then; the snapshot.
         Raises Interrupted where batches have not ended after `patience` seconds."""
+        return await self.bring_home(patience, cancel=True)
+
+    async def bring_home(self, patience: float = math.inf, *, cancel: bool = False) -> dict[str, Any]:
+        """Collect what is in flight, and send nothing: the snapshot. Raises as `cancel` does."""
         async with self:
             self._stopping = True
             deadline = self._clock.now() + patience
             batches = self.tracker.state.batches
-            for batch in list(batches.values()):
-                if batch.id is not None:
-                    await self._cancel_batch(batch.id)
+            if cancel and self.batches is not None:
+                await self.batches.cancel()
             while batches and self._error is None:
                 if self._clock.now() >= deadline:
                     raise Interrupted(
@@ -274,13 +295,6 @@ class ProviderRemote:
             if self._error is not None:
                 raise self._error
             return self.snapshot()
-
-    async def _cancel_batch(self, batch_id: str) -> None:
-        assert self._batch_provider is not None
-        try:
-            await self._batch_provider.cancel_batch(batch_id)
-        except ProviderFault as fault:  # it may have ended meanwhile: the next poll shows it
-            logger.info("  batch %s: not cancelled: %s", batch_id, fault.reason)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
@@ -296,9 +310,8 @@ class ProviderRemote:
         """End the run: the error is raised in everybody who waits, and in whoever sends from now on."""
         self._error = self._error or error
         waiting, self._waiting = self._waiting, set()
-        for future in waiting:
-            if not future.done():
-                future.set_exception(self._error)
+        for future in (one for one in waiting if not one.done()):
+            future.set_exception(self._error)
 
     def snapshot(self) -> dict[str, Any]:
         """Figures of the run; see `r2v.llm.providers.dispatch.progress`."""

@@ -41,7 +41,7 @@ class BatchOrDirect:
         direct_worst_case, batch_worst_case = (
             sum(self._tracker.worst_case(request, batch=batch) for request in requests) for batch in (False, True)
         )
-        if direct_worst_case > self._tracker.budget.remaining >= batch_worst_case:
+        if direct_worst_case > self._tracker.budget.within_reach >= batch_worst_case:
             return self._choose(True, "the budget covers no direct calls")
         if num_open <= self._policy.tail * self._most_open:
             return self._choose(False, f"the last {num_open} of {self._most_open} conversations")

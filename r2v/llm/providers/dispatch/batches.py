@@ -71,6 +71,16 @@ class BatchDispatcher:
         """Wait up to `grace` seconds for the ids of batches that are being created."""
         await self._creation.drain(grace)
 
+    async def cancel(self) -> None:
+        """Ask the provider to stop all batches; what they have answered is kept."""
+        for batch in list(self._tracker.state.batches.values()):
+            if batch.id is None:
+                continue
+            try:
+                await self._provider.cancel_batch(batch.id)
+            except ProviderFault as fault:  # it may have ended meanwhile: the next poll shows it
+                logger.info("  batch %s: not cancelled: %s", batch.id, fault.reason)
+
     def submit(self, requests: Sequence[ProviderRequest]) -> None:
         """Send these in batches as soon as the limits allow."""
         self._queue.extend(requests)
@@ -131,13 +141,18 @@ class BatchDispatcher:
                 if held := self._hold():
                     self._look_later(held)
                     return
+                budget, next_usd = self._tracker.budget, self._tracker.worst_case(self._queue[0], batch=True)
+                if budget.remaining < next_usd * len(self._queue):
+                    wish = sum(self._tracker.worst_case(one, batch=True) for one in self._queue)
+                    await budget.extend(next_usd, wish)
                 requests, usd = self._cut_batch()
                 if requests:
                     await self._begin(requests, usd)
                     continue
-                if self._tracker.budget.idle:
-                    next_usd = self._tracker.worst_case(self._queue[0], batch=True)
-                    raise self._tracker.budget.exhausted(next_usd)
+                if await budget.extend(next_usd):
+                    continue
+                if budget.idle:
+                    raise budget.exhausted(next_usd)
                 await self._tracker.wait_for_change()
         finally:
             self._is_filling = False

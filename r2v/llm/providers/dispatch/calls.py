@@ -141,6 +141,8 @@ class CallDispatcher:
                 await self._tracker.wait_for_change()
             elif self._tracker.set_aside(worst_case):
                 return
+            elif await self._tracker.budget.extend(worst_case):
+                continue
             elif self._tracker.budget.idle:
                 raise self._tracker.budget.exhausted(worst_case)
             else:

@@ -16,6 +16,7 @@ from pathlib import Path
 from r2v.errors import EnvironmentFault
 from r2v.llm.providers.prices import Rate
 from r2v.llm.providers.provider_requests import ProviderRequest, RequestVerdict
+from r2v.llm.providers.spending.allotment import Allotment
 from r2v.llm.providers.spending.journal import Journal, JournalRow
 from r2v.llm.providers.spending.journal_state import JournalState
 
@@ -30,8 +31,16 @@ class SharedBudget:
     earlier processes is not known yet. name: the setting to raise, for the error message.
     """
 
-    def __init__(self, cap: float | None, *, num_trackers: int = 1, name: str = "teacher.max_usd") -> None:
+    def __init__(
+        self,
+        cap: float | None,
+        *,
+        num_trackers: int = 1,
+        name: str = "teacher.max_usd",
+        allotment: Allotment | None = None,
+    ) -> None:
         self.cap, self.name, self._num_trackers = cap, name, num_trackers
+        self.allotment = allotment
         self._trackers: dict[Path, SpendTracker] = {}
 
     def join(self, tracker: SpendTracker) -> None:
@@ -41,10 +50,30 @@ class SharedBudget:
 
     @property
     def remaining(self) -> float:
-        """USD that may still be reserved."""
-        if self.cap is None:
+        """USD that may still be reserved, without asking for more of a cap that others share."""
+        limit = self.cap if self.allotment is None else self.allotment.usd
+        if limit is None:
             return float("inf")
-        return self.cap - sum(tracker.committed for tracker in self._trackers.values()) if self._complete else 0.0
+        return limit - self.committed if self._complete else 0.0
+
+    @property
+    def within_reach(self) -> float:
+        """USD that may still be reserved, where nobody else takes them."""
+        shared = None if self.allotment is None else self.allotment.cap
+        caps = [cap for cap in (self.cap, shared) if cap is not None]
+        return max(self.remaining, min(caps) - self.committed) if caps else float("inf")
+
+    @property
+    def committed(self) -> float:
+        """USD that all trackers have spent, may have spent, or hold reserved."""
+        return sum(tracker.committed for tracker in self._trackers.values())
+
+    async def extend(self, usd: float, wish: float = 0.0) -> bool:
+        """Ask for `usd`, better `wish`, of a cap that other processes share, where that is not there; False where it
+        is not to be had, True where it may be worth another look."""
+        if self.allotment is None:
+            return False
+        return self.remaining >= max(usd, wish) or await self.allotment.extend(lambda: self.committed, usd, wish)
 
     @property
     def idle(self) -> bool:
@@ -65,9 +94,13 @@ class SharedBudget:
         lost = sum(tracker.state.lost_usd for tracker in self._trackers.values())
         spent = sum(tracker.state.spent for tracker in self._trackers.values()) + lost
         of_it_lost = f" (of it at most ${lost:.4f} for calls whose answers were lost)" if lost else ""
+        name, cap = self.name, self.cap
+        if self.allotment is not None and self.allotment.refusal is not None:
+            refusal = self.allotment.refusal
+            name, cap, spent = refusal.name, refusal.cap, spent + refusal.others_usd
         return EnvironmentFault(
-            f"{self.name}={self.cap}: ${spent:.4f} are spent{of_it_lost} and the next request may cost "
-            f"${next_usd:.4f}; everything answered is kept: raise {self.name} and run the same command again"
+            f"{name}={cap}: ${spent:.4f} are spent{of_it_lost} and the next request may cost "
+            f"${next_usd:.4f}; everything answered is kept: raise {name} and run the same command again"
         )
 
 

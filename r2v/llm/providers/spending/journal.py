@@ -1,6 +1,9 @@
 """The journal: every row about money is written and synced before the action that it is about.
 
     {"row": "open", "version": 1, "run": "3f9c0a12", "scope": {...}}       what the journal belongs to
+    {"row": "claims", "keys": [...]}                                       what its new writer has in flight: no more
+    {"row": "claim", "keys": [...]}                                        requests that no other process is to ask
+    {"row": "release", "keys": [...]}                                      requests that any process may ask again
     {"row": "intent", "batch": "3f9c0a12-b0", "count": 40, "usd": 0.21}    the batch's input file is on disk
     {"row": "file", "batch": ..., "id": "file-..."}                        the input file is uploaded (OpenAI)
     {"row": "sending", "batch": ..., "at": ..., "newest": ...}             the create call may go out from now on

@@ -16,7 +16,7 @@ from typing import Any
 
 from r2v.errors import InputError
 from r2v.llm.providers.prices import TokenCounts
-from r2v.llm.providers.provider_requests import ProviderRequest, RequestIdentity, RequestVerdict
+from r2v.llm.providers.provider_requests import ProviderRequest, RequestIdentity, RequestVerdict, reply_key
 from r2v.llm.providers.spending.journal import JournalRow
 
 
@@ -59,6 +59,8 @@ class JournalState:
     """Eight hex digits: a nonce in every custom_id, so that two runs never take each other's results for their own."""
     answers: dict[RequestIdentity, int] = field(default_factory=dict)
     """Byte offset in the journal at which an answer stands."""
+    claims: set[str] = field(default_factory=set)
+    """Reply keys of requests that no other process is to ask."""
     refused: dict[RequestIdentity, str] = field(default_factory=dict)
     """Requests that were refused for good, and why."""
     silent: Counter[RequestIdentity] = field(default_factory=Counter)
@@ -111,6 +113,12 @@ class JournalState:
                 self.counts["lost"] += 1
             case "open":
                 pass
+            case "claims":
+                self.claims = set(row["keys"])
+            case "claim":
+                self.claims.update(row["keys"])
+            case "release":
+                self.claims.difference_update(row["keys"])
             case _:
                 _advance(self, self.batches[row["batch"]], row)
 
@@ -122,6 +130,8 @@ class JournalState:
         if row["batch"] in self.batches:
             self.batches[row["batch"]].accounted.add(row["id"])
         self.spent += row["usd"]
+        if row["row"] == "answer" or row["kind"] == "fatal":
+            self.claims.discard(reply_key(identity))
         if row["row"] == "answer":
             self.answers[identity] = offset
             self.counts["answered"] += 1

@@ -1,0 +1,144 @@
+"""Membership: what makes one process' journal one of the project's.
+
+    Membership(root, purse="outputs/.artifacts/evaluate-...", scope={...}, reopen=..., project_max_usd=50)
+
+A process writes the first journal of its folder that nobody else is writing: `folder` itself, else `folder/1`,
+`folder/2` ... So helpers beside a stage, and a job that is started again while another one brings its batches home,
+write journals of their own, under one cap.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import AbstractAsyncContextManager, ExitStack
+from pathlib import Path
+
+from r2v.errors import LeaseConflict
+from r2v.llm.providers.claims import Adopt, Claimant, Claims, exclusive
+from r2v.llm.providers.dispatch.dispatch_policy import DispatchPolicy
+from r2v.llm.providers.dispatch.result_handler import Spawn, WallClock
+from r2v.llm.providers.provider_requests import RequestIdentity, reply_key
+from r2v.llm.providers.spending.allotment import Allotment
+from r2v.llm.providers.spending.budget import SharedBudget, SpendTracker
+from r2v.llm.providers.spending.journal_view import JOURNAL_LEASE
+from r2v.llm.providers.spending.project import JournalEntry, ProjectLedger, Replies, Scope, closed
+from r2v.log import logger
+from r2v.storage.lease import lease
+
+_MOST_WRITERS = 10_000
+
+
+class Alone:
+    """No project: a journal that stands for itself."""
+
+    def take(self, folder: Path, holding: ExitStack) -> Path:
+        """Take the journal's lease. Raises LeaseConflict."""
+        holding.enter_context(lease(folder / JOURNAL_LEASE))
+        return folder
+
+    def budget(self, policy: DispatchPolicy, clock: WallClock) -> SharedBudget:
+        """The journal's own cap."""
+        return SharedBudget(policy.max_usd)
+
+    async def open(self, tracker: SpendTracker, *_: object, pause: float) -> None:
+        """Nothing is claimed."""
+
+    def close(self, tracker: SpendTracker) -> None:
+        """Nothing is written down."""
+
+
+class Membership:
+    """The project at `root` as one journal's writer meets it.
+
+    purse: who pays; journals of one purse share `teacher.max_usd`. adopt: brings the batches of a dead writer's journal
+    home. alone: others' answers are not used, because it was asked for anew. lanes: another journal serves where this
+    one is being written.
+    """
+
+    def __init__(
+        self,
+        root: Path,
+        *,
+        purse: Path,
+        scope: Scope,
+        adopt: Adopt,
+        project_max_usd: float | None = None,
+        alone: bool = False,
+        lanes: bool = True,
+    ) -> None:
+        self._ledger, self._scope, self._adopt = ProjectLedger(root), dict(scope), adopt
+        self._purse, self._project_max_usd = self._ledger.name_of(purse), project_max_usd
+        self._alone, self.lanes = alone, lanes
+        self._entry: JournalEntry | None = None
+        self._allotment: Allotment | None = None
+        self._claims: Claims | None = None
+
+    def take(self, folder: Path, holding: ExitStack) -> Path:
+        """Take the lease of the first journal that nobody writes; its folder. Raises LeaseConflict without `lanes`."""
+        for place in self._places(folder):
+            try:
+                holding.enter_context(lease(place / JOURNAL_LEASE))
+                return place
+            except LeaseConflict:
+                if not self.lanes:
+                    raise
+        raise LeaseConflict(f"{folder}: {_MOST_WRITERS} processes write journals in it; wait until some end")
+
+    def _places(self, folder: Path) -> Iterator[Path]:
+        yield folder
+        yield from (folder / str(number) for number in range(1, _MOST_WRITERS))
+
+    def budget(self, policy: DispatchPolicy, clock: WallClock) -> SharedBudget:
+        """The caps of the purse and of the project."""
+        caps = {"teacher.max_usd": policy.max_usd, "teacher.project_max_usd": self._project_max_usd}
+        given = {name: cap for name, cap in caps.items() if cap is not None}
+
+        def holding() -> AbstractAsyncContextManager[None]:
+            return exclusive(self._ledger, clock)
+
+        self._allotment = Allotment(self._ledger, given, holding, clock) if given else None
+        return SharedBudget(policy.max_usd, allotment=self._allotment)
+
+    async def open(
+        self,
+        tracker: SpendTracker,
+        in_flight: list[RequestIdentity],
+        claimant: Claimant,
+        clock: WallClock,
+        spawn: Spawn,
+        *,
+        pause: float,
+    ) -> Claims | None:
+        """Enter the journal into the ledger; its claims, or None where it asks alone."""
+        run, folder = tracker.state.run, self._ledger.name_of(tracker.journal.path.parent)
+        # who brings another's batches home does not pay for them
+        purse = next((one.purse for one in self._ledger.entries() if one.run == run), self._purse)
+        entry = JournalEntry(
+            run=run,
+            folder=folder,
+            purse=purse,
+            scope=self._scope,
+            open=True,
+            usd=tracker.committed,
+            answered=tracker.state.counts["answered"],
+        )
+        self._entry = entry if self._allotment is None else self._allotment.start(entry, tracker.committed)
+        self._ledger.write(self._entry)
+        keys = [reply_key(identity) for identity in in_flight]
+        if tracker.state.claims != set(keys):  # those of this journal's earlier writers hold no longer
+            await tracker.write({"row": "claims", "keys": keys})
+        if self._alone:
+            return None
+        replies = Replies(self._ledger, self._scope, run)
+        self._claims = Claims(self._ledger, replies, tracker, claimant, self._adopt, clock, spawn, pause=pause)
+        await self._claims.look()
+        return self._claims
+
+    def close(self, tracker: SpendTracker) -> None:
+        """Write down what it came to."""
+        if self._claims is not None and self._claims.reused:
+            logger.info("  %d replies were paid for elsewhere in this project", self._claims.reused)
+        if self._entry is not None:
+            answered = tracker.state.counts["answered"]
+            self._ledger.write(closed(self._entry, usd=tracker.committed, answered=answered))
+            self._entry = None

@@ -1,0 +1,185 @@
+"""The view of a journal that another process writes: what is answered, in flight and spent there.
+
+    view = JournalView(folder, run)
+    view.look()                         # takes in the rows that were appended since
+    view.answer(key)                    # the verdict, read again and held against its hash; or None
+
+Only a digest of each request, a place and a hash stay in memory. A journal that is not what its witness says, or that
+holds a line that is no row, is named and its answers are never used; so is a line that was altered since it was read.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from r2v.errors import InputError
+from r2v.llm.providers.provider_requests import RequestVerdict, read_requests, reply_key
+from r2v.llm.providers.spending.journal_state import verdict_of
+from r2v.storage.lease import holder
+from r2v.storage.witness import Witness
+
+log = logging.getLogger(__name__)
+
+JOURNAL_LEASE = "journal.lease"
+"""In a journal's folder: who writes it."""
+
+
+@dataclass(kw_only=True)
+class _OpenBatch:
+    usd: float
+    keys: set[str] | None = None
+    """Requests without a result; None: its input has not been read."""
+
+
+@dataclass
+class JournalView:
+    """What the journal in `folder` says, whose first row names `run`."""
+
+    folder: Path
+    run: str
+    spent: float = 0.0
+    lost_usd: float = 0.0
+    answered: int = 0
+    damage: str = ""
+    """Why nothing of it is used, if so."""
+    _answers: dict[str, tuple[int, bytes]] = field(default_factory=dict)
+    """Key -> where the row stands, and the hash of its line."""
+    _claims: set[str] = field(default_factory=set)
+    _calls: dict[str, float] = field(default_factory=dict)
+    _batches: dict[str, _OpenBatch] = field(default_factory=dict)
+    _read_to: int = 0
+
+    @property
+    def path(self) -> Path:
+        """The journal."""
+        return self.folder / "journal.jsonl"
+
+    @property
+    def committed(self) -> float:
+        """USD that are spent, may have been spent, or are reserved."""
+        reserved = sum(batch.usd for batch in self._batches.values()) + sum(self._calls.values())
+        return self.spent + self.lost_usd + reserved
+
+    @property
+    def alive(self) -> bool:
+        """Whether a living process writes it."""
+        return holder(self.folder / JOURNAL_LEASE) is not None
+
+    def look(self) -> None:
+        """Take in what was appended since the last look. Raises FileNotFoundError where the journal is gone."""
+        with self.path.open("rb") as file:
+            if file.seek(0, 2) < self._read_to:
+                self._begin_again()
+            try:
+                if not self._read_to:
+                    self._require_witnessed(file)
+                file.seek(self._read_to)
+                for line in file:
+                    if not line.endswith(b"\n"):
+                        break  # torn, or about to be ended
+                    row = json.loads(line)
+                    if not self._read_to and row.get("run") != self.run:
+                        raise FileNotFoundError(f"{self.path} is another journal by now")
+                    self._apply(row, line)
+                    self._read_to += len(line)
+            except (InputError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+                if not self.damage:
+                    log.warning("  %s is damaged, and none of its answers is used: %s", self.path, error)
+                self.damage = str(error)
+
+    def _begin_again(self) -> None:
+        """Forget what was read: the journal is shorter than it was."""
+        for read in (self._answers, self._claims, self._calls, self._batches):
+            read.clear()
+        self.spent, self.lost_usd, self.answered, self._read_to = 0.0, 0.0, 0, 0
+
+    def _require_witnessed(self, file: BinaryIO) -> None:
+        """Raises InputError where the journal is not what its witness saw."""
+        witness = Witness(self.path, "nothing of it is used")
+        file.seek(0)
+        for line in file:
+            witness.see(line)
+        witness.require_all()
+
+    def _apply(self, row: Mapping[str, Any], line: bytes) -> None:
+        match row["row"]:
+            case "claims":
+                self._claims = set(row["keys"])
+            case "claim":
+                self._claims.update(row["keys"])
+            case "release":
+                self._claims.difference_update(row["keys"])
+            case "call":
+                self._calls[row["id"]] = row["usd"]
+            case "intent":
+                self._batches[row["batch"]] = _OpenBatch(usd=row["usd"])
+            case "applied" | "dropped":
+                self._batches.pop(row["batch"], None)
+            case "lost":
+                self._calls.pop(row["id"], None)
+                self.lost_usd += row["usd"]
+            case "answer" | "failed":
+                self._apply_result(row, line)
+
+    def _apply_result(self, row: Mapping[str, Any], line: bytes) -> None:
+        conversation, turn = row["id"].split("-")[1:3]
+        key = reply_key((conversation, int(turn), row["sha256"]))
+        self._calls.pop(row["id"], None)
+        batch = self._batches.get(row["batch"] or "")
+        if batch is not None and batch.keys is not None:
+            batch.keys.discard(key)
+        self.spent += row["usd"]
+        if row["row"] == "answer":
+            self.answered += 1
+            self._answers[key] = (self._read_to, _line_hash(line))
+        if row["row"] == "answer" or row["kind"] == "fatal":
+            self._claims.discard(key)
+
+    def answers(self, key: str) -> bool:
+        """Whether it holds an answer of this key."""
+        return not self.damage and key in self._answers
+
+    def answer(self, key: str) -> RequestVerdict | None:
+        """The answer of this key; None where there is none, or it is not what was written."""
+        if not self.answers(key):
+            return None
+        offset, content = self._answers[key]
+        try:
+            with self.path.open("rb") as file:
+                file.seek(offset)
+                line = file.readline()
+            if _line_hash(line) == content:
+                return verdict_of(json.loads(line))
+            log.warning("  %s: the answer at byte %d is not what was written, and is not used", self.path, offset)
+        except OSError as error:
+            log.warning("  %s cannot be read (%s): its answers are not used", self.path, error.strerror)
+        del self._answers[key]
+        return None
+
+    def claims(self, key: str) -> bool:
+        """Whether a living process is about to ask this, or has asked it."""
+        return not self.damage and key in self._claims and self.alive
+
+    def in_batch(self, key: str) -> bool:
+        """Whether it is in a provider batch whose results are not all there."""
+        return not self.damage and any(key in self._keys_of(name, batch) for name, batch in self._batches.items())
+
+    def _keys_of(self, name: str, batch: _OpenBatch) -> set[str]:
+        if batch.keys is None:
+            path = self.folder / "inputs" / f"{name}.jsonl"
+            try:
+                asked = {reply_key(request.identity) for request in read_requests(path)}
+            except (OSError, ValueError, LookupError):
+                return set()  # it has just been applied: the next look shows it
+            batch.keys = asked - self._answers.keys()
+        return batch.keys
+
+
+def _line_hash(line: bytes) -> bytes:
+    return hashlib.blake2b(line, digest_size=8).digest()

@@ -1,0 +1,192 @@
+"""The project's ledger: all journals of what providers were paid in one checkout, as one process sees them.
+
+    outputs/.replies/<run>.json      a journal: where it lies, who pays, what it is of, what it came to
+    outputs/.replies/changed         a word that is new whenever one of these files is
+    outputs/.replies/ledger.lease    held for as long as it takes to claim requests, or money
+
+There is no second copy of a reply and no central book that could contradict the journals: each journal has one writer,
+and everybody reads the others'. Two rules make of them one reply cache and one cap:
+
+- A request is *claimed*, under the lease and in the own journal, before it is sent. Whoever finds it answered takes
+  the answer; whoever finds it claimed by a living process, or in a provider batch, waits for that.
+- Money is *allotted*, under the lease and in the own entry, before it is reserved: a share of what the caps leave.
+  What a dead process had been allotted and has not committed is free again, because its journal says what it has.
+
+A journal that is gone counts with what its entry says; nothing takes an entry away.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from r2v.errors import InputError
+from r2v.llm.providers.provider_requests import RequestVerdict
+from r2v.llm.providers.spending.journal_view import JournalView
+from r2v.storage.files import write_json, write_text
+from r2v.storage.integrity import hashed, read_hashed
+from r2v.storage.paths import REPLIES
+
+log = logging.getLogger(__name__)
+
+Scope = Mapping[str, Any]
+"""What decides whose replies they are: provider, model, endpoint."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class JournalEntry:
+    """A journal as the ledger knows it."""
+
+    run: str
+    """The nonce in its first row and in all its custom_ids."""
+    folder: str
+    """From the checkout, where it lies in there."""
+    purse: str
+    """Who pays: the journals of one purse share `teacher.max_usd`."""
+    scope: dict[str, Any]
+    open: bool
+    """Its writer has not ended, or was killed."""
+    usd: float = 0.0
+    """Committed when it was last opened or closed."""
+    answered: int = 0
+    """Answers, then."""
+    allotted: float | None = None
+    """USD that its writer may commit in all; None: nobody shares its caps, or it is closed."""
+
+
+class ProjectLedger:
+    """The journals of the checkout at `root`."""
+
+    def __init__(self, root: Path) -> None:
+        self._root, self.folder = root, root / REPLIES
+        self.lease = self.folder / "ledger.lease"
+        self._entries: dict[str, JournalEntry] = {}
+        self._stamps: dict[str, tuple[int, int]] = {}
+        self._views: dict[str, JournalView] = {}
+        self._seen = ""
+        self.damaged: dict[str, str] = {}
+        """By run: entries that cannot be read, and why."""
+
+    def require_whole(self) -> None:
+        """Raises InputError where what a journal has spent is not known: no cap could be kept."""
+        for run, reason in self.damaged.items():
+            if run not in self._entries:
+                raise InputError(
+                    f"{reason}; what its journal has spent is not known: run the command of that journal again, "
+                    "restore the file, or remove it, and then its money counts no more"
+                )
+
+    def name_of(self, folder: Path) -> str:
+        """A folder as entries name it."""
+        folder, root = folder.resolve(), self._root.resolve()
+        return folder.relative_to(root).as_posix() if folder.is_relative_to(root) else folder.as_posix()
+
+    def write(self, entry: JournalEntry) -> None:
+        """Write an entry, its journal's only writer. Raises EnvironmentFault where the disk refuses."""
+        write_json(self.folder / f"{entry.run}.json", hashed(asdict(entry)))
+        write_text(self.folder / "changed", secrets.token_hex(8))
+
+    def entries(self) -> list[JournalEntry]:
+        """All entries, as they are now; a damaged one is named and left out: its journal is nobody's cache."""
+        try:
+            seen = (self.folder / "changed").read_text()
+        except (OSError, ValueError):
+            seen = ""
+        if not seen or seen != self._seen:
+            for path in sorted(self.folder.glob("*.json")):
+                self._read(path)
+            self._seen = seen
+        return list(self._entries.values())
+
+    def _read(self, path: Path) -> None:
+        run = path.stem
+        try:
+            status = path.stat()
+            stamp = status.st_mtime_ns, status.st_ino
+            if self._stamps.get(run) != stamp:
+                self._entries[run] = JournalEntry(**read_hashed(path))
+                self._stamps[run] = stamp
+            self.damaged.pop(run, None)
+        except FileNotFoundError:
+            return  # replaced just now: what replaced it is read next
+        except (InputError, OSError, TypeError) as error:
+            if run not in self.damaged:
+                log.warning("  %s; the answers in its journal are not used elsewhere", error)
+            self.damaged[run] = str(error)
+
+    def folder_of(self, entry: JournalEntry) -> Path:
+        """Where its journal should lie."""
+        return self._root / entry.folder
+
+    def view(self, entry: JournalEntry) -> JournalView | None:
+        """A look into its journal, up to date; None where it is gone."""
+        for folder in self._places(entry):
+            view = self._views.setdefault(entry.run, JournalView(folder, entry.run))
+            try:
+                view.look()
+            except (FileNotFoundError, NotADirectoryError):
+                self._views.pop(entry.run)
+                continue
+            return view
+        return None
+
+    def _places(self, entry: JournalEntry) -> Iterator[Path]:
+        """Its folder; or where it was set aside when its artifact was made anew."""
+        folder = self.folder_of(entry)
+        yield folder
+        yield from sorted(folder.parent.glob(f"{folder.name}-*"))
+
+    def committed(self, entry: JournalEntry) -> float:
+        """USD that a journal has spent or may yet spend; of a closed one what its entry says."""
+        if not entry.open:
+            return entry.usd
+        view = self.view(entry)
+        if view is None:
+            return max(entry.usd, entry.allotted or 0.0)
+        return max(view.committed, entry.allotted or 0.0) if view.alive else view.committed
+
+
+class Replies:
+    """The answers of one scope in all journals but one's own: `run`."""
+
+    def __init__(self, ledger: ProjectLedger, scope: Scope, run: str) -> None:
+        self._ledger, self._scope, self._run = ledger, dict(scope), run
+        self._views: dict[str, JournalView] = {}
+        self._read: dict[str, JournalEntry] = {}
+        """By run: closed journals that were read to their end."""
+
+    def look(self) -> None:
+        """Take in what others have written since."""
+        for entry in self._ledger.entries():
+            if entry.run == self._run or entry.scope != self._scope or self._read.get(entry.run) == entry:
+                continue
+            view = self._ledger.view(entry)
+            if view is None or view.folder != self._ledger.folder_of(entry):  # gone, or set aside
+                self._views.pop(entry.run, None)
+                continue
+            self._views[entry.run] = view
+            if not entry.open:
+                self._read[entry.run] = entry
+
+    def answer(self, key: str) -> RequestVerdict | None:
+        """The answer of this key, whoever was given it."""
+        for view in self._views.values():
+            if (verdict := view.answer(key)) is not None:
+                return verdict
+        return None
+
+    def in_flight(self, key: str) -> JournalView | None:
+        """Whose batch or living claim it is."""
+        for view in self._views.values():
+            if view.in_batch(key) or view.claims(key):
+                return view
+        return None
+
+
+def closed(entry: JournalEntry, *, usd: float, answered: int) -> JournalEntry:
+    """The entry of a journal whose writer ends."""
+    return replace(entry, open=False, usd=usd, answered=answered, allotted=None)
