@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 
 from r2v import config as c
 from r2v.errors import UsageError, nearest
-from r2v.log import logger
 from r2v.stages import Stage
 from r2v.storage.artifact import Work
 from r2v.storage.files import write_json
@@ -132,16 +131,15 @@ class AblationsSettings:
         return cls(whole=replace(config, hierarchical=c.HierarchicalConfig()))
 
 
-def play(cfg: AblationsSettings, work: Work) -> list[dict[str, Artifact]]:
+_BASE = "base"
+
+
+def play(cfg: AblationsSettings, work: Work) -> dict[str, dict[str, Artifact]]:
     """Make the chain of the base and of every ablation, beside whoever else makes them; job -> artifact of each."""
     from r2v.experiments.shared_chains import make_chains
 
-    names = ["base", *cfg.whole.ablations.names]
-    return make_chains(
-        chains_of(cfg.whole),
-        root=work.root,
-        on_done=lambda index: logger.info("  ablation %-24s done", names[index]),
-    )
+    names = [_BASE, *cfg.whole.ablations.names]
+    return make_chains(dict(zip(names, chains_of(cfg.whole), strict=True)), root=work.root)
 
 
 def run(cfg: AblationsSettings, work: Work) -> None:
@@ -149,8 +147,8 @@ def run(cfg: AblationsSettings, work: Work) -> None:
     from r2v.evaluation.tables.ablation_rows import ablation_rows, write_ablations
 
     rows = [ABLATION_ROWS[name] for name in cfg.whole.ablations.names]
-    base_made, *changed = play(cfg, work)
-    made = {row.name: chain for row, chain in zip(rows, changed, strict=True)}
+    made = play(cfg, work)
+    base_made = made.pop(_BASE)
     table = ablation_rows(
         cfg.whole.env.benchmark,
         _condition(cfg.whole),

@@ -139,7 +139,11 @@ class BlockPlayer:
         while blocks:
             open_before = sum(len(block.missing(self.cache)) for block in blocks)
             self._played = 0
-            held = [block for block in blocks if not self._take(block)]
+            held = []
+            for number, block in enumerate(blocks):
+                if not self._take(block):
+                    held.append(block)
+                self._bar.advance(0, blocks_left=len(held) + len(blocks) - number - 1)
             if len(held) == len(blocks):
                 self._sleep(self._pause)
             self.cache.refresh()

@@ -30,6 +30,8 @@ from r2v.storage.lease import lease
 from r2v.storage.paths import CHAINS
 
 FORMAT = 1
+HELPERS_FILE = "helpers.json"
+"""What a job writes of the arrays that it has submitted."""
 _REMEDY = "run the same `r2v run_all` again: running jobs are found in the queue"
 ASKED_FOR = ("first", "rerun", "resume")
 """Reasons of attempts that a person asked for; healing counts from the last of them."""
@@ -147,6 +149,8 @@ class JobRecord:
     error: dict[str, Any] | None = None
     exit: dict[str, Any] | None = None
     events: list[dict[str, Any]] = field(default_factory=list)
+    helpers: tuple[str, ...] = ()
+    """Ids of the arrays of helpers that it submitted."""
 
 
 def now() -> str:
@@ -257,6 +261,7 @@ def record_at(files: Path) -> JobRecord:
         error=read_object(files / "error.json"),
         exit=read_object(files / "exit.json"),
         events=list(_events(files / "events.jsonl")),
+        helpers=tuple(map(str, (read_object(files / HELPERS_FILE) or {}).get("arrays", ()))),
     )
 
 

@@ -11,7 +11,7 @@ late is an answer, not an error: a job that sacct does not know has not failed.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -135,9 +135,17 @@ def queue(name: str | None = None, root: Path = Path(), *, mark: str = CHAIN_MAR
         values = [given(word) for word in line.split(_SEPARATOR)]
         if len(values) == len(_QUEUE):
             rows.append(Queued(**dict(zip(_QUEUE, values, strict=True))))
-    if name is None:
-        return rows
+    return rows if name is None else of_chain(rows, name, root, mark=mark)
+
+
+def of_chain(rows: Iterable[Queued], name: str, root: Path, *, mark: str = CHAIN_MARK) -> list[Queued]:
+    """Those of these jobs that are a chain's of this checkout, or its helpers."""
     return [row for row in rows if row.comment.startswith(f"{mark}:{name}/") and _is_checkout(row.folder, root)]
+
+
+def helpers_comment(name: str, job: str) -> str:
+    """What the helpers beside a chain's job are known by in the queue; no chain's job is known so."""
+    return f"{HELPERS_MARK}:{name}/{job}"
 
 
 def _is_checkout(folder: str, root: Path) -> bool:

@@ -29,6 +29,8 @@ from r2v.slurm.headers import Resources
 from r2v.slurm.submit import environment_lines
 from r2v.slurm.verify_outputs import config_of
 from r2v.slurm.views.states import seconds_left
+from r2v.storage.files import write_json
+from r2v.storage.integrity import hashed
 from r2v.storage.paths import LOGS, SCRIPTS
 
 WORTH_HELPING = 3600.0
@@ -53,8 +55,8 @@ class HelperArray:
 
     @property
     def comment(self) -> str:
-        """What the array is known by in the queue, whichever attempt submitted it; no chain's job is known so."""
-        return f"{client.HELPERS_MARK}:{self.name}/{self.job}"
+        """What the array is known by in the queue, whichever attempt submitted it."""
+        return client.helpers_comment(self.name, self.job)
 
     def look(self, folder: Path) -> None:
         """Submit the array where the records in this folder say that it is worth it. Where they cannot be read (a
@@ -85,6 +87,14 @@ class HelperArray:
             self.resources.helpers,
             id_,
         )
+        self._remember(record, id_)
+
+    def _remember(self, record: JobRecord, id_: str) -> None:
+        """Write the array's id beside what the job says of itself: its cost is the job's."""
+        try:
+            write_json(record.folder / chains.HELPERS_FILE, hashed({"arrays": [*record.helpers, id_]}))
+        except EnvironmentFault as error:
+            logger.warning("r2v job %s: %s", self.job_id, error)
 
     def end(self, exit_code: int, *, goes_on: bool) -> None:
         """Take the array away with the job: what still waits where the stage is done, all of it where it has failed,

@@ -15,6 +15,7 @@ import os
 import traceback
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ from r2v.storage.integrity import hashed
 FOLDER = "R2V_RECORD"
 """The environment variable that names the folder."""
 EVENTS, ERROR = "events.jsonl", "error.json"
+_part: ContextVar[str] = ContextVar("part", default="")
 
 _PACKAGE = Path(__file__).parents[1]
 
@@ -38,6 +40,17 @@ class Recorded(Exception):
         self.record = dict(record)
 
 
+@contextmanager
+def part(name: str) -> Iterator[None]:
+    """What is done in this block is a part of the job's work that has this name: its events say so, for what is called
+    alike in two parts makes progress in each of them."""
+    token = _part.set(name)
+    try:
+        yield
+    finally:
+        _part.reset(token)
+
+
 def event(what: str, done: int, total: int, figures: Mapping[str, float]) -> None:
     """Append one line on how far something is. A disk that refuses it does not stop the work it tells of."""
     folder = os.environ.get(FOLDER)
@@ -47,7 +60,7 @@ def event(what: str, done: int, total: int, figures: Mapping[str, float]) -> Non
         {
             "at": _now(),
             "restart": int(os.environ.get("SLURM_RESTART_COUNT", "0")),
-            "what": what,
+            "what": f"{_part.get()}: {what}" if _part.get() else what,
             "done": done,
             "total": total,
             **figures,

@@ -167,31 +167,46 @@ def test_a_stage_with_helpers_on_its_machine_makes_the_same_bytes(project: Path,
     assert not list((project / "outputs/.episodes").rglob("*.lease"))
 
 
-KILLS = range(20 if trust.whole_suites else 2)
+KILLS = 20 if trust.whole_suites else 2
+LARGE = (
+    ("evaluation.num_tasks=40", "evaluation.seeds=[1,2]", "rollout.episodes_per_block=8")
+    if trust.whole_suites
+    else SMALL
+)
 
 
-def test_processes_killed_at_random_lose_nothing_that_was_played(project: Path) -> None:
+@pytest.mark.parametrize("count", [1, 2, 4] if trust.whole_suites else [1])
+def test_processes_killed_at_random_lose_nothing_that_was_played(count: int, project: Path) -> None:
     """The stage and its helpers, each killed -9 in turn and started again; what a life finished, the next one has."""
-    expected, kept = begun(project, "evaluate"), 0
-    running = [warm.start(project, *WORDS), warm.start(project, *WORDS, "--helper")]
-    for number in KILLS:
-        time.sleep(generator("helping", number).uniform(0.5, 3.0))
-        victim = generator("helping", "victim", number).choice([0, 1])
+    words = ("evaluate", "--config", str(MICRO), "--overrides", *LARGE)
+    alone = warm.run(project, *words)
+    assert alone.returncode == 0, alone.stderr
+    expected, kept, killed = begun(project, "evaluate"), 0, list[int]()
+    running = [warm.start(project, *words, *(["--helper"] if number else [])) for number in range(1 + count)]
+    while len(killed) < KILLS and kept < SETTLED:
+        time.sleep(generator("helping", count, len(killed)).uniform(0.5, 3.0))
+        victim = generator("helping", "victim", count, len(killed)).choice(range(1 + count))
         running[victim].kill()
         running[victim].communicate()
+        killed.append(victim)
         plays = _plays(project)
         assert plays >= kept, "what was played is there, by whoever"
         kept = plays
-        running[victim] = warm.start(project, *WORDS, *(["--helper"] if victim else []))
+        running[victim] = warm.start(project, *words, *(["--helper"] if victim else []))
     for process in running:
         process.communicate()
-    done = warm.run(project, *WORDS)
+    done = warm.run(project, *words)
     assert done.returncode == 0, done.stderr
     assert content(attempt_of(project, "evaluate")) == expected
+    print(f"{count} helpers: {len(killed)} kills, {killed.count(0)} of the stage itself; {len(expected)} files equal")
+
+
+SETTLED = 10**9
+"""More than any number of lines: the artifact is finished and its plays lie in it."""
 
 
 def _plays(project: Path) -> int:
     """Lines of plays, published ones included."""
     folder = project / "outputs/.episodes" / attempt_of(project, "evaluate").name
     lines = sum(path.read_bytes().count(b"\n") for path in folder.glob("*.jsonl"))
-    return 10**9 if (folder / "published.json").exists() else lines
+    return SETTLED if (folder / "published.json").exists() else lines

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,12 +13,14 @@ import pytest
 from r2v.config import RolloutConfig
 from r2v.data.episode import Episode
 from r2v.envs.chain import ChainBenchmark
-from r2v.errors import EnvironmentFault, LeaseConflict
+from r2v.errors import EnvironmentFault, Interrupted, LeaseConflict
 from r2v.rollout.blocks import BlockPlayer, block_size, blocks_of
 from r2v.rollout.cells import Cell
 from r2v.rollout.episode_cache import EpisodeCache
 from r2v.rollout.play_lines import BrokenPlay
 from r2v.rollout.session import EpisodeSpec
+from r2v.slurm.chain import progressed, record_at
+from r2v.storage import record
 from r2v.storage.lease import lease
 from tests.chains import chain_stage, specs
 
@@ -55,6 +58,29 @@ class Counting:
 
     def player(self, store: Path, **options: Any) -> BlockPlayer:
         return BlockPlayer(self.on.waves, EpisodeCache(store, "stage-1"), 5, **options)
+
+
+def test_a_life_that_finishes_no_episode_is_no_progress(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a job that was put back goes by: it goes on as long as each life adds an episode to what is kept."""
+    monkeypatch.setenv(record.FOLDER, str(tmp_path / "job"))
+    further, add = list[bool](), EpisodeCache.add
+    for life, episodes in enumerate((5, 0, 4, 100)):
+        game, left = Counting(), iter([True] * episodes)
+
+        def stopping(cache: EpisodeCache, *play: Any, left: Any = left) -> None:
+            if not next(left, False):
+                raise Interrupted("the time is over")
+            add(cache, *play)
+
+        monkeypatch.setattr(EpisodeCache, "add", stopping)
+        monkeypatch.setenv("SLURM_RESTART_COUNT", str(life))
+        with suppress(Interrupted):
+            game.player(tmp_path / "episodes").play(game.cells(), "evaluation")
+        further.append(progressed(record_at(tmp_path / "job"), life, []))
+    assert further == [True, False, True, True]
+    events = record_at(tmp_path / "job").events
+    assert [event["done"] for event in events if event["restart"] == 1] == [5, 5], "what is kept counts in each life"
+    assert (events[-1]["done"], events[-1]["total"], events[-1]["blocks_left"]) == (24, 24, 0)
 
 
 def test_a_block_holds_whole_tasks_and_methods_do_not_move_them() -> None:

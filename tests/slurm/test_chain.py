@@ -166,6 +166,8 @@ def events(*rows: tuple[int, str, int]) -> JobRecord:
         (events((0, "bc", 6)), 0, [events((0, "bc", 6))], False),
         (events((0, "bc", 7)), 0, [events((0, "bc", 6))], True),
         (events((0, "play", 9), (1, "play", 9), (1, "score", 1)), 1, [], True),
+        (events((0, "base: play", 9), (1, "no_dpo: play", 0)), 1, [], False),
+        (events((0, "base: play", 9), (0, "no_dpo: play", 1), (1, "no_dpo: play", 2)), 1, [], True),
     ],
 )
 def test_progress_is_getting_further_than_ever_before(

@@ -11,7 +11,7 @@ import pytest
 from r2v.errors import UsageError
 from r2v.log import logger
 from r2v.slurm import client, headers
-from r2v.slurm.chain import JobRecord
+from r2v.slurm.chain import JobRecord, record_at
 from r2v.slurm.helper_array import HelperArray, helper_array
 from tests.slurm.cluster import Cluster
 from tests.slurm.faked import Faked, ago
@@ -37,13 +37,13 @@ def script(root: Path, text: str = HEADER) -> Path:
     return path
 
 
-def at_pace(done: int, total: int, seconds: float) -> JobRecord:
+def at_pace(done: int, total: int, seconds: float, *, helpers: tuple[str, ...] = ()) -> JobRecord:
     """A job that has done so many in so long."""
     events: list[dict[str, Any]] = [
         {"at": ago(seconds), "what": "evaluate", "done": 0, "total": total, "restart": 0},
         {"at": ago(0), "what": "evaluate", "done": done, "total": total, "restart": 0},
     ]
-    return JobRecord(folder=Path(), events=events)
+    return JobRecord(folder=Path(), events=events, helpers=helpers)
 
 
 def beside(faked: Faked) -> HelperArray:
@@ -84,6 +84,13 @@ def test_a_job_with_hours_to_go_submits_the_array_once(faked: Faked) -> None:
     assert {"--array=1-15%8", "--partition=gpu", "--mem=48G", "--time=24:00:00", "--cpus-per-task=4"} <= set(submitted)
     assert {"--comment=r2v-helpers:own_noisy/evaluate", "--signal=B:TERM@120", "--requeue"} <= set(submitted)
     assert [word for word in submitted if word.startswith("--job-name")] == ["--job-name=help_evaluate_own_noisy"]
+
+
+def test_the_array_s_id_stands_in_the_record_of_the_job(faked: Faked) -> None:
+    array = beside(faked)
+    array.submit_if_worth(at_pace(1, 1000, 60, helpers=("90",)))
+    before, fresh = record_at(Path()).helpers
+    assert before == "90" and fresh.isdigit()
 
 
 def test_a_job_that_is_soon_done_or_of_which_no_pace_is_known_asks_nobody(faked: Faked) -> None:

@@ -31,6 +31,15 @@ def out_of_host_memory() -> BaseException:
     return refused.value
 
 
+def test_what_is_called_alike_in_two_parts_is_told_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(record.FOLDER, str(tmp_path))
+    with record.part("no_dpo"), Progress("evaluation", 3) as bar:
+        bar.advance(2)
+    record.event("evaluation", 1, 3, {})
+    told = {(event["what"], event["done"]) for event in events(tmp_path)}
+    assert told == {("no_dpo: evaluation", 0), ("no_dpo: evaluation", 2), ("evaluation", 1)}
+
+
 KINDS = [
     (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB"), "cuda_oom", 1),
     (RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"), "cuda_oom", 1),

@@ -663,7 +663,12 @@ OTHER_FILES = (
         name="job record",
         paths=("outputs/.chains/*/jobs/*/*.json", "outputs/.chains/*/jobs/*/*.jsonl"),
         form="json",
-        writers=("slurm.runner:_write", "storage.record:recording", "storage.record:event"),
+        writers=(
+            "slurm.runner:_write",
+            "slurm.helper_array:HelperArray._remember",
+            "storage.record:recording",
+            "storage.record:event",
+        ),
         damage="ignored",
         readers=("status", "explain", "cost", "logs"),
     ),

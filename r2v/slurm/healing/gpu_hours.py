@@ -11,13 +11,15 @@ from r2v.slurm.chain import Chain
 
 
 def gpu_hours(root: Path, chain: Chain) -> float:
-    """GPU-hours of all attempts so far, restarts included: what sacct allotted, in whole seconds, or what the jobs
-    wrote themselves (their last start to its end) where that is more, or where sacct does not know of
+    """GPU-hours of all attempts so far, their restarts and helpers included: what sacct allotted, in whole seconds, or
+    what the jobs wrote themselves (their last start to its end) where that is more, or where sacct does not know of
     them: accounting may be down, or come late."""
     ids = [attempt.id for job in chain.jobs.values() for attempt in job.attempts]
-    accounts = client.accounting(ids).jobs
+    arrays = [array for id_ in ids for array in chains.record(root, chain.name, id_).helpers]
+    accounts = client.accounting([*ids, *arrays]).jobs
     known = {id_: sum(row.gpu_hours for row in rows) for id_, rows in accounts.items() if rows}
-    return sum(max(known.get(id_, 0.0), _recorded_hours(root, chain.name, id_, known=id_ in known)) for id_ in ids)
+    own = sum(max(known.get(id_, 0.0), _recorded_hours(root, chain.name, id_, known=id_ in known)) for id_ in ids)
+    return own + sum(hours for id_, hours in known.items() if id_ not in ids)
 
 
 def over_cap(root: Path, name: str) -> str | None:

@@ -6,7 +6,7 @@ went on from; that is not counted in their favour.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -34,8 +34,8 @@ class AttemptCost:
 
 
 def attempt_costs(name: str, root: Path = Path()) -> list[AttemptCost]:
-    """Every attempt of a chain and every job submitted by hand, in order; one sacct. Raises EnvironmentFault where
-    accounting is down: only it knows what was allotted."""
+    """Every attempt of a chain, every job submitted by hand and every array of helpers, in order; one sacct. Raises
+    EnvironmentFault where accounting is down: only it knows what was allotted."""
     chain, records = files(name, root)
     attempts = [
         (job, number, attempt.id)
@@ -46,12 +46,24 @@ def attempt_costs(name: str, root: Path = Path()) -> list[AttemptCost]:
     attempts += [
         (str((record.start or {}).get("job", "?")), 1, id_) for id_, record in records.items() if id_ not in known
     ]
-    accounting = client.accounting([id_ for _, _, id_ in attempts])
+    arrays = [
+        (f"{job} helpers", number, array)
+        for job, number, id_ in attempts
+        if id_ in records
+        for array in records[id_].helpers
+    ]
+    accounting = client.accounting([id_ for _, _, id_ in (*attempts, *arrays)])
     if accounting.down is not None:
         raise EnvironmentFault(
             f"only accounting knows what a chain cost, and it is down: {accounting.down}; try again later"
         )
-    return [_of(job, number, id_, accounting.jobs.get(id_, [])) for job, number, id_ in attempts]
+    helping = [_of(job, number, id_, _tasks(id_, accounting.jobs)) for job, number, id_ in arrays]
+    return [_of(job, number, id_, accounting.jobs.get(id_, [])) for job, number, id_ in attempts] + helping
+
+
+def _tasks(array: str, jobs: Mapping[str, list[SacctRow]]) -> list[SacctRow]:
+    """Every start of every task of an array."""
+    return [row for id_, rows in jobs.items() if id_.partition("_")[0] == array for row in rows]
 
 
 def _of(name: str, number: int, id_: str, rows: Sequence[SacctRow]) -> AttemptCost:

@@ -65,6 +65,8 @@ class JobStatus:
     peak_bytes: int | None = None
     by_hand: bool = False
     """Submitted by an sbatch line, not by run_all."""
+    helpers: dict[str, int] = field(default_factory=dict)
+    """Helpers of its array that are in the queue, by Slurm's state."""
 
 
 def job_status(job: str, attempt: Attempt, record: JobRecord, slurm: SlurmSnapshot, number: int = 1) -> JobStatus:
@@ -165,6 +167,8 @@ def _activity(event: Mapping[str, Any] | None, left: float | None) -> str:
         if event.get("total")
         else str(event.get("what", ""))
     ]
+    if isinstance(blocks := event.get("blocks_left"), (int, float)):  # of a stage that plays
+        parts = [f"{parts[0]} episodes", f"{blocks:.0f} blocks left"]
     if isinstance(event.get("loss"), (int, float)):
         parts.append(f"loss {event['loss']:.4g}")
     return ", ".join([*parts, *([f"{duration(left)} left"] if left else [])])

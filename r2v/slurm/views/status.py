@@ -153,6 +153,10 @@ def fold(chain: Chain, records: Mapping[str, JobRecord], slurm: SlurmSnapshot, r
             unfinished = [need for need in needs if jobs[need].state not in FINISHED]
             words = f"waits for {', '.join(unfinished)}" if unfinished else "starts soon"
             jobs[name] = replace(jobs[name], words=words)
+    for name, counts in _helpers(chain.name, slurm, root).items():
+        if name in jobs:
+            told = " and ".join(f"{count} {state.lower()}" for state, count in sorted(counts.items()))
+            jobs[name] = replace(jobs[name], helpers=dict(counts), words=f"{jobs[name].words}, helpers: {told}")
     attempts = {attempt.id for job in chain.jobs.values() for attempt in job.attempts}
     by_hand = [
         replace(job_status(str((record.start or {}).get("job", "?")), Attempt(id=id_), record, slurm), by_hand=True)
@@ -166,6 +170,14 @@ def fold(chain: Chain, records: Mapping[str, JobRecord], slurm: SlurmSnapshot, r
         commit=(chain.commit or "")[:10] + ("+" if chain.dirty else ""),
         banners=_banners(chain, list(jobs.values()), slurm, root),
     )
+
+
+def _helpers(name: str, slurm: SlurmSnapshot, root: Path) -> dict[str, Counter[str]]:
+    """Job -> how many helpers beside it are in the queue, by their state."""
+    found: dict[str, Counter[str]] = {}
+    for row in client.of_chain((slurm.queue or {}).values(), name, root, mark=client.HELPERS_MARK):
+        found.setdefault(row.comment.rpartition("/")[2], Counter())[row.state] += 1
+    return found
 
 
 def _of(name: str, job: ChainJob, records: Mapping[str, JobRecord], slurm: SlurmSnapshot) -> JobStatus:

@@ -32,3 +32,12 @@ def test_restarts_and_jobs_add_up_and_a_clock_that_went_back_takes_nothing_away(
     faked.record("100", start={"gpus": 4, "at": "2026-01-01T02:00:00+00:00"}, exit={"at": "2026-01-01T01:00:00+00:00"})
     faked.answer()
     assert gpu_hours(faked.root, made) == 1.0 + 0.5 + 1.0
+
+
+def test_helpers_are_paid_from_the_same_hours(faked: Faked) -> None:
+    made = faked.chain()
+    faked.record("116", helpers={"arrays": ["90"]})
+    for job in ("116", "90_1", "90_2"):
+        faked.accounted(job, "COMPLETED", ElapsedRaw=1800, AllocTRES="gres/gpu=1,node=1")
+    faked.answer()
+    assert gpu_hours(faked.root, made) == 1.5

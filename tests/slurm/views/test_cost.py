@@ -56,6 +56,22 @@ def test_the_wasted_share_is_told(faked: Faked, capsys: pytest.CaptureFixture[st
     assert told["gpu_hours"] == pytest.approx(2.71) and len(told["attempts"]) == 12
 
 
+def test_an_array_of_helpers_is_a_line_of_its_job(faked: Faked, capsys: pytest.CaptureFixture[str]) -> None:
+    faked.chain()
+    faked.accounted("116", "COMPLETED", ElapsedRaw=3600)
+    faked.record("116", helpers={"arrays": ["90", "95"]})
+    for task, state, elapsed in (("1", "COMPLETED", 1800), ("2", "PREEMPTED", 900), ("3", "CANCELLED", 0)):
+        faked.accounted(f"90_{task}", state, ElapsedRaw=elapsed)
+    faked.accounted("90_2.batch", "CANCELLED", ElapsedRaw=900)
+    faked.answer()
+    found = {(one.job, one.id): one for one in attempt_costs("desk_noisy")}
+    helping = found["evaluate helpers", "90"]
+    assert (helping.starts, helping.hours, helping.gpu_hours, helping.wasted) == (2, 0.75, 0.75, 0.25)
+    assert found["evaluate", "116"].gpu_hours == 1.0 and found["evaluate helpers", "95"].starts == 0
+    assert cli.main(["cost"]) == 0
+    assert capsys.readouterr().out.startswith("desk_noisy: 1.75 GPU-hours, 0.25 of them wasted (14%)")
+
+
 def test_without_accounting_it_is_refused_in_one_line(faked: Faked, capsys: pytest.CaptureFixture[str]) -> None:
     lived(faked)
     faked.down("sacct", "Slurm accounting storage is disabled")

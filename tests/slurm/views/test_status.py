@@ -100,6 +100,21 @@ def test_a_running_job_tells_step_loss_time_left_and_memory(faked: Faked) -> Non
     assert status.words == "bc 160/400, loss 0.4321, 40 min left, 1:10:00 of 2-00:00:00 on g1"
 
 
+def test_a_stage_that_plays_tells_episodes_blocks_and_helpers(faked: Faked) -> None:
+    faked.chain()
+    beside = {"Comment": "r2v-helpers:desk_noisy/evaluate", "WorkDir": str(faked.root)}
+    faked.queued("116", "RUNNING", "None", TimeUsed="1:10:00", NodeList="g1")
+    for number in range(1, 16):
+        faked.queued(f"90_{number}", "RUNNING" if number < 8 else "PENDING", **beside)
+    faked.queued("91_1", "RUNNING", **beside | {"Comment": "r2v-helpers:desk_shift/evaluate"})
+    event = {"at": ago(0), "restart": 0, "what": "evaluation", "done": 412, "total": 1020, "blocks_left": 31}
+    faked.record("116", start={"job": "evaluate", "restart": 0, "at": ago(700)}, events=[event])
+    status = one(seen(faked), "evaluate")
+    progress, where = "evaluation 412/1020 episodes, 31 blocks left", "1:10:00 of 2-00:00:00 on g1"
+    assert status.words == f"{progress}, {where}, helpers: 8 pending and 7 running"
+    assert status.helpers == {"PENDING": 8, "RUNNING": 7}
+
+
 def test_a_job_without_a_second_event_has_no_time_left(faked: Faked) -> None:
     faked.chain()
     faked.queued("100", "RUNNING", "None")

@@ -1,0 +1,148 @@
+"""What helpers cost: CPU seconds of playing an evaluation by one process, and by one with helpers beside it.
+
+    python benchmarks/helpers.py                        # 8 helpers, some 4 blocks for each process
+    python benchmarks/helpers.py --helpers 2 --tasks 8
+
+A small pipeline (`tests/micro.yaml`) is run up to its router in a temporary folder, then its evaluation twice: alone,
+and shared. Both results must be equal to the byte. Printed per episode: CPU seconds of playing (wanted: at most 1.25
+times one process), which leaves out imports, loading and tables, and all of it beside; how many waves and questions the
+small model was asked; and the slowest process over the mean (wanted: at most 1.1). Processes are forked from one that
+has imported torch. Wall time says nothing here: bundled worlds compute, and there are fewer cores than processes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+import sklearn.linear_model  # noqa: F401
+import torch  # noqa: F401
+import transformers  # noqa: F401
+
+from r2v.cli.main import main as r2v_main
+from r2v.llm.local.backend import LocalBackend
+from r2v.rollout.blocks import BlockPlayer
+from r2v.storage.artifact_manifest import ARTIFACT_MANIFEST
+from r2v.storage.integrity import content_files
+
+MICRO = Path(__file__).parents[1] / "tests" / "micro.yaml"
+MOST_CPU, MOST_SLOWEST = 1.25, 1.1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spent:
+    """What one process did."""
+
+    playing: float
+    """CPU seconds in players."""
+    whole: float
+    """CPU seconds of all of it."""
+    waves: int
+    """Batches that the small model answered."""
+    questions: int
+
+
+def measured(folder: Path, words: Sequence[str], figures: Path) -> int:
+    """Run a command in a fork; the id of its process. Its figures go into a file when it ends."""
+    pid = os.fork()
+    if pid:
+        return pid
+    os.chdir(folder)
+    log = os.open(figures.with_suffix(".log"), os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    spent = {"playing": 0.0, "waves": 0.0, "questions": 0.0}
+    fill, answer = BlockPlayer.fill, LocalBackend.answer
+
+    def timed(player: BlockPlayer, *arguments: object, **named: object) -> None:
+        begun = time.process_time()
+        try:
+            fill(player, *arguments, **named)  # type: ignore[arg-type]
+        finally:
+            spent["playing"] += time.process_time() - begun
+
+    def counted(backend: LocalBackend, requests: Sequence[object]) -> object:
+        spent["waves"] += 1
+        spent["questions"] += len(requests)
+        return answer(backend, requests)  # type: ignore[arg-type]
+
+    BlockPlayer.fill, LocalBackend.answer = timed, counted  # type: ignore[method-assign,assignment]
+    begun = time.process_time()
+    code = r2v_main(list(words))
+    figures.write_text(json.dumps({**spent, "whole": time.process_time() - begun}))
+    os._exit(code)
+
+
+def evaluated(folder: Path, words: Sequence[str], helpers: int) -> list[Spent]:
+    """Evaluate, with so many helpers beside; what each process did, the stage's own first."""
+    places = [folder / f"figures-{number}.json" for number in range(1 + helpers)]
+    pids = [measured(folder, [*words, *(["--helper"] if number else [])], place) for number, place in enumerate(places)]
+    for pid, place in zip(pids, places, strict=True):
+        if os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]):
+            raise SystemExit(f"a process failed: {place.with_suffix('.log').read_text()[-2000:]}")
+    return [Spent(**json.loads(place.read_text())) for place in places]
+
+
+def result(folder: Path) -> tuple[dict[str, str], int]:
+    """The hashes of the evaluation's files, and how many episodes it has."""
+    made = (folder / "results/micro").resolve()
+    summary = json.loads((made / ARTIFACT_MANIFEST).read_text())["summary"]
+    return content_files(made), int(summary["n_episodes"])
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--helpers", type=int, default=8)
+    parser.add_argument("--tasks", type=int, default=40, help="evaluation tasks of each condition (default: 40)")
+    parser.add_argument("--block", type=int, default=8, help="rollout.episodes_per_block (default: 8)")
+    parser.add_argument("--project", type=Path, help="a folder in which `r2v run --config tests/micro.yaml` was run")
+    values = parser.parse_args()
+    settings = [f"evaluation.num_tasks={values.tasks}", "evaluation.seeds=[1,2]"]
+    words = ["evaluate", "--config", str(MICRO), "--overrides", *settings]
+    with tempfile.TemporaryDirectory(prefix="r2v-helpers-") as scratch:
+        made = values.project or Path(scratch) / "made"
+        if not values.project:
+            made.mkdir()
+            pid = measured(
+                made, ["run", "--config", str(MICRO), "--without", "evaluate", "ablations"], made / "run.json"
+            )
+            if os.waitpid(pid, 0)[1]:
+                raise SystemExit((made / "run.log").read_text()[-2000:])
+        found = {}
+        for name, count, block in (("alone", 0, "auto"), ("shared", values.helpers, values.block)):
+            folder = Path(scratch) / name
+            shutil.copytree(made, folder, symlinks=True)
+            spent = evaluated(folder, [*words, f"rollout.episodes_per_block={block}"], count)
+            found[name] = (spent, *result(folder))
+    (alone, files, episodes), (shared, other_files, _) = found["alone"], found["shared"]
+    if files != other_files:
+        print("the results differ:", sorted(name for name in files if files[name] != other_files.get(name)))
+        return 1
+    for name, spent in (("one process", alone), (f"with {values.helpers} helpers", shared)):
+        playing, whole = (sum(getattr(one, field) for one in spent) for field in ("playing", "whole"))
+        waves, questions = (sum(getattr(one, field) for one in spent) for field in ("waves", "questions"))
+        print(
+            f"{name:16s} {1000 * playing / episodes:6.1f} CPU-ms an episode ({whole:.1f} CPU-s in all, "
+            f"{episodes} episodes), {questions:.0f} questions in {waves:.0f} waves"
+        )
+    cost = sum(one.playing for one in shared) / alone[0].playing
+    slowest = max(one.playing for one in shared) * len(shared) / sum(one.playing for one in shared)
+    print(f"{len(files)} files equal")
+    print(f"CPU of playing {cost:.2f}x (at most {MOST_CPU}); slowest {slowest:.2f}x the mean (at most {MOST_SLOWEST})")
+    return int(cost > MOST_CPU or slowest > MOST_SLOWEST)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
