@@ -45,12 +45,13 @@ def is_helpable(config: Config, row: Job) -> bool:
 
 
 def require_helpable(config: Config, row: Job) -> None:
-    """Raises UsageError where a stage can be played by one process only: a provider's journal has one writer."""
+    """Raises UsageError where a stage is played by one process: a collection whose questions all go into the same
+    provider batches."""
     settings = row.load().sections(config)
-    if config.teacher.provider != "scripted" and getattr(settings, "asks_teacher", True):
+    if getattr(settings, "in_one_block", False):
         raise UsageError(
-            f"{row.command.name} --helper: teacher.provider={config.teacher.provider} is asked and paid by one "
-            "process; leave --helper and --helpers out"
+            f"{row.command.name} --helper: teacher.mode={config.teacher.mode} is played by one process, because its "
+            "batches are as wide as the collection; leave --helper and --helpers out, or set teacher.mode=concurrent"
         )
 
 

@@ -70,6 +70,11 @@ class CollectSettings:
             run=config.run,
         )
 
+    @property
+    def in_one_block(self) -> bool:
+        """A provider's batches are as wide as what is played together, so nobody shares the work."""
+        return self.teacher.provider != "scripted" and self.teacher.mode != "concurrent"
+
 
 def run(cfg: CollectSettings, work: Work) -> None:
     """Play what is missing, close the run, and name it in runs.jsonl."""
@@ -256,8 +261,7 @@ def _play_blocks(
             return []
 
     cell = Cell(what="collect", identity={"play": "collect"}, specs=specs, play=attempt, kinds=(Episode,))
-    # A provider's batches are as wide as what is played together, and nobody shares the work with this process.
-    size = block_size(cfg.rollout) if cfg.teacher.provider == "scripted" else len(specs)
+    size = len(specs) if cfg.in_one_block else block_size(cfg.rollout)
     play_run(cell, run.trajectories, work, waves, size, write)
     return open_still
 

@@ -142,13 +142,16 @@ def test_a_helper_of_what_has_not_begun_ends_with_a_line(project: Path, caplog: 
     assert not (project / "outputs/.artifacts" / f"evaluate-{key}").exists()
 
 
-def test_a_provider_s_journal_has_one_writer() -> None:
-    paid = replace(Config(), teacher=TeacherConfig(provider="openai", model_name="gpt-5.2"))
-    with pytest.raises(UsageError, match=r"evaluate --helper: teacher.provider=openai .*leave --helper"):
-        require_helpable(paid, job("evaluate"))
-    with pytest.raises(UsageError, match="openai"), helpers(paid, job("evaluate"), 2):
+def test_a_collection_by_batches_is_played_by_one_process() -> None:
+    batches = TeacherConfig(provider="openai", model_name="gpt-5.2")
+    paid = replace(Config(), teacher=batches)
+    with pytest.raises(UsageError, match=r"collect --helper: teacher.mode=auto .*or set teacher.mode=concurrent"):
+        require_helpable(paid, job("collect"))
+    with pytest.raises(UsageError, match="teacher.mode=auto"), helpers(paid, job("collect"), 2):
         pass
-    require_helpable(Config(), job("evaluate"))
+    require_helpable(paid, job("evaluate"))
+    require_helpable(replace(paid, teacher=replace(batches, mode="concurrent")), job("collect"))
+    require_helpable(Config(), job("collect"))
 
 
 @pytest.fixture

@@ -18,6 +18,7 @@ from tests.slurm.faked import Faked, ago
 from tests.slurm.faked import faked as faked
 
 WORDS = ["evaluate", "--seeds", "1"]
+BATCHES = ["--overrides", "teacher.provider=openai", "teacher.model_name=gpt-5.2"]
 HEADER = """#!/bin/bash
 #SBATCH --partition=gpu
 #SBATCH --mem=48G
@@ -129,7 +130,7 @@ def test_a_cluster_that_refuses_is_a_line_and_the_job_goes_on(faked: Faked, monk
 
 def test_a_stage_that_one_process_must_play_asks_for_none(faked: Faked) -> None:
     array = beside(faked)
-    array.words = [*WORDS, "--overrides", "teacher.provider=openai", "teacher.model_name=gpt-5.2"]
+    array.job, array.words = "collect", ["collect", *BATCHES]
     array.submit_if_worth(at_pace(1, 1000, 60))
     assert calls(faked, "sbatch") == []
 
