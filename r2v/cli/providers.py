@@ -46,9 +46,19 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--answer",
-        default="echo",
+        nargs="+",
+        default=["echo"],
         metavar="NAME",
-        help="what the models say: echo, desk, game, or a path package.module:function (default: echo)",
+        help="what the models say: echo, desk, judge, game, game_judge, or a path package.module:function; several are "
+        "asked in turn until one answers (default: echo)",
+    )
+    parser.add_argument(
+        "--models",
+        nargs="+",
+        action="extend",
+        default=[],
+        metavar="MODEL",
+        help="models to serve though their provider does not list them, or no longer (default: none)",
     )
     parser.add_argument(
         "--faults",
@@ -114,6 +124,7 @@ def act(arguments: argparse.Namespace) -> int:
         limits=changed(limits.EmulatedLimits(), arguments.limits, "--limits"),
         timing=changed(limits.Timing(), arguments.timing, "--timing"),
         lifecycle=limits.Lifecycle(polls=arguments.polls, seconds=arguments.seconds),
+        models=arguments.models,
     )
     with emulator:
         _announce(emulator.openai_url, emulator.anthropic_url, emulator.ledger_path)

@@ -2,8 +2,11 @@
 
 An answer is named by its dotted path `module:function`, or by a short name: `echo` repeats the end of the newest
 message; `game` plays the Secret Game and sometimes reveals its secret; `desk` is the bundled benchmark's expert, with
-which `r2v collect` against the emulator plays the desk. All three are functions of the request's body alone: the same
-body gets the same answer, in a batch or not. The emulator itself imports no environment.
+which `r2v collect` against the emulator plays the desk; `judge` scores actions for the verifier, and `game_judge` the
+game's conversations. All are functions of the request's body alone: the same body gets the same answer, in a batch or
+not. The emulator itself imports no environment.
+
+Several are asked in turn, and the first that does not give None has answered: `judge desk` is a teacher and its judge.
 """
 
 from __future__ import annotations
@@ -11,7 +14,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -53,7 +56,8 @@ class EmulatedRequest:
         return (hashlib.sha256(text.encode()).hexdigest(), self.draw)
 
 
-Answer = Callable[[EmulatedRequest], str]
+Answer = Callable[[EmulatedRequest], str | None]
+"""What a model says to a request; None: it is for another answer function."""
 
 
 def body_sha256(body: dict[str, Any]) -> str:
@@ -97,6 +101,8 @@ ANSWER_PATHS = {
     "echo": "r2v.emulator.answers:echo",
     "desk": "r2v.envs.desk.emulated:answer",
     "game": "r2v.emulator.answers:game",
+    "judge": "r2v.verifier.emulated:answer",
+    "game_judge": "r2v.game.emulated:answer",
 }
 """Short names of answers. Anything else is a dotted path `module:function`."""
 
@@ -105,3 +111,14 @@ def load_answer(spec: str) -> Answer:
     """The answer function of a short name or a dotted path. Raises UsageError."""
     answer: Answer = load_function("answer", ANSWER_PATHS.get(spec, spec), ANSWER_PATHS, ("request",))
     return answer
+
+
+def first_of(answers: Sequence[Answer | str]) -> Answer:
+    """An answer that asks these in turn, and gives what the first says that takes the request. Raises UsageError where
+    one cannot be loaded."""
+    loaded = [load_answer(answer) if isinstance(answer, str) else answer for answer in answers]
+
+    def answer(request: EmulatedRequest) -> str | None:
+        return next((said for one in loaded if (said := one(request)) is not None), None)
+
+    return loaded[0] if len(loaded) == 1 else answer

@@ -6,14 +6,14 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from r2v.emulator.answers import Answer, load_answer
+from r2v.emulator.answers import Answer, first_of
 from r2v.emulator.faults import Fault
 from r2v.emulator.ledger import Statement, read_ledger
 from r2v.emulator.limits import EmulatedLimits, Lifecycle, Timing
@@ -26,8 +26,9 @@ from r2v.storage.lease import lease
 class Emulator:
     """Serves both APIs between `__enter__` and `__exit__`.
 
-    answer: what the models say: a function, its dotted path, or a short name (see `answers`). faults: what goes
-    wrong; seed: of their probabilities.
+    answer: what the models say: a function, its dotted path, or a short name (see `answers`); several are asked in
+    turn. faults: what goes wrong; seed: of their probabilities. models: names that are served though the providers do
+    not list them, or no longer.
     folder: where state is kept; an emulator started on it again goes on where the last one stopped, however that
     ended. None: a temporary folder. ledger: the ledger's file, inside the folder where None.
     port: 0 takes a free one. clock: seconds since 1970.
@@ -38,7 +39,7 @@ class Emulator:
     def __init__(
         self,
         *,
-        answer: Answer | str = "echo",
+        answer: Answer | str | Sequence[Answer | str] = "echo",
         faults: Sequence[Fault] = (),
         seed: int = 0,
         folder: Path | None = None,
@@ -48,8 +49,10 @@ class Emulator:
         lifecycle: Lifecycle | None = None,
         timing: Timing | None = None,
         clock: Callable[[], float] = time.time,
+        models: Collection[str] = (),
     ) -> None:
-        self._answer = load_answer(answer) if isinstance(answer, str) else answer
+        self._answer = first_of([answer] if callable(answer) or isinstance(answer, str) else answer)
+        self._models = tuple(models)
         self._faults, self._seed = tuple(faults), seed
         self._folder, self._ledger, self._port, self._clock = folder, ledger, port, clock
         self._limits, self._lifecycle = limits or EmulatedLimits(), lifecycle or Lifecycle()
@@ -72,6 +75,7 @@ class Emulator:
                 lifecycle=self._lifecycle,
                 timing=self._timing,
                 clock=self._clock,
+                models=self._models,
             )
             starting.callback(state.close)
             server = starting.enter_context(_serve(state, self._port))

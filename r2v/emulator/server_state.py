@@ -15,9 +15,10 @@ import hashlib
 import json
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import MISSING, asdict, dataclass, field, fields
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from r2v.emulator.answers import Answer, EmulatedRequest
 from r2v.emulator.faults import Fault, Injector
 from r2v.emulator.ledger import Ledger, read_ledger
 from r2v.emulator.limits import EmulatedLimits, Lifecycle, Timing
+from r2v.emulator.models import Refusal, refusal_of
 from r2v.errors import InputError
 from r2v.llm.scripted import count_tokens
 from r2v.storage.files import write_json
@@ -93,8 +95,9 @@ class ServerState:
         lifecycle: Lifecycle,
         timing: Timing,
         clock: Callable[[], float],
+        models: Collection[str] = (),
     ) -> None:
-        self.folder, self.answer = folder, answer
+        self.folder, self.answer, self._models = folder, answer, frozenset(models)
         self.limits, self.lifecycle, self.timing = limits, lifecycle, timing
         faults = tuple(faults)
         self._clock, self._skew = clock, timing.skew if any(f.name == "clock_skew" for f in faults) else 0.0
@@ -121,6 +124,11 @@ class ServerState:
     def now(self) -> float:
         """The server's clock, seconds since 1970."""
         return self._clock() + self._skew
+
+    def refusal(self, provider: str, path: str, body: Mapping[str, Any]) -> Refusal | None:
+        """What the provider refuses of a request to this endpoint; None: nothing."""
+        day = datetime.fromtimestamp(self.now(), UTC).date()
+        return refusal_of(provider, path, body, day, self._models)
 
     def pause(self, seconds: float) -> None:
         """Wait, unless the emulator is closed meanwhile."""

@@ -45,6 +45,11 @@ def judge_messages(interaction: Interaction, player: int) -> tuple[Message, ...]
     return Message(role="system", content=_INSTRUCTIONS), Message(role="user", content=case)
 
 
+def is_judge_question(messages: Sequence[Message]) -> bool:
+    """Whether these messages ask a judge about a player."""
+    return bool(messages) and messages[0].content == _INSTRUCTIONS
+
+
 async def judge_player(model: ChatModel, interaction: Interaction, player: int, run: str) -> bool | None:
     """The verdict on one player; None where the reply gives none, or several."""
     agent = interaction.players[player].agent

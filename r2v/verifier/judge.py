@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from r2v.data.store import mend_tail
@@ -32,6 +32,11 @@ def question(request: ScoreRequest) -> tuple[Message, ...]:
     turns = [{"role": message.role, "content": message.content} for message in request.messages]
     asked = json.dumps({"conversation": turns, "proposed_action": request.action}, ensure_ascii=False)
     return Message(role="system", content=_INSTRUCTIONS), Message(role="user", content=asked)
+
+
+def is_question(messages: Sequence[Message]) -> bool:
+    """Whether these messages ask a judge about an action."""
+    return bool(messages) and messages[0].content == _INSTRUCTIONS
 
 
 def parse_score(reply: str) -> float | None:

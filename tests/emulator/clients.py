@@ -12,7 +12,7 @@ from openai.types import Batch
 
 from r2v.emulator import Emulator
 
-MODEL = {"openai": "gpt-5.2", "anthropic": "claude-sonnet-5"}
+MODEL = {"openai": "lab-model", "anthropic": "lab-model"}
 ENDED = ("completed", "failed", "expired", "cancelled")
 
 

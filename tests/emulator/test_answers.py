@@ -45,7 +45,7 @@ def test_desk_plays_the_desk_to_its_end() -> None:
                 {"role": "user", "content": page},
             ]
             for _ in range(12):
-                said = client.chat.completions.create(model="gpt-4o", messages=messages)  # type: ignore[arg-type]
+                said = client.chat.completions.create(model="another-model", messages=messages)  # type: ignore[arg-type]
                 action = said.choices[0].message.content or ""
                 page, reward, terminated, truncated, _ = world.step(action)
                 messages += [{"role": "assistant", "content": action}, {"role": "user", "content": page}]
@@ -60,7 +60,7 @@ def question(secret_prompt: str, turn: int) -> EmulatedRequest:
 
     messages = (Message(role="system", content=secret_prompt), Message(role="user", content=f"turn {turn}"))
     return EmulatedRequest(
-        provider="openai", model="gpt-4o", messages=messages, custom_id=None, body={"model": "gpt-4o"}
+        provider="openai", model="another-model", messages=messages, custom_id=None, body={"model": "gpt-4o"}
     )
 
 

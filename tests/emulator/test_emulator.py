@@ -37,7 +37,9 @@ def test_synchronous_calls_of_all_three_kinds_answer_and_are_billed_by_their_cus
         client, claude = openai_client(emulator), anthropic_client(emulator)
         named = {"X-R2V-Custom-Id": custom_id(0)}
         chat = client.chat.completions.create(**body("openai", "a chat"), extra_headers=named)
-        response = client.responses.create(model="gpt-4o", input="a response", metadata={"custom_id": custom_id(1)})
+        response = client.responses.create(
+            model="another-model", input="a response", metadata={"custom_id": custom_id(1)}
+        )
         message = claude.messages.create(**body("anthropic", "a message", metadata={"user_id": custom_id(2)}))
         assert chat.choices[0].message.content == "A CHAT" and chat.choices[0].finish_reason == "stop"
         assert response.output_text == "A RESPONSE"
@@ -160,7 +162,7 @@ def test_without_a_key_nothing_is_answered() -> None:
     [
         ([], "empty_file"),
         ([line(0), line(0)], "duplicate_custom_id"),
-        ([line(0), line(1, body=body("openai", model="gpt-4o"))], "mismatched_model"),
+        ([line(0), line(1, body=body("openai", model="another-model"))], "mismatched_model"),
         ([line(0, url="/v1/responses")], "mismatched_url"),
         ([line(0, body=None)], "invalid_json_line"),
     ],
@@ -321,7 +323,7 @@ def test_peak_is_the_number_of_calls_in_flight() -> None:
 def test_batch_of_responses_and_batch_of_two_models() -> None:
     with Emulator(answer=upper) as emulator:
         client, claude = openai_client(emulator), anthropic_client(emulator)
-        file_id = upload(client, [line(0, url="/v1/responses", body={"model": "gpt-4o", "input": "hi"})])
+        file_id = upload(client, [line(0, url="/v1/responses", body={"model": "another-model", "input": "hi"})])
         made = client.batches.create(input_file_id=file_id, endpoint="/v1/responses", completion_window="24h")
         [row] = lines_openai(client, finish_openai(client, made.id)[-1].output_file_id)
         assert row["response"]["body"]["output"][0]["content"][0]["text"] == "HI"

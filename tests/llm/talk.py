@@ -6,7 +6,7 @@ import multiprocessing
 import os
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -47,6 +47,7 @@ def remote(
     project: Path | None = None,
     project_max_usd: float | None = None,
     only: bool = False,
+    models: Mapping[str, str] = MODELS,
     **plan: Any,
 ) -> ProviderRemote:
     """A provider's model, in a hurry unless the plan says otherwise; in a project where one is given."""
@@ -65,7 +66,7 @@ def remote(
             alone=only,
             lanes=not only,
         )
-    rate = rate_of(provider, MODELS[provider])
+    rate = rate_of(provider, models[provider])
     settings = DispatchPolicy(**{**QUICK, **plan})
     made: Provider = OpenAI(rate, timeout=PATIENCE) if provider == "openai" else Anthropic(rate, timeout=PATIENCE)
     return ProviderRemote(made, rate, folder, settings, scope={"test": scope}, membership=membership, sync=sync)

@@ -43,14 +43,15 @@ class ApiError(Exception):
         *,
         code: str | None = None,
         kind: str | None = None,
+        param: str | None = None,
         headers: dict[str, str] | None = None,
     ) -> None:
         super().__init__(message)
-        self.status, self.code, self.kind, self.headers = status, code, kind, headers or {}
+        self.status, self.code, self.kind, self.param, self.headers = status, code, kind, param, headers or {}
 
     def response(self, provider: str) -> Response:
         """The error in the provider's format."""
-        body = error_body(provider, self.status, str(self), code=self.code, kind=self.kind)
+        body = error_body(provider, self.status, str(self), code=self.code, kind=self.kind, param=self.param)
         return as_json(body, status=self.status, headers=self.headers)
 
 

@@ -22,6 +22,8 @@ def ask(state: ServerState, call: Call) -> Response:
         request = parse_request(call.provider, body, _custom_id(call, body))
     except ValueError as error:
         raise ApiError(400, str(error), headers=headers) from error
+    if (refusal := state.refusal(call.provider, call.path, body)) is not None:
+        raise ApiError(refusal.status, refusal.message, code=refusal.code, param=refusal.param, headers=headers)
     state.pause(state.timing.latency)
     body_out, bill = answer(state, request, path=call.path, batch=None)
     state.ledger.bill([bill])

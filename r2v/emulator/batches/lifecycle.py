@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from r2v.emulator.answer_bodies import answer_body, complete
 from r2v.emulator.answers import EmulatedRequest
 from r2v.emulator.batches.request_results import (
     LINE_FAULTS,
@@ -21,7 +22,7 @@ from r2v.emulator.batches.request_results import (
     unknown_error_row,
     unrun_row,
 )
-from r2v.emulator.bodies import CREDIT, answer_body, complete, parse_request
+from r2v.emulator.bodies import CREDIT, parse_request
 from r2v.emulator.ledger import Bill
 from r2v.emulator.server_state import EmulatedBatch, ServerState
 from r2v.storage.files import replacing
@@ -84,6 +85,9 @@ def _run(state: ServerState, batch: EmulatedBatch, index: int, entry: Entry) -> 
             None,
             prompt,
         )
+    if (refusal := state.refusal(provider, batch.endpoint, entry.body)) is not None:
+        row = failed_row(provider, name, refusal.status, refusal.message, code=refusal.code, param=refusal.param)
+        return row, None, prompt
     body, bill = answer(state, request, path=batch.endpoint, batch=batch.id)
     return succeeded_row(provider, name, body), bill, prompt
 

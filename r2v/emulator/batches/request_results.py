@@ -78,10 +78,17 @@ def succeeded_row(provider: str, custom_id: str, body: dict[str, Any]) -> Result
 
 
 def failed_row(
-    provider: str, custom_id: str, status: int, message: str, *, code: str | None = None, kind: str | None = None
+    provider: str,
+    custom_id: str,
+    status: int,
+    message: str,
+    *,
+    code: str | None = None,
+    kind: str | None = None,
+    param: str | None = None,
 ) -> ResultRow:
     """A request that was refused with this status. OpenAI tells it in the response and leaves `error` null."""
-    body = error_body(provider, status, message, code=code, kind=kind)
+    body = error_body(provider, status, message, code=code, kind=kind, param=param)
     if provider == "anthropic":
         return ResultRow(
             "error", custom_id, _encode({"custom_id": custom_id, "result": {"type": "errored", "error": body}})

@@ -12,6 +12,7 @@ from r2v.emulator import Emulator, Lifecycle
 from r2v.errors import InputError
 from tests.llm.talk import environment, play
 
+MODELS = {"openai": "gpt-4o-mini", "anthropic": "claude-3-haiku"}
 RECORDED = Path(__file__).with_name("journal_v1")
 """Per provider: the folder of a run of three conversations, killed in its second turn, and the emulator's folder of
 that moment; both written before rows and fields of this package were renamed. The second batch is the one in flight."""
@@ -34,10 +35,15 @@ def test_a_recorded_journal_is_resumed_and_nothing_is_paid_again(
     provider: str, last_row: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     killed_at = record(provider, last_row, tmp_path)
-    with Emulator(folder=tmp_path / "emulator", lifecycle=Lifecycle(polls=1), clock=lambda: killed_at) as emulator:
+    with Emulator(
+        folder=tmp_path / "emulator",
+        lifecycle=Lifecycle(polls=1),
+        clock=lambda: killed_at,
+        models=["claude-3-haiku-20240307"],
+    ) as emulator:
         for name, value in environment(emulator).items():
             monkeypatch.setenv(name, value)
-        turns = play(provider, tmp_path / "journal", count=3, turns=2)
+        turns = play(provider, tmp_path / "journal", count=3, turns=2, models=MODELS)
         paid = emulator.ledger()
     assert [len(texts) for texts in turns] == [2] * 3
     assert sorted(paid.paid().values()) == [1] * 6
