@@ -16,7 +16,7 @@ from r2v.llm.providers.registry.listed import listed_names, listed_price
 
 DAY = date(2026, 11, 23)
 CURRENT = [
-    ("openai", name) for name in ("gpt-6-luna", "gpt-6.1-terra", "gpt-6.1-sol", "gpt-6-astra", "gpt-5.4", "gpt-4o")
+    ("openai", name) for name in ("gpt-6-luna", "gpt-6.1-terra", "gpt-6.1-sol", "gpt-6-astra", "gpt-5.5", "gpt-4o")
 ] + [
     ("anthropic", name)
     for name in ("claude-haiku-5-5", "claude-sonnet-5-5", "claude-opus-5-5", "claude-fable-5-2", "claude-haiku-4-5")

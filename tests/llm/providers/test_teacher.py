@@ -124,11 +124,8 @@ def test_what_is_configured_of_a_model_stands_in_place_of_what_is_known() -> Non
         surcharge_above=1000,
         surcharge_in=2.0,
     )
-    rate = asked_rate(
-        teacher(
-            provider="openai", model_name="mine", usd_in=1.0, usd_out=2.0, effort="low", actions="auto", model=facts
-        )
-    )
+    own = {"provider": "openai", "model_name": "mine", "usd_in": 1.0, "usd_out": 2.0, "model": facts}
+    rate = asked_rate(teacher(**own, effort="low", actions="auto"))
     assert (rate.shape.temperature, rate.shape.effort, rate.shape.actions) == (False, "low", "tools")
     assert (rate.shape.batch, rate.batch, rate.cached, rate.surcharge_above) == (False, 1.0, 0.25, 1000)
     with pytest.raises(UsageError, match="effort=medium: not for mine; it takes low, wild"):
