@@ -46,7 +46,7 @@ PARAMETERS: Mapping[str, Collection[str]] = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Refusal:
+class ApiRefusal:
     """What a provider answers in place of a completion."""
 
     status: int
@@ -57,7 +57,7 @@ class Refusal:
 
 def refusal_of(
     provider: str, path: str, body: Mapping[str, Any], day: date, served: Collection[str] = ()
-) -> Refusal | None:
+) -> ApiRefusal | None:
     """What the provider refuses of a request on this day; None: nothing. served: names that are served all the same,
     as a model of tomorrow."""
     model = str(body.get("model"))
@@ -71,21 +71,21 @@ def refusal_of(
     accepts = accepts_of(provider, model)
     for key in sorted(body.keys() - PARAMETERS[path]):
         if provider == "anthropic":
-            return Refusal(status=400, message=f"{key}: Extra inputs are not permitted")
-        return Refusal(status=400, message=f"Unknown parameter: '{key}'.", code="unknown_parameter", param=key)
+            return ApiRefusal(status=400, message=f"{key}: Extra inputs are not permitted")
+        return ApiRefusal(status=400, message=f"Unknown parameter: '{key}'.", code="unknown_parameter", param=key)
     if provider == "anthropic":
         return _by_anthropic(accepts, body)
     return _by_openai(accepts, path, body)
 
 
-def _no_model(provider: str, model: str, *, known: bool) -> Refusal:
+def _no_model(provider: str, model: str, *, known: bool) -> ApiRefusal:
     if provider == "anthropic":
-        return Refusal(status=404, message=f"model: {model}")
+        return ApiRefusal(status=404, message=f"model: {model}")
     said = "has been deprecated" if known else "does not exist or you do not have access to it"
-    return Refusal(status=404, message=f"The model `{model}` {said}.", code="model_not_found")
+    return ApiRefusal(status=404, message=f"The model `{model}` {said}.", code="model_not_found")
 
 
-def _by_anthropic(accepts: Accepts, body: Mapping[str, Any]) -> Refusal | None:
+def _by_anthropic(accepts: Accepts, body: Mapping[str, Any]) -> ApiRefusal | None:
     problem: str | None = None
     thinking, effort = (body.get("thinking") or {}).get("type"), (body.get("output_config") or {}).get("effort")
     kinds = {"adaptive": "adaptive", "budget": "enabled", "effort": None}
@@ -112,12 +112,12 @@ def _by_anthropic(accepts: Accepts, body: Mapping[str, Any]) -> Refusal | None:
         problem = "tool_choice: forced tool use is not supported for this model."
     elif "format" in (body.get("output_config") or {}) and not accepts.json_schema:
         problem = "This model does not support structured outputs."
-    return None if problem is None else Refusal(status=400, message=problem)
+    return None if problem is None else ApiRefusal(status=400, message=problem)
 
 
-def _by_openai(accepts: Accepts, path: str, body: Mapping[str, Any]) -> Refusal | None:
-    def refused(message: str, param: str, code: str | None = "unsupported_value") -> Refusal:
-        return Refusal(status=400, message=message, code=code, param=param)
+def _by_openai(accepts: Accepts, path: str, body: Mapping[str, Any]) -> ApiRefusal | None:
+    def refused(message: str, param: str, code: str | None = "unsupported_value") -> ApiRefusal:
+        return ApiRefusal(status=400, message=message, code=code, param=param)
 
     chat, model = path.endswith("/chat/completions"), body["model"]
     effort = body.get("reasoning_effort") if chat else (body.get("reasoning") or {}).get("effort")
@@ -125,7 +125,7 @@ def _by_openai(accepts: Accepts, path: str, body: Mapping[str, Any]) -> Refusal 
     thinks = _openai_thinks(accepts, effort)
     if chat and accepts.responses:
         text = "This is not a chat model and thus not supported in the v1/chat/completions endpoint."
-        return Refusal(status=404, message=text, param="model")
+        return ApiRefusal(status=404, message=text, param="model")
     if effort is not None and effort not in accepts.effort:
         if not accepts.effort:
             return refused(f"Unsupported parameter: '{name}' is not supported with this model.", name)

@@ -26,7 +26,7 @@ from r2v.emulator.answers import Answer, EmulatedRequest
 from r2v.emulator.faults import Fault, Injector
 from r2v.emulator.ledger import Ledger, read_ledger
 from r2v.emulator.limits import EmulatedLimits, Lifecycle, Timing
-from r2v.emulator.models import Refusal, refusal_of
+from r2v.emulator.models import ApiRefusal, refusal_of
 from r2v.errors import InputError
 from r2v.llm.scripted import count_tokens
 from r2v.storage.files import write_json
@@ -125,7 +125,7 @@ class ServerState:
         """The server's clock, seconds since 1970."""
         return self._clock() + self._skew
 
-    def refusal(self, provider: str, path: str, body: Mapping[str, Any]) -> Refusal | None:
+    def refusal(self, provider: str, path: str, body: Mapping[str, Any]) -> ApiRefusal | None:
         """What the provider refuses of a request to this endpoint; None: nothing."""
         day = datetime.fromtimestamp(self.now(), UTC).date()
         return refusal_of(provider, path, body, day, self._models)

@@ -117,7 +117,7 @@ def sizes_of(hours: Sequence[float], turns: Sequence[int], folder: Path, **polic
     settings = DispatchPolicy(mode="batch", **policy)
     remote = ProviderRemote(
         provider,
-        rate_of("openai", "gpt-4o-mini"),
+        rate_of("openai", "gpt-5.2"),
         folder,
         settings,
         scope={},
