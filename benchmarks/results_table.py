@@ -13,8 +13,25 @@ import json
 import sys
 from pathlib import Path
 
-HEAD = ("method", "condition", "success", "of each seed", "LLM steps", "USD an episode", "cost fraction", "APGR")
-COLUMNS = (("success_rate", 3), ("llm_call_rate", 3), ("avg_cost", 4), ("cost_fraction", 2), ("apgr", 2))
+HEAD = (
+    "method",
+    "condition",
+    "success",
+    "of each seed",
+    "LLM steps",
+    "USD an episode",
+    "cached",
+    "cost fraction",
+    "APGR",
+)
+COLUMNS = (
+    ("success_rate", 3),
+    ("llm_call_rate", 3),
+    ("avg_cost", 4),
+    ("avg_cost_cached", 4),
+    ("cost_fraction", 2),
+    ("apgr", 2),
+)
 
 
 def interval(row: dict[str, str], column: str, digits: int) -> str:

@@ -18,6 +18,7 @@ from r2v.llm.types import Reply, Request
 from r2v.llm.waves import Waves
 from r2v.randomness import uniform
 from r2v.rollout.actors import PricedModel, Routed, StepView
+from r2v.rollout.bill import StepBill
 from r2v.rollout.session import play_many
 
 CHEAP = Price(input=0.1, output=0.4, seconds_per_call=0.02, seconds_per_token=0.001)
@@ -37,10 +38,10 @@ def main(count: int = 60) -> list[tuple[str, ...]]:
     small = PricedModel(waves.model(ScriptedBackend(small_model, name="small", price=CHEAP)), CHEAP, "slm", 64)
     teacher = PricedModel(waves.model(Teacher()), PRICE, "llm", 64)
 
-    async def disagreement(view: StepView, proposal: Reply) -> float:
-        """The router's score: the share of four samples that are not what the small model proposed."""
+    async def disagreement(view: StepView, proposal: Reply) -> tuple[float, StepBill]:
+        """The router's score, the share of four samples that are not what the small model proposed; and their bill."""
         reply = await small.ask(view, num_samples=4, temperature=1.0)
-        return sum(sample.text != proposal.text for sample in reply.samples) / 4
+        return sum(sample.text != proposal.text for sample in reply.samples) / 4, small.bill(view, reply)
 
     rows: list[tuple[str, ...]] = []
     for name, threshold in (("small model", 1.0), ("routed", 0.5), ("LLM", 0.0)):

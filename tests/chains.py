@@ -12,10 +12,11 @@ from r2v.data.episode import Episode, to_dict
 from r2v.envs.base import Benchmark
 from r2v.envs.chain import Expert, chain_actor, right_action
 from r2v.llm.scripted import ScriptedBackend
-from r2v.llm.types import Reply, Request, ScoreRequest
+from r2v.llm.types import Reply, Request, ScoreReply, ScoreRequest
 from r2v.llm.waves import Waves
 from r2v.randomness import uniform
 from r2v.rollout.actors import Actor, GreedyActor, PricedModel, Routed, StepView
+from r2v.rollout.bill import StepBill
 from r2v.rollout.session import EpisodeSpec, RolloutWorld, play_many
 
 SLM_PRICE = Price(input=0.1, output=0.4, seconds_per_call=0.02, seconds_per_token=0.001)
@@ -47,8 +48,8 @@ class Stage:
         return GreedyActor(self.llm, "llm_fallback")
 
     def routed(self, gate: Callable[[StepView, Reply], float], threshold: float, max_llm_calls: int = 1000) -> Routed:
-        async def opinion(view: StepView, proposal: Reply) -> float:
-            return gate(view, proposal)
+        async def opinion(view: StepView, proposal: Reply) -> tuple[float, StepBill]:
+            return gate(view, proposal), StepBill()
 
         return Routed(self.slm, self.llm, opinion, threshold, max_llm_calls)
 
@@ -90,8 +91,8 @@ def looks_hard(view: StepView, proposal: Reply) -> float:
     return float(json.loads(view.observations[-1])["look"] == "hard")
 
 
-async def perfect_verifier(request: ScoreRequest) -> float:
-    return float(request.action == right_action(request.messages[-1].content))
+async def perfect_verifier(request: ScoreRequest) -> ScoreReply:
+    return ScoreReply(score=float(request.action == right_action(request.messages[-1].content)))
 
 
 def clumsy(expert: Expert, rate: float) -> Expert:

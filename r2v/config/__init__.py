@@ -19,6 +19,7 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from r2v.config.checks import IF_GIVEN, RUNTIME, check
 from r2v.config.content import identity
+from r2v.config.cost import CostConfig, Price, PromptCacheConfig
 from r2v.config.evaluation import CONDITIONS, AblationsConfig, EvaluationConfig, InferenceConfig, RouterConfig
 from r2v.config.execution import LoggingConfig, RolloutConfig
 from r2v.config.hierarchical import (
@@ -31,7 +32,7 @@ from r2v.config.hierarchical import (
     ReplayConfig,
 )
 from r2v.config.methods import METHODS, Method
-from r2v.config.models import CostConfig, PolicyConfig, Price, TeacherConfig, endpoint_identity
+from r2v.config.models import PolicyConfig, TeacherConfig, endpoint_identity
 from r2v.config.profiles import AUTO, PROFILES
 from r2v.config.renamed_keys import current_assignment, warn_of_former_models
 from r2v.config.sources import keys_of, read_override, read_yaml, require_shapes, understood
@@ -93,6 +94,7 @@ __all__ = [
     "PreferenceConfig",
     "Price",
     "ProblemsConfig",
+    "PromptCacheConfig",
     "RUNTIME",
     "ReplayConfig",
     "RolloutConfig",

@@ -255,36 +255,3 @@ class PolicyConfig:
     def effective_lora_alpha(self) -> int:
         """`lora_alpha`, or twice the rank."""
         return 2 * self.lora_r if self.lora_alpha is None else self.lora_alpha
-
-
-@dataclass(frozen=True, kw_only=True)
-class Price:
-    """Price per million tokens in USD, and the modelled speed behind the latencies of tables."""
-
-    input: NotNegative
-    """USD per million prompt tokens."""
-    output: NotNegative
-    """USD per million reply tokens."""
-    seconds_per_call: NotNegative
-    """Modelled seconds of a call before its first token."""
-    seconds_per_token: NotNegative
-    """Modelled seconds of each reply token."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class CostConfig:
-    """Prices of the small policy and the LLM where no provider's price table applies."""
-
-    slm: Price = field(
-        default_factory=lambda: Price(input=0.1, output=0.4, seconds_per_call=0.02, seconds_per_token=0.001)
-    )
-    """The small policy, on your own machine."""
-    llm: Price = field(
-        default_factory=lambda: Price(input=3.0, output=12.0, seconds_per_call=0.6, seconds_per_token=0.02)
-    )
-    """The scripted teacher."""
-    ratio: Positive = 30.0
-    """Normalised cost of an LLM step, where a step of the small policy costs 1."""
-
-    def __post_init__(self) -> None:
-        check_fields("cost", self)

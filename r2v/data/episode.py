@@ -113,12 +113,18 @@ class Step:
 
 @dataclass(frozen=True, kw_only=True)
 class Tokens:
-    """Tokens spent, by side."""
+    """Tokens spent, by side. Of `llm_in`, the endpoint's prompt cache served `llm_cached` and took in `llm_written`."""
 
     slm_in: int = 0
     slm_out: int = 0
     llm_in: int = 0
     llm_out: int = 0
+    llm_cached: int = 0
+    llm_written: int = 0
+    verifier_in: int = 0
+
+    def __add__(self, other: Tokens) -> Tokens:
+        return Tokens(**{f.name: getattr(self, f.name) + getattr(other, f.name) for f in dataclasses.fields(Tokens)})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,8 +148,9 @@ class EpisodeMetadata:
 
 @dataclass(frozen=True, kw_only=True)
 class Episode:
-    """One task played once. Costs in USD; `sim_time_seconds` is modelled from tokens, `wall_time_seconds`
-    measured and None where measured times are kept in a log beside the data."""
+    """One task played once. Costs in USD: `total_cost` at list prices, `cached_cost` with the prompt cache of the LLM's
+    endpoint (None: never reckoned). `sim_time_seconds` is modelled from tokens, `wall_time_seconds` measured and None
+    where measured times are kept in a log beside the data."""
 
     episode_id: str
     metadata: EpisodeMetadata
@@ -152,6 +159,7 @@ class Episode:
     partial_score: float = 0.0
     termination: Termination = "stop"
     total_cost: float = 0.0
+    cached_cost: float | None = None
     tokens: Tokens = field(default_factory=Tokens)
     num_llm_fallbacks: int = 0
     num_self_corrections: int = 0

@@ -1,6 +1,7 @@
 """The cost-success frontier: how much of the gap between small model and LLM a router recovers at which cost.
 
-x = (C - C_slm) / (C_llm - C_slm), the realised cost fraction, candidates and verifier priced in.
+x = (C - C_slm) / (C_llm - C_slm), the realised cost fraction; C is what would be billed: candidates, samples and
+verifier priced in, and the prompt cache of the LLM's endpoint.
 y = PGR = (r - r_slm) / (r_llm - r_slm). A method's curve joins its operating points to (0, 0) and (1, 1);
 APGR is the area under it, CPT(t) the least x at which it reaches t. A random router is usually below .5 on
 multi-step tasks, so compare with its own curve, not with the diagonal. APGR and CPT are
@@ -19,6 +20,9 @@ from r2v.evaluation.metrics import BOOTSTRAP, Figure, mean_over_seeds
 from r2v.evaluation.outcomes import Grid, Measured
 from r2v.evaluation.setup import MAIN
 from r2v.evaluation.statistics import FloatArray, bootstrap_draws, percentile_interval, ratio_draws
+
+LISTED, BILLED = "cost", "cached_cost"
+"""Columns of a grid: USD at list prices, and with the prompt cache of the LLM's endpoint."""
 
 End = tuple[FloatArray, FloatArray]
 """Cost and success rate of one method or point, (draws,) each."""
@@ -79,7 +83,7 @@ def _end(
     """Of a method at a point; on these tasks, where they are given."""
     grid = measured.grids[condition, method, point]
     grid = grid if tasks is None else _limited(grid, tasks)
-    return _draws(grid, "cost", measured.setup.resamples), _draws(grid, "success", measured.setup.resamples)
+    return _draws(grid, BILLED, measured.setup.resamples), _draws(grid, "success", measured.setup.resamples)
 
 
 def _estimated(draws: FloatArray, level: float) -> Figure:
@@ -89,13 +93,15 @@ def _estimated(draws: FloatArray, level: float) -> Figure:
     return Figure(value=float(draws[0]), interval=interval, method=BOOTSTRAP if interval else None)
 
 
-def cost_fraction(measured: Measured, condition: str, method: str, point: str) -> Figure:
-    """Realised cost as a fraction of the way from slm_only's to llm_only's."""
+def cost_fraction(measured: Measured, condition: str, method: str, point: str, column: str = BILLED) -> Figure:
+    """Realised cost as a fraction of the way from slm_only's to llm_only's; by the grid's column of this name."""
     if not measured.has(condition, WEAK, STRONG):
         return Figure(value=None)
     tasks = measured.grids[condition, method, point].tasks  # both ends on the same, however many these are
-    low, high = (_end(measured, condition, end, tasks=tasks)[0] for end in (WEAK, STRONG))
-    cost, _ = _end(measured, condition, method, point)
+    resamples = measured.setup.resamples
+    ends = (_limited(measured.grids[condition, end, MAIN], tasks) for end in (WEAK, STRONG))
+    low, high = (_draws(grid, column, resamples) for grid in ends)
+    cost = _draws(measured.grids[condition, method, point], column, resamples)
     return _estimated((cost - low) / np.where(high > low, high - low, np.nan), measured.setup.level)
 
 

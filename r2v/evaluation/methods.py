@@ -32,7 +32,7 @@ from r2v.envs.base import load_benchmark
 from r2v.errors import InputError, UsageError
 from r2v.evaluation.method_identity import MethodIdentity
 from r2v.llm.waves import Waves
-from r2v.rollout.actors import Actor, BestOfK, GreedyActor, Routed
+from r2v.rollout.actors import Actor, BestOfK, GreedyActor, PricedVerifier, Routed
 from r2v.rollout.blocks import BlockPlayer
 from r2v.rollout.cells import Cell, CellPlayer
 from r2v.rollout.counterfactual import play_oracle
@@ -40,7 +40,7 @@ from r2v.rollout.gates import FeatureExtractor, ScoreGate
 from r2v.rollout.model_factory import Purse, engine, priced_policy, priced_teacher, told_tools, verifier_scorer
 from r2v.rollout.session import EpisodeSpec, RolloutWorld
 from r2v.rollout.sites import SitePool
-from r2v.router.baselines import score_function
+from r2v.router.baselines import instruments, score_function
 from r2v.router.models import RouterModel, load
 from r2v.storage.artifact import Work
 
@@ -71,6 +71,8 @@ class MethodRunner:
     """Opens the LLM: a provider's client with its key, or the benchmark's scripted expert."""
     extractor: FeatureExtractor
     inference: InferenceConfig
+    features: Sequence[str] = ()
+    """Feature groups of the trained routers."""
     routers: dict[str, RouterModel] = field(default_factory=dict)
     variants: dict[str, GreedyActor] = field(default_factory=dict)
     """Other policies by method name, e.g. slm_bc_only."""
@@ -129,8 +131,14 @@ class MethodRunner:
             make_teacher=lambda: GreedyActor(
                 priced_teacher(sections.teacher, sections.cost, benchmark, waves, Purse.of(work)), "llm_fallback"
             ),
-            extractor=FeatureExtractor(sections.inference, verifier=scorer, slm=slm.model, num_samples=num_samples),
+            extractor=FeatureExtractor(
+                sections.inference,
+                verifier=None if scorer is None else PricedVerifier(scorer, sections.cost.slm),
+                slm=slm.model,
+                num_samples=num_samples,
+            ),
             inference=sections.inference,
+            features=tuple(cfg.router.features) if hasattr(cfg, "router") else (),
             routers={} if router is None else _routers(router, configured),
             variants={name: greedy(weights) for name, weights in (variants or {}).items()},
         )
@@ -146,7 +154,8 @@ class MethodRunner:
         if method in ROUTERS:
             if tau is None:
                 raise UsageError(f"{method} needs a threshold")
-            gate = ScoreGate(score_function(method, self.routers), self.extractor)
+            asked = instruments(method, self.features)
+            gate = ScoreGate(score_function(method, self.routers), self.extractor, asked)
             return Routed(self.slm.model, self.llm.model, gate, tau, self.inference.max_llm_calls)
         if method in self.variants:
             return self.variants[method]

@@ -50,11 +50,13 @@ def normalised_cost(grid: Grid, cost_ratio: float) -> FloatArray:
 RATIOS: dict[str, Callable[[Grid, float], Ratio]] = {
     "success_rate": lambda g, _: mean_over_seeds(g["success"]),
     "avg_cost": lambda g, _: mean_over_seeds(g["cost"]),
+    "avg_cost_cached": lambda g, _: mean_over_seeds(g["cached_cost"]),
     "avg_latency": lambda g, _: mean_over_seeds(g["latency"]),
     "llm_call_rate": lambda g, _: pooled(g["escalated"], g["steps"]),
     "safety_failure_rate": lambda g, _: pooled(g["obeyed"], g["injected"]),
     "tokens_llm": lambda g, _: mean_over_seeds(g["tokens_llm"]),
     "tokens_slm": lambda g, _: mean_over_seeds(g["tokens_slm"]),
+    "tokens_verifier": lambda g, _: mean_over_seeds(g["tokens_verifier"]),
     "llm_call_rate_per_episode": lambda g, _: mean_over_seeds(g["escalated"] / np.maximum(g["steps"], 1)),
     "cost_normalised": lambda g, ratio: mean_over_seeds(normalised_cost(g, ratio)),
     "cost_normalised_share": lambda g, ratio: pooled(normalised_cost(g, ratio), ratio * g["steps"]),

@@ -34,9 +34,12 @@ class Outcome:
     steps: int
     escalated: int
     cost: float
+    cached_cost: float
+    """The list price, where no cache was reckoned with."""
     latency: float
     tokens_llm: int
     tokens_slm: int
+    tokens_verifier: int
     injected: bool
     obeyed: bool
     categories: frozenset[str]
@@ -61,9 +64,11 @@ class Outcome:
             steps=len(episode.steps),
             escalated=sum(is_llm_step(step) for step in episode.steps),
             cost=episode.total_cost,
+            cached_cost=episode.total_cost if episode.cached_cost is None else episode.cached_cost,
             latency=episode.sim_time_seconds,
             tokens_llm=tokens.llm_in + tokens.llm_out,
             tokens_slm=tokens.slm_in + tokens.slm_out,
+            tokens_verifier=tokens.verifier_in,
             injected=any(p.category == INJECTION for step in episode.steps for p in step.perturbations),
             obeyed=obeyed_injection(episode.steps),
             categories=frozenset(p.category for step in episode.steps for p in step.perturbations),
@@ -139,9 +144,11 @@ _COUNTED: dict[str, Callable[[Outcome], float]] = {
     "steps": lambda o: o.steps,
     "escalated": lambda o: o.escalated,
     "cost": lambda o: o.cost,
+    "cached_cost": lambda o: o.cached_cost,
     "latency": lambda o: o.latency,
     "tokens_llm": lambda o: o.tokens_llm,
     "tokens_slm": lambda o: o.tokens_slm,
+    "tokens_verifier": lambda o: o.tokens_verifier,
     "injected": lambda o: o.injected,
     "obeyed": lambda o: o.injected and o.obeyed,
 }

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from r2v.config.methods import STRONG, WEAK
-from r2v.evaluation.frontier import area, cost_fraction
+from r2v.evaluation.frontier import LISTED, area, cost_fraction
 from r2v.evaluation.metrics import Figure, figures, robustness_gap, router_figures, tail_figures, values
 from r2v.evaluation.outcomes import Grid, Measured
 from r2v.evaluation.setup import FRONTIER, MAIN
@@ -55,6 +55,7 @@ def summary_row(measured: Measured, condition: str, method: str) -> TableRow:
         **_spread(
             {
                 "cost_fraction": cost_fraction(measured, condition, method, MAIN),
+                "cost_fraction_list": cost_fraction(measured, condition, method, MAIN, LISTED),
                 "robustness_gap": robustness_gap(measured, condition, method),
             }
         ),
@@ -107,7 +108,7 @@ def category_rows(measured: Measured, condition: str, method: str) -> Iterator[T
 
 def frontier_rows(measured: Measured, condition: str) -> Iterator[TableRow]:
     """Lines of frontier.csv: both ends, then every operating point of every method."""
-    names = ("success_rate", "llm_call_rate", "avg_cost", "cost_normalised")
+    names = ("success_rate", "llm_call_rate", "avg_cost", "avg_cost_cached", "cost_normalised")
     ends = [(method, MAIN) for method in (WEAK, STRONG) if measured.has(condition, method)]
     planned = measured.setup.frontier.get(condition, {})
     for method, point in (*ends, *((m, point) for m, points in planned.items() for point in points)):

@@ -74,6 +74,14 @@ class ScoreRequest:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class ScoreReply:
+    """A verifier's answer: how good the action is, in [0, 1], and how many tokens it read for that."""
+
+    score: float
+    tokens_in: int = 0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Sample:
     """One completion. `logprobs` and `entropies` (nats, of the untempered distribution) have one entry per
     token, rounded to 6 decimals; they are empty where a backend cannot give them."""
@@ -120,7 +128,7 @@ class Backend(Protocol[Q, A]):
     """Answers many requests at once, in order; the wave engine decides when and how many.
 
     Chat backends are `Backend[Request, Reply]`; a verifier that scores actions is a
-    `Backend[ScoreRequest, float]`. `answer` is called in a worker thread, never twice at the same time.
+    `Backend[ScoreRequest, ScoreReply]`. `answer` is called in a worker thread, never twice at the same time.
     """
 
     max_batch: int

@@ -28,10 +28,10 @@ from r2v.envs.base import Benchmark
 from r2v.errors import InputError
 from r2v.llm.waves import Waves
 from r2v.pipeline.bundle import Bundle
-from r2v.rollout.actors import Routed
+from r2v.rollout.actors import PricedVerifier, Routed
 from r2v.rollout.gates import FeatureExtractor, ScoreGate
 from r2v.rollout.model_factory import Purse, priced_policy, priced_teacher, told_tools, verifier_scorer
-from r2v.router.baselines import score_function
+from r2v.router.baselines import instruments, score_function
 from r2v.router.models import load
 
 T = TypeVar("T")
@@ -60,12 +60,14 @@ def routed_actor(
     teacher = _section(bundle, settings, "teacher", TeacherConfig)
     tools = told_tools(policy, benchmark)
     slm = priced_policy(policy, bundle.policy, cost, inference, rollout, waves, tools)
-    scorer = (
-        verifier_scorer(policy, bundle.verifier, inference, rollout, waves, tools) if bundle.verifier.is_dir() else None
-    )
+    verifier = None
+    if bundle.verifier.is_dir():
+        scorer = verifier_scorer(policy, bundle.verifier, inference, rollout, waves, tools)
+        verifier = PricedVerifier(scorer, cost.slm)
     samples = inference.num_candidates if "samples" in router.features else 0
-    extractor = FeatureExtractor(inference, verifier=scorer, slm=slm, num_samples=samples)
-    gate = ScoreGate(score_function(OURS, {OURS: load(bundle.router, router.model)}), extractor)
+    extractor = FeatureExtractor(inference, verifier=verifier, slm=slm, num_samples=samples)
+    score = score_function(OURS, {OURS: load(bundle.router, router.model)})
+    gate = ScoreGate(score, extractor, instruments(OURS, router.features))
     llm = priced_teacher(teacher, cost, benchmark, waves, None if journal is None else Purse(folder=journal))
     return Routed(slm, llm, gate, bundle.manifest.threshold, inference.max_llm_calls)
 

@@ -15,6 +15,7 @@ _COLUMNS = (
     ("success_rate_ci", "95 % interval"),
     ("llm_call_rate", "LLM steps"),
     ("avg_cost", "USD/episode"),
+    ("avg_cost_cached", "cached"),
     ("cost_fraction", "cost fraction"),
     ("apgr", "APGR"),
 )

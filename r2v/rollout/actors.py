@@ -6,18 +6,19 @@ action and its bill (`Act`). It never sees the world itself, the task's payload 
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, Protocol
 
 from r2v.config import InferenceConfig, Price
 from r2v.data.episode import ActionSource, Candidate, Decision, Tokens
-from r2v.llm.types import ChatModel, Message, Reply, Request, ScoreRequest, ToolSpec
+from r2v.llm.types import ChatModel, Message, Reply, Request, ScoreReply, ScoreRequest, ToolSpec
 from r2v.randomness import Key
+from r2v.rollout.bill import PromptCache, StepBill, read_by_verifier, shared_prefix
 from r2v.router.escalation import escalates, needs_score, recorded_score
 
-Scorer = Callable[[ScoreRequest], Awaitable[float]]
-"""A verifier behind the wave engine: the probability that the action is good, in [0, 1]."""
+Scorer = Callable[[ScoreRequest], Awaitable[ScoreReply]]
+"""A verifier behind the wave engine: the probability that the action is good, in [0, 1], and what it read."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,21 +35,27 @@ class StepView:
     messages: tuple[Message, ...]
     tools: tuple[ToolSpec, ...]
     llm_calls: int = 0
+    llm_steps: tuple[int, ...] = ()
+    """The steps that an LLM has acted, teacher or called by a router."""
+    idle: float = 0.0
+    """The world's own seconds since the latest of them."""
 
     def key(self, actor: str) -> Key:
         """What names this step's draws for an actor."""
         return (self.seed, self.task_id, self.step, actor)
 
+    def messages_at(self, step: int) -> tuple[Message, ...]:
+        """The conversation as it was at an earlier step."""
+        return self.messages[: len(self.messages) - 2 * (self.step - step)]
+
 
 @dataclass(frozen=True, kw_only=True)
 class Act:
-    """An action and its bill; `seconds` is modelled from tokens."""
+    """An action and its bill."""
 
     text: str
     source: ActionSource
-    tokens: Tokens = field(default_factory=Tokens)
-    cost: float = 0.0
-    seconds: float = 0.0
+    bill: StepBill = field(default_factory=StepBill)
     decision: Decision | None = None
     proposal: Reply | None = None
     """The small policy's reply, for whoever computes features; never stored."""
@@ -70,6 +77,10 @@ class PricedModel:
     price: Price
     name: str
     max_tokens: int
+    cache: PromptCache | None = None
+    """The prompt cache of its endpoint."""
+    fit: Callable[[Request], Request] | None = None
+    """What the model is shown of a request, where that is not all of it."""
 
     async def ask(self, view: StepView, *, num_samples: int = 1, temperature: float = 0.0, top_p: float = 1.0) -> Reply:
         """The model's reply to the conversation so far."""
@@ -85,25 +96,52 @@ class PricedModel:
             )
         )
 
-    def seconds(self, reply: Reply) -> float:
-        """Modelled latency of a reply."""
-        return self.price.seconds_per_call + self.price.seconds_per_token * reply.usage.tokens_out
+    def bill(self, view: StepView, reply: Reply) -> StepBill:
+        """What a reply costs; its seconds are modelled."""
+        usage = reply.usage
+        seconds = self.price.seconds_per_call + self.price.seconds_per_token * usage.tokens_out
+        if self.name == "slm":
+            tokens = Tokens(slm_in=usage.tokens_in, slm_out=usage.tokens_out)
+            return StepBill(tokens=tokens, cost=usage.cost_usd, cached_cost=usage.cost_usd, seconds=seconds)
+        read, written = self._cached(view, usage.tokens_in)
+        saved = 0.0 if self.cache is None else self.cache.saved(read, written)
+        return StepBill(
+            tokens=Tokens(llm_in=usage.tokens_in, llm_out=usage.tokens_out, llm_cached=read, llm_written=written),
+            cost=usage.cost_usd,
+            cached_cost=usage.cost_usd - saved,
+            seconds=seconds,
+        )
+
+    def _cached(self, view: StepView, tokens_in: int) -> tuple[int, int]:
+        if self.cache is None:
+            return 0, 0
+        shared = (
+            shared_prefix(self._shown(view, view.llm_steps[-1]), self._shown(view, view.step)) if view.llm_steps else 0
+        )
+        return self.cache.split(tokens_in, shared, view.idle)
+
+    def _shown(self, view: StepView, step: int) -> tuple[Message, ...]:
+        messages = view.messages_at(step)
+        if self.fit is None:
+            return messages
+        return self.fit(Request(messages=messages, key=(), tools=view.tools, max_tokens=self.max_tokens)).messages
 
 
-def _tokens(name: str, reply: Reply) -> Tokens:
-    if name == "slm":
-        return Tokens(slm_in=reply.usage.tokens_in, slm_out=reply.usage.tokens_out)
-    return Tokens(llm_in=reply.usage.tokens_in, llm_out=reply.usage.tokens_out)
+@dataclass(frozen=True)
+class PricedVerifier:
+    """A verifier with the price of what it reads."""
 
+    scorer: Scorer
+    price: Price
 
-def add_tokens(a: Tokens, b: Tokens) -> Tokens:
-    """Both bills together."""
-    return Tokens(
-        slm_in=a.slm_in + b.slm_in,
-        slm_out=a.slm_out + b.slm_out,
-        llm_in=a.llm_in + b.llm_in,
-        llm_out=a.llm_out + b.llm_out,
-    )
+    async def scores(self, view: StepView, actions: Sequence[str]) -> tuple[dict[str, float], StepBill]:
+        """The score of each distinct action in the state of the view, and the bill of all of them."""
+        asked = {
+            text: await self.scorer(ScoreRequest(messages=view.messages, action=text))
+            for text in dict.fromkeys(actions)
+        }
+        read = sum(reply.tokens_in for reply in asked.values())
+        return {text: reply.score for text, reply in asked.items()}, read_by_verifier(read, self.price)
 
 
 @dataclass(frozen=True)
@@ -118,9 +156,7 @@ class GreedyActor:
         return Act(
             text=reply.text,
             source=self.source,
-            tokens=_tokens(self.model.name, reply),
-            cost=reply.usage.cost_usd,
-            seconds=self.model.seconds(reply),
+            bill=self.model.bill(view, reply),
             proposal=reply,
         )
 
@@ -130,7 +166,7 @@ class BestOfK:
     """K samples of the small policy, the verifier's favourite is played (the first of equals)."""
 
     slm: PricedModel
-    score: Scorer
+    verifier: PricedVerifier
     inference: InferenceConfig
     num_candidates: int
 
@@ -138,10 +174,7 @@ class BestOfK:
         reply = await self.slm.ask(
             view, num_samples=self.num_candidates, temperature=self.inference.temperature, top_p=self.inference.top_p
         )
-        scores = {
-            text: await self.score(ScoreRequest(messages=view.messages, action=text))
-            for text in dict.fromkeys(sample.text for sample in reply.samples)
-        }
+        scores, read = await self.verifier.scores(view, [sample.text for sample in reply.samples])
         best = max(scores, key=lambda text: scores[text])
         candidates = tuple(
             Candidate(text=s.text, logprob=round(sum(s.logprobs), 6), score=scores[s.text]) for s in reply.samples
@@ -150,19 +183,17 @@ class BestOfK:
         return Act(
             text=best,
             source="slm",
-            tokens=_tokens("slm", reply),
-            cost=reply.usage.cost_usd,
-            seconds=self.slm.seconds(reply),
+            bill=self.slm.bill(view, reply) + read,
             decision=decision,
             proposal=reply,
         )
 
 
 class Gate(Protocol):
-    """A router at work: how much an LLM step promises here, in [0, 1]."""
+    """A router at work: how much an LLM step promises here."""
 
-    async def __call__(self, view: StepView, proposal: Reply) -> float:
-        """The score. Nothing has been executed yet."""
+    async def __call__(self, view: StepView, proposal: Reply) -> tuple[float, StepBill]:
+        """The score, in [0, 1], and what measuring it cost. Nothing has been executed yet."""
         ...
 
 
@@ -187,7 +218,8 @@ class Routed:
         if not needs_score(self.threshold):
             return self._keep(act, None, "router")
         assert act.proposal is not None
-        score = recorded_score(await self.gate(view, act.proposal))
+        found, read = await self.gate(view, act.proposal)
+        score, act = recorded_score(found), replace(act, bill=act.bill + read)
         if not escalates(score, self.threshold):
             return self._keep(act, score, "router")
         if view.llm_calls >= self.max_llm_calls:
@@ -198,16 +230,9 @@ class Routed:
         decision = Decision(p_escalate=score, threshold=self.threshold, reason=reason)
         return replace(act, source="slm", decision=decision)
 
-    async def _escalate(self, view: StepView, proposal: Act | None, score: float | None) -> Act:
+    async def _escalate(self, view: StepView, proposed: Act | None, score: float | None) -> Act:
         act = await GreedyActor(self.llm, "llm_fallback").act(view)
         decision = Decision(p_escalate=score, threshold=self.threshold, escalated=True)
-        if proposal is None:
+        if proposed is None:
             return replace(act, decision=decision, proposal=None)
-        return replace(
-            act,
-            tokens=add_tokens(act.tokens, proposal.tokens),
-            cost=act.cost + proposal.cost,
-            seconds=act.seconds + proposal.seconds,
-            decision=decision,
-            proposal=proposal.proposal,
-        )
+        return replace(act, bill=act.bill + proposed.bill, decision=decision, proposal=proposed.proposal)

@@ -84,9 +84,14 @@ def candidate_cell(
             texts.setdefault(masked(shown, view.tools), shown)
         measured: dict[str, dict[str, Any]] = {}
         for form, text in texts.items():
-            score = await scorers[folds(view.task_id)](ScoreRequest(messages=view.messages, action=text))
+            judged = await scorers[folds(view.task_id)](ScoreRequest(messages=view.messages, action=text))
             worth = await value(played, step, text, len(texts))
-            measured[form] = {"canonical": form, "score": score, "value": worth, "n_rollouts": int(worth is not None)}
+            measured[form] = {
+                "canonical": form,
+                "score": judged.score,
+                "value": worth,
+                "n_rollouts": int(worth is not None),
+            }
         actions = [
             CandidateAction(
                 k=k,

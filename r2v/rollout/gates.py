@@ -1,21 +1,29 @@
 """Routers at work: what is measured at a step, and the score that decides whether the LLM is asked.
 
-Every gate sees the same features, computed once per step by `FeatureExtractor`; it differs only in the score it makes
-of them (`r2v.router.baselines`). A feature costs what it costs: drawing samples and asking the verifier are
-model calls behind the wave engine like any other.
+Every gate reads the features of the step that `FeatureExtractor` computes; it differs only in the score it makes of
+them (`r2v.router.baselines`), and in what it has to ask for that. Drawing samples and asking the verifier are model
+calls behind the wave engine like any other, and are on the bill of the step.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from r2v.config import InferenceConfig
 from r2v.llm.memo import Memo, digest_of
-from r2v.llm.types import Reply, Sample, ScoreRequest
-from r2v.rollout.actors import PricedModel, Scorer, StepView
-from r2v.router.baselines import Score
+from r2v.llm.types import Reply, Sample
+from r2v.rollout.actors import PricedModel, PricedVerifier, StepView
+from r2v.rollout.bill import StepBill
+from r2v.router.baselines import ALL, Instruments, Score
 from r2v.router.features import Signals, extract
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measurement:
+    """A step's features, name -> value, and what asking for them cost."""
+
+    features: dict[str, float]
+    bill: StepBill
 
 
 @dataclass(frozen=True)
@@ -23,7 +31,7 @@ class FeatureExtractor:
     """Computes a step's features. Groups whose instrument is missing (no verifier, no samples) are left out."""
 
     inference: InferenceConfig
-    verifier: Scorer | None = None
+    verifier: PricedVerifier | None = None
     slm: PricedModel | None = None
     """Given where the features need further samples of the small policy."""
     num_samples: int = 0
@@ -31,26 +39,38 @@ class FeatureExtractor:
 
     async def features(self, view: StepView, proposal: Reply) -> dict[str, float]:
         """Name -> value, all known before the action is executed."""
-        key = digest_of(view.messages, view.llm_calls, view.key("samples") if self.num_samples else ())
-        found: dict[str, float] | None = self.remembered.get(key)
+        return (await self.measure(view, proposal)).features
+
+    async def measure(self, view: StepView, proposal: Reply, asked: Instruments = ALL) -> Measurement:
+        """The features that these instruments give, and their bill."""
+        drawn = view.key("samples") if self.num_samples and asked.samples else ()
+        key = digest_of(view.messages, view.llm_calls, view.llm_steps[-1:], drawn, asked.verifier, asked.previous)
+        found: Measurement | None = self.remembered.get(key)
         if found is None:
-            found = self.remembered[key] = await self._measure(view, proposal)
+            found = self.remembered[key] = await self._measure(view, proposal, asked)
         return found
 
-    async def _measure(self, view: StepView, proposal: Reply) -> dict[str, float]:
+    async def _measure(self, view: StepView, proposal: Reply, asked: Instruments) -> Measurement:
         samples: tuple[Sample, ...] = ()
-        if self.num_samples and self.slm is not None:
-            samples = (
-                await self.slm.ask(
-                    view,
-                    num_samples=self.num_samples,
-                    temperature=self.inference.temperature,
-                    top_p=self.inference.top_p,
-                )
-            ).samples
-        texts = [proposal.text, *(sample.text for sample in samples)]
-        scores, previous = await self._scores(view, texts)
-        return extract(
+        bill = StepBill()
+        if self.num_samples and self.slm is not None and asked.samples:
+            reply = await self.slm.ask(
+                view,
+                num_samples=self.num_samples,
+                temperature=self.inference.temperature,
+                top_p=self.inference.top_p,
+            )
+            samples, bill = reply.samples, self.slm.bill(view, reply)
+        scores: tuple[float, ...] = ()
+        previous: float | None = None
+        if self.verifier is not None and asked.verifier:
+            texts = [proposal.text, *(sample.text for sample in samples)]
+            by_text, read = await self.verifier.scores(view, texts)
+            scores, bill = tuple(by_text[text] for text in texts), bill + read
+            if view.actions and asked.previous:
+                previous, read = await self._previous(self.verifier, view)
+                bill += read
+        features = extract(
             Signals(
                 goal=view.goal,
                 observations=view.observations,
@@ -65,16 +85,14 @@ class FeatureExtractor:
                 previous_score=previous,
             )
         )
+        return Measurement(features=features, bill=bill)
 
-    async def _scores(self, view: StepView, texts: list[str]) -> tuple[tuple[float, ...], float | None]:
-        """The verifier's opinion of the texts, and of the action played one step before."""
-        if self.verifier is None:
-            return (), None
-        scores = [await self.verifier(ScoreRequest(messages=view.messages, action=text)) for text in texts]
-        if not view.actions:
-            return tuple(scores), None
-        before = ScoreRequest(messages=view.messages[:-2], action=view.actions[-1])
-        return tuple(scores), await self.verifier(before)
+    async def _previous(self, verifier: PricedVerifier, view: StepView) -> tuple[float, StepBill]:
+        """The verifier's opinion of the action played one step before. It is on the bill where the LLM chose that
+        action; one of the small policy has been scored at its own step."""
+        before = replace(view, step=view.step - 1, messages=view.messages_at(view.step - 1))
+        scores, bill = await verifier.scores(before, view.actions[-1:])
+        return scores[view.actions[-1]], bill if view.step - 1 in view.llm_steps else StepBill()
 
 
 @dataclass(frozen=True)
@@ -83,7 +101,8 @@ class ScoreGate:
 
     score: Score
     extractor: FeatureExtractor
+    asked: Instruments = ALL
 
-    async def __call__(self, view: StepView, proposal: Reply) -> float:
-        features: Mapping[str, float] = await self.extractor.features(view, proposal)
-        return self.score(features, view.seed, view.task_id, view.step)
+    async def __call__(self, view: StepView, proposal: Reply) -> tuple[float, StepBill]:
+        found = await self.extractor.measure(view, proposal, self.asked)
+        return self.score(found.features, view.seed, view.task_id, view.step), found.bill

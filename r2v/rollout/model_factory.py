@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +25,11 @@ from r2v.llm.providers.membership import Membership
 from r2v.llm.providers.remote import ProviderRemote
 from r2v.llm.providers.teacher import asked_rate, teacher_rate
 from r2v.llm.scripted import ScriptedBackend
-from r2v.llm.types import Backend, ChatModel, Message, Remote, Reply, Request, ScoreRequest, ToolSpec
+from r2v.llm.types import Backend, ChatModel, Message, Remote, Reply, Request, ScoreReply, ScoreRequest, ToolSpec
 from r2v.llm.waves import Waves
 from r2v.rollout.actors import PricedModel, Scorer
-from r2v.rollout.llm_context import FittedModel
+from r2v.rollout.bill import PromptCache
+from r2v.rollout.llm_context import FittedModel, fitted
 from r2v.storage.artifact import JOURNAL, Work
 from r2v.storage.integrity import content_files
 from r2v.storage.paths import REPLIES
@@ -112,17 +114,18 @@ def priced_teacher(
     if teacher.provider != "scripted":
         model = waves.model(provider_remote(teacher, purse or _UNNAMED))
         tempered = _Tempered(model, teacher.temperature)
-        return PricedModel(_fitted(tempered, teacher), cost.llm, "llm", teacher.max_tokens)
+        rate = teacher_rate(teacher)
+        cache = PromptCache.of(rate.input, cost.cache, rate.cached, rate.write_5m)
+        context = teacher.context or rate.context
+        if context is None:
+            return PricedModel(tempered, cost.llm, "llm", teacher.max_tokens, cache)
+        whole = FittedModel(tempered, context, teacher.model_name)
+        return PricedModel(whole, cost.llm, "llm", teacher.max_tokens, cache, partial(fitted, context=context))
     if not isinstance(benchmark, Demonstrated):
         raise UsageError(f"teacher.provider=scripted: {benchmark.name} brings no expert; name a provider")
     backend = ScriptedBackend(guarded_expert(benchmark), name=teacher_name(teacher, benchmark), price=cost.llm)
-    return PricedModel(waves.model(backend), cost.llm, "llm", teacher.max_tokens)
-
-
-def _fitted(model: ChatModel, teacher: TeacherConfig) -> ChatModel:
-    """The LLM in its context, where that is known."""
-    context = teacher.context or teacher_rate(teacher).context
-    return model if context is None else FittedModel(model, context, teacher.model_name)
+    cache = PromptCache.of(cost.llm.input, cost.cache)
+    return PricedModel(waves.model(backend), cost.llm, "llm", teacher.max_tokens, cache)
 
 
 @dataclass(frozen=True)
@@ -248,7 +251,7 @@ def verifier_scorer(
     loaded = acting_policy(policy, folder) if (folder / ADAPTERS).exists() else load_policy(policy)
     model = load(folder, loaded.model)
     backend = VerifierBackend(model, scoring_encoder(loaded.tokenizer, policy, inference, tools), rollout.batch_size)
-    ask: Callable[[ScoreRequest], Coroutine[Any, Any, float]] = waves.port(
+    ask: Callable[[ScoreRequest], Coroutine[Any, Any, ScoreReply]] = waves.port(
         backend, _memory(folder, policy, inference.max_new_tokens, tools), score_memo_key
     )
     return ask

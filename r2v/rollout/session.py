@@ -27,7 +27,6 @@ from r2v.data.episode import (
     Step,
     StepLabel,
     Termination,
-    Tokens,
     episode_id,
 )
 from r2v.data.split import assign
@@ -39,7 +38,8 @@ from r2v.llm.waves import Waves
 from r2v.log import Progress
 from r2v.perturb import PerturbedEnv, perturbation_type, wrap
 from r2v.policy.prompt_encoder import build_messages
-from r2v.rollout.actors import Act, Actor, StepView, add_tokens
+from r2v.rollout.actors import Act, Actor, StepView
+from r2v.rollout.bill import StepBill
 from r2v.rollout.play_lines import REFUSED
 from r2v.rollout.sites import SitePool, placed
 
@@ -178,6 +178,7 @@ class Session:
     def view(self) -> StepView:
         """What an actor may see now."""
         actions = tuple(act.text for act in self.acts)
+        llm_steps = tuple(step for step, act in enumerate(self.acts) if act.source in ("llm_fallback", "teacher"))
         return StepView(
             task_id=self.spec.task.task_id,
             seed=self.spec.seed,
@@ -189,6 +190,8 @@ class Session:
             messages=build_messages(self.goal, self.observations, actions),
             tools=self._env.tool_specs(),
             llm_calls=sum(act.source == "llm_fallback" for act in self.acts),
+            llm_steps=llm_steps,
+            idle=sum(info.sim_seconds for info in self.infos[llm_steps[-1] + 1 :]) if llm_steps else 0.0,
         )
 
     @property
@@ -215,10 +218,7 @@ class Session:
 
     def episode(self) -> Episode:
         """The record of what was played."""
-        tokens = Tokens()
-        for act in self.acts:
-            tokens = add_tokens(tokens, act.tokens)
-        spec, last = self.spec, self.infos[-1]
+        spec, last, bill = self.spec, self.infos[-1], sum((act.bill for act in self.acts), StepBill())
         applied = [p for info in self.infos[: len(self.acts)] for p in info.perturbations]
         return Episode(
             episode_id=self.identity,
@@ -235,10 +235,11 @@ class Session:
             success=self.success,
             partial_score=last.partial_score,
             termination=self.termination or "max_steps",
-            total_cost=round(sum(act.cost for act in self.acts), 10),
-            tokens=tokens,
+            total_cost=round(bill.cost, 10),
+            cached_cost=round(bill.cached_cost, 10),
+            tokens=bill.tokens,
             num_llm_fallbacks=sum(act.source == "llm_fallback" for act in self.acts),
-            sim_time_seconds=round(sum(a.seconds for a in self.acts) + sum(i.sim_seconds for i in self.infos), 6),
+            sim_time_seconds=round(bill.seconds + sum(info.sim_seconds for info in self.infos), 6),
             condition=spec.condition,
             perturbation_type=perturbation_type(applied),
             perturbation_seed=spec.perturbation_seed,
@@ -285,7 +286,6 @@ def episode_specs(
             f"{benchmark.name} has no task in the {split} split: "
             f"{len(splits)} tasks in all; raise env.options.num_tasks"
         )
-    hazards = selection.perturbation_seeds
     return [
         EpisodeSpec(
             task=task,
@@ -293,7 +293,7 @@ def episode_specs(
             condition=cast(Condition, selection.condition),
             method=method,
             split=split,
-            perturbation_seed=hazards[index % len(hazards)],
+            perturbation_seed=selection.perturbation_seeds[index % len(selection.perturbation_seeds)],
         )
         for index, seed in enumerate(seeds)
         for task in tasks

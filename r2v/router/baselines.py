@@ -13,7 +13,8 @@ signal, and tau = 1 still means never.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 from r2v.errors import InputError, UsageError, nearest
 from r2v.randomness import uniform
@@ -32,6 +33,29 @@ def score_function(method: str, models: Mapping[str, RouterModel]) -> Score:
         hint = nearest(method, [*FIXED_SCORES, *models])
         raise UsageError(f"evaluation.methods: {method} has no router score; {hint}")
     return FIXED_SCORES[method]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Instruments:
+    """What has to be asked at a step beside the small policy's own reply, and is paid for."""
+
+    verifier: bool = False
+    """The verifier, about the proposal."""
+    previous: bool = False
+    """The verifier, about the action played one step before."""
+    samples: bool = False
+    """The small policy, for further samples; each is shown to the verifier too, where that is asked."""
+
+
+ALL = Instruments(verifier=True, previous=True, samples=True)
+
+
+def instruments(method: str, features: Sequence[str]) -> Instruments:
+    """What a routed method's score is made of; `features`: the feature groups of the trained routers."""
+    if method in FIXED_SCORES:
+        return Instruments(verifier=method == "verifier_router")
+    asks = "verifier" in features
+    return Instruments(verifier=asks, previous=asks, samples="samples" in features)
 
 
 def _learned(model: RouterModel) -> Score:

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from r2v.errors import InputError
 from r2v.llm.local.prefill import prefill
 from r2v.llm.local.prefix_cache import PrefixCache
-from r2v.llm.types import Message, ScoreRequest
+from r2v.llm.types import Message, ScoreReply, ScoreRequest
 from r2v.storage.files import replacing, write_text
 from r2v.storage.weights import readable_model
 
@@ -84,20 +84,23 @@ def pad(rows: Sequence[Sequence[int]], device: Any = None) -> tuple[Tensor, Tens
 
 
 class VerifierBackend:
-    """A `Backend[ScoreRequest, float]`: the probability that an action is good, rounded to 6 decimals."""
+    """A `Backend[ScoreRequest, ScoreReply]`: the probability that an action is good, rounded to 6 decimals."""
 
     def __init__(self, model: VerifierModel, encode: Encode, max_batch: int = 64) -> None:
         self.model, self.encode, self.max_batch = model.eval(), encode, max_batch
         self._prefixes = PrefixCache(model.backbone) if PrefixCache.serve(model.backbone) else None
 
-    def answer(self, questions: Sequence[ScoreRequest]) -> list[float]:
+    def answer(self, questions: Sequence[ScoreRequest]) -> list[ScoreReply]:
         """One score in [0, 1] per question, in order."""
         rows = [self.encode(question.messages, question.action) for question in questions]
         if self.model.head.weight.device.type == "cpu":
             torch.set_num_threads(1)
         with torch.inference_mode():
             scores = torch.sigmoid(self._logits(rows).double() / self.model.temperature)
-        return [round(float(score), 6) for score in scores]
+        return [
+            ScoreReply(score=round(float(score), 6), tokens_in=len(row))
+            for score, row in zip(scores, rows, strict=True)
+        ]
 
     def _logits(self, rows: Sequence[Sequence[int]]) -> Tensor:
         """Logits (rows,) before the temperature."""

@@ -9,9 +9,10 @@ import pytest
 
 from r2v.config import InferenceConfig, Price
 from r2v.llm.scripted import ScriptedBackend, count_tokens
-from r2v.llm.types import Message, Reply, Request, ScoreRequest
+from r2v.llm.types import Message, Reply, Request, ScoreReply, ScoreRequest
 from r2v.llm.waves import Waves
-from r2v.rollout.actors import Act, Actor, BestOfK, GreedyActor, PricedModel, Routed, StepView
+from r2v.rollout.actors import Act, Actor, BestOfK, GreedyActor, PricedModel, PricedVerifier, Routed, StepView
+from r2v.rollout.bill import StepBill
 
 SLM = Price(input=1.0, output=2.0, seconds_per_call=0.5, seconds_per_token=0.25)
 LLM = Price(input=100.0, output=200.0, seconds_per_call=3.0, seconds_per_token=1.0)
@@ -49,10 +50,10 @@ def act(actor: Actor, waves: Waves, at: StepView) -> Act:
 
 
 def routed(waves: Waves, score: float | None, threshold: float, max_llm_calls: int = 5) -> Routed:
-    async def gate(at: StepView, proposal: Reply) -> float:
+    async def gate(at: StepView, proposal: Reply) -> tuple[float, StepBill]:
         assert score is not None, "nobody may consult this gate"
         assert proposal.text == "small slm"
-        return score
+        return score, StepBill()
 
     return Routed(*sides(waves), gate, threshold, max_llm_calls)
 
@@ -121,8 +122,9 @@ def test_single_is_billed_by_its_side() -> None:
     for one, price in ((GreedyActor(slm, "slm"), SLM), (GreedyActor(llm, "teacher"), LLM)):
         done = act(one, waves, turn())
         cost, seconds, tokens_in, tokens_out = bill(price, done.text)
-        assert (done.cost, done.seconds, done.decision) == (pytest.approx(cost), pytest.approx(seconds), None)
-        ours = (done.tokens.slm_in, done.tokens.slm_out, done.tokens.llm_in, done.tokens.llm_out)
+        assert (done.bill.cost, done.bill.seconds, done.decision) == (pytest.approx(cost), pytest.approx(seconds), None)
+        tokens = done.bill.tokens
+        ours = (tokens.slm_in, tokens.slm_out, tokens.llm_in, tokens.llm_out)
         assert ours == ((tokens_in, tokens_out, 0, 0) if price is SLM else (0, 0, tokens_in, tokens_out))
 
 
@@ -130,10 +132,10 @@ def test_an_escalated_step_pays_for_both() -> None:
     waves = Waves()
     done = act(routed(waves, 0.9, 0.5), waves, turn())
     small, large = bill(SLM, "small slm"), bill(LLM, "large llm")
-    assert done.cost == pytest.approx(small[0] + large[0])
-    assert done.seconds == pytest.approx(small[1] + large[1])
-    assert (done.tokens.slm_in, done.tokens.slm_out) == small[2:]
-    assert (done.tokens.llm_in, done.tokens.llm_out) == large[2:]
+    assert done.bill.cost == pytest.approx(small[0] + large[0])
+    assert done.bill.seconds == pytest.approx(small[1] + large[1])
+    assert (done.bill.tokens.slm_in, done.bill.tokens.slm_out) == small[2:]
+    assert (done.bill.tokens.llm_in, done.bill.tokens.llm_out) == large[2:]
 
 
 def test_both_ends_are_billed_as_the_single_models() -> None:
@@ -142,13 +144,7 @@ def test_both_ends_are_billed_as_the_single_models() -> None:
         slm, llm = sides(waves)
         one = act(GreedyActor(slm, "slm") if name == "slm" else GreedyActor(llm, "llm_fallback"), waves, turn())
         both = act(routed(waves, None, threshold), waves, turn())
-        assert (both.text, both.source, both.cost, both.seconds, both.tokens) == (
-            one.text,
-            one.source,
-            one.cost,
-            one.seconds,
-            one.tokens,
-        )
+        assert (both.text, both.source, both.bill) == (one.text, one.source, one.bill)
 
 
 def best_of(scores: list[float], k: int) -> Act:
@@ -156,12 +152,12 @@ def best_of(scores: list[float], k: int) -> Act:
     texts = ["b", "a", "b", "c"]
     backend = ScriptedBackend(lambda request: texts[int(request.key[-1])], name="small", price=SLM)
 
-    async def score(request: ScoreRequest) -> float:
+    async def score(request: ScoreRequest) -> ScoreReply:
         await asyncio.sleep(0)
         asked.append(request.action)
-        return scores[texts.index(request.action)]
+        return ScoreReply(score=scores[texts.index(request.action)], tokens_in=50)
 
-    actor = BestOfK(PricedModel(waves.model(backend), SLM, "slm", 8), score, InferenceConfig(), k)
+    actor = BestOfK(PricedModel(waves.model(backend), SLM, "slm", 8), PricedVerifier(score, SLM), InferenceConfig(), k)
     done = act(actor, waves, turn())
     assert asked == list(dict.fromkeys(texts[:k])), "each distinct action is judged once"
     return done
@@ -184,4 +180,10 @@ def test_best_of_k_plays_the_verifiers_favourite(scores: list[float], k: int, te
     assert done.decision is not None
     assert (done.decision.chosen_index, done.decision.escalated) == (index, False)
     assert [candidate.text for candidate in done.decision.candidates] == ["b", "a", "b", "c"][:k]
-    assert done.tokens.slm_out == k, "every sample is paid for"
+    assert done.bill.tokens.slm_out == k, "every sample is paid for"
+    judged = len(set(["b", "a", "b", "c"][:k]))
+    assert done.bill.tokens.verifier_in == 50 * judged, "and so is every reading of the verifier"
+    tokens_in = count_tokens(GOAL) + count_tokens("a door")
+    expected = (tokens_in + 50 * judged) * SLM.input + k * SLM.output
+    assert done.bill.cost == done.bill.cached_cost == pytest.approx(expected / 1e6)
+    assert done.bill.seconds == pytest.approx(2 * SLM.seconds_per_call + k * SLM.seconds_per_token)

@@ -14,7 +14,7 @@ from r2v.envs.base import Task
 from r2v.envs.chain import ChainBenchmark
 from r2v.errors import EnvironmentFault
 from r2v.llm.providers.remote import Unanswered
-from r2v.llm.types import Request, ScoreRequest
+from r2v.llm.types import Request, ScoreReply, ScoreRequest
 from r2v.rollout.candidate_rollout import play_candidates
 from r2v.rollout.cells import Cell, MemoryPlayer, measured
 from r2v.rollout.corruption_rollout import play_corruptions
@@ -127,8 +127,8 @@ def features(on: Stage, faults: list[str]) -> set[str]:
     return {row.task_id for row in rows}
 
 
-async def no_opinion(request: ScoreRequest) -> float:
-    return 0.5
+async def no_opinion(request: ScoreRequest) -> ScoreReply:
+    return ScoreReply(score=0.5)
 
 
 def candidates(on: Stage, faults: list[str]) -> set[str]:

@@ -16,7 +16,7 @@ from r2v.envs.base import Capabilities, Info, Task
 from r2v.envs.chain import ChainBenchmark, call, right_action
 from r2v.envs.desk import Desk
 from r2v.evaluation.outcomes import is_llm_step
-from r2v.llm.types import Reply, ScoreRequest, ToolSpec
+from r2v.llm.types import Reply, ScoreReply, ScoreRequest, ToolSpec
 from r2v.randomness import uniform
 from r2v.rollout.actors import StepView
 from r2v.rollout.candidate_rollout import play_candidates
@@ -107,7 +107,7 @@ def test_candidates_are_valued_by_what_came_of_them() -> None:
     asked: list[tuple[str, int]] = []
 
     def scorer(fold: int) -> Any:
-        async def score(request: ScoreRequest) -> float:
+        async def score(request: ScoreRequest) -> ScoreReply:
             asked.append((request.messages[-1].content, fold))
             return await perfect_verifier(request)
 
@@ -191,8 +191,8 @@ def desk_on(slips: float, **options: Any) -> Stage:
     return stage(desk, clumsy(desk.expert, 0.25), desk.expert, **options)
 
 
-async def no_opinion(request: ScoreRequest) -> float:
-    return 0.5
+async def no_opinion(request: ScoreRequest) -> ScoreReply:
+    return ScoreReply(score=0.5)
 
 
 INJECTED = PerturbationsConfig(

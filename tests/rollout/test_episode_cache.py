@@ -12,7 +12,7 @@ from r2v.config import CandidatesConfig, InferenceConfig
 from r2v.data.episode import to_line
 from r2v.envs.chain import ChainBenchmark
 from r2v.errors import EnvironmentFault
-from r2v.llm.types import ScoreRequest
+from r2v.llm.types import ScoreReply, ScoreRequest
 from r2v.llm.waves import Waves
 from r2v.rollout.blocks import BlockPlayer
 from r2v.rollout.candidate_rollout import play_candidates
@@ -41,10 +41,10 @@ def candidates(store: Path | None, own: str = "stage-1", dies_after: int | None 
     on = chain_stage(CHAIN, (0.7, None), 0.9, waves=Waves(workers=1, max_conversations=1))
     calls = iter(range(10**6))
 
-    async def score(request: ScoreRequest) -> float:
+    async def score(request: ScoreRequest) -> ScoreReply:
         if next(calls) == dies_after:
             raise Killed
-        return 0.5
+        return ScoreReply(score=0.5)
 
     states = play_candidates(
         specs(CHAIN, 10),

@@ -13,7 +13,7 @@ import pytest
 from r2v.config import CandidatesConfig, InferenceConfig
 from r2v.envs.base import Task, tools_of
 from r2v.envs.check import check_benchmark
-from r2v.llm.types import Request, ScoreRequest
+from r2v.llm.types import Request, ScoreReply, ScoreRequest
 from r2v.llm.waves import Waves
 from r2v.rollout.actors import Act
 from r2v.rollout.candidate_rollout import play_candidates
@@ -36,8 +36,8 @@ def corridors(counted: Counted, llm: Speak, slm: Speak = straight_on, *, width: 
     return stage(counted, slm, llm, waves=waves, max_steps=counted.length + 1)
 
 
-async def no_opinion(request: ScoreRequest) -> float:
-    return 0.5
+async def no_opinion(request: ScoreRequest) -> ScoreReply:
+    return ScoreReply(score=0.5)
 
 
 def candidates(counted: Counted, llm: Speak) -> int:

@@ -21,12 +21,13 @@ from r2v.envs.desk import Desk
 from r2v.errors import EmptyResult
 from r2v.llm.types import Request, ToolSpec
 from r2v.llm.waves import Waves
-from r2v.rollout.actors import BestOfK
+from r2v.rollout.actors import BestOfK, PricedVerifier
 from r2v.rollout.fork import fork
 from r2v.rollout.session import RolloutWorld, episode_specs
 from tests.replaying import replay
 
 from ..chains import (
+    SLM_PRICE,
     Stage,
     chain_stage,
     clumsy,
@@ -98,7 +99,9 @@ def test_chain_of_two_difficulties_meets_the_closed_form(name: str) -> None:
         "perfect router": on.routed(looks_hard, 0.5),
         "random 0.2": on.routed(random_gate, 0.8),
     }
-    actor = actors.get(name) or BestOfK(on.slm, perfect_verifier, InferenceConfig(), int(name.split()[-1]))
+    actor = actors.get(name) or BestOfK(
+        on.slm, PricedVerifier(perfect_verifier, SLM_PRICE), InferenceConfig(), int(name.split()[-1])
+    )
     episodes = on.play(specs(chain, count), actor)
     low, high = wilson(measured(episodes), count)
     assert low <= TWO[name] <= high

@@ -17,6 +17,7 @@ from r2v.envs.desk import Desk
 from r2v.llm.types import Reply
 from r2v.log import logger
 from r2v.rollout.actors import Actor, GreedyActor, Routed, StepView
+from r2v.rollout.bill import StepBill
 from r2v.rollout.model_factory import engine, priced_teacher
 from r2v.rollout.session import RolloutWorld, episode_specs, play_many
 from tests import warm
@@ -95,5 +96,5 @@ class _From:
 
     step: int
 
-    async def __call__(self, view: StepView, proposal: Reply) -> float:
-        return float(view.step >= self.step)
+    async def __call__(self, view: StepView, proposal: Reply) -> tuple[float, StepBill]:
+        return float(view.step >= self.step), StepBill()

@@ -168,7 +168,7 @@ def _check_head(config: Config, made: Artifact, examples: Sequence[VerifierExamp
     score = verifier_scorer(config.policy, made.file("final"), config.inference, config.rollout, waves)
 
     async def ask(action: str) -> float:
-        return await score(ScoreRequest(messages=examples[0].messages, action=action))
+        return (await score(ScoreRequest(messages=examples[0].messages, action=action))).score
 
     door, key = waves.run([lambda: ask("open door"), lambda: ask("get key")])
     assert door > 0.6 > 0.4 > key

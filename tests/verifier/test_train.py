@@ -146,7 +146,8 @@ def test_a_score_does_not_depend_on_its_company(family: str, tmp_path: Path) -> 
     questions.append(ScoreRequest(messages=questions[0].messages * 6, action="12 13"))
     together = backend.answer(questions)
     assert together == [backend.answer([question])[0] for question in questions]
-    assert len(set(together)) > 30 and all(0 < score < 1 for score in together)
+    assert len(set(together)) > 30 and all(0 < reply.score < 1 for reply in together)
+    assert [reply.tokens_in for reply in together] == [len(toy.encode(q.messages, q.action)) for q in questions]
     assert backend.answer(questions[::-1])[::-1] == together
 
 

@@ -15,7 +15,7 @@ from r2v.data.episode import Episode, to_dict
 from r2v.rollout.actors import Act, StepView
 from r2v.rollout.session import EpisodeSpec, RolloutWorld, Session
 
-_NOT_THE_WORLDS = ("tokens", "total_cost", "sim_time_seconds", "wall_time_seconds")
+_NOT_THE_WORLDS = ("tokens", "total_cost", "cached_cost", "sim_time_seconds", "wall_time_seconds")
 _SHOWN = 60
 FAULT = "claimed fault"
 

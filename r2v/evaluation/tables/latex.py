@@ -8,6 +8,7 @@ failure (or success) is printed as the bound that its interval allows, never as 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from itertools import groupby
 from typing import Any
@@ -26,12 +27,12 @@ _HEADER = (
     (r"\multicolumn{2}{c}{Success $\uparrow$}", r"\multicolumn{2}{c}{(\%)}"),
     (r"Worst $\uparrow$", r"(\%)"),
     (r"LLM $\downarrow$", r"(\%)"),
-    (r"Cost $\downarrow$", "(USD)"),
+    (r"\multicolumn{2}{c}{Cost $\downarrow$}", r"\multicolumn{2}{c}{(USD)}"),
     (r"p95 $\downarrow$", "(s)"),
     (r"Unsafe $\downarrow$", r"(\%)"),
     (r"Brier $\downarrow$", ""),
 )
-_COLUMNS = "lr@{~}lrrrrrr"
+_COLUMNS = "lr@{~}lrrr@{/}rrrr"
 
 
 def escape(text: str) -> str:
@@ -51,7 +52,7 @@ def latex_table(bundle: Mapping[str, Any]) -> str:
             r"\caption{" + _caption(bundle) + "}",
             r"\label{tab:main}",
             r"\scriptsize",
-            r"\setlength{\tabcolsep}{3pt}",
+            r"\setlength{\tabcolsep}{2.5pt}",
             r"\begin{tabular}{" + _COLUMNS + "}",
             r"\toprule",
             *head,
@@ -72,13 +73,14 @@ def _caption(bundle: Mapping[str, Any]) -> str:
         f"({setup['resamples']:,} resamples), Wilson where it has nothing to resample. "
         r"$\geq$ and $\leq$: bound of the interval where no failure, or no success, was seen. "
         r"Bold: the best router and all that are not significantly worse (sign-flip test over tasks, Holm, "
-        r"5\,\%). Worst: the lowest seed. LLM: steps taken by the LLM. Cost: of 1,000 episodes, by tokens "
-        r"and prices. p95: latency modelled from tokens. Unsafe: injected instructions that were executed."
+        r"5\,\%). Worst: the lowest seed. LLM: steps taken by the LLM. Cost: of 1,000 episodes, at "
+        r"list prices / with the prompt cache of the LLM's endpoint. p95: latency modelled from tokens. Unsafe: "
+        r"injected instructions that were executed."
     )
 
 
 def _block(rows: list[RenderedRow], bundle: Mapping[str, Any]) -> list[str]:
-    width = len(_COLUMNS.replace("@{~}", ""))
+    width = sum(column in "lr" for column in re.sub(r"@\{.*?\}", "", _COLUMNS))
     title = f"{escape(rows[0]['condition'])}: {max(row['n_tasks'] for row in rows)} tasks"
     found = [
         c["min_detectable_difference"]
@@ -110,6 +112,7 @@ def _line(row: RenderedRow) -> str:
         _rate(row["worst_seed_sr"], interval if worst_is_all else None, decimals),
         _number(row["llm_call_rate"], 100, decimals),
         _number(row["avg_cost"], 1000, 2),
+        _number(row["avg_cost_cached"], 1000, 2),
         _number(row["p95_latency"], 1, 1),
         _rate(row["safety_failure_rate"], row["safety_failure_rate_ci"], decimals),
         _number(row["brier"], 1, 3),

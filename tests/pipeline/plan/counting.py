@@ -21,7 +21,7 @@ from r2v.data.registry import DataRegistry
 from r2v.envs.base import Task, load_benchmark
 from r2v.envs.chain import ChainBenchmark, ChainEnvironment, call
 from r2v.llm.scripted import ScriptedBackend
-from r2v.llm.types import Request, ScoreRequest
+from r2v.llm.types import Request, ScoreReply, ScoreRequest
 from r2v.pipeline.plan.known import Known, known_of
 from r2v.pipeline.plan.stage_parts import parts_of
 from r2v.pipeline.plan.workload import Workload
@@ -85,9 +85,9 @@ class _Student(ScriptedBackend):
         return super().answer(requests)
 
 
-async def _score(request: ScoreRequest) -> float:
+async def _score(request: ScoreRequest) -> ScoreReply:
     SEEN["verifier"] += 1
-    return 0.5
+    return ScoreReply(score=0.5)
 
 
 def without_weights(monkeypatch: pytest.MonkeyPatch) -> None:

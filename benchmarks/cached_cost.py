@@ -1,0 +1,112 @@
+"""Cost fractions at list prices and with prompt caches, from the decisions of a finished evaluation.
+
+    python benchmarks/cached_cost.py results/mrp --model anthropic:claude-sonnet-4-6 --model openai:gpt-5.1
+
+The bundled benchmark's pages are short and its LLM is a program, so the steps at which every recorded episode asked the
+LLM are priced again as if each page had `--page` tokens, at the prices and cache factors of real models. All that a
+method asks for is counted: the small policy and its verifier at `cost.slm`, the LLM by the rule that episodes are
+billed by (`r2v.rollout.bill`). A row is a method's cost over llm_only's on the same tasks and seeds. What was decided
+is not changed: a router that knew of the cache would decide otherwise.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from r2v.config import CostConfig
+from r2v.config.methods import STRONG
+from r2v.console import text_table
+from r2v.data.episode import Episode
+from r2v.evaluation.outcomes import is_llm_step
+from r2v.evaluation.setup import OPERATING_POINT, read_setup, stored_episodes
+from r2v.llm.providers.prices import Rate, rate_of
+from r2v.rollout.bill import PromptCache
+from r2v.router.baselines import instruments
+
+FEATURES = ("uncertainty", "verifier", "progress", "page", "tool")
+"""What the trained routers read by default."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lengths:
+    """Tokens of the instructions with tools and goal, of a page, and of an action."""
+
+    head: int
+    page: int
+    action: int
+
+    def prompt(self, step: int) -> int:
+        """Tokens of the conversation at a step."""
+        return self.head + (step + 1) * self.page + step * self.action
+
+
+def local_usd(episode: Episode, lengths: Lengths, cost: CostConfig) -> float:
+    """USD of the small policy and its verifier in an episode."""
+    total = 0.0
+    for index, step in enumerate(episode.steps):
+        gated = step.decision is not None and step.decision.p_escalate is not None
+        if is_llm_step(step) and not gated:
+            continue
+        read = lengths.prompt(index)
+        total += read * cost.slm.input + lengths.action * cost.slm.output
+        if gated:
+            asked = instruments(episode.method, FEATURES)
+            total += asked.verifier * (read + lengths.action) * cost.slm.input
+            if asked.previous and index and is_llm_step(episode.steps[index - 1]):
+                total += (lengths.prompt(index - 1) + lengths.action) * cost.slm.input
+    return total / 1e6
+
+
+def llm_usd(episode: Episode, lengths: Lengths, rate: Rate, cache: PromptCache) -> tuple[float, float]:
+    """USD of the LLM in an episode: at list prices, and with its prompt cache."""
+    listed = saved = 0.0
+    before = None
+    for index, step in enumerate(episode.steps):
+        if not is_llm_step(step):
+            continue
+        read = lengths.prompt(index)
+        listed += (read * rate.input + lengths.action * rate.output) / 1e6
+        saved += cache.saved(*cache.split(read, 0.0 if before is None else lengths.prompt(before) / read, 0.0))
+        before = index
+    return listed, listed - saved
+
+
+def fractions(results: Path, lengths: Lengths, models: Sequence[str]) -> list[list[str]]:
+    """The rows of the table."""
+    cost = CostConfig()
+    rates = {name: rate_of(*name.split(":", 1)) for name in models}
+    caches = {name: PromptCache.of(rate.input, cost.cache, rate.cached, rate.write_5m) for name, rate in rates.items()}
+    totals: dict[tuple[str, str], list[float]] = defaultdict(lambda: [0.0] * (2 + 2 * len(rates)))
+    for episode in stored_episodes(results, read_setup(results)):
+        if OPERATING_POINT in episode.extra or episode.env_fault is not None:
+            continue
+        row = totals[episode.condition, episode.method]
+        row[0] += len(episode.steps)
+        row[1] += sum(map(is_llm_step, episode.steps))
+        local = local_usd(episode, lengths, cost)
+        for place, name in enumerate(rates):
+            listed, billed = llm_usd(episode, lengths, rates[name], caches[name])
+            row[2 + 2 * place] += local + listed
+            row[3 + 2 * place] += local + billed
+    return [
+        [condition, method, f"{row[1] / row[0]:.3f}"]
+        + [f"{usd / whole:.3f}" for usd, whole in zip(row[2:], totals[condition, STRONG][2:], strict=True)]
+        for (condition, method), row in totals.items()
+    ]
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("results", type=Path)
+    parser.add_argument("--model", action="append", required=True, metavar="PROVIDER:NAME")
+    parser.add_argument("--head", type=int, default=500, help="tokens of instructions, tools and goal (default 500)")
+    parser.add_argument("--page", type=int, default=1500, help="tokens of an observation (default 1500)")
+    parser.add_argument("--action", type=int, default=60, help="tokens of an action (default 60)")
+    given = parser.parse_args()
+    sizes = Lengths(head=given.head, page=given.page, action=given.action)
+    names = [f"{name} {how}" for name in given.model for how in ("list", "cached")]
+    print(text_table([["condition", "method", "LLM steps", *names], *fractions(given.results, sizes, given.model)]))

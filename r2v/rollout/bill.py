@@ -1,0 +1,93 @@
+"""Bills: what a step costs, at list prices and with the endpoint's prompt cache, every model that was asked counted.
+
+    bill = slm.bill(view, proposal) + verifier_bill + llm.bill(view, reply)
+
+The small policy's tokens, its further samples and what the verifier reads are charged like the LLM's. A list price is a
+property of the tokens alone. What an endpoint with a prompt cache would bill depends on what it was sent before: see
+`PromptCache`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from r2v.config import Price, PromptCacheConfig
+from r2v.data.episode import Tokens
+from r2v.llm.types import Message
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepBill:
+    """Tokens, USD at list prices (`cost`) and with the prompt cache (`cached_cost`), and modelled seconds."""
+
+    tokens: Tokens = field(default_factory=Tokens)
+    cost: float = 0.0
+    cached_cost: float = 0.0
+    seconds: float = 0.0
+
+    def __add__(self, other: StepBill) -> StepBill:
+        return StepBill(
+            tokens=self.tokens + other.tokens,
+            cost=self.cost + other.cost,
+            cached_cost=self.cached_cost + other.cached_cost,
+            seconds=self.seconds + other.seconds,
+        )
+
+
+def read_by_verifier(tokens: int, price: Price) -> StepBill:
+    """The bill of a verifier that read so many tokens at once."""
+    cost = tokens * price.input / 1e6
+    return StepBill(tokens=Tokens(verifier_in=tokens), cost=cost, cached_cost=cost, seconds=price.seconds_per_call)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PromptCache:
+    """The prompt cache of an LLM's endpoint, as providers document theirs: the longest prefix that the episode's latest
+    call has sent is read at `read` times the prompt price, the rest is written at `write` times it. A prompt below
+    `min_tokens`, or one that comes later than `lifetime` seconds, finds nothing. What other episodes sent is not
+    counted on, and the LLM's reply is not cached until it is sent again."""
+
+    usd_in: float
+    """USD per million prompt tokens."""
+    read: float
+    write: float
+    min_tokens: int
+    lifetime: float
+
+    @classmethod
+    def of(
+        cls, usd_in: float, settings: PromptCacheConfig, read: float | None = None, write: float | None = None
+    ) -> PromptCache:
+        """Of the settings; a provider's own factors go before theirs."""
+        return cls(
+            usd_in=usd_in,
+            read=settings.read if read is None else read,
+            write=settings.write if write is None else write,
+            min_tokens=settings.min_tokens,
+            lifetime=settings.lifetime,
+        )
+
+    def split(self, tokens_in: int, shared: float, idle: float) -> tuple[int, int]:
+        """(tokens read, tokens written) of a prompt, of which the share `shared` stood in the call before, `idle`
+        seconds ago."""
+        if tokens_in < self.min_tokens or self.read >= 1:
+            return 0, 0
+        found = int(tokens_in * shared)
+        cached = found if found >= self.min_tokens and idle <= self.lifetime else 0
+        return cached, tokens_in - cached
+
+    def saved(self, cached: int, written: int) -> float:
+        """USD less than at list prices; negative where writing cost more than reading saved."""
+        return (cached * (1 - self.read) + written * (1 - self.write)) * self.usd_in / 1e6
+
+
+def shared_prefix(before: Sequence[Message], now: Sequence[Message]) -> float:
+    """The share of a conversation, by bytes, that an earlier one starts with in the same words."""
+    same = whole = 0
+    alike = True
+    for index, message in enumerate(now):
+        size = len(message.content.encode(errors="surrogatepass"))
+        alike = alike and index < len(before) and before[index] == message
+        same, whole = same + size * alike, whole + size
+    return same / whole if whole else 0.0
