@@ -15,6 +15,7 @@ from r2v.data.episode import Episode
 from r2v.data.store import read_episodes
 from r2v.envs.desk import Desk
 from r2v.errors import InputError
+from r2v.evaluation.setup import episodes_path
 from r2v.llm.waves import Waves
 from r2v.pipeline.bundle import Bundle, read_bundle
 from r2v.pipeline.play_bundle import routed_actor
@@ -51,7 +52,7 @@ def played(bundle: Bundle, condition: str, elsewhere: Path) -> list[Episode]:
 def test_a_fresh_process_with_the_bundle_alone_decides_as_the_evaluation_did(
     bundle: Bundle, condition: str, micro_run: Path, tmp_path: Path
 ) -> None:
-    evaluated = read_episodes(micro_run / "results" / "micro" / "episodes" / condition / "r2v.jsonl")
+    evaluated = read_episodes(episodes_path(micro_run / "results" / "micro", condition, "r2v"))
     assert played(bundle, condition, tmp_path) == evaluated
     scored = [step.decision for episode in evaluated for step in episode.steps if step.decision is not None]
     assert {decision.threshold for decision in scored} == {bundle.manifest.threshold}
