@@ -110,6 +110,8 @@ class TeacherConfig:
     reconcile_after: Positive = field(default=600.0, metadata=RUNTIME)
     """Seconds within which a created batch is listed: so long an unconfirmed one is searched for before it is sent
     again."""
+    preflight: bool = field(default=True, metadata=RUNTIME)
+    """One cheap call goes before the first request of a run: what it is refused for, all would be."""
     attempts: Count = field(default=4, metadata=RUNTIME)
     """Attempts of a request that fails for a passing reason, within one process."""
     outage_seconds: Positive = field(default=14_400.0, metadata=RUNTIME)

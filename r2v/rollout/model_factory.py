@@ -183,6 +183,7 @@ def dispatch_policy(teacher: TeacherConfig) -> DispatchPolicy:
         poll_seconds=teacher.poll_seconds,
         reconcile_after=teacher.reconcile_after,
         attempts=teacher.attempts,
+        preflight=teacher.preflight,
         outage_seconds=teacher.outage_seconds,
         tail=teacher.tail,
         waiting_usd_per_hour=teacher.waiting_usd_per_hour,

@@ -42,6 +42,7 @@ SMALL = (
     "rollout.workers=1",
     "teacher.flush_seconds=0.2",
     "teacher.poll_seconds=0.02",
+    "teacher.preflight=false",
     "teacher.reconcile_after=0.2",
 )
 ROOT = Path(__file__).parents[2]
@@ -259,7 +260,7 @@ def test_a_judge_is_asked_through_the_same_journal(monkeypatch: pytest.MonkeyPat
     with Emulator(answer=lambda question: '{"score": 7}') as emulator:
         for name, value in environment(emulator).items():
             monkeypatch.setenv(name, value)
-        teacher = TeacherConfig(provider="anthropic", model_name="claude-haiku-4-5", mode="concurrent")
+        teacher = TeacherConfig(provider="anthropic", model_name="claude-haiku-4-5", mode="concurrent", preflight=False)
         asked = ScoreRequest(messages=(Message(role="user", content="do"),), action="done")
         for _ in range(2):
             waves = Waves()

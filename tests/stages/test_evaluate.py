@@ -36,6 +36,7 @@ SMALL = (
     "teacher.mode=batch",
     "teacher.flush_seconds=0.2",
     "teacher.poll_seconds=0.02",
+    "teacher.preflight=false",
     "teacher.reconcile_after=0.2",
 )
 

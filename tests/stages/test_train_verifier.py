@@ -111,6 +111,7 @@ def overrides(base: Path, provider: str, *more: str) -> list[str]:
         f"teacher.model_name={MODELS[provider]}",
         "teacher.flush_seconds=0.2",
         "teacher.poll_seconds=0.02",
+        "teacher.preflight=false",
         "teacher.reconcile_after=0.3",
         *more,
     ]

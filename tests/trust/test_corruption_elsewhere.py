@@ -188,6 +188,7 @@ COLLECT = (
     "rollout.workers=1",
     "teacher.flush_seconds=0.2",
     "teacher.poll_seconds=0.02",
+    "teacher.preflight=false",
     "teacher.reconcile_after=0.2",
     "teacher.provider=openai",
     "teacher.model_name=gpt-5.2",

@@ -31,6 +31,7 @@ from r2v.llm.providers.dispatch.batches import BatchDispatcher
 from r2v.llm.providers.dispatch.calls import GRACE, CallDispatcher
 from r2v.llm.providers.dispatch.dispatch_policy import DispatchPolicy
 from r2v.llm.providers.dispatch.outage import Outage
+from r2v.llm.providers.dispatch.preflight import Preflight
 from r2v.llm.providers.dispatch.progress import ProviderProgress
 from r2v.llm.providers.dispatch.result_handler import WallClock
 from r2v.llm.providers.dispatch.verdicts import VerdictRecorder
@@ -121,6 +122,7 @@ class ProviderRemote:
         self._verdicts = VerdictRecorder(self._provider.name, self.tracker, self._in_flight, self.policy, self._end)
         self._choice = BatchOrDirect(self.policy, self.tracker, batches=self._batch_provider is not None)
         outage = Outage(self._provider, self.policy, self._clock, self._spawn)
+        self._preflight = Preflight(self._provider, self.tracker, self.policy, self._clock, outage)
         self.calls = CallDispatcher(self._provider, self.tracker, self.policy, self, self._clock, self._spawn, outage)
         self.batches: BatchDispatcher | None = None
         if self._batch_provider is not None:
@@ -170,6 +172,8 @@ class ProviderRemote:
     def send(self, requests: Sequence[Request]) -> list[asyncio.Future[Reply]]:
         """One reply, or `Unanswered`, per request."""
         unsent: list[ProviderRequest] = []
+        if requests:
+            self._preflight.example = self._preflight.example or requests[0]
         futures = [self._reply(request, unsent) for request in requests]
         (self.dispatch if self._claims is None else self._claims.submit)(unsent)
         return futures
@@ -226,10 +230,17 @@ class ProviderRemote:
         """Send these, in a batch or by direct calls."""
         if not requests:
             return
+        if self._preflight.is_due:
+            if self._preflight.hold(requests):
+                self._spawn(self._after_preflight())
+            return
         if self.batches and self._choice.use_batch(requests, len(self._in_flight), self.batches.waits.typical):
             self.batches.submit(requests)
         else:
             self.calls.submit(requests)
+
+    async def _after_preflight(self) -> None:
+        self._dispatch(await self._preflight.release())
 
     async def record_results(
         self, results: Sequence[tuple[ProviderRequest, RequestVerdict]], batch: str | None

@@ -47,6 +47,7 @@ def test_a_provider_in_one_file_outside_the_package_collects_episodes(mode: str,
     root = tmp_path / "root"
     with Emulator(answer="desk") as emulator:
         overrides = [f"teacher.provider={gateway}", f"teacher.base_url={emulator.openai_url}", f"teacher.mode={mode}"]
+        overrides.append("teacher.preflight=false")
         run_job(load(None, [*SMALL, *overrides]), job("collect"), {}, root=root)
         bills = emulator.ledger().bills
     run = DataRegistry(root / "data").query()[-1]

@@ -30,6 +30,8 @@ class DispatchPolicy:
     """A batch that was created is listed by then."""
     timeout: float = 600.0
     """Of one call to the provider."""
+    preflight: bool = False
+    """One cheap call goes before the first request of a run."""
     reach_seconds: float = 30.0
     """A provider that never answered in this process is tried so long before the run ends."""
     outage_seconds: float = 14_400.0

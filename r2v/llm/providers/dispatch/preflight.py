@@ -1,0 +1,104 @@
+"""Preflight: one cheap call before the first request of a run, with its model, key and parameters.
+
+What it is refused for, every request would be: the run ends with the provider's reason before thousands of lines are
+uploaded, or hours are waited. It asks for a word under the tools and sampling of the first request, so it costs a
+fraction of a cent, which the journal counts; a run that has an answer needs none.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+
+from r2v.errors import EnvironmentFault
+from r2v.llm.providers.dispatch.dispatch_policy import DispatchPolicy
+from r2v.llm.providers.dispatch.outage import Outage
+from r2v.llm.providers.dispatch.result_handler import WallClock, account_error
+from r2v.llm.providers.provider import Provider, ProviderFault
+from r2v.llm.providers.provider_requests import ProviderRequest, make_request
+from r2v.llm.providers.spending.budget import SpendTracker
+from r2v.llm.types import Message, Request
+
+_WORDS, _OUTPUT = "Reply with the word ok.", 16
+_TOO_SHORT = re.compile(r"max_(completion_|output_)?tokens|output limit", re.I)
+"""A model that thinks may refuse so short a reply; it has looked at everything else by then."""
+_BACKOFF = 1.0
+"""Seconds."""
+
+
+class Preflight:
+    """The call before a run, and the requests that wait for it."""
+
+    def __init__(
+        self, provider: Provider, tracker: SpendTracker, policy: DispatchPolicy, clock: WallClock, outage: Outage
+    ) -> None:
+        self._provider, self._tracker, self._policy = provider, tracker, policy
+        self._clock, self._outage = clock, outage
+        state = tracker.state
+        self.is_due = policy.preflight and not (state.answers or state.batches or state.counts["preflight"])
+        self.example: Request | None = None
+        """A request of the run."""
+        self.held: list[ProviderRequest] = []
+        """Requests that wait for it."""
+
+    def hold(self, requests: Sequence[ProviderRequest]) -> bool:
+        """Keep these until the call has passed; whether they are the first."""
+        is_first = not self.held
+        self.held += requests
+        return is_first
+
+    async def release(self) -> list[ProviderRequest]:
+        """Call; the requests that waited for it. Raises EnvironmentFault where the call is refused."""
+        assert self.example is not None
+        question = replace(
+            self.example,
+            messages=(Message(role="user", content=_WORDS),),
+            key=("preflight",),
+            num_samples=1,
+            max_tokens=min(_OUTPUT, self.example.max_tokens),
+        )
+        for attempt in range(self._policy.attempts):
+            fault = await self._call(question)
+            if fault is None or _TOO_SHORT.search(fault.reason):
+                break
+            if fault.kind == "account":
+                raise account_error(self._provider.name, fault.reason)
+            if fault.kind == "fatal":
+                raise EnvironmentFault(
+                    f"{self._provider.name}: a call before the run was refused: {fault.reason}; nothing else was sent: "
+                    "see to the model and its parameters, then run the same command again"
+                )
+            if self._outage.failed(fault):
+                await self._outage.over()
+            else:
+                await self._clock.sleep(fault.retry_after or _BACKOFF * 2.0**attempt)
+        self.is_due = False
+        held, self.held = self.held, []
+        return held
+
+    async def _call(self, question: Request) -> ProviderFault | None:
+        """Call once, within the budget, and journal what it cost."""
+        state, tracker = self._tracker.state, self._tracker
+        request = state.new_attempt(make_request(state.run, question, self._provider.request_body(question)))
+        worst_case = tracker.worst_case(request, batch=False)
+        if not tracker.set_aside(worst_case):
+            raise tracker.budget.exhausted(worst_case)
+        row = {"id": request.custom_id, "sha256": request.sha256}
+        await tracker.write_reservation({"row": "call", **row, "usd": worst_case})
+        try:
+            result = await self._provider.call(request)
+        except ProviderFault as fault:
+            if fault.ambiguous and fault.status not in (503, 529):
+                await tracker.write({"row": "lost", **row, "usd": worst_case, "why": fault.reason})
+            else:
+                await tracker.write(_failed(row, "retry", 0.0, fault.reason))
+            return fault
+        self._outage.answered()
+        usd = tracker.billed(request, result.verdict, batch=False)
+        await tracker.write(_failed(row, "preflight", round(usd, 10), "the call before the run"))
+        return None
+
+
+def _failed(row: dict[str, str], kind: str, usd: float, reason: str) -> dict[str, object]:
+    return {"row": "failed", **row, "batch": None, "usd": usd, "kind": kind, "reason": reason}
