@@ -122,7 +122,7 @@ class ProviderRemote:
         self._verdicts = VerdictRecorder(self._provider.name, self.tracker, self._in_flight, self.policy, self._end)
         self._choice = BatchOrDirect(self.policy, self.tracker, batches=self._batch_provider is not None)
         outage = Outage(self._provider, self.policy, self._clock, self._spawn)
-        self._preflight = Preflight(self._provider, self.tracker, self.policy, self._clock, outage)
+        self._preflight = Preflight(self._provider, self.tracker, self.policy, self._clock, self._spawn, outage)
         self.calls = CallDispatcher(self._provider, self.tracker, self.policy, self, self._clock, self._spawn, outage)
         self.batches: BatchDispatcher | None = None
         if self._batch_provider is not None:
@@ -141,12 +141,7 @@ class ProviderRemote:
         self._claims = await self._membership.open(
             self.tracker, self._in_flight.identities, self, self._clock, self._spawn, pause=self.policy.poll_seconds
         )
-        if self.tracker.state.answers:
-            logger.info(
-                "  %d answers are in the journal%s",
-                len(self.tracker.state.answers),
-                f", {len(self._in_flight)} requests are in flight" if self._in_flight else "",
-            )
+        self._progress.begin(len(self._in_flight))
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -172,8 +167,7 @@ class ProviderRemote:
     def send(self, requests: Sequence[Request]) -> list[asyncio.Future[Reply]]:
         """One reply, or `Unanswered`, per request."""
         unsent: list[ProviderRequest] = []
-        if requests:
-            self._preflight.example = self._preflight.example or requests[0]
+        self._preflight.see(requests)
         futures = [self._reply(request, unsent) for request in requests]
         (self.dispatch if self._claims is None else self._claims.submit)(unsent)
         return futures
@@ -228,19 +222,12 @@ class ProviderRemote:
 
     def dispatch(self, requests: Sequence[ProviderRequest]) -> None:
         """Send these, in a batch or by direct calls."""
-        if not requests:
-            return
-        if self._preflight.is_due:
-            if self._preflight.hold(requests):
-                self._spawn(self._after_preflight())
+        if not requests or self._preflight.hold(requests, self.dispatch):
             return
         if self.batches and self._choice.use_batch(requests, len(self._in_flight), self.batches.waits.typical):
             self.batches.submit(requests)
         else:
             self.calls.submit(requests)
-
-    async def _after_preflight(self) -> None:
-        self._dispatch(await self._preflight.release())
 
     async def record_results(
         self, results: Sequence[tuple[ProviderRequest, RequestVerdict]], batch: str | None

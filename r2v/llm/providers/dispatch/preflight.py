@@ -8,13 +8,13 @@ fraction of a cent, which the journal counts; a run that has an answer needs non
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from r2v.errors import EnvironmentFault
 from r2v.llm.providers.dispatch.dispatch_policy import DispatchPolicy
 from r2v.llm.providers.dispatch.outage import Outage
-from r2v.llm.providers.dispatch.result_handler import WallClock, account_error
+from r2v.llm.providers.dispatch.result_handler import Spawn, WallClock, account_error
 from r2v.llm.providers.provider import Provider, ProviderFault
 from r2v.llm.providers.provider_requests import ProviderRequest, make_request
 from r2v.llm.providers.spending.budget import SpendTracker
@@ -31,32 +31,44 @@ class Preflight:
     """The call before a run, and the requests that wait for it."""
 
     def __init__(
-        self, provider: Provider, tracker: SpendTracker, policy: DispatchPolicy, clock: WallClock, outage: Outage
+        self,
+        provider: Provider,
+        tracker: SpendTracker,
+        policy: DispatchPolicy,
+        clock: WallClock,
+        spawn: Spawn,
+        outage: Outage,
     ) -> None:
         self._provider, self._tracker, self._policy = provider, tracker, policy
-        self._clock, self._outage = clock, outage
+        self._clock, self._spawn, self._outage = clock, spawn, outage
         state = tracker.state
-        self.is_due = policy.preflight and not (state.answers or state.batches or state.counts["preflight"])
-        self.example: Request | None = None
-        """A request of the run."""
-        self.held: list[ProviderRequest] = []
-        """Requests that wait for it."""
+        self._is_due = policy.preflight and not (state.answers or state.batches or state.counts["preflight"])
+        self._example: Request | None = None
+        self._held: list[ProviderRequest] = []
 
-    def hold(self, requests: Sequence[ProviderRequest]) -> bool:
-        """Keep these until the call has passed; whether they are the first."""
-        is_first = not self.held
-        self.held += requests
-        return is_first
+    def see(self, requests: Sequence[Request]) -> None:
+        """What the run asks: its first request is the model of the call."""
+        if self._example is None and requests:
+            self._example = requests[0]
 
-    async def release(self) -> list[ProviderRequest]:
-        """Call; the requests that waited for it. Raises EnvironmentFault where the call is refused."""
-        assert self.example is not None
+    def hold(self, requests: Sequence[ProviderRequest], send: Callable[[Sequence[ProviderRequest]], None]) -> bool:
+        """Whether these wait for the call; they are sent when it has passed."""
+        if not self._is_due:
+            return False
+        if not self._held:
+            self._spawn(self._release(send))
+        self._held += requests
+        return True
+
+    async def _release(self, send: Callable[[Sequence[ProviderRequest]], None]) -> None:
+        """Call, and send what waits. Raises EnvironmentFault where the call is refused."""
+        assert self._example is not None
         question = replace(
-            self.example,
+            self._example,
             messages=(Message(role="user", content=_WORDS),),
             key=("preflight",),
             num_samples=1,
-            max_tokens=min(_OUTPUT, self.example.max_tokens),
+            max_tokens=min(_OUTPUT, self._example.max_tokens),
         )
         for attempt in range(self._policy.attempts):
             fault = await self._call(question)
@@ -73,9 +85,9 @@ class Preflight:
                 await self._outage.over()
             else:
                 await self._clock.sleep(fault.retry_after or _BACKOFF * 2.0**attempt)
-        self.is_due = False
-        held, self.held = self.held, []
-        return held
+        self._is_due = False
+        held, self._held = self._held, []
+        send(held)
 
     async def _call(self, question: Request) -> ProviderFault | None:
         """Call once, within the budget, and journal what it cost."""

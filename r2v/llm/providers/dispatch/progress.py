@@ -24,6 +24,12 @@ class ProviderProgress:
         self._began = self._last_report = clock.now()
         self._answered_before = tracker.state.counts["answered"]
 
+    def begin(self, in_flight: int) -> None:
+        """Say what an earlier process left, if anything."""
+        if answers := len(self._tracker.state.answers):
+            left = f", {in_flight} requests are in flight" if in_flight else ""
+            logger.info("  %d answers are in the journal%s", answers, left)
+
     @property
     def due(self) -> bool:
         """It is time for another report."""
