@@ -118,6 +118,7 @@ TRAIN_ROUTER = Command(
     name="train_router",
     help="fit the router on executed gains and place its threshold by playing",
     script="07_train_router.sh",
+    helped=True,
 )
 EVALUATE = Command(
     name="evaluate",

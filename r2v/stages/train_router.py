@@ -4,14 +4,13 @@
 
 Writes `r2v.json` (the router), `disagreement_router.json` (the baseline trained on "the LLM would act
 otherwise"), `threshold.json` (with every threshold that was played on calibration tasks) and a report. The fit
-takes seconds; each threshold that was played is kept in checkpoint-latest.json, from which an interrupted run goes on.
+takes seconds, and what was played at a threshold is in the episode cache: an interrupted run goes on from it.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
-from collections.abc import Callable
+import tempfile
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,9 +22,7 @@ from r2v.storage.artifact import Work
 from r2v.storage.files import write_json
 
 if TYPE_CHECKING:
-    from r2v.router.thresholds import OperatingPoint
-
-THRESHOLD_PLAYS = "checkpoint-latest.json"
+    from r2v.router.thresholds import Choice
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,8 +70,42 @@ class RouterSettings:
         return self.inference.num_candidates if "samples" in self.router.features else 0
 
 
+def play(cfg: RouterSettings, work: Work) -> None:
+    """Play the thresholds that `run` plays; the routers that are fitted for it go nowhere."""
+    if cfg.router.imputed:
+        logger.info("  router: nothing is played under router.label=imputed")
+        return
+    with tempfile.TemporaryDirectory(prefix="r2v-router-") as scratch:
+        _place(cfg, work, Path(scratch))
+
+
 def run(cfg: RouterSettings, work: Work) -> None:
     """Fit both routers, place r2v's threshold."""
+    if cfg.router.imputed:
+        from r2v.router.labels import read_rows
+        from r2v.stages.impute_router import impute_router
+
+        impute_router(cfg, read_rows(work.inputs["router_features"].file("router_features.jsonl")), work)
+        return
+    figures, choice, num_tasks = _place(cfg, work, work.folder)
+    write_json(work.folder / "router_report.json", figures)
+    write_json(
+        work.folder / "threshold.json",
+        {
+            "tau": choice.tau,
+            "budget": cfg.router.budget,
+            "realised": asdict(choice.outcome),
+            "n_tasks": num_tasks,
+            "evaluated": [{"tau": tau, **asdict(outcome)} for tau, outcome in choice.evaluated],
+        },
+    )
+    work.summary.update(tau=choice.tau, **asdict(choice.outcome), report=figures)
+    logger.info("  %s", json.dumps(work.summary))
+
+
+def _place(cfg: RouterSettings, work: Work, folder: Path) -> tuple[dict[str, Any], Choice, int]:
+    """Fit both routers into `folder` and play calibration tasks under r2v's; the report of the fit, the threshold, and
+    how many tasks were played."""
     from r2v.evaluation.calibration import played_at
     from r2v.evaluation.methods import MethodRunner
     from r2v.rollout.session import episode_specs
@@ -83,24 +114,17 @@ def run(cfg: RouterSettings, work: Work) -> None:
     from r2v.router.training import fit, report
 
     rows = read_rows(work.inputs["router_features"].file("router_features.jsonl"))
-    if cfg.router.imputed:
-        from r2v.stages.impute_router import impute_router
-
-        return impute_router(cfg, rows, work)
     own = labelled(rows, cfg.router.label)
     model = fit(own, cfg.router, cfg.seed, cfg.max_examples)
-    model.save(work.folder / "r2v.json")
+    model.save(folder / "r2v.json")
     other = replace(cfg.router, label="disagreement")
     disagreement = fit(labelled(rows, "disagreement"), other, cfg.seed, cfg.max_examples)
-    disagreement.save(work.folder / "disagreement_router.json")
-    figures = report(model, own)
-    write_json(work.folder / "router_report.json", figures)
-
+    disagreement.save(folder / "disagreement_router.json")
     runner = MethodRunner.of(
         cfg,
         work,
         policy=work.inputs["preference"].file("final"),
-        router=work.folder,
+        router=folder,
         verifier=work.inputs["verifier"].file("final"),
         num_samples=cfg.num_samples,
     )
@@ -113,62 +137,8 @@ def run(cfg: RouterSettings, work: Work) -> None:
         limit=cfg.router.num_calibration_tasks,
     )
     scores = [model.predict(row.features) for row in rows if row.split == "calibration"]
-    choice = match_rate(
-        remembering(
-            work.folder / THRESHOLD_PLAYS,
-            lambda tau: played_at(runner, "r2v", specs, tau),
-        ),
-        scores,
-        cfg.router.budget,
-    )
-    write_json(
-        work.folder / "threshold.json",
-        {
-            "tau": choice.tau,
-            "budget": cfg.router.budget,
-            "realised": asdict(choice.outcome),
-            "n_tasks": len({spec.task.task_id for spec in specs}),
-            "evaluated": [{"tau": tau, **asdict(outcome)} for tau, outcome in choice.evaluated],
-        },
-    )
-    work.summary.update(tau=choice.tau, **asdict(choice.outcome), report=figures)
-    logger.info("  %s", json.dumps(work.summary))
+    choice = match_rate(lambda tau: played_at(runner, "r2v", specs, tau), scores, cfg.router.budget)
+    return report(model, own), choice, len({spec.task.task_id for spec in specs})
 
 
-def remembering(path: Path, execute: Callable[[float], OperatingPoint]) -> Callable[[float], OperatingPoint]:
-    """`execute`, playing no threshold again whose outcome is in the file; new ones go there, with a hash of all."""
-    from r2v.router.thresholds import OperatingPoint
-
-    played = {tau: OperatingPoint(**outcome) for tau, outcome in _remembered(path)}
-
-    def executed(tau: float) -> OperatingPoint:
-        if tau not in played:
-            played[tau] = execute(tau)
-            plays = [[tau, asdict(outcome)] for tau, outcome in played.items()]
-            write_json(path, {"sha256": _hash_of(plays), "plays": plays})
-        return played[tau]
-
-    return executed
-
-
-def _remembered(path: Path) -> list[tuple[float, dict[str, float]]]:
-    """The plays in the file. One that is not as it was written is passed over with a line."""
-    try:
-        record = json.loads(path.read_text())
-        if _hash_of(record["plays"]) == record["sha256"]:
-            return [(tau, outcome) for tau, outcome in record["plays"]]
-        problem = "its content is not what was written"
-    except FileNotFoundError:
-        return []
-    except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
-        problem = f"{type(error).__name__}: {error}"
-    logger.warning("  router: %s: %s; the thresholds are played again", path, problem)
-    return []
-
-
-def _hash_of(plays: Any) -> str:
-    """Hex SHA-256 of plain values."""
-    return hashlib.sha256(json.dumps(plays).encode()).hexdigest()
-
-
-STAGE = Stage(version=1, settings=RouterSettings, run=run)
+STAGE = Stage(version=1, settings=RouterSettings, run=run, play=play)

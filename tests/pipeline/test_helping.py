@@ -36,6 +36,7 @@ def attempt_of(project: Path, name: str) -> Path:
     places = {
         "evaluate": "results/micro",
         "perturb": "data/micro/trajectories",
+        "router": "outputs/micro/router",
         "ablations": "results/ablations/micro",
     }
     return (project / places.get(name, f"data/micro/{name}")).resolve()
@@ -79,7 +80,7 @@ def test_the_commands_that_can_be_helped_are_those_whose_stage_has_a_play() -> N
     assert {row.name for row in COMMANDS if row.helped} == playable
 
 
-@pytest.mark.parametrize("name", ["perturb", "candidates", "router_features", "evaluate"])
+@pytest.mark.parametrize("name", ["perturb", "candidates", "router_features", "router", "evaluate"])
 def test_what_a_helper_has_played_is_the_stage_s_own(
     name: str, project: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

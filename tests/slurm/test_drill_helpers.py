@@ -21,7 +21,7 @@ BESIDE = Path(__file__).parent / "helped"
 
 def configuration() -> str:
     """That of the micro run, with an evaluation that lasts, in small blocks."""
-    text = MICRO.read_text().replace("  num_tasks: 4\n  seeds: [1]\n", "  num_tasks: 40\n  seeds: [1, 2]\n", 1)
+    text = MICRO.read_text().replace("  num_tasks: 4\n  seeds: [1]\n", "  num_tasks: 40\n  seeds: [1, 2, 3, 4]\n", 1)
     assert "num_tasks: 40" in text
     return f"{text}rollout: {{episodes_per_block: 8}}\n"
 
@@ -64,8 +64,10 @@ def test_helpers_that_are_preempted_cancelled_or_lose_their_node_change_nothing(
     (job,) = [one["attempts"][-1]["id"] for one in json.loads(record.read_text())["jobs"].values() if one["attempts"]]
 
     slurm.wait(lambda: [state for state, _ in queued(slurm).values()] == ["RUNNING"] * 3, 300)
-    slurm.wait(lambda: plays(project.folder), 300)
     preempted, cancelled, _ = helpers = sorted(queued(slurm))
+    logs = [project.folder / f"logs/help_evaluate_{CHAIN}_{id_}.out" for id_ in helpers]
+    slurm.wait(lambda: all(log.exists() and " helping" in log.read_text() for log in logs), 300)
+    slurm.wait(lambda: plays(project.folder), 300)
     slurm.run("scontrol", "requeue", preempted)
     slurm.run("scancel", cancelled)
     slurm.wait(lambda: cancelled not in queued(slurm))

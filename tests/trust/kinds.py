@@ -555,14 +555,6 @@ CHECKPOINT_FILES = (
         readers=("train_policy --resume",),
     ),
     FileKind(
-        name="router checkpoint",
-        paths=("{router}/checkpoint-latest.json",),
-        form="json",
-        writers=("stages.train_router:remembering.executed",),
-        damage="ignored",
-        readers=("job router",),
-    ),
-    FileKind(
         name="replay buffer",
         paths=("{hierarchical}/replay/*.safetensors", "{hierarchical}/**/replay-*.safetensors"),
         form="tensors",

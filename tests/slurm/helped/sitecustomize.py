@@ -1,4 +1,4 @@
-"""Found first on a drill's PYTHONPATH: the job of a chain asks for its helpers at once, however soon it will be done."""
+"""Found first on a drill's PYTHONPATH: a chain's job asks for its helpers at once, however soon it will be done."""
 
 import sys
 
