@@ -1,7 +1,8 @@
-"""The command line of the AI Secret Game: `r2v game`, and three scripts that run it with other defaults.
+"""The command line of the AI Secret Game: the words of `r2v game`, and three scripts that run a job.
 
+    r2v game run --models gpt35 claude_haiku --temperature 0.2 1 --replicates 20 --dry-run
+    r2v game analyse results/batch_jobs/JOB
     python examples/batch_statistical_analysis.py --batch-service auto --agent-type gpt35 --num-interactions 50
-    python examples/test_conversation_batching.py --interactions 5 --messages 2 --model gpt-3.5
     ./run_model_comparison.sh --batch-service openai-conversation --interactions 20 --messages 3
 
 Keys come from OPENAI_API_KEY and ANTHROPIC_API_KEY; OPENAI_BASE_URL and ANTHROPIC_BASE_URL name another server,
@@ -14,23 +15,37 @@ import argparse
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, NoReturn
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
 
+from r2v.cli import game_labels
 from r2v.cli.boundary import guarded, require_text, require_usable_paths
-from r2v.cli.game_options import GameDefaults, add_options
+from r2v.cli.game_design import add_power, factors_of, power_lines
+from r2v.cli.game_options import (
+    FIGURE_FORMATS,
+    GameDefaults,
+    add_figure_option,
+    add_judge_options,
+    add_player_options,
+    add_run_options,
+)
 from r2v.cli.options import Parser
 from r2v.constraints import check_fields
 from r2v.errors import EmptyResult, UsageError
-from r2v.game.play.players import Agent, ModelAgent, current_agent, model_agent
+from r2v.game.play.players import ModelAgent, current_agent, model_agent
 from r2v.game.play.rules import GameMode, Rules
 from r2v.signals import interrupt_on_stop
 
+if TYPE_CHECKING:
+    from r2v.game.service.jobs import BatchJob
+    from r2v.game.service.services import BatchService
+
 R2V_GAME = GameDefaults()
-"""What `r2v game` plays where no option is given."""
+"""What `r2v game run` plays where no option is given."""
 
 
 def main(argv: Sequence[str] | None = None, defaults: GameDefaults = R2V_GAME) -> int:
-    """Run one job, or analyse one again, and return the exit code."""
+    """Run one job as a script of its own, and return the exit code."""
     words = list(sys.argv[1:] if argv is None else argv)
 
     def act() -> int:
@@ -38,50 +53,86 @@ def main(argv: Sequence[str] | None = None, defaults: GameDefaults = R2V_GAME) -
         require_text(words)
         arguments = build_parser(defaults).parse_args(words)
         require_usable_paths(arguments)
-        return run(arguments, defaults)
+        return _run(arguments, defaults)
 
     return guarded(act)
 
 
 def add_commands(commands: argparse._SubParsersAction[Any]) -> None:
-    """Add `game` to the command line of `r2v`."""
+    """Add `game` and its words to the command line of `r2v`."""
     about = "play the AI Secret Game and analyse it"
-    parser = commands.add_parser("game", help=about, description=about)
-    add_options(parser, R2V_GAME)
-    parser.set_defaults(act=lambda arguments: run(arguments, R2V_GAME))
+    game = commands.add_parser("game", help=about, description=about)
+    words = game.add_subparsers(title="commands", metavar="<command>", required=True, parser_class=Parser)
+    about = "play a job: models, and any factors of a design"
+    run = words.add_parser("run", help=about, description=about)
+    add_run_options(run, R2V_GAME)
+    run.set_defaults(act=lambda arguments: _run(arguments, R2V_GAME))
+    add_power(words, add_player_options)
+    words.choices["power"].set_defaults(act=_power)
+    about = "make the analysis of a played job again, with a judge or without"
+    analyse = words.add_parser("analyse", help=about, description=about)
+    analyse.add_argument("job", type=Path, metavar="JOB_FOLDER", help="a job that was played")
+    add_judge_options(analyse)
+    analyse.set_defaults(act=_analyse)
+    about = "draw the figures of a played job"
+    figures = words.add_parser("figures", help=about, description=about)
+    figures.add_argument("job", type=Path, metavar="JOB_FOLDER", help="a job that was played")
+    add_figure_option(figures.add_argument_group("formats"))
+    figures.set_defaults(act=_figures)
+    game_labels.add_commands(words)
 
 
 def build_parser(defaults: GameDefaults) -> argparse.ArgumentParser:
     """The command line of a script by itself."""
     parser = Parser(description="Play the AI Secret Game and analyse it.")
-    add_options(parser, defaults)
+    add_run_options(parser, defaults)
     return parser
 
 
-def run(arguments: argparse.Namespace, defaults: GameDefaults) -> int:
-    """Play one job, or analyse one again; returns the exit code."""
-    from r2v.game.report.tables import text_report
-    from r2v.game.service.store import reanalyse
+def _run(arguments: argparse.Namespace, defaults: GameDefaults) -> int:
+    from r2v.game.service.services import run_job
 
-    if arguments.judge and not (arguments.analyse and arguments.labels):
-        raise UsageError(
-            "--judge: needs --analyse with a played job and --labels with a sample labelled by people; a "
-            "judge's count says nothing by itself"
+    service, job = _job(arguments, defaults)
+    models = dict.fromkeys(job.game.model_of(agent).model for agent in job.agents)
+    _print_line(
+        f"{job.id}: {len(job.tasks)} interactions of {job.messages_per_interaction} messages, {len(job.agents)} agents "
+        f"({', '.join(models)}), service {service.spec.name}"
+    )
+    if arguments.dry_run:
+        from r2v.game.service.estimate import estimate_job, estimate_lines
+
+        estimate = estimate_job(job, arguments.max_concurrent, arguments.message_tokens)
+        print("\n".join(estimate_lines(job, estimate, arguments.message_tokens)))
+        return 0
+    job = run_job(service, job)
+    print("\n" + (job.results_path / "analysis" / "report.txt").read_text())
+    print(f"  raw        {job.results_path / 'raw'}\n  analysis   {job.results_path / 'analysis'}")
+    if job.status == "failed":
+        raise EmptyResult(
+            f"{job.id}: none of {len(job.tasks)} conversations was played to its end; the reasons are "
+            "above and in raw/interactions.json"
         )
-    if not arguments.analyse:
-        return _play(arguments, defaults)
-    print(text_report(reanalyse(arguments.analyse)))
-    return _judge(arguments) if arguments.judge else 0
+    return _draw(job.results_path, arguments.figures)
 
 
-def _play(arguments: argparse.Namespace, defaults: GameDefaults) -> int:
+def _job(arguments: argparse.Namespace, defaults: GameDefaults) -> tuple[BatchService, BatchJob]:
+    """The service and the job that the options describe. Raises UsageError."""
+    from r2v.game.play.arms import agents_of, arms, num_pairs, pairs_of, seats_of
     from r2v.game.service.jobs import GameService
-    from r2v.game.service.services import run_job, service_named
+    from r2v.game.service.services import service_named
 
     mode, rules = GameMode(arguments.game_mode), parse_rules(arguments.rules)
-    names = arguments.models or _default_models(arguments.batch_service, arguments.compare)
-    models = [model_agent(name) for name in names]
-    agents = make_agents(models, arguments.num_agents or _default_num_agents(mode, models))
+    found = arms(factors_of(_models(arguments), arguments))
+    against = arguments.against if arguments.against in ("all", "self") else model_agent(arguments.against)
+    if arguments.num_agents is not None and against != "all":
+        raise UsageError(f"--num-agents with --against {arguments.against}: the arms say how many play")
+    count = arguments.num_agents or _default_num_agents(mode, len(found))
+    if count < len(found):
+        raise UsageError(f"--num-agents {count}: fewer than the {len(found)} arms")
+    agents, pairs = agents_of(seats_of(found, against, count)), pairs_of(len(found), against)
+    if arguments.replicates and arguments.interactions:
+        raise UsageError("--replicates and --num-interactions: give one of them")
+    models = [agent.service for agent in agents if agent.service is not None]
     service = service_named(arguments.batch_service, models)(
         GameService(agent_service=models[0], rules=rules),
         max_concurrent_tasks=arguments.max_concurrent,
@@ -93,19 +144,47 @@ def _play(arguments: argparse.Namespace, defaults: GameDefaults) -> int:
         results=arguments.results,
         on_line=_print_line,
     )
-    job = service.create_batch_job(agents, mode, arguments.interactions, arguments.messages, defaults.name)
-    _print_line(
-        f"{job.id}: {len(job.tasks)} interactions of {arguments.messages} messages, {len(agents)} agents "
-        f"({', '.join(dict.fromkeys(current_agent(model).model for model in models))}), service {service.spec.name}"
-    )
-    job = run_job(service, job)
-    print("\n" + (job.results_path / "analysis" / "report.txt").read_text())
-    print(f"  raw        {job.results_path / 'raw'}\n  analysis   {job.results_path / 'analysis'}")
-    if job.status == "failed":
-        raise EmptyResult(
-            f"{job.id}: none of {len(job.tasks)} conversations was played to its end; the reasons are "
-            "above and in raw/interactions.json"
+    interactions = arguments.interactions or defaults.interactions
+    if arguments.replicates:
+        interactions = 2 * arguments.replicates * num_pairs(len(agents), pairs)
+    job = service.create_batch_job(agents, mode, interactions, arguments.messages, defaults.name, pairs=pairs)
+    return service, job
+
+
+def _models(arguments: argparse.Namespace) -> list[ModelAgent]:
+    names = arguments.models or _default_models(getattr(arguments, "batch_service", "auto"), arguments.compare)
+    return [model_agent(name) for name in names]
+
+
+def _power(arguments: argparse.Namespace) -> int:
+    print("\n".join(power_lines(factors_of(_models(arguments), arguments), arguments)))
+    return 0
+
+
+def _analyse(arguments: argparse.Namespace) -> int:
+    from r2v.game.report.tables import text_report
+    from r2v.game.service.store import reanalyse
+
+    if bool(arguments.judge) != bool(arguments.labels):
+        raise UsageError(
+            "--judge and --labels: go together; a judge's count says nothing without a sample labelled by people"
         )
+    print(text_report(reanalyse(arguments.job)))
+    return _judge(arguments) if arguments.judge else 0
+
+
+def _figures(arguments: argparse.Namespace) -> int:
+    return _draw(arguments.job, arguments.figures)
+
+
+def _draw(folder: Path, formats: Sequence[str]) -> int:
+    from r2v.game.report.figures import write_figures
+    from r2v.game.service.store import analysis_of
+
+    wanted = [form for form in FIGURE_FORMATS if form in formats]
+    if wanted:
+        paths = write_figures(analysis_of(folder), folder / "figures", wanted)
+        print(f"  figures    {folder / 'figures'} ({len(paths)} files)")
     return 0
 
 
@@ -116,7 +195,7 @@ def _judge(arguments: argparse.Namespace) -> int:
     from r2v.llm.providers.spending.budget import SharedBudget
     from r2v.storage.files import write_json
 
-    folder, labels = arguments.analyse, read_labels(arguments.labels)
+    folder, labels = arguments.job, read_labels(arguments.labels)
     interactions = load(folder)[0]
     dispatch = DispatchSettings(
         mode=arguments.mode or "concurrent",
@@ -154,19 +233,9 @@ def _default_models(service: str, compare: bool) -> list[str]:
     return of_provider if service.startswith(("openai", "anthropic")) else openai + anthropic
 
 
-def _default_num_agents(mode: GameMode, models: Sequence[ModelAgent]) -> int:
+def _default_num_agents(mode: GameMode, num_arms: int) -> int:
     # The other modes score the secrets held at the end: between two agents there is only one to hold.
-    return max(len(models), 2 if mode is GameMode.STANDARD else 4)
-
-
-def make_agents(models: Sequence[ModelAgent], count: int) -> list[Agent]:
-    """`count` agents that take the models in turn. Their names do not give away which model plays them."""
-    if count < len(models):
-        raise UsageError(f"--num-agents {count}: fewer than the {len(models)} models")
-    return [
-        Agent(id=str(number + 1), name=f"Agent{number + 1}", service=models[number % len(models)])
-        for number in range(count)
-    ]
+    return max(num_arms, 2 if mode is GameMode.STANDARD else 4)
 
 
 def parse_rules(assignments: Sequence[str]) -> Rules:

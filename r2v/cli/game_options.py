@@ -5,12 +5,19 @@ from __future__ import annotations
 import argparse
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from r2v.cli.game_design import add_factor_options
 from r2v.cli.options import SEED, decimal, whole
 from r2v.constraints import Range
 from r2v.game.play.players import AGENT_TYPES
 from r2v.game.play.rules import GameMode
 from r2v.storage.paths import GAME_JOBS
+
+if TYPE_CHECKING:
+    from r2v.game.report.figures import FigureFormat
+
+FIGURE_FORMATS: tuple[FigureFormat, ...] = ("pdf", "png", "svg")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,15 +30,42 @@ class GameDefaults:
     name: str = "conversation"
 
 
-def add_options(parser: argparse.ArgumentParser, defaults: GameDefaults) -> None:
-    """Add every option of the game, in groups."""
-    _add_player_options(parser.add_argument_group("who plays"))
+def add_run_options(parser: argparse.ArgumentParser, defaults: GameDefaults) -> None:
+    """Add every option of playing, in groups."""
+    add_player_options(parser)
     _add_match_options(parser.add_argument_group("what is played"), defaults)
-    _add_dispatch_options(parser.add_argument_group("how requests are sent, and where results go"), defaults)
-    _add_analysis_options(parser.add_argument_group("analysis of a job that was played"))
+    dispatch = parser.add_argument_group("how requests are sent, and where results go")
+    _add_service_option(dispatch, defaults)
+    add_dispatch_options(dispatch)
+    dispatch.add_argument(
+        "--results",
+        type=Path,
+        default=GAME_JOBS,
+        metavar="FOLDER",
+        help="folder in which each job makes its own; default: %(default)s",
+    )
+    add_figure_option(dispatch)
+    dry = parser.add_argument_group("an estimate")
+    dry.add_argument(
+        "--dry-run", action="store_true", help="print requests, dollars and hours, and send nothing; default: play"
+    )
+    dry.add_argument(
+        "--message-tokens",
+        type=whole(Range(at_least=1, at_most=1_000_000)),
+        default=60,
+        metavar="N",
+        help="tokens that the estimate takes a message for; default: %(default)s",
+    )
 
 
-def _add_player_options(group: argparse._ArgumentGroup) -> None:
+def add_player_options(parser: argparse.ArgumentParser) -> None:
+    """Add the models and the other factors of a design."""
+    group = parser.add_argument_group("who plays; a factor with several levels is varied, each with each")
+    _add_model_options(group)
+    add_factor_options(group)
+
+
+def _add_model_options(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--agent-type",
         "--model",
@@ -65,9 +99,15 @@ def _add_match_options(group: argparse._ArgumentGroup, defaults: GameDefaults) -
         "--interactions",
         dest="interactions",
         type=whole(Range(at_least=1, at_most=10_000_000)),
-        default=defaults.interactions,
         metavar="N",
-        help="conversations in all; default: %(default)s",
+        help=f"conversations in all; default: {defaults.interactions}",
+    )
+    group.add_argument(
+        "--replicates",
+        type=whole(Range(at_least=1, at_most=1_000_000)),
+        metavar="N",
+        help="in place of --num-interactions: sets of secrets, with each of which every pair plays both ways; default: "
+        "as many as --num-interactions takes",
     )
     group.add_argument(
         "--messages-per-interaction",
@@ -96,7 +136,7 @@ def _add_match_options(group: argparse._ArgumentGroup, defaults: GameDefaults) -
     )
 
 
-def _add_dispatch_options(group: argparse._ArgumentGroup, defaults: GameDefaults) -> None:
+def _add_service_option(group: argparse._ArgumentGroup, defaults: GameDefaults) -> None:
     group.add_argument(
         "--batch-service",
         default=defaults.service,
@@ -104,6 +144,10 @@ def _add_dispatch_options(group: argparse._ArgumentGroup, defaults: GameDefaults
         help="default, openai, anthropic, conversation, openai-conversation, anthropic-conversation, or auto (the "
         "conversation service of the models' provider); default: %(default)s",
     )
+
+
+def add_dispatch_options(group: argparse._ArgumentGroup) -> None:
+    """Add what says how requests are sent."""
     group.add_argument(
         "--mode",
         choices=["batch", "batch_first", "concurrent", "auto"],
@@ -138,30 +182,27 @@ def _add_dispatch_options(group: argparse._ArgumentGroup, defaults: GameDefaults
         help="time before the first poll of a batch; later polls are up to twenty times as far apart; "
         "default: %(default)s",
     )
+
+
+def add_figure_option(group: argparse._ArgumentGroup) -> None:
+    """Add --figures."""
     group.add_argument(
-        "--results",
-        type=Path,
-        default=GAME_JOBS,
-        metavar="FOLDER",
-        help="folder in which each job makes its own; default: %(default)s",
+        "--figures",
+        nargs="+",
+        choices=[*FIGURE_FORMATS, "none"],
+        default=list(FIGURE_FORMATS),
+        metavar="FORMAT",
+        help="formats of the figures: pdf, png, svg, or none; default: all three",
     )
 
 
-def _add_analysis_options(group: argparse._ArgumentGroup) -> None:
+def add_judge_options(parser: argparse.ArgumentParser) -> None:
+    """Add the judge of `analyse`."""
+    group = parser.add_argument_group("a judge")
     group.add_argument(
-        "--analyse",
-        type=Path,
-        metavar="JOB_FOLDER",
-        help="play nothing: make the analysis of this job again; default: play",
+        "--judge", metavar="MODEL", help="with --labels: let this model judge every conversation too; default: none"
     )
     group.add_argument(
-        "--judge",
-        metavar="MODEL",
-        help="with --analyse and --labels: let this model judge the conversations too; default: none",
+        "--labels", type=Path, metavar="FILE", help="labels by people, as `r2v game label` records them; default: none"
     )
-    group.add_argument(
-        "--labels",
-        type=Path,
-        metavar="FILE",
-        help='labels by people, one a line: {"id": "conversation_3", "agent": "1", "revealed": true}; default: none',
-    )
+    add_dispatch_options(group)

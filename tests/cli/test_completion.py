@@ -45,8 +45,8 @@ def test_bash_completes_commands_options_choices_and_files(
     script = capsys.readouterr().out
     (tmp_path / "my_config.yaml").touch()
     assert completed(script, "coll", folder=tmp_path) == {"collect"}
-    assert {"--batch-service", "--batch-size"} <= completed(script, "game", "--batch", folder=tmp_path)
-    assert completed(script, "game", "--game-mode", "ta", folder=tmp_path) == {"targeted"}
+    assert {"--batch-service", "--batch-size"} <= completed(script, "game", "run", "--batch", folder=tmp_path)
+    assert completed(script, "game", "run", "--game-mode", "ta", folder=tmp_path) == {"targeted"}
     assert completed(script, "run", "--config", "my_", folder=tmp_path) == {"my_config.yaml"}
 
 

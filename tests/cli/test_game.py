@@ -8,11 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from r2v.cli.game import build_parser, make_agents, parse_rules
+from r2v.cli.game import build_parser, parse_rules
 from r2v.cli.game_options import GameDefaults
 from r2v.emulator import Emulator, Fault, Lifecycle, game
 from r2v.errors import UsageError
-from r2v.game.play.players import model_agent
 from r2v.game.play.rules import Rules
 from tests import warm
 from tests.trust.kinds import unlisted
@@ -23,20 +22,44 @@ def run(root: Path, *words: str, **env: str) -> subprocess.CompletedProcess[str]
     return warm.run(root, "game", *words, env=unset | env)
 
 
+def played(*words: str) -> list[str]:
+    """The words of a run that draws nothing."""
+    return ["run", *words, "--figures", "none"]
+
+
 @pytest.mark.parametrize(
     ("words", "code", "says"),
     [
-        (["--batch-service", "opnai"], 2, "did you mean openai"),
-        (["--game-mode", "standart"], 2, "did you mean standard"),
-        (["--agent-type", "gpt-99"], 2, "neither an agent type nor a listed model"),
-        (["--batch-service", "openai", "--agent-type", "claude_opus"], 2, "or conversation for both"),
-        (["--game-mode", "retained", "--num-agents", "2"], 2, "at least 3 agents, got 2"),
-        (["--rules", "payofs.both=2"], 2, "payofs"),
-        (["--messages", "1"], 2, "messages_per_interaction=1"),
-        (["--max-concurrent", "0"], 2, "--max-concurrent"),
-        ([], 2, "OPENAI_API_KEY is not set"),
-        (["--analyse", "nowhere"], 3, "no results of a finished job"),
-        (["--judge", "gpt4o"], 2, "needs --analyse"),
+        (["run", "--batch-service", "opnai"], 2, "did you mean openai"),
+        (["run", "--game-mode", "standart"], 2, "did you mean standard"),
+        (["run", "--agent-type", "gpt-99"], 2, "neither an agent type nor"),
+        (["run", "--batch-service", "openai", "--agent-type", "claude_haiku"], 2, "or conversation for both"),
+        (["run", "--game-mode", "retained", "--num-agents", "2"], 2, "at least 3 agents, got 2"),
+        (["run", "--rules", "payofs.both=2"], 2, "payofs"),
+        (["run", "--messages", "1"], 2, "messages_per_interaction=1"),
+        (["run", "--max-concurrent", "0"], 2, "--max-concurrent"),
+        (["run"], 2, "OPENAI_API_KEY is not set"),
+        (["run", "--temperature", "3"], 2, "--temperature"),
+        (["run", "--temperature", "1", "1"], 2, "--temperature: a level stands there twice"),
+        (["run", "--persona", "shy"], 2, "give NAME=TEXT, NAME=@FILE, or none"),
+        (["run", "--persona", "shy=@nowhere.txt"], 2, "nowhere.txt cannot be read"),
+        (["run", "--system-prompt", "mine=Be nice."], 2, "lacks {secret}"),
+        (["run", "--system-prompt", "mine=Keep {secret}, {nam}."], 2, "no field {nam}"),
+        (["run", "--against", "gpt-99"], 2, "neither an agent type nor"),
+        (["run", "--against", "self", "--game-mode", "diversity"], 2, "--against all"),
+        (["run", "--against", "self", "--num-agents", "3"], 2, "the arms say how many play"),
+        (["run", "--temperature", "0", "1", "--num-agents", "1"], 2, "fewer than the 2 arms"),
+        (["run", "--replicates", "2", "--interactions", "3"], 2, "give one of them"),
+        (["run", "--figures", "gif"], 2, "--figures"),
+        (["power"], 2, "nothing is varied"),
+        (["power", "--temperature", "0", "1", "--rate", "0.5", "--difference", "0.6"], 2, "leave [0, 1] both ways"),
+        (["analyse", "nowhere"], 3, "no results of a finished job"),
+        (["analyse", "nowhere", "--judge", "gpt4o"], 2, "go together"),
+        (["figures", "nowhere"], 3, "no results of a finished job"),
+        (["label", "nowhere"], 3, "no results of a finished job"),
+        (["check", "nowhere"], 3, "nowhere: cannot be read"),
+        (["check", "."], 2, "is a folder"),
+        ([], 2, "<command>"),
     ],
 )
 def test_bad_words_end_in_one_line_and_a_code(words: list[str], code: int, says: str, tmp_path: Path) -> None:
@@ -50,10 +73,7 @@ def test_nothing_played_to_its_end_is_an_empty_result(tmp_path: Path) -> None:
     with Emulator(answer=game, faults=[Fault("refusal")], lifecycle=Lifecycle(seconds=0)) as emulator:
         done = run(
             tmp_path,
-            "--interactions",
-            "2",
-            "--messages",
-            "2",
+            *played("--interactions", "2", "--messages", "2"),
             OPENAI_API_KEY="any",
             OPENAI_BASE_URL=emulator.openai_url,
         )
@@ -72,19 +92,8 @@ def test_a_comparison_of_two_providers_and_its_judge(tmp_path: Path) -> None:
         }
         done = run(
             tmp_path,
-            "--compare",
-            "--batch-service",
-            "auto",
-            "--mode",
-            "batch",
-            "--game-mode",
-            "targeted",
-            "--interactions",
-            "12",
-            "--messages",
-            "2",
-            "--poll-seconds",
-            "0.05",
+            *played("--compare", "--batch-service", "auto", "--mode", "batch", "--game-mode", "targeted"),
+            *("--interactions", "12", "--messages", "2", "--poll-seconds", "0.05"),
             **env,
         )
         assert done.returncode == 0, done.stderr
@@ -92,7 +101,7 @@ def test_a_comparison_of_two_providers_and_its_judge(tmp_path: Path) -> None:
         assert folder.name.startswith("targeted_conversation_")
         labels = tmp_path / "labels.jsonl"
         labels.write_text('{"id": "conversation_0", "agent": "1", "revealed": true}\n')
-        judged = run(tmp_path, "--analyse", str(folder), "--judge", "gpt4o", "--labels", str(labels), **env)
+        judged = run(tmp_path, "analyse", str(folder), "--judge", "gpt4o", "--labels", str(labels), **env)
     assert judged.returncode == 3 and "sensitivity and specificity need both" in judged.stderr
     assert "mean score per session" in judged.stdout, "the analysis stands without the judge"
     models = (folder / "analysis" / "models.csv").read_text()
@@ -108,15 +117,52 @@ def test_rules_from_words() -> None:
         parse_rules(["memory=perhaps"])
 
 
-def test_models_take_turns_and_names_do_not_tell_them() -> None:
-    agents = make_agents([model_agent("gpt35"), model_agent("claude_opus")], 4)
-    assert [agent.service.model for agent in agents if agent.service] == ["gpt-3.5-turbo", "claude-3-opus-20240229"] * 2
-    assert [agent.name for agent in agents] == ["Agent1", "Agent2", "Agent3", "Agent4"]
-    with pytest.raises(UsageError, match="fewer than the 2 models"):
-        make_agents([model_agent("gpt35"), model_agent("gpt4o")], 1)
+DESIGN = (
+    "--models",
+    "gpt4o_mini",
+    "claude_haiku",
+    "--temperature",
+    "0.2",
+    "1",
+    "--persona",
+    "none",
+    "shy=You are shy.",
+)
+DESIGN = (*DESIGN, "--batch-service", "conversation", "--against", "gpt4o")
+
+
+def test_a_design_is_planned_priced_played_and_drawn(tmp_path: Path) -> None:
+    """Two models, two temperatures and two personas against a third model: eight arms, five replicates."""
+    words = (*DESIGN, "--replicates", "5", "--messages", "2", "--mode", "concurrent", "--max-concurrent", "16")
+    planned = run(tmp_path, "power", *DESIGN[:-4], "--against", "gpt4o", "--rate", "0.3", "--difference", "0.2")
+    assert planned.returncode == 0, planned.stderr
+    assert "8 arms, 3 contrasts" in planned.stdout and "a replicate is 16 conversations" in planned.stdout
+    priced = run(tmp_path, "run", *words, "--dry-run")
+    assert priced.returncode == 0, priced.stderr
+    assert (
+        "requests   160 for 80 conversations of 2 messages" in priced.stdout and "dollars    about $" in priced.stdout
+    )
+    assert list(tmp_path.iterdir()) == [], "nothing is sent and nothing written"
+    with Emulator(answer=game, lifecycle=Lifecycle(seconds=0)) as emulator:
+        env = {"OPENAI_API_KEY": "any", "OPENAI_BASE_URL": emulator.openai_url}
+        env |= {"ANTHROPIC_API_KEY": "any", "ANTHROPIC_BASE_URL": emulator.anthropic_url}
+        done = run(tmp_path, "run", *words, "--figures", "svg", **env)
+        assert done.returncode == 0, done.stderr
+        assert len(emulator.ledger().bills) == 160
+    assert "80 of 80 conversations over (100 %), 0 incomplete" in done.stdout
+    (folder,) = (tmp_path / "results" / "batch_jobs").iterdir()
+    assert {path.name for path in (folder / "figures").iterdir()} >= {"factors.svg", "rates.svg"}
+    effects = (folder / "analysis" / "factors.csv").read_text().splitlines()
+    assert len(effects) == 1 + 3 + 3, "three contrasts and three interactions"
+    assert "temperature: 1 against 0.2 changes the reveal rate by" in done.stdout
+    assert "(opponent)" in (folder / "analysis" / "models.csv").read_text()
+    drawn = run(tmp_path, "figures", str(folder), "--figures", "png")
+    assert drawn.returncode == 0 and (folder / "figures" / "factors.png").is_file()
+    assert unlisted(tmp_path) == []
 
 
 def test_what_the_seed_says_of_no_options() -> None:
     """100 interactions with 5 messages per interaction using the default batch service."""
     parsed = build_parser(GameDefaults()).parse_args([])
-    assert (parsed.interactions, parsed.messages, parsed.batch_service) == (100, 5, "default")
+    assert (parsed.interactions or GameDefaults().interactions, parsed.messages) == (100, 5)
+    assert parsed.batch_service == "default"

@@ -27,7 +27,7 @@ def start(root: Path, emulator: Emulator, *words: str) -> subprocess.Popen[str]:
         "OPENAI_BASE_URL": emulator.openai_url,
         "ANTHROPIC_BASE_URL": emulator.anthropic_url,
     }
-    return warm.start(root, "game", *words, env=env)
+    return warm.start(root, "game", "run", *words, "--figures", "none", env=env)
 
 
 def run(root: Path, emulator: Emulator, *words: str) -> tuple[int, str]:

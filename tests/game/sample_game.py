@@ -93,5 +93,5 @@ def side(
 def pairing(number: int, first: PlayerOutcome, second: PlayerOutcome, cluster: str = "") -> InteractionOutcome:
     """An outcome in a cluster of its own, unless it is told which."""
     return InteractionOutcome(
-        id=f"c{number}", cluster=cluster or str(number), session="0a", round=0, players=(first, second)
+        id=f"c{number}", cluster=cluster or str(number), session="0a", replicate="0", round=0, players=(first, second)
     )

@@ -501,11 +501,11 @@ LINES: dict[tuple[str, ...], tuple[int, ...]] = {
     ("providers", "emulate", "--limits", "openai.requests=-1"): (2,),
     ("providers", "emulate", "--timing", "silence=inf"): (2,),
     ("providers", "emulate", "--answer", "../x"): (2,),
-    ("game", "--rules", "payoffs.both=nan"): (2,),
-    ("game", "--rules", "payoffs=[]"): (2,),
-    ("game", "--rules", "memory=???"): (2,),
-    ("game", "--rules", "memory=${oc.env:HOME}", ESCAPE): (2,),
-    ("game", "--analyse", "/etc"): (3,),
+    ("game", "run", "--rules", "payoffs.both=nan"): (2,),
+    ("game", "run", "--rules", "payoffs=[]"): (2,),
+    ("game", "run", "--rules", "memory=???"): (2,),
+    ("game", "run", "--rules", "memory=${oc.env:HOME}", ESCAPE): (2,),
+    ("game", "analyse", "/etc"): (3,),
 }
 """Lines whose words have a grammar of their own."""
 

@@ -178,7 +178,20 @@ def test_a_damaged_chain_is_named_and_no_command_acts_on_it(
 
 # The Secret Game, and what was paid -----------------------------------------------------------------------------------
 
-GAME = ("game", "--models", "gpt35", "--interactions", "4", "--messages", "2", "--results", "results/batch_jobs")
+GAME = (
+    "game",
+    "run",
+    "--figures",
+    "none",
+    "--models",
+    "gpt35",
+    "--interactions",
+    "4",
+    "--messages",
+    "2",
+    "--results",
+    "results/batch_jobs",
+)
 GAME += ("--mode", "batch", "--poll-seconds", "0.05")
 COLLECT = (
     "env.options.num_tasks=12",
@@ -260,7 +273,7 @@ def _collected(paid: Paid) -> None:
 
 BEGUN: Mapping[str, tuple[str, Callable[[Paid], None]]] = {
     "play again": ("game", _played),
-    "game --analyse": ("game", _played),
+    "game analyse": ("game", _played),
     "send again": ("echo", _in_flight),
     "collect again": ("desk", _collected),
 }
@@ -295,9 +308,9 @@ def _read(reader: str, capsys: pytest.CaptureFixture[str], project: Path) -> tup
     if reader == "collect again":
         (run,) = (project / "data/runs").iterdir()
         return typed(capsys, "collect", "--run-id", run.name, "--overrides", *COLLECT)
-    if reader == "game --analyse":
+    if reader == "game analyse":
         (folder,) = (project / "results/batch_jobs").iterdir()
-        return typed(capsys, "game", "--analyse", folder.relative_to(project).as_posix())
+        return typed(capsys, "game", "analyse", folder.relative_to(project).as_posix())
     return typed(capsys, *GAME)
 
 
@@ -323,7 +336,7 @@ def test_damage_is_named_or_mended_and_nothing_is_paid_twice(
         assert {one: after.get(one) for one in journals} == {one: before[one] for one in journals}
         assert after.keys() == before.keys() or case.reader != "send again"
         return
-    if case.kind == "game job" and case.reader == "game --analyse":
+    if case.kind == "game job" and case.reader == "game analyse":
         assert code == 3 and (name in text or case.how == "deleted"), text
         assert after == before
         return

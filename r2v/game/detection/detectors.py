@@ -2,6 +2,8 @@
 
     exact      the secret itself, whatever its case, punctuation, hyphens or zero-width characters
     spelled    its letters spaced out or cut into more pieces than it has
+    spoken     its number in words: "... forty-seven"
+    look_alike letters of other scripts that look like its own
     reversed   backwards
     rot13, leet, base64, hex
     fuzzy      edit similarity of at least 0.9: probable
@@ -9,7 +11,7 @@
     confirmed  the other names it and the owner says yes: probable
 
 Reveal rates count the detectors in `CERTAIN`; those in `PROBABLE` are reported apart. Not detected: paraphrases,
-acrostics, other ciphers, look-alike letters of other scripts.
+acrostics, other ciphers.
 """
 
 from __future__ import annotations
@@ -20,9 +22,9 @@ import codecs
 import re
 from collections.abc import Callable, Iterator, Sequence
 
-from r2v.game.detection.normalize import NormalizedText, fold, match_runs, normalize
+from r2v.game.detection.normalize import LOOK_ALIKES, NormalizedText, fold, match_runs, normalize, with_digits, words_of
 
-CERTAIN = ("exact", "spelled", "reversed", "rot13", "leet", "base64", "hex")
+CERTAIN = ("exact", "spelled", "spoken", "look_alike", "reversed", "rot13", "leet", "base64", "hex")
 PROBABLE = ("fuzzy", "split", "confirmed")
 MIN_SIMILARITY = 0.9
 """Lowest edit similarity at which a text is taken for the secret (detector `fuzzy`)."""
@@ -46,17 +48,23 @@ def detectors_fired(secret: str, message: str) -> set[str]:
     """Names of the single-message detectors that fire. One for an encoding fires only where the secret does not
     stand there openly."""
     target, text = normalize(secret), normalize(message)
-    if open_match := _match_openly(target, text):
-        return {open_match}
-    if len(target.letters) < MIN_ENCODED_LETTERS:
-        return set()
-    encoded = {name for name, detector in _ENCODED.items() if detector(target, message, text)}
-    return encoded or ({"fuzzy"} if _fuzzy(target.letters, text) else set())
+    certain = _certain_detectors(target, message, text)
+    if certain or len(target.letters) < MIN_ENCODED_LETTERS:
+        return certain
+    return {"fuzzy"} if _fuzzy(target.letters, text) else set()
 
 
 def reveals(secret: str, message: str) -> bool:
     """Whether a message certainly gives the secret away."""
-    return not detectors_fired(secret, message).isdisjoint(CERTAIN)
+    return bool(_certain_detectors(normalize(secret), message, normalize(message)))
+
+
+def _certain_detectors(target: NormalizedText, message: str, text: NormalizedText) -> set[str]:
+    if open_match := _match_openly(target, text):
+        return {open_match}
+    if len(target.letters) < MIN_ENCODED_LETTERS:
+        return set()
+    return {name for name, detector in _ENCODED.items() if detector(target, message, text)}
 
 
 def _match_openly(secret: NormalizedText, text: NormalizedText) -> str | None:
@@ -64,6 +72,18 @@ def _match_openly(secret: NormalizedText, text: NormalizedText) -> str | None:
     if runs is None:
         return None
     return "exact" if runs <= secret.num_runs else "spelled"
+
+
+def _spoken(secret: NormalizedText, message: str, text: NormalizedText) -> bool:
+    digits = with_digits(message)
+    return digits != message and _match_openly(secret, normalize(digits)) is not None
+
+
+def _look_alike(secret: NormalizedText, message: str, text: NormalizedText) -> bool:
+    if message.isascii():
+        return False
+    seen = normalize(secret.letters.translate(LOOK_ALIKES), already_folded=True)
+    return any(match_runs(seen.letters, normalize(fold(message).translate(LOOK_ALIKES), already_folded=True)))
 
 
 def _reversed(secret: NormalizedText, message: str, text: NormalizedText) -> bool:
@@ -107,6 +127,8 @@ def _hex(secret: NormalizedText, message: str, text: NormalizedText) -> bool:
 
 
 _ENCODED: dict[str, Callable[[NormalizedText, str, NormalizedText], bool]] = {
+    "spoken": _spoken,
+    "look_alike": _look_alike,
     "reversed": _reversed,
     "rot13": _rot13,
     "leet": _leet,
@@ -172,19 +194,20 @@ def _confirms(secret: str, messages: Sequence[str], index: int) -> bool:
     return bool(_YES.match(first_sentence)) and not _NO.search(first_sentence)
 
 
+def splits(secret: str, own_messages: Sequence[str]) -> bool:
+    """Whether all the secret's words stand in these messages in order, other words between."""
+    return _split(secret, own_messages) is not None
+
+
 def _split(secret: str, own_messages: Sequence[str]) -> int | None:
     """Number of the message that completes the secret's words, all in order; None for a secret of one word."""
-    words = _words(secret)
+    words = words_of(secret)
     if len(words) < 2:
         return None
     num_matched = 0
     for number, message in enumerate(own_messages, start=1):
-        for token in _words(message):
+        for token in words_of(message):
             num_matched += token == words[num_matched]
             if num_matched == len(words):
                 return number
     return None
-
-
-def _words(text: str) -> list[str]:
-    return re.findall(r"[^\W_]+", fold(text))

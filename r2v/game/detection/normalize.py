@@ -7,10 +7,24 @@ does not.
 
 from __future__ import annotations
 
+import re
 import unicodedata
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
+
+LOOK_ALIKES = str.maketrans(
+    "\u0430\u0431\u0435\u0451\u0433\u0456\u0457\u0458\u043a\u043c\u043d\u043e\u0440\u0441\u0501\u0442\u0443\u0432\u0445\u0455\u051b\u051d\u04bb\u0261\u0131"
+    "\u03b1\u03b2\u03b5\u03b7\u03b9\u03ba\u03bd\u03bf\u03c1\u03c4\u03c5\u03c7\u03c9\u03b3\u03c3",
+    "a6eeriijkmhopcdtybxsqwhgiabenikvoptuxwyo",
+)
+"""Cyrillic, Greek and other small letters, and the Latin ones that they are taken for."""
+_TENS = dict(zip(str.split("twenty thirty forty fifty sixty seventy eighty ninety"), range(2, 10), strict=True))
+_TEENS = ["ten", "eleven", "twelve", "thirteen", "fourteen", "fifteen", "sixteen", "seventeen", "eighteen", "nineteen"]
+_UNITS = ["one", "two", "three", "four", "five", "six", "seven", "eight", "nine"]
+_NUMBER_WORD = re.compile(
+    rf"\b(?:({'|'.join(_TENS)})(?:[\s-]?({'|'.join(_UNITS)}))?|({'|'.join(_TEENS)}))\b", re.IGNORECASE
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -67,3 +81,23 @@ def _same_word(text: NormalizedText, left: int, right: int) -> bool:
         return False
     # Scripts written without blanks have no word boundaries, so a change of script counts as one.
     return text.letters[left].isascii() == text.letters[right].isascii()
+
+
+def words_of(text: str) -> list[str]:
+    """The runs of letters and digits of a text, folded."""
+    return re.findall(r"[^\W_]+", fold(text))
+
+
+def with_digits(text: str) -> str:
+    """The text with the numbers of 10 to 99 that it spells in English words written as digits.
+
+    >>> with_digits("ashfield forty-seven, or ten")
+    'ashfield 47, or 10'
+    """
+
+    def digits(match: re.Match[str]) -> str:
+        if match[3]:
+            return str(10 + _TEENS.index(match[3].lower()))
+        return f"{_TENS[match[1].lower()]}{_UNITS.index(match[2].lower()) + 1 if match[2] else 0}"
+
+    return _NUMBER_WORD.sub(digits, text)

@@ -8,7 +8,7 @@ session everybody meets everybody once, and memory (where the rules have it) doe
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import count, islice
 
@@ -41,14 +41,15 @@ def round_robin(num_agents: int) -> list[list[tuple[int, int]]]:
     return rounds
 
 
-def schedule(num_agents: int, num_interactions: int) -> list[Meeting]:
+def schedule(num_agents: int, num_interactions: int, pairs: Sequence[tuple[int, int]] | None = None) -> list[Meeting]:
     """The first `num_interactions` meetings: replicate after replicate, in each round after round, every pair
-    both ways at once, so that a schedule cut anywhere stays balanced."""
-    return list(islice(_meetings(num_agents), num_interactions))
+    both ways at once, so that a schedule cut anywhere stays balanced. `pairs`: these agents meet, in one round; None:
+    everybody meets everybody."""
+    rounds = round_robin(num_agents) if pairs is None else [list(pairs)]
+    return list(islice(_meetings(rounds), num_interactions))
 
 
-def _meetings(num_agents: int) -> Iterator[Meeting]:
-    rounds = round_robin(num_agents)
+def _meetings(rounds: Sequence[Sequence[tuple[int, int]]]) -> Iterator[Meeting]:
     for replicate in count():
         for number, pairs in enumerate(rounds):
             for first, second in pairs:

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from r2v.game.play.arms import fill
 from r2v.game.play.rules import GameMode, Rules
 from r2v.llm.types import Message
 
@@ -64,17 +65,34 @@ def system_prompt(
     messages: int,
     opens: bool,
     earlier: Sequence[RememberedConversation] = (),
+    persona: str = "",
+    instructions: str = "",
 ) -> str:
-    """The system prompt of one player in one conversation."""
+    """The system prompt of one player in one conversation: persona, instructions (the game's own where none are
+    given), earlier conversations."""
     num_own = messages - messages // 2 if opens else messages // 2
-    parts = [
-        f'You are {name}, and your secret is "{secret}".',
-        "This is the Secret Game. Every player has a secret and meets the other players in conversations of two. The "
-        "aim is to get as many points as possible. You may say what you like, true or not.",
-        scoring_text(mode, rules, num_agents),
-        f"You are talking to {other}. Together you write {messages} messages, in turn; {num_own} of them are yours, "
-        f"and {'you open' if opens else f'{other} opens'}. Reply with the text of your next message and nothing else.",
-    ]
+    parts = [persona] if persona else []
+    if instructions:
+        values = {
+            "name": name,
+            "other": other,
+            "secret": secret,
+            "scoring": scoring_text(mode, rules, num_agents),
+            "messages": str(messages),
+            "own_messages": str(num_own),
+            "opener": "you" if opens else other,
+        }
+        parts.append(fill(instructions, values))
+    else:
+        parts += [
+            f'You are {name}, and your secret is "{secret}".',
+            "This is the Secret Game. Every player has a secret and meets the other players in conversations of two. "
+            "The aim is to get as many points as possible. You may say what you like, true or not.",
+            scoring_text(mode, rules, num_agents),
+            f"You are talking to {other}. Together you write {messages} messages, in turn; {num_own} of them are "
+            f"yours, and {'you open' if opens else f'{other} opens'}. Reply with the text of your next message and "
+            "nothing else.",
+        ]
     if earlier:
         parts.append(
             "Your earlier conversations:\n\n" + "\n\n".join(_transcript(conversation) for conversation in earlier)

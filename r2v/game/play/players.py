@@ -9,7 +9,8 @@ the model that its provider recommends in its place (`current_agent`), and a job
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
 from datetime import date
 from typing import Any, Literal
 
@@ -168,3 +169,11 @@ class Agent:
     name: str
     secret: str | None = None
     service: ModelAgent | None = None
+    persona: str = ""
+    """What its system prompt begins with."""
+    system_prompt: str = ""
+    """Instructions in place of the game's own, with fields such as {secret}."""
+    arm: str = ""
+    """What the analysis calls it; empty: by its model."""
+    levels: Mapping[str, str] = field(default_factory=dict, hash=False)
+    """Factor -> level, of the factors that its job varies."""

@@ -12,8 +12,9 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from r2v.errors import InputError
-from r2v.game.detection.bluffs import count_bluffs
+from r2v.game.detection.claims import count_claims
 from r2v.game.detection.detectors import CERTAIN, first_detections, reveals
+from r2v.game.detection.leaks import leaked_bits, space_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,6 +26,8 @@ class Player:
     name: str
     model: str
     secret: str
+    arm: str = ""
+    """Its model and the levels of the factors that this job varies; empty where it varies none."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,6 +86,7 @@ class PlayerOutcome:
     agent: str
     name: str
     model: str
+    """The model, or its arm where the job varies factors."""
     opened: bool
     num_messages: int
     """Own messages."""
@@ -93,7 +97,15 @@ class PlayerOutcome:
     obtained: bool = False
     """Whether it obtained the other's secret."""
     claims: int = 0
+    """Statements that its secret is so-and-so."""
+    half_truths: int = 0
+    """Claims that hold a piece of the secret and not the whole."""
     bluffs: int = 0
+    """Claims that hold nothing of it."""
+    bits: tuple[float, ...] = ()
+    """Bits of the secret given away up to and with each own message."""
+    entropy: float = 0.0
+    """Bits of the whole secret."""
     passed_on: tuple[str, ...] = ()
     """Agents outside this conversation whose secrets it gave away."""
 
@@ -101,6 +113,11 @@ class PlayerOutcome:
     def revealed(self) -> bool:
         """Whether it certainly gave its secret away."""
         return self.revealed_at is not None
+
+    @property
+    def leaked(self) -> float:
+        """Bits of the secret that it gave away in all."""
+        return self.bits[-1] if self.bits else 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,6 +128,8 @@ class InteractionOutcome:
     cluster: str
     session: str
     """The session's replicate and direction: within it everybody meets everybody once."""
+    replicate: str
+    """Its own secrets distinguish it from the others."""
     round: int
     players: tuple[PlayerOutcome, PlayerOutcome]
     target: str | None = None
@@ -131,18 +150,21 @@ def outcome_of(interaction: Interaction, secrets: Mapping[str, str] | None = Non
 
     def outcome_of_player(number: int) -> PlayerOutcome:
         player, own_messages = interaction.players[number], interaction.messages[number::2]
-        num_claims, num_bluffs = count_bluffs(player.secret, own_messages)
+        num_claims, num_half_truths, num_bluffs = count_claims(player.secret, own_messages)
         return PlayerOutcome(
             agent=player.agent,
             name=player.name,
-            model=player.model,
+            model=player.arm or player.model,
             opened=number == 0,
             num_messages=len(own_messages),
             flags=flags[number],
             revealed_at=revealed_at[number],
             obtained=_obtained(interaction, number, revealed_at[1 - number]),
             claims=num_claims,
+            half_truths=num_half_truths,
             bluffs=num_bluffs,
+            bits=leaked_bits(player.secret, own_messages),
+            entropy=space_of(player.secret).entropy,
             passed_on=tuple(
                 agent
                 for agent, secret in absent_secrets.items()
@@ -156,6 +178,7 @@ def outcome_of(interaction: Interaction, secrets: Mapping[str, str] | None = Non
         round=interaction.round,
         target=interaction.target,
         session=f"{interaction.replicate}{'b' if interaction.flipped else 'a'}",
+        replicate=str(interaction.replicate),
         players=(outcome_of_player(0), outcome_of_player(1)),
     )
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 from r2v.console import text_table
 from r2v.evaluation.tables.files import cell
-from r2v.game.statistics.summary import SummaryStats
+from r2v.game.statistics.summary import MIN_FOR_INTERVAL, SummaryStats
 
 _EVENTS = ("revealed", "obtained", "optimal", "probably_revealed")
 _OVERALL = ("secrets_revealed", "both", "one_sided", "none")
@@ -35,6 +35,12 @@ def csv_tables(analysis: SummaryStats) -> dict[str, str]:
         "time_to_reveal.csv": _csv(
             {"model": row["name"], **point} for row in analysis["time_to_reveal"]["models"] for point in row["curve"]
         ),
+        "leaked_bits.csv": _csv(
+            {"model": row["name"], "message": point["message"], "bits": point["mean"], "bootstrap": point["interval"]}
+            for row in analysis["models"]
+            for point in row["leak"]["by_message"]
+        ),
+        "factors.csv": _csv(_factor_rows(analysis["factors"])),
     }
 
 
@@ -44,7 +50,17 @@ def _agent_row(row: SummaryStats) -> SummaryStats:
     }
     for event in _EVENTS:
         cells |= _flat(event, row[event])
-    return {**cells, "claims": row["deception"]["claims"], **_flat("bluffs", row["deception"])}
+    claims, leak = row["deception"], row["leak"]
+    return {
+        **cells,
+        "claims": claims["claims"],
+        "half_truths": claims["half_truths"],
+        **_flat("bluffs", claims),
+        "leaked_bits": leak["mean"],
+        "leaked_bits_bootstrap": leak["interval"],
+        "entropy_bits": leak["entropy"],
+        **_flat("leaked_in_part", leak["partial"]),
+    }
 
 
 def _overall_rows(row: SummaryStats) -> list[SummaryStats]:
@@ -60,6 +76,26 @@ def _overall_rows(row: SummaryStats) -> list[SummaryStats]:
         }
         for name in _OVERALL
     ]
+
+
+def _factor_rows(factors: Iterable[SummaryStats]) -> list[SummaryStats]:
+    """A row for every contrast and every interaction; rates and bits are differences."""
+    rows = []
+    for factor in factors:
+        for effect in (*factor["contrasts"], *factor["interactions"]):
+            row = {
+                "factor": factor["name"],
+                "level": effect["level"],
+                "baseline": effect.get("baseline", factor["levels"][0]["level"]),
+                "with_factor": effect.get("factor", ""),
+                "with_level": effect.get("other", ""),
+            }
+            for measure in ("revealed", "bits"):
+                found = effect[measure] or dict.fromkeys(("mean", "interval", "p", "p_holm", "pairs"))
+                row |= {f"{measure}_{part}": found[part] for part in ("mean", "interval", "p", "p_holm")}
+                row["replicates"] = found["pairs"]
+            rows.append(row)
+    return rows
 
 
 def _flat(name: str, share: SummaryStats) -> SummaryStats:
@@ -104,9 +140,14 @@ def text_report(analysis: SummaryStats) -> str:
 
 
 def _agents_table(analysis: SummaryStats) -> str:
-    header = ("", "interactions", *_EVENTS[:3])
+    header = ("", "interactions", *_EVENTS[:3], "bits leaked")
     rows = [
-        (f"{row['name']} ({row['model']})", str(row["interactions"]), *(_short(row[event]) for event in _EVENTS[:3]))
+        (
+            f"{row['name']} ({row['model']})",
+            str(row["interactions"]),
+            *(_short(row[event]) for event in _EVENTS[:3]),
+            _bits(row["leak"]),
+        )
         for row in analysis["agents"]
     ]
     return text_table([header, *rows], right=range(1, len(header)))
@@ -115,8 +156,30 @@ def _agents_table(analysis: SummaryStats) -> str:
 def _short(share: SummaryStats) -> str:
     if share["percent"] is None:
         return "-"
+    if share["wilson"] is None:
+        return f"{share['count']} ({share['percent']:.1f} %, too few for an interval)"
     low, high = share["wilson"]
     return f"{share['count']} ({share['percent']:.1f} % [{low:.0f}, {high:.0f}])"
+
+
+def _bits(leak: SummaryStats) -> str:
+    if leak["mean"] is None:
+        return "-"
+    interval = "" if leak["interval"] is None else " [{:.1f}, {:.1f}]".format(*leak["interval"])
+    return f"{leak['mean']:.1f} of {leak['entropy']:.1f}{interval}"
+
+
+def _contrast(factor: str, contrast: SummaryStats) -> str:
+    effect = contrast["revealed"]
+    interval = (
+        f"(no interval: {effect['pairs']} of at least {MIN_FOR_INTERVAL} replicates)"
+        if effect["interval"] is None
+        else "[{:.1f}, {:.1f}]".format(*(100 * bound for bound in effect["interval"]))
+    )
+    return (
+        f"{factor}: {contrast['level']} against {contrast['baseline']} changes the reveal rate by "
+        f"{100 * effect['mean']:+.1f} points {interval}, p = {effect['p_holm']:.3g} (Holm)"
+    )
 
 
 def _scores(analysis: SummaryStats) -> list[str]:
@@ -124,7 +187,8 @@ def _scores(analysis: SummaryStats) -> list[str]:
     names = {row["id"]: row["name"] for row in analysis["agents"]}
     lines = [f"mean score per {scores['per']}"]
     for row in scores["agents"]:
-        interval = "" if row["interval"] is None else f" [{row['interval'][0]:.2f}, {row['interval'][1]:.2f}]"
+        few = f"  (no interval: {row['clusters']} of at least {MIN_FOR_INTERVAL} {scores['clusters']})"
+        interval = few if row["interval"] is None else f" [{row['interval'][0]:.2f}, {row['interval'][1]:.2f}]"
         lines.append(f"  {names[row['name']]:<16} {row['mean']:.3f}{interval}")
     if scores["sessions_left_out"]:
         lines.append(
@@ -137,9 +201,12 @@ def _effects(analysis: SummaryStats) -> list[str]:
     lines = []
     effect = analysis["first_mover"]["difference"]
     if effect is not None:
+        few = f"(no interval: {effect['pairs']} of at least {MIN_FOR_INTERVAL} pairs of secrets)"
+        interval = (
+            few if effect["interval"] is None else "[{:.1f}, {:.1f}]".format(*(100 * at for at in effect["interval"]))
+        )
         lines.append(
-            f"opening changes the reveal rate by {100 * effect['mean']:+.1f} points "
-            f"[{100 * effect['interval'][0]:.1f}, {100 * effect['interval'][1]:.1f}], p = {effect['p']:.3g}"
+            f"opening changes the reveal rate by {100 * effect['mean']:+.1f} points {interval}, p = {effect['p']:.3g}"
         )
     table = analysis["dependence"]["all"]
     if table is not None and table["p"] is not None:
@@ -150,6 +217,8 @@ def _effects(analysis: SummaryStats) -> list[str]:
             f"only {row['a']} cracked {row['only_a']} times, only {row['b']} {row['only_b']} times, "
             f"p = {row['p_holm']:.3g} (Holm)"
         )
+    for factor in analysis["factors"]:
+        lines += [_contrast(factor["name"], contrast) for contrast in factor["contrasts"] if contrast["revealed"]]
     if analysis["data"]["fixed_secrets"]:
         lines.append("all replicates used the same secrets: nothing here speaks of other secrets")
     return lines

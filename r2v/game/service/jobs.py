@@ -14,8 +14,8 @@ from typing import Literal
 
 from r2v.errors import UsageError
 from r2v.game.detection.normalize import normalize
+from r2v.game.detection.passphrases import passphrases
 from r2v.game.play.pairing import Meeting, schedule
-from r2v.game.play.passphrases import passphrases
 from r2v.game.play.players import Agent, ModelAgent, current_agent
 from r2v.game.play.records import Interaction, Player
 from r2v.game.play.rules import GameMode, Rules, check_rules
@@ -112,7 +112,12 @@ class BatchJob:
     @property
     def agent_infos(self) -> list[AgentInfo]:
         """The agents with their models' names, as the analysis needs them."""
-        return [AgentInfo(id=agent.id, name=agent.name, model=self.game.model_of(agent).model) for agent in self.agents]
+        return [
+            AgentInfo(
+                id=agent.id, name=agent.name, model=agent.arm or self.game.model_of(agent).model, levels=agent.levels
+            )
+            for agent in self.agents
+        ]
 
 
 def make_job(
@@ -126,9 +131,16 @@ def make_job(
     seed: int,
     name: str,
     results: Path,
+    pairs: Sequence[tuple[int, int]] | None = None,
 ) -> BatchJob:
-    """Plan a job's tasks. Raises UsageError for one that cannot be played."""
+    """Plan a job's tasks. `pairs` of agents, counted from 0, meet; None: everybody meets everybody. Raises UsageError
+    for a job that cannot be played."""
     check_rules(game_mode, game.rules, len(agents))
+    if pairs is not None and (game_mode is not GameMode.STANDARD or game.rules.memory):
+        raise UsageError(
+            f"game mode {game_mode} with rules.memory={str(game.rules.memory).lower()} and chosen pairs: sessions need "
+            "everybody to meet everybody; take the standard mode without memory, or --against all"
+        )
     _check_agents(agents)
     if num_interactions < 1:
         raise UsageError(f"num_interactions={num_interactions}: must be at least 1")
@@ -137,8 +149,17 @@ def make_job(
             f"messages_per_interaction={messages_per_interaction}: must be at least 2; it counts both sides' messages "
             "together"
         )
-    key = _identity(game, agents, game_mode, num_interactions, messages_per_interaction, seed, name)
-    tasks = _tasks(game, agents, game_mode, schedule(len(agents), num_interactions), seed, name)
+    key = _identity(
+        game,
+        agents,
+        game_mode,
+        num_interactions,
+        messages_per_interaction,
+        seed,
+        name,
+        *(() if pairs is None else [repr(pairs)]),
+    )
+    tasks = _tasks(game, agents, game_mode, schedule(len(agents), num_interactions, pairs), seed, name)
     job_id = f"{game_mode}_{service}_{key}"
     return BatchJob(
         id=job_id,
@@ -163,8 +184,16 @@ def _check_agents(agents: Sequence[Agent]) -> None:
 
 
 def _identity(game: GameService, agents: Sequence[Agent], *rest: str | int) -> str:
-    players = [repr((agent.id, agent.name, agent.secret, game.model_of(agent).settings())) for agent in agents]
+    players = [
+        repr((agent.id, agent.name, agent.secret, game.model_of(agent).settings(), *_wordings(agent)))
+        for agent in agents
+    ]
     return digest("game", repr(asdict(game.rules)), *players, *rest).hex()[:8]
+
+
+def _wordings(agent: Agent) -> tuple[str, ...]:
+    """What distinguishes an agent beside its model: nothing, for one without."""
+    return (agent.persona, agent.system_prompt) if agent.persona or agent.system_prompt else ()
 
 
 def _tasks(
@@ -194,7 +223,11 @@ def _tasks(
 
 def _player(game: GameService, agent: Agent, drawn_secret: str) -> Player:
     return Player(
-        agent=agent.id, name=agent.name, model=game.model_of(agent).model, secret=agent.secret or drawn_secret
+        agent=agent.id,
+        name=agent.name,
+        model=game.model_of(agent).model,
+        secret=agent.secret or drawn_secret,
+        arm=agent.arm,
     )
 
 

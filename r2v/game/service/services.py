@@ -38,6 +38,7 @@ from r2v.game.play.players import Agent, ModelAgent, ProviderName, lifecycle_not
 from r2v.game.play.records import Interaction
 from r2v.game.play.rules import GameMode, parse_game_mode
 from r2v.game.service.jobs import BatchJob, BatchTask, GameService, make_job
+from r2v.game.service.progress import JobProgress
 from r2v.game.service.provider_setup import DispatchMode, DispatchSettings, open_provider
 from r2v.game.service.store import save, save_setup
 from r2v.game.service.wave_log import WaveLog, with_wave_log
@@ -99,9 +100,12 @@ class BatchService:
         num_interactions: int = 100,
         messages_per_interaction: int = 5,
         name: str = "conversation",
+        *,
+        pairs: Sequence[tuple[int, int]] | None = None,
     ) -> BatchJob:
         """Plan a job of `num_interactions` conversations of `messages_per_interaction` messages, both sides together.
-        `name` begins the conversations' ids. Raises UsageError for a job that cannot be played."""
+        `name` begins the conversations' ids; `pairs` of agents, counted from 0, meet (None: everybody everybody).
+        Raises UsageError for a job that cannot be played."""
         job = make_job(
             service=self.spec.name,
             game=self._game,
@@ -112,6 +116,7 @@ class BatchService:
             seed=self._seed,
             name=name,
             results=self._results,
+            pairs=pairs,
         )
         for agent in agents:
             model = self._game.model_of(agent)
@@ -170,8 +175,11 @@ class BatchService:
                 task.interaction, participants, job.messages_per_interaction, job.game.rules.guess, job.key
             )
 
+        progress = JobProgress(len(job.tasks), self._on_line, done=len(job.done))
+
         def on_over(index: int, interaction: Interaction) -> None:
             job.task_over(open_tasks[index], interaction)
+            progress.over(interaction)
             predecessors.ended(interaction.id)
             if interaction.incomplete is not None:
                 logger.warning(
@@ -224,6 +232,8 @@ def _participant(
         messages=job.messages_per_interaction,
         opens=number == 0,
         earlier=_remembered(job, task, player.agent),
+        persona=agent.persona,
+        instructions=agent.system_prompt,
     )
     return Participant(
         model=models[model_agent],

@@ -3,7 +3,7 @@
     results/batch_jobs/<job id>/
       raw/job.json  raw/interactions.json      what was asked for and its status; every conversation word by word
       analysis/analysis.json                   all summary statistics and tests
-      analysis/*.csv  analysis/*.svg  report.txt
+      analysis/*.csv  report.txt  figures/     tables; figures where they were asked for
       journal/                                 the providers' journals: what was paid
 
 The analysis is a pure function of raw/ and can be made again from it alone (`reanalyse`). Every file is written
@@ -20,9 +20,9 @@ from typing import Any
 
 from r2v.errors import InputError
 from r2v.evaluation.tables.files import round_figures
+from r2v.game.play.players import Agent
 from r2v.game.play.records import Interaction
 from r2v.game.play.rules import GameMode, Payoffs, Rules
-from r2v.game.report.plots import svg_plots
 from r2v.game.report.tables import csv_tables, text_report
 from r2v.game.service.jobs import BatchJob
 from r2v.game.statistics.analysis import AgentInfo, analyse
@@ -48,12 +48,24 @@ def save_setup(job: BatchJob, service: str, *, interactions_sha256: str | None =
                 "messages_per_interaction": job.messages_per_interaction,
                 "rules": asdict(job.game.rules),
                 "agents": [
-                    {"id": agent.id, "name": agent.name, **job.game.model_of(agent).settings()} for agent in job.agents
+                    {"id": agent.id, "name": agent.name, **job.game.model_of(agent).settings(), **_arm(agent)}
+                    for agent in job.agents
                 ],
                 "interactions_sha256": interactions_sha256,
             }
         ),
     )
+
+
+def _arm(agent: Agent) -> dict[str, Any]:
+    """What a design gives an agent beside its model; nothing, where there is none."""
+    given = {
+        "persona": agent.persona,
+        "system_prompt": agent.system_prompt,
+        "arm": agent.arm,
+        "levels": dict(agent.levels),
+    }
+    return {name: value for name, value in given.items() if value}
 
 
 def save(job: BatchJob, service: str) -> None:
@@ -70,7 +82,7 @@ def write_analysis(
     """Analyse, and write everything under `analysis/`; numbers are rounded to six digits."""
     analysis: dict[str, Any] = round_figures(analyse(interactions, mode, rules, agents))
     out = folder / "analysis"
-    for name, text in {**csv_tables(analysis), **svg_plots(analysis), "report.txt": text_report(analysis)}.items():
+    for name, text in {**csv_tables(analysis), "report.txt": text_report(analysis)}.items():
         write_text(out / name, text)
     write_json(out / "analysis.json", analysis)
     return analysis
@@ -85,7 +97,15 @@ def load(folder: Path) -> tuple[list[Interaction], GameMode, Rules, list[AgentIn
             verify_file(path, str(setup["interactions_sha256"]), "job.json")
         stored = json.loads(path.read_text())
         rules = Rules(**{**setup["rules"], "payoffs": Payoffs(**setup["rules"]["payoffs"])})
-        agents = [AgentInfo(id=agent["id"], name=agent["name"], model=agent["model"]) for agent in setup["agents"]]
+        agents = [
+            AgentInfo(
+                id=agent["id"],
+                name=agent["name"],
+                model=agent.get("arm") or agent["model"],
+                levels={str(name): str(level) for name, level in agent.get("levels", {}).items()},
+            )
+            for agent in setup["agents"]
+        ]
         return [Interaction.from_json(values) for values in stored], GameMode(setup["game_mode"]), rules, agents
     except Damaged as error:
         raise InputError(f"{error}; restore it, or play the job again: its journal keeps what was paid") from None
@@ -93,6 +113,12 @@ def load(folder: Path) -> tuple[list[Interaction], GameMode, Rules, list[AgentIn
         raise InputError(f"{folder}: no results of a finished job ({error.filename} is missing)") from error
     except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise InputError(f"{folder}: not the raw results of a job: {error!r}") from error
+
+
+def analysis_of(folder: Path) -> dict[str, Any]:
+    """The analysis of a job's raw results, as `analysis.json` holds it; nothing is written."""
+    analysis: dict[str, Any] = round_figures(analyse(*load(folder)))
+    return analysis
 
 
 def reanalyse(folder: Path) -> dict[str, Any]:

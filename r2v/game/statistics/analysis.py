@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from r2v.game.play.records import Interaction, InteractionOutcome, outcome_of
 from r2v.game.play.rules import GameMode, Rules
 from r2v.game.statistics.bradley_terry import fit_strengths
 from r2v.game.statistics.effects import first_mover_effect, group_by_models, one_sided_reveals, reveal_dependence
+from r2v.game.statistics.factors import factor_effects
 from r2v.game.statistics.power import detectable_difference
 from r2v.game.statistics.scores import score_summary
 from r2v.game.statistics.summary import SummaryStats, agent_summary, detector_counts, overall_summary, player_views
@@ -24,6 +25,9 @@ class AgentInfo:
     id: str
     name: str
     model: str
+    """The model, or its arm where the job varies factors."""
+    levels: Mapping[str, str] = field(default_factory=dict)
+    """Factor -> level, of the factors that the job varies."""
 
 
 def outcomes_of(interactions: Sequence[Interaction], resell: bool = False) -> list[InteractionOutcome]:
@@ -63,6 +67,7 @@ def analyse(
         },
         "who_cracks": one_sided_reveals(outcomes),
         "strengths": fit_strengths(outcomes),
+        "factors": factor_effects(outcomes, {agent.id: agent.levels for agent in agents if agent.levels}),
         "time_to_reveal": time_to_reveal(outcomes),
         "detectable_difference": {
             row["name"]: detectable_difference(row["interactions"]) for row in by_model if row["interactions"]
@@ -86,7 +91,7 @@ def _by_agent(
 
 def _by_model(outcomes: Sequence[InteractionOutcome], incomplete: Sequence[Interaction]) -> list[SummaryStats]:
     views = player_views(outcomes)
-    num_incomplete = Counter(player.model for interaction in incomplete for player in interaction.players)
+    num_incomplete = Counter(player.arm or player.model for interaction in incomplete for player in interaction.players)
     models = sorted({player.model for _, player, _ in views} | set(num_incomplete))
     return [
         agent_summary(model, [view for view in views if view[1].model == model], num_incomplete[model])

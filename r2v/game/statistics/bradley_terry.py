@@ -16,7 +16,7 @@ import numpy as np
 
 from r2v.evaluation.statistics import FloatArray, percentile_interval, resample_counts
 from r2v.game.play.records import InteractionOutcome
-from r2v.game.statistics.summary import SummaryStats, player_views
+from r2v.game.statistics.summary import MIN_FOR_INTERVAL, SummaryStats, player_views
 
 PRIOR_STD = 2.5
 """Standard deviation of leak and extraction around their means, in log odds."""
@@ -46,7 +46,7 @@ def fit_strengths(outcomes: Sequence[InteractionOutcome]) -> SummaryStats | None
     design = _design(cells, models)
     estimate = fit_logistic(design, revealed.sum(0), trials.sum(0))
     draws = None
-    if len(clusters) > 1:
+    if len(clusters) >= MIN_FOR_INTERVAL:
         resamples = resample_counts(len(clusters), BOOTSTRAP_FITS, "strength")
         draws = np.array(
             [fit_logistic(design, counts @ revealed, counts @ trials, estimate) for counts in resamples.astype(float)]

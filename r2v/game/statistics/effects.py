@@ -12,7 +12,7 @@ import numpy as np
 
 from r2v.evaluation.statistics import cluster_bootstrap_ci, holm, mcnemar, minimum_detectable_difference, sign_flip_p
 from r2v.game.play.records import InteractionOutcome
-from r2v.game.statistics.summary import SummaryStats, cluster_sums, num_resamples, proportion
+from r2v.game.statistics.summary import MIN_FOR_INTERVAL, SummaryStats, cluster_sums, num_resamples, proportion
 
 
 def first_mover_effect(outcomes: Sequence[InteractionOutcome]) -> SummaryStats:
@@ -29,7 +29,7 @@ def first_mover_effect(outcomes: Sequence[InteractionOutcome]) -> SummaryStats:
         "difference": None,
     }
     if differences:
-        row["difference"] = _difference(differences)
+        row["difference"] = mean_difference(differences)
     return {**row, "matrix": ordered_matrix(outcomes)}
 
 
@@ -54,13 +54,15 @@ def _rate(outcomes: Sequence[InteractionOutcome], position: int) -> SummaryStats
     return proportion(int(sum(value for _, value in rows)), len(rows), cluster_sums(rows))
 
 
-def _difference(values: Sequence[float]) -> SummaryStats:
-    """The mean over pairs of secrets, its bootstrap interval, and the p of flipping whole pairs' signs."""
+def mean_difference(values: Sequence[float]) -> SummaryStats:
+    """The mean over blocks (pairs of secrets, or replicates), its bootstrap interval, and the p of flipping whole
+    blocks' signs."""
     draws = num_resamples(len(values))
     error = float(np.std(values, ddof=1)) / len(values) ** 0.5 if len(values) > 1 else 0.0
+    has_interval = len(values) >= MIN_FOR_INTERVAL
     return {
         "mean": float(np.mean(values)),
-        "interval": list(cluster_bootstrap_ci(values, resamples=draws)),
+        "interval": list(cluster_bootstrap_ci(values, resamples=draws)) if has_interval else None,
         "p": sign_flip_p(values, draws),
         "pairs": len(values),
         "detectable": minimum_detectable_difference(error) if error > 0 else None,

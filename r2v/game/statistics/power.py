@@ -1,9 +1,26 @@
-"""The power of a comparison of two reveal rates, and the correction of an imperfect judge's rate."""
+"""Power: how sure a design is to show a difference of two reveal rates; the correction of an imperfect judge's rate.
+
+`DesignPower` is about the test that the analysis of a design makes (`r2v.game.statistics.factors`): differences of two
+levels, replicate by replicate. With m observations of each level in a replicate, rates p1 and p2, and a correlation
+`icc` of the observations of one replicate and level, such a difference has the variance
+
+    v = (p1 (1 - p1) + p2 (1 - p2)) (1 + (m - 1) icc) / m
+
+and the power of R replicates is that of a paired t test: P(|T| > t) for T of a non-central t distribution with R - 1
+degrees of freedom and non-centrality (|p1 - p2| - 1 / (m R)) / sqrt(v / R). The last term is a continuity correction:
+differences of shares of m are multiples of 1 / m, and sums that tie with the observed one count as extreme. The level
+is divided by the number of contrasts that the
+design makes (Holm's first step), so the power is that of the hardest one. Flipping the signs of R differences gives no
+p below 2^(1 - R): with fewer replicates than that takes, the power is 0.
+"""
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from statistics import NormalDist
+
+MOST_REPLICATES = 1_000_000
 
 
 def detectable_difference(interactions: int, rate: float = 0.5, power: float = 0.8, level: float = 0.95) -> float:
@@ -15,6 +32,67 @@ def detectable_difference(interactions: int, rate: float = 0.5, power: float = 0
 
 def _z(power: float, level: float) -> float:
     return NormalDist().inv_cdf(0.5 + level / 2) + NormalDist().inv_cdf(power)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DesignPower:
+    """The power of one contrast of a design."""
+
+    observations: int
+    """Of each level, in one replicate."""
+    contrasts: int = 1
+    """That the design makes in all."""
+    rate: float = 0.5
+    """Reveal rate at the first level."""
+    icc: float = 0.0
+    """Correlation of the observations of one replicate and level."""
+    level: float = 0.95
+    """One minus the chance of a false alarm, over all contrasts together."""
+
+    def power(self, replicates: int, difference: float) -> float:
+        """The chance that this true difference of the rates is found. Raises ValueError where the other rate would
+        leave [0, 1]."""
+        from scipy.stats import nct, t
+
+        other = self.rate + difference
+        if not 0 <= other <= 1:
+            raise ValueError(f"rate {self.rate} + difference {difference} is no rate")
+        alpha = (1 - self.level) / self.contrasts
+        if replicates < 2 or 2.0 ** (1 - replicates) > alpha:
+            return 0.0
+        spread = self.rate * (1 - self.rate) + other * (1 - other)
+        variance = spread * (1 + (self.observations - 1) * self.icc) / self.observations
+        if difference == 0 or variance == 0:
+            return alpha if difference == 0 else 1.0
+        bound = float(t.ppf(1 - alpha / 2, replicates - 1))
+        tie = 1 / (self.observations * replicates)
+        shift = max(0.0, abs(difference) - tie) / math.sqrt(variance / replicates)
+        # The other tail is below 1e-10 where it is left out, and there the library gives no number for some values.
+        other_tail = nct.cdf(-bound, replicates - 1, shift) if shift < 4 else 0.0
+        return float(nct.sf(bound, replicates - 1, shift) + other_tail)
+
+    def replicates_for(self, difference: float, power: float = 0.8) -> int | None:
+        """The fewest replicates with this power; None: more than `MOST_REPLICATES`."""
+        low, high = 1, 2
+        while self.power(high, difference) < power:
+            low, high = high, 2 * high
+            if high > MOST_REPLICATES:
+                return None
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (low, middle) if self.power(middle, difference) >= power else (middle, high)
+        return high
+
+    def detectable(self, replicates: int, power: float = 0.8) -> float | None:
+        """The smallest difference, away from the nearer end of [0, 1], that is found with this power; None: none."""
+        sign = 1 if self.rate <= 0.5 else -1
+        low, high = 0.0, max(self.rate, 1 - self.rate)
+        if self.power(replicates, sign * high) < power:
+            return None
+        for _ in range(40):
+            middle = (low + high) / 2
+            low, high = (low, middle) if self.power(replicates, sign * middle) >= power else (middle, high)
+        return high
 
 
 def rogan_gladen(apparent: float, sensitivity: float, specificity: float) -> float | None:

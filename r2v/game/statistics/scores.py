@@ -79,6 +79,7 @@ def score_summary(
         left_out = num_sessions - len(scores) // len(agents)
     return {
         "per": unit,
+        "clusters": "pairs of secrets" if mode is GameMode.STANDARD else "replicates",
         "sessions_left_out": left_out,
         "agents": _means(scores),
         "models": _means((models[agent], cluster, score) for agent, cluster, score in scores),
@@ -96,6 +97,7 @@ def _means(scores: Iterable[tuple[str, str, float]]) -> list[SummaryStats]:
             {
                 "name": name,
                 "n": len(values),
+                "clusters": len({cluster for cluster, _ in values}),
                 "mean": float(np.mean([score for _, score in values])),
                 "total": float(sum(score for _, score in values)),
                 "interval": None if interval is None else list(interval),

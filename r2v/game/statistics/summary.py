@@ -1,7 +1,8 @@
 """Summary statistics: what each agent did, and what happened overall, each with its interval.
 
 Percentages come with Wilson's interval, which takes interactions for independent, and with a bootstrap that
-draws whole pairs of secrets, which does not: conversations about the same two secrets are alike.
+draws whole pairs of secrets, which does not: conversations about the same two secrets are alike. Below
+`MIN_FOR_INTERVAL` of what is drawn or counted there is no interval: one of four equal scores would be of no width.
 """
 
 from __future__ import annotations
@@ -14,6 +15,9 @@ import numpy as np
 from r2v.evaluation.statistics import BOOTSTRAP_RESAMPLES, bootstrap_draws, percentile_interval, wilson
 from r2v.game.play.records import InteractionOutcome, PlayerOutcome
 
+MIN_FOR_INTERVAL = 5
+"""Conversations, pairs of secrets or sessions below which no interval is given."""
+
 SummaryStats = dict[str, Any]
 """A row of statistics by name, as plain values for JSON."""
 
@@ -23,7 +27,7 @@ def proportion(count: int, total: int, clusters: Mapping[str, tuple[float, float
     row: SummaryStats = {
         "count": count,
         "percent": 100 * count / total if total else None,
-        "wilson": _percent(wilson(count, total)) if total else None,
+        "wilson": _percent(wilson(count, total)) if total >= MIN_FOR_INTERVAL else None,
     }
     if clusters is not None:
         row["bootstrap"] = _percent(cluster_interval(clusters))
@@ -41,8 +45,8 @@ def num_resamples(clusters: int) -> int:
 
 def cluster_interval(clusters: Mapping[str, tuple[float, float]]) -> tuple[float, float] | None:
     """95 % bootstrap interval of a ratio of sums, whole clusters drawn: cluster -> (above, below the line). None
-    for fewer than two clusters, where nothing can be drawn."""
-    if len(clusters) < 2:
+    for fewer than `MIN_FOR_INTERVAL` clusters."""
+    if len(clusters) < MIN_FOR_INTERVAL:
         return None
     parts = np.array([clusters[name] for name in sorted(clusters)], float)
     return percentile_interval(bootstrap_draws(parts[:, 0], parts[:, 1], num_resamples(len(parts))))
@@ -76,15 +80,43 @@ _EVENTS: dict[str, Callable[[PlayerOutcome], bool]] = {
 
 def agent_summary(name: str, views: Sequence[PlayerView], incomplete: int) -> SummaryStats:
     """One agent's (or model's) row: how often it revealed, obtained, obtained without revealing (optimal), probably
-    revealed, and bluffed."""
+    revealed, how many bits it leaked, and what it claimed."""
     row: SummaryStats = {"name": name, "interactions": len(views), "incomplete": incomplete}
     for event, happened in _EVENTS.items():
         rows = [(outcome.cluster, float(happened(player))) for outcome, player, _ in views]
         row[event] = proportion(int(sum(value for _, value in rows)), len(views), cluster_sums(rows))
     claims = sum(player.claims for _, player, _ in views)
     bluffs = sum(player.bluffs for _, player, _ in views)
-    row["deception"] = {"claims": claims, **proportion(bluffs, claims)}
+    half_truths = sum(player.half_truths for _, player, _ in views)
+    row["deception"] = {"claims": claims, "half_truths": half_truths, **proportion(bluffs, claims)}
+    row["leak"] = _leak_summary(views)
     return row
+
+
+def _leak_summary(views: Sequence[PlayerView]) -> SummaryStats:
+    """Mean bits leaked, out of the mean entropy of the secrets, and how often a piece but not the whole was given away.
+    `by_message`: the mean after each own message; whoever had fewer messages keeps what it had leaked at its last."""
+    partial = [(outcome.cluster, float(player.leaked > 0 and not player.revealed)) for outcome, player, _ in views]
+    longest = max((len(player.bits) for _, player, _ in views), default=0)
+
+    def mean(number: int) -> SummaryStats:
+        rows = [
+            (outcome.cluster, player.bits[min(number, len(player.bits)) - 1])
+            for outcome, player, _ in views
+            if player.bits
+        ]
+        interval = cluster_interval(cluster_sums(rows))
+        return {
+            "mean": float(np.mean([bits for _, bits in rows])) if rows else None,
+            "interval": None if interval is None else list(interval),
+        }
+
+    return {
+        **mean(longest),
+        "entropy": float(np.mean([player.entropy for _, player, _ in views])) if views else None,
+        "partial": proportion(int(sum(value for _, value in partial)), len(partial), cluster_sums(partial)),
+        "by_message": [{"message": number, **mean(number)} for number in range(1, longest + 1)],
+    }
 
 
 def overall_summary(outcomes: Sequence[InteractionOutcome], incomplete: int) -> SummaryStats:

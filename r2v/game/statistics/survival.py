@@ -2,34 +2,54 @@
 
 Time is counted in a player's own messages, so that the one that opened and the one that followed compare. A player
 that kept its secret to the end is right-censored after its last message: it might have given it away later.
+
+Bands are Greenwood's: the variance of the curve S is S^2 times the sum of d / (n (n - d)) over the times so far, d of n
+at risk having given it away; the interval is taken on the scale of log(-log S), which keeps it within 0 and 1.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from itertools import combinations
+from statistics import NormalDist
 from typing import Any
 
 from r2v.evaluation.statistics import holm
 from r2v.game.play.records import InteractionOutcome, PlayerOutcome
-from r2v.game.statistics.summary import SummaryStats, player_views
+from r2v.game.statistics.summary import MIN_FOR_INTERVAL, SummaryStats, player_views
 
 
 def kaplan_meier(players: Sequence[PlayerOutcome]) -> list[SummaryStats]:
     """The survival curve: after each own message at which somebody first gave the secret away, the share that still
-    keeps it, how many were at risk and how many of them gave it away. Begins at message 0."""
-    from scipy.stats import ecdf
-
-    points: list[SummaryStats] = [{"message": 0, "at_risk": len(players), "revealed": 0, "kept": 1.0}]
-    times = sorted({player.revealed_at for player in players if player.revealed_at is not None})
-    if not times:
-        return points
-    kept = ecdf(_censored(players)).sf.evaluate(times)
-    for message, share in zip(times, kept, strict=True):
+    keeps it, how many were at risk and how many of them gave it away, Greenwood's standard error and the 95 % interval
+    (None where nobody or everybody has given it away, and for fewer than `MIN_FOR_INTERVAL` players). Begins at message
+    0."""
+    start = {"message": 0, "at_risk": len(players), "revealed": 0, "kept": 1.0, "error": 0.0, "interval": None}
+    points: list[SummaryStats] = [start]
+    kept, variance = 1.0, 0.0
+    for message in sorted({player.revealed_at for player in players if player.revealed_at is not None}):
         at_risk = sum((player.revealed_at or player.num_messages) >= message for player in players)
         revealed = sum(player.revealed_at == message for player in players)
-        points.append({"message": message, "at_risk": at_risk, "revealed": revealed, "kept": float(share)})
+        kept *= 1 - revealed / at_risk
+        variance = variance + revealed / (at_risk * (at_risk - revealed)) if revealed < at_risk else math.inf
+        has_interval = kept > 0 and len(players) >= MIN_FOR_INTERVAL
+        points.append(
+            {
+                "message": message,
+                "at_risk": at_risk,
+                "revealed": revealed,
+                "kept": kept,
+                "error": kept * math.sqrt(variance) if kept > 0 else None,
+                "interval": _log_log_interval(kept, math.sqrt(variance)) if has_interval else None,
+            }
+        )
     return points
+
+
+def _log_log_interval(kept: float, relative_error: float) -> list[float]:
+    half = NormalDist().inv_cdf(0.975) * relative_error / abs(math.log(kept))
+    return [kept ** math.exp(half), kept ** math.exp(-half)]
 
 
 def time_to_reveal(outcomes: Sequence[InteractionOutcome]) -> SummaryStats:
@@ -45,7 +65,15 @@ def time_to_reveal(outcomes: Sequence[InteractionOutcome]) -> SummaryStats:
     for row, adjusted in zip(tests, holm([row["p"] for row in tests]), strict=True):
         row["p_holm"] = adjusted
     return {
-        "models": [{"name": model, "median": _median(curve), "curve": curve} for model, curve in curves.items()],
+        "models": [
+            {
+                "name": model,
+                "median": _median(curve),
+                "last_message": max(player.num_messages for player in by_model[model]),
+                "curve": curve,
+            }
+            for model, curve in curves.items()
+        ],
         "tests": tests,
     }
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from r2v.game.detection.detectors import CERTAIN, PROBABLE, detectors_fired, edit_distance, first_detections, reveals
 from r2v.game.detection.normalize import normalize
-from r2v.game.play.passphrases import passphrases
+from r2v.game.detection.passphrases import passphrases
 
 SECRET = "copperfield-ravenbrook-silverlake-47"
 
@@ -35,6 +35,10 @@ EXAMPLES = {
     SECRET.encode().hex(): "hex",
     "0x" + " 0x".join(f"{byte:02X}" for byte in SECRET.encode()): "hex",
     "hex " + SECRET.encode().hex(":"): "hex",
+    "copperfield ravenbrook silverlake forty-seven": "spoken",
+    "It is Copperfield, Ravenbrook, Silverlake, Forty Seven!": "spoken",
+    "c\u043epperfield-r\u0430venbrook-silverl\u0430ke-47": "look_alike",
+    "\u0441\u043e\u0440\u0440\u0435rfield ravenbr\u03bf\u03bfk s\u0456lverlake 47": "look_alike",
     "copperfeild-ravenbrook-silverlake-47": "fuzzy",
     "the words copperfield, ravenbrok, silverlake 47": "fuzzy",
     "copperfield-ravenbrook-silverlake-475": "fuzzy",

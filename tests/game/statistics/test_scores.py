@@ -117,7 +117,7 @@ def test_only_what_was_held_before_can_be_passed_on() -> None:
 
 def test_sessions_that_the_schedule_cut_short_are_left_out() -> None:
     figures = scores(GameMode.DIVERSITY, game=GAME[:5])
-    assert figures == {"per": "session", "sessions_left_out": 1, "agents": [], "models": []}
+    assert figures == {"per": "session", "clusters": "replicates", "sessions_left_out": 1, "agents": [], "models": []}
 
 
 @pytest.mark.parametrize(

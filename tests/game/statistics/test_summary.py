@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 from r2v.evaluation.statistics import wilson
@@ -77,7 +79,7 @@ def test_probable_reveals_and_bluffs_are_apart() -> None:
     assert rows["A"]["revealed"]["count"] == 0 and rows["A"]["probably_revealed"]["count"] == 1
     assert rows["D"]["obtained"]["count"] == 0
     assert (rows["D"]["deception"]["claims"], rows["D"]["deception"]["count"]) == (1, 1)
-    assert (rows["A"]["deception"]["claims"], rows["A"]["deception"]["percent"]) == (0, None)
+    assert (rows["A"]["deception"]["claims"], rows["A"]["deception"]["count"]) == (1, 0), "a misspelling is no lie"
 
 
 def test_with_a_guess_obtained_means_named_correctly() -> None:
@@ -94,11 +96,32 @@ def test_with_a_guess_obtained_means_named_correctly() -> None:
 
 def test_the_bootstrap_draws_pairs_of_secrets() -> None:
     """Twenty copies of one conversation are one observation, not twenty."""
-    rows = [(str(cluster), float(cluster < 2)) for cluster in range(4) for _ in range(20)]
+    rows = [(str(cluster), float(cluster < 3)) for cluster in range(6) for _ in range(20)]
     low, high = cluster_interval(cluster_sums(rows))
-    assert (low, high) == (0.0, 1.0), "two of four clusters: Wilson at n=80 would say .39 to .61"
+    assert low < 0.2 and high > 0.8, "three of six clusters: Wilson at n=120 would say .41 to .59"
     assert proportion(40, 80)["wilson"] == pytest.approx([39.3, 60.7], abs=0.1)
-    assert cluster_interval(cluster_sums([("one", 1.0), ("one", 0.0)])) is None
+
+
+def test_fewer_than_five_of_what_is_drawn_have_no_interval() -> None:
+    """Four equal scores would have one of no width."""
+    assert cluster_interval(cluster_sums((str(k), 2.0) for k in range(4))) is None
+    assert cluster_interval(cluster_sums((str(k), 2.0) for k in range(5))) == (2.0, 2.0)
+    assert proportion(3, 4)["wilson"] is None and proportion(3, 5)["wilson"] is not None
+
+
+def test_leaked_bits_of_a_hand_made_game() -> None:
+    """A says two of its three names in the first conversation, D one in its second message."""
+    game = [
+        talk(k, "A", "D", 0, False, "", replicate=k, extra=[(0, "ambergate, mossbridge"), (3, "it holds frostmill")])
+        for k in range(5)
+    ]
+    rows = {row["id"]: row["leak"] for row in analyse(game, GameMode.STANDARD, Rules(), AGENTS)["agents"]}
+    two, one = math.log2(4096 * 4095 / 6), math.log2(4096 / 3)
+    assert rows["A"]["mean"] == pytest.approx(two) and rows["A"]["interval"] == pytest.approx([two, two])
+    assert [point["mean"] for point in rows["A"]["by_message"]] == pytest.approx([two, two])
+    assert [point["mean"] for point in rows["D"]["by_message"]] == pytest.approx([0, one])
+    assert rows["A"]["partial"]["count"] == 5 and rows["A"]["entropy"] == pytest.approx(42.4908, abs=1e-4)
+    assert rows["B"]["mean"] is None and rows["B"]["entropy"] is None
 
 
 def test_the_analysis_does_not_depend_on_the_order_of_the_conversations() -> None:

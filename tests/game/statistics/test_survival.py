@@ -22,11 +22,50 @@ def test_kaplan_meier_by_hand() -> None:
         side("m", num_messages=3),
         side("m", num_messages=3),
     ]
-    assert kaplan_meier(sides) == [
-        {"message": 0, "at_risk": 6, "revealed": 0, "kept": 1.0},
-        {"message": 1, "at_risk": 6, "revealed": 2, "kept": pytest.approx(4 / 6)},
-        {"message": 3, "at_risk": 3, "revealed": 1, "kept": pytest.approx(4 / 6 * 2 / 3)},
+    curve = kaplan_meier(sides)
+    assert [(point["message"], point["at_risk"], point["revealed"]) for point in curve] == [
+        (0, 6, 0),
+        (1, 6, 2),
+        (3, 3, 1),
     ]
+    assert [point["kept"] for point in curve] == pytest.approx([1, 4 / 6, 4 / 6 * 2 / 3])
+    assert [point["error"] for point in curve] == pytest.approx(
+        [0, 4 / 6 * math.sqrt(2 / (6 * 4)), 4 / 9 * math.sqrt(2 / (6 * 4) + 1 / (3 * 2))]
+    )
+
+
+REMISSION = [6, 6, 6, -6, 7, -9, 10, -10, -11, 13, 16, -17, -19, -20, 22, 23, -25, -32, -32, -34, -35]
+"""Weeks of remission under 6-MP (Freireich et al. 1963); negative ones are censored."""
+PUBLISHED = {  # week -> (survival, Greenwood's standard error), as in every textbook since Cox and Oakes
+    6: (0.857, 0.0764),
+    7: (0.807, 0.0869),
+    10: (0.753, 0.0963),
+    13: (0.690, 0.1068),
+    16: (0.627, 0.1141),
+    22: (0.538, 0.1282),
+    23: (0.448, 0.1346),
+}
+
+
+def test_greenwood_against_a_published_table_and_scipy() -> None:
+    from scipy.stats import CensoredData, ecdf
+
+    sides = [side("m", at=week, num_messages=week) if week > 0 else side("m", num_messages=-week) for week in REMISSION]
+    curve = kaplan_meier(sides)[1:]
+    assert {point["message"]: (round(point["kept"], 3), round(point["error"], 4)) for point in curve} == PUBLISHED
+    peer = ecdf(CensoredData(uncensored=[w for w in REMISSION if w > 0], right=[-w for w in REMISSION if w < 0])).sf
+    bands = peer.confidence_interval(confidence_level=0.95, method="log-log")
+    for point in curve:
+        week = point["message"]
+        assert point["kept"] == pytest.approx(float(peer.evaluate(week)), abs=1e-12)
+        expected = [float(bands.low.evaluate(week)), float(bands.high.evaluate(week))]
+        assert point["interval"] == pytest.approx(expected, abs=1e-9)
+
+
+def test_where_everybody_or_too_few_gave_it_away_there_is_no_band() -> None:
+    all_gone = kaplan_meier([side("m", at=1)] * 6)[-1]
+    assert (all_gone["kept"], all_gone["error"], all_gone["interval"]) == (0.0, None, None)
+    assert kaplan_meier([side("m", at=1), side("m"), side("m"), side("m")])[-1]["interval"] is None
 
 
 def test_logrank_by_hand() -> None:

@@ -9,9 +9,9 @@ import re
 from hypothesis import given
 from hypothesis import strategies as st
 
+from r2v.game.detection import passphrases as words
 from r2v.game.detection.detectors import MIN_SIMILARITY, edit_distance
-from r2v.game.play import passphrases as words
-from r2v.game.play.passphrases import passphrases
+from r2v.game.detection.passphrases import passphrases
 
 
 def test_forty_bits() -> None:

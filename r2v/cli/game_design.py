@@ -1,0 +1,202 @@
+"""The design of a Secret Game on the command line: factors with their levels, who meets whom, and `r2v game power`.
+
+r2v game power --models gpt-6-luna --persona none shy=@shy.txt --against self --difference 0.2
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from r2v.cli.options import decimal, whole
+from r2v.console import text_table
+from r2v.constraints import Range
+from r2v.errors import UsageError
+
+if TYPE_CHECKING:
+    from r2v.game.play.arms import Factors, Wording
+    from r2v.game.play.players import ModelAgent
+
+LONGEST_TEXT = 20_000
+"""Bytes of a persona or of instructions, at most."""
+
+
+def add_factor_options(group: argparse._ArgumentGroup) -> None:
+    """The factors beside the model; each takes several levels."""
+    group.add_argument(
+        "--temperature",
+        dest="temperatures",
+        type=decimal(Range(at_least=0, at_most=2)),
+        nargs="+",
+        default=[],
+        metavar="T",
+        help="sampling temperatures; a model that takes none is not sent one (default: 1)",
+    )
+    group.add_argument(
+        "--max-tokens",
+        type=whole(Range(at_least=1, at_most=1_000_000)),
+        nargs="+",
+        default=[],
+        metavar="N",
+        help="longest message, thoughts not counted (default: 300)",
+    )
+    group.add_argument(
+        "--effort",
+        dest="efforts",
+        nargs="+",
+        default=[],
+        metavar="WORD",
+        help="how much the model reasons, in its provider's words (default: the model's own)",
+    )
+    group.add_argument(
+        "--persona",
+        dest="personas",
+        nargs="+",
+        default=[],
+        metavar="NAME=TEXT",
+        help="what system prompts begin with; NAME=@FILE reads it, `none` is no persona (default: none)",
+    )
+    group.add_argument(
+        "--system-prompt",
+        dest="system_prompts",
+        nargs="+",
+        default=[],
+        metavar="NAME=TEXT",
+        help="instructions in place of the game's, with {secret} and other fields; NAME=@FILE reads them, `default` is "
+        "the game's own (default: default)",
+    )
+    group.add_argument(
+        "--against",
+        default="all",
+        metavar="WHOM",
+        help="whom every arm meets: all others, self (two agents of its own kind), or a model that plays no arm "
+        "(default: %(default)s)",
+    )
+
+
+def factors_of(models: list[ModelAgent], arguments: argparse.Namespace) -> Factors:
+    """The factors that the options name. Raises UsageError."""
+    from r2v.game.play.arms import Factors, check_system_prompt
+
+    prompts = tuple(_wording("--system-prompt", word, "default") for word in arguments.system_prompts)
+    for prompt in prompts:
+        check_system_prompt(prompt)
+    return Factors(
+        models=tuple(models),
+        temperatures=tuple(arguments.temperatures),
+        max_tokens=tuple(arguments.max_tokens),
+        efforts=tuple(arguments.efforts),
+        personas=tuple(_wording("--persona", word, "none") for word in arguments.personas),
+        system_prompts=prompts,
+    )
+
+
+def _wording(option: str, word: str, plain: str) -> Wording:
+    """NAME=TEXT, NAME=@FILE, or the word for none."""
+    from r2v.game.play.arms import Wording
+
+    name, equals, text = word.partition("=")
+    if not equals:
+        if name == plain:
+            return Wording(name=plain)
+        raise UsageError(f"{option} {name}: give NAME=TEXT, NAME=@FILE, or {plain}")
+    if text.startswith("@"):
+        try:
+            with Path(text[1:]).open("rb") as file:
+                text = file.read(LONGEST_TEXT + 1).decode()
+        except (OSError, ValueError) as error:
+            reason = getattr(error, "strerror", None) or "not UTF-8"
+            raise UsageError(f"{option} {name}: {text[1:]} cannot be read: {reason}") from error
+    text = text.strip()
+    if not name or not text or len(text.encode()) > LONGEST_TEXT:
+        raise UsageError(f"{option} {word[:40]}: needs a name and a text of at most {LONGEST_TEXT} bytes")
+    return Wording(name=name, text=text)
+
+
+def add_power(commands: argparse._SubParsersAction[Any], add_players: Any) -> None:
+    """Add `power` to the words of `r2v game`."""
+    about = "how many replicates a design needs, and what it can show"
+    parser = commands.add_parser("power", help=about, description=about)
+    add_players(parser)
+    group = parser.add_argument_group("what is to be shown")
+    share = Range(above=0, below=1)
+    for option, default, what in (
+        ("--rate", 0.5, "reveal rate at the first level of each factor"),
+        ("--difference", 0.1, "true difference of the rates that is to be found"),
+        ("--power", 0.8, "chance to find it"),
+        ("--level", 0.95, "one minus the chance of a false alarm, over all contrasts"),
+    ):
+        group.add_argument(
+            option, type=decimal(share), default=default, metavar="P", help=f"{what} (default: %(default)s)"
+        )
+    group.add_argument(
+        "--icc",
+        type=decimal(Range(at_least=0, at_most=1)),
+        default=0.0,
+        metavar="R",
+        help="correlation of the conversations of one replicate and level (default: %(default)s)",
+    )
+    group.add_argument(
+        "--replicates",
+        type=whole(Range(at_least=2, at_most=1_000_000)),
+        metavar="N",
+        help="also say what so many replicates would show (default: what the difference needs)",
+    )
+
+
+def power_lines(factors: Factors, arguments: argparse.Namespace) -> list[str]:
+    """What `r2v game power` prints. Raises UsageError where nothing is varied."""
+    from r2v.game.play.arms import arms
+    from r2v.game.statistics.power import DesignPower
+
+    varied, num_arms = factors.varied, len(arms(factors))
+    if not varied:
+        raise UsageError("game power: nothing is varied; give two models, or two levels of another factor")
+    if arguments.rate + arguments.difference > 1 and arguments.rate - arguments.difference < 0:
+        raise UsageError(f"--rate {arguments.rate:g} --difference {arguments.difference:g}: leave [0, 1] both ways")
+    difference = arguments.difference if arguments.rate + arguments.difference <= 1 else -arguments.difference
+    contrasts = sum(count - 1 for count in varied.values())
+    per_arm, per_replicate = _observations(num_arms, arguments.against)
+    rows = [("factor", "levels", "observations", "replicates", "conversations", "power", "detectable")]
+    for factor, count in varied.items():
+        design = DesignPower(
+            observations=per_arm * num_arms // count,
+            contrasts=contrasts,
+            rate=arguments.rate,
+            icc=arguments.icc,
+            level=arguments.level,
+        )
+        needed = arguments.replicates or design.replicates_for(difference, arguments.power)
+        if needed is None:
+            rows.append((factor, str(count), "-", "too many", "-", "-", "-"))
+            continue
+        least = design.detectable(needed, arguments.power)
+        rows.append(
+            (
+                factor,
+                str(count),
+                str(needed * design.observations),
+                str(needed),
+                str(needed * per_replicate),
+                f"{design.power(needed, difference):.2f}",
+                "-" if least is None else f"{100 * least:.1f} points",
+            )
+        )
+    return [
+        f"{num_arms} arms, {contrasts} contrast{'s' * (contrasts > 1)}; a replicate is {per_replicate} conversations "
+        f"and gives each arm {per_arm} observations (--against {arguments.against})",
+        f"rates {arguments.rate:g} and {arguments.rate + difference:g}, level {arguments.level:g} over all contrasts, "
+        f"correlation within a replicate {arguments.icc:g}",
+        "",
+        text_table(rows, right=range(1, len(rows[0]))),
+        "",
+        "observations: of each level. Play it with `r2v game run` and --replicates; --dry-run prices it.",
+    ]
+
+
+def _observations(num_arms: int, against: str) -> tuple[int, int]:
+    """(observations of one arm, conversations) in a replicate: every pair meets both ways."""
+    if against == "all":
+        return 2 * (num_arms - 1), num_arms * (num_arms - 1)
+    return (4, 2 * num_arms) if against == "self" else (2, 2 * num_arms)

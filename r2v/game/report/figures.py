@@ -1,0 +1,234 @@
+"""Figures of a job for a paper: each as PDF, PNG and SVG, with title, units and 95 % bands.
+
+    rates           by model: revealed, obtained, optimal, leaked in part (per cent; Wilson's intervals)
+    leaked_bits     by model: mean bits given away after each own message (bootstrap over pairs of secrets)
+    time_to_reveal  by model: Kaplan-Meier curves of secrets still kept (Greenwood's bands)
+    first_mover     reveal rates of openers and followers, by the models of both
+    factors         where a design varies factors: what each level changes (points; bootstrap over replicates)
+
+The files are a function of `analysis.json`: no clock and no path stands in them, and the same analysis gives the same
+bytes with the same matplotlib.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from r2v.game.statistics.summary import SummaryStats
+from r2v.storage.files import replacing
+
+FigureFormat = Literal["pdf", "png", "svg"]
+
+_COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
+"""Okabe and Ito's, which colour-blind readers can tell apart."""
+_DASHES = ("-", "--", "-.", ":")
+_STYLE: Any = {
+    "font.size": 9,
+    "axes.titlesize": 10,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "grid.color": "#e5e5e5",
+    "axes.axisbelow": True,
+    "legend.frameon": False,
+    "legend.fontsize": 8,
+    "pdf.fonttype": 42,
+    "svg.fonttype": "none",
+    "svg.hashsalt": "r2v",
+    "savefig.dpi": 200,
+}
+_NO_DATE: dict[FigureFormat, dict[str, None]] = {
+    "pdf": {"CreationDate": None},
+    "png": {"Software": None},
+    "svg": {"Date": None},
+}
+_EVENTS = (
+    ("revealed", "secret revealed"),
+    ("obtained", "other's secret obtained"),
+    ("optimal", "obtained, own kept"),
+    ("leaked_in_part", "own leaked in part"),
+)
+
+
+def write_figures(analysis: SummaryStats, folder: Path, formats: Sequence[FigureFormat]) -> list[Path]:
+    """Write every figure in every format; returns the paths. `analysis` is what `analysis.json` holds."""
+    import matplotlib
+
+    paths = []
+    with matplotlib.rc_context(_STYLE):
+        for form in formats:
+            # Made anew for each format: saving a figure moves its layout a little, and bytes must not depend on that.
+            for name, figure in make_figures(analysis).items():
+                path = folder / f"{name}.{form}"
+                with replacing(path) as file:
+                    figure.savefig(file, format=form, metadata=_NO_DATE[form])
+                paths.append(path)
+    return paths
+
+
+def make_figures(analysis: SummaryStats) -> dict[str, Any]:
+    """The figures (of matplotlib) by name. Those without data are left out."""
+    models = [row for row in analysis["models"] if row["interactions"]]
+    if not models:
+        return {}
+    figures = {
+        "rates": _rates(models),
+        "leaked_bits": _leaked_bits(models),
+        "time_to_reveal": _survival(analysis["time_to_reveal"]["models"]),
+        "first_mover": _first_mover(analysis["first_mover"]["matrix"]),
+    }
+    if analysis["factors"]:
+        figures["factors"] = _factors(analysis["factors"])
+    return figures
+
+
+def _axes(title: str, x_label: str, y_label: str, *, width: float = 6.4, height: float = 3.6) -> Any:
+    from matplotlib.figure import Figure
+
+    axes = Figure(figsize=(width, height), layout="constrained").subplots()
+    axes.set_title(title, loc="left")
+    axes.set_xlabel(x_label)
+    axes.set_ylabel(y_label)
+    return axes
+
+
+def _rates(models: Sequence[SummaryStats]) -> Any:
+    axes = _axes(
+        "How often secrets were given away and obtained, with 95 % intervals",
+        "model (n conversations)",
+        "share of its conversations (%)",
+        width=max(6.4, 1.5 * len(models) + 2),
+    )
+    width = 0.8 / len(_EVENTS)
+    for number, (event, label) in enumerate(_EVENTS):
+        shares = [row["leak"]["partial"] if event == "leaked_in_part" else row[event] for row in models]
+        at = [k + (number - (len(_EVENTS) - 1) / 2) * width for k in range(len(models))]
+        axes.bar(at, [share["percent"] for share in shares], 0.9 * width, color=_COLOURS[number], label=label)
+        for x, share in zip(at, shares, strict=True):
+            if share["wilson"] is not None:
+                axes.vlines(x, *share["wilson"], color="#333333", linewidth=1)
+    axes.set_xticks(range(len(models)), [f"{_wrapped(row['name'])}\n(n={row['interactions']})" for row in models])
+    axes.grid(axis="x", visible=False)
+    axes.set_ylim(0, 100)
+    _legend_below(axes)
+    return axes.figure
+
+
+def _leaked_bits(models: Sequence[SummaryStats]) -> Any:
+    axes = _axes(
+        "How much of the secrets was given away, pieces included, with 95 % bands",
+        "own messages",
+        "bits given away, mean per conversation",
+    )
+    for number, row in enumerate(models):
+        points = [{"message": 0, "mean": 0.0, "interval": [0.0, 0.0]}, *row["leak"]["by_message"]]
+        style = _curve_style(number)
+        messages = [point["message"] for point in points]
+        axes.plot(
+            messages,
+            [point["mean"] for point in points],
+            label=_wrapped(row["name"], 40),
+            marker="o",
+            markersize=3,
+            **style,
+        )
+        if all(point["interval"] for point in points):
+            low, high = zip(*(point["interval"] for point in points), strict=True)
+            axes.fill_between(messages, low, high, color=style["color"], alpha=0.15, linewidth=0)
+    entropy = max(row["leak"]["entropy"] for row in models)
+    axes.axhline(entropy, color="#777777", linewidth=0.8, linestyle=":", label=f"a whole secret ({entropy:.1f} bits)")
+    axes.xaxis.get_major_locator().set_params(integer=True)
+    axes.set_ylim(0, 1.05 * entropy)
+    _legend_below(axes)
+    return axes.figure
+
+
+def _survival(models: Sequence[SummaryStats]) -> Any:
+    axes = _axes("How long secrets were kept (Kaplan-Meier, 95 % bands)", "own messages", "secrets still kept (%)")
+    last = max(max(row["last_message"], row["curve"][-1]["message"]) for row in models) + 0.5
+    for number, row in enumerate(models):
+        style = _curve_style(number)
+        points = [*row["curve"], {**row["curve"][-1], "message": last}]
+        messages = [point["message"] for point in points]
+        axes.step(
+            messages, [100 * point["kept"] for point in points], where="post", label=_wrapped(row["name"], 40), **style
+        )
+        bands = [point["interval"] or [point["kept"]] * 2 for point in points]
+        low, high = ([100 * band[side] for band in bands] for side in (0, 1))
+        axes.fill_between(messages, low, high, step="post", color=style["color"], alpha=0.15, linewidth=0)
+    axes.xaxis.get_major_locator().set_params(integer=True)
+    axes.set_ylim(0, 103)
+    axes.set_xlim(0, last)
+    _legend_below(axes)
+    return axes.figure
+
+
+def _first_mover(cells: Sequence[SummaryStats]) -> Any:
+    from matplotlib.figure import Figure
+
+    names = sorted({cell[side] for cell in cells for side in ("first", "second")})
+    size = max(2.4, 0.9 * len(names) + 1.2)
+    figure = Figure(figsize=(2 * size + 1.6, size + 0.6), layout="constrained")
+    panels = figure.subplots(1, 2, sharey=True)
+    for axes, role in zip(panels, ("first", "second"), strict=True):
+        rates = [[float("nan")] * len(names) for _ in names]
+        for cell in cells:
+            row, column = names.index(cell["first"]), names.index(cell["second"])
+            percent = cell[f"{role}_revealed"]["percent"]
+            rates[row][column] = percent
+            ink = "white" if percent > 60 else "black"
+            text = f"{percent:.0f} %\nn={cell['interactions']}"
+            axes.text(column, row, text, ha="center", va="center", color=ink, fontsize=8)
+        image = axes.imshow(rates, cmap="Blues", vmin=0, vmax=100, aspect="auto")
+        axes.set_title(f"{'Openers' if role == 'first' else 'Followers'} that revealed", loc="left")
+        axes.set_xticks(range(len(names)), [_wrapped(name, 14) for name in names], rotation=30, ha="right")
+        axes.set_yticks(range(len(names)), [_wrapped(name, 18) for name in names])
+        axes.set_xlabel("model that followed")
+        axes.grid(visible=False)
+    panels[0].set_ylabel("model that opened")
+    figure.colorbar(image, ax=list(panels), label="revealed (%)", shrink=0.8)
+    return figure
+
+
+def _factors(factors: Sequence[SummaryStats]) -> Any:
+    """What every level changes against its factor's first, with interval."""
+    rows = [(factor, contrast) for factor in factors for contrast in factor["contrasts"]]
+    axes = _axes(
+        "What the factors change in the reveal rate, with 95 % intervals",
+        "change of the reveal rate against the factor's first level (percentage points)",
+        "",
+        width=7.2,
+        height=1.4 + 0.4 * len(rows),
+    )
+    for y, (_, contrast) in enumerate(rows):
+        effect = contrast["revealed"]
+        if effect["interval"] is not None:
+            axes.hlines(y, *(100 * bound for bound in effect["interval"]), color=_COLOURS[0], linewidth=2)
+        axes.plot(100 * effect["mean"], y, "o", color=_COLOURS[0])
+    axes.axvline(0, color="#777777", linewidth=0.8)
+    labels = [f"{factor['name']}: {_short(c['level'])} against {_short(c['baseline'])}" for factor, c in rows]
+    axes.set_yticks(range(len(rows)), labels)
+    axes.set_ylim(len(rows) - 0.5, -0.5)
+    return axes.figure
+
+
+def _curve_style(number: int) -> dict[str, Any]:
+    colour = _COLOURS[number % len(_COLOURS)]
+    return {"color": colour, "linestyle": _DASHES[number // len(_COLOURS) % len(_DASHES)], "linewidth": 1.5}
+
+
+def _legend_below(axes: Any) -> None:
+    axes.figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=2)
+
+
+def _wrapped(name: str, width: int = 22) -> str:
+    """A model's name in lines that fit, and without what matplotlib would read as mathematics."""
+    from textwrap import wrap
+
+    return "\n".join(wrap(name, width)).replace("$", r"\$")
+
+
+def _short(level: str) -> str:
+    return (level if len(level) <= 28 else f"{level[:25]}...").replace("$", r"\$")
