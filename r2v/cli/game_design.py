@@ -31,7 +31,7 @@ def add_factor_options(group: argparse._ArgumentGroup) -> None:
         nargs="+",
         default=[],
         metavar="T",
-        help="sampling temperatures; a model that takes none is not sent one (default: 1)",
+        help="sampling temperatures; a model that takes none is refused (default: 1)",
     )
     group.add_argument(
         "--max-tokens",

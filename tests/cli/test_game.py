@@ -38,7 +38,9 @@ def played(*words: str) -> list[str]:
         (["run", "--rules", "payofs.both=2"], 2, "payofs"),
         (["run", "--messages", "1"], 2, "messages_per_interaction=1"),
         (["run", "--max-concurrent", "0"], 2, "--max-concurrent"),
-        (["run"], 2, "OPENAI_API_KEY is not set"),
+        (["run", "--models", "gpt-5.2"], 2, "OPENAI_API_KEY is not set"),
+        (["run", "--models", "gpt-5.2", "--effort", "low", "huge", "--dry-run"], 2, "huge"),
+        (["run", "--models", "claude-opus-5-5", "--temperature", "0.2", "1", "--dry-run"], 2, "takes no temperature"),
         (["run", "--temperature", "3"], 2, "--temperature"),
         (["run", "--temperature", "1", "1"], 2, "--temperature: a level stands there twice"),
         (["run", "--persona", "shy"], 2, "give NAME=TEXT, NAME=@FILE, or none"),
@@ -118,23 +120,27 @@ def test_rules_from_words() -> None:
 
 
 DESIGN = (
-    "--models",
-    "gpt4o_mini",
-    "claude_haiku",
-    "--temperature",
-    "0.2",
-    "1",
-    "--persona",
-    "none",
-    "shy=You are shy.",
+    *("--models", "gpt-5.2", "claude-haiku-4-5", "--temperature", "0.2", "1", "--persona", "none", "shy=You are shy."),
+    *("--against", "claude-sonnet-4-6"),
 )
-DESIGN = (*DESIGN, "--batch-service", "conversation", "--against", "gpt4o")
 
 
 def test_a_design_is_planned_priced_played_and_drawn(tmp_path: Path) -> None:
     """Two models, two temperatures and two personas against a third model: eight arms, five replicates."""
-    words = (*DESIGN, "--replicates", "5", "--messages", "2", "--mode", "concurrent", "--max-concurrent", "16")
-    planned = run(tmp_path, "power", *DESIGN[:-4], "--against", "gpt4o", "--rate", "0.3", "--difference", "0.2")
+    words = (
+        *DESIGN,
+        "--batch-service",
+        "conversation",
+        "--replicates",
+        "5",
+        "--messages",
+        "2",
+        "--mode",
+        "concurrent",
+        "--max-concurrent",
+        "16",
+    )
+    planned = run(tmp_path, "power", *DESIGN, "--rate", "0.3", "--difference", "0.2")
     assert planned.returncode == 0, planned.stderr
     assert "8 arms, 3 contrasts" in planned.stdout and "a replicate is 16 conversations" in planned.stdout
     priced = run(tmp_path, "run", *words, "--dry-run")

@@ -14,7 +14,8 @@ from r2v.game.play.player_prompts import chat_messages, system_prompt
 from r2v.game.play.players import Agent, ModelAgent
 from r2v.game.play.records import Interaction
 from r2v.game.service.jobs import BatchJob
-from r2v.llm.providers.prices import TokenCounts, rate_of
+from r2v.game.service.provider_setup import rate_of_agent
+from r2v.llm.providers.prices import TokenCounts
 
 MESSAGE_TOKENS = 60
 """Tokens of a message, where nothing else is said: three or four sentences."""
@@ -56,7 +57,8 @@ class JobEstimate:
 
 
 def estimate_job(job: BatchJob, max_concurrent: int, message_tokens: int = MESSAGE_TOKENS) -> JobEstimate:
-    """Count and price a job that has been created. Raises UsageError for a model without a price."""
+    """Count and price a job that has been created. Raises UsageError for a model without a price,
+    and for what a model does not take."""
     agents = {agent.id: agent for agent in job.agents}
     sums: dict[ModelAgent, tuple[int, TokenCounts, TokenCounts]] = {}
     for task in job.tasks:
@@ -68,7 +70,7 @@ def estimate_job(job: BatchJob, max_concurrent: int, message_tokens: int = MESSA
             sums[agent] = requests + count, _sum(likely, usual), _sum(most, longest)
     models = []
     for agent, (requests, likely, most) in sums.items():
-        rate = rate_of(agent.provider, agent.model, agent.usd_in, agent.usd_out)
+        rate = rate_of_agent(agent)
         models.append(
             ModelEstimate(
                 model=agent.model,

@@ -10,7 +10,7 @@ from typing import Literal
 from r2v.game.play.players import ModelAgent
 from r2v.llm.providers.dispatch.dispatch_policy import DispatchPolicy
 from r2v.llm.providers.factory import make_provider
-from r2v.llm.providers.prices import rate_of
+from r2v.llm.providers.prices import Rate, rate_of
 from r2v.llm.providers.registry.accepts import accepts_of
 from r2v.llm.providers.registry.shape import Asked, shape_of
 from r2v.llm.providers.spending.budget import SharedBudget
@@ -64,15 +64,7 @@ def open_provider(agent: ModelAgent, dispatch: DispatchSettings) -> Remote[Reque
     Raises UsageError for a model without a price, for what it does not take, and where no key is set."""
     from r2v.llm.providers.remote import ProviderRemote
 
-    rate = rate_of(agent.provider, agent.model, agent.usd_in, agent.usd_out)
-    asked = Asked(
-        effort=agent.effort,
-        thinking=agent.thinking,
-        thinking_tokens=agent.thinking_tokens,
-        temperature=agent.temperature,
-        prefix="",
-    )
-    rate = replace(rate, shape=shape_of(accepts_of(agent.provider, agent.model), asked, model=agent.model))
+    rate = rate_of_agent(agent)
     name = f"{agent.provider}_{agent.model}_t{agent.temperature:g}_m{agent.max_tokens}"
     name += "".join(f"_{word}" for word in (agent.effort, agent.thinking) if word)
     return ProviderRemote(
@@ -83,3 +75,17 @@ def open_provider(agent: ModelAgent, dispatch: DispatchSettings) -> Remote[Reque
         scope={"game": dispatch.run, **agent.settings()},
         budget=dispatch.budget,
     )
+
+
+def rate_of_agent(agent: ModelAgent) -> Rate:
+    """The price of an agent's model, and the form of its requests. Raises UsageError for a model without a price, and
+    for what it does not take."""
+    rate = rate_of(agent.provider, agent.model, agent.usd_in, agent.usd_out)
+    asked = Asked(
+        effort=agent.effort,
+        thinking=agent.thinking,
+        thinking_tokens=agent.thinking_tokens,
+        temperature=agent.temperature,
+        prefix="",
+    )
+    return replace(rate, shape=shape_of(accepts_of(agent.provider, agent.model), asked, model=agent.model))

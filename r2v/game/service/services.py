@@ -194,8 +194,8 @@ class BatchService:
     def _models(self, job: BatchJob, waves: Waves) -> dict[ModelAgent, ChatModel]:
         """A chat model for each one that plays, all on one engine; a model that plays several agents is one."""
         model_agents = dict.fromkeys(job.game.model_of(agent) for agent in job.agents)
-        for named in dict.fromkeys(agent.service or job.game.agent_service for agent in job.agents):
-            if (note := lifecycle_note(named)) is not None:
+        for note in dict.fromkeys(lifecycle_note(agent.service or job.game.agent_service) for agent in job.agents):
+            if note is not None:
                 logger.warning("%s", note)
         log = WaveLog(job.messages_per_interaction, self._on_line)
         dispatch = DispatchSettings(

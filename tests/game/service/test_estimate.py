@@ -10,6 +10,7 @@ from r2v.game import Agent, BatchService, ClaudeHaikuAgent, GameMode, GameServic
 from r2v.game.service.estimate import SECONDS_A_REPLY, estimate_job, estimate_lines
 from r2v.game.service.jobs import BatchJob
 from r2v.game.service.services import run_job
+from r2v.llm.providers.prices import rate_of
 
 from ..scripted_models import Scripted, opening
 
@@ -42,7 +43,9 @@ def test_dollars_hours_and_rounds(tmp_path: Path) -> None:
     planned = job(tmp_path, None)[1]
     estimate = estimate_job(planned, max_concurrent=5)
     mini, haiku = estimate.models
-    assert mini.requests == haiku.requests == 36 and haiku.usd > mini.usd
+    assert mini.requests == haiku.requests == 36
+    rate = rate_of("openai", mini.model)
+    assert mini.usd == pytest.approx((mini.tokens.input * rate.input + mini.tokens.output * rate.output) / 1e6)
     assert all(
         model.usd_batch == pytest.approx(model.usd / 2) and model.usd_most > model.usd for model in estimate.models
     )
