@@ -15,6 +15,7 @@ from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from r2v.cli import provider_journals
 from r2v.cli.options import SEED, decimal, whole
 from r2v.constraints import Range, require
 from r2v.errors import UsageError, nearest
@@ -27,8 +28,12 @@ T = TypeVar("T")
 
 def add_commands(commands: Any) -> None:
     """Add `providers` to the subparsers of a command line."""
-    providers = commands.add_parser("providers", help="rehearse against emulated providers")
-    emulate = providers.add_subparsers(title="commands", metavar="<command>", required=True).add_parser(
+    providers = commands.add_parser(
+        "providers", help="what providers were paid and owe; a rehearsal against emulated ones"
+    )
+    subcommands = providers.add_subparsers(title="commands", metavar="<command>", required=True)
+    provider_journals.add_commands(subcommands)
+    emulate = subcommands.add_parser(
         "emulate", help="serve the OpenAI and Anthropic APIs on this machine, with faults on request"
     )
     add_options(emulate)

@@ -109,7 +109,8 @@ class BatchResults:
             if fault.status == 404:
                 raise EnvironmentFault(
                     f"batch {self.batch.id}: its results are gone at {self.provider.name} "
-                    f"({fault.reason}); they were paid: start a new run, which pays anew"
+                    f"({fault.reason}); they were paid: give this batch up alone by `r2v providers forget "
+                    f"{self.batch.id}`, then run the same command again, which pays for it anew"
                 ) from None
             return False
         finally:
@@ -127,7 +128,8 @@ class BatchResults:
         if self._open and state.completed and not state.files:
             raise EnvironmentFault(
                 f"batch {self.batch.id}: {state.completed} of its requests are answered and their "
-                "results can't be had (archived?); they were paid: start a new run, which pays anew"
+                f"results can't be had (archived?); they were paid: give this batch up alone by `r2v providers forget "
+                f"{self.batch.id}`, then run the same command again, which pays for it anew"
             )
         # an unreadable line without a custom_id may be anybody's: then all that are open may have been paid
         any_nameless = None in self._unreadable
