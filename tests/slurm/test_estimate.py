@@ -30,12 +30,11 @@ def test_a_header_is_what_a_job_may_use() -> None:
 
 
 def test_helpers_count_where_a_stage_may_be_helped(tmp_path: Path) -> None:
-    """A teacher that is a provider is asked by one process, and a header's helpers then come to nothing."""
+    """A router is trained by one process, and a header's helpers there come to nothing."""
     asked = {"evaluate": Resources(directives={"time": "24:00:00"}, helpers="15%3")}
-    small = ["rollout.episodes_per_block=1"]
-    alone, paid = (load(REPOSITORY / "configs" / name, small) for name in ("desk/clean.yaml", "miniwob/clean.yaml"))
+    alone = load(REPOSITORY / "configs" / "desk/clean.yaml", ["rollout.episodes_per_block=1"])
     assert estimates(alone, asked, tmp_path)[0].allotted.helpers == 3
-    assert estimates(paid, asked, tmp_path)[0].allotted.helpers == 0
+    assert estimates(alone, {"router": asked["evaluate"]}, tmp_path)[0].allotted.helpers == 0
     helped = estimates(alone, asked, tmp_path)[0]
     by_itself = estimates(alone, {"evaluate": replace(asked["evaluate"], helpers="")}, tmp_path)[0]
     [said] = [line for line in estimate_lines(alone, asked, tmp_path) if line.startswith("helpers")]

@@ -36,7 +36,7 @@ def test_an_ablation_study_makes_what_changes_and_nothing_twice(
     monkeypatch.setattr(shared_chains, "run_job", run_job)
     base, *changed = ablations.chains_of(config)
     for chain in (config, base, *changed):
-        shared_chains.make_chains([chain], root=tmp_path)
+        shared_chains.make_chains({"chain": chain}, root=tmp_path)
     own = {key for name, key, _ in asked[:9] if name != "evaluate"}
     fresh = {key: (name, whole) for name, key, whole in reversed(asked[9:]) if key not in own}
     found = [(name, identity(whole)) for name, whole in makes_of("ablations", config)]
