@@ -58,6 +58,16 @@ class JournalEntry:
     """USD that its writer may commit in all; None: nobody shares its caps, or it is closed."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class Book:
+    """What a journal comes to. usd: spent, perhaps spent, or reserved."""
+
+    usd: float
+    answered: int
+    state: str
+    """closed, being written, its writer was killed, or gone."""
+
+
 class ProjectLedger:
     """The journals of the checkout at `root`."""
 
@@ -139,6 +149,15 @@ class ProjectLedger:
         folder = self.folder_of(entry)
         yield folder
         yield from sorted(folder.parent.glob(f"{folder.name}-*"))
+
+    def book(self, entry: JournalEntry) -> Book:
+        """What a journal comes to now; of one that is gone, what its entry says."""
+        view = self.view(entry) if entry.open else None
+        if view is not None:
+            state = "being written" if view.alive else "its writer was killed"
+            return Book(usd=view.committed, answered=view.answered, state=state)
+        lies = self.folder_of(entry).is_dir()
+        return Book(usd=self.committed(entry), answered=entry.answered, state="closed" if lies else "gone")
 
     def committed(self, entry: JournalEntry) -> float:
         """USD that a journal has spent or may yet spend; of a closed one what its entry says."""

@@ -1,0 +1,174 @@
+"""Stages, helpers and experiments of one project: each distinct (request, draw) is billed once, whoever is killed."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import subprocess
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from r2v.cli.main import main
+from r2v.config import load
+from r2v.data.store import read_episodes
+from r2v.emulator import Emulator, Fault, Lifecycle
+from r2v.llm.providers.prices import TokenCounts, rate_of
+from r2v.pipeline.jobs import job
+from r2v.pipeline.run import run_job
+from tests import trust, warm
+from tests.llm.talk import HeldLifecycle, environment
+
+RATE = rate_of("openai", "gpt-5.2")
+SMALL = (
+    "env.options.num_tasks=60",
+    "env.options.num_heldout=0",
+    "evaluation.methods=[slm_base,llm_only]",
+    "evaluation.seeds=[1]",
+    "evaluation.num_tasks=4",
+    "evaluation.conditions=[clean]",
+    "evaluation.bootstrap=20",
+    "teacher.provider=openai",
+    "teacher.model_name=gpt-5.2",
+    "teacher.max_tokens=64",
+    "teacher.mode=batch",
+    "teacher.flush_seconds=0.2",
+    "teacher.poll_seconds=0.02",
+    "teacher.reconcile_after=0.2",
+    "rollout.workers=1",
+    "rollout.episodes_per_block=1",
+)
+Made = dict[str, bytes]
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A checkout, in which commands are typed."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.executable", warm.python())
+    monkeypatch.setenv("PYTHONPATH", str(warm.ROOT))
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    return tmp_path
+
+
+@pytest.fixture
+def provider(monkeypatch: pytest.MonkeyPatch) -> Iterator[Emulator]:
+    with Emulator(answer="desk", lifecycle=Lifecycle(polls=1)) as emulator:
+        sent_to(emulator, monkeypatch)
+        yield emulator
+
+
+def sent_to(emulator: Emulator, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in environment(emulator).items():
+        monkeypatch.setenv(name, value)
+
+
+def evaluated(root: Path, *overrides: str) -> Made:
+    """Evaluate; the teacher's episodes by file."""
+    made = run_job(load(None, [*SMALL, *overrides]), job("evaluate"), {}, root=root).artifact
+    return {
+        path.name: "".join(f"{episode}\n" for episode in read_episodes(path)).encode()
+        for path in sorted((made.folder / "episodes").rglob("llm_only.jsonl*"))
+    }
+
+
+def draws(emulator: Emulator) -> Counter[tuple[str, int, str]]:
+    """How often each (draw, turn, body) was billed, whichever journal asked."""
+    return Counter((bill.turn[1], bill.turn[2], bill.body_sha256) for bill in emulator.ledger().bills if bill.turn)
+
+
+def billed(emulator: Emulator) -> float:
+    """What the provider's ledger comes to, in USD."""
+    counts = [
+        (TokenCounts(fresh=one.tokens_in - one.cached_in, cached=one.cached_in, output=one.tokens_out), one.mode)
+        for one in emulator.ledger().bills
+    ]
+    return sum(RATE.usd(tokens, batch=mode == "batch") for tokens, mode in counts)
+
+
+def test_another_statistic_seed_budget_and_experiment_pay_for_what_is_new(project: Path, provider: Emulator) -> None:
+    first = evaluated(project)
+    paid = len(provider.ledger().bills)
+    evaluated(project, "evaluation.bootstrap=30")
+    shutil.rmtree(project / "outputs/.episodes")  # episodes are played again, and no question is paid again
+    assert evaluated(project, "evaluation.bootstrap=40") == first and len(provider.ledger().bills) == paid
+    evaluated(project, "evaluation.seeds=[1,2]")
+    more = len(provider.ledger().bills)
+    assert paid < more and set(draws(provider).values()) == {1}
+    shutil.rmtree(project / "outputs/.episodes")
+    for point in range(6):  # a sweep over a price
+        evaluated(project, "evaluation.seeds=[1,2]", f"cost.llm.input={point}")
+    assert len(provider.ledger().bills) == more, "six points of a sweep ask what was asked"
+
+
+@pytest.mark.parametrize("at", [1, 2, 3, 5, 8] if trust.whole_suites else [2])
+def test_an_evaluation_that_is_killed_leaves_its_batches_to_whoever_asks_the_same(
+    at: int, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held = HeldLifecycle()
+    with Emulator(answer="desk", lifecycle=held) as emulator:
+        sent_to(emulator, monkeypatch)
+        dying = warm.start(project, "evaluate", "--overrides", *SMALL)
+        while len(emulator.ledger().bills) < at and dying.poll() is None:
+            held.end_those_made()
+            with suppress(subprocess.TimeoutExpired):
+                dying.wait(0.1)
+        dying.send_signal(signal.SIGKILL)
+        dying.communicate()
+        held.release()
+        said = evaluated(project, "evaluation.bootstrap=30")
+        assert set(draws(emulator).values()) == {1}
+        count = len(emulator.ledger().bills)
+        assert evaluated(project) == said and len(emulator.ledger().bills) == count
+        assert main(["providers", "ledger"]) == 0
+
+
+def test_with_four_helpers_every_question_is_paid_once(project: Path, provider: Emulator) -> None:
+    alone = evaluated(project)
+    paid = draws(provider)
+    for place in ("outputs", "results"):
+        shutil.rmtree(project / place)
+    assert main(["evaluate", "--overrides", *SMALL, "--helpers", "4"]) == 0
+    assert draws(provider) == Counter(dict.fromkeys(paid, 2)), "a project that knows nothing pays all of it, once"
+    assert evaluated(project) == alone
+
+
+def test_four_helpers_and_failing_calls_never_pass_the_cap(
+    project: Path, provider: Emulator, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    evaluated(project, "teacher.mode=concurrent")
+    cost = billed(provider)
+    for place in ("outputs", "results"):
+        shutil.rmtree(project / place)
+    failing = [
+        Fault("500", at=tuple(range(5, 400, 12)), on="sync"),
+        Fault("commit_then_reset", at=tuple(range(9, 400, 12))),
+    ]
+    with Emulator(answer="desk", faults=failing) as emulator:
+        sent_to(emulator, monkeypatch)
+        cap = cost / 2 + RATE.worst_case(12_000, 64, batch=False)
+        words = ["evaluate", "--overrides", *SMALL, "teacher.mode=concurrent", f"teacher.max_usd={cap}"]
+        assert main([*words, "--helpers", "4"]) == 5
+        assert "teacher.max_usd=" in capsys.readouterr().err and 0 < billed(emulator) <= cap
+        answered = _answered(project)
+        assert main(words[:-1]) == 0
+        assert max(_answers(project).values()) == 1 and answered <= _answered(project)
+
+
+def _answers(project: Path) -> Counter[tuple[str, ...]]:
+    """How often each request was answered, over all journals."""
+    found: Counter[tuple[str, ...]] = Counter()
+    for path in project.glob("outputs/.artifacts/*/.provider/**/journal.jsonl"):
+        for row in map(json.loads, path.read_text().splitlines()):
+            if row["row"] == "answer":
+                found[(*row["id"].split("-")[1:3], row["sha256"])] += 1
+    return found
+
+
+def _answered(project: Path) -> set[Any]:
+    return set(_answers(project))
