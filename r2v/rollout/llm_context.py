@@ -1,6 +1,6 @@
 """LLM context: a conversation fitted into what the LLM can read, by the rule of the small policy's prompts.
 
-    model = FittedModel(model, context=128_000, name="gpt-4o")
+    model = FittedModel(model, context=128_000, name="my-model")
 
 A provider refuses a prompt that is too long, and at ten thousand tokens a page that is the thirteenth step. So old
 observations are let go of, half of the context at once (`r2v.policy.half_elision`), and of a page that is too long

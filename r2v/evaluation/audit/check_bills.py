@@ -8,6 +8,7 @@ does not bring, can only be bounded.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -226,8 +227,21 @@ class Biller:
         hint = "" if ours or not llm_calls else f" by {prices_version()}"
         for name, counted in (("total_cost", listed), ("cached_cost", billed)):
             recorded = getattr(episode, name)
-            if recorded is None or abs(recorded - counted) > _USD:
+            if recorded is None or not -_USD <= recorded - counted <= self._dearer(tokens) + _USD:
                 yield name, f"is {recorded}, its tokens at its prices cost {counted:.10g}{hint}"
+
+    def _dearer(self, tokens: Tokens) -> float:
+        """The most USD by which prompts so long that a request costs more can exceed the plain price: how long each
+        prompt was is not recorded."""
+        rate = self._rate
+        if rate is None or rate.surcharge_above is None or tokens.llm_in <= rate.surcharge_above:
+            return 0.0
+        usd_in, usd_out = tokens.llm_in * rate.input, tokens.llm_out * rate.output
+        return (usd_in * (rate.surcharge_in - 1) + usd_out * (rate.surcharge_out - 1)) / 1e6
+
+    @functools.cached_property
+    def _rate(self) -> Rate | None:
+        return _rate(self.settings)
 
     def _time(self, episode: Episode, counted: _Counted, seconds: float) -> Iterator[tuple[str, str]]:
         slm, llm, tokens = self.settings.cost.slm, self.settings.cost.llm, episode.tokens

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from r2v.config import load
+from r2v.data.episode import Episode, EpisodeMetadata, Tokens
 from r2v.envs.base import load_benchmark
 from r2v.evaluation.audit.check_bills import Biller
 from r2v.evaluation.settings import EvaluateSettings
@@ -56,3 +57,23 @@ def test_tokens_are_those_of_the_tokenizer_that_the_policy_has(name: str) -> Non
                 assert biller.spelling.count(message.content) == (len(ids), len(ids))
                 spelt += 1
     assert spelt
+
+
+@pytest.mark.parametrize(
+    ("tokens_in", "factor", "wrong"), [(1000, 1.0, 0), (1000, 1.5, 1), (10**6, 2.0, 0), (10**6, 2.1, 1)]
+)
+def test_a_bill_may_hold_the_surcharge_of_long_prompts_and_no_more(tokens_in: int, factor: float, wrong: int) -> None:
+    """gpt-6-luna's prompts cost twice as much above 272,000 tokens; which of them were so long is not recorded."""
+    settings = EvaluateSettings.of(load(None, ["teacher.provider=openai", "teacher.model_name=gpt-6-luna"]))
+    biller = Biller.of(settings, load_benchmark("desk", {}))
+    usd = factor * 0.1 * tokens_in / 1e6
+    episode = Episode(
+        episode_id="e",
+        metadata=EpisodeMetadata(task_id="t", goal="g", benchmark="desk", seed=1, split="eval"),
+        steps=(),
+        success=True,
+        tokens=Tokens(llm_in=tokens_in),
+        total_cost=usd,
+        cached_cost=usd,
+    )
+    assert len(list(biller._money(episode, 1))) == 2 * wrong
