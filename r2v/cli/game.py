@@ -1,6 +1,6 @@
 """The command line of the AI Secret Game: the words of `r2v game`, and three scripts that run a job.
 
-    r2v game run --models gpt35 claude_haiku --temperature 0.2 1 --replicates 20 --dry-run
+    r2v game run --models gpt-5.2 claude-haiku-4-5 --temperature 0.2 1 --replicates 20 --dry-run
     r2v game analyse results/batch_jobs/JOB
     python examples/batch_statistical_analysis.py --batch-service auto --agent-type gpt35 --num-interactions 50
     ./run_model_comparison.sh --batch-service openai-conversation --interactions 20 --messages 3
