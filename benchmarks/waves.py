@@ -15,6 +15,7 @@ import asyncio
 import json
 import logging
 import math
+import multiprocessing
 import os
 import resource
 import selectors
@@ -230,7 +231,12 @@ def volume(count: int) -> None:
                     OPENAI_BASE_URL=openai_url,
                     ANTHROPIC_BASE_URL=anthropic_url,
                 )
-                _volume(provider, count, Path(folder) / "journal")
+                for width in (WIDEST, count):
+                    measured = multiprocessing.get_context("spawn").Process(
+                        target=_volume, args=(provider, count, width, Path(folder) / f"journal-{width}")
+                    )
+                    measured.start()
+                    measured.join()
             finally:
                 served.terminate()
                 served.wait()
@@ -247,14 +253,14 @@ with Emulator(folder=Path(sys.argv[1]) / "emulator", lifecycle=Lifecycle(polls=1
 """
 
 
-def _volume(provider: str, count: int, folder: Path) -> None:
+def _volume(provider: str, count: int, width: int, folder: Path) -> None:
     from r2v.llm.providers.anthropic import Anthropic
     from r2v.llm.providers.openai import OpenAI
 
     rate = rate_of(provider, "gpt-5.2" if provider == "openai" else "claude-haiku-4-5")
     made: Any = OpenAI(rate) if provider == "openai" else Anthropic(rate)
     remote = ProviderRemote(made, rate, folder, DispatchPolicy(mode="batch", poll_seconds=0.5), scope={})
-    waves = Waves(max_conversations=count)
+    waves = Waves(max_conversations=width)
     model = waves.model(remote)
     before, began = resource.getrusage(resource.RUSAGE_SELF), time.process_time()
     waves.run(partial(_talk, model, number, 1) for number in range(count))
@@ -263,7 +269,7 @@ def _volume(provider: str, count: int, folder: Path) -> None:
     rows = [json.loads(line) for line in (folder / "journal.jsonl").open()]
     cuts = [row["count"] for row in rows if row["row"] == "intent"]
     print(
-        f"  {provider:<10}{count} requests in {len(cuts)} batches (largest {max(cuts)}): "
+        f"  {provider:<10}{count} requests, {width} conversations at a time, in {len(cuts)} batches (largest {max(cuts)}): "
         f"{1e3 * cpu / count:.2f} ms CPU and {1024 * grown / count:.1f} KiB of peak memory a request"
     )
 

@@ -99,6 +99,11 @@ class OpenAI:
             with path.open("rb") as file:
                 return (await client.files.create(file=file, purpose="batch")).id
 
+    async def delete_file(self, file_id: str) -> None:
+        """Delete an uploaded file."""
+        async with self._faults() as client:
+            await client.files.delete(file_id)
+
     async def create_batch(self, key: str, path: Path, file_id: str | None) -> BatchState:
         """Create a batch of an uploaded file, once."""
         assert file_id is not None

@@ -127,6 +127,15 @@ class Pingable(Protocol):
         ...
 
 
+@runtime_checkable
+class KeepsFiles(Protocol):
+    """A provider that keeps what is uploaded until it is deleted."""
+
+    async def delete_file(self, file_id: str) -> None:
+        """Delete an uploaded file. Raises ProviderFault."""
+        ...
+
+
 class BatchSubmission(Protocol):
     """Creating batches. Each method raises ProviderFault."""
 

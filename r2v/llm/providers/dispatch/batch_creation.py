@@ -13,7 +13,7 @@ from pathlib import Path
 from r2v.llm.providers.dispatch.dispatch_policy import DispatchPolicy
 from r2v.llm.providers.dispatch.reconcile import find_created_batch, newest_batch_id
 from r2v.llm.providers.dispatch.result_handler import WallClock
-from r2v.llm.providers.provider import BatchProvider, ProviderFault
+from r2v.llm.providers.provider import BatchProvider, KeepsFiles, ProviderFault
 from r2v.llm.providers.spending.budget import SpendTracker
 from r2v.llm.providers.spending.journal_state import JournalBatch
 from r2v.log import logger
@@ -73,6 +73,16 @@ class BatchCreation:
         self._in_flight.discard(creating)
         if not creating.cancelled():
             creating.exception()  # retrieved, so that asyncio does not log it where the one who awaited was cancelled
+
+    async def tidy(self, batch: JournalBatch) -> None:
+        """Delete the input file of a batch that is applied, here and where it was uploaded."""
+        self._input_path(batch).unlink(missing_ok=True)
+        if batch.file_id is None or not isinstance(self._provider, KeepsFiles):
+            return
+        try:
+            await self._provider.delete_file(batch.file_id)
+        except ProviderFault as fault:  # it costs nothing, and the provider deletes it in a month
+            logger.debug("  batch %s: its input file %s was not deleted: %s", batch.key, batch.file_id, fault.reason)
 
     async def drain(self, grace: float) -> None:
         """Wait up to `grace` seconds for create calls in flight: a batch whose id is journaled need not be looked for.

@@ -1,8 +1,12 @@
 """The choice between a batch at a discount and direct calls that are answered at once (mode auto).
 
 A wave goes into a batch unless it is the tail of the run (few conversations are left, and all of them would wait for
-it), or unless the batch saves less than the wait for it costs. Where the budget covers a batch but not the calls, it
-goes into a batch.
+it), or unless batches for all that is open save less than the wait for them costs. Where the budget covers a batch but
+not the calls, it goes into a batch.
+
+What a batch saves is counted against what direct calls would really be billed: from its third turn on, a conversation
+whose turns follow within minutes reads what was said before from the provider's cache, which a batch hours later does
+not find. A long conversation may be cheaper by direct calls, and then goes that way whatever the wait.
 """
 
 from __future__ import annotations
@@ -11,12 +15,27 @@ from collections.abc import Sequence
 
 from r2v.llm.providers.dispatch.dispatch_policy import DispatchPolicy
 from r2v.llm.providers.prices import TokenCounts
-from r2v.llm.providers.provider_requests import ProviderRequest, likely_prompt_tokens
+from r2v.llm.providers.provider_requests import ProviderRequest, likely_prompt_tokens, max_prompt_tokens
 from r2v.llm.providers.spending.budget import SpendTracker
 from r2v.log import logger
 
 _USUAL_OUTPUT = 200
 """Tokens of a completion, about."""
+
+
+_CACHED_FROM_TURN, _CACHEABLE = 2, 1024
+"""The turn before must have been kept, which the first is not; and the tokens below which nothing is."""
+
+
+def kept_tokens(request: ProviderRequest) -> int:
+    """About how many of a request's prompt tokens the turn before has left in the provider's cache: all but those of
+    the last two messages."""
+    messages = request.body.get("messages", ())
+    if request.turn < _CACHED_FROM_TURN or len(messages) < _CACHED_FROM_TURN:
+        return 0
+    new = max_prompt_tokens({"messages": messages[-2:]}) // 3
+    kept = likely_prompt_tokens(request) - new
+    return kept if kept >= _CACHEABLE else 0
 
 
 class BatchOrDirect:
@@ -36,7 +55,8 @@ class BatchOrDirect:
         if not self.batches_available or self._tracker.rate.batch >= 1.0:
             return False
         self._most_open = max(self._most_open, num_open)
-        saved = self.saved_usd(requests)
+        # all that is open waits together, for one batch after another: an hour is paid for once
+        saved = self.saved_usd(requests) * max(1.0, num_open / len(requests))
         waiting_cost = typical_wait / 3600 * self._policy.waiting_usd_per_hour
         direct_worst_case, batch_worst_case = (
             sum(self._tracker.worst_case(request, batch=batch) for request in requests) for batch in (False, True)
@@ -48,22 +68,22 @@ class BatchOrDirect:
         if saved < waiting_cost:
             return self._choose(
                 False,
-                f"a batch of {len(requests)} requests saves ${saved:.4f}, waiting about {typical_wait / 60:.0f} min "
-                f"for it costs ${waiting_cost:.4f}",
+                f"batches of all {num_open} open requests save ${saved:.4f}, waiting about {typical_wait / 60:.0f} min "
+                f"for them costs ${waiting_cost:.4f}",
             )
-        return self._choose(True, f"a batch of {len(requests)} requests saves about ${saved:.2f}")
+        return self._choose(True, f"batches of all {num_open} open requests save about ${saved:.2f}")
 
     def saved_usd(self, requests: Sequence[ProviderRequest]) -> float:
-        """USD that a batch of these is likely to save."""
+        """USD that a batch of these is likely to save; below 0 where calls with a cache are cheaper."""
         rate = self._tracker.rate
-        full_price = sum(
-            rate.usd(
-                TokenCounts(fresh=likely_prompt_tokens(request), output=min(_USUAL_OUTPUT, request.max_tokens)),
-                batch=False,
-            )
-            for request in requests
-        )
-        return full_price * (1.0 - rate.batch)
+        saved = 0.0
+        for request in requests:
+            prompt, output = likely_prompt_tokens(request), min(_USUAL_OUTPUT, request.max_tokens)
+            kept = kept_tokens(request) if rate.cached < 1.0 else 0
+            direct = TokenCounts(cached=kept, write_5m=prompt - kept, output=output) if kept else None
+            fresh = TokenCounts(fresh=prompt, output=output)
+            saved += rate.usd(direct or fresh, batch=False) - rate.usd(fresh, batch=True)
+        return saved
 
     def _choose(self, batch: bool, why: str) -> bool:
         if batch != self._last_choice:

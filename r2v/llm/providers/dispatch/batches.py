@@ -236,13 +236,13 @@ class BatchDispatcher:
         try:
             await results.collect(state)
             await self._tracker.write({"row": "applied", "batch": batch.key, **results.counts})
-            self._input_path(batch).unlink(missing_ok=True)
         finally:
             self._gathering.reading -= 1
             self._crowds.pop(batch.key, None)
         self._handler.requeue(results.retry, "")
         # who was answered asks again within that time, and takes along what is held
         self._look_later(self._policy.flush_seconds)
+        await self._creation.tidy(batch)
 
     async def _create(self, batch: JournalBatch) -> bool:
         """Create it at the provider, once. False: it was refused, and its requests went elsewhere."""

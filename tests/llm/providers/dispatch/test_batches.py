@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import openai
 import pytest
 
 from r2v.emulator import Emulator, Fault, Lifecycle, Timing
@@ -215,6 +216,14 @@ def test_an_answer_without_text_is_asked_for_again_within_limits(
         for _ in range(2):
             assert play(provider, tmp_path / "always", count=2, turns=1, mode=mode) == [["!final"]] * 2
         assert sorted(emulator.ledger().paid().values()) == [3, 3], "remembered by the second process"
+
+
+def test_input_files_are_deleted_when_their_batch_is_applied(serve: Any, tmp_path: Path) -> None:
+    with serve() as emulator:
+        play("openai", tmp_path, count=3, turns=2)
+        client = openai.OpenAI(base_url=emulator.openai_url, api_key="k")
+        assert [file.id for file in client.files.list() if file.purpose == "batch"] == []
+    assert not list((tmp_path / "inputs").iterdir())
 
 
 @pytest.mark.parametrize("provider", BOTH)
