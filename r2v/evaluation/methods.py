@@ -36,6 +36,7 @@ from r2v.rollout.actors import Actor, BestOfK, GreedyActor, PricedVerifier, Rout
 from r2v.rollout.blocks import BlockPlayer
 from r2v.rollout.cells import Cell, CellPlayer
 from r2v.rollout.counterfactual import play_oracle
+from r2v.rollout.feature_rollout import FeatureRollout
 from r2v.rollout.gates import FeatureExtractor, ScoreGate
 from r2v.rollout.model_factory import Purse, engine, priced_policy, priced_teacher, told_tools, verifier_scorer
 from r2v.rollout.session import EpisodeSpec, RolloutWorld
@@ -147,6 +148,17 @@ class MethodRunner:
     def llm(self) -> GreedyActor:
         """The LLM, opened where somebody first asks it: who has no use for one needs no key."""
         return self.make_teacher()
+
+    def feature_rollout(self, cost_ratio: float) -> FeatureRollout:
+        """Roll-outs of the small policy, with what an LLM step of this price would have gained."""
+        return FeatureRollout(
+            world=self.world,
+            slm=self.slm,
+            llm=self.llm,
+            extractor=self.extractor,
+            cost_ratio=cost_ratio,
+            waves=self.waves,
+        )
 
     def actor(self, method: str, tau: float | None = None) -> Actor:
         """The method as an actor; routed ones at threshold `tau`. Raises UsageError for a method that these models

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from r2v.config import CandidatesConfig
@@ -12,7 +12,7 @@ from r2v.llm.types import ScoreRequest
 from r2v.llm.waves import Waves
 from r2v.policy.candidates import CandidateAction, CandidateState
 from r2v.rollout.actors import GreedyActor, Scorer
-from r2v.rollout.cells import Cell, CellPlayer, MemoryPlayer, measured
+from r2v.rollout.cells import Cell
 from r2v.rollout.counterfactual import (
     SnapshotRollout,
     StepSnapshot,
@@ -28,64 +28,56 @@ FoldOf = Callable[[str], int]
 """task_id -> which cross-fitted verifier may score it."""
 
 
-def play_candidates(
-    specs: Sequence[EpisodeSpec],
-    world: RolloutWorld,
-    slm: GreedyActor,
-    teacher: GreedyActor | None,
-    scorers: Sequence[Scorer],
-    folds: FoldOf,
-    sampling: CandidatesConfig,
-    waves: Waves,
-    *,
-    what: str = "",
-    identity: Mapping[str, Any] | None = None,
-    player: CellPlayer | None = None,
-    faults: list[str] | None = None,
-) -> list[CandidateState]:
-    """The states of `candidate_cell`, played by `player` (None: in memory). Why an episode has none is added to
-    `faults`."""
-    cell = candidate_cell(specs, world, slm, teacher, scorers, folds, sampling, waves, what=what, identity=identity)
-    return [state for states in measured(cell, player or MemoryPlayer(waves), faults) for state in states]
+@dataclass(frozen=True, kw_only=True)
+class CandidateRollout:
+    """Who plays, samples, scores and values."""
 
+    world: RolloutWorld
+    slm: GreedyActor
+    """Plays the episodes, is sampled at each of their states, and plays each action on."""
+    teacher: GreedyActor | None
+    """Whose action at each state is a candidate too."""
+    scorers: Sequence[Scorer]
+    folds: FoldOf
+    """Which scorer has not seen a task: `scorers[folds(task_id)]`."""
+    sampling: CandidatesConfig
+    waves: Waves
 
-def candidate_cell(
-    specs: Sequence[EpisodeSpec],
-    world: RolloutWorld,
-    slm: GreedyActor,
-    teacher: GreedyActor | None,
-    scorers: Sequence[Scorer],
-    folds: FoldOf,
-    sampling: CandidatesConfig,
-    waves: Waves,
-    *,
-    what: str = "",
-    identity: Mapping[str, Any] | None = None,
-) -> Cell:
-    """K samples of the small policy at every state of its own roll-outs, and the teacher's action there where one
-    is given; each distinct one is scored by a verifier that has not seen the task (`scorers[folds(task_id)]`) and
-    valued by letting the small policy play it on."""
+    def cell(self, specs: Sequence[EpisodeSpec], *, what: str = "", identity: Mapping[str, Any] | None = None) -> Cell:
+        """K samples of the small policy at every state of its own roll-outs, and the teacher's action there where one
+        is given; each distinct one is scored by a verifier that has not seen the task and valued by letting the small
+        policy play it on."""
+        return Cell(
+            what=what,
+            identity={"play": "candidates", **(identity or {})},
+            specs=specs,
+            play=self._sample_all,
+            kinds=(CandidateState,),
+        )
 
-    async def sample_all(spec: EpisodeSpec) -> list[CandidateState | BrokenPlay]:
-        played = await rollout_with_snapshots(world.start(spec), slm, waves)
+    async def _sample_all(self, spec: EpisodeSpec) -> list[CandidateState | BrokenPlay]:
+        played = await rollout_with_snapshots(self.world.start(spec), self.slm, self.waves)
         if played.episode.env_fault is not None:
             return [BrokenPlay(reason=played.episode.env_fault)]
-        return [await sample(spec, played, step) for step in played.snapshots]
+        return [await self._sample(spec, played, step) for step in played.snapshots]
 
-    async def sample(spec: EpisodeSpec, played: SnapshotRollout, step: StepSnapshot) -> CandidateState:
+    async def _sample(self, spec: EpisodeSpec, played: SnapshotRollout, step: StepSnapshot) -> CandidateState:
         view = step.view
-        reply = await slm.model.ask(
-            view, num_samples=sampling.num_samples, temperature=sampling.temperature, top_p=sampling.top_p
+        reply = await self.slm.model.ask(
+            view,
+            num_samples=self.sampling.num_samples,
+            temperature=self.sampling.temperature,
+            top_p=self.sampling.top_p,
         )
         forms = [masked(drawn.text, view.tools) for drawn in reply.samples]
-        shown = None if teacher is None else (await teacher.act(view)).text
+        shown = None if self.teacher is None else (await self.teacher.act(view)).text
         texts = {form: drawn.text for form, drawn in zip(reversed(forms), reversed(reply.samples), strict=True)}
         if shown is not None:
             texts.setdefault(masked(shown, view.tools), shown)
         measured: dict[str, dict[str, Any]] = {}
         for form, text in texts.items():
-            judged = await scorers[folds(view.task_id)](ScoreRequest(messages=view.messages, action=text))
-            worth = await value(played, step, text, len(texts))
+            judged = await self.scorers[self.folds(view.task_id)](ScoreRequest(messages=view.messages, action=text))
+            worth = await self._value(played, step, text, len(texts))
             measured[form] = {
                 "canonical": form,
                 "score": judged.score,
@@ -108,23 +100,15 @@ def candidate_cell(
         expert = CandidateAction(k=-1, text=shown, **measured[masked(shown, view.tools)])
         return _candidate_state(spec, played.episode.episode_id, step, actions, expert)
 
-    async def value(played: SnapshotRollout, step: StepSnapshot, text: str, distinct: int) -> float | None:
+    async def _value(self, played: SnapshotRollout, step: StepSnapshot, text: str, distinct: int) -> float | None:
         """What playing the action on comes to; None where a state's samples agree, for there is nothing to tell
         apart, and where the world broke on the way."""
         if distinct == 1:
             return None
         if text == step.act.text:
             return float(played.episode.success)
-        branch = await play_counterfactual(step.before, replace(step.act, text=text), slm, waves)
+        branch = await play_counterfactual(step.before, replace(step.act, text=text), self.slm, self.waves)
         return None if branch.env_fault is not None else float(branch.success)
-
-    return Cell(
-        what=what,
-        identity={"play": "candidates", **(identity or {})},
-        specs=specs,
-        play=sample_all,
-        kinds=(CandidateState,),
-    )
 
 
 def _candidate_state(

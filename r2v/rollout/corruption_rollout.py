@@ -3,87 +3,66 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from r2v.data.episode import Episode
 from r2v.llm.waves import Waves
 from r2v.randomness import generator
 from r2v.rollout.actors import GreedyActor
-from r2v.rollout.cells import Cell, CellPlayer, MemoryPlayer
+from r2v.rollout.cells import Cell
 from r2v.rollout.counterfactual import SnapshotRollout, canaries_seen, play_counterfactual, rollout_with_snapshots
 from r2v.rollout.session import EpisodeSpec, RolloutWorld
 from r2v.verifier.corruptions import Corruption, corrupt
 from r2v.verifier.labels import ExecutedAction, detour_value
 
 
-def play_corruptions(
-    specs: Sequence[EpisodeSpec],
-    world: RolloutWorld,
-    teacher: GreedyActor,
-    waves: Waves,
-    *,
-    per_episode: int,
-    discount: float,
-    what: str = "",
-    identity: Mapping[str, Any] | None = None,
-    player: CellPlayer | None = None,
-) -> tuple[list[Episode], list[ExecutedAction]]:
-    """The episodes and the actions of `corruption_cell`, played by `player` (None: in memory)."""
-    cell = corruption_cell(
-        specs, world, teacher, waves, per_episode=per_episode, discount=discount, what=what, identity=identity
-    )
-    player = player or MemoryPlayer(waves)
-    player.play([cell], what)
-    found = list(player.records(cell))
-    return [episode for episode, *_ in found], [record for _, *records in found for record in records]
+@dataclass(frozen=True, kw_only=True)
+class CorruptionRollout:
+    """Who plays, and how many of its steps are corrupted."""
 
+    world: RolloutWorld
+    teacher: GreedyActor
+    waves: Waves
+    per_episode: int
+    """Corrupted actions of an episode that are played on."""
+    discount: float
+    """What a success is worth less for each step of detour."""
 
-def corruption_cell(
-    specs: Sequence[EpisodeSpec],
-    world: RolloutWorld,
-    teacher: GreedyActor,
-    waves: Waves,
-    *,
-    per_episode: int,
-    discount: float,
-    what: str = "",
-    identity: Mapping[str, Any] | None = None,
-) -> Cell:
-    """The teacher's own episodes, and plausible wrong actions put in place of its steps, each played on by the
-    teacher to the end: what a verifier can learn before there is a policy."""
-
-    async def demonstrate(spec: EpisodeSpec) -> list[Episode | ExecutedAction]:
-        played = await rollout_with_snapshots(world.start(spec), teacher, waves)
-        if played.episode.env_fault is not None or not played.episode.success:
-            return [played.episode]
-        variants = [(index, variant) for index in range(len(played.snapshots)) for variant in wrong(played, index)]
-        generator(*played.snapshots[0].view.key("corruptions")).shuffle(variants)
-        chosen = variants[:per_episode]
-        executed = [await execute(spec, played, index, variant) for index, variant in chosen]
-        return [played.episode, *(action for action in executed if action is not None)]
-
-    def wrong(played: SnapshotRollout, index: int) -> list[Corruption]:
-        step = played.snapshots[index]
-        free = frozenset(name for tool in step.view.tools for name in tool.free_arguments)
-        return corrupt(
-            step.act.text,
-            observations=step.view.observations,
-            actions=step.view.actions,
-            later=[later.act.text for later in played.snapshots[index + 1 :]],
-            canaries=canaries_seen(step),
-            free=free,
-            key=step.view.key("corrupt"),
+    def cell(self, specs: Sequence[EpisodeSpec], *, what: str = "", identity: Mapping[str, Any] | None = None) -> Cell:
+        """The teacher's own episodes, and plausible wrong actions put in place of its steps, each played on by the
+        teacher to the end: what a verifier can learn before there is a policy."""
+        return Cell(
+            what=what,
+            identity={
+                "play": "corruptions",
+                "per_episode": self.per_episode,
+                "discount": self.discount,
+                **(identity or {}),
+            },
+            specs=specs,
+            play=self._demonstrate,
+            kinds=(Episode, ExecutedAction),
         )
 
-    async def execute(
-        spec: EpisodeSpec, played: SnapshotRollout, index: int, variant: Corruption
+    async def _demonstrate(self, spec: EpisodeSpec) -> list[Episode | ExecutedAction]:
+        played = await rollout_with_snapshots(self.world.start(spec), self.teacher, self.waves)
+        if played.episode.env_fault is not None or not played.episode.success:
+            return [played.episode]
+        variants = [(index, variant) for index in range(len(played.snapshots)) for variant in _wrong(played, index)]
+        generator(*played.snapshots[0].view.key("corruptions")).shuffle(variants)
+        chosen = variants[: self.per_episode]
+        executed = [await self._execute(spec, played, index, variant) for index, variant in chosen]
+        return [played.episode, *(action for action in executed if action is not None)]
+
+    async def _execute(
+        self, spec: EpisodeSpec, played: SnapshotRollout, index: int, variant: Corruption
     ) -> ExecutedAction | None:
         step = played.snapshots[index]
-        twin = await play_counterfactual(step.before, replace(step.act, text=variant.text), teacher, waves)
+        twin = await play_counterfactual(step.before, replace(step.act, text=variant.text), self.teacher, self.waves)
         if twin.env_fault is not None:
             return None
-        value = detour_value(twin.success, len(twin.steps) - len(played.episode.steps), discount)
+        value = detour_value(twin.success, len(twin.steps) - len(played.episode.steps), self.discount)
         return ExecutedAction(
             state_id=f"{played.episode.episode_id}#{step.view.step}",
             task_id=spec.task.task_id,
@@ -96,10 +75,17 @@ def corruption_cell(
             condition=spec.condition,
         )
 
-    return Cell(
-        what=what,
-        identity={"play": "corruptions", "per_episode": per_episode, "discount": discount, **(identity or {})},
-        specs=specs,
-        play=demonstrate,
-        kinds=(Episode, ExecutedAction),
+
+def _wrong(played: SnapshotRollout, index: int) -> list[Corruption]:
+    """Plausible mistakes in place of a step."""
+    step = played.snapshots[index]
+    free = frozenset(name for tool in step.view.tools for name in tool.free_arguments)
+    return corrupt(
+        step.act.text,
+        observations=step.view.observations,
+        actions=step.view.actions,
+        later=[later.act.text for later in played.snapshots[index + 1 :]],
+        canaries=canaries_seen(step),
+        free=free,
+        key=step.view.key("corrupt"),
     )

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from r2v.data.episode import Episode
 from r2v.llm.waves import Waves
 from r2v.rollout.actors import GreedyActor
-from r2v.rollout.cells import Cell, CellPlayer, MemoryPlayer, measured
+from r2v.rollout.cells import Cell
 from r2v.rollout.counterfactual import StepSnapshot, play_counterfactual, rollout_with_snapshots
 from r2v.rollout.gates import FeatureExtractor
 from r2v.rollout.play_lines import BrokenPlay
@@ -16,53 +17,42 @@ from r2v.rollout.session import EpisodeSpec, RolloutWorld
 from r2v.router.labels import FeatureRow, disagrees
 
 
-def roll_out_features(
-    specs: Sequence[EpisodeSpec],
-    world: RolloutWorld,
-    slm: GreedyActor,
-    llm: GreedyActor,
-    extractor: FeatureExtractor,
-    cost_ratio: float,
-    waves: Waves,
-    *,
-    what: str = "",
-    identity: Mapping[str, Any] | None = None,
-    player: CellPlayer | None = None,
-    faults: list[str] | None = None,
-) -> list[FeatureRow]:
-    """The rows of `feature_cell`, played by `player` (None: in memory). Why an episode has none goes to `faults`."""
-    cell = feature_cell(specs, world, slm, llm, extractor, cost_ratio, waves, what=what, identity=identity)
-    return [row for rows in measured(cell, player or MemoryPlayer(waves), faults) for row in rows]
+@dataclass(frozen=True, kw_only=True)
+class FeatureRollout:
+    """Who plays, who is asked, and what is read off each step."""
 
+    world: RolloutWorld
+    slm: GreedyActor
+    llm: GreedyActor
+    extractor: FeatureExtractor
+    cost_ratio: float
+    """What an LLM step costs in steps of the small policy."""
+    waves: Waves
 
-def feature_cell(
-    specs: Sequence[EpisodeSpec],
-    world: RolloutWorld,
-    slm: GreedyActor,
-    llm: GreedyActor,
-    extractor: FeatureExtractor,
-    cost_ratio: float,
-    waves: Waves,
-    *,
-    what: str = "",
-    identity: Mapping[str, Any] | None = None,
-) -> Cell:
-    """Rows for a router: the small policy plays, features are taken before every action, and where the LLM
-    would act otherwise its branch is executed. Equal actions gain nothing and are not played twice."""
+    def cell(self, specs: Sequence[EpisodeSpec], *, what: str = "", identity: Mapping[str, Any] | None = None) -> Cell:
+        """Rows for a router: the small policy plays, features are taken before every action, and where the LLM
+        would act otherwise its branch is executed. Equal actions gain nothing and are not played twice."""
+        return Cell(
+            what=what,
+            identity={"play": "features", **(identity or {})},
+            specs=specs,
+            play=self._roll_out,
+            kinds=(FeatureRow,),
+        )
 
-    async def roll_out(spec: EpisodeSpec) -> list[FeatureRow | BrokenPlay]:
-        played = await rollout_with_snapshots(world.start(spec), slm, waves)
+    async def _roll_out(self, spec: EpisodeSpec) -> list[FeatureRow | BrokenPlay]:
+        played = await rollout_with_snapshots(self.world.start(spec), self.slm, self.waves)
         if played.episode.env_fault is not None:
             return [BrokenPlay(reason=played.episode.env_fault)]
-        rows = [await row(spec, played.episode, step) for step in played.snapshots]
+        rows = [await self._row(spec, played.episode, step) for step in played.snapshots]
         return [measured for measured in rows if measured is not None]
 
-    async def row(spec: EpisodeSpec, episode: Episode, step: StepSnapshot) -> FeatureRow | None:
+    async def _row(self, spec: EpisodeSpec, episode: Episode, step: StepSnapshot) -> FeatureRow | None:
         assert step.act.proposal is not None
-        asked = await llm.act(step.view)
+        asked = await self.llm.act(step.view)
         differs, q_llm = disagrees(step.act.text, asked.text, step.view.tools), episode.success
         if differs:
-            branch = await play_counterfactual(step.before, asked, slm, waves)
+            branch = await play_counterfactual(step.before, asked, self.slm, self.waves)
             if branch.env_fault is not None:
                 return None
             q_llm = branch.success
@@ -73,7 +63,7 @@ def feature_cell(
             split=spec.split or "",
             step_idx=step.view.step,
             actor=step.act.source,
-            features=await extractor.features(step.view, step.act.proposal),
+            features=await self.extractor.features(step.view, step.act.proposal),
             q_slm=float(episode.success),
             q_llm=float(q_llm),
             n_rollouts=1,
@@ -82,9 +72,5 @@ def feature_cell(
             condition=spec.condition,
             perturbation_seed=spec.perturbation_seed,
             cost_slm=1.0,
-            cost_llm=cost_ratio,
+            cost_llm=self.cost_ratio,
         )
-
-    return Cell(
-        what=what, identity={"play": "features", **(identity or {})}, specs=specs, play=roll_out, kinds=(FeatureRow,)
-    )

@@ -211,16 +211,8 @@ def _write_cell(runner: MethodRunner, cell: Cell, path: Path) -> int:
 
 def _gain_cell(cfg: EvaluateSettings, runner: MethodRunner, condition: str, specs: Sequence[EpisodeSpec]) -> Cell:
     """What an LLM step would have gained, along slm_only's evaluation episodes."""
-    from r2v.rollout.feature_rollout import feature_cell
-
-    return feature_cell(
+    return runner.feature_rollout(cfg.cost.ratio).cell(
         [replace(spec, method="slm_only") for spec in specs],
-        runner.world,
-        runner.slm,
-        runner.llm,
-        runner.extractor,
-        cfg.cost.ratio,
-        runner.waves,
         what=f"{condition} gains",
         identity=runner.identity.rollouts(cost_ratio=cfg.cost.ratio),
     )

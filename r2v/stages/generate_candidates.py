@@ -68,7 +68,7 @@ def _cell(cfg: CandidatesSettings, work: Work) -> tuple[CellPlayer, Cell, int]:
     """Who plays, what, and how many episodes are left out because they may not be branched."""
     from r2v.evaluation.method_identity import content_of
     from r2v.evaluation.methods import MethodRunner
-    from r2v.rollout.candidate_rollout import candidate_cell
+    from r2v.rollout.candidate_rollout import CandidateRollout
     from r2v.rollout.fork import branchable
     from r2v.rollout.model_factory import told_tools, verifier_scorer
     from r2v.rollout.session import episode_specs
@@ -85,15 +85,16 @@ def _cell(cfg: CandidatesSettings, work: Work) -> tuple[CellPlayer, Cell, int]:
     every = episode_specs(benchmark, "train", [cfg.seed], cfg.tasks, method="slm_only", limit=cfg.candidates.num_tasks)
     specs = branchable(benchmark, every, "candidates")
     teacher = runner.llm if cfg.candidates.with_teacher else None
-    cell = candidate_cell(
+    cell = CandidateRollout(
+        world=runner.world,
+        slm=runner.slm,
+        teacher=teacher,
+        scorers=scorers,
+        folds=partial(fold_of, num_folds=cfg.candidates.num_folds),
+        sampling=cfg.candidates,
+        waves=runner.waves,
+    ).cell(
         specs,
-        runner.world,
-        runner.slm,
-        teacher,
-        scorers,
-        partial(fold_of, num_folds=cfg.candidates.num_folds),
-        cfg.candidates,
-        runner.waves,
         what="sample and execute candidates",
         identity=runner.identity.rollouts(
             folds=[content_of(folds / str(fold)) for fold in range(cfg.candidates.num_folds)],

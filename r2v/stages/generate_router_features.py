@@ -5,7 +5,7 @@
 With `router.label=imputed` nothing is played: see `r2v.stages.impute_router`.
 
 Training and calibration tasks are rolled out by the small policy under its training conditions
-(`r2v.rollout.feature_rollout.roll_out_features`); evaluation tasks are never touched.
+(`r2v.rollout.feature_rollout`); evaluation tasks are never touched.
 """
 
 from __future__ import annotations
@@ -72,7 +72,6 @@ class RouterFeaturesSettings:
 def _cell(cfg: RouterFeaturesSettings, work: Work) -> tuple[CellPlayer, Cell, int]:
     """Who plays, what, and how many episodes are left out because they may not be branched."""
     from r2v.evaluation.methods import MethodRunner
-    from r2v.rollout.feature_rollout import feature_cell
     from r2v.rollout.fork import branchable
     from r2v.rollout.session import episode_specs
 
@@ -89,14 +88,8 @@ def _cell(cfg: RouterFeaturesSettings, work: Work) -> tuple[CellPlayer, Cell, in
         for spec in episode_specs(runner.world.benchmark, split, cfg.seeds, cfg.tasks, method="slm_only", limit=count)
     ]
     specs = branchable(runner.world.benchmark, every, "router features")
-    cell = feature_cell(
+    cell = runner.feature_rollout(cfg.cost.ratio).cell(
         specs,
-        runner.world,
-        runner.slm,
-        runner.llm,
-        runner.extractor,
-        cfg.cost.ratio,
-        runner.waves,
         what="roll out, with counterfactuals",
         identity=runner.identity.rollouts(cost_ratio=cfg.cost.ratio),
     )

@@ -149,7 +149,7 @@ def _executed(cfg: VerifierSettings, work: Work, benchmark: Benchmark) -> list[V
     from r2v.rollout.actors import GreedyActor
     from r2v.rollout.blocks import BlockPlayer
     from r2v.rollout.cells import tell_faults
-    from r2v.rollout.corruption_rollout import play_corruptions
+    from r2v.rollout.corruption_rollout import CorruptionRollout
     from r2v.rollout.fork import branchable
     from r2v.rollout.model_factory import Purse, engine, priced_teacher
     from r2v.rollout.session import RolloutWorld, episode_specs
@@ -169,17 +169,21 @@ def _executed(cfg: VerifierSettings, work: Work, benchmark: Benchmark) -> list[V
     sites = SitePool.of(cfg.rollout, benchmark, work.root)
     world = RolloutWorld(benchmark, cfg.perturbations, cfg.inference, sites)
     what = "execute corrupted actions"
-    episodes, records = play_corruptions(
-        specs,
-        world,
-        teacher,
-        waves,
+    cell = CorruptionRollout(
+        world=world,
+        teacher=teacher,
+        waves=waves,
         per_episode=cfg.verifier.num_corruptions,
         discount=cfg.verifier.discount,
+    ).cell(
+        specs,
         what=what,
         identity={"world": world_identity(cfg, benchmark), "llm": [identity(cfg.teacher), identity(cfg.cost.llm)]},
-        player=BlockPlayer.of(waves, work, cfg.rollout),
     )
+    player = BlockPlayer.of(waves, work, cfg.rollout)
+    player.play([cell], what)
+    played = list(player.records(cell))
+    episodes, records = [episode for episode, *_ in played], [record for _, *some in played for record in some]
     faults = [episode.env_fault for episode in episodes if episode.env_fault is not None]
     tell_faults(what, faults, len(specs))
     work.summary.update(n_env_faults=len(faults), n_never_branched=every - len(specs))

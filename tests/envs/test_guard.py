@@ -16,11 +16,10 @@ from r2v.errors import EnvironmentFault
 from r2v.llm.scripted import ScriptedBackend
 from r2v.llm.waves import Waves
 from r2v.rollout.actors import GreedyActor, PricedModel
-from r2v.rollout.candidate_rollout import play_candidates
-from r2v.rollout.corruption_rollout import play_corruptions
 from r2v.rollout.counterfactual import play_oracle
 from r2v.rollout.session import EpisodeSpec, RolloutWorld, play_many
 from tests.envs.broken import CONTRACT, AlwaysBreaks, Breaks, BreaksFork, CannotBeMade, Corridors, _Breaks
+from tests.rollouts import play_candidates, play_corruptions
 
 
 @pytest.fixture(autouse=True)

@@ -15,17 +15,15 @@ from r2v.envs.chain import ChainBenchmark
 from r2v.errors import EnvironmentFault
 from r2v.llm.providers.remote import Unanswered
 from r2v.llm.types import Request, ScoreReply, ScoreRequest
-from r2v.rollout.candidate_rollout import play_candidates
 from r2v.rollout.cells import Cell, MemoryPlayer, measured
-from r2v.rollout.corruption_rollout import play_corruptions
 from r2v.rollout.counterfactual import play_oracle
-from r2v.rollout.feature_rollout import roll_out_features
 from r2v.rollout.gates import FeatureExtractor
 from r2v.rollout.play_lines import BrokenPlay
 from r2v.rollout.session import EpisodeSpec
 from tests.chains import Stage, chain_stage, specs, stage
 from tests.counted import Counted, straight_on
 from tests.refusing import Refusing, refusing_side
+from tests.rollouts import play_candidates, play_corruptions, roll_out_features
 
 CHAIN = ChainBenchmark(num_tasks=4, length=2)
 SPEC = EpisodeSpec(task=Task(task_id="t-1", goal="open it", payload={"n": 1}), seed=1, condition="noisy", split="train")

@@ -15,14 +15,12 @@ from r2v.errors import EnvironmentFault
 from r2v.llm.types import ScoreReply, ScoreRequest
 from r2v.llm.waves import Waves
 from r2v.rollout.blocks import BlockPlayer
-from r2v.rollout.candidate_rollout import play_candidates
 from r2v.rollout.cells import CellPlayer, MemoryPlayer
-from r2v.rollout.corruption_rollout import play_corruptions
 from r2v.rollout.episode_cache import EpisodeCache
-from r2v.rollout.feature_rollout import roll_out_features
 from r2v.rollout.gates import FeatureExtractor
 from r2v.rollout.play_lines import BrokenPlay
 from tests.chains import Stage, chain_stage, specs
+from tests.rollouts import play_candidates, play_corruptions, roll_out_features
 from tests.storage.test_checkpoint import files_of_at_most
 
 CHAIN = ChainBenchmark(num_tasks=10, length=3)

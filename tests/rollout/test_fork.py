@@ -16,13 +16,11 @@ from r2v.envs.check import check_benchmark
 from r2v.llm.types import Request, ScoreReply, ScoreRequest
 from r2v.llm.waves import Waves
 from r2v.rollout.actors import Act
-from r2v.rollout.candidate_rollout import play_candidates
-from r2v.rollout.corruption_rollout import play_corruptions
 from r2v.rollout.counterfactual import play_oracle
-from r2v.rollout.feature_rollout import roll_out_features
 from r2v.rollout.fork import fork
 from r2v.rollout.gates import FeatureExtractor
 from tests.replaying import replay
+from tests.rollouts import play_candidates, play_corruptions, roll_out_features
 
 from ..chains import Stage, specs, stage
 from ..counted import WALK, Counted, CountedEnvironment, elsewhere, straight_on

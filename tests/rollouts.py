@@ -1,0 +1,83 @@
+"""Roll-outs as the tests play them: who plays as arguments, in memory unless a player is given."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from r2v.config import CandidatesConfig
+from r2v.data.episode import Episode
+from r2v.llm.waves import Waves
+from r2v.policy.candidates import CandidateState
+from r2v.rollout.actors import GreedyActor, Scorer
+from r2v.rollout.candidate_rollout import CandidateRollout, FoldOf
+from r2v.rollout.cells import CellPlayer, MemoryPlayer, measured
+from r2v.rollout.corruption_rollout import CorruptionRollout
+from r2v.rollout.feature_rollout import FeatureRollout
+from r2v.rollout.gates import FeatureExtractor
+from r2v.rollout.session import EpisodeSpec, RolloutWorld
+from r2v.router.labels import FeatureRow
+from r2v.verifier.labels import ExecutedAction
+
+
+def play_candidates(
+    specs: Sequence[EpisodeSpec],
+    world: RolloutWorld,
+    slm: GreedyActor,
+    teacher: GreedyActor | None,
+    scorers: Sequence[Scorer],
+    folds: FoldOf,
+    sampling: CandidatesConfig,
+    waves: Waves,
+    *,
+    what: str = "",
+    identity: Mapping[str, Any] | None = None,
+    player: CellPlayer | None = None,
+    faults: list[str] | None = None,
+) -> list[CandidateState]:
+    """The states of a candidate roll-out. Why an episode has none is added to `faults`."""
+    rollout = CandidateRollout(
+        world=world, slm=slm, teacher=teacher, scorers=scorers, folds=folds, sampling=sampling, waves=waves
+    )
+    cell = rollout.cell(specs, what=what, identity=identity)
+    return [state for states in measured(cell, player or MemoryPlayer(waves), faults) for state in states]
+
+
+def roll_out_features(
+    specs: Sequence[EpisodeSpec],
+    world: RolloutWorld,
+    slm: GreedyActor,
+    llm: GreedyActor,
+    extractor: FeatureExtractor,
+    cost_ratio: float,
+    waves: Waves,
+    *,
+    what: str = "",
+    identity: Mapping[str, Any] | None = None,
+    player: CellPlayer | None = None,
+    faults: list[str] | None = None,
+) -> list[FeatureRow]:
+    """The rows of a feature roll-out. Why an episode has none is added to `faults`."""
+    rollout = FeatureRollout(world=world, slm=slm, llm=llm, extractor=extractor, cost_ratio=cost_ratio, waves=waves)
+    cell = rollout.cell(specs, what=what, identity=identity)
+    return [row for rows in measured(cell, player or MemoryPlayer(waves), faults) for row in rows]
+
+
+def play_corruptions(
+    specs: Sequence[EpisodeSpec],
+    world: RolloutWorld,
+    teacher: GreedyActor,
+    waves: Waves,
+    *,
+    per_episode: int,
+    discount: float,
+    what: str = "",
+    identity: Mapping[str, Any] | None = None,
+    player: CellPlayer | None = None,
+) -> tuple[list[Episode], list[ExecutedAction]]:
+    """The episodes and the actions of a corruption roll-out."""
+    rollout = CorruptionRollout(world=world, teacher=teacher, waves=waves, per_episode=per_episode, discount=discount)
+    cell, player = rollout.cell(specs, what=what, identity=identity), player or MemoryPlayer(waves)
+    player.play([cell], what)
+    found = list(player.records(cell))
+    return [episode for episode, *_ in found], [record for _, *records in found for record in records]
