@@ -48,7 +48,7 @@ common = dict(log_dir=sys.argv[1], display="none", fail_on_error=False, max_retr
 if logs:
     log = eval_retry(str(logs[-1]), **common)[0]
 else:
-    log = eval(ten(), model="openai/gpt-5.2", batch=batch, **common)[0]
+    log = eval(ten(), model="openai/gpt-4o-mini", batch=batch, **common)[0]
 print("KEPT", sum(bool(s.output.completion) for s in log.samples or []))
 """
 
@@ -62,7 +62,7 @@ from r2v.llm.providers.prices import rate_of
 from r2v.llm.providers.remote import ProviderRemote, Unanswered
 from r2v.llm.types import Message, Request
 from r2v.llm.waves import Waves
-rate = rate_of("openai", "gpt-5.2")
+rate = rate_of("openai", "gpt-4o-mini")
 waves = Waves(max_conversations=10)
 model = waves.model(ProviderRemote(OpenAI(rate), rate, Path(sys.argv[1]), DispatchPolicy(
     mode="batch", flush_seconds=0.5, poll_seconds=0.2, reconcile_after=1.0), scope={}))
@@ -78,7 +78,8 @@ print("KEPT", sum(map(bool, waves.run(partial(one, n) for n in range(10)))))
 
 def play(command: Sequence[str], faults: Sequence[Fault], killed: bool) -> tuple[int, int]:
     """(kept, paid) of one way under some faults."""
-    with Emulator(faults=faults, lifecycle=Lifecycle(polls=3)) as emulator, tempfile.TemporaryDirectory() as folder:
+    served = Emulator(faults=faults, lifecycle=Lifecycle(polls=3), models=["gpt-4o-mini"])
+    with served as emulator, tempfile.TemporaryDirectory() as folder:
         environment = os.environ | {"OPENAI_API_KEY": "sk-none", "OPENAI_BASE_URL": emulator.openai_url}
         if killed:
             process = subprocess.Popen(
