@@ -269,8 +269,8 @@ def _volume(provider: str, count: int, width: int, folder: Path) -> None:
     rows = [json.loads(line) for line in (folder / "journal.jsonl").open()]
     cuts = [row["count"] for row in rows if row["row"] == "intent"]
     print(
-        f"  {provider:<10}{count} requests, {width} conversations at a time, in {len(cuts)} batches (largest {max(cuts)}): "
-        f"{1e3 * cpu / count:.2f} ms CPU and {1024 * grown / count:.1f} KiB of peak memory a request"
+        f"  {provider:<10}{count} requests, {width} conversations at a time, in {len(cuts)} batches (largest "
+        f"{max(cuts)}): {1e3 * cpu / count:.2f} ms CPU and {1024 * grown / count:.1f} KiB of peak memory a request"
     )
 
 

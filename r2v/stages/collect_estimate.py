@@ -7,6 +7,7 @@ taken to last `inference.max_steps`, on first observations alone. Tokens are abo
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -20,18 +21,22 @@ from r2v.data.store import TrajectoryStore
 from r2v.envs.base import Benchmark, Demonstrated, load_benchmark
 from r2v.envs.guard import guarded_expert
 from r2v.errors import UsageError
+from r2v.llm.providers.dispatch.batch_polling import USUAL_WAIT
 from r2v.llm.providers.message_format import system_prompt, turns
 from r2v.llm.providers.prices import Rate, TokenCounts, prices_version
+from r2v.llm.providers.provider_requests import turn_of
 from r2v.llm.providers.teacher import asked_rate
 from r2v.llm.scripted import ScriptedBackend
 from r2v.llm.types import Reply, Request
 from r2v.rollout.actors import GreedyActor, PricedModel
-from r2v.rollout.model_factory import engine, teacher_name
+from r2v.rollout.model_factory import conversations_of, engine, teacher_name
 from r2v.rollout.session import EpisodeSpec, RolloutWorld, play_many
 from r2v.stages import collect
 
 SAMPLE = 24
 """Episodes that are played to see how long they are."""
+_CALL_SECONDS = 5.0
+"""What a direct call takes, about."""
 _BYTES, _REPLY = 3, 40
 """Bytes in a token, and tokens in an action, about."""
 
@@ -45,11 +50,14 @@ class _Counting:
     requests: int = 0
     tokens_in: int = 0
     tokens_out: int = 0
+    longest: int = 0
+    """Requests of one episode, one after another."""
 
     def answer(self, questions: Sequence[Request]) -> list[Reply]:
         replies = self.inner.answer(questions)
         for request, reply in zip(questions, replies, strict=True):
             self.requests += 1
+            self.longest = max(self.longest, turn_of(request.messages) + 1)
             self.tokens_in += _tokens(request)
             self.tokens_out += max(1, len(reply.text.encode()) // _BYTES)
         return replies
@@ -72,6 +80,8 @@ class Estimate:
     tokens_out: int
     usd_batch: float
     usd_direct: float
+    hours_batch: float
+    hours_direct: float
     lines: tuple[str, ...] = field(default=())
 
 
@@ -100,6 +110,11 @@ def estimate(config: Config, root: Path = Path()) -> Estimate:
     tokens = TokenCounts(fresh=tokens_in, output=tokens_out)
     batch, direct = (rate.usd(tokens, batch=batch, requests=max(1, requests)) for batch in (True, False))
     most = len(missing) * cfg.max_steps
+    width = conversations_of(config.rollout, benchmark, cfg.teacher)
+    rounds = math.ceil(len(missing) / width)
+    hours_batch = rounds * counted.longest * USUAL_WAIT / 3600
+    side_by_side = min(width, cfg.teacher.max_concurrent)
+    hours_direct = max(rounds * counted.longest, requests / side_by_side) * _CALL_SECONDS / 3600
     cap = "" if cfg.teacher.max_usd is None else f"; teacher.max_usd stops it at ${cfg.teacher.max_usd:.2f}"
     played = (
         "the expert's own episodes"
@@ -115,14 +130,32 @@ def estimate(config: Config, root: Path = Path()) -> Estimate:
         tokens_out=tokens_out,
         usd_batch=batch,
         usd_direct=direct,
+        hours_batch=hours_batch,
+        hours_direct=hours_direct,
         lines=(
             f"{len(missing)} of {len(specs)} episodes of {benchmark.name} by {teacher_name(cfg.teacher, benchmark)} "
             f"(asked for as {rate.model})",
             f"requests   about {requests:,}, at most {most:,} (by {played})",
             f"tokens     about {tokens_in:,} in, {tokens_out:,} out{_thoughts(rate)}",
             f"dollars    about ${batch:.2f} in batches, ${direct:.2f} by direct calls ({_price_source(cfg)}){cap}",
-            f"waves of at most {config.rollout.max_conversations} (rollout.max_conversations)",
+            f"hours      about {hours_batch:.1f} in batches ({counted.longest} turns one after another, "
+            f"{USUAL_WAIT / 60:.0f} min a batch, which may take a day), {hours_direct:.1f} by direct calls "
+            f"({_CALL_SECONDS:.0f} s each, {cfg.teacher.max_concurrent} at a time)",
+            f"conversations at the same time: at most {width}",
+            *_chosen(cfg.teacher, direct - batch, hours_batch - hours_direct),
         ),
+    )
+
+
+def _chosen(teacher: c.TeacherConfig, saved: float, hours: float) -> tuple[str, ...]:
+    """What mode auto would make of it, where that is the mode."""
+    if teacher.mode != "auto":
+        return ()
+    cost = hours * teacher.waiting_usd_per_hour
+    way = "batches" if saved > cost else "direct calls"
+    return (
+        f"teacher.mode=auto would go by {way}: batches save ${saved:.2f}, waiting for them costs ${cost:.2f} "
+        f"(teacher.waiting_usd_per_hour={teacher.waiting_usd_per_hour:g})",
     )
 
 
@@ -168,6 +201,7 @@ def _measure(
             view = session.view()
         first = _tokens(Request(messages=view.messages, key=view.key("llm"), tools=view.tools))
         counting.requests += cfg.max_steps
+        counting.longest = cfg.max_steps
         counting.tokens_in += first * cfg.max_steps + _REPLY * cfg.max_steps * (cfg.max_steps - 1) // 2
         counting.tokens_out += _REPLY * cfg.max_steps
     return counting, len(missing) / max(1, len(sample))

@@ -246,6 +246,10 @@ def test_a_dry_run_counts_what_the_run_then_asks(served: Serve, tmp_path: Path) 
     assert told.missing == told.episodes == 8 and asked <= told.most_requests
     assert abs(told.requests - asked) <= 0.25 * asked
     assert 0 < told.usd_batch == pytest.approx(told.usd_direct / 2)
+    longest = max(len(episode.steps) for episode in read_episodes(newest(tmp_path).trajectories))
+    assert told.hours_batch == pytest.approx(longest / 3, rel=0.35), "one batch of 20 minutes for each turn"
+    assert told.hours_direct == pytest.approx(longest * 5 / 3600, rel=0.35), "8 at a time: the longest decides"
+    assert any("teacher.mode=auto would go by direct calls: batches save $0.0" in line for line in told.lines)
     again = estimate(
         load(
             None,

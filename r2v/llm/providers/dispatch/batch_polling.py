@@ -18,7 +18,7 @@ from r2v.randomness import uniform
 _SHARE, _LONGEST_POLL = 0.05, 20
 """Polls are as far apart as this share of the time waited, at least `poll_seconds` and at most so many times that:
 about a fortieth of a wait is lost."""
-_USUAL_WAIT = 1200.0
+USUAL_WAIT = 1200.0
 """Seconds that a batch takes, where none has ended yet."""
 _LEARNED, _REMEMBERED = 3, 21
 """Batches that have ended before the shortest of their times is relied on, and those that are remembered."""
@@ -40,7 +40,7 @@ class BatchWaits:
     @property
     def typical(self) -> float:
         """The median."""
-        return statistics.median(self._last) if self._last else _USUAL_WAIT
+        return statistics.median(self._last) if self._last else USUAL_WAIT
 
     @property
     def soonest(self) -> float:
