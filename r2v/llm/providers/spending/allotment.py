@@ -95,10 +95,14 @@ class Allotment:
             async with self._exclusive():
                 # nothing is reserved of the old allotment while a new one is worked out
                 self.usd = held = committed()
-                self.refusal = await asyncio.to_thread(self._grant, held, usd, wish)
+                self.refusal = await asyncio.to_thread(self._granted, held, usd, wish)
             self._refused_at, self._ask_again = held, self._clock.now() + _PAUSE
             # what came free of ours meanwhile was not counted
             return self.refusal is None or self.refusal.hopeful or committed() < held - _ROUNDING
+
+    def _granted(self, committed: float, usd: float, wish: float) -> Refusal | None:
+        with self._ledger.lock:
+            return self._grant(committed, usd, wish)
 
     def _grant(self, committed: float, usd: float, wish: float) -> Refusal | None:
         """Raise the allotment, or hand back what is not used."""

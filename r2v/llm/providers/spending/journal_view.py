@@ -168,7 +168,7 @@ class JournalView:
 
     def in_batch(self, key: str) -> bool:
         """Whether it is in a provider batch whose results are not all there."""
-        return not self.damage and any(key in self._keys_of(name, batch) for name, batch in self._batches.items())
+        return not self.damage and any(key in self._keys_of(name, batch) for name, batch in list(self._batches.items()))
 
     def _keys_of(self, name: str, batch: _OpenBatch) -> set[str]:
         if batch.keys is None:

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import logging
 import secrets
+import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -74,6 +75,8 @@ class ProjectLedger:
     def __init__(self, root: Path) -> None:
         self._root, self.folder = root, root / REPLIES
         self.lease = self.folder / "ledger.lease"
+        self.lock = threading.RLock()
+        """Held while files are read: claims and allotments look in threads of their own."""
         self._entries: dict[str, JournalEntry] = {}
         self._stamps: dict[str, tuple[int, int]] = {}
         self._views: dict[str, JournalView] = {}
@@ -180,27 +183,30 @@ class Replies:
 
     def look(self) -> None:
         """Take in what others have written since."""
-        for entry in self._ledger.entries():
-            if entry.run == self._run or entry.scope != self._scope or self._read.get(entry.run) == entry:
-                continue
-            view = self._ledger.view(entry)
-            if view is None or view.folder != self._ledger.folder_of(entry):  # gone, or set aside
-                self._views.pop(entry.run, None)
-                continue
-            self._views[entry.run] = view
-            if not entry.open:
-                self._read[entry.run] = entry
+        with self._ledger.lock:
+            for entry in self._ledger.entries():
+                if entry.run != self._run and entry.scope == self._scope and self._read.get(entry.run) != entry:
+                    self._look_at(entry)
+
+    def _look_at(self, entry: JournalEntry) -> None:
+        view = self._ledger.view(entry)
+        if view is None or view.folder != self._ledger.folder_of(entry):  # gone, or set aside
+            self._views.pop(entry.run, None)
+            return
+        self._views[entry.run] = view
+        if not entry.open:
+            self._read[entry.run] = entry
 
     def answer(self, key: str) -> RequestVerdict | None:
         """The answer of this key, whoever was given it."""
-        for view in self._views.values():
+        for view in list(self._views.values()):  # another thread may look meanwhile
             if (verdict := view.answer(key)) is not None:
                 return verdict
         return None
 
     def in_flight(self, key: str) -> JournalView | None:
         """Whose batch or living claim it is."""
-        for view in self._views.values():
+        for view in list(self._views.values()):
             if view.in_batch(key) or view.claims(key):
                 return view
         return None
