@@ -14,10 +14,13 @@ from typing import Annotated, Any, ClassVar
 from r2v.config.engines import EngineRecord
 from r2v.constraints import Count, CountOrNone, NotNegative, OneOf, Positive, Range, Share, Text, check_fields
 from r2v.data.schema import from_dict
+from r2v.data.tools import TOOLS_FILE, tools_file_sha256
+from r2v.envs.base import Benchmark, tools_of
 from r2v.errors import InputError, R2VError
 from r2v.evaluation.audit.findings import Findings
 from r2v.evaluation.audit.folder import Fewer, read_json
 from r2v.evaluation.settings import EvaluateSettings
+from r2v.policy.training_tools import recorded
 from r2v.storage.artifact import ATTEMPT
 from r2v.storage.artifact_manifest import wrong_hashes
 from r2v.storage.integrity import Artifact
@@ -214,6 +217,24 @@ def input_artifacts(results: Path, settings: EvaluateSettings, findings: Finding
         )
         for name, one in attempt.inputs.items()
     }
+
+
+def check_tools(
+    inputs: Mapping[str, Artifact], settings: EvaluateSettings, benchmark: Benchmark, findings: Findings
+) -> None:
+    """Hold the tools that the policy was told in training, which bc's manifest names by their hash, to those that the
+    benchmark's world says. Others are no lie (logs have tools of their own, a benchmark may have changed its own), and
+    stand among what is not proved."""
+    if settings.policy.tools != "auto" or "bc" not in inputs:
+        return
+    told = inputs["bc"].files.get(TOOLS_FILE)
+    if told is None:
+        findings.add(ATTEMPT, f"inputs.bc holds no {TOOLS_FILE}, though its policy is told tools (policy.tools=auto)")
+    elif told != (here := tools_file_sha256(recorded(tools_of(benchmark)))):
+        findings.unproven["the tools of the training"] = (
+            f"the policy was cloned with other tools ({TOOLS_FILE} is {told[:12]}) than the world here says "
+            f"({here[:12]}), which it was told while it played"
+        )
 
 
 def _problems(name: str, one: InputRecord) -> Iterator[str]:

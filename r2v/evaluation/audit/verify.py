@@ -24,7 +24,7 @@ from r2v.evaluation.audit.check_calibration import (
 )
 from r2v.evaluation.audit.check_config import config_problems
 from r2v.evaluation.audit.check_imputed import imputed_problems, require_executed
-from r2v.evaluation.audit.check_inputs import input_artifacts
+from r2v.evaluation.audit.check_inputs import check_tools, input_artifacts
 from r2v.evaluation.audit.check_setup import (
     check_fingerprint,
     check_setup,
@@ -176,6 +176,7 @@ def _check_artifact(
             findings.add(ARTIFACT_MANIFEST, f"{name} is {said}, there are {counted}")
     findings.extend(ARTIFACT_MANIFEST, engine_problems(settings.policy.engine, summary.engine))
     inputs = input_artifacts(results, settings, findings)
+    check_tools(inputs, settings, audit.world.benchmark, findings)
     check_fingerprint(manifest, inputs, settings, findings)
     if "router" in inputs:
         findings.extend(CALIBRATION, router_problems(calibration, inputs["router"].summary))
