@@ -126,7 +126,7 @@ def _run_configured(values: argparse.Namespace) -> int:
         lines, found, works = acting_report(planned), acting_json(planned), planned.fits
         refusal = "" if works else acting_verdict(planned)
     else:
-        stages = plan_stages(config, machine)
+        stages = plan_stages(config, machine, Path())
         lines, works = stages_report(config, machine, stages), fits(stages)
         found = {"stages": as_json(stages), "fits": works}
         refused = [stage.stage for stage in stages if stage.plan is not None and not stage.plan.fits]

@@ -125,7 +125,7 @@ def _dry_run(config: Config, arguments: argparse.Namespace) -> int:
     steps = plan(config, start=arguments.start, without=arguments.without)
     wanted = [step for step in steps if arguments.force or step.state != "up to date"]
     known, gpus = known_here(config, imports=True), int(config.policy.model_name not in BUNDLED)
-    jobs = [planned_work(step.job.name, config, known, Allotted(gpus=gpus)) for step in wanted]
+    jobs = [planned_work(step.job.name, config, known, Allotted(gpus=gpus), Path(), here=True) for step in wanted]
     for step in steps:
         print(f"{step.job.name:16} {step.state}: {step.why}")
     print("\n".join(["", *table(jobs, config, known)] if jobs else ["nothing is to be done"]))

@@ -4,12 +4,14 @@ time. What `r2v plan --config FILE` prints."""
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, cast
 
 from r2v.config import Config
 from r2v.console import text_table
 from r2v.memory.acting_report import acting_verdict
 from r2v.memory.configured import acting_job, job_of_stage
+from r2v.memory.measured import MeasuredTime, measured_time
 from r2v.memory.planner.acting import ActingPlan, plan_acting
 from r2v.memory.planner.planner import Plan, plan
 from r2v.memory.planner.stage_names import ACTING_STAGES, STAGES, WITHOUT_MODEL
@@ -26,18 +28,26 @@ class PlannedStage:
     stage: str
     plan: Plan | ActingPlan | None
     time: TimeEstimate | None
+    measured: MeasuredTime | None = None
+    """What an earlier run on such a GPU says of the time."""
+
+    @property
+    def seconds(self) -> float | None:
+        """As measured, or else estimated; None where it holds no model."""
+        return self.measured.seconds if self.measured else None if self.time is None else self.time.seconds
 
 
-def plan_stages(config: Config, machine: Machine) -> list[PlannedStage]:
-    """The stages that this configuration runs. Raises InputError where its model's sizes cannot be had."""
+def plan_stages(config: Config, machine: Machine, root: Path | None = None) -> list[PlannedStage]:
+    """The stages that this configuration runs; times by earlier runs below `root` (None: by none). Raises InputError
+    where its model's sizes cannot be had."""
     left_out = set[str]() if config.hierarchical.enabled else {"hierarchical"}
     if config.router.imputed:  # nothing is executed, and the router reads rows alone
         left_out |= set(ACTING_STAGES) - {"router_features"} | {"verifier", "preference"}
-    return [plan_stage(config, stage, machine) for stage in STAGES if stage not in left_out]
+    return [plan_stage(config, stage, machine, root) for stage in STAGES if stage not in left_out]
 
 
-def plan_stage(config: Config, stage: str, machine: Machine) -> PlannedStage:
-    """One stage as configured."""
+def plan_stage(config: Config, stage: str, machine: Machine, root: Path | None = None) -> PlannedStage:
+    """One stage as configured; its time by an earlier run below `root`, where there is one on such a GPU."""
     if stage in WITHOUT_MODEL:
         return PlannedStage(stage=stage, plan=None, time=None)
     planned: Plan | ActingPlan
@@ -47,10 +57,20 @@ def plan_stage(config: Config, stage: str, machine: Machine) -> PlannedStage:
     else:
         planned = plan(job_of_stage(config, cast(StageName, stage)), machine)
         model, checkpointing, batch = planned.job.model, planned.strategy.checkpoint, 1
-    time = estimate(
-        config, stage, model, card=machine.kind, gpus=machine.gpus, checkpointing=checkpointing, batch=batch
+
+    def time_of(configured: Config) -> TimeEstimate:
+        kind, gpus = machine.kind, machine.gpus
+        return estimate(configured, stage, model, card=kind, gpus=gpus, checkpointing=checkpointing, batch=batch)
+
+    time = time_of(config)
+    if not time.seconds:
+        return PlannedStage(stage=stage, plan=planned, time=None)
+    if root is None:
+        return PlannedStage(stage=stage, plan=planned, time=time)
+    measured = measured_time(
+        stage, config, time.seconds, lambda made, _: time_of(made).seconds, gpu=machine.kind, root=root
     )
-    return PlannedStage(stage=stage, plan=planned, time=time if time.seconds else None)
+    return PlannedStage(stage=stage, plan=planned, time=time, measured=measured)
 
 
 def fits(stages: list[PlannedStage]) -> bool:
@@ -65,14 +85,16 @@ def stages_report(config: Config, machine: Machine, stages: list[PlannedStage]) 
     assumed = "" if machine.kind.lower() == card else " (assumed: --gpu-type names another)"
     tasks = "" if config.data.num_episodes else f", {EPISODES:,} training tasks (data.num_episodes is not set)"
     tasks += "" if config.evaluation.num_tasks else f", {EVALUATED} evaluation tasks (evaluation.num_tasks is not set)"
+    others = "other " if any(stage.measured for stage in stages) else ""
     return [
         f"{config.policy.model_name} on {machine.gpus} x {machine.memory / GIB:.2f} GiB",
         "",
         *text_table(rows, right=(2, 4, 6)).splitlines(),
         "",
-        f"times are estimates, not measured: {UTILISATION:.0%} of the operations in the datasheet of {card}{assumed}, "
-        f"{BANDWIDTH:.0%} of its bandwidth; full contexts, episodes of the greatest length, no replies shared between "
-        f"methods{tasks};",
+        *(f"time of {stage.stage}: {stage.measured}" for stage in stages if stage.measured),
+        f"{others}times are estimates, not measured: {UTILISATION:.0%} of the operations in the datasheet of "
+        f"{card}{assumed}, {BANDWIDTH:.0%} of its bandwidth; full contexts, episodes of the greatest length, no "
+        f"replies shared between methods{tasks};",
         "without what environments and the LLM take",
         *(f"{stage.stage}: {_advice(stage.plan)}" for stage in stages if stage.plan and _advice(stage.plan)),
     ]
@@ -91,7 +113,7 @@ def _row(stage: PlannedStage) -> tuple[str, ...]:
         f"{binding.phase.name}: {binding.memory.peak_at}",
         batch if isinstance(plan, Plan) else f"{plan.batch or 'none'} of {plan.job.batch}",
         "fits" if plan.fits else "DOES NOT FIT",
-        "" if stage.time is None else duration(stage.time.seconds),
+        "" if stage.seconds is None else f"{duration(stage.seconds)}{', measured' if stage.measured else ''}",
     )
 
 
@@ -142,6 +164,9 @@ def as_json(stages: list[PlannedStage]) -> list[dict[str, Any]]:
             }
         if stage.time is not None:
             row["seconds_estimate"] = round(stage.time.seconds)
+        if stage.measured is not None:
+            row["seconds_measured"] = round(stage.measured.seconds)
+            row["measured_in"] = f"{stage.measured.run.job}-{stage.measured.run.fingerprint}"
         found.append(row)
     return found
 

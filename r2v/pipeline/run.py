@@ -37,6 +37,7 @@ from r2v.rollout.episode_cache import forget_finished
 from r2v.rollout.settling import settle
 from r2v.storage import artifact as artifacts
 from r2v.storage.artifact_manifest import Damaged
+from r2v.storage.durations import Duration, cpus_here, device_here, record
 from r2v.storage.integrity import Artifact, Stray, set_aside, verify
 from r2v.storage.paths import LOGS
 
@@ -99,7 +100,8 @@ def run_job(
     stage, places = row.load(), places_of(config, root)
     sections, key = stage.sections(config), fingerprint_of(config, row, inputs)
     found, damaged = (None, False) if force else _whole(config, row, key, root)
-    cpu, fresh = time.process_time(), found is None
+    cpu, began, fresh = time.process_time(), time.monotonic(), found is None
+    resumes = not (force or damaged) and (places.artifacts / f"{row.name}-{key}").is_dir()
     place = (publish_at or places.published(row.place)) if publish and row.place is not None else None
     if found is None:
         require_world(sections)
@@ -120,6 +122,18 @@ def run_job(
             stage.run(sections, work)
             work.summary.update({"fewer_than_asked": fewer} if fewer else {})
             work.summary.update(_engine_of(sections))
+        if not (resumes or work.found_played or row.remakes):
+            record(
+                root,
+                Duration(
+                    job=row.name,
+                    fingerprint=key,
+                    seconds=round(time.monotonic() - began, 3),
+                    cpu_seconds=round(time.process_time() - cpu, 3),
+                    device=device_here(),
+                    cpus=cpus_here(),
+                ),
+            )
         found = made_already(config, row, key, root)
         assert found is not None
         to_wandb(

@@ -85,7 +85,8 @@ class BlockPlayer:
     """Plays cells block by block, into the episode cache and beside whoever else plays them.
 
     size: of a block (see `blocks_of`). finished: whether the artifact that a helper plays for is there; then
-    StageFinished is raised. pause: seconds between two looks at blocks that others hold.
+    StageFinished is raised. work: is told what was found played. pause: seconds between two looks at blocks that others
+    hold.
     """
 
     def __init__(
@@ -95,6 +96,7 @@ class BlockPlayer:
         size: int,
         *,
         finished: Callable[[], bool] = lambda: False,
+        work: Work | None = None,
         pause: float = 0.5,
         sleep: Sleep = time.sleep,
     ) -> None:
@@ -102,13 +104,18 @@ class BlockPlayer:
         self._finished, self._pause, self._sleep = finished, pause, sleep
         self._counted: dict[str, int] = {}
         self._bar, self._played = Progress("", 0), 0
+        self._work, self._own = work, set[str]()
 
     @classmethod
     def of(cls, waves: Waves, work: Work, rollout: RolloutConfig) -> BlockPlayer:
         """The player of a stage's work."""
         manifest = work.folder / ARTIFACT_MANIFEST
         return cls(
-            waves, EpisodeCache.of(work), block_size(rollout), finished=lambda: work.helping and manifest.exists()
+            waves,
+            EpisodeCache.of(work),
+            block_size(rollout),
+            finished=lambda: work.helping and manifest.exists(),
+            work=work,
         )
 
     def play(self, cells: Sequence[Cell], what: str = "") -> None:
@@ -128,13 +135,15 @@ class BlockPlayer:
         blocks = blocks_of(cells, self._size)
         before, plays = self._counted.get(what, 0), sum(len(block.plays) for block in blocks)
         self._counted[what] = before + plays
+        if any(key in self.cache and key not in self._own for block in blocks for key in block.plays):
+            self._found(what)
         blocks = [block for block in blocks if block.missing(self.cache)]
         if blocks:
             missing = sum(len(block.missing(self.cache)) for block in blocks)
             with Progress(what, before + plays, before + plays - missing) as self._bar:
-                self._play_all(blocks)
+                self._play_all(blocks, what)
 
-    def _play_all(self, blocks: list[Block]) -> None:
+    def _play_all(self, blocks: list[Block], what: str) -> None:
         """Take what is free until nothing is missing."""
         while blocks:
             open_before = sum(len(block.missing(self.cache)) for block in blocks)
@@ -150,7 +159,13 @@ class BlockPlayer:
             blocks = [block for block in held if block.missing(self.cache)]
             open_now = sum(len(block.missing(self.cache)) for block in blocks)
             if (others := open_before - open_now - self._played) > 0:
+                self._found(what)
                 self._bar.advance(others, blocks_left=len(blocks))
+
+    def _found(self, what: str) -> None:
+        """Note that not all was played here and now."""
+        if self._work is not None:
+            self._work.found_played.add(what)
 
     def records(self, cell: Cell) -> Iterator[Sequence[Any]]:
         """What each play of a cell came to, in the order of its specs, read one at a time; what turns out damaged is
@@ -184,6 +199,7 @@ class BlockPlayer:
     def _play(self, block: Block, missing: dict[str, tuple[Cell, EpisodeSpec]]) -> None:
         def keep(key: str, records: Sequence[Any]) -> None:
             self.cache.add(block.name, key, records)
+            self._own.add(key)
             self._played += 1
             self._bar.advance()
 

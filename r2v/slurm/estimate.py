@@ -32,7 +32,7 @@ def estimates(config: Config, resources: Mapping[str, Resources], root: Path = P
     """The work of each of these jobs under its header."""
     known = known_here(config, root)
     return [
-        planned_work(name, config, known, allotted(asked, helped=is_helpable(config, job(name))))
+        planned_work(name, config, known, allotted(asked, helped=is_helpable(config, job(name))), root)
         for name, asked in resources.items()
     ]
 

@@ -65,6 +65,8 @@ class Work:
     anew: bool = False
     """Whether it was asked for although it is there: what lies outside the folder is then made a second time too."""
     summary: dict[str, Any] = field(default_factory=dict)
+    found_played: set[str] = field(default_factory=set)
+    """Of what plays were found played, by an earlier attempt, another stage or a helper."""
 
 
 def fingerprint(stage: str, version: int, sections: Mapping[str, Any], inputs: Mapping[str, Artifact]) -> str:

@@ -12,9 +12,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from r2v.config import Config
 from r2v.console import text_table
+from r2v.memory.measured import MeasuredTime, measured_time
 from r2v.memory.stage_table import duration
 from r2v.pipeline.plan.case import Part
 from r2v.pipeline.plan.known import Known
@@ -23,6 +25,7 @@ from r2v.pipeline.plan.price import basis, dollars
 from r2v.pipeline.plan.stage_parts import parts_of
 from r2v.pipeline.plan.wall import Allotted, Seconds, time_of, training_seconds, unit_seconds, workers_of, world_seconds
 from r2v.pipeline.plan.workload import Workload
+from r2v.storage.durations import CPU, Duration
 
 _CHANGING = (
     "{} of {} tasks change a world that others share: played alone on a site set, never branched, so that candidates, "
@@ -55,6 +58,8 @@ class PlannedWork:
     training: float
     """Seconds; nan where the model's size is not known."""
     allotted: Allotted
+    measured: MeasuredTime | None = None
+    """What an earlier run of the stage says of the time."""
 
     @property
     def work(self) -> Workload:
@@ -68,14 +73,21 @@ class PlannedWork:
 
     @property
     def wall(self) -> float:
-        """Seconds from start to end; nan where the model's size is not known."""
+        """Seconds from start to end, as an earlier run says or else estimated; nan where the model's size is not
+        known."""
+        return self.estimated if self.measured is None else self.measured.seconds
+
+    @property
+    def estimated(self) -> float:
+        """The estimate of `wall`."""
         return self.training + sum(one.seconds.wall for one in self.parts)
 
     @property
     def gpu_hours(self) -> float:
         """What the job and its helpers hold while they run."""
-        playing = self.wall - self.training
-        return self.allotted.gpus * (self.training + (1 + self.allotted.helpers) * playing) / 3600
+        training = min(self.training, self.wall)
+        playing = self.wall - training
+        return self.allotted.gpus * (training + (1 + self.allotted.helpers) * playing) / 3600
 
     @property
     def usd(self) -> float | None:
@@ -95,8 +107,24 @@ class PlannedWork:
         return [one for one in self.parts if limit is not None and one.unit_seconds > limit]
 
 
-def planned_work(name: str, config: Config, known: Known, allotted: Allotted) -> PlannedWork:
-    """The work of one job under a configuration."""
+def planned_work(
+    name: str, config: Config, known: Known, allotted: Allotted, root: Path | None = None, *, here: bool = False
+) -> PlannedWork:
+    """The work of one job under a configuration. Its time goes by an earlier run of the stage below `root` (None: by
+    none), where there is one of this benchmark and model on such a machine as is allotted, or, if it is `here`, on
+    any."""
+    planned = _estimated(name, config, known, allotted)
+    if root is None or math.isnan(planned.estimated):
+        return planned
+
+    def of_run(made: Config, run: Duration) -> float:
+        return _estimated(name, made, known, replace(allotted, cpus=run.cpus, helpers=0)).estimated
+
+    gpu = None if here else allotted.card if allotted.gpus else CPU
+    return replace(planned, measured=measured_time(name, config, planned.estimated, of_run, gpu=gpu, root=root))
+
+
+def _estimated(name: str, config: Config, known: Known, allotted: Allotted) -> PlannedWork:
     makes, parts = makes_of(name, config), list[TimedPart]()
     for made, under in makes:
         found = parts_of(made, under, known)
@@ -260,6 +288,7 @@ def _basis(jobs: Sequence[PlannedWork], config: Config, known: Known) -> list[st
         bounds.setdefault(part.part.at_most, {})[part.name] = None
     workers = workers_of(config, known.pace, Allotted())
     helped = [f"{one.name} {one.allotted.helpers}" for one in jobs if one.allotted.helpers]
+    others = " of the others" if any(one.measured for one in jobs) else ""
     return [
         f"tasks: {split}{asked}",
         *([_CHANGING.format(known.changing, sum(known.tasks.values()))] if known.changing else []),
@@ -268,6 +297,7 @@ def _basis(jobs: Sequence[PlannedWork], config: Config, known: Known) -> list[st
         "questions count each time, although equal ones are answered once, and tokens are about what prompts hold",
         basis(config),
         *([f"helpers that play at once beside a job, a block at a time: {', '.join(helped)}"] if helped else []),
-        f"wall: {workers} worlds at a time (rollout.workers), models as `r2v plan` estimates them, the LLM by direct "
-        "calls; one after another, though they overlap",
+        *(f"wall of {one.name}: {one.measured}" for one in jobs if one.measured),
+        f"wall{others}: estimated, {workers} worlds at a time (rollout.workers), models as `r2v plan` estimates them, "
+        "the LLM by direct calls; one after another, though they overlap",
     ]
