@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,7 @@ import pytest
 from r2v import config as c
 from r2v import distributed
 from r2v.errors import EnvironmentFault, UsageError
+from r2v.stages import train_policy
 from r2v.stages.train_policy import BC
 from r2v.storage.record import Recorded, describe
 
@@ -236,11 +238,31 @@ def test_ranks_and_sharding_leave_the_fingerprint_alone() -> None:
         (["training.zero=1"], "training.zero must be 0, 2 or 3, got 1"),
         (["training.ranks=0"], "training.ranks must be above 0 and at most 1e12, got 0"),
         (["training.zero=2", "training.deepspeed=d.json"], "training.deepspeed replaces training.zero"),
+        (["training.zero=2", "training.fsdp=true"], "training.fsdp replaces training.zero and training.deepspeed"),
     ],
 )
 def test_what_cannot_be_sharded_is_refused_before_anything_runs(words: list[str], said: str) -> None:
     with pytest.raises(UsageError, match=said):
         c.load(None, words)
+
+
+def test_fsdp_that_cannot_be_had_is_refused_before_anything_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a CPU, by one rank, and over 4-bit weights: `_trained` asks before it loads."""
+    config = c.load(None, ["training.fsdp=true", "policy.lora_r=4", "policy.model_name=org/model"])
+    assert BC.sections(config).phase.fsdp and c.identity(BC.sections(config)) == c.identity(
+        BC.sections(c.load(None, ["policy.lora_r=4", "policy.model_name=org/model"]))
+    )
+    phase, policy = BC.sections(config).phase, config.policy
+    with pytest.raises(UsageError, match="training.fsdp=true: fewer than two GPUs are used here"):
+        train_policy._sharded(phase, policy, 2)
+    monkeypatch.setattr(distributed, "_visible_gpus", lambda: 2)
+    with pytest.raises(UsageError, match="fewer than two GPUs"):
+        train_policy._sharded(phase, replace(policy, device="cpu"), 2)
+    with pytest.raises(UsageError, match="fewer than two GPUs"):
+        train_policy._sharded(phase, policy, 1)
+    with pytest.raises(UsageError, match="training.fsdp=true: 4-bit weights are not sharded; set policy.load_in_4bit"):
+        train_policy._sharded(phase, replace(policy, load_in_4bit=True), 2)
+    assert train_policy._sharded(phase, policy, 2)
 
 
 def test_sharding_without_a_gpu_or_without_deepspeed_is_one_line(tmp_path: Path) -> None:

@@ -64,6 +64,7 @@ class Phase:
     ranks: Count | None = field(default=None, metadata=RUNTIME)
     zero: Annotated[int, OneOf(values=(0, 2, 3))] = field(default=0, metadata=RUNTIME)
     deepspeed: PathText | None = field(default=None, metadata=RUNTIME)
+    fsdp: bool = field(default=False, metadata=RUNTIME)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,6 +95,9 @@ class TrainingConfig:
     weights too."""
     deepspeed: PathText | None = field(default=None, metadata=RUNTIME)
     """Path of your own DeepSpeed configuration, in place of `zero`; None: none."""
+    fsdp: bool = field(default=False, metadata=RUNTIME)
+    """Shard weights, gradients and optimizer states of bc and preference by torch's own FSDP2, in place of `zero`;
+    needs no other package, and GPUs."""
     bc: PhaseConfig = field(default_factory=PhaseConfig)
     """Behaviour cloning."""
     preference: PhaseConfig = field(default_factory=lambda: PhaseConfig(num_epochs=2.0, lr=2e-4, weight_decay=0.0))
@@ -111,6 +115,12 @@ class TrainingConfig:
             "training.deepspeed",
             "replaces training.zero, which must be 0",
             self.zero,
+        )
+        check(
+            not self.fsdp or (self.zero == 0 and self.deepspeed is None),
+            "training.fsdp",
+            "replaces training.zero and training.deepspeed, which must be left out",
+            self.deepspeed or self.zero,
         )
         for name, value in vars(self.router).items():
             check(

@@ -12,7 +12,6 @@ import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from itertools import accumulate
 from pathlib import Path
 from typing import Any, NoReturn
@@ -24,7 +23,7 @@ from r2v import distributed
 from r2v.config import Phase
 from r2v.errors import Interrupted, UsageError
 from r2v.log import Progress
-from r2v.policy.load import Loaded
+from r2v.policy.sharded_training import fsdp_plugin, zero_plugin
 from r2v.randomness import generator, seed_of
 from r2v.storage import checkpoint
 from r2v.storage.checkpoint import LATEST
@@ -101,12 +100,13 @@ def arguments(phase: Phase, out: Path, rows: int, model: Any, seed: int) -> dict
         "max_length": None,
         "seed": seed_of(seed, "trainer") % 2**32,
         "bf16": large,
-        "gradient_checkpointing": large,
+        "gradient_checkpointing": large and not phase.fsdp,
         "use_cpu": not on_gpu,
         "dataloader_pin_memory": on_gpu,
         "ddp_find_unused_parameters": False,
         "log_level_replica": "error",
-        "deepspeed": phase.deepspeed or (_zero(phase.zero) if phase.zero else None),
+        "deepspeed": phase.deepspeed or (zero_plugin(phase.zero) if phase.zero else None),
+        **(fsdp_plugin(large) if phase.fsdp else {}),
     }
 
 
@@ -121,23 +121,6 @@ def tf32(wanted: bool) -> Iterator[None]:
         yield
     finally:
         torch.set_float32_matmul_precision(before)
-
-
-def _zero(stage: int) -> dict[str, Any]:
-    """A DeepSpeed configuration of this ZeRO stage; `auto` stands for the trainer's own arguments."""
-    return {
-        "zero_optimization": {
-            "stage": stage,
-            "overlap_comm": True,
-            "contiguous_gradients": True,
-            "stage3_gather_16bit_weights_on_model_save": True,
-        },
-        "bf16": {"enabled": "auto"},
-        "gradient_clipping": "auto",
-        "gradient_accumulation_steps": "auto",
-        "train_batch_size": "auto",
-        "train_micro_batch_size_per_gpu": "auto",
-    }
 
 
 def fit(trainer: Any, what: str, out: Path, lengths: Sequence[int]) -> list[dict[str, float]]:
@@ -217,31 +200,6 @@ def _refuse(trainer: Any, what: str, finding: str) -> NoReturn:
         f"{trainer.args.learning_rate:g}), training.{what}.grad_clip (now {trainer.args.max_grad_norm:g}) or "
         f"training.{what}.weight_decay (now {trainer.args.weight_decay:g})"
     )
-
-
-def is_sharded(trainer: Any) -> bool:
-    """Whether the weights are sharded over ranks (ZeRO-3)."""
-    plugin = trainer.accelerator.state.deepspeed_plugin
-    return plugin is not None and plugin.zero_stage == 3
-
-
-def gather_model(trainer: Any, loaded: Loaded) -> Loaded:
-    """The trained policy with all of its weights, on rank 0, to be measured and exported. Under ZeRO-3 the shards are
-    gathered, so all ranks must call it."""
-    if not is_sharded(trainer):
-        return loaded
-    weights = trainer.accelerator.get_state_dict(trainer.model_wrapped)
-    if distributed.rank():
-        return loaded
-    adapted = hasattr(loaded.model, "peft_config")
-    base = loaded.model.get_base_model() if adapted else loaded.model
-    fresh = type(base)(base.config).to(base.dtype)
-    if adapted:
-        from peft import get_peft_model
-
-        fresh = get_peft_model(fresh, loaded.model.peft_config["default"])
-    fresh.load_state_dict(weights, strict=False)
-    return replace(loaded, model=fresh.to(trainer.args.device))
 
 
 class _CheckpointCallback(TrainerCallback):  # type: ignore[misc]

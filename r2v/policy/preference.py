@@ -26,9 +26,10 @@ from r2v.errors import EmptyResult, InputError
 from r2v.llm.types import Message
 from r2v.log import logger
 from r2v.policy.export import export
-from r2v.policy.fit import arguments, draw_rows, fit, gather_model, is_sharded, pad_for_ranks, schedule
+from r2v.policy.fit import arguments, draw_rows, fit, pad_for_ranks, schedule
 from r2v.policy.load import Loaded
 from r2v.policy.prompt_encoder import Encoder
+from r2v.policy.sharded_training import gather_model, is_sharded
 from r2v.storage.files import write_json
 
 _MEASURED_PAIRS = 256

@@ -133,7 +133,7 @@ def run_preference(cfg: PreferenceSettings, work: Work) -> None:
 def _trained(cfg: P, work: Work, train: Callable[[P, Work], dict[str, Any]], report: str) -> dict[str, Any]:
     """The report of the training, done here or, where there are several GPUs, by one rank for each."""
     phase, ranks = cfg.phase, distributed.ranks_for(cfg.phase.ranks, cfg.policy.device)
-    sharded = _sharded(phase, cfg.policy)
+    sharded = _sharded(phase, cfg.policy, ranks)
     distributed.cut(phase.batch_size, phase.gradient_accumulation_steps, ranks)
     if ranks == 1 and not sharded and not distributed.crowded(cfg.policy.device):
         return train(cfg, work)
@@ -142,8 +142,22 @@ def _trained(cfg: P, work: Work, train: Callable[[P, Work], dict[str, Any]], rep
     return made
 
 
-def _sharded(phase: c.Phase, policy: c.PolicyConfig) -> bool:
-    """Whether DeepSpeed is asked for. Raises UsageError where it cannot be had."""
+def _sharded(phase: c.Phase, policy: c.PolicyConfig, ranks: int) -> bool:
+    """Whether ranks divide more than the batch. Raises UsageError, before anything is loaded, where that cannot be
+    had."""
+    if phase.fsdp:
+        if ranks < 2 or not distributed.crowded(policy.device):
+            # accelerate would train whole weights on each rank elsewhere, without a word
+            raise UsageError(
+                "training.fsdp=true: fewer than two GPUs are used here (policy.device, training.ranks), and only GPUs "
+                "shard; set training.fsdp=false, or training.zero=2 or 3, which DeepSpeed does on a CPU too"
+            )
+        if policy.in_4bit:
+            raise UsageError(
+                "training.fsdp=true: 4-bit weights are not sharded; set policy.load_in_4bit=false, or training.zero=2, "
+                "which divides gradients and optimizer states of the adapters"
+            )
+        return True
     if not phase.zero and phase.deepspeed is None:
         return False
     asked = f"training.deepspeed={phase.deepspeed}" if phase.deepspeed else f"training.zero={phase.zero}"

@@ -113,9 +113,9 @@ def gradients(what: str, out: Path, phase: Phase = PHASE) -> list[dict[str, torc
     return kept.kept
 
 
-def train(what: str, out: Path, lora: int = 0, zero: int = 0) -> dict[str, Any]:
+def train(what: str, out: Path, lora: int = 0, zero: int = 0, fsdp: bool = False) -> dict[str, Any]:
     """The whole phase."""
-    phase = replace(PHASE, lr=5e-3 if what == "bc" else 1e-3, zero=zero)
+    phase = replace(PHASE, lr=5e-3 if what == "bc" else 1e-3, zero=zero, fsdp=fsdp)
     if what == "bc":
         return bc.train_bc(EPISODES, loaded(lora=lora), encoder(), phase, out, seed=0)
     return preference.train_preference(PAIRS, loaded(lora=lora), encoder(), phase, PreferenceConfig(), out, seed=0)
@@ -159,5 +159,53 @@ def in_parts(folder: Path) -> None:
             (folder / f"{what}.json").write_text(json.dumps(report))
 
 
+def shard_on_a_cpu() -> None:
+    """accelerate takes its FSDP plugin into account on accelerators alone; torch's FSDP2 itself works over gloo."""
+    from accelerate import state
+    from accelerate.utils import DistributedType
+
+    begin, plugins = state.AcceleratorState.__init__, list[Any]()
+
+    def begun(self: Any, *args: Any, fsdp_plugin: Any = None, **options: Any) -> None:
+        begin(self, *args, fsdp_plugin=fsdp_plugin, **options)
+        plugins.extend([] if fsdp_plugin is None else [fsdp_plugin])
+        if plugins:
+            self.distributed_type, self.fsdp_plugin = DistributedType.FSDP, plugins[-1]
+
+    state.AcceleratorState.__init__ = begun
+
+
+def under_fsdp(folder: Path) -> None:
+    """Full weights and adapters under FSDP2, once and from where a killed run left off; how large a rank's part is."""
+    from torch.distributed.tensor import DTensor
+
+    from r2v.distributed import wait_for_all
+    from r2v.policy import sharded_training
+
+    shard_on_a_cpu()
+    parts: dict[str, float] = {}
+    whole_of = sharded_training.gather_model
+
+    def noted(trainer: Any, model: Loaded) -> Loaded:
+        weights = list(trainer.model_wrapped.parameters())
+        held = sum(w.to_local().numel() if isinstance(w, DTensor) else w.numel() for w in weights)
+        parts[Path(trainer.args.output_dir).name] = held / sum(w.numel() for w in weights)
+        return whole_of(trainer, model)
+
+    bc.gather_model = preference.gather_model = noted  # type: ignore[attr-defined]
+    for what, lora in CASES_IN_PARTS:
+        once = train(what, folder / f"{what}-{lora}", lora=lora, fsdp=True)
+        wait_for_all()
+        if rank() == 0:
+            cut_short(folder / f"{what}-{lora}", folder / f"{what}-{lora}-killed")
+        wait_for_all()
+        killed = train(what, folder / f"{what}-{lora}-killed", lora=lora, fsdp=True)
+        if rank() == 0:
+            (folder / f"{what}-{lora}.json").write_text(json.dumps([once, killed, parts]))
+
+
+CASES_IN_PARTS = (("bc", 0), ("bc", 4), ("preference", 0), ("preference", 4))
+TASKS = {"everything": everything, "in_parts": in_parts, "under_fsdp": under_fsdp}
+
 if __name__ == "__main__":
-    sys.exit(run_rank(lambda: {"everything": everything, "in_parts": in_parts}[sys.argv[1]](Path(sys.argv[2]))))
+    sys.exit(run_rank(lambda: TASKS[sys.argv[1]](Path(sys.argv[2]))))
