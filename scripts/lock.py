@@ -42,7 +42,15 @@ def resolved(extras: tuple[str, ...], python: str, pins: str) -> Blocks:
         constraints.write(pins)
         constraints.flush()
         command = [Path(sys.executable).with_name("uv"), "pip", "compile", "pyproject.toml", "-", "--universal"]
-        command += ["--python-version", python, "--generate-hashes", "--no-header", "--quiet", "--fork-strategy", "fewest"]
+        command += [
+            "--python-version",
+            python,
+            "--generate-hashes",
+            "--no-header",
+            "--quiet",
+            "--fork-strategy",
+            "fewest",
+        ]
         command += ["--constraints", constraints.name, *(word for extra in extras for word in ("--extra", extra))]
         done = subprocess.run(
             command, input="\n".join(project["build-system"]["requires"]), stdout=subprocess.PIPE, text=True, cwd=ROOT

@@ -75,7 +75,8 @@ def test_a_current_model_demonstrates_by_configuration_alone(asked: str, emulato
     assert all(episode.steps for episode in episodes) and any(episode.success for episode in episodes)
     actions = [json.loads(step.action.raw_text) for episode in episodes for step in episode.steps]
     assert all("tool" in action for action in actions), "one spelling, whichever way they came"
-    bills = emulator.ledger().bills
+    before, *bills = emulator.ledger().bills
+    assert (before.model, before.mode) == (name, "sync"), "the call before the run, under the cap like all others"
     assert {(bill.model, bill.mode) for bill in bills} == {(name, "batch" if "mode=batch" in more else "sync")}
     assert len(bills) == len(actions)
 
@@ -91,7 +92,9 @@ def test_teacher_and_judge_are_one_emulator(provider: str, name: str, emulator: 
     made = run_job(config, job("verifier"), {"collect": collected}, root=tmp_path).artifact
     report = json.loads((made.folder / "judge_report.json").read_text())
     asked = len(emulator.ledger().bills) - before
-    assert report["questions"] == {"read": asked, "unreadable": 0, "refused": 0} and asked > 0
+    read = report["questions"]["read"]
+    assert report["questions"] == {"read": read, "unreadable": 0, "refused": 0}
+    assert read > 0 and asked - read in (0, 1), "each question once, and the call before the run"
 
 
 def test_a_retired_model_ends_with_its_successor_and_a_dying_one_with_a_warning(

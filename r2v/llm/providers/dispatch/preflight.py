@@ -94,8 +94,9 @@ class Preflight:
         state, tracker = self._tracker.state, self._tracker
         request = state.new_attempt(make_request(state.run, question, self._provider.request_body(question)))
         worst_case = tracker.worst_case(request, batch=False)
-        if not tracker.set_aside(worst_case):
-            raise tracker.budget.exhausted(worst_case)
+        while not tracker.set_aside(worst_case):
+            if not await tracker.budget.extend(worst_case):
+                raise tracker.budget.exhausted(worst_case)
         row = {"id": request.custom_id, "sha256": request.sha256}
         await tracker.write_reservation({"row": "call", **row, "usd": worst_case})
         try:
