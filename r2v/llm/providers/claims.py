@@ -89,6 +89,11 @@ class Claims:
         self.reused += verdict is not None
         return verdict
 
+    @property
+    def any_answer(self) -> bool:
+        """Whether another process has an answer of this model and endpoint."""
+        return self._replies.any_answer
+
     def submit(self, requests: Sequence[ProviderRequest]) -> None:
         """Claim these, or wait for whoever asks them; the claimant hears what came of each."""
         self._unclaimed += requests

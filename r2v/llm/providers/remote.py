@@ -141,6 +141,8 @@ class ProviderRemote:
         self._claims = await self._membership.open(
             self.tracker, self._in_flight.identities, self, self._clock, self._spawn, pause=self.policy.poll_seconds
         )
+        if self._claims is not None and self._claims.any_answer:
+            self._preflight.excuse()
         self._progress.begin(len(self._in_flight))
 
     async def __aexit__(

@@ -37,6 +37,7 @@ SMALL = (
     "teacher.model_name=gpt-5.2",
     "teacher.max_tokens=64",
     "teacher.mode=batch",
+    "teacher.preflight=false",
     "teacher.flush_seconds=0.2",
     "teacher.poll_seconds=0.02",
     "teacher.reconcile_after=0.2",
@@ -172,3 +173,11 @@ def _answers(project: Path) -> Counter[tuple[str, ...]]:
 
 def _answered(project: Path) -> set[Any]:
     return set(_answers(project))
+
+
+def test_a_run_of_a_project_that_was_answered_needs_no_call_before_it(project: Path, provider: Emulator) -> None:
+    for bootstrap in (30, 40):
+        evaluated(project, "teacher.preflight=true", f"evaluation.bootstrap={bootstrap}", "evaluation.num_tasks=1")
+        shutil.rmtree(project / "outputs/.episodes")
+    journals = project.glob("outputs/.artifacts/*/.provider/journal.jsonl")
+    assert sum(path.read_text().count('"preflight"') for path in journals) == 1

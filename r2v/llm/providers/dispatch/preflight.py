@@ -46,6 +46,10 @@ class Preflight:
         self._example: Request | None = None
         self._held: list[ProviderRequest] = []
 
+    def excuse(self) -> None:
+        """No call is due: the project has an answer of this model and endpoint."""
+        self._is_due = False
+
     def see(self, requests: Sequence[Request]) -> None:
         """What the run asks: its first request is the model of the call."""
         if self._example is None and requests:

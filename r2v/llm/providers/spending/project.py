@@ -197,6 +197,11 @@ class Replies:
         if not entry.open:
             self._read[entry.run] = entry
 
+    @property
+    def any_answer(self) -> bool:
+        """Whether anybody has been answered."""
+        return any(view.answered for view in list(self._views.values()))
+
     def answer(self, key: str) -> RequestVerdict | None:
         """The answer of this key, whoever was given it."""
         for view in list(self._views.values()):  # another thread may look meanwhile
