@@ -8,6 +8,7 @@ keeping them all would be the leak that ends a long evaluation. What was kept lo
 from __future__ import annotations
 
 import hashlib
+import threading
 from collections.abc import Callable, Hashable, Iterable
 from functools import wraps
 from typing import Any, TypeVar
@@ -60,14 +61,16 @@ def by_digest(most: int) -> Callable[[Callable[[str], R]], Callable[[str], R]]:
     """Remember what a function makes of each of `most` texts, the texts themselves not."""
 
     def decorate(compute: Callable[[str], R]) -> Callable[[str], R]:
-        memo = Memo(most)
+        memo, making_room = Memo(most), threading.Lock()  # a server's threads share it
 
         @wraps(compute)
         def remembered(text: str) -> R:
             key = hashlib.blake2b(text.encode(errors="surrogatepass"), digest_size=16).digest()
             found = memo.get(key)
             if found is None:
-                found = memo[key] = compute(text)
+                found = compute(text)
+                with making_room:
+                    memo[key] = found
             return found
 
         return remembered

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
@@ -66,3 +67,11 @@ def test_a_function_of_texts_is_computed_once_for_each_of_the_latest() -> None:
 
     assert [length(text) for text in ("a", "bb", "a", "ccc", "bb", "a")] == [1, 2, 1, 3, 2, 1]
     assert asked == ["a", "bb", "ccc", "a"]
+
+
+def test_threads_that_share_what_is_remembered_lose_nothing() -> None:
+    """The emulator's threads count the tokens of different texts at the same time, and each makes room."""
+    length = by_digest(4)(len)
+    texts = ["x" * n for n in range(200)]
+    with ThreadPoolExecutor(16) as pool:
+        assert list(pool.map(length, texts * 20)) == [len(text) for text in texts * 20]

@@ -77,6 +77,17 @@ def test_a_parameter_that_the_model_does_not_know_stops_the_run_for_nothing(
     assert not [row for row in rows_of(tmp_path) if row["row"] == "lost"]
 
 
+@MODES
+@pytest.mark.parametrize(("provider", "model"), [("openai", "gpt-3.5-turbo"), ("anthropic", "claude-3-5-haiku")])
+def test_a_retired_model_stops_the_run_for_nothing(
+    provider: str, model: str, mode: str, served: Serve, tmp_path: Path
+) -> None:
+    with served() as emulator:
+        with pytest.raises(EnvironmentFault, match="404: .*(does not exist|not_found|model)"):
+            play(provider, tmp_path, count=3, turns=1, mode=mode, preflight=True, models={provider: model})
+        assert not emulator.ledger().bills and not emulator.batches()
+
+
 @BOTH
 @MODES
 @pytest.mark.parametrize(
