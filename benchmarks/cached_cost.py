@@ -44,20 +44,27 @@ class Lengths:
         return self.head + (step + 1) * self.page + step * self.action
 
 
-def local_usd(episode: Episode, lengths: Lengths, cost: CostConfig) -> float:
-    """USD of the small policy and its verifier in an episode."""
+def local_usd(episode: Episode, lengths: Lengths, cost: CostConfig, reread: float) -> float:
+    """USD of the small policy and its verifier in an episode. `reread`: price of a token that they have read at an
+    earlier step, as a factor on `cost.slm.input`."""
     total = 0.0
+    known = {"slm": 0, "verifier": 0}
+
+    def read(who: str, tokens: int) -> float:
+        repeated, known[who] = min(known[who], tokens), max(known[who], tokens)
+        return (tokens - repeated + repeated * reread) * cost.slm.input
+
     for index, step in enumerate(episode.steps):
         gated = step.decision is not None and step.decision.p_escalate is not None
         if is_llm_step(step) and not gated:
             continue
-        read = lengths.prompt(index)
-        total += read * cost.slm.input + lengths.action * cost.slm.output
+        total += read("slm", lengths.prompt(index)) + lengths.action * cost.slm.output
         if gated:
             asked = instruments(episode.method, FEATURES)
-            total += asked.verifier * (read + lengths.action) * cost.slm.input
             if asked.previous and index and is_llm_step(episode.steps[index - 1]):
-                total += (lengths.prompt(index - 1) + lengths.action) * cost.slm.input
+                total += read("verifier", lengths.prompt(index - 1) + lengths.action)
+            if asked.verifier:
+                total += read("verifier", lengths.prompt(index) + lengths.action)
     return total / 1e6
 
 
@@ -75,7 +82,7 @@ def llm_usd(episode: Episode, lengths: Lengths, rate: Rate, cache: PromptCache) 
     return listed, listed - saved
 
 
-def fractions(results: Path, lengths: Lengths, models: Sequence[str]) -> list[list[str]]:
+def fractions(results: Path, lengths: Lengths, models: Sequence[str], reread: float) -> list[list[str]]:
     """The rows of the table."""
     cost = CostConfig()
     rates = {name: rate_of(*name.split(":", 1)) for name in models}
@@ -87,7 +94,7 @@ def fractions(results: Path, lengths: Lengths, models: Sequence[str]) -> list[li
         row = totals[episode.condition, episode.method]
         row[0] += len(episode.steps)
         row[1] += sum(map(is_llm_step, episode.steps))
-        local = local_usd(episode, lengths, cost)
+        local = local_usd(episode, lengths, cost, reread)
         for place, name in enumerate(rates):
             listed, billed = llm_usd(episode, lengths, rates[name], caches[name])
             row[2 + 2 * place] += local + listed
@@ -106,7 +113,19 @@ if __name__ == "__main__":
     parser.add_argument("--head", type=int, default=500, help="tokens of instructions, tools and goal (default 500)")
     parser.add_argument("--page", type=int, default=1500, help="tokens of an observation (default 1500)")
     parser.add_argument("--action", type=int, default=60, help="tokens of an action (default 60)")
+    parser.add_argument(
+        "--reread",
+        type=float,
+        default=1.0,
+        metavar="FACTOR",
+        help="price of a token that the small policy or its verifier has read before, as a factor (default 1: each "
+        "step is read anew; 0: a local prefix cache, whose tokens cost nothing)",
+    )
     given = parser.parse_args()
     sizes = Lengths(head=given.head, page=given.page, action=given.action)
     names = [f"{name} {how}" for name in given.model for how in ("list", "cached")]
-    print(text_table([["condition", "method", "LLM steps", *names], *fractions(given.results, sizes, given.model)]))
+    print(
+        text_table(
+            [["condition", "method", "LLM steps", *names], *fractions(given.results, sizes, given.model, given.reread)]
+        )
+    )
