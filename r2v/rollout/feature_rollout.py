@@ -70,7 +70,7 @@ class FeatureRollout:
             disagrees=differs,
             slm_episode_success=episode.success,
             condition=spec.condition,
-            perturbation_seed=spec.perturbation_seed,
+            perturbation_seed=episode.perturbation_seed,
             cost_slm=1.0,
             cost_llm=self.cost_ratio,
         )

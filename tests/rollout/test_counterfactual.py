@@ -269,13 +269,15 @@ class FaultyEnvironment:
 
 def test_an_episode_that_the_world_ended_teaches_nobody() -> None:
     on = stage(Faulty(), lambda request: call("a"), lambda request: call("b"))
-    some = specs(on.world.benchmark, 3)
+    some = [replace(spec, perturbation_seed=901) for spec in specs(on.world.benchmark, 3)]
     rows = roll_out_features(some, on.world, on.small, on.large, FeatureExtractor(InferenceConfig()), 30.0, on.waves)
     assert [row.state_id.partition("/")[0] for row in rows] == ["f-0"] * 4 + ["f-2"] * 4
     assert {(row.disagrees, row.q_slm, row.q_llm, row.cost_slm, row.cost_llm, row.n_rollouts) for row in rows} == {
         (True, 0.0, 0.0, 1.0, 30.0, 1)
     }
-    assert {(row.split, row.condition, row.perturbation_seed) for row in rows} == {("evaluation", "clean", None)}
+    assert {(row.split, row.condition, row.perturbation_seed) for row in rows} == {("evaluation", "clean", None)}, (
+        "where no perturbation is at work no seed of one is recorded"
+    )
     states = play_candidates(
         some, on.world, on.small, None, [no_opinion], lambda task_id: 0, CandidatesConfig(num_samples=2), on.waves
     )
