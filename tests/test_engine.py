@@ -19,18 +19,21 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+import torch
 
 from examples.hub_models import hub_model
-from r2v.config import InferenceConfig, PolicyConfig, Price
+from r2v.config import InferenceConfig, PolicyConfig, Price, RolloutConfig
 from r2v.errors import EnvironmentFault
 from r2v.llm.engines.release import engine_home, engine_python
 from r2v.llm.engines.servers import OwnServer
 from r2v.llm.local.backend import LocalBackend
-from r2v.llm.types import Reply, Request
+from r2v.llm.types import Reply, Request, ScoreRequest
 from r2v.llm.waves import Waves
 from r2v.policy.load import load_policy
 from r2v.policy.prompt_encoder import Encoder, build_messages
-from r2v.policy.serving import served_policy
+from r2v.policy.serving import scoring_servers, served_policy
+from r2v.rollout.model_factory import verifier_scorer
+from r2v.verifier.model import VerifierModel, save
 from tests import trust
 from tests.llm.engines.test_servers import group_of, running
 from tests.served_models import TEXTS, adapters, base_model, served_config
@@ -125,6 +128,42 @@ def test_it_draws_as_the_local_decoder_alone_and_in_company_with_exact_figures(
                     assert sample.entropies == pytest.approx(other.entropies, abs=1e-4)
     print(f"{equal} of {samples} completions are the local decoder's")
     assert equal >= 0.9 * samples  # what is left are ties of float32
+
+
+def test_verifiers_score_as_in_this_process(engine: Path, tmp_path: Path) -> None:
+    """Two of them, as folds are, with heads of their own on one server that reads."""
+    base = base_model(tmp_path / "base")
+    plain = served_config(base)
+    folders = [tmp_path / "one", tmp_path / "two"]
+    adapters(plain, folders)
+    for number, folder in enumerate(folders):
+        model = VerifierModel(load_policy(plain, folder).model, temperature=1.0 + number)
+        torch.manual_seed(number)
+        torch.nn.init.normal_(model.head.weight, std=0.3)
+        save(model, folder, adapted=True)
+    asked = [
+        ScoreRequest(messages=build_messages(TEXTS[number], [TEXTS[number + 1]], []), action=TEXTS[number + 2])
+        for number in range(30)
+    ]
+
+    def scored(policy: PolicyConfig, folder: Path) -> list[float]:
+        waves = Waves(max_conversations=64)
+        inference, rollout = InferenceConfig(max_new_tokens=NEW_TOKENS), RolloutConfig()
+        ask = verifier_scorer(policy, folder, inference, rollout, waves)
+        return [reply.score for reply in waves.run(partial(ask, one) for one in asked)]
+
+    serving = {"engine": "vllm", "engine_venv": str(engine), "engine_verifier": True, "engine_memory": 0.4}
+    policy = served_config(base, device="cpu", **serving)
+    found = [scored(policy, folder) for folder in folders]
+    expected = [scored(plain, folder) for folder in folders]
+    servers, _ = scoring_servers(policy, folders[0])
+    for server in servers:
+        assert isinstance(server, OwnServer)
+        server.stop()
+    assert found[0] != found[1] and max(expected[0]) - min(expected[0]) > 0.01
+    apart = max(abs(a - b) for one, other in zip(found, expected, strict=True) for a, b in zip(one, other, strict=True))
+    print(f"60 scores, at most {apart:.1e} from the verifier's in this process")
+    assert apart <= 1e-4
 
 
 def test_a_thousand_requests_outlive_a_killed_server(served: tuple[PolicyConfig, list[Path | None]]) -> None:

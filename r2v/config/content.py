@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from r2v.config.engines import LOCAL, engine_identity
+from r2v.config.engines import LOCAL, POOLING_FLAGS, engine_identity
 from r2v.config.models import BUNDLED_NAMES, PolicyConfig, TeacherConfig, endpoint_identity
 from r2v.config.training import PHASES, Phase, TrainingConfig
 
@@ -36,6 +36,8 @@ def identity(section: Any) -> Any:
                 values["elision"] = ELISION
             if values.pop("engine") != LOCAL:
                 values["engine"] = engine_identity(section.engine)
+            if section.engine_verifier:
+                values["engine_verifier"] = list(POOLING_FLAGS)
         if isinstance(section, TeacherConfig) and values.pop("base_url") is not None:
             values["base_url"] = endpoint_identity(str(section.base_url))
         return values

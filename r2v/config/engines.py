@@ -23,6 +23,15 @@ VLLM_FLAGS = (
     "--seed=0",
 )
 """Options that an answer depends on, beside the model, its type and its context length, which are the policy's."""
+POOLING_FLAGS = (
+    "--runner=pooling",
+    "--convert=embed",
+    '--pooler-config={"pooling_type":"LAST","use_activation":false}',
+    "--enable-prefix-caching",
+    "--enable-lora",
+    "--seed=0",
+)
+"""The same of a server that scores: it hands back the last token's hidden state as it is."""
 
 
 @dataclass(frozen=True, kw_only=True)

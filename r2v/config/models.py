@@ -44,6 +44,8 @@ _Variable = Text(
     meaning="the name of an environment variable, never the key itself",
     secret=True,
 )
+_BOTH_SERVERS = 0.475
+"""Of a GPU's memory, what each of two servers may take at most."""
 _Device = Text(pattern=r"auto|cpu|mps|(cuda|xpu|hpu|npu)(:\d{1,3})?", meaning="auto, cpu, cuda, cuda:N, mps or xpu")
 
 
@@ -199,7 +201,9 @@ class PolicyConfig:
     """Virtual environment of the engine; None: where `r2v engine install` puts it."""
     engine_memory: Annotated[float, Range(above=0, at_most=0.95)] = field(default=0.5, metadata=RUNTIME)
     """engine=vllm: share of each GPU's memory that a server takes. The verifier stays in the stage's own process and
-    has to fit into the rest."""
+    has to fit into the rest, or is served too and takes as much again (engine_verifier)."""
+    engine_verifier: bool = field(default=False, metadata=RUNTIME)
+    """engine=vllm: whether the verifier and its folds are served too, as adapters of a second server on each GPU."""
 
     def __post_init__(self) -> None:
         # One name in every fingerprint, adapter and table: two names of the same weights would be two artifacts.
@@ -208,6 +212,11 @@ class PolicyConfig:
         tools = None if self.model_name in BUNDLED_NAMES else self.tools or "auto"
         object.__setattr__(self, "tools", tools)
         check_fields("policy", self)
+        if self.engine_verifier:
+            check(self.engine == VLLM, "policy.engine_verifier", "needs policy.engine=vllm", self.engine_verifier)
+            fits = self.engine_memory <= _BOTH_SERVERS
+            problem = f"must be at most {_BOTH_SERVERS} with policy.engine_verifier=true: two servers share each GPU"
+            check(fits, "policy.engine_memory", problem, self.engine_memory)
         if self.engine not in (LOCAL, VLLM):
             wrong = wrong_url(self.engine)
             shown = "a URL with one" if wrong and "key" in wrong else self.engine
@@ -232,7 +241,7 @@ class PolicyConfig:
 
     def trained(self) -> PolicyConfig:
         """What training depends on: not who answers for the policy later."""
-        return replace(self, engine=LOCAL)
+        return replace(self, engine=LOCAL, engine_verifier=False)
 
     def require_trainable(self) -> None:
         """Raises UsageError where these weights cannot be trained."""

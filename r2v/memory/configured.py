@@ -79,9 +79,17 @@ def acting_job(config: Config, stage: ActingStage) -> ActingJob:
         completion_tokens=completion,
         samples=samples,
         sampling=sampling,
-        engine_memory=policy.engine_memory if policy.engine == VLLM else 0.0,
+        engine_memory=_engines_beside(policy),
         **model,
     )
+
+
+def _engines_beside(policy: PolicyConfig) -> float:
+    """Share of the card that is not left to what is planned: where the verifier is served too, that is what one of the
+    two servers holds, in its own share."""
+    if policy.engine_verifier:
+        return 1 - policy.engine_memory
+    return policy.engine_memory if policy.engine == VLLM else 0.0
 
 
 def _cast(config: Config, stage: ActingStage) -> tuple[tuple[str, ...], tuple[str, ...]]:

@@ -8,15 +8,18 @@ every server.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 from r2v.config import InferenceConfig, PolicyConfig, Price
 from r2v.errors import InputError, UsageError
+from r2v.llm.engines.client import Adapter
 from r2v.llm.engines.fleet import engine_facts, fleet_of, visible_gpus
 from r2v.llm.engines.release import EngineModel, engine_home
-from r2v.llm.engines.served import Adapter, Served
+from r2v.llm.engines.served import Served
+from r2v.llm.engines.servers import EngineServer
 from r2v.llm.local.wording import TokenReplies, end_ids
 from r2v.llm.types import ToolSpec
 from r2v.policy.load import device_of, load_tokenizer
@@ -36,23 +39,33 @@ def served_policy(
     """The policy with the adapters exported in a folder (None: the base), told of these tools, behind the configured
     engine. Raises InputError for weights that no engine serves, EnvironmentFault where there is no engine."""
     policy.require_servable()
-    if weights is not None and not (weights / ADAPTERS).exists():
-        raise InputError(f"{weights}: holds whole weights, which policy.engine={policy.engine} does not serve")
+    adapter = None if weights is None else _adapter(policy, weights)
     tokenizer = load_tokenizer(policy, weights)
     model, described = described_model(policy)
+    return Served(
+        _servers(policy, model),
+        adapter,
+        encode=Encoder.of(tokenizer, policy, inference.max_new_tokens, tools),
+        end_ids=end_ids(described, tokenizer),
+        replies=TokenReplies(tokenizer, "slm", price),
+    )
+
+
+def scoring_servers(policy: PolicyConfig, weights: Path) -> tuple[Sequence[EngineServer], Adapter]:
+    """The servers that read for verifiers, and the adapters of the one in a folder. Raises as `served_policy`."""
+    policy.require_servable()
+    adapter = _adapter(policy, weights)
+    model, _ = described_model(policy)
+    return _servers(policy, replace(model, pooling=True)), adapter
+
+
+def _servers(policy: PolicyConfig, model: EngineModel) -> Sequence[EngineServer]:
     gpus = []
     if model.gpu_memory is not None:
         import torch
 
         gpus = visible_gpus(torch.cuda.device_count())
-    servers = fleet_of(policy.engine, model, home=engine_home(policy.engine_venv), gpus=gpus)
-    return Served(
-        servers,
-        None if weights is None else _adapter(weights),
-        encode=Encoder.of(tokenizer, policy, inference.max_new_tokens, tools),
-        end_ids=end_ids(described, tokenizer),
-        replies=TokenReplies(tokenizer, "slm", price),
-    )
+    return fleet_of(policy.engine, model, home=engine_home(policy.engine_venv), gpus=gpus)
 
 
 def facts_of_engine(policy: PolicyConfig) -> dict[str, Any]:
@@ -62,7 +75,9 @@ def facts_of_engine(policy: PolicyConfig) -> dict[str, Any]:
     return {"engine": engine_facts(policy.engine, engine_home(policy.engine_venv))}
 
 
-def _adapter(weights: Path) -> Adapter:
+def _adapter(policy: PolicyConfig, weights: Path) -> Adapter:
+    if not (weights / ADAPTERS).exists():
+        raise InputError(f"{weights}: holds whole weights, which policy.engine={policy.engine} does not serve")
     return Adapter(name=f"r2v-{json_sha256(content_files(weights))[:16]}", folder=weights.resolve())
 
 

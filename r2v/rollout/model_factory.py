@@ -244,18 +244,33 @@ def verifier_scorer(
     tools: Sequence[ToolSpec] = (),
 ) -> Scorer:
     """The trained verifier in a folder, as an awaitable score."""
-    from r2v.policy.load import load_policy
+    backend = _verifier_backend(policy, folder, inference, rollout, tools)
+    ask: Callable[[ScoreRequest], Coroutine[Any, Any, ScoreReply]] = waves.port(
+        backend, _memory(folder, policy, inference.max_new_tokens, tools), score_memo_key
+    )
+    return ask
+
+
+def _verifier_backend(
+    policy: PolicyConfig, folder: Path, inference: InferenceConfig, rollout: RolloutConfig, tools: Sequence[ToolSpec]
+) -> Backend[ScoreRequest, ScoreReply] | Remote[ScoreRequest, ScoreReply]:
+    """Who scores: a model in this process, or a serving engine that reads and a head here."""
+    from r2v.policy.load import load_policy, load_tokenizer
+
+    if policy.engine_verifier:
+        from r2v.policy.serving import scoring_servers
+        from r2v.verifier.serving import ServedVerifier, read_head
+
+        servers, adapter = scoring_servers(policy, folder)
+        encode = scoring_encoder(load_tokenizer(policy, folder), policy, inference, tools)
+        return ServedVerifier(servers, adapter, head=read_head(folder), encode=encode)
     from r2v.policy.shared_base import acting_policy
     from r2v.verifier.model import VerifierBackend, load
 
     # whole weights are written over a base of their own, adapters stand on the shared one
     loaded = acting_policy(policy, folder) if (folder / ADAPTERS).exists() else load_policy(policy)
     model = load(folder, loaded.model)
-    backend = VerifierBackend(model, scoring_encoder(loaded.tokenizer, policy, inference, tools), rollout.batch_size)
-    ask: Callable[[ScoreRequest], Coroutine[Any, Any, ScoreReply]] = waves.port(
-        backend, _memory(folder, policy, inference.max_new_tokens, tools), score_memo_key
-    )
-    return ask
+    return VerifierBackend(model, scoring_encoder(loaded.tokenizer, policy, inference, tools), rollout.batch_size)
 
 
 def scoring_encoder(

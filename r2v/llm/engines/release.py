@@ -16,7 +16,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from r2v.config.engines import VLLM_FLAGS, VLLM_VERSION
+from r2v.config.engines import POOLING_FLAGS, VLLM_FLAGS, VLLM_VERSION
 from r2v.errors import EnvironmentFault
 
 BASE_NAME = "base"
@@ -44,6 +44,8 @@ class EngineModel:
     max_model_len: int
     lora_rank: int
     gpu_memory: float | None
+    pooling: bool = False
+    """It hands back hidden states and generates nothing: what verifiers are served by."""
 
 
 def engine_home(venv: str | None = None) -> Path:
@@ -84,14 +86,16 @@ def command_line(model: EngineModel, *, host: str, port: int) -> list[str]:
     words += ["--max-model-len", str(model.max_model_len)]
     words += ["--max-lora-rank", str(next((rank for rank in _RANKS if rank >= model.lora_rank), model.lora_rank))]
     words += ["--max-loras", str(_ADAPTERS_AT_ONCE), "--max-cpu-loras", str(_ADAPTERS_KEPT)]
-    words += ["--logits-processors", f"{_PLUGIN}:Keyed", "--max-logprobs", "2", "--disable-uvicorn-access-log"]
+    words += ["--disable-uvicorn-access-log"]
+    if not model.pooling:
+        words += ["--logits-processors", f"{_PLUGIN}:Keyed", "--max-logprobs", "2"]
     if model.gpu_memory is not None:
         words += [f"--gpu-memory-utilization={model.gpu_memory}"]
     else:
         words += ["--enforce-eager"]
         if "VLLM_CPU_KVCACHE_SPACE" not in os.environ:
             words += [f"--kv-cache-memory-bytes={_CPU_CACHE_BYTES}"]
-    return [*words, *VLLM_FLAGS]
+    return [*words, *(POOLING_FLAGS if model.pooling else VLLM_FLAGS)]
 
 
 def environment(key: str, plugins: Path, gpu: str | None = None) -> dict[str, str]:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from r2v.config.engines import VLLM_FLAGS
+from r2v.config.engines import POOLING_FLAGS, VLLM_FLAGS
 from r2v.errors import EnvironmentFault
 from r2v.llm.engines.release import command_line, engine_home, engine_python, environment, installed_version
 from tests.llm.engines.stub_server import stub_engine
@@ -40,6 +41,8 @@ def test_the_command_line_has_what_decides_results() -> None:
     assert words[words.index("--max-model-len") + 1] == "256"
     assert words[words.index("--max-lora-rank") + 1] == "8"
     assert not any("gpu-memory" in word for word in words)
+    pools = command_line(replace(MODEL, pooling=True), host="127.0.0.1", port=8000)
+    assert set(POOLING_FLAGS) <= set(pools) and "--logits-processors" not in pools
 
 
 def test_a_server_sees_no_key_but_its_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

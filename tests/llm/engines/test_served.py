@@ -12,7 +12,8 @@ import pytest
 
 from r2v.config import Price
 from r2v.errors import EnvironmentFault, InputError
-from r2v.llm.engines.served import Adapter, Served
+from r2v.llm.engines.client import Adapter
+from r2v.llm.engines.served import Served
 from r2v.llm.engines.servers import ExternalServer, OwnServer
 from r2v.llm.local.wording import TokenReplies
 from r2v.llm.providers.remote import Unanswered

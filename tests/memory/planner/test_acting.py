@@ -164,6 +164,9 @@ def test_a_serving_engine_leaves_the_rest_of_the_card() -> None:
     assert (served.engine_memory, whole.engine_memory) == (0.5, 0.0)
     assert plan_acting(served, card).batch == plan_acting(whole, Machine(memory=40 * GIB)).batch
     assert "the engine has 50% of the card" in acting_verdict(plan_acting(served, card))
+    keys = ("policy.lora_r=16", "policy.engine=vllm", "policy.engine_memory=0.4", "policy.engine_verifier=true")
+    both = acting_job(load(None, [*EIGHT, *keys]), "evaluate")
+    assert plan_acting(both, card).batch == plan_acting(whole, Machine(memory=32 * GIB)).batch, "a server's share"
 
 
 def test_sampling_costs_more_than_the_greedy_choice() -> None:
