@@ -43,7 +43,8 @@ STAND_INS = (
     (r"(python scripts/collect_trajectories.py .*)", r"\1 --num-episodes 2 --seeds 1"),
     (r"(teacher\.provider=\w+)", r"\1 teacher.poll_seconds=0.05"),
     (r"teacher\.base_url=\S+", "teacher.base_url=$OPENAI_BASE_URL"),
-    (r"(python examples/\w+\.py .*|r2v game .*)", r"\1 --poll-seconds 0.05"),
+    (r"(python examples/\w+\.py .*|r2v game run .*)", r"\1 --poll-seconds 0.05 --figures none"),
+    (r"(r2v game run .*) --replicates \d+", r"\1 --replicates 1"),
 )
 """What is replaced in a command, so that it takes a second instead of hours and finds the emulator."""
 
@@ -97,6 +98,9 @@ ELSEWHERE = {
     "r2v export outputs/bundles/desk --check": (
         "tests/pipeline/test_bundle.py::test_the_command_writes_checks_and_refuses"
     ),
+    "r2v game label results/batch_jobs/JOB --sample 40 --output labels.jsonl": (
+        "tests/cli/test_game_labels.py::test_a_sample_is_shown_recorded_and_gone_on_with"
+    ),
     "python benchmarks/hrl_learning.py": "trains for six minutes of CPU",
     "python benchmarks/hrl_speed.py": "measures for minutes, beside TRL",
     "python benchmarks/planner.py --cuda --large": "needs a GPU",
@@ -111,9 +115,11 @@ class Checkout:
     root: Path
 
     def small(self, command: str) -> str:
-        """The command with its stand-ins, and the newest run in the place of RUN."""
+        """The command with its stand-ins, the newest run in the place of RUN, a game's job in that of JOB."""
         for pattern, instead in STAND_INS:
             command = re.sub(pattern, instead, command)
+        for job in (self.root / "results" / "batch_jobs").glob("*"):
+            command = command.replace("/JOB", f"/{job.name}")
         runs = sorted(path.name for path in (self.root / "data" / "runs").glob("*"))
         return command.replace(" RUN", f" {runs[-1]}") if runs else command
 
