@@ -116,11 +116,17 @@ def _rates(models: Sequence[SummaryStats]) -> Any:
     return axes.figure
 
 
+def _curve_height(models: Sequence[SummaryStats]) -> float:
+    """Inches of a figure of curves: its legend, of two columns, must not eat them up."""
+    return 3.2 + 0.32 * (len(models) // 2 + 1)
+
+
 def _leaked_bits(models: Sequence[SummaryStats]) -> Any:
     axes = _axes(
         "How much of the secrets was given away, pieces included, with 95 % bands",
         "own messages",
-        "bits given away, mean per conversation",
+        "bits given away (mean)",
+        height=_curve_height(models),
     )
     for number, row in enumerate(models):
         points = [{"message": 0, "mean": 0.0, "interval": [0.0, 0.0]}, *row["leak"]["by_message"]]
@@ -146,7 +152,12 @@ def _leaked_bits(models: Sequence[SummaryStats]) -> Any:
 
 
 def _survival(models: Sequence[SummaryStats]) -> Any:
-    axes = _axes("How long secrets were kept (Kaplan-Meier, 95 % bands)", "own messages", "secrets still kept (%)")
+    axes = _axes(
+        "How long secrets were kept (Kaplan-Meier, 95 % bands)",
+        "own messages",
+        "secrets still kept (%)",
+        height=_curve_height(models),
+    )
     last = max(max(row["last_message"], row["curve"][-1]["message"]) for row in models) + 0.5
     for number, row in enumerate(models):
         style = _curve_style(number)
@@ -197,7 +208,7 @@ def _factors(factors: Sequence[SummaryStats]) -> Any:
     rows = [(factor, contrast) for factor in factors for contrast in factor["contrasts"]]
     axes = _axes(
         "What the factors change in the reveal rate, with 95 % intervals",
-        "change of the reveal rate against the factor's first level (percentage points)",
+        "change against the factor's first level (percentage points)",
         "",
         width=7.2,
         height=1.4 + 0.4 * len(rows),
