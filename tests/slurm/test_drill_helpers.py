@@ -86,5 +86,6 @@ def test_helpers_that_are_preempted_cancelled_or_lose_their_node_change_nothing(
     assert {one["state"] for one in status["chains"][0]["jobs"]} <= {"done", "up to date"}
     (array,) = {id_.partition("_")[0] for id_ in helpers}
     costs = json.loads(project.r2v("cost", CHAIN, "--json").stdout)["chains"][0]["attempts"]
-    (helping,) = [cost for cost in costs if cost["job"] == "evaluate helpers"]
-    assert helping["id"] == array and helping["starts"] >= 3 and helping["gpu_hours"] > 0
+    helping = {cost["id"]: cost for cost in costs if cost["job"] == "evaluate helpers"}  # and a restart's own array
+    assert array in helping and all(cost["gpu_hours"] > 0 for cost in helping.values())
+    assert sum(cost["starts"] for cost in helping.values()) >= 3
