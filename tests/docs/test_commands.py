@@ -49,7 +49,10 @@ STAND_INS = (
 """What is replaced in a command, so that it takes a second instead of hours and finds the emulator."""
 
 BEFORE = {
-    "interchange.md": ("r2v collect --num-episodes 2 --seeds 1", "r2v export chat.jsonl --trajectories RUN"),
+    "interchange.md": (
+        "r2v collect --overrides data.num_episodes=6 data.seeds=[1]",  # of fewer tasks no router can be imputed
+        "r2v export chat.jsonl --trajectories RUN",
+    ),
     "your-own-model.md": ("r2v collect --num-episodes 2 --seeds 1", "r2v perturb"),
 }
 """What a page takes for granted: trajectories to train on."""
