@@ -30,11 +30,11 @@ def test_a_header_is_what_a_job_may_use() -> None:
 
 
 def test_helpers_count_where_a_stage_may_be_helped(tmp_path: Path) -> None:
-    """A router is trained by one process, and a header's helpers there come to nothing."""
+    """A policy is trained without helpers, and those of a header come to nothing there."""
     asked = {"evaluate": Resources(directives={"time": "24:00:00"}, helpers="15%3")}
     alone = load(REPOSITORY / "configs" / "desk/clean.yaml", ["rollout.episodes_per_block=1"])
     assert estimates(alone, asked, tmp_path)[0].allotted.helpers == 3
-    assert estimates(alone, {"router": asked["evaluate"]}, tmp_path)[0].allotted.helpers == 0
+    assert estimates(alone, {"bc": asked["evaluate"]}, tmp_path)[0].allotted.helpers == 0
     helped = estimates(alone, asked, tmp_path)[0]
     by_itself = estimates(alone, {"evaluate": replace(asked["evaluate"], helpers="")}, tmp_path)[0]
     [said] = [line for line in estimate_lines(alone, asked, tmp_path) if line.startswith("helpers")]
