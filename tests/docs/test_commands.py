@@ -84,6 +84,14 @@ ELSEWHERE = {
     "r2v providers emulate --port 8765": (
         "tests/emulator/test_state.py::test_a_killed_process_is_continued_by_the_same_command"
     ),
+    "r2v providers emulate --answer judge desk": (
+        "tests/emulator/test_models.py::test_several_answers_are_asked_in_turn"
+    ),
+    "r2v collect --num-episodes 50 --overrides teacher.provider=openai teacher.model_name=gpt-7-nova teacher.usd_in=2 "
+    "teacher.usd_out=8 'teacher.model.effort=[low,high]' teacher.model.tools=responses teacher.model.batch_price=0.5 "
+    "teacher.model.cached_price=0.1": (
+        "tests/llm/providers/test_teacher.py::test_a_current_model_demonstrates_by_configuration_alone"
+    ),
     "r2v train_hierarchical --config configs/hierarchical.yaml": (
         "tests/seeds/test_hierarchical.py::test_the_command_needs_no_argument"
     ),
