@@ -55,10 +55,12 @@ OFFERED = {
     "r2v.__main__",
     "r2v.bundled.toy_policy",
     "r2v.llm.engines.launcher",
+    "r2v.pipeline.play_bundle",
     "r2v.slurm.job",
     "r2v.utils.results",
 }
-"""For the interpreter, the shell, an engine's own Python, and the interfaces that older scripts import."""
+"""For the interpreter, the shell, an engine's own Python, a program that plays a bundle, and the interfaces that older
+scripts import."""
 
 
 def dotted(path: Path) -> str:

@@ -8,7 +8,6 @@ r2v providers forget BATCH        # a batch that is gone is given up alone
 from __future__ import annotations
 
 import argparse
-import asyncio
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -47,6 +46,8 @@ def _status(arguments: argparse.Namespace) -> int:
 
 
 def _reconcile(arguments: argparse.Namespace) -> int:
+    import asyncio
+
     from r2v.llm.providers.spending.journal_report import find_journals, read_journal, report
 
     for folder in find_journals(Path(), arguments.run):
@@ -81,6 +82,8 @@ async def _bring_home(folder: Path, scope: dict[str, Any]) -> None:
 
 
 def _forget(arguments: argparse.Namespace) -> int:
+    import asyncio
+
     from r2v.llm.providers.spending.journal_report import find_batch, forget
 
     print(asyncio.run(forget(find_batch(Path(), arguments.batch), arguments.batch)), flush=True)

@@ -36,7 +36,7 @@ def identity(section: Any) -> Any:
                 values["elision"] = ELISION
             if values.pop("engine") != LOCAL:
                 values["engine"] = engine_identity(section.engine)
-            if section.engine_verifier:
+            if values.pop("engine_verifier"):
                 values["engine_verifier"] = list(POOLING_FLAGS)
         if isinstance(section, TeacherConfig) and values.pop("base_url") is not None:
             values["base_url"] = endpoint_identity(str(section.base_url))

@@ -202,7 +202,7 @@ class PolicyConfig:
     engine_memory: Annotated[float, Range(above=0, at_most=0.95)] = field(default=0.5, metadata=RUNTIME)
     """engine=vllm: share of each GPU's memory that a server takes. The verifier stays in the stage's own process and
     has to fit into the rest, or is served too and takes as much again (engine_verifier)."""
-    engine_verifier: bool = field(default=False, metadata=RUNTIME)
+    engine_verifier: bool = False
     """engine=vllm: whether the verifier and its folds are served too, as adapters of a second server on each GPU."""
 
     def __post_init__(self) -> None:

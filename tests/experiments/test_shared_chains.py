@@ -74,6 +74,6 @@ def test_what_another_plays_is_played_along_and_then_looked_for_ever_more_seldom
 
 
 def test_what_one_process_must_play_is_waited_for(project: Project) -> None:
-    project.held[1, "evaluate"] = 2
+    project.held[1, "collect"] = 2  # with batches its one block is as wide as they are
     make_chains(configs("teacher.provider=openai", "teacher.model_name=gpt-5.2"), sleep=lambda seconds: None)
     assert project.helped == [] and len(project.made) == 2 * len(ALL)

@@ -21,6 +21,7 @@ import pytest
 from r2v.pipeline.inputs import place_of
 from r2v.slurm.verify_outputs import config_of, made_by, missing_output, places_of
 from tests.slurm.faked import FAKE_PATH
+from tests.trust import MICRO
 
 ROOT = Path(__file__).resolve().parents[2]
 CONFIG = "env: {options: {num_tasks: 40, num_heldout: 8}}\ndata: {num_episodes: 4, seeds: [1]}\n"
@@ -309,7 +310,7 @@ def test_a_script_that_was_queued_before_an_upgrade_still_finds_the_runner(folde
 
 
 def test_which_places_a_command_fills() -> None:
-    assert made_by(["train_policy", "--stage", "bc", "--config", "x"]) == ("bc",)
+    assert made_by(["train_policy", "--stage", "bc", "--config", str(MICRO)]) == ("bc",)
     for words in (["train_policy"], ["train_policy", "--stage", "all"]):
         assert made_by(words) == ("bc", "candidates", "preference")
     assert made_by(["evaluate"]) == ("evaluate",) and made_by(["train_hierarchical"]) == ("hierarchical",)
