@@ -1,4 +1,4 @@
-# The whole of R2V's tooling. `make mrp` and `make test` need nothing but Python >= 3.11, make and pip.
+# The whole of R2V's tooling. `make mrp` and `make test` need nothing but Python >= 3.11 (test: 3.11.5), make and pip.
 PYTHON ?= python3
 BIN := .venv/bin
 export OMP_NUM_THREADS ?= 1
