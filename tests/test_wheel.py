@@ -54,13 +54,15 @@ def test_the_package_uses_every_module_that_it_ships() -> None:
 OFFERED = {
     "r2v.__main__",
     "r2v.bundled.toy_policy",
+    "r2v.envs.worker.boot",
+    "r2v.envs.worker.environment",
     "r2v.llm.engines.launcher",
     "r2v.pipeline.play_bundle",
     "r2v.slurm.job",
     "r2v.utils.results",
 }
-"""For the interpreter, the shell, an engine's own Python, a program that plays a bundle, and the interfaces that older
-scripts import."""
+"""For the interpreter, the shell, an engine's own Python, worlds in a child process, a program that plays a bundle, and
+the interfaces that older scripts import."""
 
 
 def dotted(path: Path) -> str:

@@ -1,0 +1,228 @@
+"""A worker: the child process of one world at a time, called with a limit on every answer.
+
+Its interpreter may be another one; its environment holds what is named and nothing else, so no key of ours is in it.
+Its standard output is read and forgotten but for the last line, which a fault quotes.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import shutil
+import signal
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import r2v
+from r2v.errors import EnvironmentFault
+
+_BOOT = Path(__file__).with_name("boot.py")
+_PASSED = ("LANG", "LC_ALL", "LC_CTYPE", "TZ", "LD_LIBRARY_PATH", "SSL_CERT_FILE", "SSL_CERT_DIR")
+"""Variables that a world may see beside those that its benchmark names. None holds a secret."""
+_LARGEST = 16 * 2**20
+"""Bytes of an answer; more is a fault."""
+_TAIL = 2000
+_GRACE = 5.0
+"""Seconds in which a guard that was asked to end all has to be gone."""
+
+
+class WorkerFault(EnvironmentFault):
+    """A world in a child process hung, died, flooded or raised. The process is gone when this is raised."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorldProcess:
+    """What a worker runs."""
+
+    world: str
+    """`module:Class` of a world, importable by `python` or beside R2V."""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """Keyword arguments of the class; JSON."""
+    python: Path | None = None
+    """The interpreter; None: the one that runs R2V."""
+    environment: Mapping[str, str] = field(default_factory=dict)
+    """Variables that it sees beside PATH, HOME, TMPDIR and the language."""
+    search: tuple[Path, ...] = ()
+    """Folders in which modules are looked for beside those of `python`."""
+
+
+class Worker:
+    """A started child process. Use by one thread at a time."""
+
+    def __init__(self, spec: WorldProcess, *, seconds: float) -> None:
+        """Start it and make the world, within `seconds`. Raises WorkerFault where that fails."""
+        self.played = 0
+        self._tail = b""
+        self._scratch = Path(tempfile.mkdtemp(prefix="r2v-world-"))
+        requests, self._requests = os.pipe()
+        self._answers, answers = os.pipe()
+        lifeline, self._lifeline = os.pipe()
+        kept = (requests, answers, lifeline)
+        words = [str(spec.python or sys.executable), str(_BOOT), *map(str, kept), str(self._scratch)]
+        try:
+            self._process = subprocess.Popen(
+                words,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                env=_environment(spec, self._scratch),
+                cwd=self._scratch,
+                pass_fds=kept,
+                start_new_session=True,
+            )
+        except OSError as error:
+            self._close_pipes()
+            shutil.rmtree(self._scratch, ignore_errors=True)
+            raise WorkerFault(f"the world's process cannot be started: {words[0]}: {error.strerror}") from error
+        finally:
+            for descriptor in kept:
+                os.close(descriptor)
+        assert self._process.stdout is not None
+        self._output = self._process.stdout.fileno()
+        for descriptor in (self._output, self._answers, self._requests):
+            os.set_blocking(descriptor, False)
+        order = {"world": spec.world, "options": dict(spec.options), "search": _search(spec)}
+        self.pid: int = self._ask(order, "start", seconds)["process"]
+        """Of the process that runs the world."""
+
+    @property
+    def alive(self) -> bool:
+        """Whether it was not killed and has not ended."""
+        return self._process.poll() is None
+
+    def call(self, method: str, arguments: Mapping[str, Any], *, seconds: float) -> Any:
+        """What a method of the world answers. Raises WorkerFault, after killing it, where it does not within `seconds`,
+        ends, answers with too much, or raises."""
+        return self._ask({"method": method, "arguments": dict(arguments)}, method, seconds)
+
+    def kill(self) -> None:
+        """End the process and all that it started, and wait until they are gone. May be called again."""
+        if self._lifeline < 0:
+            return
+        self._close_pipes()  # the lifeline among them: the guard now ends all
+        with suppress(ProcessLookupError):
+            self._process.send_signal(signal.SIGTERM)
+        try:
+            self._process.wait(_GRACE)
+        except subprocess.TimeoutExpired:
+            with suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+        if self._process.stdout is not None:
+            self._process.stdout.close()
+        shutil.rmtree(self._scratch, ignore_errors=True)
+
+    def _close_pipes(self) -> None:
+        for descriptor in (self._requests, self._answers, self._lifeline):
+            os.close(descriptor)
+        self._requests = self._answers = self._lifeline = -1
+
+    def _ask(self, order: Mapping[str, Any], method: str, seconds: float) -> Any:
+        until = time.monotonic() + seconds
+        try:
+            body = json.dumps(order, allow_nan=False).encode("utf-8", "surrogatepass")
+            self._send(struct.pack(">I", len(body)) + body, until)
+            reply = json.loads(self._receive(until).decode("utf-8", "surrogatepass"))
+        except TimeoutError:
+            self._fail(f"{method}: no answer within {seconds:g} s")
+        except (EOFError, BrokenPipeError):
+            self._fail(f"{method}: the world's process ended{self._how()}")
+        except _FloodError as flood:
+            self._fail(f"{method}: an answer of {flood} bytes, where at most {_LARGEST} are taken")
+        except ValueError:
+            self._fail(f"{method}: the world's process answered with something else than an answer")
+        except BaseException:  # interrupted between question and answer: the next answer would be this one
+            self.kill()
+            raise
+        if "raised" in reply:
+            self._fail(f"{method}: {reply['raised']}")
+        return reply["answer"]
+
+    def _fail(self, says: str) -> None:
+        """Raises WorkerFault when all is killed."""
+        last = self._tail.decode(errors="replace").strip().splitlines()
+        self.kill()
+        raise WorkerFault(says + (f"; it last said: {' '.join(last[-1].split())[:200]}" if last else ""))
+
+    def _how(self) -> str:
+        """How it ended, as far as its guard says."""
+        try:
+            code = self._process.wait(_GRACE)
+        except subprocess.TimeoutExpired:
+            return ""
+        finally:
+            self._drain()
+        return f" (signal {256 - code})" if code >= 192 else f" (exit code {code})" if code > 0 else ""
+
+    def _send(self, body: bytes, until: float) -> None:
+        view = memoryview(body)
+        while view:
+            self._wait([self._output], [self._requests], until)
+            with suppress(BlockingIOError):
+                view = view[os.write(self._requests, view) :]
+
+    def _receive(self, until: float) -> bytes:
+        size = struct.unpack(">I", self._read(4, until))[0]
+        if size > _LARGEST:
+            raise _FloodError(size)
+        return self._read(size, until)
+
+    def _read(self, size: int, until: float) -> bytes:
+        parts = []
+        while size:
+            self._wait([self._output, self._answers], [], until)
+            with suppress(BlockingIOError):
+                if not (part := os.read(self._answers, min(size, 1 << 20))):
+                    raise EOFError
+                parts.append(part)
+                size -= len(part)
+        return b"".join(parts)
+
+    def _wait(self, reading: list[int], writing: list[int], until: float) -> None:
+        """Until one of the pipes is ready; the world's output is read meanwhile. Raises TimeoutError."""
+        while (left := until - time.monotonic()) > 0:
+            poll = select.poll()
+            for descriptor in reading:
+                if descriptor >= 0:
+                    poll.register(descriptor, select.POLLIN)
+            for descriptor in writing:
+                poll.register(descriptor, select.POLLOUT)
+            ready = {descriptor for descriptor, _ in poll.poll(left * 1000)}
+            if self._output in ready:
+                self._drain()
+            if ready - {self._output}:
+                return
+        raise TimeoutError
+
+    def _drain(self) -> None:
+        """Read what the world has printed; its end is kept."""
+        with suppress(BlockingIOError):
+            if part := os.read(self._output, 1 << 16):
+                self._tail = (self._tail + part)[-_TAIL:]
+            else:
+                self._output = -1
+
+
+class _FloodError(Exception):
+    """An answer that is too long to be read."""
+
+
+def _environment(spec: WorldProcess, scratch: Path) -> dict[str, str]:
+    """What the process sees: nothing that was not asked for."""
+    passed = {name: os.environ[name] for name in _PASSED if name in os.environ}
+    own = {"PATH": os.environ.get("PATH", os.defpath), "HOME": str(scratch), "TMPDIR": str(scratch)}
+    return {**passed, **own, **spec.environment}
+
+
+def _search(spec: WorldProcess) -> list[str]:
+    """Folders that come after the interpreter's own: where R2V itself is, and what the benchmark names."""
+    return [*map(str, spec.search), str(Path(r2v.__file__).parents[1])]
