@@ -59,6 +59,18 @@ def require_possible(sections: Any) -> None:
         sections.policy.require_servable()
 
 
+def require_chain(config: Config, wanted: Sequence[Job]) -> None:
+    """Raises UsageError where a job could not run under these settings, or not on what the jobs before it would make
+    under them."""
+    names = {row.name for row in wanted}
+    for row in wanted:
+        sections = row.load().sections(config)
+        require_possible(sections)
+        if names & set(row.inputs) and hasattr(sections, "require_anew"):
+            sections.require_anew()
+        require_settings(config, row)
+
+
 def require_settings(config: Config, row: Job) -> None:
     """Raises UsageError where a job would train a model with settings that nobody chose for it."""
     from r2v.memory import profile_of_model

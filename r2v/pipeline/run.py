@@ -28,7 +28,7 @@ from r2v.pipeline.inputs import (
     made_already,
     places_of,
     published,
-    require_possible,
+    require_chain,
     require_settings,
     require_world,
 )
@@ -70,9 +70,7 @@ def run_here(
     Raises InputError before anything runs where an input is neither made here nor published.
     """
     wanted, given = selection(config, start=start, without=without)
-    for row in wanted:  # what a later stage would refuse, before an earlier one is paid for
-        require_possible(row.load().sections(config))
-        require_settings(config, row)
+    require_chain(config, wanted)  # what a later stage would refuse, before an earlier one is paid for
     made = {name: published(config, name, root) for name in given}
     results = []
     for row in wanted:

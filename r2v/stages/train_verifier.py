@@ -59,8 +59,11 @@ class VerifierSettings:
     seed: int
 
     def require_possible(self) -> None:
-        """Raises UsageError for weights that cannot be trained and a teacher that cannot judge."""
+        """Raises UsageError for weights that cannot be trained."""
         self.policy.require_trainable()
+
+    def require_anew(self) -> None:
+        """Raises UsageError for a judge that is to be the model of a collection which the expert will make."""
         if self.verifier.mode == "llm_judge":
             self.teacher.require_judge()
 
@@ -218,6 +221,7 @@ def _judged(cfg: VerifierSettings, work: Work) -> list[VerifierExample]:
     from r2v.llm.waves import Waves
     from r2v.policy.prompt_encoder import build_messages
     from r2v.rollout.model_factory import Purse, judge_of
+    from r2v.stages.judge_teacher import judge_teacher
     from r2v.verifier.judge_labels import ask_all, asked, figures, price, steps_to_judge
     from r2v.verifier.labels import judged_examples
 
@@ -225,11 +229,14 @@ def _judged(cfg: VerifierSettings, work: Work) -> list[VerifierExample]:
     examples = steps_to_judge(
         episodes, build_messages, num_tasks=cfg.verifier.num_tasks, per_episode=cfg.verifier.num_corruptions
     )
+    registry = DataRegistry(work.root / "data")
+    runs = [registry.get(run_id) for run_id in work.inputs["collect"].summary["run_ids"]]
+    teacher = judge_teacher(cfg.teacher, runs, work.folder.parent)
     waves = Waves(workers=1, max_conversations=max(1, len(examples)))
-    judge = judge_of(cfg.teacher, waves, Purse.of(work))
-    logger.info("  judge will be asked: %s", price(judge.unanswered(map(asked, examples)), teacher_rate(cfg.teacher)))
+    judge = judge_of(teacher, waves, Purse.of(work))
+    logger.info("  judge will be asked: %s", price(judge.unanswered(map(asked, examples)), teacher_rate(teacher)))
     opinions = ask_all(judge, examples, waves)
-    found = figures(examples, opinions)
+    found = {"judge": {"provider": teacher.provider, "model": teacher.model_name}, **figures(examples, opinions)}
     write_json(work.folder / "judge_report.json", found)
     logger.info("  judge answered: %s", json.dumps(found))
     return judged_examples(examples, opinions.scores)

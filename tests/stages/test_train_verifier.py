@@ -330,7 +330,9 @@ def test_a_judged_verifier_reads_the_recorded_tools_and_needs_no_world(
 
 def test_a_scripted_teacher_judges_nothing(base: Path, root: Path) -> None:
     config = load(None, [*overrides(base, "openai"), "teacher.provider=scripted", "teacher.model_name=expert"])
-    with pytest.raises(UsageError, match="a judge needs an LLM"):
+    with pytest.raises(
+        UsageError, match="run desk_scripted_m_20260101T000000 was collected by no provider's model either"
+    ):
         train(root, config)
 
 

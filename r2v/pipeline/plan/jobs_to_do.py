@@ -17,7 +17,7 @@ from typing import Literal
 
 from r2v.config import Config, identity
 from r2v.pipeline.graph import selection
-from r2v.pipeline.inputs import fingerprint_of, made_already, published, require_settings, require_world
+from r2v.pipeline.inputs import fingerprint_of, made_already, published, require_chain, require_world
 from r2v.pipeline.jobs import JOBS
 from r2v.pipeline.rows import Job
 from r2v.storage.artifact_manifest import Damaged
@@ -65,8 +65,8 @@ def plan(
 
 def require_worlds(config: Config, jobs: Sequence[Job]) -> None:
     """Raises UsageError where one of these jobs would play in a world, or with a teacher, that is not there."""
+    require_chain(config, jobs)
     for item in jobs:
-        require_settings(config, item)
         require_world(item.load().sections(config))
 
 

@@ -44,6 +44,8 @@ def _rate(teacher: TeacherConfig) -> Rate | None:
 def basis(config: Config) -> str:
     """Which prices these are, in one line."""
     teacher = config.teacher
+    if teacher.provider == "scripted" and config.verifier.mode == "llm_judge":
+        return "dollars: without the judge's, whose model is that of the collected runs; it says them before it asks"
     if teacher.provider == "scripted":
         return "dollars: none, for the benchmark's own expert answers"
     if dollars(Workload(llm=1), config) is None:

@@ -20,6 +20,7 @@ from r2v.emulator import Emulator, Lifecycle
 from r2v.errors import UsageError
 from r2v.llm.providers import teacher as module
 from r2v.llm.providers.teacher import asked_rate, teacher_rate
+from r2v.pipeline.inputs import published
 from r2v.pipeline.jobs import job
 from r2v.pipeline.run import run_job
 from tests.llm.talk import environment
@@ -95,6 +96,11 @@ def test_teacher_and_judge_are_one_emulator(provider: str, name: str, emulator: 
     read = report["questions"]["read"]
     assert report["questions"] == {"read": read, "unreadable": 0, "refused": 0}
     assert read > 0 and asked - read in (0, 1), "each question once, and the call before the run"
+    assert report["judge"] == {"provider": provider, "model": name}
+    alone = load(None, [*SMALL, "data.num_episodes=7", *verifier, "teacher.attempts=2"])
+    again = run_job(alone, job("verifier"), {"collect": published(alone, "collect", tmp_path)}, root=tmp_path).artifact
+    assert (again.folder / "judge_report.json").read_bytes() == (made.folder / "judge_report.json").read_bytes()
+    assert len(emulator.ledger().bills) == before + asked, "found with the run, asked nothing that was answered"
 
 
 def test_a_retired_model_ends_with_its_successor_and_a_dying_one_with_a_warning(
