@@ -1,83 +1,53 @@
-"""The runner: what a Slurm job executes, however it was submitted. It runs one stage as a child and records its end.
+"""The runner: what a Slurm job executes, however it was submitted. It runs one stage as a fork and records its end.
 
-    exec python -m r2v.slurm.runner train_policy webarena noisy bc --overrides training.lr=1e-5      # sbatch script
-    StageJob(...)() -> run(["train_policy", "--stage", "bc", "--config", ...], name=..., job=...)   # run_all
+    exec python -m r2v.slurm.runner train_policy webarena noisy bc --overrides training.lr=1e-5          # sbatch script
+    exec python -m r2v.slurm.runner --of webarena_noisy/bc train_policy --stage bc --config ...          # run_all
 
 The time limit's warning (USR2) is passed on as SIGTERM; the stage checkpoints and ends with 75, and the job puts
-itself back into the queue under its own id, as long as it gets further each time. When Slurm ends a job itself it
-signals every process, with a SIGCONT ahead: that SIGTERM is not passed on again, since a second one means "at once".
-A job that Slurm starts again (after a requeue, a preemption, a lost node) keeps its id and its folder of records; its
-restart count tells the starts apart.
+itself back into the queue under its own id, as long as it gets further each time. A job that Slurm starts again (after
+a requeue, a preemption, a lost node) keeps its id and its folder of records; its restart count tells the starts apart.
+
+What is imported up here is waited for by every stage; what the runner needs later is loaded beside the stage.
 """
 
 from __future__ import annotations
 
-import ctypes
-import math
 import os
-import resource
-import signal
 import socket
-import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from r2v.errors import FailureKind, InputError, Interrupted, LeaseConflict, R2VError
+from r2v.errors import InputError, Interrupted, R2VError
 from r2v.log import logger, setup
-from r2v.signals import stop_signals
 from r2v.slurm import chain as chains
-from r2v.slurm import client
 from r2v.slurm.configuration import require_configuration
-from r2v.slurm.healing.classify import error_line, failure_kind, near_limit
-from r2v.slurm.helper_array import HelperArray, helper_array
-from r2v.slurm.job_environment import granted_gpus, granted_memory, oom_kills, restart_count
-from r2v.slurm.script_args import expand
-from r2v.slurm.verify_outputs import missing_output, places_of
+from r2v.slurm.job_environment import granted_gpus, granted_memory, restart_count
+from r2v.slurm.stage_process import JobStart, StageProcess, wait_for
 from r2v.storage.files import write_json
 from r2v.storage.integrity import hashed
-from r2v.storage.record import FOLDER, describe
+from r2v.storage.record import describe
 
-SIGCONT_WINDOW = 5.0
-"""Seconds within which a SIGTERM belongs to the SIGCONT before it: Slurm sends them a moment apart."""
-LOOK_SECONDS = 60.0
-"""Seconds between two looks at how far the stage is, and whether helpers are worth asking for."""
+OF = "--of"
+"""The option that names chain and job, CHAIN/JOB, of a command line that stands for itself."""
 _LOOKS = 5
 """Looks at a configuration, a second apart, before it counts as damaged."""
-LEASE_WAIT = 180.0
-"""Seconds to wait for a lease: that of an earlier start of this job, killed on another node, is dead after 60."""
-_PR_SET_PDEATHSIG = 1  # of prctl(2): the signal to send to a process when its parent dies
-
-
-@dataclass(kw_only=True)
-class JobStart:
-    """One start of a Slurm job: what it runs, where it writes its records, and which signals it has had."""
-
-    words: list[str]
-    job: str
-    id: str
-    """Slurm's; "" without Slurm."""
-    restart: int
-    folder: Path | None
-    """Of its records; None without Slurm."""
-    warned: bool = False
-    ended_by_slurm: bool = False
-    continued: float = -math.inf
-    """When a SIGCONT came last, on the monotonic clock."""
-    oom_kills: int = field(default_factory=oom_kills)
-    """The kernel's OOM kills in this cgroup before the stage began."""
-    helpers: HelperArray | None = None
-    """The array that its header asks for, beside the job."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The entry point of the sbatch scripts; returns the stage's exit code."""
+    """The entry point of every job of a stage; returns the stage's exit code."""
     setup()
+    words = list(sys.argv[1:] if argv is None else argv)
     try:
-        words = expand(list(sys.argv[1:] if argv is None else argv))
+        if words[:1] == [OF]:
+            name, _, job = words[1].rpartition("/")
+            return run(words[2:], name=name, job=job)
+        from r2v.slurm.script_args import expand
+        from r2v.slurm.verify_outputs import places_of
+
+        words = expand(words)
         return run(words, name=places_of(words).name)
     except R2VError as error:
         logger.error("r2v: %s", " ".join(str(error).split()))
@@ -97,19 +67,33 @@ def run(words: list[str], *, name: str, job: str | None = None, root: Path = Pat
     if id_ and _done_before(root, name, job_start):
         logger.info("r2v job %s: %s was done before it was started again", id_, job_start.job)
         return 0
+    _greet(job_start)
+    if damage := _configuration_damage(words, root, name):
+        _begin(job_start, root, name)
+        return _end(job_start, root, name, damage.exit_code, describe(damage))
+    process = StageProcess(job_start)
     _begin(job_start, root, name)
+
+    from r2v.slurm.helper_array import helper_array
+
     job_start.helpers = helper_array(words, name=name, job=job_start.job, job_id=id_, root=root)
-    damage = _configuration_damage(words, root, name)
-    code, error = (damage.exit_code, describe(damage)) if damage else _run_child(job_start)
-    exit_ = _exit_record(job_start, code, error, root)
+    return _end(job_start, root, name, *wait_for(process))
+
+
+def _end(job_start: JobStart, root: Path, name: str, code: int, error: dict[str, Any] | None) -> int:
+    """Record how the stage ended, and do what that asks for; returns the exit code for Slurm."""
+    from r2v.slurm import client
+    from r2v.slurm.exit_record import exit_record
+
+    exit_ = exit_record(job_start, code, error, root)
     goes_on = exit_["rc"] == Interrupted.exit_code and _worth_going_on(job_start, root, name)
     if job_start.helpers is not None:
         job_start.helpers.end(int(exit_["rc"]), goes_on=goes_on)
     _write(job_start, "exit.json", exit_)  # before the requeue: Slurm may start this job again at once
-    if goes_on and client.requeue(id_):
-        logger.info("r2v job %s: back into the queue, to go on from its checkpoint", id_)
+    if goes_on and client.requeue(job_start.id):
+        logger.info("r2v job %s: back into the queue, to go on from its checkpoint", job_start.id)
     elif exit_["rc"] and exit_["line"]:
-        logger.info("r2v job %s: %s failed (%s): %s", id_ or "-", job_start.job, exit_["kind"], exit_["line"])
+        logger.info("r2v job %s: %s failed (%s): %s", job_start.id or "-", job_start.job, exit_["kind"], exit_["line"])
     return int(exit_["rc"])
 
 
@@ -156,10 +140,8 @@ def _done_before(root: Path, name: str, job_start: JobStart) -> bool:
     return bool(job_start.restart and before and before.get("rc") == 0 and before.get("kind") is None)
 
 
-def _begin(job_start: JobStart, root: Path, name: str) -> None:
-    from r2v.data.manifest import git_commit
-
-    commit = git_commit()
+def _greet(job_start: JobStart) -> None:
+    """Say what begins, and take away what an earlier start of this job has left."""
     logger.info(
         "r2v job %s: %s on %s%s: r2v %s",
         job_start.id or "-",
@@ -168,10 +150,18 @@ def _begin(job_start: JobStart, root: Path, name: str) -> None:
         f", restart {job_start.restart}" if job_start.restart else "",
         " ".join(job_start.words),
     )
+    if job_start.folder is not None:
+        for stale in ("error.json", "exit.json"):
+            (job_start.folder / stale).unlink(missing_ok=True)
+
+
+def _begin(job_start: JobStart, root: Path, name: str) -> None:
+    """Record the start, while the stage loads what it needs."""
     if job_start.folder is None:
         return
-    for stale in ("error.json", "exit.json"):
-        (job_start.folder / stale).unlink(missing_ok=True)
+    from r2v.data.manifest import git_commit
+
+    commit = git_commit()
     _write(
         job_start,
         "start.json",
@@ -199,88 +189,6 @@ def _begin(job_start: JobStart, root: Path, name: str) -> None:
             str(submitted)[:12],
             str(commit)[:12],
         )
-
-
-def _run_child(job_start: JobStart) -> tuple[int, dict[str, Any] | None]:
-    """The stage's exit code (negative: the signal that killed it) and its own error record. Where another process
-    makes the same artifact, it is tried again until that one is done or its lease is dead."""
-    deadline = time.monotonic() + LEASE_WAIT
-    while True:
-        code = _watch(job_start)
-        if code != LeaseConflict.exit_code or not job_start.id or job_start.warned or time.monotonic() > deadline:
-            error = chains.read_object(job_start.folder / "error.json") if job_start.folder and code else None
-            return code, error
-        time.sleep(10)
-
-
-def _watch(job_start: JobStart) -> int:
-    """Start the stage and wait for its end, passing on the first request to stop."""
-    # Signals are awaited, not handled: none can come between a look at the child and the wait for the next one.
-    awaited = {signal.SIGCHLD, signal.SIGUSR2, signal.SIGCONT, *stop_signals()}
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, awaited)
-    environment = {**os.environ, **({FOLDER: str(job_start.folder)} if job_start.folder else {})}
-    try:
-        child = subprocess.Popen(
-            [sys.executable, "-m", "r2v", *job_start.words], env=environment, preexec_fn=lambda: _prepare(before)
-        )
-        while (code := child.poll()) is None:
-            received = signal.sigtimedwait(awaited, LOOK_SECONDS)
-            if received is None and job_start.helpers is not None and job_start.folder is not None:
-                job_start.helpers.look(job_start.folder)
-            if received is not None and received.si_signo != signal.SIGCHLD:
-                _pass_on(job_start, signal.Signals(received.si_signo), child)
-        return code
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-def _prepare(mask: set[int | signal.Signals]) -> None:
-    """In the child, before it becomes the stage: USR2 stays blocked (`scancel --signal=USR2 --full` would kill it), and
-    it is signalled to stop when the runner dies: the next start of the job would find it at work."""
-    signal.pthread_sigmask(signal.SIG_SETMASK, mask | {signal.SIGUSR2})
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-
-
-def _pass_on(job_start: JobStart, number: signal.Signals, child: subprocess.Popen[bytes]) -> None:
-    """Ask the stage to stop, once, unless Slurm itself has signalled it. A SIGHUP is passed on as such: where a
-    terminal closes the stage gets one of its own, and a second SIGHUP, unlike a second SIGTERM, changes nothing."""
-    if number == signal.SIGCONT:
-        job_start.continued = time.monotonic()
-        return
-    if number != signal.SIGUSR2 and job_start.id:
-        just_now = time.monotonic() - job_start.continued < SIGCONT_WINDOW
-        job_start.ended_by_slurm = just_now or signal.sigtimedwait({signal.SIGCONT}, 0.5) is not None
-    if not job_start.warned and not job_start.ended_by_slurm:
-        logger.info("r2v job %s: %s; asking the stage to checkpoint and stop", job_start.id or "-", number.name)
-        child.send_signal(signal.SIGHUP if number == signal.SIGHUP else signal.SIGTERM)
-    job_start.warned = True
-
-
-def _exit_record(job_start: JobStart, code: int, error: dict[str, Any] | None, root: Path) -> dict[str, Any]:
-    """The content of `exit.json`: how the stage ended, and the exit code that Slurm is given."""
-    kind: FailureKind | None = failure_kind(code, error)
-    line = error_line(error) if error else ""
-    peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024
-    killed = code in (-signal.SIGKILL, 128 + signal.SIGKILL) or "signal 9" in line
-    if code == 0:
-        missing = missing_output(job_start.words, root)
-        kind, line, code = ("bug", f"ended with 0, and yet {missing}", 1) if missing else (None, "", 0)
-    elif kind != "cuda_oom" and (oom_kills() > job_start.oom_kills or killed and near_limit(peak, granted_memory())):
-        kind, line = "host_oom", f"killed at its memory limit: {peak >> 20} MB used by its largest process"
-    elif killed:
-        kind, line = "killed", line or "killed by signal 9, nothing says why"
-    elif code < 0:
-        line = line or f"killed by {signal.Signals(-code).name}"
-    rc = Interrupted.exit_code if kind == Interrupted.kind else 128 - code if code < 0 else code
-    return {
-        "rc": rc,
-        "signal": max(0, -code),
-        "kind": kind,
-        "line": line,
-        "at": chains.now(),
-        "restart": job_start.restart,
-        "peak_rss_bytes": peak,
-    }
 
 
 def _worth_going_on(job_start: JobStart, root: Path, name: str) -> bool:

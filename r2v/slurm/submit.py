@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from submitit.core.utils import DelayedSubmission, FailedJobError, FailedSubmissionError, JobPaths
+from submitit.core.utils import FailedJobError, FailedSubmissionError
 from submitit.helpers import Checkpointable
 from submitit.slurm.slurm import SlurmExecutor
 
@@ -26,6 +26,7 @@ from r2v.slurm import client
 from r2v.slurm.chain import Attempt, Chain, comment
 from r2v.slurm.client import Queued, SlurmRefused
 from r2v.slurm.headers import Resources
+from r2v.slurm.runner import OF
 from r2v.storage.files import writing
 from r2v.storage.paths import LOGS, SCRIPTS
 
@@ -37,8 +38,8 @@ _PLACEMENT = ("partition", "account", "qos", "reservation", "clusters", "chdir")
 
 
 class StageJob(Checkpointable):
-    """What submitit pickles: the command line of one stage, and its chain and job. Pickles in the queue name this class
-    and its attributes: they stay as they are."""
+    """What submitit pickles: the command line of one stage, and its chain and job. Jobs of an earlier version in the
+    queue run their pickle, which names this class and its attributes: they stay as they are."""
 
     def __init__(self, words: Sequence[str], name: str, job: str) -> None:
         self.words, self.name, self.job = list(words), name, job
@@ -53,7 +54,15 @@ class StageJob(Checkpointable):
 
 
 class _Batch(SlurmExecutor):
-    """submitit's executor, which asks for an srun that is not used here."""
+    """submitit's executor. What the job runs is our runner, by its command line, without the detour over a pickle and
+    a Python of its own; nor does it ask for an srun, which is not used here."""
+
+    command = ""
+    """What the job runs, as a line of its script."""
+
+    @property
+    def _submitit_command_str(self) -> str:
+        return self.command
 
     @classmethod
     def affinity(cls) -> int:
@@ -109,7 +118,7 @@ def watch(root: Path, chain: Chain, job: str) -> Chain:
 
 def adopt(root: Path, chain: Chain, job: str, in_queue: Attempt, sentinels: Sequence[Queued]) -> Chain:
     """Take a job that is in the queue as the latest attempt, and give it what a killed submitter left out: its place
-    in the chain (as `in_queue`, where nothing is written of it), its pickle, its sentinel."""
+    in the chain (as `in_queue`, where nothing is written of it) and its sentinel."""
     attempt = next((known for known in chain.jobs[job].attempts if known.id == in_queue.id), in_queue)
     behind = re.compile(rf"afternotok:{attempt.id}\b")
     sentinel = next((queued.id for queued in sentinels if behind.search(queued.dependency)), None)
@@ -117,7 +126,6 @@ def adopt(root: Path, chain: Chain, job: str, in_queue: Attempt, sentinels: Sequ
     if attempt != chain.jobs[job].latest:
         chain = chain.with_attempt(job, attempt)
         chains.write(root, chain)
-    _pickle(root, chain, job, attempt)
     return chain if sentinel else watch(root, chain, job)
 
 
@@ -213,11 +221,13 @@ def _submit_stage(
     }
     if waits:
         directives["dependency"] = f"afterok:{':'.join(waits)}"
-    executor = _executor(root, chain)
+    payload = StageJob(words_of(root, chain, job, overrides), chain.name, job)
+    executor = _executor(root, chain, payload)
     executor.update_parameters(
         job_name=f"{job}_{chain.name}",
         time=requested.time_minutes or None,
         use_srun=False,
+        wckey=None,
         stderr_to_stdout=True,
         setup=["set -euo pipefail", *environment_lines(root)],
         additional_parameters={_parameter(name): value or True for name, value in directives.items()},
@@ -226,7 +236,7 @@ def _submit_stage(
     with client.outside():
         logging.getLogger("submitit").setLevel(logging.ERROR)
         try:
-            return str(executor.submit(_payload(root, chain, job, overrides)).job_id)
+            return str(executor.submit(payload).job_id)
         except (FailedJobError, FailedSubmissionError) as error:
             raise SlurmRefused(f"sbatch {job}: {client.one_line(str(error))}") from None
 
@@ -236,32 +246,17 @@ def _parameter(name: str) -> str:
     return name if name == "open-mode" else name.replace("-", "_")
 
 
-def _payload(root: Path, chain: Chain, job: str, overrides: Sequence[str]) -> StageJob:
-    return StageJob(words_of(root, chain, job, overrides), chain.name, job)
-
-
-def _executor(root: Path, chain: Chain) -> SlurmExecutor:
+def _executor(root: Path, chain: Chain, payload: StageJob) -> SlurmExecutor:
     folder = chains.folder(root, chain.name) / "submitit"
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
     client.require()
+    executor = _Batch(folder / "%j")
     # exec: Python takes the batch shell's place, and with it the signals that are sent to that.
-    return _Batch(folder / "%j", max_num_timeout=1000, python=f"exec {shlex.quote(sys.executable)}")
-
-
-def _pickle(root: Path, chain: Chain, job: str, attempt: Attempt) -> None:
-    """Write what submitit's runner will look for, where the submitter was killed between sbatch and this."""
-    folder = (chains.folder(root, chain.name) / "submitit" / "%j").absolute()
-    path = JobPaths(folder, job_id=attempt.id).submitted_pickle
-    if path.exists():
-        return
-    delayed = DelayedSubmission(_payload(root, chain, job, attempt.overrides))
-    delayed.set_timeout(5, 1000)
-    with writing(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        draft = path.with_suffix(".draft")
-        delayed.dump(draft)
-        draft.rename(path)
+    executor.command = "exec " + shlex.join(
+        [sys.executable, "-m", "r2v.slurm.runner", OF, f"{payload.name}/{payload.job}", *payload.words]
+    )
+    return executor
 
 
 def _submit_sentinel(root: Path, chain: Chain, job: str, id_: str) -> str:

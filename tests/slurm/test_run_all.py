@@ -110,7 +110,8 @@ def test_the_scripts_of_a_chain_ask_what_the_headers_say(checkout: Faked) -> Non
     ):
         assert f"\n#SBATCH {line}\n" in script, line
     assert script.index("set -euo pipefail") < script.index("source scripts/slurm/env.sh") < script.index("\nexec ")
-    assert "srun" not in script and "--error" not in script
+    assert "srun" not in script and "--error" not in script and "wckey" not in script
+    assert f"-m r2v.slurm.runner --of {NAME}/bc train_policy --stage bc --config " in script
     sentinel = next(call for call in calls(checkout, "sbatch") if f"--job-name=heal_bc_{NAME}" in call)
     assert {"--kill-on-invalid-dep=yes", "--time=5", "--cpus-per-task=1", "--partition=cpu"} <= set(sentinel)
     assert not [word for word in sentinel if "gpu" in word]
@@ -126,7 +127,7 @@ def test_a_second_time_everything_is_there(checkout: Faked) -> None:
 
 
 def test_what_a_killed_submitter_could_not_write_is_known_by_its_comment(checkout: Faked) -> None:
-    """Killed at the worst moment: four jobs are in the queue, three written down, one without pickle and sentinel."""
+    """Killed at the worst moment: four jobs are in the queue, three written down, one without its sentinel."""
     run_all.submit(benchmark="desk")
     made, before = chain(checkout), ids(checkout)
     four = [*NAMES[:4]]
@@ -139,13 +140,10 @@ def test_what_a_killed_submitter_could_not_write_is_known_by_its_comment(checkou
             jobs={name: job if name in NAMES[:3] else replace(job, attempts=()) for name, job in made.jobs.items()},
         ),
     )
-    folder = chains.folder(checkout.root, NAME) / "submitit"
-    pickle = folder / before["verifier"] / f"{before['verifier']}_submitted.pkl"
-    pickle.unlink()
     done = len(calls(checkout, "sbatch"))
     run_all.submit(benchmark="desk")
     assert {name: ids(checkout)[name] for name in four} == {name: before[name] for name in four}
-    assert pickle.exists() and len(calls(checkout, "sbatch")) - done == 1 + 2 * 6
+    assert len(calls(checkout, "sbatch")) - done == 1 + 2 * 6
     comments = [row["Comment"] for row in rows(checkout)]
     assert len(comments) == len(set(comments)) == 20
 

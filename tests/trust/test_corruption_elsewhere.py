@@ -138,7 +138,8 @@ def _run_job(checkout: Faked, capsys: pytest.CaptureFixture[str], monkeypatch: p
     """A job of the chain, as Slurm starts it; its stage is replaced by one that ends at once."""
     monkeypatch.setenv("SLURM_JOB_ID", "900")
     monkeypatch.setattr(runner.time, "sleep", lambda seconds: None)
-    monkeypatch.setattr(runner, "_run_child", lambda job_start: (1, None))
+    monkeypatch.setattr(runner, "StageProcess", lambda job_start: job_start)
+    monkeypatch.setattr(runner, "wait_for", lambda process: (1, None))
     capsys.readouterr()
     words = ["perturb", "--config", str(chains.folder(Path(), CHAIN) / "config.yaml")]
     code = runner.run(words, name=CHAIN, job="perturb")
@@ -485,7 +486,7 @@ TRIED_ELSEWHERE = {
     "ledger entry": "tests/llm/providers/spending/test_project.py",
     "change of the ledger": "read for being new; tests/llm/providers/spending/test_project.py",
     "merge record": "written, and read by nobody",
-    "submission": "pickles that submitit writes and Slurm's job reads",
+    "submission": "submitit's own, which jobs of an earlier version read",
     "bundle manifest": "tests/pipeline/test_bundle.py",
     "bundle content": "tests/pipeline/test_bundle.py",
     "log": "text for people",

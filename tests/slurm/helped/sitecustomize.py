@@ -2,7 +2,7 @@
 
 import sys
 
-if any("submitit" in word for word in sys.orig_argv):
-    from r2v.slurm import helper_array, runner
+if "r2v.slurm.runner" in sys.orig_argv:
+    from r2v.slurm import helper_array, stage_process
 
-    helper_array.WORTH_HELPING, runner.LOOK_SECONDS = 0.0, 1.0
+    helper_array.WORTH_HELPING, stage_process.LOOK_SECONDS = 0.0, 1.0

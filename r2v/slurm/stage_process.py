@@ -1,0 +1,141 @@
+"""The stage's process: a fork of the runner, which waits for it, passes on the first request to stop and tells its end.
+
+One Python starts per job: the stage goes on in a copy of the process that has loaded R2V already. What the runner loads
+is kept small and free of threads, so that a copy can be made of it; what it needs beside the stage it loads meanwhile.
+
+Slurm signals every process of a job that it ends itself, with a SIGCONT ahead: that SIGTERM is not passed on again,
+since a second one means "at once".
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import os
+import runpy
+import signal
+import sys
+import time
+import traceback
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from r2v.errors import LeaseConflict
+from r2v.log import logger
+from r2v.signals import stop_signals
+from r2v.slurm import chain as chains
+from r2v.slurm.job_environment import oom_kills
+from r2v.storage.record import FOLDER
+
+if TYPE_CHECKING:
+    from r2v.slurm.helper_array import HelperArray
+
+SIGCONT_WINDOW = 5.0
+"""Seconds within which a SIGTERM belongs to the SIGCONT before it: Slurm sends them a moment apart."""
+LOOK_SECONDS = 60.0
+"""Seconds between two looks at how far the stage is, and whether helpers are worth asking for."""
+LEASE_WAIT = 180.0
+"""Seconds to wait for a lease: that of an earlier start of this job, killed on another node, is dead after 60."""
+_PR_SET_PDEATHSIG = 1  # of prctl(2): the signal to send to a process when its parent dies
+_AWAITED = {signal.SIGCHLD, signal.SIGUSR2, signal.SIGCONT}
+
+
+@dataclass(kw_only=True)
+class JobStart:
+    """One start of a Slurm job: what it runs, where it writes its records, and which signals it has had."""
+
+    words: list[str]
+    job: str
+    id: str
+    """Slurm's; "" without Slurm."""
+    restart: int
+    folder: Path | None
+    """Of its records; None without Slurm."""
+    warned: bool = False
+    ended_by_slurm: bool = False
+    continued: float = -math.inf
+    """When a SIGCONT came last, on the monotonic clock."""
+    oom_kills: int = field(default_factory=oom_kills)
+    """The kernel's OOM kills in this cgroup before the stage began."""
+    helpers: HelperArray | None = None
+    """The array that its header asks for, beside the job."""
+
+
+class StageProcess:
+    """The stage of one start of a job, at work. Its signals are awaited, not handled: none can come between a look at
+    the stage and the wait for the next one."""
+
+    def __init__(self, job_start: JobStart) -> None:
+        self.job_start = job_start
+        self._awaited = {*_AWAITED, *stop_signals()}
+        self._mask = signal.pthread_sigmask(signal.SIG_BLOCK, self._awaited)
+        sys.stdout.flush()
+        sys.stderr.flush()
+        runner = os.getpid()
+        self.pid = os.fork()
+        if self.pid == 0:
+            self._become_stage(runner)
+
+    def _become_stage(self, runner: int) -> NoReturn:
+        """In the fork: be `python -m r2v WORDS`. USR2 stays blocked (`scancel --signal=USR2 --full` would kill it), and
+        it is signalled to stop when the runner dies: the next start of the job would find it at work."""
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+        if os.getppid() != runner:
+            os._exit(1)
+        if self.job_start.folder is not None:
+            os.environ[FOLDER] = str(self.job_start.folder)
+        sys.argv = ["r2v", *self.job_start.words]
+        signal.pthread_sigmask(signal.SIG_SETMASK, self._mask | {signal.SIGUSR2})
+        try:
+            runpy.run_module("r2v", run_name="__main__", alter_sys=True)
+        except SystemExit:
+            raise
+        except BaseException:  # nothing of the stage's may reach what the runner does with its own errors
+            traceback.print_exc()
+            raise SystemExit(1) from None
+        raise SystemExit(0)
+
+    def wait(self) -> int:
+        """Its exit code, negative: the signal that killed it."""
+        job_start = self.job_start
+        while (code := self._code()) is None:
+            received = signal.sigtimedwait(self._awaited, LOOK_SECONDS)
+            if received is None and job_start.helpers is not None and job_start.folder is not None:
+                job_start.helpers.look(job_start.folder)
+            if received is not None and received.si_signo != signal.SIGCHLD:
+                self._pass_on(signal.Signals(received.si_signo))
+        signal.pthread_sigmask(signal.SIG_SETMASK, self._mask)
+        return code
+
+    def _code(self) -> int | None:
+        pid, status = os.waitpid(self.pid, os.WNOHANG)
+        return os.waitstatus_to_exitcode(status) if pid else None
+
+    def _pass_on(self, number: signal.Signals) -> None:
+        """Ask the stage to stop, once, unless Slurm itself has signalled it. A SIGHUP is passed on as such: where a
+        terminal closes the stage gets one of its own, and a second SIGHUP, unlike a second SIGTERM, changes nothing."""
+        job_start = self.job_start
+        if number == signal.SIGCONT:
+            job_start.continued = time.monotonic()
+            return
+        if number != signal.SIGUSR2 and job_start.id:
+            just_now = time.monotonic() - job_start.continued < SIGCONT_WINDOW
+            job_start.ended_by_slurm = just_now or signal.sigtimedwait({signal.SIGCONT}, 0.5) is not None
+        if not job_start.warned and not job_start.ended_by_slurm:
+            logger.info("r2v job %s: %s; asking the stage to checkpoint and stop", job_start.id or "-", number.name)
+            os.kill(self.pid, signal.SIGHUP if number == signal.SIGHUP else signal.SIGTERM)
+        job_start.warned = True
+
+
+def wait_for(process: StageProcess) -> tuple[int, dict[str, Any] | None]:
+    """The stage's exit code (negative: the signal that killed it) and its own error record. Where another process
+    makes the same artifact, it is tried again until that one is done or its lease is dead."""
+    job_start, deadline = process.job_start, time.monotonic() + LEASE_WAIT
+    while True:
+        code = process.wait()
+        if code != LeaseConflict.exit_code or not job_start.id or job_start.warned or time.monotonic() > deadline:
+            error = chains.read_object(job_start.folder / "error.json") if job_start.folder and code else None
+            return code, error
+        time.sleep(10)
+        process = StageProcess(job_start)
