@@ -1,7 +1,8 @@
-"""The directives of sbatch: which options there are, which take a value, and how the common ones are written.
+"""The directives of sbatch, read: names and values in a line of a header, and how the common ones are written.
 
-The table is that of sbatch 22.05 with the options that 23.02 to 24.11 added (sbatch(1)). An option that a site's
-plugin adds is not known here.
+sbatch is the judge of its options: one that it has newly, or that a site's plugin adds (--container-image of pyxis),
+is passed on as it stands, and one that it lacks is refused in its own words, before anything is submitted. Only values
+that are calculated with are looked at here.
 """
 
 from __future__ import annotations
@@ -9,41 +10,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
-from r2v.errors import UsageError, nearest
+from r2v.errors import UsageError
 
-_NAMES = """
-account acctg-freq array batch bb bbf begin chdir cluster-constraint clusters comment constraint container
-container-id core-spec cores-per-socket cpu-freq cpus-per-gpu cpus-per-task deadline delay-boot dependency
-distribution error exclude export export-file extra extra-node-info gid gpu-bind gpu-freq gpus gpus-per-node
-gpus-per-socket gpus-per-task gres gres-flags hint input job-name kill-on-invalid-dep licenses mail-type mail-user
-mcs-label mem mem-bind mem-per-cpu mem-per-gpu mincpus network nodefile nodelist nodes ntasks ntasks-per-core
-ntasks-per-gpu ntasks-per-node ntasks-per-socket open-mode output partition power prefer priority profile qos
-reservation resv-ports segment signal sockets-per-node switches thread-spec threads-per-core time time-min tmp
-tres-bind tres-per-task uid wait-all-nodes wckey
-"""
-_VALUED = frozenset(_NAMES.split())
-_FLAGS = frozenset(
-    (
-        "contiguous",
-        "hold",
-        "ignore-pbs",
-        "no-requeue",
-        "overcommit",
-        "parsable",
-        "quiet",
-        "reboot",
-        "requeue",
-        "spread-job",
-        "stepmgr",
-        "test-only",
-        "use-min-nodes",
-        "verbose",
-        "wait",
-    )
-)
-_EITHER = frozenset(("exclusive", "get-user-env", "nice", "no-kill", "oom-kill-step", "oversubscribe", "propagate"))
-"""Options whose value may be left out."""
-_OPTIONS = _VALUED | _FLAGS | _EITHER
 SHORT = {
     "A": "account",
     "a": "array",
@@ -89,14 +57,11 @@ _FORMS = {
     "mem": (re.compile(r"\d+[KMGT]?B?", re.I), "a number with K, M, G or T, such as 64G"),
     "mem-per-cpu": (re.compile(r"\d+[KMGT]?B?", re.I), "a number with K, M, G or T, such as 4G"),
     "cpus-per-task": (re.compile(r"[1-9]\d*"), "a number"),
-    "nodes": (re.compile(r"[1-9]\d*(-[1-9]\d*)?"), "a number, or smallest-largest"),
+    "nodes": (re.compile(r"[1-9]\d*[KkMm]?([-,:][\d,:-]+)?"), "a number, or smallest-largest"),
     "ntasks": (re.compile(r"[1-9]\d*"), "a number"),
     "gres": (re.compile(r"[A-Za-z]\w*(:[\w.-]+)*(,[A-Za-z]\w*(:[\w.-]+)*)*"), "such as gpu:a100:2"),
-    "signal": (re.compile(r"([BR]+:)?(\w+)(@\d+)?"), "such as B:USR2@120"),
-    "open-mode": (re.compile(r"append|truncate"), "append or truncate"),
 }
-"""Values checked before sbatch sees them: what an accident of typing breaks most often."""
-
+"""Values that are calculated with."""
 _NO_LIMIT = {"UNLIMITED", "INFINITE"}
 
 
@@ -105,27 +70,21 @@ def pairs(words: Sequence[str], place: str) -> Iterator[tuple[str, str]]:
     rest = list(words)
     while rest:
         word = rest.pop(0)
-        if word.startswith("--"):
-            name, given, value = word[2:].partition("=")
+        if match := re.fullmatch(r"--([A-Za-z][\w-]*)(?:(=)(.*))?", word, re.S):
+            name, given, value = match[1], match[2], match[3] or ""
         elif re.match(r"-[A-Za-z]", word) and word[1] in SHORT:
             name, value = SHORT[word[1]], word[2:]
             given = value
         else:
             raise UsageError(f"{place}: {word} is no sbatch option; written --name=value")
-        if not given and name in _VALUED and rest and not rest[0].startswith("-"):
+        if not given and rest and not rest[0].startswith("-"):
             value = rest.pop(0)
         check(name, value, f"{place}: ")
         yield name, value
 
 
 def check(name: str, value: str, place: str) -> None:
-    """Raises UsageError, `place` in front, where there is no such option or it cannot have this value."""
-    if name not in _OPTIONS:
-        raise UsageError(f"{place}sbatch has no option --{name}; {nearest(name, _OPTIONS)}")
-    if name in _VALUED and not value:
-        raise UsageError(f"{place}--{name} wants a value, --{name}=...")
-    if name in _FLAGS and value:
-        raise UsageError(f"{place}--{name}={value}: --{name} takes no value")
+    """Raises UsageError, `place` in front, where a directive that is calculated with cannot have this value."""
     pattern, form = _FORMS.get(name, (None, ""))
     if pattern is not None and not pattern.fullmatch(value) and not (name == "time" and value in _NO_LIMIT):
         raise UsageError(f"{place}--{name}={value}: wanted {form}")
@@ -146,6 +105,12 @@ def minutes(text: str) -> int:
         parts = [int(match[name]) for name in "abc" if match[name] is not None]
         days, (hours, mins, secs) = 0, (parts if len(parts) == 3 else [0, *parts, 0][:3])
     return days * 1440 + hours * 60 + mins + (secs > 0)
+
+
+def node_count(text: str) -> int:
+    """The fewest nodes of a --nodes: 2 in "2", "2-4" and "2,4"."""
+    match = re.match(r"\d+", text)
+    return int(match[0]) if match else 1
 
 
 def gpu_count(gres: str) -> int:

@@ -7,8 +7,8 @@
                                                                       #     #R2V evaluate --helpers=15%8
     rewrite(scripts, {"partition": "batch", "gpu": "h100"})           # every header at once
 
-sbatch passes over some mistakes in silence (a directive behind the first command, or an indented one) and names
-no line for the others; both are refused here by file and line, before anything is submitted.
+sbatch passes over some mistakes in silence (a directive behind the first command, or an indented one): they are
+refused here by file and line. Which options there are, sbatch itself tells, before anything is submitted.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pathlib import Path
 
 from r2v.console import text_table
 from r2v.errors import InputError, UsageError, nearest
-from r2v.slurm.directives import SHORT, check, gpu_count, minutes, pairs
+from r2v.slurm.directives import SHORT, check, gpu_count, minutes, node_count, pairs
 from r2v.storage.files import write_text
 from r2v.storage.paths import SCRIPTS
 
@@ -33,17 +33,19 @@ class Resources:
     directives: dict[str, str] = field(default_factory=dict)
     helpers: str = ""
     """The array of helpers beside it (`r2v.slurm.helper_array`): "15%8", 15 of which 8 at once; "" for none."""
+    node_gpus: int = 0
+    """GPUs of each node, where nodes are given whole and no directive asks for GPUs."""
 
     @property
     def gpus(self) -> int:
         """GPUs of the whole job, from --gpus, or --gres, --gpus-per-node, --gpus-per-task."""
         if "gpus" in self.directives:
             return gpu_count(f"gpu:{self.directives['gpus']}")
-        nodes = int(self.directives.get("nodes", "1").partition("-")[0])
+        nodes = node_count(self.directives.get("nodes", ""))
         for name, times in (("gpus-per-node", nodes), ("gpus-per-task", int(self.directives.get("ntasks", "1")))):
             if name in self.directives:
                 return times * gpu_count(f"gpu:{self.directives[name]}")
-        return nodes * gpu_count(self.directives.get("gres", ""))
+        return nodes * (gpu_count(self.directives.get("gres", "")) or self.node_gpus)
 
     @property
     def helpers_at_once(self) -> int:
@@ -57,7 +59,7 @@ class Resources:
         return minutes(self.directives.get("time", "0"))
 
     def merged(self, values: Mapping[str, str]) -> Resources:
-        """These with other values for some directives. Raises UsageError for an unknown one or a bad value."""
+        """These with other values for some directives. Raises UsageError for a bad value."""
         for name, value in values.items():
             check(name, value, "")
         return replace(self, directives={**self.directives, **values})
@@ -71,13 +73,13 @@ def read(path: Path, job: str = "") -> Resources:
     """The header of a script, as it stands for this job. Raises UsageError naming file and line where a
     directive cannot be, InputError where there is no such script."""
     directives: dict[str, str] = {}
-    helpers = ""
+    ours: dict[str, str] = {}
     for line, target, words in _directives(path, _text(path)):
         options = _options(words, line, target)  # of every job: a mistake is found whoever asks
-        if target in ("", job):
-            helpers = options.pop(HELPERS, helpers)
+        if target in ("", ANY, job):
+            ours |= {name: options.pop(name) for name in _OURS if name in options}
             directives |= options
-    return Resources(directives=directives, helpers=helpers)
+    return Resources(directives=directives, helpers=ours.get(HELPERS, ""), node_gpus=int(ours.get(NODE_GPUS, 0)))
 
 
 def scripts(root: Path = Path()) -> list[Path]:
@@ -194,18 +196,24 @@ def _directives(path: Path, text: str) -> Iterator[tuple[str, str, list[str]]]:
             raise UsageError(f"{place}: {line.strip()}; written #SBATCH --name=value or #R2V <job> --name=value")
 
 
-HELPERS = "helpers"
+HELPERS, NODE_GPUS, ANY = "helpers", "node-gpus", "any"
+_OURS = {
+    HELPERS: (r"[1-9]\d{0,3}(%[1-9]\d{0,3})?", "--helpers=15%8: 15 helpers, of which 8 run at once"),
+    NODE_GPUS: (r"\d{1,2}", "--node-gpus=4: each node has four, and is given whole"),
+}
+"""Options of #R2V lines that are not sbatch's: their form, and how they are written."""
 
 
 def _options(words: Sequence[str], place: str, job: str) -> dict[str, str]:
-    """The options of a line, --helpers among them, which is ours and not sbatch's. Raises UsageError."""
-    ours = [word for word in words if job and word.startswith(f"--{HELPERS}")]
+    """The options of a line, those among them that are ours and not sbatch's. Raises UsageError."""
+    ours = [word for word in words if job and word.startswith(tuple(f"--{name}" for name in _OURS))]
     options = dict(pairs([word for word in words if word not in ours], place))
     for word in ours:
-        value = word.partition("=")[2]
-        if not re.fullmatch(r"[1-9]\d{0,3}(%[1-9]\d{0,3})?", value):
-            raise UsageError(f"{place}: {word}; written --helpers=15%8: 15 helpers, of which 8 run at once")
-        options[HELPERS] = value
+        name, _, value = word[2:].partition("=")
+        form, written = _OURS.get(name, ("(?!)", next(iter(_OURS.values()))[1]))
+        if not re.fullmatch(form, value):
+            raise UsageError(f"{place}: {word}; written {written}")
+        options[name] = value
     return options
 
 

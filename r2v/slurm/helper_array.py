@@ -23,7 +23,7 @@ from r2v.log import logger
 from r2v.pipeline import jobs
 from r2v.pipeline.helping import require_helpable
 from r2v.slurm import chain as chains
-from r2v.slurm import client, headers
+from r2v.slurm import client, requests
 from r2v.slurm.chain import JobRecord
 from r2v.slurm.headers import Resources
 from r2v.slurm.submit import environment_lines
@@ -31,7 +31,7 @@ from r2v.slurm.verify_outputs import config_of
 from r2v.slurm.views.states import seconds_left
 from r2v.storage.files import write_json
 from r2v.storage.integrity import hashed
-from r2v.storage.paths import LOGS, SCRIPTS
+from r2v.storage.paths import LOGS
 
 WORTH_HELPING = 3600.0
 """Seconds that a job must still have before it, at its own pace, for helpers to be asked for."""
@@ -126,7 +126,7 @@ class HelperArray:
 
     def _script(self) -> str:
         command = shlex.join([sys.executable, "-m", "r2v", *self.words, "--helper"])
-        return "\n".join(["#!/bin/bash", "set -euo pipefail", *environment_lines(self.root), f"exec {command}", ""])
+        return "\n".join(["#!/bin/bash", *environment_lines(self.root), "set -euo pipefail", f"exec {command}", ""])
 
 
 def helper_array(words: Sequence[str], *, name: str, job: str, job_id: str, root: Path = Path()) -> HelperArray | None:
@@ -135,7 +135,7 @@ def helper_array(words: Sequence[str], *, name: str, job: str, job_id: str, root
     if not job_id or row is None:
         return None
     try:
-        resources = headers.read(root / SCRIPTS / row.script, job)
+        resources = requests.of_job(root, row.script, job, config_of(words))
     except R2VError:
         return None  # the script that was submitted may be gone; the job needs it no more
     if not resources.helpers:

@@ -23,11 +23,11 @@ from r2v.log import logger
 from r2v.memory.profile_of_model import configured
 from r2v.pipeline.graph import as_configured
 from r2v.pipeline.inputs import flat, place_of, places_of
-from r2v.pipeline.jobs import JOBS, job
+from r2v.pipeline.jobs import JOBS
 from r2v.pipeline.plan.jobs_to_do import PlannedJob, plan, require_worlds, touched, waiting
 from r2v.pipeline.run import run_here
 from r2v.slurm import chain as chains
-from r2v.slurm import client, headers
+from r2v.slurm import client, requests
 from r2v.slurm.chain import Chain, ChainJob, HealingLimits, parse_comment
 from r2v.slurm.configuration import config_sha, require_configuration
 from r2v.slurm.estimate import estimate_lines
@@ -39,8 +39,6 @@ from r2v.storage.paths import CONFIGS, SCRIPTS
 
 BENCHMARK_GROUPS = {"all": ("webarena", "swebench")}
 """Names that stand for several benchmarks."""
-SENTINELS = job("perturb").command.script
-"""The script whose header says where jobs without a GPU run."""
 
 
 def submit(
@@ -167,7 +165,7 @@ def _submit_plan(root: Path, config: Config, chain: Chain, steps: Sequence[Plann
     """Write the chain, then have in the queue what is not up to date. The caller holds the chain's lock."""
     chain = _with_steps(root, config, chain, steps)
     wanted = [step.job.name for step in steps if step.state != "up to date"]
-    resources = {step.job.name: _resources(root, step) for step in steps}
+    resources = _resources(root, config, steps)
     require_acceptable(wanted, chain, resources)
     for step in steps:
         if step.artifact is not None and step.job.place is not None:
@@ -200,12 +198,11 @@ def _with_steps(root: Path, config: Config, chain: Chain, steps: Sequence[Planne
                 command=item.argv,
                 skipped="up to date" if step.state == "up to date" else None,
             )
-    first = headers.read(root / SCRIPTS / SENTINELS).directives
-    return replace(chain, jobs=jobs, sentinel=first)
+    return replace(chain, jobs=jobs, sentinel=requests.placement(root))
 
 
-def _resources(root: Path, step: PlannedJob) -> Resources:
-    return headers.read(root / SCRIPTS / step.job.command.script, job=step.job.name)
+def _resources(root: Path, config: Config, steps: Sequence[PlannedJob]) -> dict[str, Resources]:
+    return {step.job.name: requests.of_job(root, step.job.command.script, step.job.name, config) for step in steps}
 
 
 def _absent(chain: Chain) -> list[str]:
@@ -269,7 +266,7 @@ def _print_plan(root: Path, config: Config, steps: Sequence[PlannedJob], words: 
     )
     chain = _with_steps(root, config, bare, steps)
     wanted = [step.job.name for step in steps if step.state != "up to date"]
-    resources = {step.job.name: _resources(root, step) for step in steps}
+    resources = _resources(root, config, steps)
     lines, refused = preview(
         chain,
         wanted,

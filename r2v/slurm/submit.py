@@ -26,6 +26,7 @@ from r2v.slurm import client
 from r2v.slurm.chain import Attempt, Chain, comment
 from r2v.slurm.client import Queued, SlurmRefused
 from r2v.slurm.headers import Resources
+from r2v.slurm.requests import PLACEMENT
 from r2v.slurm.runner import OF
 from r2v.storage.files import writing
 from r2v.storage.paths import LOGS, SCRIPTS
@@ -34,7 +35,7 @@ ENVIRONMENT = SCRIPTS / "env.sh"
 REQUIRED_DIRECTIVES = {"signal": "B:USR2@120", "open-mode": "append"}
 """Directives that a stage needs and gets where its header does not give them."""
 _SET_HERE = ("job-name", "output", "error", "comment", "dependency", "kill-on-invalid-dep")
-_PLACEMENT = ("partition", "account", "qos", "reservation", "clusters", "chdir")
+_PLACEMENT = (*PLACEMENT, "chdir")
 
 
 class StageJob(Checkpointable):
@@ -229,7 +230,7 @@ def _submit_stage(
         use_srun=False,
         wckey=None,
         stderr_to_stdout=True,
-        setup=["set -euo pipefail", *environment_lines(root)],
+        setup=[*environment_lines(root), "set -euo pipefail"],
         additional_parameters={_parameter(name): value or True for name, value in directives.items()},
     )
     _make_logs(root)
@@ -263,8 +264,8 @@ def _submit_sentinel(root: Path, chain: Chain, job: str, id_: str) -> str:
     placement = [f"--{name}={value}" for name, value in chain.sentinel.items() if name in _PLACEMENT]
     lines = [
         "#!/bin/bash",
-        "set -euo pipefail",
         *environment_lines(root),
+        "set -euo pipefail",
         f"exec {shlex.quote(sys.executable)} -m r2v heal {shlex.quote(chain.name)} {job}",
     ]
     _make_logs(root)
@@ -289,8 +290,9 @@ def _submit_sentinel(root: Path, chain: Chain, job: str, id_: str) -> str:
 
 
 def environment_lines(root: Path) -> list[str]:
-    """The lines of a job's script that make the site's software known to it."""
-    return [f"source {ENVIRONMENT}"] if (root / ENVIRONMENT).exists() else []
+    """The lines of a job's script that make the site's software known to it, as in the scripts of the folder: before
+    the shell is told to end at a failure or at a name that is not set, for what conda and modules run has both."""
+    return [f"source {ENVIRONMENT} || exit {EnvironmentFault.exit_code}"] if (root / ENVIRONMENT).exists() else []
 
 
 def _make_logs(root: Path) -> None:

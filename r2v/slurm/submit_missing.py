@@ -17,7 +17,7 @@ from r2v.errors import EnvironmentFault, UsageError
 from r2v.slurm import client
 from r2v.slurm.chain import Attempt, Chain, comment, parse_comment
 from r2v.slurm.client import NoSlurm, Partition, Queued, SlurmRefused, SubmitCheck
-from r2v.slurm.directives import gpu_count, gpu_kind
+from r2v.slurm.directives import gpu_count, gpu_kind, node_count
 from r2v.slurm.headers import Resources
 from r2v.storage.paths import SCRIPTS
 
@@ -103,7 +103,7 @@ def _offers(partition: Partition, resources: Resources) -> bool:
     named = resources.directives.get("partition", "")
     if named and partition.name not in named.split(","):
         return False
-    kind, nodes = gpu_kind(resources.directives), int(resources.directives.get("nodes", "1").partition("-")[0])
+    kind, nodes = gpu_kind(resources.directives), node_count(resources.directives.get("nodes", ""))
     offered = [item.split("(")[0] for item in partition.gres.split(",")]
     fits = [item for item in offered if not kind or f":{kind}:" in item]
     enough = not resources.gpus or any(gpu_count(item) >= resources.gpus / nodes for item in fits)

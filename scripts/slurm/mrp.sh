@@ -1,12 +1,11 @@
 #!/bin/bash
-# sbatch scripts/slurm/mrp.sh      the minimal reproducible prototype: the whole pipeline in one job
+# sbatch scripts/slurm/mrp.sh      the minimal reproducible prototype: the whole pipeline in one job, on CPUs alone
 #SBATCH --job-name=mrp
-#SBATCH --partition=gpu
-#SBATCH --gres=gpu:a100:1
+#SBATCH --partition=cpu
 #SBATCH --nodes=1
 #SBATCH --ntasks=1
-#SBATCH --cpus-per-task=8
-#SBATCH --mem=48G
+#SBATCH --cpus-per-task=4
+#SBATCH --mem=16G
 #SBATCH --time=06:00:00
 #SBATCH --output=logs/%x_%j.out
 #SBATCH --open-mode=append

@@ -15,6 +15,7 @@ from tests.slurm.cluster import Cluster
 ROOT = Path(__file__).resolve().parents[2]
 FAKE_STAGES = ROOT / "tests/slurm/fake_stages"
 CONFIG = """
+policy: {device: cuda}
 env: {options: {num_tasks: 40, num_heldout: 8}}
 data: {num_episodes: 4, seeds: [1]}
 training: {preference: {batch_size: 8, gradient_accumulation_steps: 2}}

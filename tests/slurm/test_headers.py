@@ -25,7 +25,7 @@ SEED_TABLE = {
     "07_train_router.sh": ("", 1, 4),
     "08_evaluate.sh": ("", 1, 24),
     "09_ablations.sh": ("", 1, 48),
-    "mrp.sh": ("", 1, 6),
+    "mrp.sh": ("", 0, 6),
 }
 
 
@@ -87,12 +87,11 @@ def test_every_spelling_of_a_directive(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "told"),
     [
-        ("#SBATCH --gress=gpu:1", "no option --gress; did you mean gres?"),
         ("#SBATCH --time=2h", "--time=2h: wanted minutes"),
         ("#SBATCH --mem=64Q", "such as 64G"),
         ("#SBATCH --gres=gpu:a100:", "such as gpu:a100:2"),
-        ("#SBATCH --partition", "--partition wants a value"),
-        ("#SBATCH --requeue=yes", "--requeue takes no value"),
+        ("#SBATCH --time", "--time=: wanted minutes"),
+        ("#SBATCH --=yes", "--=yes is no sbatch option"),
         ("#SBATCH gpu", "gpu is no sbatch option"),
         ("#SBATCH --job-name='x", "No closing quotation"),
         ("#SBATCH:--time=5", "written #SBATCH --name=value"),
@@ -109,6 +108,14 @@ def test_a_wrong_directive_is_named_by_file_and_line(line: str, told: str, tmp_p
 def test_a_directive_that_sbatch_would_pass_over_is_refused(line: str, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"job\.sh:4: .*behind the first command"):
         headers.read(script(tmp_path, "#SBATCH --time=5", "cd /tmp", line))
+
+
+def test_an_option_of_a_plugin_is_passed_on_as_it_stands(tmp_path: Path) -> None:
+    """sbatch is the judge of its options: pyxis, SPANK plugins and later versions of it have others."""
+    found = headers.read(
+        script(tmp_path, "#SBATCH --container-image=nvcr.io/nvidia/pytorch:25.05-py3 --uenv x --stepmgr")
+    )
+    assert found.sbatch_args() == ["--container-image=nvcr.io/nvidia/pytorch:25.05-py3", "--uenv=x", "--stepmgr"]
 
 
 def test_no_script_is_an_input_error(tmp_path: Path) -> None:
@@ -154,8 +161,6 @@ def test_gpus_of_the_whole_job(directives: dict[str, str], gpus: int) -> None:
 def test_merging_checks_what_it_takes() -> None:
     first = Resources(directives={"mem": "8G", "time": "10"})
     assert first.merged({"mem": "12G"}).directives == {"mem": "12G", "time": "10"}
-    with pytest.raises(UsageError, match="did you mean mem"):
-        first.merged({"memory": "8G"})
     with pytest.raises(UsageError, match="such as 64G"):
         first.merged({"mem": "a lot"})
 
@@ -185,7 +190,9 @@ def test_set_rewrites_every_header_at_once_and_nothing_else(folder: Path) -> Non
 
 
 def test_set_and_set_back_leaves_the_files_as_they_were(folder: Path) -> None:
-    paths = [path for path in headers.scripts(folder) if path.name not in ("02_perturb.sh", "07_train_router.sh")]
+    paths = [
+        path for path in headers.scripts(folder) if path.name not in ("02_perturb.sh", "07_train_router.sh", "mrp.sh")
+    ]
     before = {path: path.read_text() for path in paths}
     headers.rewrite(paths, {"partition": "batch", "gpu": "h100", "qos": "long", "account": "x"})
     assert headers.rewrite(paths, {"partition": "gpu", "gpu": "a100", "qos": "", "account": ""}) == paths
@@ -196,7 +203,7 @@ def test_set_and_set_back_leaves_the_files_as_they_were(folder: Path) -> None:
 def test_a_partition_of_its_own_for_jobs_without_a_gpu(folder: Path) -> None:
     headers.rewrite(headers.scripts(folder), {"partition": "batch", "cpu_partition": "small"})
     found = {path.name: headers.read(path).directives["partition"] for path in headers.scripts(folder)}
-    assert found.pop("02_perturb.sh") == "small" and set(found.values()) == {"batch"}
+    assert found.pop("02_perturb.sh") == "small" == found.pop("mrp.sh") and set(found.values()) == {"batch"}
 
 
 def test_set_takes_a_users_own_spelling(tmp_path: Path) -> None:
@@ -229,8 +236,8 @@ def test_set_refuses_what_cannot_be(values: dict[str, str], told: str, folder: P
 
 def test_one_wrong_header_keeps_all_of_them_as_they_are(folder: Path) -> None:
     broken = folder / paths.SCRIPTS / "09_ablations.sh"
-    broken.write_text(broken.read_text().replace("--time=", "--tyme="))
+    broken.write_text(broken.read_text().replace("--time=", "--time=soon"))
     before = {path: path.read_text() for path in headers.scripts(folder)}
-    with pytest.raises(UsageError, match="did you mean time"):
+    with pytest.raises(UsageError, match="wanted minutes"):
         headers.rewrite(headers.scripts(folder), {"partition": "batch"})
     assert {path: path.read_text() for path in headers.scripts(folder)} == before

@@ -32,6 +32,8 @@ def checkout(faked: Faked) -> Faked:
     """A checkout with the scripts and configurations, beside the fake Slurm."""
     for name in ("scripts/slurm", "configs"):
         shutil.copytree(ROOT / name, faked.root / name)
+    with (faked.root / "configs/desk/noisy.yaml").open("a") as file:
+        file.write("policy: {device: cuda}\n")  # as the headers have it; by itself the bundled student asks for CPUs
     faked.answer()
     return faked
 
@@ -109,7 +111,7 @@ def test_the_scripts_of_a_chain_ask_what_the_headers_say(checkout: Faked) -> Non
         "--output=logs/%x_%j.out",
     ):
         assert f"\n#SBATCH {line}\n" in script, line
-    assert script.index("set -euo pipefail") < script.index("source scripts/slurm/env.sh") < script.index("\nexec ")
+    assert script.index("source scripts/slurm/env.sh") < script.index("set -euo pipefail") < script.index("\nexec ")
     assert "srun" not in script and "--error" not in script and "wckey" not in script
     assert f"-m r2v.slurm.runner --of {NAME}/bc train_policy --stage bc --config " in script
     sentinel = next(call for call in calls(checkout, "sbatch") if f"--job-name=heal_bc_{NAME}" in call)
