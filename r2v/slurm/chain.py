@@ -111,6 +111,12 @@ class Chain:
     """Where sentinels run: the directives of a script without GPUs that say which partition, account and QOS."""
     jobs: dict[str, ChainJob] = field(default_factory=dict)
 
+    @property
+    def slurm_ids(self) -> set[str]:
+        """The Slurm jobs that are written down, sentinels too."""
+        attempts = [attempt for job in self.jobs.values() for attempt in job.attempts]
+        return {id_ for attempt in attempts for id_ in (attempt.id, attempt.sentinel) if id_}
+
     def with_job(self, name: str, **changes: Any) -> Chain:
         """The chain with one job changed."""
         return replace(self, jobs={**self.jobs, name: replace(self.jobs[name], **changes)})

@@ -6,17 +6,35 @@
 The text formats are read, not JSON, whose schema changes between versions. Fields are found by name: a suffix
 ("CANCELLED by 0", "OUT_OF_ME+") is cut off, a field that this version lacks is left out. Accounting that is down or
 late is an answer, not an error: a job that sacct does not know has not failed.
+
+This is the one door to Slurm. Questions, `cancel` and `update` are repeated while nobody answers; a submission is not:
+it is looked for by its comment first.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from r2v.errors import EnvironmentFault
-from r2v.slurm.command import NO_SLURM, NoSlurm, SlurmRefused, call, one_line, outside, present, require, run
+from r2v.slurm.command import (
+    NO_SLURM,
+    NoAnswer,
+    NoSlurm,
+    SlurmRefused,
+    ask,
+    call,
+    once,
+    one_line,
+    outside,
+    patience,
+    pauses,
+    present,
+    require,
+    terminal,
+)
 from r2v.slurm.sacct import ENDED, FIELDS, SacctRow, given, memory, read_accounting
 
 __all__ = [
@@ -25,6 +43,7 @@ __all__ = [
     "ENDED",
     "HELPERS_MARK",
     "NO_SLURM",
+    "NoAnswer",
     "NoSlurm",
     "Partition",
     "Queued",
@@ -122,14 +141,25 @@ class Partition:
     up: bool
 
 
+ACCOUNTING_PATIENCE = 2.0
+"""Seconds for which accounting is asked again: it may be down for hours, and is not needed to go on."""
 CHAIN_MARK, HELPERS_MARK = "r2v", "r2v-helpers"
 """What the comment of a chain's job, and that of a helper beside one, begins with."""
 
 
-def queue(name: str | None = None, root: Path = Path(), *, mark: str = CHAIN_MARK) -> list[Queued]:
-    """My jobs that have not ended, or those of one chain of this checkout, or its helpers; one squeue."""
+UNSETTLED = 10.0
+"""Seconds after which a submission that nobody answered, and that is not in the queue, is taken for lost: Slurm's own
+limit on a message. One that comes later still is found by the next reconciliation, and cancelled."""
+_UNREACHED = re.compile("connect failure|Connection refused")
+"""Words of a command that has reached nobody."""
+
+
+def queue(name: str | None = None, root: Path = Path(), *, mark: str = CHAIN_MARK, ended: bool = False) -> list[Queued]:
+    """My jobs that have not ended, or those of one chain of this checkout, or its helpers; one squeue. With `ended` those
+    too that ended a while ago and the controller still remembers."""
     form = _SEPARATOR.join(_QUEUE.values())
-    output = call(["squeue", "--me", "--noheader", "--array", "-o", form])
+    states = ["--states=all"] if ended else []
+    output = call(["squeue", "--me", "--noheader", "--array", *states, "-o", form])
     rows = []
     for line in output.splitlines():
         values = [given(word) for word in line.split(_SEPARATOR)]
@@ -164,7 +194,8 @@ def accounting(ids: Sequence[str]) -> Accounting:
     while True:
         try:
             text = call(
-                ["sacct", "--noheader", "--parsable2", "--duplicates", "-o", ",".join(fields), "-j", ",".join(ids)]
+                ["sacct", "--noheader", "--parsable2", "--duplicates", "-o", ",".join(fields), "-j", ",".join(ids)],
+                limit=min(patience(), ACCOUNTING_PATIENCE),
             )
         except EnvironmentFault as error:
             lacking = re.search(r'Invalid field requested: "(\w+)"', str(error))
@@ -184,15 +215,44 @@ def show(id_: str) -> dict[str, str]:
     return dict(word.split("=", 1) for word in text.split() if "=" in word)
 
 
-def sbatch(arguments: Sequence[str], script: str) -> str:
-    """Submit a script's text; returns the job id. Raises SlurmRefused with Slurm's reason."""
-    output = call(["sbatch", "--parsable", *arguments], script)
-    return output.strip().splitlines()[-1].split(";")[0]  # after any line that a submit filter prints; id;cluster
+def sbatch(arguments: Sequence[str], script: str, *, known: Collection[str] = ()) -> str:
+    """Submit a script's text; returns the job id.
+
+    Where no answer comes it is looked for: a job of mine with the comment that `arguments` give it, which is none of
+    those `known`, is this one. Only one that is not there is submitted again. Raises SlurmRefused with Slurm's reason,
+    NoAnswer where it stays unknown whether it was submitted.
+    """
+    comment = next((word.partition("=")[2] for word in arguments if word.startswith("--comment=")), "")
+    waiting, asked = pauses(), terminal().monotonic()
+    while True:
+        try:
+            output = once(["sbatch", "--parsable", *arguments], script)
+            return output.strip().splitlines()[-1].split(";")[0]  # after any line that a filter prints; id;cluster
+        except NoAnswer as error:
+            lost = not _UNREACHED.search(str(error))
+            while (id_ := _submitted(comment, known)) is None:
+                if not comment or next(waiting, None) is None:
+                    raise
+                if not lost or terminal().monotonic() - asked > UNSETTLED:
+                    break
+            if id_:
+                return id_
+            asked = terminal().monotonic()
+
+
+def _submitted(comment: str, known: Collection[str]) -> str | None:
+    """The newest job of mine with this comment, ended or not, that is none of those known; None where there is none, or
+    nobody can tell."""
+    try:
+        rows = [row.id for row in queue(ended=True) if comment and row.comment == comment and row.id not in known]
+    except EnvironmentFault:
+        return None
+    return max(rows, key=job_number, default=None)
 
 
 def test_only(arguments: Sequence[str], script: str = "#!/bin/bash\ntrue\n") -> SubmitCheck:
     """Ask Slurm whether a job would be accepted, and when it would start. Submits nothing."""
-    done = run(["sbatch", "--test-only", *arguments], script)
+    done = ask(["sbatch", "--test-only", *arguments], script)
     line = one_line(done.stderr or done.stdout)
     start = re.search(r"to start at (\S+)", line)
     return SubmitCheck(ok=done.returncode == 0, line=line, start=start[1] if start else None)
@@ -214,9 +274,9 @@ def update(id_: str, **fields: str) -> bool:
 
 
 def requeue(id_: str) -> bool:
-    """Put a job back into the queue under its own id; False where the site does not allow it."""
+    """Put a job back into the queue under its own id; False where the site does not allow it, or nobody answers."""
     try:
-        call(["scontrol", "requeue", id_])
+        call(["scontrol", "requeue", id_])  # of my own running job: carried out once, it ends who would say it twice
     except EnvironmentFault:
         return False
     return True

@@ -1,4 +1,12 @@
-"""Running Slurm's commands: with a time limit, in an environment of our own, their failures as two exceptions."""
+"""Running Slurm's commands: with a time limit, repeated with back-off, in an environment of our own.
+
+    call(["squeue", "--me"])                 # its output; asked again, with growing pauses, while nobody answers
+    once(["sbatch", "--parsable", ...])      # asked once: what is not answered may have been done all the same
+
+A busy controller answers now and then with a socket error, and one that restarts not at all: neither is a refusal.
+What may be said twice (a question, scancel, scontrol update) is said again for `patience()` seconds; what may not is
+looked for by its comment (`r2v.slurm.client.sbatch`).
+"""
 
 from __future__ import annotations
 
@@ -6,10 +14,13 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Protocol
 
-from r2v.errors import EnvironmentFault
+from r2v.errors import EnvironmentFault, UsageError
 
 COMMAND_TIMEOUT = 60.0
 """Seconds one command may take: a controller that restarts answers late."""
@@ -18,21 +29,125 @@ NO_SLURM = (
     "no Slurm here: its commands are not on PATH; run this on a login node, or without Slurm: r2v run_all ... --here"
 )
 
+PATIENCE = "R2V_SLURM_PATIENCE"
+"""Seconds for which a command that nobody answers is repeated."""
+_WAITS_AT_DOOR, _WAITS_IN_JOB = 15.0, 120.0
+"""The same where nothing is set: a person waits less gladly than a job."""
+_PAUSES = (0.5, 1.0, 2.0, 4.0, 8.0, 15.0)
+"""Seconds between one try and the next; the last of them from then on."""
+
 _NO_CONTROLLER = re.compile("Unable to contact slurm controller|Connection refused|establish a configuration source")
 """Errors of commands that found no controller, or no configuration that names one."""
+_UNCONFIGURED = "establish a configuration source"
+_PASSES = re.compile(
+    "Unable to contact slurm|Connection (refused|reset|timed out|closed)|Socket timed out|Broken pipe"
+    "|[Zz]ero [Bb]ytes were transmitted|[Mm]essage (send|receive) failure|[Cc]ommunication connection failure"
+    "|temporarily unav|temporarily unable|[Uu]nexpected message|controller in standby|in a reconfig|Job update pending"
+    "|Transport endpoint|Protocol authentication error|slurm_persist_conn|[Uu]nspecified error|No route to host"
+)
+"""Errors of a controller that is busy, restarts or cannot be reached at this moment."""
 
 
 class NoSlurm(EnvironmentFault):
     """Slurm's commands are not here, or its controller does not answer."""
 
 
+class NoAnswer(NoSlurm):
+    """A command got no answer: whether it was carried out is not known."""
+
+
 class SlurmRefused(EnvironmentFault):
     """Slurm answered, and refused the request."""
 
 
+class Terminal(Protocol):
+    """What runs Slurm's commands and keeps the time: this machine, or a simulated cluster."""
+
+    def run(
+        self, command: Sequence[str], stdin: str | None, environment: Mapping[str, str]
+    ) -> subprocess.CompletedProcess[str]:
+        """Run a command to its end. Raises FileNotFoundError, subprocess.TimeoutExpired."""
+
+    def sleep(self, seconds: float) -> None:
+        """Let time pass."""
+
+    def monotonic(self) -> float:
+        """Seconds on a clock that never goes back."""
+
+
+class ThisMachine:
+    """The Terminal of every day: commands on PATH."""
+
+    def run(
+        self, command: Sequence[str], stdin: str | None, environment: Mapping[str, str]
+    ) -> subprocess.CompletedProcess[str]:
+        """Run a command of PATH, for `COMMAND_TIMEOUT` seconds at most."""
+        return subprocess.run(
+            command,
+            input=stdin,
+            capture_output=True,
+            text=True,
+            timeout=COMMAND_TIMEOUT,
+            env=dict(environment),
+            errors="replace",
+        )
+
+    def sleep(self, seconds: float) -> None:
+        """Let time pass."""
+        time.sleep(seconds)
+
+    def monotonic(self) -> float:
+        """Seconds since this machine began."""
+        return time.monotonic()
+
+
+_TERMINAL: ContextVar[Terminal] = ContextVar("terminal", default=ThisMachine())  # noqa: B039
+
+
+def terminal() -> Terminal:
+    """What commands go to now."""
+    return _TERMINAL.get()
+
+
+@contextmanager
+def through(other: Terminal) -> Iterator[None]:
+    """Within the block every command goes to this terminal, and all waiting is its own."""
+    token = _TERMINAL.set(other)
+    try:
+        yield
+    finally:
+        _TERMINAL.reset(token)
+
+
+def patience() -> float:
+    """Seconds for which a command is repeated that nobody answers: $R2V_SLURM_PATIENCE, or else 120 inside a job and 15
+    outside. Raises UsageError where that is no number."""
+    text = os.environ.get(PATIENCE)
+    if text is None:
+        return _WAITS_IN_JOB if os.environ.get("SLURM_JOB_ID") else _WAITS_AT_DOOR
+    if not re.fullmatch(r"\d{1,5}(\.\d+)?", text):
+        raise UsageError(f"{PATIENCE}={text}: must be seconds, 0 or more; for instance {PATIENCE}=60")
+    return float(text)
+
+
+def pauses(limit: float | None = None) -> Iterator[float]:
+    """Waits out, one after the other, the pauses between tries; ends when `limit` (default: `patience()`) seconds have
+    passed since the first. Tries of many jobs that were refused together do not come back together."""
+    limit = patience() if limit is None else limit
+    begun, tried = terminal().monotonic(), 0
+    while True:
+        spread = 0.75 + 0.5 * ((os.getpid() * 7919 + tried * 104729) % 997) / 997
+        pause = _PAUSES[min(tried, len(_PAUSES) - 1)] * spread
+        if terminal().monotonic() - begun + pause > limit:
+            return
+        terminal().sleep(pause)
+        tried += 1
+        yield pause
+
+
 def present() -> bool:
     """Whether Slurm's commands are on PATH."""
-    return shutil.which("sbatch") is not None
+    return shutil.which("sbatch") is not None or not isinstance(terminal(), ThisMachine)
 
 
 def require() -> None:
@@ -64,41 +179,60 @@ def _environment(values: dict[str, str]) -> dict[str, str]:
 
 
 def run(command: Sequence[str], stdin: str | None = None) -> subprocess.CompletedProcess[str]:
-    """Run a command to its end, whatever that is. Raises NoSlurm where it is missing or gives no answer in time."""
+    """Run a command to its end, whatever that is. Raises NoSlurm where it is missing, NoAnswer where it gives no answer
+    in time."""
     environment = {**_environment(dict(os.environ)), "LC_ALL": "C", "SLURM_TIME_FORMAT": "standard"}
     try:
-        return subprocess.run(
-            command,
-            input=stdin,
-            capture_output=True,
-            text=True,
-            timeout=COMMAND_TIMEOUT,
-            env=environment,
-            errors="replace",
-        )
+        return terminal().run(command, stdin, environment)
     except FileNotFoundError:
         raise NoSlurm(NO_SLURM) from None
     except subprocess.TimeoutExpired:
-        raise NoSlurm(
+        raise NoAnswer(
             f"{command[0]} gave no answer in {COMMAND_TIMEOUT:.0f} s; is the cluster's controller down? "
             "Try `scontrol ping`"
         ) from None
 
 
-def call(command: Sequence[str], stdin: str | None = None) -> str:
-    """The output of a command. Raises SlurmRefused with its error where it fails, NoSlurm where none answers."""
+def ask(command: Sequence[str], stdin: str | None = None) -> subprocess.CompletedProcess[str]:
+    """A question's answer, whatever it is; asked again for `patience()` seconds while nobody answers."""
+    waiting = pauses()
+    while True:
+        done = run(command, stdin)
+        passes = done.returncode and _PASSES.search(done.stderr)
+        if not passes or next(waiting, None) is None:
+            return done
+
+
+def once(command: Sequence[str], stdin: str | None = None) -> str:
+    """The output of a command. Raises SlurmRefused with its error where it is refused, NoAnswer where nobody answers,
+    NoSlurm where no Slurm is known here."""
     done = run(command, stdin)
-    if done.returncode:
-        line = one_line(done.stderr) or f"exit code {done.returncode}"
-        if _NO_CONTROLLER.search(line) and command[0].startswith("sacct"):
-            raise NoSlurm(f"{command[0]}: {line}")
-        if _NO_CONTROLLER.search(line):
-            raise NoSlurm(
-                f"{command[0]}: no Slurm controller answers here ({line}); run this on a login node, or "
-                "without Slurm: r2v run_all ... --here"
-            )
-        raise SlurmRefused(f"{command[0]}: {line}")
-    return done.stdout
+    if done.returncode == 0:
+        return done.stdout
+    line = one_line(done.stderr) or f"exit code {done.returncode}"
+    if _NO_CONTROLLER.search(line):
+        kind = NoSlurm if _UNCONFIGURED in line else NoAnswer
+        if command[0].startswith("sacct"):
+            raise kind(f"{command[0]}: {line}")
+        raise kind(
+            f"{command[0]}: no Slurm controller answers here ({line}); run this on a login node, or "
+            "without Slurm: r2v run_all ... --here"
+        )
+    if _PASSES.search(line):
+        raise NoAnswer(f"{command[0]}: {line}")
+    raise SlurmRefused(f"{command[0]}: {line}")
+
+
+def call(command: Sequence[str], stdin: str | None = None, *, limit: float | None = None) -> str:
+    """The output of a command that may be said twice; said again, for `limit` seconds (default: `patience()`), while
+    nobody answers. Raises as `once` does."""
+    waiting = pauses(limit)
+    while True:
+        try:
+            return once(command, stdin)
+        except NoAnswer:
+            if next(waiting, None) is None:
+                raise
 
 
 def one_line(text: str) -> str:

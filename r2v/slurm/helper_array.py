@@ -76,7 +76,7 @@ class HelperArray:
             require_helpable(config_of(self.words), jobs.job(self.job))
             if self._queued():
                 return
-            id_ = client.sbatch(self._arguments(), self._script())
+            id_ = client.sbatch(self._arguments(), self._script(), known=record.helpers)
         except R2VError as error:
             logger.warning("r2v job %s: no helpers (%s); it goes on alone", self.job_id, error)
             return

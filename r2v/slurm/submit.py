@@ -12,11 +12,13 @@ import logging
 import re
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
+import uuid
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
-from submitit.core.utils import FailedJobError, FailedSubmissionError
+from submitit.core.core import Job
 from submitit.helpers import Checkpointable
 from submitit.slurm.slurm import SlurmExecutor
 
@@ -24,7 +26,7 @@ from r2v.errors import EnvironmentFault
 from r2v.slurm import chain as chains
 from r2v.slurm import client
 from r2v.slurm.chain import Attempt, Chain, comment
-from r2v.slurm.client import Queued, SlurmRefused
+from r2v.slurm.client import Queued
 from r2v.slurm.headers import Resources
 from r2v.slurm.requests import PLACEMENT
 from r2v.slurm.runner import OF
@@ -56,14 +58,26 @@ class StageJob(Checkpointable):
 
 class _Batch(SlurmExecutor):
     """submitit's executor. What the job runs is our runner, by its command line, without the detour over a pickle and
-    a Python of its own; nor does it ask for an srun, which is not used here."""
+    a Python of its own; nor does it ask for an srun, which is not used here. Its script goes through our own door."""
 
     command = ""
     """What the job runs, as a line of its script."""
+    arguments: Sequence[str] = ()
+    known: Collection[str] = ()
+    """Ids of the chain's jobs: none of them is the one that is submitted now."""
 
     @property
     def _submitit_command_str(self) -> str:
         return self.command
+
+    def _submit_command(self, command: str) -> Job[Any]:
+        text = self._make_submission_file_text(command, uuid.uuid4().hex)
+        id_ = client.sbatch(self.arguments, text, known=self.known)
+        job = self.job_class(folder=self.folder, job_id=id_, tasks=[0])
+        with writing(job.paths.submission_file):
+            job.paths.folder.mkdir(parents=True, exist_ok=True)
+            job.paths.submission_file.write_text(text)
+        return job
 
     @classmethod
     def affinity(cls) -> int:
@@ -233,13 +247,12 @@ def _submit_stage(
         setup=[*environment_lines(root), "set -euo pipefail"],
         additional_parameters={_parameter(name): value or True for name, value in directives.items()},
     )
+    executor.arguments = [f"--comment={directives['comment']}"]
+    executor.known = chain.slurm_ids
     _make_logs(root)
     with client.outside():
         logging.getLogger("submitit").setLevel(logging.ERROR)
-        try:
-            return str(executor.submit(payload).job_id)
-        except (FailedJobError, FailedSubmissionError) as error:
-            raise SlurmRefused(f"sbatch {job}: {client.one_line(str(error))}") from None
+        return str(executor.submit(payload).job_id)
 
 
 def _parameter(name: str) -> str:
@@ -247,7 +260,7 @@ def _parameter(name: str) -> str:
     return name if name == "open-mode" else name.replace("-", "_")
 
 
-def _executor(root: Path, chain: Chain, payload: StageJob) -> SlurmExecutor:
+def _executor(root: Path, chain: Chain, payload: StageJob) -> _Batch:
     folder = chains.folder(root, chain.name) / "submitit"
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
@@ -286,6 +299,7 @@ def _submit_sentinel(root: Path, chain: Chain, job: str, id_: str) -> str:
             "--kill-on-invalid-dep=yes",
         ],
         "\n".join(lines) + "\n",
+        known=chain.slurm_ids,
     )
 
 

@@ -166,6 +166,7 @@ def faked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Faked:
     """An empty checkout as working directory, the fake Slurm first on PATH."""
     monkeypatch.setenv("PATH", f"{FAKE_PATH}:{os.environ['PATH']}")
     monkeypatch.setenv("FAKE_SLURM", str(tmp_path / "slurm"))
+    monkeypatch.setenv("R2V_SLURM_PATIENCE", "0")
     monkeypatch.chdir(tmp_path)
     (tmp_path / "slurm").mkdir()
     (tmp_path / "logs").mkdir()

@@ -6,12 +6,16 @@ The texts marked (doc) follow the documentation of versions that this machine do
 from __future__ import annotations
 
 import os
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pytest
 
+from r2v.errors import UsageError
 from r2v.slurm import client
-from r2v.slurm.client import NoSlurm, SlurmRefused
+from r2v.slurm.client import NoAnswer, NoSlurm, SlurmRefused
+from r2v.slurm.command import PATIENCE, ThisMachine, patience, through
 from r2v.slurm.sacct import FIELDS, read_accounting, state_of
 from tests.slurm.faked import Faked
 from tests.slurm.faked import faked as faked
@@ -146,3 +150,103 @@ def test_jobs_of_another_checkout_with_a_chain_of_the_same_name_are_not_ours(fak
 def test_jobs_are_ordered_by_number_and_task() -> None:
     ids = ["123_10", "1234", "123_4", "123_[11-15%2]", "99", "(null)"]
     assert sorted(ids, key=client.job_number) == ["(null)", "99", "123_[11-15%2]", "123_4", "123_10", "1234"]
+
+
+TIMED_OUT = "error: Socket timed out on send/recv operation"
+
+
+class Flaky(ThisMachine):
+    """The fake commands, of which a call of `command` fails where `fails` says so; time passes in sleeps alone.
+    "lost": it is carried out, and its answer is lost."""
+
+    def __init__(self, command: str, *fails: str) -> None:
+        self.command, self.fails, self.seconds = command, list(fails), 0.0
+
+    def run(
+        self, command: Sequence[str], stdin: str | None, environment: Mapping[str, str]
+    ) -> subprocess.CompletedProcess[str]:
+        if command[0] != self.command or not self.fails or not (fails := self.fails.pop(0)):
+            return super().run(command, stdin, environment)
+        if fails == "lost":
+            super().run(command, stdin, environment)
+        if fails == "hangs":
+            raise subprocess.TimeoutExpired(list(command), 60)
+        words = TIMED_OUT if fails == "lost" else fails
+        return subprocess.CompletedProcess(list(command), 1, "", f"{self.command}: {words}")
+
+    def sleep(self, seconds: float) -> None:
+        self.seconds += seconds
+
+    def monotonic(self) -> float:
+        return self.seconds
+
+
+@pytest.fixture
+def patient(faked: Faked, monkeypatch: pytest.MonkeyPatch) -> Iterator[Faked]:
+    monkeypatch.setenv(PATIENCE, "60")
+    faked.answer()
+    yield faked
+
+
+COMMENT = "--comment=r2v:desk_noisy/bc/abc1"
+
+
+@pytest.mark.parametrize("fails", [TIMED_OUT, "hangs", "Unable to contact slurm controller (connect failure)"])
+def test_a_question_that_nobody_answers_is_asked_again_with_growing_pauses(fails: str, patient: Faked) -> None:
+    patient.queued("7")
+    patient.answer()
+    flaky = Flaky("squeue", fails, fails, fails)
+    with through(flaky):
+        assert [row.id for row in client.queue()] == ["7"]
+    assert 2.5 < flaky.seconds < 4.5, "0.5, 1 and 2 seconds, each a quarter more or less"
+    with through(Flaky("squeue", *[fails] * 50)), pytest.raises(NoAnswer):
+        client.queue()
+
+
+def test_an_update_is_said_again_and_a_refusal_is_not(patient: Faked) -> None:
+    with through(Flaky("scontrol", TIMED_OUT)):
+        assert client.update("7", comment="x")
+    assert patient.calls.count("scontrol") == 1
+    with through(Flaky("scontrol", "Job is no longer pending execution")):
+        assert not client.update("7", comment="x")
+
+
+@pytest.mark.parametrize(("fails", "reached"), [("lost", True), (TIMED_OUT, False), ("hangs", False)])
+def test_a_submission_whose_answer_was_lost_is_looked_for_and_never_repeated_blindly(
+    fails: str, reached: bool, patient: Faked
+) -> None:
+    patient.queued("90", Comment=COMMENT.partition("=")[2])
+    patient.answer()
+    flaky = Flaky("sbatch", fails)
+    with through(flaky):
+        assert client.sbatch([COMMENT], "#!/bin/bash\ntrue\n", known={"90"}) == "101"
+    assert patient.calls.count("sbatch") == 1 and (flaky.seconds > 10) is not reached
+    assert [row.id for row in client.queue()] == ["90", "101"]
+
+
+def test_a_submission_that_reached_nobody_is_made_again_at_once(patient: Faked) -> None:
+    flaky = Flaky("sbatch", "Unable to contact slurm controller (connect failure)")
+    with through(flaky):
+        assert client.sbatch([COMMENT], "#!/bin/bash\ntrue\n") == "101"
+    assert flaky.seconds < 2
+    with through(Flaky("sbatch", "lost")), pytest.raises(NoAnswer):
+        client.sbatch([], "#!/bin/bash\ntrue\n")  # nothing to know it by
+
+
+def test_what_would_be_accepted_is_asked_again_too(patient: Faked) -> None:
+    with through(Flaky("sbatch", TIMED_OUT)):
+        assert client.test_only([]).ok
+
+
+def test_how_long_to_ask_again_is_a_setting(monkeypatch: pytest.MonkeyPatch) -> None:
+    for text, seconds in (("0", 0.0), ("7.5", 7.5)):
+        monkeypatch.setenv(PATIENCE, text)
+        assert patience() == seconds
+    monkeypatch.setenv(PATIENCE, "long")
+    with pytest.raises(UsageError, match="R2V_SLURM_PATIENCE=long: must be seconds"):
+        patience()
+    monkeypatch.delenv(PATIENCE)
+    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
+    outside = patience()
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    assert patience() > outside > 0
