@@ -155,7 +155,7 @@ _UNREACHED = re.compile("connect failure|Connection refused")
 
 
 def queue(name: str | None = None, root: Path = Path(), *, mark: str = CHAIN_MARK, ended: bool = False) -> list[Queued]:
-    """My jobs that have not ended, or those of one chain of this checkout, or its helpers; one squeue. With `ended` also
+    """My jobs that have not ended, or those of one chain of this checkout, or its helpers; one squeue. `ended`: also
     those that ended a while ago and the controller still remembers."""
     form = _SEPARATOR.join(_QUEUE.values())
     states = ["--states=all"] if ended else []

@@ -668,7 +668,7 @@ OTHER_FILES = (
         name="submission",
         paths=("outputs/.chains/*/submitit/**", "outputs/.chains/*/*.pkl"),
         form="pickle",
-        writers=("slurm.submit:_executor", "slurm.submit:_submit_command", "slurm.submit:_make_logs"),
+        writers=("slurm.submit:_executor", "slurm.submit:_Batch._submit_command", "slurm.submit:_make_logs"),
         damage="refused",
         readers=("run_all",),
     ),
