@@ -29,7 +29,7 @@ NO_SLURM = (
     "no Slurm here: its commands are not on PATH; run this on a login node, or without Slurm: r2v run_all ... --here"
 )
 
-PATIENCE = "R2V_SLURM_PATIENCE"
+PATIENCE_VARIABLE = "R2V_SLURM_PATIENCE"
 """Seconds for which a command that nobody answers is repeated."""
 _WAITS_AT_DOOR, _WAITS_IN_JOB = 15.0, 120.0
 """The same where nothing is set: a person waits less gladly than a job."""
@@ -122,11 +122,11 @@ def through(other: Terminal) -> Iterator[None]:
 def patience() -> float:
     """Seconds for which a command is repeated that nobody answers: $R2V_SLURM_PATIENCE, or else 120 inside a job and 15
     outside. Raises UsageError where that is no number."""
-    text = os.environ.get(PATIENCE)
+    text = os.environ.get(PATIENCE_VARIABLE)
     if text is None:
         return _WAITS_IN_JOB if os.environ.get("SLURM_JOB_ID") else _WAITS_AT_DOOR
     if not re.fullmatch(r"\d{1,5}(\.\d+)?", text):
-        raise UsageError(f"{PATIENCE}={text}: must be seconds, 0 or more; for instance {PATIENCE}=60")
+        raise UsageError(f"{PATIENCE_VARIABLE}={text}: must be seconds, 0 or more; for instance {PATIENCE_VARIABLE}=60")
     return float(text)
 
 

@@ -15,7 +15,7 @@ import pytest
 from r2v.errors import UsageError
 from r2v.slurm import client
 from r2v.slurm.client import NoAnswer, NoSlurm, SlurmRefused
-from r2v.slurm.command import PATIENCE, ThisMachine, patience, through
+from r2v.slurm.command import PATIENCE_VARIABLE, ThisMachine, patience, through
 from r2v.slurm.sacct import FIELDS, read_accounting, state_of
 from tests.slurm.faked import Faked
 from tests.slurm.faked import faked as faked
@@ -183,7 +183,7 @@ class Flaky(ThisMachine):
 
 @pytest.fixture
 def patient(faked: Faked, monkeypatch: pytest.MonkeyPatch) -> Iterator[Faked]:
-    monkeypatch.setenv(PATIENCE, "60")
+    monkeypatch.setenv(PATIENCE_VARIABLE, "60")
     faked.answer()
     yield faked
 
@@ -240,12 +240,12 @@ def test_what_would_be_accepted_is_asked_again_too(patient: Faked) -> None:
 
 def test_how_long_to_ask_again_is_a_setting(monkeypatch: pytest.MonkeyPatch) -> None:
     for text, seconds in (("0", 0.0), ("7.5", 7.5)):
-        monkeypatch.setenv(PATIENCE, text)
+        monkeypatch.setenv(PATIENCE_VARIABLE, text)
         assert patience() == seconds
-    monkeypatch.setenv(PATIENCE, "long")
+    monkeypatch.setenv(PATIENCE_VARIABLE, "long")
     with pytest.raises(UsageError, match="R2V_SLURM_PATIENCE=long: must be seconds"):
         patience()
-    monkeypatch.delenv(PATIENCE)
+    monkeypatch.delenv(PATIENCE_VARIABLE)
     monkeypatch.delenv("SLURM_JOB_ID", raising=False)
     outside = patience()
     monkeypatch.setenv("SLURM_JOB_ID", "7")
