@@ -95,6 +95,11 @@ def _add_submitting(commands: argparse._SubParsersAction[ClusterParser]) -> None
             help="the first job to run; its inputs must exist (default: the first)",
         )
         parser.add_argument(
+            "--live",
+            action="store_true",
+            help="jobs run what is in the checkout when they start (default: the code and configuration of now)",
+        )
+        parser.add_argument(
             "--max-attempts",
             type=whole(Range(at_least=1, at_most=1000)),
             metavar="N",
@@ -130,6 +135,7 @@ def submission(values: argparse.Namespace) -> dict[str, Any]:
         "dry_run": values.dry_run,
         "here": values.here,
         "max_gpu_hours": values.max_gpu_hours,
+        "live": values.live,
         **limits,
     }
 
@@ -142,6 +148,7 @@ def resumption(values: argparse.Namespace) -> dict[str, Any]:
         "overrides": values.overrides,
         "max_attempts": values.max_attempts,
         "max_gpu_hours": values.max_gpu_hours,
+        "live": values.live,
     }
 
 

@@ -6,17 +6,14 @@ any other character becomes `--` and two hex digits for each of its bytes, so th
 
 from __future__ import annotations
 
-import functools
 import json
 import math
 import re
-import subprocess
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-import r2v
 from r2v.data.episode import IMPORTED, to_dict
 from r2v.data.schema import from_dict
 from r2v.data.tools import RecordedTool
@@ -170,15 +167,3 @@ def escape_model(name: str) -> str:
 def unescape_model(escaped: str) -> str:
     """Inverse of `escape_model`."""
     return re.sub(r"(?:--[0-9A-F]{2})+", lambda m: bytes.fromhex(m[0].replace("--", "")).decode(), escaped)
-
-
-@functools.cache
-def git_commit() -> str | None:
-    """The commit R2V runs from; None where it is not run from a checkout."""
-    checkout = Path(r2v.__file__).parents[1]
-    if not (checkout / ".git").exists():
-        return None
-    answer = subprocess.run(
-        ["git", "-C", str(checkout), "rev-parse", "HEAD"], capture_output=True, text=True, check=False
-    )
-    return answer.stdout.strip() or None

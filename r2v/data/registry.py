@@ -31,7 +31,6 @@ from r2v.data.manifest import (
     RUN_ID,
     RUN_MANIFEST,
     RunManifest,
-    git_commit,
     read_manifest,
     read_record,
     run_prefix,
@@ -42,6 +41,7 @@ from r2v.data.run import RunHandle, UtcClock, continued, set_damage_aside, with_
 from r2v.data.store import TrajectoryStore
 from r2v.data.tools import Tools
 from r2v.errors import InputError, LeaseConflict, UsageError, nearest
+from r2v.storage.code_identity import git_commit
 from r2v.storage.files import remove_drafts, writing
 
 log = logging.getLogger(__name__)

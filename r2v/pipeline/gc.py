@@ -29,7 +29,7 @@ from r2v.storage.artifact import remove as remove_path
 from r2v.storage.artifact_manifest import ARTIFACT_MANIFEST, read_artifact_manifest
 from r2v.storage.integrity import CONFIGURATION
 from r2v.storage.lease import holder, lease
-from r2v.storage.paths import ARTIFACTS, EPISODES, REPLIES, ROOMS
+from r2v.storage.paths import ARTIFACTS, EPISODES, REPLIES, ROOMS, SNAPSHOTS
 
 _NAME = re.compile(rf"\b((?:{'|'.join(row.name for row in JOBS)})-[0-9a-f]{{16}})(?![0-9a-z])")
 _POINTING = (".json", ".yaml", ".yml")
@@ -117,7 +117,7 @@ def _held(folder: Path) -> bool:
 def _outside(room: Path) -> Iterator[Path]:
     """What lies in a folder, but for the store, plays, journals, their ledger and episodes' folders that are links."""
     for path in sorted(room.iterdir()) if room.is_dir() else ():
-        if path.name in (ARTIFACTS.name, EPISODES.name, REPLIES.name, JOURNAL):
+        if path.name in (ARTIFACTS.name, EPISODES.name, REPLIES.name, SNAPSHOTS.name, JOURNAL):
             continue
         yield path
         if path.is_dir() and not path.is_symlink():

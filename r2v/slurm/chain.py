@@ -96,7 +96,7 @@ class HealingLimits:
 
 @dataclass(frozen=True, kw_only=True)
 class Chain:
-    """All that was submitted for one pipeline."""
+    """All that was submitted for one pipeline: of R2V's own `code`, in a `snapshot` (None: what the checkout holds)."""
 
     name: str
     benchmark: str
@@ -104,6 +104,8 @@ class Chain:
     config_sha: str
     commit: str | None = None
     dirty: bool = False
+    snapshot: str | None = None
+    code: str | None = None
     created_at: str = ""
     cancelled: str | None = None
     limits: HealingLimits = field(default_factory=HealingLimits)

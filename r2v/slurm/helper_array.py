@@ -26,6 +26,7 @@ from r2v.slurm import chain as chains
 from r2v.slurm import client, requests
 from r2v.slurm.chain import JobRecord
 from r2v.slurm.headers import Resources
+from r2v.slurm.snapshot import code_lines
 from r2v.slurm.submit import environment_lines
 from r2v.slurm.verify_outputs import config_of
 from r2v.slurm.views.states import seconds_left
@@ -126,7 +127,8 @@ class HelperArray:
 
     def _script(self) -> str:
         command = shlex.join([sys.executable, "-m", "r2v", *self.words, "--helper"])
-        return "\n".join(["#!/bin/bash", *environment_lines(self.root), "set -euo pipefail", f"exec {command}", ""])
+        before = [*environment_lines(self.root), "set -euo pipefail", *code_lines(self.name)]
+        return "\n".join(["#!/bin/bash", *before, f"exec {command}", ""])
 
 
 def helper_array(words: Sequence[str], *, name: str, job: str, job_id: str, root: Path = Path()) -> HelperArray | None:

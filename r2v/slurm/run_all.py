@@ -11,13 +11,11 @@ configuration is refused while jobs of the first are there.
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 
 from r2v.config import Config, load, to_yaml
-from r2v.data.manifest import git_commit
 from r2v.errors import LeaseConflict, UsageError, nearest
 from r2v.log import logger
 from r2v.memory.profile_of_model import configured
@@ -32,6 +30,7 @@ from r2v.slurm.chain import Chain, ChainJob, HealingLimits, parse_comment
 from r2v.slurm.configuration import config_sha, require_configuration
 from r2v.slurm.estimate import estimate_lines
 from r2v.slurm.headers import Resources
+from r2v.slurm.snapshot import pin
 from r2v.slurm.submit_missing import find, preview, require_acceptable, submit_missing, table
 from r2v.storage import artifact as artifacts
 from r2v.storage.files import write_text
@@ -52,6 +51,7 @@ def submit(
     here: bool = False,
     max_attempts: int = 3,
     max_gpu_hours: float | None = None,
+    live: bool = False,
     root: Path = Path(),
 ) -> int:
     """Submit a benchmark's pipeline (or print it, or run it here); returns an exit code.
@@ -77,7 +77,7 @@ def submit(
         require_worlds(loaded, [step.job for step in steps])
     client.require()
     for loaded, steps in zip(configs, plans, strict=True):
-        _submit_chain(root, loaded, steps, limits)
+        _submit_chain(root, loaded, steps, limits, live=live)
     return 0
 
 
@@ -88,6 +88,7 @@ def resume(
     overrides: Sequence[str] = (),
     max_attempts: int | None = None,
     max_gpu_hours: float | None = None,
+    live: bool = False,
     root: Path = Path(),
 ) -> int:
     """Go on with a chain that has stopped, from a job on, with a changed configuration; returns an exit code.
@@ -111,16 +112,13 @@ def resume(
                     f"{step.job.name} runs with the configuration as it was (job {row.id}); wait for it, or "
                     f"`r2v cancel {name}` first"
                 )
-        commit, dirty = _code()
         chain = replace(
             before,
             config_sha=_sha(new),
             cancelled=None,
-            commit=commit,
-            dirty=dirty,
             limits=_limits(before.limits, max_attempts, max_gpu_hours),
         )
-        _submit_plan(root, new, chain, steps, "resume")
+        _submit_plan(root, new, chain, steps, "resume", live=live)
     return 0
 
 
@@ -135,7 +133,9 @@ def cancel(*, name: str | None = None, root: Path = Path()) -> int:
     return 0
 
 
-def _submit_chain(root: Path, config: Config, steps: Sequence[PlannedJob], limits: HealingLimits) -> None:
+def _submit_chain(
+    root: Path, config: Config, steps: Sequence[PlannedJob], limits: HealingLimits, *, live: bool
+) -> None:
     name, sha = places_of(config, root).name, _sha(config)
     with chains.lock(root, name):
         marks = {row.id: parse_comment(row.comment) for row in client.queue(name, root)}
@@ -145,28 +145,37 @@ def _submit_chain(root: Path, config: Config, steps: Sequence[PlannedJob], limit
                 f"{name}: jobs {' '.join(others)} of another configuration are in the queue; end them: r2v "
                 f"cancel {name}, or go on with them: r2v resume {name} --overrides KEY=VALUE"
             )
-        commit, dirty = _code()
         chain = Chain(
             name=name,
             benchmark=config.env.benchmark,
             condition=config.data.condition,
             config_sha=sha,
-            commit=commit,
-            dirty=dirty,
             created_at=chains.now(),
             limits=limits,
         )
-        if name in chains.names(root) and (known := chains.read(root, name)).config_sha == sha:
+        known = chains.read(root, name) if name in chains.names(root) else None
+        if known is not None and known.config_sha == sha:
             chain = replace(chain, created_at=known.created_at, jobs=known.jobs)
-        _submit_plan(root, config, chain, steps, None)
+        _submit_plan(root, config, chain, steps, None, live=live, queued=known if marks else None)
 
 
-def _submit_plan(root: Path, config: Config, chain: Chain, steps: Sequence[PlannedJob], reason: str | None) -> None:
-    """Write the chain, then have in the queue what is not up to date. The caller holds the chain's lock."""
+def _submit_plan(
+    root: Path,
+    config: Config,
+    chain: Chain,
+    steps: Sequence[PlannedJob],
+    reason: str | None,
+    *,
+    live: bool,
+    queued: Chain | None = None,
+) -> None:
+    """Write the chain, then have in the queue what is not up to date. The caller holds the chain's lock. `queued` is
+    the chain as it was, where jobs of it are in the queue."""
     chain = _with_steps(root, config, chain, steps)
     wanted = [step.job.name for step in steps if step.state != "up to date"]
     resources = _resources(root, config, steps)
     require_acceptable(wanted, chain, resources)
+    chain = pin(root, chain, config, live=live, queued=queued) if wanted else chain
     for step in steps:
         if step.artifact is not None and step.job.place is not None:
             artifacts.publish(place_of(config, step.job.name, root), step.artifact.folder)
@@ -242,19 +251,6 @@ def _limits(before: HealingLimits, attempts: int | None, gpu_hours: float | None
 
 def _sha(config: Config) -> str:
     return config_sha(to_yaml(config))
-
-
-def _code() -> tuple[str | None, bool]:
-    """The commit that jobs are submitted with, and whether files differ from it. Jobs run what is in the checkout
-    when they start, and say so where it is another commit."""
-    commit = git_commit()
-    changed = (
-        commit
-        and subprocess.run(
-            ["git", "status", "--porcelain", "--untracked-files=no"], capture_output=True, text=True
-        ).stdout.strip()
-    )
-    return commit, bool(changed)
 
 
 def _print_plan(root: Path, config: Config, steps: Sequence[PlannedJob], words: Sequence[str]) -> None:

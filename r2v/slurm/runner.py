@@ -159,9 +159,10 @@ def _begin(job_start: JobStart, root: Path, name: str) -> None:
     """Record the start, while the stage loads what it needs."""
     if job_start.folder is None:
         return
-    from r2v.data.manifest import git_commit
+    from r2v.slurm.submitted_code import tell_differences
+    from r2v.storage.code_identity import code_identity, git_commit, own_snapshot
 
-    commit = git_commit()
+    chain = _chain(root, name)
     _write(
         job_start,
         "start.json",
@@ -171,7 +172,9 @@ def _begin(job_start: JobStart, root: Path, name: str) -> None:
             "host": socket.gethostname(),
             "restart": job_start.restart,
             "at": chains.now(),
-            "commit": commit,
+            "commit": git_commit(),
+            "code": code_identity(),
+            "snapshot": own_snapshot().get("id"),
             "gpus": granted_gpus(),
             "resources": {
                 "mem_bytes": granted_memory(),
@@ -181,14 +184,10 @@ def _begin(job_start: JobStart, root: Path, name: str) -> None:
             },
         },
     )
-    chain = _chain(root, name)
-    if chain is not None and (submitted := chain.commit) not in (None, commit):
-        logger.warning(
-            "r2v job %s: submitted with the code of commit %s, runs that of %s",
-            job_start.id,
-            str(submitted)[:12],
-            str(commit)[:12],
-        )
+    by_hand = chain is None or job_start.id not in {
+        attempt.id for entry in chain.jobs.values() for attempt in entry.attempts
+    }
+    tell_differences(job_start.id, chain, job_start.words, by_hand=by_hand)
 
 
 def _worth_going_on(job_start: JobStart, root: Path, name: str) -> bool:

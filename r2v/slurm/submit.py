@@ -30,6 +30,7 @@ from r2v.slurm.client import Queued
 from r2v.slurm.headers import Resources
 from r2v.slurm.requests import PLACEMENT
 from r2v.slurm.runner import OF
+from r2v.slurm.snapshot import code_lines
 from r2v.storage.files import writing
 from r2v.storage.paths import LOGS, SCRIPTS
 
@@ -244,7 +245,7 @@ def _submit_stage(
         use_srun=False,
         wckey=None,
         stderr_to_stdout=True,
-        setup=[*environment_lines(root), "set -euo pipefail"],
+        setup=[*environment_lines(root), "set -euo pipefail", *code_lines(chain.name)],
         additional_parameters={_parameter(name): value or True for name, value in directives.items()},
     )
     executor.arguments = [f"--comment={directives['comment']}"]
@@ -279,6 +280,7 @@ def _submit_sentinel(root: Path, chain: Chain, job: str, id_: str) -> str:
         "#!/bin/bash",
         *environment_lines(root),
         "set -euo pipefail",
+        *code_lines(chain.name),
         f"exec {shlex.quote(sys.executable)} -m r2v heal {shlex.quote(chain.name)} {job}",
     ]
     _make_logs(root)

@@ -20,7 +20,12 @@ RUN = "run"
 
 def config_of(words: Sequence[str]) -> Config:
     """The configuration that a command line names by --config and --overrides. Raises UsageError where it is none."""
-    return configured(_after(words, "--config")[0] if "--config" in words else None, _after(words, "--overrides"))
+    return configured(config_file(words), _after(words, "--overrides"))
+
+
+def config_file(words: Sequence[str]) -> str | None:
+    """The file that a command line names by --config."""
+    return next(iter(_after(words, "--config")), None)
 
 
 def places_of(words: Sequence[str], root: Path = Path()) -> Places:

@@ -16,7 +16,6 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from r2v.data.manifest import git_commit
 from r2v.data.store import write_episodes
 from r2v.errors import InputError
 from r2v.evaluation.settings import EVALUATE_VERSION, EvaluateSettings, never_branched
@@ -24,6 +23,7 @@ from r2v.log import logger
 from r2v.stages import Stage
 from r2v.stages.train_policy import TASKS
 from r2v.storage.artifact import Work
+from r2v.storage.code_identity import git_commit
 from r2v.storage.files import write_json
 
 if TYPE_CHECKING:

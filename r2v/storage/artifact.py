@@ -37,6 +37,7 @@ from r2v.storage.artifact_manifest import (
     write_artifact_manifest,
     wrong_hashes,
 )
+from r2v.storage.code_identity import code_identity
 from r2v.storage.files import content_sha256, remove_all_drafts, write_json, write_text
 from r2v.storage.integrity import CONFIGURATION, EXTERNAL, Artifact, content_files, set_aside, verify, verify_file
 from r2v.storage.lease import lease
@@ -154,6 +155,7 @@ def build(
         remove_all_drafts(folder)
         write_text(folder / CONFIGURATION, config_yaml)
         write_json(folder / ATTEMPT, {"job": job, "inputs": {n: _locate(folder, a) for n, a in inputs.items()}})
+        code = code_identity()
         work = Work(folder=folder, fingerprint=key, inputs=inputs, root=root, anew=again)
         yield work
         for artifact in inputs.values():
@@ -165,6 +167,7 @@ def build(
             inputs={name: artifact.data_sha256 for name, artifact in inputs.items()},
             summary=work.summary,
             config_sha256=content_sha256(folder / CONFIGURATION),
+            code=code,
         )
         write_artifact_manifest(folder, manifest)
 

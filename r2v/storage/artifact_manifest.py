@@ -1,11 +1,12 @@
 """Artifact manifest: `artifact.json`, written last, which says of what an artifact consists and what it was made of.
 
-    {"format": 2, "stage": ..., "fingerprint": ..., "files": {name: SHA-256}, "inputs": {name: SHA-256},
-     "summary": {...}, "config_sha256": SHA-256 of config.yaml, "sha256": SHA-256 of all this}
+    {"format": 3, "stage": ..., "fingerprint": ..., "files": {name: SHA-256}, "inputs": {name: SHA-256},
+     "summary": {...}, "config_sha256": SHA-256 of config.yaml, "code": identity, "sha256": SHA-256 of all this}
 
 Whatever reads an artifact reads it here, strictly: every leaf has its type, every hash its digits, and no name leads
 out of the folder. The last hash finds damage, not lies: who alters the file on purpose can compute it again. Manifests
-of R2V 0.1 and 0.2 have neither format nor the last two hashes, and are still read.
+of R2V 0.1 and 0.2 have neither format nor the last two hashes, those of format 2 no identity of the code that made the
+artifact (`r2v.storage.code_identity`); all are still read.
 """
 
 from __future__ import annotations
@@ -21,10 +22,13 @@ from r2v.errors import InputError
 from r2v.storage.files import write_json
 
 ARTIFACT_MANIFEST = "artifact.json"
-ARTIFACT_FORMAT = 2
+ARTIFACT_FORMAT = 3
 _FIRST = {"stage", "fingerprint", "files", "inputs", "summary"}
 _SECOND = _FIRST | {"format", "config_sha256", "sha256"}
+_KEYS = {2: _SECOND, 3: _SECOND | {"code"}}
+"""Of each format that is read."""
 _STAGE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
+_CODE = re.compile(r"[0-9a-f]{12}")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
@@ -47,6 +51,8 @@ class ArtifactManifest:
     inputs: dict[str, str]
     summary: dict[str, Any] = field(default_factory=dict)
     config_sha256: str | None = None
+    code: str | None = None
+    """The identity of the code that made it; None in earlier formats. No part of the fingerprint."""
 
 
 def json_sha256(value: Any) -> str:
@@ -64,6 +70,7 @@ def write_artifact_manifest(folder: Path, manifest: ArtifactManifest) -> None:
         "inputs": manifest.inputs,
         "summary": manifest.summary,
         "config_sha256": manifest.config_sha256,
+        "code": manifest.code,
     }
     record = json.loads(json.dumps(record, allow_nan=False))  # keys that are no strings become what will be read
     write_json(folder / ARTIFACT_MANIFEST, {**record, "sha256": json_sha256(record)})
@@ -94,7 +101,7 @@ def _wrong(record: Any) -> str | None:
     """The first thing that no manifest has; None: it is one."""
     if not isinstance(record, dict):
         return f"it holds a {type(record).__name__}, not an artifact's record"
-    if set(record) not in (_FIRST, _SECOND):
+    if set(record) not in (_FIRST, *_KEYS.values()):
         return f"its keys are {', '.join(sorted(record)) or 'none'}"
     if not (isinstance(record["stage"], str) and _STAGE.fullmatch(record["stage"])):
         return f"its stage is {record['stage']!r}, not module:name"
@@ -107,9 +114,12 @@ def _wrong(record: Any) -> str | None:
 
 
 def _wrong_second(record: dict[str, Any]) -> str | None:
-    """What the second format has beside the first."""
-    if record["format"] != ARTIFACT_FORMAT or isinstance(record["format"], (bool, float)):
+    """What the later formats have beside the first."""
+    if type(record["format"]) is not int or set(record) != _KEYS.get(record["format"]):
         return f"its format is {record['format']!r}, this R2V reads {ARTIFACT_FORMAT}"
+    code = record.get("code")
+    if not (code is None or isinstance(code, str) and _CODE.fullmatch(code)):
+        return f"its code is {code!r}"
     if wrong := wrong_hashes({"config.yaml": record["config_sha256"]}, "config_sha256"):
         return wrong
     content = json_sha256({name: value for name, value in record.items() if name != "sha256"})

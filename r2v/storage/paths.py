@@ -22,6 +22,8 @@ EPISODES = Path("outputs/.episodes")
 """Where the plays of all attempts are kept, one folder an attempt."""
 RUNS = Path("data/runs")
 CHAINS = Path("outputs/.chains")
+SNAPSHOTS = Path("outputs/.snapshots")
+"""What Slurm jobs run: code and configuration as they were submitted, a folder per content."""
 SITE_LEASES = Path("outputs/.sites")
 """Where the leases of site sets lie."""
 REPLIES = Path("outputs/.replies")

@@ -39,7 +39,7 @@ def record(tmp_path: Path) -> dict[str, Any]:
 
 
 def test_what_is_written_is_read(record: dict[str, Any], tmp_path: Path) -> None:
-    assert record["format"] == 2, "what was written as another format would be refused"
+    assert record["format"] == 3, "what was written as another format would be refused"
     read = read_artifact_manifest(tmp_path)
     assert (read.files, read.inputs, read.config_sha256) == (MANIFEST.files, MANIFEST.inputs, SHA)
     assert read.summary == {"n": 1, "rate": 0.1, "3": "an int for a key", "inner": {"list": [1, None]}}

@@ -673,6 +673,14 @@ OTHER_FILES = (
         readers=("run_all",),
     ),
     FileKind(
+        name="code snapshot",
+        paths=("outputs/.snapshots/**", "outputs/.chains/*/code"),
+        form="text",
+        writers=("slurm.snapshot:pin", "slurm.snapshot:_write"),
+        damage="rebuilt",
+        readers=("run_all",),
+    ),
+    FileKind(
         name="game job",
         paths=("results/batch_jobs/*/raw/*.json",),
         form="json",

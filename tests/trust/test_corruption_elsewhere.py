@@ -487,6 +487,7 @@ TRIED_ELSEWHERE = {
     "change of the ledger": "read for being new; tests/llm/providers/spending/test_project.py",
     "merge record": "written, and read by nobody",
     "submission": "submitit's own, which jobs of an earlier version read",
+    "code snapshot": "tests/slurm/test_snapshot.py",
     "bundle manifest": "tests/pipeline/test_bundle.py",
     "bundle content": "tests/pipeline/test_bundle.py",
     "log": "text for people",

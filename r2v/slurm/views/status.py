@@ -51,6 +51,7 @@ class ChainStatus:
     banners: list[str]
     submitted: str = ""
     commit: str = ""
+    snapshot: str | None = None
 
     @property
     def exit_code(self) -> int:
@@ -168,6 +169,7 @@ def fold(chain: Chain, records: Mapping[str, JobRecord], slurm: SlurmSnapshot, r
         jobs=[*jobs.values(), *by_hand],
         submitted=chain.created_at,
         commit=(chain.commit or "")[:10] + ("+" if chain.dirty else ""),
+        snapshot=chain.snapshot,
         banners=_banners(chain, list(jobs.values()), slurm, root),
     )
 
@@ -239,7 +241,9 @@ def lines(status: ChainStatus) -> list[str]:
     """What `r2v status` prints of one chain."""
     summary = ", ".join(f"{count} {state}" for state, count in Counter(job.state for job in status.jobs).items())
     head = f"{status.name}: {summary}" + (
-        f"  (submitted {clock(status.submitted)}, commit {status.commit})" if status.submitted else ""
+        f"  (submitted {clock(status.submitted)}, commit {status.commit}, code {status.snapshot or 'live'})"
+        if status.submitted
+        else ""
     )
     rows = [
         ("job", "state", "id", "try", "memory", ""),
@@ -267,6 +271,7 @@ def as_json(status: ChainStatus) -> dict[str, Any]:
         "exit_code": status.exit_code,
         "submitted": status.submitted,
         "commit": status.commit,
+        "snapshot": status.snapshot,
         "banners": status.banners,
         "jobs": [asdict(job) for job in status.jobs],
     }
