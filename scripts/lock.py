@@ -83,7 +83,7 @@ def main(upgrade: list[str]) -> None:
     files = [] if upgrade == ["all"] else [path for path in FOLDER.glob("*.txt") if path != CPU_BUILDS]
     held = {name: block for path in files for name, block in blocks(path.read_text()).items()}
     pins = "".join(f"{NAME.match(block)[0]}\n" for name, block in held.items() if name not in upgrade)
-    extras = ("dev", "mutate", "lock")
+    extras = ("dev", "mutate", "lock", "miniwob")
     everything = resolved(extras, OLDEST_DEV, pins)
     pins = "".join(f"{NAME.match(block)[0]}\n" for block in everything.values())
     core = resolved((), OLDEST, pins)
@@ -97,7 +97,7 @@ def main(upgrade: list[str]) -> None:
     write(
         "dev", "What its tests and checks run on, core included.", {k: v for k, v in dev.items() if not CUDA.match(k)}
     )
-    for extra in ("mutate", "lock"):
+    for extra in ("mutate", "lock", "miniwob"):
         own = resolved((extra,), OLDEST_DEV, pins)
         write(extra, f"What `make {extra}` needs besides.", {k: v for k, v in own.items() if k not in dev})
 

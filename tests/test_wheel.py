@@ -55,7 +55,6 @@ OFFERED = {
     "r2v.__main__",
     "r2v.bundled.toy_policy",
     "r2v.envs.worker.boot",
-    "r2v.envs.worker.environment",
     "r2v.llm.engines.launcher",
     "r2v.pipeline.play_bundle",
     "r2v.slurm.job",

@@ -162,15 +162,17 @@ class Sited(Protocol):
 
 
 BENCHMARKS = {
+    "browser": "r2v.envs.browser.benchmark:BrowserBenchmark",
     "chain": "r2v.envs.chain:ChainBenchmark",
     "desk": "r2v.envs.desk:Desk",
+    "miniwob": "r2v.envs.browser.miniwob:MiniWoB",
 }
 """Names a configuration may use. Anything else is a dotted path `package.module:Class`."""
 
 WORLDLESS = {"logs": "r2v.envs.logs:Logs"}
 """A name for what belongs to no world: imported trajectories, which nothing is played of."""
 
-COMING = ("miniwob", "swebench", "webarena")
+COMING = ("swebench", "webarena")
 """Benchmarks with a configuration whose adapter, and the extra of the same name, a later version brings."""
 
 

@@ -113,21 +113,6 @@ PACES = {
         ),
         tasks="of the benchmark (SWE-bench Verified)",
     ),
-    "miniwob": _with_basis(
-        Pace(
-            reset_seconds=2.0,
-            step_seconds=1.0,
-            cpu_share=0.25,
-            teacher_steps=4,
-            differing=0.6,
-            branched=2.5,
-            prompt_tokens=1000,
-            page_tokens=200,
-            action_tokens=40,
-            tasks=125,
-        ),
-        tasks="of the benchmark",
-    ),
 }
 """Benchmarks whose adapter is not in this version."""
 

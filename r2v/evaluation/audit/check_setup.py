@@ -30,6 +30,8 @@ _LIMITED = (ORACLE, FRONTIER, GAINS)
 _POINT = re.compile(r"b[01]\.[0-9]{2}")
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _LARGEST_OPTION = 100_000
+_LONGEST_OPTION = 1000
+"""Characters of an option that is text: names of tasks."""
 """A bundled benchmark makes its tasks in memory: nobody evaluates on more."""
 _LARGEST_TABLE = 1 << 27
 """Most resamples x tasks: a figure of more takes seconds, and there are hundreds."""
@@ -101,7 +103,12 @@ def _require_own(env: EnvConfig, perturbations: PerturbationsConfig) -> None:
             f"({', '.join(BENCHMARKS)}); read that code first, then add --trust, and it is imported"
         )
     for key, value in env.options.items():
-        small = isinstance(value, str) and len(value) < 40 or isinstance(value, (int, float)) and _in_range(value)
+        small = (
+            isinstance(value, str)
+            and len(value) < _LONGEST_OPTION
+            or isinstance(value, (int, float))
+            and _in_range(value)
+        )
         if not small and value is not None:
             raise InputError(f"setup.json: env.options.{shown(key)}: must be text or in [0, {_LARGEST_OPTION}]")
 

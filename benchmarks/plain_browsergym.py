@@ -1,0 +1,35 @@
+"""BrowserGym as it comes, as a world of a worker: the peer of `miniwob_sweep.py`. Nothing of R2V is in it."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+
+class PlainWorld:
+    """`gymnasium.make` with every default, and its text as AgentLab makes it."""
+
+    def __init__(self) -> None:
+        importlib.import_module("browsergym.miniwob")
+        self._gymnasium = importlib.import_module("gymnasium")
+        self._flatten = importlib.import_module("browsergym.utils.obs").flatten_axtree_to_str
+        self._environment: Any = None
+
+    def reset(self, seed: int, task: dict[str, Any]) -> dict[str, Any]:
+        """A new environment, as every episode has one."""
+        self.close()
+        self._environment = self._gymnasium.make(task["payload"]["id"])
+        observation, _ = self._environment.reset(seed=seed)
+        return {"observation": self._flatten(observation["axtree_object"])}
+
+    def step(self, action: str) -> dict[str, Any]:
+        """A step of BrowserGym's own."""
+        observation, reward, terminated, truncated, _ = self._environment.step(action)
+        text = self._flatten(observation["axtree_object"])
+        return {"observation": text, "reward": reward, "terminated": bool(terminated), "truncated": bool(truncated)}
+
+    def close(self) -> None:
+        """End its browsers."""
+        if self._environment is not None:
+            self._environment.close()
+            self._environment = None

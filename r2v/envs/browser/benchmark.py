@@ -1,0 +1,169 @@
+"""Any task of BrowserGym as a benchmark.
+
+    env: {benchmark: browser, options: {ids: browsergym/miniwob.click-test, instances: 10}}
+
+A task is an id and the number of an instance; the page is drawn from it and the episode's seed. The world lives in a
+worker. It has no snapshot: a branch replays the actions from the reset, which costs a reset and as many steps.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from r2v.constraints import Range, require
+from r2v.envs.base import Capabilities, Task
+from r2v.envs.browser import surface
+from r2v.envs.browser.chromium import chromium_flags, find_chromium, require_extra
+from r2v.envs.browser.tools import ANSWERING, ON_PAGE, ON_THE_WEB, POINTING
+from r2v.envs.pace import Pace
+from r2v.envs.worker.environment import WorkerEnvironment, WorldLimits
+from r2v.envs.worker.pool import WorkerPool
+from r2v.envs.worker.process import WorldProcess
+from r2v.errors import UsageError
+from r2v.llm.types import ToolSpec
+
+PREFIX = "browsergym/"
+
+
+class BrowserWorlds:
+    """What makes the environments of one benchmark: a pool of workers, limits, tools. The browser is looked for when
+    the first is made, so a machine without one can plan."""
+
+    def __init__(
+        self,
+        *,
+        options: Mapping[str, Any],
+        limits: WorldLimits,
+        tools: tuple[ToolSpec, ...],
+        python: Path | None = None,
+        variables: Mapping[str, str] | None = None,
+    ) -> None:
+        self.tools = tools
+        self._options = {**options, "tools": [tool.name for tool in tools]}
+        self._limits = limits
+        self._python, self._variables = python, dict(variables or {})
+        self.pool: WorkerPool | None = None
+        """Its workers, once there is an environment."""
+
+    def make(self) -> WorkerEnvironment:
+        """An environment. Raises UsageError where there is no browser."""
+        if self.pool is None:
+            started = {"browser": str(find_chromium()), "flags": chromium_flags()}
+            self.pool = WorkerPool(
+                WorldProcess(
+                    world="r2v.envs.browser.world:BrowserWorld",
+                    options={**self._options, **started},
+                    python=self._python,
+                    environment=self._variables,
+                )
+            )
+        return WorkerEnvironment(self.pool, limits=self._limits, tools=self.tools)
+
+    def close(self) -> None:
+        """End the workers that wait for an episode."""
+        if self.pool is not None:
+            self.pool.close()
+
+
+class BrowserBenchmark:
+    """`ids` of BrowserGym, separated by spaces, and `instances` of each."""
+
+    name = "browser"
+    version = "1"
+    capabilities = Capabilities(waits=True)
+    pace = Pace(reset_seconds=1.0, step_seconds=0.4, cpu_share=0.5, prompt_tokens=900, page_tokens=1000)
+
+    def __init__(
+        self,
+        *,
+        ids: str = "",
+        instances: int = 10,
+        slow_mo: int | None = None,
+        coordinates: bool = False,
+        longest: int = 20_000,
+        reset_seconds: float = 120.0,
+        step_seconds: float = 60.0,
+        episode_seconds: float = 1800.0,
+    ) -> None:
+        require("env.options.instances", Range(at_least=1, at_most=1_000_000), instances)
+        require("env.options.longest", Range(at_least=200, at_most=10_000_000), longest)
+        self._ids = [require_id(id_) for id_ in listed_in("ids", ids)]
+        require_extra("miniwob", "browsergym.core")
+        packages = list(dict.fromkeys(map(package_of, self._ids)))
+        for package in packages:
+            require_package(package)
+        self._instances = instances
+        options = {"packages": packages, "sites": [], "longest": longest, "slow_mo": slow_mo}
+        options |= {"coordinates": coordinates, "show_pages": True}
+        limits = WorldLimits(reset_seconds=reset_seconds, step_seconds=step_seconds, episode_seconds=episode_seconds)
+        tools = (*ON_PAGE, *(POINTING if coordinates else ()), *ON_THE_WEB, *ANSWERING)
+        variables = {name: os.environ[name] for name in ("MINIWOB_URL",) if name in os.environ} or miniwob_url()
+        self.worlds = BrowserWorlds(options=options, limits=limits, tools=tools, variables=variables)
+
+    def tasks(self) -> Sequence[Task]:
+        """Every instance of every id."""
+        return [instance(id_, number) for id_ in self._ids for number in range(self._instances)]
+
+    def make(self) -> WorkerEnvironment:
+        """A fresh world in a worker."""
+        return self.worlds.make()
+
+    def decoys(self, observation: str, goal: str, count: int, u: float) -> list[str]:
+        """Look-alike elements; see `r2v.envs.browser.surface`."""
+        return surface.decoys(observation, goal, count, u)
+
+    def injection(self, observation: str, goal: str, family: str, u: float) -> tuple[str, str]:
+        """A planted text of the page and its canary; see `r2v.envs.browser.surface`."""
+        return surface.injection(observation, goal, family, u)
+
+
+def instance(id_: str, number: int) -> Task:
+    """The task of an id's instance. What is to be done stands on the page alone, so the goal says where."""
+    short = id_.removeprefix(PREFIX)
+    goal = f'Task "{short}", instance {number}. Do what the page says after "goal:".'
+    return Task(task_id=f"{short}.{number}", goal=goal, template_id=short, payload={"id": id_, "instance": number})
+
+
+def listed_in(option: str, text: object) -> list[str]:
+    """What an option names, separated by spaces or commas. Raises UsageError for nothing, and for a name twice."""
+    names = text.replace(",", " ").split() if isinstance(text, str) else []
+    if not names or len(set(names)) < len(names):
+        raise UsageError(f"env.options.{option}: got {text!r:.60}; a text that names at least one, and each once")
+    return names
+
+
+def require_id(id_: str) -> str:
+    """Raises UsageError unless it looks like an id of BrowserGym."""
+    if not id_.startswith(PREFIX) or len(id_) == len(PREFIX):
+        raise UsageError(
+            f"env.options.ids: {id_!r:.60} is no id of BrowserGym; name them as browsergym/miniwob.click-test"
+        )
+    return id_
+
+
+def package_of(id_: str) -> str:
+    """The package that registers an id: `browsergym/miniwob.click-test` is of browsergym.miniwob."""
+    family = id_.removeprefix(PREFIX).partition(".")[0]
+    return "browsergym.core" if family == "openended" else f"browsergym.{family}"
+
+
+def require_package(package: str) -> None:
+    """Raises UsageError where a package of tasks is not installed."""
+    try:
+        require_extra("miniwob", package)
+    except UsageError as error:
+        line = f"pip install {package.replace('.', '-')}==0.14.3"
+        raise UsageError(f"env.options.ids: their package {package} is not installed; {line}") from error
+
+
+def miniwob_url() -> dict[str, str]:
+    """Where MiniWoB's pages are: in the package miniwob, as files. Nothing where it is not installed."""
+    found = find_spec("miniwob")
+    if found is None or not found.submodule_search_locations:
+        return {}
+    folder = Path(next(iter(found.submodule_search_locations))) / "html" / "miniwob"
+    return {"MINIWOB_URL": folder.as_uri() + "/"}

@@ -1,0 +1,108 @@
+"""MiniWoB++ in a real Chromium: the 125 tasks of browsergym-miniwob, on any machine, without a network."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from r2v.constraints import Range, require
+from r2v.envs.base import Capabilities, Task
+from r2v.envs.browser import surface
+from r2v.envs.browser.benchmark import PREFIX, BrowserWorlds, instance, listed_in, miniwob_url
+from r2v.envs.browser.chromium import require_extra
+from r2v.envs.browser.experts import EXPERTS, next_call
+from r2v.envs.browser.miniwob_tasks import MINIWOB_TASKS
+from r2v.envs.browser.tools import ON_PAGE, POINTING
+from r2v.envs.pace import Pace
+from r2v.envs.worker.environment import WorkerEnvironment, WorldLimits
+from r2v.errors import UsageError, nearest
+from r2v.llm.types import Request
+
+
+class MiniWoB:
+    """`names` of tasks, separated by spaces (scripted: those that the stand-in teacher can do; all: every one), and
+    `instances` of each.
+
+    A page is drawn from the instance and the episode's seed. Many tasks have the same goal on every page, so what is
+    kept apart between splits is instances, not goals.
+    """
+
+    name = "miniwob"
+    version = "1"
+    capabilities = Capabilities(waits=True, expert=True)
+    pace = Pace(
+        reset_seconds=0.6,
+        step_seconds=0.4,
+        cpu_share=0.5,
+        teacher_steps=2.4,
+        differing=0.6,
+        branched=2.5,
+        prompt_tokens=900,
+        page_tokens=200,
+        action_tokens=20,
+    )
+
+    def __init__(
+        self,
+        *,
+        names: str = "scripted",
+        instances: int = 10,
+        coordinates: bool = False,
+        longest: int = 6000,
+        reset_seconds: float = 60.0,
+        step_seconds: float = 30.0,
+        episode_seconds: float = 300.0,
+    ) -> None:
+        require("env.options.instances", Range(at_least=1, at_most=1_000_000), instances)
+        require("env.options.longest", Range(at_least=200, at_most=10_000_000), longest)
+        self._names = _named(names)
+        self._instances = instances
+        require_extra("miniwob", "browsergym.miniwob")
+        url = miniwob_url()
+        if not url:
+            require_extra("miniwob", "miniwob")
+        self.worlds = BrowserWorlds(
+            options={
+                "packages": ["browsergym.miniwob"],
+                "sites": [url["MINIWOB_URL"]],
+                "longest": longest,
+                "slow_mo": 0,
+                "coordinates": coordinates,
+            },
+            limits=WorldLimits(reset_seconds=reset_seconds, step_seconds=step_seconds, episode_seconds=episode_seconds),
+            tools=(*ON_PAGE, *(POINTING if coordinates else ())),
+            variables=url,
+        )
+
+    def tasks(self) -> Sequence[Task]:
+        """Every instance of every named task, instance by instance, so that a prefix has all kinds."""
+        return [
+            instance(f"{PREFIX}miniwob.{name}", number) for number in range(self._instances) for name in self._names
+        ]
+
+    def make(self) -> WorkerEnvironment:
+        """A fresh world in a worker."""
+        return self.worlds.make()
+
+    def expert(self, request: Request) -> str:
+        """The stand-in teacher's call; see `r2v.envs.browser.experts`."""
+        return next_call(request)
+
+    def decoys(self, observation: str, goal: str, count: int, u: float) -> list[str]:
+        """Look-alike elements; see `r2v.envs.browser.surface`."""
+        return surface.decoys(observation, goal, count, u)
+
+    def injection(self, observation: str, goal: str, family: str, u: float) -> tuple[str, str]:
+        """A planted text of the page and its canary; see `r2v.envs.browser.surface`."""
+        return surface.injection(observation, goal, family, u)
+
+
+def _named(names: str) -> list[str]:
+    """The tasks that a configuration asks for. Raises UsageError with the nearest name."""
+    groups = {"scripted": sorted(EXPERTS), "all": list(MINIWOB_TASKS)}
+    if isinstance(names, str) and names in groups:
+        return groups[names]
+    listed = listed_in("names", names)
+    for name in listed:
+        if name not in MINIWOB_TASKS:
+            raise UsageError(f"env.options.names: no task {name}; {nearest(name, [*groups, *MINIWOB_TASKS])}")
+    return listed

@@ -1,0 +1,59 @@
+"""Trouble: an agent's mistakes, in words that hold no time, and apart from them pages of the site that did not come."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Any
+
+
+class Navigations:
+    """Watches the pages that a task's context opens. An address that belongs to none of the sites is the agent's own
+    affair."""
+
+    def __init__(self, sites: list[str]) -> None:
+        self._sites = tuple(sites)
+        self._faults: list[str] = []
+
+    def watch(self, context: Any) -> None:
+        """Hear of all that the context loads."""
+        context.on("response", self._answered)
+        context.on("requestfailed", self._failed)
+
+    def fault(self) -> str | None:
+        """What a site did not serve, if anything; told once."""
+        found = self._faults[0] if self._faults else None
+        self._faults.clear()
+        return found
+
+    def _answered(self, response: Any) -> None:
+        if response.status >= 500 and self._is_page(response.request):
+            self._faults.append(f"site: {response.url[:200]} answered {response.status}")
+
+    def _failed(self, request: Any) -> None:
+        if self._is_page(request) and (reason := request.failure or "") and "ERR_ABORTED" not in reason:
+            self._faults.append(f"site: {request.url[:200]}: {reason}")
+
+    def _is_page(self, request: Any) -> bool:
+        with suppress(Exception):  # the frame of a page that was closed meanwhile
+            return bool(
+                request.url.startswith(self._sites)
+                and request.is_navigation_request()
+                and not request.frame.parent_frame
+            )
+        return False
+
+
+_CAUSES = (
+    "intercepts pointer events",
+    "is not visible",
+    "is not enabled",
+    "is not stable",
+    "did not find some options",
+)
+
+
+def mistake_of(error: Exception) -> str:
+    """Why a call failed, in a line that is the same in every replay: of a log of waiting only the cause is kept."""
+    first, _, log = str(error).partition("\n")
+    causes = [cause for cause in _CAUSES if cause in log]
+    return f"{type(error).__name__}: {first}" + (f" (the element {causes[0]})" if causes else "")

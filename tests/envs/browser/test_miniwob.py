@@ -1,0 +1,187 @@
+"""MiniWoB++ in a real Chromium: rewards, faults, replay, and nothing left behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from r2v.config import PerturbationsConfig
+from r2v.config.tasks import CategoryConfig
+from r2v.envs.base import Task, load_benchmark
+from r2v.envs.browser.chromium import find_chromium, require_extra
+from r2v.envs.browser.miniwob import MiniWoB
+from r2v.envs.guard import GuardedEnv
+from r2v.errors import UsageError
+from r2v.llm.types import Message, Request
+from r2v.perturb import wrap
+from tests.envs.browser import real_browser
+
+GOLDEN = Path(__file__).parent / "perturbed_pages.json"
+
+
+@pytest.fixture(scope="module")
+def miniwob() -> Iterator[MiniWoB]:
+    benchmark = MiniWoB(names="click-button enter-text login-user", instances=4)
+    yield benchmark
+    benchmark.worlds.close()
+
+
+def task_of(benchmark: MiniWoB, template: str) -> Task:
+    return next(task for task in benchmark.tasks() if task.template_id == f"miniwob.{template}")
+
+
+def play(benchmark: MiniWoB, task: Task, seed: int, actions: list[str] | None = None) -> tuple[list[str], list[str]]:
+    """An episode of the expert, or of these actions: what was seen and done, the end last."""
+    world = benchmark.make()
+    observation, info = world.reset(seed=seed, task=task)
+    assert info.env_fault is None
+    seen, done, ended = [observation], [], False
+    while not ended and len(done) < 8:
+        messages = (Message(role="user", content=task.goal), Message(role="tool", content=observation))
+        done.append(actions[len(done)] if actions else benchmark.expert(Request(messages=messages, key=())))
+        observation, reward, terminated, truncated, info = world.step(done[-1])
+        ended = terminated or truncated
+        seen.append(observation)
+    world.close()
+    return [*seen, f"{ended} {reward} {info.success} {info.env_fault}"], done
+
+
+@real_browser
+def test_experts_succeed_and_their_actions_replay_to_the_same_pages(miniwob: MiniWoB) -> None:
+    for task in miniwob.tasks()[:3]:
+        seen, done = play(miniwob, task, seed=7)
+        assert seen[-1] == "True 1.0 True None"
+        assert play(miniwob, task, seed=7, actions=done) == (seen, done)
+    assert play(miniwob, task, seed=8)[0][0] != seen[0]
+
+
+@real_browser
+def test_a_wrong_click_ends_without_success_and_a_bad_call_is_told_on_the_page(miniwob: MiniWoB) -> None:
+    world = miniwob.make()
+    observation, _ = world.reset(seed=1, task=task_of(miniwob, "enter-text"))
+    assert observation.startswith('goal: Enter "') and "\n  [14] textbox ''" in observation
+    for action in ('{"tool":"click","bid":"999"}', "click it", '{"tool":"goto","url":"file:///etc/passwd"}', "[1]"):
+        observation, reward, terminated, truncated, info = world.step(action)
+        assert observation.split("\n")[1].startswith("error: ") and info.is_error
+        assert (reward, terminated, truncated, info.env_fault) == (0.0, False, False, None)
+    observation, reward, terminated, _, info = world.step('{"tool":"click","bid":"15"}')
+    assert (reward, terminated, info.success, info.env_fault) == (0.0, True, False, None)
+    world.close()
+
+
+def browser_of(process: int) -> int:
+    """The oldest Chromium below a worker."""
+    ancestors, names = {}, {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            name, _, fields = stat.read_text().rpartition(")")
+        except OSError:
+            continue
+        ancestors[int(stat.parent.name)], names[int(stat.parent.name)] = int(fields.split()[1]), name.partition("(")[2]
+    found = []
+    for candidate, name in names.items():
+        above = ancestors[candidate]
+        while above not in (0, 1, process):
+            above = ancestors.get(above, 0)
+        if above == process and name.startswith("chrom"):
+            found.append(candidate)
+    return min(found)
+
+
+@real_browser
+def test_a_browser_that_is_killed_is_a_fault_and_the_next_episode_has_another(miniwob: MiniWoB) -> None:
+    world = miniwob.make()
+    task = task_of(miniwob, "click-button")
+    world.reset(seed=1, task=task)
+    assert world._worker is not None
+    worker = world._worker.pid
+    os.kill(browser_of(worker), signal.SIGKILL)
+    info = world.step('{"tool":"click","bid":"12"}')[4]
+    assert info.env_fault is not None and info.env_fault.startswith("step: ") and info.success is None
+    for _ in range(100):
+        if not Path(f"/proc/{worker}").exists():
+            break
+        time.sleep(0.05)
+    assert not Path(f"/proc/{worker}").exists()
+    assert world.reset(seed=1, task=task)[1].env_fault is None
+    world.close()
+
+
+@real_browser
+def test_a_page_that_is_not_there_is_a_fault_of_the_site(miniwob: MiniWoB) -> None:
+    lost = Task(task_id="lost", goal="lost", payload={"id": "browsergym/miniwob.no-such-task"})
+    world = miniwob.make()
+    fault = world.reset(seed=1, task=lost)[1].env_fault
+    assert fault is not None and "no-such-task" in fault
+    world.close()
+
+
+@real_browser
+def test_every_perturbation_shows_what_was_recorded(miniwob: MiniWoB) -> None:
+    """`R2V_RECORD=1` writes the golden anew."""
+    task = task_of(miniwob, "login-user")
+    pages = {}
+    for name in PerturbationsConfig.categories():
+        off = {other: CategoryConfig(prob=0.0) for other in PerturbationsConfig.categories()}
+        config = PerturbationsConfig(**{**off, name: CategoryConfig(prob=1.0)}, held_out=[])
+        world = wrap(GuardedEnv(miniwob), miniwob, config, "noisy", 901)
+        shown = [world.reset(seed=5, task=task)[0]]
+        for action in ('{"tool":"fill","bid":"16","value":"x"}', '{"tool":"click","bid":"17"}'):
+            observation, *_, info = world.step(action)
+            shown.append(observation)
+            assert info.env_fault is None
+        pages[name] = {"goal": getattr(world, "goal", task.goal), "pages": shown, "seconds": info.sim_seconds}
+        world.close()
+    if os.environ.get("R2V_RECORD"):
+        GOLDEN.write_text(json.dumps(pages, indent=1, ensure_ascii=False) + "\n")
+    assert pages == json.loads(GOLDEN.read_text())
+
+
+@real_browser
+def test_any_id_of_browsergym_is_a_benchmark() -> None:
+    benchmark = load_benchmark("browser", {"ids": "browsergym/miniwob.click-test", "instances": 2})
+    assert [task.task_id for task in benchmark.tasks()] == ["miniwob.click-test.0", "miniwob.click-test.1"]
+    world = benchmark.make()
+    observation, _ = world.reset(seed=1, task=benchmark.tasks()[0])
+    assert observation.startswith("goal: Click the button.\ntab 0 (active): Click Test Task file://")
+    assert world.step('{"tool":"click","bid":"13"}')[4].success is True
+    world.close()  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("spec", "options", "says"),
+    [
+        ("miniwob", {"names": "scriptet"}, "did you mean scripted"),
+        ("miniwob", {"names": ["click-test"]}, "a text that names at least one"),
+        ("miniwob", {"names": "click-test click-buton"}, "did you mean click-button"),
+        ("miniwob", {"names": "click-test,click-test"}, "each once"),
+        ("miniwob", {"instances": 0}, "env.options.instances"),
+        ("browser", {}, "env.options.ids: got ''"),
+        ("browser", {"ids": "miniwob.click-test"}, "is no id of BrowserGym"),
+        (
+            "browser",
+            {"ids": "browsergym/nowhere.1"},
+            "browsergym.nowhere is not installed; pip install browsergym-nowhere",
+        ),
+    ],
+)
+def test_what_is_asked_for_wrongly_is_told_in_a_line(spec: str, options: dict[str, object], says: str) -> None:
+    with pytest.raises(UsageError, match=says):
+        load_benchmark(spec, options)
+
+
+def test_no_browser_and_no_extra_are_told_with_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    with pytest.raises(UsageError, match="install Debian's package chromium"):
+        find_chromium()
+    monkeypatch.setenv("R2V_BROWSER", "/nowhere/chrome")
+    with pytest.raises(UsageError, match="R2V_BROWSER=/nowhere/chrome: no program"):
+        find_chromium()
+    with pytest.raises(UsageError, match=r"pip install -e '.\[miniwob\]'"):
+        require_extra("miniwob", "browsergym.nothing")
