@@ -69,6 +69,7 @@ ELSEWHERE = {
     "r2v engine serve --config FILE --host 0.0.0.0 --port 8000": (
         "tests/cli/test_engine.py::test_a_server_that_ends_hands_its_exit_code_on"
     ),
+    "pip install -e '.[miniwob]'": "installs; `make browser` does it from the locks",
     "make browser": "installs packages; `make test` has done so",
     "r2v check-env miniwob": "plays in a browser: tests/envs/browser plays the same worlds",
     "r2v run --config configs/miniwob/clean.yaml --overrides teacher.provider=scripted teacher.model_name=expert-v1": (
