@@ -24,6 +24,7 @@ from r2v.policy.fit import arguments, draw_rows, fit, pad_for_ranks, schedule
 from r2v.policy.load import Loaded
 from r2v.policy.prefix_tree import IGNORED
 from r2v.policy.prompt_encoder import Encoder
+from r2v.policy.sharded_loading import agree_on_dtypes, from_rank0
 from r2v.policy.sharded_training import gather_model
 from r2v.policy.training_rows import TrainingRow, build_rows, steps_of
 from r2v.policy.tree_models import why_no_trees
@@ -57,7 +58,8 @@ def check_clonable(episodes: Iterable[Episode], splits: Sequence[str] = ("train"
 
 
 def _takes_trees(loaded: Loaded, encoder: Encoder) -> bool:
-    reason = why_no_trees(loaded.model, encoder.max_seq_len)
+    """As rank 0 finds: another's model may have no values yet."""
+    reason = from_rank0(None if distributed.rank() else why_no_trees(loaded.model, encoder.max_seq_len))
     if reason is not None:
         logger.info("  bc: where prompts do not continue one another each step is a row, no prefix tree: %s", reason)
     return reason is None
@@ -148,14 +150,17 @@ def _trainer(
     if in_trees:
         columns["depths"] = [row.depths or list(range(len(row.ids))) for row in laid]
         columns["ends"] = [row.ends or [len(row.ids)] * len(row.ids) for row in laid]
+    args = SFTConfig(
+        **arguments(phase, out, len(order), loaded.model, seed), dataset_kwargs={"skip_prepare_dataset": True}
+    )
+    if phase.fsdp:
+        agree_on_dtypes(loaded.model)
     return BCTrainer(
         model=loaded.model,
         processing_class=loaded.tokenizer,
         train_dataset=Dataset.from_dict(columns),
         data_collator=partial(collate_trees, pad_id=eos if pad is None else pad) if in_trees else None,
-        args=SFTConfig(
-            **arguments(phase, out, len(order), loaded.model, seed), dataset_kwargs={"skip_prepare_dataset": True}
-        ),
+        args=args,
     )
 
 

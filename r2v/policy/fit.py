@@ -75,7 +75,7 @@ def arguments(phase: Phase, out: Path, rows: int, model: Any, seed: int) -> dict
     """Settings of a TRL trainer that walks once, in order, through `rows` scheduled rows."""
     updates = math.ceil(rows / (phase.batch_size * phase.gradient_accumulation_steps))
     micro, accumulation = distributed.cut(phase.batch_size, phase.gradient_accumulation_steps, distributed.ranks())
-    on_gpu = model.device.type == "cuda"
+    on_gpu = model.device.type == "cuda" or (phase.fsdp and torch.cuda.is_available())
     large = on_gpu and sum(p.numel() for p in model.parameters()) > _LARGE
     return {
         "output_dir": str(out),

@@ -23,10 +23,12 @@ from typing import Any
 
 import torch
 
+from r2v import distributed
 from r2v.config import PolicyConfig
 from r2v.errors import EnvironmentFault, InputError, UsageError
 from r2v.log import logger
 from r2v.policy.float64 import use_float64_layers
+from r2v.policy.sharded_loading import room_for
 from r2v.randomness import seed_of
 from r2v.storage.weights import (
     ADAPTERS,
@@ -49,11 +51,17 @@ class Loaded:
 
 
 def load_policy(
-    policy: PolicyConfig, weights: Path | None = None, *, for_training: bool = False, seed: int = 0
+    policy: PolicyConfig,
+    weights: Path | None = None,
+    *,
+    for_training: bool = False,
+    sharded: bool = False,
+    seed: int = 0,
 ) -> Loaded:
     """The model of a configuration, with the weights exported in a folder where one is given.
 
-    For training, LoRA adapters are added (`lora_r` > 0, drawn from `seed`) or an exported one is made trainable.
+    For training, LoRA adapters are added (`lora_r` > 0, drawn from `seed`) or an exported one is made trainable. What
+    FSDP will shard is read by rank 0 alone and stays on its CPU (`r2v.policy.sharded_loading`); 4-bit weights don't.
     Raises InputError where the model or the weights cannot be found, UsageError where the options contradict.
     """
     if weights is not None and not weights.is_dir():
@@ -63,11 +71,11 @@ def load_policy(
         kind = "adapters" if adapted else "full weights"
         raise UsageError(f"{weights}: holds {kind}, but policy.lora_r={policy.lora_r}; train both phases alike")
     source = _source(policy.model_name) if weights is None or adapted else weights
-    model = _model(policy, source, for_training)
+    model = _model(policy, source, for_training, sharded)
     if weights is not None and adapted:
         model = put_adapters_on(model, weights, is_trainable=for_training)
     elif for_training and policy.lora_r > 0:
-        model = _with_adapters(policy, model, seed)
+        model = _with_adapters(policy, model, seed, sharded)
     if not for_training:
         model = model.eval().requires_grad_(False)
         use_float64_layers(model)
@@ -105,48 +113,66 @@ def _source(name: str) -> Path | str:
     return name
 
 
-def _model(policy: PolicyConfig, source: Path | str, for_training: bool, bases: tuple[Path | str, ...] = ()) -> Any:
+def _model(
+    policy: PolicyConfig, source: Path | str, for_training: bool, sharded: bool, bases: tuple[Path | str, ...] = ()
+) -> Any:
     """The model at `source`, which is the base of the adapters `bases`, outermost first."""
     from transformers import AutoModelForCausalLM
 
     _quiet_libraries()
     if isinstance(source, Path) and adapters_alone(source):
-        return _merged(policy, source, for_training, bases)
+        return _merged(policy, source, for_training, sharded, bases)
     # Said outright, for transformers would ask on the terminal whether to run code that a model brings along.
     options: dict[str, Any] = {"dtype": _dtype(policy, for_training), "trust_remote_code": False}
     if _in_4bit(policy, for_training):
         from transformers import BitsAndBytesConfig
 
         options["quantization_config"] = BitsAndBytesConfig(
-            load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=torch.bfloat16
+            load_in_4bit=True,
+            bnb_4bit_quant_type="nf4",
+            bnb_4bit_compute_dtype=torch.bfloat16,
+            # FSDP shards floating-point tensors alone, and casts to what it computes in: to bfloat16, or not at all.
+            bnb_4bit_quant_storage=torch.bfloat16 if sharded else torch.uint8,
         )
         options["device_map"] = {"": device_of(policy)}
+    elif sharded and distributed.rank():
+        return room_for(source)
     with readable_model(_cannot(source), _REMEDY):
         model, info = AutoModelForCausalLM.from_pretrained(source, output_loading_info=True, **options)
         require_all(_cannot(source), info["missing_keys"], _REMEDY)
     if "quantization_config" in options:
-        _leave_unpacked(model)
-    model = model if "device_map" in options else model.to(device_of(policy))
+        _leave_unpacked(model, for_training)
+    model = model if "device_map" in options or sharded else model.to(device_of(policy))
     _require_finite(_cannot(source), model.named_parameters())
     return model
+
+
+def quantised_again(model: Any, device: str) -> Any:
+    """The 4-bit model that another one was before its weights were sharded, read from where that was."""
+    options = {"quantization_config": model.config.quantization_config, "device_map": {"": device}}
+    again = type(model).from_pretrained(model.name_or_path, trust_remote_code=False, **options)
+    _leave_unpacked(again, for_training=False)
+    return again
 
 
 _PACKED_ROWS, _PACKED_COLUMNS = 32, 64
 """What bitsandbytes packs the 4-bit matrices of a CPU by where its processor multiplies in bfloat16 (AVX512)."""
 
 
-def _leave_unpacked(model: Any) -> None:
-    """Matrices that cannot be packed so are read as a GPU's are, where bitsandbytes would raise in the first pass."""
+def _leave_unpacked(model: Any, for_training: bool) -> None:
+    """Matrices that cannot be packed so are read as a GPU's are, where bitsandbytes would raise in the first pass; and
+    those of a model in training: once measured they would stay packed, and no gradient passes through packed ones."""
     for module in model.modules():
         if getattr(module, "support_avx512bf16_for_cpu", False):
             whole = module.out_features % _PACKED_ROWS == module.in_features % _PACKED_COLUMNS == 0
-            module.support_avx512bf16_for_cpu = whole
+            module.support_avx512bf16_for_cpu = whole and not for_training
 
 
 def _require_finite(what: str, tensors: Iterable[tuple[str, Any]]) -> None:
     """Raises InputError where a weight is NaN or infinite: it would act, and every figure of it mean nothing."""
     for name, tensor in tensors:
-        if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
+        packed = hasattr(tensor, "quant_state")  # 4-bit numbers, whatever type they are stored as
+        if tensor.is_floating_point() and not packed and not bool(torch.isfinite(tensor).all()):
             raise InputError(f"{what} ({name} holds NaN or infinite weights); {_REMEDY}")
 
 
@@ -170,7 +196,9 @@ def put_adapters_on(model: Any, folder: Path, *, name: str = "default", is_train
     return model
 
 
-def _merged(policy: PolicyConfig, adapters: Path, for_training: bool, bases: tuple[Path | str, ...]) -> Any:
+def _merged(
+    policy: PolicyConfig, adapters: Path, for_training: bool, sharded: bool, bases: tuple[Path | str, ...]
+) -> Any:
     if adapters.resolve() in bases:
         raise InputError(f"{_cannot(adapters)} (its adapters are their own base); {_REMEDY}")
     if policy.load_in_4bit is True:
@@ -180,7 +208,9 @@ def _merged(policy: PolicyConfig, adapters: Path, for_training: bool, bases: tup
         )
     name = base_of(adapters)
     below = (*bases, adapters.resolve())
-    base = _model(replace(policy, model_name=name, load_in_4bit=False), _source(name), for_training, below)
+    base = _model(replace(policy, model_name=name, load_in_4bit=False), _source(name), for_training, sharded, below)
+    if sharded and distributed.rank():
+        return base  # room for what rank 0 merges
     dtype = base.dtype  # kept, for `to` changes the base in place
     adapted = put_adapters_on(base.to(torch.promote_types(dtype, torch.float32)), adapters)
     return adapted.merge_and_unload().to(dtype)
@@ -250,11 +280,11 @@ def with_fresh_adapters(loaded: Loaded, policy: PolicyConfig, seed: int) -> Load
     return replace(loaded, model=_with_adapters(policy, loaded.model.unload(), seed))
 
 
-def _with_adapters(policy: PolicyConfig, model: Any, seed: int) -> Any:
+def _with_adapters(policy: PolicyConfig, model: Any, seed: int, sharded: bool = False) -> Any:
     from peft import LoraConfig, get_peft_model, prepare_model_for_kbit_training
 
     if getattr(model, "is_loaded_in_4bit", False):
-        model = prepare_model_for_kbit_training(model)
+        model = prepare_model_for_kbit_training(model, use_gradient_checkpointing=not sharded)  # else FSDP's own
     adapters = LoraConfig(
         r=policy.lora_r,
         lora_alpha=policy.effective_lora_alpha,

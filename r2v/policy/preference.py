@@ -29,6 +29,7 @@ from r2v.policy.export import export
 from r2v.policy.fit import arguments, draw_rows, fit, pad_for_ranks, schedule
 from r2v.policy.load import Loaded
 from r2v.policy.prompt_encoder import Encoder
+from r2v.policy.sharded_loading import agree_on_dtypes, reference_of, whole_on
 from r2v.policy.sharded_training import gather_model, is_sharded
 from r2v.storage.files import write_json
 
@@ -118,8 +119,7 @@ def train_preference(
     order = schedule([len(row) for row in rows], phase, seed)
     trainer = make_trainer([rows[i] for i in order], loaded, phase, preference, out, seed)
     measured = rows[:_MEASURED_PAIRS]
-    before = mean_logps(loaded, measured)
-    first = _first_sharded_loss(trainer, loaded, measured[:16]) if is_sharded(trainer) else _first_loss(trainer)
+    before, first = _before_training(trainer, loaded, measured)
     log = fit(trainer, "preference", out, [len(rows[i]) for i in order])
     loaded = gather_model(trainer, loaded)
     if distributed.rank():
@@ -168,20 +168,37 @@ def make_trainer(
             "rejected_ids": [row.rejected for row in laid],
         }
     )
-    adapted = hasattr(loaded.model, "peft_config")
     with_likelihood = preference.sft_weight > 0
-    return PairTrainer(
-        model=loaded.model,
-        processing_class=loaded.tokenizer,
-        train_dataset=data,
-        ref_model=None if adapted else copy.deepcopy(loaded.model).eval().requires_grad_(False),
-        args=DPOConfig(
-            **arguments(phase, out, len(rows), loaded.model, seed),
-            beta=preference.beta,
-            loss_type=["sigmoid", "sft"] if with_likelihood else ["sigmoid"],
-            loss_weights=[1.0, preference.sft_weight] if with_likelihood else [1.0],
-        ),
+    args = DPOConfig(
+        **arguments(phase, out, len(rows), loaded.model, seed),
+        beta=preference.beta,
+        loss_type=["sigmoid", "sft"] if with_likelihood else ["sigmoid"],
+        loss_weights=[1.0, preference.sft_weight] if with_likelihood else [1.0],
     )
+    if phase.fsdp:
+        agree_on_dtypes(loaded.model)
+    reference = None
+    if not hasattr(loaded.model, "peft_config"):
+        copied = reference_of if phase.fsdp else copy.deepcopy
+        reference = copied(loaded.model).eval().requires_grad_(False)
+    return PairTrainer(
+        model=loaded.model, processing_class=loaded.tokenizer, train_dataset=data, ref_model=reference, args=args
+    )
+
+
+def _before_training(trainer: Any, loaded: Loaded, rows: Sequence[PairRow]) -> tuple[Logps, float]:
+    """What the policy gives the pairs, and DPO's loss, before any update. Under FSDP rank 0 alone has the policy whole,
+    on its CPU, and the other ranks' figures mean nothing."""
+    if not trainer.is_fsdp_enabled:
+        first = _first_sharded_loss(trainer, loaded, rows[:16]) if is_sharded(trainer) else _first_loss(trainer)
+        return mean_logps(loaded, rows), first
+    reference = None
+    if trainer.ref_model is not None:  # its shards are read in step
+        reference = mean_logps(replace(loaded, model=trainer.ref_model), rows[:16])
+    if distributed.rank():
+        return Logps(0.0, 0.0, 0.0), 0.0
+    with whole_on(loaded.model, trainer.args.device):
+        return mean_logps(loaded, rows), _first_sharded_loss(trainer, loaded, rows[:16], reference)
 
 
 def _first_loss(trainer: Any) -> float:
@@ -190,13 +207,14 @@ def _first_loss(trainer: Any) -> float:
         return _near_ln2(trainer, float(trainer.sigmoid_loss(next(iter(trainer.get_train_dataloader())))))
 
 
-def _first_sharded_loss(trainer: Any, loaded: Loaded, rows: Sequence[PairRow]) -> float:
-    """The same under ZeRO 3, by the formula and on the mean of a few pairs: TRL's forward expects sharded weights,
-    and the policy's are sharded only once training has begun (the reference's do already)."""
+def _first_sharded_loss(trainer: Any, loaded: Loaded, rows: Sequence[PairRow], reference: Logps | None = None) -> float:
+    """The same of sharded weights, by the formula and on the mean of a few pairs: TRL's forward expects sharded
+    weights, and the policy's are sharded only once training has begun (the reference's are already)."""
     from trl.trainer.utils import use_adapter
 
-    with nullcontext() if trainer.ref_model is not None else use_adapter(loaded.model, "ref"):
-        reference = mean_logps(replace(loaded, model=trainer.ref_model or loaded.model), rows)
+    if reference is None:
+        with nullcontext() if trainer.ref_model is not None else use_adapter(loaded.model, "ref"):
+            reference = mean_logps(replace(loaded, model=trainer.ref_model or loaded.model), rows)
     gained = mean_logps(loaded, rows).margin - reference.margin
     return _near_ln2(trainer, math.log1p(math.exp(-trainer.beta * gained)))
 

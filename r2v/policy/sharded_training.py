@@ -1,7 +1,8 @@
 """Sharded training of a policy: the trainer's plugins that divide weights among ranks, and weights together again.
 
-Two of them: DeepSpeed's ZeRO (`training.zero`), and torch's FSDP2 through accelerate (`training.fsdp`). Each rank has
-the whole model before training begins; afterwards rank 0 has a whole one again, to be measured and exported.
+Two of them: DeepSpeed's ZeRO (`training.zero`), before which each rank has the whole model, and torch's FSDP2 through
+accelerate (`training.fsdp`), before which rank 0 has it alone (`r2v.policy.sharded_loading`). Afterwards rank 0 has a
+whole one again, to be measured and exported.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ from typing import Any
 from torch.distributed.fsdp import FSDPModule
 
 from r2v import distributed
-from r2v.policy.load import Loaded
+from r2v.policy.load import Loaded, quantised_again
+from r2v.policy.sharded_loading import whole_weights
 
 
 def zero_plugin(stage: int) -> dict[str, Any]:
@@ -42,6 +44,7 @@ def fsdp_plugin(checkpointing: bool) -> dict[str, Any]:
             "auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
             "state_dict_type": "SHARDED_STATE_DICT",
             "activation_checkpointing": checkpointing,
+            "cpu_ram_efficient_loading": True,
         },
     }
 
@@ -57,17 +60,16 @@ def gather_model(trainer: Any, loaded: Loaded) -> Loaded:
     ranks must call it."""
     if not is_sharded(trainer):
         return loaded
-    by_fsdp = isinstance(trainer.model_wrapped, FSDPModule)
-    if by_fsdp:
-        parts = trainer.model_wrapped.state_dict().items()
-        weights = {name: part.full_tensor() if hasattr(part, "full_tensor") else part for name, part in parts}
+    adapted = hasattr(loaded.model, "peft_config")
+    base = loaded.model.get_base_model() if adapted else loaded.model
+    in_4bit = bool(getattr(base, "is_loaded_in_4bit", False))
+    if isinstance(trainer.model_wrapped, FSDPModule):
+        weights = whole_weights(trainer.model_wrapped, trained_alone=in_4bit)
     else:
         weights = trainer.accelerator.get_state_dict(trainer.model_wrapped)
     if distributed.rank():
         return loaded
-    adapted = hasattr(loaded.model, "peft_config")
-    base = loaded.model.get_base_model() if adapted else loaded.model
-    fresh = type(base)(base.config).to(base.dtype)
+    fresh = quantised_again(base, str(trainer.args.device)) if in_4bit else type(base)(base.config).to(base.dtype)
     if adapted:
         from peft import get_peft_model
 

@@ -152,11 +152,6 @@ def _sharded(phase: c.Phase, policy: c.PolicyConfig, ranks: int) -> bool:
                 "training.fsdp=true: fewer than two GPUs are used here (policy.device, training.ranks), and only GPUs "
                 "shard; set training.fsdp=false, or training.zero=2 or 3, which DeepSpeed does on a CPU too"
             )
-        if policy.in_4bit:
-            raise UsageError(
-                "training.fsdp=true: 4-bit weights are not sharded; set policy.load_in_4bit=false, or training.zero=2, "
-                "which divides gradients and optimizer states of the adapters"
-            )
         return True
     if not phase.zero and phase.deepspeed is None:
         return False
@@ -183,7 +178,7 @@ def _clone(cfg: BCSettings, work: Work) -> dict[str, Any]:
     tools = _tools(cfg, work.inputs["perturb"])
     if distributed.rank() == 0 and cfg.env is not None:
         write_tools(work.folder / TOOLS_FILE, tools)
-    loaded = load_policy(cfg.policy, for_training=True, seed=cfg.seed)
+    loaded = load_policy(cfg.policy, for_training=True, sharded=cfg.phase.fsdp, seed=cfg.seed)
     return train_bc(
         cloned, loaded, _encoder(cfg, loaded, tools), cfg.phase, work.folder, seed=cfg.seed, held_out=held_out
     )
@@ -210,7 +205,7 @@ def _prefer(cfg: PreferenceSettings, work: Work) -> dict[str, Any]:
 
     pairs = read_pairs(work.inputs["candidates"].file("preference_pairs.jsonl"))
     tools = _tools(cfg, work.inputs["bc"])
-    loaded = load_policy(cfg.policy, work.inputs["bc"].file("final"), for_training=True)
+    loaded = load_policy(cfg.policy, work.inputs["bc"].file("final"), for_training=True, sharded=cfg.phase.fsdp)
     return train_preference(
         pairs, loaded, _encoder(cfg, loaded, tools), cfg.phase, cfg.preference, work.folder, seed=cfg.seed
     )

@@ -164,6 +164,22 @@ def test_what_cannot_be_had_is_said_in_one_line(policy: dict[str, Any], error: t
     assert "\n" not in str(refused.value)
 
 
+def test_a_4bit_base_that_has_been_measured_passes_gradients_on(base: Path) -> None:
+    """bitsandbytes packs what is read in evaluation mode on some processors, and has no gradient for packed weights."""
+    pytest.importorskip("bitsandbytes")
+    policy = PolicyConfig(model_name=str(base), lora_r=2, load_in_4bit=True, device="cpu")
+    fresh, measured = (load_policy(policy, for_training=True) for _ in range(2))
+    measured.model.eval()
+    _logits(measured)
+    gradients = []
+    for loaded in (fresh, measured):
+        loaded.model.train()
+        loaded.model(IDS, labels=IDS).loss.backward()
+        gradients.append([w.grad for w in loaded.model.parameters() if w.requires_grad])
+    for one, other in zip(*gradients, strict=True):
+        torch.testing.assert_close(one, other)
+
+
 def test_4bit_without_adapters_is_refused_for_training_and_auto_gives_way(base: Path) -> None:
     with pytest.raises(UsageError, match="policy.lora_r is 0"):
         load_policy(PolicyConfig(model_name=str(base), load_in_4bit=True, device="cpu"), for_training=True)

@@ -115,18 +115,22 @@ def test_weights_in_parts_come_back_whole(tmp_path: Path) -> None:
 
 
 def test_weights_under_fsdp_train_as_whole_ones_do(tmp_path: Path) -> None:
-    """FSDP2 on two gloo ranks, each holding half: the losses of one process to what float32 sums differ by, the same
-    weights handed on, and the same after a kill."""
+    """FSDP2 on two gloo ranks, read by one of them and half held by each: the losses of one process to what float32
+    sums differ by, the same weights handed on, and the same after a kill; adapters on a 4-bit base too."""
+    two_ranks.save_base(tmp_path / two_ranks.BASE)
     launch(2, "-m", two_ranks.__name__, "under_fsdp", str(tmp_path))
-    for what, lora in two_ranks.CASES_IN_PARTS:
-        name, series = f"{what}-{lora}", "losses" if what == "bc" else "log"
-        once, killed, parts = json.loads((tmp_path / f"{name}.json").read_text())
-        alone = two_ranks.train(what, tmp_path / f"{name}-alone", lora)
+    for case in two_ranks.CASES_IN_PARTS:
+        series = "losses" if case.what == "bc" else "log"
+        once, killed, parts = json.loads((tmp_path / f"{case.name}.json").read_text())
+        model = two_ranks.read_base(tmp_path / two_ranks.BASE, case)
+        alone = two_ranks.train(case.what, tmp_path / f"{case.name}-alone", model=model)
         assert [one["loss"] for one in once[series]] == pytest.approx([one["loss"] for one in alone[series]], abs=1e-4)
         assert [one["loss"] for one in killed[series]] == [one["loss"] for one in once[series]]
-        assert parts[name] < 0.7, "a rank holds its part of the weights, and what is too small to be cut"
-        file = "adapter_model" if lora else "model"
-        weights = [load_file(tmp_path / where / "final" / f"{file}.safetensors") for where in (f"{name}-alone", name)]
+        assert parts[case.name] < 0.7, "a rank holds its part of the weights, and what is too small to be cut"
+        file = "adapter_model" if case.lora else "model"
+        weights = [
+            load_file(tmp_path / where / "final" / f"{file}.safetensors") for where in (f"{case.name}-alone", case.name)
+        ]
         assert weights[0].keys() == weights[1].keys()
         for key in weights[0]:
             torch.testing.assert_close(weights[0][key], weights[1][key], rtol=0, atol=1e-4)

@@ -7,19 +7,20 @@ import os
 import shutil
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import torch
 from transformers import TrainerCallback
 
-from r2v.config import Phase, PreferenceConfig
+from r2v.config import Phase, PolicyConfig, PreferenceConfig
 from r2v.data.episode import Action, Episode, EpisodeMetadata, Observation, Step
-from r2v.distributed import rank, run_rank
+from r2v.distributed import rank, ranks, run_rank
 from r2v.policy import bc, preference
 from r2v.policy.fit import schedule
-from r2v.policy.load import Loaded
+from r2v.policy.load import Loaded, load_policy
 from r2v.policy.prompt_encoder import Encoder, build_messages
 from r2v.randomness import generator
 from tests import tiny_models
@@ -37,6 +38,29 @@ PHASE = Phase(
 )
 ROWS = 21
 """Not a multiple of anything: the last update of an epoch's end is short, and on two ranks one micro-batch is blank."""
+
+
+BASE = "base"
+"""The folder of the model that is read by one rank."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """What is trained as shards."""
+
+    what: str
+    lora: int = 0
+    in_4bit: bool = False
+
+    @property
+    def name(self) -> str:
+        """Of its folder."""
+        return f"{self.what}-{self.lora}" + "-in-4bit" * self.in_4bit
+
+
+CASES_IN_PARTS = [Case(what=what, lora=lora) for what in ("bc", "preference") for lora in (0, 4)]
+if find_spec("bitsandbytes"):
+    CASES_IN_PARTS += [Case(what=what, lora=4, in_4bit=True) for what in ("bc", "preference")]
 
 
 def episode(i: int) -> Episode:
@@ -113,12 +137,29 @@ def gradients(what: str, out: Path, phase: Phase = PHASE) -> list[dict[str, torc
     return kept.kept
 
 
-def train(what: str, out: Path, lora: int = 0, zero: int = 0, fsdp: bool = False) -> dict[str, Any]:
+def train(
+    what: str, out: Path, lora: int = 0, zero: int = 0, fsdp: bool = False, model: Loaded | None = None
+) -> dict[str, Any]:
     """The whole phase."""
     phase = replace(PHASE, lr=5e-3 if what == "bc" else 1e-3, zero=zero, fsdp=fsdp)
+    phase = phase if ranks() > 1 else replace(phase, batch_size=4, gradient_accumulation_steps=2)  # as each of two has
+    model = model or loaded(lora=lora)
     if what == "bc":
-        return bc.train_bc(EPISODES, loaded(lora=lora), encoder(), phase, out, seed=0)
-    return preference.train_preference(PAIRS, loaded(lora=lora), encoder(), phase, PreferenceConfig(), out, seed=0)
+        return bc.train_bc(EPISODES, model, encoder(), phase, out, seed=0)
+    return preference.train_preference(PAIRS, model, encoder(), phase, PreferenceConfig(), out, seed=0)
+
+
+def save_base(folder: Path) -> None:
+    """The model as people have one: a folder of weights and a tokenizer."""
+    model = loaded()
+    model.model.save_pretrained(folder)
+    model.tokenizer.save_pretrained(folder)
+
+
+def read_base(folder: Path, case: Case, sharded: bool = False) -> Loaded:
+    """That folder's model as the stage would have it for this case."""
+    policy = PolicyConfig(model_name=str(folder), lora_r=case.lora, load_in_4bit=case.in_4bit, device="cpu")
+    return load_policy(policy, for_training=True, sharded=sharded)
 
 
 def cut_short(whole: Path, killed: Path) -> None:
@@ -176,7 +217,7 @@ def shard_on_a_cpu() -> None:
 
 
 def under_fsdp(folder: Path) -> None:
-    """Full weights and adapters under FSDP2, once and from where a killed run left off; how large a rank's part is."""
+    """Every case under FSDP2, once and from where a killed run left off; how large a rank's part is."""
     from torch.distributed.tensor import DTensor
 
     from r2v.distributed import wait_for_all
@@ -193,18 +234,18 @@ def under_fsdp(folder: Path) -> None:
         return whole_of(trainer, model)
 
     bc.gather_model = preference.gather_model = noted  # type: ignore[attr-defined]
-    for what, lora in CASES_IN_PARTS:
-        once = train(what, folder / f"{what}-{lora}", lora=lora, fsdp=True)
+    for case in CASES_IN_PARTS:
+        once = train(case.what, folder / case.name, fsdp=True, model=read_base(folder / BASE, case, sharded=True))
         wait_for_all()
         if rank() == 0:
-            cut_short(folder / f"{what}-{lora}", folder / f"{what}-{lora}-killed")
+            cut_short(folder / case.name, folder / f"{case.name}-killed")
         wait_for_all()
-        killed = train(what, folder / f"{what}-{lora}-killed", lora=lora, fsdp=True)
+        model = read_base(folder / BASE, case, sharded=True)
+        killed = train(case.what, folder / f"{case.name}-killed", fsdp=True, model=model)
         if rank() == 0:
-            (folder / f"{what}-{lora}.json").write_text(json.dumps([once, killed, parts]))
+            (folder / f"{case.name}.json").write_text(json.dumps([once, killed, parts]))
 
 
-CASES_IN_PARTS = (("bc", 0), ("bc", 4), ("preference", 0), ("preference", 4))
 TASKS = {"everything": everything, "in_parts": in_parts, "under_fsdp": under_fsdp}
 
 if __name__ == "__main__":
