@@ -18,7 +18,6 @@ import math
 import multiprocessing
 import os
 import resource
-import selectors
 import subprocess
 import sys
 import tempfile
@@ -29,11 +28,11 @@ from pathlib import Path
 from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from r2v.llm.providers.dispatch.batch_polling import pause_of
 from r2v.llm.providers.dispatch.dispatch_policy import DispatchPolicy
-from r2v.llm.providers.dispatch.result_handler import WallClock
-from r2v.llm.providers.prices import TokenCounts, rate_of
+from r2v.llm.providers.prices import Rate, TokenCounts, rate_of
 from r2v.llm.providers.provider import BatchLimits, BatchState, CallResult
 from r2v.llm.providers.provider_requests import ProviderRequest, RequestVerdict, ResultLine
 from r2v.llm.providers.remote import ProviderRemote
@@ -41,6 +40,7 @@ from r2v.llm.types import ChatModel, Message, Request
 from r2v.llm.waves import Waves
 from r2v.randomness import generator
 from r2v.rollout.model_factory import WIDEST
+from tests.llm.jumping import JumpingLoop
 
 MEDIAN, SIGMA, DIRECT = 1200.0, 1.0, 5.0
 """A batch's wait in seconds (lognormal), and what a direct call takes."""
@@ -48,26 +48,8 @@ SIZES = (25, 50, 100, 250, 500, None)
 """Requests in a batch, at most; None: the provider's limit."""
 TAIL = 0.45
 """Share of the conversations whose requests are called directly in the row with a tail."""
-RATE = rate_of("openai", "gpt-4o")
-
-
-class Jumping(asyncio.SelectorEventLoop):
-    """An event loop whose time passes only when nothing is left to do."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-        loop = self
-
-        class Selector(selectors.SelectSelector):
-            def select(self, timeout: float | None = None) -> Any:
-                if timeout is not None and timeout > 0:
-                    loop.now += timeout
-                return super().select(0)
-
-        super().__init__(Selector())
-
-    def time(self) -> float:
-        return self.now
+RATE = Rate(model="m", input=2.5, output=10.0, batch=0.5, cached=0.5, write_5m=1.0, write_1h=1.0)
+"""USD per million tokens, as of a model whose replies cost four times its prompts."""
 
 
 class Slow:
@@ -76,7 +58,7 @@ class Slow:
     name = "openai"
     limits = BatchLimits(requests=50_000, bytes=200_000_000, endpoint="", uploads=False)
 
-    def __init__(self, loop: Jumping) -> None:
+    def __init__(self, loop: JumpingLoop) -> None:
         self._loop, self._batches = loop, list[tuple[float, Path, list[str]]]()
         self.direct = 0
 
@@ -165,7 +147,7 @@ def polled(wait: float) -> float:
 
 def rolling(count: int, policy: DispatchPolicy, folder: Path) -> tuple[float, int, int, float]:
     """The engine itself: (seconds, requests, direct calls, USD)."""
-    loop = Jumping()
+    loop = JumpingLoop()
     provider = Slow(loop)
     remote = ProviderRemote(
         provider,
@@ -173,13 +155,12 @@ def rolling(count: int, policy: DispatchPolicy, folder: Path) -> tuple[float, in
         folder,
         policy,
         scope={},
-        clock=WallClock(now=loop.time, sleep=asyncio.sleep),
+        clock=loop.clock,
         sync=lambda descriptor: None,
     )
     waves = Waves(max_conversations=min(count, WIDEST))
     model = waves.model(remote)
-    with asyncio.Runner(loop_factory=lambda: loop) as runner:
-        runner.run(waves.play(partial(_talk, model, n, turns_of(n)) for n in range(count)))
+    loop.play(waves.play(partial(_talk, model, n, turns_of(n)) for n in range(count)))
     return loop.now, waves.counts[0].requests, provider.direct, remote.tracker.state.spent
 
 

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from r2v.cli import game_labels
 from r2v.cli.boundary import guarded, require_text, require_usable_paths
-from r2v.cli.game_design import add_power, factors_of, power_lines
+from r2v.cli.game_design import add_played_job, add_power, factors_of, power_lines
 from r2v.cli.game_options import (
     FIGURE_FORMATS,
     GameDefaults,
@@ -29,7 +29,7 @@ from r2v.cli.game_options import (
     add_player_options,
     add_run_options,
 )
-from r2v.cli.options import Parser
+from r2v.cli.options import Parser, add_word
 from r2v.constraints import check_fields
 from r2v.errors import EmptyResult, UsageError
 from r2v.game.play.players import ModelAgent, current_agent, model_agent
@@ -63,22 +63,17 @@ def add_commands(commands: argparse._SubParsersAction[Any]) -> None:
     about = "play the AI Secret Game and analyse it"
     game = commands.add_parser("game", help=about, description=about)
     words = game.add_subparsers(title="commands", metavar="<command>", required=True, parser_class=Parser)
-    about = "play a job: models, and any factors of a design"
-    run = words.add_parser("run", help=about, description=about)
+    run = add_word(
+        words, "run", "play a job: models, and any factors of a design", lambda arguments: _run(arguments, R2V_GAME)
+    )
     add_run_options(run, R2V_GAME)
-    run.set_defaults(act=lambda arguments: _run(arguments, R2V_GAME))
-    add_power(words, add_player_options)
-    words.choices["power"].set_defaults(act=_power)
-    about = "make the analysis of a played job again, with a judge or without"
-    analyse = words.add_parser("analyse", help=about, description=about)
-    analyse.add_argument("job", type=Path, metavar="JOB_FOLDER", help="a job that was played")
+    add_power(words, add_player_options, _power)
+    analyse = add_word(words, "analyse", "make the analysis of a played job again, with a judge or without", _analyse)
+    add_played_job(analyse)
     add_judge_options(analyse)
-    analyse.set_defaults(act=_analyse)
-    about = "draw the figures of a played job"
-    figures = words.add_parser("figures", help=about, description=about)
-    figures.add_argument("job", type=Path, metavar="JOB_FOLDER", help="a job that was played")
+    figures = add_word(words, "figures", "draw the figures of a played job", _figures)
+    add_played_job(figures)
     add_figure_option(figures.add_argument_group("formats"))
-    figures.set_defaults(act=_figures)
     game_labels.add_commands(words)
 
 
@@ -123,7 +118,8 @@ def _job(arguments: argparse.Namespace, defaults: GameDefaults) -> tuple[BatchSe
 
     mode, rules = GameMode(arguments.game_mode), parse_rules(arguments.rules)
     found = arms(factors_of(_models(arguments), arguments))
-    against = arguments.against if arguments.against in ("all", "self") else model_agent(arguments.against)
+    word = arguments.against
+    against = word if word in ("all", "self") else _priced(model_agent(word), arguments)
     if arguments.num_agents is not None and against != "all":
         raise UsageError(f"--num-agents with --against {arguments.against}: the arms say how many play")
     count = arguments.num_agents or _default_num_agents(mode, len(found))
@@ -153,7 +149,18 @@ def _job(arguments: argparse.Namespace, defaults: GameDefaults) -> tuple[BatchSe
 
 def _models(arguments: argparse.Namespace) -> list[ModelAgent]:
     names = arguments.models or _default_models(getattr(arguments, "batch_service", "auto"), arguments.compare)
-    return [model_agent(name) for name in names]
+    return [_priced(model_agent(name), arguments) for name in names]
+
+
+def _priced(agent: ModelAgent, arguments: argparse.Namespace) -> ModelAgent:
+    """With the prices that are given, where the model has none of its own."""
+    from r2v.llm.providers.registry.lifecycle import today
+    from r2v.llm.providers.registry.listed import listed_price
+
+    usd_in, usd_out = getattr(arguments, "usd_in", None), getattr(arguments, "usd_out", None)
+    if listed_price(agent.provider, agent.model, today()) is not None or (usd_in is None and usd_out is None):
+        return agent
+    return replace(agent, usd_in=usd_in, usd_out=usd_out)
 
 
 def _power(arguments: argparse.Namespace) -> int:
@@ -207,7 +214,7 @@ def _judge(arguments: argparse.Namespace) -> int:
         budget=SharedBudget(arguments.max_usd, name="--max-usd"),
         poll_seconds=arguments.poll_seconds,
     )
-    model = replace(current_agent(model_agent(arguments.judge)), temperature=0.0, max_tokens=64)
+    model = replace(current_agent(_priced(model_agent(arguments.judge), arguments)), temperature=0.0, max_tokens=64)
     verdicts = judge_all(interactions, open_provider(model, dispatch), dispatch.run)
     rate = corrected_rate(verdicts, labels)
     write_json(folder / "analysis" / "judge.json", {"model": model.model, **rate})

@@ -6,10 +6,11 @@ r2v game power --models gpt-6-luna --persona none shy=@shy.txt --against self --
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from r2v.cli.options import decimal, whole
+from r2v.cli.options import add_word, decimal, whole
 from r2v.console import text_table
 from r2v.constraints import Range
 from r2v.errors import UsageError
@@ -20,6 +21,11 @@ if TYPE_CHECKING:
 
 LONGEST_TEXT = 20_000
 """Bytes of a persona or of instructions, at most."""
+
+
+def add_played_job(parser: argparse.ArgumentParser) -> None:
+    """Add the folder of a job, for words about what was played."""
+    parser.add_argument("job", type=Path, metavar="JOB_FOLDER", help="a job that was played")
 
 
 def add_factor_options(group: argparse._ArgumentGroup) -> None:
@@ -114,10 +120,9 @@ def _wording(option: str, word: str, plain: str) -> Wording:
     return Wording(name=name, text=text)
 
 
-def add_power(commands: argparse._SubParsersAction[Any], add_players: Any) -> None:
+def add_power(words: Any, add_players: Any, act: Callable[[argparse.Namespace], int]) -> None:
     """Add `power` to the words of `r2v game`."""
-    about = "how many replicates a design needs, and what it can show"
-    parser = commands.add_parser("power", help=about, description=about)
+    parser = add_word(words, "power", "how many replicates a design needs, and what it can show", act)
     add_players(parser)
     group = parser.add_argument_group("what is to be shown")
     share = Range(above=0, below=1)
@@ -197,6 +202,9 @@ def power_lines(factors: Factors, arguments: argparse.Namespace) -> list[str]:
 
 def _observations(num_arms: int, against: str) -> tuple[int, int]:
     """(observations of one arm, conversations) in a replicate: every pair meets both ways."""
-    if against == "all":
-        return 2 * (num_arms - 1), num_arms * (num_arms - 1)
-    return (4, 2 * num_arms) if against == "self" else (2, 2 * num_arms)
+    from r2v.game.play.arms import num_pairs, pairs_of
+
+    pairs = pairs_of(num_arms, against)
+    conversations = 2 * num_pairs(num_arms, pairs)
+    players = 1 if against not in ("all", "self") else 2
+    return players * conversations // num_arms, conversations

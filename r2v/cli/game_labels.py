@@ -10,7 +10,8 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from r2v.cli.options import SEED, whole
+from r2v.cli.game_design import add_played_job
+from r2v.cli.options import SEED, add_word, whole
 from r2v.constraints import Range
 from r2v.errors import EmptyResult, UsageError
 
@@ -18,11 +19,10 @@ if TYPE_CHECKING:
     from r2v.game.play.records import Interaction
 
 
-def add_commands(commands: argparse._SubParsersAction[Any]) -> None:
+def add_commands(words: Any) -> None:
     """Add `label` and `check` to the words of `r2v game`."""
-    about = "show a sample of a job's conversations and record what you say of them"
-    label = commands.add_parser("label", help=about, description=about)
-    label.add_argument("job", type=Path, metavar="JOB_FOLDER", help="a job that was played")
+    label = add_word(words, "label", "show a sample of a job's conversations and record what you say of them", _label)
+    add_played_job(label)
     label.add_argument(
         "--output",
         type=Path,
@@ -38,9 +38,7 @@ def add_commands(commands: argparse._SubParsersAction[Any]) -> None:
         help="players of conversations to label, drawn with --seed (default: %(default)s)",
     )
     label.add_argument("--seed", type=whole(SEED), default=0, metavar="N", help="of the draw (default: %(default)s)")
-    label.set_defaults(act=_label)
-    about = "measure the detectors of reveals and claims on labels"
-    check = commands.add_parser("check", help=about, description=about)
+    check = add_word(words, "check", "measure the detectors of reveals and claims on labels", _check)
     check.add_argument(
         "labels",
         type=Path,
@@ -49,7 +47,6 @@ def add_commands(commands: argparse._SubParsersAction[Any]) -> None:
         help="label file (default: the sentences that come with the package)",
     )
     check.add_argument("--show", action="store_true", help="print every mistake too (default: the counts)")
-    check.set_defaults(act=_check)
 
 
 def _label(arguments: argparse.Namespace) -> int:

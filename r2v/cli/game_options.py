@@ -174,6 +174,14 @@ def add_dispatch_options(group: argparse._ArgumentGroup) -> None:
         metavar="USD",
         help="hard cap for the job, all its models together; default: none",
     )
+    for way in ("in", "out"):
+        what = "prompt" if way == "in" else "reply"
+        group.add_argument(
+            f"--usd-{way}",
+            type=decimal(Range(at_least=0)),
+            metavar="USD",
+            help=f"per million {what} tokens of a model that no price list has; default: none",
+        )
     group.add_argument(
         "--poll-seconds",
         type=decimal(Range(above=0)),

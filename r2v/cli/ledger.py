@@ -1,6 +1,7 @@
 """`r2v providers ledger`: what the journals of this checkout have paid, one line a journal.
 
-r2v providers ledger              # who paid whom, how many answers, USD; and what of a cap would be left
+r2v providers ledger                    # who paid whom, how many answers, USD; the cap of all, and what of it is left
+r2v providers ledger --max-usd 50       # no process of this checkout makes their sum pass that, from now on
 """
 
 from __future__ import annotations
@@ -9,21 +10,39 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+from r2v.cli.options import decimal
 from r2v.console import text_table
+from r2v.constraints import Range
+
+_PATIENCE = 30.0
+"""Seconds for which other processes may claim and allot."""
 
 
 def add_command(providers: Any) -> None:
     """Add `ledger` to the subparsers of `providers`."""
     about = "print what the runs and stages of this checkout have paid providers"
     ledger = providers.add_parser("ledger", help=about, description=f"{about[0].upper()}{about[1:]}; asks nobody.")
+    cap = ledger.add_mutually_exclusive_group()
+    cap.add_argument(
+        "--max-usd",
+        type=decimal(Range(above=0)),
+        metavar="USD",
+        help="bound what all runs, stages and games of this checkout may be billed, ever (default: as it is)",
+    )
+    cap.add_argument("--no-max-usd", action="store_true", help="take that bound away (default: as it is)")
     ledger.set_defaults(act=act)
 
 
 def act(arguments: argparse.Namespace) -> int:
-    """Print the table. Raises InputError where an entry is damaged."""
+    """Print the table, after the cap is set. Raises InputError where an entry is damaged, LeaseConflict where a process
+    would not heed the cap."""
     from r2v.llm.providers.spending.project import ProjectLedger
+    from r2v.storage.lease import lease
 
     ledger = ProjectLedger(Path())
+    if arguments.max_usd is not None or arguments.no_max_usd:
+        with lease(ledger.lease, wait=_PATIENCE):
+            ledger.set_cap(arguments.max_usd)
     entries = sorted(ledger.entries(), key=lambda entry: (entry.purse, entry.folder, entry.run))
     ledger.require_whole()
     rows = [("journal", "model", "answers", "USD", "")]
@@ -35,5 +54,6 @@ def act(arguments: argparse.Namespace) -> int:
         rows.append((entry.folder, model, f"{book.answered:,}", f"{book.usd:.4f}", book.state))
     if entries:
         print(text_table(rows, right=(2, 3)))
-    print(f"{len(entries)} journals, {answers:,} answers, ${total:.4f} spent or reserved")
+    cap = "" if ledger.cap is None else f" of ${ledger.cap:.2f}, the cap of all processes"
+    print(f"{len(entries)} journals, {answers:,} answers, ${total:.4f} spent or reserved{cap}")
     return 0

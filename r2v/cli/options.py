@@ -9,7 +9,7 @@ import argparse
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from r2v.constraints import LARGEST_SEED, Range, shown
 from r2v.errors import UsageError, nearest
@@ -70,6 +70,13 @@ class Parser(argparse.ArgumentParser):
         if action.choices is not None and value not in action.choices:
             allowed = [str(choice) for choice in action.choices]
             raise argparse.ArgumentError(action, f"no {shown(value)}; {nearest(str(value), allowed)}")
+
+
+def add_word(words: Any, name: str, about: str, act: Callable[[argparse.Namespace], int]) -> Parser:
+    """Add a command below a command; its parser."""
+    parser: Parser = words.add_parser(name, help=about, description=about)
+    parser.set_defaults(act=act)
+    return parser
 
 
 def add_config_options(parser: argparse.ArgumentParser) -> None:

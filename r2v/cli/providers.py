@@ -43,6 +43,12 @@ def add_commands(commands: Any) -> None:
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """The options of `emulate`."""
+    _add_what_is_served(parser)
+    _add_what_goes_wrong(parser)
+    _add_where_it_is_kept(parser)
+
+
+def _add_what_is_served(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--port",
         type=whole(Range(at_least=0, at_most=65_535)),
@@ -67,21 +73,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="models to serve though their provider does not list them, or no longer (default: none)",
     )
     parser.add_argument(
-        "--faults",
-        nargs="+",
-        action="extend",
-        default=[],
-        metavar="NAME[/ON][@N|:P]",
-        help="faults to inject; `--faults list` prints the table (default: nothing)",
-    )
-    parser.add_argument(
-        "--seed", type=whole(SEED), default=0, metavar="N", help="seed of the faults' draws (default: 0)"
-    )
-    parser.add_argument(
-        "--folder", type=Path, metavar="DIR", help="keeps state between starts (default: a temporary folder)"
-    )
-    parser.add_argument("--ledger", type=Path, metavar="FILE", help="billing ledger (default: in the folder)")
-    parser.add_argument(
         "--polls",
         type=whole(Range(at_least=0)),
         default=3,
@@ -102,6 +93,20 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         metavar="KEY=VALUE",
         help="lower a limit, such as openai.requests=100 or calls_per_minute=60 (default: none is lowered)",
     )
+
+
+def _add_what_goes_wrong(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--faults",
+        nargs="+",
+        action="extend",
+        default=[],
+        metavar="NAME[/ON][@N|:P]",
+        help="faults to inject; `--faults list` prints the table (default: nothing)",
+    )
+    parser.add_argument(
+        "--seed", type=whole(SEED), default=0, metavar="N", help="seed of the faults' draws (default: 0)"
+    )
     parser.add_argument(
         "--timing",
         nargs="+",
@@ -110,6 +115,13 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         metavar="KEY=VALUE",
         help="seconds that faults take, such as silence=5 (default: see the table of faults)",
     )
+
+
+def _add_where_it_is_kept(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--folder", type=Path, metavar="DIR", help="keeps state between starts (default: a temporary folder)"
+    )
+    parser.add_argument("--ledger", type=Path, metavar="FILE", help="billing ledger (default: in the folder)")
 
 
 def act(arguments: argparse.Namespace) -> int:

@@ -93,7 +93,8 @@ class TeacherConfig:
     max_usd: Positive | None = field(default=None, metadata=RUNTIME)
     """Hard cap in USD on what a run or a stage may be billed, all its helpers together; None: none."""
     project_max_usd: Positive | None = field(default=None, metadata=RUNTIME)
-    """Hard cap in USD on what all runs and stages of the checkout may be billed, ever; None: none."""
+    """Hard cap in USD on what all runs, stages and games of the checkout may be billed, ever. The first that names one
+    sets it for all, others must name the same or none; None: what is set (`r2v providers ledger`)."""
     batch_size: Count | None = field(default=None, metadata=RUNTIME)
     """Most requests in one provider batch; None: the provider's limit."""
     max_concurrent: Annotated[int, Range(at_least=1, at_most=100_000)] = field(default=32, metadata=RUNTIME)

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import json
 from bisect import bisect_right
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
 from r2v.emulator.answers import Answer, EmulatedRequest
 from r2v.emulator.models import thoughts
+from r2v.emulator.prompt_cache import CachedTokens
 from r2v.llm.scripted import count_tokens
 
 Json = dict[str, Any]
@@ -36,6 +38,8 @@ class EmulatedCompletion:
     cached: int = 0
     written: int = 0
     """Tokens put into the prompt cache."""
+    written_1h: int = 0
+    """Of these, for an hour."""
     shows_usage: bool = True
 
     @property
@@ -65,10 +69,15 @@ def _held_to_schema(body: Json) -> bool:
 
 
 def complete(
-    request: EmulatedRequest, answer: Answer, faults: frozenset[str], cached: tuple[int, int]
+    request: EmulatedRequest,
+    answer: Answer,
+    faults: frozenset[str],
+    cached: CachedTokens,
+    count: Callable[[str], int] = count_tokens,
 ) -> EmulatedCompletion:
-    """Call the answer function, and apply thoughts, the limit on tokens and the answer faults. cached: tokens (read
-    from, written to) the prompt cache. Raises LookupError where the answer function does not take the request."""
+    """Call the answer function, and apply thoughts, the limit on tokens and the answer faults. cached: what of the
+    prompt is read from the prompt cache, and written to it; count: prompt tokens of a text. Raises LookupError where
+    the answer function does not take the request."""
     body = request.body
     limit = body.get("max_tokens") or body.get("max_completion_tokens") or body.get("max_output_tokens")
     thought = thoughts(request.provider, request.model, body)
@@ -92,14 +101,15 @@ def complete(
     return EmulatedCompletion(
         request=request,
         texts=tuple(texts),
-        tokens_in=request.tokens_in,
+        tokens_in=sum(count(message.content) for message in request.messages),
         tokens_out=thought + sum(map(count_tokens, texts)),
         thoughts=thought,
         cut=cut,
         context_full="context_full" in faults,
         refused="refusal" in faults,
-        cached=cached[0],
-        written=cached[1],
+        cached=cached.read,
+        written=cached.written,
+        written_1h=cached.written_1h,
         shows_usage="usage_missing" not in faults,
     )
 
@@ -213,6 +223,10 @@ def _message(completion: EmulatedCompletion, name: str) -> Json:
         "output_tokens": completion.tokens_out,
         "cache_read_input_tokens": completion.cached,
         "cache_creation_input_tokens": completion.written,
+        "cache_creation": {
+            "ephemeral_5m_input_tokens": completion.written - completion.written_1h,
+            "ephemeral_1h_input_tokens": completion.written_1h,
+        },
     }
     blocks: list[Json] = [{"type": "thinking", "thinking": "", "signature": name}] if completion.thoughts else []
     if called:

@@ -20,6 +20,7 @@ from r2v.emulator.limits import EmulatedLimits, Lifecycle, Timing
 from r2v.emulator.server import Server
 from r2v.emulator.server_state import EmulatedBatch, ServerState
 from r2v.errors import EnvironmentFault, UsageError
+from r2v.llm.scripted import count_tokens
 from r2v.storage.lease import lease
 
 
@@ -28,7 +29,7 @@ class Emulator:
 
     answer: what the models say: a function, its dotted path, or a short name (see `answers`); several are asked in
     turn. faults: what goes wrong; seed: of their probabilities. models: names that are served though the providers do
-    not list them, or no longer.
+    not list them, or no longer. count: tokens of a text, as prompts are billed.
     folder: where state is kept; an emulator started on it again goes on where the last one stopped, however that
     ended. None: a temporary folder. ledger: the ledger's file, inside the folder where None.
     port: 0 takes a free one. clock: seconds since 1970.
@@ -50,9 +51,10 @@ class Emulator:
         timing: Timing | None = None,
         clock: Callable[[], float] = time.time,
         models: Collection[str] = (),
+        count: Callable[[str], int] = count_tokens,
     ) -> None:
         self._answer = first_of([answer] if callable(answer) or isinstance(answer, str) else answer)
-        self._models = tuple(models)
+        self._models, self._count = tuple(models), count
         self._faults, self._seed = tuple(faults), seed
         self._folder, self._ledger, self._port, self._clock = folder, ledger, port, clock
         self._limits, self._lifecycle = limits or EmulatedLimits(), lifecycle or Lifecycle()
@@ -76,6 +78,7 @@ class Emulator:
                 timing=self._timing,
                 clock=self._clock,
                 models=self._models,
+                count=self._count,
             )
             starting.callback(state.close)
             server = starting.enter_context(_serve(state, self._port))

@@ -49,6 +49,8 @@ class Bill:
     tokens_in: int
     tokens_out: int
     cached_in: int = 0
+    written_in: int = 0
+    """Tokens put into the prompt cache."""
 
     @property
     def turn(self) -> PaidTurn | None:

@@ -11,8 +11,6 @@ a field would make an older folder unreadable.
 
 from __future__ import annotations
 
-import hashlib
-import json
 import threading
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -27,13 +25,11 @@ from r2v.emulator.faults import Fault, Injector
 from r2v.emulator.ledger import Ledger, read_ledger
 from r2v.emulator.limits import EmulatedLimits, Lifecycle, Timing
 from r2v.emulator.models import ApiRefusal, refusal_of
+from r2v.emulator.prompt_cache import CachedTokens, PromptCaches
 from r2v.errors import InputError
 from r2v.llm.scripted import count_tokens
 from r2v.storage.files import write_json
 from r2v.storage.integrity import hashed, read_hashed
-
-CACHEABLE = 1024
-"""Tokens a prompt prefix must have to be cached, at both providers."""
 
 
 @dataclass(kw_only=True)
@@ -96,6 +92,7 @@ class ServerState:
         timing: Timing,
         clock: Callable[[], float],
         models: Collection[str] = (),
+        count: Callable[[str], int] = count_tokens,
     ) -> None:
         self.folder, self.answer, self._models = folder, answer, frozenset(models)
         self.limits, self.lifecycle, self.timing = limits, lifecycle, timing
@@ -118,7 +115,8 @@ class ServerState:
         self.calls: Counter[tuple[str, str]] = Counter()
         self.in_flight: Counter[str] = Counter()
         self.peak: Counter[str] = Counter()
-        self._prefixes: set[str] = set()
+        self.count = count
+        self._caches = PromptCaches(count)
         self._bucket: dict[str, tuple[float, float]] = {}
 
     def now(self) -> float:
@@ -197,20 +195,10 @@ class ServerState:
             with self.lock:
                 self.in_flight[provider] -= route == "sync"
 
-    def cached(self, request: EmulatedRequest) -> tuple[int, int]:
-        """Tokens of the system prompt (read from, written to) the prompt cache. OpenAI caches unasked and bills no
-        writing; Anthropic caches where a block of the system prompt says cache_control."""
-        system = "\n".join(message.content for message in request.messages if message.role == "system")
-        caches = request.provider == "openai" or "cache_control" in json.dumps(request.body.get("system", ""))
-        tokens = count_tokens(system) if caches and len(system) >= CACHEABLE else 0
-        if tokens < CACHEABLE:
-            return 0, 0
-        prefix = hashlib.sha256(f"{request.provider} {request.model} {system}".encode()).hexdigest()
+    def cached(self, request: EmulatedRequest) -> CachedTokens:
+        """What of its prompt is read from the prompt cache, and written to it."""
         with self.lock:
-            if prefix in self._prefixes:
-                return tokens, 0
-            self._prefixes.add(prefix)
-        return 0, tokens if request.provider == "anthropic" else 0
+            return self._caches.split(request, self.now())
 
     def take_call(self, provider: str) -> tuple[int, float] | None:
         """Take a synchronous call from the provider's bucket: (calls left, seconds until there is one; 0 where the

@@ -172,3 +172,28 @@ def test_what_the_seed_says_of_no_options() -> None:
     parsed = build_parser(GameDefaults()).parse_args([])
     assert (parsed.interactions or GameDefaults().interactions, parsed.messages) == (100, 5)
     assert parsed.batch_service == "default"
+
+
+def on_a_full_disk(root: Path, kilobytes: int, env: dict[str, str], *words: str) -> subprocess.CompletedProcess[str]:
+    """`r2v game` where no file may grow beyond so much."""
+    limited = ["bash", "-c", f'ulimit -f {kilobytes}; exec "$@"', "limited", warm.python(), "-m", "r2v", "game", *words]
+    laid = {**os.environ, "PYTHONPATH": str(warm.ROOT), "OMP_NUM_THREADS": "1", **env}
+    return subprocess.run(limited, cwd=root, env=laid, capture_output=True, text=True, timeout=120)
+
+
+def test_a_full_disk_is_one_line_and_costs_nothing_twice(tmp_path: Path) -> None:
+    """Wherever it fills up, before the first entry of the ledger or while results are written: the journal has the
+    batch or the request was never sent."""
+    words = played("--models", "gpt-6-luna", "--mode", "batch", "--replicates", "10", "--messages", "2")
+    words += ["--against", "self", "--poll-seconds", "0.05"]
+    with Emulator(answer=game, lifecycle=Lifecycle(seconds=0)) as emulator:
+        env = {"OPENAI_API_KEY": "sk-test", "OPENAI_BASE_URL": emulator.openai_url}
+        ends = []
+        for kilobytes in (1, 12):
+            ended = on_a_full_disk(tmp_path, kilobytes, env, *words)
+            ends.append((ended.returncode, ended.stderr.strip().splitlines()[-1]))
+        assert [code for code, _ in ends] == [5] * 2, ends
+        assert all("cannot write" in line and "make room" in line for _, line in ends), ends
+        assert on_a_full_disk(tmp_path, 10_000, env, *words).returncode == 0
+        turns = [bill.turn for bill in emulator.ledger().bills if bill.mode == "batch"]
+        assert len(turns) == len(set(turns)) == 40, "a call before the run may be made again, and nothing else"

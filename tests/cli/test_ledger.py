@@ -36,6 +36,18 @@ def test_the_table_holds_what_is_closed_gone_and_killed(
     assert lines[-1] == "3 journals, 6 answers, $2.2500 spent or reserved"
 
 
+def test_the_cap_of_the_project_is_set_shown_and_taken_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["providers", "ledger", "--max-usd", "12.5"]) == 0
+    assert "0 answers, $0.0000 spent or reserved of $12.50, the cap of all processes" in capsys.readouterr().out
+    assert ProjectLedger(tmp_path).cap == 12.5
+    assert main(["providers", "ledger", "--no-max-usd"]) == 0
+    assert "cap" not in capsys.readouterr().out and ProjectLedger(tmp_path).cap is None
+    assert main(["providers", "ledger", "--max-usd", "0"]) == 2
+
+
 def test_a_damaged_entry_is_one_line_and_exit_code_3(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -19,6 +19,7 @@ from r2v.llm.providers.openai import OpenAI
 from r2v.llm.providers.prices import rate_of
 from r2v.llm.providers.provider import Provider
 from r2v.llm.providers.remote import ProviderRemote, Unanswered
+from r2v.llm.providers.spending.budget import SharedBudget
 from r2v.llm.types import ChatModel, Message, Request
 from r2v.llm.waves import Waves
 
@@ -46,6 +47,7 @@ def remote(
     scope: str = "a",
     project: Path | None = None,
     project_max_usd: float | None = None,
+    budget: SharedBudget | None = None,
     only: bool = False,
     models: Mapping[str, str] = MODELS,
     **plan: Any,
@@ -63,6 +65,7 @@ def remote(
             scope={"test": scope, "provider": provider},
             adopt=adopt,
             project_max_usd=project_max_usd,
+            budget=budget,
             alone=only,
             lanes=not only,
         )

@@ -9,6 +9,7 @@ from itertools import pairwise
 import pytest
 
 from r2v.config import CostConfig, TeacherConfig
+from r2v.config.llm_model import ModelConfig
 from r2v.envs.desk import Desk
 from r2v.llm.types import Message, Reply, Request, Sample, ToolSpec, Usage
 from r2v.llm.waves import Waves
@@ -17,6 +18,7 @@ from r2v.policy.prompt_encoder import build_messages
 from r2v.rollout.llm_context import BYTES, FittedModel, estimated, fitted
 from r2v.rollout.model_factory import priced_teacher
 
+LIVING = ModelConfig(retires="never")
 TOOLS = (ToolSpec(name="click", description="Click on an element."),)
 
 
@@ -93,7 +95,7 @@ def test_the_context_is_the_one_given_or_the_tables(
     given: dict[str, object], context: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "none")
-    teacher = TeacherConfig(**{"provider": "openai", "model_name": "gpt-4o", **given})  # type: ignore[arg-type]
+    teacher = TeacherConfig(**{"provider": "openai", "model_name": "gpt-4o", "model": LIVING, **given})  # type: ignore[arg-type]
     model = priced_teacher(teacher, CostConfig(), Desk(num_tasks=60, num_heldout=0), Waves()).model
     assert (model.context if isinstance(model, FittedModel) else None) == context
 

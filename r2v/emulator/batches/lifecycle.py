@@ -97,7 +97,7 @@ def answer(
 ) -> tuple[dict[str, Any], Bill]:
     """One request's answer and its bill, not booked yet."""
     faults = state.injector.draw("answer", request.provider, "create" if batch else "sync")
-    completion = complete(request, state.answer, faults, state.cached(request))
+    completion = complete(request, state.answer, faults, state.cached(request), state.count)
     bill = Bill(
         provider=request.provider,
         mode="batch" if batch else "sync",
@@ -108,6 +108,7 @@ def answer(
         tokens_in=completion.tokens_in,
         tokens_out=completion.tokens_out,
         cached_in=completion.cached,
+        written_in=completion.written,
     )
     return answer_body(completion, path, state.now()), bill
 

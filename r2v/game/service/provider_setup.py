@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from r2v.game.play.players import ModelAgent
 from r2v.llm.providers.dispatch.dispatch_policy import DispatchPolicy
@@ -15,6 +15,9 @@ from r2v.llm.providers.registry.accepts import accepts_of
 from r2v.llm.providers.registry.shape import Asked, shape_of
 from r2v.llm.providers.spending.budget import SharedBudget
 from r2v.llm.types import Remote, Reply, Request
+
+if TYPE_CHECKING:
+    from r2v.llm.providers.remote import ProviderRemote
 
 DispatchMode = Literal["batch", "batch_first", "concurrent", "auto"]
 """batch: in batches, or not at all. batch_first: in batches; a request that is alone is called directly, and so are
@@ -39,6 +42,10 @@ class DispatchSettings:
     """Folder of the journals, one per model."""
     budget: SharedBudget
     """The job's cap, which all its models share."""
+    project: Path = Path()
+    """The checkout whose reply cache, ledger and cap the job shares."""
+    preflight: bool = True
+    """One cheap call goes before a model's first request."""
     poll_seconds: float = 5.0
     """Seconds before the first poll of a batch; against the emulator it may be short."""
 
@@ -49,6 +56,7 @@ class DispatchSettings:
             batch_size=self.batch_size,
             max_concurrent=self.max_concurrent,
             poll_seconds=self.poll_seconds,
+            preflight=self.preflight,
         )
         if self.mode != "batch_first":
             return limits
@@ -59,28 +67,45 @@ class DispatchSettings:
 
 
 def open_provider(agent: ModelAgent, dispatch: DispatchSettings) -> Remote[Request, Reply]:
-    """Open a provider's model with a journal of its own in the job's folder: no reply is paid for twice.
+    """Open a provider's model with a journal of its own in the job's folder: no reply is paid for twice, in this job or
+    elsewhere in the project.
 
     Raises UsageError for a model without a price, for what it does not take, and where no key is set."""
-    from r2v.llm.providers.remote import ProviderRemote
-
     rate = rate_of_agent(agent)
     name = f"{agent.provider}_{agent.model}_t{agent.temperature:g}_m{agent.max_tokens}"
     name += "".join(f"_{word}" for word in (agent.effort, agent.thinking) if word)
-    return ProviderRemote(
-        make_provider(agent.provider, rate),
-        rate,
-        dispatch.folder / re.sub(r"[^\w.-]", "-", name),
-        dispatch.policy(),
-        scope={"game": dispatch.run, **agent.settings()},
-        budget=dispatch.budget,
+    return _remote(agent, dispatch, rate, dispatch.folder / re.sub(r"[^\w.-]", "-", name), dispatch.budget)
+
+
+def _remote(
+    agent: ModelAgent, dispatch: DispatchSettings, rate: Rate, folder: Path, budget: SharedBudget | None
+) -> ProviderRemote:
+    """budget: None to bring the batches of a dead process home, which pays nothing."""
+    from r2v.llm.providers.membership import Membership
+    from r2v.llm.providers.remote import ProviderRemote
+
+    async def adopt(other: Path) -> None:
+        await _remote(agent, dispatch, rate, other, None).bring_home()
+
+    membership = Membership(
+        dispatch.project,
+        purse=dispatch.folder,
+        scope={"provider": agent.provider, "model": rate.model},
+        adopt=adopt,
+        budget=budget,
+        alone=budget is None,
+        lanes=False,
     )
+    scope = {"game": dispatch.run, **agent.settings()}
+    provider = make_provider(agent.provider, rate)
+    return ProviderRemote(provider, rate, folder, dispatch.policy(), scope=scope, membership=membership)
 
 
 def rate_of_agent(agent: ModelAgent) -> Rate:
     """The price of an agent's model, and the form of its requests. Raises UsageError for a model without a price, and
     for what it does not take."""
-    rate = rate_of(agent.provider, agent.model, agent.usd_in, agent.usd_out)
+    keys = "usd_in and usd_out of its agent (--usd-in, --usd-out)"
+    rate = rate_of(agent.provider, agent.model, agent.usd_in, agent.usd_out, keys=keys, name="model")
     asked = Asked(
         effort=agent.effort,
         thinking=agent.thinking,

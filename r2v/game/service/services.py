@@ -17,8 +17,8 @@ models they take, in how requests are dispatched, and in how many conversations 
 | OpenAIConversationBatchService | OpenAI | batch API | all |
 | AnthropicConversationBatchService | Anthropic | direct calls | all |
 
-A wave holds at most `batch_size` requests; at most `max_concurrent_tasks` batches, or direct calls, are out at
-the same time for each model; `max_usd` is the cap of the whole job. `mode` replaces the service's own dispatch.
+A wave holds at most `batch_size` requests; at most `max_concurrent_tasks` batches, or direct calls, are out at the same
+time for each model. `max_usd` caps the job, `mode` replaces the service's dispatch, `project` shares its replies, cap.
 """
 
 from __future__ import annotations
@@ -81,6 +81,8 @@ class BatchService:
         max_usd: float | None = None,
         poll_seconds: float = 5.0,
         results: Path = GAME_JOBS,
+        project: Path = Path(),
+        preflight: bool = True,
         open_model: ModelOpener = open_provider,
         on_line: Callable[[str], None] = logger.info,
     ) -> None:
@@ -90,7 +92,7 @@ class BatchService:
         self._game, self._max_concurrent, self._batch_size = game_service, max_concurrent_tasks, batch_size
         self._mode: DispatchMode = mode or self.spec.mode
         self._seed, self._max_usd, self._poll_seconds, self._results = seed, max_usd, poll_seconds, results
-        self._open_model, self._on_line = open_model, on_line
+        self._project, self._preflight, self._open_model, self._on_line = project, preflight, open_model, on_line
         self._jobs: dict[str, BatchJob] = {}
 
     def create_batch_job(
@@ -207,6 +209,8 @@ class BatchService:
             poll_seconds=self._poll_seconds,
             budget=SharedBudget(self._max_usd, num_trackers=len(model_agents), name="--max-usd"),
             folder=job.results_path / "journal",
+            project=self._project,
+            preflight=self._preflight,
         )
         # The provider's remote limits direct calls one by one; a limit on waves would hold some back without need.
         max_waves_out = None if self._mode == "concurrent" else self._max_concurrent

@@ -28,7 +28,7 @@ from r2v.llm.providers.provider import (
     fault_of,
     seconds_of,
 )
-from r2v.llm.providers.provider_requests import ProviderRequest, ResultLine
+from r2v.llm.providers.provider_requests import ProviderRequest, ResultLine, with_mark
 from r2v.llm.providers.tool_calls import action_schema, parameters_of
 from r2v.llm.types import Request
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from anthropic import AsyncAnthropic
 
 ANTHROPIC_KEY_ENV = "ANTHROPIC_API_KEY"
-_CHUNK = 1 << 16
+_CHUNK, _PIECE = 1 << 16, 128
 _HEAD, _TAIL = b'{"requests":[', b"]}"
 
 
@@ -93,6 +93,10 @@ class Anthropic:
         """A line of an input file: one element of the create call's list."""
         return {"custom_id": request.custom_id, "params": request.body}
 
+    def kept_line(self, request: ProviderRequest) -> dict[str, Any]:
+        """The same, with the conversation so far kept in the cache for an hour: as long as most batches take."""
+        return {"custom_id": request.custom_id, "params": with_mark(request.body, ttl="1h")}
+
     async def call(self, request: ProviderRequest) -> CallResult:
         """Send it now, once."""
         import httpx2
@@ -100,7 +104,8 @@ class Anthropic:
         async with self._faults() as client:
             answer = await client.post(
                 "/v1/messages",
-                body=_cached(request) if self._rate.shape.cache else dict(request.body),
+                # the next turn comes within seconds, and reads it at a tenth of the price; a first may be the only one
+                body=with_mark(request.body) if self._rate.shape.cache and request.turn else dict(request.body),
                 cast_to=httpx2.Response,
                 options={"headers": {"X-R2V-Custom-Id": request.custom_id}},
             )
@@ -205,28 +210,16 @@ class Anthropic:
             raise ProviderFault(f"an unreadable answer: {type(error).__name__}", kind="retry") from None
 
 
-def _cached(request: ProviderRequest) -> dict[str, Any]:
-    """The body of a direct call, told to keep the conversation so far in the five-minute cache: the next turn comes
-    within seconds, and then reads it at a tenth of the price. A first turn may be the only one, and is not kept. The
-    mark is no part of the request's identity: the same request in a batch, hours apart, goes without it."""
-    *earlier, last = request.body["messages"]
-    if not request.turn or not isinstance(last["content"], str):
-        return dict(request.body)
-    block = {"type": "text", "text": last["content"], "cache_control": {"type": "ephemeral"}}
-    return {**request.body, "messages": [*earlier, {**last, "content": [block]}]}
-
-
 async def _payload(path: Path) -> AsyncIterator[bytes]:
-    """The input file's lines as the list of the create call."""
-    yield _HEAD
+    """The input file's lines as the list of the create call, in pieces of some size: each is a call of the system."""
+    piece = [_HEAD]
     with path.open("rb") as file:
-        previous = b""
-        for line in file:
-            if previous:
-                yield previous + b","
-            previous = line.rstrip(b"\n")
-        yield previous
-    yield _TAIL
+        for number, line in enumerate(file):
+            piece += [b",", line.rstrip(b"\n")] if number else [line.rstrip(b"\n")]
+            if len(piece) >= _PIECE:
+                yield b"".join(piece)
+                piece = []
+    yield b"".join([*piece, _TAIL])
 
 
 def _state(batch: Mapping[str, Any]) -> BatchState:

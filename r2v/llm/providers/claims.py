@@ -43,13 +43,13 @@ class Claimant(Protocol):
 
 
 @asynccontextmanager
-async def exclusive(ledger: ProjectLedger, clock: WallClock) -> AsyncIterator[None]:
-    """Hold the ledger's lease, waiting for it without holding up the event loop."""
+async def exclusive(ledger: ProjectLedger, clock: WallClock, path: Path | None = None) -> AsyncIterator[None]:
+    """Hold the ledger's lease, or another one of its folder, waiting for it without holding up the event loop."""
     pause = 0.005
     with ExitStack() as holding:
         while True:
             try:
-                holding.enter_context(lease(ledger.lease))
+                holding.enter_context(lease(path or ledger.lease))
                 break
             except LeaseConflict:
                 await clock.sleep(pause)
@@ -91,8 +91,16 @@ class Claims:
 
     @property
     def any_answer(self) -> bool:
-        """Whether another process has an answer of this model and endpoint."""
+        """Whether another process has an answer of this model and endpoint, be it to the call before its run."""
         return self._replies.any_answer
+
+    @asynccontextmanager
+    async def first_call(self) -> AsyncIterator[bool]:
+        """Hold the right to make the call before a run; whether it is still due: of those who begin together, one
+        makes it."""
+        async with exclusive(self._ledger, self._clock, self._replies.preflight_lease):
+            await self.look()
+            yield not self.any_answer
 
     def submit(self, requests: Sequence[ProviderRequest]) -> None:
         """Claim these, or wait for whoever asks them; the claimant hears what came of each."""

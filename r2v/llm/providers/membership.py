@@ -13,12 +13,12 @@ from collections.abc import Iterator
 from contextlib import AbstractAsyncContextManager, ExitStack
 from pathlib import Path
 
-from r2v.errors import LeaseConflict
+from r2v.errors import LeaseConflict, UsageError
 from r2v.llm.providers.claims import Adopt, Claimant, Claims, exclusive
 from r2v.llm.providers.dispatch.dispatch_policy import DispatchPolicy
 from r2v.llm.providers.dispatch.result_handler import Spawn, WallClock
 from r2v.llm.providers.provider_requests import RequestIdentity, reply_key
-from r2v.llm.providers.spending.allotment import Allotment
+from r2v.llm.providers.spending.allotment import PROJECT_CAP, Allotment
 from r2v.llm.providers.spending.budget import SharedBudget, SpendTracker
 from r2v.llm.providers.spending.journal_view import JOURNAL_LEASE
 from r2v.llm.providers.spending.project import JournalEntry, ProjectLedger, Replies, Scope, closed
@@ -51,8 +51,9 @@ class Membership:
     """The project at `root` as one journal's writer meets it.
 
     purse: who pays; journals of one purse share `teacher.max_usd`. adopt: brings the batches of a dead writer's journal
-    home. alone: others' answers are not used, because it was asked for anew. lanes: another journal serves where this
-    one is being written.
+    home. project_max_usd: the project's cap, which is written into the ledger by whoever names it first. budget: of
+    several models that one process asks, in place of the purse's. alone: others' answers are not used, because it was
+    asked for anew. lanes: another journal serves where this one is being written.
     """
 
     def __init__(
@@ -63,12 +64,13 @@ class Membership:
         scope: Scope,
         adopt: Adopt,
         project_max_usd: float | None = None,
+        budget: SharedBudget | None = None,
         alone: bool = False,
         lanes: bool = True,
     ) -> None:
         self._ledger, self._scope, self._adopt = ProjectLedger(root), dict(scope), adopt
         self._purse, self._project_max_usd = self._ledger.name_of(purse), project_max_usd
-        self._alone, self.lanes = alone, lanes
+        self._alone, self.lanes, self._budget = alone, lanes, budget
         self._entry: JournalEntry | None = None
         self._allotment: Allotment | None = None
         self._claims: Claims | None = None
@@ -90,14 +92,18 @@ class Membership:
 
     def budget(self, policy: DispatchPolicy, clock: WallClock) -> SharedBudget:
         """The caps of the purse and of the project."""
-        caps = {"teacher.max_usd": policy.max_usd, "teacher.project_max_usd": self._project_max_usd}
-        given = {name: cap for name, cap in caps.items() if cap is not None}
 
         def holding() -> AbstractAsyncContextManager[None]:
             return exclusive(self._ledger, clock)
 
-        self._allotment = Allotment(self._ledger, given, holding, clock) if given else None
-        return SharedBudget(policy.max_usd, allotment=self._allotment)
+        budget = self._budget
+        if budget is None:
+            allotment = Allotment(self._ledger, policy.max_usd, holding, clock)
+            budget = SharedBudget(policy.max_usd, allotment=allotment)
+        elif budget.allotment is None:
+            budget.allotment = Allotment(self._ledger, None, holding, clock)
+        self._allotment = budget.allotment
+        return budget
 
     async def open(
         self,
@@ -109,7 +115,21 @@ class Membership:
         *,
         pause: float,
     ) -> Claims | None:
-        """Enter the journal into the ledger; its claims, or None where it asks alone."""
+        """Enter the journal into the ledger; its claims, or None where it asks alone. Raises UsageError where another
+        cap of the project is in force, and as `ProjectLedger.set_cap` does."""
+        async with exclusive(self._ledger, clock):
+            self._enter(tracker)
+        keys = [reply_key(identity) for identity in in_flight]
+        if tracker.state.claims != set(keys):  # those of this journal's earlier writers hold no longer
+            await tracker.write({"row": "claims", "keys": keys})
+        if self._alone:
+            return None
+        replies = Replies(self._ledger, self._scope, tracker.state.run)
+        self._claims = Claims(self._ledger, replies, tracker, claimant, self._adopt, clock, spawn, pause=pause)
+        await self._claims.look()
+        return self._claims
+
+    def _enter(self, tracker: SpendTracker) -> None:
         run, folder = tracker.state.run, self._ledger.name_of(tracker.journal.path.parent)
         # who brings another's batches home does not pay for them
         purse = next((one.purse for one in self._ledger.entries() if one.run == run), self._purse)
@@ -122,17 +142,22 @@ class Membership:
             usd=tracker.committed,
             answered=tracker.state.counts["answered"],
         )
-        self._entry = entry if self._allotment is None else self._allotment.start(entry, tracker.committed)
+        assert self._allotment is not None, "the budget was asked for"
+        self._agree_on_cap(run)
+        self._entry = self._allotment.start(entry, tracker.committed)
         self._ledger.write(self._entry)
-        keys = [reply_key(identity) for identity in in_flight]
-        if tracker.state.claims != set(keys):  # those of this journal's earlier writers hold no longer
-            await tracker.write({"row": "claims", "keys": keys})
-        if self._alone:
-            return None
-        replies = Replies(self._ledger, self._scope, run)
-        self._claims = Claims(self._ledger, replies, tracker, claimant, self._adopt, clock, spawn, pause=pause)
-        await self._claims.look()
-        return self._claims
+
+    def _agree_on_cap(self, run: str) -> None:
+        known, given = self._ledger.cap, self._project_max_usd
+        if given is None or given == known:
+            return
+        if known is not None:
+            raise UsageError(
+                f"{PROJECT_CAP}={given:g}: this project's cap is {known:g}, for all its processes; leave the key "
+                f"out, or change the cap by `r2v providers ledger --max-usd {given:g}`"
+            )
+        first = None if self._allotment is None else self._allotment.entry
+        self._ledger.set_cap(given, ours={run} if first is None else {run, first.run})
 
     def close(self, tracker: SpendTracker) -> None:
         """Write down what it came to."""

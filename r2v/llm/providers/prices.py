@@ -123,6 +123,8 @@ def rate_of(
     factors: PriceFactors | None = None,
     accepts: Accepts | None = None,
     day: date | None = None,
+    keys: str = "teacher.usd_in and teacher.usd_out",
+    name: str = "teacher.model_name",
 ) -> Rate:
     """The price of a model under any of its names.
 
@@ -130,13 +132,14 @@ def rate_of(
     base_url: the model is served by another endpoint than the provider's own. Its name is then taken as it is, and
     discounts for batches and caches are not assumed: the endpoint may give none, and a cap that counted on them would
     be crossed. accepts: what its requests may hold, None: as the registry knows. day: whose prices, None: today's.
+    keys, name: what errors call the keys that give a price, and the model's.
     Raises UsageError for a model that is neither listed nor priced, or that belongs to another provider.
     """
-    name = model if base_url is not None else api_name(provider, model)
+    model_name = model if base_url is not None else api_name(provider, model)
     day = day or today()
     price = listed_price(provider, api_name(provider, model), day, base_url=base_url)
     if price is None and (usd_in is None or usd_out is None):
-        raise UsageError(_without_price(provider, model, day, base_url))
+        raise UsageError(_without_price(provider, model, day, base_url, keys, name))
     found = _factors(provider, price)
     if base_url is not None:
         found |= {key: max(1.0, found[key] or 0.0) for key in ("batch", "cached", "write_5m", "write_1h")}
@@ -151,7 +154,7 @@ def rate_of(
     if not accepts.batch:
         given["batch"] = 1.0
     return Rate(
-        model=name,
+        model=model_name,
         input=usd_in if usd_in is not None else _required(price, "input"),
         output=usd_out if usd_out is not None else _required(price, "output"),
         context=None if price is None else price.context,
@@ -202,12 +205,13 @@ def _factors(provider: str, price: ListedPrice | None) -> dict[str, float | int 
     return found
 
 
-def _without_price(provider: str, model: str, day: date, base_url: str | None) -> str:
-    remedy = "give teacher.usd_in and teacher.usd_out, USD per million tokens"
-    missing = f"teacher.model_name={model}: no price in {prices_version()}"
+def _without_price(provider: str, model: str, day: date, base_url: str | None, keys: str, name: str) -> str:
+    remedy = f"give {keys}, USD per million tokens"
+    missing = f"{name}={model}: no price in {prices_version()}"
     if base_url is not None or provider not in overlay()["accepts"]:
         return f"{missing}; {remedy} (0 where nobody bills them)"
     for other in overlay()["accepts"]:
         if other != provider and listed_price(other, api_name(other, model), day) is not None:
-            return f"teacher.model_name={model}: is of {other}, teacher.provider is {provider}"
+            key = name.replace("model_name", "provider").replace("model", "provider")
+            return f"{name}={model}: is of {other}, {key} is {provider}"
     return f"{missing}; {nearest(model, [*own_names(provider), *listed_names(provider)])} (or {remedy})"

@@ -27,6 +27,8 @@ VerdictKind = Literal["ok", "retry", "silent", "fatal", "account"]
 fatal: refused for good. account: the account or its key is refused, so no request can be answered until its owner
 acts."""
 
+_CANONICAL = json.JSONEncoder(ensure_ascii=False, sort_keys=True, separators=(",", ":"), allow_nan=False).encode
+
 _OVERHEAD = 8
 """Tokens that a message's wrapping may add, at most."""
 _TOOL_PROMPT = 1000
@@ -71,6 +73,13 @@ class ProviderRequest:
     """Bytes of the body."""
     tokens_in: int
     max_tokens: int
+    counted_in: int | None = None
+    """The same bound by what the provider has counted of its text; None: it has counted none of it."""
+
+    @property
+    def prompt_at_most(self) -> int:
+        """The most prompt tokens that it can have."""
+        return self.tokens_in if self.counted_in is None else min(self.counted_in, self.tokens_in)
 
     @property
     def custom_id(self) -> str:
@@ -125,12 +134,12 @@ def turn_of(messages: tuple[Message, ...]) -> int:
 
 def canonical_json(body: Mapping[str, Any]) -> str:
     """A body as one line of JSON with sorted keys: what is sent and what is hashed."""
-    return json.dumps(body, ensure_ascii=False, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return _CANONICAL(body)
 
 
 def read_request(row: Mapping[str, Any]) -> ProviderRequest:
     """The request that a line of an input file holds, OpenAI's (`body`) or Anthropic's (`params`)."""
-    body = row["body"] if "body" in row else row["params"]
+    body = row["body"] if "body" in row else without_mark(row["params"])
     run, conversation, turn, attempt = row["custom_id"].split("-")
     encoded = canonical_json(body).encode()
     return ProviderRequest(
@@ -144,6 +153,25 @@ def read_request(row: Mapping[str, Any]) -> ProviderRequest:
         tokens_in=max_prompt_tokens(body),
         max_tokens=limit_of(body) or 0,
     )
+
+
+def with_mark(body: Mapping[str, Any], **lifetime: str) -> dict[str, Any]:
+    """The body, told to keep the conversation up to its end in the provider's cache. The mark is no part of a
+    request's identity: how it travels decides whether it is worth it."""
+    *earlier, last = body["messages"]
+    if not isinstance(last["content"], str):
+        return dict(body)
+    block = {"type": "text", "text": last["content"], "cache_control": {"type": "ephemeral", **lifetime}}
+    return {**body, "messages": [*earlier, {**last, "content": [block]}]}
+
+
+def without_mark(body: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The body of a request that may have been sent `with_mark`."""
+    *earlier, last = body.get("messages") or [{}]
+    match last.get("content"):
+        case [{"type": "text", "text": str(text), "cache_control": _}]:
+            return {**body, "messages": [*earlier, {**last, "content": text}]}
+    return body
 
 
 def read_requests(path: Path) -> Iterator[ProviderRequest]:

@@ -26,6 +26,7 @@ from typing import Any, Self
 
 from r2v.errors import EnvironmentFault, Interrupted, UsageError
 from r2v.llm.providers.claims import Claims
+from r2v.llm.providers.dispatch.batch_caching import BatchCaching
 from r2v.llm.providers.dispatch.batch_or_direct import BatchOrDirect
 from r2v.llm.providers.dispatch.batches import BatchDispatcher
 from r2v.llm.providers.dispatch.calls import GRACE, CallDispatcher
@@ -119,30 +120,27 @@ class ProviderRemote:
         budget = self._budget or self._membership.budget(self.policy, self._clock)
         self.tracker = await open_journal(journal, self._scope, self.rate, budget)
         self._progress = ProviderProgress(self.folder, self._provider.name, self.tracker, self._clock)
-        self._verdicts = VerdictRecorder(self._provider.name, self.tracker, self._in_flight, self.policy, self._end)
-        self._choice = BatchOrDirect(self.policy, self.tracker, batches=self._batch_provider is not None)
+        caching = BatchCaching(self._batch_provider, self.rate)
+        self._verdicts = VerdictRecorder(
+            self._provider.name, self.tracker, self._in_flight, self.policy, self._end, caching
+        )
+        self._choice = BatchOrDirect(self.policy, self.tracker, caching, batches=self._batch_provider is not None)
         outage = Outage(self._provider, self.policy, self._clock, self._spawn)
         self._preflight = Preflight(self._provider, self.tracker, self.policy, self._clock, self._spawn, outage)
         self.calls = CallDispatcher(self._provider, self.tracker, self.policy, self, self._clock, self._spawn, outage)
         self.batches: BatchDispatcher | None = None
         if self._batch_provider is not None:
-            self.batches = BatchDispatcher(
-                self._batch_provider,
-                self.tracker,
-                self.policy,
-                self.folder,
-                self,
-                self._clock,
-                self._spawn,
-                outage,
-            )
+            common = self.tracker, self.policy, self.folder, self, self._clock, self._spawn
+            self.batches = BatchDispatcher(self._batch_provider, *common, outage, caching)
             for request in self.batches.resume():
                 self._in_flight.add(request)
         self._claims = await self._membership.open(
             self.tracker, self._in_flight.identities, self, self._clock, self._spawn, pause=self.policy.poll_seconds
         )
-        if self._claims is not None and self._claims.any_answer:
-            self._preflight.excuse()
+        if self._claims is not None:
+            self._preflight.share(self._claims.first_call)
+            if self._claims.any_answer:
+                self._preflight.excuse()
         self._progress.begin(len(self._in_flight))
 
     async def __aexit__(
@@ -208,13 +206,15 @@ class ProviderRemote:
         provider_request = make_request(state.run, request, body, reuse=self.policy.reuse)
         identity = provider_request.identity
         if identity in state.answers:
-            on_verdict(verdict_of(self.tracker.journal.read(state.answers[identity])))
+            answer = verdict_of(self.tracker.journal.read(state.answers[identity]))
+            self.tracker.learn(provider_request, answer)
+            on_verdict(answer)
         elif identity in state.refused:
             on_verdict(RequestVerdict(kind="fatal", reason=state.refused[identity]))
         elif self._claims is not None and (verdict := self._claims.answer(provider_request)) is not None:
             on_verdict(verdict)
         elif not self._in_flight.join(provider_request, on_verdict):
-            attempt = state.new_attempt(provider_request)
+            attempt = state.new_attempt(self.tracker.bounded(provider_request))
             self._in_flight.add(attempt, on_verdict)
             unsent.append(attempt)
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from r2v.emulator import Answer, EmulatedRequest, Emulator, Fault, Lifecycle, game
-from r2v.errors import UsageError
+from r2v.errors import EnvironmentFault, UsageError
 from r2v.game import (
     Agent,
     AnthropicConversationBatchService,
@@ -26,9 +26,10 @@ from r2v.game import (
     ModelAgent,
     OpenAIConversationBatchService,
 )
-from r2v.game.service.provider_setup import DispatchSettings
+from r2v.game.service.provider_setup import DispatchSettings, rate_of_agent
 from r2v.game.service.services import run_job
 from r2v.llm.providers.spending.budget import SharedBudget
+from r2v.llm.providers.spending.project import ProjectLedger
 
 KEY = "sk-not-to-be-written-anywhere"
 
@@ -55,9 +56,9 @@ def play(
     **options: object,
 ) -> BatchJob:
     agents = [Agent(id=str(k), name=f"Agent{k}", service=model) for k, model in enumerate(models)]
-    one = service(
-        GameService(agent_service=models[0]), results=root, poll_seconds=0.05, on_line=lambda line: None, **options
-    )  # type: ignore[arg-type]
+    options = {"preflight": False} | options
+    game = GameService(agent_service=models[0])
+    one = service(game, results=root, project=root, poll_seconds=0.05, on_line=lambda line: None, **options)  # type: ignore[arg-type]
     return run_job(one, one.create_batch_job(agents, num_interactions=interactions, messages_per_interaction=messages))
 
 
@@ -208,6 +209,41 @@ def test_two_models_of_one_provider_have_journals_of_their_own(monkeypatch: pyte
         "openai_gpt-6-luna_t1_m300",
         "openai_gpt-6.1-terra_t1_m200",
     }
+
+
+def test_a_game_shares_replies_cap_and_the_call_before_it_with_its_project(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with emulated(monkeypatch) as emulator, caplog.at_level("INFO", logger="r2v"):
+        play(tmp_path, ConversationBatchService, GPT, CLAUDE, mode="concurrent", preflight=True)
+        bills = emulator.ledger().bills
+        assert len(bills) == 18 + 2, "a call before each model's first request"
+        assert "openai gpt-6.1-terra: 9 requests answered" in caplog.text
+        assert "anthropic claude-sonnet-5-5: 9 requests answered" in caplog.text
+        play(tmp_path, BatchService, GPT, CLAUDE, preflight=True)
+        assert len(emulator.ledger().bills) == 20, "the same game by another service asks what was answered"
+        ledger = ProjectLedger(tmp_path)
+        books = [ledger.book(entry) for entry in ledger.entries()]
+        assert [book.state for book in books] == ["closed"] * 4 and sum(book.answered for book in books) == 18
+        spent = sum(book.usd for book in books)
+        ledger.set_cap(spent + 0.01)
+        with pytest.raises(EnvironmentFault, match=r"teacher.project_max_usd=.*r2v providers ledger --max-usd"):
+            play(tmp_path, ConversationBatchService, GPT, CLAUDE, mode="concurrent", interactions=60)
+        assert sum(ledger.committed(entry) for entry in ledger.entries()) <= spent + 0.01
+
+
+def test_what_a_model_refuses_ends_a_game_before_it_begins(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    nobodys = ModelAgent(provider="openai", model="gpt-9-none", usd_in=1.0, usd_out=1.0)
+    with emulated(monkeypatch) as emulator:
+        with pytest.raises(EnvironmentFault, match="gpt-9-none"):
+            play(tmp_path, OpenAIConversationBatchService, nobodys, nobodys, preflight=True)
+        assert not emulator.ledger().bills
+
+
+def test_a_model_without_a_price_is_told_the_keys_of_a_game() -> None:
+    with pytest.raises(UsageError, match=r"^model=mine: no price .*give usd_in and usd_out of its agent \(--usd-in"):
+        rate_of_agent(ModelAgent(provider="openai", model="mine"))
+    assert rate_of_agent(ModelAgent(provider="openai", model="mine", usd_in=1.0, usd_out=2.0)).output == 2.0
 
 
 def test_batch_first_waits_for_every_batch_but_a_lone_request(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import json
 import shutil
 import signal
 import subprocess
+import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
@@ -20,7 +21,7 @@ from r2v.data.store import read_episodes
 from r2v.emulator import Emulator, Fault, Lifecycle
 from r2v.llm.providers.prices import TokenCounts, rate_of
 from r2v.pipeline.jobs import job
-from r2v.pipeline.run import run_job
+from r2v.pipeline.run import run_here, run_job
 from tests import trust, warm
 from tests.llm.talk import HeldLifecycle, environment
 
@@ -43,6 +44,27 @@ SMALL = (
     "teacher.reconcile_after=0.2",
     "rollout.workers=1",
     "rollout.episodes_per_block=1",
+)
+CHAIN = (
+    "teacher.provider=openai",
+    "teacher.model_name=gpt-5.2",
+    "teacher.max_tokens=64",
+    "teacher.mode=batch",
+    "teacher.preflight=false",
+    "teacher.flush_seconds=0.2",
+    "teacher.poll_seconds=0.02",
+    "teacher.reconcile_after=0.2",
+    "rollout.workers=1",
+    "evaluation.conditions=[noisy]",
+    "evaluation.bootstrap=20",
+)
+ROUTERS = (
+    "router.budget=0.1",
+    "router.budget=0.4",
+    "router.model=constant",
+    "router.l2=0.05",
+    "router.features=[uncertainty,progress]",
+    "router.label=disagreement",
 )
 Made = dict[str, bytes]
 
@@ -105,6 +127,10 @@ def test_another_statistic_seed_budget_and_experiment_pay_for_what_is_new(projec
     for point in range(6):  # a sweep over a price
         evaluated(project, "evaluation.seeds=[1,2]", f"cost.llm.input={point}")
     assert len(provider.ledger().bills) == more, "six points of a sweep ask what was asked"
+    for tasks, seeds in ((2, "[1]"), (2, "[1,2]"), (3, "[2]"), (4, "[2,3]"), (5, "[1]"), (5, "[1,2,3]")):
+        shutil.rmtree(project / "outputs/.episodes")
+        evaluated(project, f"evaluation.num_tasks={tasks}", f"evaluation.seeds={seeds}")
+    assert len(provider.ledger().bills) > more and set(draws(provider).values()) == {1}, "each point pays what is new"
 
 
 @pytest.mark.parametrize("at", [1, 2, 3, 5, 8] if trust.whole_suites else [2])
@@ -181,3 +207,35 @@ def test_a_run_of_a_project_that_was_answered_needs_no_call_before_it(project: P
         shutil.rmtree(project / "outputs/.episodes")
     journals = project.glob("outputs/.artifacts/*/.provider/journal.jsonl")
     assert sum(path.read_text().count('"preflight"') for path in journals) == 1
+
+
+@pytest.mark.skipif(not trust.whole_suites, reason="plays the micro run eight times over: --whole-suites")
+def test_six_routers_and_killed_ablations_pay_each_draw_once(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Emulator(answer="desk", lifecycle=Lifecycle(polls=1)) as emulator:
+        sent_to(emulator, monkeypatch)
+        run_here(load(str(trust.MICRO), list(CHAIN)), without=["ablations"])
+        chain = len(emulator.ledger().bills)
+        assert chain > 300 and set(draws(emulator).values()) == {1}
+        words = ["ablations", "--config", str(trust.MICRO), "--overrides", *CHAIN]
+        for more in (4, 10, 17):
+            dying = warm.start(project, *words)
+            while len(emulator.ledger().bills) < chain + more and dying.poll() is None:
+                time.sleep(0.01)
+            dying.send_signal(signal.SIGKILL)
+            dying.communicate()
+            assert dying.returncode in (0, -signal.SIGKILL)
+        ended = warm.start(project, *words)
+        told = ended.communicate(timeout=1200)[1]
+        assert ended.returncode == 0, told
+        assert set(draws(emulator).values()) == {1}, "killed three times, and nothing twice"
+        for point in ROUTERS:
+            config = load(str(trust.MICRO), [*CHAIN, point])
+            run_here(config, start="router", without=["ablations"])
+        assert set(draws(emulator).values()) == {1}, "six routers ask what is new, once"
+        paid = len(emulator.ledger().bills)
+        run_here(
+            load(str(trust.MICRO), [*CHAIN, ROUTERS[0], "evaluation.bootstrap=30"]),
+            start="evaluate",
+            without=["ablations"],
+        )
+        assert len(emulator.ledger().bills) == paid

@@ -42,7 +42,13 @@ def test_worlds_go_side_by_side_as_far_as_the_cpus_keep_up() -> None:
 def test_the_llm_answers_side_by_side() -> None:
     config = load(
         None,
-        ["teacher.provider=openai", "teacher.model_name=gpt-4o", "teacher.max_concurrent=10", LLAMA, "profile=lora-8b"],
+        [
+            "teacher.provider=openai",
+            "teacher.model_name=gpt-6-luna",
+            "teacher.max_concurrent=10",
+            LLAMA,
+            "profile=lora-8b",
+        ],
     )
     each = config.cost.llm.seconds_per_call + config.cost.llm.seconds_per_token * PACE.action_tokens
     assert time_of(Workload(llm=100), config, PACE, Allotted()).llm == pytest.approx(10 * each)

@@ -7,6 +7,7 @@ reconciliation (`r2v.llm.providers.dispatch.reconcile`).
 from __future__ import annotations
 
 import asyncio
+import hashlib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -90,8 +91,9 @@ class BatchCreation:
         if not self._in_flight:
             return
         logger.info(
-            "  %s: stopping; waiting up to %.0f s for the ids of %d batches that are being created",
+            "  %s %s: stopping; waiting up to %.0f s for the ids of %d batches that are being created",
             self._provider.name,
+            self._tracker.rate.model,
             grace,
             len(self._in_flight),
         )
@@ -99,6 +101,12 @@ class BatchCreation:
         for creating in late:
             creating.cancel()
         await asyncio.gather(*late, return_exceptions=True)
+
+
+def input_sha256(path: Path) -> str:
+    """What names the bytes of an input file."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def is_queue_full(fault: ProviderFault) -> bool:

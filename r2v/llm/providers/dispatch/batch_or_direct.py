@@ -6,16 +6,18 @@ not the calls, it goes into a batch.
 
 What a batch saves is counted against what direct calls would really be billed: from its third turn on, a conversation
 whose turns follow within minutes reads what was said before from the provider's cache, which a batch hours later does
-not find. A long conversation may be cheaper by direct calls, and then goes that way whatever the wait.
+not find (one within the hour may, `r2v.llm.providers.dispatch.batch_caching`). A long conversation may be cheaper by
+direct calls, and then goes that way whatever the wait.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+from r2v.llm.providers.dispatch.batch_caching import BatchCaching, kept_tokens
 from r2v.llm.providers.dispatch.dispatch_policy import DispatchPolicy
 from r2v.llm.providers.prices import TokenCounts
-from r2v.llm.providers.provider_requests import ProviderRequest, likely_prompt_tokens, max_prompt_tokens
+from r2v.llm.providers.provider_requests import ProviderRequest, likely_prompt_tokens
 from r2v.llm.providers.spending.budget import SpendTracker
 from r2v.log import logger
 
@@ -23,26 +25,13 @@ _USUAL_OUTPUT = 200
 """Tokens of a completion, about."""
 
 
-_CACHED_FROM_TURN, _CACHEABLE = 2, 1024
-"""The turn before must have been kept, which the first is not; and the tokens below which nothing is."""
-
-
-def kept_tokens(request: ProviderRequest) -> int:
-    """About how many of a request's prompt tokens the turn before has left in the provider's cache: all but those of
-    the last two messages."""
-    messages = request.body.get("messages", ())
-    if request.turn < _CACHED_FROM_TURN or len(messages) < _CACHED_FROM_TURN:
-        return 0
-    new = max_prompt_tokens({"messages": messages[-2:]}) // 3
-    kept = likely_prompt_tokens(request) - new
-    return kept if kept >= _CACHEABLE else 0
-
-
 class BatchOrDirect:
     """Chooses for each wave, and logs each change of the choice."""
 
-    def __init__(self, policy: DispatchPolicy, tracker: SpendTracker, *, batches: bool = True) -> None:
-        self._policy, self._tracker = policy, tracker
+    def __init__(
+        self, policy: DispatchPolicy, tracker: SpendTracker, caching: BatchCaching, *, batches: bool = True
+    ) -> None:
+        self._policy, self._tracker, self._caching = policy, tracker, caching
         self._most_open = 0
         self._last_choice: bool | None = None
         self.batches_available = batches
@@ -56,7 +45,7 @@ class BatchOrDirect:
             return False
         self._most_open = max(self._most_open, num_open)
         # all that is open waits together, for one batch after another: an hour is paid for once
-        saved = self.saved_usd(requests) * max(1.0, num_open / len(requests))
+        saved = self.saved_usd(requests, typical_wait) * max(1.0, num_open / len(requests))
         waiting_cost = typical_wait / 3600 * self._policy.waiting_usd_per_hour
         direct_worst_case, batch_worst_case = (
             sum(self._tracker.worst_case(request, batch=batch) for request in requests) for batch in (False, True)
@@ -73,7 +62,7 @@ class BatchOrDirect:
             )
         return self._choose(True, f"batches of all {num_open} open requests save about ${saved:.2f}")
 
-    def saved_usd(self, requests: Sequence[ProviderRequest]) -> float:
+    def saved_usd(self, requests: Sequence[ProviderRequest], typical_wait: float) -> float:
         """USD that a batch of these is likely to save; below 0 where calls with a cache are cheaper."""
         rate = self._tracker.rate
         saved = 0.0
@@ -82,7 +71,7 @@ class BatchOrDirect:
             kept = kept_tokens(request) if rate.cached < 1.0 else 0
             direct = TokenCounts(cached=kept, write_5m=prompt - kept, output=output) if kept else None
             fresh = TokenCounts(fresh=prompt, output=output)
-            saved += rate.usd(direct or fresh, batch=False) - rate.usd(fresh, batch=True)
+            saved += rate.usd(direct or fresh, batch=False) - self._caching.usd(request, output, typical_wait)
         return saved
 
     def _choose(self, batch: bool, why: str) -> bool:

@@ -7,12 +7,12 @@ batches are in flight at the same time; who waits for whom is `r2v.llm.providers
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from r2v.errors import InputError
-from r2v.llm.providers.dispatch.batch_creation import BatchCreation, is_queue_full
+from r2v.llm.providers.dispatch.batch_caching import BatchCaching
+from r2v.llm.providers.dispatch.batch_creation import BatchCreation, input_sha256, is_queue_full
 from r2v.llm.providers.dispatch.batch_polling import BatchWaits, wait_until_done
 from r2v.llm.providers.dispatch.dispatch_policy import DispatchPolicy
 from r2v.llm.providers.dispatch.gathering import Crowd, Gathering, crowd_of
@@ -53,9 +53,10 @@ class BatchDispatcher:
         clock: WallClock,
         spawn: Spawn,
         outage: Outage,
+        caching: BatchCaching,
     ) -> None:
         self._provider, self._tracker, self._policy, self._clock = provider, tracker, policy, clock
-        self._outage = outage
+        self._outage, self._caching = outage, caching
         self._handler, self._spawn, self._folder = handler, spawn, folder / "inputs"
         self._creation = BatchCreation(provider, tracker, policy, clock, self._input_path)
         self._queue: list[ProviderRequest] = []
@@ -120,7 +121,7 @@ class BatchDispatcher:
                     f"{path}: the input of a batch that the journal holds is gone; restore it from a "
                     "backup, or start a new run (which pays anew)"
                 )
-            if _file_sha256(path) != batch.sha256:
+            if input_sha256(path) != batch.sha256:
                 raise InputError(f"{path}: is not the file that the journal names; restore it from a backup")
             for request in read_requests(path):
                 self._tracker.state.register(request.custom_id, request.sha256)
@@ -194,14 +195,15 @@ class BatchDispatcher:
         state = self._tracker.state
         key = f"{state.run}-b{state.num_batches}"
         path = self._folder / f"{key}.jsonl"
-        write_lines(path, (canonical_json(self._provider.input_line(request)) for request in requests))
+        wait = self.waits.typical
+        write_lines(path, (canonical_json(self._caching.line(request, wait)) for request in requests))
         await self._tracker.write_reservation(
             {
                 "row": "intent",
                 "batch": key,
                 "count": len(requests),
                 "bytes": path.stat().st_size,
-                "sha256": _file_sha256(path),
+                "sha256": input_sha256(path),
                 "tokens": sum(map(likely_prompt_tokens, requests)),
                 "usd": usd,
                 "at": self._clock.now(),
@@ -313,8 +315,3 @@ class BatchDispatcher:
                 await self._clock.sleep(self._policy.poll_seconds)
             self.submit(requests)
         return requests
-
-
-def _file_sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -78,8 +78,9 @@ class CallDispatcher:
         """Wait up to GRACE for the calls in flight: they are paid, and a journaled answer is kept."""
         if self.in_flight:
             logger.info(
-                "  %s: stopping; waiting up to %.0f s for the answers of %d direct calls in flight",
+                "  %s %s: stopping; waiting up to %.0f s for the answers of %d direct calls in flight",
                 self._provider.name,
+                self._tracker.rate.model,
                 GRACE,
                 len(self.in_flight),
             )

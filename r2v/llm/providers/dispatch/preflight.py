@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import replace
 
 from r2v.errors import EnvironmentFault
@@ -45,6 +46,11 @@ class Preflight:
         self._is_due = policy.preflight and not (state.answers or state.batches or state.counts["preflight"])
         self._example: Request | None = None
         self._held: list[ProviderRequest] = []
+        self._turn: Callable[[], AbstractAsyncContextManager[bool]] = lambda: nullcontext(True)
+
+    def share(self, turn: Callable[[], AbstractAsyncContextManager[bool]]) -> None:
+        """Others may begin at the same time: `turn` holds the right to call, and says whether it is still due."""
+        self._turn = turn
 
     def excuse(self) -> None:
         """No call is due: the project has an answer of this model and endpoint."""
@@ -74,6 +80,14 @@ class Preflight:
             num_samples=1,
             max_tokens=min(_OUTPUT, self._example.max_tokens),
         )
+        async with self._turn() as is_due:
+            if is_due:
+                await self._call_until_it_passes(question)
+        self._is_due = False
+        held, self._held = self._held, []
+        send(held)
+
+    async def _call_until_it_passes(self, question: Request) -> None:
         for attempt in range(self._policy.attempts):
             fault = await self._call(question)
             if fault is None or _TOO_SHORT.search(fault.reason):
@@ -89,9 +103,6 @@ class Preflight:
                 await self._outage.over()
             else:
                 await self._clock.sleep(fault.retry_after or _BACKOFF * 2.0**attempt)
-        self._is_due = False
-        held, self._held = self._held, []
-        send(held)
 
     async def _call(self, question: Request) -> ProviderFault | None:
         """Call once, within the budget, and journal what it cost."""

@@ -78,7 +78,7 @@ class ProviderProgress:
         )
         logger.info(
             "  %s: %d requests answered, %d refused, %d retried, %d in flight in %d batches and %d calls; $%.4f%s%s%s",
-            figures["provider"],
+            f"{figures['provider']} {self._tracker.rate.model}",
             figures["answered"],
             figures["refused"],
             figures["retried"],

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from r2v.errors import EnvironmentFault
+from r2v.llm.providers.dispatch.batch_caching import BatchCaching
 from r2v.llm.providers.dispatch.dispatch_policy import DispatchPolicy
 from r2v.llm.providers.dispatch.result_handler import account_error
 from r2v.llm.providers.in_flight import InFlightRequests
@@ -34,8 +35,9 @@ class VerdictRecorder:
         in_flight: InFlightRequests,
         policy: DispatchPolicy,
         end: Callable[[BaseException], None],
+        caching: BatchCaching,
     ) -> None:
-        self._provider, self._tracker, self._in_flight = provider, tracker, in_flight
+        self._provider, self._tracker, self._in_flight, self._caching = provider, tracker, in_flight, caching
         self._policy, self._end = policy, end
         # counted at once: the journal's own counts follow when the rows are on disk
         self._answered, self._refused = tracker.state.counts["answered"], tracker.state.counts["fatal"]
@@ -43,13 +45,17 @@ class VerdictRecorder:
     async def record(self, results: Results, batch: str | None) -> list[ProviderRequest]:
         """Journal these results, and resolve the requests that have an answer or a refusal; those to be sent again."""
         results = [(request, self._final(request, verdict)) for request, verdict in results]
+        for request, verdict in results:
+            self._tracker.learn(request, verdict)
+            if batch is not None:
+                self._caching.learn(request, verdict)
         if reason := self._all_refused(results):
             # not remembered as refused: once the cause is mended, the same requests may be answered
             results = [(request, replace(verdict, kind="retry")) for request, verdict in results]
             self._end(
                 EnvironmentFault(
-                    f"{self._provider}: no request was answered, and all were refused, first: {reason}; see to the "
-                    "model and its parameters, then run the same command again"
+                    f"{self._provider} {self._tracker.rate.model}: no request was answered, and all were refused, "
+                    f"first: {reason}; see to the model and its parameters, then run the same command again"
                 )
             )
         await self._tracker.write(

@@ -9,6 +9,7 @@ is refused hands back what it does not use; it asks again while another living p
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
@@ -16,6 +17,8 @@ from typing import Protocol
 
 from r2v.llm.providers.spending.project import JournalEntry, ProjectLedger
 
+PURSE_CAP, PROJECT_CAP = "teacher.max_usd", "teacher.project_max_usd"
+"""The settings that bound a purse, and the project."""
 _SHARE = 0.05
 """Of what is left of a cap, allotted at a time beyond what is needed."""
 _ROUNDING = 1e-9
@@ -50,39 +53,51 @@ class Refusal:
 
 
 class Allotment:
-    """One process' share. `caps`: the settings that bound it, by name; teacher.max_usd bounds the purse, any other one
-    the project. exclusive: holds the ledger's lease."""
+    """One process' share. purse_cap: what bounds the journals of its purse, None: nothing of the project's; besides it
+    holds what the ledger says of the whole project. exclusive: holds the ledger's lease."""
 
     def __init__(
         self,
         ledger: ProjectLedger,
-        caps: dict[str, float],
+        purse_cap: float | None,
         exclusive: Callable[[], AbstractAsyncContextManager[None]],
         clock: Waiting,
     ) -> None:
-        self._ledger, self._caps, self._exclusive, self._clock = ledger, caps, exclusive, clock
+        self._ledger, self._purse_cap, self._exclusive, self._clock = ledger, purse_cap, exclusive, clock
         self.usd = 0.0
+        """Infinite where no cap holds."""
         self.refusal: Refusal | None = None
         self.entry: JournalEntry | None = None
-        """Ours, once the journal is open."""
+        """Of our first journal, once it is open: it holds the share of all."""
         self._asking = asyncio.Lock()
         self._ask_again = 0.0
         self._refused_at: float | None = None
         """What was committed when it last asked: less is a reason to ask again."""
-
-    @property
-    def cap(self) -> float:
-        """The lowest of the caps."""
-        return min(self._caps.values())
+        self.cap = math.inf
+        """The lowest of the caps, when it last looked."""
 
     def start(self, entry: JournalEntry, committed: float) -> JournalEntry:
-        """The entry of a journal that is opened: what it has committed, and no more."""
-        self.usd = committed
-        self.entry = replace(entry, allotted=committed)
-        return self.entry
+        """The entry of a journal that is opened: what it has committed, and no more. The ledger's lease is held."""
+        self.cap = min(self._caps().values(), default=math.inf)
+        if self.cap == math.inf:
+            self.usd, self.entry = math.inf, self.entry or entry
+            return entry
+        self.usd += committed
+        if self.entry is None:
+            self.entry = replace(entry, allotted=self.usd)
+            return self.entry
+        self.entry = replace(self.entry, allotted=self.usd)
+        self._ledger.write(self.entry)
+        return replace(entry, pool=self.entry.run)
+
+    def _caps(self) -> dict[str, float]:
+        caps = {PURSE_CAP: self._purse_cap, PROJECT_CAP: self._ledger.cap}
+        return {name: cap for name, cap in caps.items() if cap is not None}
 
     async def extend(self, committed: Callable[[], float], usd: float, wish: float) -> bool:
         """As `SharedBudget.extend`."""
+        if self.usd == math.inf:
+            return False
         same = self._refused_at is not None and committed() >= self._refused_at - _ROUNDING
         if self.refusal is not None and same and (wait := self._ask_again - self._clock.now()) > 0:
             if not self.refusal.hopeful:
@@ -107,18 +122,22 @@ class Allotment:
     def _grant(self, committed: float, usd: float, wish: float) -> Refusal | None:
         """Raise the allotment, or hand back what is not used."""
         assert self.entry is not None, "the journal is open"
-        entries = [entry for entry in self._ledger.entries() if entry.run != self.entry.run]
+        entries = [entry for entry in self._ledger.entries() if self.entry.run not in (entry.run, entry.pool)]
         self._ledger.require_whole()
         free, refusal = float("inf"), None
-        for name, cap in self._caps.items():
-            group = [one for one in entries if name != "teacher.max_usd" or one.purse == self.entry.purse]
+        caps = self._caps()
+        self.cap = min(caps.values(), default=math.inf)
+        for name, cap in caps.items():
+            group = [one for one in entries if name == PROJECT_CAP or one.purse == self.entry.purse]
             others = {one.run: self._ledger.committed(one) for one in group}
             left = cap - sum(others.values()) - committed
             free = min(free, left)
             if left + _ROUNDING < usd and refusal is None:
                 hopeful = any(self._may_return(one, others[one.run]) for one in group)
                 refusal = Refusal(name=name, cap=cap, others_usd=sum(others.values()), hopeful=hopeful)
-        if refusal is None:
+        if not caps:
+            self.usd = committed + max(usd, wish)  # bounded once, bounded for good: the cap may come back
+        elif refusal is None:
             self.usd = committed + max(usd, min(free, max(wish, usd + _SHARE * (free - usd))))
         else:
             self.usd = committed

@@ -3,22 +3,25 @@
     spent + lost + reserved + the next request's worst case <= cap
 
 A `SpendTracker` keeps one provider's journal; its cap is a `SharedBudget`, which several trackers may share: all models
-of one job are paid from one budget. A batch or call reserves the most that it can cost (prompt bytes counted as tokens,
-all of max_tokens, every prompt token written to the dearest cache) and releases what it did not use when its result is
+of one job are paid from one budget. A batch or call reserves the most that it can cost (what the provider has counted
+of its prompt and a token for each byte besides, all of max_tokens, every prompt token written to the dearest cache) and
+releases what it did not use when its result is
 journaled. So the cap holds whatever the provider answers.
 """
 
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 
 from r2v.errors import EnvironmentFault
 from r2v.llm.providers.prices import Rate
 from r2v.llm.providers.provider_requests import ProviderRequest, RequestVerdict
-from r2v.llm.providers.spending.allotment import Allotment
+from r2v.llm.providers.spending.allotment import PROJECT_CAP, Allotment
 from r2v.llm.providers.spending.journal import Journal, JournalRow
 from r2v.llm.providers.spending.journal_state import JournalState
+from r2v.llm.providers.spending.known_counts import KnownCounts
 
 _ROUNDING = 1e-9
 """USD: sums of many small reservations do not come back to exactly 0."""
@@ -49,19 +52,25 @@ class SharedBudget:
         self.notify()
 
     @property
+    def is_capped(self) -> bool:
+        """Whether any cap holds."""
+        return self.cap is not None or (self.allotment is not None and self.allotment.cap < float("inf"))
+
+    @property
     def remaining(self) -> float:
         """USD that may still be reserved, without asking for more of a cap that others share."""
-        limit = self.cap if self.allotment is None else self.allotment.usd
-        if limit is None:
-            return float("inf")
+        own = float("inf") if self.cap is None else self.cap
+        limit = own if self.allotment is None else min(own, self.allotment.usd)
+        if limit == float("inf"):
+            return limit
         return limit - self.committed if self._complete else 0.0
 
     @property
     def within_reach(self) -> float:
         """USD that may still be reserved, where nobody else takes them."""
-        shared = None if self.allotment is None else self.allotment.cap
-        caps = [cap for cap in (self.cap, shared) if cap is not None]
-        return max(self.remaining, min(caps) - self.committed) if caps else float("inf")
+        own = float("inf") if self.cap is None else self.cap
+        cap = own if self.allotment is None else min(own, self.allotment.cap)
+        return max(self.remaining, cap - self.committed)
 
     @property
     def committed(self) -> float:
@@ -71,7 +80,7 @@ class SharedBudget:
     async def extend(self, usd: float, wish: float = 0.0) -> bool:
         """Ask for `usd`, better `wish`, of a cap that other processes share, where that is not there; False where it
         is not to be had, True where it may be worth another look."""
-        if self.allotment is None:
+        if self.allotment is None or (self.cap is not None and self.committed + usd > self.cap + _ROUNDING):
             return False
         return self.remaining >= max(usd, wish) or await self.allotment.extend(lambda: self.committed, usd, wish)
 
@@ -94,13 +103,15 @@ class SharedBudget:
         lost = sum(tracker.state.lost_usd for tracker in self._trackers.values())
         spent = sum(tracker.state.spent for tracker in self._trackers.values()) + lost
         of_it_lost = f" (of it at most ${lost:.4f} for calls whose answers were lost)" if lost else ""
-        name, cap = self.name, self.cap
-        if self.allotment is not None and self.allotment.refusal is not None:
+        name, cap, remedy = self.name, self.cap, f"raise {self.name}"
+        own_cap = self.cap is not None and self.committed + next_usd > self.cap + _ROUNDING
+        if not own_cap and self.allotment is not None and self.allotment.refusal is not None:
             refusal = self.allotment.refusal
             name, cap, spent = refusal.name, refusal.cap, spent + refusal.others_usd
+            remedy = "raise it by `r2v providers ledger --max-usd USD`" if name == PROJECT_CAP else f"raise {name}"
         return EnvironmentFault(
             f"{name}={cap}: ${spent:.4f} are spent{of_it_lost} and the next request may cost "
-            f"${next_usd:.4f}; everything answered is kept: raise {name} and run the same command again"
+            f"${next_usd:.4f}; everything answered is kept: {remedy} and run the same command again"
         )
 
 
@@ -112,6 +123,7 @@ class SpendTracker:
         self._unwritten = 0.0
         """USD that are set aside while the row that reserves them is being written."""
         self._changed = asyncio.Event()
+        self._counts = KnownCounts()
         budget.join(self)
 
     @property
@@ -126,7 +138,16 @@ class SpendTracker:
 
     def worst_case(self, request: ProviderRequest, *, batch: bool) -> float:
         """The most USD that a request can cost."""
-        return self.rate.worst_case(request.tokens_in, request.max_tokens, batch=batch)
+        return self.rate.worst_case(request.prompt_at_most, request.max_tokens, batch=batch)
+
+    def bounded(self, request: ProviderRequest) -> ProviderRequest:
+        """The request with what the provider has counted of its prompt, where a cap is to be kept."""
+        return replace(request, counted_in=self._counts.at_most(request.body)) if self.budget.is_capped else request
+
+    def learn(self, request: ProviderRequest, verdict: RequestVerdict) -> None:
+        """Take in what the provider has counted of a prompt."""
+        if self.budget.is_capped and verdict.tokens is not None:
+            self._counts.learn(request.body, verdict.tokens.input)
 
     def billed(self, request: ProviderRequest, verdict: RequestVerdict, *, batch: bool) -> float:
         """USD that a request is billed; its worst case where the provider sent no usage."""

@@ -11,7 +11,7 @@ there the run looks, and sends again only after `reconcile_after` has passed wit
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from r2v.errors import InputError
@@ -187,6 +187,9 @@ def _advance(state: JournalState, batch: JournalBatch, row: JournalRow) -> None:
             batch.ended = True
 
 
+_COUNTS = tuple(item.name for item in fields(TokenCounts))
+
+
 def result_row(request: ProviderRequest, verdict: RequestVerdict, usd: float, batch: str | None) -> JournalRow:
     """The row of one result; `batch` None: of a direct call."""
     common: dict[str, Any] = {
@@ -196,7 +199,8 @@ def result_row(request: ProviderRequest, verdict: RequestVerdict, usd: float, ba
         "usd": round(usd, 10),
     }
     if verdict.kind == "ok":
-        tokens = None if verdict.tokens is None else {k: v for k, v in asdict(verdict.tokens).items() if v}
+        counts = verdict.tokens
+        tokens = None if counts is None else {name: v for name in _COUNTS if (v := getattr(counts, name))}
         return {"row": "answer"} | common | {"text": verdict.text, "cut": verdict.cut, "tokens": tokens}
     return {"row": "failed"} | common | {"kind": verdict.kind, "reason": verdict.reason}
 

@@ -18,8 +18,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from r2v.errors import InputError
+from r2v.errors import EnvironmentFault, InputError
 from r2v.llm.providers.provider_requests import RequestVerdict, read_requests, reply_key
+from r2v.llm.providers.spending.journal_index import WORTH_AN_INDEX, read_index, write_index
 from r2v.llm.providers.spending.journal_state import verdict_of
 from r2v.storage.lease import holder
 from r2v.storage.witness import Witness
@@ -46,6 +47,8 @@ class JournalView:
     spent: float = 0.0
     lost_usd: float = 0.0
     answered: int = 0
+    called_before: bool = False
+    """Whether the call before its run has passed."""
     damage: str = ""
     """Why nothing of it is used, if so."""
     _answers: dict[str, tuple[int, bytes]] = field(default_factory=dict)
@@ -54,6 +57,8 @@ class JournalView:
     _calls: dict[str, float] = field(default_factory=dict)
     _batches: dict[str, _OpenBatch] = field(default_factory=dict)
     _read_to: int = 0
+    _indexed_to: int = 0
+    """How far its index goes."""
 
     @property
     def path(self) -> Path:
@@ -93,11 +98,43 @@ class JournalView:
                     log.warning("  %s is damaged, and none of its answers is used: %s", self.path, error)
                 self.damage = str(error)
 
+    def remember(self, index: Path) -> None:
+        """Start from what another process has read of it, if that is of this journal."""
+        found = None if self._read_to else read_index(index)
+        if found is None:
+            return
+        header, answers = found
+        try:
+            with self.path.open("rb") as file:
+                first = json.loads(file.readline())
+                if first.get("run") != self.run or header["run"] != self.run or file.seek(0, 2) < header["read_to"]:
+                    return
+            self.spent, self.lost_usd = float(header["spent"]), float(header["lost_usd"])
+            self.answered, self.called_before = int(header["answered"]), bool(header["called_before"])
+            self._answers, self._read_to = answers, int(header["read_to"])
+            self._indexed_to = self._read_to
+        except (OSError, ValueError, LookupError, TypeError, AttributeError):
+            self._begin_again()
+
+    def write_index(self, index: Path) -> None:
+        """Leave what was read for others, where it is much and nothing of it is in flight."""
+        if self._read_to == self._indexed_to or self.answered < WORTH_AN_INDEX or self.damage:
+            return
+        if self._claims or self._calls or self._batches:
+            return
+        figures = ("run", "spent", "lost_usd", "answered", "called_before")
+        header = {name: getattr(self, name) for name in figures} | {"read_to": self._read_to}
+        try:
+            write_index(index, header, self._answers)
+        except EnvironmentFault as error:
+            log.warning("  %s", error)
+
     def _begin_again(self) -> None:
         """Forget what was read: the journal is shorter than it was."""
         for read in (self._answers, self._claims, self._calls, self._batches):
             read.clear()
         self.spent, self.lost_usd, self.answered, self._read_to = 0.0, 0.0, 0, 0
+        self.called_before = False
 
     def _require_witnessed(self, file: BinaryIO) -> None:
         """Raises InputError where the journal is not what its witness saw."""
@@ -128,8 +165,7 @@ class JournalView:
                 self._apply_result(row, line)
 
     def _apply_result(self, row: Mapping[str, Any], line: bytes) -> None:
-        conversation, turn = row["id"].split("-")[1:3]
-        key = reply_key((conversation, int(turn), row["sha256"]))
+        key = _key_of(row)
         self._calls.pop(row["id"], None)
         batch = self._batches.get(row["batch"] or "")
         if batch is not None and batch.keys is not None:
@@ -138,6 +174,7 @@ class JournalView:
         if row["row"] == "answer":
             self.answered += 1
             self._answers[key] = (self._read_to, _line_hash(line))
+        self.called_before |= row["row"] == "failed" and row["kind"] == "preflight"
         if row["row"] == "answer" or row["kind"] == "fatal":
             self._claims.discard(key)
 
@@ -154,8 +191,9 @@ class JournalView:
             with self.path.open("rb") as file:
                 file.seek(offset)
                 line = file.readline()
-            if _line_hash(line) == content:
-                return verdict_of(json.loads(line))
+            row = json.loads(line) if _line_hash(line) == content else None
+            if row is not None and _key_of(row) == key:
+                return verdict_of(row)
             log.warning("  %s: the answer at byte %d is not what was written, and is not used", self.path, offset)
         except OSError as error:
             log.warning("  %s cannot be read (%s): its answers are not used", self.path, error.strerror)
@@ -179,6 +217,12 @@ class JournalView:
                 return set()  # it has just been applied: the next look shows it
             batch.keys = asked - self._answers.keys()
         return batch.keys
+
+
+def _key_of(row: Mapping[str, Any]) -> str:
+    """The request that a result is of."""
+    conversation, turn = row["id"].split("-")[1:3]
+    return reply_key((conversation, int(turn), row["sha256"]))
 
 
 def _line_hash(line: bytes) -> bytes:

@@ -2,6 +2,8 @@
 
     outputs/.replies/<run>.json      a journal: where it lies, who pays, what it is of, what it came to
     outputs/.replies/changed         a word that is new whenever one of these files is
+    outputs/.replies/<run>.index     what a large journal holds, for who begins (`journal_index`)
+    outputs/.replies/project-cap     what all of them may be billed, if that is bounded: it binds every process
     outputs/.replies/ledger.lease    held for as long as it takes to claim requests, or money
 
 There is no second copy of a reply and no central book that could contradict the journals: each journal has one writer,
@@ -17,22 +19,26 @@ A journal that is gone counts with what its entry says; nothing takes an entry a
 
 from __future__ import annotations
 
+import json
 import logging
 import secrets
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from r2v.errors import InputError
+from r2v.errors import InputError, LeaseConflict
 from r2v.llm.providers.provider_requests import RequestVerdict
 from r2v.llm.providers.spending.journal_view import JournalView
+from r2v.randomness import digest
 from r2v.storage.files import write_json, write_text
 from r2v.storage.integrity import hashed, read_hashed
 from r2v.storage.paths import REPLIES
 
 log = logging.getLogger(__name__)
+
+_CAP = "project-cap"
 
 Scope = Mapping[str, Any]
 """What decides whose replies they are: provider, model, endpoint."""
@@ -57,6 +63,8 @@ class JournalEntry:
     """Answers, then."""
     allotted: float | None = None
     """USD that its writer may commit in all; None: nobody shares its caps, or it is closed."""
+    pool: str | None = None
+    """The journal of the same process whose `allotted` holds for this one too; None: its own, if any."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,6 +111,32 @@ class ProjectLedger:
         write_json(self.folder / f"{entry.run}.json", hashed(asdict(entry)))
         write_text(self.folder / "changed", secrets.token_hex(8))
 
+    @property
+    def cap(self) -> float | None:
+        """USD that all journals together may be billed; None: as much as they like. Raises InputError where it is
+        damaged."""
+        try:
+            return float(read_hashed(self.folder / _CAP)["usd"])
+        except FileNotFoundError:
+            return None
+
+    def set_cap(self, usd: float | None, *, ours: Collection[str] = ()) -> None:
+        """Bound all processes of the project, or (None) none; the ledger's lease is held. Raises LeaseConflict where a
+        process writes that began without a cap and would not heed this one. ours: journals of this process."""
+        if usd is None:
+            (self.folder / _CAP).unlink(missing_ok=True)
+            return
+        for entry in self.entries():
+            bounded = entry.allotted is not None or entry.pool is not None
+            if entry.open and not bounded and entry.run not in ours:
+                view = self.view(entry)
+                if view is not None and view.alive:
+                    raise LeaseConflict(
+                        f"{entry.folder}: a process that began without a cap of the project is writing it, and would "
+                        f"not heed one of ${usd:g}; wait until it ends, or stop it, then type the same command"
+                    )
+        write_json(self.folder / _CAP, hashed({"usd": usd}))
+
     def entries(self) -> list[JournalEntry]:
         """All entries, as they are now; a damaged one is named and left out: its journal is nobody's cache."""
         try:
@@ -138,7 +172,10 @@ class ProjectLedger:
     def view(self, entry: JournalEntry) -> JournalView | None:
         """A look into its journal, up to date; None where it is gone."""
         for folder in self._places(entry):
-            view = self._views.setdefault(entry.run, JournalView(folder, entry.run))
+            view = self._views.get(entry.run)
+            if view is None or view.folder != folder:
+                view = self._views[entry.run] = JournalView(folder, entry.run)
+                view.remember(self.index_of(entry))
             try:
                 view.look()
             except (FileNotFoundError, NotADirectoryError):
@@ -146,6 +183,10 @@ class ProjectLedger:
                 continue
             return view
         return None
+
+    def index_of(self, entry: JournalEntry) -> Path:
+        """Where what its journal holds is remembered."""
+        return self.folder / f"{entry.run}.index"
 
     def _places(self, entry: JournalEntry) -> Iterator[Path]:
         """Its folder; or where it was set aside when its artifact was made anew."""
@@ -167,6 +208,9 @@ class ProjectLedger:
         if not entry.open:
             return entry.usd
         view = self.view(entry)
+        pool = None if entry.pool is None else self._entries.get(entry.pool)
+        if pool is not None and pool.open and (holding := self.view(pool)) is not None and holding.alive:
+            return 0.0  # within what the other one is allotted
         if view is None:
             return max(entry.usd, entry.allotted or 0.0)
         return max(view.committed, entry.allotted or 0.0) if view.alive else view.committed
@@ -196,11 +240,17 @@ class Replies:
         self._views[entry.run] = view
         if not entry.open:
             self._read[entry.run] = entry
+            view.write_index(self._ledger.index_of(entry))
 
     @property
     def any_answer(self) -> bool:
-        """Whether anybody has been answered."""
-        return any(view.answered for view in list(self._views.values()))
+        """Whether anybody has been answered, be it to the call before a run."""
+        return any(view.answered or view.called_before for view in list(self._views.values()))
+
+    @property
+    def preflight_lease(self) -> Path:
+        """Held for as long as the call before a run takes."""
+        return self._ledger.folder / f"preflight-{digest(json.dumps(self._scope, sort_keys=True)).hex()[:16]}.lease"
 
     def answer(self, key: str) -> RequestVerdict | None:
         """The answer of this key, whoever was given it."""
@@ -219,4 +269,4 @@ class Replies:
 
 def closed(entry: JournalEntry, *, usd: float, answered: int) -> JournalEntry:
     """The entry of a journal whose writer ends."""
-    return replace(entry, open=False, usd=usd, answered=answered, allotted=None)
+    return replace(entry, open=False, usd=usd, answered=answered, allotted=None, pool=None)

@@ -6,11 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from r2v.llm.providers.anthropic import Anthropic, _cached
-from r2v.llm.providers.dispatch.batch_or_direct import BatchOrDirect, kept_tokens
+from r2v.llm.providers.anthropic import Anthropic
+from r2v.llm.providers.dispatch.batch_caching import BatchCaching, kept_tokens
+from r2v.llm.providers.dispatch.batch_or_direct import BatchOrDirect
 from r2v.llm.providers.dispatch.dispatch_policy import DispatchPolicy
 from r2v.llm.providers.prices import rate_of
-from r2v.llm.providers.provider_requests import ProviderRequest, make_request
+from r2v.llm.providers.provider_requests import ProviderRequest, make_request, read_request, with_mark
 from r2v.llm.providers.spending.budget import SharedBudget, SpendTracker
 from r2v.llm.providers.spending.journal import Journal
 from r2v.llm.providers.spending.journal_state import JournalState
@@ -31,7 +32,7 @@ def request_at(turn: int, monkeypatch: pytest.MonkeyPatch) -> ProviderRequest:
 
 def choice_of(path: Path, **policy: float) -> BatchOrDirect:
     tracker = SpendTracker(Journal(path / "journal.jsonl"), JournalState(run="r"), RATE, SharedBudget(None))
-    return BatchOrDirect(DispatchPolicy(**{"tail": 0.0, **policy}), tracker)  # type: ignore[arg-type]
+    return BatchOrDirect(DispatchPolicy(**{"tail": 0.0, **policy}), tracker, BatchCaching(None, RATE))  # type: ignore[arg-type]
 
 
 def test_a_long_conversation_is_cheaper_by_calls_that_read_it_from_the_cache(
@@ -39,7 +40,7 @@ def test_a_long_conversation_is_cheaper_by_calls_that_read_it_from_the_cache(
 ) -> None:
     choice = choice_of(tmp_path, waiting_usd_per_hour=0.0)
     short, long = request_at(0, monkeypatch), request_at(20, monkeypatch)
-    assert choice.saved_usd([short]) > 0 > choice.saved_usd([long])
+    assert choice.saved_usd([short], 1200.0) > 0 > choice.saved_usd([long], 1200.0)
     assert choice.use_batch([short] * 5, 5, 1200.0)
     assert not choice.use_batch([long] * 5, 5, 1200.0), "waiting costs nothing here, and batches cost more all the same"
     # by hand: 19 of 21 pages are read at a tenth, two written at 1.25; in a batch, all of them at a half
@@ -47,21 +48,25 @@ def test_a_long_conversation_is_cheaper_by_calls_that_read_it_from_the_cache(
     assert kept == pytest.approx(prompt * 20 / 21, rel=0.01)
     direct = 0.1 * kept + 1.25 * (prompt - kept)
     saved = (direct - 0.5 * prompt) * RATE.input / 1e6 + 0.5 * 100 * RATE.output / 1e6
-    assert choice.saved_usd([long]) == pytest.approx(saved)
+    assert choice.saved_usd([long], 1200.0) == pytest.approx(saved)
 
 
 def test_an_hour_is_paid_for_once_by_all_that_is_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     choice, request = choice_of(tmp_path, waiting_usd_per_hour=1.0), request_at(0, monkeypatch)
-    saved = choice.saved_usd([request])
+    saved = choice.saved_usd([request], 1200.0)
     enough = int(1200 / 3600 / saved) + 1
     assert not choice.use_batch([request], enough // 2, 1200.0)
     assert choice.use_batch([request], 2 * enough, 1200.0), "a small wave of a big crowd goes with the crowd"
 
 
-def test_a_call_marks_the_end_of_the_conversation_and_stays_the_same_request(monkeypatch: pytest.MonkeyPatch) -> None:
-    first, later = request_at(0, monkeypatch), request_at(1, monkeypatch)
-    assert _cached(first) == first.body
-    sent = _cached(later)
+def test_a_mark_is_put_at_the_end_of_the_conversation_and_is_no_part_of_the_request(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    later = request_at(1, monkeypatch)
+    sent = with_mark(later.body)
     mark = {"type": "text", "text": PAGE, "cache_control": {"type": "ephemeral"}}
     assert sent["messages"][-1]["content"] == [mark] and sent["messages"][:-1] == later.body["messages"][:-1]
     assert later.body["messages"][-1]["content"] == PAGE
+    line = Anthropic(RATE).kept_line(later)
+    assert line["params"]["messages"][-1]["content"][0]["cache_control"] == {"type": "ephemeral", "ttl": "1h"}
+    assert read_request(line) == later, "who resumes the batch finds the same request"

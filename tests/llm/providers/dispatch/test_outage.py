@@ -23,7 +23,7 @@ from r2v.llm.providers.remote import ProviderRemote
 from r2v.llm.types import Request
 from r2v.llm.waves import Waves
 from tests.llm.jumping import JumpingLoop
-from tests.llm.talk import environment, guarded, play
+from tests.llm.talk import MODELS, environment, guarded, play
 
 MINUTE = 60.0
 
@@ -70,7 +70,7 @@ def through(absent: Absent, loop: JumpingLoop, folder: Path, **policy: Any) -> l
     """20 conversations of 3 turns; what was said in each."""
     settings = DispatchPolicy(mode="concurrent", max_concurrent=8, **policy)
     remote = ProviderRemote(
-        absent, rate_of("openai", "gpt-4o-mini"), folder, settings, scope={}, clock=loop.clock, sync=lambda fd: None
+        absent, rate_of("openai", MODELS["openai"]), folder, settings, scope={}, clock=loop.clock, sync=lambda fd: None
     )
     waves = Waves(max_conversations=20)
     model = waves.model(remote)

@@ -9,8 +9,10 @@ from pathlib import Path
 import pytest
 
 from r2v.emulator import Emulator, Fault, Lifecycle
-from r2v.errors import EnvironmentFault
+from r2v.errors import EnvironmentFault, LeaseConflict, UsageError
 from r2v.llm.providers.prices import TokenCounts, rate_of
+from r2v.llm.providers.spending.budget import SharedBudget
+from r2v.llm.providers.spending.project import ProjectLedger
 from r2v.llm.waves import Waves
 from tests.llm.talk import MODELS, converse, environment, killed, play, remote
 
@@ -81,6 +83,7 @@ def test_four_processes_never_pass_the_cap_and_come_close(
     refused = [end for end in ends if isinstance(end, EnvironmentFault)]
     assert refused and all(str(end).startswith(f"{name}={cap}: $") for end in refused), ends
     assert billed(emulator) <= cap and (failing or billed(emulator) > 0.9 * half)
+    ProjectLedger(tmp_path / "capped").set_cap(None)
     asyncio.run(side_by_side(tmp_path / "capped", purses, 12, attempts=9))
     answered = [bill.turn for bill in emulator.ledger().bills if bill.turn]
     assert len({(conversation, turn) for _, conversation, turn in answered}) == 48
@@ -104,6 +107,55 @@ def test_what_a_killed_process_was_allotted_and_did_not_commit_is_free_again(ser
     assert set(emulator.ledger().paid().values()) == {1} and billed(emulator) <= cap
     said = play("openai", tmp_path / "third", count=4, turns=1, project=tmp_path, project_max_usd=cap)
     assert all(len(turns) == 1 for turns in said) and len(emulator.ledger().bills) == 4
+
+
+def test_the_cap_that_one_process_names_binds_all_and_is_one_for_all(served: object, tmp_path: Path) -> None:
+    emulator = served()  # type: ignore[operator]
+    cap = 2.5 * WORST
+    with pytest.raises(EnvironmentFault, match=r"teacher.project_max_usd=.*by `r2v providers ledger --max-usd USD`"):
+        play("openai", tmp_path / "a", count=60, turns=1, project=tmp_path, project_max_usd=cap, mode="concurrent")
+    with pytest.raises(EnvironmentFault, match="teacher.project_max_usd="):
+        play("openai", tmp_path / "silent", count=90, turns=1, project=tmp_path, mode="concurrent")
+    assert billed(emulator) <= cap
+    with pytest.raises(
+        UsageError, match=f"this project's cap is {cap:g}, for all its processes; leave the key out, or"
+    ):
+        play("openai", tmp_path / "b", count=1, turns=1, project=tmp_path, project_max_usd=2 * cap)
+
+
+def test_no_cap_is_set_beside_a_process_that_would_not_heed_it(served: object, tmp_path: Path) -> None:
+    served()  # type: ignore[operator]
+
+    async def beside() -> None:
+        async with remote("openai", tmp_path / "free", project=tmp_path):
+            with pytest.raises(LeaseConflict, match="free: a process that began without a cap of the project"):
+                async with remote("openai", tmp_path / "capped", project=tmp_path, project_max_usd=1.0):
+                    pass
+
+    asyncio.run(beside())
+    play("openai", tmp_path / "capped", count=1, turns=1, project=tmp_path, project_max_usd=1.0)
+
+
+def test_models_of_one_process_share_its_allotment(served: object, tmp_path: Path) -> None:
+    """Two models that wait for each other would hold on to shares of their own for ever."""
+    emulator = served()  # type: ignore[operator]
+    cap = 12 * WORST
+
+    async def both() -> float:
+        budget = SharedBudget(None, num_trackers=2)
+        async with (
+            remote("openai", tmp_path / "a", project=tmp_path, project_max_usd=cap, budget=budget) as first,
+            remote("openai", tmp_path / "b", project=tmp_path, project_max_usd=cap, budget=budget, scope="b") as second,
+        ):
+            assert budget.allotment is not None and first.tracker.budget is second.tracker.budget
+            assert await budget.extend(6 * WORST)
+            entries = ProjectLedger(tmp_path).entries()
+            assert [entry.pool is None for entry in entries].count(True) == 1
+            ledger = ProjectLedger(tmp_path)
+            return sum(ledger.committed(entry) for entry in ledger.entries())
+
+    assert 6 * WORST <= asyncio.run(both()) <= cap
+    assert not emulator.ledger().bills and not any(entry.open for entry in ProjectLedger(tmp_path).entries())
 
 
 def test_a_project_whose_cap_is_spent_refuses_in_one_line(served: object, tmp_path: Path) -> None:

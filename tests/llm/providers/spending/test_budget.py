@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from r2v.errors import EnvironmentFault, InputError
 from r2v.llm.providers.classify import anthropic_line, kind_of, one_line, openai_line, read_line
+from r2v.llm.providers.dispatch.batch_caching import BatchCaching
 from r2v.llm.providers.dispatch.batch_or_direct import BatchOrDirect
 from r2v.llm.providers.dispatch.dispatch_policy import DispatchPolicy
 from r2v.llm.providers.prices import Rate, TokenCounts
@@ -138,14 +139,15 @@ def test_what_is_held_never_passes_the_cap(cap: float, worst: list[int]) -> None
 def test_auto_batches_many_and_calls_the_tail_and_the_cheap(tmp_path: Path) -> None:
     tracker = SpendTracker(Journal(tmp_path / "j"), JournalState(run="r"), RATE, SharedBudget(None))
     requests = [request_of(str(n), "x" * 3000, 200) for n in range(1000)]
-    choice = BatchOrDirect(DispatchPolicy(), tracker)
+    choice = BatchOrDirect(DispatchPolicy(), tracker, BatchCaching(None, RATE))
     assert choice.use_batch(requests, 1000, 1200.0)
     assert not choice.use_batch(requests[:50], 50, 1200.0), "the tail: 5 % of the most conversations ever open"
     assert not choice.use_batch(requests[:60], 60, 1200.0), "60 questions save less than 20 minutes cost"
     assert choice.use_batch(requests[:60], 60, 10.0), "a short wait is worth it"
     budget = sum(tracker.worst_case(request, batch=True) for request in requests[:10]) * 1.5
     poor = SpendTracker(Journal(tmp_path / "j"), JournalState(run="r"), RATE, SharedBudget(budget))
-    assert BatchOrDirect(DispatchPolicy(), poor).use_batch(requests[:10], 10, 1200.0), "the budget holds the batch only"
+    choice = BatchOrDirect(DispatchPolicy(), poor, BatchCaching(None, RATE))
+    assert choice.use_batch(requests[:10], 10, 1200.0), "the budget holds the batch only"
 
 
 @pytest.mark.parametrize(
