@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Callable
 from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,8 @@ from r2v.emulator import Emulator, Fault, Lifecycle, Timing
 from r2v.errors import EnvironmentFault
 from r2v.llm.providers.dispatch.preflight import Preflight
 from r2v.llm.providers.provider import ProviderFault
-from tests.llm.talk import environment, play
+from r2v.llm.waves import Waves
+from tests.llm.talk import converse, environment, play, remote
 
 BOTH = pytest.mark.parametrize("provider", ["openai", "anthropic"])
 MODES = pytest.mark.parametrize("mode", ["batch", "concurrent"])
@@ -134,3 +137,19 @@ def test_killed_silence_after_the_commit_is_booked_at_its_worst_case(mode: str, 
         play("openai", tmp_path, count=2, turns=1, mode=mode, preflight=True)
         assert len(emulator.ledger().bills) == 4, "the trial was carried out twice, and once confirmed"
     assert len([row for row in rows_of(tmp_path) if row["row"] == "lost"]) == 1
+
+
+def test_four_that_begin_together_make_one_call_between_them(served: Serve, tmp_path: Path) -> None:
+    async def one(number: int) -> object:
+        waves = Waves(max_conversations=2)
+        model = waves.model(
+            remote("openai", tmp_path / str(number), project=tmp_path, mode="concurrent", preflight=True)
+        )
+        return await waves.play(partial(converse, model, 10 * number + n, 1) for n in range(2))
+
+    async def together() -> None:
+        await asyncio.gather(*map(one, range(4)))
+
+    with served() as emulator:
+        asyncio.run(together())
+        assert len(emulator.ledger().bills) == 4 * 2 + 1
