@@ -5,7 +5,7 @@ export OMP_NUM_THREADS ?= 1
 export HF_HUB_OFFLINE ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 
-.PHONY: mrp test test-fast test-numerical test-all slurm sandbox browser check install install-dev lint types layers docs gpu-check mutate lock sbom clean
+.PHONY: mrp test test-fast test-numerical test-all slurm sandbox browser swebench check install install-dev lint types layers docs gpu-check mutate lock sbom clean
 
 mrp: .venv/.core  ## the whole pipeline on the bundled benchmark, in this process
 	$(BIN)/python -m r2v run --config configs/mrp.yaml
@@ -15,7 +15,7 @@ PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
 
 SUITES ?=  # --whole-suites: every case of the suites in tests/trust, where `make test` plays a keyed draw
 
-test: .venv/.dev slurm sandbox browser  ## every test; those on a real Slurm or in a real browser are skipped where it can't be installed
+test: .venv/.dev slurm sandbox browser swebench  ## every test; those on a real Slurm or in a real browser are skipped where it can't be installed
 	$(PYTEST) $(SUITES)
 
 test-fast: .venv/.dev  ## what to run between two edits, under 3 CPU-minutes: all but tests/slow.txt and the real Slurm
@@ -37,6 +37,9 @@ browser: .venv/.dev  ## Debian's chromium and the extra [miniwob]; where they ca
 	@bash tests/envs/browser/install.sh
 	@if $(BIN)/python -c 'import sys; sys.exit(sys.version_info >= (3, 13))'; then $(MAKE) -s .venv/.miniwob; \
 		else echo "no BrowserGym for Python 3.13 on (its playwright has no build): the browser's tests are skipped"; fi
+
+swebench: .venv/.core  ## the bundled SWE-bench instances and what grades them, from PyPI; else one line says what lacks
+	@$(BIN)/python -m r2v swebench install >/dev/null || true
 
 check: .venv/.dev lint types layers docs test test-numerical  ## what CI runs
 

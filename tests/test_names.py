@@ -43,6 +43,13 @@ MADE_UP = {
     "stamp.py",
     "test_job.py",
     "tests/data/test_x.py",
+    "total.py",
+    "../total.py",
+    "a/total.py",
+    "b/total.py",
+    "judge.py",
+    "b/judge.py",
+    "runner.py",
 }
 """What pages, tests and benchmarks make up as examples, and a package that is called like a file."""
 HISTORY = {"docs/LOG.md", "CHANGELOG.md"}

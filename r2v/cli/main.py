@@ -11,7 +11,20 @@ import sys
 from collections.abc import Callable, Sequence
 
 from r2v import __version__
-from r2v.cli import cluster, completion, engine, environment, game, gc, interchange, plan, providers, results, stages
+from r2v.cli import (
+    cluster,
+    completion,
+    engine,
+    environment,
+    game,
+    gc,
+    interchange,
+    plan,
+    providers,
+    results,
+    stages,
+    swebench,
+)
 from r2v.cli.boundary import guarded, require_text, require_usable_paths
 from r2v.cli.options import Parser
 from r2v.errors import EXIT_CODES
@@ -56,6 +69,7 @@ def build_parser() -> argparse.ArgumentParser:
     results.add_commands(commands)
     engine.add_commands(commands)
     environment.add_commands(commands)
+    swebench.add_commands(commands)
     interchange.add_commands(commands)
     gc.add_commands(commands)
     completion.add_commands(commands, parser)

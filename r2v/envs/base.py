@@ -166,13 +166,14 @@ BENCHMARKS = {
     "chain": "r2v.envs.chain:ChainBenchmark",
     "desk": "r2v.envs.desk:Desk",
     "miniwob": "r2v.envs.browser.miniwob:MiniWoB",
+    "swebench": "r2v.envs.swe:SweBench",
 }
 """Names a configuration may use. Anything else is a dotted path `package.module:Class`."""
 
 WORLDLESS = {"logs": "r2v.envs.logs:Logs"}
 """A name for what belongs to no world: imported trajectories, which nothing is played of."""
 
-COMING = ("swebench", "webarena")
+COMING = ("webarena",)
 """Benchmarks with a configuration whose adapter, and the extra of the same name, a later version brings."""
 
 

@@ -8,10 +8,11 @@
     seccomp         the system calls that it may not make
     process         a process behind the walls, or with `unsafe` before them
     command         a command run to its end or its limit
+    working_folder  a folder packed into bytes, which outlives its sandbox
     verdict         an answer and its tests, in two processes that exchange data alone
 
-`boot`, `plain_values`, `wire`, `answering`, `judging` and `supervising` run inside: their code is handed over, and
-they import nothing but the standard library and each other.
+`boot`, `plain_values`, `wire`, `answering`, `judging`, `supervising` and `working_folder` run inside: their code is
+handed over, and they import nothing but the standard library and each other.
 """
 
 from r2v.sandbox.command import CommandResult, run

@@ -12,7 +12,7 @@ import itertools
 import os
 import sys
 import sysconfig
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
@@ -26,9 +26,15 @@ _UIDS, _UIDS_OF_A_PROCESS = 1_000_000_000, 1000
 _counter = itertools.count()
 
 
-def walls(limits: Limits, readable: Sequence[Path]) -> list[str]:
+def walls(
+    limits: Limits,
+    readable: Sequence[Path],
+    mounted: Mapping[str, Path] | None = None,
+    links: Mapping[str, str] | None = None,
+) -> list[str]:
     """The words before a command that put it behind walls. `readable` are further paths that it may read, at the same
-    place. The command is `boot`, which gives up the rights that it is left with."""
+    place; `mounted` are such at places of their own inside, `links` symbolic links there and what they lead to. The
+    command is `boot`, which gives up the rights that it is left with."""
     rights = ["--cap-drop", "ALL", "--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID"]
     memory = ["--size", str(limits.disk_bytes), "--tmpfs"]
     words = ["bwrap", "--unshare-pid", "--unshare-net", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try"]
@@ -41,6 +47,10 @@ def walls(limits: Limits, readable: Sequence[Path]) -> list[str]:
     words += ["--proc", "/proc", "--perms", "1777", *memory, TEMPORARY, "--perms", "1777", *memory, HOME]
     for path in readable:
         words += [*_folders(path.parent), "--ro-bind", str(path), str(path)]
+    for inside, path in (mounted or {}).items():
+        words += [*_folders(Path(inside).parent), "--ro-bind", str(path), inside]
+    for inside, target in (links or {}).items():
+        words += [*_folders(Path(inside).parent), "--symlink", target, inside]
     words += ["--chdir", HOME, "--setenv", "HOME", HOME, "--setenv", "PATH", "/usr/local/bin:/usr/bin:/bin"]
     words += ["--setenv", "LANG", "C.UTF-8", "--remount-ro", "/"]
     return words

@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
-from typing import Literal
+from typing import Any, Literal
 
 from r2v.errors import EnvironmentFault, UsageError
 from r2v.sandbox.limits import MIB, Limits
@@ -26,6 +26,7 @@ from r2v.sandbox.process import Orders, pipe, start, stop
 from r2v.sandbox.slots import slot
 
 _CHUNK = 1 << 16
+_STOPPED: dict[str, Any] = {"status": None, "files": {}, "folder": None, "user": None}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,6 +42,10 @@ class CommandResult:
     stderr: bytes
     files: dict[str, bytes] = field(default_factory=dict)
     """The files that were wanted and are there: regular ones, of at most `Limits.file_bytes`."""
+    folder: bytes | None = None
+    """Home and /tmp as they were left, packed; None where none was given, or the command did not end by itself."""
+    user: int | None = field(default=None, compare=False)
+    """The user's number that it ran under; None where it did not end by itself."""
 
 
 def run(
@@ -50,11 +55,17 @@ def run(
     wanted: Sequence[str] = (),
     stdin: bytes = b"",
     readable: Sequence[Path] = (),
+    folder: bytes | None = None,
+    mounted: Mapping[str, Path] | None = None,
+    links: Mapping[str, str] | None = None,
     limits: Limits | None = None,
     unsafe: bool = False,
 ) -> CommandResult:
     """Run a command in an empty folder that holds `files`, and hand out those `wanted`; both by names relative to it.
     `readable` are folders that it sees besides the system, read-only; if root asks, it sees of them what everybody may.
+    `mounted` are such at places of their own inside, `links` symbolic links there. With a `folder`, a
+    packed home and /tmp (`r2v.sandbox.working_folder`), the command finds these, and the result has them as they were
+    left: so they outlive their sandbox without lying on a disk. Neither is for `unsafe`.
 
     Raises UsageError for an empty command or a name that leaves the folder, and EnvironmentFault where there is no
     sandbox (and not `unsafe`) or no process can be started.
@@ -65,7 +76,7 @@ def run(
     for name in (*files, *wanted):
         _require_inside(name)
     with ExitStack() as opened:
-        folder = Path(opened.enter_context(tempfile.TemporaryDirectory(prefix="r2v-"))) if unsafe else Path("/")
+        where = Path(opened.enter_context(tempfile.TemporaryDirectory(prefix="r2v-"))) if unsafe else Path("/")
         given = opened.enter_context(tempfile.TemporaryFile())
         given.write(stdin)
         given.seek(0)
@@ -77,23 +88,26 @@ def run(
             "most": limits.file_bytes,
             "outside": str(Path("/proc/self/ns/pid").readlink()),
             "result": theirs[2].fileno(),
+            "folder": None if folder is None else b64encode(folder).decode(),
         }
         orders = Orders(
-            modules=("r2v.sandbox.supervising",),
+            modules=("r2v.sandbox.working_folder", "r2v.sandbox.supervising"),
             data=data,
             limits=limits,
             watched=True,
             readable=tuple(readable),
+            mounted=mounted or {},
+            links=links or {},
             keep=(theirs[2].fileno(),),
             traceable=False,
             unsafe=unsafe,
-            folder=folder,
+            folder=where,
         )
         opened.enter_context(slot())
         opened.callback(stop, start(orders, stdin=given, stdout=theirs[0], stderr=theirs[1]))
         for end in theirs:
             end.close()
-        return _outcome(ours[0].fileno(), ours[1].fileno(), ours[2].fileno(), limits)
+        return _outcome(ours[0].fileno(), ours[1].fileno(), ours[2].fileno(), limits, folder=folder is not None)
 
 
 def _require_inside(name: str) -> None:
@@ -102,11 +116,12 @@ def _require_inside(name: str) -> None:
         raise UsageError(f"the sandbox was given the file {name!r}; name files relative to its folder, without ..")
 
 
-def _outcome(stdout: int, stderr: int, result: int, limits: Limits) -> CommandResult:
+def _outcome(stdout: int, stderr: int, result: int, limits: Limits, *, folder: bool) -> CommandResult:
     """Read the three pipes to their end, or to a limit."""
     content: dict[int, bytearray] = {stdout: bytearray(), stderr: bytearray(), result: bytearray()}
     # Files come as base64, so by four thirds longer.
-    most = {stdout: limits.output_bytes, stderr: limits.output_bytes, result: 2 * limits.output_bytes + MIB}
+    of_result = 2 * (limits.output_bytes + (limits.disk_bytes if folder else 0)) + MIB
+    most = {stdout: limits.output_bytes, stderr: limits.output_bytes, result: of_result}
     ended: Literal["exit", "time", "output"] = "exit"
     until = time.monotonic() + limits.wall_seconds
     with selectors.DefaultSelector() as selector:
@@ -130,8 +145,11 @@ def _outcome(stdout: int, stderr: int, result: int, limits: Limits) -> CommandRe
             f"the sandbox did not begin ({reason}); free memory or processes and run the same command again"
         )
     try:
-        said = json.loads(content[result]) if ended == "exit" else {"status": None, "files": {}}
+        said = json.loads(content[result]) if ended == "exit" else _STOPPED
     except ValueError:
         return CommandResult(ended="killed", status=None, stdout=out, stderr=err)
     held = {name: b64decode(text) for name, text in said["files"].items()}
-    return CommandResult(ended=ended, status=said["status"], stdout=out, stderr=err, files=held)
+    left = None if said["folder"] is None else b64decode(said["folder"])
+    return CommandResult(
+        ended=ended, status=said["status"], stdout=out, stderr=err, files=held, folder=left, user=said["user"]
+    )

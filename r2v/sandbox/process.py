@@ -13,8 +13,9 @@ import shutil
 import subprocess
 import sys
 from base64 import b64encode
+from collections.abc import Mapping
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from io import FileIO
 from pathlib import Path
@@ -38,6 +39,10 @@ class Orders:
     limits: Limits = Limits()
     readable: tuple[Path, ...] = ()
     """Paths that it may read besides the system."""
+    mounted: Mapping[str, Path] = field(default_factory=dict)
+    """Place inside -> path that it may read there."""
+    links: Mapping[str, str] = field(default_factory=dict)
+    """Symbolic link inside -> what it leads to."""
     keep: tuple[int, ...] = ()
     """Descriptors of ours that it inherits."""
     watched: bool = False
@@ -93,10 +98,7 @@ def start(orders: Orders, *, stdin: _Stream, stdout: _Stream, stderr: _Stream) -
 def _launch(orders: Orders, *, stdin: _Stream, stdout: _Stream, stderr: _Stream) -> subprocess.Popen[bytes]:
     with bubblewrap.descriptor_of(json.dumps(_for_boot(orders)).encode()) as order_file:
         boot = ["-I", "-S", "-c", _source("r2v.sandbox.boot"), str(order_file.fileno())]
-        if orders.unsafe:
-            command = [sys.executable, *boot]
-        else:
-            command = [*bubblewrap.walls(orders.limits, orders.readable), "--", bubblewrap.python(), *boot]
+        command = [sys.executable, *boot] if orders.unsafe else [*_walls(orders), "--", bubblewrap.python(), *boot]
         try:
             return subprocess.Popen(
                 command,
@@ -113,6 +115,10 @@ def _launch(orders: Orders, *, stdin: _Stream, stdout: _Stream, stderr: _Stream)
             raise EnvironmentFault(
                 f"the sandbox cannot start a process ({error}); free memory or processes and run the same command again"
             ) from error
+
+
+def _walls(orders: Orders) -> list[str]:
+    return bubblewrap.walls(orders.limits, orders.readable, orders.mounted, orders.links)
 
 
 def _for_boot(orders: Orders) -> dict[str, Any]:

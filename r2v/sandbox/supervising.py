@@ -15,13 +15,17 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from r2v.sandbox.working_folder import pack, unpack
+
 
 def main(data: dict[str, Any]) -> None:
-    """Lay out `data["files"]`, run `data["command"]`, and write its status and `data["wanted"]` to the descriptor
-    `data["result"]` as JSON."""
+    """Lay out `data["folder"]` and `data["files"]`, run `data["command"]`, and write its status, `data["wanted"]` and,
+    where one was given, the folder to the descriptor `data["result"]` as JSON."""
     result = os.fdopen(data["result"], "w")
     result.write("\n")
     result.flush()
+    if data["folder"] is not None:
+        unpack(b64decode(data["folder"]), "/")
     for name, content in data["files"].items():
         Path(name).parent.mkdir(parents=True, exist_ok=True)
         Path(name).write_bytes(b64decode(content))
@@ -33,8 +37,9 @@ def main(data: dict[str, Any]) -> None:
         status = 127
     _end_the_others(data["outside"])
     files = {name: content for name in data["wanted"] if (content := _content(name, data["most"])) is not None}
+    folder = None if data["folder"] is None else b64encode(pack("/", ("home", "tmp"))).decode()
     with result:
-        json.dump({"status": status, "files": files}, result)
+        json.dump({"status": status, "files": files, "folder": folder, "user": os.getuid()}, result)
     os._exit(0)
 
 

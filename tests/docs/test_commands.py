@@ -75,6 +75,13 @@ ELSEWHERE = {
     "r2v run --config configs/miniwob/clean.yaml --overrides teacher.provider=scripted teacher.model_name=expert-v1": (
         "trains a model of 8B: tests/envs/browser plays what it plays"
     ),
+    "r2v swebench install": "fetches from PyPI; `make test` has done so",
+    "r2v check-env --num-tasks 1 --overrides env.benchmark=swebench": (
+        "tests/envs/swe/test_recipes.py::test_the_expert_solves_it_and_a_change_of_nothing_does_not"
+    ),
+    "r2v swebench images --config configs/swebench/noisy.yaml": (
+        "tests/envs/swe/test_containers.py::test_images_are_made_once_and_one_that_fails_stops_no_other"
+    ),
     "make mrp": "tests/test_mrp.py::test_everything_the_seed_names_is_there",
     "make sandbox": "installs a package of the system; `make test` has done so",
     "make test": "is what runs this",

@@ -21,7 +21,7 @@ def test_a_declaration_comes_before_a_name_and_a_name_before_an_assumption() -> 
 
 
 def test_every_benchmark_that_comes_later_is_declared() -> None:
-    assert set(PACES) == set(COMING) and not set(PACES) & set(BENCHMARKS)
+    assert set(PACES) >= set(COMING) and not set(COMING) & set(BENCHMARKS)
 
 
 def test_each_value_has_its_basis_and_measured_ones_replace_declared_ones() -> None:

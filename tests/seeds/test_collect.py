@@ -104,7 +104,14 @@ def test_a_run_id_is_not_continued_with_another_configuration(collected: Path) -
     assert DataRegistry(collected / "data").get(run.run_id) == run
 
 
-@pytest.mark.parametrize("words", COLLECT, ids=["webarena", "swebench", "webarena_elsewhere"])
+def test_a_data_set_that_the_hub_does_not_give_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+    root = checkout(tmp_path)
+    refused = sh(root, shlex.join(COLLECT[1]))
+    assert refused.returncode == 2 and refused.stderr.count("\n") == 1 and "r2v swebench install" in refused.stderr
+    assert written(root) == set()
+
+
+@pytest.mark.parametrize("words", [COLLECT[0], COLLECT[2]], ids=["webarena", "webarena_elsewhere"])
 def test_a_benchmark_that_is_not_here_yet_is_refused_before_anything_is_written(
     words: list[str], tmp_path: Path
 ) -> None:
@@ -113,8 +120,8 @@ def test_a_benchmark_that_is_not_here_yet_is_refused_before_anything_is_written(
     name = words[3].split("/")[1]
     assert (refused.returncode, refused.stdout) == (2, "")
     assert refused.stderr.splitlines() == [
-        f"r2v: env.benchmark={name}: its adapter (extra [{name}]) is not in this version; allowed: chain, desk, or a "
-        "dotted path package.module:Class"
+        f"r2v: env.benchmark={name}: its adapter (extra [{name}]) is not in this version; allowed: chain, desk, "
+        "swebench, or a dotted path package.module:Class"
     ]
     assert written(root) == set()
 

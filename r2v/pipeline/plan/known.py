@@ -17,7 +17,7 @@ from r2v.config import Config
 from r2v.config.evaluation import IMPUTED
 from r2v.data.registry import DataRegistry
 from r2v.data.split import SPLITS, assign
-from r2v.envs.base import BENCHMARKS, Benchmark, load_benchmark
+from r2v.envs.base import BENCHMARKS, Benchmark, benchmark_class, load_benchmark
 from r2v.envs.pace import Pace, pace_of
 from r2v.errors import InputError
 from r2v.extensions import is_dotted
@@ -90,9 +90,15 @@ def known_here(config: Config, root: Path = Path(), *, imports: bool = False) ->
     """The same with what earlier runs under `root` have measured, which comes first. R2V's own benchmarks are asked; a
     benchmark by dotted path where it may be imported."""
     name = config.env.benchmark
-    asked = name in BENCHMARKS or (imports and is_dotted(name))
+    asked = (name in BENCHMARKS and _listed_here(config)) or (imports and is_dotted(name))
     known = known_of(config, load_benchmark(name, config.env.options) if asked else None)
     return Known(**{**vars(known), "pace": _played(config, known.pace, root)})
+
+
+def _listed_here(config: Config) -> bool:
+    """Whether one of R2V's own benchmarks can list its tasks on this machine, as it says itself."""
+    says = getattr(benchmark_class(config.env.benchmark), "listed_here", None)
+    return says is None or bool(says(**config.env.options))
 
 
 def _played(config: Config, pace: Pace, root: Path) -> Pace:

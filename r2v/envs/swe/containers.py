@@ -1,0 +1,138 @@
+"""Containers: shells in SWE-bench's images, by docker or, on clusters, by apptainer.
+
+A container has no network, none of the caller's environment, and nothing of the host's disk. Apptainer takes an image
+file that was made before (`r2v swebench images`): a job downloads and builds nothing, and its writable layer lies in
+memory or in the job's TMPDIR, and is gone with the world.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import tempfile
+import uuid
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from r2v.errors import EnvironmentFault
+
+CONTAINER_VARIABLES = ("PAGER=cat", "GIT_PAGER=cat", "TERM=dumb", "PYTEST_ADDOPTS=-p no:cacheprovider")
+_START_SECONDS, _OUTPUT_BYTES = 600, 4 << 20
+
+
+class DockerShell:
+    """A shell in a container that lives until `cleanup`."""
+
+    def __init__(self, image: str, *, timeout: int) -> None:
+        self._timeout = timeout
+        self._name = f"r2v-{uuid.uuid4().hex[:12]}"
+        limits = [
+            "--pids-limit",
+            "512",
+            "--memory",
+            "8g",
+            "--cap-drop",
+            "NET_RAW",
+            "--security-opt",
+            "no-new-privileges",
+        ]
+        words = ["docker", "run", "--detach", "--rm", "--init", "--network", "none", *limits, "--pull", "never"]
+        _started([*words, "--name", self._name, image, "sleep", "infinity"], f"docker cannot start {image}")
+
+    def execute(self, action: dict[str, Any], cwd: str = "", *, timeout: int | None = None) -> dict[str, Any]:
+        """Run a command; see `r2v.envs.swe.shells.Shell`."""
+        variables = [word for variable in CONTAINER_VARIABLES for word in ("--env", variable)]
+        words = ["docker", "exec", *variables, "--workdir", cwd or "/testbed", self._name]
+        return run_command(
+            [*words, *_limited(timeout or self._timeout), "bash", "-lc", action["command"]], timeout or self._timeout
+        )
+
+    def cleanup(self) -> None:
+        """End the container, with all that runs in it."""
+        subprocess.run(
+            ["docker", "rm", "--force", self._name], capture_output=True, check=False, timeout=_START_SECONDS
+        )
+
+
+class ApptainerShell:
+    """A shell in an image file, each command in a process of its own over one writable layer, until `cleanup`."""
+
+    def __init__(self, image: Path, *, timeout: int) -> None:
+        if not image.exists():
+            raise EnvironmentFault(f"no image {image}; `r2v swebench images` makes it, on a node with a network")
+        self._timeout = timeout
+        self._folder = Path(tempfile.mkdtemp(prefix="r2v-apptainer-"))
+        self._words = [program(), "--quiet", "exec", "--containall", "--cleanenv", "--no-home", "--fakeroot"]
+        self._words += ["--net", "--network", "none", "--overlay", str(self._folder)]
+        self._words += [word for variable in CONTAINER_VARIABLES for word in ("--env", variable)]
+        self._image = str(image)
+
+    def execute(self, action: dict[str, Any], cwd: str = "", *, timeout: int | None = None) -> dict[str, Any]:
+        """Run a command; see `r2v.envs.swe.shells.Shell`."""
+        words = [*self._words, "--pwd", cwd or "/testbed", self._image]
+        return run_command(
+            [*words, *_limited(timeout or self._timeout), "bash", "-lc", action["command"]], timeout or self._timeout
+        )
+
+    def cleanup(self) -> None:
+        """Remove the writable layer."""
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def program() -> str:
+    """apptainer, or singularity where only that is installed. Raises EnvironmentFault where there is neither."""
+    for name in ("apptainer", "singularity"):
+        if shutil.which(name):
+            return name
+    raise EnvironmentFault("apptainer is not installed; load its module, or set env.options.environment=docker")
+
+
+def _limited(seconds: int) -> Sequence[str]:
+    """Words that end a command inside, with its children, before the client outside is ended."""
+    return ("timeout", "--kill-after=5", str(seconds))
+
+
+def _started(words: list[str], problem: str) -> None:
+    try:
+        done = subprocess.run(
+            words, capture_output=True, text=True, errors="replace", timeout=_START_SECONDS, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise EnvironmentFault(f"{problem}: {error}") from error
+    if done.returncode:
+        raise EnvironmentFault(f"{problem}: {' '.join(done.stderr.split())[-300:]}")
+
+
+def run_command(words: Sequence[str], seconds: int) -> dict[str, Any]:
+    """What a client of a container says; it sees none of the caller's keys. Raises EnvironmentFault where it cannot be
+    started."""
+    passed = {
+        name: os.environ[name] for name in ("PATH", "HOME", "TMPDIR", "XDG_RUNTIME_DIR", "USER") if name in os.environ
+    }
+    passed |= {name: value for name, value in os.environ.items() if name.startswith(("DOCKER_", "APPTAINER_CACHE"))}
+    with tempfile.TemporaryFile() as said:
+        try:
+            status = subprocess.run(
+                words,
+                stdin=subprocess.DEVNULL,
+                stdout=said,
+                stderr=subprocess.STDOUT,
+                env=passed,
+                timeout=seconds + 30,
+                check=False,
+            ).returncode
+        except subprocess.TimeoutExpired:
+            status = 124
+        except OSError as error:
+            raise EnvironmentFault(f"{words[0]} cannot be started ({error})") from error
+        said.seek(0)
+        content = said.read(_OUTPUT_BYTES + 1)
+    if status in (124, 137):
+        why = f"it did not end within {seconds} s"
+    elif len(content) > _OUTPUT_BYTES:
+        why = f"it printed more than {_OUTPUT_BYTES >> 20} MiB"
+    else:
+        return {"output": content.decode(errors="replace"), "returncode": status, "exception_info": ""}
+    return {"output": "", "returncode": -1, "exception_info": f"stopped: {why}; files that it wrote are kept"}

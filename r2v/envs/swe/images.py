@@ -1,0 +1,60 @@
+"""Images: those of a data set, made before jobs need them. Docker pulls; apptainer writes one file an image.
+
+A file is there only when it is whole, so that a command that was stopped goes on where it was.
+"""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from r2v.envs.swe.containers import program
+from r2v.envs.swe.instances import Instance
+from r2v.envs.swe.opening import Opener, image_file
+from r2v.errors import EnvironmentFault
+
+
+def make_images(opener: Opener, instances: Sequence[Instance], *, say: Callable[[str], None]) -> list[str]:
+    """Make all images that are not there; those that could not be made, each with the reason. One that fails stops none
+    of the others."""
+    failed: list[str] = []
+    for instance in instances:
+        kind = opener.kind(instance)
+        if kind not in ("docker", "apptainer"):
+            continue
+        try:
+            made = _made(opener.images, instance.image, kind)
+        except EnvironmentFault as error:
+            failed.append(f"{instance.image or instance.instance_id}: {error}")
+        else:
+            say(f"{instance.image}: {made}")
+    if not any(opener.kind(instance) in ("docker", "apptainer") for instance in instances):
+        say("no instance of this data set is played in a container")
+    return failed
+
+
+def _made(images: Path, image: str, kind: str) -> str:
+    """What became of an image. Raises EnvironmentFault."""
+    if not image:
+        raise EnvironmentFault("names no image")
+    if kind == "docker":
+        _run(["docker", "pull", "--quiet", image])
+        return "pulled"
+    file = image_file(images, image)
+    if file.exists():
+        return "there"
+    images.mkdir(parents=True, exist_ok=True)
+    draft = file.with_suffix(".draft")
+    _run([program(), "--quiet", "build", "--force", str(draft), f"docker://{image}"])
+    draft.rename(file)
+    return f"{file}, {file.stat().st_size >> 20} MiB"
+
+
+def _run(words: list[str]) -> None:
+    try:
+        done = subprocess.run(words, capture_output=True, text=True, errors="replace", check=False)
+    except OSError as error:
+        raise EnvironmentFault(f"{words[0]} cannot be started ({error})") from error
+    if done.returncode:
+        raise EnvironmentFault(" ".join(done.stderr.split())[-200:] or f"{words[0]} ended with {done.returncode}")

@@ -1,0 +1,162 @@
+"""The world of SWE-bench in a real sandbox: what an agent can do, what it cannot, and what is judged of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from r2v.envs.base import Info, load_benchmark
+from r2v.envs.guard import GuardedEnv
+from r2v.envs.swe.environment import even, shortened
+from r2v.envs.swe.shells import SHELL_VARIABLES
+from tests.envs.swe.made import RIGHT, SUBMIT, bash, dataset, graded, record, walls
+
+pytestmark = [walls, graded]
+MEND = bash(f"git apply - <<'E'\n{RIGHT}E")
+
+
+class Played:
+    """A world with its one task set up."""
+
+    def __init__(self, folder: Path, *records: dict[str, Any], **options: Any) -> None:
+        options = {"dataset": str(dataset(folder, *records)), "command_seconds": 20} | options
+        self.benchmark = load_benchmark("swebench", options)
+        self.world = self.benchmark.make()
+        self.first, _ = self.world.reset(seed=1, task=self.benchmark.tasks()[0])
+
+    def do(self, command: str) -> str:
+        """What a command shows."""
+        return self.world.step(bash(command))[0]
+
+    def submit(self) -> Info:
+        """What submitting comes to."""
+        return self.world.step(SUBMIT)[4]
+
+
+@pytest.fixture
+def played(tmp_path: Path) -> Iterator[Played]:
+    made = Played(tmp_path)
+    yield made
+    made.world.close()  # type: ignore[attr-defined]
+
+
+def test_the_right_change_is_resolved_and_nothing_else(tmp_path: Path, played: Played) -> None:
+    assert "/testbed holds sums 1.0" in played.first and "total.py" in played.first
+    assert played.world.step(MEND)[0].startswith("<returncode>0</returncode>")
+    info = played.submit()
+    assert info.success and info.partial_score == 1.0
+    assert info.extra == {"grading": "1 of 1 failing tests pass, 0 of 1 others broke"}
+    for change, resolved, reason in (
+        ("true", False, "no change was submitted"),
+        ("echo x > notes", False, "0 of 1 failing tests pass, 0 of 1 others broke"),
+        ("echo 'def total(n): return \"3\"' > total.py", False, "0 of 1 failing tests pass, 1 of 1 others broke"),
+        ("echo 'def total(n): return 3' > total.py; echo 1 > judge.py", True, "1 of 1 failing tests pass"),
+    ):
+        other = Played(tmp_path)
+        other.do(change)
+        info = other.submit()
+        assert info.success is resolved and info.extra["grading"].startswith(reason), change
+
+
+def test_an_agent_that_reads_the_environment_opens_the_network_or_writes_outside_finds_walls(
+    played: Played, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-secret-of-the-user")
+    monkeypatch.setenv("R2V_TEST_KEY", "sk-secret-of-the-user")
+    seen = played.do("env; cat /proc/1/environ /proc/self/environ /proc/*/environ | tr '\\0' '\\n'")
+    assert "sk-secret" not in seen and "PYTHONHASHSEED=0" in seen
+    names = {line.partition("=")[0] for line in seen.splitlines() if "=" in line}
+    allowed = {name.partition("=")[0] for name in SHELL_VARIABLES} | {"HOME", "LANG", "PWD", "OLDPWD", "SHLVL", "_"}
+    assert names <= allowed | {"LD_LIBRARY_PATH"}
+    curl = "python -c \"import socket; socket.create_connection(('1.1.1.1', 80), 3)\"; curl -m 3 http://1.1.1.1"
+    assert "Network is unreachable" in played.do(curl) and "<returncode>0" not in played.do(curl)
+    for command in ("touch /etc/x", "touch /usr/x", "echo x > /x", f"ls {Path.home()}", f"ls {Path.cwd()}"):
+        assert "<returncode>0" not in played.do(command), command
+    assert not Path("/etc/x").exists()
+
+
+def test_what_a_command_leaves_lasts_and_the_later_history_is_not_there(played: Played) -> None:
+    played.do(
+        "echo one > /tmp/note; echo two > ~/note; mkdir -p a/b; ln -s ../total.py a/link; chmod +x runner.py; cd a"
+    )
+    assert "one\ntwo\n/testbed\n" in played.do("cat /tmp/note ~/note; pwd; test -x runner.py && cat a/link")
+    log = played.do("git log --oneline --all; git fsck; ls")
+    assert "base" in log and "later" not in log and "answer.txt" not in log
+
+
+def test_a_hung_command_a_flood_and_a_killer_are_answered_and_leave_nothing(tmp_path: Path) -> None:
+    played = Played(tmp_path, command_seconds=1)
+    before = played.world.snapshot()  # type: ignore[attr-defined]
+    cases = {
+        "touch here; sleep 60": "it did not end within 1 s",
+        "yes": "stopped:",
+        "touch here; kill -9 -1": "",
+        ":() { : | : & }; :": "",
+        "\0": "at most",
+        "x" * 100_001: "at most 100000 characters",
+    }
+    for command, says in cases.items():
+        observation, reward, terminated, truncated, info = played.world.step(bash(command))
+        assert says in observation and not terminated and not truncated and reward == 0, command
+        if says:
+            assert info.is_error and played.world.snapshot() == before  # type: ignore[attr-defined]
+    assert played.submit().success is False
+
+
+@pytest.mark.parametrize(
+    "action",
+    ["", "ls", "[]", '{"tool":"bash"}', '{"tool":"bash","command":7}', '{"tool":"submit","now":1}', '{"tool":"x"}'],
+)
+def test_a_malformed_action_is_an_error_that_changes_nothing(played: Played, action: str) -> None:
+    observation, _, over, _, info = played.world.step(action)
+    assert observation.startswith("error: give one call") and info.is_error and not over
+
+
+def test_the_same_actions_show_the_same_text_and_a_snapshot_is_the_whole_state(tmp_path: Path) -> None:
+    commands = [
+        "ls -la . /tmp",
+        "date; stat -c %U total.py; id -u",
+        "touch new; ls -l new",
+        "python -c 'print(object())'",
+    ]
+    first, second = Played(tmp_path), Played(tmp_path)
+    assert [first.do(one) for one in commands] == [second.do(one) for one in commands]
+    assert played_on(first, second) == played_on(second, first)
+
+
+def played_on(one: Played, other: Played) -> list[str]:
+    other.world.restore(one.world.snapshot())  # type: ignore[attr-defined]
+    return [other.do("cat total.py new; git status --short"), other.do("ls /tmp")]
+
+
+def test_an_observation_fits(tmp_path: Path) -> None:
+    played = Played(tmp_path, observation_chars=1000)
+    seen = played.do("seq 100000")
+    assert len(seen) < 1200 and "characters left out" in seen and seen.endswith("99999\n100000\n</output>")
+    assert shortened("x" * 1000, 1000) == "x" * 1000
+    assert even("Nov 23 14:54 a\n3.25 seconds, 0xdeadbeef00") == "Sep 13  2020 a\n0.00 seconds, 0x0"
+
+
+@pytest.mark.parametrize(
+    ("change", "fault"),
+    [
+        ({"setup_script": "echo no compiler; exit 3"}, "sums__sums-1 does not build: no compiler"),
+        ({"base_commit": "0" * 40}, "git fetch failed in testbed"),
+        ({"repo": "django/django"}, "django/django is no git repository here"),
+    ],
+)
+def test_a_repository_that_does_not_build_is_a_fault_of_the_world(tmp_path: Path, change: Any, fault: str) -> None:
+    options = {"dataset": str(dataset(tmp_path, record(tmp_path, **change))), "environment": "bubblewrap"}
+    benchmark = load_benchmark("swebench", options)
+    world = GuardedEnv(benchmark)
+    info = world.reset(seed=1, task=benchmark.tasks()[0])[1]
+    assert info.env_fault is not None and fault in info.env_fault
+
+
+def test_a_deleted_repository_is_a_failure_not_a_fault(played: Played) -> None:
+    played.do("rm -rf .git")
+    info = played.submit()
+    assert info.success is False and info.env_fault is None
