@@ -120,8 +120,8 @@ def test_a_benchmark_that_is_not_here_yet_is_refused_before_anything_is_written(
     name = words[3].split("/")[1]
     assert (refused.returncode, refused.stdout) == (2, "")
     assert refused.stderr.splitlines() == [
-        f"r2v: env.benchmark={name}: its adapter (extra [{name}]) is not in this version; allowed: chain, desk, "
-        "swebench, or a dotted path package.module:Class"
+        f"r2v: env.benchmark={name}: its adapter (extra [{name}]) is not in this version; allowed: browser, chain, "
+        "desk, miniwob, swebench, or a dotted path package.module:Class"
     ]
     assert written(root) == set()
 
