@@ -48,6 +48,7 @@ MADE_UP = {
     "a/total.py",
     "b/total.py",
     "judge.py",
+    "a/judge.py",
     "b/judge.py",
     "runner.py",
 }
