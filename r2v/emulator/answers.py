@@ -2,9 +2,9 @@
 
 An answer is named by its dotted path `module:function`, or by a short name: `echo` repeats the end of the newest
 message; `game` plays the Secret Game and sometimes reveals its secret; `desk` is the bundled benchmark's expert, with
-which `r2v collect` against the emulator plays the desk; `judge` scores actions for the verifier, and `game_judge` the
-game's conversations. All are functions of the request's body alone: the same body gets the same answer, in a batch or
-not. The emulator itself imports no environment.
+which `r2v collect` against the emulator plays the desk, `swebench` that of its bundled instances; `judge` scores
+actions for the verifier, and `game_judge` the game's conversations. All are functions of the request's body alone: the
+same body gets the same answer, in a batch or not. The emulator itself imports no environment.
 
 Several are asked in turn, and the first that does not give None has answered: `judge desk` is a teacher and its judge.
 """
@@ -100,6 +100,7 @@ def game(request: EmulatedRequest) -> str:
 ANSWER_PATHS = {
     "echo": "r2v.emulator.answers:echo",
     "desk": "r2v.envs.desk.emulated:answer",
+    "swebench": "r2v.envs.swe.emulated:answer",
     "game": "r2v.emulator.answers:game",
     "judge": "r2v.verifier.emulated:answer",
     "game_judge": "r2v.game.emulated:answer",

@@ -1,0 +1,46 @@
+"""How long a world of SWE-bench takes on the bundled instances: a reset, a command and a grading, by the clock.
+
+r2v swebench install && python benchmarks/swebench_world.py
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import time
+from collections.abc import Callable
+
+from r2v.envs.swe import SweBench
+from r2v.envs.swe.expert import next_action
+from r2v.llm.types import Message
+
+TASKS = 7
+
+
+def main() -> None:
+    """Print the medians over an instance of each package."""
+    benchmark = SweBench()
+    first = {task.template_id: task for task in benchmark.tasks()}
+    spent: dict[str, list[float]] = {"reset": [], "command": [], "submit, graded": []}
+
+    def timed(name: str, call: Callable[[], tuple[object, ...]]) -> tuple[object, ...]:
+        began = time.perf_counter()
+        answer = call()
+        spent[name].append(time.perf_counter() - began)
+        return answer
+
+    for task in list(first.values())[:TASKS]:
+        world, messages, over = benchmark.make(), [Message(role="user", content=task.goal)], False
+        timed("reset", lambda world=world, task=task: world.reset(seed=1, task=task))
+        while not over:
+            action = next_action(benchmark.instances[task.task_id], messages)
+            name = "submit, graded" if "submit" in action else "command"
+            page, _, over, _, _ = timed(name, lambda world=world, action=action: world.step(action))
+            messages += [Message(role="assistant", content=action), Message(role="tool", content=str(page))]
+    for name, seconds in spent.items():
+        print(f"{name}: median {statistics.median(seconds):.2f} s of {len(seconds)}")
+    print(f"{os.cpu_count()} processors, {os.getloadavg()[1]:.1f} processes that wanted one")
+
+
+if __name__ == "__main__":
+    main()
