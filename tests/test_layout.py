@@ -145,6 +145,8 @@ def mirrored(test: Path) -> Path:
 
 MIXED = {
     "tests/cli/test_game_scripts.py",
+    "tests/envs/swe/test_perturbed.py",
+    "tests/envs/swe/test_pipeline.py",
     "tests/hrl/test_extending.py",
     "tests/hrl/test_ranks_training.py",
     "tests/hrl/test_whole_loop.py",
