@@ -101,8 +101,7 @@ class BrowserBenchmark:
         options |= {"coordinates": coordinates, "show_pages": True}
         limits = WorldLimits(reset_seconds=reset_seconds, step_seconds=step_seconds, episode_seconds=episode_seconds)
         tools = (*ON_PAGE, *(POINTING if coordinates else ()), *ON_THE_WEB, *ANSWERING)
-        variables = {name: os.environ[name] for name in ("MINIWOB_URL",) if name in os.environ} or miniwob_url()
-        self.worlds = BrowserWorlds(options=options, limits=limits, tools=tools, variables=variables)
+        self.worlds = BrowserWorlds(options=options, limits=limits, tools=tools, variables=miniwob_url())
 
     def tasks(self) -> Sequence[Task]:
         """Every instance of every id."""
@@ -161,7 +160,10 @@ def require_package(package: str) -> None:
 
 
 def miniwob_url() -> dict[str, str]:
-    """Where MiniWoB's pages are: in the package miniwob, as files. Nothing where it is not installed."""
+    """Where MiniWoB's pages are: where MINIWOB_URL says, else in the package miniwob, as files. Nothing where it is not
+    installed."""
+    if url := os.environ.get("MINIWOB_URL"):
+        return {"MINIWOB_URL": url}
     found = find_spec("miniwob")
     if found is None or not found.submodule_search_locations:
         return {}

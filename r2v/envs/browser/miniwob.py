@@ -66,6 +66,7 @@ class MiniWoB:
                 "sites": [url["MINIWOB_URL"]],
                 "longest": longest,
                 "slow_mo": 0,
+                "page_seconds": 30,
                 "coordinates": coordinates,
             },
             limits=WorldLimits(reset_seconds=reset_seconds, step_seconds=step_seconds, episode_seconds=episode_seconds),

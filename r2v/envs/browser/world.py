@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import importlib
 import json
+import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -34,10 +35,12 @@ class BrowserWorld:
         slow_mo: int | None = None,
         settle: float = 0.5,
         action_seconds: float = 5.0,
+        page_seconds: float | None = None,
         coordinates: bool = False,
         show_goal: bool = True,
         show_pages: bool = False,
     ) -> None:
+        logging.getLogger("browsergym").setLevel(logging.ERROR)
         start_playwright(browser, flags)
         wait_longer(action_seconds)
         registration = importlib.import_module("browsergym.core.registration")
@@ -45,7 +48,9 @@ class BrowserWorld:
         for package in packages:
             importlib.import_module(package)
         self._functions = importlib.import_module("browsergym.core.action.functions")
-        self._sites, self._longest, self._slow_mo, self._settle = sites, longest, slow_mo, settle
+        self._sites, self._longest, self._settle = sites, longest, settle
+        paces = {"slow_mo": slow_mo, "timeout": None if page_seconds is None else int(page_seconds * 1000)}
+        self._paces = {name: value for name, value in paces.items() if value is not None}
         self._show_goal, self._show_pages = show_goal, show_pages
         self._tools = {name: getattr(self._functions, name) for name in tools}
         self._environment: Any = None
@@ -56,8 +61,7 @@ class BrowserWorld:
         payload = task["payload"]
         gymnasium = importlib.import_module("gymnasium")
         spec = gymnasium.spec(payload["id"])
-        more = {} if self._slow_mo is None else {"slow_mo": self._slow_mo}
-        self._environment = spec.entry_point(**{**spec.kwargs, **more}, pre_observation_delay=0.0)
+        self._environment = spec.entry_point(**{**spec.kwargs, **self._paces}, pre_observation_delay=0.0)
         self._environment.settle = lambda: still(self._environment.page, self._settle)
         self._navigations = Navigations(self._sites)
         self._environment.on_context = self._navigations.watch

@@ -129,11 +129,12 @@ def _work(requests: int, answers: int) -> int:
 
 
 def _described(error: Exception) -> str:
-    """An exception in a line, with where it was raised."""
+    """An exception in a line, the first of what it says, with where it was raised."""
     frames = traceback.extract_tb(error.__traceback__)
     own = [frame for frame in frames if frame.filename != __file__ and "site-packages" not in frame.filename]
     place = f" ({Path(own[-1].filename).name}:{own[-1].lineno})" if own else ""
-    return " ".join(f"{type(error).__name__}: {error}".split())[:400] + place
+    first = str(error).strip().split("\n")[0]
+    return " ".join(f"{type(error).__name__}: {first}".split())[:400] + place
 
 
 def _receive(file: int) -> Any:

@@ -1,0 +1,128 @@
+"""Trouble in the middle of a collection: every episode has an end, faults apart from failures, and none is lost."""
+
+from __future__ import annotations
+
+import functools
+import http.server
+import json
+import os
+import signal
+import threading
+import time
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from r2v.cli.main import main as r2v
+from tests import trust
+from tests.envs.browser import real_browser
+from tests.envs.browser.test_miniwob import browser_of
+
+WORDS = ["collect", "--seeds", "1", "--overrides", "env.benchmark=miniwob", "inference.max_steps=3"]
+
+
+class Quiet(http.server.SimpleHTTPRequestHandler):
+    """Serves MiniWoB's pages, counts them, and says nothing."""
+
+    pages = 0
+
+    def do_GET(self) -> None:
+        Quiet.pages += self.path.endswith(".html")
+        super().do_GET()
+
+    def log_message(self, *_: object) -> None:
+        """Not a word."""
+
+
+class Server(http.server.ThreadingHTTPServer):
+    """As many connections may wait as two browsers open."""
+
+    request_queue_size = 64
+
+
+class Site:
+    """A server of MiniWoB's pages that can be stopped, and started again at the same address."""
+
+    def __init__(self) -> None:
+        spec = find_spec("miniwob")
+        assert spec is not None and spec.submodule_search_locations
+        folder = Path(spec.submodule_search_locations[0]) / "html"
+        self.handler = functools.partial(Quiet, directory=str(folder))
+        self.port = 0
+        self.start()
+
+    def start(self) -> None:
+        self.server = Server(("127.0.0.1", self.port), self.handler)
+        self.port = self.server.server_address[1]
+        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+
+    def stop(self) -> None:
+        self.server.shutdown()
+        self.server.server_close()
+
+
+def workers() -> list[int]:
+    """The processes of this one's worlds."""
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            guard = int(stat.read_text().rpartition(")")[2].split()[1])
+            above = int(Path(f"/proc/{guard}/stat").read_text().rpartition(")")[2].split()[1])
+            if above == os.getpid() and b"worker/boot.py" in (stat.parent / "cmdline").read_bytes():
+                found.append(int(stat.parent.name))
+        except OSError:
+            continue
+    return found
+
+
+def kill_worker() -> None:
+    os.kill(workers()[0], signal.SIGKILL)
+
+
+def kill_browser() -> None:
+    os.kill(browser_of(workers()[-1]), signal.SIGKILL)
+
+
+@real_browser
+def test_a_worker_a_browser_and_a_site_fail_in_the_middle_and_every_episode_has_its_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    episodes = 50 if trust.whole_suites else 15
+    site = Site()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MINIWOB_URL", f"http://127.0.0.1:{site.port}/miniwob/")
+    monkeypatch.setattr(Quiet, "pages", 0)
+    done = threading.Event()
+
+    def trouble() -> None:
+        for number, act in enumerate((kill_worker, kill_browser, site.stop), start=1):
+            while Quiet.pages < number * episodes // 5 and not done.is_set():
+                time.sleep(0.01)
+            act()
+        done.wait(3.0)
+        site.start()
+
+    maker = threading.Thread(target=trouble)
+    maker.start()
+    try:
+        code = r2v(
+            [*WORDS, f"env.options={{names: click-test, instances: {episodes * 2}}}", f"data.num_episodes={episodes}"]
+        )
+    finally:
+        done.set()
+        maker.join()
+        site.stop()
+    assert code == 0
+    (manifest,) = (json.loads(path.read_text()) for path in tmp_path.glob("data/runs/*/run_manifest.json"))
+    records = [
+        json.loads(line)
+        for path in tmp_path.glob("data/runs/*/trajectories.jsonl")
+        for line in path.read_text().splitlines()
+    ]
+    assert len(records) == episodes == manifest["n_episodes"] and manifest["status"] == "done"
+    assert len({record["episode_id"] for record in records}) == episodes
+    faults = [record["env_fault"] for record in records if record["env_fault"] is not None]
+    assert len(faults) == manifest["n_env_faults"] == episodes - manifest["n_success"]
+    assert any("ERR_CONNECTION_REFUSED" in fault for fault in faults)
+    print(f"{episodes} ends: {manifest['n_success']} succeeded, 0 failed, {len(faults)} faults: {sorted(set(faults))}")
