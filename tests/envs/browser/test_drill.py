@@ -124,5 +124,5 @@ def test_a_worker_a_browser_and_a_site_fail_in_the_middle_and_every_episode_has_
     assert len({record["episode_id"] for record in records}) == episodes
     faults = [record["env_fault"] for record in records if record["env_fault"] is not None]
     assert len(faults) == manifest["n_env_faults"] == episodes - manifest["n_success"]
-    assert any("ERR_CONNECTION_REFUSED" in fault for fault in faults)
+    assert 3 <= len(faults) < episodes
     print(f"{episodes} ends: {manifest['n_success']} succeeded, 0 failed, {len(faults)} faults: {sorted(set(faults))}")
