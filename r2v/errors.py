@@ -33,6 +33,9 @@ FailureKind = Literal[
     "bug",
     "cuda_oom",
     "host_oom",
+    "machine",
+    "installation",
+    "stalled",
     "killed",
     "timeout",
     "preempted",
@@ -43,8 +46,10 @@ FailureKind = Literal[
     "unknown",
 ]
 """Why a stage failed. The first six are the exceptions above; `bug` is any other one; `cuda_oom` and `host_oom` are a
-GPU or a machine out of memory; `killed` is a signal that nothing explains. The rest are ends that Slurm alone can tell
-of: its time limit, preemption, a lost node, scancel, a failed parent, a log file that could not be opened."""
+GPU or a machine out of memory; `machine` is a GPU, its driver or its links that failed; `installation` is software that
+a node lacks (an environment, a module); `stalled` is a stage that its watchdog ended; `killed` is a signal that nothing
+explains. The rest are ends that Slurm alone can tell of: its time limit, preemption, a lost node, scancel, a failed
+parent, a log file that could not be opened."""
 
 OLD_KINDS: dict[str, FailureKind] = {"code": "bug", "config": "usage", "data": "input", "held": "lease_conflict"}
 """Names in records and chains that were written by R2V 0.1."""
@@ -62,6 +67,25 @@ HOST_OOM = re.compile(
     re.IGNORECASE,
 )
 """A machine, or a job's share of one, out of memory, in the words of torch, the C library, Slurm or the kernel."""
+
+MACHINE_FAULT = re.compile(
+    r"uncorrectable (NVLink|ECC)|\bECC error|\bXid\b|fallen off the bus|GPU is lost|GPU requires reset"
+    r"|Found no NVIDIA driver|CUDA driver initialization failed|(initialize|Initialize) NVML"
+    r"|CUDA error: (unknown error|hardware stack error|system not yet initialized|unspecified launch failure)"
+    r"|CUDA unknown error|no CUDA-capable device|No CUDA GPUs are available"
+    r"|ncclSystemError|ncclRemoteError|ncclInternalError|ncclUnhandledCudaError"
+    r"|Watchdog caught collective operation timeout|NCCL preflight"
+)
+"""A GPU, its driver or the links between GPUs that failed, in the words of torch, CUDA, NCCL, NVML or the kernel;
+nothing that a program brings about by itself, as a wrong index or a wrong argument of a collective does. Search for
+CUDA_OOM before it."""
+
+NOT_INSTALLED = re.compile(
+    r"ModuleNotFoundError: No module named|: command not found|error while loading shared libraries"
+    r"|Unable to locate a modulefile|Lmod has detected the following error|: No such file or directory\s*$",
+    re.MULTILINE,
+)
+"""Software that a node lacks, in the words of Python, the shell, the loader or the modules of a site."""
 
 DISK_REFUSES = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
 """Errors of a full, exhausted or read-only disk: the environment's fault, not ours."""
@@ -175,6 +199,10 @@ def failure_of(error: BaseException) -> tuple[FailureKind, int]:
         return "cuda_oom", R2VError.exit_code
     if isinstance(error, MemoryError) or HOST_OOM.search(str(error)):
         return "host_oom", R2VError.exit_code
+    if MACHINE_FAULT.search(str(error)):
+        return "machine", R2VError.exit_code
+    if isinstance(error, ModuleNotFoundError):
+        return "installation", R2VError.exit_code
     known = as_r2v_error(error)
     return (known.kind, known.exit_code) if known is not None else (R2VError.kind, R2VError.exit_code)
 

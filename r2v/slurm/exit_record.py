@@ -24,6 +24,8 @@ def exit_record(job_start: JobStart, code: int, error: dict[str, Any] | None, ro
     if code == 0:
         missing = missing_output(job_start.words, root)
         kind, line, code = ("bug", f"ended with 0, and yet {missing}", 1) if missing else (None, "", 0)
+    elif job_start.stalled:
+        kind, line = "stalled", job_start.stalled
     elif kind != "cuda_oom" and (oom_kills() > job_start.oom_kills or killed and near_limit(peak, granted_memory())):
         kind, line = "host_oom", f"killed at its memory limit: {peak >> 20} MB used by its largest process"
     elif killed:

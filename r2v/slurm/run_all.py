@@ -30,6 +30,7 @@ from r2v.slurm.chain import Chain, ChainJob, HealingLimits, parse_comment
 from r2v.slurm.configuration import config_sha, require_configuration
 from r2v.slurm.estimate import estimate_lines
 from r2v.slurm.headers import Resources
+from r2v.slurm.learned_sizes import sized
 from r2v.slurm.snapshot import pin
 from r2v.slurm.submit_missing import find, preview, require_acceptable, submit_missing, table
 from r2v.storage import artifact as artifacts
@@ -211,7 +212,15 @@ def _with_steps(root: Path, config: Config, chain: Chain, steps: Sequence[Planne
 
 
 def _resources(root: Path, config: Config, steps: Sequence[PlannedJob]) -> dict[str, Resources]:
-    return {step.job.name: requests.of_job(root, step.job.command.script, step.job.name, config) for step in steps}
+    name, asked = places_of(config, root).name, dict[str, Resources]()
+    for step in steps:
+        own = requests.of_job(root, step.job.command.script, step.job.name, config)
+        asked[step.job.name] = replace(own, directives=sized(root, name, step.job.name, own.directives))
+        for key, value in asked[step.job.name].directives.items():
+            header = own.directives.get(key, "nothing")
+            if value != own.directives.get(key, ""):
+                logger.info("%s: %s=%s, as healing found; the header says %s", step.job.name, key, value, header)
+    return asked
 
 
 def _absent(chain: Chain) -> list[str]:

@@ -17,7 +17,9 @@ import signal
 import sys
 import time
 import traceback
+from contextlib import suppress
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -54,6 +56,8 @@ class JobStart:
     """Of its records; None without Slurm."""
     warned: bool = False
     ended_by_slurm: bool = False
+    stalled: str = ""
+    """Why its watchdog has ended the stage."""
     continued: float = -math.inf
     """When a SIGCONT came last, on the monotonic clock."""
     oom_kills: int = field(default_factory=oom_kills)
@@ -101,12 +105,29 @@ class StageProcess:
         job_start = self.job_start
         while (code := self._code()) is None:
             received = signal.sigtimedwait(self._awaited, LOOK_SECONDS)
-            if received is None and job_start.helpers is not None and job_start.folder is not None:
-                job_start.helpers.look(job_start.folder)
+            if received is None and job_start.folder is not None:
+                self._look(job_start.folder)
             if received is not None and received.si_signo != signal.SIGCHLD:
                 self._pass_on(signal.Signals(received.si_signo))
         signal.pthread_sigmask(signal.SIG_SETMASK, self._mask)
         return code
+
+    def _look(self, folder: Path) -> None:
+        """Ask for helpers where they are worth it, and end a stage that hangs: first as its time limit would."""
+        from r2v.slurm.watchdog import stalled
+
+        job_start = self.job_start
+        if job_start.helpers is not None:
+            job_start.helpers.look(folder)
+        if job_start.stalled:
+            os.kill(self.pid, signal.SIGKILL)
+            return
+        with suppress(OSError, ValueError, LookupError, TypeError):  # no record is worth the job
+            events = chains.record_at(folder).events
+            job_start.stalled = stalled(events, job_start.restart, datetime.now(UTC)) or ""
+        if job_start.stalled:
+            logger.warning("r2v job %s: %s", job_start.id, job_start.stalled)
+            os.kill(self.pid, signal.SIGTERM)
 
     def _code(self) -> int | None:
         pid, status = os.waitpid(self.pid, os.WNOHANG)

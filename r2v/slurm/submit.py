@@ -1,4 +1,5 @@
-"""Submission: putting jobs of a chain into the queue, so that none is there twice. Only this module knows submitit.
+"""Submission: putting jobs of a chain into the queue, so that none is there twice. Only this module and the
+script of a stage know submitit.
 
 Each stage is one Checkpointable callable that Slurm starts directly (no srun: the time limit's warning reaches it
 through `--signal=B:`), each with a sentinel: a job of one CPU and five minutes that runs when its stage has failed.
@@ -12,25 +13,25 @@ import logging
 import re
 import shlex
 import sys
-import uuid
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-from submitit.core.core import Job
 from submitit.helpers import Checkpointable
-from submitit.slurm.slurm import SlurmExecutor
 
 from r2v.errors import EnvironmentFault
+from r2v.log import logger
 from r2v.slurm import chain as chains
 from r2v.slurm import client
-from r2v.slurm.chain import Attempt, Chain, comment
-from r2v.slurm.client import Queued
+from r2v.slurm.bad_nodes import without_bad
+from r2v.slurm.chain import ASKED_FOR, Attempt, Chain, comment
+from r2v.slurm.client import Queued, SlurmRefused
 from r2v.slurm.headers import Resources
+from r2v.slurm.learned_sizes import learn
 from r2v.slurm.requests import PLACEMENT
 from r2v.slurm.runner import OF
 from r2v.slurm.snapshot import code_lines
+from r2v.slurm.stage_script import StageScript, parameter
 from r2v.storage.files import writing
 from r2v.storage.paths import LOGS, SCRIPTS
 
@@ -57,35 +58,6 @@ class StageJob(Checkpointable):
         sys.exit(run(self.words, name=self.name, job=self.job))
 
 
-class _Batch(SlurmExecutor):
-    """submitit's executor. What the job runs is our runner, by its command line, without the detour over a pickle and
-    a Python of its own; nor does it ask for an srun, which is not used here. Its script goes through our own door."""
-
-    command = ""
-    """What the job runs, as a line of its script."""
-    arguments: Sequence[str] = ()
-    known: Collection[str] = ()
-    """Ids of the chain's jobs: none of them is the one that is submitted now."""
-
-    @property
-    def _submitit_command_str(self) -> str:
-        return self.command
-
-    def _submit_command(self, command: str) -> Job[Any]:
-        text = self._make_submission_file_text(command, uuid.uuid4().hex)
-        id_ = client.sbatch(self.arguments, text, known=self.known)
-        job = self.job_class(folder=self.folder, job_id=id_, tasks=[0])
-        with writing(job.paths.submission_file):
-            job.paths.folder.mkdir(parents=True, exist_ok=True)
-            job.paths.submission_file.write_text(text)
-        return job
-
-    @classmethod
-    def affinity(cls) -> int:
-        """How well it suits this machine; above 0: it does."""
-        return 2
-
-
 def words_of(root: Path, chain: Chain, job: str, overrides: Sequence[str]) -> list[str]:
     """The `r2v` command line of a job, on the configuration that the chain keeps."""
     config = chains.folder(Path(), chain.name) / "config.yaml"
@@ -108,7 +80,9 @@ def submit(
     what was submitted before is written and stays.
     """
     waits = _unfinished(root, chain, job)
-    id_ = _submit_stage(root, chain, job, resources, overrides, waits)
+    id_ = _submit_where_nodes_are_sound(root, chain, job, resources, overrides, waits)
+    if reason not in ASKED_FOR and (before := chain.jobs[job].latest) is not None:
+        learn(root, chain.name, job, before.resources, resources)
     attempt = Attempt(
         id=id_,
         resources=dict(resources),
@@ -220,6 +194,20 @@ def _unfinished(root: Path, chain: Chain, job: str) -> list[str]:
     return [_latest(chain, need) for need, state in states.items() if state == "active"]
 
 
+def _submit_where_nodes_are_sound(
+    root: Path, chain: Chain, job: str, resources: Mapping[str, str], overrides: Sequence[str], waits: Sequence[str]
+) -> str:
+    """Submit away from nodes that are known as bad; anywhere, where Slurm has no others for this job."""
+    avoiding = without_bad(root, resources)
+    try:
+        return _submit_stage(root, chain, job, avoiding, overrides, waits)
+    except SlurmRefused as error:
+        if avoiding == dict(resources):
+            raise
+        logger.warning("%s: not without %s (%s); it may go there", job, avoiding["exclude"], error)
+    return _submit_stage(root, chain, job, resources, overrides, waits)
+
+
 def _submit_stage(
     root: Path, chain: Chain, job: str, resources: Mapping[str, str], overrides: Sequence[str], waits: Sequence[str]
 ) -> str:
@@ -246,7 +234,7 @@ def _submit_stage(
         wckey=None,
         stderr_to_stdout=True,
         setup=[*environment_lines(root), "set -euo pipefail", *code_lines(chain.name)],
-        additional_parameters={_parameter(name): value or True for name, value in directives.items()},
+        additional_parameters={parameter(name): value or True for name, value in directives.items()},
     )
     executor.arguments = [f"--comment={directives['comment']}"]
     executor.known = chain.slurm_ids
@@ -256,17 +244,12 @@ def _submit_stage(
         return str(executor.submit(payload).job_id)
 
 
-def _parameter(name: str) -> str:
-    """A directive as submitit spells the same one of its own, so that ours takes its place."""
-    return name if name == "open-mode" else name.replace("-", "_")
-
-
-def _executor(root: Path, chain: Chain, payload: StageJob) -> _Batch:
+def _executor(root: Path, chain: Chain, payload: StageJob) -> StageScript:
     folder = chains.folder(root, chain.name) / "submitit"
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
     client.require()
-    executor = _Batch(folder / "%j")
+    executor = StageScript(folder / "%j")
     # exec: Python takes the batch shell's place, and with it the signals that are sent to that.
     executor.command = "exec " + shlex.join(
         [sys.executable, "-m", "r2v.slurm.runner", OF, f"{payload.name}/{payload.job}", *payload.words]

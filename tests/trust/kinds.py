@@ -667,10 +667,17 @@ OTHER_FILES = (
     ),
     FileKind(
         name="job record",
-        paths=("outputs/.chains/*/jobs/*/*.json", "outputs/.chains/*/jobs/*/*.jsonl"),
+        paths=(
+            "outputs/.chains/*/jobs/*/*.json",
+            "outputs/.chains/*/jobs/*/*.jsonl",
+            "outputs/.chains/*/sizes.json",
+            "outputs/.chains/bad_nodes.json",
+        ),
         form="json",
         writers=(
             "slurm.runner:_write",
+            "slurm.bad_nodes:remember",
+            "slurm.learned_sizes:learn",
             "slurm.helper_array:HelperArray._remember",
             "storage.record:recording",
             "storage.record:event",
@@ -682,7 +689,7 @@ OTHER_FILES = (
         name="submission",
         paths=("outputs/.chains/*/submitit/**", "outputs/.chains/*/*.pkl"),
         form="pickle",
-        writers=("slurm.submit:_executor", "slurm.submit:_Batch._submit_command", "slurm.submit:_make_logs"),
+        writers=("slurm.submit:_executor", "slurm.stage_script:StageScript._submit_command", "slurm.submit:_make_logs"),
         damage="refused",
         readers=("run_all",),
     ),

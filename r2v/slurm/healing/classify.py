@@ -11,6 +11,9 @@ Slurm says of memory, time and cancellation outweighs a stage that believed itse
     timeout          TIMEOUT, DEADLINE: Slurm ended it at its limit                       on from the checkpoint
     preempted        PREEMPTED                                                            again
     node_fail        NODE_FAIL, BOOT_FAIL                                                 again, on another node
+    machine          a GPU, its driver or its links: ECC, Xid, NCCL (error or log)        on another node; remembered
+    installation     no Python, no module, no library: exit code 126 or 127, the log      once, on another node
+    stalled          ended by its watchdog: its own pace had stopped                      again
     killed           SIGKILL that nothing explains                                        again
     lease_conflict   exit code 6: another process was making the same artifact            again
     bug, usage, input, empty, environment, no_log, unknown                                nothing: downstream waits
@@ -24,7 +27,16 @@ import re
 from dataclasses import dataclass, field
 from typing import Any
 
-from r2v.errors import BY_EXIT_CODE, CUDA_OOM, HOST_OOM, FailureKind, R2VError, kind_named
+from r2v.errors import (
+    BY_EXIT_CODE,
+    CUDA_OOM,
+    HOST_OOM,
+    MACHINE_FAULT,
+    NOT_INSTALLED,
+    FailureKind,
+    R2VError,
+    kind_named,
+)
 from r2v.slurm.client import SacctRow, memory
 
 ALIVE = (
@@ -53,6 +65,9 @@ REMEDIES: dict[FailureKind, str] = {
     "(or a smaller policy.max_seq_len)",
     "interrupted": f"raise --time in the script's header, then: {_RESUME}",
     "timeout": f"raise --time in the script's header, then: {_RESUME}",
+    "machine": f"have the node looked at (nvidia-smi, the kernel's log), then: {_RESUME}",
+    "installation": f"mend .venv, or what scripts/slurm/env.sh loads; then: {_RESUME}",
+    "stalled": f"look at the log's end, then: {_RESUME}",
     "preempted": _RESUME,
     "node_fail": _RESUME,
     "killed": f"look at the log's end, then: {_RESUME}",
@@ -125,6 +140,8 @@ def classify(evidence: Evidence) -> Failure | None:
             return None if evidence.state in ("", "COMPLETED") else _by_code(evidence)
         if recorded:
             line = str(evidence.exit.get("line") or last_line(evidence.log))
+            if recorded == "killed" and (match := MACHINE_FAULT.search(evidence.log)):
+                return Failure(kind="machine", line=_line_around(evidence.log, match.start()))
             return Failure(kind=kind_named(recorded) or "unknown", line=line)
     if evidence.error is not None and (kind := kind_named(evidence.error.get("kind"))):
         return Failure(kind=kind, line=error_line(evidence.error))
@@ -195,8 +212,12 @@ def _by_state(evidence: Evidence) -> Failure | None:
 def _by_code(evidence: Evidence) -> Failure:
     """What the exit code, the memory and the lines of the log allow to conclude."""
     (code, number), at_limit = evidence.code, near_limit(*evidence.measured)
+    if evidence.exit is None and code in (1, 126, 127) and (match := NOT_INSTALLED.search(evidence.log)):
+        return Failure(kind="installation", line=_line_around(evidence.log, match.start()))
     if match := CUDA_OOM.search(evidence.log):  # before HOST_OOM, which matches "out of memory" of any kind
         return Failure(kind="cuda_oom", line=_line_around(evidence.log, match.start()))
+    if match := MACHINE_FAULT.search(evidence.log):
+        return Failure(kind="machine", line=_line_around(evidence.log, match.start()))
     if number in (9, 125) or code in (9, 137):
         if at_limit or HOST_OOM.search(evidence.log):
             return Failure(kind="host_oom", line=f"killed at its memory limit{_memory_used(evidence)}")

@@ -18,8 +18,9 @@ from r2v.errors import EnvironmentFault, FailureKind, R2VError
 from r2v.log import logger
 from r2v.slurm import chain as chains
 from r2v.slurm import client
+from r2v.slurm.bad_nodes import remember
 from r2v.slurm.chain import Attempt, AttemptFailure, Chain
-from r2v.slurm.healing.classify import ALIVE, Evidence, Failure, classify
+from r2v.slurm.healing.classify import ALIVE, Evidence, Failure, classify, nodes
 from r2v.slurm.healing.retry_policy import Resubmit, decide
 from r2v.slurm.submit import adopt, finished_well, in_queue, retarget, submit
 from r2v.slurm.submit_missing import find, sentinels_of
@@ -99,6 +100,8 @@ def _log_tail(root: Path, chain: Chain, job: str, attempt: Attempt) -> str:
 
 
 def _answer(root: Path, chain: Chain, job: str, latest: Attempt, evidence: Evidence, failure: Failure) -> int:
+    if failure.kind == "machine" and (where := nodes(evidence)) and _had_gpus(root, chain, latest):
+        remember(root, where, failure.line)
     decision = decide(root, chain, job, evidence, failure)
     if isinstance(decision, Resubmit):
         try:
@@ -115,6 +118,11 @@ def _answer(root: Path, chain: Chain, job: str, latest: Attempt, evidence: Evide
     action = f"not tried again: {decision}" + (f"; blocked: {blocked}" if blocked else "")
     _note(root, chain, job, latest, failure, action)
     return 0
+
+
+def _had_gpus(root: Path, chain: Chain, attempt: Attempt) -> bool:
+    """Whether Slurm gave the attempt a GPU: without one, a missing driver is no fault of a node."""
+    return bool((chains.record(root, chain.name, attempt.id).start or {}).get("gpus"))
 
 
 def _resubmit(root: Path, chain: Chain, job: str, decision: Resubmit, failure: Failure) -> Chain:

@@ -8,7 +8,9 @@
     interrupted
     preempted           again, not counted
     node_fail           again, not counted, without that node
-    killed,             again
+    machine             again, not counted, without that node, which is remembered; three times
+    installation        again, without that node; once
+    killed, stalled,    again
     lease_conflict
     everything else     a person: downstream waits, with its place in the queue
 
@@ -19,7 +21,7 @@ them.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from r2v.config import PHASES, Config, HierarchicalConfig, load
@@ -32,7 +34,7 @@ from r2v.slurm.headers import Resources
 from r2v.slurm.healing.classify import Evidence, Failure, nodes
 from r2v.slurm.healing.gpu_hours import over_cap
 
-MAX_BY_KIND = {"host_oom": 3, "cuda_oom": 2}
+MAX_BY_KIND = {"host_oom": 3, "cuda_oom": 2, "machine": 3, "installation": 1}
 """How often one kind is answered."""
 MAX_UNCOUNTED = 10
 """Attempts that are not counted (preempted, timed out with progress) until a person should look."""
@@ -80,7 +82,11 @@ def _by_kind(
         return Resubmit(**{**vars(same), "counted": False})
     if failure.kind == "node_fail":
         return _elsewhere(latest, nodes(evidence))
-    if failure.kind in ("killed", "lease_conflict"):
+    if failure.kind == "machine":
+        return _elsewhere(latest, nodes(evidence))
+    if failure.kind == "installation":
+        return replace(_elsewhere(latest, nodes(evidence)), counted=True)
+    if failure.kind in ("killed", "stalled", "lease_conflict"):
         return same
     if failure.kind == "cancelled":
         return "it was cancelled"

@@ -15,6 +15,7 @@ from r2v.console import text_table
 from r2v.errors import EnvironmentFault
 from r2v.slurm import client
 from r2v.slurm.client import SacctRow
+from r2v.slurm.headers import Resources
 from r2v.slurm.healing.classify import ALIVE
 from r2v.slurm.views.status import files
 
@@ -31,6 +32,12 @@ class AttemptCost:
     gpu_hours: float
     wasted: float
     state: str
+    memory_used: int | None = None
+    """Bytes of its largest start, as Slurm measured them."""
+    memory_asked: int | None = None
+    longest_hours: float = 0.0
+    """Of its longest start; `hours_asked` is the time limit of each."""
+    hours_asked: float | None = None
 
 
 def attempt_costs(name: str, root: Path = Path()) -> list[AttemptCost]:
@@ -57,8 +64,14 @@ def attempt_costs(name: str, root: Path = Path()) -> list[AttemptCost]:
         raise EnvironmentFault(
             f"only accounting knows what a chain cost, and it is down: {accounting.down}; try again later"
         )
+    limits = {
+        attempt.id: Resources(directives=attempt.resources).time_minutes
+        for entry in chain.jobs.values()
+        for attempt in entry.attempts
+    }
     helping = [_of(job, number, id_, _tasks(id_, accounting.jobs)) for job, number, id_ in arrays]
-    return [_of(job, number, id_, accounting.jobs.get(id_, [])) for job, number, id_ in attempts] + helping
+    own = [_of(job, number, id_, accounting.jobs.get(id_, []), limits.get(id_, 0)) for job, number, id_ in attempts]
+    return own + helping
 
 
 def _tasks(array: str, jobs: Mapping[str, list[SacctRow]]) -> list[SacctRow]:
@@ -66,7 +79,7 @@ def _tasks(array: str, jobs: Mapping[str, list[SacctRow]]) -> list[SacctRow]:
     return [row for id_, rows in jobs.items() if id_.partition("_")[0] == array for row in rows]
 
 
-def _of(name: str, number: int, id_: str, rows: Sequence[SacctRow]) -> AttemptCost:
+def _of(name: str, number: int, id_: str, rows: Sequence[SacctRow], minutes: int = 0) -> AttemptCost:
     lost = [row for row in rows if row.state != "COMPLETED" and (row.state not in ALIVE or row.state == "REQUEUED")]
     return AttemptCost(
         job=name,
@@ -77,7 +90,18 @@ def _of(name: str, number: int, id_: str, rows: Sequence[SacctRow]) -> AttemptCo
         gpu_hours=sum(row.gpu_hours for row in rows),
         wasted=sum(row.gpu_hours for row in lost),
         state=rows[-1].state.lower() if rows else "",
+        memory_used=max((row.max_rss for row in rows if row.max_rss), default=None),
+        memory_asked=max((row.requested for row in rows if row.requested), default=None),
+        longest_hours=max((row.elapsed / 3600 for row in rows), default=0.0),
+        hours_asked=minutes / 60 or None,
     )
+
+
+def _used(used: float | None, asked: float | None, unit: str, scale: float = 1.0) -> str:
+    """How much of what was asked for an attempt used: "1.2 of 48.0 GB"."""
+    if not used or not asked:
+        return ""
+    return f"{used / scale:.1f} of {asked / scale:.1f} {unit}"
 
 
 def lines(name: str, costs: Sequence[AttemptCost]) -> list[str]:
@@ -85,7 +109,7 @@ def lines(name: str, costs: Sequence[AttemptCost]) -> list[str]:
     total, wasted = sum(cost.gpu_hours for cost in costs), sum(cost.wasted for cost in costs)
     share = f"{100 * wasted / total:.0f}%" if total else "none"
     rows = [
-        ("job", "try", "id", "starts", "hours", "GPU-h", "wasted", ""),
+        ("job", "try", "id", "starts", "hours", "GPU-h", "wasted", "memory", "time", ""),
         *(
             (
                 cost.job,
@@ -95,6 +119,8 @@ def lines(name: str, costs: Sequence[AttemptCost]) -> list[str]:
                 f"{cost.hours:.2f}",
                 f"{cost.gpu_hours:.2f}",
                 f"{cost.wasted:.2f}",
+                _used(cost.memory_used, cost.memory_asked, "GB", 1 << 30),
+                _used(cost.longest_hours, cost.hours_asked, "h"),
                 cost.state,
             )
             for cost in costs

@@ -203,7 +203,19 @@ def test_what_may_pass_by_itself_is_tried_again_as_it_was(kind: FailureKind, fak
     assert found.resources == RESOURCES and found.counted
 
 
-RETRIED = {"host_oom", "cuda_oom", "timeout", "interrupted", "preempted", "node_fail", "killed", "lease_conflict"}
+RETRIED = {
+    "host_oom",
+    "cuda_oom",
+    "timeout",
+    "interrupted",
+    "preempted",
+    "node_fail",
+    "killed",
+    "lease_conflict",
+    "machine",
+    "installation",
+    "stalled",
+}
 
 
 @pytest.mark.parametrize("kind", sorted(set(REMEDIES) - RETRIED))
