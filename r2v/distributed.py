@@ -13,7 +13,6 @@ from __future__ import annotations
 import ctypes
 import gc
 import importlib.util
-import json
 import logging
 import os
 import signal
@@ -23,23 +22,24 @@ import threading
 import time
 import traceback
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
-from r2v.errors import BY_EXIT_CODE, EnvironmentFault, FailureKind, Interrupted, UsageError
+from r2v.errors import UsageError
 from r2v.log import logger, setup
+from r2v.rank_failures import cause_of, stopped
+from r2v.several_nodes import MEET, NODE_AGENT, node_count, per_node, shared_folder, span
 from r2v.signals import stop_signals
 from r2v.storage import record
 from r2v.storage.files import write_json
 
 _LAUNCH = "R2V_LAUNCH"
 """Names, to a rank, the folder that its launch collects errors in."""
-_STOP = "stop"
+STOP_FILE = "stop"
 """File in that folder which says that ranks that have yet to begin need not."""
-_CRASHES = (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL)
-_KILLED_TOGETHER = 5
 _DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG of prctl(2)
 
 
@@ -55,7 +55,7 @@ def ranks() -> int:
 
 def own_device(device: str) -> str:
     """The device of this rank, where `auto` or `cuda` means one GPU each."""
-    if _LAUNCH in os.environ and device in ("auto", "cuda") and _visible_gpus():
+    if _LAUNCH in os.environ and device in ("auto", "cuda") and visible_gpus():
         return f"cuda:{os.environ['LOCAL_RANK']}"
     return device
 
@@ -63,7 +63,7 @@ def own_device(device: str) -> str:
 def ranks_for(asked: int | None, device: str) -> int:
     """How many ranks a training takes: those asked for, or one per visible GPU, or one. Raises UsageError where
     more are asked for than there are GPUs to give one each."""
-    gpus = _visible_gpus() if device in ("auto", "cuda") else int(device != "cpu")
+    gpus = node_count() * visible_gpus() if device in ("auto", "cuda") else int(device != "cpu")
     if asked is None:
         return max(1, gpus)
     if asked > 1 and device != "cpu" and asked > gpus:
@@ -77,14 +77,14 @@ def ranks_for(asked: int | None, device: str) -> int:
 def crowded(device: str) -> bool:
     """Whether a plain process would see several GPUs: transformers spreads it over all of them (DataParallel),
     which multiplies the batch. A rank sees one."""
-    return device != "cpu" and _visible_gpus() > 1
+    return device != "cpu" and visible_gpus() > 1
 
 
 def require_deepspeed(what: str, device: str, instead: str = "training.zero=0") -> None:
     """Raises UsageError where sharded training is asked for and cannot be had; `instead` names what can."""
     if importlib.util.find_spec("deepspeed") is None:
         raise UsageError(f"{what}: deepspeed is not installed; pip install 'r2v[gpu]', or set {instead}")
-    if device != "cpu" and not _visible_gpus():
+    if device != "cpu" and not visible_gpus():
         raise UsageError(f"{what}: no GPU is visible here; set {instead}, or policy.device=cpu to try it slowly")
 
 
@@ -106,57 +106,80 @@ def cut(batch_size: int, accumulation: int, count: int) -> tuple[int, int]:
     return micro, share // micro
 
 
-def _visible_gpus() -> int:
+def visible_gpus() -> int:
+    """GPUs that this process sees."""
     import torch
 
     return torch.cuda.device_count()
 
 
 def launch(count: int, *command: str) -> None:
-    """Run `python *command` as `count` ranks on this machine, until all are done. Raises what the rank that
-    failed first raised (one of our errors as itself, any other as Recorded), Interrupted when told to stop."""
-    from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
-    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
-    from torch.distributed.launcher.api import LaunchConfig, elastic_launch
-
+    """Run `python *command` as `count` ranks on this machine, or on every node of a Slurm job that has several, until
+    all are done. Raises what the rank that failed first raised (one of our errors as itself, any other as Recorded),
+    Interrupted when told to stop."""
     _make_room()
-    for name in [name for name in logging.root.manager.loggerDict if name.startswith("torch.distributed.elastic")]:
-        logging.getLogger(name).setLevel(logging.CRITICAL)
-    with tempfile.TemporaryDirectory(prefix="r2v-ranks-") as name, _launching(Path(name)) as folder:
-        config = LaunchConfig(
-            min_nodes=1,
-            max_nodes=1,
-            nproc_per_node=count,
-            max_restarts=0,
-            run_id=folder.name,
-            rdzv_backend="c10d",
-            rdzv_endpoint="localhost:0",
-            local_addr="127.0.0.1",
-            signals_to_handle="SIGQUIT",
-            logs_specs=DefaultLogsSpecs(log_dir=str(folder / "logs")),
-        )
-        cause: Exception | None = None
-        try:
-            elastic_launch(config, sys.executable)(*command)
-        except ChildFailedError as failed:
-            cause = _cause(folder, {index: (one.exitcode, one.timestamp) for index, one in failed.failures.items()})
-        if cause is None and (folder / _STOP).exists():
-            cause = _stopped()
+    nodes = node_count()
+    shared = shared_folder() if nodes > 1 else None
+    with tempfile.TemporaryDirectory(prefix=".ranks-", dir=shared) as name, launching(Path(name)) as folder:
+        cause = (_on_this_machine if nodes == 1 else _on_all_nodes)(folder, count, command)
+        if cause is None and (folder / STOP_FILE).exists():
+            cause = stopped()
     if cause is not None:
         raise cause
 
 
+def _on_this_machine(folder: Path, count: int, command: Sequence[str]) -> Exception | None:
+    meeting = {"rdzv_backend": "c10d", "rdzv_endpoint": "localhost:0", "local_addr": "127.0.0.1"}
+    deaths = run_agent(folder, command, run_id=folder.name, nproc_per_node=count, min_nodes=1, max_nodes=1, **meeting)
+    return cause_of([folder], deaths, told=(folder / STOP_FILE).exists()) if deaths else None
+
+
+def _on_all_nodes(folder: Path, count: int, command: Sequence[str]) -> Exception | None:
+    """First the ranks meet, which tells in a minute what the training would hang in; then they train."""
+    nodes = node_count()
+    share = per_node(count, nodes)
+    for part, words in (("meeting", ("-m", NODE_AGENT, MEET)), ("work", tuple(command))):
+        (folder / part).mkdir()
+        deaths = span(folder / part, nodes=nodes, per_node=share, command=words)
+        if deaths:
+            return cause_of(sorted((folder / part).glob("node-*")), deaths, told=(folder / STOP_FILE).exists())
+    return None
+
+
+def run_agent(folder: Path, command: Sequence[str], *, run_id: str, **where: Any) -> dict[int, tuple[int, int]]:
+    """Run the ranks of one node; rank -> exit code and time, of those that ended badly. All nodes of a launch have the
+    same `run_id`, or each waits for the others."""
+    from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+    from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+
+    for name in [name for name in logging.root.manager.loggerDict if name.startswith("torch.distributed.elastic")]:
+        logging.getLogger(name).setLevel(logging.CRITICAL)
+    config = LaunchConfig(
+        max_restarts=0,
+        run_id=run_id,
+        signals_to_handle="SIGQUIT",
+        logs_specs=DefaultLogsSpecs(log_dir=str(folder / "logs")),
+        **where,
+    )
+    try:
+        elastic_launch(config, sys.executable)(*command)
+    except ChildFailedError as failed:
+        return {index: (one.exitcode, one.timestamp) for index, one in failed.failures.items()}
+    return {}
+
+
 @contextmanager
-def _launching(folder: Path) -> Iterator[Path]:
+def launching(folder: Path) -> Iterator[Path]:
     """Tell ranks where their launch is, and that they are to stop when a signal comes; they leave when they are ready
     to, and torch's agent waits for none for long once another has left. A second signal, but SIGHUP, interrupts."""
 
     def request_stop(number: int, frame: FrameType | None) -> None:
-        if (folder / _STOP).exists():
+        if (folder / STOP_FILE).exists():
             if number == signal.SIGHUP:
                 return
             raise KeyboardInterrupt
-        (folder / _STOP).touch()
+        (folder / STOP_FILE).touch()
         for path in folder.glob("pid-*"):
             with suppress(ProcessLookupError):
                 os.kill(int(path.name.removeprefix("pid-")), signal.SIGTERM)
@@ -183,60 +206,6 @@ def _make_room() -> None:
         torch.cuda.empty_cache()
 
 
-def _cause(folder: Path, deaths: Mapping[int, tuple[int, int]]) -> Exception:
-    """What to raise for ranks that ended badly: `deaths` are exit codes and times. What failed first is the cause;
-    what the others say of it, and of being ended, came after. A rank that was killed left no record."""
-    first = min((at for _, at in deaths.values()), default=0)
-    for index, (code, at) in sorted(deaths.items()):
-        if at <= first + _KILLED_TOGETHER and not (folder / f"{index}.json").exists():
-            if code == -signal.SIGKILL:
-                return _killed(index)
-            if -code in _CRASHES:
-                return _crashed(index, signal.Signals(-code))
-    records = sorted((json.loads(path.read_text()) for path in folder.glob("*.json")), key=lambda one: one["time"])
-    if not records and (folder / _STOP).exists():
-        return _stopped()
-    if not records:
-        return EnvironmentFault(f"ranks ended with {[code for code, _ in deaths.values()]} and left no record of why")
-    first_error = records[0]["error"]
-    recorded = record.Recorded(first_error)
-    recorded.add_note(records[0]["trace"])
-    ours = BY_EXIT_CODE.get(first_error["exit_code"])
-    if ours is None:
-        return recorded
-    error = ours(first_error["message"])
-    error.__cause__ = recorded
-    return error
-
-
-def _stopped() -> Exception:
-    return Interrupted("stopped; the same command continues")
-
-
-def _crashed(index: int, by: signal.Signals) -> Exception:
-    message = (
-        f"rank {index} crashed ({by.name}) in a library and raised no error; what it wrote stands above. "
-        "The same command goes on from the last checkpoint"
-    )
-    return _died(message, by.name, "killed")
-
-
-def _killed(index: int) -> Exception:
-    """A process killed from outside, alone among those of its job: what a machine does that is out of memory."""
-    message = (
-        f"rank {index} was killed from outside (signal 9), as a machine does that is out of memory; run the same "
-        "command again with more memory, it goes on from its checkpoint"
-    )
-    return _died(message, "SIGKILL", "host_oom")
-
-
-def _died(message: str, by: str, kind: FailureKind) -> Exception:
-    """An EnvironmentFault that is recorded as a failure of this kind, which healing goes by."""
-    error = EnvironmentFault(message)
-    error.__cause__ = record.Recorded(record.entry(by, kind, error.exit_code, message))
-    return error
-
-
 def run_rank(act: Callable[[], None]) -> int:
     """Do `act` as one of the ranks of a launch; the process's exit code. Only rank 0 speaks and keeps records."""
     ctypes.CDLL(None).prctl(_DIE_WITH_PARENT, signal.SIGKILL)
@@ -250,7 +219,7 @@ def run_rank(act: Callable[[], None]) -> int:
         warnings.simplefilter("ignore")
         os.environ.pop(record.FOLDER, None)
     try:
-        if (folder / _STOP).exists():
+        if (folder / STOP_FILE).exists():
             raise KeyboardInterrupt
         act()
     except BaseException as error:

@@ -100,6 +100,8 @@ class Job:
     parts: str = ""
     """Dotted path module:function of (Case) -> parts, which counts what it plays (`r2v.pipeline.plan.case`); "" for
     one that plays nothing."""
+    spreads: bool = False
+    """Whether it can use several nodes: its ranks train together."""
     remakes: str = ""
     """The job up to which it makes the chain again under each configuration of `Stage.chains`."""
     imputed: tuple[str, ...] | None = None

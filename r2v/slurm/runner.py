@@ -20,8 +20,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from r2v.errors import InputError, Interrupted, R2VError
+from r2v.errors import InputError, Interrupted, R2VError, UsageError
 from r2v.log import logger, setup
+from r2v.several_nodes import node_count
 from r2v.slurm import chain as chains
 from r2v.slurm.configuration import require_configuration
 from r2v.slurm.job_environment import granted_gpus, granted_memory, restart_count
@@ -68,7 +69,7 @@ def run(words: list[str], *, name: str, job: str | None = None, root: Path = Pat
         logger.info("r2v job %s: %s was done before it was started again", id_, job_start.job)
         return 0
     _greet(job_start)
-    if damage := _configuration_damage(words, root, name):
+    if damage := _configuration_damage(words, root, name) or _idle_nodes(words):
         _begin(job_start, root, name)
         return _end(job_start, root, name, damage.exit_code, describe(damage))
     process = StageProcess(job_start)
@@ -131,6 +132,19 @@ def _configuration_damage(words: Sequence[str], root: Path, name: str) -> InputE
             damage = error
         time.sleep(1.0)
     return damage
+
+
+def _idle_nodes(words: Sequence[str]) -> UsageError | None:
+    """What is wrong with a job that has more nodes than its command can use."""
+    if node_count() == 1:
+        return None
+    from r2v.slurm.node_use import require_allocation_used
+
+    try:
+        require_allocation_used(words)
+    except UsageError as error:
+        return error
+    return None
 
 
 def _done_before(root: Path, name: str, job_start: JobStart) -> bool:

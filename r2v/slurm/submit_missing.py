@@ -19,6 +19,7 @@ from r2v.slurm.chain import Attempt, Chain, comment, parse_comment
 from r2v.slurm.client import NoSlurm, Partition, Queued, SlurmRefused, SubmitCheck
 from r2v.slurm.directives import gpu_count, gpu_kind, node_count
 from r2v.slurm.headers import Resources
+from r2v.slurm.node_use import require_nodes_used
 from r2v.storage.paths import SCRIPTS
 
 _NO_NODE = "Requested node configuration is not available"
@@ -76,6 +77,7 @@ def require_acceptable(wanted: Sequence[str], chain: Chain, resources: Mapping[s
     """Ask Slurm about each job before any is submitted. Raises UsageError naming the script whose header asks for
     what this cluster does not have; nodes that are down and a queue that is full pass by themselves."""
     for name in wanted:
+        require_nodes_used(name, str(SCRIPTS / chain.jobs[name].script), resources[name].directives)
         answer = check_request(resources[name])
         if not answer.ok:
             raise UsageError(

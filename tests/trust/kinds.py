@@ -676,6 +676,7 @@ OTHER_FILES = (
         form="json",
         writers=(
             "slurm.runner:_write",
+            "node_agent:meet",
             "slurm.bad_nodes:remember",
             "slurm.learned_sizes:learn",
             "slurm.helper_array:HelperArray._remember",
@@ -818,6 +819,7 @@ OUTSIDE = {
     "memory.calibration:save": "a file that the user names (r2v plan --probe)",
     "data.interchange.exporting:export_trajectories": "files that the user names (r2v export)",
     "distributed:run_rank": "a folder in /tmp that lives as long as its ranks",
+    "node_agent:_run_agent": "a folder that lives as long as its ranks",
     "emulator.api.calls:Call.form": "the emulated provider's own state",
     "emulator.batches.lifecycle:accept": "the emulated provider's own state",
     "emulator.ledger:Ledger.__init__": "the emulated provider's own state",

@@ -1,0 +1,107 @@
+"""Several nodes: the ranks of one training on every node of a Slurm job, started by srun, with their meeting point on
+the first.
+
+    deaths = span(folder, nodes=2, per_node=4, command=("-m", "r2v.stages.train_policy", work))
+
+The command itself runs on the first node, as every batch script does. srun starts one agent a node (`r2v.node_agent`),
+which starts that node's ranks: 0 to 3 on the first, 4 to 7 on the second, so that a result depends on the number of
+ranks and not on where they are. What agents and ranks say of their end lies in the folder, which all nodes see. Before
+the training the ranks meet once, and the job's record lists who is where.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+from r2v.errors import EnvironmentFault, UsageError
+from r2v.storage import record
+from r2v.storage.record import FOLDER
+
+NODE_AGENT, MEET = "r2v.node_agent", "meet"
+"""The agent's module, and its word for a rank that meets the others."""
+AGENT = "R2V_NODE_AGENT"
+"""Set where this process works under the agent of a node."""
+DEATHS = "deaths"
+"""File in which the agent of a node tells how its ranks died."""
+RANKS_FILE = "ranks.json"
+"""In a job's record: every rank with its node, address and device."""
+_PR_SET_PDEATHSIG = 1  # of prctl(2)
+
+
+def node_count() -> int:
+    """The nodes that Slurm gave this job; 1 outside of a job, and below an agent, whose node is its own."""
+    if AGENT in os.environ or not os.environ.get("SLURM_JOB_ID"):
+        return 1
+    return int(os.environ.get("SLURM_JOB_NUM_NODES") or os.environ.get("SLURM_NNODES") or 1)
+
+
+def per_node(ranks: int, nodes: int) -> int:
+    """How many of the ranks each node has. Raises UsageError where nodes would stand idle or have unequal shares."""
+    if ranks % nodes:
+        raise UsageError(
+            f"{ranks} ranks on {nodes} nodes: a node would have fewer than another, or none; set training.ranks (or "
+            f"hierarchical.ranks) to a multiple of {nodes}, or ask for fewer nodes in the script's header"
+        )
+    return ranks // nodes
+
+
+def shared_folder() -> Path:
+    """Where the nodes of a job meet on disk: the job's record, or the outputs of the checkout."""
+    return Path(os.environ.get(FOLDER) or "outputs").resolve()
+
+
+def span(folder: Path, *, nodes: int, per_node: int, command: tuple[str, ...]) -> dict[int, tuple[int, int]]:
+    """Run `python *command` as ranks on every node until all are done; rank -> exit code and time, of those that ended
+    badly. Raises EnvironmentFault where srun started none."""
+    cpus = os.environ.get("SLURM_CPUS_PER_TASK")
+    words = [
+        "srun",
+        f"--nodes={nodes}",
+        f"--ntasks={nodes}",
+        "--ntasks-per-node=1",
+        "--kill-on-bad-exit=1",
+        *([f"--cpus-per-task={cpus}"] if cpus else []),
+        sys.executable,
+        "-m",
+        NODE_AGENT,
+        str(folder),
+        str(per_node),
+        f"{socket.gethostname()}:{_free_port()}",
+        *command,
+    ]
+    environment = {name: value for name, value in os.environ.items() if name != "SLURM_EXPORT_ENV"}
+    step = subprocess.Popen(words, env=environment, start_new_session=True, preexec_fn=_die_with_parent)
+    try:
+        code = step.wait()
+    finally:
+        if step.poll() is None:
+            step.terminate()
+            step.wait()
+    deaths: dict[int, tuple[int, int]] = {}
+    for path in folder.glob(f"node-*/{DEATHS}"):
+        deaths |= {int(rank): (code, at) for rank, (code, at) in json.loads(path.read_text()).items()}
+    if code and not deaths and not list(folder.glob("node-*/*.json")) and not (folder / "stop").exists():
+        error = EnvironmentFault(
+            f"srun ended with {code} and no rank left a word, on {os.environ.get('SLURM_JOB_NODELIST')}; its own lines "
+            "stand above. Try `srun hostname` in such a job"
+        )
+        error.__cause__ = record.Recorded(record.entry("srun", "machine", error.exit_code, str(error)))
+        raise error
+    return deaths
+
+
+def _free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("", 0))
+        return int(found.getsockname()[1])
+
+
+def _die_with_parent() -> None:
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
