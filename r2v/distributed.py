@@ -29,7 +29,7 @@ from types import FrameType
 from typing import Any
 
 from r2v.errors import UsageError
-from r2v.log import logger, setup
+from r2v.log import CURVES_FILE, logger, setup
 from r2v.rank_failures import cause_of, stopped
 from r2v.several_nodes import MEET, NODE_AGENT, node_count, per_node, shared_folder, span
 from r2v.signals import stop_signals
@@ -217,7 +217,8 @@ def run_rank(act: Callable[[], None]) -> int:
     if rank():
         logger.disabled = True
         warnings.simplefilter("ignore")
-        os.environ.pop(record.FOLDER, None)
+        for name in (record.FOLDER, CURVES_FILE):
+            os.environ.pop(name, None)
     try:
         if (folder / STOP_FILE).exists():
             raise KeyboardInterrupt

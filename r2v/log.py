@@ -8,22 +8,30 @@ from __future__ import annotations
 import importlib.util
 import json
 import logging
+import math
 import netrc
 import os
+import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, cast
+from typing import Any
 from urllib.parse import urlsplit
 
 from r2v.console import printable, unfiltered
-from r2v.errors import UsageError
 from r2v.storage import record
 
 _EVERY = 10.0
 """Seconds between two lines of the record: readers poll it seldom, and shared disks are slow."""
+
+CURVES_FILE = "R2V_CURVES"
+"""The environment variable that names the file which wandb's own process reads."""
+WANDB_PATIENCE = 60.0
+"""Seconds that a stage waits at its end for wandb to send what is left."""
 
 logger = logging.getLogger("r2v")
 
@@ -45,20 +53,23 @@ class _PrintableFormatter(logging.Formatter):
         return printable(super().format(record))
 
 
-def require_wandb(mode: str) -> None:
-    """Raises UsageError, before a stage works for what it could not record, where wandb is asked for and is not
-    installed, or online without a key. WANDB_MODE in the environment wins over `mode`."""
-    mode = os.environ.get("WANDB_MODE", mode)
+def wandb_mode(mode: str) -> str:
+    """What becomes of a mode here: disabled, offline or online. WANDB_MODE wins over it; `auto` is online once `wandb
+    login` or WANDB_API_KEY has left a key. What cannot be had is a line, never an error: figures are not the work."""
+    mode = {"run": "online", "dryrun": "offline"}.get(chosen := os.environ.get("WANDB_MODE", mode), chosen)
+    key = bool(os.environ.get("WANDB_API_KEY")) or _has_login()
+    installed = importlib.util.find_spec("wandb") is not None
+    if mode == "auto":
+        return "online" if key and installed else "disabled"
     if mode == "disabled":
-        return
-    if importlib.util.find_spec("wandb") is None:
-        raise UsageError(
-            f"logging.wandb={mode}: wandb is not installed; pip install 'r2v[wandb]' or set it to disabled"
-        )
-    if mode == "online" and not (os.environ.get("WANDB_API_KEY") or _has_login()):
-        raise UsageError(
-            "logging.wandb=online: no key; set WANDB_API_KEY, run `wandb login`, or set it to offline or disabled"
-        )
+        return mode
+    if not installed:
+        logger.warning("wandb=%s: wandb is not installed, nothing is logged there; pip install 'r2v[wandb]'", mode)
+        return "disabled"
+    if mode == "online" and not key:
+        logger.warning("wandb=online: no key, so offline; set WANDB_API_KEY or run `wandb login`, then `wandb sync`")
+        return "offline"
+    return mode if mode in ("online", "offline") else "disabled"
 
 
 def _has_login() -> bool:
@@ -70,38 +81,86 @@ def _has_login() -> bool:
         return False
 
 
-def to_wandb(
-    mode: str, project: str, job: str, figures: Mapping[str, Any], folder: Path, series: Path | None = None
-) -> None:
-    """Record a finished job's figures as one wandb run, behind the lines of `series` (JSON Lines, each with its
-    "iteration") where there are some; offline files land under `folder`/wandb. WANDB_MODE in the environment wins
-    over `mode`. Raises UsageError as `require_wandb` does."""
-    mode = os.environ.get("WANDB_MODE", mode)
-    if mode == "disabled":
-        return
-    require_wandb(mode)
-    import wandb
+@dataclass(frozen=True, kw_only=True)
+class WandbRun:
+    """One wandb run: a stage's, the same for all attempts at its artifact; the runs of a chain are one group."""
 
-    folder.mkdir(parents=True, exist_ok=True)
-    with wandb.init(
-        project=project,
-        name=job,
-        group=job,
-        mode=cast(Any, mode),
-        dir=str(folder),
-        settings=wandb.Settings(silent=True),
-    ) as run:
-        for line in series.read_text().splitlines() if series is not None and series.exists() else ():
-            record_line = json.loads(line)
-            run.log(dict(_numbers(record_line)), step=record_line["iteration"])
-        run.log(dict(_numbers(figures)))
+    mode: str
+    project: str
+    id: str
+    job: str
+    group: str
+    config: Mapping[str, Any]
+    folder: Path
+    """Below which wandb writes, in wandb/."""
+
+
+@contextmanager
+def in_wandb(run: WandbRun) -> Iterator[Callable[[Mapping[str, Any], Path | None], None]]:
+    """Within the block the figures of every Progress, of this process and of its ranks, go to wandb as they come; what
+    is yielded sends those of the end, behind the lines of a series (JSON Lines).
+
+    wandb itself runs in a process of its own, fed by a file: whatever it does, it cannot end, stop or delay the work by
+    more than WANDB_PATIENCE at its end.
+    """
+    mode = wandb_mode(run.mode)
+    if mode == "disabled":
+        yield lambda figures, series: None
+        return
+    curves = run.folder / "wandb" / f"curves-{run.id}.jsonl"
+    writer = None
+    with suppress(OSError):
+        curves.parent.mkdir(parents=True, exist_ok=True)
+        said = {**asdict(run), "mode": mode, "folder": str(run.folder)}
+        curves.write_text(json.dumps({"run": said}, default=str) + "\n")
+        os.environ[CURVES_FILE] = str(curves)
+        writer = subprocess.Popen([sys.executable, "-m", "r2v.wandb_writer", str(curves)], stdin=subprocess.DEVNULL)
+
+    def at_end(figures: Mapping[str, Any], series: Path | None) -> None:
+        if series is not None and series.exists():
+            for line in series.read_text().splitlines():
+                _curve(dict(_numbers(json.loads(line))))
+        _curve(dict(_numbers(figures)))
+
+    code = 1
+    try:
+        yield at_end
+        code = 0
+    finally:
+        _curve_line({"end": code})
+        os.environ.pop(CURVES_FILE, None)
+        if writer is not None:
+            _await(writer, curves)
+
+
+def _await(writer: subprocess.Popen[bytes], curves: Path) -> None:
+    """Give the writer its time; what it has not sent by then lies on the disk."""
+    try:
+        if writer.wait(WANDB_PATIENCE) == 0:
+            curves.unlink(missing_ok=True)
+            return
+    except subprocess.TimeoutExpired:
+        writer.kill()
+    logger.warning("wandb did not take all figures; they are in %s: wandb sync %s/*run-*", curves, curves.parent)
+
+
+def _curve(figures: Mapping[str, float]) -> None:
+    if figures:
+        _curve_line({"log": dict(figures)})
+
+
+def _curve_line(value: Mapping[str, Any]) -> None:
+    """Append one line for wandb's own process; a disk that refuses it stops nothing."""
+    if path := os.environ.get(CURVES_FILE):
+        with suppress(OSError, ValueError), Path(path).open("a") as file:
+            file.write(json.dumps(value, allow_nan=False) + "\n")
 
 
 def _numbers(figures: Mapping[str, Any], stem: str = "") -> Iterator[tuple[str, float]]:
     for name, value in figures.items():
         if isinstance(value, Mapping):
             yield from _numbers(value, f"{stem}{name}/")
-        elif isinstance(value, (int, float)):
+        elif isinstance(value, (int, float)) and math.isfinite(value):
             yield stem + name, value
 
 
@@ -142,6 +201,9 @@ class Progress:
 
     def _report(self) -> None:
         if self._what:
+            if self._figures:
+                stem = f"{self._what}/"
+                _curve({f"{stem}{name}": value for name, value in {**self._figures, "done": self._done}.items()})
             record.event(self._what, self._done, self._total, self._figures)
         self._reported_at = time.monotonic()
 

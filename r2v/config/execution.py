@@ -58,8 +58,9 @@ def allocated_cpus() -> int:
 class LoggingConfig:
     """Where progress and metrics are logged."""
 
-    wandb: Literal["disabled", "offline", "online"] = field(default="disabled", metadata=RUNTIME)
-    """Mode of Weights and Biases; offline files are written to logs/wandb."""
+    wandb: Literal["auto", "disabled", "offline", "online"] = field(default="auto", metadata=RUNTIME)
+    """Mode of Weights and Biases. auto: online once `wandb login` has left a key, else disabled. WANDB_MODE wins. Files
+    are written to logs/wandb, from which `wandb sync` sends what was not sent."""
     project: Line = field(default="r2v-agent", metadata=RUNTIME)
     """Name of the wandb project."""
 

@@ -13,14 +13,14 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from r2v.config import Config, to_yaml
 from r2v.config.engines import LOCAL
 from r2v.errors import EmptyResult, InputError, UsageError
-from r2v.log import logger, require_wandb, to_wandb
+from r2v.log import WandbRun, in_wandb, logger
 from r2v.pipeline.counts import fewer_than_asked
 from r2v.pipeline.graph import selection
 from r2v.pipeline.inputs import (
@@ -104,14 +104,23 @@ def run_job(
     if found is None:
         require_world(sections)
         require_settings(config, row)
-        require_wandb(config.logging.wandb)
         fewer = fewer_than_asked(config, row)
         for item in inputs.values():
             verify(item)
         if force:
             forget_finished(root, f"{row.name}-{key}")
         logger.info("%-16s running", row.name)
+        logged = WandbRun(
+            mode=config.logging.wandb,
+            project=config.logging.project,
+            id=f"{places.name}-{row.name}-{key}"[-100:].replace(":", "."),
+            job=row.name,
+            group=places.name,
+            config=asdict(config),
+            folder=root / LOGS,
+        )
         with (
+            in_wandb(logged) as log_end,
             artifacts.build(
                 places.artifacts, row.name, key, row.stage, to_yaml(config), inputs, root, again=force, mend=damaged
             ) as work,
@@ -120,6 +129,7 @@ def run_job(
             stage.run(sections, work)
             work.summary.update({"fewer_than_asked": fewer} if fewer else {})
             work.summary.update(_engine_of(sections))
+            log_end(work.summary, work.folder / SERIES)
         if not (resumes or work.found_played or row.remakes):
             record(
                 root,
@@ -134,9 +144,6 @@ def run_job(
             )
         found = made_already(config, row, key, root)
         assert found is not None
-        to_wandb(
-            config.logging.wandb, config.logging.project, row.name, found.summary, root / LOGS, found.folder / SERIES
-        )
     settle(root, found.folder.name, found.files)
     seconds = time.process_time() - cpu
     if place and not fresh:

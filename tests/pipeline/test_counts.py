@@ -66,18 +66,6 @@ def test_no_task_to_play_is_refused_before_a_run_is_begun(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_an_online_log_without_a_key_is_refused_before_the_stage(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("NETRC", str(tmp_path / "no-netrc"))
-    for name in ("WANDB_API_KEY", "WANDB_MODE"):
-        monkeypatch.delenv(name, raising=False)
-    assert main(["collect", "--overrides", *CHAIN, "logging.wandb=online"]) == 2
-    assert "logging.wandb=online: no key; set WANDB_API_KEY" in capsys.readouterr().err
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_options_outside_their_range_are_named() -> None:
     for options in ("{num_tasks: 30, p_easy: 2}", "{length: 0}", "{hard: 11}", "{p_hard: -1}"):
         with pytest.raises(UsageError, match=r"env.options\.\w+ must be in"):
