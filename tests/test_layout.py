@@ -156,6 +156,7 @@ MIXED = {
     "tests/slurm/test_drill_again.py",
     "tests/slurm/test_drill_heal.py",
     "tests/slurm/test_drill_helpers.py",
+    "tests/slurm/test_drill_nodes.py",
     "tests/slurm/test_drill_submit.py",
     "tests/sandbox/test_attacks.py",
     "tests/slurm/test_scripts.py",

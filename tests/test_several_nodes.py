@@ -25,9 +25,7 @@ for ((node = 0; node < nodes; node++)); do
   SLURM_NODEID=$node SLURM_STEP_NUM_NODES=$nodes SLURMD_NODENAME=g$node "$@" &
   pids+=($!)
 done
-worst=0
-for pid in "${pids[@]}"; do wait $pid || worst=$?; done
-exit $worst
+for pid in "${pids[@]}"; do wait -n || { worst=$?; kill -KILL "${pids[@]}" 2>/dev/null; exit $worst; }; done
 """
 RANK = """
 import os, sys, time

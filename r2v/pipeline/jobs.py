@@ -5,8 +5,7 @@
 
 The command line, the sbatch scripts' positional arguments, the Slurm chain, the places of results and the tables in
 README and docs are derived from these rows or tested against them. A command may make several jobs (`train_policy`
-makes bc and preference). What a row says stands in `r2v.pipeline.rows`, what follows from their order in
-`r2v.pipeline.graph`.
+makes bc and preference). Rows are of `r2v.pipeline.rows`; what follows from their order: `r2v.pipeline.graph`.
 """
 
 from __future__ import annotations

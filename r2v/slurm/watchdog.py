@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-PATIENCE = 1800.0
+STALL_PATIENCE = 1800.0
 """Seconds without an event that no stage is ended for."""
 TIMES_LONGEST = 10.0
 """How many times its longest step so far a step may take."""
@@ -33,7 +33,7 @@ def stalled(events: Sequence[Mapping[str, Any]], restart: int, now: datetime) ->
         return None
     longest = max((after - before).total_seconds() for before, after in zip(times, times[1:], strict=False))
     still = (now - times[-1]).total_seconds()
-    if still < max(PATIENCE, TIMES_LONGEST * longest):
+    if still < max(STALL_PATIENCE, TIMES_LONGEST * longest):
         return None
     return (
         f"{what} stands at {done} of {total} for {still / 60:.0f} minutes, its longest step took {longest:.0f} s; "

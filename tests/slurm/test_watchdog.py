@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from r2v.slurm.watchdog import PATIENCE, stalled
+from r2v.slurm.watchdog import STALL_PATIENCE, stalled
 
 BEGAN = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -33,8 +33,8 @@ SLOW = events((0, 0), (1000, 1), (2000, 2), (3000, 3), (4000, 4))
 @pytest.mark.parametrize(
     ("told", "after", "hangs"),
     [
-        (STEADY, 40 + PATIENCE - 1, False),
-        (STEADY, 40 + PATIENCE + 1, True),
+        (STEADY, 40 + STALL_PATIENCE - 1, False),
+        (STEADY, 40 + STALL_PATIENCE + 1, True),
         (SLOW, 4000 + 9000, False),
         (SLOW, 4000 + 10001, True),
         ([], 1e6, False),
