@@ -13,7 +13,7 @@ import pytest
 
 from r2v.emulator import Emulator, Fault, Lifecycle, Timing, game, turn_of
 from tests import warm
-from tests.llm.talk import HeldLifecycle
+from tests.llm.talk import HeldLifecycle, paid_turns
 
 KEY = "sk-not-to-be-written-anywhere"
 PAIR = ("--models", "gpt-5.2", "claude-haiku-4-5", "--batch-service", "conversation", "--poll-seconds", "0.05")
@@ -57,14 +57,14 @@ def test_the_cap_is_the_jobs_and_not_each_models(mode: str, tmp_path: Path) -> N
     assert len(whole) == 2 and max(whole.values()) < cap
     with Emulator(answer=game, lifecycle=Lifecycle(seconds=0)) as emulator:
         code, said = run(tmp_path / "capped", emulator, *words, "--max-usd", str(cap))
-        first = len(emulator.ledger().bills)
+        first = sum(paid_turns(emulator).values())
         assert code == 5 and f"--max-usd={cap}: $" in said and "raise --max-usd and run the same command again" in said
         assert 0 < sum(spent(tmp_path / "capped").values()) <= cap and 0 < first < 40
         code, said = run(tmp_path / "capped", emulator, *words, "--max-usd", str(20 * cap))
         assert code == 0, said
-        assert list(emulator.ledger().paid().values()) == [1] * 40
+        assert list(paid_turns(emulator).values()) == [1] * 40
         assert run(tmp_path / "capped", emulator, *words, "--max-usd", str(cap))[0] == 0, "all is there: nothing to pay"
-        assert len(emulator.ledger().bills) == 40
+        assert sum(paid_turns(emulator).values()) == 40
     raw = "raw/interactions.json"
     assert (job(tmp_path / "capped") / raw).read_bytes() == (job(tmp_path / "free") / raw).read_bytes()
 
@@ -88,10 +88,10 @@ def test_where_no_batch_can_be_had_the_rest_is_called_and_said_so(tmp_path: Path
         assert code == 0, said
         assert "openai takes no batches (404" in said and "at full price" in said and "0 incomplete" in said
         assert {bill.mode for bill in emulator.ledger().bills} == {"sync"}
-        assert list(emulator.ledger().paid().values()) == [1] * 12
+        assert list(paid_turns(emulator).values()) == [1] * 12
         code, said = run(tmp_path / "only", emulator, *words, "--mode", "batch")
         assert code == 5 and "openai takes no batches" in said
-        assert len(emulator.ledger().bills) == 12
+        assert sum(paid_turns(emulator).values()) == 12
 
 
 def rows(folder: Path) -> Iterator[list[str]]:
@@ -125,7 +125,7 @@ def test_killed_in_three_waves_it_pays_for_nothing_twice(tmp_path: Path) -> None
         held.release()
         code, said = run(tmp_path / "cut", emulator, *words)
         assert code == 0, said
-        assert list(emulator.ledger().paid().values()) == [1] * 24
+        assert list(paid_turns(emulator).values()) == [1] * 24
         assert len(emulator.batches()) == 8, "each wave of each model was sent once"
     raw = "raw/interactions.json"
     assert (job(tmp_path / "cut") / raw).read_bytes() == (job(tmp_path / "whole") / raw).read_bytes()
@@ -144,7 +144,7 @@ def test_two_processes_do_not_play_one_job(tmp_path: Path) -> None:
         held.release()
         out, told = first.communicate(timeout=120)
         assert first.returncode == 0, told
-        assert list(emulator.ledger().paid().values()) == [1] * 12
+        assert list(paid_turns(emulator).values()) == [1] * 12
     assert KEY not in said + out + told
     assert not any(KEY.encode() in path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
 
@@ -160,7 +160,7 @@ def test_killed_among_direct_calls_at_most_those_are_repeated_and_told(tmp_path:
         assert process.returncode == -signal.SIGKILL
         code, said = run(tmp_path, emulator, *words)
         assert code == 0, said
-        paid = emulator.ledger().paid()
+        paid = paid_turns(emulator)
     journals = job(tmp_path).glob("journal/*/journal.jsonl")
     lost = {
         turn_of(row["id"])

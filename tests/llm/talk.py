@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import signal
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
@@ -22,6 +23,7 @@ from r2v.llm.providers.remote import ProviderRemote, Unanswered
 from r2v.llm.providers.spending.budget import SharedBudget
 from r2v.llm.types import ChatModel, Message, Request
 from r2v.llm.waves import Waves
+from r2v.randomness import digest
 
 MODELS = {"openai": "gpt-5.2", "anthropic": "claude-haiku-4-5"}
 PATIENCE = 30.0
@@ -37,6 +39,13 @@ def environment(emulator: Emulator) -> dict[str, str]:
         "OPENAI_BASE_URL": emulator.openai_url,
         "ANTHROPIC_BASE_URL": emulator.anthropic_url,
     }
+
+
+def paid_turns(emulator: Emulator) -> Counter[tuple[str, str, int]]:
+    """How often each turn was billed, without the calls before the runs."""
+    before = digest("preflight").hex()[:16]
+    paid = emulator.ledger().paid()
+    return Counter({turn: times for turn, times in paid.items() if turn[1] != before})
 
 
 def remote(

@@ -21,6 +21,7 @@ from r2v.cli.game_options import GameDefaults
 from r2v.emulator import Emulator, Lifecycle, game
 from r2v.game.service.services import SERVICES
 from tests import warm
+from tests.llm.talk import paid_turns
 
 REPOSITORY = Path(__file__).parents[2]
 TEXT = (Path(__file__).parent / "seed_001.md").read_text()
@@ -68,7 +69,7 @@ def jobs(root: Path) -> list[Path]:
 
 
 def paid_once(emulator: Emulator, requests: int) -> bool:
-    paid = emulator.ledger().paid()
+    paid = paid_turns(emulator)
     return len(paid) == requests and set(paid.values()) == {1}
 
 
