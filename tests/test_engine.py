@@ -19,7 +19,6 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-import torch
 
 from examples.hub_models import hub_model
 from r2v.config import InferenceConfig, PolicyConfig, Price, RolloutConfig
@@ -33,10 +32,9 @@ from r2v.policy.load import load_policy
 from r2v.policy.prompt_encoder import Encoder, build_messages
 from r2v.policy.serving import scoring_servers, served_policy
 from r2v.rollout.model_factory import verifier_scorer
-from r2v.verifier.model import VerifierModel, save
 from tests import trust
 from tests.llm.engines.test_servers import group_of, running
-from tests.served_models import TEXTS, adapters, base_model, served_config
+from tests.served_models import TEXTS, adapters, base_model, served_config, verifiers
 from tests.test_real_models import configured, run, transcripts
 
 PRICE = Price(input=1.0, output=1.0, seconds_per_call=0, seconds_per_token=0)
@@ -135,12 +133,7 @@ def test_verifiers_score_as_in_this_process(engine: Path, tmp_path: Path) -> Non
     base = base_model(tmp_path / "base")
     plain = served_config(base)
     folders = [tmp_path / "one", tmp_path / "two"]
-    adapters(plain, folders)
-    for number, folder in enumerate(folders):
-        model = VerifierModel(load_policy(plain, folder).model, temperature=1.0 + number)
-        torch.manual_seed(number)
-        torch.nn.init.normal_(model.head.weight, std=0.3)
-        save(model, folder, adapted=True)
+    verifiers(plain, folders)
     asked = [
         ScoreRequest(messages=build_messages(TEXTS[number], [TEXTS[number + 1]], []), action=TEXTS[number + 2])
         for number in range(30)
@@ -198,6 +191,7 @@ def test_all_ten_stages_end_well_and_the_engine_killed_in_evaluate_loses_nothing
     log = tmp_path / "said"
     words = [sys.executable, "-m", "r2v", "run", "--config", str(config), "--overrides"]
     words += ["policy.engine=vllm", f"policy.engine_venv={engine}", "policy.device=cpu"]
+    words += ["policy.engine_verifier=true", "policy.engine_memory=0.4"]
     caches = {name: str(tmp_path / "cache") for name in ("XDG_CACHE_HOME", "XDG_CONFIG_HOME", "VLLM_CACHE_ROOT")}
     with log.open("w") as said:
         chain = subprocess.Popen(words, cwd=tmp_path, stdout=said, stderr=said, env={**os.environ, **PATHS, **caches})

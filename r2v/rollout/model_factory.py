@@ -262,7 +262,7 @@ def _verifier_backend(
         from r2v.verifier.serving import ServedVerifier, read_head
 
         servers, adapter = scoring_servers(policy, folder)
-        encode = scoring_encoder(load_tokenizer(policy, folder), policy, inference, tools)
+        encode = scoring_encoder(load_tokenizer(policy), policy, inference, tools)  # a verifier brings none
         return ServedVerifier(servers, adapter, head=read_head(folder), encode=encode)
     from r2v.policy.shared_base import acting_policy
     from r2v.verifier.model import VerifierBackend, load

@@ -26,12 +26,15 @@ from r2v.rollout.model_factory import (
     priced_policy,
     scoring_encoder,
     told_tools,
+    verifier_scorer,
 )
 from r2v.stages.train_policy import BCSettings, PreferenceSettings, _encoder
 from tests import tiny_models
 from tests.chains import specs, stage
 from tests.counted import Counted, CountedEnvironment, straight_on
+from tests.llm.engines.stub_server import stub_engine
 from tests.policy.chat_templates import TEMPLATES, tokenizer
+from tests.served_models import base_model, served_config, verifiers
 
 
 @pytest.mark.parametrize(("template", "native"), [("qwen2_5", True), ("phi3", False)])
@@ -141,3 +144,13 @@ def test_a_providers_conversations_are_not_as_few_as_a_local_models(
     benchmark = Counted(length=2, capabilities=worlds)
     assert conversations_of(config.rollout, benchmark, config.teacher) == width
     assert conversations_of(config.rollout, benchmark, None) == config.rollout.max_conversations
+
+
+def test_a_served_verifier_reads_with_the_tokenizer_of_its_base(tmp_path: Path) -> None:
+    """Its folder holds adapters and a head, and no tokenizer."""
+    base = base_model(tmp_path / "base")
+    verifiers(served_config(base), [tmp_path / "fold"])
+    assert not list((tmp_path / "fold").glob("tokenizer*"))
+    serving = {"engine": "vllm", "engine_verifier": True, "engine_venv": str(stub_engine(tmp_path / "engine"))}
+    policy = served_config(base, device="cpu", engine_memory=0.4, **serving)
+    assert callable(verifier_scorer(policy, tmp_path / "fold", c.InferenceConfig(), c.RolloutConfig(), Waves()))
