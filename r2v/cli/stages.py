@@ -71,7 +71,8 @@ def _add_what_the_row_allows(parser: argparse.ArgumentParser, row: Command) -> N
             type=whole(Range(at_least=0, at_most=256)),
             default=0,
             metavar="N",
-            help="start N helpers on this machine beside the stage, which play blocks of its episodes (default: 0)",
+            help="start N helpers on this machine beside the stage, which play blocks of its episodes; a collection by "
+            "provider batches takes none (default: 0)",
         )
         parser.add_argument(
             "--helper",

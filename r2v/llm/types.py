@@ -17,6 +17,7 @@ from r2v.randomness import Key
 Q = TypeVar("Q", contravariant=True)
 A = TypeVar("A", covariant=True)
 R = TypeVar("R")
+S = TypeVar("S")
 
 Role = Literal["system", "user", "assistant", "tool"]
 
@@ -135,6 +136,15 @@ class Backend(Protocol[Q, A]):
 
     def answer(self, requests: Sequence[Q]) -> Sequence[A]:
         """One answer per request, in order."""
+        ...
+
+
+@runtime_checkable
+class Preparing(Protocol[S]):
+    """A backend that has its requests made ready, one at a time in a thread beside the one that it answers in."""
+
+    def prepare(self, request: S) -> S:
+        """The request with what it takes to answer it, such as its tokens."""
         ...
 
 

@@ -5,7 +5,8 @@ its world, or done. The engine collects what waits for the same model and lets i
 at once. There is no barrier: a wave leaves when
 
 - it is full (`Backend.max_batch`),
-- its oldest request is older than `max_age`, or
+- its oldest request is older than `max_age`, and by `patience` where it goes to a local backend and is less than a
+  quarter full (a pass through a model costs nearly the same for one request as for many), or
 - no conversation is acting any more, so that waiting longer could add nothing to it,
 
 and a conversation whose answer is there goes on at once. A local backend answers one wave at a time; a remote one
@@ -24,12 +25,13 @@ import asyncio
 from collections.abc import Callable, Coroutine, Hashable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from r2v.llm.futures import call_in_thread, fail_waiting, finish_in_thread, forward_result
 from r2v.llm.memo import Memo, chat_memo_key
+from r2v.llm.ports import Port, WaveCounts
 from r2v.llm.types import Backend, ChatModel, Remote, Reply, Request
 
 Q = TypeVar("Q")
@@ -49,31 +51,6 @@ class Clock(Protocol):
         ...
 
 
-@dataclass
-class WaveCounts:
-    """How the engine filled its waves."""
-
-    waves: int = 0
-    requests: int = 0
-    remembered: int = 0
-
-
-@dataclass
-class _Port(Generic[Q, A]):
-    """The queue in front of one backend, which is a remote one or answers wave by wave."""
-
-    backend: Backend[Q, A] | None
-    remote: Remote[Q, A] | None
-    max_batch: int
-    max_age: float
-    memo: Memo | None
-    memo_key: Callable[[Q], Hashable] | None
-    counts: WaveCounts = field(default_factory=WaveCounts)
-    pending: list[tuple[Q, asyncio.Future[A], float]] = field(default_factory=list)
-    """(request, where its answer goes, when it is due by the clock)"""
-    busy: bool = False
-
-
 @dataclass(frozen=True)
 class _Model:
     """A chat backend behind the engine."""
@@ -89,14 +66,22 @@ class Waves:
     time. `clock` defaults to the running event loop."""
 
     def __init__(
-        self, *, workers: int = 2, max_conversations: int = 64, max_age: float = 0.02, clock: Clock | None = None
+        self,
+        *,
+        workers: int = 2,
+        max_conversations: int = 64,
+        max_age: float = 0.02,
+        patience: float = 0.0,
+        clock: Clock | None = None,
     ) -> None:
-        self._workers, self._width, self._max_age = workers, max_conversations, max_age
+        self._workers, self._width, self._max_age, self._patience = workers, max_conversations, max_age, patience
         self._injected_clock = clock
-        self._ports: list[_Port[Any, Any]] = []
+        self._ports: list[Port[Any, Any]] = []
         self._acting = 0
         self._in_world = 0
         self._pool: ThreadPoolExecutor | None = None
+        self._encoder: ThreadPoolExecutor | None = None
+        """One thread, for a tokenizer serves no two at once."""
         self._model_pool: ThreadPoolExecutor | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
 
@@ -111,15 +96,7 @@ class Waves:
         memo_key: Callable[[Q], Hashable] | None = None,
     ) -> Callable[[Q], Coroutine[Any, Any, A]]:
         """Any batched request-and-answer service as an awaitable function."""
-        remote = backend if isinstance(backend, Remote) else None
-        port = _Port(
-            backend=None if isinstance(backend, Remote) else backend,
-            remote=remote,
-            max_batch=backend.max_batch,
-            max_age=self._max_age if remote is None else remote.max_age,
-            memo=memo,
-            memo_key=memo_key,
-        )
+        port = Port.of(backend, memo, memo_key, max_age=self._max_age, patience=self._patience)
         self._ports.append(port)
 
         async def ask(request: Q) -> A:
@@ -128,25 +105,32 @@ class Waves:
         return ask
 
     @property
+    def width(self) -> int:
+        """Most conversations at the same time."""
+        return self._width
+
+    @property
     def counts(self) -> list[WaveCounts]:
         """Per model, in the order they were made: waves sent, requests in them, answers remembered."""
         return [port.counts for port in self._ports]
 
     async def world(self, call: Callable[..., R], *args: Any, **kwargs: Any) -> R:
         """Run a world's call in a worker thread and wait for it, also when the conversation is cancelled."""
-        return await self._in_thread(call_in_thread, partial(call, *args, **kwargs))
+        return await self._in_thread(call_in_thread, partial(call, *args, **kwargs), self._pool)
 
     async def close(self, call: Callable[[], R]) -> R:
         """The same for the call that ends a world's life, which is made although the conversation is cancelled."""
-        return await self._in_thread(finish_in_thread, call)
+        return await self._in_thread(finish_in_thread, call, self._pool)
 
-    async def _in_thread(self, run: Callable[..., Coroutine[Any, Any, R]], call: Callable[[], R]) -> R:
-        assert self._pool is not None, "worlds are stepped inside Waves.run"
+    async def _in_thread(
+        self, run: Callable[..., Coroutine[Any, Any, R]], call: Callable[[], R], pool: ThreadPoolExecutor | None
+    ) -> R:
+        assert pool is not None, "worlds are stepped inside Waves.run"
         self._acting -= 1
         self._in_world += 1
         self._pump_soon()
         try:
-            return await run(self._pool, call)
+            return await run(pool, call)
         finally:
             self._in_world -= 1
             self._acting += 1
@@ -188,6 +172,7 @@ class Waves:
 
         with (
             ThreadPoolExecutor(self._workers) as self._pool,
+            ThreadPoolExecutor(1) as self._encoder,
             ThreadPoolExecutor(max(1, len(self._ports))) as self._model_pool,
         ):
             try:
@@ -212,7 +197,7 @@ class Waves:
             port.pending.clear()
             port.busy = False
 
-    async def _ask(self, port: _Port[Q, A], request: Q) -> A:
+    async def _ask(self, port: Port[Q, A], request: Q) -> A:
         key = port.memo_key(request) if port.memo is not None and port.memo_key is not None else None
         if key is None or port.memo is None:
             return await self._enqueue(port, request)
@@ -234,11 +219,13 @@ class Waves:
             return known  # type: ignore[no-any-return]
         return await self.wait(known)
 
-    async def _enqueue(self, port: _Port[Q, A], request: Q) -> A:
+    async def _enqueue(self, port: Port[Q, A], request: Q) -> A:
+        if port.prepare is not None:
+            request = await self._in_thread(call_in_thread, partial(port.prepare, request), self._encoder)
         future: asyncio.Future[A] = self._loop.create_future()
         port.pending.append((request, future, self._clock.time() + port.max_age))
         if len(port.pending) == 1:
-            self._clock.call_later(port.max_age, self._pump)
+            self._pump_when_due(port)
         return await self.wait(future)
 
     async def wait(self, future: asyncio.Future[A]) -> A:
@@ -253,6 +240,10 @@ class Waves:
     def _pump_soon(self) -> None:
         self._loop.call_soon(self._pump)
 
+    def _pump_when_due(self, port: Port[Q, A]) -> None:
+        for delay in port.delays(self._clock.time()):
+            self._clock.call_later(delay, self._pump)
+
     def _pump(self) -> None:
         if self._failed:  # the others are being cancelled, and what they asked is not paid for
             return
@@ -260,7 +251,7 @@ class Waves:
         for port in self._ports:
             if port.busy or not port.pending:
                 continue
-            due = self._clock.time() >= port.pending[0][2]
+            due = port.is_due(self._clock.time())
             if not (idle or due or len(port.pending) >= port.max_batch):
                 continue
             if port.remote is not None:
@@ -271,25 +262,19 @@ class Waves:
                 self._tasks.add(task)
                 task.add_done_callback(self._tasks.discard)
 
-    def _take(self, port: _Port[Q, A]) -> list[tuple[Q, asyncio.Future[A], float]]:
-        wave, port.pending = port.pending[: port.max_batch], port.pending[port.max_batch :]
-        port.counts.waves += 1
-        port.counts.requests += len(wave)
-        return wave
-
-    def _send_out(self, port: _Port[Q, A], remote: Remote[Q, A]) -> None:
-        wave = self._take(port)
+    def _send_out(self, port: Port[Q, A], remote: Remote[Q, A]) -> None:
+        wave = port.take()
         try:
             for (_, future, _), answer in zip(wave, remote.send([request for request, _, _ in wave]), strict=True):
                 answer.add_done_callback(partial(forward_result, future))
         except Exception as error:  # nothing is swallowed: it is raised in every conversation that waits for this wave
             fail_waiting([future for _, future, _ in wave], error)
         if port.pending:
-            self._clock.call_later(port.pending[0][2] - self._clock.time(), self._pump)
+            self._pump_when_due(port)
             self._pump_soon()
 
-    async def _send(self, port: _Port[Q, A], backend: Backend[Q, A]) -> None:
-        wave = self._take(port)
+    async def _send(self, port: Port[Q, A], backend: Backend[Q, A]) -> None:
+        wave = port.take()
         try:
             answers: Sequence[A] = await self._loop.run_in_executor(
                 self._model_pool, backend.answer, [request for request, _, _ in wave]
@@ -302,5 +287,5 @@ class Waves:
         finally:
             port.busy = False
             if port.pending:
-                self._clock.call_later(port.pending[0][2] - self._clock.time(), self._pump)
+                self._pump_when_due(port)
             self._pump_soon()

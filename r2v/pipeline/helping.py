@@ -37,21 +37,23 @@ _LOOKS = 1.0
 
 def is_helpable(config: Config, row: Job) -> bool:
     """Whether helpers may play beside this job."""
-    try:
-        require_helpable(config, row)
-    except UsageError:
-        return False
-    return row.command.helped
+    return row.command.helped and unhelped(config, row) is None
+
+
+def unhelped(config: Config, row: Job) -> str | None:
+    """Why a stage that is helped elsewhere is played by one process here: a collection whose questions all go into the
+    same provider batches. None where it is not."""
+    if not getattr(row.load().sections(config), "in_one_block", False):
+        return None
+    mode = config.teacher.mode
+    return f"teacher.mode={mode} is played by one process, because its batches are as wide as the collection"
 
 
 def require_helpable(config: Config, row: Job) -> None:
-    """Raises UsageError where a stage is played by one process: a collection whose questions all go into the same
-    provider batches."""
-    settings = row.load().sections(config)
-    if getattr(settings, "in_one_block", False):
+    """Raises UsageError where a stage is played by one process."""
+    if (why := unhelped(config, row)) is not None:
         raise UsageError(
-            f"{row.command.name} --helper: teacher.mode={config.teacher.mode} is played by one process, because its "
-            "batches are as wide as the collection; leave --helper and --helpers out, or set teacher.mode=concurrent"
+            f"{row.command.name} --helper: {why}; leave --helper and --helpers out, or set teacher.mode=concurrent"
         )
 
 

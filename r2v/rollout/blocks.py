@@ -4,33 +4,40 @@
     player.play(cells)                          # what no process has played yet; returns when all of it is there
     for records in player.records(cell): ...    # read from the cache, one play at a time
 
-All cells of a block are played in one run of the engine, so methods that share a history share its replies and waves
-stay wide. A block is held by a lease: any number of processes may play the same cells, each takes what is free, and
-what a dead one held is taken up by the next. Which block a task lies in depends on the tasks, their seeds and
-conditions, and the size; not on how many methods play it.
+All cells of a block are played side by side, so methods that share a history share its replies, and the next block is
+taken when conversations become free for it, so that the engine's waves stay wide however small blocks are (guided
+self-scheduling). A block is held by a lease: any number of processes may play the same cells, each takes what is free
+as long as it has not more in hand than its share of what is missing, and what a dead one held is taken up by the next.
+Which block a task lies in depends on the tasks, their seeds and conditions, and the size; not on how many methods play
+it.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from r2v.config import RolloutConfig
-from r2v.errors import EnvironmentFault, InputError, LeaseConflict
+from r2v.errors import EnvironmentFault, InputError
 from r2v.llm.waves import Waves
 from r2v.log import Progress
-from r2v.rollout.cells import Cell, require_measured, run_plays
+from r2v.rollout.cells import Cell, play_and_keep, require_measured
 from r2v.rollout.episode_cache import EpisodeCache, lease_of
+from r2v.rollout.hand import Hand
+from r2v.rollout.players import Players
 from r2v.rollout.session import EpisodeSpec
 from r2v.storage.artifact import Work
 from r2v.storage.artifact_manifest import ARTIFACT_MANIFEST
-from r2v.storage.lease import lease
 
 Sleep = Callable[[float], None]
 
+_MOST_IN_HAND = 16
+"""Plays that a process holds at most, in widths of its engine: methods share histories, so that many are one wave."""
+_MOST_TAKEN = 64
+"""Blocks that are taken at a time, at most: each is a lease with a heartbeat."""
 _GIVE_UP = 3
 """How often what was just played may turn out damaged when it is read."""
 
@@ -140,19 +147,18 @@ class BlockPlayer:
         blocks = [block for block in blocks if block.missing(self.cache)]
         if blocks:
             missing = sum(len(block.missing(self.cache)) for block in blocks)
-            with Progress(what, before + plays, before + plays - missing) as self._bar:
-                self._play_all(blocks, what)
+            with (
+                Progress(what, before + plays, before + plays - missing) as self._bar,
+                Players(self.cache.folder) as all_,
+            ):
+                self._play_all(blocks, what, all_)
 
-    def _play_all(self, blocks: list[Block], what: str) -> None:
-        """Take what is free until nothing is missing."""
+    def _play_all(self, blocks: list[Block], what: str, players: Players) -> None:
+        """Play what is free until nothing is missing."""
         while blocks:
             open_before = sum(len(block.missing(self.cache)) for block in blocks)
             self._played = 0
-            held = []
-            for number, block in enumerate(blocks):
-                if not self._take(block):
-                    held.append(block)
-                self._bar.advance(0, blocks_left=len(held) + len(blocks) - number - 1)
+            held = self._play_free(blocks, partial(_share, open_before, players))
             if len(held) == len(blocks):
                 self._sleep(self._pause)
             self.cache.refresh()
@@ -177,33 +183,73 @@ class BlockPlayer:
         for _ in range(_GIVE_UP):
             if (records := self.cache.read(key, cell.kinds)) is not None:
                 return records
-            self._take(Block(name="again", plays={key: (cell, spec)}))
+            self._play_free([Block(name="again", plays={key: (cell, spec)})])
             self.cache.refresh()
         raise InputError(f"{self.cache.folder}: what is written there cannot be read back; remove the folder")
 
-    def _take(self, block: Block) -> bool:
-        """Play what is missing of a block; False where another process holds it."""
+    def _play_free(self, blocks: Sequence[Block], share: Callable[[int], float] = lambda played: 1) -> list[Block]:
+        """Play what no other process holds, in one run of the engine; what others hold. share: how many of the plays
+        that are missing this process may have in hand before it takes a further block, once so many were `played`."""
+        held: list[Block] = []
+        with Hand(self.cache) as hand:
+            self._waves.run(self._conversations(blocks, share, hand, held))
+        return held
+
+    def _conversations(
+        self, blocks: Sequence[Block], share: Callable[[int], float], hand: Hand, held: list[Block]
+    ) -> Iterator[Callable[[], Coroutine[Any, Any, None]]]:
+        """The plays of the blocks, made one by one as the engine has room. Some blocks are taken at a time, while this
+        process has less in hand than its share, and are played cell by cell like one: as many different histories side
+        by side as there are."""
+        most, known, rest = 1.0, self.cache.count(), list(reversed(blocks))
+        while rest:
+            while hand.plays >= most:
+                yield partial(hand.wait, self._waves)
+            taken: list[tuple[Block, dict[str, tuple[Cell, EpisodeSpec]]]] = []
+            while rest and hand.plays < most and len(taken) < _MOST_TAKEN:
+                block = rest.pop()
+                missing = self._take(block, hand)
+                if missing is None:
+                    held.append(block)
+                elif missing:
+                    taken.append((block, missing))
+                    most = max(1.0, min(_MOST_IN_HAND * self._waves.width, share(self.cache.count() - known)))
+                self._bar.advance(0, blocks_left=len(held) + len(rest))
+            for block, key, (cell, spec) in _cell_by_cell(taken):
+                yield partial(play_and_keep, key, cell, spec, partial(self._keep, hand, block))
+
+    def _take(self, block: Block, hand: Hand) -> dict[str, tuple[Cell, EpisodeSpec]] | None:
+        """Take a block; what is missing of it. None where another process holds it."""
         if self._finished():
             raise StageFinished
-        file = self.cache.folder / f"{block.name}.jsonl"
-        with ExitStack() as holding:
-            try:
-                holding.enter_context(lease(lease_of(file)))
-            except LeaseConflict:
-                return False
-            self.cache.refresh()  # a holder before us may have finished it
-            if missing := block.missing(self.cache):
-                self._play(block, missing)
-        return True
+        if not hand.take(block.name, lease_of(self.cache.folder / f"{block.name}.jsonl")):
+            return None
+        self.cache.refresh()  # a holder before us may have finished it
+        missing = block.missing(self.cache)
+        hand.hold(block.name, missing)
+        return missing
 
-    def _play(self, block: Block, missing: dict[str, tuple[Cell, EpisodeSpec]]) -> None:
-        def keep(key: str, records: Sequence[Any]) -> None:
-            self.cache.add(block.name, key, records)
-            self._own.add(key)
-            self._played += 1
-            self._bar.advance()
+    def _keep(self, hand: Hand, block: Block, key: str, records: Sequence[Any]) -> None:
+        self.cache.add(block.name, key, records)
+        self._own.add(key)
+        self._played += 1
+        self._bar.advance()
+        hand.end(block.name, key)
 
-        try:
-            run_plays(self._waves, missing, keep)
-        finally:
-            self.cache.close()
+
+def _share(missing: int, players: Players, played: int) -> float:
+    """Half of one process's part of what was missing before so many were played: less and less of it, so that all end
+    at about the same time."""
+    processes = players.count()
+    return (missing - played) / (2 * processes if processes > 1 else 1)
+
+
+def _cell_by_cell(
+    taken: Sequence[tuple[Block, dict[str, tuple[Cell, EpisodeSpec]]]],
+) -> Iterator[tuple[Block, str, tuple[Cell, EpisodeSpec]]]:
+    """The plays of these blocks in the order in which one block of all their tasks would have them."""
+    plays = [(block, key, play) for block, missing in taken for key, play in missing.items()]
+    places: dict[int, int] = {}
+    for _, _, (cell, _) in plays:
+        places.setdefault(id(cell), len(places))
+    yield from sorted(plays, key=lambda play: places[id(play[2][0])])

@@ -89,22 +89,24 @@ class MemoryPlayer:
         return (self._played[key] for key in cell.play_keys())
 
 
-def run_plays(
-    waves: Waves, plays: Mapping[str, tuple[Cell, EpisodeSpec]], keep: Callable[[str, Sequence[Any]], None]
-) -> None:
-    """Play these (by key) in one run of the engine; each is handed to `keep(key, records)` as it ends, and is in no
-    memory after."""
+Keep = Callable[[str, Sequence[Any]], None]
+"""Is handed a play's key, and what the play came to."""
 
-    async def one(key: str, cell: Cell, spec: EpisodeSpec) -> None:
-        try:
-            records = await cell.play(spec)
-        except Unanswered as error:  # asked beside the episode: of a branch, a candidate, a score
-            if not error.final:
-                raise
-            records = [BrokenPlay(reason=f"{REFUSED}{error}")]
-        keep(key, records)
 
-    waves.run(partial(one, key, cell, spec) for key, (cell, spec) in plays.items())
+def run_plays(waves: Waves, plays: Mapping[str, tuple[Cell, EpisodeSpec]], keep: Keep) -> None:
+    """Play these (by key) in one run of the engine; each is handed to `keep` as it ends, and is in no memory after."""
+    waves.run(partial(play_and_keep, key, cell, spec, keep) for key, (cell, spec) in plays.items())
+
+
+async def play_and_keep(key: str, cell: Cell, spec: EpisodeSpec, keep: Keep) -> None:
+    """Play one, and hand it to `keep`."""
+    try:
+        records = await cell.play(spec)
+    except Unanswered as error:  # asked beside the episode: of a branch, a candidate, a score
+        if not error.final:
+            raise
+        records = [BrokenPlay(reason=f"{REFUSED}{error}")]
+    keep(key, records)
 
 
 def measured(cell: Cell, player: CellPlayer, faults: list[str] | None = None) -> Iterator[Sequence[Any]]:

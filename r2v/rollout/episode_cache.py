@@ -87,6 +87,10 @@ class EpisodeCache:
     def __contains__(self, key: str) -> bool:
         return key in self._known()
 
+    def count(self) -> int:
+        """How many plays it holds."""
+        return len(self._known())
+
     def read(self, key: str, kinds: Sequence[type]) -> list[Any] | None:
         """What the play of this key came to, as records of these kinds; None where nobody has played it, or where what
         was written is damaged: then it is as good as not played."""
@@ -115,11 +119,11 @@ class EpisodeCache:
         if self._read_to.get(file.path, 0) == begin:
             self._read_to[file.path] = end
 
-    def close(self) -> None:
-        """Wait until the disk has everything."""
-        for file in self._files.values():
-            file.close()
-        self._files.clear()
+    def close(self, block: str | None = None) -> None:
+        """Wait until the disk has everything, or all of one block."""
+        for name in [*self._files] if block is None else [block]:
+            if name in self._files:
+                self._files.pop(name).close()
 
     def refresh(self) -> None:
         """Look for what other processes of this attempt have added, or have settled."""

@@ -38,6 +38,8 @@ from r2v.verifier.judge import Judge
 
 WIDEST = 5000
 """Conversations in worlds of this process that wait for a provider's batches: a world of desk is 24 KiB."""
+PATIENCE = 1.0
+"""Seconds that a narrow wave waits for worlds of this process, whose steps take no longer than a pass of the model."""
 _REMEMBERED: dict[str, Memo] = {}
 
 
@@ -71,8 +73,12 @@ def engine(rollout: RolloutConfig, benchmark: Benchmark, teacher: TeacherConfig 
     """A wave engine as wide as these conversations may be, with threads for worlds of this kind. `teacher`: who is
     asked in them."""
     able = benchmark.capabilities
-    threads = rollout.world_threads(waiting=able.waits or able.needs_network)
-    return Waves(workers=threads, max_conversations=conversations_of(rollout, benchmark, teacher))
+    waiting = able.waits or able.needs_network
+    return Waves(
+        workers=rollout.world_threads(waiting=waiting),
+        max_conversations=conversations_of(rollout, benchmark, teacher),
+        patience=0.0 if waiting else PATIENCE,
+    )
 
 
 def conversations_of(rollout: RolloutConfig, benchmark: Benchmark, teacher: TeacherConfig | None) -> int:

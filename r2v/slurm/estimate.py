@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from r2v.config import Config
-from r2v.pipeline.helping import is_helpable
+from r2v.pipeline.helping import is_helpable, unhelped
 from r2v.pipeline.jobs import job
 from r2v.pipeline.plan.dry_run import PlannedWork, planned_work, table
 from r2v.pipeline.plan.known import known_here
@@ -39,4 +39,18 @@ def estimates(config: Config, resources: Mapping[str, Resources], root: Path = P
 
 def estimate_lines(config: Config, resources: Mapping[str, Resources], root: Path = Path()) -> list[str]:
     """The same as a table, with what it rests on; nothing where no job is to be done."""
-    return [*table(estimates(config, resources, root), config, known_here(config, root)), ""] if resources else []
+    if not resources:
+        return []
+    lines = table(estimates(config, resources, root), config, known_here(config, root))
+    return [*lines, *_refused_helpers(config, resources), ""]
+
+
+def _refused_helpers(config: Config, resources: Mapping[str, Resources]) -> list[str]:
+    """A line for each job whose header names helpers that this configuration takes none of."""
+    named = {name: asked.helpers for name, asked in resources.items() if asked.helpers and job(name).command.helped}
+    reasons = {name: unhelped(config, job(name)) for name in named}
+    return [
+        f"helpers of {name}: none of the {named[name]} that its header names; {why}; teacher.mode=concurrent takes them"
+        for name, why in reasons.items()
+        if why is not None
+    ]

@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -83,6 +84,13 @@ def pad(rows: Sequence[Sequence[int]], device: Any = None) -> tuple[Tensor, Tens
     return ids, lengths
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EncodedScoreRequest(ScoreRequest):
+    """A question whose context and action are token ids already."""
+
+    row: tuple[int, ...]
+
+
 class VerifierBackend:
     """A `Backend[ScoreRequest, ScoreReply]`: the probability that an action is good, rounded to 6 decimals."""
 
@@ -90,9 +98,19 @@ class VerifierBackend:
         self.model, self.encode, self.max_batch = model.eval(), encode, max_batch
         self._prefixes = PrefixCache(model.backbone) if PrefixCache.serve(model.backbone) else None
 
+    def prepare(self, question: ScoreRequest) -> ScoreRequest:
+        """The question with the ids that are read."""
+        row = tuple(self.encode(question.messages, question.action))
+        return EncodedScoreRequest(messages=question.messages, action=question.action, row=row)
+
     def answer(self, questions: Sequence[ScoreRequest]) -> list[ScoreReply]:
         """One score in [0, 1] per question, in order."""
-        rows = [self.encode(question.messages, question.action) for question in questions]
+        rows = [
+            question.row
+            if isinstance(question, EncodedScoreRequest)
+            else self.encode(question.messages, question.action)
+            for question in questions
+        ]
         if self.model.head.weight.device.type == "cpu":
             torch.set_num_threads(1)
         with torch.inference_mode():

@@ -1,6 +1,7 @@
 #!/bin/bash
 # sbatch scripts/slurm/01_collect.sh webarena 500 "1 2 3" [--overrides KEY=VALUE ...]
 #                                     BENCHMARK EPISODES SEEDS [CONDITION]   episodes are per seed
+# A line "#R2V collect --helpers=4" puts helpers beside it; a collection by provider batches takes none.
 #SBATCH --job-name=collect
 #SBATCH --partition=gpu
 #SBATCH --gres=gpu:a100:1

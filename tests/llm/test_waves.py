@@ -469,3 +469,51 @@ def test_company_changes_no_result(
 
     found = waves.run(partial(conversation, number, script) for number, script in enumerate(scripts))
     assert found == [alone(number, script) for number, script in enumerate(scripts)]
+
+
+def test_requests_are_made_ready_while_the_backend_answers_others() -> None:
+    """A wave is being answered until the next question is ready: neither thread waits for the other."""
+    readied, answering = threading.Event(), threading.Event()
+
+    class Reading(Echo):
+        def __init__(self) -> None:
+            super().__init__(max_batch=1)
+            self.readers: set[int] = set()
+
+        def prepare(self, request: str) -> str:
+            self.readers.add(threading.get_ident())
+            if request == "late":
+                blocked(answering)
+                readied.set()
+            return f"{request}, read"
+
+        def answer(self, questions: Sequence[Any]) -> list[Any]:
+            if not self.waves:
+                answering.set()
+                blocked(readied)
+            return super().answer(questions)
+
+    backend, loop = Reading(), threading.get_ident()
+    waves = Waves(workers=2, max_age=0.0)
+    ask = waves.port(backend)
+    assert waves.run([partial(ask, "first"), partial(ask, "late")]) == ["re: first, read", "re: late, read"]
+    assert len(backend.readers) == 1 and not backend.readers & {*backend.threads, loop}
+
+
+def test_a_narrow_wave_has_patience_and_one_a_quarter_full_has_none() -> None:
+    clock = Manual(now=100.0)
+    waves, released = Waves(workers=1, max_age=1.0, patience=4.0, clock=clock), threading.Event()
+    narrow, wide = (waves.port(Echo(max_batch=8)) for _ in range(2))
+    seen = list[list[int]]()
+
+    async def watching() -> None:
+        await settle()
+        for now in (101.0, 104.9, 105.0):
+            clock.set(now)
+            await settle()
+            seen.append([counts.waves for counts in waves.counts])
+        released.set()
+
+    asked = [partial(narrow, "q"), partial(wide, "q"), partial(wide, "r")]
+    waves.run([partial(waves.world, blocked, released), watching, *asked])
+    assert seen == [[0, 1], [0, 1], [1, 1]]

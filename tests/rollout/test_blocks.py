@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from r2v.rollout.blocks import BlockPlayer, block_size, blocks_of
 from r2v.rollout.cells import Cell
 from r2v.rollout.episode_cache import EpisodeCache
 from r2v.rollout.play_lines import BrokenPlay
+from r2v.rollout.players import Players
 from r2v.rollout.session import EpisodeSpec
 from r2v.slurm.chain import progressed, record_at
 from r2v.storage import record
@@ -137,6 +138,30 @@ def test_a_block_that_another_holds_is_waited_for_and_then_played(tmp_path: Path
 
     one.player(tmp_path, sleep=sleep).play(one.cells())
     assert len(sleeps) == 3 and len(one.played) == 24
+
+
+def test_small_blocks_are_played_side_by_side_and_nobody_takes_more_than_its_share(tmp_path: Path) -> None:
+    """One process takes blocks as conversations become free; of two, neither has half of all in hand and more."""
+    held = list[int]()
+
+    def most_held(beside: int) -> int:
+        one, folder = Counting(), tmp_path / f"beside-{beside}"
+        held.clear()
+
+        async def play(spec: EpisodeSpec) -> list[Episode]:
+            held.append(len(list(folder.glob("stage-1/evaluation-*.lease"))))
+            return await one.play(spec)
+
+        with ExitStack() as others:
+            for _ in range(beside):
+                others.enter_context(Players(folder / "stage-1"))
+            player = BlockPlayer(one.on.waves, EpisodeCache(folder, "stage-1"), 1)
+            player.play([cell("a", play=play), cell("b", play=play)])
+        assert len(one.played) == 24
+        return max(held)
+
+    assert most_held(0) == 12, "the engine is wide enough for all"
+    assert most_held(1) <= 7 and most_held(5) <= 3, "a share, and the block that a play of it has left room for"
 
 
 def test_a_conflict_inside_a_block_is_no_block_of_somebody_else(tmp_path: Path) -> None:

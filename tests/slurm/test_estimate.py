@@ -70,3 +70,16 @@ def test_where_worlds_cannot_be_copied_what_branches_is_limited(name: str, condi
     evaluation = load(REPOSITORY / "configs" / name / f"{condition}.yaml").evaluation
     limits = (evaluation.oracle_tasks, evaluation.frontier_tasks, evaluation.gains_tasks)
     assert all(limit is not None and limit <= 60 for limit in limits)
+
+
+def test_helpers_of_a_collection_by_batches_come_to_nothing_and_the_estimate_says_so(tmp_path: Path) -> None:
+    asked = {"collect": Resources(directives={"time": "24:00:00"}, helpers="4")}
+    batches = load(
+        REPOSITORY / "configs" / "desk/clean.yaml", ["teacher.provider=openai", "teacher.model_name=gpt-5.2"]
+    )
+    [said] = [line for line in estimate_lines(batches, asked, tmp_path) if line.startswith("helpers")]
+    assert said.startswith(
+        "helpers of collect: none of the 4 that its header names; teacher.mode=auto is played by one"
+    )
+    calls = replace(batches, teacher=replace(batches.teacher, mode="concurrent"))
+    assert not any("none of the 4" in line for line in estimate_lines(calls, asked, tmp_path))

@@ -18,6 +18,7 @@ import os
 import re
 import secrets
 import shutil
+import signal
 import socket
 import subprocess
 import tempfile
@@ -145,6 +146,7 @@ class OwnServer:
                 self._process.wait()
             self._process = None
         if self._scratch is not None:
+            _kill_those_in(self._scratch)
             shutil.rmtree(self._scratch, ignore_errors=True)
             self._scratch = None
 
@@ -221,6 +223,15 @@ class ExternalServer:
             if time.monotonic() >= until:
                 raise EnvironmentFault(f"policy.engine={self.url}: no server answers there; start it, or set vllm")
             await asyncio.sleep(5 * _EVERY)
+
+
+def _kill_those_in(scratch: Path) -> None:
+    """End workers whose launcher, leader and server were all killed at once: on Linux, whoever works in that folder,
+    which is nobody else's."""
+    for place in Path("/proc").glob("[0-9]*/cwd"):
+        with suppress(OSError):  # it has ended meanwhile, or is somebody else's
+            if place.readlink() == scratch.resolve():
+                os.kill(int(place.parent.name), signal.SIGKILL)
 
 
 def _free_port() -> int:

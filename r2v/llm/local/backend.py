@@ -10,6 +10,7 @@ alone: what else was in the wave, and in which order, changes no byte of it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, fields
 from typing import Any
 
 import torch
@@ -21,8 +22,16 @@ from r2v.llm.local.wording import TokenReplies, end_ids, num_drawn
 from r2v.llm.types import Message, Reply, Request
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EncodedRequest(Request):
+    """A request whose messages are token ids already."""
+
+    prompt: tuple[int, ...]
+
+
 class LocalBackend:
-    """Answers requests with a local model. `encode` turns messages into prompt ids.
+    """Answers requests with a local model. `encode` turns messages into prompt ids: for the wave engine in `prepare`,
+    so that the model need not wait for it.
 
     Results are promised to the byte on a CPU in float64; `max_batch` bounds completions in flight. What the model made
     of earlier prompts is used again where their beginnings recur and its caches can be cut
@@ -46,11 +55,19 @@ class LocalBackend:
         self._prefixes = PrefixCache(model) if PrefixCache.serve(model) else None
         self._replies = TokenReplies(tokenizer, name, price)
 
+    def prepare(self, request: Request) -> Request:
+        """The request with its prompt."""
+        own = {field.name: getattr(request, field.name) for field in fields(Request)}
+        return EncodedRequest(**own, prompt=tuple(self.encode(request.messages)))
+
     def answer(self, requests: Sequence[Request]) -> list[Reply]:
         """One reply per request, in order."""
         if self.model.device.type == "cpu":
             torch.set_num_threads(1)
-        prompts = [tuple(self.encode(request.messages)) for request in requests]
+        prompts = [
+            request.prompt if isinstance(request, EncodedRequest) else tuple(self.encode(request.messages))
+            for request in requests
+        ]
         replies: dict[int, Reply] = {}
         for batch in _batches(prompts, requests, self.max_batch):
             replies.update(self._answer(batch, prompts, requests))

@@ -138,6 +138,20 @@ def test_whoever_of_them_is_killed_no_worker_is_left(server: OwnServer, killed: 
     wait_for(lambda: all(map(gone, processes)))
 
 
+def test_a_worker_whose_masters_were_all_killed_at_once_goes_before_the_next_life(server: OwnServer) -> None:
+    asyncio.run(server.ready())
+    assert server.pid is not None
+    launcher, leader, one, worker = server.pid, *group_of(server.pid)
+    for pid in (leader, launcher, one):  # nobody is left who watches
+        os.kill(pid, signal.SIGSTOP)
+    for pid in (launcher, leader, one):
+        os.kill(pid, signal.SIGKILL)
+    wait_for(lambda: all(map(gone, (launcher, leader, one))))
+    assert not gone(worker)
+    asyncio.run(server.recover(server.lives))
+    assert gone(worker) and server.lives == 2
+
+
 OWNER = """
 import asyncio, sys, time
 from pathlib import Path
