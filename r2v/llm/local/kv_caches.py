@@ -1,4 +1,4 @@
-"""Transformers caches as decoding on a CPU needs them: several prefills side by side, and growth in place."""
+"""Transformers caches as decoding needs them: several prefills side by side, and growth in place."""
 
 from __future__ import annotations
 
@@ -44,15 +44,14 @@ class GrowingKVCache(DynamicLayer):  # type: ignore[misc]
 
 
 def joinable(model: Any) -> bool:
-    """Whether separate prefills pay and can be put side by side: on a CPU, without sliding windows."""
-    return model.device.type == "cpu" and all(
-        type(layer) in (DynamicLayer, LinearAttentionLayer) for layer in DynamicCache(config=model.config).layers
-    )
+    """Whether separate prefills can be put side by side: without sliding windows."""
+    layers = DynamicCache(config=model.config).layers
+    return all(type(layer) in (DynamicLayer, LinearAttentionLayer) for layer in layers)
 
 
 def join(caches: Sequence[Any], width: int) -> Any:
-    """The rows of all caches in one, attention states padded with zeros on the left to `width` tokens. The first
-    cache is used up. Only for `joinable` models."""
+    """The rows of all caches in one, attention states padded with zeros on the left to `width` tokens. The caches
+    are used up, layer by layer, so that a GPU never holds all of them twice. Only for `joinable` models."""
     whole = caches[0]
     for i, (layer, *others) in enumerate(zip(*(cache.layers for cache in caches), strict=True)):
         if isinstance(layer, DynamicLayer):
@@ -61,6 +60,8 @@ def join(caches: Sequence[Any], width: int) -> Any:
                 _stack([layer.values, *(other.values for other in others)], width),
                 width,
             )
+            for other in others:
+                other.keys = other.values = None
             continue
         for states in ("conv_states", "recurrent_states"):
             own = getattr(layer, states)

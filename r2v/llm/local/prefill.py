@@ -19,8 +19,9 @@ from torch import Tensor
 from r2v.llm.local.kv_caches import joinable
 from r2v.llm.local.prefix_cache import BLOCK, PrefixCache
 
-_PASS = 200
-"""Tokens of padding that cost as much as another pass through the model (one thread, 4x64 student)."""
+_PASS, _PASS_OF_A_GPU = 200, 4096
+"""Tokens of padding that cost as much as another pass through the model: one thread, 4x64 student; a GPU, which reads
+thousands of tokens about as fast as one (assumed, not measured)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,12 +38,13 @@ def prefill(
 ) -> list[Read]:
     """Put every prompt through the model, what `prefixes` remembers of it excepted. `options` go to the model.
 
-    On a GPU, or with a cache that cannot be taken apart, it is one pass.
+    With a cache that cannot be taken apart it is one pass.
     """
     texts = [tuple(prompt) for prompt in prompts]
     known = [[] if prefixes is None else prefixes.known(text) for text in texts]
     new = [max(1, len(text) - BLOCK * len(blocks)) for text, blocks in zip(texts, known, strict=True)]
-    groups = _alike(new) if joinable(model) else [list(range(len(texts)))]
+    padding = _PASS if model.device.type == "cpu" else _PASS_OF_A_GPU
+    groups = _alike(new, padding) if joinable(model) else [list(range(len(texts)))]
     return [
         _read(
             model,
@@ -92,13 +94,13 @@ def _read(
     return Read(rows, output, mask)
 
 
-def _alike(lengths: Sequence[int]) -> list[list[int]]:
-    """Prompts by length of what is to be read, in groups whose padding costs less than another pass."""
+def _alike(lengths: Sequence[int], padding: int) -> list[list[int]]:
+    """Prompts by length of what is to be read, in groups of at most so many tokens of padding."""
     groups: list[list[int]] = []
     width = spent = 0
     for i in sorted(range(len(lengths)), key=lambda i: (lengths[i], i)):
         spent += (lengths[i] - width) * len(groups[-1]) if groups else 0
-        if groups and spent <= _PASS:
+        if groups and spent <= padding:
             groups[-1].append(i)
         else:
             groups.append([i])

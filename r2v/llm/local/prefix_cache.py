@@ -10,7 +10,8 @@ by everything up to their end, newest used last:
     prefixes.remember(prompts, cache, width)
 
 A state of a token depends on the tokens before it alone, so what is kept changes no result (in float64: by more
-than 1e-12).
+than 1e-12). States are kept in the host's memory, wherever the model is: a GPU's is the model's and its batch's, and
+copying a state there is tens of times cheaper than making it anew.
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ from transformers.cache_utils import DynamicCache, DynamicLayer, LinearAttention
 
 BLOCK = 16
 """Tokens a block."""
+_BYTES, _BYTES_OF_A_GPU = 1 << 28, 1 << 33
+"""Of states: a large model's token takes 100 KB, the bundled student's 1 KB."""
 
 
 class PrefixCache:
@@ -34,8 +37,10 @@ class PrefixCache:
     They belong to one model, whose weights stay as they are.
     """
 
-    def __init__(self, model: Any, max_bytes: int = 1 << 28) -> None:
-        self.config, self.max_bytes = model.config, max_bytes
+    def __init__(self, model: Any, max_bytes: int | None = None) -> None:
+        self.config, self._device = model.config, model.device
+        usual = _BYTES if self._device.type == "cpu" else _BYTES_OF_A_GPU
+        self.max_bytes = usual if max_bytes is None else max_bytes
         self._blocks: OrderedDict[tuple[int, ...], Tensor] = OrderedDict()
         self._shapes: list[tuple[int, int]] = []
         """Per state of a token: heads (or a convolution's kernel), and numbers in all."""
@@ -43,16 +48,12 @@ class PrefixCache:
     @staticmethod
     def serve(model: Any) -> bool:
         """Whether every layer's cache is of a kind whose states can be cut at any token: full attention or a
-        short convolution, on a CPU. Sliding windows and recurrent states cannot."""
+        short convolution. Sliding windows and recurrent states cannot."""
         kinds = getattr(model.config, "layer_types", None) or ()
         layers = DynamicCache(config=model.config).layers
-        return (
-            model.device.type == "cpu"
-            and bool(layers)
-            and all(
-                type(layer) is DynamicLayer or (type(layer) is LinearAttentionLayer and kinds[i] == "conv")
-                for i, layer in enumerate(layers)
-            )
+        return bool(layers) and all(
+            type(layer) is DynamicLayer or (type(layer) is LinearAttentionLayer and kinds[i] == "conv")
+            for i, layer in enumerate(layers)
         )
 
     def known(self, prompt: tuple[int, ...]) -> list[Tensor]:
@@ -78,12 +79,13 @@ class PrefixCache:
         for row, blocks, keep in zip(past, rows, kept, strict=True):
             if keep:
                 row[room - keep :] = torch.cat(list(blocks))[:keep]
-        states = iter(torch.split(past, [size for _, size in self._shapes], dim=-1))
+        # one by one, so that each leaves the model's device as soon as the model has joined its own to it
+        states = (part.to(self._device) for part in torch.split(past, [size for _, size in self._shapes], dim=-1))
         shapes = iter(self._shapes)
         for layer in cache.layers:
             if isinstance(layer, DynamicLayer):
                 layer.keys, layer.values = (_by_head(next(states), next(shapes)[0]) for _ in range(2))
-                layer.dtype, layer.device, layer.is_initialized = past.dtype, past.device, True
+                layer.dtype, layer.device, layer.is_initialized = past.dtype, self._device, True
             else:
                 kernel = next(shapes)[0]
                 layer.update_conv_state(_newest(next(states).transpose(1, 2), kernel), conv_kernel_size=kernel)
@@ -96,11 +98,11 @@ class PrefixCache:
         for layer in cache.layers:
             if isinstance(layer, DynamicLayer):
                 for kept in (layer.keys, layer.values):
-                    states.append(kept[:, :, -width:].transpose(1, 2).flatten(2))
+                    states.append(kept[:, :, -width:].transpose(1, 2).flatten(2).cpu())
                     self._shapes.append((kept.shape[1], states[-1].shape[2]))
             else:
                 inputs, kernel = layer.conv_states[0], layer.conv_kernel_size[0]
-                states.append(inputs[:, :, -width:].transpose(1, 2))
+                states.append(inputs[:, :, -width:].transpose(1, 2).cpu())
                 self._shapes.append((kernel, inputs.shape[1]))
                 layer.conv_states[0], layer.record_past = _newest(inputs, kernel), False
         for prompt, row in zip(prompts, torch.cat(states, dim=-1), strict=True):
