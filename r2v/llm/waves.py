@@ -110,6 +110,11 @@ class Waves:
         return self._width
 
     @property
+    def is_patient(self) -> bool:
+        """Whether narrow waves wait for worlds that compute."""
+        return self._patience > 0
+
+    @property
     def counts(self) -> list[WaveCounts]:
         """Per model, in the order they were made: waves sent, requests in them, answers remembered."""
         return [port.counts for port in self._ports]

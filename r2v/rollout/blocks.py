@@ -7,7 +7,8 @@
 All cells of a block are played side by side, so methods that share a history share its replies, and the next block is
 taken when conversations become free for it, so that the engine's waves stay wide however small blocks are (guided
 self-scheduling). A block is held by a lease: any number of processes may play the same cells, each takes what is free
-as long as it has not more in hand than its share of what is missing, and what a dead one held is taken up by the next.
+as long as it has not more in hand than its share of what is missing, or than fills its engine where worlds compute
+(side by side they are one chain of waves), and what a dead one held is taken up by the next.
 Which block a task lies in depends on the tasks, their seeds and conditions, and the size; not on how many methods play
 it.
 """
@@ -201,7 +202,8 @@ class BlockPlayer:
         """The plays of the blocks, made one by one as the engine has room. Some blocks are taken at a time, while this
         process has less in hand than its share, and are played cell by cell like one: as many different histories side
         by side as there are."""
-        most, known, rest = 1.0, self.cache.count(), list(reversed(blocks))
+        least = self._waves.width if self._waves.is_patient else 1
+        most, known, rest = float(least), self.cache.count(), list(reversed(blocks))
         while rest:
             while hand.plays >= most:
                 yield partial(hand.wait, self._waves)
@@ -213,7 +215,7 @@ class BlockPlayer:
                     held.append(block)
                 elif missing:
                     taken.append((block, missing))
-                    most = max(1.0, min(_MOST_IN_HAND * self._waves.width, share(self.cache.count() - known)))
+                    most = max(least, min(_MOST_IN_HAND * self._waves.width, share(self.cache.count() - known)))
                 self._bar.advance(0, blocks_left=len(held) + len(rest))
             for block, key, (cell, spec) in _cell_by_cell(taken):
                 yield partial(play_and_keep, key, cell, spec, partial(self._keep, hand, block))

@@ -14,6 +14,7 @@ from r2v.config import RolloutConfig
 from r2v.data.episode import Episode
 from r2v.envs.chain import ChainBenchmark
 from r2v.errors import EnvironmentFault, Interrupted, LeaseConflict
+from r2v.llm.waves import Waves
 from r2v.rollout.blocks import BlockPlayer, block_size, blocks_of
 from r2v.rollout.cells import Cell
 from r2v.rollout.episode_cache import EpisodeCache
@@ -162,6 +163,30 @@ def test_small_blocks_are_played_side_by_side_and_nobody_takes_more_than_its_sha
 
     assert most_held(0) == 12, "the engine is wide enough for all"
     assert most_held(1) <= 7 and most_held(5) <= 3, "a share, and the block that a play of it has left room for"
+
+
+@pytest.mark.parametrize("kept", [0, 1, 7, 23])
+def test_a_stop_at_any_play_costs_at_most_those_in_flight(
+    kept: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every stage that plays goes on like this: what is begun again are the plays in flight, however many blocks are."""
+    width, lives, add = 4, list[Counting](), EpisodeCache.add
+    for last in (kept, 100):
+        left = iter([True] * last)
+
+        def stopping(cache: EpisodeCache, *play: Any, left: Any = left) -> None:
+            if not next(left, False):
+                raise Interrupted("the time is over")
+            add(cache, *play)
+
+        monkeypatch.setattr(EpisodeCache, "add", stopping)
+        lives.append(Counting())
+        lives[-1].on = chain_stage(CHAIN, (0.7, None), 0.9, waves=Waves(workers=1, max_conversations=width))
+        with suppress(Interrupted):
+            lives[-1].player(tmp_path).play(lives[-1].cells())
+    again = sum(len(life.played) for life in lives) - 24
+    print(f"stopped after {kept} of 24 plays: {again} begun again, {width} in flight at most")
+    assert len(lives[1].played) == 24 - kept and again <= width
 
 
 def test_a_conflict_inside_a_block_is_no_block_of_somebody_else(tmp_path: Path) -> None:
