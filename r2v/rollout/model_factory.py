@@ -38,7 +38,7 @@ from r2v.verifier.judge import Judge
 
 WIDEST = 5000
 """Conversations in worlds of this process that wait for a provider's batches: a world of desk is 24 KiB."""
-PATIENCE = 1.0
+WAVE_PATIENCE = 1.0
 """Seconds that a narrow wave waits for worlds of this process, whose steps take no longer than a pass of the model."""
 _REMEMBERED: dict[str, Memo] = {}
 
@@ -77,7 +77,7 @@ def engine(rollout: RolloutConfig, benchmark: Benchmark, teacher: TeacherConfig 
     return Waves(
         workers=rollout.world_threads(waiting=waiting),
         max_conversations=conversations_of(rollout, benchmark, teacher),
-        patience=0.0 if waiting else PATIENCE,
+        patience=0.0 if waiting else WAVE_PATIENCE,
     )
 
 
