@@ -169,7 +169,7 @@ def test_small_blocks_are_played_side_by_side_and_nobody_takes_more_than_its_sha
 def test_a_stop_at_any_play_costs_at_most_those_in_flight(
     kept: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Every stage that plays goes on like this: what is begun again are the plays in flight, however many blocks are."""
+    """Every stage that plays goes on like this: what is begun again are the plays that were in flight."""
     width, lives, add = 4, list[Counting](), EpisodeCache.add
     for last in (kept, 100):
         left = iter([True] * last)
