@@ -74,5 +74,8 @@ def gather_model(trainer: Any, loaded: Loaded) -> Loaded:
         from peft import get_peft_model
 
         fresh = get_peft_model(fresh, loaded.model.peft_config["default"])
+    for name, weight in fresh.named_parameters():
+        if name in weights:  # TRL trains adapters on 4 bits in bfloat16
+            weight.data = weight.data.to(weights[name].dtype)
     fresh.load_state_dict(weights, strict=False)
     return replace(loaded, model=fresh.to(trainer.args.device))

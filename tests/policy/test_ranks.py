@@ -132,5 +132,9 @@ def test_weights_under_fsdp_train_as_whole_ones_do(tmp_path: Path) -> None:
             load_file(tmp_path / where / "final" / f"{file}.safetensors") for where in (f"{case.name}-alone", case.name)
         ]
         assert weights[0].keys() == weights[1].keys()
-        for key in weights[0]:
-            torch.testing.assert_close(weights[0][key], weights[1][key], rtol=0, atol=1e-4)
+        for one, other in ((weights[0][key], weights[1][key]) for key in weights[0]):
+            if case.in_4bit:  # TRL trains in bfloat16 there, whose last bit is more than 1e-4
+                assert one.dtype == other.dtype == torch.bfloat16
+                assert (one - other).float().norm() <= torch.finfo(one.dtype).eps * one.float().norm()
+            else:
+                torch.testing.assert_close(one, other, rtol=0, atol=1e-4)
