@@ -4,10 +4,10 @@
     python benchmarks/slurm_chain.py --stages 10 --no-snakemake
 
 All run on the same private Slurm (tests/slurm/cluster.py), one after another, the same program at every stage: it
-notes the time in its first line and in its last. Our jobs and Snakemake's first start a Python that loads their own
-code; that is timed by itself, as loaded as the machine is then, and `apart` is without it. The bare chain checks
-nothing, heals nothing and records nothing: it is the floor. Snakemake gets a virtual environment of its own, made
-here.
+notes the time in its first line and in its last. Our jobs load R2V and its command line before a stage's own
+code begins, and Snakemake's load theirs; that is timed by itself, as loaded as the machine is then, and `apart` is
+without it. The bare chain checks nothing, heals nothing and records nothing: it is the floor. Snakemake gets a virtual
+environment of its own, made here.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ sys.path.insert(0, str(ROOT))
 from r2v.config import load, to_yaml  # noqa: E402
 from r2v.slurm import chain as chains  # noqa: E402
 from r2v.slurm.chain import Chain, ChainJob  # noqa: E402
+from r2v.slurm.configuration import config_sha  # noqa: E402
 from r2v.slurm.submit import submit  # noqa: E402
 from tests.slurm.cluster import Cluster, lacking  # noqa: E402
 
@@ -36,6 +37,19 @@ STAMP = """import time; began = time.time()
 import sys
 open(f"stamp-{sys.argv[1]}", "w").write(f"{began} {time.time()}")
 """
+STAND_IN = """import os, runpy, sys
+run_module = runpy.run_module
+def stamp(name, *rest, **named):
+    if name != "r2v" or sys.argv[1:2] != ["stamp"]:
+        return run_module(name, *rest, **named)
+    from r2v.cli.main import build_parser  # what a stage of ours loads before its own code begins
+    build_parser()
+    sys.argv = ["stamp.py", sys.argv[2]]
+    exec(open("stamp.py").read())
+    os._exit(0)
+runpy.run_module = stamp
+"""
+"""Takes the place of a stage in the fork of our runner, behind the command line that a stage of ours has."""
 AIM = 1.5
 
 
@@ -59,20 +73,17 @@ def bare(cluster: Cluster, folder: Path, stages: int) -> list[float]:
 def ours(cluster: Cluster, folder: Path, stages: int) -> list[float]:
     """A chain of ours, sentinels, records and all, whose stages are the same program."""
     name = folder.name
-    (folder / "sitecustomize.py").write_text(
-        "import os, sys\n"
-        "if sys.orig_argv[1:4] == ['-m', 'r2v', 'stamp']:\n"
-        "    sys.argv = ['stamp.py', sys.orig_argv[4]]\n"
-        "    exec(open('stamp.py').read())\n"
-        "    os._exit(0)\n"
-    )
+    (folder / "sitecustomize.py").write_text(STAND_IN)
     jobs = {
-        f"s{at}": ChainJob(needs=(f"s{at - 1}",) if at else (), command=("stamp", str(at)), script="")
+        f"s{at}": ChainJob(
+            needs=(f"s{at - 1}",) if at else (), command=("stamp", str(at), "--output", "none"), script=""
+        )
         for at in range(stages)
     }
-    chain = Chain(name=name, benchmark="desk", condition="noisy", config_sha="0" * 12, jobs=jobs)
+    text = to_yaml(load(None, []))
+    chain = Chain(name=name, benchmark="desk", condition="noisy", config_sha=config_sha(text), jobs=jobs)
     chains.write(folder, chain)
-    (chains.folder(folder, name) / "config.yaml").write_text(to_yaml(load(None, [])))
+    (chains.folder(folder, name) / "config.yaml").write_text(text)
     os.environ.update({**cluster.env, "PYTHONPATH": f"{folder}:{ROOT}"})
     before = Path.cwd()
     os.chdir(folder)
@@ -144,6 +155,11 @@ def importing(environment: dict[str, str], modules: str, python: str = sys.execu
     return statistics.median(times)
 
 
+def floor_of(found: list[float]) -> float:
+    """The median gap of the bare chain that ran beside ours."""
+    return statistics.median(found)
+
+
 def tell(name: str, found: list[float], floor: float | None = None, apart: float = 0.0) -> float:
     """Print one row; returns the median."""
     middle = statistics.median(found)
@@ -175,8 +191,9 @@ def main() -> None:
         first = chain(bare, "bare", arguments.stages)
         mine = chain(ours, "ours", arguments.stages)
         floor = tell("bare sbatch", first + chain(bare, "bare again", arguments.stages))
-        apart = importing({**os.environ, "PYTHONPATH": str(ROOT)}, "submitit.core.submission, r2v.slurm.runner")
+        apart = importing({**os.environ, "PYTHONPATH": str(ROOT)}, "r2v.slurm.runner, r2v.cli.main")
         tell("r2v", mine, floor, apart)
+        print(f"{'r2v, whole':<34}{statistics.median(mine) / floor_of(first):8.2f} x bare (aim {AIM})")
         if arguments.no_snakemake:
             return
         program = install_snakemake(Path(scratch))
