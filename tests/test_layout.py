@@ -160,6 +160,7 @@ MIXED = {
     "tests/slurm/test_drill_submit.py",
     "tests/sandbox/test_attacks.py",
     "tests/slurm/test_scripts.py",
+    "tests/slurm/test_sites.py",
     "tests/emulator/test_fault_batches.py",
     "tests/emulator/test_fault_calls.py",
     "tests/emulator/test_fault_lines.py",

@@ -21,6 +21,11 @@ from r2v.log import logger
 from r2v.storage.paths import SCRIPTS
 
 _CHAIN = "<benchmark>_<condition>, or the prefix of the configuration; may be left out where there is only one"
+_SETTINGS = (
+    "profile (nersc, tacc, pyxis, gpu, cpu, none), partition, cpu_partition, account, qos, gpu (a type, or none), mem, "
+    "time, nodes or any other directive, of one script as train_policy.mem=120G; none at all: write scripts/slurm/"
+    "site.yaml into the headers again (default)"
+)
 ClusterParser = TypeVar("ClusterParser", bound=argparse.ArgumentParser)
 
 
@@ -48,7 +53,7 @@ def add_commands(commands: argparse._SubParsersAction[ClusterParser]) -> None:
     _add(commands, "doctor", "whether a pipeline would run here; inside a job, the GPUs too", _doctor)
     cluster = _add(commands, "cluster", "the headers of scripts/slurm: show them, or set all at once", _cluster)
     cluster.add_argument("what", choices=["show", "set"], help="show: print the headers; set: change them all")
-    cluster.add_argument("values", nargs="*", metavar="KEY=VALUE", help="partition, cpu_partition, account, gpu, qos")
+    cluster.add_argument("values", nargs="*", metavar="KEY=VALUE", help=_SETTINGS)
     for parser in (status, cost):
         parser.add_argument("--json", action="store_true", help="print JSON, for a program to read")
 
@@ -178,10 +183,12 @@ def chain_name(values: argparse.Namespace) -> str:
 
 
 def _heal(values: argparse.Namespace) -> int:
+    from r2v.slurm import notify
     from r2v.slurm.healing.heal import heal
 
     require("CHAIN", Text(longest=400, pattern=r"\w[\w.:-]*", meaning="the name of a chain, not a path"), values.name)
-    return heal(values.name, values.job)
+    code = heal(values.name, values.job)
+    return notify.tell(values.name, values.job) or code
 
 
 def _status(values: argparse.Namespace) -> int:
@@ -292,7 +299,7 @@ def _doctor(values: argparse.Namespace) -> int:
 
 
 def _cluster(values: argparse.Namespace) -> int:
-    from r2v.slurm import headers
+    from r2v.slurm import cluster_settings, headers
 
     paths = headers.scripts()
     if not paths:
@@ -300,10 +307,7 @@ def _cluster(values: argparse.Namespace) -> int:
     if values.what == "show" and values.values:
         raise UsageError(f"cluster show takes no values; r2v cluster set {' '.join(values.values)}")
     if values.what == "set":
-        pairs = [value.partition("=") for value in values.values]
-        if not pairs or not all(equals for _, equals, _ in pairs):
-            raise UsageError(f"cluster set wants KEY=VALUE, keys {', '.join(headers.SETTABLE)}")
-        changed = headers.rewrite(paths, {key: value for key, _, value in pairs})
-        logger.info("%d of %d headers changed", len(changed), len(paths))
+        changed = cluster_settings.set_words(values.values)
+        logger.info("%d files changed", len(changed))
     print("\n".join(headers.lines(paths)))
     return 0

@@ -110,7 +110,7 @@ class Chain:
     cancelled: str | None = None
     limits: HealingLimits = field(default_factory=HealingLimits)
     sentinel: dict[str, str] = field(default_factory=dict)
-    """Where sentinels run: the directives of a script without GPUs that say which partition, account and QOS."""
+    """What sentinels ask for; of an earlier version, the header of a script without GPUs."""
     jobs: dict[str, ChainJob] = field(default_factory=dict)
 
     @property

@@ -12,15 +12,18 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from pathlib import Path
 from typing import Protocol
 
 from r2v.errors import EnvironmentFault, UsageError
+from r2v.slurm.site_profile import project_profile
 
 COMMAND_TIMEOUT = 60.0
 """Seconds one command may take: a controller that restarts answers late."""
@@ -83,7 +86,7 @@ class ThisMachine:
     ) -> subprocess.CompletedProcess[str]:
         """Run a command of PATH, for `COMMAND_TIMEOUT` seconds at most."""
         return subprocess.run(
-            command,
+            _through(command),
             input=stdin,
             capture_output=True,
             text=True,
@@ -146,8 +149,26 @@ def pauses(limit: float | None = None) -> Iterator[float]:
 
 
 def present() -> bool:
-    """Whether Slurm's commands are on PATH."""
-    return shutil.which("sbatch") is not None or not isinstance(terminal(), ThisMachine)
+    """Whether Slurm's commands are on PATH, or a login node has them."""
+    here = shutil.which("sbatch") is not None or not isinstance(terminal(), ThisMachine)
+    return here or bool(_submit_host())
+
+
+_INSIDE = "SLURM_R2V_INSIDE"
+"""Set where `outside` hides that this is a job: what may submit is a question of the node all the same."""
+
+
+def _submit_host() -> str:
+    """The login node through which a job speaks to Slurm, where its own node may not."""
+    inside = os.environ.get("SLURM_JOB_ID") or os.environ.get(_INSIDE)
+    return project_profile().submit_host if inside else ""
+
+
+def _through(command: Sequence[str]) -> Sequence[str]:
+    """A command as it reaches Slurm from here."""
+    if not (host := _submit_host()):
+        return command
+    return ["ssh", "-o", "BatchMode=yes", host, f"cd {shlex.quote(str(Path.cwd()))} && exec {shlex.join(command)}"]
 
 
 def require() -> None:
@@ -163,6 +184,8 @@ def outside() -> Iterator[None]:
     kept = dict(os.environ)
     os.environ.clear()
     os.environ.update(_environment(kept))
+    if "SLURM_JOB_ID" in kept:
+        os.environ[_INSIDE] = "1"
     try:
         yield
     finally:

@@ -72,14 +72,25 @@ class Resources:
 def read(path: Path, job: str = "") -> Resources:
     """The header of a script, as it stands for this job. Raises UsageError naming file and line where a
     directive cannot be, InputError where there is no such script."""
+    return parsed(path, _text(path), job)
+
+
+def parsed(path: Path, text: str, job: str = "") -> Resources:
+    """The header in a script's text; its `path` is for messages."""
     directives: dict[str, str] = {}
     ours: dict[str, str] = {}
-    for line, target, words in _directives(path, _text(path)):
+    for line, target, words in _directives(path, text):
         options = _options(words, line, target)  # of every job: a mistake is found whoever asks
         if target in ("", ANY, job):
             ours |= {name: options.pop(name) for name in _OURS if name in options}
             directives |= options
     return Resources(directives=directives, helpers=ours.get(HELPERS, ""), node_gpus=int(ours.get(NODE_GPUS, 0)))
+
+
+def options_of(path: Path, line: str) -> dict[str, str] | None:
+    """The options in one line of a script; None for a line that is no directive."""
+    found = list(_directives(path, line))
+    return _options(found[0][2], found[0][0], found[0][1]) if found else None
 
 
 def scripts(root: Path = Path()) -> list[Path]:
@@ -88,21 +99,29 @@ def scripts(root: Path = Path()) -> list[Path]:
 
 
 def rewrite(paths: Iterable[Path], values: Mapping[str, str]) -> list[Path]:
-    """Set partition, cpu_partition, account, qos or gpu in every header; returns the files that changed.
+    """Set directives in every header; returns the files that changed. A key `evaluate.mem` is for that script alone.
 
-    `gpu` is the type in gpu:<type>:<count>, counts stay; "" takes the type, the account or the QOS out.
-    `cpu_partition` is for the scripts that ask for no GPU. Nothing is written unless every header can be read
-    before and after; nothing but header lines changes. Raises UsageError.
+    `gpu` is the type in gpu:<type>:<count>, counts stay, and `none` takes the GPUs out; "" takes the type, or any other
+    directive, out. `cpu_partition` is for the scripts that ask for no GPU. Nothing is written unless every header can
+    be read before and after; nothing but header lines changes. Raises UsageError.
     """
+    paths = list(paths)
+    commands = {path: re.sub(r"^\d+_", "", path.stem) for path in paths}
     for name, value in values.items():
-        if name not in SETTABLE:
-            raise UsageError(f"cluster set {name}={value}: {nearest(name, SETTABLE)}")
-        if not re.fullmatch(r"[\w.,@+-]*", value) or (name.endswith("partition") and not value):
-            raise UsageError(f"cluster set {name}={value}: must be a name of letters, digits and . , @ + -")
+        scope, _, key = name.rpartition(".")
+        if scope and scope not in commands.values():
+            raise UsageError(f"cluster set {name}={value}: {nearest(scope, set(commands.values()))}")
+        _check_setting(key, value)
     changed = {}
     for path in paths:
+        mine = {
+            key: value
+            for name, value in values.items()
+            for scope, _, key in [name.rpartition(".")]
+            if scope in ("", commands[path])
+        }
         before, resources = _text(path), read(path)
-        after = _rewritten(before, resources, values)
+        after = _rewritten(before, resources, mine)
         for line, job, words in _directives(path, after):
             _options(words, line, job)
         if after != before:
@@ -114,6 +133,14 @@ def rewrite(paths: Iterable[Path], values: Mapping[str, str]) -> list[Path]:
     return list(changed)
 
 
+def _check_setting(key: str, value: str) -> None:
+    if key in _NAMED:
+        if not re.fullmatch(r"[\w.,@+-]*", value) or (key.endswith("partition") and not value):
+            raise UsageError(f"cluster set {key}={value}: must be a name of letters, digits and . , @ + -")
+    elif not re.fullmatch(r"[a-z][a-z-]*", key) or not re.fullmatch(r"[^\s#'\"\\]*", value):
+        raise UsageError(f"cluster set {key}={value}: must be a directive and one word, without quotes or #")
+
+
 def lines(paths: Iterable[Path]) -> list[str]:
     """What `r2v cluster show` prints: the most important directives of each script."""
     columns = ("partition", "account", "qos", "gres", "cpus-per-task", "mem", "time")
@@ -122,18 +149,26 @@ def lines(paths: Iterable[Path]) -> list[str]:
     return text_table([("script", *columns), *rows]).splitlines()
 
 
-SETTABLE = ("partition", "cpu_partition", "account", "gpu", "qos")
+_NAMED = ("partition", "cpu_partition", "account", "gpu", "qos")
+SETTABLE = (
+    *_NAMED,
+    *("clusters", "comment", "constraint", "cpus-per-task", "exclude", "gpus-per-node", "gres", "licenses"),
+    *("mail-type", "mail-user", "mem", "mem-per-cpu", "nodes", "ntasks", "reservation", "signal", "time", "wckey"),
+)
+"""Keys of `r2v cluster set` that need no word of sbatch's; others are set where it knows them."""
 
 
 def _rewritten(text: str, resources: Resources, values: Mapping[str, str]) -> str:
-    changes = {name: value for name, value in values.items() if name in ("partition", "account", "qos")}
-    if "cpu_partition" in values and not resources.gpus:
-        changes["partition"] = values["cpu_partition"]
+    changes = {name: value for name, value in values.items() if name not in ("cpu_partition", "gpu")}
+    if not resources.gpus or values.get("gpu") == "none":
+        changes["partition"] = values.get("cpu_partition") or changes.get("partition", "")
+        changes = {name: value for name, value in changes.items() if name != "partition" or value}
     head, tail = _header(text)
     for name, value in changes.items():
         head = _with(head, name, value, known=name in resources.directives)
     if "gpu" in values:
         head = [_with_type(line, values["gpu"]) if line.startswith(("#SBATCH", "#R2V")) else line for line in head]
+        head = [line for line in head if line.strip() != "#SBATCH"]
     return "".join(head + tail)
 
 
@@ -148,8 +183,8 @@ def _with(head: list[str], name: str, value: str, *, known: bool) -> list[str]:
     if not known:
         last = max((at for at, line in enumerate(head) if line.startswith("#SBATCH")), default=0)
         return [*head[: last + 1], f"#SBATCH --{name}={value}\n", *head[last + 1 :]] if value else head
-    short = next(letter for letter, long in SHORT.items() if long == name)
-    spelled = re.compile(rf"(?<=\s)(?:--{name}(?:=|\s+)|-{short}\s*)[^\s#]+")
+    short = "".join(rf"|-{letter}\s*" for letter, long in SHORT.items() if long == name)
+    spelled = re.compile(rf"(?<=\s)(?:--{name}(?:=|\s+){short})[^\s#]+")
     lines = [
         spelled.sub(f"--{name}={value}" if value else "", line) if line.startswith(("#SBATCH", "#R2V")) else line
         for line in head
@@ -158,7 +193,9 @@ def _with(head: list[str], name: str, value: str, *, known: bool) -> list[str]:
 
 
 def _with_type(line: str, kind: str) -> str:
-    """A header line with this type of GPU, or with none: gpu:a100:2, --gpus-per-node=a100:2."""
+    """A header line with this type of GPU, or with any: gpu:a100:2, --gpus-per-node=a100:2; "none": without GPUs."""
+    if kind == "none":
+        return re.sub(r"\s--(gres=gpu\S*|gpus(-per-\w+)?=\S+)(?=\s)", "", line)
     typed = f"{kind}:" if kind else ""
 
     def in_list(match: re.Match[str]) -> str:

@@ -19,6 +19,8 @@ from r2v.config import Config
 from r2v.pipeline.jobs import job
 from r2v.slurm import headers
 from r2v.slurm.headers import Resources
+from r2v.slurm.site_profile import SiteProfile
+from r2v.slurm.write_headers import require_written
 from r2v.storage.paths import SCRIPTS
 from r2v.storage.weights import BUNDLED
 
@@ -49,9 +51,19 @@ def of_job(root: Path, script: str, name: str, config: Config | None = None) -> 
     return asked.merged(from_environment(os.environ))
 
 
-def placement(root: Path) -> dict[str, str]:
-    """Where jobs without a GPU run, sentinels among them, and who pays for them."""
-    return {name: value for name, value in of_job(root, CPU_SCRIPT, "").directives.items() if name in PLACEMENT}
+def sentinel(root: Path) -> dict[str, str]:
+    """What a sentinel asks for: it runs where jobs without a GPU do, and as the site profile says. Raises UsageError
+    where the profile was edited and not written into the headers."""
+    asked = of_job(root, CPU_SCRIPT, "").directives
+    return require_written(root).sentinel_directives({name: asked[name] for name in PLACEMENT if name in asked})
+
+
+def kept_sentinel(kept: dict[str, str]) -> dict[str, str]:
+    """What the sentinels of a chain ask for, as the chain has kept it; one of an earlier version keeps the header of a
+    script without GPUs."""
+    if "time" in kept and "output" not in kept:
+        return kept
+    return SiteProfile().sentinel_directives({name: kept[name] for name in (*PLACEMENT, "chdir") if name in kept})
 
 
 def needs_gpu(config: Config) -> bool:

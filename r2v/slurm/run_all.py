@@ -208,7 +208,7 @@ def _with_steps(root: Path, config: Config, chain: Chain, steps: Sequence[Planne
                 command=item.argv,
                 skipped="up to date" if step.state == "up to date" else None,
             )
-    return replace(chain, jobs=jobs, sentinel=requests.placement(root))
+    return replace(chain, jobs=jobs, sentinel=requests.sentinel(root))
 
 
 def _resources(root: Path, config: Config, steps: Sequence[PlannedJob]) -> dict[str, Resources]:

@@ -28,6 +28,7 @@ from r2v.log import logger
 from r2v.signals import stop_signals
 from r2v.slurm import chain as chains
 from r2v.slurm.job_environment import oom_kills
+from r2v.slurm.site_profile import project_profile
 from r2v.storage.record import FOLDER
 
 if TYPE_CHECKING:
@@ -92,6 +93,8 @@ class StageProcess:
         sys.argv = ["r2v", *self.job_start.words]
         signal.pthread_sigmask(signal.SIG_SETMASK, self._mask | {signal.SIGUSR2})
         try:
+            if launched := project_profile().stage_command(self.job_start.words, Path()):
+                os.execvp(launched[0], launched)
             runpy.run_module("r2v", run_name="__main__", alter_sys=True)
         except SystemExit:
             raise

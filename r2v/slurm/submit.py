@@ -28,18 +28,18 @@ from r2v.slurm.chain import ASKED_FOR, Attempt, Chain, comment
 from r2v.slurm.client import Queued, SlurmRefused
 from r2v.slurm.headers import Resources
 from r2v.slurm.learned_sizes import learn
-from r2v.slurm.requests import PLACEMENT
+from r2v.slurm.requests import kept_sentinel
 from r2v.slurm.runner import OF
 from r2v.slurm.snapshot import code_lines
 from r2v.slurm.stage_script import StageScript, parameter
+from r2v.slurm.write_headers import ENVIRONMENT
 from r2v.storage.files import writing
-from r2v.storage.paths import LOGS, SCRIPTS
+from r2v.storage.paths import LOGS
 
-ENVIRONMENT = SCRIPTS / "env.sh"
 REQUIRED_DIRECTIVES = {"signal": "B:USR2@120", "open-mode": "append"}
 """Directives that a stage needs and gets where its header does not give them."""
-_SET_HERE = ("job-name", "output", "error", "comment", "dependency", "kill-on-invalid-dep")
-_PLACEMENT = (*PLACEMENT, "chdir")
+_INVALID = "kill-on-invalid-dep"
+_SET_HERE = ("job-name", "output", "error", "comment", "dependency", _INVALID)
 
 
 class StageJob(Checkpointable):
@@ -110,7 +110,7 @@ def adopt(root: Path, chain: Chain, job: str, in_queue: Attempt, sentinels: Sequ
     """Take a job that is in the queue as the latest attempt, and give it what a killed submitter left out: its place
     in the chain (as `in_queue`, where nothing is written of it) and its sentinel."""
     attempt = next((known for known in chain.jobs[job].attempts if known.id == in_queue.id), in_queue)
-    behind = re.compile(rf"afternotok:{attempt.id}\b")
+    behind = re.compile(rf"after(?:notok|any):{attempt.id}\b")
     sentinel = next((queued.id for queued in sentinels if behind.search(queued.dependency)), None)
     attempt = replace(attempt, sentinel=sentinel)
     if attempt != chain.jobs[job].latest:
@@ -218,7 +218,7 @@ def _submit_stage(
     directives = {
         **REQUIRED_DIRECTIVES,
         **directives,
-        "kill-on-invalid-dep": "no",
+        **({_INVALID: "no"} if _INVALID in kept_sentinel(chain.sentinel) else {}),
         "comment": comment(chain.name, job, chain.config_sha),
         "output": f"{LOGS}/%x_%j.out",
         "chdir": str(root.resolve()),
@@ -258,7 +258,7 @@ def _executor(root: Path, chain: Chain, payload: StageJob) -> StageScript:
 
 
 def _submit_sentinel(root: Path, chain: Chain, job: str, id_: str) -> str:
-    placement = [f"--{name}={value}" for name, value in chain.sentinel.items() if name in _PLACEMENT]
+    asked = kept_sentinel(chain.sentinel)
     lines = [
         "#!/bin/bash",
         *environment_lines(root),
@@ -269,19 +269,14 @@ def _submit_sentinel(root: Path, chain: Chain, job: str, id_: str) -> str:
     _make_logs(root)
     return client.sbatch(
         [
-            *placement,
+            *Resources(directives=asked).sbatch_args(),
             f"--job-name=heal_{job}_{chain.name}",
-            "--ntasks=1",
-            "--cpus-per-task=1",
-            "--mem=1G",
-            "--time=5",
             f"--comment={comment(chain.name, job, chain.config_sha, sentinel=True)}",
             f"--output={LOGS}/%x_%j.out",
             "--open-mode=append",
             "--requeue",
             f"--chdir={root.resolve()}",
-            f"--dependency=afternotok:{id_}",
-            "--kill-on-invalid-dep=yes",
+            f"--dependency={'afternotok' if _INVALID in asked else 'afterany'}:{id_}",
         ],
         "\n".join(lines) + "\n",
         known=chain.slurm_ids,

@@ -220,7 +220,9 @@ def test_set_takes_a_users_own_spelling(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("values", "told"),
     [
-        ({"partitions": "x"}, "did you mean partition?"),
+        ({"evaluat.mem": "8G"}, "did you mean evaluate?"),
+        ({"constraint": "a b"}, "one word"),
+        ({"mem": "a-lot"}, "such as 64G"),
         ({"partition": ""}, "a name of letters"),
         ({"account": "a b"}, "a name of letters"),
         ({"gpu": "a100\n#SBATCH --uid=0"}, "a name of letters"),
@@ -232,6 +234,21 @@ def test_set_refuses_what_cannot_be(values: dict[str, str], told: str, folder: P
         headers.rewrite(headers.scripts(folder), values)
     assert told in str(caught.value)
     assert {path: path.read_text() for path in headers.scripts(folder)} == before
+
+
+def test_any_directive_is_set_in_all_or_in_one_script(folder: Path) -> None:
+    paths = headers.scripts(folder)
+    headers.rewrite(paths, {"constraint": "gpu&hbm80g", "train_policy.mem": "120G", "evaluate.time": "2-00:00:00"})
+    found = {path.name: headers.read(path).directives for path in paths}
+    assert {values["constraint"] for values in found.values()} == {"gpu&hbm80g"}
+    assert found["03_train_policy.sh"]["mem"] == "120G" and found["04_train_verifier.sh"]["mem"] == "48G"
+    assert found["08_evaluate.sh"]["time"] == "2-00:00:00"
+
+
+def test_no_gpu_is_a_setting_too(folder: Path) -> None:
+    headers.rewrite(headers.scripts(folder), {"gpu": "none", "cpu_partition": "small"})
+    found = [headers.read(path) for path in headers.scripts(folder)]
+    assert {(one.gpus, one.directives["partition"]) for one in found} == {(0, "small")}
 
 
 def test_one_wrong_header_keeps_all_of_them_as_they_are(folder: Path) -> None:
