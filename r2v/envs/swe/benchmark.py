@@ -23,8 +23,8 @@ _SECONDS = Range(at_least=1, at_most=86_400)
 
 class SweBench:
     """Issues of real repositories. `dataset`: bundled, a file of instances, or a data set of the hub with its `split`;
-    `instances`: ids, None for all. `environment`: auto, bubblewrap, docker, apptainer, or a class of mini-swe-agent's
-    protocol; `images`: the folder of apptainer's files. Seconds are of one command, and of all tests of a grading.
+    `instances`: ids, None for all. `environment`: auto, bubblewrap, docker, apptainer or custom (`opening`); `images`:
+    the folder of apptainer's files. Seconds are of one command, and of all tests of a grading.
     """
 
     name = "swebench"

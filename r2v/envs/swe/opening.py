@@ -1,11 +1,13 @@
 """Opening: the shell that an instance is played in, and a fresh one of the same kind that it is graded in.
 
-Where an instance's repository is on this disk, that is the sandbox; else its image, by apptainer or docker. A dotted
-path `package.module:Class` names an environment of mini-swe-agent's protocol, made with `image`, `cwd` and `timeout`.
+Where an instance's repository is on this disk, that is the sandbox; else its image, by apptainer or docker. `custom` is
+an environment of mini-swe-agent's protocol, made with `image`, `cwd` and `timeout`; its class is named by the variable
+R2V_SWEBENCH_SHELL, never by options, which may come from a stranger's folder.
 """
 
 from __future__ import annotations
 
+import os
 import shutil
 from dataclasses import dataclass
 from functools import lru_cache
@@ -17,10 +19,12 @@ from r2v.envs.swe.instances import Instance
 from r2v.envs.swe.repositories import laid_out
 from r2v.envs.swe.shells import TESTBED, BubblewrapShell, Shell
 from r2v.errors import EnvironmentFault, UsageError
-from r2v.extensions import is_dotted, load_class
+from r2v.extensions import load_class
 
-ENVIRONMENTS = ("auto", "bubblewrap", "docker", "apptainer")
-"""Names of `env.options.environment`; anything else is a dotted path."""
+ENVIRONMENTS = ("auto", "bubblewrap", "docker", "apptainer", "custom")
+"""Values of `env.options.environment`."""
+CUSTOM_SHELL = "R2V_SWEBENCH_SHELL"
+"""The variable with the path package.module:Class of a custom environment."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,9 +36,8 @@ class Opener:
     timeout: int
 
     def __post_init__(self) -> None:
-        if self.environment not in ENVIRONMENTS and not is_dotted(self.environment):
-            allowed = ", ".join(ENVIRONMENTS)
-            raise UsageError(f"env.options.environment={self.environment}: allowed: {allowed}, or package.module:Class")
+        if self.environment not in ENVIRONMENTS:
+            raise UsageError(f"env.options.environment={self.environment}: allowed: {', '.join(ENVIRONMENTS)}")
 
     def kind(self, instance: Instance) -> str:
         """What an instance is played in."""
@@ -57,7 +60,9 @@ class Opener:
             return DockerShell(instance.image, timeout=self.timeout)
         if kind == "apptainer":
             return ApptainerShell(image_file(self.images, instance.image), timeout=self.timeout)
-        made_by = load_class("env.options.environment", kind, (), Shell)
+        if not (spec := os.environ.get(CUSTOM_SHELL)):
+            raise EnvironmentFault(f"env.options.environment=custom: {CUSTOM_SHELL} names no package.module:Class")
+        made_by = load_class(CUSTOM_SHELL, spec, (), Shell)
         shell: Shell = made_by(image=instance.image, cwd=TESTBED, timeout=self.timeout)
         return shell
 

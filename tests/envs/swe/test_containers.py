@@ -11,7 +11,7 @@ from r2v.envs.swe.containers import ApptainerShell, DockerShell
 from r2v.envs.swe.images import make_images
 from r2v.envs.swe.instances import instance_of
 from r2v.envs.swe.opening import Opener, image_file
-from r2v.errors import EnvironmentFault
+from r2v.errors import EnvironmentFault, UsageError
 from tests.envs.swe.made import record
 
 PROGRAM = """\
@@ -53,9 +53,9 @@ def test_apptainer_runs_a_file_that_was_made_before(asked: Path, tmp_path: Path)
     with pytest.raises(EnvironmentFault, match="`r2v swebench images` makes it"):
         ApptainerShell(tmp_path / "none.sif", timeout=5)
     (tmp_path / "one.sif").touch()
-    shell = ApptainerShell(tmp_path / "one.sif", timeout=1)
+    shell = ApptainerShell(tmp_path / "one.sif", timeout=60)
     assert shell.execute({"command": "echo $ANTHROPIC_API_KEY"})["output"] == "\n"
-    hung = shell.execute({"command": "sleep 30"})
+    hung = shell.execute({"command": "sleep 300"}, timeout=1)
     assert hung["returncode"] == -1 and "did not end within 1 s" in hung["exception_info"]
     words = asked.read_text().splitlines()[0]
     assert all(word in words for word in ("--containall", "--cleanenv", "--network none", "--overlay"))
@@ -87,7 +87,15 @@ class Noted:
         return {"output": json.dumps([action, cwd, timeout]), "returncode": 0, "exception_info": ""}
 
 
-def test_an_environment_of_mini_swe_agent_s_protocol_is_named_by_its_path(tmp_path: Path) -> None:
-    opener = Opener(environment="tests.envs.swe.test_containers:Noted", images=tmp_path, timeout=7)
-    shell = opener.open(instance_of(record(tmp_path, image="x:1"), tmp_path, ""))
+def test_an_environment_of_mini_swe_agent_s_protocol_is_named_by_a_variable_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(UsageError, match="allowed: auto, bubblewrap, docker, apptainer, custom"):
+        Opener(environment="tests.envs.swe.test_containers:Noted", images=tmp_path, timeout=7)
+    opener = Opener(environment="custom", images=tmp_path, timeout=7)
+    instance = instance_of(record(tmp_path, image="x:1"), tmp_path, "")
+    with pytest.raises(EnvironmentFault, match="R2V_SWEBENCH_SHELL names no package"):
+        opener.open(instance)
+    monkeypatch.setenv("R2V_SWEBENCH_SHELL", "tests.envs.swe.test_containers:Noted")
+    shell = opener.open(instance)
     assert vars(shell) == {"made": {"image": "x:1", "cwd": "/testbed", "timeout": 7}}

@@ -12,6 +12,7 @@ from r2v.cli.main import main
 from r2v.emulator import Emulator
 from r2v.emulator.answers import first_of
 from r2v.envs.swe.recipes import recipes
+from tests import trust
 from tests.envs.swe.made import graded, walls
 from tests.envs.swe.test_recipes import installed
 from tests.llm.talk import environment
@@ -19,7 +20,7 @@ from tests.seeds.workspace import REPOSITORY, standing_in
 
 SMALL = [
     "env.options.dataset=bundled",
-    "data.num_episodes=2",
+    "data.num_episodes=8",
     "data.seeds=[1]",
     "policy.lora_r=8",
     "policy.max_seq_len=1024",
@@ -28,7 +29,7 @@ SMALL = [
     "training.bc.max_examples=8",
     "inference.max_steps=5",
     "inference.max_new_tokens=12",
-    "verifier.num_tasks=2",
+    "verifier.num_tasks=8",
     "candidates.num_samples=2",
     "candidates.num_tasks=2",
     "candidates.num_folds=2",
@@ -48,6 +49,7 @@ SMALL = [
 @walls
 @graded
 @installed
+@pytest.mark.skipif(not trust.whole_suites, reason="some minutes: --whole-suites")
 def test_the_shipped_configuration_ends_well_on_bundled_instances(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
