@@ -28,9 +28,9 @@ sys.path.insert(0, str(ROOT))
 
 from r2v.config import load, to_yaml  # noqa: E402
 from r2v.slurm import chain as chains  # noqa: E402
-from r2v.slurm.chain import Chain, ChainJob  # noqa: E402
+from r2v.slurm.chain import Attempt, Chain, ChainJob  # noqa: E402
 from r2v.slurm.configuration import config_sha  # noqa: E402
-from r2v.slurm.submit import submit  # noqa: E402
+from r2v.slurm.reconcile import reconcile  # noqa: E402
 from tests.slurm.cluster import Cluster, lacking  # noqa: E402
 
 STAMP = """import time; began = time.time()
@@ -90,7 +90,11 @@ def ours(cluster: Cluster, folder: Path, stages: int) -> list[float]:
     try:
         began = time.perf_counter()
         for job in jobs:
-            chain = submit(Path(), chain, job, {"mem": "512M", "time": "10"}, reason="first")
+            planned = Attempt(id="", resources={"mem": "512M", "time": "10"}, reason="first")
+            chain = chain.with_job(job, planned=planned)
+        chains.write(Path(), chain)
+        if undone := reconcile(name):
+            raise RuntimeError("; ".join(undone))
         print(f"(r2v: {stages} jobs and their sentinels submitted in {time.perf_counter() - began:.1f} s)")
     finally:
         os.chdir(before)

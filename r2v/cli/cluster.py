@@ -120,7 +120,7 @@ def _add_submitting(commands: argparse._SubParsersAction[ClusterParser]) -> None
     cancel.add_argument("name", nargs="?", metavar="CHAIN", help=_CHAIN)
     heal = commands.add_parser("heal", description="what a sentinel runs when its stage has failed")
     heal.add_argument("name", metavar="CHAIN", help=_CHAIN)
-    heal.add_argument("job", metavar="JOB", help="the job that failed")
+    heal.add_argument("job", nargs="?", default="", metavar="JOB", help="the job that failed (default: any)")
     heal.set_defaults(act=_heal)
 
 
@@ -184,10 +184,10 @@ def chain_name(values: argparse.Namespace) -> str:
 
 def _heal(values: argparse.Namespace) -> int:
     from r2v.slurm import notify
-    from r2v.slurm.healing.heal import heal
+    from r2v.slurm.reconcile import by_sentinel
 
     require("CHAIN", Text(longest=400, pattern=r"\w[\w.:-]*", meaning="the name of a chain, not a path"), values.name)
-    code = heal(values.name, values.job)
+    code = by_sentinel(values.name, values.job)
     return notify.tell(values.name, values.job) or code
 
 
@@ -196,7 +196,7 @@ def _status(values: argparse.Namespace) -> int:
 
     wanted = _wanted(values)
     readable = status.readable(wanted)
-    statuses = status.statuses(status.gather_inputs(readable))
+    statuses = status.statuses(status.settled_inputs(readable))
     if values.json:
         print(json.dumps({"chains": [status.as_json(chain) for chain in statuses]}, indent=2))
     else:
@@ -253,7 +253,7 @@ def _explain(values: argparse.Namespace) -> int:
     from r2v.slurm.views import explain, logs, status
 
     name, job = _one_job(values.words)
-    inputs = status.gather_inputs([name])
+    inputs = status.settled_inputs([name])
     found = status.statuses(inputs)[0]
     word = logs.NUMBERS.get(job, job) if job else None
     if word and word not in {job_status.job for job_status in found.jobs}:
@@ -279,7 +279,7 @@ def _graph(values: argparse.Namespace) -> int:
     from r2v.slurm.views import graph, status
 
     name = status.chosen(Path(), values.name)
-    inputs = status.gather_inputs([name])
+    inputs = status.settled_inputs([name])
     chain, found = inputs.chains[name], status.statuses(inputs)[0]
     if values.format == "json":
         print(json.dumps(graph.as_json(chain, found), indent=2))

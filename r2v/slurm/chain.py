@@ -62,6 +62,7 @@ class Attempt:
     """Whether it uses up one of the attempts that the limits allow."""
     submitted_at: str = ""
     failure: AttemptFailure | None = None
+    config_sha: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,6 +74,8 @@ class ChainJob:
     script: str
     skipped: str | None = None
     attempts: tuple[Attempt, ...] = ()
+    planned: Attempt | None = None
+    """An attempt that is to be submitted, or was, and nobody could write its id down yet."""
 
     @property
     def latest(self) -> Attempt | None:
@@ -81,7 +84,7 @@ class ChainJob:
 
     @property
     def since_asked(self) -> tuple[Attempt, ...]:
-        """The attempts from the last one on that somebody asked for."""
+        """Those from the last one on that somebody asked for."""
         first = max((i for i, attempt in enumerate(self.attempts) if attempt.reason in ASKED_FOR), default=0)
         return self.attempts[first:]
 
@@ -126,7 +129,8 @@ class Chain:
     def with_attempt(self, name: str, attempt: Attempt) -> Chain:
         """The chain with an attempt added, or, where its id is there, replaced."""
         before = [known for known in self.jobs[name].attempts if known.id != attempt.id]
-        return self.with_job(name, skipped=None, attempts=(*before, attempt))
+        attempt = replace(attempt, config_sha=attempt.config_sha or self.config_sha)
+        return self.with_job(name, skipped=None, planned=None, attempts=(*before, attempt))
 
     def after(self, names: set[str]) -> list[str]:
         """The jobs that wait for any of these, directly or not, in order; these aside."""
@@ -225,6 +229,7 @@ def read(root: Path, name: str) -> Chain:
                     "needs": tuple(job["needs"]),
                     "command": tuple(job["command"]),
                     "attempts": tuple(map(_attempt, job["attempts"])),
+                    "planned": _attempt(job["planned"]) if job.get("planned") else None,
                 }
             )
             for key, job in value.pop("jobs").items()
@@ -300,7 +305,7 @@ def _events(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def progress(record: JobRecord) -> dict[str, Any] | None:
-    """The newest event of a job: what it does, how much is done of how much, and its figures."""
+    """The newest event of a job: what it does, how much is done of how much, its figures."""
     return record.events[-1] if record.events else None
 
 

@@ -27,8 +27,9 @@ def tell(name: str, job: str, root: Path = Path()) -> int:
     site = project_profile(root)
     if not (site.mail or site.webhook):
         return 0
-    latest = chains.read(root, name).jobs[job].latest
-    if latest is None or latest.failure is None:
+    entry = chains.read(root, name).jobs[job]
+    latest = entry.latest
+    if latest is None or latest.failure is None or entry.planned is not None:
         return 0
     failure = latest.failure
     told = {"chain": name, "job": job, "id": latest.id, "kind": failure.kind, "line": failure.line}

@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from r2v.errors import InputError, Interrupted, R2VError, UsageError
+from r2v.errors import InputError, Interrupted, LeaseConflict, R2VError, UsageError
 from r2v.log import logger, setup
 from r2v.several_nodes import node_count
 from r2v.slurm import chain as chains
@@ -68,6 +68,9 @@ def run(words: list[str], *, name: str, job: str | None = None, root: Path = Pat
     if id_ and _done_before(root, name, job_start):
         logger.info("r2v job %s: %s was done before it was started again", id_, job_start.job)
         return 0
+    if job is not None and id_ and _one_too_many(root, name, job_start):
+        logger.info("r2v job %s: %s has another attempt; this one was submitted twice", id_, job_start.job)
+        return LeaseConflict.exit_code
     _greet(job_start)
     if damage := _configuration_damage(words, root, name) or _idle_nodes(words):
         _begin(job_start, root, name)
@@ -76,7 +79,10 @@ def run(words: list[str], *, name: str, job: str | None = None, root: Path = Pat
     _begin(job_start, root, name)
 
     from r2v.slurm.helper_array import helper_array
+    from r2v.slurm.reconcile import from_job
 
+    if id_:
+        from_job(root, name, id_)
     job_start.helpers = helper_array(words, name=name, job=job_start.job, job_id=id_, root=root)
     return _end(job_start, root, name, *wait_for(process))
 
@@ -85,6 +91,7 @@ def _end(job_start: JobStart, root: Path, name: str, code: int, error: dict[str,
     """Record how the stage ended, and do what that asks for; returns the exit code for Slurm."""
     from r2v.slurm import client
     from r2v.slurm.exit_record import exit_record
+    from r2v.slurm.reconcile import from_job
 
     exit_ = exit_record(job_start, code, error, root)
     goes_on = exit_["rc"] == Interrupted.exit_code and _worth_going_on(job_start, root, name)
@@ -95,7 +102,19 @@ def _end(job_start: JobStart, root: Path, name: str, code: int, error: dict[str,
         logger.info("r2v job %s: back into the queue, to go on from its checkpoint", job_start.id)
     elif exit_["rc"] and exit_["line"]:
         logger.info("r2v job %s: %s failed (%s): %s", job_start.id or "-", job_start.job, exit_["kind"], exit_["line"])
+    if job_start.id and not goes_on and not job_start.ended_by_slurm:
+        from_job(root, name, job_start.id, failed=bool(exit_["rc"]))
     return int(exit_["rc"])
+
+
+def _one_too_many(root: Path, name: str, job_start: JobStart) -> bool:
+    """Whether another attempt at the same stage stands in the chain instead of this one."""
+    chain = _chain(root, name)
+    if chain is None or job_start.id in chain.slurm_ids:
+        return False
+    from r2v.slurm.reconcile import surplus
+
+    return surplus(root, name, job_start.job, job_start.id)
 
 
 def _job_of(words: Sequence[str], root: Path, name: str) -> str:

@@ -14,9 +14,10 @@ from pathlib import Path
 
 from r2v.console import text_table
 from r2v.errors import EnvironmentFault, UsageError
+from r2v.slurm import chain as chains
 from r2v.slurm import client
 from r2v.slurm.chain import Attempt, Chain, comment, parse_comment
-from r2v.slurm.client import NoSlurm, Partition, Queued, SlurmRefused, SubmitCheck
+from r2v.slurm.client import NoSlurm, Partition, Queued, SubmitCheck
 from r2v.slurm.directives import gpu_count, gpu_kind, node_count
 from r2v.slurm.headers import Resources
 from r2v.slurm.node_use import require_nodes_used
@@ -31,32 +32,33 @@ def submit_missing(
     root: Path, chain: Chain, wanted: Sequence[str], resources: Mapping[str, Resources], reason: str | None = None
 ) -> tuple[Chain, list[str]]:
     """Have these jobs in the queue; returns the chain and the jobs that were submitted. `reason` is that of the
-    new attempts (None: first or rerun).
+    new attempts (None: first or rerun). What is to be submitted is written down first, so that whoever comes next goes
+    on where this is cut short.
 
     Raises EnvironmentFault, with all that was submitted written down, where Slurm refuses one.
     """
-    from r2v.slurm.submit import adopt, retarget, submit
+    from r2v.slurm.reconcile import bring_in_line
 
     rows = client.queue(chain.name, root)
     _update_comments(rows, chain)
-    submitted: list[str] = []
-    for count, name in enumerate(wanted):
-        row, directives = find(rows, chain, name), resources[name].directives
-        why = reason or ("rerun" if chain.jobs[name].attempts else "first")
-        if row is not None:
-            in_queue = Attempt(id=row.id, resources=directives, reason=why, submitted_at=row.submitted)
-            chain = adopt(root, chain, name, in_queue, sentinels_of(rows, name))
-            continue
-        try:
-            chain = submit(root, chain, name, directives, reason=why)
-        except SlurmRefused as error:
-            raise EnvironmentFault(
-                f"{chain.name}: {count} of {len(wanted)} jobs are in the queue, {name} was refused ({error}); they go "
-                "on, and the same command adds the rest once there is room"
-            ) from None
-        submitted.append(name)
-    retarget(root, chain, [name for name in wanted if name not in submitted])
-    return chain, submitted
+    alive = {row.id for row in rows}
+    for name in wanted:
+        latest = chain.jobs[name].latest
+        if latest is None or latest.id not in alive:
+            why = reason or ("rerun" if chain.jobs[name].attempts else "first")
+            planned = Attempt(id="", resources=dict(resources[name].directives), reason=why)
+            chain = chain.with_job(name, planned=planned, skipped=None)
+        elif chain.jobs[name].skipped:
+            chain = chain.with_job(name, skipped=None)
+    chains.write(root, chain)
+    now = bring_in_line(root, chain, strict=True)
+    if now.refusal:
+        count = sum(now.standing(name) == "active" for name in wanted)
+        raise EnvironmentFault(
+            f"{chain.name}: {count} of {len(wanted)} jobs are in the queue, {now.refusal}; they go on, and as soon "
+            "as there is room the rest is added by whichever of them starts or ends, or by the same command"
+        )
+    return now.chain, now.submitted
 
 
 def find(rows: Sequence[Queued], chain: Chain, job: str) -> Queued | None:
@@ -66,11 +68,6 @@ def find(rows: Sequence[Queued], chain: Chain, job: str) -> Queued | None:
     written_down = [row for row in ours if latest is not None and row.id == latest.id]
     newest_first = sorted(ours, key=lambda row: client.job_number(row.id), reverse=True)
     return next(iter(written_down or newest_first), None)
-
-
-def sentinels_of(rows: Sequence[Queued], job: str) -> list[Queued]:
-    """The sentinels of a job in the queue."""
-    return [row for row in rows if (mark := parse_comment(row.comment)) and mark.job == job and mark.sentinel]
 
 
 def require_acceptable(wanted: Sequence[str], chain: Chain, resources: Mapping[str, Resources]) -> None:

@@ -255,7 +255,9 @@ exec {FAKE}/sbatch "$@"
     shim.chmod(0o755)
     (tmp_path / "full").touch()
     monkeypatch.setenv("PATH", f"{shim.parent}:{FAKE}:/usr/bin:/bin")
-    with pytest.raises(EnvironmentFault, match=r"3 of 10 jobs are in the queue, verifier was refused .*MaxSubmitJob"):
+    with pytest.raises(
+        EnvironmentFault, match=r"4 of 10 jobs are in the queue, the sentinel of verifier was refused .*MaxSub"
+    ):
         run_all.submit(benchmark="desk")
     taken = ids(checkout)
     assert len(rows(checkout)) == 7 and set(taken) == {"collect", "perturb", "bc", "verifier"}
@@ -267,7 +269,7 @@ exec {FAKE}/sbatch "$@"
 
 
 def test_cancel_ends_all_in_one_call_and_nothing_heals_after_it(checkout: Faked) -> None:
-    from r2v.slurm.healing.heal import heal
+    from r2v.slurm.reconcile import by_sentinel as heal
 
     run_all.submit(benchmark="desk")
     queue = {row["JobID"] for row in rows(checkout)}
@@ -299,14 +301,14 @@ def failed_bc(checkout: Faked, kind: str, line: str, rc: int) -> dict[str, str]:
 
 
 def test_healing_submits_again_and_retargets_what_waits(checkout: Faked) -> None:
-    from r2v.slurm.healing.heal import heal
+    from r2v.slurm.reconcile import by_sentinel as heal
 
     first = failed_bc(checkout, "host_oom", "killed at its memory limit", 137)
     assert heal(NAME, "bc") == 0
     attempts, now = chain(checkout).jobs["bc"].attempts, ids(checkout)
     assert [one.reason for one in attempts] == ["first", "host_oom"] and attempts[1].resources["mem"] == "64G"
     assert attempts[0].failure is not None
-    assert attempts[0].failure.action == f"submitted again as {now['bc']}, mem 60G -> 64G"
+    assert attempts[0].failure.action == "submitted again, mem 60G -> 64G"
     assert {name: now[name] for name in NAMES if name != "bc"} == {name: first[name] for name in NAMES if name != "bc"}
     set_ = {call[2]: call[3:] for call in calls(checkout, "scontrol", "update")}
     waits = f"dependency=afterok:{now['bc']}:{first['verifier']}"
@@ -318,13 +320,14 @@ def test_healing_submits_again_and_retargets_what_waits(checkout: Faked) -> None
 
 def test_a_sentinel_killed_halfway_does_not_submit_twice(checkout: Faked) -> None:
     """Slurm runs it again where its node failed; what the first life submitted is in the queue, and no more."""
-    from r2v.slurm.healing.heal import heal
+    from r2v.slurm.reconcile import by_sentinel as heal
 
     first = failed_bc(checkout, "host_oom", "killed at its memory limit", 137)
-    before = chain(checkout)
     heal(NAME, "bc")
-    again, submitted = ids(checkout)["bc"], len(calls(checkout, "sbatch"))
-    chains.write(checkout.root, before)
+    again, submitted, healed = ids(checkout)["bc"], len(calls(checkout, "sbatch")), chain(checkout)
+    failed, latest = healed.jobs["bc"].attempts
+    decided = healed.with_job("bc", attempts=(failed,), planned=replace(latest, id="", sentinel=None))
+    chains.write(checkout.root, decided)
     heal(NAME, "bc")
     assert ids(checkout)["bc"] == again and len(calls(checkout, "sbatch")) == submitted
     latest = chain(checkout).jobs["bc"].latest
@@ -334,7 +337,7 @@ def test_a_sentinel_killed_halfway_does_not_submit_twice(checkout: Faked) -> Non
 
 
 def test_a_job_resubmitted_names_no_job_that_has_ended(checkout: Faked) -> None:
-    from r2v.slurm.healing.heal import heal
+    from r2v.slurm.reconcile import by_sentinel as heal
 
     failed_bc(checkout, "killed", "killed", 137)
     heal(NAME, "bc")
@@ -343,7 +346,7 @@ def test_a_job_resubmitted_names_no_job_that_has_ended(checkout: Faked) -> None:
 
 
 def test_a_bug_is_left_to_a_person_and_the_rest_waits(checkout: Faked) -> None:
-    from r2v.slurm.healing.heal import heal
+    from r2v.slurm.reconcile import by_sentinel as heal
 
     first = failed_bc(checkout, "bug", "ValueError: the answer is 43", 1)
     submitted = len(calls(checkout, "sbatch"))
@@ -370,18 +373,18 @@ def test_resume_prints_the_difference_and_keeps_what_waits(checkout: Faked, caps
 
 def test_what_was_made_by_hand_frees_what_waits_for_it(checkout: Faked) -> None:
     """bc failed in the chain and was made by `sbatch scripts/slurm/03_train_policy.sh` since."""
-    from r2v.slurm.submit import retarget
+    from r2v.slurm.reconcile import bring_in_line
 
     first = failed_bc(checkout, "bug", "ValueError: the answer is 43", 1)
-    made = chain(checkout)
-    assert retarget(checkout.root, made, ["candidates"]) == [] == calls(checkout, "scontrol", "update")
-    assert retarget(checkout.root, made.with_job("bc", skipped="up to date"), ["candidates"]) == ["candidates"]
+    made = bring_in_line(checkout.root, chain(checkout)).chain
+    assert calls(checkout, "scontrol", "update") == []
+    bring_in_line(checkout.root, made.with_job("bc", skipped="up to date"))
     (call,) = calls(checkout, "scontrol", "update")
     assert f"dependency=afterok:{first['verifier']}" in call and f"jobid={first['candidates']}" in call
 
 
 def test_an_end_that_nobody_can_tell_of_is_held_and_said(checkout: Faked) -> None:
-    from r2v.slurm.healing.heal import heal
+    from r2v.slurm.reconcile import by_sentinel as heal
 
     failed_bc(checkout, "bug", "", 1)
     shutil.rmtree(chains.record_folder(checkout.root, NAME, ids(checkout)["bc"]))
@@ -434,8 +437,9 @@ def test_a_need_that_failed_meanwhile_stops_the_submission(checkout: Faked) -> N
     run_all.submit(benchmark="desk")
     gone = {ids(checkout)["collect"], ids(checkout)["perturb"]}
     put(checkout, [row for row in rows(checkout) if row["JobID"] not in gone])
-    from r2v.slurm.submit import submit
+    from r2v.slurm.reconcile import bring_in_line
 
-    with pytest.raises(EnvironmentFault, match="it needs collect, and job .* has ended without success"):
-        submit(checkout.root, chain(checkout), "perturb", {}, reason="rerun")
+    planned = chain(checkout).with_job("perturb", planned=chains.Attempt(id="", reason="rerun"))
+    now = bring_in_line(checkout.root, planned)
+    assert now.submitted == [] and now.chain.jobs["perturb"].planned is not None
     assert client.queue(NAME)

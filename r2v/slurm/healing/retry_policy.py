@@ -11,6 +11,7 @@
     machine             again, not counted, without that node, which is remembered; three times
     installation        again, without that node; once
     killed, stalled,    again
+    no_log              again, once; the folder of the logs is made anew
     lease_conflict
     everything else     a person: downstream waits, with its place in the queue
 
@@ -34,7 +35,7 @@ from r2v.slurm.headers import Resources
 from r2v.slurm.healing.classify import Evidence, Failure, nodes
 from r2v.slurm.healing.gpu_hours import over_cap
 
-MAX_BY_KIND = {"host_oom": 3, "cuda_oom": 2, "machine": 3, "installation": 1}
+MAX_BY_KIND = {"host_oom": 3, "cuda_oom": 2, "machine": 3, "installation": 1, "no_log": 1}
 """How often one kind is answered."""
 MAX_UNCOUNTED = 10
 """Attempts that are not counted (preempted, timed out with progress) until a person should look."""
@@ -86,7 +87,7 @@ def _by_kind(
         return _elsewhere(latest, nodes(evidence))
     if failure.kind == "installation":
         return replace(_elsewhere(latest, nodes(evidence)), counted=True)
-    if failure.kind in ("killed", "stalled", "lease_conflict"):
+    if failure.kind in ("killed", "stalled", "lease_conflict", "no_log"):  # each submission makes the folder of logs
         return same
     if failure.kind == "cancelled":
         return "it was cancelled"

@@ -65,6 +65,8 @@ class JobStatus:
     peak_bytes: int | None = None
     by_hand: bool = False
     """Submitted by an sbatch line, not by run_all."""
+    never: bool = False
+    """Whether it waits, according to Slurm, for what can't come."""
     helpers: dict[str, int] = field(default_factory=dict)
     """Helpers of its array that are in the queue, by Slurm's state."""
 
@@ -87,6 +89,7 @@ def _alive(queued: Queued, record: JobRecord) -> dict[str, Any]:
         words = reason_text(reason, queued.id)
         return {
             "state": "waiting" if depends else "queued",
+            "never": queued.reason == "DependencyNeverSatisfied",
             "starts": starts,
             "words": f"{words}; starts about {clock(starts)}" if starts else words,
         }

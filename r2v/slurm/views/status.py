@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from r2v.console import text_table
-from r2v.errors import EnvironmentFault, InputError, UsageError, nearest
+from r2v.errors import EnvironmentFault, InputError, R2VError, UsageError, nearest
 from r2v.log import logger
 from r2v.slurm import chain as chains
 from r2v.slurm import client
@@ -58,7 +58,7 @@ class ChainStatus:
         """0 done, 1 broken for good, 10 active, 5 where that could not be found out."""
         states = {job.state for job in self.jobs if not job.by_hand}
         unsettled = states or {job.state for job in self.jobs}
-        if unsettled & BROKEN and not any("is submitting" in line for line in self.banners):
+        if unsettled & (BROKEN | {"blocked"}) and not any("is submitting" in line for line in self.banners):
             return 1
         if "unknown" in unsettled and any(line.startswith("the queue") for line in self.banners):
             return EnvironmentFault.exit_code
@@ -114,6 +114,43 @@ def gather_inputs(wanted: Sequence[str], root: Path = Path()) -> StatusInputs:
     return StatusInputs(slurm=slurm, chains=known, records=records)
 
 
+def settled_inputs(wanted: Sequence[str], root: Path = Path()) -> StatusInputs:
+    """The inputs, gathered once more where a chain was out of line and has been looked after."""
+    from r2v.slurm.reconcile import reconcile
+
+    inputs = gather_inputs(wanted, root)
+    due = [one.name for one in statuses(inputs, root) if _out_of_line(inputs.chains[one.name], one, inputs.slurm, root)]
+    for name in due:
+        try:
+            for line in reconcile(name, root=root):
+                logger.warning("%s: left to the next look: %s", name, line)
+        except R2VError as error:  # such as: somebody else is at it
+            logger.warning("%s: not looked after: %s", name, error)
+    return gather_inputs(wanted, root) if due else inputs
+
+
+def _out_of_line(chain: Chain, found: ChainStatus, slurm: SlurmSnapshot, root: Path) -> bool:
+    """Whether what is differs from what should be, as far as files and the queue tell."""
+    if slurm.queue is None or not chain.jobs:
+        return False
+    strangers = {row.id for row in client.of_chain(slurm.queue.values(), chain.name, root)} - chain.slurm_ids
+    unanswered = [
+        one
+        for one in found.jobs
+        if one.state == "failed"
+        and one.job in chain.jobs
+        and not one.by_hand
+        and (latest := chain.jobs[one.job].latest) is not None
+        and latest.failure is None
+    ]
+    return bool(
+        strangers
+        or (unanswered and not chain.cancelled)
+        or any(one.state == "blocked" and one.never for one in found.jobs)
+        or any(entry.planned for entry in chain.jobs.values())
+    )
+
+
 def files(name: str, root: Path = Path()) -> tuple[Chain, dict[str, JobRecord]]:
     """A chain, and the records of its Slurm jobs by id. Asks Slurm nothing."""
     chain = _chain(root, name)
@@ -150,6 +187,9 @@ def fold(chain: Chain, records: Mapping[str, JobRecord], slurm: SlurmSnapshot, r
         if jobs[name].state == "waiting" and broken:
             words = f"keeps its place until {', '.join(broken)} can go on"
             jobs[name] = replace(jobs[name], state="blocked", words=words)
+        elif jobs[name].state == "waiting" and jobs[name].never:
+            words = f"waits for an attempt that has failed; `r2v heal {chain.name}` points it at the next one"
+            jobs[name] = replace(jobs[name], state="blocked", words=words)
         elif jobs[name].state == "waiting":
             unfinished = [need for need in needs if jobs[need].state not in FINISHED]
             words = f"waits for {', '.join(unfinished)}" if unfinished else "starts soon"
@@ -184,6 +224,10 @@ def _helpers(name: str, slurm: SlurmSnapshot, root: Path) -> dict[str, Counter[s
 
 def _of(name: str, job: ChainJob, records: Mapping[str, JobRecord], slurm: SlurmSnapshot) -> JobStatus:
     last = job.latest
+    if job.planned is not None:
+        why = last.failure.action if last and last.failure else "to be submitted"
+        words = f"{why}; whichever job starts or ends next submits it, or: r2v status"
+        return JobStatus(job=name, state="healing" if last else "queued", words=words, id=last.id if last else "")
     if last is None:
         return (
             JobStatus(job=name, state="up to date", words=job.skipped)

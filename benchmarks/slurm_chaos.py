@@ -1,0 +1,243 @@
+"""Chains under a Slurm that fails: what is left of them when every command may fail, hang, answer late or twice.
+
+    python benchmarks/slurm_chaos.py                        # 200 random chains
+    python benchmarks/slurm_chaos.py --chains 20 --seed 7 --share 0.3
+
+Each chain is a random graph of stages. They end well or fail in ways that healing answers, and in one that it does not;
+runners, sentinels and submitters are killed in the middle of a call. What is between is R2V's own: reconciliation, its
+files and its one door to Slurm, behind which stands tests/slurm/simulator.py. Printed, and all to be 0:
+
+    hangs           jobs that are neither done nor given up nor behind one that is, when a person has looked last
+    orphans         jobs left in the queue that no chain waits for
+    duplicates      stages made twice, or by two jobs at once
+    lost attempts   jobs that worked at a stage and stand in no chain
+    false waiting   jobs that `r2v status` calls waiting, and that wait for what cannot come
+
+"left to a person" counts chains that nothing went on with by itself, until somebody typed a command of R2V.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import sys
+import tempfile
+import time
+from collections import Counter
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+from r2v.errors import R2VError  # noqa: E402
+from r2v.randomness import generator  # noqa: E402
+from r2v.slurm import chain as chains  # noqa: E402
+from r2v.slurm import client  # noqa: E402
+from r2v.slurm.chain import Attempt, Chain, ChainJob  # noqa: E402
+from r2v.slurm.command import through  # noqa: E402
+from r2v.slurm.comparison import Comparison  # noqa: E402
+from r2v.slurm.reconcile import bring_in_line, by_sentinel, from_job, reconcile, surplus  # noqa: E402
+from r2v.slurm.views import status  # noqa: E402
+from r2v.slurm.views.states import SlurmSnapshot  # noqa: E402
+from r2v.storage.files import write_json  # noqa: E402
+from r2v.storage.integrity import hashed  # noqa: E402
+from tests.slurm.simulator import FAULTS, Faults, Killed, SimulatedJob, SimulatedSlurm  # noqa: E402
+
+MEASURES = ("hangs", "orphans", "duplicates", "lost attempts", "false waiting")
+NAME = "chaos"
+FATES = {
+    "done": (0, "COMPLETED", "0:0"),
+    "host_oom": (137, "FAILED", "137:0"),
+    "killed": (137, "FAILED", "137:0"),
+    "bug": (1, "FAILED", "1:0"),
+    "timeout": (None, "TIMEOUT", "0:0"),
+    "node_fail": (None, "NODE_FAIL", "0:0"),
+    "no_log": (None, "FAILED", "0:53"),
+}
+"""The exit code in its own record (None: it leaves none), and what Slurm says."""
+
+
+@dataclass(kw_only=True)
+class ChaosRun:
+    """One chain, from its submission to its end."""
+
+    root: Path
+    slurm: SimulatedSlurm
+    draw: random.Random
+    worked: list[tuple[str, str, float, float, bool]] = field(default_factory=list)
+    """Of every job that worked at a stage: job, id, from, to, whether it ended well."""
+    ends: list[tuple[float, SimulatedJob, str]] = field(default_factory=list)
+    failures: Counter[str] = field(default_factory=Counter)
+
+    def submit(self) -> None:
+        """What run_all does: plan, write, bring in line; typed again where it was killed or refused."""
+        count = self.draw.randint(2, 6)
+        jobs = {}
+        for at in range(count):
+            needs = {f"s{self.draw.randrange(at)}" for _ in range(self.draw.randint(1, 2))} if at else set()
+            planned = Attempt(id="", resources={"mem": "1G", "time": "60"}, reason="first")
+            jobs[f"s{at}"] = ChainJob(needs=tuple(sorted(needs)), command=("stamp",), script="", planned=planned)
+        chain = Chain(name=NAME, benchmark="desk", condition="noisy", config_sha="0" * 12, jobs=jobs)
+        chains.write(self.root, chain)
+        with suppress(R2VError, Killed), chains.lock(self.root, NAME):
+            bring_in_line(self.root, chain, strict=True)
+
+    def play(self) -> None:
+        """Let all happen that happens by itself."""
+        for _ in range(2000):
+            if self.slurm.begun:
+                self._begin(self.slurm.begun.pop(0))
+            elif self.ends:
+                self.ends.sort(key=lambda item: item[0])
+                due, job, fate = self.ends.pop(0)
+                self.slurm.sleep(max(0.0, due - self.slurm.now))
+                self._end(job, fate)
+            elif self.slurm.later:
+                self.slurm.sleep(1.0)
+            else:
+                return
+        raise RuntimeError("the chain goes on for ever")
+
+    def look(self) -> None:
+        """A person types `r2v status`."""
+        with suppress(R2VError, Killed):
+            reconcile(NAME, root=self.root)
+
+    def _begin(self, job: SimulatedJob) -> None:
+        os.environ["SLURM_JOB_ID"] = job.id
+        try:
+            mark = chains.parse_comment(job.options.get("comment", ""))
+            assert mark is not None
+            if mark.sentinel:
+                by_sentinel(NAME, mark.job, root=self.root)
+                self.slurm.finish(job, "COMPLETED")
+                return
+            if surplus(self.root, NAME, mark.job, job.id):
+                self.slurm.finish(job, "FAILED", "6:0")
+                return
+            fate = "done" if self.draw.random() < 0.6 else self.draw.choice([*FATES])
+            if fate != "no_log":
+                self._record(job, "start.json", {"job": mark.job, "restart": 0, "at": chains.now(), "gpus": 0})
+                self.worked.append((mark.job, job.id, self.slurm.now, -1.0, False))
+            self.ends.append((self.slurm.now + self.draw.uniform(1, 100), job, fate))
+            from_job(self.root, NAME, job.id)
+        except Killed:
+            if all(job is not ending for _, ending, _ in self.ends):
+                self.slurm.finish(job, "FAILED", "0:9")
+        finally:
+            os.environ.pop("SLURM_JOB_ID", None)
+
+    def _end(self, job: SimulatedJob, fate: str) -> None:
+        code, state, slurm_code = FATES[fate]
+        well = fate == "done" and job.state == "RUNNING"
+        self.worked = [
+            (name, id_, begun, self.slurm.now, well) if id_ == job.id else (name, id_, begun, ended, was)
+            for name, id_, begun, ended, was in self.worked
+        ]
+        if job.state != "RUNNING":
+            return
+        self.failures[fate] += fate != "done"
+        os.environ["SLURM_JOB_ID"] = job.id
+        try:
+            if code is not None:
+                kind = None if fate == "done" else fate
+                record = {"rc": code, "signal": 0, "kind": kind, "line": fate, "at": chains.now(), "restart": 0}
+                self._record(job, "exit.json", record)
+                from_job(self.root, NAME, job.id, failed=bool(code))
+        except Killed:
+            pass
+        finally:
+            os.environ.pop("SLURM_JOB_ID", None)
+        self.slurm.finish(job, state, slurm_code)
+
+    def _record(self, job: SimulatedJob, file: str, value: dict[str, object]) -> None:
+        write_json(chains.record_folder(self.root, NAME, job.id) / file, hashed(value))
+
+    def measures(self) -> Counter[str]:
+        """What is wrong with the chain as it stands."""
+        chain = chains.read(self.root, NAME)
+        rows = {row.id: row for row in client.queue(ended=True)}
+        now = Comparison(root=self.root, chain=chain, rows=rows)
+        given_up = {job for job, entry in chain.jobs.items() if now.standing(job) == "failed" and entry.latest.failure}  # type: ignore[union-attr]
+        settled = given_up | set(chain.after(given_up)) | {job for job in chain.jobs if now.standing(job) == "done"}
+        alive = [job for job in self.slurm.jobs.values() if job.state in ("PENDING", "RUNNING")]
+        latest = {
+            id_
+            for job, entry in chain.jobs.items()
+            if entry.latest and now.standing(job) == "active"
+            for id_ in (entry.latest.id, entry.latest.sentinel)
+        }
+        wrong = Counter(dict.fromkeys(MEASURES, 0))
+        wrong["hangs"] = len(set(chain.jobs) - settled)
+        wrong["orphans"] = sum(job.id not in latest for job in alive)
+        wrong["lost attempts"] = sum(id_ not in chain.slurm_ids for _, id_, *_ in self.worked)
+        for job in chain.jobs:
+            spans = sorted((begun, ended, well) for name, _, begun, ended, well in self.worked if name == job)
+            wrong["duplicates"] += max(0, sum(well for *_, well in spans) - 1)
+            wrong["duplicates"] += sum(a[1] > b[0] for a, b in zip(spans, spans[1:], strict=False))
+        records = {id_: chains.record(self.root, NAME, id_) for id_ in chain.slurm_ids}
+        queue = {id_: row for id_, row in rows.items() if row.state in ("PENDING", "RUNNING")}
+        accounting = client.accounting([id_ for id_ in chain.slurm_ids if id_ not in queue])
+        told = status.fold(chain, records, SlurmSnapshot(queue=queue, accounting=accounting), self.root)
+        never = {row.id for row in queue.values() if row.reason == "DependencyNeverSatisfied"}
+        wrong["false waiting"] = sum(job.state == "waiting" and job.id in never for job in told.jobs)
+        return wrong
+
+
+def play(root: Path, seed: int, share: float) -> tuple[Counter[str], bool, Faults, Counter[str]]:
+    """One random chain; what is wrong at its end, whether a person had to look, the faults and the failures."""
+    faults = Faults(seed=seed, share=share)
+    slurm = SimulatedSlurm(faults=faults, folder=str(root.resolve()))
+    run = ChaosRun(root=root, slurm=slurm, draw=generator(seed, "chaos"))
+    with through(slurm):
+        run.submit()
+        run.play()
+        person = bool(_quietly(run)["hangs"])
+        for _ in range(8):
+            if not sum(_quietly(run).values()):
+                break
+            run.look()
+            run.play()
+        return _quietly(run), person, faults, run.failures
+
+
+def _quietly(run: ChaosRun) -> Counter[str]:
+    """The measures, asked of a Slurm that answers."""
+    share, run.slurm.faults.share = run.slurm.faults.share, 0.0
+    try:
+        return run.measures()
+    finally:
+        run.slurm.faults.share = share
+
+
+def main() -> int:
+    """Play the chains and print what is left; 1 where anything is wrong."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--chains", type=int, default=200, help="random chains (default: 200)")
+    parser.add_argument("--seed", type=int, default=0, help="of the first of them (default: 0)")
+    parser.add_argument("--share", type=float, default=0.2, help="of the calls that go wrong (default: 0.2)")
+    values = parser.parse_args()
+    total, injected, failures = Counter(dict.fromkeys(MEASURES, 0)), Counter[tuple[str, str]](), Counter[str]()
+    persons, calls, begun = 0, 0, time.process_time()
+    with tempfile.TemporaryDirectory(dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None) as folder:
+        for seed in range(values.seed, values.seed + values.chains):
+            wrong, person, faults, failed = play(Path(folder) / str(seed), seed, values.share)
+            if sum(wrong.values()):
+                print(f"seed {seed}: {dict(+wrong)}")
+            total.update(wrong)
+            injected.update(faults.injected)
+            failures.update(failed)
+            persons, calls = persons + person, calls + faults.calls
+    print(f"{values.chains} chains, {calls} calls, {sum(injected.values())} faults, {sum(failures.values())} failures")
+    print("faults   ", ", ".join(f"{kind} {sum(n for (_, k), n in injected.items() if k == kind)}" for kind in FAULTS))
+    print("failures ", ", ".join(f"{kind} {count}" for kind, count in sorted(failures.items())))
+    print("\n".join(f"{name:14} {total[name]}" for name in MEASURES))
+    print(f"left to a person: {persons} of {values.chains}; {time.process_time() - begun:.0f} CPU-seconds")
+    return int(any(total.values()))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,103 @@
+"""A comparison: one look at a chain, at what Slurm says of its jobs, and at what these say of themselves."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from r2v.slurm import chain as chains
+from r2v.slurm.chain import Attempt, Chain, JobComment, parse_comment
+from r2v.slurm.client import Queued
+from r2v.slurm.healing.classify import ALIVE
+from r2v.slurm.healing.heal import ended_well
+
+Standing = Literal["active", "planned", "done", "failed", "untold", "absent"]
+"""Of a job: in the queue; to be submitted; ended well; ended badly; ended, nobody says yet how; never submitted."""
+
+
+NEVER = "DependencyNeverSatisfied"
+"""Slurm's word for a job that waits for what has failed."""
+
+
+@dataclass(kw_only=True)
+class Comparison:
+    """One look at a chain and at what Slurm says of its jobs. The caller holds the chain's lock."""
+
+    root: Path
+    chain: Chain
+    rows: dict[str, Queued]
+    """By id: the chain's jobs in the queue, and those that the controller remembers."""
+    asked: frozenset[str] = frozenset()
+    """Those of which squeue itself told."""
+    ended: frozenset[str] = frozenset()
+    """Jobs that tell their own end: still in the queue, and as good as gone."""
+    awaited: str = ""
+    """The job of which the end is waited for."""
+    undone: list[str] = field(default_factory=list)
+    """What could not be done now, a line each."""
+    submitted: list[str] = field(default_factory=list)
+    refusal: str = ""
+    """Of what a person asked to be submitted: why the rest was left."""
+
+    def write(self, chain: Chain) -> None:
+        """Make this the chain."""
+        self.chain = chain
+        chains.write(self.root, chain)
+
+    def alive(self, id_: str) -> bool:
+        """Whether a job has not ended."""
+        return id_ in self.rows and self.rows[id_].state in ALIVE and id_ not in self.ended
+
+    def marked(self, job: str | None = None) -> Iterator[tuple[Queued, JobComment]]:
+        """The chain's rows (of one job) with their comments read."""
+        for row in self.rows.values():
+            mark = parse_comment(row.comment)
+            if mark is not None and mark.job in self.chain.jobs and job in (None, mark.job):
+                yield row, mark
+
+    def standing(self, job: str) -> Standing:
+        """Where a job stands."""
+        entry = self.chain.jobs[job]
+        if entry.planned is not None:
+            return "planned"
+        if entry.skipped:
+            return "done"
+        if entry.latest is None:
+            return "absent"
+        if self.alive(entry.latest.id):
+            return "active"
+        if entry.latest.failure is not None or entry.latest.id in self.ended:
+            return "failed"
+        row = self.rows.get(entry.latest.id)
+        well = ended_well(self.root, self.chain, entry.latest, row.state if row else "")
+        return "untold" if well is None else "done" if well else "failed"
+
+    def waits_for(self, job: str) -> list[str] | None:
+        """The Slurm jobs that a job must wait for; None where one of its needs is not there to be waited for."""
+        standings = {need: self.standing(need) for need in self.chain.jobs[job].needs}
+        if not set(standings.values()) <= {"active", "done"}:
+            return None
+        return [self.latest(need).id for need, standing in standings.items() if standing == "active"]
+
+    def latest(self, job: str) -> Attempt:
+        """The latest attempt at a job that has one."""
+        latest = self.chain.jobs[job].latest
+        assert latest is not None
+        return latest
+
+
+def pending(id_: str, job: str, chain: Chain, waits: Sequence[str]) -> Queued:
+    """What squeue will say of a job that has just been submitted."""
+    blank = dict.fromkeys(("reason", "start", "elapsed", "limit", "nodes", "name", "partition", "submitted"), "")
+    depends = f"afterok:{':'.join(waits)}" if waits else ""
+    mark = chains.comment(chain.name, job, chain.config_sha)
+    return Queued(id=id_, state="PENDING", comment=mark, dependency=depends, **blank)
+
+
+def waiting_for(row: Queued) -> set[str]:
+    """The jobs that a job in the queue waits for."""
+    parts = [part for part in row.dependency.split(",") if part.startswith("afterok:")]
+    return {id_ for part in parts for id_ in re.findall(r"\d+", part)}

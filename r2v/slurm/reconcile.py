@@ -1,0 +1,292 @@
+"""Reconciliation: what a chain should be is compared with what is, and what differs is mended.
+
+    reconcile("desk_noisy")              # at any time, by anybody, any number of times
+    from_job(root, "desk_noisy", "104")  # the same from inside a job, which nothing of it may end
+
+It asks Slurm once what is in the queue, reads the chain and the records of its jobs, and in this order writes down what
+was submitted and not written, answers failures, submits what is planned, gives every job its sentinel, points what
+waits at the latest attempts, and takes away what nobody waits for. What is decided is written before it is done, as a
+planned attempt; what Slurm did not take stays planned. So each step may be cut short at any point, and whoever comes
+next (the dying job, its sentinel, any job that starts or ends, any command of R2V) goes on with it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from r2v.errors import EnvironmentFault, LeaseConflict, R2VError
+from r2v.log import logger
+from r2v.slurm import chain as chains
+from r2v.slurm import client
+from r2v.slurm.chain import Chain, parse_comment
+from r2v.slurm.client import Queued, SlurmRefused
+from r2v.slurm.command import pauses
+from r2v.slurm.comparison import NEVER, Comparison, pending, waiting_for
+from r2v.slurm.healing.classify import Failure
+from r2v.slurm.healing.heal import answer, examine
+from r2v.slurm.submit import submit_sentinel, submit_stage
+
+_PASSES = re.compile(r"limit|policy|temporarily|quota", re.IGNORECASE)
+"""Refusals that pass by themselves: there are too many jobs now."""
+SENTINEL_SECONDS = 200.0
+"""How long a sentinel goes on where Slurm does not take what is to be done."""
+
+
+def reconcile(
+    name: str, *, root: Path = Path(), ended: Collection[str] = (), awaited: str = "", wait: float = 0.0
+) -> list[str]:
+    """Bring a chain in line; returns what could not be done now, a line each.
+
+    ended: jobs that have written how they ended, whatever the queue says of them. awaited: the job whose end is known
+    to have come, so that a late answer about it is waited for. wait: seconds to wait for the chain's lock. Raises
+    LeaseConflict, InputError, and NoSlurm where nobody says what is in the queue.
+    """
+    with chains.lock(root, name, wait=wait):
+        return bring_in_line(root, chains.read(root, name), ended=ended, awaited=awaited).undone
+
+
+def bring_in_line(
+    root: Path, chain: Chain, *, ended: Collection[str] = (), awaited: str = "", strict: bool = False
+) -> Comparison:
+    """The same for who holds the lock already. `strict`: at the first refusal the rest is left (`refusal`)."""
+    now = Comparison(root=root, chain=chain, rows={}, ended=frozenset(ended), awaited=awaited)
+    told = _told_ends(now)  # without Slurm: what is decided outlives a controller that does not answer
+    now.rows = {row.id: row for row in client.queue(chain.name, root, ended=True)}
+    now.asked = frozenset(now.rows)
+    if chain.cancelled:
+        _end(now, [row.id for row, _ in now.marked() if now.alive(row.id)], "the chain was cancelled")
+        return now
+    _write_down(now)
+    _answer(now, [job for job in chain.jobs if job not in told])
+    _submit(now, strict)
+    if not now.refusal:
+        all(_watch(now, job) for job in chain.jobs)
+    _retarget(now)
+    _clear(now)
+    return now
+
+
+def from_job(root: Path, name: str, id_: str, *, failed: bool = False) -> None:
+    """Reconcile from inside a job of the chain, at its start or its end (`failed`: as its own record says). Whatever
+    goes wrong is a line: the stage's end is not changed by it, and the sentinel comes next."""
+    if name not in chains.names(root):
+        return
+    try:
+        for line in reconcile(name, root=root, ended=[id_] if failed else [], wait=30.0 if failed else 5.0):
+            logger.warning("r2v job %s: left to the next look: %s", id_, line)
+    except LeaseConflict as error:
+        logger.info("r2v job %s: %s", id_, error)
+    except R2VError as error:
+        logger.warning("r2v job %s: the chain was not looked after: %s", id_, error)
+
+
+def by_sentinel(name: str, job: str, *, root: Path = Path()) -> int:
+    """What a sentinel does: reconcile until all is done that is to be, a few minutes at most; returns an exit code."""
+    waiting = pauses(SENTINEL_SECONDS)
+    while True:
+        try:
+            undone = reconcile(name, root=root, awaited=job, wait=SENTINEL_SECONDS)
+        except EnvironmentFault as error:
+            undone = [str(error)]
+        if not undone:
+            return 0
+        if next(waiting, None) is None:
+            logger.warning("r2v heal: left to the next look: %s", "; ".join(undone))
+            return EnvironmentFault.exit_code
+
+
+def surplus(root: Path, name: str, job: str, id_: str) -> bool:
+    """Whether a job that has just started is one too many: its chain has another attempt at the same stage, written
+    down, and none that is planned. A submission that was delivered twice, or after it was given up, ends here."""
+    for _ in range(20):
+        chain = chains.read(root, name) if name in chains.names(root) else None
+        entry = chain.jobs.get(job) if chain is not None else None
+        if chain is None or entry is None or id_ in chain.slurm_ids:
+            return False
+        try:
+            with chains.lock(root, name, wait=30.0):  # its submitter may be about to write it down
+                chain = chains.read(root, name)
+                planned = chain.jobs[job].planned
+                if id_ in chain.slurm_ids or planned is None:
+                    return id_ not in chain.slurm_ids
+                attempt = replace(planned, id=id_, submitted_at=chains.now())
+                chains.write(root, chain.with_attempt(job, attempt))
+                return False
+        except LeaseConflict:
+            continue
+    return False
+
+
+def _told_ends(now: Comparison) -> list[str]:
+    """Answer the failures that the jobs tell themselves; returns which."""
+    told = []
+    for job, entry in now.chain.jobs.items():
+        latest = entry.latest
+        if latest is not None and latest.id in now.ended and latest.failure is None and not now.chain.cancelled:
+            evidence, failure = examine(now.root, now.chain, job, latest, told=True)
+            if failure is not None:
+                now.write(answer(now.root, now.chain, job, latest, evidence, failure))
+                told.append(job)
+    return told
+
+
+def _write_down(now: Comparison) -> None:
+    """Make attempts of the jobs that were submitted and not written down; end those that are one too many."""
+    too_many: list[str] = []
+    for job in now.chain.jobs:
+        known = now.chain.slurm_ids
+        strangers = [row for row, mark in now.marked(job) if not mark.sentinel and row.id not in known]
+        strangers.sort(key=lambda row: (row.state == "PENDING", client.job_number(row.id)))
+        for row in strangers:
+            planned, mark = now.chain.jobs[job].planned, parse_comment(row.comment)
+            began = (chains.record_folder(now.root, now.chain.name, row.id) / "start.json").exists()
+            ours = mark is not None and mark.sha == now.chain.config_sha
+            if planned is not None and ours and (now.alive(row.id) or began):
+                logger.info("%s: %s was submitted as job %s", now.chain.name, job, row.id)
+                attempt = replace(planned, id=row.id, submitted_at=planned.submitted_at or chains.now())
+                now.write(now.chain.with_attempt(job, attempt))
+            elif now.alive(row.id):
+                too_many.append(row.id)
+    _end(now, too_many, "submitted twice")
+
+
+def _answer(now: Comparison, jobs: Sequence[str]) -> None:
+    """Decide about every attempt that has ended without success and has no answer yet."""
+    for job in jobs:
+        entry = now.chain.jobs[job]
+        latest = entry.latest
+        if latest is None or entry.planned or entry.skipped or latest.failure or now.alive(latest.id):
+            continue
+        if now.standing(job) == "done":
+            continue
+        waited = job == now.awaited
+        try:
+            evidence, failure = examine(now.root, now.chain, job, latest, patient=waited)
+        except EnvironmentFault as error:
+            now.undone.append(f"how {job} ended is not known: {error}")
+            continue
+        if failure is None and waited and now.standing(job) != "done":
+            failure = Failure(kind="unknown", line="it ended, and neither its own record nor Slurm says how")
+        if failure is None:
+            continue
+        if failure.kind == "dependency":  # killed by Slurm as it waited: it comes back with what it waits for
+            if {now.standing(need) for need in entry.needs} <= {"active", "planned", "done"}:
+                again = replace(latest, id="", sentinel=None, reason="dependency", counted=False)
+                now.write(now.chain.with_job(job, planned=again))
+                logger.info("%s: %s (job %s) was killed as it waited, and comes back", now.chain.name, job, latest.id)
+            continue
+        now.write(answer(now.root, now.chain, job, latest, evidence, failure))
+
+
+def _submit(now: Comparison, strict: bool) -> None:
+    """Submit what is planned, in order, behind what it needs, and its sentinel behind that."""
+    for job in now.chain.jobs:
+        planned = now.chain.jobs[job].planned
+        waits = now.waits_for(job) if planned is not None else None
+        if planned is None or waits is None:
+            continue
+        try:
+            id_ = submit_stage(now.root, now.chain, job, planned, waits)
+        except EnvironmentFault as error:
+            passes = not isinstance(error, SlurmRefused) or bool(_PASSES.search(str(error)))
+            if not passes:
+                _give_up(now, job, str(error), everything=strict)
+            if passes or strict:
+                now.undone.append(f"{job} was refused ({error})")
+                now.refusal = now.undone[-1] if strict else ""
+                return
+            continue
+        now.write(now.chain.with_attempt(job, replace(planned, id=id_, submitted_at=chains.now())))
+        now.rows[id_] = pending(id_, job, now.chain, waits)
+        now.submitted.append(job)
+        logger.info("%s: %s was submitted as job %s", now.chain.name, job, id_)
+        if not _watch(now, job) and strict:
+            now.refusal = now.undone[-1]
+            return
+
+
+def _give_up(now: Comparison, job: str, reason: str, *, everything: bool) -> None:
+    """A refusal that does not pass ends what was planned; it stands beside the attempt that it was to answer."""
+    attempts = now.chain.jobs[job].attempts
+    if attempts and (failure := attempts[-1].failure) is not None:
+        failed = replace(failure, action=f"could not be submitted again: {reason}")
+        attempts = (*attempts[:-1], replace(attempts[-1], failure=failed))
+    chain = now.chain.with_job(job, planned=None, attempts=attempts)
+    for other in chain.jobs if everything else ():
+        chain = chain.with_job(other, planned=None)
+    now.write(chain)
+
+
+def _watch(now: Comparison, job: str) -> bool:
+    """Give an attempt in the queue its sentinel; False where Slurm does not take it."""
+    entry = now.chain.jobs[job]
+    latest = entry.latest
+    if latest is None or entry.planned or not now.alive(latest.id) or now.alive(latest.sentinel or ""):
+        return True
+    sentinel = next((row.id for row in _sentinels(now, job) if _watches(row) == latest.id), None)
+    try:
+        sentinel = sentinel or submit_sentinel(now.root, now.chain, job, latest.id)
+    except EnvironmentFault as error:
+        now.undone.append(f"the sentinel of {job} was refused ({error})")
+        return False
+    now.write(now.chain.with_attempt(job, replace(latest, sentinel=sentinel)))
+    now.rows[sentinel] = pending(sentinel, job, now.chain, [])
+    return True
+
+
+def _sentinels(now: Comparison, job: str) -> list[Queued]:
+    return [row for row, mark in now.marked(job) if mark.sentinel and row.state == "PENDING"]
+
+
+def _watches(row: Queued) -> str:
+    """The job that a waiting sentinel waits for; "" where it waits for none any more."""
+    match = re.search(r"after(?:notok|any):(\d+)", row.dependency)
+    return match[1] if match else ""
+
+
+def _retarget(now: Comparison) -> None:
+    """Let every waiting job wait for the latest attempts of what it needs. One of whose needs has failed and is not
+    made again stays as it is: blocked."""
+    for job, entry in now.chain.jobs.items():
+        row = now.rows.get(entry.latest.id) if entry.latest else None
+        if row is None or row.state != "PENDING" or row.id in now.ended or entry.planned:
+            continue
+        waits = now.waits_for(job)
+        mark = chains.comment(now.chain.name, job, now.chain.config_sha)
+        if waits is None or (waiting_for(row) == set(waits) and row.comment == mark):
+            continue
+        try:
+            depends = f"afterok:{':'.join(waits)}" if waits else ""
+            if client.update(row.id, dependency=depends, comment=mark):
+                logger.info(
+                    "%s: %s keeps its job %s and waits for %s", now.chain.name, job, row.id, depends or "nothing"
+                )
+        except EnvironmentFault as error:
+            now.undone.append(f"{job} (job {row.id}) does not wait for what it should: {error}")
+            return
+
+
+def _clear(now: Comparison) -> None:
+    """End the sentinels that watch nothing any more, and the second one of an attempt."""
+    idle = []
+    for job, entry in now.chain.jobs.items():
+        latest = entry.latest
+        for row in _sentinels(now, job):
+            second = latest is not None and row.id != latest.sentinel and now.alive(latest.sentinel or "")
+            stray = latest is None or _watches(row) != latest.id
+            if row.id in now.asked and (second or stray or row.reason == NEVER):
+                idle.append(row.id)
+    _end(now, idle, "they watch nothing")
+
+
+def _end(now: Comparison, ids: Sequence[str], why: str) -> None:
+    if not ids:
+        return
+    logger.info("%s: jobs %s end: %s", now.chain.name, " ".join(ids), why)
+    try:
+        client.cancel(ids)
+    except EnvironmentFault as error:
+        now.undone.append(f"jobs {' '.join(ids)} are one too many: {error}")

@@ -1,0 +1,235 @@
+"""A simulated Slurm behind our own door (`r2v.slurm.command.Terminal`): jobs, dependencies, accounting, and faults.
+
+    slurm = SimulatedSlurm(faults=Faults(seed=7))
+    with through(slurm):
+        client.sbatch(...)
+
+Time passes in sleeps and calls alone. What a job does is not simulated: whoever drives it takes `slurm.begun`, jobs
+that have started, and says how each ends (`finish`). States follow a real one: a dependency that cannot
+be met waits for ever, one on a forgotten job is met, a waiting job keeps its id when it is pointed elsewhere.
+
+Faults, drawn by seed for each call: "error" (not carried out, a socket error), "lost" (carried out, a socket error),
+"hang" (a minute without an answer; carried out or not), "late" (a socket error now, carried out seconds later), "twice"
+(carried out twice), "full" (a submission refused at the limit on jobs), "killed" (who asks dies).
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from r2v.randomness import generator
+
+FAULTS = ("error", "lost", "hang", "late", "twice", "full", "killed")
+MIN_JOB_AGE = 300.0
+_ENDED = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "PREEMPTED", "OUT_OF_MEMORY")
+_TIMED_OUT = "error: Socket timed out on send/recv operation"
+_FULL = "error: Batch job submission failed: Job violates accounting/QOS policy (job submit limit)"
+
+
+class Killed(BaseException):
+    """The process that asks has been killed."""
+
+
+@dataclass(kw_only=True)
+class SimulatedJob:
+    """One job."""
+
+    id: str
+    options: dict[str, str]
+    dependency: str
+    state: str = "PENDING"
+    reason: str = "None"
+    code: str = "0:0"
+    submitted: float = 0.0
+    started: float | None = None
+    ended: float | None = None
+
+    @property
+    def kills(self) -> bool:
+        """Whether Slurm ends it where its dependency cannot be met."""
+        return self.options.get("kill-on-invalid-dep") == "yes"
+
+
+@dataclass(kw_only=True)
+class Faults:
+    """Which calls go wrong: a share of them, drawn by seed and call, or those listed by their number."""
+
+    seed: int = 0
+    share: float = 0.0
+    listed: dict[int, str] = field(default_factory=dict)
+    kinds: Sequence[str] = FAULTS
+    silent: str = ""
+    """A program that nobody answers."""
+    injected: dict[tuple[str, str], int] = field(default_factory=dict)
+    calls: int = 0
+
+    def draw(self, program: str) -> str:
+        """The fault of the next call; "" for none."""
+        self.calls += 1
+        fault = self.listed.get(self.calls, "error" if program == self.silent else "")
+        random = generator(self.seed, "fault", self.calls)
+        if not fault and random.random() < self.share:
+            fault = random.choice(self.kinds)
+        if fault == "full" and program != "sbatch":
+            fault = "error"
+        if fault:
+            self.injected[program, fault] = self.injected.get((program, fault), 0) + 1
+        return fault
+
+
+@dataclass(kw_only=True)
+class SimulatedSlurm:
+    """The cluster, and the terminal that reaches it."""
+
+    faults: Faults = field(default_factory=Faults)
+    now: float = 0.0
+    jobs: dict[str, SimulatedJob] = field(default_factory=dict)
+    begun: list[SimulatedJob] = field(default_factory=list)
+    later: list[tuple[float, Callable[[], str]]] = field(default_factory=list)
+    folder: str = ""
+
+    def monotonic(self) -> float:
+        """The simulated time, in seconds."""
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        """Let time pass."""
+        self.now += seconds
+        self._advance()
+
+    def run(
+        self, command: Sequence[str], stdin: str | None, environment: Mapping[str, str]
+    ) -> subprocess.CompletedProcess[str]:
+        """Carry out a command, with the fault that is its turn."""
+        self.sleep(0.05)
+        program, fault = command[0], self.faults.draw(command[0])
+        act = lambda: self._carry_out(list(command), stdin or "")  # noqa: E731
+        output = ""
+        if fault in ("", "lost", "twice") or (fault in ("hang", "killed") and self.faults.calls % 2):
+            output = act()
+        if fault == "twice":
+            output = act()
+        if fault == "late":
+            self.later.append((self.now + 1 + self.faults.calls % 30, act))
+        self._advance()
+        if fault == "killed":
+            raise Killed
+        if fault == "hang":
+            self.sleep(60.0)
+            raise subprocess.TimeoutExpired(list(command), 60)
+        if fault in ("error", "lost", "late", "full"):
+            words = _FULL if fault == "full" else _TIMED_OUT
+            return subprocess.CompletedProcess(list(command), 1, "", f"{program}: {words}")
+        if output.startswith("!"):
+            return subprocess.CompletedProcess(list(command), 1, "", f"{program}: error: {output[1:]}")
+        return subprocess.CompletedProcess(list(command), 0, output, "")
+
+    def finish(self, job: SimulatedJob, state: str, code: str = "0:0") -> None:
+        """A running job ends."""
+        if job.state == "RUNNING":
+            job.state, job.code, job.ended, job.reason = state, code, self.now, "None"
+            self._advance()
+
+    def _advance(self) -> None:
+        """Deliver what is late, and start or end what waits, as far as dependencies say."""
+        for due, act in list(self.later):
+            if due <= self.now:
+                self.later.remove((due, act))
+                act()
+        moved = True
+        while moved:
+            moved = False
+            for job in self.jobs.values():
+                if job.state != "PENDING":
+                    continue
+                verdict = self._met(job.dependency)
+                job.reason = {"yes": "None", "no": "Dependency", "never": "DependencyNeverSatisfied"}[verdict]
+                if verdict == "never" and job.kills:
+                    job.state, job.ended, moved = "CANCELLED", self.now, True
+                elif verdict == "yes":
+                    job.state, job.started, job.dependency, moved = "RUNNING", self.now, "", True
+                    self.begun.append(job)
+
+    def _met(self, dependency: str) -> str:
+        verdicts = {"yes"}
+        for part in filter(None, dependency.split(",")):
+            kind, *ids = part.split(":")
+            for id_ in ids:
+                parent = self.jobs.get(id_)
+                if parent is None or (parent.ended is not None and self.now - parent.ended > MIN_JOB_AGE):
+                    continue  # forgotten: taken for met, as Slurm does
+                well = parent.state == "COMPLETED"
+                if parent.state not in _ENDED:
+                    verdicts.add("no")
+                elif (kind == "afterok" and not well) or (kind == "afternotok" and well):
+                    verdicts.add("never")
+        return "never" if "never" in verdicts else "no" if "no" in verdicts else "yes"
+
+    def _carry_out(self, command: list[str], stdin: str) -> str:
+        program, words = command[0], command[1:]
+        return {
+            "sbatch": self._sbatch,
+            "squeue": self._squeue,
+            "sacct": self._sacct,
+            "scontrol": self._scontrol,
+            "scancel": self._scancel,
+        }.get(program, lambda words, stdin: "")(words, stdin)
+
+    def _sbatch(self, words: list[str], stdin: str) -> str:
+        options = {}
+        for line in [*re.findall(r"^#SBATCH (--\S+)", stdin, re.M), *words]:
+            name, _, value = line.removeprefix("--").partition("=")
+            options[name] = value.strip("'\"")
+        if "test-only" in options:
+            return ""
+        id_ = str(len(self.jobs) + 1)
+        options["script"] = stdin
+        self.jobs[id_] = SimulatedJob(
+            id=id_, options=options, dependency=options.get("dependency", ""), submitted=self.now
+        )
+        return f"{id_}\n"
+
+    def _remembered(self) -> list[SimulatedJob]:
+        return [job for job in self.jobs.values() if job.ended is None or self.now - job.ended < MIN_JOB_AGE]
+
+    def _squeue(self, words: list[str], stdin: str) -> str:
+        rows = self._remembered() if "--states=all" in words else [job for job in self._remembered() if not job.ended]
+        form = words[words.index("-o") + 1].split("\x1f")
+        return "".join("\x1f".join(self._field(job, letter) for letter in form) + "\n" for job in rows)
+
+    def _field(self, job: SimulatedJob, letter: str) -> str:
+        values = {"%i": job.id, "%T": job.state, "%r": job.reason, "%k": job.options.get("comment", "")}
+        values |= {"%E": job.dependency or "(null)", "%Z": self.folder, "%j": job.options.get("job-name", "")}
+        return values.get(letter, "N/A")
+
+    def _sacct(self, words: list[str], stdin: str) -> str:
+        names, ids = words[words.index("-o") + 1].split(","), words[words.index("-j") + 1].split(",")
+        lines = []
+        for job in (self.jobs[id_] for id_ in ids if id_ in self.jobs):
+            values = {"JobID": job.id, "State": job.state, "ExitCode": job.code, "ElapsedRaw": "1", "NodeList": "g1"}
+            lines.append("|".join(values.get(name, "") for name in names) + "\n")
+        return "".join(lines)
+
+    def _scontrol(self, words: list[str], stdin: str) -> str:
+        if words[0] == "show":
+            job = next((job for job in self._remembered() if job.id == words[-1]), None)
+            if job is None:
+                return "!Invalid job id specified"
+            node = "g1" if job.started is not None else "(null)"
+            return f"JobId={job.id} JobState={job.state} Reason={job.reason} ExitCode={job.code} NodeList={node}\n"
+        changes = dict(word.split("=", 1) for word in words[1:])
+        job = self.jobs.get(changes.pop("jobid", ""))
+        if job is None or job.state != "PENDING":
+            return "!Job is no longer pending execution"
+        job.dependency = changes.get("dependency", job.dependency)
+        job.options["comment"] = changes.get("comment", job.options.get("comment", ""))
+        return ""
+
+    def _scancel(self, words: list[str], stdin: str) -> str:
+        for job in (self.jobs[word] for word in words if word in self.jobs):
+            if job.state in ("PENDING", "RUNNING"):
+                job.state, job.ended = "CANCELLED", self.now
+        return ""

@@ -1,0 +1,154 @@
+"""Reconciliation, by its own code on a simulated Slurm: random chains under faults, and each fault by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from benchmarks.slurm_chaos import MEASURES, play
+from r2v.slurm import chain as chains
+from r2v.slurm.chain import Attempt, Chain, ChainJob
+from r2v.slurm.command import through
+from r2v.slurm.reconcile import from_job, reconcile, surplus
+from tests.slurm.simulator import FAULTS, Killed, SimulatedSlurm
+
+NAME = "desk_noisy"
+
+
+@pytest.fixture
+def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SimulatedSlurm]:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("R2V_SLURM_PATIENCE", "30")
+    cluster = SimulatedSlurm(folder=str(tmp_path))
+    with through(cluster):
+        yield cluster
+
+
+def submitted(root: Path = Path()) -> Chain:
+    """Three stages in a row, in the queue."""
+    planned = Attempt(id="", resources={"mem": "1G"}, reason="first")
+    jobs = {
+        name: ChainJob(needs=needs, command=("stamp",), script="", planned=planned)
+        for name, needs in (("a", ()), ("b", ("a",)), ("c", ("b",)))
+    }
+    chains.write(root, Chain(name=NAME, benchmark="desk", condition="noisy", config_sha="0" * 12, jobs=jobs))
+    reconcile(NAME)
+    return chains.read(root, NAME)
+
+
+def failed(slurm: SimulatedSlurm, id_: str, kind: str = "host_oom") -> None:
+    """A job's own record of its end."""
+    from r2v.storage.files import write_json
+    from r2v.storage.integrity import hashed
+
+    record = {"rc": 137, "signal": 0, "kind": kind, "line": kind, "at": chains.now(), "restart": 0}
+    write_json(chains.record_folder(Path(), NAME, id_) / "exit.json", hashed(record))
+
+
+def test_random_chains_under_faults_leave_nothing_wrong(tmp_path: Path) -> None:
+    injected = set()
+    for seed in range(1000, 1024):
+        wrong, _, faults, _ = play(tmp_path / str(seed), seed, 0.2)
+        assert {name: wrong[name] for name in MEASURES} == dict.fromkeys(MEASURES, 0), f"seed {seed}"
+        injected |= {kind for _, kind in faults.injected}
+    assert injected == set(FAULTS)
+
+
+def test_a_second_look_changes_nothing(slurm: SimulatedSlurm) -> None:
+    before = submitted()
+    calls, queue = slurm.faults.calls, [vars(job).copy() for job in slurm.jobs.values()]
+    assert reconcile(NAME) == []
+    assert chains.read(Path(), NAME) == before and [vars(job) for job in slurm.jobs.values()] == queue
+    assert slurm.faults.calls == calls + 1, "one squeue"
+
+
+def test_the_dying_job_heals_itself_and_those_behind_keep_their_ids(slurm: SimulatedSlurm) -> None:
+    made = submitted()
+    first = {name: job.latest.id for name, job in made.jobs.items() if job.latest}
+    failed(slurm, first["a"])
+    from_job(Path(), NAME, first["a"], failed=True)
+    now = chains.read(Path(), NAME)
+    latest = now.jobs["a"].latest
+    assert slurm.jobs[first["a"]].state == "RUNNING", "it is not gone yet"
+    assert latest is not None and latest.resources["mem"] == "1536M" and latest.reason == "host_oom"
+    assert slurm.jobs[first["b"]].dependency == f"afterok:{latest.id}"
+    assert [now.jobs[name].latest.id for name in "bc"] == [first["b"], first["c"]]  # type: ignore[union-attr]
+    slurm.finish(slurm.jobs[first["a"]], "FAILED", "137:0")
+    assert reconcile(NAME) == [] and chains.read(Path(), NAME) == now
+
+
+def test_an_update_that_was_refused_once_is_made_by_the_next_look(
+    slurm: SimulatedSlurm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """W1: the child waited for ever for an attempt that had failed, and status said that it would start soon."""
+    monkeypatch.setenv("R2V_SLURM_PATIENCE", "0")
+    first = submitted().jobs
+    failed(slurm, first["a"].latest.id)  # type: ignore[union-attr]
+    slurm.faults.silent = "scontrol"
+    from_job(Path(), NAME, first["a"].latest.id, failed=True)  # type: ignore[union-attr]
+    slurm.finish(slurm.jobs[first["a"].latest.id], "FAILED", "137:0")  # type: ignore[union-attr]
+    child = slurm.jobs[first["b"].latest.id]  # type: ignore[union-attr]
+    assert child.reason == "DependencyNeverSatisfied"
+    slurm.faults.silent = ""
+    assert reconcile(NAME) == [] and child.reason == "Dependency"
+
+
+def test_what_was_refused_stays_planned_and_is_submitted_by_whoever_comes_next(
+    slurm: SimulatedSlurm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """W2, W3: one refused sbatch in a sentinel ended healing for good, or lost the attempt that had been submitted."""
+    first = submitted().jobs
+    failed(slurm, first["a"].latest.id)  # type: ignore[union-attr]
+    for fault in ("full", "lost", "error"):
+        monkeypatch.setenv("R2V_SLURM_PATIENCE", "0")
+        slurm.faults.listed = {slurm.faults.calls + at: fault for at in range(1, 9)}
+        from_job(Path(), NAME, first["a"].latest.id, failed=True)  # type: ignore[union-attr]
+        planned = chains.read(Path(), NAME).jobs["a"].planned
+        assert planned is not None and planned.resources["mem"] == "1536M"
+    slurm.faults.listed = {}
+    slurm.finish(slurm.jobs[first["a"].latest.id], "FAILED", "137:0")  # type: ignore[union-attr]
+    assert reconcile(NAME) == []
+    attempts = chains.read(Path(), NAME).jobs["a"].attempts
+    assert [one.reason for one in attempts] == ["first", "host_oom"] and attempts[1].sentinel in slurm.jobs
+
+
+def test_a_submission_delivered_twice_is_ended_and_one_that_starts_does_nothing(slurm: SimulatedSlurm) -> None:
+    planned = submitted().jobs["c"].latest
+    assert planned is not None
+    row = slurm.jobs[planned.id]
+    slurm.jobs["90"] = replace(row, id="90", dependency="")
+    assert surplus(Path(), NAME, "c", "90") and not surplus(Path(), NAME, "c", planned.id)
+    slurm.jobs["91"] = replace(row, id="91")
+    assert reconcile(NAME) == [] and slurm.jobs["91"].state == "CANCELLED"
+    assert row.state == "PENDING"
+
+
+def test_whoever_is_killed_at_any_call_leaves_what_the_next_goes_on_with(slurm: SimulatedSlurm) -> None:
+    first = submitted().jobs
+    failed(slurm, first["a"].latest.id)  # type: ignore[union-attr]
+    for at in range(1, 6):
+        slurm.faults.listed = {slurm.faults.calls + at: "killed"}
+        try:
+            from_job(Path(), NAME, first["a"].latest.id, failed=True)  # type: ignore[union-attr]
+        except Killed:
+            continue
+    slurm.faults.listed = {}
+    slurm.finish(slurm.jobs[first["a"].latest.id], "FAILED", "137:0")  # type: ignore[union-attr]
+    assert reconcile(NAME) == []
+    alive = [job.options["comment"] for job in slurm.jobs.values() if job.state in ("PENDING", "RUNNING")]
+    assert sorted(alive) == sorted(
+        chains.comment(NAME, name, "0" * 12, sentinel=sentinel) for name in "abc" for sentinel in (False, True)
+    )
+
+
+def test_where_a_site_forbids_the_flag_a_sentinel_starts_in_any_case(slurm: SimulatedSlurm) -> None:
+    made = submitted()
+    chains.write(Path(), replace(made, sentinel={"kill-on-invalid-dep": "no"}))
+    slurm.run(["scancel", str(made.jobs["a"].latest.sentinel)], "", {})  # type: ignore[union-attr]
+    reconcile(NAME)
+    sentinel = slurm.jobs[str(chains.read(Path(), NAME).jobs["a"].latest.sentinel)]  # type: ignore[union-attr]
+    assert sentinel.dependency == f"afterany:{made.jobs['a'].latest.id}"  # type: ignore[union-attr]
+    assert "kill-on-invalid-dep" not in sentinel.options
