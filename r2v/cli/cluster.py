@@ -192,11 +192,11 @@ def _heal(values: argparse.Namespace) -> int:
 
 
 def _status(values: argparse.Namespace) -> int:
-    from r2v.slurm.views import status
+    from r2v.slurm.views import settle, status
 
     wanted = _wanted(values)
     readable = status.readable(wanted)
-    statuses = status.statuses(status.settled_inputs(readable))
+    statuses = status.statuses(settle.settled_inputs(readable))
     if values.json:
         print(json.dumps({"chains": [status.as_json(chain) for chain in statuses]}, indent=2))
     else:
@@ -250,10 +250,10 @@ def _logs(values: argparse.Namespace) -> int:
 
 
 def _explain(values: argparse.Namespace) -> int:
-    from r2v.slurm.views import explain, logs, status
+    from r2v.slurm.views import explain, logs, settle, status
 
     name, job = _one_job(values.words)
-    inputs = status.settled_inputs([name])
+    inputs = settle.settled_inputs([name])
     found = status.statuses(inputs)[0]
     word = logs.NUMBERS.get(job, job) if job else None
     if word and word not in {job_status.job for job_status in found.jobs}:
@@ -276,10 +276,10 @@ def _cost(values: argparse.Namespace) -> int:
 
 
 def _graph(values: argparse.Namespace) -> int:
-    from r2v.slurm.views import graph, status
+    from r2v.slurm.views import graph, settle, status
 
     name = status.chosen(Path(), values.name)
-    inputs = status.settled_inputs([name])
+    inputs = settle.settled_inputs([name])
     chain, found = inputs.chains[name], status.statuses(inputs)[0]
     if values.format == "json":
         print(json.dumps(graph.as_json(chain, found), indent=2))

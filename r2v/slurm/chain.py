@@ -119,7 +119,7 @@ class Chain:
     @property
     def slurm_ids(self) -> set[str]:
         """The Slurm jobs that are written down, sentinels too."""
-        attempts = [attempt for job in self.jobs.values() for attempt in job.attempts]
+        attempts = (attempt for job in self.jobs.values() for attempt in job.attempts)
         return {id_ for attempt in attempts for id_ in (attempt.id, attempt.sentinel) if id_}
 
     def with_job(self, name: str, **changes: Any) -> Chain:
@@ -194,17 +194,15 @@ def names(root: Path = Path()) -> list[str]:
 def only(root: Path, name: str | None) -> str:
     """The chain of this name, or the only one. Raises UsageError naming the ones there are."""
     known = names(root)
-    if name is not None and (folder(root, name) / "config.yaml").exists():
+    if name in known or (name is not None and (folder(root, name) / "config.yaml").exists()):
         return name  # where its chain.json is lost, `read` says so
-    if name is None and len(known) == 1:
-        return known[0]
     if not known:
         raise UsageError(f"no chain of jobs under {root / CHAINS}; submit one: r2v run_all desk")
-    if name is None:
+    if name is None and len(known) > 1:
         raise UsageError(f"which chain? Name one of {', '.join(known)}")
-    if name not in known:
+    if name is not None:
         raise UsageError(f"no chain {name}; {nearest(name, known)}")
-    return name
+    return known[0]
 
 
 @contextmanager
@@ -222,18 +220,7 @@ def read(root: Path, name: str) -> Chain:
         value = read_hashed(path)
         if value.pop("format") != FORMAT:
             raise InputError(f"{path}: written by another version of R2V; use that one, or move the folder away")
-        jobs = {
-            key: ChainJob(
-                **{
-                    **job,
-                    "needs": tuple(job["needs"]),
-                    "command": tuple(job["command"]),
-                    "attempts": tuple(map(_attempt, job["attempts"])),
-                    "planned": _attempt(job["planned"]) if job.get("planned") else None,
-                }
-            )
-            for key, job in value.pop("jobs").items()
-        }
+        jobs = {key: _job(job) for key, job in value.pop("jobs").items()}
         return Chain(**{**value, "limits": HealingLimits(**value["limits"]), "jobs": jobs})
     except FileNotFoundError:
         raise InputError(f"{path}: missing; no chain of this name was submitted from here; or else {_REMEDY}") from None
@@ -241,6 +228,12 @@ def read(root: Path, name: str) -> Chain:
         raise InputError(f"{error}; move it away and {_REMEDY}") from None
     except (ValueError, LookupError, TypeError, AttributeError) as error:
         raise InputError(f"{path}: damaged ({error!r}); move it away and {_REMEDY}") from None
+
+
+def _job(value: dict[str, Any]) -> ChainJob:
+    lists = {"needs": tuple(value["needs"]), "command": tuple(value["command"])}
+    planned = _attempt(value["planned"]) if value.get("planned") else None
+    return ChainJob(**{**value, **lists, "attempts": tuple(map(_attempt, value["attempts"])), "planned": planned})
 
 
 def _attempt(value: dict[str, Any]) -> Attempt:

@@ -242,13 +242,13 @@ def test_killed_in_the_middle_of_its_output_it_leaves_nothing_that_looks_done(ma
     assert text == made.artifact(PLACE)["summary"]["value"] + "\n"
 
 
-def test_a_dead_sentinel_is_told_and_resume_continues(made: Project) -> None:
+def test_without_its_sentinel_a_failure_is_answered_by_the_next_look_and_resume_continues(made: Project) -> None:
     submit_one(made, hold="go", crash="too bad")
     made.cluster.wait(lambda: "began" in made.log("preference"))
     made.cluster.run("scancel", made.attempts("preference")[-1]["sentinel"])
     (made.folder / "go").touch()
     code, jobs = made.cluster.wait(lambda: (told := made.status())[1]["preference"]["state"] == "failed" and told)
-    assert code == 1 and "not healed" in jobs["preference"]["words"]
+    assert code == 1 and "not tried again" in jobs["preference"]["words"]
     made.behave()
     made.r2v("resume", NAME)
     made.drained()

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from r2v.console import text_table
-from r2v.errors import EnvironmentFault, InputError, R2VError, UsageError, nearest
+from r2v.errors import EnvironmentFault, InputError, UsageError, nearest
 from r2v.log import logger
 from r2v.slurm import chain as chains
 from r2v.slurm import client
@@ -112,43 +112,6 @@ def gather_inputs(wanted: Sequence[str], root: Path = Path()) -> StatusInputs:
     gone = [job_id for ids in records.values() for job_id in ids if queue is None or job_id not in queue]
     slurm = SlurmSnapshot(queue=queue, queue_down=down, accounting=client.accounting(gone))
     return StatusInputs(slurm=slurm, chains=known, records=records)
-
-
-def settled_inputs(wanted: Sequence[str], root: Path = Path()) -> StatusInputs:
-    """The inputs, gathered once more where a chain was out of line and has been looked after."""
-    from r2v.slurm.reconcile import reconcile
-
-    inputs = gather_inputs(wanted, root)
-    due = [one.name for one in statuses(inputs, root) if _out_of_line(inputs.chains[one.name], one, inputs.slurm, root)]
-    for name in due:
-        try:
-            for line in reconcile(name, root=root):
-                logger.warning("%s: left to the next look: %s", name, line)
-        except R2VError as error:  # such as: somebody else is at it
-            logger.warning("%s: not looked after: %s", name, error)
-    return gather_inputs(wanted, root) if due else inputs
-
-
-def _out_of_line(chain: Chain, found: ChainStatus, slurm: SlurmSnapshot, root: Path) -> bool:
-    """Whether what is differs from what should be, as far as files and the queue tell."""
-    if slurm.queue is None or not chain.jobs:
-        return False
-    strangers = {row.id for row in client.of_chain(slurm.queue.values(), chain.name, root)} - chain.slurm_ids
-    unanswered = [
-        one
-        for one in found.jobs
-        if one.state == "failed"
-        and one.job in chain.jobs
-        and not one.by_hand
-        and (latest := chain.jobs[one.job].latest) is not None
-        and latest.failure is None
-    ]
-    return bool(
-        strangers
-        or (unanswered and not chain.cancelled)
-        or any(one.state == "blocked" and one.never for one in found.jobs)
-        or any(entry.planned for entry in chain.jobs.values())
-    )
 
 
 def files(name: str, root: Path = Path()) -> tuple[Chain, dict[str, JobRecord]]:

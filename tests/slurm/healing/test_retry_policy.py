@@ -197,7 +197,7 @@ def test_a_bad_node_is_left_out_and_a_preemption_counts_for_nothing(faked: Faked
     assert found.resources == RESOURCES and not found.counted
 
 
-@pytest.mark.parametrize("kind", ["killed", "lease_conflict"])
+@pytest.mark.parametrize("kind", ["killed", "lease_conflict", "no_log"])
 def test_what_may_pass_by_itself_is_tried_again_as_it_was(kind: FailureKind, faked: Faked) -> None:
     found = again(answer(faked, chain_of("first"), kind))
     assert found.resources == RESOURCES and found.counted

@@ -150,7 +150,9 @@ def test_the_first_that_broke_is_explained_and_others_by_name(faked: Faked, caps
     assert cli.main(["explain", "candidate"]) == 2
 
 
-def test_a_dead_sentinel_is_said(faked: Faked, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_a_dead_sentinel_left_is_answered_by_the_next_look(
+    faked: Faked, capsys: pytest.CaptureFixture[str]
+) -> None:
     broken(faked, "input", "x.jsonl:3: cut", "x", 3)
     chain = chains.read(faked.root, "desk_noisy")
     chains.write(
@@ -158,7 +160,7 @@ def test_a_dead_sentinel_is_said(faked: Faked, capsys: pytest.CaptureFixture[str
         chain.with_attempt("candidates", dataclasses.replace(chain.jobs["candidates"].attempts[-1], failure=None)),
     )
     assert cli.main(["status"]) == 1
-    assert "not healed: its sentinel 109 ended without acting" in capsys.readouterr().out
+    assert "trying again does not mend a failure of kind input" in capsys.readouterr().out, "the look answers it"
     assert "  what     x.jsonl:3: cut" in explained(capsys)
 
 
