@@ -215,6 +215,7 @@ RETRIED = {
     "machine",
     "installation",
     "stalled",
+    "no_log",
 }
 
 
