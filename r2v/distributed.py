@@ -120,7 +120,7 @@ def launch(count: int, *command: str) -> None:
     _make_room()
     nodes = node_count()
     shared = shared_folder() if nodes > 1 else None
-    with tempfile.TemporaryDirectory(prefix=".ranks-", dir=shared) as name, launching(Path(name)) as folder:
+    with tempfile.TemporaryDirectory(prefix="r2v-ranks-", dir=shared) as name, launching(Path(name)) as folder:
         cause = (_on_this_machine if nodes == 1 else _on_all_nodes)(folder, count, command)
         if cause is None and (folder / STOP_FILE).exists():
             cause = stopped()
