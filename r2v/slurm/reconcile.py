@@ -27,7 +27,6 @@ from r2v.slurm.command import pauses
 from r2v.slurm.comparison import NEVER, Comparison, pending, waiting_for
 from r2v.slurm.healing.classify import Failure
 from r2v.slurm.healing.heal import answer, examine
-from r2v.slurm.submit import submit_sentinel, submit_stage
 
 _PASSES = re.compile(r"limit|policy|temporarily|quota", re.IGNORECASE)
 """Refusals that pass by themselves: there are too many jobs now."""
@@ -183,6 +182,8 @@ def _answer(now: Comparison, jobs: Sequence[str]) -> None:
 
 def _submit(now: Comparison, strict: bool) -> None:
     """Submit what is planned, in order, behind what it needs, and its sentinel behind that."""
+    from r2v.slurm.submit import submit_stage  # with submitit, which a look alone does not need
+
     for job in now.chain.jobs:
         planned = now.chain.jobs[job].planned
         waits = now.waits_for(job) if planned is not None else None
@@ -222,6 +223,8 @@ def _give_up(now: Comparison, job: str, reason: str, *, everything: bool) -> Non
 
 def _watch(now: Comparison, job: str) -> bool:
     """Give an attempt in the queue its sentinel; False where Slurm does not take it."""
+    from r2v.slurm.submit import submit_sentinel
+
     entry = now.chain.jobs[job]
     latest = entry.latest
     if latest is None or entry.planned or not now.alive(latest.id) or now.alive(latest.sentinel or ""):

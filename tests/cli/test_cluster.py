@@ -45,6 +45,7 @@ def test_run_all_as_typed() -> None:
         "dry_run": True,
         "here": False,
         "max_gpu_hours": 200.0,
+        "live": False,
     }
     rows, _ = selection(load(None, []), start="3b", without=["9", "evaluate"])
     names = [row.name for row in rows]
@@ -62,6 +63,7 @@ def test_resume_and_cancel_as_typed(faked: Faked) -> None:
         "overrides": ["training.batch_size=2"],
         "max_attempts": None,
         "max_gpu_hours": None,
+        "live": False,
     }
     assert chain_name(parsed("cancel")) == "desk_noisy"
     with pytest.raises(UsageError, match="did you mean desk_noisy"):

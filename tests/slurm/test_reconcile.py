@@ -13,6 +13,7 @@ from r2v.slurm import chain as chains
 from r2v.slurm.chain import Attempt, Chain, ChainJob
 from r2v.slurm.command import through
 from r2v.slurm.reconcile import from_job, reconcile, surplus
+from r2v.slurm.site_profile import SiteProfile
 from tests.slurm.simulator import FAULTS, Killed, SimulatedSlurm
 
 NAME = "desk_noisy"
@@ -146,7 +147,7 @@ def test_whoever_is_killed_at_any_call_leaves_what_the_next_goes_on_with(slurm: 
 
 def test_where_a_site_forbids_the_flag_a_sentinel_starts_in_any_case(slurm: SimulatedSlurm) -> None:
     made = submitted()
-    chains.write(Path(), replace(made, sentinel={"kill-on-invalid-dep": "no"}))
+    chains.write(Path(), replace(made, sentinel=SiteProfile(kill_on_invalid_dep=False).sentinel_directives({})))
     slurm.run(["scancel", str(made.jobs["a"].latest.sentinel)], "", {})  # type: ignore[union-attr]
     reconcile(NAME)
     sentinel = slurm.jobs[str(chains.read(Path(), NAME).jobs["a"].latest.sentinel)]  # type: ignore[union-attr]

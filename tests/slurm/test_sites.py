@@ -11,7 +11,7 @@ import pytest
 from r2v.cli import main as cli
 from r2v.slurm import chain as chains
 from r2v.slurm import site_profile
-from r2v.slurm.healing.heal import heal
+from r2v.slurm.reconcile import by_sentinel
 from tests.slurm.faked import Faked
 from tests.slurm.faked import faked as faked
 from tests.slurm.sites import SITES
@@ -55,7 +55,7 @@ def test_a_shipped_profile_submits_heals_and_ends_on_its_site(
     faked.done(perturb.id, "perturb")
     monkeypatch.setenv("SLURM_JOB_ID", "7")
     monkeypatch.setenv("FAKE_NODE", "1")
-    assert heal(NAME, "bc") == 0
+    assert by_sentinel(NAME, "bc") == 0
     assert (faked.folder / "ssh.log").exists() == bool(site_profile.shipped(site).submit_host)
     monkeypatch.delenv("SLURM_JOB_ID")
     healed = chains.read(faked.root, NAME).jobs["bc"]
