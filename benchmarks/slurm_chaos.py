@@ -39,6 +39,7 @@ from r2v.slurm import client  # noqa: E402
 from r2v.slurm.chain import Attempt, Chain, ChainJob  # noqa: E402
 from r2v.slurm.command import through  # noqa: E402
 from r2v.slurm.comparison import Comparison  # noqa: E402
+from r2v.slurm.configuration import config_sha  # noqa: E402
 from r2v.slurm.reconcile import bring_in_line, by_sentinel, from_job, reconcile, surplus  # noqa: E402
 from r2v.slurm.views import status  # noqa: E402
 from r2v.slurm.views.states import SlurmSnapshot  # noqa: E402
@@ -80,8 +81,10 @@ class ChaosRun:
             needs = {f"s{self.draw.randrange(at)}" for _ in range(self.draw.randint(1, 2))} if at else set()
             planned = Attempt(id="", resources={"mem": "1G", "time": "60"}, reason="first")
             jobs[f"s{at}"] = ChainJob(needs=tuple(sorted(needs)), command=("stamp",), script="", planned=planned)
-        chain = Chain(name=NAME, benchmark="desk", condition="noisy", config_sha="0" * 12, jobs=jobs)
+        sha = config_sha("seed: 0\n")
+        chain = Chain(name=NAME, benchmark="desk", condition="noisy", config_sha=sha, jobs=jobs)
         chains.write(self.root, chain)
+        (chains.folder(self.root, NAME) / "config.yaml").write_text("seed: 0\n")
         with suppress(R2VError, Killed), chains.lock(self.root, NAME):
             bring_in_line(self.root, chain, strict=True)
 

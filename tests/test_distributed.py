@@ -255,7 +255,7 @@ def test_fsdp_that_cannot_be_had_is_refused_before_anything_is_loaded(monkeypatc
     phase, policy = BC.sections(config).phase, config.policy
     with pytest.raises(UsageError, match="training.fsdp=true: fewer than two GPUs are used here"):
         train_policy._sharded(phase, policy, 2)
-    monkeypatch.setattr(distributed, "_visible_gpus", lambda: 2)
+    monkeypatch.setattr(distributed, "visible_gpus", lambda: 2)
     with pytest.raises(UsageError, match="fewer than two GPUs"):
         train_policy._sharded(phase, replace(policy, device="cpu"), 2)
     with pytest.raises(UsageError, match="fewer than two GPUs"):

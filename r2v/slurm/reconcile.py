@@ -25,6 +25,7 @@ from r2v.slurm.chain import Chain, parse_comment
 from r2v.slurm.client import Queued, SlurmRefused
 from r2v.slurm.command import pauses
 from r2v.slurm.comparison import NEVER, Comparison, pending, waiting_for
+from r2v.slurm.configuration import require_configuration
 from r2v.slurm.healing.classify import Failure
 from r2v.slurm.healing.heal import answer, examine
 
@@ -74,6 +75,7 @@ def from_job(root: Path, name: str, id_: str, *, failed: bool = False) -> None:
     if name not in chains.names(root):
         return
     try:
+        require_configuration(root, chains.read(root, name))
         for line in reconcile(name, root=root, ended=[id_] if failed else [], wait=30.0 if failed else 5.0):
             logger.warning("r2v job %s: left to the next look: %s", id_, line)
     except LeaseConflict as error:

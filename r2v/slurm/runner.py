@@ -68,13 +68,13 @@ def run(words: list[str], *, name: str, job: str | None = None, root: Path = Pat
     if id_ and _done_before(root, name, job_start):
         logger.info("r2v job %s: %s was done before it was started again", id_, job_start.job)
         return 0
-    if job is not None and id_ and _one_too_many(root, name, job_start):
-        logger.info("r2v job %s: %s has another attempt; this one was submitted twice", id_, job_start.job)
-        return LeaseConflict.exit_code
     _greet(job_start)
     if damage := _configuration_damage(words, root, name) or _idle_nodes(words):
         _begin(job_start, root, name)
         return _end(job_start, root, name, damage.exit_code, describe(damage))
+    if job is not None and id_ and _one_too_many(root, name, job_start):
+        logger.info("r2v job %s: %s has another attempt; this one was submitted twice", id_, job_start.job)
+        return LeaseConflict.exit_code
     process = StageProcess(job_start)
     _begin(job_start, root, name)
 

@@ -56,3 +56,14 @@ def test_a_damaged_entry_is_one_line_and_exit_code_3(
     (tmp_path / "outputs/.replies/0a.json").write_text("{")
     assert main(["providers", "ledger"]) == 3
     assert "outputs/.replies/0a.json" in capsys.readouterr().err.splitlines()[-1]
+
+
+def test_a_damaged_cap_is_one_line_and_never_no_cap(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["providers", "ledger", "--max-usd", "12.5"]) == 0
+    cap = tmp_path / "outputs/.replies/project-cap"
+    cap.write_text(cap.read_text().replace("12.5", "99.5"))
+    assert main(["providers", "ledger"]) == 3
+    assert "outputs/.replies/project-cap" in capsys.readouterr().err.splitlines()[-1]

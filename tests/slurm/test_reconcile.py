@@ -12,6 +12,7 @@ from benchmarks.slurm_chaos import MEASURES, play
 from r2v.slurm import chain as chains
 from r2v.slurm.chain import Attempt, Chain, ChainJob
 from r2v.slurm.command import through
+from r2v.slurm.configuration import config_sha
 from r2v.slurm.reconcile import from_job, reconcile, surplus
 from r2v.slurm.site_profile import SiteProfile
 from tests.slurm.simulator import FAULTS, Killed, SimulatedSlurm
@@ -35,7 +36,9 @@ def submitted(root: Path = Path()) -> Chain:
         name: ChainJob(needs=needs, command=("stamp",), script="", planned=planned)
         for name, needs in (("a", ()), ("b", ("a",)), ("c", ("b",)))
     }
-    chains.write(root, Chain(name=NAME, benchmark="desk", condition="noisy", config_sha="0" * 12, jobs=jobs))
+    sha = config_sha("seed: 0\n")
+    chains.write(root, Chain(name=NAME, benchmark="desk", condition="noisy", config_sha=sha, jobs=jobs))
+    (chains.folder(root, NAME) / "config.yaml").write_text("seed: 0\n")
     reconcile(NAME)
     return chains.read(root, NAME)
 
@@ -141,7 +144,9 @@ def test_whoever_is_killed_at_any_call_leaves_what_the_next_goes_on_with(slurm: 
     assert reconcile(NAME) == []
     alive = [job.options["comment"] for job in slurm.jobs.values() if job.state in ("PENDING", "RUNNING")]
     assert sorted(alive) == sorted(
-        chains.comment(NAME, name, "0" * 12, sentinel=sentinel) for name in "abc" for sentinel in (False, True)
+        chains.comment(NAME, name, config_sha("seed: 0\n"), sentinel=sentinel)
+        for name in "abc"
+        for sentinel in (False, True)
     )
 
 

@@ -625,7 +625,7 @@ OTHER_FILES = (
         paths=("outputs/.replies/project-cap",),
         form="json",
         writers=("llm.providers.spending.project:ProjectLedger.set_cap",),
-        damage="ignored",
+        damage="refused",
     ),
     FileKind(
         name="index of a journal",
@@ -774,7 +774,7 @@ OTHER_FILES = (
         name="log",
         paths=("logs/**",),
         form="text",
-        writers=(),
+        writers=("log:in_wandb", "log:_curve_line"),
         damage="ignored",
     ),
 )
@@ -800,6 +800,7 @@ ELSEWHERE = {
     "chain configuration",
     "job record",
     "submission",
+    "code snapshot",
     "game job",
     "game analysis",
     "game figure",

@@ -484,6 +484,8 @@ TRIED_ELSEWHERE = {
     "game figure": "a picture, for people",
     "game labels": "tests/cli/test_game_labels.py",
     "ledger entry": "tests/llm/providers/spending/test_project.py",
+    "cap of the project": "tests/cli/test_ledger.py",
+    "index of a journal": "tests/llm/providers/spending/test_journal_index.py",
     "change of the ledger": "read for being new; tests/llm/providers/spending/test_project.py",
     "merge record": "written, and read by nobody",
     "submission": "submitit's own, which jobs of an earlier version read",

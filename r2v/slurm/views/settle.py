@@ -9,6 +9,7 @@ from r2v.errors import R2VError
 from r2v.log import logger
 from r2v.slurm import client
 from r2v.slurm.chain import Chain
+from r2v.slurm.configuration import require_configuration
 from r2v.slurm.reconcile import reconcile
 from r2v.slurm.views.states import SlurmSnapshot
 from r2v.slurm.views.status import ChainStatus, StatusInputs, gather_inputs, statuses
@@ -20,6 +21,7 @@ def settled_inputs(wanted: Sequence[str], root: Path = Path()) -> StatusInputs:
     due = [one.name for one in statuses(inputs, root) if _out_of_line(inputs.chains[one.name], one, inputs.slurm, root)]
     for name in due:
         try:
+            require_configuration(root, inputs.chains[name])
             for line in reconcile(name, root=root):
                 logger.warning("%s: left to the next look: %s", name, line)
         except R2VError as error:  # such as: somebody else is at it
