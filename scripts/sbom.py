@@ -3,7 +3,7 @@
     make sbom
 
 Read from requirements/*.txt alone, by the CycloneDX project's own library, the same bytes each time. What R2V runs on
-is `required`, CUDA's libraries are `optional`, what only tests and checks need is `excluded`, as the format calls it.
+is `required`, what CUDA and a benchmark need is `optional`, and what only tests and checks need is `excluded`.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ ROOT = Path(__file__).resolve().parents[1]
 SETS = {
     "core": ComponentScope.REQUIRED,
     "cuda": ComponentScope.OPTIONAL,
+    "miniwob": ComponentScope.OPTIONAL,
     "dev": ComponentScope.EXCLUDED,
     "mutate": ComponentScope.EXCLUDED,
     "lock": ComponentScope.EXCLUDED,

@@ -78,10 +78,18 @@ def require_acceptable(wanted: Sequence[str], chain: Chain, resources: Mapping[s
         answer = check_request(resources[name])
         if not answer.ok:
             raise UsageError(
-                f"{SCRIPTS / chain.jobs[name].script} asks for what this cluster will not give {name}: "
-                f"{answer.line}; nothing was submitted. `r2v doctor` names what there is, `r2v cluster set "
+                f"{_place(SCRIPTS / chain.jobs[name].script, answer.line)} asks for what this cluster will not give "
+                f"{name}: {answer.line}; nothing was submitted. `r2v doctor` names what there is, `r2v cluster set "
                 "partition=... gpu=... account=...` writes it into all headers"
             )
+
+
+def _place(script: Path, refusal: str) -> str:
+    """The script, with the line of the option that sbatch says it does not have."""
+    unknown = re.search(r"unrecognized option '(--[\w-]+)", refusal)
+    lines = script.read_text().splitlines() if unknown and script.exists() else []
+    number = next((at for at, line in enumerate(lines, start=1) if unknown and unknown[1] in line), None)
+    return f"{script}:{number}" if number else str(script)
 
 
 def check_request(resources: Resources) -> SubmitCheck:

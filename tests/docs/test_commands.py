@@ -27,6 +27,9 @@ from r2v.cli.main import main as r2v
 from r2v.config import load
 from r2v.emulator import EmulatedRequest, Emulator, Lifecycle, game
 from r2v.emulator.answers import load_answer
+from r2v.slurm.site_profile import project_profile
+from r2v.storage.files import write_text
+from r2v.storage.paths import SCRIPTS
 from tests import warm
 from tests.docs.pages import PAGES, PLACEHOLDER, REPOSITORY, Block, blocks_of
 from tests.seeds.workspace import standing_in
@@ -246,5 +249,9 @@ def test_the_python_of_a_page_runs(block: Block, checkout: Checkout, monkeypatch
 def test_the_yaml_of_a_page_is_a_configuration(page: Path, tmp_path: Path) -> None:
     for block in blocks_of(page):
         if block.language == "yaml":
+            if page.name == "slurm-sites.md":
+                write_text(tmp_path / SCRIPTS / "site.yaml", block.text)
+                assert "account" in project_profile(tmp_path).directives(gpus=0)
+                continue
             (tmp_path / "page.yaml").write_text(block.text)
             load(tmp_path / "page.yaml")
