@@ -61,17 +61,19 @@ def uninterrupted(project: Project, folder: Path, **behaviour: Any) -> str:
 
 
 def child_of(project: Project, word: str) -> int:
-    """The process of a running stage."""
+    """The process of a running stage: a fork of its runner, with the runner's command line."""
 
     def found() -> int:
+        parents: dict[int, int] = {}
         for proc in Path("/proc").glob("[0-9]*"):
             try:
                 words = (proc / "cmdline").read_bytes().decode().split("\0")
-                if words[1:4] == ["-m", "r2v", word] and (proc / "cwd").readlink() == project.folder.resolve():
-                    return int(proc.name)
+                runs = words[1:3] == ["-m", "r2v.slurm.runner"] and word in words
+                if runs and (proc / "cwd").readlink() == project.folder.resolve():
+                    parents[int(proc.name)] = int((proc / "stat").read_text().rpartition(")")[2].split()[1])
             except OSError:
                 continue
-        return 0
+        return next((number for number, parent in parents.items() if parent in parents), 0)
 
     return int(project.cluster.wait(found))
 

@@ -33,9 +33,10 @@ def test_what_slurm_killed_with_its_parent_comes_back_and_what_a_person_cancelle
     made.r2v("run_all", "desk", *CHANGE)
     made.cluster.wait(lambda: "began" in made.log("preference"))
     before = made.ids()
+    dead = made.cluster.sbatch("-o", "/dev/null", "--mem=1G", "--wrap=sleep 3; exit 1")
     other = made.cluster.sbatch(
         "--kill-on-invalid-dep=yes",
-        f"--dependency=afterok:{before['preference']}",
+        f"--dependency=afterok:{dead}",
         "-o",
         "/dev/null",
         "--mem=1G",
@@ -43,6 +44,7 @@ def test_what_slurm_killed_with_its_parent_comes_back_and_what_a_person_cancelle
         f"--chdir={made.folder}",
         "--wrap=exit 7",
     )
+    made.cluster.wait(lambda: made.cluster.states().get(other, "").startswith("CANCELLED"))
     path = made.folder / "outputs/.chains" / NAME / "chain.json"
     chain = json.loads(path.read_text())
     chain["jobs"][KILLED]["attempts"][-1]["id"] = other
@@ -58,7 +60,7 @@ def test_what_slurm_killed_with_its_parent_comes_back_and_what_a_person_cancelle
     states = made.cluster.states()
     assert {states[now[job]] for job in ("preference", KILLED, "router", "evaluate")} == {"COMPLETED"}
     assert states[before[COUSIN]].startswith("CANCELLED")
-    log = "".join(one.read_text() for one in made.folder.glob("logs/heal_preference_*"))
+    log = "".join(one.read_text() for one in made.folder.glob("logs/*.out"))
     assert f"(job {other}) was killed as it waited, and comes back" in log
 
 
