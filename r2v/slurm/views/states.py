@@ -108,8 +108,10 @@ def _alive(queued: Queued, record: JobRecord) -> dict[str, Any]:
 def _ended(attempt: Attempt, record: JobRecord, row: SacctRow | None, slurm: SlurmSnapshot) -> dict[str, Any]:
     """How an attempt that is not in the queue ended."""
     last = final(record)
-    if row is None or row.state not in ALIVE:
-        failure = classify(Evidence(exit=last.exit, error=last.error, row=row, started=record.start is not None))
+    late = row is not None and row.state in ALIVE  # accounting, which comes behind the job's own record
+    if last.exit is not None or not late:
+        told = None if late else row
+        failure = classify(Evidence(exit=last.exit, error=last.error, row=told, started=record.start is not None))
         if failure is not None:
             state = "cancelled" if failure.kind == "cancelled" else "failed"
             return {"state": state, "kind": failure.kind, "words": failure_text(failure.kind, failure.line)}

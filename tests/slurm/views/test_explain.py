@@ -155,6 +155,8 @@ def test_what_a_dead_sentinel_left_is_answered_by_the_next_look(
 ) -> None:
     broken(faked, "input", "x.jsonl:3: cut", "x", 3)
     chain = chains.read(faked.root, "desk_noisy")
+    (chains.folder(faked.root, "desk_noisy") / "config.yaml").write_text("seed: 0\n")
+    chain = dataclasses.replace(chain, config_sha=config_sha("seed: 0\n"))
     chains.write(
         faked.root,
         chain.with_attempt("candidates", dataclasses.replace(chain.jobs["candidates"].attempts[-1], failure=None)),
