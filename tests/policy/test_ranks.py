@@ -124,7 +124,8 @@ def test_weights_under_fsdp_train_as_whole_ones_do(tmp_path: Path) -> None:
         once, killed, parts = json.loads((tmp_path / f"{case.name}.json").read_text())
         model = two_ranks.read_base(tmp_path / two_ranks.BASE, case)
         alone = two_ranks.train(case.what, tmp_path / f"{case.name}-alone", model=model)
-        assert [one["loss"] for one in once[series]] == pytest.approx([one["loss"] for one in alone[series]], abs=1e-4)
+        near = 4 * torch.finfo(torch.bfloat16).eps if case.in_4bit else 1e-4  # of losses up to 4
+        assert [one["loss"] for one in once[series]] == pytest.approx([one["loss"] for one in alone[series]], abs=near)
         assert [one["loss"] for one in killed[series]] == [one["loss"] for one in once[series]]
         assert parts[case.name] < 0.7, "a rank holds its part of the weights, and what is too small to be cut"
         file = "adapter_model" if case.lora else "model"
@@ -135,6 +136,6 @@ def test_weights_under_fsdp_train_as_whole_ones_do(tmp_path: Path) -> None:
         for one, other in ((weights[0][key], weights[1][key]) for key in weights[0]):
             if case.in_4bit:  # TRL trains in bfloat16 there, whose last bit is more than 1e-4
                 assert one.dtype == other.dtype == torch.bfloat16
-                assert (one - other).float().norm() <= torch.finfo(one.dtype).eps * one.float().norm()
+                assert (one - other).float().norm() <= 4 * torch.finfo(one.dtype).eps * one.float().norm()
             else:
                 torch.testing.assert_close(one, other, rtol=0, atol=1e-4)

@@ -309,8 +309,8 @@ def test_a_lost_worker_is_a_failure_although_its_parent_lives(made: Project) -> 
     submit(made, "--max-attempts", "1", preference={"shards": 3, "kill_shard": 1})
     made.cluster.wait(lambda: made.attempts("preference")[-1].get("failure"))
     assert not (made.folder / PLACE / "artifact.json").exists()
-    code, jobs = settled(made)
-    assert code == 1 and jobs["preference"]["state"] == "failed" and jobs["router_features"]["state"] == "blocked"
+    code, jobs = made.cluster.wait(lambda: (told := made.status())[1]["preference"]["state"] == "failed" and told)
+    assert code == 1 and jobs["router_features"]["state"] == "blocked"
     assert "2 of 3 shards" in json.dumps(jobs["preference"])
 
 
