@@ -145,6 +145,7 @@ def mirrored(test: Path) -> Path:
 
 MIXED = {
     "tests/cli/test_game_scripts.py",
+    "tests/envs/browser/test_pipeline.py",
     "tests/envs/swe/test_perturbed.py",
     "tests/envs/swe/test_pipeline.py",
     "tests/hrl/test_extending.py",

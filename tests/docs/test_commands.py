@@ -76,7 +76,7 @@ ELSEWHERE = {
     "make browser": "installs packages; `make test` has done so",
     "r2v check-env miniwob": "plays in a browser: tests/envs/browser plays the same worlds",
     "r2v run --config configs/miniwob/clean.yaml --overrides teacher.provider=scripted teacher.model_name=expert-v1": (
-        "trains a model of 8B: tests/envs/browser plays what it plays"
+        "tests/envs/browser/test_pipeline.py::test_the_shipped_configuration_ends_well_in_a_real_browser"
     ),
     "r2v swebench install": "fetches from PyPI; `make test` has done so",
     "r2v check-env --num-tasks 1 --overrides env.benchmark=swebench": (
