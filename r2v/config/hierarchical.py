@@ -26,7 +26,8 @@ CHECKERS = ("auto", "numeric", "exact", "boxed", "program")
 """Checkers by name; any other is a path package.module:function."""
 _Tokens = Annotated[int, Range(at_least=1, at_most=1_000_000)]
 _Hints = Annotated[int, Range(at_least=1, at_most=1000)]
-_Turns = Annotated[int, Range(at_least=2, at_most=1000)]
+_Turns = Annotated[int, Range(at_least=1, at_most=1000)]
+_Cap = Annotated[float, Range(at_least=1.0)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -159,13 +160,15 @@ class HierarchicalConfig:
     """What both policies start from: policy.model_name as it is, or this pipeline's bc policy."""
     problems: ProblemsConfig = field(default_factory=ProblemsConfig)
     turns: _Turns = 2
-    """Answers per problem; hints come between them."""
+    """Answers per problem; hints come between them. 1: no hints, plain reinforcement learning."""
     rewards: list[Annotated[float, Range()]] = field(default_factory=lambda: [0.0, 1.0])
     """Weight of each answer's score in the actor's reward, first to last; none may be negative."""
     iterations: Count = 100
     """Iterations: a rollout and the updates from it."""
     episodes: Count = 64
     """Problems per rollout, over all ranks."""
+    group: Count = 1
+    """Episodes per problem in a rollout, each with a first answer of its own; rloo and grpo compare them."""
     answer_tokens: _Tokens = 16
     """Longest answer, in tokens."""
     hint_tokens: _Tokens = 8
@@ -180,21 +183,33 @@ class HierarchicalConfig:
     """Learning rate of the actor (AdamW)."""
     guidance_lr: Positive = 1e-5
     """Learning rate of the guidance (AdamW)."""
+    lr_warmup: CountOrNone = 0
+    """Iterations over which both rates rise from 0, after the critic's warm-up."""
+    lr_schedule: Literal["constant", "linear", "cosine"] = "constant"
+    """How both rates go on from there to the last iteration: constant, or falling to 0 in a line or a cosine."""
     grad_clip: Positive = 1.0
     """Largest gradient norm, per network."""
     gamma: Share = 0.95
     """Discount from one answer to the next."""
     discount_weight: bool = False
     """Whether later answers are weighted by gamma^t in the loss, as the exact gradient of the discounted return is."""
-    advantage: Literal["v_of_min", "min_v", "gae", "score"] = "v_of_min"
-    """v_of_min: critic with an unbiased baseline; min_v: critic with ArCHer's; gae: generalised advantage estimation;
-    score: return less the batch's mean, without a critic (plain REINFORCE)."""
+    advantage: Literal["v_of_min", "min_v", "gae", "score", "rloo", "grpo"] = "v_of_min"
+    """v_of_min: critic with an unbiased baseline; min_v: critic with ArCHer's; gae: generalised advantage estimation.
+    Without a critic: score: return less the batch's mean (plain REINFORCE); rloo: return less the mean of the other
+    answers to the same problem; grpo: return less their mean, over their standard deviation."""
+    normalize_advantages: bool = False
+    """Whether the advantages of each policy are brought to mean 0 and standard deviation 1 in every batch."""
     gae_lambda: Share = 0.95
     """GAE's lambda. 0: one-step TD; 1: the full return."""
     per: Literal["sequence", "token"] = "sequence"
     """Whether the loss is averaged over sequences or over tokens."""
     token_baseline: bool = False
     """Whether a learned per-token baseline is subtracted from the advantage."""
+    entropy: NotNegative = 0.0
+    """Coefficient of the bonus for the entropy of both policies."""
+    importance_cap: _Cap = 2.0
+    """Largest importance ratio by which KL and entropy are corrected where the tokens are draws of another policy:
+    after the first of several updates, or where an engine drew them (whose tokens are corrected by it too)."""
     guidance: GuidanceConfig = field(default_factory=GuidanceConfig)
     kl: KLConfig = field(default_factory=KLConfig)
     critic: CriticConfig = field(default_factory=CriticConfig)
@@ -233,6 +248,18 @@ class HierarchicalConfig:
             "wrong first answer learns to give one; improvement is what the guidance is rewarded for)",
             self.rewards,
         )
+        check(
+            self.turns > 1 or not self.guidance.enabled,
+            "hierarchical.turns",
+            "must be 2 or more with guidance, which stands between answers (or set guidance.enabled=false)",
+            self.turns,
+        )
+        check(
+            self.group > 1 or self.advantage not in ("rloo", "grpo"),
+            "hierarchical.group",
+            f"must be 2 or more for advantage={self.advantage}, which compares answers to the same problem",
+            self.group,
+        )
         check(self.rewards[-1] > 0, "hierarchical.rewards", "must pay for the last answer", self.rewards)
         check(
             self.updates == 1 or self.algorithm == "ppo",
@@ -240,3 +267,8 @@ class HierarchicalConfig:
             "above 1 needs hierarchical.algorithm=ppo",
             self.updates,
         )
+
+    @property
+    def has_critic(self) -> bool:
+        """Whether advantages come from a critic, which is then trained."""
+        return self.advantage not in ("score", "rloo", "grpo")

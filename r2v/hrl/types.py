@@ -35,3 +35,5 @@ class Completion:
     version: int
     text: str
     """Without special tokens: for people, checkers and later prompts."""
+    engine_logprobs: tuple[float, ...] = ()
+    """Of each token, by the engine that drew it, where that is not the model that is trained; empty where it is."""

@@ -26,7 +26,7 @@ def job_of_stage(config: Config, stage: StageName) -> TrainingJob:
 def job_of_hierarchical(policy: PolicyConfig, h: HierarchicalConfig) -> TrainingJob:
     """Hierarchical training, at its largest batch: every completion of an iteration that can be given credit."""
     rank, critic = policy.lora_r, h.critic.model_name
-    completions = h.episodes * (h.turns - 1 + h.guidance.hints)
+    completions = h.episodes * h.group * (h.turns - 1 + h.guidance.hints)
     return TrainingJob(
         stage="hierarchical",
         critic=None if critic == TINY_CRITIC else shape_of(critic),
@@ -35,7 +35,7 @@ def job_of_hierarchical(policy: PolicyConfig, h: HierarchicalConfig) -> Training
         prompt_tokens=policy.max_seq_len,
         completion_tokens=max(h.answer_tokens, h.hint_tokens),
         critic_tokens=h.critic.max_tokens,
-        episodes=h.episodes,
+        episodes=h.episodes * h.group,
         hints=h.guidance.hints,
         batch=max(h.critic.batch_size, completions),
         replay=h.replay.capacity,

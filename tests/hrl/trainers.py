@@ -27,6 +27,7 @@ from r2v.config import CriticConfig, GuidanceConfig, HierarchicalConfig, PolicyC
 from r2v.distributed import launch
 from r2v.errors import EnvironmentFault
 from r2v.hrl.models.roles import build_roles
+from r2v.hrl.parallel.micro_batch import MicroBatchSizes
 from r2v.hrl.parallel.placement import Devices
 from r2v.hrl.tasks.problems import Problem
 from r2v.hrl.tasks.prompts import Prompter
@@ -146,7 +147,7 @@ def trainer_of(
         checker=checker,
         folder=folder,
         stop=stop,
-        micro_batch_size=micro_batch_size,
+        micro_batch_sizes=MicroBatchSizes(smallest=micro_batch_size),
         prompt_tokens=policy.max_seq_len,
     )
 

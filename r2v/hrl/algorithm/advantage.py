@@ -65,6 +65,24 @@ def leave_one_out(rewards: Tensor) -> Tensor:
     return rewards - others
 
 
+_SMALL = 1e-4
+"""Added to a standard deviation that divides: answers that all earn the same teach nothing."""
+
+
+def group_normalized(rewards: Tensor) -> Tensor:
+    """A (..., G): each reward less the mean of its group, over their standard deviation: GRPO (arXiv 2402.03300)."""
+    spread = rewards.std(-1, keepdim=True)
+    return (rewards - rewards.mean(-1, keepdim=True)) / (spread + _SMALL)
+
+
+def normalized(advantages: Tensor, weights: Tensor) -> Tensor:
+    """Advantages (N,) brought to mean 0 and standard deviation 1, each counted by its weight (N,), as PPO's
+    implementations do. The batch then decides the scale, and its mean is a baseline that the advantages are part of."""
+    share = weights / weights.sum()
+    centred = advantages - (share * advantages).sum()
+    return centred / ((share * centred.square()).sum().sqrt() + _SMALL)
+
+
 def discounted(advantages: Tensor, turn: Tensor, gamma: float) -> Tensor:
     """Advantages weighted by gamma^t, t = 0 at the first turn, both (N,): with it the policy gradient is that of the
     discounted return, exactly; without it (ArCHer, and the default) later turns weigh 1/gamma^t too much."""

@@ -1,9 +1,10 @@
 """Advantages of an iteration's answers and hints, and the training batches made of them.
 
 An answer's advantage comes from the critic (`v_of_min`, `min_v`), from generalised advantage estimation over the turns
-(`gae`), or is its return less the mean return of the others at the same turn (`score`). Where several trajectories
-continue from one answer, one for each hint, their mean counts. A hint's advantage is its reward less the mean of the
-other hints to the same answer (`loo`), of all others (`batch_mean`), or less a learned value (`value`).
+(`gae`), or is its return less the mean return of the others at the same turn (`score`), or of the others to the same
+problem (`rloo`, arXiv 2402.14740), or that over their standard deviation (`grpo`, arXiv 2402.03300). Where several
+trajectories continue from one answer, one for each hint, their mean counts. A hint's advantage is its reward less the
+mean of the other hints to the same answer (`loo`), of all others (`batch_mean`), or less a learned value (`value`).
 """
 
 from __future__ import annotations
@@ -17,11 +18,12 @@ from torch import Tensor
 from r2v.config import HierarchicalConfig
 from r2v.errors import InputError, R2VError, UsageError
 from r2v.extensions import load_function
-from r2v.hrl.algorithm.advantage import critic_advantage, discounted, gae, leave_one_out
+from r2v.hrl.algorithm.advantage import critic_advantage, discounted, gae, group_normalized, leave_one_out, normalized
 from r2v.hrl.algorithm.critic import CriticValues
 from r2v.hrl.algorithm.rewards import GuidanceReward, TurnRewards
 from r2v.hrl.algorithm.samples import AnswerBatch, HintBatch
 from r2v.hrl.algorithm.training_batch import TrainingBatch, pad_rows
+from r2v.hrl.types import Completion
 
 _REWARD_KEY = "hierarchical.guidance.reward"
 
@@ -31,7 +33,7 @@ def check(h: HierarchicalConfig) -> None:
     loaded."""
     if h.guidance.reward is not None:
         _own_reward(h.guidance.reward)
-    alone = h.episodes == 1
+    alone = h.episodes * h.group == 1
     if alone and h.advantage == "score":
         raise UsageError(
             "hierarchical.advantage=score: compares episodes with each other, but there is one an "
@@ -62,6 +64,8 @@ def actor_batch(
     advantage = _advantage(answers, values, h)
     if h.discount_weight:
         advantage = discounted(advantage, answers.turn, h.gamma)
+    if h.normalize_advantages:
+        advantage = normalized(advantage, answers.weight)
     beta = torch.tensor([h.kl.first, h.kl.later], dtype=torch.float64)[(answers.turn > 0).long()]
     return TrainingBatch(
         advantage=advantage,
@@ -69,23 +73,39 @@ def actor_batch(
         behaviour=pad_rows([completion.logprobs for completion in answers.completions]),
         reference=pad_rows(reference),
         baseline=None if baseline is None else pad_rows(baseline),
+        weight=answers.weight,
+        drawn=_drawn(answers.completions),
     )
+
+
+def _drawn(completions: Sequence[Completion]) -> Tensor | None:
+    """(N, T): the engine's log-probabilities; None where the policy itself drew every token."""
+    if not any(completion.engine_logprobs for completion in completions):
+        return None
+    return pad_rows([completion.engine_logprobs or completion.logprobs for completion in completions])
 
 
 def _advantage(answers: AnswerBatch, values: CriticValues | None, h: HierarchicalConfig) -> Tensor:
     if values is None:
-        returns = returns_of(answers, h)
-        advantages = torch.zeros_like(returns)
-        for turn in range(h.turns):
-            at_turn = answers.turn == turn
-            advantages[at_turn] = leave_one_out(returns[at_turn])
-        return advantages
+        return _compared(answers, returns_of(answers, h), h)
     if h.advantage == "gae":
         rho = TurnRewards(weights=tuple(h.rewards)).of(answers.scores)
         expected = values.v.mean(0)[answers.trajectories]
         everywhere = torch.ones_like(rho, dtype=torch.bool)
         return answers.mean_over_trajectories(gae(rho, expected, everywhere, h.gamma, h.gae_lambda))
     return critic_advantage(values, "min_v" if h.advantage == "min_v" else "v_of_min")
+
+
+def _compared(answers: AnswerBatch, returns: Tensor, h: HierarchicalConfig) -> Tensor:
+    """(N,): returns against those of the same turn (`score`), and of the same problem too (`rloo`, `grpo`)."""
+    group = torch.zeros_like(answers.group) if h.advantage == "score" else answers.group
+    advantages = torch.zeros_like(returns)
+    for turn in range(h.turns):
+        for number in sorted(set(group.tolist())):
+            rows = (answers.turn == turn) & (group == number)
+            compare = group_normalized if h.advantage == "grpo" else leave_one_out
+            advantages[rows] = compare(returns[rows])
+    return advantages
 
 
 def hint_rewards(hints: HintBatch, h: HierarchicalConfig) -> Tensor:
@@ -128,9 +148,12 @@ def guidance_batch(
         advantage = leave_one_out(rewards).reshape(-1)
     else:
         advantage = leave_one_out(rewards.reshape(-1))
+    if h.normalize_advantages:
+        advantage = normalized(advantage, torch.ones_like(advantage))
     return TrainingBatch(
         advantage=advantage,
         beta=torch.full_like(advantage, h.kl.guidance),
         behaviour=pad_rows([completion.logprobs for completion in hints.completions]),
         reference=pad_rows(reference),
+        drawn=_drawn(hints.completions),
     )

@@ -35,12 +35,23 @@ def k3(logp: Tensor, reference: Tensor) -> Tensor:
     return torch.expm1(-difference) + difference
 
 
-def penalty(logp: Tensor, reference: Tensor, mask: Tensor, denominator: Tensor | float) -> Tensor:
-    """The sum of k3 over marked tokens over `denominator`, with the gradient of k2: what `beta` multiplies in a loss.
+def penalty(
+    logp: Tensor, reference: Tensor, mask: Tensor, denominator: Tensor | float, weights: Tensor | float = 1.0
+) -> Tensor:
+    """The sum of k3 over marked tokens over `denominator`, with the gradient of k2: a penalty in a loss.
 
-    `logp`, `reference` and `mask` are (N, T); the tokens are draws of the policy as it is (on-policy).
+    `logp`, `reference` and `mask` are (N, T). `weights`, (N, T) or what broadcasts to it, multiply each token's part:
+    the coefficient beta, and importance ratios (`losses.importance`) where the tokens are draws of another policy.
     """
     logp, reference = logp.masked_fill(~mask, 0.0), reference.detach().masked_fill(~mask, 0.0)
     descended = k2(logp, reference)
     shown = k3(logp.detach(), reference)
-    return (shown + descended - descended.detach()).sum() / denominator
+    return ((shown + descended - descended.detach()) * weights).sum() / denominator
+
+
+def negative_entropy(logp: Tensor, mask: Tensor, denominator: Tensor | float, weights: Tensor | float = 1.0) -> Tensor:
+    """The sum of log pi over marked tokens over `denominator`, an estimate of less the entropy, with the gradient of
+    (log pi)^2 / 2, which averages to that of the negative entropy over draws of pi. Arguments as of `penalty`."""
+    logp = logp.masked_fill(~mask, 0.0)
+    descended = logp.square() / 2
+    return ((logp.detach() + descended - descended.detach()) * weights).sum() / denominator

@@ -59,6 +59,13 @@ def clipped_loss(
     return -torch.minimum(ratio * weights, ratio.clamp(1 - clip, 1 + clip) * weights).sum() / denominator
 
 
+def importance(logp: Tensor, drawn: Tensor, mask: Tensor, cap: float) -> Tensor:
+    """Importance ratios (N, T) = min(pi / q, cap) of marked tokens, 1 elsewhere: what makes a mean over draws of q, of
+    log-probability `drawn`, one over draws of pi, token by token. The cap bounds the
+    variance and biases what exceeds it. No gradient."""
+    return (_marked(logp.detach(), mask) - _marked(drawn.detach(), mask)).exp().clamp(max=cap)
+
+
 def baseline_loss(predicted: Tensor, advantage: Tensor, mask: Tensor, denominator: Tensor | float) -> Tensor:
     """What fits the token baseline b (N, T) to the utterance's advantage (N,): squared errors of marked tokens."""
     target = _marked(advantage.detach()[:, None], mask)

@@ -21,6 +21,11 @@ class AnswerBatch:
     """(P, H): index of the answer that a trajectory has at each turn. Those of one episode differ in the last alone."""
     scores: Tensor
     """(P, H): the checker's."""
+    weight: Tensor
+    """(N,): share in the actor's loss. 1, and 1/K for each of the K last answers that end one episode: all answers of
+    a turn then weigh the same, however many hints there are, as they do in the expected return."""
+    group: Tensor
+    """(N,): number of the problem, the same for all episodes that answer it."""
 
     def mean_over_trajectories(self, values: Tensor) -> Tensor:
         """(N,) of values (P, H): per answer the mean over the trajectories that contain it."""

@@ -38,24 +38,37 @@ class TrainingBatch:
     """(N, T): log-probabilities under the reference policy."""
     baseline: Tensor | None = None
     """(N, T): the token baseline."""
+    weight: Tensor | None = None
+    """(N,): share of each completion in the loss; None: 1 each."""
+    drawn: Tensor | None = None
+    """(N, T): log-probabilities by the engine that drew the tokens; None where that was the policy itself."""
 
 
 def token_weights_of(batch: TrainingBatch, kl_mode: str) -> Tensor:
-    """c (N, T) or (N, 1): a token's weight in the loss."""
+    """c (N, T) or (N, 1): a token's weight in the loss, before its completion's share."""
     kl_term = batch.beta[:, None] * kl.k1(batch.behaviour, batch.reference) if kl_mode == "reward" else None
     return losses.token_weights(batch.advantage, batch.baseline, kl_term, 1.0)
 
 
-def denominator(completions: Sequence[Completion], per: Per) -> float:
-    """Completions or tokens of the whole update, over all ranks."""
-    return float(len(completions) if per == "sequence" else sum(len(completion.tokens) for completion in completions))
+def denominator(completions: Sequence[Completion], per: Per, weight: Tensor | None = None) -> float:
+    """Completions or tokens of the whole update, over all ranks, each counted by its completion's weight."""
+    counts = [1 if per == "sequence" else len(completion.tokens) for completion in completions]
+    if weight is None:
+        return float(sum(counts))
+    return float((torch.tensor(counts, dtype=torch.float64) * weight).sum())
 
 
 def policy_loss_fn(
     model: Any, device: Any, completions: Sequence[Completion], batch: TrainingBatch, h: HierarchicalConfig
 ) -> LossFn:
-    """The policy loss, REINFORCE or PPO, with the KL penalty in the loss or in the tokens' weights."""
-    weights, total = token_weights_of(batch, h.kl.mode), denominator(completions, h.per)
+    """The policy loss, REINFORCE or PPO, with the KL penalty in the loss or in the tokens' weights, and the entropy's
+    bonus. After the first of several updates the tokens are no longer draws of the policy: PPO has its ratio for that,
+    KL and entropy are weighed by the truncated importance ratio (`losses.importance`)."""
+    total = denominator(completions, h.per, batch.weight)
+    share = torch.ones_like(batch.advantage) if batch.weight is None else batch.weight
+    weights = token_weights_of(batch, h.kl.mode) * share[:, None]
+    penalties = share * (batch.beta if h.kl.mode == "loss" else 0.0)
+    moves = h.updates > 1 or batch.drawn is not None
 
     def loss_fn(rows: Sequence[int]) -> tuple[Tensor, Tensor]:
         tokens, index = _padded([completions[i] for i in rows], device), list(rows)
@@ -65,14 +78,18 @@ def policy_loss_fn(
         reference = scatter_to_tokens(batch.reference[index], tokens, logp)
         per_row = weights.shape[1] == 1
         c = weights[index].to(logp) if per_row else scatter_to_tokens(weights[index], tokens, logp)
+        drawn = behaviour if batch.drawn is None else scatter_to_tokens(batch.drawn[index], tokens, logp)
+        if batch.drawn is not None:
+            c = c * losses.importance(behaviour, drawn, mask, h.importance_cap)
+        ratio = losses.importance(logp, drawn, mask, h.importance_cap) if moves else 1.0
         if h.algorithm == "ppo":
             loss = losses.clipped_loss(logp, behaviour, c, mask, total, h.clip)
         else:
             loss = losses.policy_loss(logp, c, mask, total)
-        if h.kl.mode == "loss":
-            for beta in sorted(set(batch.beta[index].tolist()) - {0.0}):
-                penalised = mask & (batch.beta[index] == beta).to(mask.device)[:, None]
-                loss = loss + beta * kl.penalty(logp, reference, penalised, total)
+        if penalties.any():
+            loss = loss + kl.penalty(logp, reference, mask, total, penalties[index, None].to(logp) * ratio)
+        if h.entropy:
+            loss = loss + h.entropy * kl.negative_entropy(logp, mask, total, share[index, None].to(logp) * ratio)
         return loss, _policy_statistics(logp.detach(), behaviour, reference, mask, h.clip)
 
     return loss_fn

@@ -1,12 +1,13 @@
-"""The micro-batch size that fits the GPUs at hand, by the memory planner's arithmetic (`r2v.memory`).
+"""The micro-batch sizes that fit the GPUs at hand, a network's each, by the memory planner's arithmetic (`r2v.memory`).
 
-It changes no result: an update's batch stays the same, only the number of gradient accumulation steps differs. Where a
+They change no result: an update's batch stays the same, only the number of gradient accumulation steps differs. Where a
 GPU runs out of memory all the same, the micro-batch is halved (`r2v.memory.retry_on_oom`).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from r2v import distributed
@@ -27,10 +28,27 @@ size from a table by memory (`r2v.memory.batch_table`)."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class MicroBatchFit:
-    """A micro-batch size that fits, and the plan that it comes from, where one could be made."""
+class MicroBatchSizes:
+    """Rows at a time of each network: actor, guidance, reference, critic, value."""
 
-    micro_batch_size: int
+    smallest: int
+    by_network: Mapping[str, int] = field(default_factory=dict)
+
+    def of(self, network: str) -> int:
+        """The network's; the smallest for one that nobody planned."""
+        return self.by_network.get(network, self.smallest)
+
+    def __str__(self) -> str:
+        """`8`, or `5 (critic 54)` where networks differ."""
+        others = [f"{name} {size}" for name, size in sorted(self.by_network.items()) if size != self.smallest]
+        return f"{self.smallest} ({', '.join(others)})" if others else str(self.smallest)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MicroBatchFit:
+    """Micro-batch sizes that fit, and the plan that they come from, where one could be made."""
+
+    sizes: MicroBatchSizes
     gradient_checkpointing: bool = False
     plan: Plan | None = None
 
@@ -43,18 +61,22 @@ def fit(
     checkpointing = bool(h.gradient_checkpointing)
     used = {device for device in vars(devices).values() if device.startswith("cuda")}
     if not used:
-        return MicroBatchFit(micro_batch_size=h.micro_batch or CPU_MICRO_BATCH, gradient_checkpointing=checkpointing)
+        return MicroBatchFit(
+            sizes=MicroBatchSizes(smallest=h.micro_batch or CPU_MICRO_BATCH), gradient_checkpointing=checkpointing
+        )
     import torch
 
     memory = min(torch.cuda.get_device_properties(device).total_memory for device in used)
     sharded = h.shards != "none" and distributed.ranks() > 1
     if family not in DECODERS or (sharded and policy.lora_r > 0):
         size = optimize_batch_processing(memory / 2**30)["micro_batch"]
-        return MicroBatchFit(micro_batch_size=h.micro_batch or size, gradient_checkpointing=checkpointing)
+        return MicroBatchFit(
+            sizes=MicroBatchSizes(smallest=h.micro_batch or size), gradient_checkpointing=checkpointing
+        )
     gpu = torch.cuda.get_device_name(min(used))
     best = planned(policy, h, placement, memory, len(used) * distributed.ranks(), gpu)
     return MicroBatchFit(
-        micro_batch_size=h.micro_batch or largest_micro_batch(best),
+        sizes=MicroBatchSizes(smallest=h.micro_batch) if h.micro_batch else largest_micro_batches(best),
         gradient_checkpointing=best.strategy.checkpoint,
         plan=best if len(used) == 1 else None,
     )
@@ -80,6 +102,7 @@ def planned(
     return best
 
 
-def largest_micro_batch(best: Plan) -> int:
-    """The largest micro-batch size with which every phase fits."""
-    return max(1, min(peak.micro_batch for peak in best.phases if peak.phase.action != "generate"))
+def largest_micro_batches(best: Plan) -> MicroBatchSizes:
+    """The largest micro-batch with which each network's phase fits."""
+    sizes = {peak.phase.name: max(1, peak.micro_batch) for peak in best.phases if peak.phase.action != "generate"}
+    return MicroBatchSizes(smallest=min(sizes.values()), by_network=sizes)

@@ -120,9 +120,14 @@ class ZeroModel:
         self._engine.optimizer.refresh_fp32_params()
 
     @property
+    def optimizer(self) -> torch.optim.Optimizer:
+        """The inner optimizer."""
+        return cast(torch.optim.Optimizer, self._engine.optimizer.optimizer)
+
+    @property
     def optimizer_state(self) -> dict[Tensor, dict[str, Tensor]]:
         """State of the inner optimizer, by this rank's flat pieces of the parameters."""
-        return cast(dict[Tensor, dict[str, Tensor]], self._engine.optimizer.optimizer.state)
+        return cast(dict[Tensor, dict[str, Tensor]], self.optimizer.state)
 
     def _begin(self) -> None:
         """Give the optimizer zero moments. By itself it has none until its first step, so none could be loaded."""

@@ -19,6 +19,7 @@ from r2v.config import HierarchicalConfig, RolloutConfig
 from r2v.hrl.models.roles import Roles
 from r2v.hrl.parallel import ranks
 from r2v.hrl.rollout.generator import GenerationRequest, Generator
+from r2v.hrl.rollout.prompt_limit import limited
 from r2v.hrl.tasks.checkers import Checker, checked_score
 from r2v.hrl.tasks.problems import Problem
 from r2v.hrl.types import Completion, TokenIds
@@ -76,6 +77,8 @@ class GuidedEpisode:
     problem: Problem
     turns: tuple[ScoredAnswer, ...]
     hints: tuple[tuple[HintedAnswer, ...], ...]
+    cut_prompts: int = 0
+    """Prompts in which earlier texts were cut to fit."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,9 +92,17 @@ class EpisodeSettings:
     hint_tokens: int
     temperature: float
     sees_score: bool
+    prompt_tokens: int | None = None
+    """Longest prompt; None: any."""
 
     @classmethod
-    def of(cls, h: HierarchicalConfig, temperature: float = 1.0, hints: int | None = None) -> EpisodeSettings:
+    def of(
+        cls,
+        h: HierarchicalConfig,
+        temperature: float = 1.0,
+        hints: int | None = None,
+        prompt_tokens: int | None = None,
+    ) -> EpisodeSettings:
         """Those of a configuration; `hints` overrides its number of hints where there is guidance."""
         count = h.guidance.hints if hints is None else hints
         return cls(
@@ -101,6 +112,7 @@ class EpisodeSettings:
             hint_tokens=h.hint_tokens,
             temperature=temperature,
             sees_score=h.guidance.sees_score,
+            prompt_tokens=prompt_tokens,
         )
 
 
@@ -119,16 +131,16 @@ class EpisodeContext:
 async def play(problem: Problem, context: EpisodeContext, key: Key) -> GuidedEpisode:
     """Play one episode. Raises InputError, naming the problem, where its checker raises or gives no score."""
     # The answer is removed before anything else, so no prompt, however it is made, can leak it.
-    shown = replace(problem, answer="")
-    prompter, request = context.prompter, partial(_request, context.settings, (*key, problem.id))
-    first = await context.actor((request(prompter.answer(shown, []), 0, 0, "actor"),))
+    prompts = _LimitedPrompts(context, replace(problem, answer=""))
+    request = partial(_request, context.settings, (*key, problem.id))
+    first = await context.actor((request(prompts.answer([]), 0, 0, "actor"),))
     [current] = await _scored(context, problem, first)
     turns, groups, rounds = [current], list[tuple[HintedAnswer, ...]](), Rounds()
     for turn in range(1, context.settings.turns):
-        hints = await _hints(context, request, shown, rounds, current, turn)
+        hints = await _hints(context, request, prompts, rounds, current, turn)
         tried: list[str | None] = [hint.text for hint in hints] or [None]
         requests = tuple(
-            request(prompter.answer(shown, [*rounds, (current.answer.text, hint)]), turn, k, "actor")
+            request(prompts.answer([*rounds, (current.answer.text, hint)]), turn, k, "actor")
             for k, hint in enumerate(tried)
         )
         after = await _scored(context, problem, await context.actor(requests))
@@ -136,7 +148,36 @@ async def play(problem: Problem, context: EpisodeContext, key: Key) -> GuidedEpi
         rounds.append((current.answer.text, tried[0]))
         current = after[0]
         turns.append(current)
-    return GuidedEpisode(problem=problem, turns=tuple(turns), hints=tuple(groups))
+    return GuidedEpisode(problem=problem, turns=tuple(turns), hints=tuple(groups), cut_prompts=prompts.cut)
+
+
+class _LimitedPrompts:
+    """The prompts of one episode, of its problem without the answer, cut to the longest that may be."""
+
+    def __init__(self, context: EpisodeContext, shown: Problem) -> None:
+        self._prompter, self._limit, self._shown = context.prompter, context.settings.prompt_tokens, shown
+        self.cut = 0
+        """Prompts that were cut so far."""
+
+    def answer(self, rounds: Rounds) -> TokenIds:
+        return self._limited(rounds, lambda known: self._prompter.answer(self._shown, known))
+
+    def hint(self, rounds: Rounds, answer: str, score: float | None) -> TokenIds:
+        def make(known: Rounds) -> TokenIds:
+            return self._prompter.hint(self._shown, known[:-1], known[-1][0], score)
+
+        return self._limited([*rounds, (answer, None)], make)
+
+    def _limited(self, rounds: Rounds, make: Callable[[Rounds], TokenIds]) -> TokenIds:
+        flat = [text for one in rounds for text in one if text is not None]
+
+        def of(texts: Sequence[str]) -> TokenIds:
+            rest = iter(texts)
+            return make([(next(rest), None if hint is None else next(rest)) for _, hint in rounds])
+
+        prompt, cut = limited(of, flat, self._limit)
+        self.cut += cut
+        return prompt
 
 
 def _request(settings: EpisodeSettings, key: Key, prompt: TokenIds, turn: int, k: int, role: str) -> GenerationRequest:
@@ -152,7 +193,7 @@ def _request(settings: EpisodeSettings, key: Key, prompt: TokenIds, turn: int, k
 async def _hints(
     context: EpisodeContext,
     request: Callable[..., GenerationRequest],
-    problem: Problem,
+    prompts: _LimitedPrompts,
     rounds: Rounds,
     current: ScoredAnswer,
     turn: int,
@@ -161,7 +202,7 @@ async def _hints(
     if not settings.hints:
         return ()
     score = current.score if settings.sees_score else None
-    prompt = context.prompter.hint(problem, rounds, current.answer.text, score)
+    prompt = prompts.hint(rounds, current.answer.text, score)
     return await context.guidance(tuple(request(prompt, turn, k, "guidance") for k in range(settings.hints)))
 
 
@@ -187,8 +228,11 @@ def play_many(
     hints: int | None = None,
     versions: Mapping[str, int] | None = None,
     rollout: RolloutConfig | None = None,
+    group: int = 1,
+    prompt_tokens: int | None = None,
 ) -> list[GuidedEpisode]:
-    """This rank's episodes: of `problems[rank::ranks]`, in that order; `ranks.all_gather` puts all ranks' together.
+    """This rank's episodes, `group` of each problem side by side: every `ranks`-th of them from `rank` on, in order;
+    `ranks.all_gather` puts all ranks' together. A prompt has `prompt_tokens` at most.
 
     `key` begins every draw's key, e.g. (seed, iteration). With temperature 0 everything is greedy and comes without
     log-probabilities. `versions` of the policies, by role, are noted in their completions.
@@ -204,6 +248,7 @@ def play_many(
         prompter=prompter,
         checker=checker,
         run_in_worker=waves.world,
-        settings=EpisodeSettings.of(h, temperature, hints),
+        settings=EpisodeSettings.of(h, temperature, hints, prompt_tokens),
     )
-    return waves.run(partial(play, problem, context, key) for problem in ranks.local_share(problems))
+    episodes = [(problem, (*key, "again", n) if n else key) for problem in problems for n in range(group)]
+    return waves.run(partial(play, problem, context, own) for problem, own in ranks.local_share(episodes))

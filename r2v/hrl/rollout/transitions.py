@@ -1,10 +1,11 @@
 """Training samples from episodes: the actor's answers, the guidance's hints, and the critic's transitions.
 
 An episode is a trunk of H answers. After each answer but the last come K hints, each followed by an answer of its own;
-the trunk continues after the first hint. The actor learns from the trunk's answers and, at the last turn, from all K:
-these end the episode, so their value is known. Before the last turn the answers beside the trunk have no successors,
-so they only reward the hint that they follow. The guidance learns from every hint. The critic gets, for each answer
-but the last, one transition to each of the K observations that followed it, and every last answer as a terminal one.
+the trunk continues after the first hint. The actor learns from the trunk's answers and, at the last turn, from all K,
+each with the weight 1/K: these end the episode, so their value is known. Before the last turn the answers beside the
+trunk have no successors, so they only reward the hint that they follow. The guidance learns from every hint. The critic
+gets, for each answer but the last, one transition to each of the K observations that followed it, and every last answer
+as a terminal one.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ def successors(episode: GuidedEpisode, turn: int) -> list[ScoredAnswer]:
 
 def last_answers(episode: GuidedEpisode) -> list[ScoredAnswer]:
     """The last answers: one for every hint to the answer before them, or the trunk's alone."""
-    return successors(episode, len(episode.turns) - 1)
+    return successors(episode, len(episode.turns) - 1) if len(episode.turns) > 1 else [episode.turns[0]]
 
 
 def answers_of(episodes: Sequence[GuidedEpisode]) -> AnswerBatch:
@@ -50,12 +51,17 @@ def answers_of(episodes: Sequence[GuidedEpisode]) -> AnswerBatch:
     turns: list[int] = []
     trajectories: list[list[int]] = []
     scores: list[list[float]] = []
+    weights: list[float] = []
+    groups: list[int] = []
+    problems: dict[str, int] = {}
     for episode in episodes:
-        trunk = episode.turns[:-1]
+        trunk, lasts = episode.turns[:-1], last_answers(episode)
+        weights += [1.0] * len(trunk) + [1.0 / len(lasts)] * len(lasts)
+        groups += [problems.setdefault(episode.problem.id, len(problems))] * (len(trunk) + len(lasts))
         stem = list(range(len(completions), len(completions) + len(trunk)))
         completions += [turn.answer for turn in trunk]
         turns += range(len(trunk))
-        for last in last_answers(episode):
+        for last in lasts:
             trajectories.append([*stem, len(completions)])
             scores.append([*(turn.score for turn in trunk), last.score])
             completions.append(last.answer)
@@ -65,6 +71,8 @@ def answers_of(episodes: Sequence[GuidedEpisode]) -> AnswerBatch:
         turn=torch.tensor(turns),
         trajectories=torch.tensor(trajectories),
         scores=torch.tensor(scores, dtype=torch.float64),
+        weight=torch.tensor(weights, dtype=torch.float64),
+        group=torch.tensor(groups),
     )
 
 

@@ -43,10 +43,10 @@ def build_trainer(
     h = replace(h, gradient_checkpointing=best.gradient_checkpointing)
     if distributed.rank() == 0:
         logger.info(
-            "  hierarchical: placement %s on %s, micro-batch size %d%s",
+            "  hierarchical: placement %s on %s, micro-batch size %s%s",
             roles.placement,
             ", ".join(sorted(set(vars(roles.devices).values()))),
-            best.micro_batch_size,
+            best.sizes,
             ", gradient checkpointing" if best.gradient_checkpointing else "",
         )
     provenance = {"policy": identity(config.policy), "weights": "" if weights is None else weights_sha256(weights)}
@@ -60,7 +60,7 @@ def build_trainer(
         seed=config.seed,
         folder=folder,
         stop=stop,
-        micro_batch_size=best.micro_batch_size,
+        micro_batch_sizes=best.sizes,
         plan=best.plan,
         prompt_tokens=config.policy.max_seq_len,
         provenance=provenance,

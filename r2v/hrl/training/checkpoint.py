@@ -8,7 +8,8 @@
     checkpoint-latest           a link to the newest whole one, made last
     replay/                     segments of the replay buffer; a checkpoint's cursor says how many rows are its own
 
-There are no states of random generators: every draw is looked up under a key. Nor of learning rates: they are constant.
+There are no states of random generators: every draw is looked up under a key. Nor of learning rates: an iteration's
+number says them.
 A folder is written beside its place, synced and renamed, so a kill leaves the checkpoint before it; the last few stay,
 and one that is damaged is passed over for the one before it (`r2v.storage.checkpoint`). One rank writes, all read, and
 their number may change.

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from r2v import distributed
 from r2v.config import HierarchicalConfig
-from r2v.errors import InputError, UsageError
+from r2v.errors import UsageError
 from r2v.hrl.algorithm import losses
 from r2v.hrl.algorithm.critic import CriticValues, DoubleCritic, Text
 from r2v.hrl.models.encoders import padded_text
@@ -90,12 +90,7 @@ class CriticTrainer:
         return rows
 
     def _prompts(self, observations: Sequence[TokenIds]) -> tuple[Tensor, Tensor]:
-        longest = max(map(len, observations))
-        if longest > self.prompt_tokens:
-            raise InputError(
-                f"a prompt has {longest} tokens, policy.max_seq_len={self.prompt_tokens} allows fewer; "
-                "raise it, leave long problems out, or set hierarchical.critic.draws=0"
-            )
+        observations = [prompt[-self.prompt_tokens :] for prompt in observations]
         table = torch.zeros(len(observations), self.prompt_tokens, dtype=torch.int32)
         for row, prompt in enumerate(observations):
             table[row, : len(prompt)] = torch.tensor(prompt, dtype=torch.int32)

@@ -5,7 +5,9 @@
     wrong_to_right             share of episodes whose first answer was wrong and whose last is right; right_to_wrong
     same_answer                share of answers that repeat the one before them
     reward/mean, reward/std    of last answers; a std that falls while the mean does not rise means that policies repeat
-                               themselves (RAGEN's echo trap, arXiv 2504.20073), which `echo_trap` detects
+                               themselves (RAGEN's echo trap, arXiv 2504.20073), which `alarms` detects
+    answer/cut, hint/cut       share of them that were cut at the most tokens they may have; prompt/cut: how many
+                               prompts had earlier texts cut to fit policy.max_seq_len
     hint/pay, hint/leak        mean improvement after a hint; share of hints that contain the reference answer
     hint/judged                share of hints whose verdict on the answer is right
     actor/..., guidance/...    loss, loss_last, grad_norm, kl, entropy, clipped (share of tokens),
@@ -41,10 +43,6 @@ from r2v.hrl.types import Completion
 from r2v.storage.files import writing
 
 METRICS_FILE = "metrics.jsonl"
-ECHO_WINDOW = 5
-"""Iterations that the echo-trap warning averages over."""
-ECHO_MIN_REWARD = 0.1
-"""Mean reward below which there is no warning: where hardly anything is earned, the spread is chance."""
 
 
 def accuracy(episodes: Sequence[GuidedEpisode]) -> dict[str, Any]:
@@ -83,14 +81,16 @@ def of_episodes(episodes: Sequence[GuidedEpisode]) -> dict[str, float]:
     measured = of_accuracy(accuracy(episodes)) | {
         "reward/mean": float(last.mean()),
         "reward/std": float(last.std(correction=0)),
-        "same_answer": sum(before == after for before, after in pairs) / len(pairs),
+        "same_answer": sum(before == after for before, after in pairs) / max(1, len(pairs)),
         "answer/tokens": sum(len(answer.tokens) for answer in answers) / len(answers),
         "answer/cut": sum(not answer.ended for answer in answers) / len(answers),
+        "prompt/cut": float(sum(episode.cut_prompts for episode in episodes)),
     }
-    if episodes[0].hints[0]:
+    if any(episodes[0].hints):
         hints = hints_of(episodes)
         measured |= {
             "hint/tokens": float(hints.tokens.mean()),
+            "hint/cut": sum(not hint.ended for hint in hints.completions) / len(hints.completions),
             "hint/leak": float(hints.leaked.double().mean()),
             "hint/judged": float((hints.says_right == (hints.before >= 0.5)).double().mean()),
             "hint/pay": float((hints.after - hints.before).mean()),
@@ -164,17 +164,6 @@ def of_steps(role: str, steps: Sequence[StepResult]) -> dict[str, float]:
         f"{role}/loss_last": steps[-1].loss,
         f"{role}/grad_norm": sum(step.norm for step in steps) / len(steps),
     }
-
-
-def echo_trap(history: Sequence[tuple[float, float]]) -> bool:
-    """Whether the rewards' std fell below half of its maximum and their mean is no higher than it was then.
-    `history` is (mean, std) by iteration; both are averaged over `ECHO_WINDOW` iterations."""
-    if len(history) < 2 * ECHO_WINDOW:
-        return False
-    windows = [history[start : start + ECHO_WINDOW] for start in range(len(history) - ECHO_WINDOW + 1)]
-    means, spreads = ([sum(pair[i] for pair in window) / ECHO_WINDOW for window in windows] for i in range(2))
-    widest = max(range(len(windows)), key=lambda i: (spreads[i], i))
-    return spreads[-1] < 0.5 * spreads[widest] and ECHO_MIN_REWARD <= means[widest] >= means[-1]
 
 
 def _scores(episodes: Sequence[GuidedEpisode]) -> Tensor:

@@ -30,7 +30,7 @@ from r2v.memory.retry_on_oom import RetryResult, retry_on_oom
 
 
 class Network:
-    """What one optimizer trains: AdamW without weight decay, at a constant learning rate, with its gradient clipped.
+    """What one optimizer trains: AdamW without weight decay, with its gradient clipped.
 
     `setting` is the configuration key of the learning rate, for error messages. A DeepSpeed `engine` has an optimizer
     of its own with the same settings, and clips and steps by itself.
@@ -57,6 +57,12 @@ class Network:
         )
         if engine is None:
             self.optimizer = torch.optim.AdamW(self.parameters, lr=lr, weight_decay=0.0)
+
+    def set_rate(self, share: float) -> None:
+        """Train on at this share of the learning rate."""
+        optimizer = self.optimizer if self.engine is None else self.engine.optimizer
+        for group in optimizer.param_groups:
+            group["lr"] = self.lr * share
 
     @property
     def device(self) -> torch.device:

@@ -26,6 +26,7 @@ from r2v.hrl.algorithm.training_batch import (
 from r2v.hrl.models.encoders import padded_text
 from r2v.hrl.models.roles import GeneratingRole, Roles
 from r2v.hrl.parallel import ranks
+from r2v.hrl.parallel.micro_batch import MicroBatchSizes
 from r2v.hrl.rollout.episode import GuidedEpisode
 from r2v.hrl.rollout.transitions import answers_of, hints_of
 from r2v.hrl.training import metrics
@@ -38,8 +39,8 @@ from r2v.memory.retry_on_oom import retry_on_oom
 class Policies:
     """The learners of `roles`."""
 
-    def __init__(self, roles: Roles, h: HierarchicalConfig, micro_batch_size: int) -> None:
-        self.roles, self.h, self.micro_batch_size = roles, h, micro_batch_size
+    def __init__(self, roles: Roles, h: HierarchicalConfig, sizes: MicroBatchSizes) -> None:
+        self.roles, self.h, self.sizes = roles, h, sizes
         self.networks = {"actor": self._network("actor", h.lr, "hierarchical.lr")}
         if h.guidance.enabled:
             self.networks["guidance"] = self._network("guidance", h.guidance_lr, "hierarchical.guidance_lr")
@@ -54,7 +55,7 @@ class Policies:
                 self.baseline.parameters(),
                 lr=h.critic.lr,
                 clip=h.grad_clip,
-                micro_batch_size=micro_batch_size,
+                micro_batch_size=sizes.of("actor"),
                 setting="hierarchical.critic.lr",
             )
 
@@ -64,10 +65,15 @@ class Policies:
             self.roles.parameters(role),
             lr=lr,
             clip=self.h.grad_clip,
-            micro_batch_size=self.micro_batch_size,
+            micro_batch_size=self.sizes.of(role),
             setting=setting,
             engine=self.roles.engine(role),
         )
+
+    def set_rate(self, share: float) -> None:
+        """Train both policies on at this share of their learning rates."""
+        for role in {"actor", "guidance"} & set(self.networks):
+            self.networks[role].set_rate(share)
 
     def training_batches(
         self, episodes: Sequence[GuidedEpisode], critic_trainer: CriticTrainer | None
@@ -101,7 +107,7 @@ class Policies:
         share, device = ranks.local_share(completions), self.roles.device("reference")
         with self.roles.using("reference") as model:
             done = retry_on_oom(
-                lambda size: batch_logprobs(model, device, share, size), self.micro_batch_size, phase="reference"
+                lambda size: batch_logprobs(model, device, share, size), self.sizes.of("reference"), phase="reference"
             )
         return ranks.all_gather(done.result)
 
@@ -110,7 +116,7 @@ class Policies:
             return None
         share, device = ranks.local_share(completions), self.roles.device("actor")
         with self.roles.using("actor") as model:
-            return ranks.all_gather(self.baseline.of(model, device, share, self.micro_batch_size))
+            return ranks.all_gather(self.baseline.of(model, device, share, self.sizes.of("actor")))
 
     @torch.no_grad()
     def _expected(self, completions: Sequence[Completion]) -> Tensor | None:
@@ -118,8 +124,9 @@ class Policies:
         if self.roles.value is None:
             return None
         share, predicted = ranks.local_share(completions), list[float]()
-        for start in range(0, len(share), self.micro_batch_size):
-            some = share[start : start + self.micro_batch_size]
+        size = self.sizes.of("value")
+        for start in range(0, len(share), size):
+            some = share[start : start + size]
             texts = self.roles.encode_for_critic([completion.prompt for completion in some])
             predicted += self.roles.value(*padded_text(texts, self.roles.device("value"))).tolist()
         return torch.tensor(ranks.all_gather(predicted), dtype=torch.float64)

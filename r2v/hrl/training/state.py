@@ -19,6 +19,8 @@ from r2v.hrl.types import Completion
 
 TRAINING_PHASES = ("rollout", "insert", "critic", "advantages", "actor", "guidance", "finish")
 _FORMER_PHASES = {"freeze": "advantages"}
+WATCHED = ("reward/mean", "reward/std", "actor/entropy")
+"""Metrics whose course over the iterations is kept."""
 _FORMER_FIELDS = {"lessons": "batches", "figures": "metrics"}
 """Names in checkpoints that version 0.1.0 wrote."""
 
@@ -44,15 +46,22 @@ class TrainingState:
     """Accuracy on the held-out problems before training."""
     trained: dict[str, Any] | None = None
     """Accuracy on the held-out problems at the last evaluation."""
-    history: list[tuple[float, float]] = field(default_factory=list)
-    """Mean and standard deviation of rewards, by iteration."""
-    alarmed: bool = False
-    """Whether the echo-trap warning was given."""
+    history: dict[str, list[float]] = field(default_factory=dict)
+    """What alarms look at (`WATCHED`), by iteration."""
+    alarms: list[str] = field(default_factory=list)
+    """Names of the alarms that were given."""
 
     @property
     def number(self) -> int:
         """Phases passed, skipped ones included: the number in a checkpoint's name."""
         return self.iteration * len(TRAINING_PHASES) + TRAINING_PHASES.index(self.phase)
+
+    def watch(self) -> None:
+        """Add this iteration's metrics to the history."""
+        for name in WATCHED:
+            self.history.setdefault(name, [])
+            if name in self.metrics:
+                self.history[name].append(self.metrics[name])
 
     def next_iteration(self) -> None:
         """Begin the next iteration and drop this one's episodes, batches and metrics."""
@@ -70,6 +79,10 @@ class TrainingState:
     def of(cls, plain: Mapping[str, Any]) -> TrainingState:
         """The state that `plain` was made of, also by version 0.1.0, which had other names for some of it."""
         fields = {_FORMER_FIELDS.get(name, name): value for name, value in plain.items()}
+        if isinstance(fields["history"], list):  # of version 0.1.0: pairs of a mean and a standard deviation
+            pairs = fields["history"]
+            fields["history"] = {name: [pair[i] for pair in pairs] for i, name in enumerate(WATCHED[:2])}
+            fields["alarms"] = ["echo_trap"] if fields.pop("alarmed") else []
         fields["phase"] = _FORMER_PHASES.get(fields["phase"], fields["phase"])
         fields["episodes"] = [_episode(episode) for episode in fields["episodes"]]
         fields["batches"] = {role: TrainingBatch(**batch) for role, batch in fields["batches"].items()}
@@ -84,6 +97,7 @@ def _episode(plain: Mapping[str, Any]) -> GuidedEpisode:
             tuple(HintedAnswer(hint=Completion(**hinted["hint"]), after=_turn(hinted["after"])) for hinted in group)
             for group in plain["hints"]
         ),
+        cut_prompts=plain.get("cut_prompts", 0),
     )
 
 

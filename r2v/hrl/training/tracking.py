@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
+from r2v.hrl.parallel.micro_batch import MicroBatchSizes
 from r2v.memory.peak_monitor import Meter, PeakMonitor, expected_peak, meter_of
 from r2v.memory.planner.planner import Plan
 
@@ -22,12 +23,16 @@ PLANNED_PHASES = {"advantages": ("reference",), "actor": ("actor",), "guidance":
 
 
 class Tracking:
-    """Watches over `devices`. `plan` is that of the one GPU that holds all roles; `rows` at a time."""
+    """Watches over `devices`. `plan` is that of the one GPU that holds all roles; `sizes` are the rows at a time."""
 
     def __init__(
-        self, devices: set[str], plan: Plan | None = None, rows: int = 1, meter: Callable[[str], Meter] = meter_of
+        self,
+        devices: set[str],
+        plan: Plan | None = None,
+        sizes: MicroBatchSizes | None = None,
+        meter: Callable[[str], Meter] = meter_of,
     ) -> None:
-        self.plan, self.rows = plan, rows
+        self.plan, self.sizes = plan, sizes or MicroBatchSizes(smallest=1)
         self._watches = {device: PeakMonitor(meter(device)) for device in sorted(devices)}
 
     @contextmanager
@@ -43,7 +48,7 @@ class Tracking:
         """Planned bytes; NaN without a plan, which gives no warning."""
         names = {one.phase.name for one in self.plan.phases} if self.plan else set[str]()
         found = [
-            expected_peak(self.plan, one, rows=self.rows, tokens=tokens)
+            expected_peak(self.plan, one, rows=self.sizes.of(one), tokens=tokens)
             for one in PLANNED_PHASES.get(name, ())
             if self.plan and one in names
         ]

@@ -8,10 +8,10 @@
     guidance    the guidance's updates, and those of its value model
     finish      versions, an evaluation now and then, a line of metrics
 
-Without a critic (advantage=score) there is no insert, no critic and no warm-up. In the placement `split`, where actor
-and guidance have GPUs of their own, they are trained at the same time. Held-out problems are evaluated greedily with
-one hint, so an evaluation draws nothing. A run is a function of configuration and seed: every draw is keyed by (seed,
-iteration, problem, turn, hint, role).
+Without a critic (advantage=score, rloo, grpo) there is no insert, no critic and no warm-up. In the placement `split`,
+where actor and guidance have GPUs of their own, they are trained at the same time. Held-out problems are evaluated
+greedily with one hint, so an evaluation draws nothing. A run is a function of configuration and seed: every draw is
+keyed by (seed, iteration, problem, turn, hint, role).
 """
 
 from __future__ import annotations
@@ -29,25 +29,28 @@ from r2v.hrl.algorithm.compute_advantages import check
 from r2v.hrl.models.roles import Roles
 from r2v.hrl.parallel import ranks
 from r2v.hrl.parallel.base_model import BaseModel
+from r2v.hrl.parallel.micro_batch import CPU_MICRO_BATCH, MicroBatchSizes
 from r2v.hrl.rollout.episode import GuidedEpisode, Prompts, play_many
 from r2v.hrl.rollout.transitions import transitions_of
 from r2v.hrl.tasks.checkers import Checker
 from r2v.hrl.tasks.problems import Problem
-from r2v.hrl.training import checkpoint, metrics
+from r2v.hrl.training import alarms, metrics
 from r2v.hrl.training.critic_trainer import CriticTrainer
 from r2v.hrl.training.policies import Policies
+from r2v.hrl.training.saving import resume, save, trained_weights
+from r2v.hrl.training.schedule import rate_share
 from r2v.hrl.training.state import TRAINING_PHASES, TrainingState, hash_of
 from r2v.hrl.training.tracking import Tracking, timed
 from r2v.log import Progress, logger
 from r2v.memory.planner.planner import Plan
 from r2v.randomness import generator
-from r2v.storage.checkpoint import LATEST, resuming
+from r2v.storage.checkpoint import LATEST
 
 
 class Trainer:
     """Trains `roles` in place on `problems`; `run` resumes from the latest checkpoint in `folder`.
 
-    `stop` is called after every phase, on all ranks alike. `plan` is the memory plan that `micro_batch_size` comes
+    `stop` is called after every phase, on all ranks alike. `plan` is the memory plan that `micro_batch_sizes` come
     from, `prompt_tokens` the longest prompt. `provenance` adds to what a checkpoint must have been made with.
     """
 
@@ -63,7 +66,7 @@ class Trainer:
         seed: int,
         folder: Path,
         stop: Callable[[], bool] = lambda: False,
-        micro_batch_size: int = 32,
+        micro_batch_sizes: MicroBatchSizes | None = None,
         plan: Plan | None = None,
         prompt_tokens: int = 640,
         provenance: Mapping[str, Any] | None = None,
@@ -78,11 +81,10 @@ class Trainer:
         self.roles, self.problems, self.held_out = roles, list(problems), list(held_out)
         self.prompter, self.checker, self.rollout = prompter, checker, rollout
         self.h, self.seed, self.folder, self.stop = h, seed, folder, stop
-        self.critic_trainer = (
-            None if h.advantage == "score" else CriticTrainer(roles, h, seed, micro_batch_size, prompt_tokens)
-        )
-        self.policies = Policies(roles, h, micro_batch_size)
-        self.tracking = Tracking(set(vars(roles.devices).values()), plan, micro_batch_size)
+        sizes, self.prompt_tokens = micro_batch_sizes or MicroBatchSizes(smallest=CPU_MICRO_BATCH), prompt_tokens
+        self.critic_trainer = CriticTrainer(roles, h, seed, sizes.of("critic"), prompt_tokens) if h.has_critic else None
+        self.policies = Policies(roles, h, sizes)
+        self.tracking = Tracking(set(vars(roles.devices).values()), plan, sizes)
         self.state, self.metrics_file, self._shown = TrainingState(), metrics.MetricsFile(folder), dict[str, float]()
         self.identity = {
             "hierarchical": identity(h),
@@ -104,7 +106,7 @@ class Trainer:
     def run(self) -> dict[str, Any]:
         """Train to the end. Returns a report: accuracy on the held-out problems before and after, the number of
         iterations, and a hash of all trained weights. Raises Interrupted, with a checkpoint written, when stopped."""
-        self._resume()
+        resume(self)
         total = self.h.iterations
         with Progress("" if distributed.rank() else "hierarchical", total, self.state.iteration) as bar:
             if self.state.untrained is None:
@@ -117,7 +119,7 @@ class Trainer:
                     bar.advance(1, **self._shown)
                 stopping, over = self.stop(), self.state.iteration == total
                 if stopping or over or (done and self.state.iteration % self.h.save_every == 0):
-                    self._save()
+                    save(self)
                 if stopping and not over:
                     state = self.state
                     raise Interrupted(
@@ -136,7 +138,7 @@ class Trainer:
             "iterations": state.iteration,
             "untrained": state.untrained,
             "trained": state.trained,
-            "trained_sha256": hash_of(self._trained()),
+            "trained_sha256": hash_of(trained_weights(self.roles)),
         }
 
     def _do(self, phase: str) -> None:
@@ -172,14 +174,21 @@ class Trainer:
         count, iteration = len(self.problems), self.state.iteration
         chosen = generator(self.seed, "problems", iteration).sample(range(count), self.h.episodes)
         began = time.monotonic()
-        self.state.episodes = ranks.all_gather(self._play([self.problems[i] for i in chosen], iteration))
+        self.state.episodes = ranks.all_gather(
+            self._play([self.problems[i] for i in chosen], iteration, group=self.h.group)
+        )
         self.state.metrics |= metrics.of_episodes(self.state.episodes)
         generated = metrics.tokens(self.state.episodes)
         self.state.metrics["rollout/tokens"] = generated
         self.state.metrics["rollout/tokens_per_s"] = generated / (time.monotonic() - began)
 
     def _play(
-        self, problems: Sequence[Problem], *key: str | int, temperature: float = 1.0, hints: int | None = None
+        self,
+        problems: Sequence[Problem],
+        *key: str | int,
+        temperature: float = 1.0,
+        hints: int | None = None,
+        group: int = 1,
     ) -> list[GuidedEpisode]:
         with self.roles.gathered("actor", *(("guidance",) if self.h.guidance.enabled else ())):
             return play_many(
@@ -192,6 +201,8 @@ class Trainer:
                 temperature=temperature,
                 hints=hints,
                 rollout=self.rollout,
+                group=group,
+                prompt_tokens=self.prompt_tokens,
                 versions={"actor": self.state.actor, "guidance": self.state.guidance},
             )
 
@@ -212,6 +223,7 @@ class Trainer:
         self.state.metrics |= measured
 
     def _actor(self) -> None:
+        self._set_rate()
         if not self._concurrent:
             self.state.metrics |= self.policies.update_actor(self.state.episodes, self.state.batches)
             return
@@ -227,7 +239,13 @@ class Trainer:
             sequential += seconds
         self.state.metrics["overlap/ratio"] = sequential / (time.monotonic() - began)
 
+    def _set_rate(self) -> None:
+        share = rate_share(self.h, self.state.iteration)
+        self.policies.set_rate(share)
+        self.state.metrics["actor/lr"] = self.h.lr * share
+
     def _guidance(self) -> None:
+        self._set_rate()
         self.state.metrics |= self.policies.update_guidance(self.state.episodes, self.state.batches)
 
     def _finish(self) -> None:
@@ -239,16 +257,12 @@ class Trainer:
         if number % self.h.evaluate_every == 0 or number == self.h.iterations:
             state.trained = self._evaluate()
             state.metrics |= metrics.of_accuracy(state.trained, "held_out/")
-        state.history.append((state.metrics["reward/mean"], state.metrics["reward/std"]))
-        if not state.alarmed and metrics.echo_trap(state.history):
-            state.alarmed = True
-            if distributed.rank() == 0:
-                logger.warning(
-                    "  hierarchical: iteration %d: the standard deviation of rewards has halved and their "
-                    "mean is no higher; policies may repeat themselves (echo trap): raise hierarchical.kl or lower "
-                    "hierarchical.lr",
-                    number,
-                )
+        state.watch()
+        for name, text in alarms.raised(self.h, state.iteration, state.metrics, state.history):
+            if name not in state.alarms:
+                state.alarms.append(name)
+                if distributed.rank() == 0:
+                    logger.warning("  hierarchical: iteration %d: %s", number, text)
 
     def _evaluate(self) -> dict[str, Any]:
         """Accuracy on the held-out problems, with greedy decoding."""
@@ -271,48 +285,3 @@ class Trainer:
             for name in ("acc/turn1", last, "actor/loss", "critic/loss")
             if name in state.metrics
         }
-
-    def _trained(self, here: bool = True) -> dict[str, Any]:
-        return {role: self.roles.state(role, here) for role in ("actor", "guidance", "critic", "value", "target")}
-
-    def _save(self) -> None:
-        """Write a checkpoint on rank 0; the others wait, so that none resumes from half of one."""
-        first = distributed.rank() == 0
-        if first or self.roles.sharded:
-            learned = {"trained": self._trained(first), "policies": self.policies.plain(first)}
-        if first:
-            replay_folder = self.folder / "replay"
-            saved = {"state": self.state.plain(), **learned, "lines": self.metrics_file.length}
-            if self.critic_trainer is not None:
-                replay_folder.mkdir(parents=True, exist_ok=True)
-                saved |= {
-                    "critic": self.critic_trainer.network.optimizer.state_dict(),
-                    "replay": self.critic_trainer.replay_buffer.save(replay_folder),
-                }
-            position = {"iteration": self.state.iteration, "phase": self.state.phase, "replay": saved.get("replay", 0)}
-            needed = self.critic_trainer.replay_buffer.segments(replay_folder) if self.critic_trainer else ()
-            checkpoint.write(self.folder, self.state.number, self.identity, position, saved, needed)
-            if self.critic_trainer is not None:
-                oldest = checkpoint.oldest(self.folder, "replay")
-                self.critic_trainer.replay_buffer.forget(replay_folder, oldest)
-        distributed.wait_for_all()
-
-    def _resume(self) -> None:
-        """Resume from the latest checkpoint, if there is one; metrics written after it are written again."""
-        saved = checkpoint.read(self.folder, self.identity)
-        if saved is not None:
-            with resuming((self.folder / LATEST).resolve()):
-                self._restore(saved)
-        if distributed.rank() == 0:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            self.metrics_file.truncate(saved["lines"] if saved is not None else 0)
-        distributed.wait_for_all()
-
-    def _restore(self, saved: Mapping[str, Any]) -> None:
-        self.state = TrainingState.of(saved["state"])
-        for role, state in saved["trained"].items():
-            self.roles.load(role, state)
-        self.policies.load(saved["policies"])
-        if self.critic_trainer is not None:
-            self.critic_trainer.network.optimizer.load_state_dict(saved["critic"])
-            self.critic_trainer.replay_buffer.load(self.folder / "replay", saved["replay"])

@@ -10,7 +10,7 @@ import torch
 
 from r2v.errors import EnvironmentFault, InputError
 from r2v.hrl.algorithm.critic import CriticValues
-from r2v.hrl.training.metrics import METRICS_FILE, MetricsFile, correlation, echo_trap, of_policy, of_values
+from r2v.hrl.training.metrics import METRICS_FILE, MetricsFile, correlation, of_policy, of_values
 from r2v.hrl.training.optimizer_step import StepResult
 
 
@@ -43,24 +43,6 @@ def test_a_policys_sums_become_means_over_tokens() -> None:
         "actor/clipped": 0.2,
         "actor/tokens": 10,
     }
-
-
-@pytest.mark.parametrize(
-    ("means", "spreads", "trapped"),
-    [
-        ([0.5] * 10, [0.4] * 5 + [0.1] * 5, True),
-        ([0.5] * 5 + [0.9] * 5, [0.4] * 5 + [0.1] * 5, False),
-        ([0.5] * 10, [0.4] * 5 + [0.25] * 5, False),
-        ([0.5] * 9, [0.4] * 4 + [0.0] * 5, False),
-        ([0.0] * 12, [0.0] * 12, False),
-        ([0.02] * 10, [0.1] * 5 + [0.0] * 5, False),
-        ([0.2] * 5 + [0.5] * 5 + [0.3] * 5, [0.1] * 5 + [0.5] * 5 + [0.2] * 5, True),
-    ],
-)
-def test_the_echo_trap_is_less_spread_for_no_more_reward(
-    means: list[float], spreads: list[float], trapped: bool
-) -> None:
-    assert echo_trap(list(zip(means, spreads, strict=True))) is trapped
 
 
 def test_lines_are_cut_where_a_checkpoint_was(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from r2v.hrl.parallel.micro_batch import largest_micro_batch, planned
+from r2v.hrl.parallel.micro_batch import largest_micro_batches, planned
 from r2v.hrl.training.tracking import Tracking
 from r2v.memory.peak_monitor import expected_peak
 from tests.hrl.training.test_build import LARGE, PolicyConfig
@@ -26,14 +26,16 @@ class Told:
         pass
 
     def peak(self) -> int:
-        return int(self.share * expected_peak(PLAN, "actor", rows=largest_micro_batch(PLAN), tokens=self.tokens))
+        return int(
+            self.share * expected_peak(PLAN, "actor", rows=largest_micro_batches(PLAN).of("actor"), tokens=self.tokens)
+        )
 
 
 @pytest.mark.parametrize(("share", "warned"), [(1.02, False), (1.3, True), (0.8, True)])
 def test_what_is_off_by_more_than_a_tenth_is_told_once(
     share: float, warned: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    tracking = Tracking({"cuda:0"}, PLAN, largest_micro_batch(PLAN), meter=lambda device: Told(share))
+    tracking = Tracking({"cuda:0"}, PLAN, largest_micro_batches(PLAN), meter=lambda device: Told(share))
     for _ in range(2):
         with tracking.phase("actor", tokens=300):
             pass

@@ -12,6 +12,7 @@ import torch
 
 from r2v.config import GuidanceConfig, HierarchicalConfig
 from r2v.errors import UsageError
+from r2v.hrl.training.saving import resume
 from r2v.hrl.training.trainer import Trainer
 from r2v.policy.export import export
 from r2v.policy.load import load_policy
@@ -177,7 +178,7 @@ def test_a_rate_that_is_too_high_is_told_and_the_checkpoint_kept(model: Path, tm
     assert "\n" not in str(refused.value)
     assert [line["iteration"] for line in lines(tmp_path)] == [0, 1]
     again = trainer_of(model, tmp_path, h)
-    again._resume()
+    resume(again)
     assert (again.state.iteration, again.state.actor) == (2, 1)
 
 
@@ -217,3 +218,47 @@ def test_the_same_again_is_the_same_to_the_bit(model: Path, plain: tuple[Path, d
     assert content_sha256(tmp_path / "checkpoint-21" / "of.json") == content_sha256(
         plain[0] / "checkpoint-21" / "of.json"
     )
+
+
+@pytest.mark.parametrize("advantage", ["rloo", "grpo"])
+def test_groups_of_first_answers_train_without_a_critic_or_hints(advantage: Any, model: Path, tmp_path: Path) -> None:
+    h = replace(
+        BASE,
+        advantage=advantage,
+        group=3,
+        turns=1,
+        rewards=[1.0],
+        guidance=GuidanceConfig(enabled=False),
+        iterations=2,
+        entropy=0.01,
+        lr_warmup=1,
+        lr_schedule="cosine",
+        normalize_advantages=True,
+    )
+    trainer = trainer_of(model, tmp_path, h)
+    assert trainer.critic_trainer is None
+    trainer.run()
+    first, second = lines(tmp_path)
+    assert first["actor/tokens"] > 0 and first["actor/lr"] == h.lr / 2 and second["actor/lr"] == h.lr
+    assert "acc/turn2" not in first and first["same_answer"] == 0.0
+    assert first["actor/advantage_mean"] == pytest.approx(0, abs=1e-9)
+
+
+def test_one_long_answer_is_cut_and_counted_and_ends_nothing(
+    model: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Prompts are bounded, those of the critic's replay too, and the first iteration says what was cut."""
+    h = replace(BASE, iterations=1, critic=replace(BASE.critic, draws=1, warmup=0))
+    trainer = trainer_of(model, tmp_path, h)
+    whole = max(len(one.answer.prompt) for one in _second_answers(trainer))
+    limit = whole - 1
+    trainer.prompt_tokens = limit
+    assert max(len(one.answer.prompt) for one in _second_answers(trainer)) == limit
+    with caplog.at_level(logging.WARNING, logger="r2v"):
+        trainer.run()
+    [line] = lines(tmp_path)
+    assert line["prompt/cut"] >= 1 and "prompts were cut to fit policy.max_seq_len" in caplog.text
+
+
+def _second_answers(trainer: Trainer) -> list[Any]:
+    return [episode.turns[1] for episode in trainer._play(trainers.PROBLEMS, 0)]
