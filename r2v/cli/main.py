@@ -11,20 +11,7 @@ import sys
 from collections.abc import Callable, Sequence
 
 from r2v import __version__
-from r2v.cli import (
-    cluster,
-    completion,
-    engine,
-    environment,
-    game,
-    gc,
-    interchange,
-    plan,
-    providers,
-    results,
-    stages,
-    swebench,
-)
+from r2v.cli import stages
 from r2v.cli.boundary import guarded, require_text, require_usable_paths
 from r2v.cli.options import Parser
 from r2v.errors import EXIT_CODES
@@ -45,21 +32,36 @@ def _act(words: list[str]) -> int:
     with recording():
         interrupt_on_stop()
         require_text(words)
-        arguments = build_parser().parse_args(words)
+        arguments = (stage_parser() if stages.is_stage(words) else build_parser()).parse_args(words)
         require_usable_paths(arguments)
         act: Callable[[argparse.Namespace], int] = arguments.act
         return act(arguments)
 
 
+def stage_parser() -> argparse.ArgumentParser:
+    """The command line of the stages alone: a job of one waits for what is loaded here, and needs no other command."""
+    parser, commands = _empty_parser()
+    stages.add_commands(commands)
+    return parser
+
+
 def build_parser() -> argparse.ArgumentParser:
     """The whole command line."""
-    parser = Parser(
-        prog="r2v",
-        description="Distil, verify, route. Start with `make mrp`, or `r2v run --help`.",
-        epilog=f"exit codes: {'; '.join(f'{code} {meaning}' for code, meaning in EXIT_CODES.items())}",
+    from r2v.cli import (
+        cluster,
+        completion,
+        engine,
+        environment,
+        game,
+        gc,
+        interchange,
+        plan,
+        providers,
+        results,
+        swebench,
     )
-    parser.add_argument("--version", action="version", version=f"r2v {__version__}")
-    commands = parser.add_subparsers(title="commands", metavar="<command>", required=True, parser_class=Parser)
+
+    parser, commands = _empty_parser()
     results.add_run(commands)
     stages.add_commands(commands)
     cluster.add_commands(commands)
@@ -74,3 +76,13 @@ def build_parser() -> argparse.ArgumentParser:
     gc.add_commands(commands)
     completion.add_commands(commands, parser)
     return parser
+
+
+def _empty_parser() -> tuple[Parser, argparse._SubParsersAction[Parser]]:
+    parser = Parser(
+        prog="r2v",
+        description="Distil, verify, route. Start with `make mrp`, or `r2v run --help`.",
+        epilog=f"exit codes: {'; '.join(f'{code} {meaning}' for code, meaning in EXIT_CODES.items())}",
+    )
+    parser.add_argument("--version", action="version", version=f"r2v {__version__}")
+    return parser, parser.add_subparsers(title="commands", metavar="<command>", required=True, parser_class=Parser)

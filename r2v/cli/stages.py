@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,6 +23,11 @@ from r2v.pipeline.rows import Command, Instead
 if TYPE_CHECKING:
     from r2v.config import Config
     from r2v.storage.integrity import Artifact
+
+
+def is_stage(words: Sequence[str]) -> bool:
+    """Whether a command line is that of a stage."""
+    return any(row.name == words[0] for row in COMMANDS) if words else False
 
 
 def add_commands(commands: argparse._SubParsersAction[Parser]) -> None:

@@ -12,13 +12,15 @@ What is imported up here is waited for by every stage; what the runner needs lat
 
 from __future__ import annotations
 
+import logging
 import os
 import socket
 import sys
 import time
+import traceback
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from r2v.errors import InputError, Interrupted, LeaseConflict, R2VError, UsageError
 from r2v.log import logger, setup
@@ -70,21 +72,47 @@ def run(words: list[str], *, name: str, job: str | None = None, root: Path = Pat
         return 0
     _greet(job_start)
     if damage := _configuration_damage(words, root, name) or _idle_nodes(words):
-        _begin(job_start, root, name)
+        _begin(job_start)
         return _end(job_start, root, name, damage.exit_code, describe(damage))
     if job is not None and id_ and _one_too_many(root, name, job_start):
         logger.info("r2v job %s: %s has another attempt; this one was submitted twice", id_, job_start.job)
         return LeaseConflict.exit_code
     process = StageProcess(job_start)
-    _begin(job_start, root, name)
+    _begin(job_start)
 
+    from r2v.slurm import exit_record  # noqa: F401  # the next job waits for what is loaded behind the stage
     from r2v.slurm.helper_array import helper_array
-    from r2v.slurm.reconcile import from_job
 
     if id_:
-        from_job(root, name, id_)
+        _look_beside(root, name, job_start)
     job_start.helpers = helper_array(words, name=name, job=job_start.job, job_id=id_, root=root)
     return _end(job_start, root, name, *wait_for(process))
+
+
+def _look_beside(root: Path, name: str, job_start: JobStart) -> None:
+    """Ask Slurm what there is to know, in a fork, which nobody waits for: one that is silent for minutes keeps the
+    runner from no signal. The chain's lock keeps it and the look at the job's end apart."""
+    from r2v.slurm.reconcile import from_job
+    from r2v.slurm.submitted_code import tell_differences
+
+    sys.stdout.flush()
+    sys.stderr.flush()
+    if os.fork():
+        return
+    try:
+        tell_differences(job_start.id, _chain(root, name), job_start.words)
+        from_job(root, name, job_start.id)
+    except BaseException:  # its own bug is told in the job's log, and is no end of the job
+        traceback.print_exc()
+    _leave(0)
+
+
+def _leave(code: int) -> NoReturn:
+    """End this process at once: Python's own end takes apart all that was loaded, which the next job waits for."""
+    logging.shutdown()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
 
 
 def _end(job_start: JobStart, root: Path, name: str, code: int, error: dict[str, Any] | None) -> int:
@@ -188,14 +216,12 @@ def _greet(job_start: JobStart) -> None:
             (job_start.folder / stale).unlink(missing_ok=True)
 
 
-def _begin(job_start: JobStart, root: Path, name: str) -> None:
+def _begin(job_start: JobStart) -> None:
     """Record the start, while the stage loads what it needs."""
     if job_start.folder is None:
         return
-    from r2v.slurm.submitted_code import tell_differences
     from r2v.storage.code_identity import code_identity, git_commit, own_snapshot
 
-    chain = _chain(root, name)
     _write(
         job_start,
         "start.json",
@@ -217,10 +243,6 @@ def _begin(job_start: JobStart, root: Path, name: str) -> None:
             },
         },
     )
-    by_hand = chain is None or job_start.id not in {
-        attempt.id for entry in chain.jobs.values() for attempt in entry.attempts
-    }
-    tell_differences(job_start.id, chain, job_start.words, by_hand=by_hand)
 
 
 def _worth_going_on(job_start: JobStart, root: Path, name: str) -> bool:
@@ -248,4 +270,4 @@ def _write(job_start: JobStart, name: str, value: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    _leave(main())

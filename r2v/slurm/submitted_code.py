@@ -22,10 +22,11 @@ _NAMED = 3
 """Edited files that are named."""
 
 
-def tell_differences(job_id: str, chain: Chain | None, words: Sequence[str], *, by_hand: bool) -> None:
+def tell_differences(job_id: str, chain: Chain | None, words: Sequence[str]) -> None:
     """Say in the log where the code or the configuration is not what was submitted."""
     if own_snapshot():
         return
+    by_hand = chain is None or job_id not in chain.slurm_ids
     commit = git_commit()
     if chain is not None and chain.commit not in (None, commit):
         submitted = str(chain.commit)[:12]

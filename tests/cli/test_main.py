@@ -15,11 +15,12 @@ from pathlib import Path
 import pytest
 
 from r2v import __version__
-from r2v.cli.main import build_parser
+from r2v.cli.main import build_parser, stage_parser
 from r2v.cli.options import load_config
 from r2v.data.registry import DataRegistry
 from r2v.data.store import read_episodes
 from r2v.pipeline.jobs import COMMANDS
+from r2v.pipeline.rows import Command
 from r2v.storage.lease import lease
 
 REPOSITORY = Path(__file__).parents[2]
@@ -258,3 +259,9 @@ def test_every_option_says_what_it_means_and_what_it_is_without_it(name: str) ->
         assert action.choices is not None or action.metavar, "a metavar of argparse's own making"
         assert "." not in str(action.metavar or "").replace("...", ""), "a raw key for a metavar"
         assert action.required or "default" in action.help, "no default named"
+
+
+@pytest.mark.parametrize("row", COMMANDS, ids=lambda row: row.name)
+def test_a_stage_reads_its_line_as_the_whole_command_line_does(row: Command) -> None:
+    words = [row.name, "--config", "x.yaml", "--overrides", "seed=3", "--force"]
+    assert vars(stage_parser().parse_args(words)) == vars(build_parser().parse_args(words))

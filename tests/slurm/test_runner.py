@@ -13,12 +13,15 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from r2v.pipeline.inputs import place_of
+from r2v.slurm import chain as chains
+from r2v.slurm.configuration import config_sha
 from r2v.slurm.verify_outputs import config_of, made_by, missing_output, places_of
 from tests.slurm.faked import FAKE_PATH
 from tests.trust import MICRO
@@ -107,8 +110,12 @@ def wait(ready: Callable[[], object]) -> None:
         time.sleep(0.02)
 
 
+def children_of(process: subprocess.Popen[str]) -> list[int]:
+    return [int(pid) for pid in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()]
+
+
 def child_of(process: subprocess.Popen[str]) -> int:
-    return int(Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()[0])
+    return children_of(process)[0]
 
 
 def test_a_stage_that_ends_well_leaves_its_start_and_its_end(collected: Path) -> None:
@@ -178,6 +185,25 @@ def test_the_warning_of_the_time_limit_becomes_a_checkpoint_and_a_requeue(folder
     assert code == 0 and f"goes on from step {before}" in said
     assert (folder.told("start")["restart"], folder.told("exit")["restart"]) == (1, 1)
     assert not (folder.record / "error.json").exists(), "left by the start before"
+
+
+def test_a_slurm_that_is_silent_keeps_a_job_from_no_signal(folder: Folder) -> None:
+    """The look at the chain with which a job begins goes on asking for two minutes."""
+    sha = config_sha("seed: 0\n")
+    chains.write(folder.path, chains.Chain(name="desk_noisy", benchmark="desk", condition="noisy", config_sha=sha))
+    (folder.path / "outputs/.chains/desk_noisy/config.yaml").write_text("seed: 0\n")
+    (folder.path / "squeue.fail").write_text("slurm_load_jobs error: Socket timed out on send/recv operation")
+    folder.behave(perturb={"steps": 4000, "seconds": 0.02})
+    process = folder.start("perturb", "desk")
+    wait(lambda: folder.steps() >= 3 and ["squeue"] in [call[:1] for call in folder.calls])
+    _, looking = children_of(process)
+    try:
+        process.send_signal(signal.SIGUSR2)
+        assert process.wait(timeout=COMMAND_TIMEOUT) == 75
+        assert ["scontrol", "requeue", "42"] in folder.calls
+    finally:
+        os.kill(looking, signal.SIGKILL)
+        process.communicate()
 
 
 def test_a_start_without_progress_does_not_put_itself_back(folder: Folder) -> None:
@@ -272,14 +298,25 @@ def test_without_slurm_it_runs_and_records_nothing(folder: Folder) -> None:
 
 
 def test_code_that_changed_since_the_submission_is_told(folder: Folder) -> None:
-    from r2v.slurm import chain as chains
-
     chains.write(
         folder.path,
         chains.Chain(name="desk_noisy", benchmark="desk", condition="noisy", config_sha="ab", commit="0" * 40),
     )
     code, said = folder.run("perturb", "desk")
     assert code == 0 and "submitted with the code of commit 000000000000, runs that of" in said
+
+
+def test_what_was_edited_after_a_script_was_given_to_sbatch_by_hand_is_named(folder: Folder) -> None:
+    submitted = datetime.now().replace(microsecond=0)
+    row = {"JobID": "42", "Name": "perturb", "State": "RUNNING", "Reason": "None", "Dependency": "(null)"}
+    row |= {"Comment": "(null)", "SubmitTime": submitted.isoformat()}
+    (folder.path / "jobs.json").write_text(json.dumps([row]))
+    config = folder.path / "configs/desk/noisy.yaml"
+    for edited, told in ((submitted.timestamp(), False), (submitted.timestamp() + 60, True)):
+        os.utime(config, (edited, edited))
+        code, said = folder.run("perturb", "desk")
+        named = "edited since it was submitted: configs/desk/noisy.yaml; it runs them as they are now"
+        assert code == 0 and (named in said) == told, said
 
 
 def test_an_exit_code_of_0_is_not_believed_without_the_artifact(
