@@ -1,17 +1,23 @@
 """What waiting for provider batches costs, and what a request costs us.
 
     python benchmarks/waves.py                  # 1,000 conversations on a virtual clock: five ways side by side
+    python benchmarks/waves.py --draws 12       # means over so many draws of waits and lengths, beside what bounds them
     python benchmarks/waves.py --requests 50001 # through the emulator: memory, CPU a request, cut at the real limits
 
 The first is the real engine (waves, journal, dispatchers) over a provider that answers after a lognormal wait; the
 clock is the event loop's, which jumps. The barrier is the same waits, taken turn by turn; once as if it were told the
 moment a batch ends, once polling as the engine does. The default is what `teacher.*` says unless told otherwise.
+
+Bound: a conversation's next request can't leave before its last answer, and nobody knows a wait beforehand, so that
+whatever the policy, the longest conversation is expected to take as many mean waits as it has turns. Policies do not
+know either which conversations will be long; what knowing it would be worth is the row of --draws that is told.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import heapq
 import json
 import logging
 import math
@@ -58,8 +64,8 @@ class Slow:
     name = "openai"
     limits = BatchLimits(requests=50_000, bytes=200_000_000, endpoint="", uploads=False)
 
-    def __init__(self, loop: JumpingLoop) -> None:
-        self._loop, self._batches = loop, list[tuple[float, Path, list[str]]]()
+    def __init__(self, loop: JumpingLoop, draw: int = 0) -> None:
+        self._loop, self._draw, self._batches = loop, draw, list[tuple[float, Path, list[str]]]()
         self.direct = 0
 
     def request_body(self, request: Request) -> Mapping[str, Any]:
@@ -82,7 +88,7 @@ class Slow:
 
     async def create_batch(self, key: str, path: Path, file_id: str | None) -> BatchState:
         names = [json.loads(line)["custom_id"] for line in path.read_text().splitlines()]
-        self._batches.append((self._loop.now + wait_of(len(self._batches)), path, names))
+        self._batches.append((self._loop.now + wait_of(len(self._batches), self._draw), path, names))
         return await self.retrieve_batch(str(len(self._batches) - 1))
 
     async def list_batches(self) -> AsyncIterator[BatchState]:
@@ -116,25 +122,57 @@ def _answer() -> RequestVerdict:
     return RequestVerdict(kind="ok", text="yes", tokens=TokenCounts(fresh=100, output=10))
 
 
-def wait_of(number: int) -> float:
+def wait_of(number: int, draw: int = 0) -> float:
     """Seconds that the n-th batch takes."""
-    return MEDIAN * math.exp(SIGMA * generator("wait", number).gauss(0.0, 1.0))
+    return MEDIAN * math.exp(SIGMA * generator("wait", *_further(draw), number).gauss(0.0, 1.0))
 
 
-def turns_of(number: int) -> int:
+def turns_of(number: int, draw: int = 0) -> int:
     """Turns of a conversation: 2 to 20."""
-    return generator("turns", number).randint(2, 20)
+    return generator("turns", *_further(draw), number).randint(2, 20)
 
 
-def barrier(count: int, size: int | None, seen: Callable[[float], float]) -> float:
+def _further(draw: int) -> tuple[int, ...]:
+    return (draw,) if draw else ()
+
+
+def bound(count: int, draw: int = 0) -> float:
+    """Seconds that no policy is expected to stay below: the longest conversation's turns, each a mean wait."""
+    return max(turns_of(number, draw) for number in range(count)) * MEDIAN * math.exp(SIGMA**2 / 2)
+
+
+def barrier(count: int, size: int | None, seen: Callable[[float], float], draw: int = 0) -> float:
     """Seconds until all are done where every turn waits for the slowest batch of the turn before. seen: when a batch
     that takes so long is seen to be done."""
-    lengths, total, batches = [turns_of(n) for n in range(count)], 0.0, 0
+    lengths, total, batches = [turns_of(n, draw) for n in range(count)], 0.0, 0
     for turn in range(1, max(lengths) + 1):
         sent = math.ceil(sum(length >= turn for length in lengths) / (size or count))
-        total += max(seen(wait_of(batches + n)) for n in range(sent))
+        total += max(seen(wait_of(batches + n, draw)) for n in range(sent))
         batches += sent
     return total
+
+
+def told(count: int, size: int | None, draw: int) -> float:
+    """Seconds of a policy that is told every length beforehand: those with most left leave first and at once, the
+    others wait for them wherever that saves a batch."""
+    left, now, batches = [turns_of(n, draw) for n in range(count)], 0.0, 0
+    waiting, most = list(range(count)), size or count
+    out: list[tuple[float, int, list[int]]] = []
+    while waiting or out:
+        waiting.sort(key=lambda number: -left[number])
+        while waiting:
+            longest = max((left[number] for _, _, crowd in out for number in crowd), default=0)
+            enough = math.ceil((len(waiting) + sum(len(crowd) for _, _, crowd in out)) / most)
+            if left[waiting[0]] < longest and len(out) >= enough:
+                break
+            crowd, waiting = waiting[:most], waiting[most:]
+            heapq.heappush(out, (now + wait_of(batches, draw), batches, crowd))
+            batches += 1
+        now, _, crowd = heapq.heappop(out)
+        for number in crowd:
+            left[number] -= 1
+        waiting += [number for number in crowd if left[number]]
+    return now
 
 
 def polled(wait: float) -> float:
@@ -145,10 +183,10 @@ def polled(wait: float) -> float:
     return waited
 
 
-def rolling(count: int, policy: DispatchPolicy, folder: Path) -> tuple[float, int, int, float]:
+def rolling(count: int, policy: DispatchPolicy, folder: Path, draw: int = 0) -> tuple[float, int, int, float]:
     """The engine itself: (seconds, requests, direct calls, USD)."""
     loop = JumpingLoop()
-    provider = Slow(loop)
+    provider = Slow(loop, draw)
     remote = ProviderRemote(
         provider,
         RATE,
@@ -160,7 +198,7 @@ def rolling(count: int, policy: DispatchPolicy, folder: Path) -> tuple[float, in
     )
     waves = Waves(max_conversations=min(count, WIDEST))
     model = waves.model(remote)
-    loop.play(waves.play(partial(_talk, model, n, turns_of(n)) for n in range(count)))
+    loop.play(waves.play(partial(_talk, model, n, turns_of(n, draw)) for n in range(count)))
     return loop.now, waves.counts[0].requests, provider.direct, remote.tracker.state.spent
 
 
@@ -180,7 +218,8 @@ def waiting(count: int) -> None:
     for size in SIZES:
         slow, cheapest = barrier(count, size, lambda wait: wait), 0.0
         shown = "no limit" if size is None else str(size)
-        for name, seconds in (("barrier", slow), ("barrier, polling as we do", barrier(count, size, polled))):
+        polling = barrier(count, size, polled)
+        for name, seconds in (("barrier", slow), ("barrier, polling as we do", polling), ("bound", bound(count))):
             print(f"  {shown:<12}{name:<28}{seconds / 3600:7.1f}  {slow / seconds:5.2f}x")
         ways = {
             "batches alone": DispatchPolicy(mode="batch", batch_size=size),
@@ -195,6 +234,27 @@ def waiting(count: int) -> None:
             cheapest = cheapest or usd
             more = f"{direct / requests:.1%}, {usd / cheapest - 1:+.1%} dollars"
             print(f"  {shown:<12}{name:<28}{seconds / 3600:7.1f}  {slow / seconds:5.2f}x  {usd:7.3f}  {more}")
+
+
+def means(count: int, draws: int) -> None:
+    """Print the ways without direct calls, mean hours over several draws of waits and lengths."""
+    print(f"{count} conversations, means over {draws} draws of waits and lengths; speed: of the mean hours")
+    for size in SIZES:
+        hours: dict[str, list[float]] = {}
+        for draw in range(1, draws + 1):
+            with tempfile.TemporaryDirectory() as folder:
+                ours = rolling(count, DispatchPolicy(mode="batch", batch_size=size), Path(folder), draw)[0]
+            ways = {
+                "barrier": barrier(count, size, lambda wait: wait, draw),
+                "batches alone": ours,
+                "told every length": told(count, size, draw),
+                "bound": bound(count, draw),
+            }
+            for name, seconds in ways.items():
+                hours.setdefault(name, []).append(seconds / 3600)
+        for name, some in hours.items():
+            speed = sum(hours["barrier"]) / sum(some)
+            print(f"  {size or 'no limit':<12}{name:<28}{sum(some) / draws:7.1f}  {speed:5.2f}x", flush=True)
 
 
 def volume(count: int) -> None:
@@ -259,11 +319,14 @@ def main() -> None:
     """Run what is asked for."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--conversations", type=int, default=1000)
+    parser.add_argument("--draws", type=int, help="means over so many draws of waits and lengths instead")
     parser.add_argument("--requests", type=int, help="so many through the emulator instead")
     arguments = parser.parse_args()
     logging.getLogger("r2v").setLevel(logging.ERROR)
     if arguments.requests:
         volume(arguments.requests)
+    elif arguments.draws:
+        means(arguments.conversations, arguments.draws)
     else:
         waiting(arguments.conversations)
 

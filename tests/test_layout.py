@@ -166,6 +166,8 @@ MIXED = {
     "tests/emulator/test_fault_calls.py",
     "tests/emulator/test_fault_lines.py",
     "tests/emulator/test_state.py",
+    "tests/cli/test_provider_ends.py",
+    "tests/llm/providers/spending/test_full_disk.py",
 }
 """Tests of what several modules do together."""
 
