@@ -87,5 +87,5 @@ def test_helpers_that_are_preempted_cancelled_or_lose_their_node_change_nothing(
     (array,) = {id_.partition("_")[0] for id_ in helpers}
     costs = json.loads(project.r2v("cost", CHAIN, "--json").stdout)["chains"][0]["attempts"]
     helping = {cost["id"]: cost for cost in costs if cost["job"] == "evaluate helpers"}  # and a restart's own array
-    assert array in helping and all(cost["gpu_hours"] > 0 for cost in helping.values())
+    assert helping[array]["gpu_hours"] > 0, "those of a restart may find nothing left, and end within a second"
     assert sum(cost["starts"] for cost in helping.values()) >= 3

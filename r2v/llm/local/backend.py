@@ -35,7 +35,8 @@ class LocalBackend:
 
     Results are promised to the byte on a CPU in float64; `max_batch` bounds completions in flight. What the model made
     of earlier prompts is used again where their beginnings recur and its caches can be cut
-    (`r2v.llm.local.prefix_cache`); the model's weights must stay as they are.
+    (`r2v.llm.local.prefix_cache`); the model's weights must stay as they are. padding: of a pass through the model, in
+    tokens (`r2v.llm.local.prefill`); None: by its device.
     """
 
     def __init__(
@@ -47,9 +48,10 @@ class LocalBackend:
         name: str,
         price: Price,
         max_batch: int = 64,
+        padding: int | None = None,
     ) -> None:
         self.model, self.tokenizer, self.encode = model.eval(), tokenizer, encode
-        self.name, self.price, self.max_batch = name, price, max_batch
+        self.name, self.price, self.max_batch, self._padding = name, price, max_batch, padding
         self._end_ids = end_ids(model, tokenizer)
         self._pad_id = min(self._end_ids) if tokenizer.pad_token_id is None else tokenizer.pad_token_id
         self._prefixes = PrefixCache(model) if PrefixCache.serve(model) else None
@@ -90,7 +92,13 @@ class LocalBackend:
         ]
         drawn = iter(
             generate(
-                self.model, list(distinct), draws, end_ids=self._end_ids, pad_id=self._pad_id, prefixes=self._prefixes
+                self.model,
+                list(distinct),
+                draws,
+                end_ids=self._end_ids,
+                pad_id=self._pad_id,
+                prefixes=self._prefixes,
+                padding=self._padding,
             )
         )
         for i in batch:

@@ -50,16 +50,17 @@ def generate(
     end_ids: frozenset[int],
     pad_id: int,
     prefixes: PrefixCache | None = None,
+    padding: int | None = None,
 ) -> list[Drawn]:
     """One completion per draw. Every prompt goes through the model once, however many draws share it, and what
-    `prefixes` remembers of it not at all.
+    `prefixes` remembers of it not at all. padding: as of `prefill`.
 
     `model` is a transformers causal language model in evaluation mode. Rows that have ended leave the batch once
     they are half of it: to go on without them is to copy the others.
     """
     drawn = [Drawn() for _ in draws]
     with torch.inference_mode():
-        batch, place = _Batch.prefill(model, prompts, pad_id, prefixes)
+        batch, place = _Batch.prefill(model, prompts, pad_id, prefixes, padding)
         rows = sorted(range(len(draws)), key=lambda row: place[draws[row].prompt])
         batch.select([place[draws[row].prompt] for row in rows])
         alive = list(range(len(rows)))
@@ -112,10 +113,15 @@ class _Batch:
 
     @classmethod
     def prefill(
-        cls, model: Any, prompts: Sequence[Sequence[int]], pad_id: int, prefixes: PrefixCache | None = None
+        cls,
+        model: Any,
+        prompts: Sequence[Sequence[int]],
+        pad_id: int,
+        prefixes: PrefixCache | None,
+        padding: int | None,
     ) -> tuple[_Batch, dict[int, int]]:
         """Run all prompts; and at which row each of them is."""
-        reads = prefill(model, prompts, pad_id, prefixes, logits_to_keep=1)
+        reads = prefill(model, prompts, pad_id, prefixes, padding=padding, logits_to_keep=1)
         parts = [cls(model, read.output.past_key_values, read.mask, read.output.logits[:, -1]) for read in reads]
         place = {prompt: row for row, prompt in enumerate(i for read in reads for i in read.rows)}
         return (cls._join(parts) if joinable(model) else parts[0]), place

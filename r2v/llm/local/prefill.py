@@ -19,7 +19,7 @@ from torch import Tensor
 from r2v.llm.local.kv_caches import joinable
 from r2v.llm.local.prefix_cache import BLOCK, PrefixCache
 
-_PASS, _PASS_OF_A_GPU = 200, 4096
+PASS_OF_A_CPU, PASS_OF_A_GPU = 200, 4096
 """Tokens of padding that cost as much as another pass through the model: one thread, 4x64 student; a GPU, which reads
 thousands of tokens about as fast as one (assumed, not measured)."""
 
@@ -34,16 +34,24 @@ class Read:
 
 
 def prefill(
-    model: Any, prompts: Sequence[Sequence[int]], pad_id: int, prefixes: PrefixCache | None = None, **options: Any
+    model: Any,
+    prompts: Sequence[Sequence[int]],
+    pad_id: int,
+    prefixes: PrefixCache | None = None,
+    *,
+    padding: int | None = None,
+    **options: Any,
 ) -> list[Read]:
-    """Put every prompt through the model, what `prefixes` remembers of it excepted. `options` go to the model.
+    """Put every prompt through the model, what `prefixes` remembers of it excepted. padding: tokens of it that cost as
+    much as another pass; None: by the model's device. `options` go to the model.
 
     With a cache that cannot be taken apart it is one pass.
     """
     texts = [tuple(prompt) for prompt in prompts]
     known = [[] if prefixes is None else prefixes.known(text) for text in texts]
     new = [max(1, len(text) - BLOCK * len(blocks)) for text, blocks in zip(texts, known, strict=True)]
-    padding = _PASS if model.device.type == "cpu" else _PASS_OF_A_GPU
+    if padding is None:
+        padding = PASS_OF_A_CPU if model.device.type == "cpu" else PASS_OF_A_GPU
     groups = _alike(new, padding) if joinable(model) else [list(range(len(texts)))]
     return [
         _read(

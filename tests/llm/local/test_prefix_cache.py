@@ -11,10 +11,9 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM
 
 from r2v.config import Price
-from r2v.llm.local import prefill
 from r2v.llm.local.backend import LocalBackend
 from r2v.llm.local.decode import Draw, Drawn, generate
-from r2v.llm.local.prefill import _PASS, _PASS_OF_A_GPU
+from r2v.llm.local.prefill import PASS_OF_A_CPU, PASS_OF_A_GPU
 from r2v.llm.local.prefix_cache import BLOCK, PrefixCache
 from r2v.llm.types import Request
 from r2v.policy.prompt_encoder import Encoder, build_messages
@@ -47,10 +46,10 @@ def _model(kind: str, dtype: torch.dtype = torch.float64) -> Any:
     return MistralForCausalLM(MistralConfig(**SIZES, sliding_window=8)).to(dtype).eval()
 
 
-def _backend(kind: str, dtype: torch.dtype = torch.float64) -> LocalBackend:
+def _backend(kind: str, dtype: torch.dtype = torch.float64, padding: int | None = None) -> LocalBackend:
     tokenizer = tiny_models.tokenizer()
     encoder = Encoder(tokenizer, max_seq_len=200, reserve=12)
-    return LocalBackend(_model(kind, dtype), tokenizer, encoder, name="slm", price=PRICE, max_batch=16)
+    return LocalBackend(_model(kind, dtype), tokenizer, encoder, name="slm", price=PRICE, max_batch=16, padding=padding)
 
 
 def _waves(conversations: int = 12, steps: int = 5) -> list[list[Request]]:
@@ -83,13 +82,12 @@ def test_what_was_read_before_changes_no_reply(kind: str) -> None:
         assert replies[:5] == [_backend(kind).answer([request])[0] for request in wave[:5]]
 
 
-@pytest.mark.parametrize("padding", [_PASS, _PASS_OF_A_GPU], ids=["cpu", "gpu"])
+@pytest.mark.parametrize("padding", [PASS_OF_A_CPU, PASS_OF_A_GPU], ids=["cpu", "gpu"])
 @pytest.mark.parametrize("kind", ["hybrid", "llama"])
 def test_in_single_precision_and_the_passes_of_a_gpu_the_tokens_are_those_of_a_cold_reading(
-    kind: str, padding: int, monkeypatch: pytest.MonkeyPatch
+    kind: str, padding: int
 ) -> None:
-    monkeypatch.setattr(prefill, "_PASS", padding)
-    backend = _backend(kind, torch.float32)
+    backend = _backend(kind, torch.float32, padding)
     for wave in _waves():
         for reply, cold in zip(backend.answer(wave), _backend(kind, torch.float32).answer(wave), strict=True):
             for sample, other in zip(reply.samples, cold.samples, strict=True):
