@@ -39,6 +39,8 @@ class Port(Generic[Q, A]):
     """How much longer (seconds) a wave waits that is less than a quarter full."""
     memo: Memo | None
     memo_key: Callable[[Q], Hashable] | None
+    prepare: Callable[[Q], Q] | None
+    """Makes a request ready for the backend; None where it takes requests as they are."""
     counts: WaveCounts = field(default_factory=WaveCounts)
     pending: list[tuple[Q, asyncio.Future[A], float]] = field(default_factory=list)
     """(request, where its answer goes, when it is due by the clock)"""
@@ -64,12 +66,8 @@ class Port(Generic[Q, A]):
             patience=patience if remote is None else 0.0,
             memo=memo,
             memo_key=memo_key,
+            prepare=backend.prepare if remote is None and isinstance(backend, Preparing) else None,
         )
-
-    @property
-    def prepare(self) -> Callable[[Q], Q] | None:
-        """Makes a request ready for the backend; None where it takes requests as they are."""
-        return self.backend.prepare if isinstance(self.backend, Preparing) else None
 
     def is_due(self, now: float) -> bool:
         """Whether the oldest request has waited long enough."""
