@@ -1,4 +1,8 @@
-"""Hierarchical RL placed by the memory planner: without `--config` it takes configs/hierarchical.yaml."""
+"""Hierarchical RL placed by the memory planner.
+
+python scripts/run_memory_optimized.py [--overrides KEY=VALUE ...]      takes configs/hierarchical.yaml
+python scripts/run_memory_optimized.py gsm8k [--overrides ...]          takes configs/hierarchical/gsm8k.yaml
+"""
 
 import sys
 

@@ -22,6 +22,8 @@ from r2v.extensions import is_dotted, require_name
 
 BUNDLED_PROBLEMS = "bundled"
 """In place of a file: generated word problems."""
+UNKNOWN_TOKENS = 512
+"""Longest answer where neither the configuration nor the problems say anything, and in plans made without them."""
 CHECKERS = ("auto", "numeric", "exact", "boxed", "program")
 """Checkers by name; any other is a path package.module:function."""
 _Tokens = Annotated[int, Range(at_least=1, at_most=1_000_000)]
@@ -40,6 +42,8 @@ class ProblemsConfig:
     checker: Line = "auto"
     """How an answer is scored: numeric, exact, boxed, program; auto: chosen by the reference answers; or a function of
     your own, package.module:function (docs/extending/checker.md)."""
+    instructions: Line | None = field(default=None, metadata=IF_GIVEN)
+    """What the actor is told before a problem; None: to mark its final answer as the checker looks for it."""
     unsafe: bool = field(default=False, metadata=RUNTIME)
     """Dangerous: whether the program checker may run code that the model wrote without a sandbox, where it can read,
     change and stop what you can. For machines without bubblewrap; never for models that you do not trust."""
@@ -169,10 +173,10 @@ class HierarchicalConfig:
     """Problems per rollout, over all ranks."""
     group: Count = 1
     """Episodes per problem in a rollout, each with a first answer of its own; rloo and grpo compare them."""
-    answer_tokens: _Tokens = 16
-    """Longest answer, in tokens."""
-    hint_tokens: _Tokens = 8
-    """Longest hint, in tokens."""
+    answer_tokens: _Tokens | None = None
+    """Longest answer, in tokens; None: from the lengths of the file's worked solutions."""
+    hint_tokens: _Tokens | None = None
+    """Longest hint, in tokens; None: a quarter of an answer."""
     algorithm: Literal["reinforce", "ppo"] = "reinforce"
     """Policy gradient algorithm."""
     updates: Count = 1
@@ -267,6 +271,16 @@ class HierarchicalConfig:
             "above 1 needs hierarchical.algorithm=ppo",
             self.updates,
         )
+
+    @property
+    def longest_answer(self) -> int:
+        """`answer_tokens`, or what stands in for it where no data has been looked at."""
+        return self.answer_tokens or UNKNOWN_TOKENS
+
+    @property
+    def longest_hint(self) -> int:
+        """`hint_tokens`, or a quarter of an answer."""
+        return self.hint_tokens or max(1, self.longest_answer // 4)
 
     @property
     def has_critic(self) -> bool:

@@ -69,12 +69,12 @@ class ArcherAgent:
     def answer(self, problem: str, rounds: Sequence[Round] = ()) -> str:
         """The actor's greedy answer, after these rounds of answer and hint."""
         prompt = self.prompter.answer(_problem(problem), rounds)
-        return self._generate("actor", prompt, self.config.hierarchical.answer_tokens)
+        return self._generate("actor", prompt, self.config.hierarchical.longest_answer)
 
     def hint(self, problem: str, answer: str, rounds: Sequence[Round] = ()) -> str:
         """The guidance's greedy hint to an answer, after these earlier rounds."""
         prompt = self.prompter.hint(_problem(problem), rounds, answer)
-        return self._generate("guidance", prompt, self.config.hierarchical.hint_tokens)
+        return self._generate("guidance", prompt, self.config.hierarchical.longest_hint)
 
     def _generate(self, role: GeneratingRole, prompt: tuple[int, ...], max_tokens: int) -> str:
         request = GenerationRequest(

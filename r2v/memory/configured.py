@@ -33,7 +33,7 @@ def job_of_hierarchical(policy: PolicyConfig, h: HierarchicalConfig) -> Training
         value=h.guidance.enabled and h.guidance.baseline == "value",
         precision="mixed" if rank else "float32",
         prompt_tokens=policy.max_seq_len,
-        completion_tokens=max(h.answer_tokens, h.hint_tokens),
+        completion_tokens=max(h.longest_answer, h.longest_hint),
         critic_tokens=h.critic.max_tokens,
         episodes=h.episodes * h.group,
         hints=h.guidance.hints,

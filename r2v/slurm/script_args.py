@@ -5,7 +5,8 @@
 
 What the words mean stands in each command's row (`r2v.pipeline.jobs`). A value left out, or "", is the
 configuration's own; a condition left out is noisy. From the first word with a dash on everything is passed on as it
-is. A command whose row names a configuration of its own takes that one where no benchmark is named.
+is. A command whose row names a configuration of its own takes that one where no benchmark is named, and one of the
+folder of that name by its own: `10_train_hierarchical.sh gsm8k` takes configs/hierarchical/gsm8k.yaml.
 """
 
 from __future__ import annotations
@@ -31,8 +32,8 @@ def expand(words: Sequence[str], root: Path = Path()) -> list[str]:
     row = None if name == RUN else command(name)
     if not values and named:
         return list(words)
-    if not values and row is not None and row.config is not None:
-        return [name, "--config", row.config, *options]
+    if row is not None and row.config is not None and (own := _own_config(row.config, values, root)):
+        return [name, "--config", own, *options]
     positionals = (CONDITION,) if row is None else row.positionals
     if not values or len(values) > 1 + len(positionals):
         raise UsageError(
@@ -43,6 +44,14 @@ def expand(words: Sequence[str], root: Path = Path()) -> list[str]:
     config = _config(values[0], meant.pop(CONDITION, "") or "noisy", root)
     flags = [part for option, value in meant.items() if value for part in (option, *value.split())]
     return [name, "--config", str(config), *flags, *options]
+
+
+def _own_config(default: str, values: Sequence[str], root: Path) -> str | None:
+    """The command's own configuration, or the one that its only word names; None where the words name a benchmark."""
+    if not values:
+        return default
+    named = Path(default).with_suffix("") / f"{values[0]}.yaml"
+    return str(named) if len(values) == 1 and (root / named).is_file() else None
 
 
 def usage(positionals: Sequence[str]) -> str:

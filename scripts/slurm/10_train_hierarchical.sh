@@ -1,5 +1,6 @@
 #!/bin/bash
 # sbatch scripts/slurm/10_train_hierarchical.sh [--overrides KEY=VALUE ...]     takes configs/hierarchical.yaml
+#                                                gsm8k           takes configs/hierarchical/gsm8k.yaml, and so on
 #                                                [BENCHMARK] [CONDITION]         takes configs/BENCHMARK/CONDITION.yaml
 #SBATCH --job-name=train_hierarchical
 #SBATCH --partition=gpu

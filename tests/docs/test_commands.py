@@ -111,6 +111,10 @@ ELSEWHERE = {
     "r2v train_hierarchical --config configs/hierarchical.yaml": (
         "tests/seeds/test_hierarchical.py::test_the_command_needs_no_argument"
     ),
+    "r2v train_hierarchical --config configs/hierarchical/gsm8k.yaml --overrides "
+    "hierarchical.problems.path=gsm8k.jsonl": (
+        "tests/stages/test_train_hierarchical.py::test_gsm8ks_configuration_trains_a_small_model_to_the_end"
+    ),
     "python scripts/run_memory_optimized.py": "tests/seeds/test_hierarchical.py::test_the_command_needs_no_argument",
     "r2v resume desk_noisy --from preference --overrides training.preference.batch_size=1": (
         "tests/slurm/test_run_all.py::test_resume_prints_the_difference_and_keeps_what_waits"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 import signal
 import subprocess
 import time
@@ -13,10 +14,13 @@ import pytest
 import torch
 from torch import nn
 
-from r2v.config import Config, PolicyConfig
+from r2v.cli.main import main
+from r2v.config import Config, PolicyConfig, load
 from r2v.hrl import ArcherAgent, DoubleCritic, optimize_batch_processing
+from r2v.hrl.tasks.word_problems import word_problems
 from tests.hrl.playing import save_model, settings
-from tests.seeds.workspace import checkout, typed
+from tests.hrl.trainers import model_at
+from tests.seeds.workspace import REPOSITORY, checkout, typed
 
 
 def test_the_command_needs_no_argument(tmp_path: Path) -> None:
@@ -32,6 +36,44 @@ def test_the_command_needs_no_argument(tmp_path: Path) -> None:
     _, said = process.communicate(timeout=120)
     assert process.returncode == 75 and "placement shared" in said and "micro-batch size" in said, said
     assert latest.exists() and (latest.parent / "metrics.jsonl").read_text().count("\n") >= 1
+
+
+def test_the_line_for_gsm8k_starts_from_its_own_configuration_and_keeps_it(tmp_path: Path) -> None:
+    """As a node runs it, with a model of the user's own; stopped after its first phase, for a whole run takes hours."""
+    root = checkout(tmp_path)
+    model_at(root / "small")
+    rows = [
+        {"question": one.text, "answer": f"Step by step.\n#### {one.answer}"} for one in word_problems(268, 0, "train")
+    ]
+    (root / "gsm8k.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    line = (
+        "exec bash scripts/slurm/10_train_hierarchical.sh gsm8k "
+        "--overrides hierarchical.problems.path=gsm8k.jsonl policy.model_name=small"
+    )
+    process = subprocess.Popen(**typed(root, line), stderr=subprocess.PIPE, text=True)
+    said = ""
+    assert process.stderr is not None
+    for text in process.stderr:
+        said += text
+        if "placement shared" in text:
+            process.send_signal(signal.SIGTERM)
+    assert process.wait(timeout=120) == 75 and "answers of at most 16 tokens, hints of 16" in said, said
+    [work] = (root / "outputs/hierarchical").glob("*/config.yaml")
+    config = load(work)
+    assert (config.hierarchical.problems.held_out, config.hierarchical.lr_warmup) == (200, 5)
+    assert config.policy.model_name == "small" and config.policy.max_seq_len == 1024
+
+
+def test_the_first_configuration_is_words_under_another_name() -> None:
+    alias, words = (load(REPOSITORY / "configs" / name) for name in ("hierarchical.yaml", "hierarchical/words.yaml"))
+    assert alias == words
+
+
+@pytest.mark.parametrize("name", ["gsm8k", "math", "llama-3b-roberta"])
+def test_the_other_configurations_are_planned_for_one_card(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    path = REPOSITORY / f"configs/hierarchical/{name}.yaml"
+    assert main(["plan", "hierarchical", "--config", str(path), "--gpu", "44.53GiB"]) == 0
+    assert "fits" in capsys.readouterr().out
 
 
 def test_the_batch_table() -> None:

@@ -14,12 +14,15 @@ import pytest
 from r2v.config import load
 from r2v.errors import InputError
 from r2v.evaluation.audit.verify import verify_results
+from r2v.hrl.tasks.word_problems import word_problems
 from r2v.pipeline.inputs import fingerprint_of
 from r2v.pipeline.jobs import job
 from r2v.policy.load import load_policy
 from r2v.stages.train_hierarchical import REPORT, closing_lines
 from r2v.storage import artifact as artifacts
 from r2v.storage.artifact import Artifact
+from tests.hrl.trainers import model_at
+from tests.seeds.workspace import REPOSITORY
 from tests.trust.kinds import unlisted
 from tests.warm import run, start
 
@@ -76,6 +79,29 @@ def test_it_leaves_a_policy_a_report_and_its_metrics(finished: Path) -> None:
     acting = load_policy(policy, finished / PLACE / "final").model
     bare = load_policy(policy).model
     assert hasattr(acting, "peft_config") and not hasattr(bare, "peft_config")
+
+
+def test_gsm8ks_configuration_trains_a_small_model_to_the_end(tmp_path: Path) -> None:
+    """On a file of 20 problems; the lengths come from its solutions."""
+    model_at(tmp_path / "small")
+    rows = [{"question": one.text, "answer": f"By steps.\n#### {one.answer}"} for one in word_problems(20, 0, "train")]
+    (tmp_path / "gsm8k.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    overrides = (
+        "policy.model_name=small",
+        "policy.device=cpu",
+        "hierarchical.problems.path=gsm8k.jsonl",
+        "hierarchical.problems.held_out=4",
+        "hierarchical.iterations=2",
+        "hierarchical.episodes=4",
+        "hierarchical.critic.warmup=1",
+        "hierarchical.critic.batch_size=8",
+        "hierarchical.critic.updates=1",
+    )
+    config = str(REPOSITORY / "configs/hierarchical/gsm8k.yaml")
+    done = run(tmp_path, "train_hierarchical", "--config", config, "--overrides", *overrides)
+    assert done.returncode == 0 and "answers of at most 16 tokens" in done.stderr, done.stderr
+    assert report(tmp_path)["iterations"] == 2 and report(tmp_path)["trained"]["problems"] == 4
+    assert "answers were cut at hierarchical.answer_tokens=16" in done.stderr
 
 
 def test_every_file_it_leaves_is_of_a_known_kind(finished: Path) -> None:

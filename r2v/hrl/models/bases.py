@@ -1,7 +1,8 @@
 """Loading the base model that the roles start from, and adding the adapters that they train.
 
 Every role of hierarchical training acts and learns in evaluation mode. Without dropout the reference is the base to
-the bit, and the log-probabilities of a token are the same in training as when it was drawn.
+the bit, and the log-probabilities of a token are the same in training as when it was drawn: `policy.lora_dropout` is
+for the pipeline's other trainings.
 """
 
 from __future__ import annotations
@@ -48,11 +49,6 @@ def load_base(policy: PolicyConfig, weights: Path | None, device: str, dtype: to
 
 
 def _check(policy: PolicyConfig, weights: Path | None) -> None:
-    if policy.lora_dropout > 0:
-        raise UsageError(
-            f"policy.lora_dropout={policy.lora_dropout}: hierarchical training needs the same "
-            "log-probabilities in training as in generation, which dropout changes; set it to 0"
-        )
     policy.require_trainable()
     if policy.lora_r == 0 and policy.dtype == "bfloat16":
         raise UsageError(

@@ -108,8 +108,8 @@ class EpisodeSettings:
         return cls(
             turns=h.turns,
             hints=count if h.guidance.enabled else 0,
-            answer_tokens=h.answer_tokens,
-            hint_tokens=h.hint_tokens,
+            answer_tokens=h.longest_answer,
+            hint_tokens=h.longest_hint,
             temperature=temperature,
             sees_score=h.guidance.sees_score,
             prompt_tokens=prompt_tokens,
@@ -130,8 +130,8 @@ class EpisodeContext:
 
 async def play(problem: Problem, context: EpisodeContext, key: Key) -> GuidedEpisode:
     """Play one episode. Raises InputError, naming the problem, where its checker raises or gives no score."""
-    # The answer is removed before anything else, so no prompt, however it is made, can leak it.
-    prompts = _LimitedPrompts(context, replace(problem, answer=""))
+    # The answer and its solution are removed before anything else, so no prompt, however it is made, can leak it.
+    prompts = _LimitedPrompts(context, replace(problem, answer="", solution=""))
     request = partial(_request, context.settings, (*key, problem.id))
     first = await context.actor((request(prompts.answer([]), 0, 0, "actor"),))
     [current] = await _scored(context, problem, first)

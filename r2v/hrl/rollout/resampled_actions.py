@@ -22,7 +22,7 @@ class ActionResampler:
     """`critic.draws` answers per state, generated once per version of the actor. `key` begins the key of every draw."""
 
     def __init__(self, roles: Roles, h: HierarchicalConfig, key: Key, batch_size: int = _BATCH) -> None:
-        self.roles, self.count, self.max_tokens = roles, h.critic.draws, h.answer_tokens
+        self.roles, self.count, self.max_tokens = roles, h.critic.draws, h.longest_answer
         self.key, self.batch_size = key, batch_size
         self.generated = 0
         """Answers generated so far."""

@@ -3,10 +3,10 @@
     checker_of("auto", problems)(problem, "... #### 72")     # 1.0
 
 `numeric` compares numbers, 1/2 with 0.5 and 1,000 with 1000; `exact` compares words, ignoring case and spaces; `boxed`
-compares the content of the last \\boxed{}, as MATH is scored, by value where both are numbers; `program` runs the
-answer's code and the problem's own tests in two sandboxes (`r2v.hrl.tasks.programs`). `auto` chooses by the reference
-answers: boxes, else assertions, else numbers, else words. `package.module:function` is a checker of one's own
-(docs/extending/checker.md).
+compares what the last \\boxed{} says, or stands after ####, by its mathematical meaning, with math-verify
+(`r2v.hrl.tasks.equivalence`); `program` runs the answer's code and the problem's own tests in two sandboxes
+(`r2v.hrl.tasks.programs`). `auto` chooses by the reference answers: boxes, else assertions, else numbers, else words.
+`package.module:function` is a checker of one's own (docs/extending/checker.md).
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from typing import Literal
 
 from r2v.errors import InputError, R2VError, UsageError
 from r2v.extensions import load_function
+from r2v.hrl.tasks.equivalence import same
 from r2v.hrl.tasks.problems import Problem, last_boxed
 from r2v.hrl.tasks.programs import program
 from r2v.log import logger
@@ -35,9 +36,12 @@ _ASSERTS = re.compile(r"^\s*assert\b", re.MULTILINE)
 _SECTION = "hierarchical.problems"
 _KEY = f"{_SECTION}.checker"
 _CLOSE = 1e-6
-_WORDS_IN_BOXES = (r"\left", r"\right", r"\!", r"\,", r"\;", r"\ ", "$", r"\$", r"\%", "%", r"^\circ", r"^{\circ}")
-_FRACTION = re.compile(r"\\[dt]?frac\s*(?:\{(-?\d+)\}|(\d))\s*(?:\{(-?\d+)\}|(\d))")
-_TEXT = re.compile(r"\\(?:text|mathrm|textbf)\s*\{([^{}]*)\}")
+_REMARK = re.compile(r"\([^()]*\)")
+
+
+def kind_of(name: str, problems: Sequence[Problem]) -> str:
+    """The checker's name, or path: that of `auto` by the problems' answers."""
+    return infer_checker(problems) if name == "auto" else name
 
 
 def checker_of(name: str, problems: Sequence[Problem] = (), *, unsafe: bool = False) -> Checker:
@@ -47,7 +51,7 @@ def checker_of(name: str, problems: Sequence[Problem] = (), *, unsafe: bool = Fa
     Raises UsageError for an unknown name or a path that cannot be loaded, InputError for a reference answer that this
     checker can never score as right, and EnvironmentFault where programs are to run in a sandbox and there is none.
     """
-    kind = infer_checker(problems) if name == "auto" else name
+    kind = kind_of(name, problems)
     checkers: dict[str, Checker] = {"numeric": numeric, "exact": exact, "boxed": boxed, "program": program}
     if kind not in checkers:
         return load_function(_KEY, name, ["auto", *checkers], ("problem", "answer"))
@@ -102,10 +106,23 @@ def checked_score(checker: Checker, problem: Problem, answer: str) -> float:
 
 
 def numeric(problem: Problem, answer: str) -> float:
-    """1 where the number that an answer ends in is the problem's: what follows the last ####, or stands in the last
-    box, or else the last number of all. Equal means within a millionth of its size."""
-    wanted, got = number(problem.answer), number(_final(answer), last=True)
+    """1 where the answer's final number is the problem's: the one that #### marks, or the last one in the last box, or
+    else the last of all. Equal means within a millionth of its size."""
+    wanted, got = number(problem.answer), _marked_number(answer) if "####" in answer else _last_number(answer)
     return float(wanted is not None and got is not None and _equal(wanted, got))
+
+
+def _last_number(answer: str) -> Fraction | None:
+    return number(_final(answer), last=True)
+
+
+def _marked_number(answer: str) -> Fraction | None:
+    """The number after the last ####: the first of its line, or of what an equation there comes to. A remark in
+    brackets does not count: `#### 12 (which is 3*4)` is 12."""
+    line = next((line for line in _final(answer).splitlines() if line.strip()), "")
+    bare = _REMARK.sub("", line) if number(_REMARK.sub("", line), last=True) is not None else line
+    found = _NUMBER.findall(bare.rpartition("=")[2]) or _NUMBER.findall(bare)
+    return _fraction(found[0]) if found else None
 
 
 def exact(problem: Problem, answer: str) -> float:
@@ -114,24 +131,16 @@ def exact(problem: Problem, answer: str) -> float:
 
 
 def boxed(problem: Problem, answer: str) -> float:
-    """1 where the last box holds what the problem's does, once spaces and LaTeX that says nothing are gone."""
-    got = last_boxed(answer)
-    if got is None:
-        return 0.0
-    held = last_boxed(problem.answer)
-    ours, theirs = _latex(problem.answer if held is None else held), _latex(got)
-    if ours == theirs:
-        return 1.0
-    left, right = number(ours, whole=True), number(theirs, whole=True)
-    return float(left is not None and right is not None and _equal(left, right))
+    """1 where the last box, or without one what follows the last ####, means what the problem's does."""
+    got, held = last_boxed(answer), last_boxed(problem.answer)
+    if got is None and "####" in answer:
+        got = answer.rpartition("####")[2].strip()
+    return float(bool(got) and got is not None and same(problem.answer if held is None else held, got))
 
 
-def number(text: str, *, last: bool = False, whole: bool = False) -> Fraction | None:
-    """The only (or the last, or the `whole` text as a) number of a text, exactly; None where there is none, or several
-    and not the last is asked for. Thousands' commas, signs, decimals, exponents and a/b are understood."""
-    if whole:
-        match = _NUMBER.fullmatch(text.strip())
-        return None if match is None else _fraction(match.group())
+def number(text: str, *, last: bool = False) -> Fraction | None:
+    """The only (or the last) number of a text, exactly; None where there is none, or several and not the last is asked
+    for. Thousands' commas, signs, decimals, exponents and a/b are understood."""
     found = _NUMBER.findall(text)
     if not found or (len(found) > 1 and not last):
         return None
@@ -160,15 +169,6 @@ def _final(answer: str) -> str:
 def _plain(text: str) -> str:
     held = last_boxed(text)
     return " ".join((text if held is None else held).split()).strip(" .").casefold()
-
-
-def _latex(text: str) -> str:
-    """What a box says, bare: 1/2 for \\frac{1}{2} and \\dfrac12, no spaces, no units of mark-up."""
-    text = _TEXT.sub(r"\1", text)
-    text = _FRACTION.sub(lambda found: "/".join(part for part in found.groups() if part is not None), text)
-    for word in _WORDS_IN_BOXES:
-        text = text.replace(word, "")
-    return "".join(text.split()).rstrip(".")
 
 
 def _require_answers(kind: str, problems: Sequence[Problem]) -> None:

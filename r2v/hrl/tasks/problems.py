@@ -29,6 +29,8 @@ class Problem:
     id: str
     text: str
     answer: str
+    solution: str = ""
+    """The worked solution that the answer was taken from, where the file has more than the answer."""
     split: str = ""
     """train, tune or eval of generated problems; empty for problems of a file."""
 
@@ -71,13 +73,19 @@ def _problem(line: bytes, where: str) -> Problem:
     if not isinstance(record, dict):
         raise InputError(f"{where}: a {type(record).__name__}, not {_LINE}")
     text = _text_under(record, _TEXTS, where)
-    answer = final_answer(_text_under(record, _ANSWERS, where))
+    solution = _text_under(record, _ANSWERS, where)
+    answer = final_answer(solution)
     if not answer:
         raise InputError(f"{where}: its answer ends in nothing; give what follows #### or stands in \\boxed{{}}")
     name = record.get("id")
     if name is not None and not (isinstance(name, (str, int)) and not isinstance(name, bool) and str(name)):
         raise InputError(f"{where}: id is {json.dumps(name)}; make it a text or a whole number, or leave it out")
-    return Problem(id=digest(text)[:8].hex() if name is None else str(name), text=text, answer=answer)
+    return Problem(
+        id=digest(text)[:8].hex() if name is None else str(name),
+        text=text,
+        answer=answer,
+        solution="" if solution == answer else solution,
+    )
 
 
 def _text_under(record: dict[str, Any], names: tuple[str, ...], where: str) -> str:

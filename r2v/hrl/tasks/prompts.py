@@ -20,14 +20,22 @@ from r2v.policy.chat_template import with_stopped_clock
 Round = tuple[str, str | None]
 """An answer and the hint that was given to it; None where nobody gave one."""
 
-ACTOR_INSTRUCTIONS = (
-    "Solve the problem. Think briefly, then end with the final answer alone on a line after ####. When you are "
-    "given a hint, use it if it is right, and answer again."
-)
+_ENDINGS = {
+    "boxed": "Think step by step, then put the final answer in \\boxed{}.",
+    "program": "Reply with Python code in one block between ```python and ```, and nothing that reads input.",
+}
+_MARKED = "Think briefly, then end with the final answer alone on a line after ####."
 GUIDANCE_INSTRUCTIONS = (
     "You coach somebody who solves a problem. Read the problem and the latest answer, find where it may have gone "
     "wrong, and reply with one short hint: the step to do first, or what to check. Never say the final answer."
 )
+
+
+def instructions_for(checker: str) -> str:
+    """What the actor is told, so that an answer which obeys can be scored by this checker (a name of CHECKERS other
+    than auto, or one's own, which is taken to look after ####)."""
+    ending = _ENDINGS.get(checker, _MARKED)
+    return f"Solve the problem. {ending} When you are given a hint, use it if it is right, and answer again."
 
 
 def revision_request(hint: str | None) -> str:
@@ -41,20 +49,21 @@ def hint_request(score: float | None) -> str:
 
 
 class Prompter:
-    """Makes prompts with a tokenizer. Raises UsageError where it has no chat template or no end token."""
+    """Makes prompts with a tokenizer; `instructions` are the actor's. Raises UsageError where the tokenizer has no chat
+    template or no end token."""
 
-    def __init__(self, tokenizer: Any) -> None:
+    def __init__(self, tokenizer: Any, instructions: str | None = None) -> None:
         if not tokenizer.chat_template or tokenizer.eos_token_id is None:
             raise UsageError(
                 f"{tokenizer.name_or_path or 'tokenizer'}: has no chat template or no end token; "
                 "set them in its tokenizer_config.json, or name a model that was made for conversations"
             )
-        self.tokenizer = tokenizer
+        self.tokenizer, self.instructions = tokenizer, instructions or instructions_for("numeric")
         self._has_system = self._takes_system()
 
     def answer(self, problem: Problem, rounds: Sequence[Round] = ()) -> tuple[int, ...]:
         """The prompt for an answer, after these rounds of answer and hint."""
-        return self._ids(ACTOR_INSTRUCTIONS, self._messages(problem, rounds))
+        return self._ids(self.instructions, self._messages(problem, rounds))
 
     def hint(
         self, problem: Problem, rounds: Sequence[Round], answer: str, score: float | None = None

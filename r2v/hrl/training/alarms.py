@@ -65,7 +65,7 @@ def _cut(h: HierarchicalConfig, metrics: Mapping[str, float]) -> Iterator[tuple[
     for what in ("answer", "hint"):
         share = metrics.get(f"{what}/cut", 0.0)
         if share >= CUT_SHARE:
-            most = h.answer_tokens if what == "answer" else h.hint_tokens
+            most = h.longest_answer if what == "answer" else h.longest_hint
             yield (
                 f"cut_{what}",
                 f"{100 * share:.0f} % of {what}s were cut at hierarchical.{what}_tokens={most}; what is cut before its "

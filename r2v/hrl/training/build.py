@@ -12,9 +12,10 @@ from r2v.errors import InputError
 from r2v.hrl.models.roles import build_roles
 from r2v.hrl.parallel import ranks
 from r2v.hrl.parallel.micro_batch import fit
-from r2v.hrl.tasks.checkers import checker_of
+from r2v.hrl.tasks.checkers import checker_of, kind_of
+from r2v.hrl.tasks.lengths import with_lengths
 from r2v.hrl.tasks.problems import Problem, read_problems
-from r2v.hrl.tasks.prompts import Prompter
+from r2v.hrl.tasks.prompts import Prompter, instructions_for
 from r2v.hrl.tasks.word_problems import word_problems
 from r2v.hrl.training.trainer import Trainer
 from r2v.log import logger
@@ -34,27 +35,33 @@ def build_trainer(
     """
     h = config.hierarchical
     problems, held_out = problems_of(h.problems)
-    checker = checker_of(h.problems.checker, [*problems, *held_out], unsafe=h.problems.unsafe)
+    kind = kind_of(h.problems.checker, [*problems, *held_out])
+    checker = checker_of(kind, [*problems, *held_out], unsafe=h.problems.unsafe)
+    if config.policy.lora_dropout > 0 and distributed.rank() == 0:
+        logger.info("  hierarchical: adapters without dropout (policy.lora_dropout is for bc and preference)")
     ranks.join(device_of(config.policy))
     roles = build_roles(config.policy, h, config.seed, weights)
     with roles.using("actor") as model:
         family = str(model.config.model_type)
+    h = with_lengths(h, problems, roles.tokenizer)
     best = fit(config.policy, h, roles.placement, roles.devices, family)
     h = replace(h, gradient_checkpointing=best.gradient_checkpointing)
     if distributed.rank() == 0:
         logger.info(
-            "  hierarchical: placement %s on %s, micro-batch size %s%s",
+            "  hierarchical: placement %s on %s, micro-batch size %s%s, answers of at most %d tokens, hints of %d",
             roles.placement,
             ", ".join(sorted(set(vars(roles.devices).values()))),
             best.sizes,
             ", gradient checkpointing" if best.gradient_checkpointing else "",
+            h.answer_tokens,
+            h.hint_tokens,
         )
     provenance = {"policy": identity(config.policy), "weights": "" if weights is None else weights_sha256(weights)}
     return Trainer(
         roles=roles,
         problems=problems,
         held_out=held_out,
-        prompter=Prompter(roles.tokenizer),
+        prompter=Prompter(roles.tokenizer, h.problems.instructions or instructions_for(kind)),
         checker=checker,
         h=h,
         seed=config.seed,

@@ -220,10 +220,16 @@ def test_a_small_model_is_float64_on_a_cpu_and_so_is_its_critic(model: Path) -> 
         assert {tensor.dtype for tensor in [*everything, *base.parameters()]} == {torch.float64}
 
 
+def test_the_dropout_of_other_trainings_is_none_here(model: Path) -> None:
+    policy = PolicyConfig(model_name=str(model), lora_r=4, lora_dropout=0.1, device="cpu")
+    roles = build_roles(policy, settings(), 0)
+    with roles.using("actor") as actor:
+        assert actor.peft_config and {one.lora_dropout for one in actor.peft_config.values()} == {0.0}
+
+
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"lora_r": 4, "lora_dropout": 0.1}, "policy.lora_dropout=0.1"),
         ({"load_in_4bit": True}, "policy.load_in_4bit"),
         ({"dtype": "bfloat16"}, "policy.dtype=bfloat16"),
     ],

@@ -8,8 +8,10 @@ import pytest
 
 from r2v.errors import UsageError
 from r2v.hrl.tasks.problems import Problem
-from r2v.hrl.tasks.prompts import ACTOR_INSTRUCTIONS, GUIDANCE_INSTRUCTIONS, Prompter
+from r2v.hrl.tasks.prompts import GUIDANCE_INSTRUCTIONS, Prompter, instructions_for
 from tests import tiny_models
+
+ACTOR_INSTRUCTIONS = instructions_for("numeric")
 
 PROBLEM = Problem(id="p", text="open w1", answer="w2")
 MARKED = (
@@ -96,3 +98,12 @@ def test_a_template_that_asks_for_the_date_gets_the_same_one_every_day() -> None
     dated = "{{ strftime_now('w%d') }}" + tiny_models.TEMPLATE
     prompter = Prompter(tiny_models.tokenizer(dated))
     assert prompter.text(prompter.answer(PROBLEM)).startswith("w26")
+
+
+def test_each_checker_has_a_prompt_that_it_can_score() -> None:
+    """An answer that obeys is right: in a box, after ####, or as a program."""
+    prompts = {name: instructions_for(name) for name in ("numeric", "exact", "boxed", "program", "my.checks:close")}
+    assert all("####" in prompts[name] for name in ("numeric", "exact", "my.checks:close"))
+    assert "\\boxed{}" in prompts["boxed"] and "####" not in prompts["boxed"] and "```python" in prompts["program"]
+    own = Prompter(tokenizer(MARKED), "Say it in French.")
+    assert own.instructions == "Say it in French." and Prompter(tokenizer(MARKED)).instructions == prompts["numeric"]
