@@ -161,6 +161,16 @@ class Sited(Protocol):
         ...
 
 
+@runtime_checkable
+class Equipped(Protocol):
+    """A benchmark whose worlds need something of the machine: a browser, a sandbox."""
+
+    def require_here(self) -> None:
+        """Raises UsageError or EnvironmentFault, with the remedy, where this machine lacks it. Asked before a stage
+        that plays begins anything."""
+        ...
+
+
 BENCHMARKS = {
     "browser": "r2v.envs.browser.benchmark:BrowserBenchmark",
     "chain": "r2v.envs.chain:ChainBenchmark",
@@ -195,6 +205,11 @@ def benchmark_class(spec: str) -> type[Any]:
             "(or a dotted path package.module:Class)"
         )
     return load_class("env.benchmark", dotted, (), Benchmark)
+
+
+def more_tasks(benchmark: Benchmark) -> str:
+    """What to do for more tasks: what the benchmark says itself (its attribute `more_tasks`), else where to look."""
+    return str(getattr(benchmark, "more_tasks", "set env.options for more tasks, or name another benchmark"))
 
 
 def tools_of(benchmark: Benchmark) -> tuple[ToolSpec, ...]:

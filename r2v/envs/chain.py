@@ -131,6 +131,7 @@ class ChainBenchmark:
 
     name = "chain"
     version = "1"
+    more_tasks = "raise env.options.num_tasks"
     capabilities = Capabilities(snapshot=True, expert=True)
 
     def __init__(

@@ -11,7 +11,7 @@ from operator import attrgetter
 
 from r2v.config import Config
 from r2v.data.split import assign
-from r2v.envs.base import load_benchmark
+from r2v.envs.base import Equipped, load_benchmark, more_tasks
 from r2v.errors import UsageError
 from r2v.log import logger
 from r2v.pipeline.rows import Job
@@ -20,7 +20,8 @@ from r2v.pipeline.rows import Job
 def fewer_than_asked(config: Config, row: Job) -> dict[str, dict[str, int]]:
     """Key -> {"asked", "played"} of every count of a job that is above what the benchmark has; a line of the log each.
 
-    Raises UsageError where a job without inputs, a collection, has no task to play: before its run is begun.
+    Raises, before anything is begun, UsageError where a job without inputs, a collection, has no task to play, and what
+    `Equipped.require_here` does where it plays and the machine lacks what its worlds need.
     """
     if not row.task_counts:
         return {}
@@ -30,8 +31,10 @@ def fewer_than_asked(config: Config, row: Job) -> dict[str, dict[str, int]]:
     if not row.inputs and not sizes["train"]:
         raise UsageError(
             f"env.options: {config.env.benchmark} has {len(tasks)} tasks with these, and none of them is in the train "
-            "split; raise env.options.num_tasks"
+            f"split; {more_tasks(benchmark)}"
         )
+    if isinstance(benchmark, Equipped) and getattr(row.load().sections(config), "needs_world", True):
+        benchmark.require_here()
     found = {}
     for key, split in row.task_counts:
         asked, there = attrgetter(key)(config), sizes[split]

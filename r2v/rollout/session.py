@@ -30,7 +30,7 @@ from r2v.data.episode import (
     episode_id,
 )
 from r2v.data.split import assign
-from r2v.envs.base import Benchmark, Info, Task
+from r2v.envs.base import Benchmark, Info, Task, more_tasks
 from r2v.envs.guard import GuardedEnv
 from r2v.errors import EmptyResult
 from r2v.llm.providers.remote import Unanswered
@@ -283,8 +283,7 @@ def episode_specs(
         if not splits:
             raise EmptyResult(f"{benchmark.name} has no task to play; name a benchmark that has (env.benchmark)")
         raise EmptyResult(
-            f"{benchmark.name} has no task in the {split} split: "
-            f"{len(splits)} tasks in all; raise env.options.num_tasks"
+            f"{benchmark.name} has no task in the {split} split: {len(splits)} tasks in all; {more_tasks(benchmark)}"
         )
     return [
         EpisodeSpec(

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import inspect
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from r2v.envs.base import load_benchmark
-from r2v.errors import UsageError
+from r2v.config import TaskSelection
+from r2v.envs.base import BENCHMARKS, benchmark_class, load_benchmark, more_tasks
+from r2v.envs.chain import ChainBenchmark
+from r2v.errors import EmptyResult, UsageError
+from r2v.rollout.session import episode_specs
 from tests.docs.pages import REPOSITORY
 
 SOURCE = """from r2v.envs.chain import ChainBenchmark
@@ -89,3 +94,20 @@ def test_what_cannot_be_loaded_is_one_line_that_names_what_was_searched(
         load_benchmark("own_world.corridors:Coridors")
     with pytest.raises(UsageError, match=f"cannot import own_world.towers .*searched {folder}"):
         load_benchmark("own_world.towers:Towers")
+
+
+@pytest.mark.parametrize("name", BENCHMARKS)
+def test_the_remedy_for_too_few_tasks_names_options_that_the_benchmark_takes(name: str) -> None:
+    made_by = benchmark_class(name)
+    takes = inspect.signature(made_by).parameters
+    assert set(re.findall(r"env\.options\.(\w+)", more_tasks(made_by))) <= set(takes)
+    assert "num_tasks" in takes or "num_tasks" not in more_tasks(made_by)
+
+
+def test_a_split_without_tasks_is_told_with_the_benchmarks_own_remedy() -> None:
+    class Halls(ChainBenchmark):
+        more_tasks = "build more halls"
+
+    selection = TaskSelection(condition="clean", perturbation_seeds=[1], split_seed=0, split_by="task_id")
+    with pytest.raises(EmptyResult, match="chain has no task in the heldout split: 5 tasks in all; build more halls"):
+        episode_specs(Halls(num_tasks=5), "heldout", [1], selection, method="slm_only")

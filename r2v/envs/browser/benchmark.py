@@ -74,6 +74,7 @@ class BrowserBenchmark:
 
     name = "browser"
     version = "1"
+    more_tasks = "raise env.options.instances, or name more in env.options.ids"
     capabilities = Capabilities(waits=True)
     pace = Pace(reset_seconds=1.0, step_seconds=0.4, cpu_share=0.5, prompt_tokens=900, page_tokens=1000)
 
@@ -106,6 +107,10 @@ class BrowserBenchmark:
     def tasks(self) -> Sequence[Task]:
         """Every instance of every id."""
         return [instance(id_, number) for id_ in self._ids for number in range(self._instances)]
+
+    def require_here(self) -> None:
+        """Raises UsageError where there is no browser."""
+        find_chromium()
 
     def make(self) -> WorkerEnvironment:
         """A fresh world in a worker."""

@@ -8,7 +8,7 @@ from r2v.constraints import Range, require
 from r2v.envs.base import Capabilities, Task
 from r2v.envs.browser import surface
 from r2v.envs.browser.benchmark import PREFIX, BrowserWorlds, instance, listed_in, miniwob_url
-from r2v.envs.browser.chromium import require_extra
+from r2v.envs.browser.chromium import find_chromium, require_extra
 from r2v.envs.browser.experts import EXPERTS, next_call
 from r2v.envs.browser.miniwob_tasks import MINIWOB_TASKS
 from r2v.envs.browser.tools import ON_PAGE, POINTING
@@ -28,6 +28,7 @@ class MiniWoB:
 
     name = "miniwob"
     version = "1"
+    more_tasks = "raise env.options.instances, or name more in env.options.names"
     capabilities = Capabilities(waits=True, expert=True)
     pace = Pace(
         reset_seconds=0.6,
@@ -79,6 +80,10 @@ class MiniWoB:
         return [
             instance(f"{PREFIX}miniwob.{name}", number) for number in range(self._instances) for name in self._names
         ]
+
+    def require_here(self) -> None:
+        """Raises UsageError where there is no browser."""
+        find_chromium()
 
     def make(self) -> WorkerEnvironment:
         """A fresh world in a worker."""

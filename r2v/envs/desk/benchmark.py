@@ -25,6 +25,7 @@ class Desk:
     """
 
     name = "desk"
+    more_tasks = "raise env.options.num_tasks"
     capabilities = Capabilities(snapshot=True, expert=True)
     pace = Pace(
         reset_seconds=0.0007,

@@ -15,8 +15,9 @@ from r2v.envs.swe.grading import official_grading
 from r2v.envs.swe.home import BUNDLED_SET, swebench_home
 from r2v.envs.swe.instances import Instance, chosen, load_instances
 from r2v.envs.swe.opening import Opener
-from r2v.errors import UsageError
+from r2v.errors import EnvironmentFault, UsageError
 from r2v.llm.types import Request
+from r2v.sandbox.process import lacking
 
 _SECONDS = Range(at_least=1, at_most=86_400)
 
@@ -29,6 +30,7 @@ class SweBench:
 
     name = "swebench"
     version = "1"
+    more_tasks = "take a larger env.options.dataset, or name more in env.options.instances"
     pace = PACES["swebench"]
 
     def __init__(
@@ -85,6 +87,12 @@ class SweBench:
             )
             for instance in self.instances.values()
         ]
+
+    def require_here(self) -> None:
+        """Raises EnvironmentFault where instances are played in a sandbox, and there is none."""
+        walled = any(self.opener.kind(instance) == "bubblewrap" for instance in self.instances.values())
+        if walled and (problem := lacking()):
+            raise EnvironmentFault(f"env.benchmark=swebench: {problem}")
 
     def make(self) -> SweEnvironment:
         """A world without a repository yet."""

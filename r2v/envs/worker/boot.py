@@ -5,7 +5,8 @@
 It imports nothing but the standard library, so that any interpreter runs it. The guard is the subreaper of all that the
 world starts, also of what left its process group (a browser does): when the world ends, or whoever holds the other end
 of the lifeline does, by kill -9 too, it kills every descendant, removes the scratch folder and ends. When the guard is
-killed, the kernel kills the world, and a browser that loses its world ends itself.
+killed, the kernel kills the world, a browser that loses its world ends itself, and the owner ends the rest when it next
+looks (r2v.envs.worker.process).
 
 Frames in both directions are a length of four bytes and JSON. What the world prints goes to standard output, which is
 nobody's answer.

@@ -119,6 +119,10 @@ class Worker:
             self._process.wait()
         if self._process.stdout is not None:
             self._process.stdout.close()
+        if (
+            self._process.returncode < 0
+        ):  # the guard itself was killed, and with it whoever ends what has left its world
+            _end_all_of(self._scratch)
         shutil.rmtree(self._scratch, ignore_errors=True)
 
     def _close_pipes(self) -> None:
@@ -210,6 +214,19 @@ class Worker:
                 self._tail = (self._tail + part)[-_TAIL:]
             else:
                 self._output = -1
+
+
+def _end_all_of(scratch: Path) -> None:
+    """Kill every process that was started with this folder as its TMPDIR, until there is none."""
+    mark = b"\0TMPDIR=" + os.fsencode(scratch) + b"\0"
+    found = True
+    while found:
+        found = False
+        for environment in Path("/proc").glob("[0-9]*/environ"):
+            with suppress(OSError):
+                if mark in b"\0" + environment.read_bytes() and int(environment.parent.name) != os.getpid():
+                    os.kill(int(environment.parent.name), signal.SIGKILL)
+                    found = True
 
 
 class _FloodError(Exception):

@@ -12,12 +12,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from operator import attrgetter
 from pathlib import Path
 
 from r2v.config import Config
 from r2v.console import text_table
 from r2v.memory.measured import MeasuredTime, measured_time
 from r2v.memory.stage_table import duration
+from r2v.pipeline.jobs import job
 from r2v.pipeline.plan.case import Part
 from r2v.pipeline.plan.known import Known
 from r2v.pipeline.plan.makes import makes_of
@@ -280,6 +282,17 @@ def _shorter(one: PlannedWork) -> str:
     return f"most of it {longest.name}: less of {longest.part.remedy}, or more of {by[max(by)]}"
 
 
+def _above(jobs: Sequence[PlannedWork], config: Config, known: Known) -> list[str]:
+    """A line for each count of tasks that is above what its split has, as the stage itself will say."""
+    counts = dict.fromkeys(count for one in jobs if one.parts for count in job(one.name).task_counts)
+    asked = [(key, attrgetter(key)(config), split) for key, split in counts]
+    return [
+        f"{key}={count}: there are {known.tasks[split]} tasks in the {split} split; all of them are played"
+        for key, count, split in asked
+        if count is not None and count > known.tasks[split]
+    ]
+
+
 def _basis(jobs: Sequence[PlannedWork], config: Config, known: Known) -> list[str]:
     split = ", ".join(f"{count} {name}" for name, count in known.tasks.items() if count)
     asked = "" if known.listed else " (estimated: the benchmark itself is not asked here; no world can be copied)"
@@ -291,6 +304,7 @@ def _basis(jobs: Sequence[PlannedWork], config: Config, known: Known) -> list[st
     others = " of the others" if any(one.measured for one in jobs) else ""
     return [
         f"tasks: {split}{asked}",
+        *_above(jobs, config, known),
         *([_CHANGING.format(known.changing, sum(known.tasks.values()))] if known.changing else []),
         *known.pace.lines(),
         *(f"at most ({', '.join(names)}): {why}" for why, names in bounds.items()),

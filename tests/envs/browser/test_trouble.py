@@ -7,14 +7,18 @@ import http.server
 import json
 import os
 import signal
+import sys
 import threading
 import time
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from r2v.cli.main import main as r2v
+from r2v.envs.browser.benchmark import BrowserBenchmark
+from r2v.envs.browser.miniwob import MiniWoB
 from tests import trust
 from tests.envs.browser import real_browser
 from tests.envs.browser.test_miniwob import browser_of
@@ -26,9 +30,14 @@ class Quiet(http.server.SimpleHTTPRequestHandler):
     """Serves MiniWoB's pages, counts them, and says nothing."""
 
     pages = 0
+    stuck = ""
+    over = threading.Event()
 
     def do_GET(self) -> None:
         Quiet.pages += self.path.endswith(".html")
+        if Quiet.stuck and Quiet.stuck in self.path:
+            Quiet.over.wait()
+            return  # whoever asked has gone
         super().do_GET()
 
     def log_message(self, *_: object) -> None:
@@ -84,6 +93,13 @@ def kill_browser() -> None:
     os.kill(browser_of(workers()[-1]), signal.SIGKILL)
 
 
+def collected(folder: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """The manifest and the episodes of the one run."""
+    (run,) = folder.glob("data/runs/*")
+    lines = (run / "trajectories.jsonl").read_text().splitlines()
+    return json.loads((run / "run_manifest.json").read_text()), [json.loads(line) for line in lines]
+
+
 @real_browser
 def test_a_worker_a_browser_and_a_site_fail_in_the_middle_and_every_episode_has_its_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -114,15 +130,59 @@ def test_a_worker_a_browser_and_a_site_fail_in_the_middle_and_every_episode_has_
         maker.join()
         site.stop()
     assert code == 0
-    (manifest,) = (json.loads(path.read_text()) for path in tmp_path.glob("data/runs/*/run_manifest.json"))
-    records = [
-        json.loads(line)
-        for path in tmp_path.glob("data/runs/*/trajectories.jsonl")
-        for line in path.read_text().splitlines()
-    ]
+    manifest, records = collected(tmp_path)
     assert len(records) == episodes == manifest["n_episodes"] and manifest["status"] == "done"
     assert len({record["episode_id"] for record in records}) == episodes
     faults = [record["env_fault"] for record in records if record["env_fault"] is not None]
     assert len(faults) == manifest["n_env_faults"] == episodes - manifest["n_success"]
     assert 3 <= len(faults) < episodes
     print(f"{episodes} ends: {manifest['n_success']} succeeded, 0 failed, {len(faults)} faults: {sorted(set(faults))}")
+
+
+@real_browser
+def test_a_page_that_never_loads_and_a_task_that_is_not_there_cost_their_episodes_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site = Site()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MINIWOB_URL", f"http://127.0.0.1:{site.port}/miniwob/")
+    monkeypatch.setattr(Quiet, "stuck", "click-button.html")
+    monkeypatch.setattr(Quiet, "over", threading.Event())
+    ids = "browsergym/miniwob.click-test browsergym/miniwob.no-such-task browsergym/miniwob.click-button"
+    words = ["env.benchmark=tests.envs.browser.test_trouble:Clicking", f"env.options={{ids: {ids}, instances: 2}}"]
+    try:
+        assert r2v([*WORDS, *words, "teacher.provider=scripted"]) == 0
+    finally:
+        Quiet.over.set()
+        site.stop()
+    manifest, records = collected(tmp_path)
+    faults = {
+        record["metadata"]["task_id"]: record["env_fault"] for record in records if record["env_fault"] is not None
+    }
+    assert manifest["status"] == "done" and manifest["n_success"] == len(records) - len(faults) > 0
+    assert {task.split(".")[1] for task in faults} == {"no-such-task", "click-button"}
+    assert all(fault.startswith("reset: ") for fault in faults.values())
+
+
+class Clicking(BrowserBenchmark):
+    """Any task of BrowserGym, with the experts of MiniWoB."""
+
+    capabilities = MiniWoB.capabilities
+    expert = MiniWoB.expert
+
+
+@real_browser
+@pytest.mark.parametrize("lacks", ["browser", "extra"])
+def test_what_is_not_installed_is_one_line_before_anything_is_begun(
+    lacks: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    if lacks == "browser":
+        monkeypatch.delenv("R2V_BROWSER", raising=False)
+        monkeypatch.setenv("PATH", str(tmp_path))
+    else:
+        monkeypatch.setitem(sys.modules, "browsergym", None)
+    assert r2v(WORDS) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert {"browser": "install Debian's package chromium", "extra": "pip install -e '.[miniwob]'"}[lacks] in line
+    assert list(tmp_path.iterdir()) == []

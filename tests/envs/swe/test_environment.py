@@ -8,10 +8,15 @@ from typing import Any
 
 import pytest
 
+from r2v.cli.main import main
+from r2v.data.registry import DataRegistry
+from r2v.data.store import read_episodes
 from r2v.envs.base import Info, load_benchmark
 from r2v.envs.guard import GuardedEnv
 from r2v.envs.swe.environment import even, shortened
+from r2v.envs.swe.grading import official_grading
 from r2v.envs.swe.shells import SHELL_VARIABLES
+from r2v.sandbox.process import lacking
 from tests.envs.swe.made import RIGHT, SUBMIT, bash, dataset, graded, record, walls
 
 pytestmark = [walls, graded]
@@ -160,3 +165,47 @@ def test_a_deleted_repository_is_a_failure_not_a_fault(played: Played) -> None:
     played.do("rm -rf .git")
     info = played.submit()
     assert info.success is False and info.env_fault is None
+
+
+def test_bad_instances_cost_their_episodes_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    changes: dict[str, dict[str, Any]] = {
+        "good": {},
+        "bad-build": {"setup_script": "echo no compiler; exit 3"},
+        "bad-commit": {"base_commit": "0" * 40},
+        "bad-home": {"repo": "django/django"},
+    }
+    records = [
+        record(tmp_path, instance_id=name, problem_statement=f"mend {name}", split="train", **change)
+        for name, change in changes.items()
+    ]
+    options = f"{{dataset: {dataset(tmp_path, *records)}, environment: bubblewrap, command_seconds: 20}}"
+    monkeypatch.chdir(tmp_path)
+    words = ["env.benchmark=swebench", f"env.options={options}"]
+    assert main(["collect", "--seeds", "1", "--overrides", *words]) == 0
+    (run,) = DataRegistry().query()
+    assert (run.status, run.n_episodes, run.n_success, run.n_env_faults) == ("done", 4, 1, 3)
+    faults = {one.metadata.task_id: one.env_fault for one in read_episodes(run.trajectories)}
+    assert faults.pop("good") is None and all(fault and name[:3] == "bad" for name, fault in faults.items())
+
+
+def test_no_sandbox_and_no_grading_are_one_line_before_anything_is_begun(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["collect", "--seeds", "1", "--overrides", "env.benchmark=swebench"]
+    options = f"env.options={{dataset: {dataset(tmp_path, record(tmp_path, split='train'))}}}"
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    monkeypatch.chdir(empty)
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    assert main(words) == 2
+    assert "run `r2v swebench install`" in capsys.readouterr().err
+    monkeypatch.undo()
+    monkeypatch.chdir(empty)
+    official_grading()
+    monkeypatch.setenv("PATH", str(empty))
+    lacking.cache_clear()
+    try:
+        assert main([*words, options]) == 5
+    finally:
+        lacking.cache_clear()
+    assert "bubblewrap is not installed" in capsys.readouterr().err and not any(empty.iterdir())

@@ -148,6 +148,25 @@ def test_killing_it_ends_what_left_its_process_group_too(world: WorkerEnvironmen
     assert gone(child)
 
 
+@pytest.mark.parametrize("looks", ["step", "close"])
+def test_killing_the_guard_leaves_nothing_either(looks: str) -> None:
+    pool = WorkerPool(spec())
+    world = WorkerEnvironment(pool, limits=WorldLimits(), tools=())
+    world.reset(seed=1, task=TASK)
+    child = int(world.step("detach")[0])
+    folder, process = world.step("where")[0].split()
+    guard = int(Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[1])
+    os.kill(guard, signal.SIGKILL)
+    assert gone(int(process)), "the kernel ends a world whose guard died"
+    if looks == "step":
+        assert "step: the world's process ended" in str(world.step("more")[4].env_fault)
+    world.close()
+    assert gone(child) and not Path(folder).exists()
+    assert world.reset(seed=1, task=TASK)[1].env_fault is None
+    world.close()
+    pool.close()
+
+
 OWNER = """
 import os, sys, time
 sys.path[:0] = [sys.argv[1]]

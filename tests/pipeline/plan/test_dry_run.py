@@ -119,3 +119,9 @@ def test_the_bundled_pipeline_is_minutes_and_costs_nothing() -> None:
     jobs = [planned_work(name, config, known, Allotted()) for name in names]
     assert sum(one.wall for one in jobs) < 3600 * 3 and all(one.usd == 0 for one in jobs)
     assert parts_of("bc", config, known) == () and jobs[2].work == Workload() and jobs[2].training > 0
+
+
+def test_a_count_above_its_split_is_told() -> None:
+    above = load("configs/webarena/noisy.yaml", ["data.num_episodes=5000"])
+    [said] = [line for line in table([planned_work("collect", above, KNOWN, DAY)], above, KNOWN) if "=5000" in line]
+    assert said == "data.num_episodes=5000: there are 568 tasks in the train split; all of them are played"
