@@ -49,7 +49,6 @@ def roll_out_features(
     slm: GreedyActor,
     llm: GreedyActor,
     extractor: FeatureExtractor,
-    cost_ratio: float,
     waves: Waves,
     *,
     what: str = "",
@@ -58,7 +57,7 @@ def roll_out_features(
     faults: list[str] | None = None,
 ) -> list[FeatureRow]:
     """The rows of a feature roll-out. Why an episode has none is added to `faults`."""
-    rollout = FeatureRollout(world=world, slm=slm, llm=llm, extractor=extractor, cost_ratio=cost_ratio, waves=waves)
+    rollout = FeatureRollout(world=world, slm=slm, llm=llm, extractor=extractor, waves=waves)
     cell = rollout.cell(specs, what=what, identity=identity)
     return [row for rows in measured(cell, player or MemoryPlayer(waves), faults) for row in rows]
 

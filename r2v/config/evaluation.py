@@ -34,9 +34,9 @@ IMPUTED = "imputed"
 class RouterConfig:
     """The router: when a step goes to the LLM."""
 
-    model: Line = "logistic"
-    """Classifier that predicts the gain of an LLM step: logistic, boosting, constant (the same at every step,
-    which any model becomes where the labels hold one class), or package.module:Class of your own."""
+    model: Line = "boosting"
+    """Classifier that predicts the gain of an LLM step: boosting, logistic (which can be read), constant (the same at
+    every step, which any model becomes where the labels hold one class), or package.module:Class of your own."""
     model_sha256: SHA256 | None = field(default=None, metadata=IF_GIVEN)
     """Filled in: the content of the module of a model by dotted path, so that an edited one makes new artifacts."""
     label: Literal["counterfactual", "disagreement", "episode", "imputed"] = "counterfactual"
@@ -46,12 +46,23 @@ class RouterConfig:
     held_out_tasks: Budget | None = field(default=None, metadata=IF_GIVEN)
     """With label=imputed: share of the recorded tasks that cloning leaves out, so that the policy is asked about states
     that it has not learnt; None: 0.25."""
-    features: Names = field(default_factory=lambda: ["uncertainty", "verifier", "progress", "page", "tool"])
-    """Feature groups: uncertainty, samples, verifier, progress, page, tool."""
+    features: Names = field(default_factory=lambda: ["uncertainty", "progress", "page", "tool"])
+    """Feature groups: uncertainty, samples, verifier, progress, page, tool. The verifier, paid for what it reads at
+    each step, has not earned its place among them."""
     num_tasks: Count = 150
     """Training tasks that are rolled out and branched to make features."""
     seeds: Seeds = field(default_factory=lambda: [11])
     """Seeds of these rollouts."""
+    rounds: CountOrNone = 2
+    """Rounds of policy iteration after the rollouts of the small policy alone: the router so far is fitted, plays, and
+    each of its steps is labelled by what asking and not asking come to when it plays on; 0: none."""
+    round_tasks: Count = 300
+    """Training tasks that the router so far plays in each round; they are dealt over round_budgets."""
+    round_budgets: Annotated[list[Budget], Distinct()] = field(default_factory=lambda: [0.07, 0.23])
+    """Shares of LLM steps that the router so far plays at in a round, as realised on calibration tasks."""
+    num_futures: Count = 1
+    """Futures that each disputed state is played into, by asking and by not asking alike: the recorded one, and others
+    under further perturbation seeds where worlds can be copied and something is perturbed."""
     budget: Share = 0.2
     """Share of steps that may go to the LLM, as realised on calibration tasks."""
     num_calibration_tasks: Count = 100
@@ -76,6 +87,30 @@ class RouterConfig:
     def imputed(self) -> bool:
         """Whether its labels are imputed and nothing is executed."""
         return self.label == IMPUTED
+
+    @property
+    def routed_rounds(self) -> int:
+        """Rounds that are played: none where the label is not of states that a router leads to."""
+        learns = self.label in ("counterfactual", "disagreement") and self.model != "constant"
+        return self.rounds if learns else 0
+
+    def features_only(self) -> RouterConfig:
+        """What router features depend on: fields that only the router's own stage reads are set to constants, and so
+        not in their fingerprint."""
+        l2 = self.l2 if self.model == "logistic" and self.routed_rounds else 1.0
+        if self.routed_rounds:
+            return dataclasses.replace(self, budget=0.5, l2=l2)
+        return RouterConfig(
+            model="logistic",
+            label="imputed" if self.imputed else "counterfactual",
+            features=[group for group in self.features if group == "samples"] or ["uncertainty"],
+            num_tasks=self.num_tasks,
+            seeds=self.seeds,
+            rounds=0,
+            num_futures=self.num_futures,
+            budget=0.5,
+            num_calibration_tasks=self.num_calibration_tasks,
+        )
 
     @property
     def left_out_of_cloning(self) -> float | None:
@@ -191,7 +226,8 @@ class AblationsConfig:
 
     names: Names = field(
         default_factory=lambda: [
-            "no_verifier",
+            "with_verifier",
+            "no_rounds",
             "no_dpo",
             "no_perturbation",
             "best_of_4",

@@ -50,6 +50,20 @@ METHODS: dict[str, Method] = {
         ),
         Method(name="verifier_router", description="the verifier's doubt in the proposed action", routed=True),
         Method(
+            name="logprob_router",
+            description="the proposal's mean token log-probability",
+            routed=True,
+            by_default=False,
+        ),
+        Method(
+            name="mean_entropy_router",
+            description="the proposal's mean token entropy (ReDAct)",
+            routed=True,
+            by_default=False,
+        ),
+        Method(name="periodic_router", description="every n-th step", routed=True, by_default=False),
+        Method(name="first_steps_router", description="the first n steps", routed=True, by_default=False),
+        Method(
             name="disagreement_router",
             description="a model of where the LLM would act otherwise",
             routed=True,

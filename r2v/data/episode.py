@@ -194,6 +194,11 @@ class Episode:
         return self.env_fault is None and (self.success if self.executed else self.claims_success is not False)
 
     @property
+    def billed_cost(self) -> float:
+        """USD as billed: with the prompt cache, where that was reckoned."""
+        return self.total_cost if self.cached_cost is None else self.cached_cost
+
+    @property
     def action_hash(self) -> str:
         """First 16 hex digits of SHA-256 over the JSON list of action texts."""
         actions = [step.action.raw_text for step in self.steps]

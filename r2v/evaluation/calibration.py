@@ -19,7 +19,7 @@ from r2v.evaluation.methods import MethodRunner
 from r2v.rollout.cells import Cell
 from r2v.rollout.session import EpisodeSpec
 from r2v.router.escalation import SCORE_ONLY
-from r2v.router.thresholds import Choice, OperatingPoint, RateSearch
+from r2v.router.thresholds import MOST_PLAYED, Choice, OperatingPoint, RateSearch, Spending
 
 Point = tuple[str, str]
 """(method, operating point)."""
@@ -44,7 +44,7 @@ class CalibrationPlay:
         return cls(
             steps=len(episode.steps),
             llm_calls=sum(step.action_source == "llm_fallback" for step in episode.steps),
-            cost=episode.total_cost,
+            cost=episode.billed_cost,
             success=episode.success,
             env_fault=episode.env_fault,
             scores=tuple(d.p_escalate for d in decisions if d is not None and d.p_escalate is not None),
@@ -58,7 +58,7 @@ def calibration_cell(runner: MethodRunner, method: str, specs: Sequence[EpisodeS
     async def play(spec: EpisodeSpec) -> list[CalibrationPlay]:
         return [CalibrationPlay.of(episode) for episode in await cell.play(spec)]
 
-    return replace(cell, play=play, kinds=(CalibrationPlay,), identity={**cell.identity, "play": "calibration"})
+    return replace(cell, play=play, kinds=(CalibrationPlay,), identity={**cell.identity, "play": "calibration, billed"})
 
 
 def played_at(runner: MethodRunner, method: str, specs: Sequence[EpisodeSpec], tau: float) -> OperatingPoint:
@@ -81,9 +81,13 @@ def operating_point_of(plays: Iterable[CalibrationPlay]) -> OperatingPoint:
 
 
 def place_thresholds(
-    runner: MethodRunner, specs: Sequence[EpisodeSpec], targets: Mapping[Point, float]
+    runner: MethodRunner,
+    specs: Sequence[EpisodeSpec],
+    targets: Mapping[Point, float],
+    most: int = MOST_PLAYED,
+    by: Spending = "llm_call_rate",
 ) -> dict[Point, Choice]:
-    """The threshold that realises each target, all of them searched for at once."""
+    """The threshold that realises each target, all of them searched for at once; each search plays at most so many."""
     methods = list(dict.fromkeys(method for method, _ in targets))
     unrouted = {method: calibration_cell(runner, method, specs, SCORE_ONLY) for method in methods}
     runner.player.play(list(unrouted.values()), "calibration")
@@ -91,7 +95,9 @@ def place_thresholds(
         method: [score for (play,) in runner.player.records(cell) for score in play.scores]
         for method, cell in unrouted.items()
     }
-    searches = {point: RateSearch(scores[point[0]], target) for point, target in targets.items()}
+    searches = {
+        point: RateSearch(scores[point[0]], target, by=by, max_executions=most) for point, target in targets.items()
+    }
     while waiting := {point: tau for point, search in searches.items() if (tau := search.next_tau) is not None}:
         cells = {point: calibration_cell(runner, point[0], specs, tau) for point, tau in waiting.items()}
         runner.player.play(list(cells.values()), "calibration")

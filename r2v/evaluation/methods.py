@@ -44,6 +44,7 @@ from r2v.rollout.sites import SitePool
 from r2v.router.baselines import instruments, score_function
 from r2v.router.models import RouterModel, load
 from r2v.storage.artifact import Work
+from r2v.storage.artifact_manifest import json_sha256
 
 
 class Sections(Protocol):
@@ -149,16 +150,32 @@ class MethodRunner:
         """The LLM, opened where somebody first asks it: who has no use for one needs no key."""
         return self.make_teacher()
 
-    def feature_rollout(self, cost_ratio: float) -> FeatureRollout:
-        """Roll-outs of the small policy, with what an LLM step of this price would have gained."""
-        return FeatureRollout(
-            world=self.world,
-            slm=self.slm,
-            llm=self.llm,
-            extractor=self.extractor,
-            cost_ratio=cost_ratio,
-            waves=self.waves,
+    def routed_by(self, model: RouterModel) -> MethodRunner:
+        """The same, with r2v routed by this model."""
+        routers, configured = {**self.routers, OURS: model}, model.kind
+        named = {**self.identity.routers, OURS: [configured, json_sha256(model.text())]}
+        return replace(
+            self,
+            routers=routers,
+            identity=replace(self.identity, routers=named),
+            make_teacher=lambda: self.llm,
         )
+
+    def feature_rollout(self) -> FeatureRollout:
+        """Roll-outs of the small policy, with what an LLM step would have gained."""
+        return FeatureRollout(world=self.world, slm=self.slm, llm=self.llm, extractor=self.extractor, waves=self.waves)
+
+    def feature_cell(
+        self, specs: Sequence[EpisodeSpec], what: str, *, tau: float | None = None, number: int = 0, futures: int = 1
+    ) -> Cell:
+        """Feature rollouts of these specs: by the small policy, or by r2v at threshold `tau`, strictly between 0 and 1,
+        in a round of this number."""
+        rollout = replace(self.feature_rollout(), number=number, num_futures=futures)
+        identity = self.identity.rollouts()
+        if tau is not None:
+            rollout = replace(rollout, routed=self.actor(OURS, tau), threshold=tau)
+            identity = self.identity.rollouts(tau=tau, router=self.identity.routers[OURS])
+        return rollout.cell(specs, what=what, identity=identity)
 
     def actor(self, method: str, tau: float | None = None) -> Actor:
         """The method as an actor; routed ones at threshold `tau`. Raises UsageError for a method that these models

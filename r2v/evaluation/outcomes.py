@@ -64,7 +64,7 @@ class Outcome:
             steps=len(episode.steps),
             escalated=sum(is_llm_step(step) for step in episode.steps),
             cost=episode.total_cost,
-            cached_cost=episode.total_cost if episode.cached_cost is None else episode.cached_cost,
+            cached_cost=episode.billed_cost,
             latency=episode.sim_time_seconds,
             tokens_llm=tokens.llm_in + tokens.llm_out,
             tokens_slm=tokens.slm_in + tokens.slm_out,

@@ -1,6 +1,6 @@
 """Stage 9, ablation study: one part is taken away, what depends on it is made again, and both play the same tasks.
 
-    r2v ablations --config configs/mrp.yaml --names no_dpo no_verifier
+    r2v ablations --config configs/mrp.yaml --names no_dpo with_verifier
 
 An ablation is a set of configuration overrides and nothing else. Artifacts are found by fingerprint, so each
 row makes again exactly the stages downstream of its change; `retrained_stages` lists them. Rows are paired by
@@ -35,12 +35,15 @@ class Ablation:
     ablated_method: str = "r2v"
 
 
-_ALL = "[uncertainty,progress,page,tool]"
 ABLATION_ROWS = {
     row.name: row
     for row in (
         Ablation(name="none", description="nothing is changed"),
-        Ablation(name="no_verifier", description="the router sees no verifier", overrides=(f"router.features={_ALL}",)),
+        Ablation(
+            name="with_verifier",
+            description="the router sees the verifier too",
+            overrides=("router.features=[uncertainty,verifier,progress,page,tool]",),
+        ),
         Ablation(
             name="no_dpo", description="the policy after behaviour cloning", overrides=("preference.enabled=false",)
         ),
@@ -89,12 +92,12 @@ ABLATION_ROWS = {
         Ablation(
             name="feat_no_uncertainty",
             description="the router sees no uncertainty",
-            overrides=("router.features=[verifier,progress,page,tool]",),
+            overrides=("router.features=[progress,page,tool]",),
         ),
         Ablation(
             name="feat_no_page",
             description="the router sees nothing of the page",
-            overrides=("router.features=[uncertainty,verifier,progress,tool]",),
+            overrides=("router.features=[uncertainty,progress,tool]",),
         ),
         Ablation(
             name="label_episode",
@@ -107,9 +110,14 @@ ABLATION_ROWS = {
             overrides=("router.label=disagreement",),
         ),
         Ablation(
-            name="router_boosting",
-            description="boosted trees for the logistic router",
-            overrides=("router.model=boosting",),
+            name="router_logistic",
+            description="a logistic router, which can be read, for boosted trees",
+            overrides=("router.model=logistic",),
+        ),
+        Ablation(
+            name="no_rounds",
+            description="the router learns from the small policy's own states, where it plays on alone",
+            overrides=("router.rounds=0",),
         ),
     )
 }

@@ -135,7 +135,8 @@ def _requests(config: Config, stage: str) -> tuple[float, float, int]:
         each = config.candidates.num_samples
         return config.candidates.num_tasks * steps * (1 + each * steps / 2), 1 / steps, 1
     if stage == "router_features":
-        return (router.num_tasks + calibration) * len(router.seeds) * steps * (1 + steps / 2), 1, samples
+        routed = router.routed_rounds * (router.round_tasks + calibration)
+        return (router.num_tasks + calibration + routed) * len(router.seeds) * steps * (1 + steps / 2), 1, samples
     if stage == "router":
         return 8 * calibration * steps, 1, samples
     tasks = config.evaluation.num_tasks or EVALUATED

@@ -1,20 +1,31 @@
-"""Feature rollouts: what a router learns from, the small policy's episodes and what an LLM step would have gained."""
+"""Feature rollouts: what a router learns from. An actor plays, and each of its steps is played on both ways: with the
+small policy's action and with the LLM's, after either of which the same actor goes on.
+
+The actor is the small policy alone, or the pair routed so far: then the outcomes say what asking here is worth to that
+pair. A step acted by the LLM is a row too, for its proposal is the small policy's and both actions are executed.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from statistics import fmean
 from typing import Any
 
 from r2v.data.episode import Episode
 from r2v.llm.waves import Waves
-from r2v.rollout.actors import GreedyActor
+from r2v.randomness import seed_of
+from r2v.rollout.actors import Act, Actor, GreedyActor
+from r2v.rollout.bill import StepBill
 from r2v.rollout.cells import Cell
 from r2v.rollout.counterfactual import StepSnapshot, play_counterfactual, rollout_with_snapshots
 from r2v.rollout.gates import FeatureExtractor
 from r2v.rollout.play_lines import BrokenPlay
 from r2v.rollout.session import EpisodeSpec, RolloutWorld
 from r2v.router.labels import FeatureRow, disagrees
+
+_SEEDS = 2**31
+"""Perturbation seeds of further futures lie below."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,52 +36,103 @@ class FeatureRollout:
     slm: GreedyActor
     llm: GreedyActor
     extractor: FeatureExtractor
-    cost_ratio: float
-    """What an LLM step costs in steps of the small policy."""
     waves: Waves
+    routed: Actor | None = None
+    """The pair that plays; None: the small policy does."""
+    threshold: float | None = None
+    """Of `routed`."""
+    number: int = 0
+    """Of the round that `routed` plays in; 0: the small policy plays."""
+    num_futures: int = 1
+    """Futures that a disputed state is played into."""
 
     def cell(self, specs: Sequence[EpisodeSpec], *, what: str = "", identity: Mapping[str, Any] | None = None) -> Cell:
-        """Rows for a router: the small policy plays, features are taken before every action, and where the LLM
-        would act otherwise its branch is executed. Equal actions gain nothing and are not played twice."""
+        """Rows for a router: features are taken before every action, and where the LLM would act otherwise than the
+        small policy both are executed. Equal actions gain nothing and are not played twice. A step at which the LLM may
+        not be asked any more has no row."""
         return Cell(
             what=what,
-            identity={"play": "features", **(identity or {})},
+            identity={"play": "features", "round": self.number, "futures": self.num_futures, **(identity or {})},
             specs=specs,
             play=self._roll_out,
             kinds=(FeatureRow,),
         )
 
+    @property
+    def _actor(self) -> Actor:
+        return self.slm if self.routed is None else self.routed
+
     async def _roll_out(self, spec: EpisodeSpec) -> list[FeatureRow | BrokenPlay]:
-        played = await rollout_with_snapshots(self.world.start(spec), self.slm, self.waves)
+        played = await rollout_with_snapshots(self.world.start(spec), self._actor, self.waves)
         if played.episode.env_fault is not None:
             return [BrokenPlay(reason=played.episode.env_fault)]
-        rows = [await self._row(spec, played.episode, step) for step in played.snapshots]
+        rows = [await self._row(spec, played.episode, step) for step in played.snapshots if self._may_ask(step)]
         return [measured for measured in rows if measured is not None]
+
+    def _may_ask(self, step: StepSnapshot) -> bool:
+        most = self.world.inference.max_llm_calls
+        return self.routed is None or step.view.llm_calls < most
 
     async def _row(self, spec: EpisodeSpec, episode: Episode, step: StepSnapshot) -> FeatureRow | None:
         assert step.act.proposal is not None
         asked = await self.llm.act(step.view)
-        differs, q_llm = disagrees(step.act.text, asked.text, step.view.tools), episode.success
-        if differs:
-            branch = await play_counterfactual(step.before, asked, self.slm, self.waves)
-            if branch.env_fault is not None:
-                return None
-            q_llm = branch.success
+        is_asked = step.act.source == asked.source
+        other = self._kept(step, asked) if is_asked else replace(asked, bill=step.act.bill + asked.bill)
+        differs = disagrees(step.act.proposal.text, asked.text, step.view.tools)
+        pairs = await self._futures(spec, episode, step, other) if differs else [(episode, episode)]
+        if any(one.env_fault is not None for pair in pairs for one in pair):
+            return None
+        slm, llm = zip(*((after, own) if is_asked else (own, after) for own, after in pairs), strict=True)
+        alike = 0.0 if differs else asked.bill.cached_cost  # what the LLM's same action costs besides
         return FeatureRow(
-            state_id=f"{episode.episode_id}#{step.view.step}",
+            state_id=f"{episode.episode_id}#{step.view.step}" + (f"@{self.number}" if self.number else ""),
             episode_id=episode.episode_id,
             task_id=step.view.task_id,
             split=spec.split or "",
             step_idx=step.view.step,
             actor=step.act.source,
+            proposal=step.act.proposal.text,
             features=await self.extractor.features(step.view, step.act.proposal),
-            q_slm=float(episode.success),
-            q_llm=float(q_llm),
-            n_rollouts=1,
+            q_slm=fmean(one.success for one in slm),
+            q_llm=fmean(one.success for one in llm),
+            n_rollouts=len(pairs),
             disagrees=differs,
-            slm_episode_success=episode.success,
+            slm_episode_success=episode.success if self.routed is None else None,
             condition=spec.condition,
             perturbation_seed=episode.perturbation_seed,
-            cost_slm=1.0,
-            cost_llm=self.cost_ratio,
+            cost_slm=_usd(slm, -alike if is_asked else 0.0),
+            cost_llm=_usd(llm, 0.0 if is_asked else alike),
+            round=self.number,
+            threshold=self.threshold,
         )
+
+    def _kept(self, step: StepSnapshot, asked: Act) -> Act:
+        """The small policy's action at a step that the LLM acted, billed without the LLM."""
+        assert step.act.proposal is not None
+        bill = StepBill(
+            cost=step.act.bill.cost - asked.bill.cost, cached_cost=step.act.bill.cached_cost - asked.bill.cached_cost
+        )
+        return Act(text=step.act.proposal.text, source=self.slm.source, bill=bill)
+
+    async def _futures(
+        self, spec: EpisodeSpec, episode: Episode, step: StepSnapshot, other: Act
+    ) -> list[tuple[Episode, Episode]]:
+        """Of each future, the episodes with the action that was played and with the other one, under equal luck."""
+        pairs = [(episode, await play_counterfactual(step.before, other, self._actor, self.waves))]
+        benchmark, perturbed = self.world.benchmark, self.world.perturbations.active(spec.condition)
+        for number in range(1, self.num_futures if benchmark.capabilities.snapshot and perturbed else 1):
+            seed = seed_of(spec.perturbation_seed or 0, spec.task.task_id, step.view.step, "future", number) % _SEEDS
+            point = replace(step.before, spec=replace(step.before.spec, perturbation_seed=seed))
+            own = replace(step.act, proposal=None)
+            pairs.append(
+                (
+                    await play_counterfactual(point, own, self._actor, self.waves),
+                    await play_counterfactual(point, other, self._actor, self.waves),
+                )
+            )
+        return pairs
+
+
+def _usd(episodes: Sequence[Episode], further: float) -> float:
+    """USD as billed of an episode in which this was played, over its futures."""
+    return round(fmean(one.billed_cost for one in episodes) + further, 10)

@@ -7,6 +7,12 @@ signal, and tau = 1 still means never.
 - entropy_router: the largest token entropy H of the proposal, as 1 - exp(-H).
 - entropy_nonfree_router: the same over tokens that no free argument covers.
 - verifier_router: 1 - the verifier's score of the proposal.
+- logprob_router: 1 - exp of the proposal's mean token log-probability (P(True)-like; UCCI, arXiv 2605.18796, calls the
+  threshold on such a signal calibrated where it is placed on held-out tasks, as all of them are here).
+- mean_entropy_router: the mean token entropy, which ReDAct (arXiv 2604.07036) defers by, as 1 - exp(-H).
+- periodic_router: every n-th step. The van der Corput sequence of the step, so that any threshold spreads its calls
+  evenly.
+- first_steps_router: the first n steps; once the small policy acts, it acts to the end.
 - disagreement_router: a model trained to tell where the expert would act differently (free arguments aside).
 """
 
@@ -66,6 +72,24 @@ def _random(features: Mapping[str, float], seed: int, task_id: str, step: int) -
     return uniform(seed, task_id, step, "router")
 
 
+def _periodic(features: Mapping[str, float], seed: int, task_id: str, step: int) -> float:
+    """The step's binary digits behind the point, in reverse: 0, 1/2, 1/4, 3/4, 1/8, ... begun with the most."""
+    digits, score = step, 0.0
+    place = 0.5
+    while digits:
+        digits, bit = divmod(digits, 2)
+        score, place = score + bit * place, place / 2
+    return round((1 - score) * (1 - 2**-10), 6)
+
+
+def _first_steps(features: Mapping[str, float], seed: int, task_id: str, step: int) -> float:
+    return round(1 / (step + 2), 6)
+
+
+def _unlikely(features: Mapping[str, float], seed: int, task_id: str, step: int) -> float:
+    return round(1 - math.exp(_value(features, "uncertainty.logprob_mean")), 6)
+
+
 def _entropy(name: str) -> Score:
     return lambda features, seed, task_id, step: round(1 - math.exp(-_value(features, name)), 6)
 
@@ -85,4 +109,11 @@ FIXED_SCORES: dict[str, Score] = {
     "entropy_router": _entropy("uncertainty.entropy_max"),
     "entropy_nonfree_router": _entropy("uncertainty.entropy_nonfree_max"),
     "verifier_router": _doubt,
+    "logprob_router": _unlikely,
+    "mean_entropy_router": _entropy("uncertainty.entropy_mean"),
+    "periodic_router": _periodic,
+    "first_steps_router": _first_steps,
 }
+"""Scores that nothing is trained for."""
+DRAWN = ("random_router", "periodic_router", "first_steps_router")
+"""Routers that look at nothing: their scores follow from seed, task and step."""

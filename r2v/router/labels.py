@@ -1,8 +1,12 @@
 """Router labels: rows of features with the executed outcomes of the state, and the label made of them.
 
-The default label is the executed gain of asking the LLM at this step: both continuations are played from the
-same state under the same draws, `gain = q_llm - q_slm`, and y = 1 where it pays for the call. A row keeps all
-that any label needs, so another label is a relabelling, not another roll-out.
+The default label is the executed gain of asking the LLM at this step: both continuations are played from the same state
+under the same draws, by whoever played so far, `gain = q_llm - q_slm`, and y = 1 where it pays for what asking costs. A
+row keeps all that any label needs, so another label is a relabelling, not another roll-out.
+
+Rows of round 0 are states of the small policy alone, which plays on; those of later rounds are states of the pair
+routed so far, which plays on (policy iteration). Whoever acted there, the proposal is the small policy's and both
+actions were executed: rows of which that is not so are refused.
 
 Where there is no world to play in, a label can only be imputed: y = 1 where the policy, shown a state that its teacher
 was recorded in, acts otherwise than the teacher did. Such a row was acted by the teacher, holds no outcome, and serves
@@ -31,12 +35,12 @@ LabelKind = Literal["counterfactual", "disagreement", "episode", "imputed"]
 
 @dataclass(frozen=True, kw_only=True)
 class FeatureRow:
-    """One step of an SLM roll-out: what was known before it, and what both continuations came to. Or, to impute a
+    """One step of a roll-out: what was known before it, and what both continuations came to. Or, to impute a
     label, one step of a recorded teacher: `actor` is then teacher, and there are no outcomes.
 
-    `state_id` is "<episode_id>#<step_idx>". `q_slm` and `q_llm` are success shares of `n_rollouts` executed
-    continuations with the SLM's or the LLM's action here (None: not branched); costs are of the step itself,
-    in the same unit as each other.
+    `state_id` is "<episode_id>#<step_idx>", of a later round "<episode_id>#<step_idx>@<round>". `q_slm` and `q_llm` are
+    success shares of `n_rollouts` executed continuations with the SLM's or the LLM's action here (None: not branched);
+    `cost_slm` and `cost_llm` the mean USD as billed, prompt cache included, of the whole episodes that they make.
     """
 
     state_id: str
@@ -55,11 +59,17 @@ class FeatureRow:
     disagrees: bool | None = None
     """Whether the expert's action differs from the SLM's, free arguments aside."""
     slm_episode_success: bool | None
-    """None of a recorded teacher's step."""
+    """None of a recorded teacher's step, and of a step of a routed episode."""
     perturbation_seed: int | None = None
     condition: Condition = "clean"
     cost_slm: float = 0.0
     cost_llm: float = 0.0
+    proposal: str = ""
+    """The small policy's action, which was played where it is the actor."""
+    round: int = 0
+    """The round of policy iteration; 0: the small policy played alone."""
+    threshold: float | None = None
+    """The threshold of the router that played; None in round 0."""
 
     @property
     def gain(self) -> float | None:
@@ -88,11 +98,12 @@ def _calls(turn: str, tools: Sequence[ToolSpec]) -> list[str]:
 def labelled(rows: Iterable[FeatureRow], kind: LabelKind, kappa: float = 0.0) -> list[FeatureRow]:
     """The rows with `y_escalate` of this kind: the gain exceeds `kappa` times the cost difference; the expert
     would act differently; (a baseline: it blames every step) the SLM's episode failed; or, imputed, the SLM acts
-    otherwise than its recorded teacher.
+    otherwise than its recorded teacher. An episode of a later round is nobody's alone: it has no label of kind episode.
 
     Raises InputError where a row lacks what the label is made of.
     """
-    return [replace(row, y_escalate=_label(row, kind, kappa), y_source=kind) for row in rows]
+    kept = [row for row in rows if row.round == 0] if kind == "episode" else rows
+    return [replace(row, y_escalate=_label(row, kind, kappa), y_source=kind) for row in kept]
 
 
 def _label(row: FeatureRow, kind: LabelKind, kappa: float) -> int:
@@ -117,21 +128,24 @@ def _label(row: FeatureRow, kind: LabelKind, kappa: float) -> int:
     )
 
 
+def on_policy(rows: Sequence[FeatureRow]) -> list[FeatureRow]:
+    """The rows that a router learns from: those of routed rounds, where train and calibration both have some, else all.
+    A label of round 0 says what asking is worth where nobody is ever asked again, which is the wrong question for a
+    state of a routed episode; joined with the others it made the router worse."""
+    routed = [row for row in rows if row.round]
+    return routed if {row.split for row in routed} >= {"train", "calibration"} else list(rows)
+
+
 def check_rows(rows: Sequence[FeatureRow]) -> None:
     """Refuse rows that would teach a router something false.
 
-    Raises InputError for states not acted by the SLM (under an imputed label: by the teacher), features of another
-    version, a split other than train and calibration, or a task in both of them; EmptyResult where one of the two has
-    no step.
+    Raises InputError for states in which nobody knows what the SLM would do: acted by another than it or the LLM that
+    a router asked (under an imputed label: than the teacher), or of a routed episode without both outcomes; for
+    features of another version, a split other than train and calibration, or a task in both of them; EmptyResult where
+    one of the two has no step.
     """
     for row in rows:
-        if row.actor != (actor := "teacher" if row.y_source == IMPUTED else "slm"):
-            learns = (
-                "an imputed router learns from a teacher's records"
-                if actor == "teacher"
-                else "a router learns from SLM roll-outs"
-            )
-            raise InputError(f"{row.state_id}: acted by {row.actor}; {learns} only")
+        _check_actor(row)
         if row.feature_version != FEATURE_VERSION:
             raise InputError(
                 f"{row.state_id}: features are of version {row.feature_version}, this R2V has "
@@ -146,6 +160,21 @@ def check_rows(rows: Sequence[FeatureRow]) -> None:
     for split, split_tasks in tasks.items():
         if not split_tasks:
             raise EmptyResult(f"router: no step of a {split} task; roll out more tasks (router.num_tasks)")
+
+
+def _check_actor(row: FeatureRow) -> None:
+    """Raises InputError for a state that teaches something false."""
+    actors = ("teacher",) if row.y_source == IMPUTED else ("slm", "llm_fallback") if row.round else ("slm",)
+    if row.actor not in actors:
+        learns = "an imputed router learns from a teacher's records"
+        if row.y_source != IMPUTED:
+            learns = "a router learns from SLM and routed roll-outs"
+        raise InputError(f"{row.state_id}: acted by {row.actor}; {learns} only")
+    if row.round and (not row.proposal or row.gain is None):
+        raise InputError(
+            f"{row.state_id}: a state of a routed episode counts where the SLM's proposal is known and both actions "
+            "were executed; make the router features again"
+        )
 
 
 def one_class(rows: Iterable[FeatureRow]) -> str | None:

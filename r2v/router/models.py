@@ -141,12 +141,16 @@ class RouterModel:
         """The calibrated probability that asking the LLM here gains, in [0, 1], rounded to 6 decimals."""
         return round(self.calibration(self.logit(features)), 6)
 
-    def save(self, path: Path) -> None:
-        """Write the model as sorted JSON."""
+    def text(self) -> str:
+        """The model as sorted JSON."""
         record: dict[str, Any] = to_dict(self)
         if self.kind not in BUNDLED_MODELS:
             record["part_class"] = f"{type(self.part).__module__}:{type(self.part).__qualname__}"
-        write_text(path, json.dumps(record, sort_keys=True, indent=1, allow_nan=False) + "\n")
+        return json.dumps(record, sort_keys=True, indent=1, allow_nan=False) + "\n"
+
+    def save(self, path: Path) -> None:
+        """Write the model as sorted JSON."""
+        write_text(path, self.text())
 
 
 def load(path: Path, configured: str | None = None) -> RouterModel:

@@ -1,9 +1,9 @@
 """Router training: full batch, every task counting the same, calibrated on tasks of its own.
 
-Logistic regression is the default: boosting and networks did not beat it at any size tried, and at run time
-it is a dot product. Boosting uses scikit-learn's plain gradient boosting because its trees can be read
-through a public interface. Calibration is Platt's only: isotonic steps merge scores, and a threshold cannot
-tell merged scores apart.
+Boosting is the default: on the small policy's own states it does not beat logistic regression, on the states that a
+routed policy meets it does. It is scikit-learn's plain gradient boosting, because its trees can be read through a
+public interface and are stored as JSON. Logistic regression is the row that can be read. Calibration is Platt's only:
+isotonic steps merge scores, and a threshold cannot tell merged scores apart.
 """
 
 from __future__ import annotations
@@ -168,7 +168,12 @@ def _fit_boosted(x: FeatureArray, y: FeatureArray, weights: FeatureArray, cfg: R
     from sklearn.ensemble import GradientBoostingClassifier
 
     model = GradientBoostingClassifier(
-        n_estimators=100, learning_rate=0.1, max_depth=3, init="zero", random_state=seed_of(seed, "router") % 2**32
+        n_estimators=100,
+        learning_rate=0.1,
+        max_depth=3,
+        min_samples_leaf=20,
+        init="zero",
+        random_state=seed_of(seed, "router") % 2**32,
     )
     model.fit(x, y, sample_weight=weights)
     return BoostedModel(intercept=0.0, rate=model.learning_rate, trees=tuple(map(_tree, model.estimators_[:, 0])))

@@ -2,8 +2,9 @@
 
     r2v evaluate --config configs/mrp.yaml --seeds 1 2 3 4 5 --methods r2v slm_only llm_only entropy_router
 
-Routers are compared at equal spending: each one's threshold is placed by executing it on calibration tasks
-until its share of LLM steps is r2v's (main table), or one of `evaluation.budgets` (frontier). What has been
+Routers are compared at equal spending: each one's threshold is placed by executing it on calibration tasks until it
+costs what r2v costs, in USD as billed: at the router's own point (main table), and where r2v's share of LLM steps is
+one of `evaluation.budgets` (frontier). What has been
 played is in the episode cache, so an interrupted evaluation goes on where it stopped, and one of other seeds, methods
 or budgets plays what is new.
 """
@@ -16,9 +17,11 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from r2v.config.methods import OURS
 from r2v.data.store import write_episodes
 from r2v.errors import InputError
 from r2v.evaluation.settings import EVALUATE_VERSION, EvaluateSettings, never_branched
+from r2v.evaluation.setup import MAIN
 from r2v.log import logger
 from r2v.stages import Stage
 from r2v.stages.train_policy import TASKS
@@ -32,9 +35,7 @@ if TYPE_CHECKING:
     from r2v.evaluation.setup import RouterScores
     from r2v.rollout.cells import Cell
     from r2v.rollout.session import EpisodeSpec
-
-OWN_POINT = ("r2v", "main")
-"""The operating point that comes with the router."""
+    from r2v.router.thresholds import Choice, Spending
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,30 +134,37 @@ def _refuse_training_tasks(work: Work, specs: dict[str, list[EpisodeSpec]]) -> N
 
 
 def _calibration(cfg: EvaluateSettings, runner: MethodRunner, work: Work) -> dict[str, dict[str, Any]]:
-    """<method>@<point> -> its threshold and what was realised. r2v's own operating point comes with the router; every
-    other one is placed by playing calibration tasks, each once."""
+    """<method>@<point> -> its threshold and what was realised. r2v's own operating point comes with the router, and a
+    budget is r2v's share of LLM steps; every other method is placed where it costs what r2v costs there, in USD as
+    billed (by shares of LLM steps where r2v does not play). All by playing calibration tasks, each once."""
     from r2v.evaluation.calibration import place_thresholds
 
     chosen = json.loads(work.inputs["router"].file("threshold.json").read_text())
-    wanted = {"main": chosen["realised"]["llm_call_rate"], **cfg.evaluation.operating_points}
-    targets = {(method, point): rate for method in cfg.routed for point, rate in wanted.items()}
-    specs = cfg.calibration_specs(runner.world.benchmark)
-    choices = place_thresholds(runner, specs, {point: rate for point, rate in targets.items() if point != OWN_POINT})
+    budgets, specs = cfg.evaluation.operating_points, cfg.calibration_specs(runner.world.benchmark)
+    own: dict[str, dict[str, Any]] = {}
+    if OURS in cfg.routed:
+        own = {MAIN: {"tau": chosen["tau"], "target": chosen["realised"]["llm_call_rate"], **chosen["realised"]}}
+        placed = place_thresholds(runner, specs, {(OURS, point): rate for point, rate in budgets.items()})
+        own |= {point: _record(placed[OURS, point], rate) for point, rate in budgets.items()}
+    by: Spending = "cost" if own else "llm_call_rate"
+    wanted = {MAIN: chosen["realised"]["llm_call_rate"], **budgets}
+    wanted = {point: own[point]["cost"] if own else rate for point, rate in wanted.items()}
+    targets = {(method, point): value for method in cfg.routed if method != OURS for point, value in wanted.items()}
+    choices = place_thresholds(runner, specs, targets, by=by)
     found: dict[str, dict[str, Any]] = {}
-    for (method, point), rate in targets.items():
-        if (method, point) == OWN_POINT:
-            found[f"{method}@{point}"] = {"tau": chosen["tau"], "target": rate, **chosen["realised"]}
-            continue
-        choice = choices[method, point]
-        found[f"{method}@{point}"] = {"tau": choice.tau, "target": rate, **asdict(choice.outcome)}
-        logger.info(
-            "  %-24s %-6s threshold %.4f: the LLM acts in %.1f %% of the steps",
-            method,
-            point,
-            choice.tau,
-            100 * choice.outcome.llm_call_rate,
-        )
+    for method in cfg.routed:
+        for point in wanted:
+            record = own[point] if method == OURS else _record(choices[method, point], wanted[point], by)
+            found[f"{method}@{point}"] = {"by": "llm_call_rate", **record}
+            logger.info(
+                "  %-24s %-6s threshold %.4f: the LLM acts in %.1f %% of the steps, %.4f USD an episode",
+                *(method, point, record["tau"], 100 * record["llm_call_rate"], record["cost"]),
+            )
     return found
+
+
+def _record(choice: Choice, target: float, by: Spending = "llm_call_rate") -> dict[str, Any]:
+    return {"tau": choice.tau, "target": target, "by": by, **asdict(choice.outcome)}
 
 
 def _cells(
@@ -166,7 +174,7 @@ def _cells(
     calibration: dict[str, dict[str, Any]],
 ) -> dict[str, Cell]:
     """File (below the results) -> the episodes that go into it, of everything to be played."""
-    from r2v.evaluation.setup import FRONTIER, MAIN, OPERATING_POINT, episodes_file
+    from r2v.evaluation.setup import FRONTIER, OPERATING_POINT, episodes_file
 
     cells = {}
     for condition in cfg.selections:
@@ -211,11 +219,7 @@ def _write_cell(runner: MethodRunner, cell: Cell, path: Path) -> int:
 
 def _gain_cell(cfg: EvaluateSettings, runner: MethodRunner, condition: str, specs: Sequence[EpisodeSpec]) -> Cell:
     """What an LLM step would have gained, along slm_only's evaluation episodes."""
-    return runner.feature_rollout(cfg.cost.ratio).cell(
-        [replace(spec, method="slm_only") for spec in specs],
-        what=f"{condition} gains",
-        identity=runner.identity.rollouts(cost_ratio=cfg.cost.ratio),
-    )
+    return runner.feature_cell([replace(spec, method="slm_only") for spec in specs], f"{condition} gains")
 
 
 def _router_scores(

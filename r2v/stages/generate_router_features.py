@@ -1,11 +1,12 @@
-"""Stage 6, router features: rollouts of the small policy, with a counterfactual rollout wherever the LLM would differ.
+"""Stage 6, router features: rollouts with a counterfactual rollout wherever the LLM would differ, of the small policy
+and then, round by round, of the pair routed so far.
 
     r2v generate_router_features --config configs/mrp.yaml
 
 With `router.label=imputed` nothing is played: see `r2v.stages.impute_router`.
 
-Training and calibration tasks are rolled out by the small policy under its training conditions
-(`r2v.rollout.feature_rollout`); evaluation tasks are never touched.
+Training and calibration tasks are played under the training conditions (`r2v.stages.router_rounds`,
+`r2v.rollout.feature_rollout`); evaluation tasks are never touched.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ from r2v.stages import Stage
 from r2v.storage.artifact import Work
 
 if TYPE_CHECKING:
-    from r2v.rollout.cells import Cell, CellPlayer
+    from r2v.envs.base import Benchmark
+    from r2v.rollout.session import EpisodeSpec
     from r2v.router.labels import FeatureRow
 
 
@@ -37,17 +39,27 @@ class RouterFeaturesSettings:
     cost: c.CostConfig
     rollout: c.RolloutConfig
     tasks: c.TaskSelection
-    num_tasks: int
-    num_calibration_tasks: int
-    seeds: list[int]
-    samples: bool
-    imputed: bool | None = field(default=None, metadata=c.IF_GIVEN)
-    """True: nothing is played; the policy is asked about its teacher's states (`r2v.stages.impute_router`)."""
+    router: c.RouterConfig
+    """Without what only the router's own stage reads."""
+    seed: int | None = field(default=None, metadata=c.IF_GIVEN)
+    """Of the routers that play; None where none does."""
+    max_examples: int | None = field(default=None, metadata=c.IF_GIVEN)
+    """training.router.max_examples, where routers are fitted."""
 
     @property
     def asks_teacher(self) -> bool:
         """Whether it can't do without the teacher."""
         return not self.imputed
+
+    @property
+    def imputed(self) -> bool:
+        """True: nothing is played; the policy is asked about its teacher's states (`r2v.stages.impute_router`)."""
+        return self.router.imputed
+
+    @property
+    def samples(self) -> bool:
+        """Whether features need further samples of the small policy."""
+        return "samples" in self.router.features
 
     @classmethod
     def of(cls, config: c.Config) -> RouterFeaturesSettings:
@@ -61,70 +73,73 @@ class RouterFeaturesSettings:
             inference=config.inference.acting("samples" in config.router.features),
             rollout=config.rollout,
             tasks=c.TaskSelection.training(config),
-            num_tasks=config.router.num_tasks,
-            num_calibration_tasks=config.router.num_calibration_tasks,
-            seeds=config.router.seeds,
-            samples="samples" in config.router.features,
-            imputed=config.router.imputed or None,
+            router=config.router.features_only(),
+            seed=config.seed if config.router.routed_rounds else None,
+            max_examples=config.training.router.max_examples if config.router.routed_rounds else None,
         )
 
+    def specs(self, benchmark: Benchmark, split: str, *, method: str) -> list[EpisodeSpec]:
+        """The episodes of a split: its first `router.num_calibration_tasks` tasks, or all that may be trained on."""
+        from r2v.rollout.session import episode_specs
 
-def _cell(cfg: RouterFeaturesSettings, work: Work) -> tuple[CellPlayer, Cell, int]:
-    """Who plays, what, and how many episodes are left out because they may not be branched."""
+        limit = self.router.num_calibration_tasks if split == "calibration" else None
+        return episode_specs(benchmark, split, self.router.seeds, self.tasks, method=method, limit=limit)
+
+
+def _played(cfg: RouterFeaturesSettings, work: Work, faults: list[str]) -> tuple[list[FeatureRow], dict[str, Any]]:
+    """The rows of all rounds, and what is told of them; what broke is added to `faults`."""
     from r2v.evaluation.methods import MethodRunner
     from r2v.rollout.fork import branchable
     from r2v.rollout.session import episode_specs
+    from r2v.stages.router_rounds import play_rounds
 
     runner = MethodRunner.of(
         cfg,
         work,
         policy=work.inputs["preference"].file("final"),
         verifier=work.inputs["verifier"].file("final"),
-        num_samples=cfg.samples and cfg.inference.num_candidates,
+        num_samples=cfg.inference.num_candidates if cfg.samples else 0,
+    )
+    benchmark, counts = (
+        runner.world.benchmark,
+        (("train", cfg.router.num_tasks), ("calibration", cfg.router.num_calibration_tasks)),
     )
     every = [
         spec
-        for split, count in (("train", cfg.num_tasks), ("calibration", cfg.num_calibration_tasks))
-        for spec in episode_specs(runner.world.benchmark, split, cfg.seeds, cfg.tasks, method="slm_only", limit=count)
+        for split, count in counts
+        for spec in episode_specs(benchmark, split, cfg.router.seeds, cfg.tasks, method="slm_only", limit=count)
     ]
-    specs = branchable(runner.world.benchmark, every, "router features")
-    cell = runner.feature_rollout(cfg.cost.ratio).cell(
-        specs,
-        what="roll out, with counterfactuals",
-        identity=runner.identity.rollouts(cost_ratio=cfg.cost.ratio),
-    )
-    return runner.player, cell, len(every) - len(specs)
+    first = branchable(benchmark, every, "router features")
+    rows, rounds = play_rounds(cfg, runner, first, faults)
+    if not rows:
+        raise EmptyResult(f"router features: {len(first)} roll-outs gave no step; raise router.num_tasks")
+    return rows, {"n_never_branched": len(every) - len(first), "rounds": [one.plain() for one in rounds]}
 
 
 def play(cfg: RouterFeaturesSettings, work: Work) -> None:
     """Play what nobody has played yet."""
     if cfg.imputed:
         raise UsageError("generate_router_features: with router.label=imputed nothing is played; it takes no helper")
-    player, cell, _ = _cell(cfg, work)
-    player.play([cell], cell.what)
+    _played(cfg, work, [])
 
 
 def run(cfg: RouterFeaturesSettings, work: Work) -> None:
-    """Roll out, branch, and write router_features.jsonl."""
-    from r2v.rollout.cells import measured
+    """Roll out, branch, round by round, and write router_features.jsonl."""
     from r2v.router.labels import write_rows
 
     if cfg.imputed:
         from r2v.stages.impute_router import impute_features
 
         return impute_features(cfg, work)
-    player, cell, never_branched = _cell(cfg, work)
     faults: list[str] = []
-    rows = [row for rows in measured(cell, player, faults) for row in rows]
-    if not rows:
-        raise EmptyResult(f"router features: {len(cell.specs)} roll-outs gave no step; raise router.num_tasks")
+    rows, told = _played(cfg, work, faults)
     write_rows(work.folder / "router_features.jsonl", rows)
-    work.summary.update(report(rows), n_env_faults=len(faults), n_never_branched=never_branched)
+    work.summary.update(report([row for row in rows if row.round == 0] or rows), n_env_faults=len(faults), **told)
     logger.info("  %s", json.dumps(work.summary))
 
 
 def report(rows: list[FeatureRow]) -> dict[str, Any]:
-    """Counts over the rollouts and their counterfactuals."""
+    """Counts over the small policy's rollouts and their counterfactuals."""
     episodes = {row.episode_id: bool(row.slm_episode_success) for row in rows}
     return {
         "n_steps": len(rows),
@@ -136,4 +151,4 @@ def report(rows: list[FeatureRow]) -> dict[str, Any]:
     }
 
 
-STAGE = Stage(version=1, settings=RouterFeaturesSettings, run=run, play=play)
+STAGE = Stage(version=2, settings=RouterFeaturesSettings, run=run, play=play)

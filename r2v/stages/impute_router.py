@@ -92,7 +92,8 @@ def _recorded(cfg: RouterFeaturesSettings, work: Work) -> tuple[dict[str, Episod
     kept = StoredEpisodes(
         work.inputs["perturb"].file("trajectories.jsonl"), keep=lambda e: e.metadata.task_id not in cloned
     )
-    splits = split_of((episode.metadata.task_id for episode in kept), cfg.num_tasks, cfg.num_calibration_tasks)
+    counts = cfg.router.num_tasks, cfg.router.num_calibration_tasks
+    splits = split_of((episode.metadata.task_id for episode in kept), *counts)
     if not splits:
         raise InputError(
             f"router.label=imputed: the policy was cloned from all {len(cloned)} recorded tasks, so its agreement with "

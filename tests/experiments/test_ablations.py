@@ -30,5 +30,5 @@ def test_an_ablation_changes_the_declared_keys_and_no_other(name: str) -> None:
 def test_the_default_rows_exist() -> None:
     names = Config().ablations.names
     assert set(names) <= set(ABLATION_ROWS)
-    assert {"no_verifier", "no_dpo", "no_perturbation"} <= set(names)
+    assert {"with_verifier", "no_dpo", "no_perturbation"} <= set(names)
     assert any(name.startswith("feat_") for name in names) and any("_k" in n or "best_of" in n for n in names)

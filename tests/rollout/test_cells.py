@@ -121,7 +121,7 @@ def census(on: Stage) -> tuple[bool, int]:
 
 def features(on: Stage, faults: list[str]) -> set[str]:
     extractor = FeatureExtractor(InferenceConfig())
-    rows = roll_out_features(of_six(on), on.world, on.small, on.large, extractor, 30.0, on.waves, faults=faults)
+    rows = roll_out_features(of_six(on), on.world, on.small, on.large, extractor, on.waves, faults=faults)
     return {row.task_id for row in rows}
 
 

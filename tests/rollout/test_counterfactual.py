@@ -73,7 +73,6 @@ def feature_rows(chain: ChainBenchmark, count: int) -> tuple[Stage, list[Any]]:
         on.small,
         on.large,
         FeatureExtractor(InferenceConfig()),
-        30.0,
         on.waves,
     )
 
@@ -270,10 +269,10 @@ class FaultyEnvironment:
 def test_an_episode_that_the_world_ended_teaches_nobody() -> None:
     on = stage(Faulty(), lambda request: call("a"), lambda request: call("b"))
     some = [replace(spec, perturbation_seed=901) for spec in specs(on.world.benchmark, 3)]
-    rows = roll_out_features(some, on.world, on.small, on.large, FeatureExtractor(InferenceConfig()), 30.0, on.waves)
+    rows = roll_out_features(some, on.world, on.small, on.large, FeatureExtractor(InferenceConfig()), on.waves)
     assert [row.state_id.partition("/")[0] for row in rows] == ["f-0"] * 4 + ["f-2"] * 4
-    assert {(row.disagrees, row.q_slm, row.q_llm, row.cost_slm, row.cost_llm, row.n_rollouts) for row in rows} == {
-        (True, 0.0, 0.0, 1.0, 30.0, 1)
+    assert {(row.disagrees, row.q_slm, row.q_llm, row.n_rollouts, row.proposal) for row in rows} == {
+        (True, 0.0, 0.0, 1, call("a"))
     }
     assert {(row.split, row.condition, row.perturbation_seed) for row in rows} == {("evaluation", "clean", None)}, (
         "where no perturbation is at work no seed of one is recorded"
@@ -299,9 +298,7 @@ def test_equal_actions_gain_nothing_and_are_not_played_twice() -> None:
         return await world(action, *arguments)
 
     waves.world = counted  # type: ignore[method-assign]
-    rows = roll_out_features(
-        specs(chain, 4), on.world, on.small, on.large, FeatureExtractor(InferenceConfig()), 30.0, waves
-    )
+    rows = roll_out_features(specs(chain, 4), on.world, on.small, on.large, FeatureExtractor(InferenceConfig()), waves)
     assert {row.disagrees for row in rows} == {True, False}
     assert all(row.gain == 0.0 for row in rows if not row.disagrees)
     assert sum(opened) == 4 + sum(bool(row.disagrees) for row in rows)

@@ -66,7 +66,6 @@ def features(store: Path | None, own: str = "stage-1") -> list[str]:
         on.small,
         on.large,
         FeatureExtractor(InferenceConfig()),
-        30.0,
         on.waves,
         player=player(on, store, own),
     )

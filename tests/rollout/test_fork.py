@@ -48,7 +48,7 @@ def features(counted: Counted, llm: Speak) -> int:
     """Router features; an evaluation's gains are the same rollouts."""
     on, extractor = corridors(counted, llm), FeatureExtractor(InferenceConfig())
     some = specs(counted, counted.num_tasks)
-    return len(roll_out_features(some, on.world, on.small, on.large, extractor, 30.0, on.waves))
+    return len(roll_out_features(some, on.world, on.small, on.large, extractor, on.waves))
 
 
 def oracle(counted: Counted, llm: Speak) -> int:

@@ -4,7 +4,7 @@ import pytest
 
 from r2v.config import RouterConfig
 from r2v.errors import InputError, UsageError
-from r2v.router.baselines import score_function
+from r2v.router.baselines import DRAWN, FIXED_SCORES, score_function
 from r2v.router.labels import labelled
 from r2v.router.training import fit
 
@@ -13,16 +13,34 @@ from .rows import make_row
 FEATURES = {
     "uncertainty.entropy_max": 1.386294,
     "uncertainty.entropy_nonfree_max": 0.0,
+    "uncertainty.entropy_mean": 0.693147,
+    "uncertainty.logprob_mean": -0.287682,
     "verifier.v_proposal": 0.75,
 }
 
 
 def test_scores_known_answers() -> None:
-    score = {
-        method: score_function(method, {})(FEATURES, 1, "t", 0)
-        for method in ("entropy_router", "entropy_nonfree_router", "verifier_router")
+    score = {method: score_function(method, {})(FEATURES, 1, "t", 0) for method in FIXED_SCORES.keys() - set(DRAWN)}
+    assert score == {
+        "entropy_router": 0.75,
+        "entropy_nonfree_router": 0.0,
+        "verifier_router": 0.25,
+        "mean_entropy_router": 0.5,
+        "logprob_router": 0.25,
     }
-    assert score == {"entropy_router": 0.75, "entropy_nonfree_router": 0.0, "verifier_router": 0.25}
+
+
+def asked(method: str, threshold: float, steps: int = 16) -> list[int]:
+    score = score_function(method, {})
+    return [step for step in range(steps) if score({}, 1, "t", step) >= threshold]
+
+
+def test_periodic_and_first_steps_know_the_step_alone() -> None:
+    assert asked("periodic_router", 0.9) == [0, 8] and asked("periodic_router", 0.8) == [0, 4, 8, 12]
+    assert asked("periodic_router", 0.55) == [0, 2, 4, 6, 8, 10, 12, 14] and asked("periodic_router", 0.01, 9) == [
+        *range(9)
+    ]
+    assert [asked("first_steps_router", 1 / (n + 1) - 1e-6) for n in (1, 2, 5)] == [[0], [0, 1], [*range(5)]]
 
 
 def test_random_router_is_keyed_and_uniform() -> None:

@@ -102,7 +102,7 @@ def test_an_imputed_label_is_of_a_recorded_teacher_and_serves_for_nothing_else()
     for kind in ("counterfactual", "episode"):
         with pytest.raises(InputError, match="acted by teacher; make the router features again"):
             labelled(records, kind)  # type: ignore[arg-type]
-    with pytest.raises(InputError, match="acted by teacher; a router learns from SLM roll-outs only"):
+    with pytest.raises(InputError, match="acted by teacher; a router learns from SLM and routed roll-outs only"):
         check_rows(labelled(records, "disagreement"))
     with pytest.raises(InputError, match="acted by slm; make the router features again"):
         labelled(ROWS, "imputed")
@@ -125,6 +125,17 @@ def test_evaluation_rows_are_refused() -> None:
 def test_only_states_acted_by_the_slm(actor: str) -> None:
     with pytest.raises(InputError, match="SLM"):
         check_rows([*ROWS, replace(ROWS[0], actor=actor)])
+
+
+def test_a_routed_state_counts_where_the_proposal_is_known_and_both_actions_were_executed() -> None:
+    routed = [replace(row, round=1, proposal="a", actor="llm_fallback", threshold=0.5) for row in ROWS]
+    check_rows([*ROWS, *routed])
+    for lacking in ({"proposal": ""}, {"q_slm": None}, {"q_llm": None}):
+        with pytest.raises(InputError, match="both actions were executed"):
+            check_rows([*ROWS, replace(routed[0], **lacking)])  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="acted by teacher"):
+        check_rows([*ROWS, replace(routed[0], actor="teacher")])
+    assert len(labelled([*ROWS, *routed], "episode")) == len(ROWS), "a routed episode is nobody's alone"
 
 
 def test_features_of_another_version_are_refused() -> None:

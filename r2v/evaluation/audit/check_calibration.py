@@ -14,18 +14,18 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
+from r2v.config.methods import OURS
 from r2v.data.schema import SchemaError, from_dict
 from r2v.errors import InputError
 from r2v.evaluation.audit.folder import read_json
 from r2v.evaluation.settings import EvaluateSettings
 from r2v.evaluation.setup import MAIN
+from r2v.router.thresholds import TOLERANCES, Spending
 
 CALIBRATION = "calibration.json"
-_TOLERANCE = 0.005
-"""Of `r2v.router.thresholds.match_rate`."""
-_MOST_USD = 1e6
+MOST_USD = 1e6
 """Above the mean cost of any episode."""
-_OWN = f"r2v@{MAIN}"
+_OWN = f"{OURS}@{MAIN}"
 """The point that comes with the router, realised when that was trained."""
 
 Thresholds = dict[tuple[str, str], float]
@@ -41,6 +41,13 @@ class CalibrationRecord:
     llm_call_rate: float
     success: float
     cost: float
+    by: Spending = "llm_call_rate"
+    """What the target is of: the share of LLM steps, or USD as billed per episode."""
+
+    @property
+    def spent(self) -> float:
+        """What was realised of it."""
+        return self.llm_call_rate if self.by == "llm_call_rate" else self.cost
 
 
 def read_calibration(results: Path) -> dict[str, CalibrationRecord]:
@@ -70,14 +77,22 @@ def calibration_problems(
     if odd := sorted(records.keys() ^ expected):
         yield f"{odd[0]} is {'not of this evaluation' if odd[0] in records else 'missing'}"
     for name, record in records.items():
-        point = name.partition("@")[2]
-        rates = (record.tau, record.target, record.llm_call_rate, record.success)
-        if not all(0 <= rate <= 1 for rate in rates) or not 0 <= record.cost <= _MOST_USD:
+        method, _, point = name.partition("@")
+        own = records.get(f"{OURS}@{point}")
+        rates = (record.tau, record.llm_call_rate, record.success, *((record.target,) if record.by != "cost" else ()))
+        if not all(0 <= rate <= 1 for rate in rates) or not all(
+            0 <= usd <= MOST_USD for usd in (record.cost, record.target)
+        ):
             yield f"{name} holds {asdict(record)}: out of range"
-        if point in budgets and record.target != budgets[point]:
+        if record.by != (by := "llm_call_rate" if own is None or method == OURS else "cost"):
+            yield f"{name}: its target is of {record.by}, of these methods it is of {by}"
+        elif record.by == "cost" and own is not None and record.target != own.cost:
+            yield f"{name}: target is {record.target} USD, {OURS} cost {own.cost}"
+        if record.by != "cost" and point in budgets and record.target != budgets[point]:
             yield f"{name}: target is {record.target}, the budget is {budgets[point]}"
-        if name != _OWN and record.llm_call_rate > record.target + _TOLERANCE and record.tau < 1:
-            yield f"{name}: llm_call_rate {record.llm_call_rate} is above its target {record.target}"
+        most = record.target + TOLERANCES[record.by](record.target)
+        if name != _OWN and record.spent > most and record.tau < 1:
+            yield f"{name}: {record.by} {record.spent} is above its target {record.target}"
         yield from (f"{name}: {problem}" for problem in _impossible(record, episodes, settings.inference.max_steps))
     yield from _unequal_outcomes(records)
 
@@ -112,11 +127,11 @@ def _outcome(record: CalibrationRecord) -> dict[str, float]:
 
 
 def router_problems(records: Mapping[str, CalibrationRecord], router: Mapping[str, Any]) -> Iterator[str]:
-    """What contradicts the point that the router was trained to: its rate is the target of every main point, and r2v's
-    main point is that point."""
+    """What contradicts the point that the router was trained to: what it realised is the target of every main point,
+    and r2v's main point is that point."""
     for name, record in records.items():
-        if name.partition("@")[2] == MAIN and record.target != router.get("llm_call_rate"):
-            yield f"{name}: target is {record.target}, the router realised {router.get('llm_call_rate')}"
+        if name.partition("@")[2] == MAIN and record.target != router.get(record.by):
+            yield f"{name}: target is {record.target}, the router realised {router.get(record.by)}"
     if (own := records.get(_OWN)) is not None:
         for key, value in {"tau": own.tau, **_outcome(own)}.items():
             if router.get(key) != value:

@@ -1,8 +1,9 @@
 """Who acted, by the rule: every recorded decision is made again from its score, its threshold and the calls so far.
 
-A score itself is the word of a model that is not in the folder, except random_router's, which is a keyed draw. But the
-same state has one score and one greedy action, whichever method's episode it is met in: `KnownStates` remembers both
-for the episodes of one task and seed, so that an episode filed under another method contradicts the rest.
+A score itself is the word of a model that is not in the folder, except of routers that look at nothing: it follows from
+the step and the key. But the same state has one score and one greedy action, whichever method's episode it is met in:
+`KnownStates` remembers both for the episodes of one task and seed, so that an episode filed under another method
+contradicts the rest.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from dataclasses import dataclass, field
 from r2v.config import InferenceConfig
 from r2v.config.methods import ROUTERS
 from r2v.data.episode import Decision, Episode, Step
-from r2v.router.baselines import score_function
+from r2v.router.baselines import DRAWN, score_function
 from r2v.router.escalation import escalates, needs_score, recorded_score
 
 SLM, LLM = "slm", "llm_fallback"
@@ -54,14 +55,11 @@ def _routed(
         yield f"{where}: {_words(made)}, by the rule {_words(expected)}"
     if step.action_source != (LLM if made.escalated else SLM):
         yield f"{where}: escalated={str(made.escalated).lower()}, but action_source is {step.action_source}"
-    if episode.method == "random_router" and needs_score(threshold):
-        drawn = recorded_score(_drawn(episode.metadata.seed, episode.metadata.task_id, step.step_idx))
+    if episode.method in DRAWN and needs_score(threshold):
+        score = score_function(episode.method, {})
+        drawn = recorded_score(score({}, episode.metadata.seed, episode.metadata.task_id, step.step_idx))
         if made.p_escalate != drawn:
             yield f"{where}: p_escalate is {made.p_escalate}, the keyed draw is {drawn}"
-
-
-def _drawn(seed: int, task_id: str, step: int) -> float:
-    return score_function("random_router", {})({}, seed, task_id, step)
 
 
 def _expected(score: float | None, threshold: float, calls: int, most: int) -> Decision | None:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, fields
 from r2v.config.methods import METHODS
 from r2v.data.episode import Episode
 from r2v.evaluation.audit.check_bills import Biller
+from r2v.evaluation.audit.check_calibration import MOST_USD
 from r2v.evaluation.audit.check_decisions import KnownStates
 from r2v.evaluation.audit.check_features import MODELS, between_steps, feature_problems, without_free_arguments
 from r2v.evaluation.setup import RouterScores, Setup
@@ -32,6 +33,8 @@ _SIGNAL = {
     "entropy_router": "uncertainty.entropy_max",
     "entropy_nonfree_router": "uncertainty.entropy_nonfree_max",
     "verifier_router": "verifier.v_proposal",
+    "logprob_router": "uncertainty.logprob_mean",
+    "mean_entropy_router": "uncertainty.entropy_mean",
 }
 """Routers whose score is a function of one feature: an episode of theirs that meets the state must have that score."""
 
@@ -101,8 +104,9 @@ class GainsCheck:
             slm_episode_success=succeeded,
             condition=spec.condition,
             perturbation_seed=spec.perturbation_seed,
-            cost_slm=1.0,
-            cost_llm=self.setup.cost_ratio,
+            cost_slm=_usd(row.cost_slm),
+            cost_llm=_usd(row.cost_llm),
+            proposal=row.proposal,
         )
         for item in fields(FeatureRow):
             recorded, implied = getattr(row, item.name), getattr(expected, item.name)
@@ -114,6 +118,10 @@ class GainsCheck:
     def _beside(self, row: FeatureRow, episode: Episode, view: StepView) -> Iterator[str]:
         """What a row must say beside the step that it belongs to."""
         action = episode.steps[row.step_idx].action.raw_text
+        if row.proposal != action:
+            yield f"{row.state_id}: proposal is {row.proposal}, slm_only's action is {action}"
+        if row.cost_slm != episode.billed_cost:
+            yield f"{row.state_id}: cost_slm is {row.cost_slm}, slm_only's episode cost {episode.billed_cost}"
         if row.slm_episode_success != episode.success:
             yield f"{row.state_id}: slm_episode_success is {row.slm_episode_success}, slm_only's is {episode.success}"
         asked = self.biller.asked(view)
@@ -202,3 +210,8 @@ class GainsCheck:
             for index, (p, again) in enumerate(zip(scores.p, known, strict=True)):
                 if not 0 <= p <= 1 or (again is not None and p != again and recorded_score(p) != again):
                     yield f"{method} on {self.condition}: p[{index}] is {p}, the state's score is {again}"
+
+
+def _usd(recorded: float) -> float:
+    """The cost of an episode as it is recorded, where it can be one."""
+    return round(min(max(recorded, 0.0), MOST_USD), 10)

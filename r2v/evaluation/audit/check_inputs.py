@@ -21,6 +21,7 @@ from r2v.evaluation.audit.findings import Findings
 from r2v.evaluation.audit.folder import Fewer, read_json
 from r2v.evaluation.settings import EvaluateSettings
 from r2v.policy.training_tools import recorded
+from r2v.router.rounds import RoundFigures
 from r2v.storage.artifact import ATTEMPT
 from r2v.storage.artifact_manifest import wrong_hashes
 from r2v.storage.integrity import Artifact
@@ -135,6 +136,7 @@ class FeaturesSummary:
     fewer_than_asked: Fewer | None = None
     engine: EngineRecord | None = None
     n_never_branched: CountOrNone = 0
+    rounds: list[RoundFigures] = field(default_factory=list)
 
 
 @dataclass(frozen=True, kw_only=True)

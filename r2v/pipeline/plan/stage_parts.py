@@ -11,6 +11,7 @@ whether an oracle tries the second branch), the plan is the most that there can 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from r2v.config import Config
 from r2v.envs.base import WORLDLESS
@@ -19,6 +20,7 @@ from r2v.pipeline.jobs import job
 from r2v.pipeline.plan.case import Case, Part
 from r2v.pipeline.plan.known import Known
 from r2v.pipeline.plan.workload import Workload, branches, branches_at_most, episode
+from r2v.stages.router_rounds import PLACING_PLAYS
 
 MOST_PLAYS = 7
 """Thresholds that `r2v.router.thresholds.match_rate` plays by default."""
@@ -120,10 +122,10 @@ def candidates(case: Case) -> Sequence[Part]:
     ]
 
 
-def features_of_episode(case: Case) -> Workload:
-    """A roll-out of the small policy with a branch wherever the LLM acts otherwise."""
-    steps, pace = case.student_steps, case.known.pace
-    played = branches(steps, each=pace.differing, copies=case.known.copies, student=1)
+def features_of_episode(case: Case, futures: int = 1) -> Workload:
+    """A roll-out of the small policy with a branch wherever the LLM acts otherwise, and two in each further future."""
+    steps, each = case.student_steps, case.known.pace.differing * (2 * futures - 1)
+    played = branches(steps, each=each, copies=case.known.copies, student=1)
     return case.with_tokens(observed(case, steps, llm=1) + played, steps)
 
 
@@ -135,9 +137,53 @@ def observed(case: Case, steps: float, *, llm: float = 0) -> Workload:
     return episode(steps, student=1, samples=samples, llm=llm, verifier=1 + samples)
 
 
+def _futures(case: Case) -> int:
+    """Futures that a disputed state is played into: one where worlds are not copied or nothing is perturbed."""
+    active = case.config.perturbations.active(case.config.data.condition)
+    return case.config.router.num_futures if case.known.copies and active else 1
+
+
+def _rounds(case: Case) -> Sequence[Part]:
+    """Placing a round's thresholds, and its roll-outs, after whose branches the router goes on."""
+    settings, known, steps = case.config.router, case.known, case.student_steps
+    if not settings.routed_rounds:
+        return []
+    seeds, calibration = len(settings.seeds), settings.num_calibration_tasks
+    plays = 1 + len(settings.round_budgets) * (PLACING_PLAYS + 1)
+    placing, placed = routed(case, 1.0), known.of_split("calibration", calibration)
+    each = known.pace.differing * (2 * _futures(case) - 1)
+    played = branches(steps, each=each, copies=known.copies, student=1, llm=1)
+    samples = case.config.inference.num_candidates if "samples" in settings.features else 0
+    played = replace(played, verifier=played.student * (1 + samples), drawn=played.student * (1 + samples))
+    one = case.with_tokens(observed(case, steps, llm=2) + played, steps)
+    tasks = known.branched_of_split("train", settings.round_tasks)
+    tasks += known.branched_of_split("calibration", calibration)
+    why = "the LLM's share is what thresholds are placed for, and bisections may end early"
+    return [
+        Part(
+            name="thresholds of rounds",
+            shared=True,
+            total=placing.times(placed * seeds * plays * settings.routed_rounds),
+            unit=placing,
+            blocks=case.blocks(placed, seeds),
+            alone=case.alone("calibration", calibration),
+            at_most=why,
+            remedy="router.rounds, router.num_calibration_tasks",
+        ),
+        Part(
+            name="rounds",
+            total=one.times(tasks * seeds * settings.routed_rounds),
+            unit=one,
+            blocks=case.blocks(tasks, seeds),
+            at_most=why,
+            remedy="router.rounds, router.round_tasks",
+        ),
+    ]
+
+
 def router_features(case: Case) -> Sequence[Part]:
     """Roll-outs with executed counterfactuals."""
-    settings, one = case.config.router, features_of_episode(case)
+    settings, one = case.config.router, features_of_episode(case, _futures(case))
     tasks = sum(
         case.known.branched_of_split(split, limit)
         for split, limit in (("train", settings.num_tasks), ("calibration", settings.num_calibration_tasks))
@@ -149,7 +195,8 @@ def router_features(case: Case) -> Sequence[Part]:
             unit=one,
             blocks=case.blocks(tasks, len(settings.seeds)),
             remedy="router.num_tasks, router.num_calibration_tasks",
-        )
+        ),
+        *_rounds(case),
     ]
 
 

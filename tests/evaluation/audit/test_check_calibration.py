@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, replace
+from typing import Any
 
 import pytest
 
@@ -14,8 +15,8 @@ OWN = CalibrationRecord(tau=0.25, target=0.1, llm_call_rate=0.1, success=0.75, c
 RECORDS = {
     "r2v@main": OWN,
     "r2v@b0.20": replace(OWN, target=0.2, llm_call_rate=0.2),
-    "random_router@main": replace(OWN, tau=0.5, llm_call_rate=1 / 11),
-    "random_router@b0.20": replace(OWN, tau=0.5, target=0.2, llm_call_rate=1 / 11),
+    "random_router@main": replace(OWN, tau=0.5, target=0.02, llm_call_rate=1 / 11, by="cost"),
+    "random_router@b0.20": replace(OWN, tau=0.5, target=0.02, llm_call_rate=1 / 11, by="cost"),
 }
 SETTINGS = EvaluateSettings.of(
     load(None, ["evaluation.methods=[slm_only,llm_only,random_router,r2v]", "evaluation.budgets=[0.2]"])
@@ -38,11 +39,14 @@ def test_what_was_played_has_no_problem() -> None:
         ("r2v@main", {"cost": 1e300}, "out of range"),
         ("r2v@b0.20", {"target": 0.3}, "the budget is 0.2"),
         ("random_router@b0.20", {"success": 0.5}, "at the same threshold of random_router@main"),
-        ("random_router@main", {"llm_call_rate": 0.2}, "above its target"),
+        ("random_router@main", {"cost": 0.0206}, "above its target"),
+        ("random_router@main", {"target": 0.03}, "r2v cost 0.02"),
+        ("random_router@main", {"by": "llm_call_rate"}, "of these methods it is of cost"),
+        ("r2v@b0.20", {"llm_call_rate": 0.25}, "above its target"),
         ("r2v@b0.20", {"tau": 1.0}, "at threshold 1.0 it is 0"),
     ],
 )
-def test_what_cannot_be_is_named(name: str, change: dict[str, float], said: str) -> None:
+def test_what_cannot_be_is_named(name: str, change: dict[str, Any], said: str) -> None:
     found = problems(**{name: replace(RECORDS[name], **change)})
     assert any(said in problem and problem.startswith(name) for problem in found), found
 
@@ -53,4 +57,4 @@ def test_the_main_point_is_the_one_that_the_router_realised(key: str) -> None:
     assert list(router_problems(RECORDS, router)) == []
     found = list(router_problems(RECORDS, {**router, key: 0.5}))
     assert any(problem.startswith("r2v@main") for problem in found), found
-    assert len(found) == (3 if key == "llm_call_rate" else 1), "its rate is the target of every main point"
+    assert len(found) == {"llm_call_rate": 2, "cost": 2}.get(key, 1), "what it realised is the target of main points"

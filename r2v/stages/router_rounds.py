@@ -1,0 +1,102 @@
+"""Policy iteration of the router: what stage 6 plays, round by round.
+
+Round 0 is the small policy alone. In each later round the router that all rows so far teach is fitted, its thresholds
+are placed on calibration tasks at `router.round_budgets`, and it plays tasks, each at one of them. Every step is
+labelled by what asking and not asking come to when the router at this threshold plays on. So labels know of help that
+is still to come, and states are those that a routed policy meets; cf. fitted Q iteration and DAgger (arXiv 1011.0686).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from r2v.config.methods import OURS
+from r2v.log import logger
+
+if TYPE_CHECKING:
+    from r2v.evaluation.methods import MethodRunner
+    from r2v.rollout.cells import Cell
+    from r2v.rollout.session import EpisodeSpec
+    from r2v.router.labels import FeatureRow
+    from r2v.router.models import RouterModel
+    from r2v.router.rounds import RoundFigures
+    from r2v.stages.generate_router_features import RouterFeaturesSettings
+
+PLACING_PLAYS = 4
+"""Thresholds that are played at most to place one of a round: labels need some share of LLM steps, not an exact one."""
+
+
+def play_rounds(
+    cfg: RouterFeaturesSettings, runner: MethodRunner, first: Sequence[EpisodeSpec], faults: list[str]
+) -> tuple[list[FeatureRow], list[RoundFigures]]:
+    """The rows and figures of round 0, which plays `first`, and of the routed rounds. What the world or a provider
+    broke is added to `faults`. Every process that calls it plays the same cells, so helpers call it too."""
+    from r2v.rollout.cells import measured
+    from r2v.router.models import CONSTANT
+    from r2v.router.rounds import RoundFigures
+
+    cells = [runner.feature_cell(first, "roll out, with counterfactuals", futures=cfg.router.num_futures)]
+    thresholds: dict[str, float] = {}
+    rows: list[FeatureRow] = []
+    figures: list[RoundFigures] = []
+    model: RouterModel | None = None
+    for number in range(cfg.router.routed_rounds + 1):
+        if number:
+            if model is None or model.kind == CONSTANT:
+                logger.warning("  router: no round %d: the rows so far teach a constant router", number)
+                break
+            cells, thresholds = _routed(cfg, runner.routed_by(model), number)
+        runner.player.play(cells, f"round {number}" if number else cells[0].what)
+        new = [row for cell in cells for found in measured(cell, runner.player, faults) for row in found]
+        rows += new
+        before, model = model, _fitted(cfg, rows) if cfg.router.routed_rounds and rows else None
+        figures.append(RoundFigures.of(number, thresholds, new, before, model))
+        logger.info("  %s", figures[-1])
+    return rows, figures
+
+
+def _fitted(cfg: RouterFeaturesSettings, rows: Sequence[FeatureRow]) -> RouterModel:
+    from r2v.router.labels import labelled, on_policy
+    from r2v.router.training import fit
+
+    return fit(labelled(on_policy(rows), cfg.router.label), cfg.router, cfg.seed or 0, cfg.max_examples)
+
+
+def _routed(cfg: RouterFeaturesSettings, runner: MethodRunner, number: int) -> tuple[list[Cell], dict[str, float]]:
+    """What a round plays, and its thresholds by budget."""
+    from r2v.evaluation.calibration import place_thresholds
+    from r2v.rollout.fork import branchable
+
+    router, benchmark = cfg.router, runner.world.benchmark
+    budgets = {f"{budget:g}": budget for budget in router.round_budgets}
+    calibration = cfg.specs(benchmark, "calibration", method=OURS)
+    targets = {(OURS, name): budget for name, budget in budgets.items()}
+    choices = place_thresholds(runner, calibration, targets, PLACING_PLAYS)
+    thresholds = {name: _consulted(choices[OURS, name].tau) for name in budgets}
+    start = router.num_tasks + (number - 1) * router.round_tasks
+    train = _window(cfg.specs(benchmark, "train", method=OURS), start, router.round_tasks)
+    specs = branchable(benchmark, [*train, *calibration], "router features")
+    dealt = {name: specs[place :: len(budgets)] for place, name in enumerate(budgets)}
+    cells = [
+        runner.feature_cell(
+            dealt[name], f"round {number}, asking {name}", tau=tau, number=number, futures=router.num_futures
+        )
+        for name, tau in thresholds.items()
+        if dealt[name]
+    ]
+    return cells, thresholds
+
+
+def _consulted(tau: float) -> float:
+    """The threshold at which the router is asked at every step: strictly between 0 and 1."""
+    from r2v.router.escalation import SCORE_ONLY
+
+    return min(max(tau, 1 - SCORE_ONLY), SCORE_ONLY)
+
+
+def _window(specs: Sequence[EpisodeSpec], start: int, count: int) -> list[EpisodeSpec]:
+    """The episodes of `count` tasks from the `start`-th on, going on with the first after the last."""
+    tasks = list(dict.fromkeys(spec.task.task_id for spec in specs))
+    chosen = {tasks[(start + index) % len(tasks)] for index in range(min(count, len(tasks)))}
+    return [spec for spec in specs if spec.task.task_id in chosen]

@@ -1,0 +1,107 @@
+"""Policy iteration's rows: whoever acted, both actions are executed and the same actor plays on."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from r2v.config import InferenceConfig, PerturbationsConfig
+from r2v.envs.chain import ChainBenchmark, right_action
+from r2v.envs.desk import Desk
+from r2v.rollout.cells import MemoryPlayer, measured
+from r2v.rollout.feature_rollout import FeatureRollout
+from r2v.rollout.gates import FeatureExtractor
+from r2v.rollout.session import EpisodeSpec
+from r2v.router.labels import FeatureRow, check_rows, labelled
+
+from ..chains import Stage, chain_stage, clumsy, random_gate, specs, stage
+
+THRESHOLD = 0.6
+
+
+def rows_of(on: Stage, some: Sequence[EpisodeSpec], **fields: Any) -> list[FeatureRow]:
+    rollout = FeatureRollout(
+        world=on.world,
+        slm=on.small,
+        llm=on.large,
+        extractor=FeatureExtractor(InferenceConfig()),
+        waves=on.waves,
+        **fields,
+    )
+    return [row for rows in measured(rollout.cell(some), MemoryPlayer(on.waves)) for row in rows]
+
+
+def routed_rows(on: Stage, some: Sequence[EpisodeSpec], most: int = 1000, **fields: Any) -> list[FeatureRow]:
+    pair = on.routed(random_gate, THRESHOLD, most)
+    return rows_of(on, some, routed=pair, threshold=THRESHOLD, number=1, **fields)
+
+
+def rights(episode: Any) -> list[bool]:
+    return [step.action.raw_text == right_action(step.observation.raw_text) for step in episode.steps]
+
+
+def test_a_routed_states_gain_is_the_truth_of_the_chain_where_the_pair_plays_on() -> None:
+    chain = ChainBenchmark(num_tasks=20, length=5)
+    on = chain_stage(chain, (0.6, None), 0.95)
+    some = specs(chain, 20)
+    small, large = (list(map(rights, on.play(some, actor))) for actor in (on.small, on.large))
+    played = on.play(some, on.routed(random_gate, THRESHOLD))
+    rows = routed_rows(on, some)
+    assert len(rows) == 100 and {row.actor for row in rows} == {"slm", "llm_fallback"}
+    for index, row in enumerate(rows):
+        task, at = divmod(index, 5)
+        asked = [step.action_source == "llm_fallback" for step in played[task].steps]
+        mixed = [large[task][step] if asked[step] else small[task][step] for step in range(5)]
+        others = all(mixed[:at] + mixed[at + 1 :])
+        assert (row.q_slm, row.q_llm) == (others and small[task][at], others and large[task][at])
+        assert row.actor == ("llm_fallback" if asked[at] else "slm") and row.slm_episode_success is None
+        assert row.cost_llm > row.cost_slm, "on the chain an LLM step spares no other"
+        assert (row.cost_llm if asked[at] else row.cost_slm) == played[task].billed_cost
+        assert (row.round, row.threshold, row.state_id) == (1, THRESHOLD, f"{played[task].episode_id}#{at}@1")
+    assert {0.0, 1.0} <= {row.gain for row in rows if row.actor == "slm"}
+    assert {0.0, 1.0} <= {row.gain for row in rows if row.actor == "llm_fallback"}
+
+
+def test_where_no_call_is_left_there_is_nothing_to_decide() -> None:
+    chain = ChainBenchmark(num_tasks=6, length=5)
+    on = chain_stage(chain, (0.6, None), 0.95)
+    on = replace(on, world=replace(on.world, inference=replace(on.world.inference, max_llm_calls=1)))
+    played = on.play(specs(chain, 6), on.routed(random_gate, THRESHOLD, 1))
+    rows = Counter(row.episode_id for row in routed_rows(on, specs(chain, 6), most=1))
+    for episode in played:
+        sources = [step.action_source for step in episode.steps]
+        decided = sources.index("llm_fallback") + 1 if "llm_fallback" in sources else 5
+        assert rows[episode.episode_id] == decided
+    assert min(rows.values()) < 5
+
+
+def test_further_futures_are_other_luck_and_the_first_is_the_recorded_one() -> None:
+    desk = Desk(slips=0.0, weakness=0.0)
+    on = stage(desk, clumsy(desk.expert, 0.4), desk.expert, perturbations=PerturbationsConfig())
+    some = specs(desk, 5, condition="noisy", perturbation_seed=101)
+    one, four = (routed_rows(on, some, num_futures=count) for count in (1, 4))
+    assert [row.state_id for row in one] == [row.state_id for row in four]
+    assert {row.n_rollouts for row in one} == {1}
+    assert {(row.disagrees, row.n_rollouts) for row in four} == {(True, 4), (False, 1)}
+    for single, several in zip(one, four, strict=True):
+        assert single.features == several.features and single.q_slm in (0, 1)
+        assert abs(4 * (several.q_slm or 0) - (single.q_slm or 0)) <= 3 or not several.disagrees
+    assert four == routed_rows(on, some, num_futures=4), "futures are keyed"
+    assert any(a.cost_llm != b.cost_llm for a, b in zip(one, four, strict=True)), "other luck makes other episodes"
+
+
+def test_without_perturbation_or_copies_there_is_one_future() -> None:
+    desk = Desk(slips=0.0, weakness=0.0)
+    on = stage(desk, clumsy(desk.expert, 0.4), desk.expert)
+    assert {row.n_rollouts for row in rows_of(on, specs(desk, 2), num_futures=3)} == {1}
+
+
+def test_a_router_takes_rows_of_both_kinds_and_refuses_what_was_not_executed() -> None:
+    chain = ChainBenchmark(num_tasks=8, length=5)
+    on = chain_stage(chain, (0.6, None), 0.95)
+    some = [replace(spec, split="train" if index % 2 else "calibration") for index, spec in enumerate(specs(chain, 8))]
+    rows = [*rows_of(on, some), *routed_rows(on, some)]
+    check_rows(labelled(rows, "counterfactual"))
+    assert {row.round for row in labelled(rows, "episode")} == {0}
