@@ -32,7 +32,7 @@ from r2v.evaluation.statistics import FloatArray, bootstrap_draws, percentile_in
 from r2v.pipeline.inputs import published
 from r2v.rollout.cells import MemoryPlayer
 from r2v.rollout.session import EpisodeSpec, episode_specs
-from r2v.router.labels import FeatureRow, LabelKind, labelled, on_policy, read_rows
+from r2v.router.labels import FeatureRow, LabelKind, labelled, read_rows
 from r2v.router.training import fit
 from r2v.storage.artifact import Work
 
@@ -61,17 +61,17 @@ def routers_of(config: Config, runner: MethodRunner, rows: Sequence[FeatureRow])
 
     first = [row for row in rows if row.round == 0]
     return {
-        OURS: fitted(on_policy(rows), "counterfactual", config.router.model),
-        "r2v, logistic": fitted(on_policy(rows), "counterfactual", "logistic"),
+        OURS: fitted(rows, "counterfactual", config.router.model),
+        "r2v, logistic": fitted(rows, "counterfactual", "logistic"),
         "round 0, logistic": fitted(first, "counterfactual", "logistic"),
-        "disagreement, on-policy": fitted(on_policy(rows), "disagreement", config.router.model),
+        "disagreement, on-policy": fitted(rows, "disagreement", config.router.model),
         **{name: (runner, name) for name in ("entropy_router", "entropy_nonfree_router")},
     }
 
 
-def unread(config: Config, runner: MethodRunner, count: int) -> list[EpisodeSpec]:
-    """The last `count` training tasks under the first evaluation seed and noisy. Raises SystemExit where one of them
-    was read."""
+def unread(config: Config, runner: MethodRunner, count: int, skipped: int) -> list[EpisodeSpec]:
+    """The last `count` training tasks before the `skipped` very last, under the first evaluation seed and noisy. Raises
+    SystemExit where one of them was read."""
     selection = TaskSelection.evaluation(config, "noisy")
     benchmark, seeds = runner.world.benchmark, config.evaluation.seeds[:1]
     specs = episode_specs(benchmark, "train", seeds, selection, method="")
@@ -82,9 +82,9 @@ def unread(config: Config, runner: MethodRunner, count: int) -> list[EpisodeSpec
         config.candidates.num_tasks,
         config.verifier.num_tasks,
     )
-    if read + count > len(specs):
+    if read + count + skipped > len(specs):
         raise SystemExit(f"{len(specs)} training tasks, of which stages read {read}: fewer than {count} are unread")
-    return specs[-count:]
+    return specs[len(specs) - count - skipped : len(specs) - skipped]
 
 
 def played(runner: MethodRunner, method: str, specs: Sequence[EpisodeSpec], tau: float | None = None) -> list[Episode]:
@@ -111,13 +111,16 @@ def main() -> None:
     parser.add_argument(
         "--budgets", type=float, nargs="+", default=[0.05, 0.1, 0.2, 0.35], help="r2v's shares of LLM steps"
     )
+    parser.add_argument(
+        "--skip", type=int, default=0, help="of the last tasks, leave so many out: a look each (default: 0)"
+    )
     parser.add_argument("--only", nargs="+", help="routers to play, r2v among them (default: all)")
     asked = parser.parse_args()
     config = load(Path(asked.config))
     rows = read_rows(published(config, "router_features").folder / "router_features.jsonl")
     with tempfile.TemporaryDirectory(prefix="r2v-unread-") as folder:
         runner = runner_of(config, Path(folder))
-        specs = unread(config, runner, asked.num_tasks)
+        specs = unread(config, runner, asked.num_tasks, asked.skip)
         calibration = EvaluateSettings.of(config).calibration_specs(runner.world.benchmark)
         routers = {name: of for name, of in routers_of(config, runner, rows).items() if name in (asked.only or [name])}
         ends = {name: played(runner, name, specs) for name in (WEAK, STRONG)}

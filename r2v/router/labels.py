@@ -128,14 +128,6 @@ def _label(row: FeatureRow, kind: LabelKind, kappa: float) -> int:
     )
 
 
-def on_policy(rows: Sequence[FeatureRow]) -> list[FeatureRow]:
-    """The rows that a router learns from: those of routed rounds, where train and calibration both have some, else all.
-    A label of round 0 says what asking is worth where nobody is ever asked again, which is the wrong question for a
-    state of a routed episode; joined with the others it made the router worse."""
-    routed = [row for row in rows if row.round]
-    return routed if {row.split for row in routed} >= {"train", "calibration"} else list(rows)
-
-
 def check_rows(rows: Sequence[FeatureRow]) -> None:
     """Refuse rows that would teach a router something false.
 

@@ -57,10 +57,10 @@ def play_rounds(
 
 
 def _fitted(cfg: RouterFeaturesSettings, rows: Sequence[FeatureRow]) -> RouterModel:
-    from r2v.router.labels import labelled, on_policy
+    from r2v.router.labels import labelled
     from r2v.router.training import fit
 
-    return fit(labelled(on_policy(rows), cfg.router.label), cfg.router, cfg.seed or 0, cfg.max_examples)
+    return fit(labelled(rows, cfg.router.label), cfg.router, cfg.seed or 0, cfg.max_examples)
 
 
 def _routed(cfg: RouterFeaturesSettings, runner: MethodRunner, number: int) -> tuple[list[Cell], dict[str, float]]:

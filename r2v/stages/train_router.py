@@ -109,16 +109,16 @@ def _place(cfg: RouterSettings, work: Work, folder: Path) -> tuple[dict[str, Any
     from r2v.evaluation.calibration import played_at
     from r2v.evaluation.methods import MethodRunner
     from r2v.rollout.session import episode_specs
-    from r2v.router.labels import labelled, on_policy, read_rows
+    from r2v.router.labels import labelled, read_rows
     from r2v.router.thresholds import match_rate
     from r2v.router.training import fit, report
 
     rows = read_rows(work.inputs["router_features"].file("router_features.jsonl"))
-    own = labelled(rows if cfg.router.label == "episode" else on_policy(rows), cfg.router.label)
+    own = labelled(rows, cfg.router.label)
     model = fit(own, cfg.router, cfg.seed, cfg.max_examples)
     model.save(folder / "r2v.json")
     other = replace(cfg.router, label="disagreement")
-    disagreement = fit(labelled(on_policy(rows), "disagreement"), other, cfg.seed, cfg.max_examples)
+    disagreement = fit(labelled(rows, "disagreement"), other, cfg.seed, cfg.max_examples)
     disagreement.save(folder / "disagreement_router.json")
     runner = MethodRunner.of(
         cfg,
