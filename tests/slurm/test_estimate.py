@@ -83,3 +83,35 @@ def test_helpers_of_a_collection_by_batches_come_to_nothing_and_the_estimate_say
     )
     calls = replace(batches, teacher=replace(batches.teacher, mode="concurrent"))
     assert not any("none of the 4" in line for line in estimate_lines(calls, asked, tmp_path))
+
+
+@pytest.mark.parametrize("name", ["swebench", "miniwob"])
+def test_the_page_says_what_the_estimate_says_and_its_limits_are_those_of_the_headers(
+    name: str, tmp_path: Path
+) -> None:
+    config = load(REPOSITORY / "configs" / name / "noisy.yaml")
+    asked = {
+        row.name: headers.read(REPOSITORY / SCRIPTS / row.command.script, row.name) for row in selection(config)[0]
+    }
+    found = estimates(config, asked, tmp_path)
+    told = page_table((REPOSITORY / "docs/benchmarks.md").read_text(), f"`r2v run_all {name} --dry-run`")
+    assert [*told] == [*asked, "all"]
+    for one in found:
+        limit = (one.allotted.seconds or 0) / 3600
+        figures = [one.world_seconds / 3600, one.wall / 3600, limit, one.gpu_hours, one.usd]
+        assert told[one.name] == pytest.approx(figures, rel=0.05, abs=0.5), one.name
+    every = [sum(row[column] for stage, row in told.items() if stage != "all") for column in (0, 1, 3, 4)]
+    assert [told["all"][column] for column in (0, 1, 3, 4)] == pytest.approx(every, rel=0.01)
+
+
+def page_table(page: str, begins: str) -> dict[str, list[float]]:
+    """The rows of the first table after a text: numbers by the first column."""
+    lines = page.partition(begins)[2].splitlines()
+    first = next(number for number, line in enumerate(lines) if line.startswith("|---"))
+    rows = {}
+    for line in lines[first + 1 :]:
+        if not line.startswith("|"):
+            break
+        name, *cells = (cell.strip() for cell in line.strip("|").split("|"))
+        rows[name] = [float(cell.removesuffix(" h").replace(",", "") or 0) for cell in cells]
+    return rows

@@ -68,6 +68,12 @@ class ApptainerShell:
         self._words += ["--net", "--network", "none", "--overlay", str(self._folder)]
         self._words += [word for variable in CONTAINER_VARIABLES for word in ("--env", variable)]
         self._image = str(image)
+        problem = f"apptainer cannot start {image.name} without a network and with fakeroot"
+        try:  # once, so that what a site forbids is never taken for what an agent's command said
+            _started([*self._words, "--pwd", "/", self._image, "true"], problem)
+        except EnvironmentFault:
+            self.cleanup()
+            raise
 
     def execute(self, action: dict[str, Any], cwd: str = "", *, timeout: int | None = None) -> dict[str, Any]:
         """Run a command; see `r2v.envs.swe.shells.Shell`."""

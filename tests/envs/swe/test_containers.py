@@ -65,6 +65,14 @@ def test_apptainer_runs_a_file_that_was_made_before(asked: Path, tmp_path: Path)
     assert not folder.exists()
 
 
+def test_a_site_where_apptainer_cannot_start_is_a_fault_and_no_answer_to_a_command(asked: Path, tmp_path: Path) -> None:
+    (tmp_path / "missing.sif").touch()
+    with pytest.raises(EnvironmentFault, match=r"apptainer cannot start missing.sif .*: no such image"):
+        ApptainerShell(tmp_path / "missing.sif", timeout=5)
+    (folder,) = [Path(word) for word in asked.read_text().split() if "r2v-apptainer-" in word]
+    assert not folder.exists()
+
+
 def test_images_are_made_once_and_one_that_fails_stops_no_other(asked: Path, tmp_path: Path) -> None:
     names = ("swebench/one:latest", "swebench/missing:latest", "swebench/two:latest")
     made = [instance_of(record(tmp_path, repo="a/b", image=name), tmp_path, "") for name in names]
