@@ -5,7 +5,7 @@ export OMP_NUM_THREADS ?= 1
 export HF_HUB_OFFLINE ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 
-.PHONY: mrp test test-fast test-numerical test-all slurm sandbox browser swebench check install install-dev lint types layers docs gpu-check mutate lock sbom clean
+.PHONY: mrp test test-fast test-numerical test-all slurm sandbox browser swebench webarena check install install-dev lint types layers docs gpu-check mutate lock sbom clean
 
 mrp: .venv/.core  ## the whole pipeline on the bundled benchmark, in this process
 	$(BIN)/python -m r2v run --config configs/mrp.yaml
@@ -15,7 +15,7 @@ PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
 
 SUITES ?=  # --whole-suites: every case of the suites in tests/trust, where `make test` plays a keyed draw
 
-test: .venv/.dev slurm sandbox browser swebench  ## every test; those on a real Slurm or in a real browser are skipped where it can't be installed
+test: .venv/.dev slurm sandbox browser swebench webarena  ## every test; those on a real Slurm or in a real browser are skipped where it can't be installed
 	$(PYTEST) $(SUITES)
 
 test-fast: .venv/.dev  ## what to run between two edits, under 3 CPU-minutes: all but tests/slow.txt and the real Slurm
@@ -40,6 +40,9 @@ browser: .venv/.dev  ## Debian's chromium and the extra [miniwob]; where they ca
 
 swebench: .venv/.core  ## the bundled SWE-bench instances and what grades them, from PyPI; else one line says what lacks
 	@$(BIN)/python -m r2v swebench install >/dev/null || true
+
+webarena: .venv/.core  ## the child interpreter of WebArena's worlds, from PyPI; else one line says what lacks
+	@$(BIN)/python -m r2v webarena install >/dev/null || true
 
 check: .venv/.dev lint types layers docs test test-numerical  ## what CI runs
 

@@ -59,6 +59,7 @@ def build_parser() -> argparse.ArgumentParser:
         providers,
         results,
         swebench,
+        webarena,
     )
 
     parser, commands = _empty_parser()
@@ -72,6 +73,7 @@ def build_parser() -> argparse.ArgumentParser:
     engine.add_commands(commands)
     environment.add_commands(commands)
     swebench.add_commands(commands)
+    webarena.add_commands(commands)
     interchange.add_commands(commands)
     gc.add_commands(commands)
     completion.add_commands(commands, parser)

@@ -177,28 +177,20 @@ BENCHMARKS = {
     "desk": "r2v.envs.desk:Desk",
     "miniwob": "r2v.envs.browser.miniwob:MiniWoB",
     "swebench": "r2v.envs.swe:SweBench",
+    "webarena": "r2v.envs.webarena.benchmark:WebArena",
 }
 """Names a configuration may use. Anything else is a dotted path `package.module:Class`."""
 
 WORLDLESS = {"logs": "r2v.envs.logs:Logs"}
 """A name for what belongs to no world: imported trajectories, which nothing is played of."""
 
-COMING = ("webarena",)
-"""Benchmarks with a configuration whose adapter, and the extra of the same name, a later version brings."""
-
 
 def benchmark_class(spec: str) -> type[Any]:
     """The class of the benchmark that `spec` names; nothing is made of it yet.
 
-    Raises UsageError naming the missing adapter, the nearest known benchmark, or the import that failed and the folders
-    that were searched.
+    Raises UsageError naming the nearest known benchmark, or the import that failed and the folders that were searched.
     """
     dotted = (BENCHMARKS | WORLDLESS).get(spec, spec)
-    if spec in COMING:
-        raise UsageError(
-            f"env.benchmark={spec}: its adapter (extra [{spec}]) is not in this version; allowed: "
-            f"{', '.join(BENCHMARKS)}, or a dotted path package.module:Class"
-        )
     if not is_dotted(dotted):
         raise UsageError(
             f"env.benchmark={spec}: no such benchmark; {nearest(spec, BENCHMARKS)} "
@@ -210,6 +202,13 @@ def benchmark_class(spec: str) -> type[Any]:
 def more_tasks(benchmark: Benchmark) -> str:
     """What to do for more tasks: what the benchmark says itself (its attribute `more_tasks`), else where to look."""
     return str(getattr(benchmark, "more_tasks", "set env.options for more tasks, or name another benchmark"))
+
+
+def require_playable(spec: str, options: dict[str, Any] | None = None) -> None:
+    """Raises UsageError as `benchmark_class` does, and where the benchmark says itself, by a method
+    `require_here(**options)`, that it cannot be played from here: something is not installed, or no site is named."""
+    if (says := getattr(benchmark_class(spec), "require_here", None)) is not None:
+        says(**(options or {}))
 
 
 def tools_of(benchmark: Benchmark) -> tuple[ToolSpec, ...]:

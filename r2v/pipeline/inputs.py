@@ -18,7 +18,7 @@ from r2v.data.manifest import RUN_MANIFEST, RunManifest
 from r2v.data.registry import DataRegistry
 from r2v.data.run import verify_run
 from r2v.data.tools import tools_sha256
-from r2v.envs.base import benchmark_class
+from r2v.envs.base import require_playable
 from r2v.errors import InputError, UsageError
 from r2v.log import logger
 from r2v.pipeline.jobs import job
@@ -84,7 +84,7 @@ def require_world(sections: Any) -> None:
     in a world or with a teacher that this version does not have."""
     require_possible(sections)
     if getattr(sections, "env", None) is not None and getattr(sections, "needs_world", True):
-        benchmark_class(sections.env.benchmark)
+        require_playable(sections.env.benchmark, sections.env.options)
     if hasattr(sections, "teacher"):
         from r2v.rollout.model_factory import require_provider
 

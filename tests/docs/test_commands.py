@@ -85,6 +85,13 @@ ELSEWHERE = {
     "r2v swebench images --config configs/swebench/noisy.yaml": (
         "tests/envs/swe/test_containers.py::test_images_are_made_once_and_one_that_fails_stops_no_other"
     ),
+    "pip install -e '.[webarena]'": "installs; the extra asks for nothing more than the core",
+    "r2v webarena install": "fetches from PyPI; `make test` has done so",
+    "r2v webarena check": "tests/cli/test_webarena.py::test_check_tells_site_by_site",
+    "r2v run --config configs/webarena/noisy.yaml": (
+        "tests/envs/webarena/test_pipeline.py::test_the_shipped_configuration_ends_well_on_stub_sites"
+    ),
+    "r2v webarena regrade": "tests/envs/webarena/test_pipeline.py::test_a_collection_is_recorded_and_graded_again",
     "make mrp": "tests/test_mrp.py::test_everything_the_seed_names_is_there",
     "make sandbox": "installs a package of the system; `make test` has done so",
     "make test": "is what runs this",

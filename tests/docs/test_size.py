@@ -6,6 +6,8 @@ import math
 import shlex
 from pathlib import Path
 
+import pytest
+
 from r2v.config import Config, load
 from r2v.pipeline.graph import selection
 from r2v.slurm import headers
@@ -15,6 +17,12 @@ from r2v.storage.paths import SCRIPTS
 from tests.docs.pages import REPOSITORY, blocks_of
 
 PAGE = REPOSITORY / "docs" / "size.md"
+
+
+@pytest.fixture(autouse=True)
+def nothing_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The page tells what a machine says that has no WebArena installed."""
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
 
 
 def asked_of(config: Config, *without: str) -> dict[str, Resources]:

@@ -130,7 +130,7 @@ def test_what_the_lines_say_reaches_the_stages() -> None:
 @pytest.mark.parametrize(
     ("line", "code", "told"),
     [
-        (SBATCH[1], 2, "env.benchmark=webarena: its adapter"),
+        (SBATCH[1], 2, "env.benchmark=webarena: "),
         ("sbatch scripts/slurm/06_generate_router_features.sh webarena", 3, "needs preference"),
         (
             "sbatch scripts/slurm/10_train_hierarchical.sh webarena noisy --overrides hierarchical.start=bc",
@@ -162,7 +162,7 @@ def test_a_job_by_itself_checks_first_what_it_needs(
 @pytest.mark.parametrize("line", PIPELINE)
 def test_a_benchmark_that_is_not_installed_is_refused_before_anything_is_submitted(line: str, cluster: Cluster) -> None:
     done = cluster.sh(line)
-    lacking = "ANTHROPIC_API_KEY is not set" if line.endswith("swebench") else "its adapter"
+    lacking = "ANTHROPIC_API_KEY is not set" if line.endswith("swebench") else "env.benchmark=webarena: "
     assert done.returncode == 2 and lacking in done.stderr.splitlines()[-1] and "sbatch" not in done.stderr
     assert cluster.queue == []
 

@@ -771,6 +771,20 @@ OTHER_FILES = (
         readers=("dry run",),
     ),
     FileKind(
+        name="recorded traffic",
+        paths=("data/webarena/traces/*.json", "data/webarena/traces/*.har.gz"),
+        form="text",
+        writers=("envs.webarena.trace:_write",),
+        damage="ignored",
+    ),
+    FileKind(
+        name="changed sites",
+        paths=("outputs/.sites/webarena-*.changed",),
+        form="text",
+        writers=("envs.webarena.environment:WebArenaEnvironment.reset",),
+        damage="ignored",
+    ),
+    FileKind(
         name="log",
         paths=("logs/**",),
         form="text",
@@ -807,6 +821,8 @@ ELSEWHERE = {
     "game labels",
     "bundle manifest",
     "bundle content",
+    "recorded traffic",
+    "changed sites",
     "log",
 }
 """Kinds that tests/micro.yaml leaves no file of: other suites make theirs."""
@@ -833,6 +849,9 @@ OUTSIDE = {
     "envs.swe.install:begin": "the repositories of the bundled instances, in the user's data",
     "envs.swe.install:install": "the bundled instances, in the user's data",
     "envs.swe.recipes:put_bug": "the repositories of the bundled instances, in the user's data",
+    "envs.webarena.install:install_webarena": "the child interpreter, in the user's data",
+    "envs.webarena.install:_fetch_punkt": "the child interpreter's language data, in the user's data",
+    "envs.webarena.regrading:regrade": "a file that the user names (r2v webarena regrade --out)",
     "sandbox.slots:_take": "empty files that are locked, in the system's folder for temporary ones",
     "sandbox.supervising:main": "inside the sandbox, which is removed with its program",
     "sandbox.working_folder:unpack": "inside the sandbox, which is removed with its program",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from contextlib import suppress
 from typing import Any
 
@@ -13,9 +14,11 @@ class Navigations:
     def __init__(self, sites: list[str]) -> None:
         self._sites = tuple(sites)
         self._faults: list[str] = []
+        self._open: list[Any] = []
 
     def watch(self, context: Any) -> None:
         """Hear of all that the context loads."""
+        context.on("request", self._asked)
         context.on("response", self._answered)
         context.on("requestfailed", self._failed)
 
@@ -25,11 +28,35 @@ class Navigations:
         self._faults.clear()
         return found
 
+    def late(self, seconds: float) -> str | None:
+        """Wait until every page that was asked for begins to come, at most so long; the fault of one that does not."""
+        until = time.monotonic() + seconds
+        while (request := self._waiting()) is not None:
+            if time.monotonic() >= until:
+                return f"site: {request.url[:200]} did not answer within {seconds:g} s"
+            request.frame.page.wait_for_timeout(50)
+        return None
+
+    def _waiting(self) -> Any | None:
+        """A page that was asked for and has not come. What a closed tab asked for nobody waits for."""
+        self._open = [request for request in self._open if not request.frame.page.is_closed()]
+        return self._open[0] if self._open else None
+
+    def _asked(self, request: Any) -> None:
+        if self._is_page(request):
+            self._open.append(request)
+
+    def _settled(self, request: Any) -> None:
+        if request in self._open:
+            self._open.remove(request)
+
     def _answered(self, response: Any) -> None:
+        self._settled(response.request)
         if response.status >= 500 and self._is_page(response.request):
             self._faults.append(f"site: {response.url[:200]} answered {response.status}")
 
     def _failed(self, request: Any) -> None:
+        self._settled(request)
         if self._is_page(request) and (reason := request.failure or "") and "ERR_ABORTED" not in reason:
             self._faults.append(f"site: {request.url[:200]}: {reason}")
 

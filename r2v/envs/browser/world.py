@@ -50,10 +50,12 @@ class BrowserWorld:
         self._functions = importlib.import_module("browsergym.core.action.functions")
         self._sites, self._longest, self._settle = sites, longest, settle
         paces = {"slow_mo": slow_mo, "timeout": None if page_seconds is None else int(page_seconds * 1000)}
+        self._late = 30.0 if page_seconds is None else page_seconds
         self._paces = {name: value for name, value in paces.items() if value is not None}
         self._show_goal, self._show_pages = show_goal, show_pages
         self._tools = {name: getattr(self._functions, name) for name in tools}
         self._environment: Any = None
+        self._begun: dict[str, Any] = {}
 
     def reset(self, seed: int, task: dict[str, Any]) -> dict[str, Any]:
         """Open the task `payload["id"]`; its page is drawn from the instance and the episode's seed."""
@@ -61,19 +63,24 @@ class BrowserWorld:
         payload = task["payload"]
         gymnasium = importlib.import_module("gymnasium")
         spec = gymnasium.spec(payload["id"])
-        self._environment = spec.entry_point(**{**spec.kwargs, **self._paces}, pre_observation_delay=0.0)
+        settings = {**spec.kwargs, **self._paces, **self.settings()}
+        self._environment = spec.entry_point(**settings, pre_observation_delay=0.0)
         self._environment.settle = lambda: still(self._environment.page, self._settle)
         self._navigations = Navigations(self._sites)
-        self._environment.on_context = self._navigations.watch
+        self._environment.task_entrypoint = _watched(self._environment.task_entrypoint, self._navigations)
         observation, _ = self._environment.reset(seed=_page_seed(payload, seed))
         if fault := self._navigations.fault():
             raise RuntimeError(fault)
-        return {"observation": self._text(observation), "extra": {}}
+        return {"observation": self.text(observation), "extra": {}}
+
+    def settings(self) -> dict[str, Any]:
+        """More arguments of BrowserGym's environment."""
+        return {}
 
     def step(self, action: str) -> dict[str, Any]:
         """Carry out a call `{"tool": name, ...arguments}`; a call that fails is the agent's error, told on the page."""
         environment = self._environment
-        info, send, infeasible = environment.pre_step()
+        self._begun, send, infeasible = environment.pre_step()
         vars(self._functions).update(
             page=environment.page,
             send_message_to_user=send,
@@ -82,13 +89,20 @@ class BrowserWorld:
         )
         environment.last_action, environment.last_action_error = action, ""
         try:
-            function, arguments = self._call(action)
+            function, arguments = self.call_of(action)
             function(**arguments)
         except Exception as error:
             environment.last_action_error = mistake_of(error)
+        if (fault := self._navigations.late(self._late)) is not None:
+            gone = {"observation": "", "reward": 0.0, "terminated": False, "truncated": True}
+            return gone | {"env_fault": fault}
         environment.settle()
-        observation, reward, terminated, truncated, _ = environment.post_step(info)
-        answer: dict[str, Any] = {"observation": self._text(observation), "reward": float(reward)}
+        return self.conclude()
+
+    def conclude(self) -> dict[str, Any]:
+        """Grade the step that was carried out, and look at the page."""
+        observation, reward, terminated, truncated, _ = self._environment.post_step(self._begun)
+        answer: dict[str, Any] = {"observation": self.text(observation), "reward": float(reward)}
         answer |= {"terminated": bool(terminated), "truncated": bool(truncated)}
         answer |= {"is_error": bool(observation["last_action_error"])}
         if fault := self._navigations.fault():
@@ -102,7 +116,7 @@ class BrowserWorld:
             environment.close()
         CHROMIUM.require_alive()
 
-    def _call(self, action: str) -> tuple[Callable[..., None], dict[str, Any]]:
+    def call_of(self, action: str) -> tuple[Callable[..., None], dict[str, Any]]:
         """The function and the arguments of a call. Raises ValueError for anything else."""
         try:
             arguments = json.loads(action)
@@ -114,9 +128,27 @@ class BrowserWorld:
             raise ValueError("an address begins with http:// or https://")
         return function, arguments
 
-    def _text(self, observation: dict[str, Any]) -> str:
+    def text(self, observation: dict[str, Any]) -> str:
+        """What an agent reads of an observation."""
         goal = observation["goal"] if self._show_goal else None
         return page_text(observation, goal=goal, pages=self._show_pages, longest=self._longest)
+
+
+def _watched(entrypoint: Callable[..., Any], navigations: Navigations) -> Callable[..., Any]:
+    """BrowserGym's maker of a task, whose pages are watched from the first on."""
+
+    def make(**wanted: Any) -> Any:
+        task = entrypoint(**wanted)
+        setup = task.setup
+
+        def watched(page: Any) -> Any:
+            navigations.watch(page.context)
+            return setup(page=page)
+
+        task.setup = watched
+        return task
+
+    return make
 
 
 def _page_seed(payload: dict[str, Any], seed: int) -> int:

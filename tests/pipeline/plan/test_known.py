@@ -25,13 +25,18 @@ def test_a_benchmark_of_ours_is_asked() -> None:
     assert known.of_split("heldout", None) == 60 and known.of_split("heldout", 7) == 7
 
 
-def test_one_that_is_not_there_is_estimated() -> None:
+@pytest.fixture
+def nothing_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+
+
+def test_one_that_is_not_there_is_estimated(nothing_installed: None) -> None:
     known = known_here(load("configs/webarena/noisy.yaml"))
     assert dict(known.tasks) == {"train": 568, "calibration": 81, "evaluation": 163, "heldout": 0}
     assert not known.copies and not known.listed
 
 
-def test_of_one_that_is_not_there_the_declared_share_changes_shared_worlds() -> None:
+def test_of_one_that_is_not_there_the_declared_share_changes_shared_worlds(nothing_installed: None) -> None:
     known = known_here(load("configs/webarena/noisy.yaml"))
     assert known.changing == sum(int(count * 374 / 812) for count in known.tasks.values())
     assert known.branched_of_split("train", None) == 568 - int(568 * 374 / 812)

@@ -1,0 +1,184 @@
+"""WebArena as R2V sees it: its tasks, worlds in a child interpreter, and sites that episodes share.
+
+    WA_SHOPPING=http://host:7770 ... r2v run --config configs/webarena/noisy.yaml
+
+Tasks that change a site are played alone on a site set and never branched (`Task.mutates`); those that only read it go
+side by side, `per_site` of them. Several sets (`rollout.sites`) are played at the same time.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+from r2v.constraints import Range, require
+from r2v.envs.base import Capabilities, Task
+from r2v.envs.browser import surface
+from r2v.envs.browser.chromium import chromium_flags, find_chromium
+from r2v.envs.browser.tools import ANSWERING, ON_PAGE, ON_THE_WEB
+from r2v.envs.pace import PACES
+from r2v.envs.webarena.addresses import PUBLIC_NAMES, SiteSet, site_set
+from r2v.envs.webarena.environment import SiteState, WebArenaEnvironment
+from r2v.envs.webarena.home import child_python, is_installed, require_installed, webarena_home
+from r2v.envs.webarena.judging import AnswerJudge
+from r2v.envs.webarena.tasks import chosen_tasks
+from r2v.envs.worker.environment import WorldLimits
+from r2v.envs.worker.pool import WorkerPool
+from r2v.envs.worker.process import WorldProcess
+from r2v.errors import UsageError
+from r2v.storage.paths import SITE_LEASES
+
+_SECONDS = Range(at_least=1, at_most=86_400)
+
+
+class WebArena:
+    """`tasks`: ids, None for all; `sites`: only tasks that need no others. `judge`: who decides on fuzzy answers, None
+    for nobody; `judged`: whether tasks with such answers are played. `reset`: before the episode after one that changed
+    a site (auto: where WA_FULL_RESET is set). `traces`: the folder of recorded traffic, none where it is empty.
+    """
+
+    name = "webarena"
+    version = "1"
+    pace = PACES["webarena"]
+
+    def __init__(
+        self,
+        *,
+        tasks: Sequence[int] | None = None,
+        sites: Sequence[str] | None = None,
+        judge: Mapping[str, Any] | None = None,
+        judged: bool = True,
+        reset: Literal["auto", "never"] = "auto",
+        per_site: int = 4,
+        traces: str = "data/webarena/traces",
+        slow_mo: int | None = None,
+        longest: int = 40_000,
+        page_seconds: float = 10.0,
+        reset_seconds: float = 180.0,
+        step_seconds: float = 180.0,
+        episode_seconds: float = 3600.0,
+    ) -> None:
+        require("env.options.per_site", Range(at_least=1, at_most=1000), per_site)
+        require("env.options.longest", Range(at_least=200, at_most=10_000_000), longest)
+        for name, value in (("page", page_seconds), ("reset", reset_seconds), ("step", step_seconds)):
+            require(f"env.options.{name}_seconds", _SECONDS, value)
+        if reset not in ("auto", "never"):
+            raise UsageError(f"env.options.reset={reset!r:.40}: allowed: auto, never")
+        self._ids = _listed("tasks", tasks)
+        self._needed = _listed("sites", sites)
+        self._judged = judged
+        self._judge = None if judge is None else AnswerJudge(judge)
+        self._reset, self._traces = reset, traces
+        self._options = {"longest": longest, "slow_mo": slow_mo, "page_seconds": page_seconds}
+        self._limits = WorldLimits(
+            reset_seconds=reset_seconds, step_seconds=step_seconds, episode_seconds=episode_seconds
+        )
+        self.capabilities = Capabilities(
+            deterministic=False, parallel=False, per_site=per_site, needs_network=True, waits=True
+        )
+        self._pools: dict[str | None, tuple[WorkerPool, SiteState | None]] = {}
+
+    @staticmethod
+    def listed_here(**_: object) -> bool:
+        """Whether the tasks can be listed on this machine."""
+        return is_installed()
+
+    @staticmethod
+    def require_here(**_: object) -> None:
+        """Raises UsageError where nothing is installed, or no site is named."""
+        require_installed()
+        if not any(name.startswith("WA_") for name in os.environ):
+            site_set(None, [site for site in PUBLIC_NAMES if site != "homepage"])
+
+    @cached_property
+    def _tasks(self) -> list[Task]:
+        found = chosen_tasks(self._ids, self._needed)
+        fuzzy = [task for task in found if task.payload["judged"]]
+        if not self._judged:
+            found = [task for task in found if not task.payload["judged"]]
+        elif fuzzy and self._judge is None:
+            raise UsageError(
+                f"env.options: {len(fuzzy)} of {len(found)} tasks have answers that a model judges (fuzzy_match); name "
+                "one in env.options.judge={provider: ..., model_name: ...}, or leave them out by "
+                "env.options.judged=false"
+            )
+        return found
+
+    def tasks(self) -> Sequence[Task]:
+        """The chosen tasks, in the official order. Raises UsageError where nothing is installed, and for tasks that
+        need a judge where none is named."""
+        return self._tasks
+
+    def make(self) -> WebArenaEnvironment:
+        """A fresh world on the site set of WA_SHOPPING, WA_MAP, ... Raises UsageError where one of them lacks."""
+        return self._made(None)
+
+    def make_at(self, site: str) -> WebArenaEnvironment:
+        """A fresh world on the site set whose variables have this name: WA_<SITE>_SHOPPING."""
+        return self._made(site)
+
+    def close(self) -> None:
+        """End the workers that wait for an episode."""
+        for pool, _ in self._pools.values():
+            pool.close()
+
+    def decoys(self, observation: str, goal: str, count: int, u: float) -> list[str]:
+        """Look-alike elements; see `r2v.envs.browser.surface`."""
+        return surface.decoys(observation, goal, count, u)
+
+    def injection(self, observation: str, goal: str, family: str, u: float) -> tuple[str, str]:
+        """A planted text of the page and its canary; see `r2v.envs.browser.surface`."""
+        return surface.injection(observation, goal, family, u)
+
+    def _made(self, site: str | None) -> WebArenaEnvironment:
+        if site not in self._pools:
+            needed = {site for task in self.tasks() for site in task.payload["sites"]}
+            found = site_set(site, needed)
+            state = _state(found) if found.reset and self._reset == "auto" else None
+            self._pools[site] = self._pool(found), state
+        pool, state = self._pools[site]
+        return WebArenaEnvironment(pool, limits=self._limits, tools=WEB_TOOLS, judge=self._judge, sites=state)
+
+    def _pool(self, sites: SiteSet) -> WorkerPool:
+        options = {
+            **self._options,
+            "browser": str(find_chromium()),
+            "flags": chromium_flags(),
+            "tools": [tool.name for tool in WEB_TOOLS],
+            "show_goal": False,
+            "show_pages": True,
+            "shown": sites.shown(),
+            "traces": str(Path(self._traces).resolve()) if self._traces else "",
+        }
+        return WorkerPool(
+            WorldProcess(
+                world="r2v.envs.webarena.world:WebArenaWorld",
+                options=options,
+                python=child_python(),
+                environment={
+                    **sites.variables(),
+                    "NLTK_DATA": str(webarena_home() / "nltk_data"),
+                    "PYTHONWARNINGS": "ignore",
+                },
+            )
+        )
+
+
+WEB_TOOLS = (*ON_PAGE, *ON_THE_WEB, *ANSWERING)
+
+
+def _state(sites: SiteSet) -> SiteState:
+    """Where it is written down that a set was changed: by its addresses, for they are what was changed."""
+    name = hashlib.sha256("\n".join(sorted(sites.urls.values())).encode()).hexdigest()[:12]
+    return SiteState(SITE_LEASES / f"webarena-{name}.changed")
+
+
+def _listed(option: str, value: object) -> Any:
+    """A list of an option, or None. Raises UsageError for anything else."""
+    if value is None or (isinstance(value, Sequence) and not isinstance(value, str) and value):
+        return value if value is None else list(value)
+    raise UsageError(f"env.options.{option}={value!r:.40}: give a list, or none for all")

@@ -1,0 +1,92 @@
+"""Judging: the model that decides whether a fuzzy answer is right, behind the same door as every other LLM.
+
+The official prompts and the reading of their replies are the evaluators' own; who replies is named by
+`env.options.judge`, a section like `teacher`. Its replies and bills are the project's: an answer that was judged once,
+by whichever process, is not paid for again, and a cap on the project holds for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from r2v.config.models import TeacherConfig, endpoint_identity
+from r2v.errors import UsageError
+from r2v.llm.providers.dispatch.dispatch_policy import DispatchPolicy
+from r2v.llm.providers.factory import make_provider
+from r2v.llm.providers.membership import Membership
+from r2v.llm.providers.remote import ProviderRemote
+from r2v.llm.providers.teacher import asked_rate
+from r2v.llm.types import Message, Request
+from r2v.llm.waves import Waves
+from r2v.storage.paths import REPLIES
+
+_TOKENS = 768
+"""As the official call asks for."""
+
+
+class AnswerJudge:
+    """Asks one question at a time, from whichever thread. Raises UsageError for settings that name no model."""
+
+    def __init__(self, settings: Mapping[str, Any], root: Path = Path()) -> None:
+        if not isinstance(settings, Mapping) or not {"provider", "model_name"} <= set(settings):
+            raise UsageError(
+                f"env.options.judge={settings!r:.60}: name a model, as in "
+                "env.options.judge={provider: openai, model_name: gpt-6.1-terra}"
+            )
+        try:
+            self.teacher = TeacherConfig(**settings)
+        except TypeError as error:
+            raise UsageError(f"env.options.judge: {error}; its fields are those of teacher") from error
+        if self.teacher.provider == "scripted":
+            raise UsageError(
+                "env.options.judge: a judge needs an LLM; name openai, anthropic or a provider of your own"
+            )
+        self._root = root
+        self._lock = threading.Lock()
+        self._known: dict[str, str] = {}
+
+    def replies(self, questions: Sequence[Sequence[Mapping[str, Any]]]) -> dict[str, str]:
+        """The reply to each question (chat messages), by its JSON. Raises EnvironmentFault where none can be had,
+        UsageError where no key is set."""
+        with self._lock:
+            for question in questions:
+                if (name := json.dumps(question)) not in self._known:
+                    self._known[name] = self._ask(question)
+            return {json.dumps(question): self._known[json.dumps(question)] for question in questions}
+
+    def _ask(self, question: Sequence[Mapping[str, Any]]) -> str:
+        messages = tuple(Message(role=turn["role"], content=turn["content"]) for turn in question)
+        waves = Waves(workers=1, max_conversations=1)
+        model = waves.model(self._remote())
+
+        async def reply() -> str:
+            asked = Request(messages=messages, key=("webarena", "judge"), max_tokens=_TOKENS)
+            return (await model.reply(asked)).text
+
+        return waves.run([reply])[0]
+
+    def _remote(self) -> ProviderRemote:
+        """The provider behind a journal of the project's."""
+        teacher, rate = self.teacher, asked_rate(self.teacher)
+        provider = make_provider(teacher.provider, rate, base_url=teacher.base_url, api_key_env=teacher.api_key_env)
+        scope = {"provider": teacher.provider, "model": rate.model}
+        if teacher.base_url is not None:
+            scope["endpoint"] = endpoint_identity(teacher.base_url)
+        folder = self._root / REPLIES / "webarena-judge"
+        membership = Membership(
+            self._root, purse=folder, scope=scope, adopt=_no_batches, project_max_usd=teacher.project_max_usd
+        )
+        policy = DispatchPolicy(
+            mode="concurrent", max_usd=teacher.max_usd, attempts=teacher.attempts, preflight=False, reuse=True
+        )
+        return ProviderRemote(provider, rate, folder, policy, scope=scope, membership=membership)
+
+
+async def _no_batches(folder: Path) -> None:
+    """A judge calls directly: no batch of a dead process has to be brought home."""
+    await asyncio.sleep(0)
