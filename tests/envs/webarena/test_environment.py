@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 from pathlib import Path
 
 import pytest
@@ -45,7 +46,9 @@ def test_a_page_that_fails_or_never_comes_is_a_fault_of_its_site_and_a_mistake_i
 
 @real_worlds
 def test_a_site_that_is_down_is_a_fault(stub: Stub, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("WA_MAP", "http://127.0.0.1:9")
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    monkeypatch.setenv("WA_MAP", f"http://127.0.0.1:{port}")
     benchmark = WebArena(tasks=[7], slow_mo=0, traces="")
     world = benchmark.make()
     fault = world.reset(seed=1, task=task_of(benchmark, 7))[1].env_fault
