@@ -148,6 +148,7 @@ MIXED = {
     "tests/envs/browser/test_pipeline.py",
     "tests/envs/swe/test_perturbed.py",
     "tests/envs/swe/test_pipeline.py",
+    "tests/envs/webarena/test_pipeline.py",
     "tests/hrl/test_extending.py",
     "tests/hrl/test_ranks_training.py",
     "tests/hrl/test_whole_loop.py",
@@ -252,7 +253,7 @@ def test_the_rooms_can_be_counted() -> None:
     """Few enough to know them all."""
     rooms = {path.parent.relative_to(PACKAGE) for path in PACKAGE.glob("*/__init__.py")}
     inner = {path.parent.relative_to(PACKAGE) for path in PACKAGE.glob("*/*/__init__.py")}
-    assert len(rooms) <= 24 and len(inner) <= 31
+    assert len(rooms) <= 24 and len(inner) <= 32
 
 
 def test_what_the_quick_tier_leaves_out_is_there() -> None:
