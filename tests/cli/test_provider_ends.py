@@ -213,7 +213,7 @@ def test_an_archived_batch_is_given_up_alone(
 
 @pytest.mark.parametrize("provider", MODELS)
 def test_an_outage_in_the_middle_is_ridden_out(provider: str, typed: Typed, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of seconds, or (whole suites) of more than eight minutes: looks come 1, 2, 4 ... 60 seconds one after the other."""
+    """Of seconds, or (whole suites) of more than eight minutes: looks are 1, 2, 4 ... 60 seconds apart."""
     looks = 10 if trust.whole_suites else 1
     away = Fault("503", on=provider, at=tuple(range(6, 6 + 4 + looks)))
     with Emulator(answer="desk", faults=[away]) as emulator:
