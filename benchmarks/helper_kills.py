@@ -37,7 +37,7 @@ from trl import DPOTrainer, SFTTrainer  # noqa: F401
 from r2v.cli.main import main as r2v_main
 from r2v.config import load
 from r2v.randomness import generator
-from r2v.rollout.episode_cache import PUBLISHED
+from r2v.rollout.episode_cache import KEPT, PUBLISHED
 from r2v.storage.artifact_manifest import ARTIFACT_MANIFEST
 from r2v.storage.files import write_json
 from r2v.storage.integrity import content_files
@@ -100,9 +100,11 @@ def undisturbed(values: argparse.Namespace) -> None:
         log = values.state / "alone.log"
         ended(started(alone, values.words, log), log)
         folder = (alone / "results" / values.prefix).resolve()
-        published = json.loads((alone / "outputs/.episodes" / folder.name / PUBLISHED).read_text())
+        cache = alone / "outputs/.episodes" / folder.name
+        published = len(json.loads((cache / PUBLISHED).read_text())["plays"])
+        calibrated = len((cache / KEPT).read_bytes().splitlines()) if (cache / KEPT).exists() else 0
         episodes = json.loads((folder / ARTIFACT_MANIFEST).read_text())["summary"]["n_episodes"]
-        kept = {"plays": len(published["plays"]), "episodes": episodes, "files": result(alone, values.prefix)}
+        kept = {"plays": published + calibrated, "episodes": episodes, "files": result(alone, values.prefix)}
         write_json(values.state / "alone.json", kept)
 
 
