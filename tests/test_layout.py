@@ -160,6 +160,7 @@ MIXED = {
     "tests/slurm/test_drill_helpers.py",
     "tests/slurm/test_drill_nodes.py",
     "tests/slurm/test_drill_submit.py",
+    "tests/slurm/test_drill_swebench.py",
     "tests/sandbox/test_attacks.py",
     "tests/slurm/test_scripts.py",
     "tests/slurm/test_sites.py",
