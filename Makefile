@@ -9,6 +9,7 @@ export TOKENIZERS_PARALLELISM ?= false
 
 mrp: .venv/.core  ## the whole pipeline on the bundled benchmark, in this process
 	$(BIN)/python -m r2v run --config configs/mrp.yaml
+	$(BIN)/python -m r2v report results/mrp
 
 WORKERS ?= 2
 PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile

@@ -15,7 +15,7 @@ from r2v.game.play.rules import GameMode
 from r2v.storage.paths import GAME_JOBS
 
 if TYPE_CHECKING:
-    from r2v.game.report.figures import FigureFormat
+    from r2v.plotting import FigureFormat
 
 FIGURE_FORMATS: tuple[FigureFormat, ...] = ("pdf", "png", "svg")
 

@@ -56,6 +56,26 @@ def add_commands(commands: argparse._SubParsersAction[Parser]) -> None:
         help="import the benchmark that the folder names where it is not R2V's own: its code runs (default: refused)",
     )
     verify.set_defaults(act=_verify)
+    about = "a results folder as one page: claims, figures, every episode"
+    report = commands.add_parser(
+        "report",
+        help=about,
+        description=f"Write {about}; it opens offline and can be copied anywhere. Nothing is executed.",
+    )
+    report.add_argument("folder", type=Path, metavar="DIR", help="a results folder, such as results/mrp")
+    report.add_argument(
+        "--output",
+        type=Path,
+        metavar="DIR",
+        help="folder of the report; an earlier one is replaced (default: results/report/NAME beside results/NAME)",
+    )
+    report.add_argument(
+        "--ablations",
+        type=Path,
+        metavar="DIR",
+        help="results of its ablations (default: results/ablations/NAME beside results/NAME, if there)",
+    )
+    report.set_defaults(act=_report)
     about = "list the collected runs, or rebuild their index"
     registry = commands.add_parser("registry", help=about, description=f"{about}.")
     registry.add_argument(
@@ -148,6 +168,14 @@ def _verify(arguments: argparse.Namespace) -> int:
     from r2v.evaluation.audit.verify import verify_results
 
     print(verify_results(arguments.folder, trust=arguments.trust))
+    return 0
+
+
+def _report(arguments: argparse.Namespace) -> int:
+    from r2v.report.build import build_report
+
+    path = build_report(arguments.folder, arguments.output, arguments.ablations)
+    print(f"{path}\nopen it in a browser: file://{path.absolute()}")
     return 0
 
 

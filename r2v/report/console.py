@@ -54,5 +54,6 @@ def closing_lines(results: Path, places: Iterable[tuple[str, Path]]) -> str:
             "",
             *(f"  {what:<12} {place}" for what, place in places),
             f"  check it     r2v verify-results {results}",
+            f"  look at it   r2v report {results}",
         ]
     )

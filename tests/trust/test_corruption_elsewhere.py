@@ -482,6 +482,8 @@ TRIED_ELSEWHERE = {
     "metrics series": "content of an artifact: hashed like all of it, tests/storage/test_integrity.py",
     "replay buffer": "tests/hrl/training",
     "game figure": "a picture, for people",
+    "report page": "for people, made again by one command",
+    "report figure": "a picture, for people",
     "game labels": "tests/cli/test_game_labels.py",
     "ledger entry": "tests/llm/providers/spending/test_project.py",
     "cap of the project": "tests/cli/test_ledger.py",

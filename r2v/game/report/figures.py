@@ -14,36 +14,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from r2v.game.statistics.summary import SummaryStats
-from r2v.storage.files import replacing
+from r2v.plotting import DASHES, PALETTE, STYLE, FigureFormat, legend_below, save
 
-FigureFormat = Literal["pdf", "png", "svg"]
-
-_COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
-"""Okabe and Ito's, which colour-blind readers can tell apart."""
-_DASHES = ("-", "--", "-.", ":")
-_STYLE: Any = {
-    "font.size": 9,
-    "axes.titlesize": 10,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.grid": True,
-    "grid.color": "#e5e5e5",
-    "axes.axisbelow": True,
-    "legend.frameon": False,
-    "legend.fontsize": 8,
-    "pdf.fonttype": 42,
-    "svg.fonttype": "none",
-    "svg.hashsalt": "r2v",
-    "savefig.dpi": 200,
-}
-_NO_DATE: dict[FigureFormat, dict[str, None]] = {
-    "pdf": {"CreationDate": None},
-    "png": {"Software": None},
-    "svg": {"Date": None},
-}
 _EVENTS = (
     ("revealed", "secret revealed"),
     ("obtained", "other's secret obtained"),
@@ -57,14 +32,11 @@ def write_figures(analysis: SummaryStats, folder: Path, formats: Sequence[Figure
     import matplotlib
 
     paths = []
-    with matplotlib.rc_context(_STYLE):
+    with matplotlib.rc_context(STYLE):
         for form in formats:
             # Made anew for each format: saving a figure moves its layout a little, and bytes must not depend on that.
             for name, figure in make_figures(analysis).items():
-                path = folder / f"{name}.{form}"
-                with replacing(path) as file:
-                    figure.savefig(file, format=form, metadata=_NO_DATE[form])
-                paths.append(path)
+                paths.append(save(figure, folder / name, form))
     return paths
 
 
@@ -105,14 +77,14 @@ def _rates(models: Sequence[SummaryStats]) -> Any:
     for number, (event, label) in enumerate(_EVENTS):
         shares = [row["leak"]["partial"] if event == "leaked_in_part" else row[event] for row in models]
         at = [k + (number - (len(_EVENTS) - 1) / 2) * width for k in range(len(models))]
-        axes.bar(at, [share["percent"] for share in shares], 0.9 * width, color=_COLOURS[number], label=label)
+        axes.bar(at, [share["percent"] for share in shares], 0.9 * width, color=PALETTE[number], label=label)
         for x, share in zip(at, shares, strict=True):
             if share["wilson"] is not None:
                 axes.vlines(x, *share["wilson"], color="#333333", linewidth=1)
     axes.set_xticks(range(len(models)), [f"{_wrapped(row['name'])}\n(n={row['interactions']})" for row in models])
     axes.grid(axis="x", visible=False)
     axes.set_ylim(0, 100)
-    _legend_below(axes)
+    legend_below(axes.figure, axes, 2)
     return axes.figure
 
 
@@ -147,7 +119,7 @@ def _leaked_bits(models: Sequence[SummaryStats]) -> Any:
     axes.axhline(entropy, color="#777777", linewidth=0.8, linestyle=":", label=f"a whole secret ({entropy:.1f} bits)")
     axes.xaxis.get_major_locator().set_params(integer=True)
     axes.set_ylim(0, 1.05 * entropy)
-    _legend_below(axes)
+    legend_below(axes.figure, axes, 2)
     return axes.figure
 
 
@@ -172,7 +144,7 @@ def _survival(models: Sequence[SummaryStats]) -> Any:
     axes.xaxis.get_major_locator().set_params(integer=True)
     axes.set_ylim(0, 103)
     axes.set_xlim(0, last)
-    _legend_below(axes)
+    legend_below(axes.figure, axes, 2)
     return axes.figure
 
 
@@ -216,8 +188,8 @@ def _factors(factors: Sequence[SummaryStats]) -> Any:
     for y, (_, contrast) in enumerate(rows):
         effect = contrast["revealed"]
         if effect["interval"] is not None:
-            axes.hlines(y, *(100 * bound for bound in effect["interval"]), color=_COLOURS[0], linewidth=2)
-        axes.plot(100 * effect["mean"], y, "o", color=_COLOURS[0])
+            axes.hlines(y, *(100 * bound for bound in effect["interval"]), color=PALETTE[0], linewidth=2)
+        axes.plot(100 * effect["mean"], y, "o", color=PALETTE[0])
     axes.axvline(0, color="#777777", linewidth=0.8)
     labels = [f"{factor['name']}: {_short(c['level'])} against {_short(c['baseline'])}" for factor, c in rows]
     axes.set_yticks(range(len(rows)), labels)
@@ -226,12 +198,8 @@ def _factors(factors: Sequence[SummaryStats]) -> Any:
 
 
 def _curve_style(number: int) -> dict[str, Any]:
-    colour = _COLOURS[number % len(_COLOURS)]
-    return {"color": colour, "linestyle": _DASHES[number // len(_COLOURS) % len(_DASHES)], "linewidth": 1.5}
-
-
-def _legend_below(axes: Any) -> None:
-    axes.figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=2)
+    colour = PALETTE[number % len(PALETTE)]
+    return {"color": colour, "linestyle": DASHES[number // len(PALETTE) % len(DASHES)], "linewidth": 1.5}
 
 
 def _wrapped(name: str, width: int = 22) -> str:

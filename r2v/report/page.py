@@ -1,0 +1,285 @@
+"""Page: `index.html` of a report, put together from what was read, drawn and counted.
+
+The page is built as a tree of elements, so every text in it is text, whoever wrote it. It reads nothing from a network:
+its policy allows the one script that it holds, by hash, and the shards of episodes beside it.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import io
+import json
+import re
+import xml.etree.ElementTree as ET
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
+from importlib.resources import files
+from typing import Any
+
+from r2v.config.methods import OURS
+from r2v.plotting import INK, LINE
+from r2v.report.series import Series
+from r2v.report.sources import Row, Sources
+from r2v.report.viewer_data import SHARD, Index
+
+_SVG = "http://www.w3.org/2000/svg"
+_COLUMNS = {
+    "method": "method",
+    "success_rate": "success",
+    "success_rate_ci": "95 % interval",
+    "llm_call_rate": "LLM steps",
+    "avg_cost_cached": "USD an episode, as billed",
+    "avg_cost": "at list prices",
+    "cost_fraction": "cost fraction",
+    "apgr": "APGR",
+    "safety_failure_rate": "unsafe",
+    "n_env_faults": "world failed",
+}
+FIGURES = {
+    "frontier": (
+        "What success costs",
+        "Every operating point of every method. The dotted line joins the small policy alone to the LLM alone: a "
+        "router above it buys more success for a dollar than mixing the two blindly would.",
+    ),
+    "success": ("Success by method", "With 95 % intervals over tasks: all seeds of a task are drawn together."),
+    "categories": ("Success by the perturbation that hit", "Episodes that a perturbation of this category changed."),
+    "reliability": (
+        "Does a router's score mean what it says?",
+        "Steps in ten bins of as many each; on the dotted line a score is the probability that asking the LLM is "
+        "right. Steps of one task go together, so no interval is drawn.",
+    ),
+    "ablations": ("What each part is worth", "Paired by task, with 95 % intervals; left of the line, the part helps."),
+    "losses": ("Training", "Loss by optimizer step."),
+    "stages": ("Where the time went", "Every stage behind these results that has a record of its duration."),
+}
+"""Title and caption of each figure."""
+
+
+def tag(name: str, /, *children: ET.Element | str | None, **attributes: str) -> ET.Element:
+    """An element; `class_` and `for_` lose their underscore. Strings are texts."""
+    element = ET.Element(name, {key.rstrip("_"): value for key, value in attributes.items()})
+    for child in children:
+        if isinstance(child, ET.Element):
+            element.append(child)
+        elif child and len(element):
+            element[-1].tail = (element[-1].tail or "") + child
+        elif child:
+            element.text = (element.text or "") + child
+    return element
+
+
+def page(sources: Sources, drawn: Mapping[str, tuple[Series, str]], index: Index) -> str:
+    """The text of index.html. `drawn` has for each figure its series and its SVG."""
+    script, style = (files("r2v.report").joinpath("assets", name).read_text() for name in ("viewer.js", "report.css"))
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    policy = f"default-src 'none'; style-src 'unsafe-inline'; img-src data:; script-src 'sha256-{digest}' 'self' file:"
+    setup = sources.bundle["setup"]
+    title = f"{setup['benchmark']}: {', '.join(setup['conditions'])}"
+    head = tag(
+        "head",
+        tag("meta", charset="utf-8"),
+        tag("meta", **{"http-equiv": "Content-Security-Policy", "content": policy}),
+        tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        tag("title", f"R2V: {title}"),
+        tag("style", style),
+    )
+    body = tag(
+        "body",
+        tag("h1", title),
+        tag("p", _measured(sources, index)),
+        _navigation(),
+        *_verdicts(sources),
+        *_main_tables(sources),
+        *_figures(drawn),
+        *_viewer(index),
+        *_provenance(sources, drawn),
+        tag("script", _inert(_index_data(index)), type="application/json", id="index"),
+        tag("script", script),
+    )
+    root = tag("html", head, body, lang="en")
+    return "<!doctype html>\n" + ET.tostring(root, encoding="unicode", method="html") + "\n"
+
+
+def _index_data(index: Index) -> dict[str, Any]:
+    return {**asdict(index), "shard": re.sub(r"\{.*\}", "NNNN", SHARD)}
+
+
+def _inert(value: Any) -> str:
+    """JSON inside a page: no `<` of anybody's can end the element that holds it."""
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
+
+
+def _measured(sources: Sources, index: Index) -> str:
+    setup = sources.bundle["setup"]
+    tasks = ", ".join(f"{count} {name}" for name, count in setup["n_tasks"].items())
+    models = ", ".join(f"{role}: {name}" for role, name in setup["models"].items())
+    return (
+        f"{len(index.rows)} executed episodes: tasks {tasks}; {setup['n_seeds']} seeds; "
+        f"{len(setup['methods'])} methods; {models}. One training seed unless a table says otherwise."
+    )
+
+
+def _navigation() -> ET.Element:
+    places = {
+        "verdicts": "Claims",
+        "tables": "Tables",
+        "figures": "Figures",
+        "episodes": "Episodes",
+        "provenance": "Provenance",
+    }
+    return tag("nav", *(tag("a", text, href=f"#{place}") for place, text in places.items()))
+
+
+def _section(place: str, title: str, *children: ET.Element | str) -> list[ET.Element]:
+    return [tag("section", tag("h2", title), *children, id=place)]
+
+
+def _verdicts(sources: Sources) -> list[ET.Element]:
+    rows = [
+        tag(
+            "tr",
+            tag("td", claim["text_template"].format(**claim["fields"]), class_="text"),
+            tag("td", claim["verdict"].replace("_", " "), class_=f"verdict {claim['verdict']}"),
+        )
+        for claim in sources.bundle["claims"]
+    ]
+    caveats = [
+        tag("li", f"{caveat['text']} ({len(caveat['evidence_ids'])} rows)") for caveat in sources.bundle["caveats"]
+    ]
+    return _section(
+        "verdicts",
+        "What these results say",
+        tag("div", tag("table", *rows), class_="wide"),
+        tag("h3", "What to keep in mind"),
+        tag("ul", *caveats, *(tag("li", f"not shown: {one}") for one in sources.missing)),
+    )
+
+
+def _main_tables(sources: Sources) -> list[ET.Element]:
+    found: list[ET.Element | str] = []
+    rows = sources.tables["main_table.csv"]
+    for condition in sources.bundle["setup"]["conditions"]:
+        own = [row for row in rows if row["condition"] == condition]
+        columns = [name for name in _COLUMNS if any(row.get(name) for row in own)]
+        head = tag("tr", *(tag("th", _COLUMNS[name]) for name in columns))
+        found += [tag("h3", condition), tag("div", tag("table", head, *_lines(own, columns)), class_="wide")]
+    return _section("tables", "Every method", *found)
+
+
+def _lines(rows: Iterable[Row], columns: Sequence[str]) -> list[ET.Element]:
+    return [
+        tag(
+            "tr",
+            *(tag("td", _short(row[name])) for name in columns),
+            **({"class_": "ours"} if row["method"] == OURS else {}),
+        )
+        for row in rows
+    ]
+
+
+def _short(text: str) -> str:
+    """A CSV cell with its numbers cut to four decimals."""
+    return re.sub(r"-?\d+\.\d{5,}", lambda match: f"{float(match[0]):.4f}", text)
+
+
+def _figures(drawn: Mapping[str, tuple[Series, str]]) -> list[ET.Element]:
+    figures = []
+    for name, (_, svg) in drawn.items():
+        title, caption = FIGURES[name]
+        links = [
+            tag("a", "numbers (CSV)", href=f"data/{name}.csv"),
+            tag("a", "PDF", href=f"figures/{name}.pdf"),
+        ]
+        figures.append(
+            tag(
+                "figure",
+                tag("h3", title),
+                _themed(svg),
+                tag("figcaption", f"{caption} ", links[0], ", ", links[1]),
+                id=name,
+            )
+        )
+    return _section("figures", "Figures", *figures)
+
+
+def _themed(svg: str) -> ET.Element:
+    """An SVG as part of the page, its ink and its grid in the page's own colours, light or dark."""
+    for colour, name in ((INK, "ink"), (LINE, "line")):
+        svg = svg.replace(colour, f"var(--{name})")
+    ET.register_namespace("", _SVG)
+    root = ET.parse(io.StringIO(svg)).getroot()
+    for parent in root.iter():
+        for child in list(parent):
+            if child.tag.rpartition("}")[2] == "metadata":
+                parent.remove(child)
+    for element in root.iter():  # a page of HTML knows no namespaces
+        element.tag = element.tag.rpartition("}")[2]
+        for name in [name for name in element.attrib if name.startswith("{")]:
+            element.set(name.rpartition("}")[2], element.attrib.pop(name))
+    for patch in root.iterfind(".//g[@id='patch_1']"):
+        patch.clear()  # the figure's white ground
+    return root
+
+
+def _viewer(index: Index) -> list[ET.Element]:
+    def choice(label: str, name: str) -> ET.Element:
+        return tag("label", label, tag("select", id=name))
+
+    heads = ("task", "condition", "method", "seed", "outcome", "steps", "LLM steps", "USD")
+    left_out = f" The steps of {index.left_out} of them are left out, which would make it too large to copy."
+    return _section(
+        "episodes",
+        "Every episode of the main table",
+        tag(
+            "p",
+            "Choose one to see what it was shown and what it did; another method on the same task beside it; j and k "
+            "go from step to step." + (left_out if index.left_out else ""),
+        ),
+        tag(
+            "div",
+            choice("condition", "condition"),
+            choice("method", "method"),
+            choice("outcome", "outcome"),
+            choice("and", "asked"),
+            tag("label", "task", tag("input", id="task", placeholder="part of its id")),
+            tag("span", id="count", class_="soft"),
+            id="filters",
+        ),
+        tag(
+            "div",
+            tag("table", tag("thead", tag("tr", *(tag("th", head) for head in heads))), tag("tbody", id="rows")),
+            tag("button", "more", id="more"),
+            id="found",
+        ),
+        tag(
+            "p",
+            tag("label", "beside it ", tag("select", id="beside")),
+            " ",
+            tag("button", "previous step", id="back"),
+            " ",
+            tag("button", "next step", id="next"),
+            " ",
+            tag("span", "all steps", id="where"),
+        ),
+        tag("div", id="episode"),
+    )
+
+
+def _provenance(sources: Sources, drawn: Mapping[str, tuple[Series, str]]) -> list[ET.Element]:
+    made = sources.bundle["reproduction"]
+    facts = [
+        ("made by", f"git commit {made['git_commit']}"),
+        ("configuration", f"SHA-256 {sources.bundle['setup']['config_sha256']}"),
+        ("seeds", ", ".join(map(str, made["seeds"]))),
+        *(("command", command) for command in made["commands"]),
+        *((f"figure {name}", one.source) for name, (one, _) in drawn.items()),
+        *((name, f"SHA-256 {digest}") for name, digest in sources.sha256.items()),
+    ]
+    rows = [tag("tr", tag("td", name), tag("td", tag("code", value), class_="text")) for name, value in facts]
+    return _section(
+        "provenance",
+        "Where every number comes from",
+        tag("p", "Every success was executed, and replays: the second command plays each episode again."),
+        tag("div", tag("table", *rows), class_="wide"),
+    )

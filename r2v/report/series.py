@@ -1,0 +1,172 @@
+"""Series: the numbers behind each figure of the report, a list of rows that is also its CSV file.
+
+    series(sources)["frontier"].rows      # what the figure draws
+    series(sources)["frontier"].csv()     # the very same, as data/frontier.csv
+
+A figure draws nothing that is not in its series, so a reader can redraw each of them. Where the results have nothing to
+show, there is no series.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from r2v.report.sources import ABLATIONS_FILE, Row, Sources
+
+_BINS = 10
+
+
+@dataclass(frozen=True, kw_only=True)
+class Series:
+    """The rows of one figure; all have the same columns."""
+
+    rows: list[dict[str, Any]]
+    source: str
+    """The file that they were read from."""
+
+    def csv(self) -> str:
+        """As a CSV file."""
+        out = io.StringIO()
+        writer = csv.DictWriter(out, fieldnames=list(self.rows[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(self.rows)
+        return out.getvalue()
+
+    def groups(self, column: str) -> dict[Any, list[dict[str, Any]]]:
+        """The rows by the value of a column, in the order in which they come."""
+        found: dict[Any, list[dict[str, Any]]] = {}
+        for row in self.rows:
+            found.setdefault(row[column], []).append(row)
+        return found
+
+
+def series(sources: Sources) -> dict[str, Series]:
+    """The series of every figure that these results have something for, in the order of the page."""
+    tables = "structured_results"
+    makers: dict[str, tuple[Callable[[Sources], Iterable[dict[str, Any]]], str]] = {
+        "frontier": (_frontier, f"{tables}/frontier.csv"),
+        "success": (_success, f"{tables}/main_table.csv"),
+        "categories": (_categories, f"{tables}/per_category.csv"),
+        "reliability": (_reliability, "setup.json"),
+        "ablations": (_ablations, f"ablations: {tables}/{ABLATIONS_FILE}"),
+        "losses": (_losses, "bc_report.json, dpo_report.json"),
+        "stages": (_stages, "outputs/.durations"),
+    }
+    made = {name: Series(rows=list(make(sources)), source=source) for name, (make, source) in makers.items()}
+    return {name: one for name, one in made.items() if one.rows}
+
+
+def _number(text: str | None) -> float | None:
+    return float(text) if text else None
+
+
+def _interval(text: str | None) -> tuple[float | None, float | None]:
+    low, high = (text or "").strip("[]").split(",") if text else ("", "")
+    return _number(low), _number(high)
+
+
+def _with_interval(row: Row, column: str, name: str) -> dict[str, Any]:
+    low, high = _interval(row.get(f"{column}_ci"))
+    return {name: _number(row[column]), f"{name}_low": low, f"{name}_high": high}
+
+
+def _frontier(sources: Sources) -> Iterable[dict[str, Any]]:
+    """Cost as billed and success of every operating point, and of the methods without one."""
+    points = sources.tables.get("frontier.csv", [])
+    drawn = {(row["condition"], row["method"]) for row in points}
+    conditions = {row["condition"] for row in points}
+    alone = [
+        {**row, "operating_point": "main"}
+        for row in sources.tables["main_table.csv"]
+        if row["condition"] in conditions and (row["condition"], row["method"]) not in drawn
+    ]
+    for row in (*points, *alone):
+        billed = "avg_cost_cached" if row["avg_cost_cached"] else "avg_cost"
+        yield {
+            "condition": row["condition"],
+            "method": row["method"],
+            "operating_point": row["operating_point"],
+            **_with_interval(row, billed, "usd_per_episode"),
+            **_with_interval(row, "success_rate", "success"),
+            "llm_call_rate": _number(row["llm_call_rate"]),
+        }
+
+
+def _success(sources: Sources) -> Iterable[dict[str, Any]]:
+    for row in sources.tables["main_table.csv"]:
+        yield {
+            "condition": row["condition"],
+            "method": row["method"],
+            **_with_interval(row, "success_rate", "success"),
+            "n_tasks": int(row["n_tasks"]),
+        }
+
+
+def _categories(sources: Sources) -> Iterable[dict[str, Any]]:
+    rows = sources.tables.get("per_category.csv", [])
+    hit = {row["condition"] for row in rows if row["category"] != "none"}
+    for row in rows:
+        if row["condition"] not in hit:
+            continue
+        yield {
+            "condition": row["condition"],
+            "category": row["category"],
+            "method": row["method"],
+            **_with_interval(row, "success_rate", "success"),
+            "n_episodes": int(row["n_episodes"]),
+        }
+
+
+def _reliability(sources: Sources) -> Iterable[dict[str, Any]]:
+    """Each router's score in bins of as many steps each, beside how often asking the LLM there was right."""
+    for scores in sources.setup.router_scores:
+        p, y = np.asarray(scores.p), np.asarray(scores.y)
+        order = np.argsort(p, kind="stable")
+        for number, part in enumerate(np.array_split(order, min(_BINS, len(order)))):
+            yield {
+                "condition": scores.condition,
+                "method": scores.method,
+                "bin": number,
+                "mean_score": round(float(p[part].mean()), 6),
+                "share_right": round(float(y[part].mean()), 6),
+                "n_steps": len(part),
+            }
+
+
+def _ablations(sources: Sources) -> Iterable[dict[str, Any]]:
+    for row in sources.tables.get(ABLATIONS_FILE, []):
+        low, high = _interval(row["delta_ci"])
+        yield {
+            "condition": row["condition"],
+            "name": row["name"],
+            "description": row["description"],
+            "difference": _number(row["delta"]),
+            "difference_low": low,
+            "difference_high": high,
+            "p_holm": _number(row["p_holm"]),
+        }
+
+
+def _losses(sources: Sources) -> Iterable[dict[str, Any]]:
+    for stage in sources.stages:
+        for row in stage.losses:
+            yield {"stage": stage.job, "step": int(row["step"]), "loss": float(row["loss"])}
+
+
+def _stages(sources: Sources) -> Iterable[dict[str, Any]]:
+    for stage in sources.stages:
+        took = stage.duration
+        yield {
+            "stage": stage.job,
+            "hours": None if took is None else round(took.seconds / 3600, 5),
+            "cpu_hours": None if took is None else round(took.cpu_seconds / 3600, 5),
+            "device": None if took is None else took.device,
+            "usd": stage.dollars,
+            "artifact": f"{stage.job}-{stage.fingerprint}",
+        }

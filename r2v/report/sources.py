@@ -1,0 +1,141 @@
+"""Sources: what a report is made of, read and checked.
+
+A results folder alone is enough for every table, every figure of the evaluation and every episode. Beside it, where
+they are still there: the ablations, the training losses of the models, and the time of each stage. What is not there is
+named in `missing`, and the page says so: a report never leaves out a figure in silence.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from r2v.errors import InputError, R2VError
+from r2v.evaluation.setup import Setup, read_setup
+from r2v.evaluation.tables.build import STRUCTURED
+from r2v.storage import durations
+from r2v.storage.artifact import attempt_of
+from r2v.storage.integrity import Artifact
+from r2v.storage.paths import ARTIFACTS
+from r2v.utils.results import ResultsManager
+
+ABLATIONS_FILE = "ablations.csv"
+Row = dict[str, str]
+"""A row of a CSV file, by column."""
+
+_LOSSES = {"bc": ("bc_report.json", "losses"), "preference": ("dpo_report.json", "log")}
+"""Stage -> the file of its losses, and their key there."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Made:
+    """One stage behind the results."""
+
+    job: str
+    fingerprint: str
+    duration: durations.Duration | None
+    """None where it was not made in one go on this machine's project, or by another one."""
+    dollars: float | None
+    """What its LLM cost at list prices; None where the stage keeps no bill."""
+    losses: tuple[dict[str, Any], ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sources:
+    """All that a report shows."""
+
+    folder: Path
+    setup: Setup
+    bundle: dict[str, Any]
+    tables: dict[str, list[Row]]
+    """The rows of every CSV file, by its name."""
+    sha256: dict[str, str]
+    """The hash of every file that a figure is made of, by its path in the results folder."""
+    stages: tuple[Made, ...] = ()
+    missing: tuple[str, ...] = field(default=())
+
+
+def read_sources(results: Path, ablations: Path | None = None) -> Sources:
+    """Everything that is there to show. Raises InputError where `results` is no finished results folder, or where
+    `ablations` is named and is none."""
+    manager = ResultsManager(results / STRUCTURED)
+    names = [name for name in manager.files if name.endswith(".csv")]
+    tables = {name: csv_rows(manager.read(name)) for name in names}
+    sha256 = {f"{STRUCTURED}/{name}": digest for name, digest in manager.files.items()}
+    missing = []
+    setup = read_setup(results)
+    names_beside = [
+        results.absolute().parent / "ablations" / name for name in (results.absolute().name, setup.benchmark)
+    ]
+    beside = ablations or next((path for path in names_beside if path.exists()), names_beside[0])
+    try:
+        of_ablations = ResultsManager(beside / STRUCTURED)
+        tables[ABLATIONS_FILE] = csv_rows(of_ablations.read(ABLATIONS_FILE))
+        sha256[f"ablations: {STRUCTURED}/{ABLATIONS_FILE}"] = of_ablations.files[ABLATIONS_FILE]
+    except InputError as error:
+        if ablations is not None:
+            raise
+        missing.append(f"ablations: {error}")
+    try:
+        stages = tuple(_stages(results.resolve()))
+    except R2VError as error:
+        stages = ()
+        missing.append(f"stages behind these results: {error}")
+    return Sources(
+        folder=results,
+        setup=setup,
+        bundle=manager.bundle(),
+        tables=tables,
+        sha256=sha256,
+        stages=stages,
+        missing=tuple(missing),
+    )
+
+
+def csv_rows(text: str) -> list[Row]:
+    """The rows of a CSV text."""
+    return list(csv.DictReader(io.StringIO(text)))
+
+
+def _stages(folder: Path) -> Iterator[Made]:
+    """The stages that a result rests on, inputs before what was made of them."""
+    seen: set[Path] = set()
+
+    def behind(place: Path) -> Iterator[Made]:
+        job, inputs = attempt_of(place)
+        for one in inputs.values():
+            if one.stage and one.folder not in seen and (one.folder / "attempt.meta.json").exists():
+                seen.add(one.folder)
+                yield from behind(one.folder)
+                yield _made(one)
+
+    yield from behind(folder)
+
+
+def _made(artifact: Artifact) -> Made:
+    job = artifact.folder.name.rpartition("-")[0]
+    root = artifact.folder.parents[len(ARTIFACTS.parts)]
+    took = [one for one in durations.recorded(root, job) if one.fingerprint == artifact.fingerprint]
+    return Made(
+        job=job,
+        fingerprint=artifact.fingerprint,
+        duration=took[0] if took else None,
+        dollars=artifact.summary.get("total_cost_usd"),
+        losses=tuple(_losses(artifact.folder, job)),
+    )
+
+
+def _losses(folder: Path, job: str) -> list[dict[str, Any]]:
+    if job not in _LOSSES:
+        return []
+    name, key = _LOSSES[job]
+    try:
+        rows = json.loads((folder / name).read_text())[key]
+    except (OSError, ValueError, KeyError, TypeError):
+        return []
+    return [row for row in rows if isinstance(row, dict) and {"step", "loss"} <= set(row)]

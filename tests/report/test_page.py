@@ -1,0 +1,134 @@
+"""The page is text wherever somebody else wrote, reads nothing from a network, and works in a real browser."""
+
+from __future__ import annotations
+
+import importlib
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from r2v.data.episode import Episode, Observation, to_line
+from r2v.data.store import TrajectoryStore
+from r2v.envs.browser.chromium import chromium_flags, find_chromium
+from r2v.evaluation.setup import episodes_path
+from r2v.report.build import build_report
+from r2v.report.page import tag
+from tests.envs.browser import real_browser
+
+HOSTILE = "</script><script>document.title='injected'</script><img src=x onerror=\"document.title='injected'\">"
+"""What an injected instruction may hold; nothing may come of it."""
+
+
+def hostile(episode: Episode) -> Episode:
+    """An episode whose world, model and task all write markup."""
+    step = episode.steps[0]
+    action = replace(step.action, raw_text=HOSTILE)
+    first = replace(step, observation=Observation(raw_text=HOSTILE), action=action)
+    told = replace(episode.metadata, goal=HOSTILE, task_id=f"{episode.metadata.task_id}{HOSTILE}")
+    return replace(episode, metadata=told, steps=(first, *episode.steps[1:]))
+
+
+@pytest.fixture(scope="module")
+def hostile_report(micro_results: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The page of a report of episodes that attack it."""
+    results = tmp_path_factory.mktemp("hostile") / "results" / "mine"
+    shutil.copytree(micro_results, results)
+    for path in (results / "episodes").rglob("r2v.jsonl.zst"):
+        lines = [to_line(hostile(episode)) for episode in TrajectoryStore(path).iter_episodes()]
+        path.unlink()
+        path.with_suffix("").write_text("".join(f"{line}\n" for line in lines))
+    assert episodes_path(results, "noisy", "r2v").suffix == ".jsonl"
+    return build_report(results)
+
+
+@contextmanager
+def opened(page: Path, **context: Any) -> Iterator[Any]:
+    """The page in a Chromium, and nothing but it: no request leaves the folder, no error is on the console."""
+    playwright = importlib.import_module("playwright.sync_api")
+    said: list[str] = []
+    with playwright.sync_playwright() as started:
+        browser = started.chromium.launch(executable_path=str(find_chromium()), args=chromium_flags())
+        try:
+            tab = browser.new_context(**context).new_page()
+            tab.on("console", lambda message: said.append(message.text))
+            tab.on("pageerror", lambda error: said.append(str(error)))
+            tab.on("request", lambda request: said.extend([request.url] * (not request.url.startswith("file:"))))
+            tab.goto(page.as_uri())
+            yield tab
+        finally:
+            browser.close()
+    assert said == []
+
+
+def test_what_others_wrote_is_text(hostile_report: Path) -> None:
+    page = hostile_report.read_text()
+    assert "<script>document" not in page and "<img" not in page and "\\u003cscript>document" in page
+    assert "http-equiv" in page and "default-src 'none'" in page
+    for address in ("http://", "https://", "//cdn"):
+        assert not any(f'{name}="{address}' in page for name in ("src", "href"))
+
+
+def test_an_element_holds_its_children_in_their_order() -> None:
+    whole = tag("p", "one ", tag("b", "two"), " three", None, tag("i", "four"), class_="x")
+    assert [whole.text, whole[0].tail, whole[1].text, whole.get("class")] == ["one ", " three", "four", "x"]
+
+
+@real_browser
+def test_filters_steps_and_two_methods_side_by_side(micro_report: Path) -> None:
+    with opened(micro_report / "index.html", viewport={"width": 1200, "height": 900}) as tab:
+        everything = tab.locator("#rows tr").count()
+        tab.select_option("#method", "llm_only")
+        tab.select_option("#condition", "noisy")
+        few = tab.locator("#rows tr").count()
+        assert 0 < few < everything and f"{few} of {everything} episodes" == tab.locator("#count").text_content()
+        tab.select_option("#outcome", "failed")
+        tab.select_option("#asked", "never")
+        assert tab.locator("#rows tr").count() == 0
+        tab.select_option("#outcome", "")
+        tab.select_option("#asked", "asked")
+        assert tab.locator("#rows tr").count() == few
+        tab.locator("#rows tr").first.click()
+        tab.wait_for_selector(".played .step")
+        steps = tab.locator(".played .step").count()
+        tab.locator("#next").click()
+        assert tab.locator(".played .step:visible").count() == 1 and tab.locator("#where").text_content() == "step 1"
+        tab.keyboard.press("j")
+        assert tab.locator("#where").text_content() == "step 2" and steps > 1
+        tab.select_option("#beside", "r2v")
+        tab.wait_for_function("document.querySelectorAll('.played').length === 2")
+        assert tab.evaluate("location.hash").startswith("#episode-")
+
+
+@real_browser
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [380, 1400])
+def test_it_can_be_read_wide_and_narrow_light_and_dark(
+    micro_report: Path, scheme: str, width: int, tmp_path: Path
+) -> None:
+    with opened(micro_report / "index.html", viewport={"width": width, "height": 900}, color_scheme=scheme) as tab:
+        assert tab.evaluate("document.documentElement.scrollWidth") <= width
+        ink, paper = (
+            sum(map(int, tab.evaluate(f"getComputedStyle(document.body).{name}.match(/\\d+/g).slice(0, 3)")))
+            for name in ("color", "backgroundColor")
+        )
+        assert (ink > paper) == (scheme == "dark") and abs(ink - paper) > 500
+        of_figure = tab.evaluate("getComputedStyle(document.querySelector('figure svg text')).fill")
+        assert (sum(map(int, of_figure.strip("rgb()").split(","))) > 382) == (scheme == "dark")
+        tab.screenshot(path=tmp_path / "page.png")
+
+
+@real_browser
+def test_an_injected_script_is_shown_and_does_not_run(hostile_report: Path) -> None:
+    with opened(hostile_report) as tab:
+        title = tab.title()
+        tab.select_option("#method", "r2v")
+        tab.locator("#rows tr").first.click()
+        tab.wait_for_selector(".played .step")
+        assert HOSTILE in tab.locator(".step pre").first.text_content()
+        assert HOSTILE in tab.locator("#rows td").first.text_content()
+        assert tab.title() == title and tab.locator("#episode script, #episode img, #rows img").count() == 0
