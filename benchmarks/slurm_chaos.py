@@ -13,7 +13,8 @@ files and its one door to Slurm, behind which stands tests/slurm/simulator.py. P
     lost attempts   jobs that worked at a stage and stand in no chain
     false waiting   jobs that `r2v status` calls waiting, and that wait for what cannot come
 
-"left to a person" counts chains that nothing went on with by itself, until somebody typed a command of R2V.
+"left to a person" counts chains that nothing went on with by itself, until somebody typed a command of R2V; "never
+begun" those of them whose submitter was killed or refused before it had submitted anything, as it has said.
 """
 
 from __future__ import annotations
@@ -115,7 +116,7 @@ class ChaosRun:
             mark = chains.parse_comment(job.options.get("comment", ""))
             assert mark is not None
             if mark.sentinel:
-                by_sentinel(NAME, mark.job, root=self.root)
+                self._watch(mark.job)
                 self.slurm.finish(job, "COMPLETED")
                 return
             if surplus(self.root, NAME, mark.job, job.id):
@@ -132,6 +133,14 @@ class ChaosRun:
                 self.slurm.finish(job, "FAILED", "0:9")
         finally:
             os.environ.pop("SLURM_JOB_ID", None)
+
+    def _watch(self, name: str) -> None:
+        """What a sentinel's script does: three times where it is killed."""
+        for _ in range(2):
+            with suppress(Killed):
+                by_sentinel(NAME, name, root=self.root)
+                return
+        by_sentinel(NAME, name, root=self.root)
 
     def _end(self, job: SimulatedJob, fate: str) -> None:
         code, state, slurm_code = FATES[fate]
@@ -190,15 +199,15 @@ class ChaosRun:
         return wrong
 
 
-def play(root: Path, seed: int, share: float) -> tuple[Counter[str], bool, Faults, Counter[str]]:
-    """One random chain; what is wrong at its end, whether a person had to look, the faults and the failures."""
+def play(root: Path, seed: int, share: float) -> tuple[Counter[str], str, Faults, Counter[str]]:
+    """One random chain; what is wrong at its end, what a person had to look after, the faults and the failures."""
     faults = Faults(seed=seed, share=share)
     slurm = SimulatedSlurm(faults=faults, folder=str(root.resolve()))
     run = ChaosRun(root=root, slurm=slurm, draw=generator(seed, "chaos"))
     with through(slurm):
         run.submit()
         run.play()
-        person = bool(_quietly(run)["hangs"])
+        person = "" if not _quietly(run)["hangs"] else "never begun" if not slurm.jobs else "stood still"
         for _ in range(8):
             if not sum(_quietly(run).values()):
                 break
@@ -224,7 +233,7 @@ def main() -> int:
     parser.add_argument("--share", type=float, default=0.2, help="of the calls that go wrong (default: 0.2)")
     values = parser.parse_args()
     total, injected, failures = Counter(dict.fromkeys(MEASURES, 0)), Counter[tuple[str, str]](), Counter[str]()
-    persons, calls, begun = 0, 0, time.process_time()
+    persons, calls, begun = Counter[str](), 0, time.process_time()
     with tempfile.TemporaryDirectory(dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None) as folder:
         for seed in range(values.seed, values.seed + values.chains):
             wrong, person, faults, failed = play(Path(folder) / str(seed), seed, values.share)
@@ -233,12 +242,14 @@ def main() -> int:
             total.update(wrong)
             injected.update(faults.injected)
             failures.update(failed)
-            persons, calls = persons + person, calls + faults.calls
+            persons[person] += 1
+            calls += faults.calls
     print(f"{values.chains} chains, {calls} calls, {sum(injected.values())} faults, {sum(failures.values())} failures")
     print("faults   ", ", ".join(f"{kind} {sum(n for (_, k), n in injected.items() if k == kind)}" for kind in FAULTS))
     print("failures ", ", ".join(f"{kind} {count}" for kind, count in sorted(failures.items())))
     print("\n".join(f"{name:14} {total[name]}" for name in MEASURES))
-    print(f"left to a person: {persons} of {values.chains}; {time.process_time() - begun:.0f} CPU-seconds")
+    left = ", ".join(f"{persons[why]} {why}" for why in ("never begun", "stood still"))
+    print(f"left to a person: {left}, of {values.chains}; {time.process_time() - begun:.0f} CPU-seconds")
     return int(any(total.values()))
 
 

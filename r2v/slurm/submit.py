@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import logging
 import shlex
+import signal
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -149,7 +150,11 @@ def submit_sentinel(root: Path, chain: Chain, job: str, id_: str) -> str:
         *environment_lines(root),
         "set -euo pipefail",
         *code_lines(chain.name),
-        f"exec {shlex.quote(sys.executable)} -m r2v heal {shlex.quote(chain.name)} {job}",
+        "for again in 1 2 3; do  # killed in the middle, it goes on where it was",
+        f"  code=0; {shlex.quote(sys.executable)} -m r2v heal {shlex.quote(chain.name)} {job} || code=$?",
+        f'  [ "$code" = {128 + signal.SIGKILL} ] || break',
+        "done",
+        'exit "$code"',
     ]
     _make_logs(root)
     return client.sbatch(

@@ -5,8 +5,9 @@
         client.sbatch(...)
 
 Time passes in sleeps and calls alone. What a job does is not simulated: whoever drives it takes `slurm.begun`, jobs
-that have started, and says how each ends (`finish`). States follow a real one: a dependency that cannot
-be met waits for ever, one on a forgotten job is met, a waiting job keeps its id when it is pointed elsewhere.
+that have started, and says how each ends (`finish`). States follow a real one, whose traces it replays (traces.py): a
+dependency that cannot be met waits for ever, one on a forgotten job is met, a waiting job keeps its id when it is
+pointed elsewhere.
 
 Faults, drawn by seed for each call: "error" (not carried out, a socket error), "lost" (carried out, a socket error),
 "hang" (a minute without an answer; carried out or not), "late" (a socket error now, carried out seconds later), "twice"
@@ -24,6 +25,8 @@ from r2v.randomness import generator
 
 FAULTS = ("error", "lost", "hang", "late", "twice", "full", "killed")
 MIN_JOB_AGE = 300.0
+REQUEUE_WAIT = 5.0
+"""Seconds for which a job that was put back into the queue waits."""
 _ENDED = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "PREEMPTED", "OUT_OF_MEMORY")
 _TIMED_OUT = "error: Socket timed out on send/recv operation"
 _FULL = "error: Batch job submission failed: Job violates accounting/QOS policy (job submit limit)"
@@ -46,6 +49,8 @@ class SimulatedJob:
     submitted: float = 0.0
     started: float | None = None
     ended: float | None = None
+    begin: float = 0.0
+    """Before which it does not start."""
 
     @property
     def kills(self) -> bool:
@@ -145,28 +150,32 @@ class SimulatedSlurm:
             for job in self.jobs.values():
                 if job.state != "PENDING":
                     continue
-                verdict = self._met(job.dependency)
+                verdict = self._judged(job)
                 job.reason = {"yes": "None", "no": "Dependency", "never": "DependencyNeverSatisfied"}[verdict]
                 if verdict == "never" and job.kills:
                     job.state, job.ended, moved = "CANCELLED", self.now, True
+                elif verdict == "yes" and job.begin > self.now:
+                    job.reason = "BeginTime"
                 elif verdict == "yes":
                     job.state, job.started, job.dependency, moved = "RUNNING", self.now, "", True
                     self.begun.append(job)
 
-    def _met(self, dependency: str) -> str:
-        verdicts = {"yes"}
-        for part in filter(None, dependency.split(",")):
-            kind, *ids = part.split(":")
-            for id_ in ids:
-                parent = self.jobs.get(id_)
-                if parent is None or (parent.ended is not None and self.now - parent.ended > MIN_JOB_AGE):
-                    continue  # forgotten: taken for met, as Slurm does
-                well = parent.state == "COMPLETED"
-                if parent.state not in _ENDED:
-                    verdicts.add("no")
-                elif (kind == "afterok" and not well) or (kind == "afternotok" and well):
-                    verdicts.add("never")
-        return "never" if "never" in verdicts else "no" if "no" in verdicts else "yes"
+    def _judged(self, job: SimulatedJob) -> str:
+        """Whether it may start; what is met is waited for no more, as long as all can be met."""
+        verdicts = {part: self._met(*part.split(":")) for part in job.dependency.split(",") if part}
+        if "never" in verdicts.values():
+            return "never"
+        job.dependency = ",".join(part for part, verdict in verdicts.items() if verdict == "no")
+        return "no" if job.dependency else "yes"
+
+    def _met(self, kind: str, id_: str) -> str:
+        parent = self.jobs.get(id_)
+        if parent is None or (parent.ended is not None and self.now - parent.ended > MIN_JOB_AGE):
+            return "yes"  # forgotten: taken for met, as Slurm does
+        well = parent.state == "COMPLETED"
+        if parent.state not in _ENDED:
+            return "no"
+        return "never" if (kind == "afterok" and not well) or (kind == "afternotok" and well) else "yes"
 
     def _carry_out(self, command: list[str], stdin: str) -> str:
         program, words = command[0], command[1:]
@@ -188,7 +197,7 @@ class SimulatedSlurm:
         id_ = str(len(self.jobs) + 1)
         options["script"] = stdin
         self.jobs[id_] = SimulatedJob(
-            id=id_, options=options, dependency=options.get("dependency", ""), submitted=self.now
+            id=id_, options=options, dependency=_spread(options.get("dependency", "")), submitted=self.now
         )
         return f"{id_}\n"
 
@@ -220,12 +229,21 @@ class SimulatedSlurm:
                 return "!Invalid job id specified"
             node = "g1" if job.started is not None else "(null)"
             return f"JobId={job.id} JobState={job.state} Reason={job.reason} ExitCode={job.code} NodeList={node}\n"
+        if words[0] == "requeue":
+            return self._requeue(words[1])
         changes = dict(word.split("=", 1) for word in words[1:])
         job = self.jobs.get(changes.pop("jobid", ""))
         if job is None or job.state != "PENDING":
             return "!Job is no longer pending execution"
-        job.dependency = changes.get("dependency", job.dependency)
+        job.dependency = _spread(changes.get("dependency", job.dependency))
         job.options["comment"] = changes.get("comment", job.options.get("comment", ""))
+        return ""
+
+    def _requeue(self, id_: str) -> str:
+        job = self.jobs.get(id_)
+        if job is None or job.state != "RUNNING":
+            return "!Invalid job id specified"
+        job.state, job.started, job.begin = "PENDING", None, self.now + REQUEUE_WAIT
         return ""
 
     def _scancel(self, words: list[str], stdin: str) -> str:
@@ -233,3 +251,9 @@ class SimulatedSlurm:
             if job.state in ("PENDING", "RUNNING"):
                 job.state, job.ended = "CANCELLED", self.now
         return ""
+
+
+def _spread(dependency: str) -> str:
+    """What squeue shows of `afterok:1:2`: each job by itself."""
+    parts = (part.split(":") for part in dependency.split(",") if part)
+    return ",".join(f"{kind}:{id_}" for kind, *ids in parts for id_ in ids)

@@ -61,7 +61,7 @@ def uninterrupted(project: Project, folder: Path, **behaviour: Any) -> str:
 
 
 def child_of(project: Project, word: str) -> int:
-    """The process of a running stage: a fork of its runner, with the runner's command line."""
+    """The process of a running stage: the first fork of its runner, with the runner's command line."""
 
     def found() -> int:
         parents: dict[int, int] = {}
@@ -73,7 +73,7 @@ def child_of(project: Project, word: str) -> int:
                     parents[int(proc.name)] = int((proc / "stat").read_text().rpartition(")")[2].split()[1])
             except OSError:
                 continue
-        return next((number for number, parent in parents.items() if parent in parents), 0)
+        return min((number for number, parent in parents.items() if parent in parents), default=0)
 
     return int(project.cluster.wait(found))
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -148,6 +150,19 @@ def test_whoever_is_killed_at_any_call_leaves_what_the_next_goes_on_with(slurm: 
         for name in "abc"
         for sentinel in (False, True)
     )
+
+
+def test_a_sentinel_that_is_killed_is_started_again_by_its_script(slurm: SimulatedSlurm, tmp_path: Path) -> None:
+    sentinel = slurm.jobs[str(submitted().jobs["a"].latest.sentinel)]  # type: ignore[union-attr]
+    stub = tmp_path / "python"
+    for ends, code in ((["kill -9 $$", "exit 4"], 4), (["kill -9 $$"] * 3, 137), (["exit 0"], 0)):
+        stub.write_text(f'#!/bin/bash\necho "$@" >> {tmp_path}/begun\ncase $(wc -l < {tmp_path}/begun) in\n')
+        stub.write_text(stub.read_text() + "".join(f"  {at}) {end};;\n" for at, end in enumerate(ends, 1)) + "esac\n")
+        stub.chmod(0o755)
+        done = subprocess.run(["bash"], input=sentinel.options["script"].replace(sys.executable, str(stub)), text=True)
+        assert done.returncode == code
+        assert (tmp_path / "begun").read_text().splitlines() == [f"-m r2v heal {NAME} a"] * len(ends)
+        (tmp_path / "begun").unlink()
 
 
 def test_where_a_site_forbids_the_flag_a_sentinel_starts_in_any_case(slurm: SimulatedSlurm) -> None:
