@@ -50,9 +50,9 @@ class Folder:
             **values,
         }
 
-    def start(self, *words: str, **values: str) -> subprocess.Popen[str]:
+    def start(self, *words: str, program: str = "", **values: str) -> subprocess.Popen[str]:
         return subprocess.Popen(
-            [sys.executable, "-m", "r2v.slurm.runner", *words],
+            [sys.executable, *(["-c", program] if program else ["-m", "r2v.slurm.runner"]), *words],
             cwd=self.path,
             text=True,
             env=self.environment(**values),

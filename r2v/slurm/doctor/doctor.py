@@ -3,9 +3,10 @@
     r2v doctor                                                    # on the login node; submits nothing
     srun --partition=gpu --gres=gpu:1 --time=5 r2v doctor         # inside a job: driver, CUDA, GPUs as well
 
-On the login node it asks sbatch about every header (`--test-only`) and looks up what sbatch lets pass: a QOS that is
-not there, a partition that is down. Inside a job it does what a stage does first: sees the same folder, and computes
-on every GPU that it was given.
+On the login node it proposes a site profile, asks sbatch about every header and about a sentinel's own line
+(`--test-only`) and looks up what sbatch lets pass: a QOS that is not there, a partition that is down. Inside a job it
+does what a stage does first: sees the same folder, and computes on every GPU that it was given; and it asks whether
+this node may submit, which healing wants.
 """
 
 from __future__ import annotations
@@ -19,12 +20,14 @@ from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
 from r2v.errors import EnvironmentFault, LeaseConflict, R2VError, nearest
-from r2v.slurm import client, headers
+from r2v.slurm import client, headers, requests
 from r2v.slurm.client import Partition
 from r2v.slurm.directives import gpu_kind, minutes
 from r2v.slurm.doctor.check_results import Finding, bad, ok, warn
 from r2v.slurm.doctor.node import TOKEN, in_a_job
+from r2v.slurm.doctor.propose import proposal
 from r2v.slurm.headers import Resources
+from r2v.slurm.site_profile import SITE
 from r2v.storage.files import write_text
 from r2v.storage.lease import lease
 from r2v.storage.paths import CHAINS, SCRIPTS
@@ -81,7 +84,23 @@ def _cluster(root: Path) -> Iterator[Finding]:
         yield warn(f"accounting does not answer: {down}", "status and healing work without it; cost does not")
     else:
         yield ok("accounting answers")
-    yield from _headers(root, {one.name: one for one in partitions})
+    named = {one.name: one for one in partitions}
+    yield from proposal(root, named)
+    yield from _headers(root, named)
+    if headers.scripts(root):
+        yield _sentinel(root)
+
+
+def _sentinel(root: Path) -> Finding:
+    """Whether a sentinel's own line, which stands in no header, would be accepted."""
+    remedy = f"what it lacks goes under `sentinels` in {SITE} (r2v cluster set profile=... makes one)"
+    try:
+        answer = client.test_only(Resources(directives=requests.sentinel(root)).sbatch_args())
+    except R2VError as error:
+        return bad(f"a sentinel's line cannot be made: {error}", remedy)
+    if not answer.ok:
+        return bad(f"a sentinel's own line is refused: {answer.line}", remedy)
+    return ok("a sentinel's own line is accepted by sbatch --test-only")
 
 
 def _headers(root: Path, partitions: Mapping[str, Partition]) -> Iterator[Finding]:

@@ -1,4 +1,4 @@
-"""Checks of a node, from inside a job: the shared folder, the driver, and every GPU that Slurm granted."""
+"""Checks of a node, from inside a job: the shared folder, the driver, every GPU that Slurm granted, and submission."""
 
 from __future__ import annotations
 
@@ -8,8 +8,11 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
+from r2v.errors import EnvironmentFault
+from r2v.slurm import client
 from r2v.slurm.doctor.check_results import Finding, bad, ok, warn
 from r2v.slurm.job_environment import granted_gpus
+from r2v.slurm.site_profile import SITE
 from r2v.storage.paths import CHAINS
 
 TOKEN = CHAINS / ".doctor"
@@ -27,12 +30,27 @@ def in_a_job(root: Path) -> Iterator[Finding]:
             "run r2v doctor on the login node first; if you did, "
             "the folder is not shared: move the checkout to one that is",
         )
-    granted = granted_gpus()
-    if not granted:
+    if granted := granted_gpus():
+        yield _driver()
+        yield from _cuda(granted)
+    else:
         yield ok("this job was given no GPU")
-        return
-    yield _driver()
-    yield from _cuda(granted)
+    yield _submission()
+
+
+def _submission() -> Finding:
+    """Whether a job can speak to Slurm from here: the dying one heals its chain, and else its sentinel."""
+    remedy = (
+        f"name a login node that takes ssh from here, `submit_host: NAME` in {SITE}, or healing waits for a command"
+    )
+    try:
+        client.require()
+        answer = client.test_only(["--ntasks=1", "--time=1"])
+    except EnvironmentFault as error:
+        return bad(f"this node may not submit: {error}", remedy)
+    if not answer.ok:
+        return bad(f"this node may not submit: {answer.line}", remedy)
+    return ok("this node may submit jobs")
 
 
 def _exclude() -> str:

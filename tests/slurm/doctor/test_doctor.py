@@ -40,7 +40,8 @@ def test_a_healthy_cluster_has_nothing_bad(clone: Faked, capsys: pytest.CaptureF
     assert "ok    11 of 11 headers are accepted by sbatch --test-only" in told
     assert "ok    accounting answers" in told and "a lease is given to one process at a time" in told
     assert "srun --partition=gpu --gres=gpu:a100:2 --time=5" in told and "bad" not in told
-    assert clone.calls.count("sbatch") == 11 and not (clone.folder / "jobs.json").exists()
+    assert "ok    a sentinel's own line is accepted by sbatch --test-only" in told
+    assert clone.calls.count("sbatch") == 13 and not (clone.folder / "jobs.json").exists()
 
 
 def test_an_unknown_partition_is_named_with_the_nearest(clone: Faked) -> None:
@@ -86,14 +87,15 @@ def test_what_sbatch_alone_knows_is_handed_on(clone: Faked) -> None:
         "sbatch: error: Batch job submission failed: Invalid account or account/partition combination specified",
     )
     bad = found("bad")
-    assert len(bad) == 11 and "sbatch refuses it: Batch job submission failed: Invalid account" in bad[0].what
+    assert len(bad) == 12 and "a sentinel's own line is refused: Batch job submission" in bad[-1].what
+    assert "sbatch refuses it: Batch job submission failed: Invalid account" in bad[0].what
 
 
 def test_a_wrong_directive_is_named_by_file_and_line(clone: Faked) -> None:
     path = clone.root / paths.SCRIPTS / "02_perturb.sh"
     path.write_text(path.read_text().replace("--partition", "--partitoin"))
     bad = found("bad")
-    assert len(bad) == 1 and "02_perturb.sh: sbatch refuses it: unrecognized option '--partitoin=cpu'" in bad[0].what
+    assert "02_perturb.sh: sbatch refuses it: unrecognized option '--partitoin=cpu'" in bad[0].what
 
 
 def test_accounting_down_is_a_warning(clone: Faked) -> None:
@@ -125,6 +127,11 @@ def test_inside_a_job_without_a_gpu(clone: Faked, monkeypatch: pytest.MonkeyPatc
         monkeypatch.delenv(name, raising=False)
     told = [one.what for one in found("ok")]
     assert any(one.startswith("this node sees what") for one in told) and "this job was given no GPU" in told
+    assert "this node may submit jobs" in told
+    clone.down("sbatch", "sbatch: error: Batch job submission failed: Access/permission denied")
+    (refused,) = found("bad")
+    assert "this node may not submit: Batch job submission failed: Access" in refused.what
+    assert "submit_host" in refused.remedy
 
 
 def test_inside_a_job_on_a_node_that_sees_another_folder(clone: Faked, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -143,7 +150,8 @@ def test_inside_a_job_with_a_gpu_that_this_machine_cannot_use(clone: Faked, monk
     monkeypatch.setenv("PATH", str(clone.root / "nowhere"))
     bad = found("bad")
     assert "NVIDIA driver does not answer" in bad[0].what and "--exclude=" in bad[0].remedy
-    assert len(bad) == 2 and "torch" in bad[1].what and "download.pytorch.org" in bad[1].remedy
+    assert len(bad) == 3 and "torch" in bad[1].what and "download.pytorch.org" in bad[1].remedy
+    assert "this node may not submit: no Slurm here" in bad[2].what
 
 
 def test_doctor_and_views_load_nothing_heavy_on_a_login_node(clone: Faked) -> None:
