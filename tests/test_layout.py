@@ -163,6 +163,7 @@ MIXED = {
     "tests/slurm/test_drill_swebench.py",
     "tests/sandbox/test_attacks.py",
     "tests/slurm/test_scripts.py",
+    "tests/slurm/test_simulator.py",
     "tests/slurm/test_sites.py",
     "tests/emulator/test_fault_batches.py",
     "tests/emulator/test_fault_calls.py",
