@@ -96,16 +96,16 @@ class WandbRun:
 
 
 @contextmanager
-def in_wandb(run: WandbRun) -> Iterator[Callable[[Mapping[str, Any], Path | None], None]]:
-    """Within the block the figures of every Progress, of this process and of its ranks, go to wandb as they come; what
-    is yielded sends those of the end, behind the lines of a series (JSON Lines).
+def in_wandb(run: WandbRun) -> Iterator[Callable[[Mapping[str, Any]], None]]:
+    """Within the block the figures of every Progress, of this process and of its ranks, and those of `curve` go to
+    wandb as they come; what is yielded sends those of the end.
 
     wandb itself runs in a process of its own, fed by a file: whatever it does, it cannot end, stop or delay the work by
     more than WANDB_PATIENCE at its end.
     """
     mode = wandb_mode(run.mode)
     if mode == "disabled":
-        yield lambda figures, series: None
+        yield lambda figures: None
         return
     curves = run.folder / "wandb" / f"curves-{run.id}.jsonl"
     writer = None
@@ -116,15 +116,9 @@ def in_wandb(run: WandbRun) -> Iterator[Callable[[Mapping[str, Any], Path | None
         os.environ[CURVES_FILE] = str(curves)
         writer = subprocess.Popen([sys.executable, "-m", "r2v.wandb_writer", str(curves)], stdin=subprocess.DEVNULL)
 
-    def at_end(figures: Mapping[str, Any], series: Path | None) -> None:
-        if series is not None and series.exists():
-            for line in series.read_text().splitlines():
-                _curve(dict(_numbers(json.loads(line))))
-        _curve(dict(_numbers(figures)))
-
     code = 1
     try:
-        yield at_end
+        yield curve
         code = 0
     finally:
         _curve_line({"end": code})
@@ -144,9 +138,10 @@ def _await(writer: subprocess.Popen[bytes], curves: Path) -> None:
     logger.warning("wandb did not take all figures; they are in %s: wandb sync %s/*run-*", curves, curves.parent)
 
 
-def _curve(figures: Mapping[str, float]) -> None:
-    if figures:
-        _curve_line({"log": dict(figures)})
+def curve(figures: Mapping[str, Any]) -> None:
+    """Send one point of each of these curves to wandb, where it is on; what is no finite number is left out."""
+    if numbers := dict(_numbers(figures)):
+        _curve_line({"log": numbers})
 
 
 def _curve_line(value: Mapping[str, Any]) -> None:
@@ -203,7 +198,7 @@ class Progress:
         if self._what:
             if self._figures:
                 stem = f"{self._what}/"
-                _curve({f"{stem}{name}": value for name, value in {**self._figures, "done": self._done}.items()})
+                curve({f"{stem}{name}": value for name, value in {**self._figures, "done": self._done}.items()})
             record.event(self._what, self._done, self._total, self._figures)
         self._reported_at = time.monotonic()
 

@@ -26,7 +26,9 @@ with log.in_wandb(run) as at_end:
     with log.Progress("cloning", 2) as bar:
         bar.advance(loss=1.0)
         bar.advance(loss=0.5)
-    at_end({"trained": 1, "report": {"auroc": 0.9}, "bad": float("nan")}, Path("metrics.jsonl"))
+    for iteration in range(2):
+        log.curve({"iteration": iteration, "acc/turn2": 0.25 + iteration / 4, "said": "no number"})
+    at_end({"trained": 1, "report": {"auroc": 0.9}, "bad": float("nan")})
 print("the work is done", "wandb" in sys.modules)
 """
 
@@ -46,7 +48,6 @@ def test_disabled_imports_and_writes_nothing(tmp_path: Path) -> None:
 
 
 def test_offline_figures_and_configuration_land_under_logs_wandb_as_they_come(tmp_path: Path) -> None:
-    (tmp_path / "metrics.jsonl").write_text('{"iteration": 0, "acc/turn2": 0.25}\n{"iteration": 1, "acc/turn2": 0.5}\n')
     done = stage(tmp_path, "disabled", WANDB_MODE="offline")
     assert done.stdout == "the work is done False\n", done.stderr
     (written,) = (tmp_path / "logs" / "wandb").glob("offline-run-*-desk_noisy-bc-0a/*.wandb")

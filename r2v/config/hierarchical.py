@@ -234,6 +234,9 @@ class HierarchicalConfig:
     false on a CPU, where it does not plan."""
     evaluate_every: Count = 10
     """Iterations between evaluations on the held-out problems; the last is always evaluated."""
+    patience: Count | None = None
+    """Evaluations in a row without a better last answer after which training ends; None: never. The best actor is kept
+    beside the last in any case."""
     save_every: Count = field(default=5, metadata=RUNTIME)
     """Iterations between checkpoints; a stopped run writes one after its current phase."""
 

@@ -41,9 +41,6 @@ from r2v.storage.durations import Duration, cpus_here, device_here, record
 from r2v.storage.integrity import Artifact, Stray, set_aside, verify
 from r2v.storage.paths import LOGS
 
-SERIES = "metrics.jsonl"
-"""What a stage may leave of its course, a line per iteration."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class StageResult:
@@ -129,7 +126,7 @@ def run_job(
             stage.run(sections, work)
             work.summary.update({"fewer_than_asked": fewer} if fewer else {})
             work.summary.update(_engine_of(sections))
-            log_end(work.summary, work.folder / SERIES)
+            log_end(work.summary)
         if not (resumes or work.found_played or row.remakes):
             record(
                 root,

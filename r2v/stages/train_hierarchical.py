@@ -3,7 +3,8 @@
     r2v train_hierarchical --config configs/hierarchical.yaml
 
 Starts from `policy.model_name`, or from this pipeline's bc policy (`hierarchical.start=bc`). Leaves the actor in
-final/, a policy like any other, metrics.jsonl and hierarchical_report.json. A killed run resumes from
+final/, a policy like any other (and the best one in best/, where an earlier evaluation was better), metrics.jsonl and
+hierarchical_report.json. A killed run resumes from
 checkpoint-latest, at the phase it had reached, with the same bits. With several GPUs (or `training.ranks`) one process
 for each does the training: this module, given the attempt's folder.
 """
@@ -27,6 +28,8 @@ from r2v.storage.artifact import Work, attempt_of
 from r2v.storage.files import content_sha256
 
 REPORT = "hierarchical_report.json"
+BEST = "best"
+"""Folder of the actor that did best on the held-out problems, where that is not the last."""
 _CHECKER_KEY, _REWARD_KEY = "hierarchical.problems.checker", "hierarchical.guidance.reward"
 
 
@@ -85,7 +88,7 @@ def run(cfg: HierarchicalSettings, work: Work) -> None:
     else:
         _train(c.load(work.folder / "config.yaml"), work)
     report: dict[str, Any] = json.loads((work.folder / REPORT).read_text())
-    work.summary.update(report)
+    work.summary.update({name: value for name, value in report.items() if name != "samples"})
     for line in closing_lines(report):
         logger.info("  %s", line)
 
@@ -99,7 +102,8 @@ def closing_lines(report: dict[str, Any]) -> list[str]:
             f"answer {turn} {100 * was:.1f} -> {100 * now:.1f}"
             for turn, (was, now) in enumerate(zip(before["accuracy"], after["accuracy"], strict=True), start=1)
         ),
-        f"by hints, wrong to right {after['wrong_to_right']}, right to wrong {after['right_to_wrong']}",
+        f"by hints, wrong to right {after['wrong_to_right']}, right to wrong {after['right_to_wrong']}; "
+        f"best last answer {100 * report['best']['accuracy']:.1f} after iteration {report['best']['iteration']}",
     ]
 
 
@@ -112,9 +116,14 @@ def _train(config: c.Config, work: Work) -> None:
     with distributed.stopping() as stop:
         trainer = build_trainer(config, work.folder, weights, stop=stop)
         report = trainer.run()
-    actor = trainer.roles.actor_as_policy()
+    actor, best = trainer.roles.actor_as_policy(), trainer.state.best
     if distributed.rank() == 0:
         report["weights_sha256"] = export(actor, work.folder / "final")
+        if best.iteration < report["iterations"] and trainer.roles.sharded:
+            logger.warning("  hierarchical: %s; only the last actor is exported from shards", best)
+        elif best.iteration < report["iterations"]:
+            trainer.roles.load("actor", best.weights)
+            report["best"]["weights_sha256"] = export(trainer.roles.actor_as_policy(), work.folder / BEST)
         write_json(work.folder / REPORT, report)
     distributed.wait_for_all()
 

@@ -140,6 +140,7 @@ ELSEWHERE = {
     "r2v game label results/batch_jobs/JOB --sample 40 --output labels.jsonl": (
         "tests/cli/test_game_labels.py::test_a_sample_is_shown_recorded_and_gone_on_with"
     ),
+    "python benchmarks/hrl_study.py --table": "shows what its runs left; they take hours of CPU",
     "python benchmarks/hrl_learning.py": "trains for six minutes of CPU",
     "python benchmarks/hrl_speed.py": "measures for minutes, beside TRL",
     "python benchmarks/planner.py --cuda --large": "needs a GPU",

@@ -72,7 +72,7 @@ def test_the_first_configuration_is_words_under_another_name() -> None:
 @pytest.mark.parametrize("name", ["gsm8k", "math", "llama-3b-roberta"])
 def test_the_other_configurations_are_planned_for_one_card(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     path = REPOSITORY / f"configs/hierarchical/{name}.yaml"
-    assert main(["plan", "hierarchical", "--config", str(path), "--gpu", "44.53GiB"]) == 0
+    assert main(["plan", "--stage", "hierarchical", "--config", str(path), "--gpu", "44.53GiB"]) == 0
     assert "fits" in capsys.readouterr().out
 
 

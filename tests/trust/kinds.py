@@ -303,8 +303,13 @@ ARTIFACT_FILES = (
     FileKind(
         name="policy settings",
         paths=tuple(
-            f"{{{job}}}/final/{name}"
-            for job in ("bc", "preference", "hierarchical")
+            f"{{{job}}}/{folder}/{name}"
+            for job, folder in (
+                ("bc", "final"),
+                ("preference", "final"),
+                ("hierarchical", "final"),
+                ("hierarchical", "best"),
+            )
             for name in (
                 "config.json",
                 "generation_config.json",
@@ -317,6 +322,7 @@ ARTIFACT_FILES = (
         )
         + (
             "{hierarchical}/final/*/adapter_config.json",
+            "{hierarchical}/best/*/adapter_config.json",
             "{verifier}/final/adapter_config.json",
             "{verifier}/folds/*/adapter_config.json",
         ),
@@ -333,6 +339,8 @@ ARTIFACT_FILES = (
             "{preference}/final/*.safetensors",
             "{hierarchical}/final/*.safetensors",
             "{hierarchical}/final/*/*.safetensors",
+            "{hierarchical}/best/*.safetensors",
+            "{hierarchical}/best/*/*.safetensors",
         ),
         form="tensors",
         writers=("policy.export:export", "policy.export:_save"),

@@ -59,6 +59,20 @@ def accuracy(episodes: Sequence[GuidedEpisode]) -> dict[str, Any]:
     }
 
 
+def conversations(episodes: Sequence[GuidedEpisode]) -> list[dict[str, Any]]:
+    """The trunks of these episodes in words: what was asked, answered and hinted, and the scores."""
+    return [
+        {
+            "problem": episode.problem.text,
+            "reference": episode.problem.answer,
+            "answers": [turn.answer.text for turn in episode.turns],
+            "hints": [group[0].hint.text for group in episode.hints if group],
+            "scores": [turn.score for turn in episode.turns],
+        }
+        for episode in episodes
+    ]
+
+
 def of_accuracy(measured: Mapping[str, Any], stem: str = "") -> dict[str, float]:
     """`accuracy` as flat metrics, changes as shares."""
     return {

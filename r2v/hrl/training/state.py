@@ -26,6 +26,38 @@ _FORMER_FIELDS = {"lessons": "batches", "figures": "metrics"}
 
 
 @dataclass(kw_only=True)
+class BestActor:
+    """The actor that did best on the held-out problems so far; of equal ones the latest."""
+
+    iteration: int = 0
+    """After how many iterations; 0: none was evaluated."""
+    accuracy: float = -1.0
+    """Of its last answers."""
+    worse: int = 0
+    """Evaluations since without a better accuracy."""
+    weights: dict[str, Tensor] = field(default_factory=dict)
+
+    def note(self, iteration: int, accuracy: float) -> bool:
+        """Whether the actor of this evaluation is the best now: its weights are to be kept."""
+        self.worse = 0 if accuracy > self.accuracy else self.worse + 1
+        if accuracy < self.accuracy:
+            return False
+        self.iteration, self.accuracy = iteration, accuracy
+        return True
+
+    def over(self, patience: int | None) -> bool:
+        """Whether so many evaluations brought nothing better."""
+        return patience is not None and self.worse >= patience
+
+    def report(self) -> dict[str, Any]:
+        """Without its weights."""
+        return {"iteration": self.iteration, "accuracy": self.accuracy}
+
+    def __str__(self) -> str:
+        return f"the best was {100 * self.accuracy:.1f} % after {self.iteration}"
+
+
+@dataclass(kw_only=True)
 class TrainingState:
     """State between two phases, the same on all ranks."""
 
@@ -46,6 +78,10 @@ class TrainingState:
     """Accuracy on the held-out problems before training."""
     trained: dict[str, Any] | None = None
     """Accuracy on the held-out problems at the last evaluation."""
+    best: BestActor = field(default_factory=BestActor)
+    """The actor of the best evaluation."""
+    samples: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    """Some held-out conversations, by how many iterations there had been."""
     history: dict[str, list[float]] = field(default_factory=dict)
     """What alarms look at (`WATCHED`), by iteration."""
     alarms: list[str] = field(default_factory=list)
@@ -72,6 +108,7 @@ class TrainingState:
         """The state as numbers, texts and tensors, which a checkpoint may hold."""
         fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         fields["episodes"] = [dataclasses.asdict(episode) for episode in self.episodes]
+        fields["best"] = vars(self.best)
         fields["batches"] = {role: vars(batch) for role, batch in self.batches.items()}
         return fields
 
@@ -83,6 +120,7 @@ class TrainingState:
             pairs = fields["history"]
             fields["history"] = {name: [pair[i] for pair in pairs] for i, name in enumerate(WATCHED[:2])}
             fields["alarms"] = ["echo_trap"] if fields.pop("alarmed") else []
+        fields["best"] = BestActor(**fields.get("best", {}))
         fields["phase"] = _FORMER_PHASES.get(fields["phase"], fields["phase"])
         fields["episodes"] = [_episode(episode) for episode in fields["episodes"]]
         fields["batches"] = {role: TrainingBatch(**batch) for role, batch in fields["batches"].items()}

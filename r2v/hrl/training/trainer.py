@@ -41,10 +41,13 @@ from r2v.hrl.training.saving import resume, save, trained_weights
 from r2v.hrl.training.schedule import rate_share
 from r2v.hrl.training.state import TRAINING_PHASES, TrainingState, hash_of
 from r2v.hrl.training.tracking import Tracking, timed
-from r2v.log import Progress, logger
+from r2v.log import Progress, curve, logger
 from r2v.memory.planner.planner import Plan
 from r2v.randomness import generator
 from r2v.storage.checkpoint import LATEST
+
+SAMPLES = 5
+"""Held-out conversations of each evaluation that the report keeps."""
 
 
 class Trainer:
@@ -110,14 +113,14 @@ class Trainer:
         total = self.h.iterations
         with Progress("" if distributed.rank() else "hierarchical", total, self.state.iteration) as bar:
             if self.state.untrained is None:
-                self.state.untrained = self._evaluate()
-            while self.state.iteration < total:
+                self.state.untrained = self._evaluate(0)
+            while not self._over:
                 before = self.state.iteration
                 self._do(self.state.phase)
                 done = self.state.iteration > before
                 if done:
                     bar.advance(1, **self._shown)
-                stopping, over = self.stop(), self.state.iteration == total
+                stopping, over = self.stop(), self._over
                 if stopping or over or (done and self.state.iteration % self.h.save_every == 0):
                     save(self)
                 if stopping and not over:
@@ -131,10 +134,16 @@ class Trainer:
             base.gather()  # collective: afterwards rank 0 exports the actor alone
         return self.report()
 
+    @property
+    def _over(self) -> bool:
+        return self.state.iteration >= self.h.iterations or self.state.best.over(self.h.patience)
+
     def report(self) -> dict[str, Any]:
         """What `run` returns."""
         state = self.state
         return {
+            "best": state.best.report(),
+            "samples": state.samples,
             "iterations": state.iteration,
             "untrained": state.untrained,
             "trained": state.trained,
@@ -255,8 +264,13 @@ class Trainer:
             state.guidance += self.h.updates if self.h.guidance.enabled else 0
         number = state.iteration + 1
         if number % self.h.evaluate_every == 0 or number == self.h.iterations:
-            state.trained = self._evaluate()
+            state.trained = self._evaluate(number)
             state.metrics |= metrics.of_accuracy(state.trained, "held_out/")
+            first = distributed.rank() == 0
+            if state.best.note(number, state.trained["accuracy"][-1]) and (first or self.roles.sharded):
+                state.best.weights = self.roles.state("actor", first)
+            if first and state.best.over(self.h.patience) and number < self.h.iterations:
+                logger.info("  hierarchical: stopped after iteration %d: %s", number, state.best)
         state.watch()
         for name, text in alarms.raised(self.h, state.iteration, state.metrics, state.history):
             if name not in state.alarms:
@@ -264,21 +278,19 @@ class Trainer:
                 if distributed.rank() == 0:
                     logger.warning("  hierarchical: iteration %d: %s", number, text)
 
-    def _evaluate(self) -> dict[str, Any]:
-        """Accuracy on the held-out problems, with greedy decoding."""
-        return metrics.accuracy(ranks.all_gather(self._play(self.held_out, "held_out", temperature=0.0, hints=1)))
+    def _evaluate(self, number: int) -> dict[str, Any]:
+        """Accuracy on the held-out problems, with greedy decoding, after so many iterations; keeps some of them."""
+        episodes = ranks.all_gather(self._play(self.held_out, "held_out", temperature=0.0, hints=1))
+        self.state.samples[str(number)] = metrics.conversations(episodes[:SAMPLES])
+        return metrics.accuracy(episodes)
 
     def _write(self) -> None:
         state = self.state
         if distributed.rank() == 0:
-            self.metrics_file.append(
-                {
-                    "iteration": state.iteration,
-                    "actor/version": state.actor,
-                    "guidance/version": state.guidance,
-                    **state.metrics,
-                }
-            )
+            versions = {"actor/version": state.actor, "guidance/version": state.guidance}
+            line = {"iteration": state.iteration, **versions, **state.metrics}
+            self.metrics_file.append(line)
+            curve(line)
         last = f"acc/turn{self.h.turns}"
         self._shown = {
             name: round(state.metrics[name], 4)

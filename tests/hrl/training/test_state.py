@@ -10,7 +10,7 @@ import torch
 from r2v.hrl.algorithm.training_batch import TrainingBatch
 from r2v.hrl.rollout.episode import GuidedEpisode, HintedAnswer, ScoredAnswer
 from r2v.hrl.tasks.problems import Problem
-from r2v.hrl.training.state import TRAINING_PHASES, TrainingState
+from r2v.hrl.training.state import TRAINING_PHASES, BestActor, TrainingState
 from r2v.hrl.types import Completion
 
 
@@ -51,3 +51,12 @@ def test_a_state_with_the_names_of_version_0_1_0_is_restored(state: TrainingStat
     former["phase"] = "freeze"
     restored = TrainingState.of(former)
     assert same(restored, state) and restored.number == 3 * len(TRAINING_PHASES) + 3
+
+
+def test_the_best_actor_is_the_latest_of_equals_and_patience_counts_what_is_no_better() -> None:
+    best = BestActor()
+    assert best.note(2, 0.0) and (best.iteration, best.worse) == (2, 0)
+    assert best.note(4, 0.5) and best.note(6, 0.5) and (best.iteration, best.worse) == (6, 1)
+    assert not best.note(8, 0.4) and best.worse == 2
+    assert best.over(2) and not best.over(3) and not best.over(None)
+    assert str(best) == "the best was 50.0 % after 6" and best.report() == {"iteration": 6, "accuracy": 0.5}

@@ -79,7 +79,7 @@ def test_an_iteration_leaves_a_line_of_all_that_was_measured(plain: tuple[Path, 
 
 def test_a_measurement_has_no_luck_in_it(model: Path, tmp_path: Path) -> None:
     trainer = trainer_of(model, tmp_path)
-    assert trainer._evaluate() == trainer._evaluate()
+    assert trainer._evaluate(0) == trainer._evaluate(0)
 
 
 def test_both_policies_move_and_the_reference_does_not(model: Path, tmp_path: Path) -> None:
@@ -262,3 +262,29 @@ def test_one_long_answer_is_cut_and_counted_and_ends_nothing(
 
 def _second_answers(trainer: Trainer) -> list[Any]:
     return [episode.turns[1] for episode in trainer._play(trainers.PROBLEMS, 0)]
+
+
+def test_a_training_that_gets_no_better_ends_and_keeps_its_best_actor_and_some_conversations(
+    model: Path, tmp_path: Path
+) -> None:
+    """Held-out answers are right until the actor has moved twice, and never after."""
+    trainer: Trainer
+
+    def checker(problem: Any, said: str) -> float:
+        return float(problem not in trainers.HELD_OUT or trainer.state.actor < 2 * BASE.updates)
+
+    h = replace(BASE, iterations=9, evaluate_every=1, patience=2, save_every=1)
+    trainer = trainer_of(model, tmp_path, h, checker=checker)
+    report = trainer.run()
+    best = report["best"]
+    assert (best["accuracy"], best["iteration"], report["iterations"]) == (1.0, 2, 3)
+    assert report["trained"]["accuracy"][-1] == 0.0
+    now, kept = trainer.roles.state("actor"), trainer.state.best.weights
+    assert kept.keys() == now.keys() and any(not torch.equal(kept[name], now[name]) for name in now)
+    assert list(report["samples"]) == [str(number) for number in range(report["iterations"] + 1)]
+    first = report["samples"]["0"][0]
+    assert first["problem"] == trainers.HELD_OUT[0].text and len(first["answers"]) == len(first["scores"]) == 2
+    assert len(first["hints"]) == 1
+    again = trainer_of(model, tmp_path, h, checker=checker)
+    trainer = again
+    assert again.run() == report, "a run that ended so is over"
