@@ -191,6 +191,9 @@ class HierarchicalConfig:
     """Iterations over which both rates rise from 0, after the critic's warm-up."""
     lr_schedule: Literal["constant", "linear", "cosine"] = "constant"
     """How both rates go on from there to the last iteration: constant, or falling to 0 in a line or a cosine."""
+    optimizer: Literal["adamw", "adamw_fused"] = "adamw"
+    """adamw: torch's AdamW; adamw_fused: its fused one, which needs no temporary copies of what it trains. DeepSpeed's
+    shards have an AdamW of their own."""
     grad_clip: Positive = 1.0
     """Largest gradient norm, per network."""
     gamma: Share = 0.95

@@ -39,6 +39,7 @@ def job_of_hierarchical(policy: PolicyConfig, h: HierarchicalConfig) -> Training
         hints=h.guidance.hints,
         batch=max(h.critic.batch_size, completions),
         replay=h.replay.capacity,
+        optimizer=h.optimizer,
         **_model(policy),
     )
 

@@ -61,6 +61,7 @@ class CriticTrainer:
             clip=h.grad_clip,
             micro_batch_size=micro_batch_size,
             setting="hierarchical.critic.lr",
+            fused=h.optimizer == "adamw_fused",
         )
         text = {"ids": torch.zeros(h.critic.max_tokens, dtype=torch.int32), "lengths": torch.tensor(0)}
         columns = {f"{name}_{part}": column for name in _TEXTS for part, column in text.items()}

@@ -46,6 +46,7 @@ class Network:
         micro_batch_size: int,
         setting: str,
         engine: ZeroModel | None = None,
+        fused: bool = False,
     ) -> None:
         self.name, self.parameters = name, [cast(nn.Parameter, tensor) for tensor in parameters]
         self.clip, self.micro_batch_size, self.setting, self.lr, self.engine = (
@@ -56,7 +57,7 @@ class Network:
             engine,
         )
         if engine is None:
-            self.optimizer = torch.optim.AdamW(self.parameters, lr=lr, weight_decay=0.0)
+            self.optimizer = torch.optim.AdamW(self.parameters, lr=lr, weight_decay=0.0, fused=fused or None)
 
     def set_rate(self, share: float) -> None:
         """Train on at this share of the learning rate."""

@@ -68,6 +68,7 @@ class Policies:
             micro_batch_size=self.sizes.of(role),
             setting=setting,
             engine=self.roles.engine(role),
+            fused=self.h.optimizer == "adamw_fused",
         )
 
     def set_rate(self, share: float) -> None:

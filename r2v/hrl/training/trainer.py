@@ -46,7 +46,7 @@ from r2v.memory.planner.planner import Plan
 from r2v.randomness import generator
 from r2v.storage.checkpoint import LATEST
 
-SAMPLES = 5
+KEPT_CONVERSATIONS = 5
 """Held-out conversations of each evaluation that the report keeps."""
 
 
@@ -281,7 +281,7 @@ class Trainer:
     def _evaluate(self, number: int) -> dict[str, Any]:
         """Accuracy on the held-out problems, with greedy decoding, after so many iterations; keeps some of them."""
         episodes = ranks.all_gather(self._play(self.held_out, "held_out", temperature=0.0, hints=1))
-        self.state.samples[str(number)] = metrics.conversations(episodes[:SAMPLES])
+        self.state.samples[str(number)] = metrics.conversations(episodes[:KEPT_CONVERSATIONS])
         return metrics.accuracy(episodes)
 
     def _write(self) -> None:

@@ -184,3 +184,17 @@ def test_an_update_counts_figures_over_micro_batches() -> None:
         network, EVERY, policy_loss_fn(model, "cpu", SAID, batches(model), HierarchicalConfig()), POLICY_STATISTICS
     )
     assert stepped.statistics[3] == sum(len(one.tokens) for one in SAID)
+
+
+def test_the_fused_optimizer_makes_the_same_steps() -> None:
+    def stepped(fused: bool) -> Tensor:
+        weight = torch.nn.Parameter(torch.linspace(-1, 1, 9, dtype=torch.float64))
+        network = Network("actor", [weight], lr=0.1, clip=1.0, micro_batch_size=1, setting="x", fused=fused)
+        assert bool(network.optimizer.defaults["fused"]) is fused
+        for share in (1.0, 0.5):
+            network.set_rate(share)
+            optimizer_step(network, [0, 1], lambda chosen: ((weight**2).sum() * len(chosen), torch.ones(0)))
+        return weight.detach()
+
+    torch.testing.assert_close(stepped(True), stepped(False), rtol=1e-12, atol=1e-12)
+    assert not torch.equal(stepped(True), torch.linspace(-1, 1, 9, dtype=torch.float64))
