@@ -30,6 +30,8 @@ _EVERY = 10.0
 
 CURVES_FILE = "R2V_CURVES"
 """The environment variable that names the file which wandb's own process reads."""
+WANDB_GROUP = "R2V_EXPERIMENT"
+"""The environment variable that names the experiment of which this process is a run: its runs are one group."""
 WANDB_PATIENCE = 60.0
 """Seconds that a stage waits at its end for wandb to send what is left."""
 

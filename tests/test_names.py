@@ -18,7 +18,19 @@ EVERYWHERE = {"STAGE", "CATEGORY"}
 """What each module of a kind says of itself under the same name."""
 FILE = re.compile(r"(?<![\w./{}<>$*-])(?:\./)?(?:[\w.-]+/)*[\w-]+\.(?:py|md|sh|toml|cff|ya?ml)\b(?![\w.*/{<(])")
 MODULE = re.compile(r"(?<![\w./])r2v(?:\.(?!jsonl?\b|__)[a-zA-Z_]\w*)+")
-MADE_LATER = {"config.yaml", "base.yaml", "job.sh", "reference.md", "site.yaml", "scripts/slurm/site.yaml"}
+MADE_LATER = {
+    *(
+        "config.yaml",
+        "base.py",
+        "base.yaml",
+        "spec.yaml",
+        "configs/run_001.yaml",
+        "job.sh",
+        "reference.md",
+        "site.yaml",
+    ),
+    "scripts/slurm/site.yaml",
+}
 """What a run, a setting of the cluster, or the build of the site writes: it is never in the repository."""
 MADE_UP = {
     "12_count_words.sh",

@@ -52,6 +52,7 @@ def build_parser() -> argparse.ArgumentParser:
         completion,
         engine,
         environment,
+        experiments,
         game,
         gc,
         interchange,
@@ -75,6 +76,7 @@ def build_parser() -> argparse.ArgumentParser:
     swebench.add_commands(commands)
     webarena.add_commands(commands)
     interchange.add_commands(commands)
+    experiments.add_commands(commands)
     gc.add_commands(commands)
     completion.add_commands(commands, parser)
     return parser

@@ -16,9 +16,9 @@ from pathlib import Path
 from r2v import config as c
 from r2v.errors import LeaseConflict
 from r2v.log import logger
-from r2v.pipeline.graph import upstream
+from r2v.pipeline.graph import selection, upstream
 from r2v.pipeline.helping import help_job, is_helpable
-from r2v.pipeline.jobs import JOBS
+from r2v.pipeline.inputs import published
 from r2v.pipeline.rows import Job
 from r2v.pipeline.run import run_job
 from r2v.storage import record
@@ -34,21 +34,22 @@ MadeChain = dict[str, Artifact]
 def make_chains(
     configs: Mapping[str, c.Config],
     *,
+    until: Sequence[str] = ("evaluate",),
     root: Path = Path(),
+    quiet: bool = True,
     sleep: Callable[[float], None] = time.sleep,
 ) -> dict[str, MadeChain]:
-    """Every configuration's chain up to its evaluation, by the configuration's name; what is there already is found
-    made. Returns when all are whole, whoever made them."""
-    names = upstream(["evaluate"])
-    wanted = [row for row in JOBS if row.name in names]
-    chains: dict[str, MadeChain] = {name: {} for name in configs}
+    """Every configuration's chain up to these jobs, by the configuration's name; what is there already is found made.
+    Returns when all are whole, whoever made them; `quiet` says nothing of what was up to date."""
+    wanted = {name: _wanted(config, until) for name, config in configs.items()}
+    chains = {name: _given(config, wanted[name], root) for name, config in configs.items()}
     open_still, pause = list(configs), SHORTEST
     while open_still:
         before = sum(map(len, chains.values()))
         for name in list(open_still):
             with record.part(name):
-                _go_on(configs[name], chains[name], wanted, root)
-            if len(chains[name]) == len(wanted):
+                _go_on(configs[name], chains[name], wanted[name], root, quiet)
+            if all(row.name in chains[name] for row in wanted[name]):
                 open_still.remove(name)
                 logger.info("  %-34s done", name)
         if sum(map(len, chains.values())) > before:
@@ -59,14 +60,26 @@ def make_chains(
     return chains
 
 
-def _go_on(config: c.Config, chain: MadeChain, wanted: Sequence[Job], root: Path) -> None:
+def _wanted(config: c.Config, until: Sequence[str]) -> list[Job]:
+    """The jobs that these need, less what the configuration leaves out: collection, where `data.runs` names runs."""
+    names = upstream(until)
+    return [row for row in selection(config)[0] if row.name in names]
+
+
+def _given(config: c.Config, wanted: Sequence[Job], root: Path) -> MadeChain:
+    """What those jobs read and none of them makes, as it is published."""
+    names = {name for row in wanted for name in row.inputs} - {row.name for row in wanted}
+    return {name: published(config, name, root) for name in sorted(names)}
+
+
+def _go_on(config: c.Config, chain: MadeChain, wanted: Sequence[Job], root: Path, quiet: bool) -> None:
     """Make a chain's jobs in their order, up to one that another process is making; play for that one."""
     for row in wanted:
         if row.name in chain:
             continue
         inputs = {name: chain[name] for name in row.inputs}
         try:
-            chain[row.name] = run_job(config, row, inputs, root=root, publish=False, quiet=True).artifact
+            chain[row.name] = run_job(config, row, inputs, root=root, publish=False, quiet=quiet).artifact
         except LeaseConflict:
             if is_helpable(config, row):
                 help_job(config, row, inputs, root=root, patience=0.0)

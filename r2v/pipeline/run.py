@@ -10,6 +10,7 @@ and made again.
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -20,7 +21,7 @@ from typing import Any
 from r2v.config import Config, to_yaml
 from r2v.config.engines import LOCAL
 from r2v.errors import EmptyResult, InputError, UsageError
-from r2v.log import WandbRun, in_wandb, logger
+from r2v.log import WANDB_GROUP, WandbRun, in_wandb, logger
 from r2v.pipeline.counts import fewer_than_asked
 from r2v.pipeline.graph import selection
 from r2v.pipeline.inputs import (
@@ -112,7 +113,7 @@ def run_job(
             project=config.logging.project,
             id=f"{places.name}-{row.name}-{key}"[-100:].replace(":", "."),
             job=row.name,
-            group=places.name,
+            group=os.environ.get(WANDB_GROUP, places.name),
             config=asdict(config),
             folder=root / LOGS,
         )

@@ -55,7 +55,11 @@ class Owner:
     @classmethod
     def here(cls) -> Owner:
         """This process, with a fresh token."""
-        pid = os.getpid()
+        return cls.of_process(os.getpid())
+
+    @classmethod
+    def of_process(cls, pid: int) -> Owner:
+        """A process of this machine, with a fresh token."""
         return cls(
             host=socket.gethostname(),
             machine=_machine(),
@@ -78,6 +82,11 @@ class Owner:
             return None
         host, machine, pid, started, job, token = match.groups()
         return cls(host=host, machine=machine, pid=int(pid), started=started, job=job, token=token)
+
+    @property
+    def lives(self) -> bool | None:
+        """Whether the very process still runs, and no later one of its number; None where it is another machine's."""
+        return _runs(self.pid, self.started) if self.machine == _machine() else None
 
     def __str__(self) -> str:
         return f"pid {self.pid} on {self.host}" + (f" (Slurm job {self.job})" if self.job else "")

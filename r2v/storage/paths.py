@@ -30,8 +30,12 @@ REPLIES = Path("outputs/.replies")
 """Where the project's journals of what providers were paid are registered, one file a journal."""
 GAME_JOBS = Path("results/batch_jobs")
 """Where the Secret Game keeps its jobs."""
+EXPERIMENTS = Path("outputs/experiments")
+"""Where experiments lie, a folder <name>_<time> each."""
 LOGS = Path("logs")
 """Where Slurm jobs write their output."""
+BACKGROUND = Path("logs/background")
+"""Where runs in the background write theirs, a folder <name>_<time> each."""
 SCRIPTS = Path("scripts/slurm")
 """The sbatch scripts."""
 CONFIGS = Path("configs")

@@ -194,7 +194,8 @@ def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, emulator: Emulator
     root = tmp_path / "clone"
     for name in ("scripts", "configs", "examples", "benchmarks"):
         shutil.copytree(REPOSITORY / name, root / name)
-    shutil.copy(REPOSITORY / "run_all.sh", root)
+    for name in ("run_all.sh", "bg_experiment.sh"):
+        shutil.copy(REPOSITORY / name, root)
     for name in ("bin", "logs", "slurm"):
         (root / name).mkdir()
     for name, start in (("python", ""), ("r2v", "-m r2v")):

@@ -508,6 +508,63 @@ ARTIFACT_FILES = (
     ),
 )
 
+EXPERIMENT_FILES = (
+    FileKind(
+        name="experiment record",
+        paths=("outputs/experiments/*/experiment.json",),
+        form="json",
+        writers=("experiments.records:write_record",),
+        schema="experiments.records:ExperimentRecord",
+        damage="refused",
+    ),
+    FileKind(
+        name="configuration of a run",
+        paths=("outputs/experiments/*/configs/*.yaml", "outputs/experiments/*/spec.yaml"),
+        form="yaml",
+        writers=(
+            "experiments.opening:opened",
+            "experiments.orchestrator:Orchestrator._start",
+            "experiments.orchestrator:Orchestrator._reuse",
+        ),
+        damage="ignored",
+    ),
+    FileKind(
+        name="figures of a run",
+        paths=("outputs/experiments/*/runs/**",),
+        form="json",
+        writers=(
+            "experiments.launcher:start_run",
+            "experiments.point:run_point",
+            "experiments.simulation:simulate",
+            "experiments.simulation:_draw",
+        ),
+        damage="refused",
+    ),
+    FileKind(
+        name="comparison of an experiment",
+        paths=("outputs/experiments/*/comparison/*",),
+        form="text",
+        writers=("experiments.compare:write_comparison", "experiments.compare:_plot"),
+        damage="ignored",
+    ),
+    FileKind(
+        name="decisions of early stopping",
+        paths=("outputs/experiments/*/decisions.jsonl",),
+        form="jsonl",
+        writers=("experiments.asha:AshaSchedule._write",),
+        schema="experiments.asha:AshaDecision",
+        damage="refused",
+    ),
+    FileKind(
+        name="background record",
+        paths=("logs/background/*/background.json",),
+        form="json",
+        writers=("experiments.background:launch",),
+        schema="experiments.background:BackgroundRun",
+        damage="refused",
+    ),
+)
+
 CHECKPOINT_FILES = (
     FileKind(
         name="plays",
@@ -813,7 +870,7 @@ OTHER_FILES = (
     ),
     FileKind(
         name="log",
-        paths=("logs/**",),
+        paths=("logs/*", "logs/wandb/**", "logs/background/*/nohup.log", "logs/background/*/return_code"),
         form="text",
         writers=("log:in_wandb", "log:_curve_line"),
         damage="ignored",
@@ -826,6 +883,12 @@ ELSEWHERE = {
     "run index journal",
     "places elsewhere",
     "judge replies",
+    "experiment record",
+    "configuration of a run",
+    "figures of a run",
+    "comparison of an experiment",
+    "decisions of early stopping",
+    "background record",
     "metrics series",
     "replay buffer",
     "provider journal",
@@ -856,7 +919,7 @@ ELSEWHERE = {
 }
 """Kinds that tests/micro.yaml leaves no file of: other suites make theirs."""
 
-KINDS = RUN_FILES + ARTIFACT_FILES + CHECKPOINT_FILES + OTHER_FILES
+KINDS = RUN_FILES + ARTIFACT_FILES + EXPERIMENT_FILES + CHECKPOINT_FILES + OTHER_FILES
 
 OUTSIDE = {
     "llm.engines.servers:OwnServer._launch": "the log of a server, in a folder in /tmp that lives as long as it",
@@ -873,6 +936,7 @@ OUTSIDE = {
     "emulator.ledger:_cut_torn_line": "the emulated provider's own state",
     "emulator.server_state:ServerState.save_file": "the emulated provider's own state",
     "emulator.server_state:ServerState.save_batch": "the emulated provider's own state",
+    "experiments.point:config_of": "a configuration in a folder in /tmp, read and removed at once",
     "slurm.doctor.doctor:_folders": "probes that are removed at once",
     "envs.swe.grading:_judged": "a log in a folder in /tmp, removed at once",
     "envs.swe.install:begin": "the repositories of the bundled instances, in the user's data",

@@ -474,6 +474,12 @@ def test_no_command_that_makes_anew_or_removes_takes_a_journal(
 # The table ------------------------------------------------------------------------------------------------------------
 
 TRIED_ELSEWHERE = {
+    "experiment record": "tests/experiments/test_records.py",
+    "configuration of a run": "written anew by who runs it; read by the run itself",
+    "figures of a run": "tests/experiments/test_metrics.py",
+    "comparison of an experiment": "written, and read by people",
+    "decisions of early stopping": "tests/experiments/test_asha.py",
+    "background record": "tests/experiments/test_background.py",
     "lines set aside": "written, and read by nobody",
     "run elsewhere": "a link; tests/data/test_registry.py",
     "run index journal": "tests/data/test_registry.py",

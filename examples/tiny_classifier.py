@@ -1,0 +1,83 @@
+"""A tiny classifier to sweep over: what `command:` of an experiment may be, in numpy alone.
+
+    python examples/tiny_classifier.py --config configs/mlp/mlp_mnist.yaml
+
+It knows nothing of R2V. What an experiment asks of a program: to read its configuration from a file, and to leave
+metrics.json (and, if it likes, metrics.jsonl and outcomes.csv) in the folder that R2V_RUN_DIR names.
+"""
+
+import argparse
+import csv
+import json
+import os
+from pathlib import Path
+
+import numpy as np
+import yaml
+
+CLASSES, PIXELS = 10, 64
+
+
+def digits(rng, count):
+    """Noisy copies of ten patterns: pictures, labels."""
+    patterns = np.random.default_rng(0).normal(size=(CLASSES, PIXELS))
+    labels = rng.integers(CLASSES, size=count)
+    return patterns[labels] + 1.6 * rng.normal(size=(count, PIXELS)), labels
+
+
+def rate(config, epoch):
+    """The learning rate of an epoch."""
+    share = epoch / config["epochs"]
+    return config["lr"] * (0.5 * (1 + np.cos(np.pi * share)) if config["scheduler"] == "cosine" else 1.0)
+
+
+def softmax(hidden, prototypes, similarity):
+    """How probable each class is for each hidden state, by its likeness to the class's prototype."""
+    if similarity == "cosine":
+        scores = hidden @ prototypes.T
+    else:
+        scores = -0.5 * ((hidden[:, None, :] - prototypes[None]) ** 2).sum(axis=2)
+    likely = np.exp(scores - scores.max(axis=1, keepdims=True))
+    return likely / likely.sum(axis=1, keepdims=True)
+
+
+def train(config, report):
+    """Random layers, and prototypes of the classes that are learnt above them; accuracy on pictures never seen."""
+    rng = np.random.default_rng(config["seed"])
+    pictures, labels = digits(rng, 400)
+    test, answers = digits(np.random.default_rng(10_000 + config["seed"]), 200)
+    decay = [0.0, *config.get("lambda_ace", [0.0] * (config["layers"] - 1))]
+    if len(decay) != config["layers"]:
+        raise SystemExit(f"lambda_ace has {len(decay) - 1} values, must have layers - 1 = {config['layers'] - 1}")
+    for depth in range(config["layers"] - 1):
+        weights = rng.normal(size=(pictures.shape[1], config["width"])) / np.sqrt(pictures.shape[1])
+        pictures, test = (np.tanh(values @ weights * (1 - decay[depth + 1])) for values in (pictures, test))
+    prototypes, right = 0.1 * rng.normal(size=(CLASSES, pictures.shape[1])), np.zeros(len(test), bool)
+    for epoch in range(config["epochs"]):
+        for _ in range(10):
+            wrong = softmax(pictures, prototypes, config["similarity"]) - np.eye(CLASSES)[labels]
+            prototypes -= 10 * rate(config, epoch) * wrong.T @ pictures / len(pictures)
+        right = softmax(test, prototypes, config["similarity"]).argmax(axis=1) == answers
+        report(epoch + 1, float(right.mean()))
+    return right
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--config", required=True)
+    for flag in ("--show", "--research_only", "--no_confusion", "--advanced"):
+        parser.add_argument(flag, action="store_true")
+    arguments = parser.parse_args()
+    config = yaml.safe_load(Path(arguments.config).read_text())
+    folder = Path(os.environ.get("R2V_RUN_DIR", "."))
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "metrics.jsonl").open("w") as series:
+        right = train(config, lambda epoch, value: print(json.dumps({"epoch": epoch, "accuracy": value}), file=series))
+    with (folder / "outcomes.csv").open("w", newline="") as file:
+        csv.writer(file).writerows([("unit", "value"), *((f"picture-{i}", int(ok)) for i, ok in enumerate(right))])
+    (folder / "metrics.json").write_text(json.dumps({"accuracy": float(right.mean()), "epochs": config["epochs"]}))
+    print(f"accuracy {right.mean():.3f}", *(name for name, given in vars(arguments).items() if given is True))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,277 @@
+"""Comparison of an experiment's settings: mean and interval over seeds, paired tests, the best, as a table and files.
+
+    found = compare(folder)
+    print("\\n".join(comparison_lines(found)))
+    write_comparison(folder / "comparison", found)      # comparison.csv, comparison.tex, comparison.png
+
+A setting is a point without its seed. With two seeds or more its interval is Student's over them; with one it is the
+bootstrap over the units of `outcomes.csv` (tasks), where the run left them, and none otherwise. Every setting is tested
+against the reference in pairs: by the units that both have, their mean over seeds, or else by the seeds that both have.
+The reference is the best setting unless one is named, and so is chosen by the same data: p is corrected by Holm for the
+number of settings, and says nothing of another reference.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import Any
+
+from r2v.console import text_table
+from r2v.errors import EmptyResult, UsageError, nearest
+from r2v.experiments.asha import point_of
+from r2v.experiments.expansion import label_of
+from r2v.experiments.metrics import metrics_of, outcomes_of
+from r2v.experiments.records import ExperimentRecord, RunRecord, read_record
+from r2v.storage.files import replacing, write_text
+
+LEVEL = 0.95
+
+
+@dataclass(frozen=True, kw_only=True)
+class SettingResult:
+    """One setting: its figure by seed, their mean with its interval, and the test against the reference."""
+
+    label: str
+    values: dict[str, Any]
+    runs: tuple[str, ...]
+    by_seed: dict[int | None, float]
+    mean: float
+    interval: tuple[float, float] | None
+    over: str
+    """What the interval is over: seeds, units, or "" without one."""
+    difference: float | None = None
+    """From the reference, in pairs; None without pairs."""
+    pairs: int = 0
+    p_value: float | None = None
+    """Corrected by Holm."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExperimentComparison:
+    """All settings, the best first."""
+
+    name: str
+    metric: str
+    goal: str
+    reference: str
+    settings: tuple[SettingResult, ...]
+    left_out: tuple[str, ...]
+    """Runs without the figure: pending, failed, or stopped early."""
+
+
+def compare(folder: Path, metric: str | None = None, reference: str | None = None) -> ExperimentComparison:
+    """Compare the settings of an experiment by a metric (the specification's, or else the only one). Raises UsageError
+    for a metric or a reference run that is not there, EmptyResult where no run is completed."""
+    record = read_record(folder)
+    done, left_out = _final(record)
+    if not done:
+        raise EmptyResult(f"{folder}: no run is completed; r2v experiments status shows why")
+    metric = _metric(record, done, metric)
+    groups: dict[str, list[RunRecord]] = {}
+    for run in done:
+        if metric in metrics_of(Path(run.run_dir)):
+            groups.setdefault(label_of(run.values) or run.base, []).append(run)
+        else:
+            left_out.append(run.run)
+    sign = -1 if record.goal == "max" else 1
+    settings = sorted(
+        (_setting(label, runs, metric) for label, runs in groups.items()), key=lambda one: sign * one.mean
+    )
+    first = _reference(settings, reference)
+    return ExperimentComparison(
+        name=record.name,
+        metric=metric,
+        goal=record.goal,
+        reference=first.label,
+        settings=tuple(_tested(settings, first, groups)),
+        left_out=tuple(left_out),
+    )
+
+
+def comparison_lines(found: ExperimentComparison) -> list[str]:
+    """The comparison as a table."""
+    rows = [("setting", "runs", found.metric, "95 % interval", "over", "difference", "pairs", "p (Holm)")]
+    for one in found.settings:
+        rows.append(
+            (
+                one.label,
+                str(len(one.runs)),
+                f"{one.mean:.4f}",
+                "" if one.interval is None else f"[{one.interval[0]:.4f}, {one.interval[1]:.4f}]",
+                one.over,
+                "" if one.difference is None else f"{one.difference:+.4f}",
+                str(one.pairs or ""),
+                "" if one.p_value is None else f"{one.p_value:.4f}",
+            )
+        )
+    best = found.settings[0]
+    return [
+        *text_table(rows, right=(1, 2, 5, 6, 7)).splitlines(),
+        f"best: {best.label} ({', '.join(best.runs)}); differences are from {found.reference}",
+        *([f"left out, for they have no {found.metric}: {', '.join(found.left_out)}"] if found.left_out else []),
+    ]
+
+
+def write_comparison(folder: Path, found: ExperimentComparison) -> list[Path]:
+    """Write the comparison as CSV, LaTeX and a plot; the paths."""
+    paths = [folder / f"comparison.{ending}" for ending in ("csv", "tex", "png")]
+    write_text(paths[0], _csv(found))
+    write_text(paths[1], _latex(found))
+    _plot(paths[2], found)
+    return paths
+
+
+def _final(record: ExperimentRecord) -> tuple[list[RunRecord], list[str]]:
+    """The completed runs that count: of early stopping those at the highest rung of all."""
+    done = [run for run in record.runs if run.status == "completed"]
+    if any(run.rung is not None for run in record.runs):
+        top = max((run.rung or 0 for run in done), default=0)
+        stopped = [point_of(run) for run in record.runs if run.rung == 0]
+        kept = [run for run in done if run.rung == top]
+        return kept, [point for point in stopped if point not in {point_of(run) for run in kept}]
+    return done, [run.run for run in record.runs if run.status != "completed"]
+
+
+def _metric(record: ExperimentRecord, done: Sequence[RunRecord], asked: str | None) -> str:
+    names = list(dict.fromkeys(name for run in done for name in metrics_of(Path(run.run_dir))))
+    chosen = asked or record.metric or (names[0] if names else None)
+    if chosen is None:
+        raise EmptyResult(f"{record.name}: the runs left no metrics.json, so there is nothing to compare")
+    if chosen not in names:
+        raise UsageError(f"--metric {chosen}: no run has it; {nearest(chosen, names)}")
+    return chosen
+
+
+def _setting(label: str, runs: Sequence[RunRecord], metric: str) -> SettingResult:
+    by_seed = {run.seed: metrics_of(Path(run.run_dir))[metric] for run in runs}
+    figures = list(by_seed.values())
+    interval, over = _interval(figures, runs)
+    return SettingResult(
+        label=label,
+        values=runs[0].values,
+        runs=tuple(run.run for run in runs),
+        by_seed=by_seed,
+        mean=fmean(figures),
+        interval=interval,
+        over=over,
+    )
+
+
+def _interval(figures: Sequence[float], runs: Sequence[RunRecord]) -> tuple[tuple[float, float] | None, str]:
+    from scipy.stats import t
+
+    from r2v.evaluation.statistics import cluster_bootstrap_ci
+
+    if len(figures) > 1:
+        half = float(t.ppf(0.5 + LEVEL / 2, len(figures) - 1)) * stdev(figures) / math.sqrt(len(figures))
+        return (fmean(figures) - half, fmean(figures) + half), "seeds"
+    units = list(outcomes_of(Path(runs[0].run_dir)).values())
+    if len(units) > 1 and math.isclose(fmean(units), figures[0], abs_tol=1e-6):
+        return cluster_bootstrap_ci(units, LEVEL), "units"
+    return None, ""
+
+
+def _reference(settings: Sequence[SettingResult], asked: str | None) -> SettingResult:
+    if asked is None:
+        return settings[0]
+    for one in settings:
+        if asked in (one.label, *one.runs):
+            return one
+    names = [name for one in settings for name in (one.label, *one.runs)]
+    raise UsageError(f"--reference {asked}: no such setting or run; {nearest(asked, names)}")
+
+
+def _tested(
+    settings: Sequence[SettingResult], first: SettingResult, groups: Mapping[str, Sequence[RunRecord]]
+) -> list[SettingResult]:
+    from r2v.evaluation.statistics import holm, paired_difference
+
+    tests = {}
+    for one in settings:
+        pairs = _pairs(one, first, groups) if one is not first else []
+        if len(pairs) > 1:
+            tests[one.label] = paired_difference([a for a, _ in pairs], [b for _, b in pairs], LEVEL)
+    corrected = dict(zip(tests, holm([test.p_value for test in tests.values()]), strict=True)) if tests else {}
+    return [
+        replace(
+            one,
+            difference=tests[one.label].difference,
+            pairs=tests[one.label].num_tasks,
+            p_value=corrected[one.label],
+        )
+        if one.label in tests
+        else one
+        for one in settings
+    ]
+
+
+def _pairs(
+    one: SettingResult, first: SettingResult, groups: Mapping[str, Sequence[RunRecord]]
+) -> list[tuple[float, float]]:
+    """What both settings have: units, their mean over seeds, where both left them on the same; else seeds."""
+    ours, theirs = (_units(groups[setting.label]) for setting in (one, first))
+    shared = sorted(ours.keys() & theirs.keys())
+    if len(shared) > 1:
+        return [(ours[unit], theirs[unit]) for unit in shared]
+    seeds = [seed for seed in one.by_seed if seed in first.by_seed]
+    return [(one.by_seed[seed], first.by_seed[seed]) for seed in seeds]
+
+
+def _units(runs: Sequence[RunRecord]) -> dict[str, float]:
+    found: dict[str, list[float]] = {}
+    for run in runs:
+        for unit, value in outcomes_of(Path(run.run_dir)).items():
+            found.setdefault(unit, []).append(value)
+    return {unit: fmean(values) for unit, values in found.items() if len(values) == len(runs)}
+
+
+def _csv(found: ExperimentComparison) -> str:
+    keys = list(dict.fromkeys(key for one in found.settings for key in one.values))
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["setting", *keys, "runs", "mean", "low", "high", "over", "difference", "pairs", "p_holm"])
+    for one in found.settings:
+        low, high = one.interval or ("", "")
+        cells = [one.label, *(one.values.get(key, "") for key in keys), " ".join(one.runs), one.mean, low, high]
+        writer.writerow([*cells, one.over, *("" if x is None else x for x in (one.difference, one.pairs, one.p_value))])
+    return text.getvalue()
+
+
+def _latex(found: ExperimentComparison) -> str:
+    lines = [r"\begin{tabular}{lrr}", r"\toprule", rf"setting & {_tex(found.metric)} & $p$ \\", r"\midrule"]
+    for one in found.settings:
+        half = "" if one.interval is None else rf" {{\small [{one.interval[0]:.3f}, {one.interval[1]:.3f}]}}"
+        p = "" if one.p_value is None else f"{one.p_value:.3f}"
+        lines.append(rf"{_tex(one.label)} & {one.mean:.3f}{half} & {p} \\")
+    return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", ""])
+
+
+def _tex(text: str) -> str:
+    for character in "\\{}&%$#_":
+        text = text.replace(character, r"\textbackslash{}" if character == "\\" else f"\\{character}")
+    return text
+
+
+def _plot(path: Path, found: ExperimentComparison) -> None:
+    """Means with their intervals, the best on top."""
+    import matplotlib as mpl
+
+    mpl.use("Agg", force=False)
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(7, 0.9 + 0.32 * len(found.settings)), layout="constrained")
+    axes = figure.subplots()
+    for row, one in enumerate(reversed(found.settings)):
+        low, high = one.interval or (one.mean, one.mean)
+        axes.errorbar(one.mean, row, xerr=[[one.mean - low], [high - one.mean]], fmt="o", color="#0072b2", capsize=3)
+    axes.set_yticks(range(len(found.settings)), [one.label for one in reversed(found.settings)])
+    axes.set_xlabel(f"{found.metric} (95 % interval)")
+    axes.grid(axis="x", color="#e5e5e5")
+    with replacing(path) as file:
+        figure.savefig(file, format="png", dpi=150, metadata={"Software": None})

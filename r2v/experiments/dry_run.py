@@ -1,0 +1,128 @@
+"""Dry run of an experiment: how many points, which, and what they cost before anything runs.
+
+Of a stage of the pipeline, work that points have in common is counted once, and what is made already not at all.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from r2v.console import text_table
+from r2v.experiments.expansion import Point, shown_value
+from r2v.experiments.opening import completed_elsewhere
+from r2v.experiments.spec import ExperimentSpec
+from r2v.storage.artifact_manifest import json_sha256
+from r2v.storage.paths import SCRIPTS
+
+if TYPE_CHECKING:
+    from r2v.config import Config
+    from r2v.pipeline.plan.jobs_to_do import PlannedJob
+    from r2v.pipeline.plan.wall import Allotted
+
+
+@dataclass(frozen=True, kw_only=True)
+class PointCost:
+    """What a point would make that no point before it makes: jobs, and their cost as the plan estimates it."""
+
+    jobs: tuple[str, ...]
+    gpu_hours: float
+    usd: float | None
+    """List price; None where it is not known."""
+    hours: float
+    """By the clock, one job after another; nan where it is not known."""
+
+
+def dry_run_lines(spec: ExperimentSpec, points: Sequence[Point]) -> list[str]:
+    """The count, the table and the cost."""
+    keys = list(dict.fromkeys(key for point in points for key in point.values))
+    done = completed_elsewhere(Path()) if spec.command else {}
+    costs = _costs(spec, points)
+    head = ["run", *keys, *(["seed"] if spec.seeds else []), *([] if keys else ["config"])]
+    rows = [[*head, "to do", *(["GPU-hours", "dollars"] if costs else [])]]
+    for number, point in enumerate(points):
+        cells = [point.run, *(shown_value(point.values.get(key, "")) for key in keys)]
+        cells += [*([str(point.seed)] if spec.seeds else []), *([] if keys else [str(point.base)])]
+        if costs:
+            cost = costs[number]
+            usd = "unknown" if cost.usd is None else f"{cost.usd:,.2f}"
+            cells += [" ".join(cost.jobs) or "nothing: made already", f"{cost.gpu_hours:,.2f}", usd]
+        else:
+            cells.append("nothing: completed already" if point.identity in done else spec.runs)
+        rows.append(cells)
+    return [
+        f"{spec.name}: {len(points)} points",
+        *text_table(rows).splitlines(),
+        *([_total(costs)] if costs else []),
+    ]
+
+
+def _total(costs: Sequence[PointCost]) -> str:
+    usd = [cost.usd for cost in costs]
+    dollars = "unknown" if None in usd else f"{sum(value for value in usd if value is not None):,.2f}"
+    hours = sum(cost.hours for cost in costs)
+    wall = "unknown" if math.isnan(hours) else f"{hours:,.2f}"
+    return (
+        f"all: {sum(len(cost.jobs) for cost in costs)} stages to make, {sum(cost.gpu_hours for cost in costs):,.2f} "
+        f"GPU-hours, {dollars} dollars at list prices, {wall} hours one after another"
+    )
+
+
+def _costs(spec: ExperimentSpec, points: Sequence[Point]) -> list[PointCost]:
+    """Of every point, what those before it have not made; nothing for a command or a simulation."""
+    if spec.stage is None:
+        return []
+    counted: set[str] = set()
+    return [_cost(spec.stage, point, counted) for point in points]
+
+
+def _cost(stage: str, point: Point, counted: set[str]) -> PointCost:
+    from r2v.experiments.point import config_of, jobs_of
+    from r2v.pipeline.graph import upstream
+    from r2v.pipeline.plan.dry_run import planned_work
+    from r2v.pipeline.plan.jobs_to_do import plan
+    from r2v.pipeline.plan.known import known_here
+
+    config = config_of(point.text)
+    wanted = upstream(jobs_of(stage, config))
+    steps = [step for step in plan(config) if step.job.name in wanted]
+    names = _names(config, steps)
+    new = [step.job.name for step in steps if step.state != "up to date" and names[step.job.name] not in counted]
+    counted.update(names[name] for name in new)
+    if not new:
+        return PointCost(jobs=(), gpu_hours=0.0, usd=0.0, hours=0.0)
+    known = known_here(config)
+    works = [planned_work(name, config, known, _allotted(name), Path(), here=True) for name in new]
+    prices = [work.usd for work in works]
+    return PointCost(
+        jobs=tuple(new),
+        gpu_hours=sum(work.gpu_hours for work in works),
+        usd=None if None in prices else sum(price for price in prices if price is not None),
+        hours=sum(work.wall for work in works) / 3600,
+    )
+
+
+def _names(config: Config, steps: Sequence[PlannedJob]) -> dict[str, str]:
+    """What names the result of each job before it is made: its settings, and the same of what it reads."""
+    from r2v.config import identity
+
+    names: dict[str, str] = {}
+    for step in steps:
+        row = step.job
+        inputs = [names.get(name, name) for name in row.inputs]
+        names[row.name] = json_sha256([row.name, identity(row.load().sections(config)), inputs])
+    return names
+
+
+def _allotted(name: str) -> Allotted:
+    """What the header of the stage's script asks of a cluster; the defaults where there is no script here."""
+    from r2v.pipeline.jobs import job
+    from r2v.pipeline.plan.wall import Allotted
+    from r2v.slurm.estimate import allotted
+    from r2v.slurm.headers import read
+
+    path = SCRIPTS / job(name).command.script
+    return allotted(read(path, name)) if path.exists() else Allotted()

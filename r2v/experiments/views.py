@@ -1,0 +1,81 @@
+"""Views of experiments: what there is, and how far each run is, as of this moment."""
+
+from __future__ import annotations
+
+import json
+from contextlib import suppress
+from datetime import datetime
+from pathlib import Path
+
+from r2v.console import text_table
+from r2v.experiments.expansion import label_of
+from r2v.experiments.metrics import SERIES, headline
+from r2v.experiments.records import ExperimentRecord, RunRecord, experiments, now, read_record
+from r2v.memory.stage_table import duration
+from r2v.storage.lease import holder
+from r2v.storage.record import EVENTS
+
+LEASE = ".lease"
+"""Held by the process that runs an experiment."""
+
+
+def list_lines() -> list[str]:
+    """Every experiment of the project, a line each."""
+    rows = [("experiment", "mode", "runs", "")]
+    for folder in experiments():
+        record = read_record(folder)
+        rows.append((folder.name, record.mode, summary(record), _worked_on(folder)))
+    return text_table(rows).splitlines() if len(rows) > 1 else ["no experiment yet; r2v experiments run --exp SPEC"]
+
+
+def status_lines(folder: Path) -> list[str]:
+    """An experiment's runs: status, time, how far, figures."""
+    record = read_record(folder)
+    metric = f"{record.metric or 'metrics'}"
+    rows = [("run", "status", "took", "values", metric)]
+    for run in record.runs:
+        values = label_of(run.values, run.seed) or run.base
+        rows.append((run.run, _status(run), _took(run), values, _far(run, record.metric)))
+    return [f"{folder}: {summary(record)}{_worked_on(folder)}", *text_table(rows).splitlines()]
+
+
+def summary(record: ExperimentRecord) -> str:
+    """How many runs have which status."""
+    counts = {
+        "completed": record.count("completed"),
+        "running": record.count("running"),
+        "pending": record.count("pending"),
+        "failed": record.count("failed"),
+    }
+    return f"{', '.join(f'{count} {status}' for status, count in counts.items() if count)} of {len(record.runs)}"
+
+
+def _worked_on(folder: Path) -> str:
+    owner = holder(folder / LEASE)
+    return "" if owner is None else f"; worked on by {owner}"
+
+
+def _status(run: RunRecord) -> str:
+    if run.reused_from:
+        return f"{run.status} in {run.reused_from}"
+    return run.status if run.return_code in (0, None) else f"{run.status} (return code {run.return_code})"
+
+
+def _took(run: RunRecord) -> str:
+    if run.started_at is None:
+        return ""
+    end = run.completed_at or now()
+    return duration((datetime.fromisoformat(end) - datetime.fromisoformat(run.started_at)).total_seconds())
+
+
+def _far(run: RunRecord, metric: str | None) -> str:
+    """A run's figures; of one that works, the newest that it has written, and how far its stage is."""
+    folder = Path(run.run_dir)
+    if run.status == "completed":
+        return headline(folder, metric)
+    if run.status != "running":
+        return ""
+    with suppress(OSError, ValueError, IndexError, KeyError):
+        event = json.loads((folder / EVENTS).read_text().splitlines()[-1])
+        return f"{event['what']} {event['done']} of {event['total']}"
+    return headline(folder, metric) if (folder / SERIES).exists() else ""

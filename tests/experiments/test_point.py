@@ -1,0 +1,68 @@
+"""A sweep over the pipeline: what its points share is made once, and only what a key concerns is made anew."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from r2v.cli.main import main
+from r2v.experiments.opening import RunOptions
+from r2v.experiments.orchestrator import run_experiment
+from r2v.experiments.records import read_record
+from tests import trust, warm
+from tests.trust.alter import hard_copy
+
+SPEC = """\
+name: budgets
+mode: training
+stage: evaluate
+base_config: micro.yaml
+fixed_overrides:
+  evaluation:
+    {num_tasks: 4, seeds: [1], conditions: [noisy], methods: [slm_only, r2v], budgets: [], gains_tasks: 0}
+sweep:
+  router.budget: [0.05, 0.1, 0.15, 0.2, 0.25, 0.3]
+metric: r2v/noisy/success_rate
+"""
+
+
+@pytest.fixture
+def project(micro_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """What the pipeline's smallest run left, and a sweep over its router."""
+    hard_copy(micro_run, tmp_path / "project")
+    monkeypatch.chdir(tmp_path / "project")
+    monkeypatch.setattr(sys, "executable", warm.python())
+    Path("micro.yaml").write_text(trust.MICRO.read_text())
+    Path("spec.yaml").write_text(SPEC)
+    return tmp_path / "project"
+
+
+def test_a_sweep_over_the_router_makes_the_router_and_the_evaluation_alone(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["experiments", "run", "--exp", "spec.yaml", "--dry-run"]) == 0
+    planned = capsys.readouterr().out
+    assert "6 points" in planned and "12 stages to make" in planned and "router evaluate" in planned
+    folder = run_experiment(Path("spec.yaml"), RunOptions(slots=2))
+    runs = read_record(folder).runs
+    assert [run.status for run in runs] == ["completed"] * 6
+    made: Counter[str] = Counter()
+    for run in runs:
+        log = (Path(run.run_dir) / "output.log").read_text()
+        made.update(re.findall(r"^(\w+) +running$", log, re.M))
+        assert "bc               up to date" in log
+        artifacts = json.loads((Path(run.run_dir) / "artifacts.json").read_text())
+        assert set(artifacts) >= {"collect", "bc", "router", "evaluate"}
+    assert made == {"router": 6, "evaluate": 6}
+    assert main(["experiments", "compare"]) == 0
+    printed = capsys.readouterr().out
+    assert printed.count("router.budget=") >= 7 and "comparison.png" in printed and "units" in printed
+    assert main(["gc", "--dry-run"]) == 0
+    garbage = [line for line in capsys.readouterr().out.splitlines() if "nothing points at it" in line]
+    named = json.loads((Path(runs[0].run_dir) / "artifacts.json").read_text()).values()
+    assert not [line for line in garbage if any(name in line for name in named)]

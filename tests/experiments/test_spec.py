@@ -1,0 +1,93 @@
+"""A specification is read strictly, and each mistake is one line that names its line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from r2v.errors import InputError, UsageError
+from r2v.experiments.located_yaml import plain_yaml, read_located
+from r2v.experiments.spec import read_spec
+
+BASE = "name: a\nmode: training\ncommand: run {config}\n"
+
+
+def spec_file(folder: Path, text: str) -> Path:
+    path = folder / "spec.yaml"
+    path.write_text(text)
+    return path
+
+
+MISTAKES = [
+    ("mode: training\nbase_config: x\n", 1, "name is missing"),
+    ("name: a\nbase_config: x\n", 1, "mode is missing"),
+    ("name: a\nmode: trainin\nbase_config: x\n", 2, "training or simulation"),
+    ("name: ../a\nmode: training\nbase_config: x\n", 1, "letters, digits"),
+    (BASE, 1, "got neither"),
+    (BASE + "base_config: x\nconfigs: [y]\n", 5, "got both"),
+    (BASE + "base_config: x\nswep: {lr: [1]}\n", 5, "did you mean sweep"),
+    (BASE + "base_config: x\nsweep:\n  lr: 0.1\n", 6, "each of which is one candidate"),
+    (BASE + "base_config: x\nsweep:\n  a: [1]\n  lr: []\n", 7, "is empty"),
+    (BASE + "base_config: x\nsweep: {lr: [1, 1]}\n", 5, "listed twice"),
+    (BASE + "base_config: x\nsweep: {lr: [1], lr: [2]}\n", 5, "given twice"),
+    (BASE + "base_config: x\nsweep: [lr]\n", 5, "keys with values"),
+    (BASE + "base_config: x\nzip:\n  - {layers: [3, 4], width: [8]}\n", 6, "layers has 2, width has 1"),
+    (BASE + "base_config: x\nsweep: {a: [1]}\nzip: {a: [1]}\n", 6, "set by sweep and by zip"),
+    (BASE + "base_config: x\nsweep: {a: [1], a.b: [1]}\n", 5, "a.b is set by"),
+    (BASE + "base_config: x\nsweep: {seed: [1]}\nseeds: [1]\n", 6, "set by sweep and by seeds"),
+    (BASE + "base_config: x\nseeds: [1, 1]\n", 5, "different whole numbers"),
+    (BASE + "base_config: x\nwhen: {lr: {a: 1}}\n", 5, "no swept key"),
+    (BASE + "base_config: x\nchecks:\n  - a = 1\n", 6, "no expression"),
+    (BASE + "base_config: x\nchecks: ['__import__(1)']\n", 5, "is not evaluated"),
+    (BASE + "base_config: x\nstage: bc\n", 5, "no stage"),
+    (BASE + "base_config: x\nstage: evaluate\n", 5, "not both"),
+    ("name: a\nmode: simulation\nbase_config: x\nstage: evaluate\n", 4, "trains nothing"),
+    ("name: a\nmode: training\nbase_config: x\ncommand: run it\n", 4, "no {config}"),
+    (BASE + "configs: [x]\nsweep: {lr: [1]}\n", 5, "a sweep needs a base_config"),
+    (BASE + "configs: []\n", 4, "is empty"),
+    (BASE + "base_config: x\nasha: {levels: [1, 2]}\n", 5, "names no resource"),
+    (BASE + "base_config: x\nmetric: m\nasha: {resource: r, levels: [2, 1]}\n", 6, "each above"),
+    (BASE + "base_config: x\nasha: {resource: r, levels: [1, 2]}\n", 5, "needs a metric"),
+    (BASE + "base_config: x\nsweep: {a: [*b]}\n", 5, "alias"),
+    (BASE + "base_config: x\nsweep: {a: [1\n", 6, "not YAML"),
+    (BASE + "base_config: x\n3: x\n", 5, "is no text"),
+    ("- name\n", 1, "keys with values"),
+]
+
+
+@pytest.mark.parametrize(("text", "line", "told"), MISTAKES)
+def test_a_mistake_is_one_line_with_its_number(text: str, line: int, told: str, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="line") as refused:
+        read_spec(spec_file(tmp_path, text))
+    assert f"line {line}: " in str(refused.value) and told in str(refused.value), refused.value
+    assert "\n" not in str(refused.value)
+
+
+def test_yes_and_no_are_named_and_a_quoted_word_is_kept(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = spec_file(tmp_path, BASE + "base_config: x\nsweep:\n  shuffle: [on, 'off']\n  lr: [1e-3, 1]\n")
+    with caplog.at_level("WARNING", logger="r2v"):
+        spec = read_spec(path)
+    assert spec.sweep == {"shuffle": [True, "off"], "lr": [0.001, 1]}
+    (line,) = (record.getMessage() for record in caplog.records)
+    assert "line 6" in line and "sweep.shuffle" in line and "quote it" in line
+
+
+def test_a_former_path_is_accepted_and_told_where_it_lives(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "configs" / "experiments").mkdir(parents=True)
+    (tmp_path / "configs" / "experiments" / "a.yaml").write_text(BASE + "base_config: x\n")
+    with caplog.at_level("WARNING", logger="r2v"):
+        assert read_spec(Path("experiments/specs/a.yaml")).name == "a"
+    assert "configs/experiments" in caplog.text
+    with pytest.raises(InputError, match="did you mean a.yaml"):
+        read_spec(Path("experiments/specs/aa.yaml"))
+
+
+def test_what_is_written_is_read_back(tmp_path: Path) -> None:
+    tree = {"lr": 1e-05, "on": "on", "none": None, "lists": [[0.1, 2], ["x: y"]], "deep": {"n": 3, "é": "1e-3"}}
+    path = tmp_path / "plain.yaml"
+    path.write_text(plain_yaml(tree))
+    assert read_located(path).value == tree
