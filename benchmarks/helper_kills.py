@@ -36,6 +36,7 @@ from trl import DPOTrainer, SFTTrainer  # noqa: F401
 
 from r2v.cli.main import main as r2v_main
 from r2v.config import load
+from r2v.data.manifest import git_commit
 from r2v.randomness import generator
 from r2v.rollout.episode_cache import KEPT, PUBLISHED
 from r2v.storage.artifact_manifest import ARTIFACT_MANIFEST
@@ -104,7 +105,12 @@ def undisturbed(values: argparse.Namespace) -> None:
         published = len(json.loads((cache / PUBLISHED).read_text())["plays"])
         calibrated = len((cache / KEPT).read_bytes().splitlines()) if (cache / KEPT).exists() else 0
         episodes = json.loads((folder / ARTIFACT_MANIFEST).read_text())["summary"]["n_episodes"]
-        kept = {"plays": published + calibrated, "episodes": episodes, "files": result(alone, values.prefix)}
+        kept = {
+            "commit": git_commit(),
+            "plays": published + calibrated,
+            "episodes": episodes,
+            "files": result(alone, values.prefix),
+        }
         write_json(values.state / "alone.json", kept)
 
 
@@ -189,6 +195,10 @@ def main() -> int:
     values.words = ["evaluate", "--config", str(values.config), "--overrides", *settings]
     values.state.mkdir(parents=True, exist_ok=True)
     undisturbed(values)
+    alone = json.loads((values.state / "alone.json").read_text())
+    if alone["commit"] != git_commit():  # which results name
+        print(f"{values.state} was begun at commit {alone['commit']}; go on there, or with another --state")
+        return 2
     same = [disturbed(count, values) for count in values.helpers]
     spent = resource.getrusage(resource.RUSAGE_CHILDREN)
     print(f"{spent.ru_utime + spent.ru_stime:.0f} CPU-s of this piece")
