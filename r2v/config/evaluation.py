@@ -67,6 +67,11 @@ class RouterConfig:
     """Share of steps that may go to the LLM, as realised on calibration tasks."""
     num_calibration_tasks: Count = 100
     """Calibration tasks on which the threshold is found by executing the routed policy."""
+    max_risk: Budget | None = field(default=None, metadata=IF_GIVEN)
+    """alpha: the share of tasks that may fail under the threshold that a Learn-then-Test guarantee names; it is written
+    beside r2v's own threshold, or said to be infeasible. Plays 10 thresholds, 0 among them. None: no guarantee."""
+    risk_delta: Budget = 0.1
+    """delta: the probability, over calibration tasks, with which that guarantee may be wrong."""
     l2: Positive = 1.0
     """Inverse strength of the L2 penalty of logistic regression (scikit-learn's C): smaller regularises more."""
 
@@ -99,7 +104,7 @@ class RouterConfig:
         not in their fingerprint."""
         l2 = self.l2 if self.model == "logistic" and self.routed_rounds else 1.0
         if self.routed_rounds:
-            return dataclasses.replace(self, budget=0.5, l2=l2)
+            return dataclasses.replace(self, budget=0.5, l2=l2, max_risk=None, risk_delta=0.1)
         return RouterConfig(
             model="logistic",
             label="imputed" if self.imputed else "counterfactual",

@@ -68,6 +68,17 @@ def played_at(runner: MethodRunner, method: str, specs: Sequence[EpisodeSpec], t
     return operating_point_of(play for (play,) in runner.player.records(cell))
 
 
+def failures_at(runner: MethodRunner, method: str, specs: Sequence[EpisodeSpec], tau: float) -> list[float]:
+    """Each calibration task's share of failed episodes at a threshold; what a fault of the world ended is left out."""
+    cell = calibration_cell(runner, method, specs, tau)
+    runner.player.play([cell], "guarantee")
+    failed: dict[str, list[bool]] = {}
+    for spec, (play,) in zip(cell.specs, runner.player.records(cell), strict=True):
+        if play.env_fault is None:
+            failed.setdefault(spec.task.task_id, []).append(not play.success)
+    return [sum(one) / len(one) for one in failed.values()]
+
+
 def operating_point_of(plays: Iterable[CalibrationPlay]) -> OperatingPoint:
     """Shares and cost of played episodes; those that a world's fault ended are not counted."""
     played = [play for play in plays if play.env_fault is None]

@@ -170,6 +170,54 @@ def learn_then_test(losses: Mapping[float, Sequence[float]], alpha: float, delta
     return safe
 
 
+GUARDED = 10
+"""Thresholds that a guarantee is looked for among: 0 and score quantiles, evenly apart."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Guarantee:
+    """A Learn-then-Test guarantee: with probability 1 - `delta` over calibration tasks, at most `alpha` of tasks fail
+    under `tau`. Units are tasks, the loss is a task's share of failed episodes."""
+
+    alpha: float
+    delta: float
+    n: int
+    """Calibration tasks."""
+    tau: float | None
+    """The largest threshold that holds; None: infeasible with these tasks and this LLM."""
+    risks: tuple[tuple[float, float], ...]
+    """(threshold, mean loss) of all that were tested; the first is the LLM's own where its threshold is 0."""
+    unit: str = "task"
+
+    @property
+    def verdict(self) -> str:
+        """In words."""
+        if self.tau is not None:
+            return (
+                f"at most {self.alpha:g} of tasks fail at threshold {self.tau:g}, wrong with probability {self.delta:g}"
+            )
+        least = self.risks[0][1]
+        why = "the LLM itself fails more" if least > self.alpha else f"{self.n} tasks are too few to show it"
+        return f"infeasible: {least:.3f} of {self.n} tasks fail at threshold {self.risks[0][0]:g}; {why}"
+
+
+def guarantee(losses: Mapping[float, Sequence[float]], alpha: float, delta: float) -> Guarantee:
+    """What `learn_then_test` can promise of these thresholds' losses, one per calibration task."""
+    return Guarantee(
+        alpha=alpha,
+        delta=delta,
+        n=min(map(len, losses.values())),
+        tau=learn_then_test(losses, alpha, delta),
+        risks=tuple((tau, round(fmean(losses[tau]), 6)) for tau in sorted(losses)),
+    )
+
+
+def guarded_thresholds(scores: Iterable[float]) -> list[float]:
+    """0 and quantiles of the scores that lie strictly between 0 and 1."""
+    ranked = sorted({score for score in scores if 0 < score < 1})
+    return sorted({0.0, *(ranked[len(ranked) * part // GUARDED] for part in range(1, GUARDED) if ranked)})
+
+
 def conformal_risk(losses: Mapping[float, Sequence[float]], alpha: float) -> float | None:
     """The largest threshold with (sum of losses + 1) / (n + 1) <= alpha, taken before the first that fails:
     bounds the risk in expectation over calibration sets only."""

@@ -22,7 +22,7 @@ from r2v.storage.artifact import Work
 from r2v.storage.files import write_json
 
 if TYPE_CHECKING:
-    from r2v.router.thresholds import Choice
+    from r2v.router.thresholds import Choice, Guarantee
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,7 +87,7 @@ def run(cfg: RouterSettings, work: Work) -> None:
 
         impute_router(cfg, read_rows(work.inputs["router_features"].file("router_features.jsonl")), work)
         return
-    figures, choice, num_tasks = _place(cfg, work, work.folder)
+    figures, choice, num_tasks, promised = _place(cfg, work, work.folder)
     write_json(work.folder / "router_report.json", figures)
     write_json(
         work.folder / "threshold.json",
@@ -97,20 +97,21 @@ def run(cfg: RouterSettings, work: Work) -> None:
             "realised": asdict(choice.outcome),
             "n_tasks": num_tasks,
             "evaluated": [{"tau": tau, **asdict(outcome)} for tau, outcome in choice.evaluated],
+            **({} if promised is None else {"guarantee": {**asdict(promised), "verdict": promised.verdict}}),
         },
     )
     work.summary.update(tau=choice.tau, **asdict(choice.outcome), report=figures)
     logger.info("  %s", json.dumps(work.summary))
 
 
-def _place(cfg: RouterSettings, work: Work, folder: Path) -> tuple[dict[str, Any], Choice, int]:
-    """Fit both routers into `folder` and play calibration tasks under r2v's; the report of the fit, the threshold, and
-    how many tasks were played."""
-    from r2v.evaluation.calibration import played_at
+def _place(cfg: RouterSettings, work: Work, folder: Path) -> tuple[dict[str, Any], Choice, int, Guarantee | None]:
+    """Fit both routers into `folder` and play calibration tasks under r2v's; the report of the fit, the threshold, how
+    many tasks were played, and the guarantee where one is asked for."""
+    from r2v.evaluation.calibration import failures_at, played_at
     from r2v.evaluation.methods import MethodRunner
     from r2v.rollout.session import episode_specs
     from r2v.router.labels import labelled, read_rows
-    from r2v.router.thresholds import match_rate
+    from r2v.router.thresholds import guarantee, guarded_thresholds, match_rate
     from r2v.router.training import fit, report
 
     rows = read_rows(work.inputs["router_features"].file("router_features.jsonl"))
@@ -138,7 +139,12 @@ def _place(cfg: RouterSettings, work: Work, folder: Path) -> tuple[dict[str, Any
     )
     scores = [model.predict(row.features) for row in own if row.split == "calibration"]
     choice = match_rate(lambda tau: played_at(runner, "r2v", specs, tau), scores, cfg.router.budget)
-    return report(model, own), choice, len({spec.task.task_id for spec in specs})
+    promised = None
+    if cfg.router.max_risk is not None:
+        losses = {tau: failures_at(runner, "r2v", specs, tau) for tau in guarded_thresholds(scores)}
+        promised = guarantee(losses, cfg.router.max_risk, cfg.router.risk_delta)
+        logger.info("  guarantee: %s", promised.verdict)
+    return report(model, own), choice, len({spec.task.task_id for spec in specs}), promised
 
 
 STAGE = Stage(version=2, settings=RouterSettings, run=run, play=play)

@@ -7,7 +7,16 @@ from functools import partial
 import pytest
 
 from r2v.randomness import generator
-from r2v.router.thresholds import OperatingPoint, conformal_risk, hoeffding_bentkus, learn_then_test, match_rate
+from r2v.router.thresholds import (
+    GUARDED,
+    OperatingPoint,
+    conformal_risk,
+    guarantee,
+    guarded_thresholds,
+    hoeffding_bentkus,
+    learn_then_test,
+    match_rate,
+)
 
 SCORES = [i / 1_000 for i in range(1, 1_000)]
 
@@ -132,6 +141,17 @@ def test_learn_then_test_violates_at_most_delta_over_200_resplits() -> None:
     assert sum(tau is not None and tau >= 0.3 for tau in kept) >= 35, "a guarantee, yet not an empty one"
 
 
+def test_a_guarantee_says_what_it_rests_on_or_why_there_is_none() -> None:
+    safe, unsafe = [0.0] * 100, [1.0] * 100
+    promised = guarantee({0.0: safe, 0.5: safe, 0.9: unsafe}, 0.2, 0.1)
+    assert (promised.tau, promised.n, promised.unit) == (0.5, 100, "task")
+    assert promised.risks == ((0.0, 0.0), (0.5, 0.0), (0.9, 1.0)) and "at most 0.2 of tasks fail" in promised.verdict
+    assert "the LLM itself fails more" in guarantee({0.0: unsafe}, 0.2, 0.1).verdict
+    assert "5 tasks are too few" in guarantee({0.0: [0.0] * 5}, 0.2, 0.1).verdict
+    assert guarded_thresholds([0.0, 1.0]) == [0.0]
+    assert len(guarded_thresholds(index / 100 for index in range(101))) == GUARDED
+
+
 def test_conformal_risk_holds_in_expectation_only() -> None:
     chosen = [conformal_risk(resplit(number, 200), ALPHA) or 0.0 for number in range(200)]
     assert sum(chosen) / 200 / 2 <= ALPHA
@@ -141,3 +161,13 @@ def test_conformal_risk_holds_in_expectation_only() -> None:
 def test_nothing_can_be_promised_from_five_tasks() -> None:
     assert learn_then_test(resplit(0, 5), ALPHA, DELTA) is None
     assert conformal_risk({0.1: [0.0]}, ALPHA) is None
+
+
+def test_a_target_in_dollars_is_met_within_two_percent() -> None:
+    def execute(tau: float) -> OperatingPoint:
+        return OperatingPoint(llm_call_rate=0.5, success=0.0, cost=0.01 * (1 - tau))
+
+    choice = match_rate(execute, [index / 200 for index in range(201)], 0.004, by="cost")
+    assert 0.0039 < choice.outcome.cost <= 0.004 * 1.02
+    dear = match_rate(execute, [0.1, 0.2], 0.004, by="cost")
+    assert dear.tau == 1.0 and dear.outcome.cost == 0, "what costs too much everywhere is never asked"

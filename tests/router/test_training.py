@@ -16,6 +16,7 @@ from r2v.router.escalation import escalates
 from r2v.router.labels import FeatureRow, labelled
 from r2v.router.models import Platt, load
 from r2v.router.training import fit, fit_platt, matrix, report, targets, task_weights
+from r2v.verifier.scores import ece
 
 from .rows import make_row, true_probability
 
@@ -184,3 +185,21 @@ def test_a_constant_can_be_asked_for_and_is_the_base_rate() -> None:
     held = [replace(ROWS[0], task_id=f"c{i}", y_escalate=i, split="calibration") for i in range(2)]
     model = fit([*rows, *held], replace(CONFIG, model="constant"), seed=0)
     assert model.predict({}) if not model.names else model.predict(ROWS[0].features) == pytest.approx(0.4, abs=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["logistic", "boosting"])
+def test_shuffled_labels_teach_nothing(kind: str) -> None:
+    rows = [make_row(number) for number in range(8_000)]
+    labels = [row.q_llm for row in rows]
+    generator("shuffled").shuffle(labels)
+    shuffled = labelled([replace(row, q_llm=label) for row, label in zip(rows, labels, strict=True)], "counterfactual")
+    auroc = report(fit(shuffled, replace(CONFIG, model=kind), seed=0), shuffled)["calibration"]["auroc"]
+    assert auroc is not None and abs(auroc - 0.5) <= 0.05
+
+
+@pytest.mark.parametrize("kind", ["logistic", "boosting"])
+def test_probabilities_are_calibrated_on_tasks_that_nobody_fitted(kind: str) -> None:
+    model = fit(ROWS, replace(CONFIG, model=kind), seed=0)
+    fresh = labelled([make_row(number) for number in range(20_000, 26_000)], "counterfactual")
+    scores = np.array([model.predict(row.features) for row in fresh])
+    assert ece(scores, targets(fresh)) <= 0.05

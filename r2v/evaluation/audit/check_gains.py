@@ -112,6 +112,8 @@ class GainsCheck:
             recorded, implied = getattr(row, item.name), getattr(expected, item.name)
             if recorded != implied or type(recorded) is not type(implied):
                 yield f"{row.state_id}: {item.name} is {recorded}, by its episode {implied}"
+        if not row.disagrees and row.cost_llm < row.cost_slm:
+            yield f"{row.state_id}: cost_llm {row.cost_llm} is below cost_slm {row.cost_slm}, of equal actions"
         if odd := [name for name in row.features if name.partition(".")[0] not in (*MODELS, *_TEXTS)]:
             yield f"{row.state_id}: {odd[0]} is no feature"
 
@@ -214,4 +216,4 @@ class GainsCheck:
 
 def _usd(recorded: float) -> float:
     """The cost of an episode as it is recorded, where it can be one."""
-    return round(min(max(recorded, 0.0), MOST_USD), 10)
+    return round(float(min(max(recorded, 0.0), MOST_USD)), 10)

@@ -20,6 +20,7 @@ from r2v.pipeline.jobs import job
 from r2v.pipeline.plan.case import Case, Part
 from r2v.pipeline.plan.known import Known
 from r2v.pipeline.plan.workload import Workload, branches, branches_at_most, episode
+from r2v.router.thresholds import GUARDED
 from r2v.stages.router_rounds import PLACING_PLAYS
 
 MOST_PLAYS = 7
@@ -211,11 +212,12 @@ def router(case: Case) -> Sequence[Part]:
     """The search for the threshold."""
     settings, one = case.config.router, routed(case, 1.0)
     tasks, seeds = case.known.of_split("calibration", settings.num_calibration_tasks), len(settings.seeds)
+    guarded = 0 if settings.max_risk is None else GUARDED
     return [
         Part(
             name="threshold",
             shared=True,
-            total=one.times(tasks * seeds * (MOST_PLAYS + 1)),
+            total=one.times(tasks * seeds * (MOST_PLAYS + 1 + guarded)),
             unit=one,
             blocks=case.blocks(tasks, seeds),
             alone=case.alone("calibration", settings.num_calibration_tasks),

@@ -151,6 +151,24 @@ def test_the_routers_threshold_is_at_most_as_planned(world: type, models: None, 
     assert within(planned("router", config), seen) and seen["resets"] % 3 == 0 and seen["resets"]
 
 
+def test_a_guarantee_is_played_for_and_written_beside_the_threshold(models: None, tmp_path: Path) -> None:
+    config = configured(Copied, *SMALL, "router.model=logistic", "router.max_risk=0.5")
+    rows, _ = features(config, tmp_path)
+    seen = run("router", config, tmp_path / "router", router_features=rows, **_models(tmp_path))
+    assert seen["resets"] <= planned("router", config).resets
+    promised = json.loads((tmp_path / "router" / "threshold.json").read_text())["guarantee"]
+    assert (promised["n"], promised["unit"], promised["alpha"], promised["delta"]) == (3, "task", 0.5, 0.1)
+    assert promised["tau"] is None and promised["verdict"].startswith("infeasible: "), "three tasks show nothing"
+    assert promised["risks"][0][0] == 0, "the LLM alone is the safest that there is"
+
+
+def test_rounds_are_at_most_as_planned(models: None, tmp_path: Path) -> None:
+    config = configured(Copied, *SMALL, "router.model=logistic", "router.rounds=1", "router.round_tasks=4")
+    plan = planned("router_features", config)
+    _, seen = features(config, tmp_path)
+    assert all(seen[name] <= getattr(plan, name) + 1e-9 for name in ("resets", "branches", "steps") if name in seen)
+
+
 def test_the_most_thresholds_that_a_bisection_plays() -> None:
     """By playing: thresholds of up to six operating points over many scores, each played once, whatever comes of it."""
     scores = [index / 1000 for index in range(1, 1000)]
