@@ -206,8 +206,8 @@ def more_tasks(benchmark: Benchmark) -> str:
 
 def require_playable(spec: str, options: dict[str, Any] | None = None) -> None:
     """Raises UsageError as `benchmark_class` does, and where the benchmark says itself, by a method
-    `require_here(**options)`, that it cannot be played from here: something is not installed, or no site is named."""
-    if (says := getattr(benchmark_class(spec), "require_here", None)) is not None:
+    `require_set_up(**options)`, that it cannot be played from here: something is not installed, or no site is named."""
+    if (says := getattr(benchmark_class(spec), "require_set_up", None)) is not None:
         says(**(options or {}))
 
 

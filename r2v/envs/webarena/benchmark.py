@@ -88,11 +88,16 @@ class WebArena:
         return is_installed()
 
     @staticmethod
-    def require_here(**_: object) -> None:
+    def require_set_up(**_: object) -> None:
         """Raises UsageError where nothing is installed, or no site is named."""
         require_installed()
         if not any(name.startswith("WA_") for name in os.environ):
             site_set(None, [site for site in PUBLIC_NAMES if site != "homepage"])
+
+    def require_here(self) -> None:
+        """Raises UsageError where nothing is installed, no site is named, or there is no browser."""
+        self.require_set_up()
+        find_chromium()
 
     @cached_property
     def _tasks(self) -> list[Task]:

@@ -51,7 +51,7 @@ def test_what_cannot_be_played_is_refused_in_a_line(options: dict[str, Any], tol
 def test_without_the_child_interpreter_the_remedy_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
     assert not WebArena.listed_here()
-    for fails in (WebArena.require_here, WebArena().tasks):
+    for fails in (WebArena.require_set_up, WebArena().require_here, WebArena().tasks):
         with pytest.raises(UsageError, match="run `r2v webarena install`"):
             fails()
 
