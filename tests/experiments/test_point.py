@@ -26,7 +26,7 @@ fixed_overrides:
   evaluation:
     {num_tasks: 4, seeds: [1], conditions: [noisy], methods: [slm_only, r2v], budgets: [], gains_tasks: 0}
 sweep:
-  router.budget: [0.05, 0.1, 0.15, 0.2, 0.25, 0.3]
+  router.budget: [0.05, 0.1, 0.15, 0.22, 0.25, 0.3]
 metric: r2v/noisy/success_rate
 """
 
