@@ -36,9 +36,10 @@ _SECONDS = Range(at_least=1, at_most=86_400)
 
 
 class WebArena:
-    """`tasks`: ids, None for all; `sites`: only tasks that need no others. `judge`: who decides on fuzzy answers, None
-    for nobody; `judged`: whether tasks with such answers are played. `reset`: before the episode after one that changed
-    a site (auto: where WA_FULL_RESET is set). `traces`: the folder of recorded traffic, none where it is empty.
+    """`tasks`: ids, None for all; `sites`: only tasks that need no others; each a list, or a text of words.
+    `judge`: who decides on fuzzy answers, None for nobody; `judged`: whether tasks with such answers are played.
+    `reset`: before the episode after one that changed a site (auto: where WA_FULL_RESET is set). `traces`: the folder
+    of recorded traffic, none where it is empty.
     """
 
     name = "webarena"
@@ -48,9 +49,9 @@ class WebArena:
     def __init__(
         self,
         *,
-        tasks: Sequence[int] | None = None,
-        sites: Sequence[str] | None = None,
-        judge: Mapping[str, Any] | None = None,
+        tasks: str | Sequence[int] | None = None,
+        sites: str | Sequence[str] | None = None,
+        judge: str | Mapping[str, Any] | None = None,
         judged: bool = True,
         reset: Literal["auto", "never"] = "auto",
         per_site: int = 4,
@@ -68,7 +69,7 @@ class WebArena:
             require(f"env.options.{name}_seconds", _SECONDS, value)
         if reset not in ("auto", "never"):
             raise UsageError(f"env.options.reset={reset!r:.40}: allowed: auto, never")
-        self._ids = _listed("tasks", tasks)
+        self._ids = _numbers(_listed("tasks", tasks))
         self._needed = _listed("sites", sites)
         self._judged = judged
         self._judge = None if judge is None else AnswerJudge(judge)
@@ -108,8 +109,7 @@ class WebArena:
         elif fuzzy and self._judge is None:
             raise UsageError(
                 f"env.options: {len(fuzzy)} of {len(found)} tasks have answers that a model judges (fuzzy_match); name "
-                "one in env.options.judge={provider: ..., model_name: ...}, or leave them out by "
-                "env.options.judged=false"
+                "one in env.options.judge=PROVIDER:MODEL, or leave them out by env.options.judged=false"
             )
         return found
 
@@ -183,7 +183,13 @@ def _state(sites: SiteSet) -> SiteState:
 
 
 def _listed(option: str, value: object) -> Any:
-    """A list of an option, or None. Raises UsageError for anything else."""
-    if value is None or (isinstance(value, Sequence) and not isinstance(value, str) and value):
-        return value if value is None else list(value)
+    """A list of an option, or None; a text is its words, which an audit takes from a stranger as it takes no list.
+    Raises UsageError for anything else."""
+    found = value.replace(",", " ").split() if isinstance(value, str) else value
+    if found is None or (isinstance(found, Sequence) and found):
+        return found if found is None else list(found)
     raise UsageError(f"env.options.{option}={value!r:.40}: give a list, or none for all")
+
+
+def _numbers(ids: list[Any] | None) -> list[Any] | None:
+    return ids and [int(one) if isinstance(one, str) and one.isdecimal() else one for one in ids]

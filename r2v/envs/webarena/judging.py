@@ -1,8 +1,8 @@
 """Judging: the model that decides whether a fuzzy answer is right, behind the same door as every other LLM.
 
 The official prompts and the reading of their replies are the evaluators' own; who replies is named by
-`env.options.judge`, a section like `teacher`. Its replies and bills are the project's: an answer that was judged once,
-by whichever process, is not paid for again, and a cap on the project holds for it.
+`env.options.judge`, as PROVIDER:MODEL or a section like `teacher`. Its replies and bills are the project's: an answer
+that was judged once, by whichever process, is not paid for again, and a cap on the project holds for it.
 """
 
 from __future__ import annotations
@@ -32,11 +32,12 @@ _TOKENS = 768
 class AnswerJudge:
     """Asks one question at a time, from whichever thread. Raises UsageError for settings that name no model."""
 
-    def __init__(self, settings: Mapping[str, Any], root: Path = Path()) -> None:
+    def __init__(self, judge: str | Mapping[str, Any], root: Path = Path()) -> None:
+        settings = _named(judge) if isinstance(judge, str) else judge
         if not isinstance(settings, Mapping) or not {"provider", "model_name"} <= set(settings):
             raise UsageError(
-                f"env.options.judge={settings!r:.60}: name a model, as in "
-                "env.options.judge={provider: openai, model_name: gpt-6.1-terra}"
+                f"env.options.judge={judge!r:.60}: name a model, as in env.options.judge=openai:gpt-6.1-terra, or "
+                "by fields of teacher: {provider: ..., model_name: ...}"
             )
         try:
             self.teacher = TeacherConfig(**settings)
@@ -85,6 +86,11 @@ class AnswerJudge:
             mode="concurrent", max_usd=teacher.max_usd, attempts=teacher.attempts, preflight=False, reuse=True
         )
         return ProviderRemote(provider, rate, folder, policy, scope=scope, membership=membership)
+
+
+def _named(judge: str) -> dict[str, str]:
+    provider, _, model = judge.partition(":")
+    return {"provider": provider, "model_name": model} if provider and model else {}
 
 
 async def _no_batches(folder: Path) -> None:

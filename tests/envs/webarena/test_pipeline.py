@@ -23,7 +23,7 @@ TASKS = [7, 8, 9, 57, 70, 97, 98, 377, 363, 383, 137, 138, 32, 33, 52]
 """Ten of the training split, two to calibrate with and three to evaluate on, with answers of several kinds."""
 
 SMALL = [
-    f"env.options.tasks={TASKS}",
+    f"env.options.tasks='{' '.join(map(str, TASKS))}'",
     "env.options.slow_mo=0",
     "data.num_episodes=8",
     "data.seeds=[1]",

@@ -24,6 +24,8 @@ def test_there_are_812_with_goals_of_their_own() -> None:
     assert len({task.goal for task in tasks}) == 812 and len({task.template_id for task in tasks}) == 190
     assert sum(task.mutates for task in tasks) == 374 and not any("__" in task.goal for task in tasks)
     assert len(WebArena(judged=False).tasks()) == 812 - 118
+    assert [task.task_id for task in WebArena(tasks="7, 377").tasks()] == ["webarena.7", "webarena.377"]
+    assert WebArena(judge="openai:gpt-6.1-terra").tasks() == tasks
     of_map = WebArena(sites=["map"], judged=False).tasks()
     assert of_map and all(task.payload["sites"] == ["map"] for task in of_map)
 
@@ -33,7 +35,9 @@ def test_there_are_812_with_goals_of_their_own() -> None:
     ("options", "told"),
     [
         ({"tasks": [7, 812]}, "env.options.tasks: no task 812; WebArena's are 0 to 811"),
-        ({"tasks": "7"}, "env.options.tasks='7': give a list"),
+        ({"tasks": 7}, "env.options.tasks=7: give a list"),
+        ({"tasks": "7 x"}, "env.options.tasks: no task"),
+        ({"judge": "openai"}, "env.options.judge='openai': name a model"),
         ({"sites": ["mop"]}, "no site 'mop'; allowed: shopping, "),
         ({"tasks": [7, 8]}, "1 of 2 tasks have answers that a model judges"),
         ({"judge": {"provider": "openai"}}, "env.options.judge=.*name a model"),
