@@ -91,9 +91,11 @@ def _add_background(words: Any) -> None:
     what.add_argument(
         "--stop",
         metavar="RUN",
-        help="end a run and all that it started: by its id, by the name of its experiment, or by either's folder",
+        help="end a run and all that it started: by its id, its experiment's name, or either's folder (default: none)",
     )
-    what.add_argument("--experiment", "--exp", type=Path, metavar="FILE", help="the specification to run")
+    what.add_argument(
+        "--experiment", "--exp", type=Path, metavar="FILE", help="the specification to run (default: none)"
+    )
     parser.add_argument(
         "--mode", choices=("training", "simulation"), help="the mode that the specification must have (default: any)"
     )

@@ -444,6 +444,8 @@ ALLOWED = {
     ("--output", "folder"),  # taken by what makes folders inside
     ("--folder", "nowhere"),  # made: the emulator would serve from it
     ("--folder", "folder"),
+    ("--home", "nowhere"),  # made: gigabytes of an engine
+    ("--home", "folder"),
     ("--ledger", "nowhere"),
     ("--ledger", "empty"),
 }
