@@ -11,7 +11,7 @@ from r2v.console import text_table
 
 def add_commands(commands: argparse._SubParsersAction[Parser]) -> None:
     """Add `gc`."""
-    about = "remove artifacts that nothing points at, and the checkpoints of finished stages"
+    about = "remove artifacts that nothing points at, checkpoints of finished stages, old snapshots that no chain runs"
     parser = commands.add_parser(
         "gc",
         help=about,

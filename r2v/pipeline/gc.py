@@ -7,7 +7,8 @@ Kept is what a published link leads to, what a configuration, a chain or an expe
 works on, what names collected runs, and whatever any of these was made of or has made (ablations). Collected runs are
 data, no garbage; and of whatever goes, what a provider was paid for (`.provider*`) stays, and so does the ledger of it,
 which names artifacts and keeps none. An attempt that was begun and never finished holds work: it goes only where that
-is asked for. What an attempt has in the episode cache goes with it.
+is asked for. What an attempt has in the episode cache goes with it. Of the snapshots of submitted code those go that no
+chain names any more, a month after they were made.
 
 A finished stage keeps its checkpoints until then: `checkpoint-latest` is a documented place of a training's result, and
 `--resume` on it answers where the result is.
@@ -16,6 +17,7 @@ A finished stage keeps its checkpoints until then: `checkpoint-latest` is a docu
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -27,13 +29,16 @@ from r2v.pipeline.jobs import JOBS
 from r2v.storage.artifact import ATTEMPT, JOURNAL, clear, places_elsewhere
 from r2v.storage.artifact import remove as remove_path
 from r2v.storage.artifact_manifest import ARTIFACT_MANIFEST, read_artifact_manifest
+from r2v.storage.code_identity import SNAPSHOT_RECORD
 from r2v.storage.integrity import CONFIGURATION
 from r2v.storage.lease import holder, lease
-from r2v.storage.paths import ARTIFACTS, EPISODES, REPLIES, ROOMS, SNAPSHOTS
+from r2v.storage.paths import ARTIFACTS, CHAINS, EPISODES, REPLIES, ROOMS, SNAPSHOTS
 
 _NAME = re.compile(rf"\b((?:{'|'.join(row.name for row in JOBS)})-[0-9a-f]{{16}})(?![0-9a-z])")
 _POINTING = (".json", ".yaml", ".yml")
 """Files beside the store in which an artifact may be named: configurations, chains, records of experiments."""
+_DAYS = 30
+"""Days that a snapshot is kept of which no chain knows."""
 _LEFTOVER = ("checkpoint-*", "tmp", "tmp-*", "replay")
 
 
@@ -63,11 +68,26 @@ def garbage(root: Path = Path(), *, unfinished: bool = False) -> list[Garbage]:
             why = "nothing points at it" if done else "never finished, and nothing points at it"
             found.append(Garbage(folder=folder, size=size + _size(root / EPISODES / name), why=why))
     orphans = (path for path in sorted((root / EPISODES).glob("*-*")) if _NAME.fullmatch(path.name) and path.is_dir())
-    return found + [
+    found += [
         Garbage(folder=path, size=_size(path), why="plays of an attempt that is gone")
         for path in orphans
         if path.name not in attempts
     ]
+    return found + [
+        Garbage(folder=path, size=_size(path), why=f"no chain runs this snapshot, and it is older than {_DAYS} days")
+        for path in _idle_snapshots(root)
+    ]
+
+
+def _idle_snapshots(root: Path) -> Iterator[Path]:
+    """Snapshots of code that no chain names, and none has for long: a job that was submitted before its chain took
+    another one may still run."""
+    found = [path for path in sorted((root / SNAPSHOTS).glob("*")) if (path / SNAPSHOT_RECORD).is_file()]
+    texts = [path.read_text(errors="replace") for path in (root / CHAINS).glob("*/chain.json")] if found else []
+    named = {id_ for text in texts for id_ in re.findall(r'"snapshot":\s*"(\w+)"', text)}
+    for path in found:
+        if path.name not in named and time.time() - (path / SNAPSHOT_RECORD).stat().st_mtime > _DAYS * 86400:
+            yield path
 
 
 def remove(item: Garbage) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -139,3 +140,18 @@ def test_after_it_all_is_up_to_date_and_the_results_verify(
     assert main(["train_policy", "--resume", "outputs/micro/policy/bc/checkpoint-latest"]) == 0
     assert "belongs to a finished attempt" in capsys.readouterr().err
     assert main(["gc"]) == 0 and capsys.readouterr().out.startswith("0 places, 0 bytes")
+
+
+def test_a_snapshot_goes_a_month_after_it_was_made_where_no_chain_names_it(tmp_path: Path) -> None:
+    for name, days in (("aaa", 40), ("bbb", 40), ("ccc", 1)):
+        record = tmp_path / "outputs/.snapshots" / name / "snapshot.json"
+        record.parent.mkdir(parents=True)
+        record.write_text("{}")
+        then = record.stat().st_mtime - 86400 * days
+        os.utime(record, (then, then))
+    chain = tmp_path / "outputs/.chains/desk_noisy/chain.json"
+    chain.parent.mkdir(parents=True)
+    chain.write_text('{"snapshot": "bbb"}')
+    (item,) = garbage(tmp_path)
+    assert item.folder.name == "aaa" and remove(item)
+    assert sorted(path.name for path in (tmp_path / "outputs/.snapshots").iterdir()) == ["bbb", "ccc"]
