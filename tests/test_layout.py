@@ -159,6 +159,7 @@ MIXED = {
     "tests/slurm/test_drill_heal.py",
     "tests/slurm/test_drill_helpers.py",
     "tests/slurm/test_drill_nodes.py",
+    "tests/slurm/test_drill_shared.py",
     "tests/slurm/test_drill_submit.py",
     "tests/slurm/test_drill_swebench.py",
     "tests/sandbox/test_attacks.py",

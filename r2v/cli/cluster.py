@@ -120,7 +120,9 @@ def _add_submitting(commands: argparse._SubParsersAction[ClusterParser]) -> None
     cancel.add_argument("name", nargs="?", metavar="CHAIN", help=_CHAIN)
     heal = commands.add_parser("heal", description="what a sentinel runs when its stage has failed")
     heal.add_argument("name", metavar="CHAIN", help=_CHAIN)
-    heal.add_argument("job", nargs="?", default="", metavar="JOB", help="the job that failed (default: any)")
+    heal.add_argument(
+        "job", nargs="?", default="", metavar="JOB", help="the job that failed, or all: one of them (default: none)"
+    )
     heal.set_defaults(act=_heal)
 
 
@@ -183,12 +185,14 @@ def chain_name(values: argparse.Namespace) -> str:
 
 
 def _heal(values: argparse.Namespace) -> int:
-    from r2v.slurm import notify
+    from r2v.slurm import notify, sentinels
+    from r2v.slurm.chain import WHOLE
     from r2v.slurm.reconcile import by_sentinel
 
     require("CHAIN", Text(longest=400, pattern=r"\w[\w.:-]*", meaning="the name of a chain, not a path"), values.name)
     code = by_sentinel(values.name, values.job)
-    return notify.tell(values.name, values.job) or code
+    watched = sentinels.watched_by(Path(), values.name) if values.job == WHOLE else [values.job] if values.job else []
+    return max([notify.tell(values.name, job) for job in watched], default=0) or code
 
 
 def _status(values: argparse.Namespace) -> int:
@@ -224,12 +228,13 @@ def _one_job(words: Sequence[str]) -> tuple[str, str | None]:
 
 
 def _logs(values: argparse.Namespace) -> int:
-    from r2v.slurm.views import logs, status
+    from r2v.slurm.views import logs, settle
 
     name, word = _one_job(values.words)
     if word is None:
         raise UsageError(f"which job of {name}? r2v logs {name} JOB")
-    chain, records = status.files(name)
+    inputs = settle.settled_inputs([name])
+    chain, records = inputs.chains[name], inputs.records[name]
     id_ = logs.job_id(chain, records, word)
     if values.follow:
         if not logs.log_paths(Path(), id_):
@@ -237,15 +242,15 @@ def _logs(values: argparse.Namespace) -> int:
         for text in logs.follow(Path(), name, id_):
             print(text, end="", flush=True)
         return 0
-    path = logs.path_of(Path(), id_)
-    text = path.read_text(errors="replace")
-    logger.info("%s", path)
-    if not values.errors:
-        sys.stdout.write(text)
-    elif found := logs.errors(text):
-        print("\n".join(found))
-    else:
-        logger.info("no error in it")
+    for path in logs.with_errors(Path(), chain, id_):
+        text = path.read_text(errors="replace")
+        logger.info("%s", path)
+        if not values.errors:
+            sys.stdout.write(text)
+        elif found := logs.errors(text):
+            print("\n".join(found))
+        else:
+            logger.info("no error in it")
     return 0
 
 
@@ -263,10 +268,11 @@ def _explain(values: argparse.Namespace) -> int:
 
 
 def _cost(values: argparse.Namespace) -> int:
-    from r2v.slurm.views import cost, status
+    from r2v.slurm.views import cost, settle, status
 
     wanted = _wanted(values)
     readable = status.readable(wanted)
+    settle.settled_inputs(readable)
     found = {name: cost.attempt_costs(name) for name in readable}
     if values.json:
         print(json.dumps({"chains": [cost.as_json(name, spent) for name, spent in found.items()]}, indent=2))

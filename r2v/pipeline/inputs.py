@@ -24,7 +24,7 @@ from r2v.log import logger
 from r2v.pipeline.jobs import job
 from r2v.pipeline.rows import Job
 from r2v.storage import artifact as artifacts
-from r2v.storage.artifact_manifest import ARTIFACT_MANIFEST, Damaged
+from r2v.storage.artifact_manifest import ARTIFACT_MANIFEST, Damaged, json_sha256
 from r2v.storage.integrity import Artifact
 from r2v.storage.paths import Places
 
@@ -49,6 +49,13 @@ def fingerprint_of(config: Config, row: Job, inputs: Mapping[str, Artifact]) -> 
     """What names the artifact that this configuration and these inputs make."""
     stage = row.load()
     return artifacts.fingerprint(row.stage, stage.version, _fields(stage.sections(config)), inputs)
+
+
+def recipe_of(config: Config, row: Job, recipes: Mapping[str, str]) -> str:
+    """What names the artifact that this configuration makes of inputs with these recipes, made or not."""
+    stage = row.load()
+    sections = {name: identity(section) for name, section in _fields(stage.sections(config)).items()}
+    return json_sha256([row.stage, stage.version, sections, {name: recipes[name] for name in row.inputs}])[:16]
 
 
 def require_possible(sections: Any) -> None:

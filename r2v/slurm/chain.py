@@ -13,7 +13,6 @@ in the queue survive an upgrade.
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
@@ -23,6 +22,10 @@ from typing import Any
 
 from r2v.errors import InputError, UsageError, kind_named, nearest
 from r2v.log import logger
+from r2v.slurm.job_comment import WHOLE as WHOLE
+from r2v.slurm.job_comment import JobComment as JobComment
+from r2v.slurm.job_comment import comment as comment
+from r2v.slurm.job_comment import parse_comment as parse_comment
 from r2v.storage.artifact_manifest import Damaged
 from r2v.storage.files import write_json
 from r2v.storage.integrity import hashed, read_hashed
@@ -49,10 +52,11 @@ class AttemptFailure:
 
 @dataclass(frozen=True, kw_only=True)
 class Attempt:
-    """One submission of a job and of the sentinel that watches it."""
+    """One submission of a job."""
 
     id: str
     sentinel: str | None = None
+    """The Slurm job that watches it, and all others of its chain that are in the queue."""
     resources: dict[str, str] = field(default_factory=dict)
     overrides: tuple[str, ...] = ()
     reason: str = "first"
@@ -76,6 +80,12 @@ class ChainJob:
     attempts: tuple[Attempt, ...] = ()
     planned: Attempt | None = None
     """An attempt that is to be submitted, or was, and nobody could write its id down yet."""
+    recipe: str = ""
+    """What it makes, by settings alone; "" from an earlier version."""
+    owner: str = ""
+    """The chain that makes the same, and is waited for (`r2v.slurm.shared_stages`); "" for this one."""
+    asked: dict[str, str] = field(default_factory=dict)
+    """What it would ask for, should this chain have to make it after all."""
 
     @property
     def latest(self) -> Attempt | None:
@@ -85,8 +95,7 @@ class ChainJob:
     @property
     def since_asked(self) -> tuple[Attempt, ...]:
         """Those from the last one on that somebody asked for."""
-        first = max((i for i, attempt in enumerate(self.attempts) if attempt.reason in ASKED_FOR), default=0)
-        return self.attempts[first:]
+        return self.attempts[max((i for i, one in enumerate(self.attempts) if one.reason in ASKED_FOR), default=0) :]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,11 +124,19 @@ class Chain:
     sentinel: dict[str, str] = field(default_factory=dict)
     """What sentinels ask for; of an earlier version, the header of a script without GPUs."""
     jobs: dict[str, ChainJob] = field(default_factory=dict)
+    earlier: dict[str, tuple[Attempt, ...]] = field(default_factory=dict)
+    """By job: the attempts that were made under other configurations."""
+
+    @property
+    def history(self) -> dict[str, tuple[Attempt, ...]]:
+        """By job: every attempt that there was, oldest first."""
+        now = {name: job.attempts for name, job in self.jobs.items()}
+        return {name: self.earlier.get(name, ()) + now.get(name, ()) for name in {**now, **self.earlier}}
 
     @property
     def slurm_ids(self) -> set[str]:
         """The Slurm jobs that are written down, sentinels too."""
-        attempts = (attempt for job in self.jobs.values() for attempt in job.attempts)
+        attempts = (attempt for known in self.history.values() for attempt in known)
         return {id_ for attempt in attempts for id_ in (attempt.id, attempt.sentinel) if id_}
 
     def with_job(self, name: str, **changes: Any) -> Chain:
@@ -132,6 +149,11 @@ class Chain:
         attempt = replace(attempt, config_sha=attempt.config_sha or self.config_sha)
         return self.with_job(name, skipped=None, planned=None, attempts=(*before, attempt))
 
+    def with_sentinel(self, name: str, id_: str) -> Chain:
+        """The chain with the latest attempt at a job watched by this sentinel."""
+        *before, latest = self.jobs[name].attempts
+        return self.with_job(name, attempts=(*before, replace(latest, sentinel=id_)))
+
     def after(self, names: set[str]) -> list[str]:
         """The jobs that wait for any of these, directly or not, in order; these aside."""
         reached, behind = set(names), []
@@ -140,16 +162,6 @@ class Chain:
                 reached.add(name)
                 behind.append(name)
         return behind
-
-
-@dataclass(frozen=True, kw_only=True)
-class JobComment:
-    """The comment of a Slurm job, read: which chain and stage it belongs to, and with which configuration."""
-
-    name: str
-    job: str
-    sha: str
-    sentinel: bool
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -168,17 +180,6 @@ class JobRecord:
 def now() -> str:
     """The time as records hold it: ISO 8601, UTC, to the second."""
     return datetime.now(UTC).isoformat(timespec="seconds")
-
-
-def comment(name: str, job: str, sha: str, *, sentinel: bool = False) -> str:
-    """The comment that marks a Slurm job as ours, in squeue and sacct alike."""
-    return f"r2v:{name}/{job}{'~heal' if sentinel else ''}/{sha}"
-
-
-def parse_comment(text: str) -> JobComment | None:
-    """A comment made by `comment`, read; None for any other."""
-    match = re.fullmatch(r"r2v:(.+)/(\w+)(~heal)?/([0-9a-f]+)", text.strip())
-    return JobComment(name=match[1], job=match[2], sha=match[4], sentinel=bool(match[3])) if match else None
 
 
 def folder(root: Path, name: str) -> Path:
@@ -221,7 +222,8 @@ def read(root: Path, name: str) -> Chain:
         if value.pop("format") != FORMAT:
             raise InputError(f"{path}: written by another version of R2V; use that one, or move the folder away")
         jobs = {key: _job(job) for key, job in value.pop("jobs").items()}
-        return Chain(**{**value, "limits": HealingLimits(**value["limits"]), "jobs": jobs})
+        earlier = {key: tuple(map(_attempt, known)) for key, known in value.pop("earlier", {}).items()}
+        return Chain(**{**value, "limits": HealingLimits(**value["limits"]), "jobs": jobs, "earlier": earlier})
     except FileNotFoundError:
         raise InputError(f"{path}: missing; no chain of this name was submitted from here; or else {_REMEDY}") from None
     except Damaged as error:

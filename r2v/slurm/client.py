@@ -170,7 +170,7 @@ def queue(name: str | None = None, root: Path = Path(), *, mark: str = CHAIN_MAR
 
 def of_chain(rows: Iterable[Queued], name: str, root: Path, *, mark: str = CHAIN_MARK) -> list[Queued]:
     """Those of these jobs that are a chain's of this checkout, or its helpers."""
-    return [row for row in rows if row.comment.startswith(f"{mark}:{name}/") and _is_checkout(row.folder, root)]
+    return [row for row in rows if f" {mark}:{name}/" in f" {row.comment}" and _is_checkout(row.folder, root)]
 
 
 def helpers_comment(name: str, job: str) -> str:

@@ -24,6 +24,7 @@ from typing import Protocol
 
 from r2v.errors import EnvironmentFault, UsageError
 from r2v.slurm.site_profile import project_profile
+from r2v.storage.paths import SCRIPTS
 
 COMMAND_TIMEOUT = 60.0
 """Seconds one command may take: a controller that restarts answers late."""
@@ -49,6 +50,9 @@ _PASSES = re.compile(
     "|Transport endpoint|Protocol authentication error|slurm_persist_conn|[Uu]nspecified error|No route to host"
 )
 """Errors of a controller that is busy, restarts or cannot be reached at this moment."""
+
+
+_CLUSTERS = re.compile(r"^#SBATCH\b.*\s(?:--clusters[= ]|-M\s*)([^\s#]+)", re.M)
 
 
 class NoSlurm(EnvironmentFault):
@@ -177,6 +181,18 @@ def require() -> None:
         raise NoSlurm(NO_SLURM)
 
 
+_ASKS_ONE = ("squeue", "sacct", "scontrol", "scancel", "sinfo")
+"""Commands that speak to the cluster of this machine, where no other is named. A submission names its own."""
+
+
+def other_cluster(root: Path = Path()) -> str:
+    """The cluster that the jobs of this checkout go to, as the user's shell or a header says; "" for this one."""
+    named = os.environ.get("SBATCH_CLUSTERS") or os.environ.get("SLURM_CLUSTERS")
+    texts = (path.read_text() for path in sorted((root / SCRIPTS).glob("[0-9]*.sh"))) if not named else ()
+    found = next((match for text in texts if (match := _CLUSTERS.search(text))), None)
+    return named or (found[1] if found else "")
+
+
 @contextmanager
 def outside() -> Iterator[None]:
     """Within the block this process's environment is that of a login shell: what Slurm set for the job we are in
@@ -186,6 +202,8 @@ def outside() -> Iterator[None]:
     os.environ.update(_environment(kept))
     if "SLURM_JOB_ID" in kept:
         os.environ[_INSIDE] = "1"
+    if named := kept.get("SBATCH_CLUSTERS") or kept.get("SLURM_CLUSTERS"):
+        os.environ["SLURM_CLUSTERS"] = named
     try:
         yield
     finally:
@@ -204,6 +222,8 @@ def _environment(values: dict[str, str]) -> dict[str, str]:
 def run(command: Sequence[str], stdin: str | None = None) -> subprocess.CompletedProcess[str]:
     """Run a command to its end, whatever that is. Raises NoSlurm where it is missing, NoAnswer where it gives no answer
     in time."""
+    if command[0] in _ASKS_ONE and (cluster := other_cluster()):
+        command = [command[0], "-M", cluster, *command[1:]]
     environment = {**_environment(dict(os.environ)), "LC_ALL": "C", "SLURM_TIME_FORMAT": "standard"}
     try:
         return terminal().run(command, stdin, environment)

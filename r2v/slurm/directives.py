@@ -131,3 +131,11 @@ def gpu_kind(directives: Mapping[str, str]) -> str:
             return rest[0]
     counted = next((directives[name] for name in ("gpus", "gpus-per-node", "gpus-per-task") if name in directives), "")
     return counted.partition(":")[0] if ":" in counted else ""
+
+
+def error_file(directives: Mapping[str, str], name: str, id_: str) -> str:
+    """Where a job of this name writes its errors, if its header gives them a file of their own (`--error`); "" where
+    they are in its log, or the pattern is one that only Slurm can fill in."""
+    pattern = directives.get("error", "")
+    filled = pattern.replace("%x", name).replace("%j", id_).replace("%A", id_)
+    return "" if "%" in filled else filled

@@ -36,7 +36,7 @@ from r2v.storage.paths import LOGS
 
 WORTH_HELPING = 3600.0
 """Seconds that a job must still have before it, at its own pace, for helpers to be asked for."""
-_SET_HERE = ("job-name", "output", "error", "comment", "dependency", "array", "signal", "requeue", "no-requeue")
+_SET_HERE = ("job-name", "output", "comment", "dependency", "array", "signal", "requeue", "no-requeue")
 
 
 @dataclass(kw_only=True)
@@ -56,7 +56,7 @@ class HelperArray:
 
     @property
     def comment(self) -> str:
-        """What the array is known by in the queue, whichever attempt submitted it."""
+        """What the array is known by in the queue, behind the header's own, whichever attempt submitted it."""
         return client.helpers_comment(self.name, self.job)
 
     def look(self, folder: Path) -> None:
@@ -109,16 +109,17 @@ class HelperArray:
 
     def _queued(self) -> list[client.Queued]:
         rows = client.queue(self.name, self.root, mark=client.HELPERS_MARK)
-        return [row for row in rows if row.comment == self.comment]
+        return [row for row in rows if row.comment.split()[-1:] == [self.comment]]
 
     def _arguments(self) -> list[str]:
         kept = {name: value for name, value in self.resources.directives.items() if name not in _SET_HERE}
+        own = [given] if (given := self.resources.directives.get("comment")) else []
         count, _, at_once = self.resources.helpers.partition("%")
         return [
             *Resources(directives=kept).sbatch_args(),
             f"--array=1-{count}{f'%{at_once}' if at_once else ''}",
             f"--job-name=help_{self.job}_{self.name}",
-            f"--comment={self.comment}",
+            f"--comment={' '.join([*own, self.comment])}",
             f"--output={LOGS}/%x_%A_%a.out",
             "--requeue",
             "--signal=B:TERM@120",

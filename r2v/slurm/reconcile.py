@@ -4,7 +4,7 @@
     from_job(root, "desk_noisy", "104")  # the same from inside a job, which nothing of it may end
 
 It asks Slurm once what is in the queue, reads the chain and the records of its jobs, and in this order writes down what
-was submitted and not written, answers failures, submits what is planned, gives every job its sentinel, points what
+was submitted and not written, answers failures, submits what is planned, has one sentinel watch all of it, points what
 waits at the latest attempts, and takes away what nobody waits for. What is decided is written before it is done, as a
 planned attempt; what Slurm did not take stays planned. So each step may be cut short at any point, and whoever comes
 next (the dying job, its sentinel, any job that starts or ends, any command of R2V) goes on with it.
@@ -20,14 +20,15 @@ from pathlib import Path
 from r2v.errors import EnvironmentFault, LeaseConflict, R2VError
 from r2v.log import logger
 from r2v.slurm import chain as chains
-from r2v.slurm import client
-from r2v.slurm.chain import Chain, parse_comment
-from r2v.slurm.client import Queued, SlurmRefused
+from r2v.slurm import client, shared_stages
+from r2v.slurm.chain import WHOLE, Chain, parse_comment
+from r2v.slurm.client import NoSlurm, SlurmRefused
 from r2v.slurm.command import pauses
-from r2v.slurm.comparison import NEVER, Comparison, pending, waiting_for
+from r2v.slurm.comparison import Comparison, pending, waiting_for
 from r2v.slurm.configuration import require_configuration
 from r2v.slurm.healing.classify import Failure
 from r2v.slurm.healing.heal import answer, examine
+from r2v.slurm.sentinels import idle_sentinels, watch
 
 _PASSES = re.compile(r"limit|policy|temporarily|quota", re.IGNORECASE)
 """Refusals that pass by themselves: there are too many jobs now."""
@@ -41,11 +42,38 @@ def reconcile(
     """Bring a chain in line; returns what could not be done now, a line each.
 
     ended: jobs that have written how they ended, whatever the queue says of them. awaited: the job whose end is known
-    to have come, so that a late answer about it is waited for. wait: seconds to wait for the chain's lock. Raises
-    LeaseConflict, InputError, and NoSlurm where nobody says what is in the queue.
+    to have come, so that a late answer about it is waited for; `WHOLE` where it is not known whose. wait: seconds to
+    wait for the chain's lock. Raises LeaseConflict, InputError, and NoSlurm where nobody says what is in the queue.
     """
+    for owner in shared_stages.owners(chains.read(root, name)):
+        _look_after(root, owner)
     with chains.lock(root, name, wait=wait):
-        return bring_in_line(root, chains.read(root, name), ended=ended, awaited=awaited).undone
+        now = bring_in_line(root, chains.read(root, name), ended=ended, awaited=awaited)
+    for waiter in shared_stages.waiters(root, name):
+        if any(now.changed(job) for job, entry in waiter.jobs.items() if entry.owner == name and not entry.skipped):
+            _look_after(root, waiter.name)
+    return now.undone
+
+
+def look_after_waiters(root: Path, name: str) -> None:
+    """Bring in line every chain that waits for this one, whose jobs a person has changed."""
+    for waiter in shared_stages.waiters(root, name):
+        _look_after(root, waiter.name)
+
+
+def _look_after(root: Path, name: str) -> None:
+    """Bring in line a chain that makes something for ours, or waits for it. Where somebody else is at it, they do."""
+    try:
+        with chains.lock(root, name, wait=5.0):
+            chain = chains.read(root, name)
+            require_configuration(root, chain)
+            undone = bring_in_line(root, chain).undone
+        for line in undone:
+            logger.warning("%s: left to the next look: %s", name, line)
+    except NoSlurm:
+        raise
+    except R2VError as error:
+        logger.info("%s: not looked after: %s", name, error)
 
 
 def bring_in_line(
@@ -53,19 +81,24 @@ def bring_in_line(
 ) -> Comparison:
     """The same for who holds the lock already. `strict`: at the first refusal the rest is left (`refusal`)."""
     now = Comparison(root=root, chain=chain, rows={}, ended=frozenset(ended), awaited=awaited)
-    told = _told_ends(now)  # without Slurm: what is decided outlives a controller that does not answer
-    now.rows = {row.id: row for row in client.queue(chain.name, root, ended=True)}
-    now.asked = frozenset(now.rows)
     if chain.cancelled:
-        _end(now, [row.id for row, _ in now.marked() if now.alive(row.id)], "the chain was cancelled")
-        return now
+        now.scope = frozenset(shared_stages.needed_by_others(root, chain))
+    told = _told_ends(now)  # without Slurm: what is decided outlives a controller that does not answer
+    now.everybody = client.queue(ended=True)
+    now.rows = {row.id: row for row in client.of_chain(now.everybody, chain.name, root)}
+    now.asked = frozenset(now.rows)
+    if now.scope is not None:
+        kept = now.scope | ({WHOLE} if now.scope else set())
+        idle = [row.id for row, mark in now.marked() if now.alive(row.id) and mark.job not in kept]
+        _end(now, idle, "the chain was cancelled")
     _write_down(now)
-    _answer(now, [job for job in chain.jobs if job not in told])
+    shared_stages.settle(now)
+    _answer(now, [job for job in now.jobs if job not in told])
     _submit(now, strict)
     if not now.refusal:
-        all(_watch(now, job) for job in chain.jobs)
+        watch(now)
     _retarget(now)
-    _clear(now)
+    _end(now, idle_sentinels(now), "they watch nothing")
     return now
 
 
@@ -84,8 +117,9 @@ def from_job(root: Path, name: str, id_: str, *, failed: bool = False) -> None:
         logger.warning("r2v job %s: the chain was not looked after: %s", id_, error)
 
 
-def by_sentinel(name: str, job: str, *, root: Path = Path()) -> int:
-    """What a sentinel does: reconcile until all is done that is to be, a few minutes at most; returns an exit code."""
+def by_sentinel(name: str, job: str = WHOLE, *, root: Path = Path()) -> int:
+    """What a sentinel does: reconcile until all is done that is to be, a few minutes at most; returns an exit code.
+    `job` is the one that has ended; "": nobody says that any has."""
     waiting = pauses(SENTINEL_SECONDS)
     while True:
         try:
@@ -124,9 +158,9 @@ def surplus(root: Path, name: str, job: str, id_: str) -> bool:
 def _told_ends(now: Comparison) -> list[str]:
     """Answer the failures that the jobs tell themselves; returns which."""
     told = []
-    for job, entry in now.chain.jobs.items():
-        latest = entry.latest
-        if latest is not None and latest.id in now.ended and latest.failure is None and not now.chain.cancelled:
+    for job in now.jobs:
+        latest = now.chain.jobs[job].latest
+        if latest is not None and latest.id in now.ended and latest.failure is None:
             evidence, failure = examine(now.root, now.chain, job, latest, told=True)
             if failure is not None:
                 now.write(answer(now.root, now.chain, job, latest, evidence, failure))
@@ -137,7 +171,7 @@ def _told_ends(now: Comparison) -> list[str]:
 def _write_down(now: Comparison) -> None:
     """Make attempts of the jobs that were submitted and not written down; end those that are one too many."""
     too_many: list[str] = []
-    for job in now.chain.jobs:
+    for job in now.jobs:
         known = now.chain.slurm_ids
         strangers = [row for row, mark in now.marked(job) if not mark.sentinel and row.id not in known]
         strangers.sort(key=lambda row: (row.state == "PENDING", client.job_number(row.id)))
@@ -159,11 +193,12 @@ def _answer(now: Comparison, jobs: Sequence[str]) -> None:
     for job in jobs:
         entry = now.chain.jobs[job]
         latest = entry.latest
-        if latest is None or entry.planned or entry.skipped or latest.failure or now.alive(latest.id):
+        answered = latest is None or entry.planned or entry.skipped or entry.owner or latest.failure
+        if latest is None or answered or now.alive(latest.id):
             continue
         if now.standing(job) == "done":
             continue
-        waited = job == now.awaited
+        waited = now.awaited in (job, WHOLE)
         try:
             evidence, failure = examine(now.root, now.chain, job, latest, patient=waited)
         except EnvironmentFault as error:
@@ -183,10 +218,10 @@ def _answer(now: Comparison, jobs: Sequence[str]) -> None:
 
 
 def _submit(now: Comparison, strict: bool) -> None:
-    """Submit what is planned, in order, behind what it needs, and its sentinel behind that."""
+    """Submit what is planned, in order, behind what it needs, and a sentinel behind the first."""
     from r2v.slurm.submit import submit_stage  # with submitit, which a look alone does not need
 
-    for job in now.chain.jobs:
+    for job in now.jobs:
         planned = now.chain.jobs[job].planned
         waits = now.waits_for(job) if planned is not None else None
         if planned is None or waits is None:
@@ -203,10 +238,11 @@ def _submit(now: Comparison, strict: bool) -> None:
                 return
             continue
         now.write(now.chain.with_attempt(job, replace(planned, id=id_, submitted_at=chains.now())))
-        now.rows[id_] = pending(id_, job, now.chain, waits)
+        depends = f"afterok:{':'.join(waits)}" if waits else ""
+        now.rows[id_] = pending(id_, job, now.chain, depends, own=planned.resources.get("comment", ""))
         now.submitted.append(job)
         logger.info("%s: %s was submitted as job %s", now.chain.name, job, id_)
-        if not _watch(now, job) and strict:
+        if len(now.submitted) == 1 and not watch(now) and strict:  # the rest is added to what it watches, in one call
             now.refusal = now.undone[-1]
             return
 
@@ -223,44 +259,17 @@ def _give_up(now: Comparison, job: str, reason: str, *, everything: bool) -> Non
     now.write(chain)
 
 
-def _watch(now: Comparison, job: str) -> bool:
-    """Give an attempt in the queue its sentinel; False where Slurm does not take it."""
-    from r2v.slurm.submit import submit_sentinel
-
-    entry = now.chain.jobs[job]
-    latest = entry.latest
-    if latest is None or entry.planned or not now.alive(latest.id) or now.alive(latest.sentinel or ""):
-        return True
-    sentinel = next((row.id for row in _sentinels(now, job) if _watches(row) == latest.id), None)
-    try:
-        sentinel = sentinel or submit_sentinel(now.root, now.chain, job, latest.id)
-    except EnvironmentFault as error:
-        now.undone.append(f"the sentinel of {job} was refused ({error})")
-        return False
-    now.write(now.chain.with_attempt(job, replace(latest, sentinel=sentinel)))
-    now.rows[sentinel] = pending(sentinel, job, now.chain, [])
-    return True
-
-
-def _sentinels(now: Comparison, job: str) -> list[Queued]:
-    return [row for row, mark in now.marked(job) if mark.sentinel and row.state == "PENDING"]
-
-
-def _watches(row: Queued) -> str:
-    """The job that a waiting sentinel waits for; "" where it waits for none any more."""
-    match = re.search(r"after(?:notok|any):(\d+)", row.dependency)
-    return match[1] if match else ""
-
-
 def _retarget(now: Comparison) -> None:
     """Let every waiting job wait for the latest attempts of what it needs. One of whose needs has failed and is not
     made again stays as it is: blocked."""
-    for job, entry in now.chain.jobs.items():
+    for job in now.jobs:
+        entry = now.chain.jobs[job]
         row = now.rows.get(entry.latest.id) if entry.latest else None
-        if row is None or row.state != "PENDING" or row.id in now.ended or entry.planned:
+        if entry.latest is None or row is None or row.state != "PENDING" or row.id in now.ended or entry.planned:
             continue
         waits = now.waits_for(job)
-        mark = chains.comment(now.chain.name, job, now.chain.config_sha)
+        own = entry.latest.resources.get("comment", "")
+        mark = chains.comment(now.chain.name, job, now.chain.config_sha, own=own)
         if waits is None or (waiting_for(row) == set(waits) and row.comment == mark):
             continue
         try:
@@ -272,19 +281,6 @@ def _retarget(now: Comparison) -> None:
         except EnvironmentFault as error:
             now.undone.append(f"{job} (job {row.id}) does not wait for what it should: {error}")
             return
-
-
-def _clear(now: Comparison) -> None:
-    """End the sentinels that watch nothing any more, and the second one of an attempt."""
-    idle = []
-    for job, entry in now.chain.jobs.items():
-        latest = entry.latest
-        for row in _sentinels(now, job):
-            second = latest is not None and row.id != latest.sentinel and now.alive(latest.sentinel or "")
-            stray = latest is None or _watches(row) != latest.id
-            if row.id in now.asked and (second or stray or row.reason == NEVER):
-                idle.append(row.id)
-    _end(now, idle, "they watch nothing")
 
 
 def _end(now: Comparison, ids: Sequence[str], why: str) -> None:

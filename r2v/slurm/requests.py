@@ -55,14 +55,15 @@ def sentinel(root: Path) -> dict[str, str]:
     """What a sentinel asks for: it runs where jobs without a GPU do, and as the site profile says. Raises UsageError
     where the profile was edited and not written into the headers."""
     asked = of_job(root, CPU_SCRIPT, "").directives
-    return require_written(root).sentinel_directives({name: asked[name] for name in PLACEMENT if name in asked})
+    kept = (*PLACEMENT, "comment")
+    return require_written(root).sentinel_directives({name: asked[name] for name in kept if name in asked})
 
 
 def kept_sentinel(kept: dict[str, str]) -> dict[str, str]:
     """What the sentinels of a chain ask for, as the chain has kept it; one of an earlier version keeps the header of a
     script without GPUs."""
     if "time" in kept and "output" not in kept:
-        return kept
+        return dict(kept)
     return SiteProfile().sentinel_directives({name: kept[name] for name in (*PLACEMENT, "chdir") if name in kept})
 
 

@@ -26,13 +26,18 @@ from r2v.pipeline.plan.jobs_to_do import PlannedJob, plan, require_worlds, touch
 from r2v.pipeline.run import run_here
 from r2v.slurm import chain as chains
 from r2v.slurm import client, requests
+from r2v.slurm.cancel import cancel as cancel
 from r2v.slurm.chain import Chain, ChainJob, HealingLimits, parse_comment
+from r2v.slurm.chain_budget import require_room
 from r2v.slurm.configuration import config_sha, require_configuration
 from r2v.slurm.estimate import estimate_lines
 from r2v.slurm.headers import Resources
 from r2v.slurm.learned_sizes import sized
+from r2v.slurm.preview import preview
+from r2v.slurm.reconcile import look_after_waiters
+from r2v.slurm.shared_stages import share, sharing
 from r2v.slurm.snapshot import pin
-from r2v.slurm.submit_missing import find, preview, require_acceptable, submit_missing, table
+from r2v.slurm.submit_missing import find, require_acceptable, submit_missing, table
 from r2v.storage import artifact as artifacts
 from r2v.storage.files import write_text
 from r2v.storage.paths import CONFIGS, SCRIPTS
@@ -120,17 +125,7 @@ def resume(
             limits=_limits(before.limits, max_attempts, max_gpu_hours),
         )
         _submit_plan(root, new, chain, steps, "resume", live=live)
-    return 0
-
-
-def cancel(*, name: str | None = None, root: Path = Path()) -> int:
-    """End every job of a chain, sentinels and helpers included, so that nothing heals; returns an exit code."""
-    name = chains.only(root, name)
-    with chains.lock(root, name, wait=60.0):
-        chains.write(root, replace(chains.read(root, name), cancelled=chains.now()))
-        ids = [row.id for row in client.queue(name, root)]
-        client.cancel([*ids, *(row.id for row in client.queue(name, root, mark=client.HELPERS_MARK))])
-    print(f"{name}: {len(ids)} jobs cancelled" + (f" ({' '.join(ids)})" if ids else "; none was in the queue"))
+    look_after_waiters(root, name)
     return 0
 
 
@@ -156,8 +151,11 @@ def _submit_chain(
         )
         known = chains.read(root, name) if name in chains.names(root) else None
         if known is not None and known.config_sha == sha:
-            chain = replace(chain, created_at=known.created_at, jobs=known.jobs)
+            chain = replace(chain, created_at=known.created_at, jobs=known.jobs, earlier=known.earlier)
+        elif known is not None:
+            chain = replace(chain, earlier=known.history)
         _submit_plan(root, config, chain, steps, None, live=live, queued=known if marks else None)
+    look_after_waiters(root, name)
 
 
 def _submit_plan(
@@ -173,18 +171,21 @@ def _submit_plan(
     """Write the chain, then have in the queue what is not up to date. The caller holds the chain's lock. `queued` is
     the chain as it was, where jobs of it are in the queue."""
     chain = _with_steps(root, config, chain, steps)
-    wanted = [step.job.name for step in steps if step.state != "up to date"]
+    todo = [step.job.name for step in steps if step.state != "up to date"]
     resources = _resources(root, config, steps)
-    require_acceptable(wanted, chain, resources)
-    chain = pin(root, chain, config, live=live, queued=queued) if wanted else chain
+    require_acceptable(todo, chain, resources)
+    require_room(root, chain, todo, resources)
+    chain = pin(root, chain, config, live=live, queued=queued) if todo else chain
     for step in steps:
         if step.artifact is not None and step.job.place is not None:
             artifacts.publish(place_of(config, step.job.name, root), step.artifact.folder)
     write_text(chains.folder(root, chain.name) / "config.yaml", to_yaml(config))
     chains.write(root, chain)
-    submitted: list[str] = []
-    if wanted:
-        chain, submitted = submit_missing(root, chain, wanted, resources, reason)
+    wanted, submitted = list[str](), list[str]()
+    with sharing(root):
+        if todo:
+            chain, wanted = share(root, chain, todo, resources)
+            chain, submitted = submit_missing(root, chain, wanted, resources, reason)
     _print_outcome(chain, steps, wanted, submitted, resources)
 
 
@@ -206,6 +207,7 @@ def _with_steps(root: Path, config: Config, chain: Chain, steps: Sequence[Planne
                 script=item.command.script,
                 attempts=known.attempts if known else (),
                 command=item.argv,
+                recipe=step.recipe,
                 skipped="up to date" if step.state == "up to date" else None,
             )
     return replace(chain, jobs=jobs, sentinel=requests.sentinel(root))
@@ -273,6 +275,7 @@ def _print_plan(root: Path, config: Config, steps: Sequence[PlannedJob], words: 
     wanted = [step.job.name for step in steps if step.state != "up to date"]
     resources = _resources(root, config, steps)
     lines, refused = preview(
+        root,
         chain,
         wanted,
         resources,
@@ -302,11 +305,13 @@ def _print_outcome(
     for step in steps:
         if step.spoiled:
             logger.warning("%s is stale: %s", step.job.name, step.why)
-    skipped = len(steps) - len(wanted)
+    made_for_us = [name for name, entry in chain.jobs.items() if entry.owner and not entry.skipped]
+    skipped = sum(step.state == "up to date" for step in steps)
     print(table(chain, wanted, submitted, resources))
     print(
         f"{chain.name}: {len(submitted)} submitted, {len(wanted) - len(submitted)} in the queue before, "
         f"{skipped} skipped{' (inputs unchanged)' if skipped else ''}"
+        + (f", {len(made_for_us)} made by other chains" if made_for_us else "")
     )
-    if wanted:
+    if wanted or made_for_us:
         print(f"r2v status {chain.name}   r2v cancel {chain.name}")

@@ -77,6 +77,7 @@ def run(words: list[str], *, name: str, job: str | None = None, root: Path = Pat
     if job is not None and id_ and _one_too_many(root, name, job_start):
         logger.info("r2v job %s: %s has another attempt; this one was submitted twice", id_, job_start.job)
         return LeaseConflict.exit_code
+    _take_shared(root, name)
     process = StageProcess(job_start)
     _begin(job_start)
 
@@ -120,6 +121,7 @@ def _end(job_start: JobStart, root: Path, name: str, code: int, error: dict[str,
     from r2v.slurm import client
     from r2v.slurm.exit_record import exit_record
     from r2v.slurm.reconcile import from_job
+    from r2v.slurm.shared_stages import publish_for_waiters
 
     exit_ = exit_record(job_start, code, error, root)
     goes_on = exit_["rc"] == Interrupted.exit_code and _worth_going_on(job_start, root, name)
@@ -131,8 +133,19 @@ def _end(job_start: JobStart, root: Path, name: str, code: int, error: dict[str,
     elif exit_["rc"] and exit_["line"]:
         logger.info("r2v job %s: %s failed (%s): %s", job_start.id or "-", job_start.job, exit_["kind"], exit_["line"])
     if job_start.id and not goes_on and not job_start.ended_by_slurm:
+        if not exit_["rc"]:
+            publish_for_waiters(root, name, job_start.job)
         from_job(root, name, job_start.id, failed=bool(exit_["rc"]))
     return int(exit_["rc"])
+
+
+def _take_shared(root: Path, name: str) -> None:
+    """Publish what other chains have made for this one, which its stage may read."""
+    chain = _chain(root, name)
+    if chain is not None and any(entry.owner and not entry.skipped for entry in chain.jobs.values()):
+        from r2v.slurm.shared_stages import publish_all
+
+        publish_all(root, name)
 
 
 def _one_too_many(root: Path, name: str, job_start: JobStart) -> bool:

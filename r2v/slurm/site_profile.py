@@ -67,6 +67,8 @@ class SiteProfile:
     """Login node through which jobs of a chain speak to Slurm (ssh), where nodes may not; empty: nodes may."""
     arrays: bool = True
     """Whether jobs may be arrays, which helpers are."""
+    max_gpu_hours: str = ""
+    """GPU-hours that all chains of this checkout may use together; empty: no cap."""
 
     def directives(self, *, gpus: int) -> dict[str, str | None]:
         """What a job that asks for so many GPUs is given, and what is taken from it."""

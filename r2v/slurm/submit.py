@@ -2,7 +2,7 @@
 script of a stage know submitit.
 
 Each stage is one Checkpointable callable that Slurm starts directly (no srun: the time limit's warning reaches it
-through `--signal=B:`), each with a sentinel: a job of one CPU and five minutes that runs when its stage has failed.
+through `--signal=B:`). Beside them waits one sentinel: a job of one CPU and five minutes that runs when any has failed.
 The chain is written after every sbatch; jobs that a killed submitter had no time to write are known by their comment.
 A job that has ended is never named in a dependency: Slurm takes one that it has forgotten for a success.
 What is submitted, and when, is decided by r2v.slurm.reconcile.
@@ -24,7 +24,7 @@ from r2v.log import logger
 from r2v.slurm import chain as chains
 from r2v.slurm import client
 from r2v.slurm.bad_nodes import without_bad
-from r2v.slurm.chain import ASKED_FOR, Attempt, Chain, comment
+from r2v.slurm.chain import ASKED_FOR, WHOLE, Attempt, Chain, comment
 from r2v.slurm.client import SlurmRefused
 from r2v.slurm.headers import Resources
 from r2v.slurm.learned_sizes import learn
@@ -39,7 +39,7 @@ from r2v.storage.paths import LOGS
 REQUIRED_DIRECTIVES = {"signal": "B:USR2@120", "open-mode": "append"}
 """Directives that a stage needs and gets where its header does not give them."""
 _INVALID = "kill-on-invalid-dep"
-_SET_HERE = ("job-name", "output", "error", "comment", "dependency", _INVALID)
+_SET_HERE = ("job-name", "output", "comment", "dependency", _INVALID)
 
 
 class StageJob(Checkpointable):
@@ -91,19 +91,7 @@ def _submit_stage(
     root: Path, chain: Chain, job: str, resources: Mapping[str, str], overrides: Sequence[str], waits: Sequence[str]
 ) -> str:
     requested = Resources(directives=dict(resources))
-    directives = {name: value for name, value in resources.items() if name not in _SET_HERE}
-    if "no-requeue" not in directives:
-        directives["requeue"] = ""
-    directives = {
-        **REQUIRED_DIRECTIVES,
-        **directives,
-        **({_INVALID: "no"} if _INVALID in kept_sentinel(chain.sentinel) else {}),
-        "comment": comment(chain.name, job, chain.config_sha),
-        "output": f"{LOGS}/%x_%j.out",
-        "chdir": str(root.resolve()),
-    }
-    if waits:
-        directives["dependency"] = f"afterok:{':'.join(waits)}"
+    directives = stage_directives(root, chain, job, resources, waits)
     payload = StageJob(words_of(root, chain, job, overrides), chain.name, job)
     executor = _executor(root, chain, payload)
     executor.update_parameters(
@@ -123,6 +111,24 @@ def _submit_stage(
         return str(executor.submit(payload).job_id)
 
 
+def stage_directives(
+    root: Path, chain: Chain, job: str, resources: Mapping[str, str], waits: Sequence[str]
+) -> dict[str, str]:
+    """All that a stage's job asks of sbatch, its name aside: what its header says, and what a chain needs."""
+    directives = {name: value for name, value in resources.items() if name not in _SET_HERE}
+    if "no-requeue" not in directives:
+        directives["requeue"] = ""
+    return {
+        **REQUIRED_DIRECTIVES,
+        **directives,
+        **({_INVALID: "no"} if _INVALID in kept_sentinel(chain.sentinel) else {}),
+        "comment": comment(chain.name, job, chain.config_sha, own=resources.get("comment", "")),
+        "output": f"{LOGS}/%x_%j.out",
+        "chdir": str(root.resolve()),
+        **({"dependency": f"afterok:{':'.join(waits)}"} if waits else {}),
+    }
+
+
 def _executor(root: Path, chain: Chain, payload: StageJob) -> StageScript:
     folder = chains.folder(root, chain.name) / "submitit"
     with writing(folder):
@@ -136,14 +142,13 @@ def _executor(root: Path, chain: Chain, payload: StageJob) -> StageScript:
     return executor
 
 
-def submit_sentinel(root: Path, chain: Chain, job: str, id_: str) -> str:
-    """Submit the sentinel of a job's attempt; returns its id. Raises as `submit_stage` does.
+def submit_sentinel(root: Path, chain: Chain, ids: Sequence[str]) -> str:
+    """Submit the sentinel of these attempts; returns its id. Raises as `submit_stage` does.
 
-    It starts when the attempt has failed, and Slurm ends it by itself when that has not. Where the site wants no job
-    that Slurm ends so, the site profile says `kill_on_invalid_dep: false`: it starts in any case, and ends at once.
+    It starts when one of them has failed, and Slurm ends it by itself when none has. Where the site wants no job that
+    Slurm ends so, the site profile says `kill_on_invalid_dep: false`: it starts in any case, and ends at once.
     Its log is opened by itself: where logs/ is gone it makes it again, and Slurm would have ended it unheard.
     """
-    asked = kept_sentinel(chain.sentinel)
     lines = [
         "#!/bin/bash",
         f'mkdir -p {LOGS} && exec >> "{LOGS}/${{SLURM_JOB_NAME}}_${{SLURM_JOB_ID}}.out" 2>&1',
@@ -151,25 +156,34 @@ def submit_sentinel(root: Path, chain: Chain, job: str, id_: str) -> str:
         "set -euo pipefail",
         *code_lines(chain.name),
         "for again in 1 2 3; do  # killed in the middle, it goes on where it was",
-        f"  code=0; {shlex.quote(sys.executable)} -m r2v heal {shlex.quote(chain.name)} {job} || code=$?",
+        f"  code=0; {shlex.quote(sys.executable)} -m r2v heal {shlex.quote(chain.name)} {WHOLE} || code=$?",
         f'  [ "$code" = {128 + signal.SIGKILL} ] || break',
         "done",
         'exit "$code"',
     ]
     _make_logs(root)
-    return client.sbatch(
-        [
-            *Resources(directives=asked).sbatch_args(),
-            f"--job-name=heal_{job}_{chain.name}",
-            f"--comment={comment(chain.name, job, chain.config_sha, sentinel=True)}",
-            "--output=/dev/null",
-            "--requeue",
-            f"--chdir={root.resolve()}",
-            f"--dependency={'afternotok' if asked.get(_INVALID) == 'yes' else 'afterany'}:{id_}",
-        ],
-        "\n".join(lines) + "\n",
-        known=chain.slurm_ids,
-    )
+    return client.sbatch(sentinel_args(root, chain, ids), "\n".join(lines) + "\n", known=chain.slurm_ids)
+
+
+def sentinel_dependency(chain: Chain, ids: Sequence[str]) -> str:
+    """What a sentinel waits for: the failure of any of these attempts, or the end of any."""
+    kind = "afternotok" if kept_sentinel(chain.sentinel).get(_INVALID) == "yes" else "afterany"
+    return "?".join(f"{kind}:{id_}" for id_ in ids)
+
+
+def sentinel_args(root: Path, chain: Chain, ids: Sequence[str]) -> list[str]:
+    """All that the sentinel of these attempts asks of sbatch."""
+    asked = kept_sentinel(chain.sentinel)
+    own = asked.pop("comment", "")
+    return [
+        *Resources(directives=asked).sbatch_args(),
+        f"--job-name=heal_{chain.name}",
+        f"--comment={comment(chain.name, WHOLE, chain.config_sha, sentinel=True, own=own)}",
+        "--output=/dev/null",
+        "--requeue",
+        f"--chdir={root.resolve()}",
+        f"--dependency={sentinel_dependency(chain, ids)}",
+    ]
 
 
 def environment_lines(root: Path) -> list[str]:

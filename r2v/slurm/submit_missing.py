@@ -7,7 +7,6 @@ what is written and what the comments in the queue say is enough to go on, and n
 from __future__ import annotations
 
 import re
-import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +16,7 @@ from r2v.errors import EnvironmentFault, UsageError
 from r2v.slurm import chain as chains
 from r2v.slurm import client
 from r2v.slurm.chain import Attempt, Chain, comment, parse_comment
-from r2v.slurm.client import NoSlurm, Partition, Queued, SubmitCheck
+from r2v.slurm.client import Partition, Queued, SubmitCheck
 from r2v.slurm.directives import gpu_count, gpu_kind, node_count
 from r2v.slurm.headers import Resources
 from r2v.slurm.node_use import require_nodes_used
@@ -117,56 +116,14 @@ def _offers(partition: Partition, resources: Resources) -> bool:
     return enough and (client.memory(resources.directives.get("mem", "")) or 0) <= partition.memory << 20
 
 
-def preview(
-    chain: Chain,
-    wanted: Sequence[str],
-    resources: Mapping[str, Resources],
-    why: Mapping[str, str],
-    words: Sequence[str],
-) -> tuple[list[str], list[str]]:
-    """What `--dry-run` prints, and the jobs that Slurm would not take. `words` name the configuration to a job's
-    command. Nothing is submitted."""
-    lines, refused, hours, no_answer = [], list[str](), 0.0, _unreachable()
-    for name, job in chain.jobs.items():
-        if name not in wanted:
-            lines.append(f"{name:16} skipped ({why.get(name, 'not asked for')})")
-            continue
-        waits = [need for need in job.needs if need in wanted]
-        dependency = [f"--dependency=afterok:{':'.join(f'<{need}>' for need in waits)}"] if waits else []
-        request = resources[name]
-        hours += request.gpus * request.time_minutes / 60
-        lines.append(f"{name:16} {why[name]}")
-        sbatch, r2v = " ".join([*request.sbatch_args(), *dependency]), shlex.join([*job.command, *words])
-        lines.append(f"  sbatch {sbatch} r2v {r2v}")
-        if no_answer is None:
-            answer = check_request(request)
-            refused += [] if answer.ok else [name]
-            lines.append(f"  {'accepted' if answer.ok else 'REJECTED'}: {answer.line}")
-    lines.append(
-        f"{len(wanted)} jobs, {len(chain.jobs) - len(wanted)} skipped; at most {hours:.0f} GPU-hours"
-        + ("" if no_answer is None else f"; {no_answer}, so no header was tested")
-    )
-    return lines, refused
-
-
-def _unreachable() -> str | None:
-    """Why Slurm cannot be asked here; None where it can."""
-    if not client.present():
-        return "Slurm is not on this machine"
-    try:
-        client.partitions()
-    except NoSlurm:
-        return "no Slurm controller answers here"
-    return None
-
-
 def table(chain: Chain, wanted: Sequence[str], submitted: Sequence[str], resources: Mapping[str, Resources]) -> str:
     """The jobs of a chain: their ids, what they wait for, what they ask for."""
     rows = [("job", "id", "waits for", "GPUs", "time", "")]
     for name, job in chain.jobs.items():
         latest = job.latest
         if name not in wanted:
-            rows.append((name, "-", "", "", "", f"skipped ({job.skipped})" if job.skipped else ""))
+            why = f"skipped ({job.skipped})" if job.skipped else f"made by the chain {job.owner}" if job.owner else ""
+            rows.append((name, "-", "", "", "", why))
         elif latest is not None:
             waits = " ".join(need for need in job.needs if need in wanted)
             rows.append(
@@ -187,4 +144,5 @@ def _update_comments(rows: Sequence[Queued], chain: Chain) -> None:
     for row in rows:
         mark = parse_comment(row.comment)
         if mark is not None and mark.sha != chain.config_sha:
-            client.update(row.id, comment=comment(chain.name, mark.job, chain.config_sha, sentinel=mark.sentinel))
+            changed = comment(chain.name, mark.job, chain.config_sha, sentinel=mark.sentinel, own=mark.own)
+            client.update(row.id, comment=changed)

@@ -162,6 +162,10 @@ class SimulatedSlurm:
 
     def _judged(self, job: SimulatedJob) -> str:
         """Whether it may start; what is met is waited for no more, as long as all can be met."""
+        if "?" in job.dependency:  # any of them
+            told = {part: self._met(*part.split(":")) for part in job.dependency.split("?")}
+            job.dependency = "?".join(part for part, verdict in told.items() if verdict != "never") or job.dependency
+            return "yes" if "yes" in told.values() else "no" if "no" in told.values() else "never"
         verdicts = {part: self._met(*part.split(":")) for part in job.dependency.split(",") if part}
         if "never" in verdicts.values():
             return "never"
@@ -255,5 +259,7 @@ class SimulatedSlurm:
 
 def _spread(dependency: str) -> str:
     """What squeue shows of `afterok:1:2`: each job by itself."""
+    if "?" in dependency:
+        return dependency
     parts = (part.split(":") for part in dependency.split(",") if part)
     return ",".join(f"{kind}:{id_}" for kind, *ids in parts for id_ in ids)

@@ -5,6 +5,7 @@ The texts marked (doc) follow the documentation of versions that this machine do
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
@@ -236,6 +237,26 @@ def test_a_submission_that_reached_nobody_is_made_again_at_once(patient: Faked) 
 def test_what_would_be_accepted_is_asked_again_too(patient: Faked) -> None:
     with through(Flaky("sbatch", TIMED_OUT)):
         assert client.test_only([]).ok
+
+
+@pytest.mark.parametrize("says", ["variable", "header"])
+def test_another_cluster_is_named_to_every_command(says: str, faked: Faked, monkeypatch: pytest.MonkeyPatch) -> None:
+    if says == "variable":
+        monkeypatch.setenv("SBATCH_CLUSTERS", "big")
+    else:
+        (faked.root / "scripts/slurm").mkdir(parents=True)
+        (faked.root / "scripts/slurm/01_collect.sh").write_text("#SBATCH --mem=1G -M big\n")
+    faked.answer()
+    with client.outside():
+        client.queue()
+        client.accounting(["7"])
+        client.show("7")
+        client.update("7", comment="x")
+        client.cancel(["7"])
+        client.partitions()
+    made = [json.loads(line) for line in (faked.folder / "calls.log").read_text().splitlines()]
+    assert {call[0] for call in made} == {"squeue", "sacct", "scontrol", "scancel", "sinfo"}
+    assert all(call[1:3] == ["-M", "big"] for call in made)
 
 
 def test_how_long_to_ask_again_is_a_setting(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,10 +12,10 @@ import pytest
 
 from benchmarks.slurm_chaos import MEASURES, play
 from r2v.slurm import chain as chains
-from r2v.slurm.chain import Attempt, Chain, ChainJob
+from r2v.slurm.chain import WHOLE, Attempt, Chain, ChainJob
 from r2v.slurm.command import through
 from r2v.slurm.configuration import config_sha
-from r2v.slurm.reconcile import from_job, reconcile, surplus
+from r2v.slurm.reconcile import by_sentinel, from_job, reconcile, surplus
 from r2v.slurm.site_profile import SiteProfile
 from tests.slurm.simulator import FAULTS, Killed, SimulatedSlurm
 
@@ -145,10 +145,9 @@ def test_whoever_is_killed_at_any_call_leaves_what_the_next_goes_on_with(slurm: 
     slurm.finish(slurm.jobs[first["a"].latest.id], "FAILED", "137:0")  # type: ignore[union-attr]
     assert reconcile(NAME) == []
     alive = [job.options["comment"] for job in slurm.jobs.values() if job.state in ("PENDING", "RUNNING")]
+    sha = config_sha("seed: 0\n")
     assert sorted(alive) == sorted(
-        chains.comment(NAME, name, config_sha("seed: 0\n"), sentinel=sentinel)
-        for name in "abc"
-        for sentinel in (False, True)
+        [*(chains.comment(NAME, name, sha) for name in "abc"), chains.comment(NAME, WHOLE, sha, sentinel=True)]
     )
 
 
@@ -161,8 +160,36 @@ def test_a_sentinel_that_is_killed_is_started_again_by_its_script(slurm: Simulat
         stub.chmod(0o755)
         done = subprocess.run(["bash"], input=sentinel.options["script"].replace(sys.executable, str(stub)), text=True)
         assert done.returncode == code
-        assert (tmp_path / "begun").read_text().splitlines() == [f"-m r2v heal {NAME} a"] * len(ends)
+        assert (tmp_path / "begun").read_text().splitlines() == [f"-m r2v heal {NAME} {WHOLE}"] * len(ends)
         (tmp_path / "begun").unlink()
+
+
+def sentinels(slurm: SimulatedSlurm) -> list[str]:
+    """What each sentinel in the queue waits for."""
+    found = [job for job in slurm.jobs.values() if "~heal/" in job.options["comment"]]
+    return [job.dependency for job in found if job.state in ("PENDING", "RUNNING")]
+
+
+def test_a_chain_counts_one_job_more_than_its_stages_against_a_limit(slurm: SimulatedSlurm) -> None:
+    ids = [entry.latest.id for entry in submitted().jobs.values() if entry.latest]
+    assert sentinels(slurm) == ["?".join(f"afternotok:{id_}" for id_ in ids)] and len(slurm.jobs) == len(ids) + 1
+    slurm.finish(slurm.jobs[ids[0]], "COMPLETED")
+    assert reconcile(NAME) == [] and len(sentinels(slurm)) == 1, "one that is done is watched no more"
+
+
+def test_the_sentinel_watches_a_dying_job_to_its_end_and_then_what_was_made_of_it(slurm: SimulatedSlurm) -> None:
+    """A job that leaves its failure to others (a kill may be many things) is what its sentinel is for."""
+    first = {name: job.latest.id for name, job in submitted().jobs.items() if job.latest}
+    failed(slurm, first["a"], "killed")
+    from_job(Path(), NAME, first["a"], failed=True)
+    assert sentinels(slurm) == ["?".join(f"afternotok:{id_}" for id_ in first.values())]
+    slurm.finish(slurm.jobs[first["a"]], "FAILED", "137:0")
+    (sentinel,) = [job for job in slurm.begun if "~heal/" in job.options["comment"]]
+    assert by_sentinel(NAME) == 0
+    slurm.finish(sentinel, "COMPLETED")
+    again = chains.read(Path(), NAME).jobs["a"].latest
+    assert again is not None and again.reason == "killed"
+    assert sentinels(slurm) == ["?".join(f"afternotok:{id_}" for id_ in (again.id, first["b"], first["c"]))]
 
 
 def test_where_a_site_forbids_the_flag_a_sentinel_starts_in_any_case(slurm: SimulatedSlurm) -> None:
@@ -171,5 +198,6 @@ def test_where_a_site_forbids_the_flag_a_sentinel_starts_in_any_case(slurm: Simu
     slurm.run(["scancel", str(made.jobs["a"].latest.sentinel)], "", {})  # type: ignore[union-attr]
     reconcile(NAME)
     sentinel = slurm.jobs[str(chains.read(Path(), NAME).jobs["a"].latest.sentinel)]  # type: ignore[union-attr]
-    assert sentinel.dependency == f"afterany:{made.jobs['a'].latest.id}"  # type: ignore[union-attr]
+    ids = [made.jobs[name].latest.id for name in "abc"]  # type: ignore[union-attr]
+    assert sentinel.dependency == "?".join(f"afterany:{id_}" for id_ in ids)
     assert "kill-on-invalid-dep" not in sentinel.options

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -77,13 +78,22 @@ def test_ten_jobs_each_behind_what_it_needs_and_each_watched(
     assert run_all.submit(benchmark="desk") == 0
     made, queue = chain(checkout), {row["JobID"]: row for row in rows(checkout)}
     assert {name: job.needs for name, job in made.jobs.items()} == SEED_TABLE
-    assert len(queue) == 20 and len(calls(checkout, "sbatch")) == 20
+    assert len(queue) == 11 and len(calls(checkout, "sbatch")) == 11
+    (sentinel,) = {job.latest.sentinel for job in made.jobs.values() if job.latest}
+    assert sentinel is not None and updates(checkout, sentinel) == [
+        [
+            "scontrol",
+            "update",
+            f"jobid={sentinel}",
+            f"dependency={'?'.join(f'afternotok:{id_}' for id_ in ids(checkout).values())}",
+        ]
+    ]
     for name, job in made.jobs.items():
         assert job.latest is not None and len(job.attempts) == 1
         needed = ":".join(ids(checkout)[need] for need in job.needs)
         assert queue[job.latest.id]["Dependency"] == (f"afterok:{needed}" if needed else "(null)")
         assert queue[job.latest.id]["Comment"] == chains.comment(NAME, name, made.config_sha)
-        assert queue[str(job.latest.sentinel)]["Dependency"] == f"afternotok:{job.latest.id}"
+        assert job.latest.sentinel == sentinel
         assert job.latest.reason == "first" and job.latest.resources["time"]
     out = capsys.readouterr().out
     assert f"{NAME}: 10 submitted, 0 in the queue before, 0 skipped" in out
@@ -119,7 +129,7 @@ def test_the_scripts_of_a_chain_ask_what_the_headers_say(checkout: Faked) -> Non
     assert script.index("source scripts/slurm/env.sh") < script.index("set -euo pipefail") < script.index("\nexec ")
     assert "srun" not in script and "--error" not in script and "wckey" not in script
     assert f"-m r2v.slurm.runner --of {NAME}/bc train_policy --stage bc --config " in script
-    sentinel = next(call for call in calls(checkout, "sbatch") if f"--job-name=heal_bc_{NAME}" in call)
+    sentinel = next(call for call in calls(checkout, "sbatch") if f"--job-name=heal_{NAME}" in call)
     assert {"--kill-on-invalid-dep=yes", "--time=5", "--cpus-per-task=1", "--partition=cpu"} <= set(sentinel)
     assert not [word for word in sentinel if "gpu" in word]
 
@@ -128,17 +138,17 @@ def test_a_second_time_everything_is_there(checkout: Faked) -> None:
     run_all.submit(benchmark="desk")
     before, made = ids(checkout), chain(checkout)
     run_all.submit(benchmark="desk")
-    assert ids(checkout) == before and len(calls(checkout, "sbatch")) == 20
+    assert ids(checkout) == before and len(calls(checkout, "sbatch")) == 11
     assert chain(checkout).jobs == made.jobs
     assert unlisted(checkout.root) == []
 
 
 def test_what_a_killed_submitter_could_not_write_is_known_by_its_comment(checkout: Faked) -> None:
-    """Killed at the worst moment: four jobs are in the queue, three written down, one without its sentinel."""
+    """Killed at the worst moment: four jobs are in the queue, three written down, and no sentinel."""
     run_all.submit(benchmark="desk")
     made, before = chain(checkout), ids(checkout)
     four = [*NAMES[:4]]
-    kept = {before[name] for name in four} | {str(made.jobs[name].latest.sentinel) for name in NAMES[:3]}  # type: ignore[union-attr]
+    kept = {before[name] for name in four}
     put(checkout, [row for row in rows(checkout) if row["JobID"] in kept])
     chains.write(
         checkout.root,
@@ -150,9 +160,9 @@ def test_what_a_killed_submitter_could_not_write_is_known_by_its_comment(checkou
     done = len(calls(checkout, "sbatch"))
     run_all.submit(benchmark="desk")
     assert {name: ids(checkout)[name] for name in four} == {name: before[name] for name in four}
-    assert len(calls(checkout, "sbatch")) - done == 1 + 2 * 6
+    assert len(calls(checkout, "sbatch")) - done == 1 + 6
     comments = [row["Comment"] for row in rows(checkout)]
-    assert len(comments) == len(set(comments)) == 20
+    assert len(comments) == len(set(comments)) == 11
 
 
 def test_a_lost_sentinel_is_replaced(checkout: Faked) -> None:
@@ -213,9 +223,53 @@ def test_a_dry_run_prints_the_chain_of_a_benchmark_that_is_not_there(
 ) -> None:
     assert run_all.submit(benchmark="all", dry_run=True) == 0
     out = capsys.readouterr().out
-    assert "webarena_noisy" in out and "swebench_noisy" in out and out.count("  sbatch ") == 20
-    assert "--dependency=afterok:<bc>:<verifier>" in out and "to start at" in out and "at most 292 GPU-hours" in out
+    assert "webarena_noisy" in out and "swebench_noisy" in out and out.count("=$(sbatch ") == 20
+    assert '"--dependency=afterok:$bc:$verifier"' in out and "to start at" in out and "at most 292 GPU-hours" in out
     assert calls(checkout, "sbatch") == [] and chains.names(checkout.root) == []
+
+
+def test_the_lines_of_a_dry_run_run_as_they_stand_and_run_all_adopts_their_jobs(
+    checkout: Faked, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.rmtree(checkout.root / "logs")
+    run_all.submit(benchmark="desk", dry_run=True, overrides=["seed=3"])
+    told = capsys.readouterr().out
+    typed = [line for line in told.splitlines() if "sbatch --" in line or "mkdir" in line]
+    assert len(typed) == 1 + 11 and typed[0] == "  mkdir -p logs"
+    (checkout.root / "pasted.sh").write_text("\n".join(typed))
+    done = subprocess.run(
+        ["bash", "-eu", "pasted.sh"], stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert (checkout.root / "logs").is_dir()
+    pasted = {row["JobID"]: row for row in rows(checkout)}
+    run_all.submit(benchmark="desk", overrides=["seed=3"])
+    assert set(ids(checkout).values()) | {chain(checkout).jobs["bc"].latest.sentinel} == set(pasted)  # type: ignore[union-attr]
+    for name, job in chain(checkout).jobs.items():
+        needed = ":".join(ids(checkout)[need] for need in job.needs)
+        assert pasted[ids(checkout)[name]]["Dependency"] == (f"afterok:{needed}" if needed else "(null)")
+    words = [word for call in calls(checkout, "sbatch") for word in call]
+    wrapped = next(word for word in words if word.startswith("--wrap=") and " --stage bc" in word)
+    assert wrapped == (
+        "--wrap=exec bash scripts/slurm/03_train_policy.sh --stage bc --config configs/desk/noisy.yaml "
+        "--overrides seed=3"
+    )
+
+
+def test_what_a_header_says_in_its_comment_and_of_errors_is_kept(checkout: Faked) -> None:
+    path = checkout.root / "scripts/slurm/03_train_policy.sh"
+    path.write_text(path.read_text().replace("#SBATCH --nodes=1", "#SBATCH --comment=grant42 --error=logs/%x_%j.err"))
+    run_all.submit(benchmark="desk")
+    made, bc = chain(checkout), ids(checkout)["bc"]
+    row = next(row for row in rows(checkout) if row["JobID"] == bc)
+    assert row["Comment"] == f"grant42 {chains.comment(NAME, 'bc', made.config_sha)}"
+    script = next((chains.folder(checkout.root, NAME) / "submitit" / bc).glob("*_submission.sh")).read_text()
+    assert "\n#SBATCH --error=logs/%x_%j.err\n" in script and "--output=logs/%x_%j.out" in script
+    run_all.submit(benchmark="desk")
+    assert ids(checkout)["bc"] == bc and len(rows(checkout)) == 11
+    assert not [word for call in updates(checkout, bc) for word in call if word.startswith("comment=")]
+    run_all.cancel(name=NAME)
+    assert rows(checkout) == []
 
 
 def test_without_slurm_only_the_dry_run_works(
@@ -239,7 +293,7 @@ def test_where_no_controller_answers_no_header_is_blamed(checkout: Faked, capsys
         assert run_all.submit(benchmark="desk", dry_run=True, overrides=["seed=3"]) == 0
         out = capsys.readouterr().out
         assert "no Slurm controller answers here, so no header was tested" in out and "REJECTED" not in out
-        assert out.count(" --config configs/desk/noisy.yaml --overrides seed=3\n") == 10
+        assert out.count(" --config configs/desk/noisy.yaml --overrides seed=3')\n") == 10
 
 
 def test_a_full_queue_halfway_keeps_what_was_taken(
@@ -260,17 +314,15 @@ exec {FAKE}/sbatch "$@"
     shim.chmod(0o755)
     (tmp_path / "full").touch()
     monkeypatch.setenv("PATH", f"{shim.parent}:{FAKE}:/usr/bin:/bin")
-    with pytest.raises(
-        EnvironmentFault, match=r"4 of 10 jobs are in the queue, the sentinel of verifier was refused .*MaxSub"
-    ):
+    with pytest.raises(EnvironmentFault, match=r"6 of 10 jobs are in the queue, router_features was refused .*MaxSub"):
         run_all.submit(benchmark="desk")
     taken = ids(checkout)
-    assert len(rows(checkout)) == 7 and set(taken) == {"collect", "perturb", "bc", "verifier"}
+    assert len(rows(checkout)) == 7 and list(taken) == NAMES[:6]
     (tmp_path / "full").unlink()
     run_all.submit(benchmark="desk")
     assert {name: ids(checkout)[name] for name in taken} == taken
     comments = [row["Comment"] for row in rows(checkout)]
-    assert len(comments) == len(set(comments)) == 20
+    assert len(comments) == len(set(comments)) == 11
 
 
 def test_cancel_ends_all_in_one_call_and_nothing_heals_after_it(checkout: Faked) -> None:
@@ -298,9 +350,7 @@ def failed_bc(checkout: Faked, kind: str, line: str, rc: int) -> dict[str, str]:
     for name in ("collect", "perturb"):
         checkout.done(first[name], name)
     checkout.failed(first["bc"], kind, line, rc)
-    gone = {first[name] for name in ("collect", "perturb", "bc")} | {
-        str(chain(checkout).jobs[name].latest.sentinel) for name in ("collect", "perturb", "bc")
-    }  # type: ignore[union-attr]
+    gone = {first[name] for name in ("collect", "perturb", "bc")} | {str(chain(checkout).jobs["bc"].latest.sentinel)}  # type: ignore[union-attr]
     put(checkout, [row for row in rows(checkout) if row["JobID"] not in gone])
     return first
 
@@ -358,7 +408,8 @@ def test_a_bug_is_left_to_a_person_and_the_rest_waits(checkout: Faked) -> None:
     assert heal(NAME, "bc") == 0
     failure = chain(checkout).jobs["bc"].latest.failure  # type: ignore[union-attr]
     assert failure is not None and failure.kind == "bug" and "blocked: candidates, preference" in failure.action
-    assert ids(checkout) == first and len(calls(checkout, "sbatch")) == submitted
+    assert ids(checkout) == first
+    assert len(calls(checkout, "sbatch")) == submitted + 1, "a sentinel for those that wait"
     assert updates(checkout, first["candidates"]) == []
 
 
@@ -412,11 +463,11 @@ def test_resume_does_not_change_what_runs(checkout: Faked) -> None:
 
 def test_what_is_submitted_without_a_job_stays_without_it(checkout: Faked) -> None:
     run_all.submit(benchmark="desk", without=["ablations"])
-    assert "ablations" not in chain(checkout).jobs and len(rows(checkout)) == 18
+    assert "ablations" not in chain(checkout).jobs and len(rows(checkout)) == 10
     run_all.resume()
     assert "ablations" not in chain(checkout).jobs
     run_all.submit(benchmark="desk")
-    assert len(rows(checkout)) == 20
+    assert len(rows(checkout)) == 11
 
 
 def test_going_on_from_a_job_takes_what_is_published_and_keeps_the_graph(checkout: Faked) -> None:
@@ -429,7 +480,7 @@ def test_going_on_from_a_job_takes_what_is_published_and_keeps_the_graph(checkou
     run_all.submit(config=str(config))
     made = chains.read(checkout.root, "chain_noisy")
     assert [name for name, job in made.jobs.items() if job.skipped] == ["collect", "perturb"]
-    assert len(rows(checkout)) == 16 and made.jobs["bc"].needs == ("perturb",)
+    assert len(rows(checkout)) == 9 and made.jobs["bc"].needs == ("perturb",)
     put(checkout, [{**rows(checkout)[0], "JobID": "500", "Comment": "(null)"}])  # somebody else's
     run_all.resume(start="bc", overrides=["training.bc.lr=1e-9"])
     made = chains.read(checkout.root, "chain_noisy")

@@ -45,12 +45,12 @@ def bash(
 
 
 @pytest.mark.parametrize("name", JOBS)
-def test_a_script_is_a_header_and_two_lines(name: str) -> None:
+def test_a_script_is_a_header_and_three_lines(name: str) -> None:
     lines = (SCRIPTS / name).read_text().splitlines()
     rest = [line for line in lines if line and not line.startswith("#")]
     assert lines[0] == "#!/bin/bash"
-    assert rest[0] == 'cd "${SLURM_SUBMIT_DIR:-.}" && source scripts/slurm/env.sh || exit 2'
-    assert re.fullmatch(r'exec python -m r2v\.slurm\.runner [\w .\-/]+ "\$@"', rest[1]) and len(rest) == 2
+    assert rest[0] == 'cd "${SLURM_SUBMIT_DIR:-.}" && source scripts/slurm/env.sh ||' and rest[1].endswith("exit 2; }")
+    assert re.fullmatch(r'exec python -m r2v\.slurm\.runner [\w .\-/]+ "\$@"', rest[2]) and len(rest) == 3
     wanted = headers.read(SCRIPTS / name).directives
     assert wanted["output"] == "logs/%x_%j.out" and wanted["open-mode"] == "append"
     assert wanted["signal"] == "B:USR2@120" and wanted["requeue"] == "" and "error" not in wanted
@@ -89,7 +89,10 @@ def test_a_script_typed_without_slurm_works_in_the_checkout(checkout: Path) -> N
 
 def test_a_script_from_elsewhere_ends_before_any_work(checkout: Path, tmp_path: Path) -> None:
     done = bash(checkout, checkout / "scripts/slurm/07_train_router.sh", "desk", cwd=tmp_path)
-    assert (done.returncode, done.stdout) == (2, "") and "scripts/slurm/env.sh" in done.stderr
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.splitlines()[-1] == (
+        f"no scripts/slurm/env.sh in {tmp_path}: cd to the checkout of R2V, then the same sbatch line"
+    )
 
 
 def test_no_python_is_one_line(checkout: Path, tmp_path: Path) -> None:

@@ -11,13 +11,13 @@ on it. A job whose input has yet to be made is to be done: whether its content c
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
 from r2v.config import Config, identity
 from r2v.pipeline.graph import selection
-from r2v.pipeline.inputs import fingerprint_of, made_already, published, require_chain, require_world
+from r2v.pipeline.inputs import fingerprint_of, made_already, published, recipe_of, require_chain, require_world
 from r2v.pipeline.jobs import JOBS
 from r2v.pipeline.rows import Job
 from r2v.storage.artifact_manifest import Damaged
@@ -38,6 +38,9 @@ class PlannedJob:
     """What is up to date."""
     spoiled: bool = False
     """Whether its own files have changed, so that it must be made anew although it is there."""
+    recipe: str = ""
+    """What it makes, by its settings and by the recipes of its inputs: known before any of them is made. Jobs of one
+    recipe make one artifact, as far as a stage makes one of the same inputs."""
 
 
 def plan(
@@ -55,8 +58,10 @@ def plan(
     for name in given:
         made[name] = published(config, name, root)
     waits, steps = waiting(wanted), dict[str, PlannedJob]()
+    recipes = {name: artifact.data_sha256 for name, artifact in made.items()}
     for item in wanted:
-        step = _step(config, item, waits[item.name], made, steps, root)
+        recipes[item.name] = recipe_of(config, item, recipes)
+        step = replace(_step(config, item, waits[item.name], made, steps, root), recipe=recipes[item.name])
         if step.artifact is not None:
             made[item.name] = step.artifact
         steps[item.name] = step

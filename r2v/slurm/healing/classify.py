@@ -139,7 +139,7 @@ def classify(evidence: Evidence) -> Failure | None:
         if not evidence.exit.get("rc") and not recorded:
             return None if evidence.state in ("", "COMPLETED") else _by_code(evidence)
         if recorded:
-            line = str(evidence.exit.get("line") or last_line(evidence.log))
+            line = str(evidence.exit.get("line") or last_line(evidence.log)) or _code_line(evidence)
             if recorded == "killed" and (match := MACHINE_FAULT.search(evidence.log)):
                 return Failure(kind="machine", line=_line_around(evidence.log, match.start()))
             return Failure(kind=kind_named(recorded) or "unknown", line=line)
@@ -225,12 +225,17 @@ def _by_code(evidence: Evidence) -> Failure:
     if (code, number) == (0, 53):
         return Failure(kind="no_log", line="Slurm could not open its log file (0:53), so there is no output")
     if code in BY_EXIT_CODE:
-        return Failure(kind=BY_EXIT_CODE[code].kind, line=last_line(evidence.log))
+        kind = BY_EXIT_CODE[code]
+        return Failure(kind=kind.kind, line=last_line(evidence.log) or f"ended by exit code {code}: {kind.meaning}")
     if at_limit and HOST_OOM.search(evidence.log):
         return Failure(kind="host_oom", line=f"ended at its memory limit{_memory_used(evidence)}")
     failed = code or number or (evidence.row and evidence.row.derived)
-    line = last_line(evidence.log) or f"ended by exit code {code}, signal {number}"
+    line = last_line(evidence.log) or _code_line(evidence)
     return Failure(kind="bug" if failed else "unknown", line=line)
+
+
+def _code_line(evidence: Evidence) -> str:
+    return "ended by exit code {}, signal {}".format(*evidence.code)
 
 
 def _memory_used(evidence: Evidence) -> str:

@@ -1,20 +1,25 @@
-"""The GPU-hours that a chain has used, for the budget that ends its healing (--max-gpu-hours)."""
+"""The GPU-hours that a chain has used, for the budget that ends its healing (--max-gpu-hours), and those of all chains,
+for theirs (`max_gpu_hours` of the site profile)."""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Collection
 from datetime import UTC, datetime
 from pathlib import Path
 
+from r2v.errors import InputError
 from r2v.slurm import chain as chains
 from r2v.slurm import client
 from r2v.slurm.chain import Chain
+from r2v.slurm.site_profile import SITE, project_profile
 
 
-def gpu_hours(root: Path, chain: Chain) -> float:
-    """GPU-hours of all attempts so far, their restarts and helpers included: what sacct allotted, in whole seconds, or
-    what the jobs wrote themselves (their last start to its end) where that is more, or where sacct does not know of
-    them: accounting may be down, or come late."""
-    ids = [attempt.id for job in chain.jobs.values() for attempt in job.attempts]
+def gpu_hours(root: Path, chain: Chain, without: Collection[str] = ()) -> float:
+    """GPU-hours of all attempts so far, those `without` aside, their restarts and helpers included: what sacct
+    allotted, in whole seconds, or what the jobs wrote themselves (their last start to its end) where that is more, or
+    where sacct does not know of them: accounting may be down, or come late."""
+    ids = [attempt.id for known in chain.history.values() for attempt in known if attempt.id not in without]
     arrays = [array for id_ in ids for array in chains.record(root, chain.name, id_).helpers]
     accounts = client.accounting([*ids, *arrays]).jobs
     known = {id_: sum(row.gpu_hours for row in rows) for id_, rows in accounts.items() if rows}
@@ -27,12 +32,25 @@ def over_cap(root: Path, name: str) -> str | None:
     if name not in chains.names(root):
         return None
     chain = chains.read(root, name)
-    if chain.limits.gpu_hours is None:
-        return None
-    used = gpu_hours(root, chain)
-    if used < chain.limits.gpu_hours:
-        return None
-    return f"the chain has used {used:.2f} GPU-hours of the {chain.limits.gpu_hours:g} it may"
+    if chain.limits.gpu_hours is not None and (used := gpu_hours(root, chain)) >= chain.limits.gpu_hours:
+        return f"the chain has used {used:.2f} GPU-hours of the {chain.limits.gpu_hours:g} it may"
+    cap = budget(root)
+    if cap is not None and (used := used_by_all(root)) >= cap:
+        return f"all chains have used {used:.2f} GPU-hours of the {cap:g} they may (max_gpu_hours in {SITE})"
+    return None
+
+
+def budget(root: Path) -> float | None:
+    """The GPU-hours that all chains of this checkout may use; None: no cap. Raises InputError for what is none."""
+    text = project_profile(root).max_gpu_hours
+    if text and not re.fullmatch(r"\d{1,9}(\.\d+)?", text):
+        raise InputError(f"{root / SITE}: max_gpu_hours is {text!r}; must be a number of hours, such as 500")
+    return float(text) if text else None
+
+
+def used_by_all(root: Path, without: Collection[str] = ()) -> float:
+    """GPU-hours of every chain so far, those of the Slurm jobs `without` aside."""
+    return sum(gpu_hours(root, chains.read(root, name), without) for name in chains.names(root))
 
 
 def _recorded_hours(root: Path, name: str, id_: str, *, known: bool) -> float:

@@ -18,6 +18,7 @@ from r2v.slurm import client
 from r2v.slurm.bad_nodes import remember
 from r2v.slurm.chain import Attempt, AttemptFailure, Chain
 from r2v.slurm.command import terminal
+from r2v.slurm.directives import error_file
 from r2v.slurm.healing.classify import ALIVE, Evidence, Failure, classify, nodes
 from r2v.slurm.healing.retry_policy import Resubmit, decide
 from r2v.storage.paths import LOGS
@@ -85,8 +86,16 @@ def collect_evidence(root: Path, chain: Chain, job: str, attempt: Attempt, scont
 
 
 def _log_tail(root: Path, chain: Chain, job: str, attempt: Attempt) -> str:
+    """The end of its log, behind that of the file which its header gives errors."""
+    name = f"{job}_{chain.name}"
+    errors = error_file(attempt.resources, name, attempt.id)
+    paths = [*([root / errors] if errors else []), root / LOGS / f"{name}_{attempt.id}.out"]
+    return "\n".join(filter(None, map(_end_of, paths)))
+
+
+def _end_of(path: Path) -> str:
     try:
-        with (root / LOGS / f"{job}_{chain.name}_{attempt.id}.out").open("rb") as file:
+        with path.open("rb") as file:
             file.seek(max(0, file.seek(0, os.SEEK_END) - LOG_TAIL))
             return file.read().decode(errors="replace")
     except OSError:

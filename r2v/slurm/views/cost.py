@@ -41,13 +41,11 @@ class AttemptCost:
 
 
 def attempt_costs(name: str, root: Path = Path()) -> list[AttemptCost]:
-    """Every attempt of a chain, every job submitted by hand and every array of helpers, in order; one sacct. Raises
-    EnvironmentFault where accounting is down: only it knows what was allotted."""
+    """Every attempt of a chain, those under earlier configurations too, every job submitted by hand and every array of
+    helpers, in order; one sacct. Raises EnvironmentFault where accounting is down: only it knows what was allotted."""
     chain, records = files(name, root)
     attempts = [
-        (job, number, attempt.id)
-        for job, entry in chain.jobs.items()
-        for number, attempt in enumerate(entry.attempts, start=1)
+        (job, number, attempt.id) for job, made in chain.history.items() for number, attempt in enumerate(made, start=1)
     ]
     known = {id_ for _, _, id_ in attempts}
     attempts += [
@@ -66,8 +64,8 @@ def attempt_costs(name: str, root: Path = Path()) -> list[AttemptCost]:
         )
     limits = {
         attempt.id: Resources(directives=attempt.resources).time_minutes
-        for entry in chain.jobs.values()
-        for attempt in entry.attempts
+        for made in chain.history.values()
+        for attempt in made
     }
     helping = [_of(job, number, id_, _tasks(id_, accounting.jobs)) for job, number, id_ in arrays]
     own = [_of(job, number, id_, accounting.jobs.get(id_, []), limits.get(id_, 0)) for job, number, id_ in attempts]

@@ -83,10 +83,11 @@ def _labelled(label: str, lines: Sequence[str]) -> list[str]:
 def _what(failed: JobStatus, record: JobRecord | None, job: ChainJob | None) -> str:
     """The line that tells the failure best."""
     last = job.latest if job else None
-    if last is not None and last.failure is not None and failed.id == last.id:
-        return last.failure.line
-    recorded = (record.exit or {}).get("line") if record else None
-    return str(recorded or failed.words.removeprefix(f"{failed.kind}: ") or failed.state)
+    answer = last.failure if last is not None and failed.id == last.id else None
+    recorded = str((record.exit or {}).get("line") or "") if record else ""
+    words = failed.words.removeprefix(f"{failed.kind}:").strip(" ;") if answer is None else answer.line
+    told = (answer.line if answer else "") or recorded or words
+    return told or f"neither its record nor Slurm says more than: {failed.kind or failed.state}"
 
 
 def _from_log(failed: JobStatus, root: Path) -> list[str]:
@@ -141,6 +142,8 @@ def _above(name: str, chain: Chain) -> set[str]:
 
 
 def _remedy(failed: JobStatus, chain: Chain, root: Path) -> str:
+    if failed.owner:
+        return f"r2v explain {failed.owner} {failed.job}, which makes it for this chain too"
     if failed.by_hand:
         return "mend what the line names, then the same sbatch line again"
     if failed.state == "not submitted":

@@ -19,6 +19,7 @@ from r2v.errors import CUDA_OOM, HOST_OOM, InputError, Interrupted, UsageError, 
 from r2v.pipeline.jobs import JOBS
 from r2v.slurm import chain as chains
 from r2v.slurm.chain import Chain, JobRecord
+from r2v.slurm.directives import error_file
 from r2v.storage.paths import LOGS
 
 NUMBERS = {row.number: row.name for row in JOBS}
@@ -37,6 +38,10 @@ def job_id(chain: Chain, records: Mapping[str, JobRecord], word: str) -> str:
     UsageError for what is none of them, InputError for a job that was never submitted."""
     name = NUMBERS.get(word, word)
     if name in chain.jobs:
+        if chain.jobs[name].owner:
+            raise InputError(
+                f"{chain.name}: {name} was made by another chain: r2v logs {chain.jobs[name].owner} {name}"
+            )
         latest = chain.jobs[name].latest
         if latest is None:
             why = chain.jobs[name].skipped or "it was not submitted"
@@ -60,6 +65,14 @@ def path_of(root: Path, id_: str) -> Path:
     if not paths:
         raise InputError(f"no {LOGS}/*_{id_}.out; a job makes its log when it begins: r2v status")
     return paths[-1]
+
+
+def with_errors(root: Path, chain: Chain, id_: str) -> list[Path]:
+    """The log of a Slurm job, and the file that its header gives errors, where it has one. Raises InputError where
+    there is no log."""
+    attempts = ((job, attempt) for job, entry in chain.jobs.items() for attempt in entry.attempts)
+    named = (error_file(one.resources, f"{job}_{chain.name}", id_) for job, one in attempts if one.id == id_)
+    return [path_of(root, id_), *(root / name for name in named if name and (root / name).is_file())]
 
 
 def tail(root: Path, id_: str, size: int = 65536) -> str:

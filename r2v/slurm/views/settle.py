@@ -12,7 +12,7 @@ from r2v.slurm.chain import Chain
 from r2v.slurm.configuration import require_configuration
 from r2v.slurm.reconcile import reconcile
 from r2v.slurm.views.states import SlurmSnapshot
-from r2v.slurm.views.status import ChainStatus, StatusInputs, gather_inputs, statuses
+from r2v.slurm.views.status import FINISHED, ChainStatus, StatusInputs, gather_inputs, statuses
 
 
 def settled_inputs(wanted: Sequence[str], root: Path = Path()) -> StatusInputs:
@@ -43,9 +43,11 @@ def _out_of_line(chain: Chain, found: ChainStatus, slurm: SlurmSnapshot, root: P
         and (latest := chain.jobs[one.job].latest) is not None
         and latest.failure is None
     ]
+    settled = FINISHED | {"not submitted", "failed"}
     return bool(
         strangers
         or (unanswered and not chain.cancelled)
         or any(one.state == "blocked" and one.never for one in found.jobs)
         or any(entry.planned for entry in chain.jobs.values())
+        or any(one.owner and one.state in settled and not chain.jobs[one.job].skipped for one in found.jobs)
     )

@@ -67,6 +67,8 @@ class JobStatus:
     """Submitted by an sbatch line, not by run_all."""
     never: bool = False
     """Whether it waits, according to Slurm, for what can't come."""
+    owner: str = ""
+    """The chain that makes it, where another one does."""
     helpers: dict[str, int] = field(default_factory=dict)
     """Helpers of its array that are in the queue, by Slurm's state."""
 

@@ -13,20 +13,21 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from r2v.console import text_table
 from r2v.errors import EnvironmentFault, InputError, UsageError, nearest
 from r2v.log import logger
 from r2v.slurm import chain as chains
-from r2v.slurm import client
+from r2v.slurm import client, shared_stages
 from r2v.slurm.chain import Attempt, Chain, ChainJob, JobRecord
-from r2v.slurm.configuration import require_configuration
+from r2v.slurm.views.banners import banners
 from r2v.slurm.views.humanize import clock
 from r2v.slurm.views.states import JobStatus, SlurmSnapshot, failure_text, job_status, memory_text
-from r2v.storage.lease import holder
 from r2v.storage.paths import CHAINS
 
 FINISHED = frozenset(("done", "up to date"))
@@ -40,6 +41,8 @@ class StatusInputs:
     slurm: SlurmSnapshot
     chains: dict[str, Chain]
     records: dict[str, dict[str, JobRecord]]
+    """Of these chains, and of those that make something for them."""
+    owners: dict[str, Chain] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,9 +112,13 @@ def gather_inputs(wanted: Sequence[str], root: Path = Path()) -> StatusInputs:
     known, records = dict[str, Chain](), dict[str, dict[str, JobRecord]]()
     for name in wanted:
         known[name], records[name] = files(name, root)
+    makers = dict[str, Chain]()
+    for name in sorted({owner for chain in known.values() for owner in shared_stages.owners(chain)} - known.keys()):
+        with suppress(InputError):
+            makers[name], records[name] = files(name, root)
     gone = [job_id for ids in records.values() for job_id in ids if queue is None or job_id not in queue]
     slurm = SlurmSnapshot(queue=queue, queue_down=down, accounting=client.accounting(gone))
-    return StatusInputs(slurm=slurm, chains=known, records=records)
+    return StatusInputs(slurm=slurm, chains=known, records=records, owners=makers)
 
 
 def files(name: str, root: Path = Path()) -> tuple[Chain, dict[str, JobRecord]]:
@@ -129,7 +136,7 @@ def _chain(root: Path, name: str) -> Chain:
 
 def _ids(root: Path, chain: Chain) -> Iterable[str]:
     """The Slurm jobs of a chain: every attempt, then those that wrote a record without being one."""
-    attempts = [attempt for job in chain.jobs.values() for attempt in job.attempts]
+    attempts = [attempt for known in chain.history.values() for attempt in known]
     watched = {attempt.sentinel for attempt in attempts}
     folder = chains.folder(root, chain.name) / "jobs"
     recorded = sorted((path.name for path in folder.iterdir()), key=client.job_number) if folder.is_dir() else ()
@@ -138,12 +145,25 @@ def _ids(root: Path, chain: Chain) -> Iterable[str]:
 
 def statuses(inputs: StatusInputs, root: Path = Path()) -> list[ChainStatus]:
     """The status of every chain of these inputs."""
-    return [fold(chain, inputs.records[name], inputs.slurm, root) for name, chain in inputs.chains.items()]
+    known = {**inputs.owners, **inputs.chains}
+    return [
+        fold(chain, inputs.records[name], inputs.slurm, root, {one: (known[one], inputs.records[one]) for one in known})
+        for name, chain in inputs.chains.items()
+    ]
 
 
-def fold(chain: Chain, records: Mapping[str, JobRecord], slurm: SlurmSnapshot, root: Path = Path()) -> ChainStatus:
-    """The status of one chain."""
-    jobs = {name: _of(name, job, records, slurm) for name, job in chain.jobs.items()}
+def fold(
+    chain: Chain,
+    records: Mapping[str, JobRecord],
+    slurm: SlurmSnapshot,
+    root: Path = Path(),
+    others: Mapping[str, tuple[Chain, Mapping[str, JobRecord]]] = MappingProxyType({}),
+) -> ChainStatus:
+    """The status of one chain; of a stage that one of the `others` makes, what stands there."""
+    jobs = {
+        name: _of_owner(name, job, others, slurm) if job.owner and not job.skipped else _of(name, job, records, slurm)
+        for name, job in chain.jobs.items()
+    }
     for name, job in chain.jobs.items():
         needs = [need for need in job.needs if need in jobs]
         broken = [need for need in needs if jobs[need].state in BROKEN | {"blocked"}]
@@ -157,11 +177,14 @@ def fold(chain: Chain, records: Mapping[str, JobRecord], slurm: SlurmSnapshot, r
             unfinished = [need for need in needs if jobs[need].state not in FINISHED]
             words = f"waits for {', '.join(unfinished)}" if unfinished else "starts soon"
             jobs[name] = replace(jobs[name], words=words)
+    for name, made in jobs.items():
+        if made.owner:
+            jobs[name] = replace(made, words=f"made by {made.owner}" + (f": {made.words}" if made.words else ""))
     for name, counts in _helpers(chain.name, slurm, root).items():
         if name in jobs:
             told = " and ".join(f"{count} {state.lower()}" for state, count in sorted(counts.items()))
             jobs[name] = replace(jobs[name], helpers=dict(counts), words=f"{jobs[name].words}, helpers: {told}")
-    attempts = {attempt.id for job in chain.jobs.values() for attempt in job.attempts}
+    attempts = chain.slurm_ids
     by_hand = [
         replace(job_status(str((record.start or {}).get("job", "?")), Attempt(id=id_), record, slurm), by_hand=True)
         for id_, record in records.items()
@@ -173,7 +196,7 @@ def fold(chain: Chain, records: Mapping[str, JobRecord], slurm: SlurmSnapshot, r
         submitted=chain.created_at,
         commit=(chain.commit or "")[:10] + ("+" if chain.dirty else ""),
         snapshot=chain.snapshot,
-        banners=_banners(chain, list(jobs.values()), slurm, root),
+        banners=banners(chain, list(jobs.values()), slurm, root),
     )
 
 
@@ -183,6 +206,20 @@ def _helpers(name: str, slurm: SlurmSnapshot, root: Path) -> dict[str, Counter[s
     for row in client.of_chain((slurm.queue or {}).values(), name, root, mark=client.HELPERS_MARK):
         found.setdefault(row.comment.rpartition("/")[2], Counter())[row.state] += 1
     return found
+
+
+def _of_owner(
+    name: str,
+    job: ChainJob,
+    others: Mapping[str, tuple[Chain, Mapping[str, JobRecord]]],
+    slurm: SlurmSnapshot,
+) -> JobStatus:
+    chain, records = others.get(job.owner, (None, {}))
+    if chain is None or name not in chain.jobs or chain.jobs[name].owner:
+        words = f"{job.owner} makes it no more; whichever job starts or ends next submits it here, or: r2v status"
+        return JobStatus(job=name, state="not submitted", words=words, owner=job.owner)
+    found = _of(name, chain.jobs[name], records, slurm)
+    return replace(found, owner=job.owner)
 
 
 def _of(name: str, job: ChainJob, records: Mapping[str, JobRecord], slurm: SlurmSnapshot) -> JobStatus:
@@ -217,31 +254,6 @@ def _after_healing(status: JobStatus, last: Attempt, slurm: SlurmSnapshot) -> Jo
         )
     who = f"its sentinel {last.sentinel} ended without acting" if last.sentinel else "it has no sentinel"
     return replace(status, words=f"{status.words}; not healed: {who}")
-
-
-def _banners(chain: Chain, jobs: Sequence[JobStatus], slurm: SlurmSnapshot, root: Path) -> list[str]:
-    lines = []
-    if (chains.folder(root, chain.name) / "config.yaml").exists():
-        try:
-            require_configuration(root, chain)
-        except InputError as error:
-            lines.append(str(error))
-    if slurm.queue_down:
-        lines.append(f"the queue could not be asked: {slurm.queue_down}")
-    if slurm.accounting.down:
-        lines.append(f"accounting down, status from files and squeue: {slurm.accounting.down}")
-    if chain.cancelled:
-        lines.append(f"cancelled at {clock(chain.cancelled)}; `r2v resume {chain.name}` takes it up again")
-    missing = [job.job for job in jobs if job.state == "not submitted"]
-    if missing and not chain.cancelled:
-        owner = holder(chains.folder(root, chain.name) / "chain.lease")
-        lines.append(
-            f"{owner} is submitting"
-            if owner
-            else f"not submitted: {', '.join(missing)}; the command that submitted was cut off. Run it again: what is "
-            "in the queue is adopted"
-        )
-    return lines
 
 
 def lines(status: ChainStatus) -> list[str]:

@@ -259,3 +259,10 @@ def test_a_stage_s_end_by_its_code_and_its_record() -> None:
         None,
     ]
     assert failure_kind(1, error("cuda_oom")) == "cuda_oom" and failure_kind(1, error("interrupted")) == "interrupted"
+
+
+def test_a_failure_has_a_line_whatever_is_missing() -> None:
+    """The record could not be written and the log is empty: a full disk."""
+    for code in (1, 3, 5, 11):
+        failure = classify(Evidence(scontrol={"JobState": "FAILED", "ExitCode": f"{code}:0"}))
+        assert failure is not None and failure.line.startswith(f"ended by exit code {code}")

@@ -166,6 +166,26 @@ def test_what_a_dead_sentinel_left_is_answered_by_the_next_look(
     assert "  what     x.jsonl:3: cut" in explained(capsys)
 
 
+@pytest.mark.parametrize("words", [("logs", "collect"), ("cost",)])
+def test_commands_that_show_look_after_the_chain_first(words: tuple[str, ...], faked: Faked) -> None:
+    broken(faked, "bug", "", "not tried again")
+    chain = dataclasses.replace(chains.read(faked.root, "desk_noisy"), config_sha=config_sha("seed: 0\n"))
+    (chains.folder(faked.root, "desk_noisy") / "config.yaml").write_text("seed: 0\n")
+    last = dataclasses.replace(chain.jobs["candidates"].attempts[-1], failure=None)
+    chains.write(faked.root, chain.with_job("candidates", attempts=(last,)))
+    (faked.root / "logs" / "collect_desk_noisy_100.out").write_text("x\n")
+    assert cli.main([*words]) == 0
+    now = chains.read(faked.root, "desk_noisy").jobs["candidates"].attempts[-1]
+    assert now.failure is not None and now.failure.kind == "bug"
+
+
+def test_what_is_never_empty(faked: Faked, capsys: pytest.CaptureFixture[str]) -> None:
+    """A full disk: neither its record nor its log says anything."""
+    broken(faked, "environment", "", "not tried again", 5)
+    told = next(line for line in explained(capsys).splitlines() if line.startswith("  what "))
+    assert told == "  what     neither its record nor Slurm says more than: environment"
+
+
 def test_what_was_healed_is_told_when_all_is_well(faked: Faked, capsys: pytest.CaptureFixture[str]) -> None:
     broken(faked, "bug", "x", "y", healed_before=True)
     chain = chains.read(faked.root, "desk_noisy")

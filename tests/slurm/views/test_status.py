@@ -236,6 +236,19 @@ def test_sacct_that_lags_behind_is_no_failure(faked: Faked) -> None:
     assert "accounting does not know it yet" in one(status, "collect").words
 
 
+@pytest.mark.parametrize(("rc", "kind", "state"), [(1, "bug", "failed"), (0, None, "done")])
+def test_a_jobs_own_record_is_believed_before_an_accounting_that_is_late(
+    rc: int, kind: str | None, state: str, faked: Faked
+) -> None:
+    """It has left the queue, and sacct still calls it running: one that failed was told as done."""
+    faked.chain()
+    faked.done("100", rc=rc, kind=kind, line="KeyError: 17" if rc else "")
+    faked.accounted("100", "RUNNING")
+    waiting(faked, after="collect")
+    found = one(seen(faked), "collect")
+    assert (found.state, found.kind) == (state, kind) and ("KeyError: 17" in found.words) == bool(rc)
+
+
 def test_sacct_that_still_calls_it_running_is_no_failure(faked: Faked) -> None:
     faked.chain()
     faked.done("100")

@@ -1,0 +1,92 @@
+"""The preview: the sbatch lines of a chain, as `--dry-run` prints them: they may be pasted into a shell as they stand.
+
+    bc=$(sbatch --parsable --job-name=bc_desk_noisy ... --dependency=afterok:$perturb --wrap='bash scripts/slurm/...')
+
+Their options are those with which `run_all` submits, and so are the comments: a `run_all` behind pasted lines adopts
+the jobs. Only there is a chain, and a snapshot of the code; a sentinel that was pasted finds nothing to heal.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from r2v.slurm import client
+from r2v.slurm.chain import WHOLE, Chain
+from r2v.slurm.client import NoSlurm
+from r2v.slurm.headers import Resources
+from r2v.slurm.submit_missing import check_request
+from r2v.storage.paths import LOGS, SCRIPTS
+
+
+def preview(
+    root: Path,
+    chain: Chain,
+    wanted: Sequence[str],
+    resources: Mapping[str, Resources],
+    why: Mapping[str, str],
+    words: Sequence[str],
+) -> tuple[list[str], list[str]]:
+    """What `--dry-run` prints, and the jobs that Slurm would not take. `words` name the configuration to a job's
+    command. Nothing is submitted."""
+    lines, refused, hours, no_answer = [], list[str](), 0.0, _unreachable()
+    if wanted and not (root / LOGS).is_dir():
+        lines.append(f"  mkdir -p {LOGS}")
+    for name, job in chain.jobs.items():
+        if name not in wanted:
+            lines.append(f"{name:16} skipped ({why.get(name, 'not asked for')})")
+            continue
+        request = resources[name]
+        hours += request.gpus * request.time_minutes / 60
+        lines.append(f"{name:16} {why[name]}")
+        waits = [need for need in job.needs if need in wanted]
+        lines.append(f"  {_stage_line(root, chain, name, request, waits, words)}")
+        if no_answer is None:
+            answer = check_request(request)
+            refused += [] if answer.ok else [name]
+            lines.append(f"  # {'accepted' if answer.ok else 'REJECTED'}: {answer.line}")
+    if wanted:
+        lines.append("sentinel         runs if one of them fails")
+        lines.append(f"  {_sentinel_line(root, chain, wanted)}")
+    lines.append(
+        f"{len(wanted)} jobs, {len(chain.jobs) - len(wanted)} skipped; at most {hours:.0f} GPU-hours"
+        + ("" if no_answer is None else f"; {no_answer}, so no header was tested")
+    )
+    return lines, refused
+
+
+def _stage_line(
+    root: Path, chain: Chain, name: str, request: Resources, waits: Sequence[str], words: Sequence[str]
+) -> str:
+    from r2v.slurm.submit import stage_directives
+
+    job = chain.jobs[name]
+    asked = stage_directives(root, chain, name, request.directives, [f"${need}" for need in waits])
+    args = [f"--job-name={name}_{chain.name}", *Resources(directives=asked).sbatch_args()]
+    command = ["bash", str(SCRIPTS / job.script), *job.command[1:], *words]
+    return f"{name}=$(sbatch --parsable {_typed(args)} --wrap={shlex.quote(f'exec {shlex.join(command)}')})"
+
+
+def _sentinel_line(root: Path, chain: Chain, wanted: Sequence[str]) -> str:
+    from r2v.slurm.submit import environment_lines, sentinel_args
+
+    args = sentinel_args(root, chain, [f"${name}" for name in wanted])
+    script = "; ".join([*environment_lines(root), f"exec python -m r2v heal {shlex.quote(chain.name)} {WHOLE}"])
+    return f"sbatch {_typed(args)} --wrap={shlex.quote(shlex.join(['exec', 'bash', '-c', script]))}"
+
+
+def _typed(args: Sequence[str]) -> str:
+    """Arguments as they are typed; the ids of other jobs are the shell's variables."""
+    return " ".join(f'"{word}"' if "$" in word else shlex.quote(word) for word in args)
+
+
+def _unreachable() -> str | None:
+    """Why Slurm cannot be asked here; None where it can."""
+    if not client.present():
+        return "Slurm is not on this machine"
+    try:
+        client.partitions()
+    except NoSlurm:
+        return "no Slurm controller answers here"
+    return None

@@ -1,0 +1,96 @@
+"""Sentinels: the job that watches a chain, one however many stages it has, so that a limit on jobs counts N + 1.
+
+It waits for any of the attempts in the queue to fail (`afternotok:101?afternotok:102`). One that is submitted later is
+added to what it waits for; one that has ended well is passed over by Slurm, which ends the sentinel with the last of
+them. One that has started brings the chain in line and leaves a sentinel for what is in the queue then.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+from r2v.errors import EnvironmentFault
+from r2v.slurm import chain as chains
+from r2v.slurm import client
+from r2v.slurm.chain import WHOLE
+from r2v.slurm.client import Queued
+from r2v.slurm.comparison import NEVER, Comparison, pending
+
+__all__ = ["idle_sentinels", "watch", "watched_by"]
+
+
+def watch(now: Comparison) -> bool:
+    """Give what is in the queue its sentinel; False where Slurm does not take it."""
+    from r2v.slurm.submit import sentinel_dependency, submit_sentinel
+
+    watched = _watched(now)
+    if not watched:
+        return True
+    row = _waiting(now)
+    try:
+        if row is not None and not set(watched.values()) <= _watches(row):
+            depends = sentinel_dependency(now.chain, list(watched.values()))
+            if client.update(row.id, dependency=depends):
+                now.rows[row.id] = pending(row.id, WHOLE, now.chain, depends)
+            else:  # it has started meanwhile
+                row = None
+        sentinel = row.id if row is not None else submit_sentinel(now.root, now.chain, list(watched.values()))
+    except EnvironmentFault as error:
+        now.undone.append(f"the sentinel of {', '.join(watched)} was refused ({error})")
+        return False
+    if row is None:
+        depends = sentinel_dependency(now.chain, list(watched.values()))
+        now.rows[sentinel] = pending(sentinel, WHOLE, now.chain, depends, sentinel=True)
+    chain = now.chain
+    for job in watched:
+        if now.latest(job).sentinel != sentinel:
+            chain = chain.with_sentinel(job, sentinel)
+    if chain is not now.chain:
+        now.write(chain)
+    return True
+
+
+def idle_sentinels(now: Comparison) -> list[str]:
+    """The sentinels that watch nothing any more, and all but one of those that wait."""
+    kept = _waiting(now) if _watched(now) else None
+    return [
+        row.id
+        for row in _sentinels(now)
+        if row.id in now.asked and (kept is None or row.id != kept.id or row.reason == NEVER)
+    ]
+
+
+def watched_by(root: Path, name: str) -> list[str]:
+    """The jobs of a chain whose latest attempts this Slurm job was the sentinel of."""
+    me = os.environ.get("SLURM_JOB_ID", "")
+    jobs = chains.read(root, name).jobs if me and name in chains.names(root) else {}
+    return [job for job, entry in jobs.items() if entry.latest is not None and entry.latest.sentinel == me]
+
+
+def _watched(now: Comparison) -> dict[str, str]:
+    """The attempts in the queue, by job. One that tells its own end is watched to it: what it leaves undone, and whom
+    a failure is told, is its sentinel's."""
+    entries = {job: now.chain.jobs[job] for job in now.jobs}
+    return {
+        job: entry.latest.id
+        for job, entry in entries.items()
+        if entry.latest is not None and not entry.planned and now.in_queue(entry.latest.id)
+    }
+
+
+def _sentinels(now: Comparison) -> list[Queued]:
+    return [row for row, mark in now.marked() if mark.sentinel and row.state == "PENDING"]
+
+
+def _waiting(now: Comparison) -> Queued | None:
+    """The sentinel that stays: of those that watch the whole chain, the one that the attempts name, or the first."""
+    named = {entry.latest.sentinel for entry in now.chain.jobs.values() if entry.latest is not None}
+    whole = [row for row, mark in now.marked(WHOLE) if row.state == "PENDING" and row.reason != NEVER]
+    return min(whole, key=lambda row: (row.id not in named, client.job_number(row.id)), default=None)
+
+
+def _watches(row: Queued) -> set[str]:
+    """The jobs that a waiting sentinel waits for."""
+    return set(re.findall(r"after(?:notok|any):(\d+)\b(?!\(failed)", row.dependency))
