@@ -59,7 +59,6 @@ OFFERED = {
     "r2v.llm.engines.launcher",
     "r2v.pipeline.play_bundle",
     "r2v.slurm.job",
-    "r2v.utils.results",
 }
 """For the interpreter, the shell, an engine's own Python, worlds in a child process, a program that plays a bundle, and
 the interfaces that older scripts import."""
