@@ -64,7 +64,16 @@ def _add_run_options(parser: argparse.ArgumentParser) -> None:
         type=_slots,
         default=1,
         metavar="N",
-        help="runs at once; auto: as many as fit into the memory, measured on the first (default: 1)",
+        help="runs at once; auto: as many as fit into the memory, of GPUs too, measured on the first (default: 1)",
+    )
+    parser.add_argument(
+        "--slurm",
+        nargs="?",
+        type=whole(_COUNT),
+        const=50,
+        metavar="N",
+        help="submit each point to Slurm, a chain or a job, at most N of them in the queue at once; N left out: 50 "
+        "(default: runs work here)",
     )
     parser.add_argument(
         "--fresh", action="store_true", help="run points again that another experiment has completed already"
@@ -115,6 +124,9 @@ def _add_reading(words: Any) -> None:
     compare.add_argument(
         "--reference", metavar="RUN", help="a run of the setting that the others are tested against (default: the best)"
     )
+    about = "cancel what an experiment has in Slurm's queue; its runs are pending again"
+    cancel = add_word(words, "cancel", about, _cancel)
+    cancel.add_argument("experiment", nargs="?", metavar="EXPERIMENT", help=_EXPERIMENT)
     diff = add_word(words, "diff", "print the keys and figures in which two runs differ", _diff)
     diff.add_argument("runs", nargs=2, metavar="RUN", help="two runs, such as run_003 run_007")
     diff.add_argument("--experiment", metavar="EXPERIMENT", help=_EXPERIMENT)
@@ -162,13 +174,17 @@ def _run(values: argparse.Namespace) -> int:
         fresh=values.fresh,
         lost=values.lost,
         allow_spec_change=values.allow_spec_change,
+        slurm=values.slurm,
     )
+    if values.slurm is not None and values.slots != 1:
+        raise UsageError(f"--slots {values.slots}: is of runs that work here; --slurm N says how many may be queued")
     run_experiment(values.exp, options)
     return 0
 
 
 def _background(values: argparse.Namespace) -> int:
     from r2v.experiments import background
+    from r2v.experiments.cancel import cancel_newest
 
     if values.list:
         print("\n".join(background.lines()))
@@ -176,6 +192,8 @@ def _background(values: argparse.Namespace) -> int:
     if values.stop is not None:
         run = background.named(values.stop)
         print(f"{run.id}: {'stopped' if background.stop(run) else f'had ended already ({run.state})'}")
+        if run.spec is not None and (count := cancel_newest(run.name)):
+            print(f"{run.name}: {count} runs cancelled in Slurm's queue")
         return 0
     if values.experiment is not None:
         launched = _launch_experiment(values)
@@ -203,6 +221,7 @@ def _launch_experiment(values: argparse.Namespace) -> Any:
     for option in ("resume", "fresh", "allow_spec_change", "lost"):
         words += [f"--{option.replace('_', '-')}"] if getattr(values, option) else []
     words += ["--slots", str(values.slots), *([] if values.limit is None else ["--limit", str(values.limit)])]
+    words += [] if values.slurm is None else ["--slurm", str(values.slurm)]
     return background.launch(words, name=spec.name, spec=spec.tree.path)
 
 
@@ -229,6 +248,15 @@ def _compare(values: argparse.Namespace) -> int:
     found = compare(folder, values.metric, values.reference)
     print("\n".join(comparison_lines(found)))
     print("\n".join(str(path) for path in write_comparison(folder / "comparison", found)))
+    return 0
+
+
+def _cancel(values: argparse.Namespace) -> int:
+    from r2v.experiments.cancel import cancel_runs
+    from r2v.experiments.records import chosen
+
+    folder = chosen(values.experiment)
+    print(f"{folder}: {cancel_runs(folder)} runs cancelled")
     return 0
 
 

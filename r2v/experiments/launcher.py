@@ -19,6 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Protocol
 
 from r2v.errors import LeaseConflict
 from r2v.experiments.records import OUTPUT, RETURN_CODE
@@ -47,6 +48,21 @@ class RunEnd:
     return_code: int | None
     peak_bytes: int | None = None
     cpu_seconds: float | None = None
+    line: str = ""
+    """Why it failed, where its output does not say."""
+
+
+class ActiveRun(Protocol):
+    """A run that is about to begin, works, or has ended without having been looked at."""
+
+    def go(self) -> None:
+        """Begin; it is written down by now."""
+
+    def look(self) -> RunEnd | None:
+        """How it ended; None while it works."""
+
+    def stop(self, patience: float) -> None:
+        """End it: asked first, killed after `patience` seconds."""
 
 
 @dataclass(kw_only=True)

@@ -41,6 +41,10 @@ class RunOptions:
     lost: bool = False
     """Whether runs that were started on other machines are taken for dead."""
     allow_spec_change: bool = False
+    slurm: int | None = None
+    """Runs that are in Slurm's queue at most; None: they run here."""
+    look_every: float = 10.0
+    """Seconds between two questions to Slurm."""
 
 
 def folder_of(spec: ExperimentSpec, options: RunOptions) -> Path:

@@ -11,16 +11,16 @@ there. By default one run works at a time.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
 from r2v.constraints import shown
-from r2v.errors import EnvironmentFault, UsageError
+from r2v.errors import EnvironmentFault, R2VError, UsageError
 from r2v.experiments.expansion import Point, expand, label_of
-from r2v.experiments.launcher import RunEnd, StartedRun, adopt_run, left_code, start_run
+from r2v.experiments.launcher import ActiveRun, RunEnd, adopt_run, left_code, start_run
 from r2v.experiments.metrics import headline
 from r2v.experiments.opening import RunOptions, completed_elsewhere, folder_of, opened
 from r2v.experiments.records import (
@@ -31,7 +31,9 @@ from r2v.experiments.records import (
     write_record,
 )
 from r2v.experiments.schedule import RunSchedule, schedule_of
-from r2v.experiments.slots import available_memory, slots_that_fit
+from r2v.experiments.slots import FreeMemory, GpuWatch, slots_that_fit
+from r2v.experiments.slurm_looks import SlurmLooks
+from r2v.experiments.slurm_runs import require_accepted, submitted_run, text_of
 from r2v.experiments.spec import ExperimentSpec, read_spec
 from r2v.experiments.views import LEASE, summary
 from r2v.experiments.words import words_of
@@ -46,8 +48,8 @@ _PAUSES = (0.01, 0.25)
 """Seconds between two looks at the runs: the first after one began, and the longest."""
 
 
-def run_experiment(spec_path: Path, options: RunOptions) -> Path:
-    """Run an experiment, or go on with it; the folder of its results.
+def run_experiment(spec_path: Path, options: RunOptions, sleep: Callable[[float], None] = time.sleep) -> Path:
+    """Run an experiment, or go on with it; the folder of its results. `sleep` passes the time between two looks.
 
     Everything is checked before anything runs. Raises UsageError, InputError; LeaseConflict where another process runs
     it; EnvironmentFault, at the end, where runs failed.
@@ -56,10 +58,12 @@ def run_experiment(spec_path: Path, options: RunOptions) -> Path:
     points = expand(spec)
     if options.flags and spec.mode != "simulation":
         raise UsageError(f"{options.flags[0]}: is for mode: simulation; {spec.name} is mode: {spec.mode}")
+    if options.slurm is not None:
+        require_accepted(spec)
     folder = folder_of(spec, options)
     with lease(folder / LEASE):
         record = opened(folder, spec, points, options)
-        record = Orchestrator(folder, spec, points, options, record).run()
+        record = Orchestrator(folder, spec, points, options, record, sleep).run()
     logger.info("%s: %s", folder, summary(record))
     if failed := [run for run in record.runs if run.status == "failed"]:
         told = ", ".join(f"{run.run} (return code {run.return_code})" for run in failed[:5])
@@ -80,14 +84,18 @@ class Orchestrator:
         points: Sequence[Point],
         options: RunOptions,
         record: ExperimentRecord,
+        sleep: Callable[[float], None] = time.sleep,
     ) -> None:
+        self._sleep = sleep
         self.folder, self.spec, self.options, self.record = folder, spec, options, record
         self.schedule: RunSchedule = schedule_of(folder, spec, points)
-        self._active: dict[str, StartedRun] = {}
+        self._active: dict[str, ActiveRun] = {}
+        self._looks = SlurmLooks(every=options.look_every)
         self._began: dict[str, float] = {}
         self._started = 0
         self._tried: set[str] = set()
-        self._memory = available_memory()
+        self._memory = FreeMemory.now() if options.slots == "auto" else FreeMemory(memory=0)
+        self._gpus = GpuWatch(self._memory.gpus)
         self._elsewhere: Mapping[str, tuple[Path, RunRecord]] = {}
 
     def run(self) -> ExperimentRecord:
@@ -101,10 +109,11 @@ class Orchestrator:
                     pause = _PAUSES[0]
                 if not self._active:
                     return self.record
+                self._gpus.look(list(self._active))
                 if self._collect():
                     pause = _PAUSES[0]
                     continue
-                time.sleep(pause)
+                self._sleep(pause)
                 pause = min(1.5 * pause, _PAUSES[1])
 
     def _recover(self) -> None:
@@ -113,6 +122,13 @@ class Orchestrator:
             if run.status != "running":
                 continue
             folder = Path(run.run_dir)
+            if run.chain is not None:
+                logger.info("%-12s was submitted to Slurm (%s)", run.run, run.chain)
+                self._began[run.run] = time.monotonic()
+                self._active[run.run] = submitted_run(self.folder, self.spec, run, self._looks)
+                self._tried.add(run.run)
+                self._active[run.run].go()
+                continue
             adopted = adopt_run(run.process or "", folder, lost=self.options.lost)
             if adopted is not None:
                 logger.info("%-12s still works (pid %d)", run.run, adopted.owner.pid)
@@ -138,9 +154,11 @@ class Orchestrator:
         return self._started > before
 
     def _slots(self) -> int:
+        if self.options.slurm is not None:
+            return self.options.slurm
         if self.options.slots != "auto":
             return self.options.slots
-        return slots_that_fit([run.peak_bytes for run in self.record.runs if run.peak_bytes], self._memory)
+        return slots_that_fit(self.record.runs, self._memory)
 
     def _reuse(self, run: RunRecord, text: str) -> bool:
         """Take the result of a point that another experiment has completed."""
@@ -167,26 +185,31 @@ class Orchestrator:
 
     def _start(self, run: RunRecord, text: str) -> None:
         folder = Path(run.run_dir)
-        write_text(Path(run.config_path), text)
         _set_aside(folder)
-        words = words_of(self.spec, run, self.options.flags)
-        environment = {WANDB_GROUP: self.folder.name, FOLDER: str(folder.resolve())}
-        started = start_run(words, folder, environment)
-        self._active[run.run], self._began[run.run] = started, time.monotonic()
+        run = replace(run, status="running", started_at=now(), completed_at=None, return_code=None, chain=None)
+        active: ActiveRun
+        if self.options.slurm is not None:
+            write_text(Path(run.config_path), text_of(self.folder, self.spec, run, text))
+            active = submitted_run(self.folder, self.spec, run, self._looks, self.options.flags)
+            run = replace(run, chain=active.name)
+        else:
+            write_text(Path(run.config_path), text)
+            words = words_of(self.spec, run, self.options.flags)
+            environment = {WANDB_GROUP: self.folder.name, FOLDER: str(folder.resolve())}
+            active = started = start_run(words, folder, environment)
+            run = replace(run, process=started.owner.filename)
+        self._active[run.run], self._began[run.run] = active, time.monotonic()
         self._tried.add(run.run)
         self._started += 1
-        self._put(
-            replace(
-                run,
-                status="running",
-                started_at=now(),
-                completed_at=None,
-                return_code=None,
-                process=started.owner.filename,
-            )
-        )
-        started.go()  # only now: it is written down
-        logger.info("%-12s running    %s", run.run, label_of(run.values, run.seed) or run.base)
+        self._put(run)
+        try:
+            active.go()  # only now: it is written down
+        except R2VError:  # Slurm takes no such job: nobody has to look for it
+            del self._active[run.run]
+            self._put(replace(run, status="pending", started_at=None, chain=None))
+            raise
+        where = "running" if run.chain is None else "submitted"
+        logger.info("%-12s %-10s %s", run.run, where, label_of(run.values, run.seed) or run.base)
 
     def _collect(self) -> bool:
         """Write down the runs that have ended; whether any had."""
@@ -198,7 +221,7 @@ class Orchestrator:
 
     def _ended(self, run: RunRecord, end: RunEnd) -> None:
         if end.return_code is None:  # killed with its launcher: nobody knows, so it is run again
-            self._put(replace(run, status="pending", process=None, started_at=None))
+            self._put(replace(run, status="pending", process=None, started_at=None, chain=None))
             self._tried.discard(run.run)
             return
         status: Literal["completed", "failed"] = "completed" if end.return_code == 0 else "failed"
@@ -209,12 +232,13 @@ class Orchestrator:
             return_code=end.return_code,
             process=None,
             peak_bytes=end.peak_bytes,
+            gpu_bytes=self._gpus.taken(run.run),
             cpu_seconds=end.cpu_seconds,
         )
         self._put(ended)
         self.schedule.ended(self.record, ended)
         seconds = time.monotonic() - self._began.get(run.run, time.monotonic())
-        told = headline(Path(run.run_dir), self.spec.metric) if status == "completed" else _why(run)
+        told = headline(Path(run.run_dir), self.spec.metric) if status == "completed" else end.line or _why(run)
         logger.info("%-12s %-10s %.1f s  %s", run.run, status, seconds, told)
 
     def _put(self, run: RunRecord) -> None:
@@ -223,11 +247,14 @@ class Orchestrator:
 
     @contextmanager
     def _stopping(self) -> Iterator[None]:
-        """Where this process is asked to stop its runs stop with it, and are pending again."""
+        """Where this process is asked to stop its runs stop with it, and are pending again; what is in Slurm's queue
+        stays there."""
         try:
             yield
         except BaseException:
             for name, started in self._active.items():
+                if self.record.run(name).chain is not None:
+                    continue
                 started.stop(_PATIENCE)
                 end = started.look()
                 code = None if end is None else end.return_code

@@ -10,6 +10,7 @@ from __future__ import annotations
 import csv
 import io
 import tempfile
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -62,7 +63,11 @@ def run_point(config_path: Path, folder: Path, stage: str) -> None:
 
     config = load(config_path)
     until = jobs_of(stage, config)
-    made = make_chains({"": config}, until=until, quiet=False)[""]
+    leave_figures(config, folder, until, make_chains({"": config}, until=until, quiet=False)[""])
+
+
+def leave_figures(config: Config, folder: Path, until: Sequence[str], made: Mapping[str, Artifact]) -> None:
+    """Write what a point's artifacts came to into its folder."""
     last = [row.name for row in JOBS if row.name in until][-1]
     write_json(folder / ARTIFACTS_FILE, {job: f"{job}-{artifact.fingerprint}" for job, artifact in made.items()})
     write_json(folder / METRICS, figures_of(last, made[last]))

@@ -55,10 +55,12 @@ class RunRecord:
     process: str | None = None
     """The launcher while it runs: host, machine, pid, start time (`r2v.storage.lease.Owner`)."""
     chain: str | None = None
-    """The chain of Slurm jobs that makes it."""
+    """What it is in Slurm's queue: the chain of its jobs, or the comment of its one job; None: a process."""
     reused_from: str | None = None
     """The experiment and run whose result this is."""
     peak_bytes: int | None = None
+    gpu_bytes: list[int] = field(default_factory=list)
+    """Of each GPU, what was taken while it was the only run; empty where that was not measured."""
     cpu_seconds: float | None = None
 
 

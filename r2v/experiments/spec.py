@@ -6,8 +6,8 @@
     fixed_overrides: {training.num_epochs: 2}   # base < fixed < sweep
     sweep: {router.budget: [0.1, 0.2]}          # a full grid; a key without a dot replaces the whole key
 
-Optional are `zip`, `exclude`, `when`, `seeds`, `checks`, `stage` or `command`, `metric`, `goal` and `asha`. A mistake
-ends in one line with the number of its line.
+Optional are `zip`, `exclude`, `when`, `seeds`, `checks`, `stage` or `command`, `metric`, `goal`, `asha`, `resources`. A
+mistake ends in one line with the number of its line.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from r2v.errors import InputError, UsageError, nearest
 from r2v.experiments.asha_rule import AshaRule, asha_rule
 from r2v.experiments.conditions import require_check
 from r2v.experiments.located_yaml import LocatedTree, read_located
+from r2v.experiments.resources import resources_of
 from r2v.log import logger
 from r2v.pipeline.jobs import COMMANDS
 from r2v.storage.files import content_sha256
@@ -69,6 +70,8 @@ class ExperimentSpec:
     metric: str | None = None
     goal: Goal = "max"
     asha: AshaRule | None = None
+    resources: dict[str, str] = field(default_factory=dict)
+    """What a run's Slurm job asks for, where it is one job."""
 
     @property
     def runs(self) -> str:
@@ -123,6 +126,7 @@ def read_spec(path: Path) -> ExperimentSpec:
         metric=_text(tree, "metric") if "metric" in values else None,
         goal=_goal(tree),
         asha=asha_rule(tree),
+        resources=resources_of(tree),
     )
     _require_consistent(spec)
     return spec
@@ -130,7 +134,7 @@ def read_spec(path: Path) -> ExperimentSpec:
 
 _KEYS = (
     *("name", "mode", "base_config", "configs", "sweep", "fixed_overrides", "zip", "exclude", "when", "seeds"),
-    *("seed_key", "checks", "stage", "command", "metric", "goal", "asha"),
+    *("seed_key", "checks", "stage", "command", "metric", "goal", "asha", "resources"),
 )
 
 

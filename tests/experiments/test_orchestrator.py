@@ -19,7 +19,6 @@ from r2v.experiments.launcher import start_run
 from r2v.experiments.opening import RunOptions
 from r2v.experiments.orchestrator import run_experiment
 from r2v.experiments.records import experiments, read_record, write_record
-from r2v.experiments.slots import slots_that_fit
 from tests.experiments.programs import Sweep
 
 PATIENCE = 300.0
@@ -95,22 +94,6 @@ def test_flags_reach_a_simulation_as_typed_and_are_refused_in_training(sweep: Sw
     assert "flags --show --no_confusion" in (folder / "runs" / "run_001" / "output.log").read_text()
     with pytest.raises(UsageError, match="--show: is for mode: simulation"):
         run_experiment(sweep.write(1), RunOptions(flags=("--show",)))
-
-
-def test_two_slots_give_the_table_that_one_gives(sweep: Sweep) -> None:
-    spec = sweep.write(4)
-    run_experiment(spec, RunOptions())
-    alone = sweep.figures()
-    run_experiment(spec, RunOptions(slots=2, fresh=True))
-    assert sweep.figures() == alone and len(list(experiments())) == 2
-
-
-def test_slots_go_by_what_the_first_run_needed() -> None:
-    gib = 2**30
-    assert slots_that_fit([], 64 * gib, 8) == 1
-    assert slots_that_fit([6 * gib], 10 * gib, 8) == 1
-    assert slots_that_fit([2 * gib, 3 * gib], 10 * gib, 8) == 3
-    assert slots_that_fit([gib], 64 * gib, 8) == 8
 
 
 def test_an_experiment_is_run_by_one_process_at_a_time(sweep: Sweep) -> None:

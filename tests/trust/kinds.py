@@ -534,7 +534,9 @@ EXPERIMENT_FILES = (
         form="json",
         writers=(
             "experiments.launcher:start_run",
-            "experiments.point:run_point",
+            "experiments.point:leave_figures",
+            "experiments.slurm_runs:ChainRun.go",
+            "experiments.slurm_runs:JobRun.go",
             "experiments.simulation:simulate",
             "experiments.simulation:_draw",
         ),
