@@ -40,10 +40,10 @@ from trl import DPOTrainer, SFTTrainer  # noqa: F401
 
 from r2v.cli.main import main as r2v_main
 from r2v.config import load
-from r2v.data.manifest import git_commit
 from r2v.pipeline.jobs import JOBS
 from r2v.randomness import uniform
 from r2v.storage.artifact import ARTIFACT_MANIFEST, content_files
+from r2v.storage.code_identity import git_commit
 from r2v.storage.files import content_sha256, write_json
 
 MICRO = Path(__file__).parents[1] / "tests" / "micro.yaml"
