@@ -4,9 +4,10 @@
 
 The bundled benchmark's pages are short and its LLM is a program, so the steps at which every recorded episode asked the
 LLM are priced again as if each page had `--page` tokens, at the prices and cache factors of real models. All that a
-method asks for is counted: the small policy and its verifier at `cost.slm`, the LLM by the rule that episodes are
-billed by (`r2v.rollout.bill`). A row is a method's cost over llm_only's on the same tasks and seeds. What was decided
-is not changed: a router that knew of the cache would decide otherwise.
+method asks for is counted: the small policy, its further samples and its verifier at `cost.slm`, where the features of
+the evaluation's routers need them (`router.features` of its config.yaml; `--features` prices others), the LLM by the
+rule that episodes are billed by (`r2v.rollout.bill`). A row is a method's cost over llm_only's on the same tasks and
+seeds. What was decided is not changed: a router that knew of the cache would decide otherwise.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from r2v.config import CostConfig
+from r2v.config import Config, load
+from r2v.config.evaluation import FEATURE_GROUPS
 from r2v.config.methods import STRONG
 from r2v.console import text_table
 from r2v.data.episode import Episode
@@ -26,9 +28,6 @@ from r2v.evaluation.setup import OPERATING_POINT, read_setup, stored_episodes
 from r2v.llm.providers.prices import Rate, rate_of
 from r2v.rollout.bill import PromptCache
 from r2v.router.baselines import instruments
-
-FEATURES = ("uncertainty", "verifier", "progress", "page", "tool")
-"""What the trained routers read by default."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,27 +43,30 @@ class Lengths:
         return self.head + (step + 1) * self.page + step * self.action
 
 
-def local_usd(episode: Episode, lengths: Lengths, cost: CostConfig, reread: float) -> float:
-    """USD of the small policy and its verifier in an episode. `reread`: price of a token that they have read at an
-    earlier step, as a factor on `cost.slm.input`."""
-    total = 0.0
+def local_usd(episode: Episode, lengths: Lengths, settings: Config, features: Sequence[str], reread: float) -> float:
+    """USD of the small policy, its samples and its verifier in an episode whose router reads these groups of features.
+    `reread`: price of a token that they have read at an earlier step, as a factor on `cost.slm.input`."""
+    price, total = settings.cost.slm, 0.0
     known = {"slm": 0, "verifier": 0}
 
     def read(who: str, tokens: int) -> float:
         repeated, known[who] = min(known[who], tokens), max(known[who], tokens)
-        return (tokens - repeated + repeated * reread) * cost.slm.input
+        return (tokens - repeated + repeated * reread) * price.input
 
     for index, step in enumerate(episode.steps):
         gated = step.decision is not None and step.decision.p_escalate is not None
         if is_llm_step(step) and not gated:
             continue
-        total += read("slm", lengths.prompt(index)) + lengths.action * cost.slm.output
+        total += read("slm", lengths.prompt(index)) + lengths.action * price.output
         if gated:
-            asked = instruments(episode.method, FEATURES)
+            asked = instruments(episode.method, features)
+            samples = settings.inference.num_candidates if asked.samples else 0
+            if samples:
+                total += read("slm", lengths.prompt(index)) + samples * lengths.action * price.output
             if asked.previous and index and is_llm_step(episode.steps[index - 1]):
                 total += read("verifier", lengths.prompt(index - 1) + lengths.action)
             if asked.verifier:
-                total += read("verifier", lengths.prompt(index) + lengths.action)
+                total += sum(read("verifier", lengths.prompt(index) + lengths.action) for _ in range(1 + samples))
     return total / 1e6
 
 
@@ -82,11 +84,17 @@ def llm_usd(episode: Episode, lengths: Lengths, rate: Rate, cache: PromptCache) 
     return listed, listed - saved
 
 
-def fractions(results: Path, lengths: Lengths, models: Sequence[str], reread: float) -> list[list[str]]:
+def fractions(
+    results: Path, lengths: Lengths, models: Sequence[str], reread: float, groups: Sequence[str] | None
+) -> list[list[str]]:
     """The rows of the table."""
-    cost = CostConfig()
+    settings = load(results / "config.yaml")
+    features = settings.router.features if groups is None else groups
     rates = {name: rate_of(*name.split(":", 1)) for name in models}
-    caches = {name: PromptCache.of(rate.input, cost.cache, rate.cached, rate.write_5m) for name, rate in rates.items()}
+    caches = {
+        name: PromptCache.of(rate.input, settings.cost.cache, rate.cached, rate.write_5m)
+        for name, rate in rates.items()
+    }
     totals: dict[tuple[str, str], list[float]] = defaultdict(lambda: [0.0] * (2 + 2 * len(rates)))
     for episode in stored_episodes(results, read_setup(results)):
         if OPERATING_POINT in episode.extra or episode.env_fault is not None:
@@ -94,7 +102,7 @@ def fractions(results: Path, lengths: Lengths, models: Sequence[str], reread: fl
         row = totals[episode.condition, episode.method]
         row[0] += len(episode.steps)
         row[1] += sum(map(is_llm_step, episode.steps))
-        local = local_usd(episode, lengths, cost, reread)
+        local = local_usd(episode, lengths, settings, features, reread)
         for place, name in enumerate(rates):
             listed, billed = llm_usd(episode, lengths, rates[name], caches[name])
             row[2 + 2 * place] += local + listed
@@ -121,11 +129,15 @@ if __name__ == "__main__":
         help="price of a token that the small policy or its verifier has read before, as a factor (default 1: each "
         "step is read anew; 0: a local prefix cache, whose tokens cost nothing)",
     )
+    parser.add_argument(
+        "--features",
+        nargs="+",
+        choices=FEATURE_GROUPS,
+        metavar="GROUP",
+        help="price the trained routers' decisions as if they read these (default: what the evaluation's read)",
+    )
     given = parser.parse_args()
     sizes = Lengths(head=given.head, page=given.page, action=given.action)
     names = [f"{name} {how}" for name in given.model for how in ("list", "cached")]
-    print(
-        text_table(
-            [["condition", "method", "LLM steps", *names], *fractions(given.results, sizes, given.model, given.reread)]
-        )
-    )
+    rows = fractions(given.results, sizes, given.model, given.reread, given.features)
+    print(text_table([["condition", "method", "LLM steps", *names], *rows]))
