@@ -19,11 +19,12 @@ _GRAIN = 1e9
 
 class Chosen(NamedTuple):
     """The next token of every row, its log-probability and the entropy (nats) of the distribution it came from, both
-    untempered; each (B,)."""
+    untempered, and by how much that distribution's likeliest token is likelier than the second; each (B,)."""
 
     tokens: Tensor
     logprobs: Tensor
     entropies: Tensor
+    margins: Tensor
 
 
 def choose(logits: Tensor, temperatures: Sequence[float], top_ps: Sequence[float], uniforms: Sequence[float]) -> Chosen:
@@ -41,7 +42,7 @@ def choose(logits: Tensor, temperatures: Sequence[float], top_ps: Sequence[float
 
         kept = nucleus(grained[sampled], column(temperatures), column(top_ps))
         chosen[sampled] = inverse_cdf(kept, column(uniforms))
-    return Chosen(chosen, logprobs.gather(-1, chosen[:, None])[:, 0], entropy(logprobs))
+    return Chosen(chosen, logprobs.gather(-1, chosen[:, None])[:, 0], entropy(logprobs), margin(logprobs))
 
 
 def nucleus(logprobs: Tensor, temperature: Tensor, top_p: Tensor) -> Tensor:
@@ -75,6 +76,14 @@ def inverse_cdf(probabilities: Tensor, uniforms: Tensor) -> Tensor:
     drawn = torch.searchsorted(edges, (uniforms * edges[:, -1])[:, None], right=True)[:, 0]
     last = probabilities.shape[-1] - 1 - (probabilities > 0).flip(-1).int().argmax(dim=-1)
     return torch.minimum(drawn, last)
+
+
+def margin(logprobs: Tensor) -> Tensor:
+    """The likeliest token's probability less the second's, (B,), of logprobs (B, V); 1 where there is but one token."""
+    if logprobs.shape[-1] == 1:
+        return torch.ones_like(logprobs[:, 0])
+    first, second = logprobs.topk(2, dim=-1).values.exp().unbind(-1)
+    return first - second
 
 
 def entropy(logprobs: Tensor) -> Tensor:

@@ -84,13 +84,15 @@ class ScoreReply:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Sample:
-    """One completion. `logprobs` and `entropies` (nats, of the untempered distribution) have one entry per
-    token, rounded to 6 decimals; they are empty where a backend cannot give them."""
+    """One completion. `logprobs`, `entropies` (nats) and `margins` (the likeliest token's probability less the
+    second's), of the untempered distribution, have one entry per token, rounded to 6 decimals; they are empty where a
+    backend cannot give them."""
 
     text: str
     tokens: tuple[str, ...] = ()
     logprobs: tuple[float, ...] = ()
     entropies: tuple[float, ...] = ()
+    margins: tuple[float, ...] = ()
     finish_reason: Literal["stop", "length", "error"] = "stop"
 
 

@@ -176,10 +176,13 @@ def _fit_boosted(x: FeatureArray, y: FeatureArray, weights: FeatureArray, cfg: R
         random_state=seed_of(seed, "router") % 2**32,
     )
     model.fit(x, y, sample_weight=weights)
-    return BoostedModel(intercept=0.0, rate=model.learning_rate, trees=tuple(map(_tree, model.estimators_[:, 0])))
+    return BoostedModel(
+        intercept=0.0, rate=model.learning_rate, trees=tuple(map(exported_tree, model.estimators_[:, 0]))
+    )
 
 
-def _tree(estimator: Any) -> Tree:
+def exported_tree(estimator: Any) -> Tree:
+    """A fitted regression tree of scikit-learn as plain values."""
     nodes = estimator.tree_
     return Tree(
         features=tuple(nodes.feature.tolist()),

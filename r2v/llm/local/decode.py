@@ -33,12 +33,13 @@ class Draw:
 
 @dataclass(slots=True)
 class Drawn:
-    """Its tokens, each with its log-probability and the entropy (nats) of the distribution it came from,
-    both untempered. `ended`: the last token is an end token."""
+    """Its tokens, each with its log-probability, and the entropy (nats) and margin of the distribution it came from,
+    all untempered. `ended`: the last token is an end token."""
 
     tokens: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     entropies: list[float] = field(default_factory=list)
+    margins: list[float] = field(default_factory=list)
     ended: bool = False
 
 
@@ -94,11 +95,12 @@ def _choose(logits: Tensor, draws: Sequence[Draw], drawn: Sequence[Drawn]) -> li
         ],
     )
     tokens: list[int] = chosen.tokens.tolist()
-    figures = zip(chosen.logprobs.tolist(), chosen.entropies.tolist(), strict=True)
-    for record, token, (logprob, spread) in zip(drawn, tokens, figures, strict=True):
+    figures = zip(chosen.logprobs.tolist(), chosen.entropies.tolist(), chosen.margins.tolist(), strict=True)
+    for record, token, (logprob, spread, ahead) in zip(drawn, tokens, figures, strict=True):
         record.tokens.append(token)
         record.logprobs.append(round(logprob, 6) + 0.0)
         record.entropies.append(round(spread, 6) + 0.0)
+        record.margins.append(round(ahead, 6) + 0.0)
     return tokens
 
 

@@ -12,8 +12,8 @@ from r2v.llm.types import Reply, Request, Sample, Usage
 
 
 class TokenReplies:
-    """Words replies of a model's name and price. A sample's `tokens`, `logprobs` and `entropies` include the end token,
-    where it was reached; its text does not."""
+    """Words replies of a model's name and price. A sample's `tokens`, `logprobs`, `entropies` and `margins` include the
+    end token, where it was reached; its text does not."""
 
     def __init__(self, tokenizer: Any, name: str, price: Price) -> None:
         self.tokenizer, self.name, self.price = tokenizer, name, price
@@ -36,6 +36,7 @@ class TokenReplies:
             tokens=tuple(map(self._word, drawn.tokens)),
             logprobs=tuple(drawn.logprobs),
             entropies=tuple(drawn.entropies),
+            margins=tuple(drawn.margins),
             finish_reason="stop" if drawn.ended else "length",
         )
 

@@ -1,0 +1,215 @@
+"""Rivals: the routers that r2v is compared with in `benchmarks/students.py`, each small, and each placed as r2v is.
+
+Those of `r2v.router.baselines`, and beside them
+
+    margin                the least margin between the two likeliest tokens of the proposal (UCCI, arXiv 2605.18796)
+    sequence_logprob      the proposal's log-probability, summed over its tokens
+    agreement             K further samples of the small policy: the share that is not the proposal, free arguments
+                          aside; equal shares in the order of the entropy. The samples are on the bill
+    whole_episode         RouteLLM (arXiv 2406.18665), Hybrid-LLM (2404.14618): the goal alone says whether the small
+                          policy's episode will fail; all of an episode or nothing of it
+    once_only             SWE-Router (2607.00053): from the state so far, whether the small policy's episode will fail;
+                          from the first step that is asked about on, the LLM acts
+    fitted_q              2502.04576: fitted Q iteration over the recorded transitions, success less a price of asking
+    stage_score           what gateways ship: points for a failed page, a repeated action, an argument that nobody has
+                          shown, an action that cannot be read, and late steps
+    judge                 AutoMix (2310.11962) with the best judge there can be: the LLM reads conversation and
+                          proposal, for the price of its prompt and a word, and says whether it would act so
+
+The learned ones are fitted on the rows that r2v learns from, of training and calibration tasks.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from benchmarks.routing_tree import Judged, Node, Rival, RoutingTree
+from r2v.config import Config, RouterConfig
+from r2v.evaluation.statistics import FloatArray
+from r2v.router.baselines import FIXED_SCORES, Instruments
+from r2v.router.features import select
+from r2v.router.labels import FeatureRow, LabelKind, disagrees, labelled
+from r2v.router.models import BoostedModel, sigmoid
+from r2v.router.training import exported_tree, fit, matrix
+
+GOAL_WORDS = 48
+"""Buckets that the words of a goal are hashed into."""
+ROUNDS_OF_Q = 8
+"""Bellman backups: as many as an episode has steps that matter."""
+PRICE_OF_ASKING = 0.1
+"""Of one LLM step, in successes."""
+
+
+def rivals(config: Config, rows: Sequence[FeatureRow], goals: Mapping[str, str], verifier: bool) -> dict[str, Rival]:
+    """Name -> rival, r2v the first. `goals`: of the rows' tasks; `verifier`: whether the runner has one."""
+    cfg, seed = config.router, config.seed
+
+    def learned(name: str, some: Sequence[FeatureRow], label: LabelKind, model: str) -> Rival:
+        settings = replace(cfg, label=label, model=model)  # type: ignore[arg-type]
+        fitted = fit(labelled(some, label), settings, seed)
+        return _of_features(name, fitted.predict)
+
+    first = [row for row in rows if row.round == 0]
+    q = fitted_q(rows, cfg, seed)
+    made = [
+        learned("r2v", rows, "counterfactual", cfg.model),
+        learned("round 0 alone", first, "counterfactual", "logistic"),
+        learned("disagreement", rows, "disagreement", cfg.model),
+        replace(learned("once_only", first, "episode", cfg.model), keeps_asking=True),
+        Rival(name="whole_episode", judged=_whole_episode(first, goals, cfg, seed), keeps_asking=True),
+        _of_features("fitted_q", q.score),
+        *(_fixed(name) for name in FIXED_SCORES if verifier or name != "verifier_router"),
+        Rival(name="margin", judged=_margin),
+        Rival(name="sequence_logprob", judged=_sequence_logprob),
+        Rival(name="agreement", judged=_agreement),
+        _of_features("stage_score", stage_score),
+        Rival(name="judge", judged=_judge(config)),
+    ]
+    return {rival.name: rival for rival in made}
+
+
+async def features_of(tree: RoutingTree, node: Node, asked: Instruments) -> tuple[dict[str, float], float]:
+    """The features that these instruments give, and what they cost beside the proposal."""
+    if ("features", asked) not in node.known:
+        act = await tree.kept(node)
+        assert node.view is not None and act.proposal is not None
+        found = await tree.runner.extractor.measure(node.view, act.proposal, asked)
+        node.known["features", asked] = found.features, found.bill.cached_cost
+    known: tuple[dict[str, float], float] = node.known["features", asked]
+    return known
+
+
+def _of_features(name: str, score: Callable[[Mapping[str, float]], float]) -> Rival:
+    async def judged(tree: RoutingTree, node: Node) -> tuple[float, float]:
+        features, read = await features_of(tree, node, Instruments())
+        return score(features), read
+
+    return Rival(name=name, judged=judged)
+
+
+def _fixed(name: str) -> Rival:
+    asked = Instruments(verifier=name == "verifier_router")
+
+    async def judged(tree: RoutingTree, node: Node) -> tuple[float, float]:
+        features, read = await features_of(tree, node, asked)
+        assert node.view is not None
+        return FIXED_SCORES[name](features, node.view.seed, node.view.task_id, node.view.step), read
+
+    return Rival(name=name.removesuffix("_router"), judged=judged)
+
+
+async def _margin(tree: RoutingTree, node: Node) -> tuple[float, float]:
+    act = await tree.kept(node)
+    assert act.proposal is not None
+    return 1 - min(act.proposal.samples[0].margins), 0.0
+
+
+async def _sequence_logprob(tree: RoutingTree, node: Node) -> tuple[float, float]:
+    act = await tree.kept(node)
+    assert act.proposal is not None
+    return 1 - math.exp(sum(act.proposal.samples[0].logprobs)), 0.0
+
+
+async def _agreement(tree: RoutingTree, node: Node) -> tuple[float, float]:
+    features, read = await features_of(tree, node, Instruments(samples=True))
+    doubt = 1 - math.exp(-features["uncertainty.entropy_max"])
+    return 0.9 * (1 - features["samples.support"]) + 0.1 * doubt, read
+
+
+def _judge(config: Config) -> Judged:
+    async def judged(tree: RoutingTree, node: Node) -> tuple[float, float]:
+        own, other = await tree.kept(node), await tree.asked(node)
+        assert own.proposal is not None and node.view is not None
+        price = config.cost.llm
+        read = (other.bill.tokens.llm_in * price.input + price.output) / 1e6
+        features, _ = await features_of(tree, node, Instruments())
+        doubt = 1 - math.exp(-features["uncertainty.entropy_max"])
+        differs = disagrees(own.proposal.text, other.text, node.view.tools)
+        return 0.9 * differs + 0.1 * doubt, read
+
+    return judged
+
+
+def stage_score(features: Mapping[str, float]) -> float:
+    """Points by hand, set before anything was played."""
+    points = (
+        2 * features["page.obs_is_error"]
+        + 2 * min(features["page.repeat_action"], 2.0)
+        + 2 * features["page.args_unseen"]
+        + 3 * features["tool.unparseable"]
+        + features["progress.step_fraction"]
+        + 0.5 * min(features["page.num_errors"], 3.0)
+        + 0.5 * features["page.obs_untrusted_lines"]
+    )
+    return 1 - math.exp(-points / 2)
+
+
+def goal_features(goal: str) -> dict[str, float]:
+    """Hashed words of a goal, once each."""
+    words = {zlib.crc32(word.encode()) % GOAL_WORDS for word in re.findall(r"[a-z]+", goal.lower())}
+    return {f"page.goal{bucket:02d}": float(bucket in words) for bucket in range(GOAL_WORDS)}
+
+
+def _whole_episode(first: Sequence[FeatureRow], goals: Mapping[str, str], cfg: RouterConfig, seed: int) -> Judged:
+    starts = [replace(row, features=goal_features(goals[row.task_id])) for row in first if row.step_idx == 0]
+    settings = replace(cfg, label="episode", model="logistic", features=["page"], l2=0.1)
+    model = fit(labelled(starts, "episode"), settings, seed)
+
+    async def judged(tree: RoutingTree, node: Node) -> tuple[float, float]:
+        assert node.view is not None
+        if node.view.step:
+            return 0.0, 0.0
+        return model.predict(goal_features(tree.spec.task.goal)), 0.0
+
+    return judged
+
+
+@dataclass(frozen=True)
+class QRouter:
+    """Q of asking less Q of keeping, each boosted regression trees."""
+
+    names: tuple[str, ...]
+    keep: BoostedModel
+    ask: BoostedModel
+    scale: float
+
+    def score(self, features: Mapping[str, float]) -> float:
+        """The advantage of asking, squashed into (0, 1)."""
+        x = [features[name] for name in self.names]
+        return sigmoid((self.ask.predict(x) - self.keep.predict(x)) / self.scale)
+
+
+def fitted_q(rows: Sequence[FeatureRow], cfg: RouterConfig, seed: int) -> QRouter:
+    """Fitted Q iteration with the boosting that r2v has. A transition is a recorded step: who acted, what followed; the
+    last step's reward is the episode's success, and each asking costs `PRICE_OF_ASKING`. Both actions' executed
+    outcomes, which r2v has, it is not shown."""
+    train = [row for row in rows if row.split == "train"]
+    train.sort(key=lambda row: (row.round, row.episode_id, row.step_idx))
+    names = select(train[0].features, cfg.features)
+    x, asked = matrix(train, names), np.array([row.actor != "slm" for row in train])
+    episodes = [(row.round, row.episode_id) for row in train]
+    last = np.array([a != b for a, b in zip(episodes, [*episodes[1:], None], strict=True)])
+    ends = np.array([float((row.q_llm if row.actor != "slm" else row.q_slm) or 0.0) for row in train])
+    value = ends.copy()  # Monte Carlo to begin with: what the recorded policy came to
+    for _ in range(ROUNDS_OF_Q):
+        goal = np.where(last, ends, np.roll(value, -1)) - PRICE_OF_ASKING * asked
+        keep, ask = _regression(x[~asked], goal[~asked], seed), _regression(x[asked], goal[asked], seed)
+        ahead = np.array([[model.predict(one) for one in x.tolist()] for model in (ask, keep)])
+        value = ahead.max(axis=0).clip(-1, 1)
+    return QRouter(names, keep, ask, float(np.std(ahead[0] - ahead[1])) or 1.0)
+
+
+def _regression(x: FloatArray, y: FloatArray, seed: int) -> BoostedModel:
+    from sklearn.ensemble import GradientBoostingRegressor
+
+    model = GradientBoostingRegressor(
+        n_estimators=60, max_depth=3, min_samples_leaf=20, init="zero", random_state=seed
+    ).fit(x, y)
+    trees = tuple(map(exported_tree, model.estimators_[:, 0]))
+    return BoostedModel(intercept=0.0, rate=model.learning_rate, trees=trees)

@@ -1,0 +1,176 @@
+"""Routing trees: every way of asking and not asking along an episode, each step of it executed once.
+
+    tree = RoutingTree(actors, spec)
+    played = await walk(tree, rival, tau)      # what a routed pair does at a threshold, and what came of it
+
+A routed episode of a deterministic world is a path: keep or ask at each step. Methods and thresholds share most of
+their paths' beginnings, so a tree plays a hundred routed policies for little more than a few. Nothing is assumed: each
+node is a state that the world was in after exactly these actions under the episode's own luck, made from the snapshot
+of the node above it, and an outcome is what the world said at a leaf.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from r2v.evaluation.methods import MethodRunner
+from r2v.llm.waves import Waves
+from r2v.rollout.actors import Act, StepView
+from r2v.rollout.fork import Fork, fork
+from r2v.rollout.session import EpisodeSpec, Session
+from r2v.router.escalation import escalates, needs_score, recorded_score
+
+
+@dataclass
+class Node:
+    """A state: where it can be gone on from (None at the end of the episode), and what is known of it so far."""
+
+    point: Fork | None
+    view: StepView | None
+    success: bool
+    fault: str | None
+    text: str = ""
+    """The action that led here."""
+    known: dict[Any, Any] = field(default_factory=dict)
+    below: dict[bool, Node] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Walked:
+    """A routed episode: its outcome, its bill in USD as billed, its steps, which of them asked, and its actions."""
+
+    success: bool
+    cost: float
+    asked: tuple[bool, ...]
+    digest: str
+    """8 hexadecimal digits that stand for the actions."""
+    scores: tuple[float, ...]
+
+
+Judged = Callable[["RoutingTree", Node], Awaitable[tuple[float, float]]]
+"""(score in [0, 1], USD that it cost beside the proposal) of a state."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rival:
+    """A way of routing: a score, and whether the LLM keeps the wheel once it was asked."""
+
+    name: str
+    judged: Judged
+    keeps_asking: bool = False
+
+
+class RoutingTree:
+    """The tree of one episode. Used by one conversation at a time."""
+
+    def __init__(self, runner: MethodRunner, spec: EpisodeSpec) -> None:
+        self.runner, self.spec = runner, spec
+        self.waves: Waves = runner.waves
+        self._root: Node | None = None
+
+    async def root(self) -> Node:
+        """Before the first action."""
+        if self._root is None:
+            self._root = await self._arrive(self.runner.world.start(self.spec), None)
+        return self._root
+
+    async def below(self, node: Node, asks: bool) -> Node:
+        """The state after keeping the small policy's action, or after asking the LLM."""
+        if asks not in node.below:
+            assert node.point is not None
+            act = await (self.asked(node) if asks else self.kept(node))
+            node.below[asks] = await self._arrive(node.point.session(), act)
+        return node.below[asks]
+
+    async def kept(self, node: Node) -> Act:
+        """The small policy's action here."""
+        return await self._known(node, "kept", lambda view: self.runner.slm.act(view))
+
+    async def asked(self, node: Node) -> Act:
+        """The LLM's."""
+        return await self._known(node, "asked", lambda view: self.runner.llm.act(view))
+
+    async def _known(self, node: Node, name: str, ask: Callable[[StepView], Awaitable[Act]]) -> Act:
+        if name not in node.known:
+            assert node.view is not None
+            node.known[name] = await ask(node.view)
+        act: Act = node.known[name]
+        return act
+
+    async def _arrive(self, session: Session, act: Act | None) -> Node:
+        def step() -> tuple[Fork, StepView] | None:
+            if act is not None and session.termination is None:
+                session.apply(act)
+            return None if session.termination is not None else (fork(session), session.view())
+
+        async with session.live(self.waves):
+            there = await self.waves.world(step)
+        return Node(
+            point=None if there is None else there[0],
+            view=None if there is None else there[1],
+            success=session.success,
+            fault=session.infos[-1].env_fault,
+            text="" if act is None else act.text,
+        )
+
+
+async def walk(tree: RoutingTree, rival: Rival, tau: float) -> Walked:
+    """The routed episode at a threshold, by the product's rule (`r2v.router.escalation`)."""
+    node, cost, asked, scores = await tree.root(), 0.0, list[bool](), list[float]()
+    texts = hashlib.sha256()
+    while node.point is not None:
+        asks = tau <= 0
+        if not asks and rival.keeps_asking and any(asked):
+            asks = True  # the small policy is not called any more
+        elif not asks:
+            cost += (await tree.kept(node)).bill.cached_cost
+            if needs_score(tau):
+                score, read = await judged(tree, node, rival)
+                scores.append(score)
+                cost += read
+                asks = escalates(score, tau)
+        if asks:
+            cost += (await tree.asked(node)).bill.cached_cost
+        asked.append(asks)
+        node = await tree.below(node, asks)
+        texts.update(node.text.encode() + b"\n")
+    if node.fault is not None:
+        raise RuntimeError(f"{tree.spec.task.task_id}: {node.fault}")
+    return Walked(
+        success=node.success, cost=cost, asked=tuple(asked), digest=texts.hexdigest()[:8], scores=tuple(scores)
+    )
+
+
+async def judged(tree: RoutingTree, node: Node, rival: Rival) -> tuple[float, float]:
+    """A rival's score of a state, as it is compared, and its cost; asked once."""
+    if rival.name not in node.known:
+        score, read = await rival.judged(tree, node)
+        node.known[rival.name] = recorded_score(score), read
+    found: tuple[float, float] = node.known[rival.name]
+    return found
+
+
+async def cheapest_rescues(tree: RoutingTree, most: int) -> list[float | None]:
+    """The multi-step oracle: for 0, 1, ... `most` LLM steps, the least USD that a successful path with at most so many
+    costs; None where there is none. Nothing but executed paths is looked at; small policy's proposals are paid for at
+    the steps that keep them."""
+    best: list[float | None] = [None] * (most + 1)
+    stack = [(await tree.root(), 0, 0.0)]
+    while stack:
+        node, calls, cost = stack.pop()
+        if node.point is None:
+            if node.success:
+                for count in range(calls, most + 1):
+                    known = best[count]
+                    best[count] = cost if known is None else min(known, cost)
+            continue
+        own = await tree.kept(node)
+        stack.append((await tree.below(node, False), calls, cost + own.bill.cached_cost))
+        if calls < most:
+            other = await tree.asked(node)
+            if other.text != own.text:
+                stack.append((await tree.below(node, True), calls + 1, cost + other.bill.cached_cost))
+    return best

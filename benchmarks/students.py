@@ -1,0 +1,246 @@
+"""Several students: r2v beside every rival at equal dollars, a student and condition a piece, on unread tasks.
+
+    make mrp                                                  # once: the teacher's episodes, one rival's verifier
+    python benchmarks/students.py --students 0 1 2 3 4        # what is there is not made again
+    python benchmarks/students_table.py                       # the tables of all pieces that are there
+
+A student is the seed of its cloning (data order and initialisation), of its router's rounds, and of every fit. It is
+cloned from the same episodes, its router learns from its own rounds, and all are placed on calibration tasks: r2v at
+shares of LLM steps, every rival where it costs what r2v costs there, in USD as billed. Then all of them play
+desk tasks behind the last one that any configuration counts to, at an offset that the hash of the commit that froze the
+method fixes (`FROZEN`): nobody has looked at these tasks, and a second look after a change is forbidden. Episodes are
+walks over trees of executed steps (`benchmarks/routing_tree.py`).
+
+A piece is benchmarks/outcomes/students/student-<n>-<condition>.jsonl.zst: the commit, the seed, and of every method and
+operating point the outcome, the bill and the calls of each task's episode.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from functools import partial
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import zstandard
+
+from benchmarks.rivals import rivals
+from benchmarks.routing_tree import Rival, RoutingTree, Walked, cheapest_rescues, walk
+from r2v.config import Config, TaskSelection, load
+from r2v.config.methods import OURS
+from r2v.evaluation.methods import MethodRunner
+from r2v.evaluation.settings import EvaluateSettings
+from r2v.pipeline.inputs import published
+from r2v.pipeline.jobs import JOBS
+from r2v.pipeline.run import run_here
+from r2v.rollout.cells import MemoryPlayer
+from r2v.rollout.session import EpisodeSpec
+from r2v.router.escalation import SCORE_ONLY
+from r2v.router.labels import FeatureRow, read_rows, write_rows
+from r2v.router.thresholds import Choice, OperatingPoint, RateSearch
+from r2v.stages.generate_router_features import RouterFeaturesSettings
+from r2v.stages.router_rounds import play_rounds
+from r2v.storage.artifact import Work
+from r2v.storage.code_identity import git_commit
+from r2v.storage.files import write_json
+
+OUTCOMES = Path("benchmarks/outcomes/students")
+FROZEN = "0000000000000000000000000000000000000000"
+"""The commit that froze the method: no task of the final table was made before."""
+SHARES = (0.05, 0.1, 0.2, 0.3, 0.45)
+"""r2v's operating points, shares of LLM steps on calibration tasks; the third is the main one."""
+POINTS = tuple(f"{share:g}" for share in SHARES)
+MOST_PLAYED = 6
+ORACLE_TASKS, ORACLE_CALLS = 40, 3
+CHUNK = 64
+"""Trees in memory at once."""
+
+
+def fresh_specs(config: Config, runner: MethodRunner, condition: str, count: int) -> list[EpisodeSpec]:
+    """Desk tasks that no stage, test or table has seen, one evaluation seed, under a condition."""
+    benchmark = type(runner.world.benchmark)
+    offset = 2_000 + int(FROZEN[:8], 16) % 50_000
+    tasks = benchmark(num_tasks=offset + count, num_heldout=0).tasks()[offset:]
+    selection = TaskSelection.evaluation(config, condition)
+    return [
+        EpisodeSpec(
+            task=task,
+            seed=config.evaluation.seeds[0],
+            condition=selection.condition,  # type: ignore[arg-type]
+            perturbation_seed=selection.perturbation_seeds[0],
+        )
+        for task in tasks
+    ]
+
+
+def student(
+    config: Config, folder: Path, with_verifier: bool
+) -> tuple[MethodRunner, list[FeatureRow], dict[str, float]]:
+    """The cloned policy and its router's rows, made where they are not there; CPU-seconds by part."""
+    began = time.process_time()
+    needed = ("collect", "perturb", "bc")
+    run_here(config, without=[row.name for row in JOBS if row.name not in needed])
+    cloned = time.process_time()
+    settings = RouterFeaturesSettings.of(config)
+    work = Work(folder=folder, fingerprint="", inputs={}, root=folder)
+    policy = published(config, "bc").folder / "final"
+    runner = MethodRunner.of(settings, work, policy=policy)
+    runner = replace(runner, player=MemoryPlayer(runner.waves))
+    path = folder / "router_features.jsonl"
+    if not path.exists():
+        first = [
+            spec
+            for split, count in (("train", config.router.num_tasks), ("calibration", None))
+            for spec in settings.specs(runner.world.benchmark, split, method="slm_only")[:count]
+        ]
+        rows, _ = play_rounds(settings, runner, first, [])
+        write_rows(path, rows)
+    took = {"cloning": round(cloned - began, 1), "rounds": round(time.process_time() - cloned, 1)}
+    verifier = published(load(Path("configs/mrp.yaml")), "verifier").folder / "final" if with_verifier else None
+    samples = config.inference.num_candidates
+    plays = MethodRunner.of(EvaluateSettings.of(config), work, policy=policy, verifier=verifier, num_samples=samples)
+    return plays, read_rows(path), took
+
+
+def walks(trees: Sequence[RoutingTree], plans: Sequence[tuple[Rival, float]]) -> list[list[Walked]]:
+    """Of each plan the walks over all trees."""
+
+    async def along(tree: RoutingTree) -> list[Walked]:
+        return [await walk(tree, rival, tau) for rival, tau in plans]
+
+    made = trees[0].waves.run(partial(along, tree) for tree in trees)
+    return [list(column) for column in zip(*made, strict=True)]
+
+
+def point_of(played: Sequence[Walked]) -> OperatingPoint:
+    """What a threshold came to."""
+    return OperatingPoint(
+        llm_call_rate=sum(sum(one.asked) for one in played) / sum(len(one.asked) for one in played),
+        cost=fmean(one.cost for one in played),
+        success=fmean(one.success for one in played),
+    )
+
+
+def placed(
+    trees: Sequence[RoutingTree], some: Sequence[Rival], targets: Sequence[float], by: Any
+) -> dict[str, list[Choice]]:
+    """Each rival's threshold for each target, found by playing calibration tasks."""
+    alone = walks(trees, [(rival, SCORE_ONLY) for rival in some])
+    scores = [[score for one in played for score in one.scores] for played in alone]
+    searches = [
+        (rival, RateSearch(known, target, by=by, max_executions=MOST_PLAYED))
+        for rival, known in zip(some, scores, strict=True)
+        for target in targets
+    ]
+    while waiting := [(rival, search, tau) for rival, search in searches if (tau := search.next_tau) is not None]:
+        plans = {(rival.name, tau): (rival, tau) for rival, _, tau in waiting}
+        came = dict(zip(plans, map(point_of, walks(trees, list(plans.values()))), strict=True))
+        for rival, search, tau in waiting:
+            search.tell(came[rival.name, tau])
+    found: dict[str, list[Choice]] = {rival.name: [] for rival in some}
+    for rival, search in searches:
+        found[rival.name].append(search.choice)
+    return found
+
+
+def line_of(condition: str, method: str, point: str, tau: float | None, played: Sequence[Walked]) -> dict[str, Any]:
+    """What is kept of a cell: in the order of the tasks, outcomes, micro-USD, LLM steps, steps, and the actions."""
+    return {
+        "condition": condition,
+        "method": method,
+        "point": point,
+        "tau": tau,
+        "success": "".join(str(int(one.success)) for one in played),
+        "micro_usd": [round(one.cost * 1e6) for one in played],
+        "calls": [sum(one.asked) for one in played],
+        "steps": [len(one.asked) for one in played],
+        "actions": [one.digest for one in played],
+    }
+
+
+Thresholds = dict[str, list[dict[str, float]]]
+"""By method, one for each of `SHARES`: the threshold, and what calibration tasks came to there."""
+
+
+def thresholds(runner: MethodRunner, config: Config, everybody: dict[str, Rival], path: Path) -> Thresholds:
+    """Of r2v and every rival, placed where they are not yet."""
+    if not path.exists():
+        calibration = EvaluateSettings.of(config).calibration_specs(runner.world.benchmark)
+        trees = [RoutingTree(runner, spec) for spec in calibration]
+        choices = placed(trees, [everybody[OURS]], SHARES, "llm_call_rate")
+        dollars = [choice.outcome.cost for choice in choices[OURS]]
+        choices |= placed(trees, [one for name, one in everybody.items() if name != OURS], dollars, "cost")
+        found = {name: [{"tau": one.tau, **asdict(one.outcome)} for one in chosen] for name, chosen in choices.items()}
+        write_json(path, found)
+    known: Thresholds = json.loads(path.read_text())
+    return known
+
+
+def piece(config: Config, number: int, condition: str, count: int, path: Path) -> None:
+    """Make a student, place everybody, play one condition, and write it down."""
+    folder = Path("outputs/students") / str(number)
+    folder.mkdir(parents=True, exist_ok=True)
+    runner, rows, took = student(config, folder, with_verifier=True)
+    began = time.process_time()
+    goals = {task.task_id: task.goal for task in runner.world.benchmark.tasks()}
+    everybody = rivals(config, rows, goals, verifier=True)
+    chosen = thresholds(runner, config, everybody, folder / "thresholds.json")
+    took["placing"] = round(time.process_time() - began, 1)
+    print(f"student {number}: placed, {took}", flush=True)
+    began = time.process_time()
+    keys = [("slm_only", "", 1.0), ("llm_only", "", 0.0)]
+    keys += [
+        (name, point, one["tau"])
+        for name, placed_at in chosen.items()
+        for point, one in zip(POINTS, placed_at, strict=True)
+    ]
+    plans = [(everybody.get(name, everybody[OURS]), tau) for name, _, tau in keys]
+    cells: list[list[Walked]] = [[] for _ in keys]
+    rescues: list[list[float | None]] = []
+    specs = fresh_specs(config, runner, condition, count)
+    for at in range(0, count, CHUNK):
+        trees = [RoutingTree(runner, spec) for spec in specs[at : at + CHUNK]]
+        for cell, played in zip(cells, walks(trees, plans), strict=True):
+            cell += played
+        if for_oracle := trees[: max(0, ORACLE_TASKS - at)]:
+            rescues += runner.waves.run(partial(cheapest_rescues, tree, ORACLE_CALLS) for tree in for_oracle)
+    took["playing"] = round(time.process_time() - began, 1)
+    head = {"student": number, "commit": git_commit(), "frozen": FROZEN, "cpu_seconds": took, "thresholds": chosen}
+    lines = [line_of(condition, *key, played) for key, played in zip(keys, cells, strict=True)]
+    micro = [[None if usd is None else round(usd * 1e6) for usd in one] for one in rescues]
+    lines.append({"condition": condition, "method": "oracle", "micro_usd_by_calls": micro})
+    path.parent.mkdir(parents=True, exist_ok=True)
+    text = "".join(json.dumps(line, separators=(",", ":")) + "\n" for line in [head, *lines])
+    path.write_bytes(zstandard.ZstdCompressor(level=19).compress(text.encode()))
+    print(f"{path}: {took} CPU-s, {path.stat().st_size} bytes", flush=True)
+
+
+def main() -> None:
+    """Make the pieces that are not there."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--config", type=Path, default=Path("configs/desk-full.yaml"))
+    parser.add_argument("--students", type=int, nargs="+", default=[0, 1, 2, 3, 4], help="seeds")
+    parser.add_argument("--conditions", nargs="+", default=["noisy", "shift", "clean"])
+    parser.add_argument(
+        "--num-tasks", type=int, default=150, help="fresh tasks of each condition (default: %(default)s)"
+    )
+    parser.add_argument("--out", type=Path, default=OUTCOMES)
+    asked = parser.parse_args()
+    for condition in asked.conditions:
+        for number in asked.students:
+            path = asked.out / f"student-{number}-{condition}.jsonl.zst"
+            if not path.exists():
+                config = load(asked.config, [f"seed={number}", f"prefix=student{number}"])
+                piece(config, number, condition, asked.num_tasks, path)
+
+
+if __name__ == "__main__":
+    main()
