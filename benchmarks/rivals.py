@@ -46,8 +46,8 @@ PRICE_OF_ASKING = 0.1
 """Of one LLM step, in successes."""
 
 
-def rivals(config: Config, rows: Sequence[FeatureRow], goals: Mapping[str, str], verifier: bool) -> dict[str, Rival]:
-    """Name -> rival, r2v the first. `goals`: of the rows' tasks; `verifier`: whether the runner has one."""
+def rivals(config: Config, rows: Sequence[FeatureRow], goals: Mapping[str, str]) -> dict[str, Rival]:
+    """Name -> rival, r2v the first. `goals`: of the rows' tasks."""
     cfg, seed = config.router, config.seed
 
     def learned(name: str, some: Sequence[FeatureRow], label: LabelKind, model: str) -> Rival:
@@ -64,7 +64,7 @@ def rivals(config: Config, rows: Sequence[FeatureRow], goals: Mapping[str, str],
         replace(learned("once_only", first, "episode", cfg.model), keeps_asking=True),
         Rival(name="whole_episode", judged=_whole_episode(first, goals, cfg, seed), keeps_asking=True),
         _of_features("fitted_q", q.score),
-        *(_fixed(name) for name in FIXED_SCORES if verifier or name != "verifier_router"),
+        *(_fixed(name) for name in FIXED_SCORES),
         Rival(name="margin", judged=_margin),
         Rival(name="sequence_logprob", judged=_sequence_logprob),
         Rival(name="agreement", judged=_agreement),

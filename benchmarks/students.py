@@ -1,11 +1,10 @@
 """Several students: r2v beside every rival at equal dollars, a student and condition a piece, on unread tasks.
 
-    make mrp                                                  # once: the teacher's episodes, one rival's verifier
-    python benchmarks/students.py --students 0 1 2 3 4        # what is there is not made again
-    python benchmarks/students_table.py                       # the tables of all pieces that are there
+    python -m benchmarks.students --students 0 1 2 3 4        # what is there is not made again
+    python -m benchmarks.students_table                       # the tables of all pieces that are there
 
-A student is the seed of its cloning (data order and initialisation), of its router's rounds, and of every fit. It is
-cloned from the same episodes, its router learns from its own rounds, and all are placed on calibration tasks: r2v at
+A student is the pipeline's seed: of cloning (data order and initialisation), verifier, preferences and router. It learns
+from the same teacher's episodes, its router learns from its own rounds, and all are placed on calibration tasks: r2v at
 shares of LLM steps, every rival where it costs what r2v costs there, in USD as billed. Then all of them play
 desk tasks behind the last one that any configuration counts to, at an offset that the hash of the commit that froze the
 method fixes (`FROZEN`): nobody has looked at these tasks, and a second look after a change is forbidden. Episodes are
@@ -22,7 +21,7 @@ import json
 import os
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from statistics import fmean
@@ -38,16 +37,14 @@ from r2v.config import Config, TaskSelection, load
 from r2v.config.methods import OURS
 from r2v.evaluation.methods import MethodRunner
 from r2v.evaluation.settings import EvaluateSettings
+from r2v.pipeline.graph import upstream
 from r2v.pipeline.inputs import published
 from r2v.pipeline.jobs import JOBS
 from r2v.pipeline.run import run_here
-from r2v.rollout.cells import MemoryPlayer
 from r2v.rollout.session import EpisodeSpec
 from r2v.router.escalation import SCORE_ONLY
-from r2v.router.labels import FeatureRow, read_rows, write_rows
+from r2v.router.labels import FeatureRow, read_rows
 from r2v.router.thresholds import Choice, OperatingPoint, RateSearch
-from r2v.stages.generate_router_features import RouterFeaturesSettings
-from r2v.stages.router_rounds import play_rounds
 from r2v.storage.artifact import Work
 from r2v.storage.code_identity import git_commit
 from r2v.storage.files import write_json
@@ -58,8 +55,8 @@ FROZEN = "ea97fb8202927013ced50f5ee35e34905c2cf5d0"
 SHARES = (0.05, 0.1, 0.2, 0.3, 0.45)
 """r2v's operating points, shares of LLM steps on calibration tasks; the third is the main one."""
 POINTS = tuple(f"{share:g}" for share in SHARES)
-MOST_PLAYED = 6
-ORACLE_TASKS, ORACLE_CALLS = 40, 3
+MOST_PLAYED = 5
+ORACLE_TASKS, ORACLE_CALLS = 30, 3
 CHUNK = 64
 """Trees in memory at once."""
 
@@ -81,33 +78,21 @@ def fresh_specs(config: Config, runner: MethodRunner, condition: str, count: int
     ]
 
 
-def student(
-    config: Config, folder: Path, with_verifier: bool
-) -> tuple[MethodRunner, list[FeatureRow], dict[str, float]]:
-    """The cloned policy and its router's rows, made where they are not there; CPU-seconds by part."""
+def student(config: Config, folder: Path) -> tuple[MethodRunner, list[FeatureRow], dict[str, float]]:
+    """The policy that the pipeline publishes, and its router's rows, made where they are not there; CPU-seconds."""
     began = time.process_time()
-    needed = ("collect", "perturb", "bc")
+    needed = upstream(["router_features"])
     run_here(config, without=[row.name for row in JOBS if row.name not in needed])
-    cloned = time.process_time()
-    settings = RouterFeaturesSettings.of(config)
-    work = Work(folder=folder, fingerprint="", inputs={}, root=folder)
-    policy = published(config, "bc").folder / "final"
-    runner = MethodRunner.of(settings, work, policy=policy)
-    runner = replace(runner, player=MemoryPlayer(runner.waves))
-    path = folder / "router_features.jsonl"
-    if not path.exists():
-        first = [
-            spec
-            for split, count in (("train", config.router.num_tasks), ("calibration", None))
-            for spec in settings.specs(runner.world.benchmark, split, method="slm_only")[:count]
-        ]
-        rows, _ = play_rounds(settings, runner, first, [])
-        write_rows(path, rows)
-    took = {"cloning": round(cloned - began, 1), "rounds": round(time.process_time() - cloned, 1)}
-    verifier = published(load(Path("configs/mrp.yaml")), "verifier").folder / "final" if with_verifier else None
-    samples = config.inference.num_candidates
-    plays = MethodRunner.of(EvaluateSettings.of(config), work, policy=policy, verifier=verifier, num_samples=samples)
-    return plays, read_rows(path), took
+    made = {job: published(config, job).folder for job in ("preference", "verifier", "router_features")}
+    runner = MethodRunner.of(
+        EvaluateSettings.of(config),
+        Work(folder=folder, fingerprint="", inputs={}, root=folder),
+        policy=made["preference"] / "final",
+        verifier=made["verifier"] / "final",
+        num_samples=config.inference.num_candidates,
+    )
+    took = {"training": round(time.process_time() - began, 1)}
+    return runner, read_rows(made["router_features"] / "router_features.jsonl"), took
 
 
 def walks(trees: Sequence[RoutingTree], plans: Sequence[tuple[Rival, float]]) -> list[list[Walked]]:
@@ -188,10 +173,10 @@ def piece(config: Config, number: int, condition: str, count: int, path: Path) -
     """Make a student, place everybody, play one condition, and write it down."""
     folder = Path("outputs/students") / str(number)
     folder.mkdir(parents=True, exist_ok=True)
-    runner, rows, took = student(config, folder, with_verifier=True)
+    runner, rows, took = student(config, folder)
     began = time.process_time()
     goals = {task.task_id: task.goal for task in runner.world.benchmark.tasks()}
-    everybody = rivals(config, rows, goals, verifier=True)
+    everybody = rivals(config, rows, goals)
     chosen = thresholds(runner, config, everybody, folder / "thresholds.json")
     took["placing"] = round(time.process_time() - began, 1)
     print(f"student {number}: placed, {took}", flush=True)
@@ -230,7 +215,7 @@ def main() -> None:
     parser.add_argument("--students", type=int, nargs="+", default=[0, 1, 2, 3, 4], help="seeds")
     parser.add_argument("--conditions", nargs="+", default=["noisy", "shift", "clean"])
     parser.add_argument(
-        "--num-tasks", type=int, default=150, help="fresh tasks of each condition (default: %(default)s)"
+        "--num-tasks", type=int, default=100, help="fresh tasks of each condition (default: %(default)s)"
     )
     parser.add_argument("--out", type=Path, default=OUTCOMES)
     asked = parser.parse_args()

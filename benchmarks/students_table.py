@@ -1,6 +1,6 @@
-"""The tables of benchmarks/students.py, from the pieces that are there.
+"""The tables of benchmarks.students, from the pieces that are there.
 
-    python benchmarks/students_table.py [--condition noisy]
+    python -m benchmarks.students_table [--condition noisy]
 
 Of each condition: APGR over USD as billed (the interquartile mean over students, with a 95 % bootstrap over students
 and tasks, arXiv 2108.13264), r2v's lead with its interval, Holm's p over all rivals, the least lead that these students
