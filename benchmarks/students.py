@@ -3,12 +3,12 @@
     python -m benchmarks.students --students 0 1 2 3 4        # what is there is not made again
     python -m benchmarks.students_table                       # the tables of all pieces that are there
 
-A student is the pipeline's seed: of cloning (data order and initialisation), verifier, preferences and router. It learns
-from the same teacher's episodes, its router learns from its own rounds, and all are placed on calibration tasks: r2v at
-shares of LLM steps, every rival where it costs what r2v costs there, in USD as billed. Then all of them play
-desk tasks behind the last one that any configuration counts to, at an offset that the hash of the commit that froze the
-method fixes (`FROZEN`): nobody has looked at these tasks, and a second look after a change is forbidden. Episodes are
-walks over trees of executed steps (`benchmarks/routing_tree.py`).
+A student is the pipeline's seed: of cloning (data order and initialisation), verifier, preferences and router. It
+learns from the same teacher's episodes, its router from its own rounds. All are placed on calibration tasks: r2v at
+shares of LLM steps, every rival where it costs what r2v costs there, in USD as billed. Then all of them play desk tasks
+behind the last one that any configuration counts to, at an offset that the hash of the commit that froze the method
+fixes (`FROZEN`): nobody has looked at these tasks, and a second look after a change is forbidden. Episodes are walks
+over trees of executed steps (`benchmarks/routing_tree.py`).
 
 A piece is benchmarks/outcomes/students/student-<n>-<condition>.jsonl.zst: the commit, the seed, and of every method and
 operating point the outcome, the bill and the calls of each task's episode.

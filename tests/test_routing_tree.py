@@ -1,0 +1,64 @@
+"""A walk along a tree of executed steps is the episode that the product plays."""
+
+from __future__ import annotations
+
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from benchmarks.routing_tree import Node, Rival, RoutingTree, Walked, cheapest_rescues, walk
+from r2v.envs.chain import ChainBenchmark
+from tests.chains import chain_stage, looks_hard, random_gate, specs
+
+CHAIN = ChainBenchmark(num_tasks=12, length=4, hard=2)
+SPECS = specs(CHAIN, 12)
+
+
+@pytest.fixture(scope="module")
+def on() -> Any:
+    return chain_stage(CHAIN, (0.9, 0.3), 0.95)
+
+
+def trees(on: Any) -> list[RoutingTree]:
+    models: Any = SimpleNamespace(waves=on.waves, world=on.world, slm=on.small, llm=on.large)
+    return [RoutingTree(models, spec) for spec in SPECS]
+
+
+def walks(on: Any, grown: list[RoutingTree], gate: Any, tau: float) -> list[Walked]:
+    played: list[Walked] = on.waves.run(partial(walk, tree, rival(gate), tau) for tree in grown)
+    return played
+
+
+def rival(gate: Any) -> Rival:
+    async def judged(tree: RoutingTree, node: Node) -> tuple[float, float]:
+        act = await tree.kept(node)
+        return gate(node.view, act.proposal), 0.0
+
+    return Rival(name=gate.__name__, judged=judged)
+
+
+def test_a_walk_is_the_episode_that_the_routed_pair_plays(on: Any) -> None:
+    grown = trees(on)  # all thresholds along the same trees
+    for gate in (random_gate, looks_hard):
+        for tau in (0.0, 0.3, 0.7, 1.0):
+            episodes = on.play(SPECS, on.routed(gate, tau))
+            walked = walks(on, grown, gate, tau)
+            assert [one.success for one in walked] == [episode.success for episode in episodes]
+            assert [sum(one.asked) for one in walked] == [episode.num_llm_fallbacks for episode in episodes]
+            assert [len(one.asked) for one in walked] == [len(episode.steps) for episode in episodes]
+            assert [one.cost for one in walked] == pytest.approx([episode.billed_cost for episode in episodes])
+
+
+def test_the_multi_step_oracle_finds_what_some_walk_finds_for_no_more(on: Any) -> None:
+    grown = trees(on)
+    rescues = on.waves.run(partial(cheapest_rescues, tree, 4) for tree in grown)
+    for tau in (0.0, 0.5, 1.0):
+        walked = walks(on, grown, looks_hard, tau)
+        for one, least in zip(walked, rescues, strict=True):
+            if one.success and sum(one.asked) <= 4:
+                assert least[sum(one.asked)] is not None and least[sum(one.asked)] <= one.cost + 1e-12
+    for least in rescues:  # more LLM steps never find less
+        solved = [usd is not None for usd in least]
+        assert solved == sorted(solved)
