@@ -2,7 +2,7 @@
 
     python benchmarks/mrp_seeds.py --seeds 1 2 3 4 5
 
-Each seed trains another student, verifier and router on the same teacher's episodes and plays the same evaluation tasks,
+Each seed trains another student, verifier and router on the same teacher's episodes and plays the same tasks,
 ablations aside: some 430 CPU-seconds, and what is made is not made again. Printed: the lead in APGR at equal dollars
 with its 95 % interval over tasks, by seed and condition, and in how many seeds the interval is above 0.
 """
