@@ -4,8 +4,8 @@
     python benchmarks/router_sweeps.py
 
 Six budgets: which stages ran, by the logs of the runs, and per point the CPU-seconds of the run beside those of the
-stages that it made. Then ASHA over twelve routers (model x features x label, without rounds, for in a round the router
-plays and what it is made of concerns its features), by evaluation tasks; then the whole grid, whose best it is held to.
+stages that it made. Then ASHA over the same six by evaluation tasks, 10 and then 60, which is held to the grid's best:
+steps are evaluation tasks, and seconds say nothing, for what the grid has played is found again.
 It works in the current project, and leaves the experiments there.
 """
 
@@ -20,30 +20,20 @@ from collections import Counter
 from pathlib import Path
 
 from r2v.experiments.asha import replayed
-from r2v.experiments.compare import compare, comparison_lines
+from r2v.experiments.compare import compare
 from r2v.experiments.metrics import metric_of
 from r2v.experiments.records import RunRecord, experiments, read_record
 
 METRIC = "r2v/noisy/success_rate"
-LEVELS = (20, 60, 180)
+LEVELS = (10, 60)
 HEAD = f"mode: training\nstage: evaluate\nbase_config: configs/mrp.yaml\nmetric: {METRIC}\n"
 EVALUATION = "{num_tasks: %d, seeds: [1], conditions: [noisy], methods: [%s], budgets: [], gains_tasks: 0}"
 SIX = f"""\
 name: six_budgets
 {HEAD}fixed_overrides:
-  evaluation: {EVALUATION % (60, "slm_only, r2v")}
+  evaluation: {EVALUATION % (LEVELS[-1], "slm_only, r2v")}
 sweep:
   router.budget: [0.05, 0.1, 0.15, 0.2, 0.25, 0.3]
-"""
-GRID = f"""\
-name: NAME
-{HEAD}fixed_overrides:
-  router.rounds: 0
-  evaluation: {EVALUATION % (LEVELS[-1], "r2v")}
-sweep:
-  router.model: [logistic, boosting]
-  router.features: [[uncertainty], [uncertainty, progress], [uncertainty, progress, page, tool]]
-  router.label: [counterfactual, disagreement]
 """
 ASHA = f"asha: {{resource: evaluation.num_tasks, levels: {list(LEVELS)}}}\n"
 
@@ -75,13 +65,10 @@ def six_budgets(folder: Path) -> None:
     subprocess.run([sys.executable, "-m", "r2v", "experiments", "compare", folder.name], check=True)
 
 
-def early_stopping() -> None:
-    stopped = run(GRID.replace("NAME", "routers_asha") + ASHA)
+def early_stopping(whole: Path) -> None:
+    stopped = run(SIX.replace("six_budgets", "six_budgets_asha") + ASHA)
     count, wrong = replayed(stopped, 3, "max")
-    whole = run(GRID.replace("NAME", "routers_grid"))
-    found = compare(whole, METRIC)
-    print("\n".join(comparison_lines(found)))
-    best = found.settings[0]
+    best = compare(whole, METRIC).settings[0]
     runs = [one for one in read_record(stopped).runs if one.status == "completed"]
     top = max(runs, key=lambda one: (one.rung or 0, metric_of(Path(one.run_dir), METRIC)))
     steps, full = sum(LEVELS[one.rung or 0] for one in runs), len(read_record(whole).runs) * LEVELS[-1]
@@ -89,21 +76,16 @@ def early_stopping() -> None:
     low, high = best.interval or (best.mean, best.mean)
     print(f"grid: {best.label} {best.mean:.4f} [{low:.4f}, {high:.4f}] at {full} tasks")
     print(f"ASHA: {top.values} {reached:.4f} at {steps} tasks, {steps / full:.0%}; inside: {low <= reached <= high}")
-    cpu = [sum(one.cpu_seconds or 0.0 for one in read_record(folder).runs) for folder in (stopped, whole)]
-    print(f"CPU-seconds: {cpu[0]:.0f} of ASHA's runs, then {cpu[1]:.0f} of what was left of the grid")
     print(f"{count} decisions, {len(wrong)} come out otherwise")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--only", choices=("six", "asha"), help="one of the two (default: both)")
     parser.add_argument("--read", type=Path, metavar="DIR", help="six budgets that have run (default: run them)")
     values = parser.parse_args()
-    only = values.only
-    if only != "asha":
-        six_budgets(values.read or run(SIX))
-    if only != "six":
-        early_stopping()
+    whole = values.read or run(SIX)
+    six_budgets(whole)
+    early_stopping(whole)
 
 
 if __name__ == "__main__":

@@ -197,6 +197,7 @@ MIXED = {
     "tests/slurm/test_drill_nodes.py",
     "tests/slurm/test_drill_shared.py",
     "tests/slurm/test_drill_submit.py",
+    "tests/slurm/test_drill_sweeps.py",
     "tests/slurm/test_drill_swebench.py",
     "tests/sandbox/test_attacks.py",
     "tests/slurm/test_scripts.py",

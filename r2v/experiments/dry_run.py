@@ -81,13 +81,13 @@ def _costs(spec: ExperimentSpec, points: Sequence[Point]) -> list[PointCost]:
 
 def _cost(stage: str, point: Point, counted: set[str]) -> PointCost:
     from r2v.experiments.point import config_of, jobs_of
-    from r2v.pipeline.graph import upstream
+    from r2v.pipeline.graph import selection, upstream
     from r2v.pipeline.plan.dry_run import planned_work
     from r2v.pipeline.plan.jobs_to_do import plan
     from r2v.pipeline.plan.known import known_here
 
     config = config_of(point.text)
-    wanted = upstream(jobs_of(stage, config))
+    wanted = upstream(jobs_of(stage, config), selection(config)[0])
     steps = [step for step in plan(config) if step.job.name in wanted]
     names = _names(config, steps)
     new = [step.job.name for step in steps if step.state != "up to date" and names[step.job.name] not in counted]

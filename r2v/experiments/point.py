@@ -52,8 +52,9 @@ def jobs_of(stage: str, config: Config) -> tuple[str, ...]:
 def require_runnable(stage: str | None, config: Config) -> None:
     """Raises UsageError where a point of this configuration could not be run; `stage` None: a simulation."""
     if stage is not None:
-        wanted = upstream(jobs_of(stage, config))
-        require_chain(config, [row for row in selection(config)[0] if row.name in wanted])
+        rows = selection(config)[0]
+        wanted = upstream(jobs_of(stage, config), rows)
+        require_chain(config, [row for row in rows if row.name in wanted])
 
 
 def run_point(config_path: Path, folder: Path, stage: str) -> None:

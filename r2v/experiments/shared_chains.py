@@ -62,8 +62,9 @@ def make_chains(
 
 def _wanted(config: c.Config, until: Sequence[str]) -> list[Job]:
     """The jobs that these need, less what the configuration leaves out: collection, where `data.runs` names runs."""
-    names = upstream(until)
-    return [row for row in selection(config)[0] if row.name in names]
+    rows = selection(config)[0]
+    names = upstream(until, rows)
+    return [row for row in rows if row.name in names]
 
 
 def _given(config: c.Config, wanted: Sequence[Job], root: Path) -> MadeChain:

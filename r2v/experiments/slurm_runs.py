@@ -122,8 +122,9 @@ class ChainRun:
         from r2v.slurm import run_all
 
         config, told = configured(self.run.config_path), io.StringIO()
-        wanted = upstream(jobs_of(self.stage, config))
-        without = [row.name for row in selection(config)[0] if row.name not in wanted]
+        rows = selection(config)[0]
+        wanted = upstream(jobs_of(self.stage, config), rows)
+        without = [row.name for row in rows if row.name not in wanted]
         try:
             with contextlib.redirect_stdout(told):
                 run_all.submit(config=self.run.config_path, without=without)
@@ -155,16 +156,16 @@ class ChainRun:
     def _made(self) -> RunEnd | None:
         from r2v.config import load
         from r2v.experiments.point import jobs_of, leave_figures
-        from r2v.pipeline.graph import upstream
+        from r2v.pipeline.graph import selection, upstream
         from r2v.pipeline.inputs import published
         from r2v.pipeline.jobs import JOBS
 
         self._mend()  # what other chains have made is published here by whoever looks
         config = load(Path(self.run.config_path))
         until = jobs_of(self.stage, config)
-        wanted = [row.name for row in JOBS if row.name in upstream(until) and row.enabled(config)]
+        wanted = upstream(until, selection(config)[0])
         try:
-            made = {name: published(config, name) for name in wanted}
+            made = {row.name: published(config, row.name) for row in JOBS if row.name in wanted}
         except InputError as error:
             self._broken += 1
             return None if self._broken < _SURE else RunEnd(return_code=error.exit_code, line=str(error))

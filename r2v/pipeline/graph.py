@@ -67,10 +67,10 @@ def downstream(names: Iterable[str]) -> set[str]:
     return reached
 
 
-def upstream(names: Iterable[str]) -> set[str]:
-    """The jobs that any of these depends on, those included."""
+def upstream(names: Iterable[str], rows: Sequence[Job] = JOBS) -> set[str]:
+    """The jobs that any of these depends on, those included; by the `rows` of a configuration, which may need less."""
     reached = set(names)
-    for row in reversed(JOBS):
+    for row in reversed(rows):
         if row.name in reached:
             reached.update(row.inputs)
     return reached

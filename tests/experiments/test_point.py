@@ -11,10 +11,12 @@ from pathlib import Path
 import pytest
 
 from r2v.cli.main import main
+from r2v.emulator import Emulator
 from r2v.experiments.opening import RunOptions
 from r2v.experiments.orchestrator import run_experiment
 from r2v.experiments.records import read_record
 from tests import trust, warm
+from tests.llm.talk import environment
 from tests.trust.alter import hard_copy
 
 SPEC = """\
@@ -26,7 +28,7 @@ fixed_overrides:
   evaluation:
     {num_tasks: 4, seeds: [1], conditions: [noisy], methods: [slm_only, r2v], budgets: [], gains_tasks: 0}
 sweep:
-  router.budget: [0.05, 0.1, 0.15, 0.22, 0.25, 0.3]
+  router.budget: [0.05, 0.22, 0.3]
 metric: r2v/noisy/success_rate
 """
 
@@ -47,10 +49,10 @@ def test_a_sweep_over_the_router_makes_the_router_and_the_evaluation_alone(
 ) -> None:
     assert main(["experiments", "run", "--exp", "spec.yaml", "--dry-run"]) == 0
     planned = capsys.readouterr().out
-    assert "6 points" in planned and "12 stages to make" in planned and "router evaluate" in planned
+    assert "3 points" in planned and "6 stages to make" in planned and "router evaluate" in planned
     folder = run_experiment(Path("spec.yaml"), RunOptions(slots=2))
     runs = read_record(folder).runs
-    assert [run.status for run in runs] == ["completed"] * 6
+    assert [run.status for run in runs] == ["completed"] * 3
     made: Counter[str] = Counter()
     for run in runs:
         log = (Path(run.run_dir) / "output.log").read_text()
@@ -58,11 +60,44 @@ def test_a_sweep_over_the_router_makes_the_router_and_the_evaluation_alone(
         assert "bc               up to date" in log
         artifacts = json.loads((Path(run.run_dir) / "artifacts.json").read_text())
         assert set(artifacts) >= {"collect", "bc", "router", "evaluate"}
-    assert made == {"router": 6, "evaluate": 6}
+    assert made == {"router": 3, "evaluate": 3}
     assert main(["experiments", "compare"]) == 0
     printed = capsys.readouterr().out
-    assert printed.count("router.budget=") >= 7 and "comparison.png" in printed and "units" in printed
+    assert printed.count("router.budget=") >= 4 and "comparison.png" in printed and "units" in printed
     assert main(["gc", "--dry-run"]) == 0
     garbage = [line for line in capsys.readouterr().out.splitlines() if "nothing points at it" in line]
     named = json.loads((Path(runs[0].run_dir) / "artifacts.json").read_text()).values()
     assert not [line for line in garbage if any(name in line for name in named)]
+
+
+PAID = """\
+name: paid
+mode: training
+stage: evaluate
+base_config: base.yaml
+sweep: {evaluation.num_tasks: [2, 3]}
+"""
+LLM = """\
+env: {options: {num_tasks: 60, num_heldout: 0}}
+evaluation: {methods: [llm_only], seeds: [1], conditions: [clean], bootstrap: 20, budgets: []}
+teacher: {provider: openai, model_name: gpt-5.2, mode: concurrent, preflight: false, reconcile_after: 0.2}
+"""
+
+
+def test_what_points_ask_of_a_provider_is_billed_once_over_all_of_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two evaluations at a time, of two tasks and of three: the second asks what the first asks, and more."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "executable", warm.python())
+    Path("base.yaml").write_text(LLM)
+    Path("spec.yaml").write_text(PAID)
+    with Emulator(answer="desk") as emulator:
+        for name, value in environment(emulator).items():
+            monkeypatch.setenv(name, value)
+        folder = run_experiment(Path("spec.yaml"), RunOptions(slots=2))
+        paid = emulator.ledger().paid()
+    runs = read_record(folder).runs
+    assert [run.status for run in runs] == ["completed"] * 2
+    assert [len((Path(run.run_dir) / "outcomes.csv").read_text().splitlines()) - 1 for run in runs] == [2, 3]
+    assert max(paid.values()) == 1 and len(paid) >= 3
