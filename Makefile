@@ -11,7 +11,7 @@ mrp: .venv/.core  ## the whole pipeline on the bundled benchmark, in this proces
 	$(BIN)/python -m r2v run --config configs/mrp.yaml
 	$(BIN)/python -m r2v report results/mrp
 
-WORKERS ?= 2
+WORKERS ?= 3  # of two processors: much of what the tests do is waiting, for Slurm, ranks, servers, browsers
 PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
 
 SUITES ?=  # --whole-suites: every case of the suites in tests/trust, where `make test` plays a keyed draw

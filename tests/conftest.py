@@ -73,6 +73,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         left_out = [item for item in items if is_slow(item.nodeid)]
         config.hook.pytest_deselected(items=left_out)
         items[:] = [item for item in items if not is_slow(item.nodeid)]
+    if not trust.whole_suites:
+        for item in items:
+            if item.get_closest_marker("whole"):
+                item.add_marker(pytest.mark.skip(reason="--whole-suites plays it"))
 
 
 def is_slow(nodeid: str) -> bool:

@@ -14,6 +14,7 @@ from r2v.emulator import Emulator, Fault, Lifecycle, game
 from r2v.errors import UsageError
 from r2v.game.play.rules import Rules
 from tests import warm
+from tests.trust import drawn
 from tests.trust.kinds import unlisted
 
 
@@ -27,43 +28,43 @@ def played(*words: str) -> list[str]:
     return ["run", *words, "--figures", "none"]
 
 
-@pytest.mark.parametrize(
-    ("words", "code", "says"),
-    [
-        (["run", "--batch-service", "opnai"], 2, "did you mean openai"),
-        (["run", "--game-mode", "standart"], 2, "did you mean standard"),
-        (["run", "--agent-type", "gpt-99"], 2, "neither an agent type nor"),
-        (["run", "--batch-service", "openai", "--agent-type", "claude_haiku"], 2, "or conversation for both"),
-        (["run", "--game-mode", "retained", "--num-agents", "2"], 2, "at least 3 agents, got 2"),
-        (["run", "--rules", "payofs.both=2"], 2, "payofs"),
-        (["run", "--messages", "1"], 2, "messages_per_interaction=1"),
-        (["run", "--max-concurrent", "0"], 2, "--max-concurrent"),
-        (["run", "--models", "gpt-5.2"], 2, "OPENAI_API_KEY is not set"),
-        (["run", "--models", "gpt-5.2", "--effort", "low", "huge", "--dry-run"], 2, "huge"),
-        (["run", "--models", "claude-opus-5-5", "--temperature", "0.2", "1", "--dry-run"], 2, "takes no temperature"),
-        (["run", "--temperature", "3"], 2, "--temperature"),
-        (["run", "--temperature", "1", "1"], 2, "--temperature: a level stands there twice"),
-        (["run", "--persona", "shy"], 2, "give NAME=TEXT, NAME=@FILE, or none"),
-        (["run", "--persona", "shy=@nowhere.txt"], 2, "nowhere.txt cannot be read"),
-        (["run", "--system-prompt", "mine=Be nice."], 2, "lacks {secret}"),
-        (["run", "--system-prompt", "mine=Keep {secret}, {nam}."], 2, "no field {nam}"),
-        (["run", "--against", "gpt-99"], 2, "neither an agent type nor"),
-        (["run", "--against", "self", "--game-mode", "diversity"], 2, "--against all"),
-        (["run", "--against", "self", "--num-agents", "3"], 2, "the arms say how many play"),
-        (["run", "--temperature", "0", "1", "--num-agents", "1"], 2, "fewer than the 2 arms"),
-        (["run", "--replicates", "2", "--interactions", "3"], 2, "give one of them"),
-        (["run", "--figures", "gif"], 2, "--figures"),
-        (["power"], 2, "nothing is varied"),
-        (["power", "--temperature", "0", "1", "--rate", "0.5", "--difference", "0.6"], 2, "leave [0, 1] both ways"),
-        (["analyse", "nowhere"], 3, "no results of a finished job"),
-        (["analyse", "nowhere", "--judge", "gpt4o"], 2, "go together"),
-        (["figures", "nowhere"], 3, "no results of a finished job"),
-        (["label", "nowhere"], 3, "no results of a finished job"),
-        (["check", "nowhere"], 3, "nowhere: cannot be read"),
-        (["check", "."], 2, "is a folder"),
-        ([], 2, "<command>"),
-    ],
-)
+BAD_WORDS = [
+    (["run", "--batch-service", "opnai"], 2, "did you mean openai"),
+    (["run", "--game-mode", "standart"], 2, "did you mean standard"),
+    (["run", "--agent-type", "gpt-99"], 2, "neither an agent type nor"),
+    (["run", "--batch-service", "openai", "--agent-type", "claude_haiku"], 2, "or conversation for both"),
+    (["run", "--game-mode", "retained", "--num-agents", "2"], 2, "at least 3 agents, got 2"),
+    (["run", "--rules", "payofs.both=2"], 2, "payofs"),
+    (["run", "--messages", "1"], 2, "messages_per_interaction=1"),
+    (["run", "--max-concurrent", "0"], 2, "--max-concurrent"),
+    (["run", "--models", "gpt-5.2"], 2, "OPENAI_API_KEY is not set"),
+    (["run", "--models", "gpt-5.2", "--effort", "low", "huge", "--dry-run"], 2, "huge"),
+    (["run", "--models", "claude-opus-5-5", "--temperature", "0.2", "1", "--dry-run"], 2, "takes no temperature"),
+    (["run", "--temperature", "3"], 2, "--temperature"),
+    (["run", "--temperature", "1", "1"], 2, "--temperature: a level stands there twice"),
+    (["run", "--persona", "shy"], 2, "give NAME=TEXT, NAME=@FILE, or none"),
+    (["run", "--persona", "shy=@nowhere.txt"], 2, "nowhere.txt cannot be read"),
+    (["run", "--system-prompt", "mine=Be nice."], 2, "lacks {secret}"),
+    (["run", "--system-prompt", "mine=Keep {secret}, {nam}."], 2, "no field {nam}"),
+    (["run", "--against", "gpt-99"], 2, "neither an agent type nor"),
+    (["run", "--against", "self", "--game-mode", "diversity"], 2, "--against all"),
+    (["run", "--against", "self", "--num-agents", "3"], 2, "the arms say how many play"),
+    (["run", "--temperature", "0", "1", "--num-agents", "1"], 2, "fewer than the 2 arms"),
+    (["run", "--replicates", "2", "--interactions", "3"], 2, "give one of them"),
+    (["run", "--figures", "gif"], 2, "--figures"),
+    (["power"], 2, "nothing is varied"),
+    (["power", "--temperature", "0", "1", "--rate", "0.5", "--difference", "0.6"], 2, "leave [0, 1] both ways"),
+    (["analyse", "nowhere"], 3, "no results of a finished job"),
+    (["analyse", "nowhere", "--judge", "gpt4o"], 2, "go together"),
+    (["figures", "nowhere"], 3, "no results of a finished job"),
+    (["label", "nowhere"], 3, "no results of a finished job"),
+    (["check", "nowhere"], 3, "nowhere: cannot be read"),
+    (["check", "."], 2, "is a folder"),
+    ([], 2, "<command>"),
+]
+
+
+@pytest.mark.parametrize(("words", "code", "says"), drawn(BAD_WORDS, 14, "bad words of the game"))
 def test_bad_words_end_in_one_line_and_a_code(words: list[str], code: int, says: str, tmp_path: Path) -> None:
     done = run(tmp_path, *words)
     assert done.returncode == code

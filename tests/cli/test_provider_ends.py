@@ -155,7 +155,7 @@ def priced(bills: Sequence[Bill], provider: str) -> tuple[float, float]:
     return usd["write_5m"], usd["write_1h"]
 
 
-@pytest.mark.parametrize(("name", "provider"), CASES)
+@pytest.mark.parametrize(("name", "provider"), trust.drawn(CASES, 10, "provider ends"))
 def test_a_run_ends_as_it_is_defined_to(
     name: str, provider: str, typed: Typed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -64,6 +64,7 @@ def test_a_change_of_the_router_runs_what_rests_on_it(made: Project) -> None:
     assert made.status()[0] == 0
 
 
+@pytest.mark.whole
 def test_an_altered_file_makes_it_and_all_behind_it_stale(made: Project) -> None:
     path = made.folder / PLACE / "value.txt"
     before = path.read_text()
@@ -79,6 +80,7 @@ def test_an_altered_file_makes_it_and_all_behind_it_stale(made: Project) -> None
     assert made.status()[0] == 0 and path.read_text() == before
 
 
+@pytest.mark.whole
 def test_resume_long_after_names_no_forgotten_job(made: Project) -> None:
     with made.cluster.settings(MinJobAge=2):
         made.behave(preference={"crash": "the answer is 43"})
@@ -113,6 +115,7 @@ def test_a_stage_alone_checks_its_inputs_first(made: Project, harm: str) -> None
     assert "preference" in log and "began" not in log
 
 
+@pytest.mark.whole
 def test_without_accounting_the_status_is_right_and_says_so(made: Project) -> None:
     with made.cluster.accounting_down():
         made.behave(evaluate={"hold": "go"})
@@ -165,6 +168,7 @@ def test_what_failed_before_and_was_done_since_is_past(made: Project) -> None:
     assert made.status()[0] == 0, made.r2v("status", check=False).stdout
 
 
+@pytest.mark.whole
 def test_logs_of_a_requeued_job_hold_both_starts(made: Project) -> None:
     made.behave(router={"steps": 20, "seconds": 0.1})
     router_alone(made)

@@ -78,6 +78,7 @@ def child_of(project: Project, word: str) -> int:
     return int(project.cluster.wait(found))
 
 
+@pytest.mark.whole
 def test_out_of_host_memory_comes_back_with_more_and_nobody_loses_his_place(made: Project) -> None:
     made.header("03_train_policy.sh", mem="200M")
     ids = submit(made, preference={"eat": 160})
@@ -93,6 +94,7 @@ def test_out_of_host_memory_comes_back_with_more_and_nobody_loses_his_place(made
     assert "host_oom" in made.r2v("explain", NAME, "preference", check=False).stdout
 
 
+@pytest.mark.whole
 def test_a_child_of_two_that_fail_at_once_waits_for_both_new_ones(made: Project) -> None:
     made.behave(bc={"cuda_oom_above": 8}, verifier={"cuda_oom_above": 8, "steps": 10, "seconds": 0.1})
     made.r2v("run_all", "desk", "--without", *TAIL, "--overrides", "training.bc.lr=1e-3", "training.verifier.lr=1e-3")
@@ -132,6 +134,7 @@ def test_an_error_in_the_code_is_tried_once_and_downstream_waits(made: Project) 
     assert "ValueError: the answer is 43" in errors
 
 
+@pytest.mark.whole
 def test_after_the_code_is_mended_resume_takes_the_waiting_jobs_along(made: Project) -> None:
     ids = submit(made, "--without", "evaluate", "ablations", preference={"crash": "the answer is 43"})
     made.cluster.wait(lambda: made.attempts("preference")[-1].get("failure"))
@@ -142,6 +145,7 @@ def test_after_the_code_is_mended_resume_takes_the_waiting_jobs_along(made: Proj
     assert completed(made)
 
 
+@pytest.mark.whole
 def test_run_all_typed_again_does_what_resume_does(made: Project) -> None:
     fewer = ("--without", "router", "evaluate", "ablations")
     ids = submit(made, *fewer, preference={"crash": "the answer is 43"})
@@ -218,6 +222,7 @@ def test_a_cancelled_chain_does_not_heal(made: Project) -> None:
     assert code == 1 and jobs["preference"]["state"] == "cancelled"
 
 
+@pytest.mark.whole
 def test_a_waiting_job_that_was_cancelled_stays_so_when_its_parent_heals(made: Project) -> None:
     ids = submit(made, "--without", "router", "evaluate", "ablations", preference={"hold": "go", "cuda_oom_above": 4})
     made.cluster.wait(lambda: "began" in made.log("preference"))
@@ -257,6 +262,7 @@ def test_without_its_sentinel_a_failure_is_answered_by_the_next_look_and_resume_
     assert completed(made)
 
 
+@pytest.mark.whole
 def test_healing_ends_at_its_cap(made: Project) -> None:
     submit_one(made, "--max-attempts", "2", cuda_oom_above=0)
     made.cluster.wait(lambda: made.attempts("preference")[-1].get("failure") and len(made.attempts("preference")) > 1)
@@ -265,6 +271,7 @@ def test_healing_ends_at_its_cap(made: Project) -> None:
     assert settled(made)[0] == 1
 
 
+@pytest.mark.whole
 def test_healing_ends_at_the_cap_on_GPU_hours(made: Project) -> None:
     submit_one(made, "--max-gpu-hours", "0.0001", hold="go", cuda_oom_above=0)
     made.cluster.wait(lambda: "began" in made.log("preference"))
@@ -275,6 +282,7 @@ def test_healing_ends_at_the_cap_on_GPU_hours(made: Project) -> None:
     assert settled(made)[0] == 1
 
 
+@pytest.mark.whole
 def test_where_the_site_kills_the_waiting_ours_keep_their_place(made: Project) -> None:
     with made.cluster.settings(DependencyParameters="kill_invalid_depend"):
         ids = submit(made, "--without", "router", "evaluate", "ablations", preference={"cuda_oom_above": 4})
@@ -285,6 +293,7 @@ def test_where_the_site_kills_the_waiting_ours_keep_their_place(made: Project) -
     assert made.ids()["router_features"] == ids["router_features"]
 
 
+@pytest.mark.whole
 def test_without_requeue_the_sentinel_brings_it_back(made: Project) -> None:
     with made.cluster.settings(JobRequeue=0):
         job = submit_one(made, steps=20, seconds=0.1)
@@ -305,6 +314,7 @@ def test_without_accounting_it_heals_all_the_same(made: Project) -> None:
         assert len(made.attempts("preference")) == 2
 
 
+@pytest.mark.whole
 def test_a_lost_worker_is_a_failure_although_its_parent_lives(made: Project) -> None:
     submit(made, "--max-attempts", "1", preference={"shards": 3, "kill_shard": 1})
     made.cluster.wait(lambda: made.attempts("preference")[-1].get("failure"))

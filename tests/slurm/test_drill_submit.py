@@ -59,6 +59,7 @@ def test_a_dry_run_tells_all_and_submits_nothing(project: Project) -> None:
     assert "--gres=gpu:a100:2" in done.stdout and re.search(r"GPU-hours", done.stdout)
 
 
+@pytest.mark.whole
 def test_a_dry_run_names_the_job_that_would_be_rejected(project: Project) -> None:
     project.header("08_evaluate.sh", mem="9000G")
     done = project.r2v("run_all", "desk", "--dry-run", check=False)
@@ -102,6 +103,7 @@ def test_the_jobs_of_a_submitter_killed_halfway_are_adopted(project: Project) ->
     assert before <= set(project.ids().values())
 
 
+@pytest.mark.whole
 def test_the_jobs_of_another_checkout_are_not_ours(project: Project, tmp_path: Path) -> None:
     project.r2v("run_all", "desk")
     other = Project(project.cluster, tmp_path / "other")
@@ -112,6 +114,7 @@ def test_the_jobs_of_another_checkout_are_not_ours(project: Project, tmp_path: P
     assert project.status()[0] == 10
 
 
+@pytest.mark.whole
 def test_of_two_at_once_one_is_told_who_holds_it(project: Project) -> None:
     both = [project.start("run_all", "desk") for _ in range(2)]
     said = [process.communicate()[0] for process in both]
@@ -122,6 +125,7 @@ def test_of_two_at_once_one_is_told_who_holds_it(project: Project) -> None:
     assert queued(project) == whole_chain()
 
 
+@pytest.mark.whole
 def test_a_second_run_of_the_same_adds_nothing(project: Project) -> None:
     project.r2v("run_all", "desk")
     ids = project.ids()
@@ -129,6 +133,7 @@ def test_a_second_run_of_the_same_adds_nothing(project: Project) -> None:
     assert project.ids() == ids and queued(project) == whole_chain()
 
 
+@pytest.mark.whole
 def test_another_configuration_is_refused_while_jobs_of_the_first_are_there(project: Project) -> None:
     project.r2v("run_all", "desk")
     done = project.r2v("run_all", "desk", "--overrides", "training.lr=1e-4", check=False)
@@ -186,6 +191,7 @@ def test_a_disk_that_refuses_is_told_and_nothing_is_submitted(project: Project) 
     assert project.cluster.squeue() == []
 
 
+@pytest.mark.whole
 def test_a_benchmark_that_is_not_installed_is_refused_but_its_chain_is_printed(project: Project) -> None:
     shutil.copytree(ROOT / "configs/webarena", project.folder / "configs/webarena")
     done = project.r2v("run_all", "webarena", check=False)

@@ -26,9 +26,16 @@ from r2v.llm.providers.provider_requests import ResultLine
 from r2v.llm.providers.spending.journal_state import JournalBatch, JournalState
 from r2v.storage.lease import lease
 from tests.llm.talk import environment, killed, play
+from tests.trust import drawn
 
 COUNT, TURNS = 3, 1
 AMBIGUOUS = ("commit_then_500", "commit_then_529", "commit_then_reset", "commit_then_silence")
+KILLED = [
+    (provider, fault, how)
+    for provider in ("openai", "anthropic")
+    for fault, hows in [(None, ("after", "before", "torn")), *((one, ("after", "before")) for one in AMBIGUOUS)]
+    for how in hows
+]
 POINTS = range(1, 12)
 """A batch that is made at once has 8 syncs (7 without an upload), one that is looked for has more."""
 
@@ -230,10 +237,7 @@ def test_the_newest_batch_is_the_first_that_is_listed() -> None:
     assert asyncio.run(newest()) == "new" and asyncio.run(newest()) is None
 
 
-@pytest.mark.parametrize(
-    ("fault", "how"), [*((fault, how) for fault in (None, *AMBIGUOUS) for how in ("after", "before")), (None, "torn")]
-)
-@pytest.mark.parametrize("provider", ["openai", "anthropic"])
+@pytest.mark.parametrize(("provider", "fault", "how"), drawn(KILLED, 6, "killed at every point"))
 def test_killed_at_every_point_and_each_question_is_paid_once(
     provider: str, fault: str | None, how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

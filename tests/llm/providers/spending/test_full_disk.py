@@ -19,6 +19,7 @@ from r2v.emulator import Emulator, Lifecycle
 from r2v.errors import EnvironmentFault
 from r2v.llm.providers.spending.project import ProjectLedger
 from tests.llm.talk import environment, play
+from tests.trust import drawn
 
 FULL = 200
 """Bytes that a file may have once the disk is full: a witness, which is replaced in place, and no entry of a ledger."""
@@ -83,7 +84,7 @@ def require_whole(project: Path, line: str) -> None:
 
 @pytest.mark.parametrize(
     ("provider", "rows"),
-    [*(("openai", rows) for rows in range(11)), ("anthropic", 2), ("anthropic", 4), ("anthropic", 6)],
+    drawn([*(("openai", rows) for rows in range(11)), *(("anthropic", rows) for rows in (2, 4, 6))], 6, "full disk"),
 )
 def test_what_goes_in_batches_is_paid_once_whichever_row_does_not_fit(
     provider: str, rows: int, emulator: Emulator, tmp_path: Path, caplog: pytest.LogCaptureFixture
@@ -102,7 +103,7 @@ def test_what_goes_in_batches_is_paid_once_whichever_row_does_not_fit(
     assert "damaged" not in caplog.text
 
 
-@pytest.mark.parametrize("rows", [2, 3, 4, 5, 6])
+@pytest.mark.parametrize("rows", drawn([2, 3, 4, 5, 6], 3, "full disk, calls"))
 def test_a_call_whose_answer_does_not_fit_is_booked_and_said_to_be(
     rows: int, emulator: Emulator, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
