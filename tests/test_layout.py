@@ -192,6 +192,7 @@ MIXED = {
     "tests/policy/test_ranks.py",
     "tests/slurm/test_cluster_itself.py",
     "tests/slurm/test_drill_again.py",
+    "tests/slurm/test_drill_faults.py",
     "tests/slurm/test_drill_heal.py",
     "tests/slurm/test_drill_helpers.py",
     "tests/slurm/test_drill_nodes.py",

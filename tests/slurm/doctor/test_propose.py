@@ -14,6 +14,7 @@ from r2v.slurm.doctor.propose import proposal
 from r2v.slurm.site_profile import SITE
 from tests.slurm.faked import Faked
 from tests.slurm.faked import faked as faked
+from tests.slurm.project import Project
 
 REPOSITORY = Path(__file__).parents[3]
 
@@ -53,3 +54,12 @@ def test_a_project_with_a_profile_of_its_own_is_proposed_none(faked: Faked) -> N
     (faked.root / SITE).write_text("base: gpu\n")
     told = [one for one in examine() if str(SITE) in one.what]
     assert "from the profile gpu" in told[0].what
+
+
+def test_on_a_real_cluster_a_profile_is_proposed_and_a_node_may_submit(project: Project) -> None:
+    said = project.r2v("doctor", check=False).stdout
+    assert "the site profile gpu fits this cluster, drill" in said and "profile=gpu gpu=a100" in said
+    assert "a sentinel's own line is accepted" in said
+    id_ = project.sbatch('sbatch -o logs/node.out --mem=2G --wrap "python -m r2v doctor"')
+    project.drained()
+    assert "this node may submit jobs" in (project.folder / "logs/node.out").read_text(), id_
