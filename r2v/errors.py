@@ -153,6 +153,11 @@ class LeaseConflict(R2VError):
 
     exit_code, kind, meaning = 6, "lease_conflict", "another process works on the same thing"
 
+    def __init__(self, message: str = "", *, slurm_job: str | None = None) -> None:
+        super().__init__(message)
+        self.slurm_job = slurm_job
+        """That of the process which holds the lease, "" for one outside of Slurm; None where nobody is known to."""
+
 
 class Interrupted(R2VError):
     """Stopped on request with everything finished kept; the same command continues."""

@@ -125,7 +125,7 @@ def test_nodes_that_would_stand_idle_are_refused(monkeypatch: pytest.MonkeyPatch
     with pytest.raises(UsageError, match="3 ranks on 2 nodes"):
         per_node(3, 2)
     two = {"nodes": "2", "ntasks": "2"}
-    for name in ("bc", "preference", "hierarchical"):
+    for name in ("bc", "verifier", "preference", "hierarchical"):
         require_nodes_used(name, "a script", two)
     with pytest.raises(UsageError, match="evaluate works on one and the others would stand idle.*--helpers"):
         require_nodes_used("evaluate", "a script", two)

@@ -208,6 +208,7 @@ JOBS = (
         name="verifier",
         number="3b",
         command=TRAIN_VERIFIER,
+        spreads=True,
         stage="r2v.stages.train_verifier:STAGE",
         parts="r2v.pipeline.plan.stage_parts:verifier",
         place="outputs/{prefix}verifier/{pipeline}",

@@ -87,7 +87,8 @@ def run(words: list[str], *, name: str, job: str | None = None, root: Path = Pat
     if id_:
         _look_beside(root, name, job_start)
     job_start.helpers = helper_array(words, name=name, job=job_start.job, job_id=id_, root=root)
-    return _end(job_start, root, name, *wait_for(process))
+    code, error = wait_for(process)
+    return code if job_start.put_back else _end(job_start, root, name, code, error)
 
 
 def _look_beside(root: Path, name: str, job_start: JobStart) -> None:

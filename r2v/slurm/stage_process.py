@@ -39,7 +39,8 @@ SIGCONT_WINDOW = 5.0
 LOOK_SECONDS = 60.0
 """Seconds between two looks at how far the stage is, and whether helpers are worth asking for."""
 LEASE_WAIT = 180.0
-"""Seconds to wait for a lease: that of an earlier start of this job, killed on another node, is dead after 60."""
+"""Seconds to wait for a lease with a GPU in hand: that of an earlier start of this job, killed on another node, is dead
+after 60."""
 _PR_SET_PDEATHSIG = 1  # of prctl(2): the signal to send to a process when its parent dies
 _AWAITED = {signal.SIGCHLD, signal.SIGUSR2, signal.SIGCONT}
 
@@ -57,6 +58,8 @@ class JobStart:
     """Of its records; None without Slurm."""
     warned: bool = False
     ended_by_slurm: bool = False
+    put_back: bool = False
+    """Whether it waits in the queue again for what another process makes."""
     stalled: str = ""
     """Why its watchdog has ended the stage."""
     continued: float = -math.inf
@@ -154,12 +157,18 @@ class StageProcess:
 
 def wait_for(process: StageProcess) -> tuple[int, dict[str, Any] | None]:
     """The stage's exit code (negative: the signal that killed it) and its own error record. Where another process
-    makes the same artifact, it is tried again until that one is done or its lease is dead."""
+    makes the same artifact the job goes back into the queue, and `put_back` is set; where that cannot be, or is its own
+    earlier start's, it is tried again here until that one is done or its lease is dead."""
     job_start, deadline = process.job_start, time.monotonic() + LEASE_WAIT
     while True:
         code = process.wait()
+        error = chains.read_object(job_start.folder / "error.json") if job_start.folder and code else None
         if code != LeaseConflict.exit_code or not job_start.id or job_start.warned or time.monotonic() > deadline:
-            error = chains.read_object(job_start.folder / "error.json") if job_start.folder and code else None
+            return code, error
+        from r2v.slurm.waiting import put_back
+
+        if put_back(job_start.id, error):
+            job_start.put_back = True
             return code, error
         time.sleep(10)
         process = StageProcess(job_start)

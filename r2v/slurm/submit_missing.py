@@ -53,9 +53,13 @@ def submit_missing(
     now = bring_in_line(root, chain, strict=True)
     if now.refusal:
         count = sum(now.standing(name) == "active" for name in wanted)
+        goes_on = (
+            "they go on, and as soon as there is room the rest is added by whichever of them starts or ends, or by the "
+            "same command"
+        )
         raise EnvironmentFault(
-            f"{chain.name}: {count} of {len(wanted)} jobs are in the queue, {now.refusal}; they go on, and as soon "
-            "as there is room the rest is added by whichever of them starts or ends, or by the same command"
+            f"{chain.name}: {count} of {len(wanted)} jobs are in the queue, {now.refusal}; "
+            + (goes_on if count else "type the same command again")
         )
     return now.chain, now.submitted
 

@@ -72,7 +72,7 @@ def _cell(cfg: CandidatesSettings, work: Work) -> tuple[CellPlayer, Cell, int]:
     from r2v.rollout.fork import branchable
     from r2v.rollout.model_factory import told_tools, verifier_scorer
     from r2v.rollout.session import episode_specs
-    from r2v.stages.train_verifier import fold_of
+    from r2v.stages.verifier_training import fold_of
 
     runner = MethodRunner.of(cfg, work, policy=work.inputs["bc"].file("final"))
     folds = work.inputs["verifier"].file("folds")

@@ -8,27 +8,22 @@ elsewhere from the recorded outcomes. With `verifier.mode=llm_judge` the teacher
 plausible wrong ones, through its provider's batches or calls, and the head learns its scores: later stages ask the
 head, never the judge. Beside the verifier itself, one per fold is trained without that fold's
 tasks, so that candidates are never scored by a verifier that has seen their task. Each leaves checkpoints
-beside itself: a run that was cut goes on with the verifier it was training, at the update it had reached.
+beside itself: a run that was cut goes on with the verifier it was training, at the update it had reached. Where there
+is more than one GPU (or `training.ranks`), one process for each does the training (`r2v.stages.verifier_training`).
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from r2v import config as c
-from r2v import distributed
 from r2v.config import identity
 from r2v.data.episode import Condition
 from r2v.data.registry import DataRegistry
-from r2v.data.tools import tools_of_runs
 from r2v.errors import InputError
 from r2v.log import logger
-from r2v.randomness import digest
 from r2v.stages import Stage
 from r2v.storage.artifact import Work
 from r2v.storage.files import write_json
@@ -36,8 +31,6 @@ from r2v.storage.files import write_json
 if TYPE_CHECKING:
     from r2v.data.episode import Episode
     from r2v.envs.base import Benchmark
-    from r2v.llm.types import ToolSpec
-    from r2v.policy.load import Loaded
     from r2v.verifier.labels import VerifierExample
 
 
@@ -96,26 +89,16 @@ class VerifierSettings:
         return self.verifier.mode == "llm_judge" or self.verifier.label_sources[0] in ("judge", "corrupted")
 
 
-def fold_of(task_id: str, num_folds: int) -> int:
-    """The fold a task belongs to: fold k's verifier has not seen it."""
-    return int.from_bytes(digest("verifier-fold", task_id)[:4], "big") % num_folds
-
-
 def run(cfg: VerifierSettings, work: Work) -> None:
     """Make the labels, train, calibrate, report."""
+    from r2v.stages.verifier_training import LABELS, fit_verifiers
     from r2v.verifier.labels import read_examples, write_examples
 
-    labels = work.folder / "verifier_data.jsonl"
+    labels = work.folder / LABELS
     if not labels.exists():
         write_examples(labels, _labelled(cfg, work))
-    examples, tools = read_examples(labels), _tools(cfg, work)
-    train = [example for example in examples if example.split == "train"]
-    held = [example for example in examples if example.split == "calibration"]
-    fit = partial(_fit, cfg, _bases(cfg), tools=tools, held=held or train, calibrated=bool(held))
-    report = fit(train, folder=work.folder / "final")
-    for fold in range(cfg.num_folds):
-        others = [example for example in train if fold_of(example.task_id, cfg.num_folds) != fold]
-        fit(others, folder=work.folder / "folds" / str(fold))
+    examples = read_examples(labels)
+    report = fit_verifiers(cfg, examples, work)
     write_json(work.folder / "verifier_report.json", report)
     work.summary.update(n_examples=len(examples), report=report)
     logger.info("  %s", json.dumps(report))
@@ -240,74 +223,6 @@ def _judged(cfg: VerifierSettings, work: Work) -> list[VerifierExample]:
     write_json(work.folder / "judge_report.json", found)
     logger.info("  judge answered: %s", json.dumps(found))
     return judged_examples(examples, opinions.scores)
-
-
-def _tools(cfg: VerifierSettings, work: Work) -> tuple[ToolSpec, ...]:
-    """What the verifier is told: the tools that were recorded with the runs, as the policy is."""
-    from r2v.policy.training_tools import of_fresh_world, told
-
-    if cfg.policy.tools != "auto":
-        return ()
-    registry = DataRegistry(work.root / "data")
-    recorded = tools_of_runs([registry.get(run_id) for run_id in work.inputs["collect"].summary["run_ids"]])
-    return told(of_fresh_world(cfg.env) if recorded is None else recorded)
-
-
-def _bases(cfg: VerifierSettings) -> Iterator[Loaded]:
-    """A model to train for each verifier: one base with new adapters each time, or whole weights loaded anew."""
-    from r2v.policy.load import load_policy, with_fresh_adapters
-
-    loaded = load_policy(cfg.policy, for_training=True, seed=cfg.seed)
-    while True:
-        yield loaded
-        if cfg.policy.lora_r > 0:
-            loaded = with_fresh_adapters(loaded, cfg.policy, cfg.seed)
-        else:
-            del loaded  # before the next is in memory
-            loaded = load_policy(cfg.policy, for_training=True, seed=cfg.seed)
-
-
-def _fit(
-    cfg: VerifierSettings,
-    bases: Iterator[Loaded],
-    train_on: Sequence[VerifierExample],
-    *,
-    tools: tuple[ToolSpec, ...],
-    held: Sequence[VerifierExample],
-    folder: Path,
-    calibrated: bool,
-) -> dict[str, float | None]:
-    """Train one verifier and fit its temperature; its figures on the held-out examples."""
-    from r2v.policy.export import export_adapters
-    from r2v.rollout.model_factory import scoring_encoder
-    from r2v.verifier.calibrate import fit_temperature, logits_of, probabilities, report
-    from r2v.verifier.labels import in_order
-    from r2v.verifier.model import VerifierModel, save
-    from r2v.verifier.train import encoded, train
-
-    loaded = next(bases)
-    encode = scoring_encoder(loaded.tokenizer, cfg.policy, cfg.inference, tools)
-    model = VerifierModel(loaded.model)
-    folder.mkdir(parents=True, exist_ok=True)
-    with distributed.stopping() as asked:
-        train(
-            model,
-            encoded(train_on, encode),
-            cfg.phase,
-            seed=cfg.seed,
-            folder=folder,
-            stop=asked,
-            what="verifier" if folder.name == "final" else f"verifier fold {folder.name}",
-        )
-    rows = encoded(held, encode)
-    logits = logits_of(model, rows)
-    if calibrated:
-        model.temperature = fit_temperature(logits, [row.target for row in rows], [row.weight for row in rows])
-    if cfg.policy.lora_r > 0:
-        export_adapters(loaded, folder)
-    save(model, folder, adapted=cfg.policy.lora_r > 0)
-    figures = report(in_order(held), probabilities(logits, model.temperature))
-    return {**figures, "temperature": model.temperature}
 
 
 STAGE = Stage(version=1, settings=VerifierSettings, run=run)

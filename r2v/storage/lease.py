@@ -105,7 +105,9 @@ def lease(path: Path, *, ttl: float = 60.0, wait: float = 0.0) -> Iterator[Owner
     while (other := _attempt(path, me, ttl)) is not None:
         if time.monotonic() >= deadline:
             remedy = f"scancel {other.job}" if other.job else f"kill {other.pid}"
-            raise LeaseConflict(f"{path} is held by {other}; wait until it ends or stop it: {remedy}")
+            raise LeaseConflict(
+                f"{path} is held by {other}; wait until it ends or stop it: {remedy}", slurm_job=other.job
+            )
         time.sleep(min(pause, max(0.0, deadline - time.monotonic())))
         pause = min(0.2, 1.5 * pause)
     stop = threading.Event()

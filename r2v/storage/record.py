@@ -20,13 +20,15 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from r2v.errors import EnvironmentFault, FailureKind, failure_of
+from r2v.errors import EnvironmentFault, FailureKind, LeaseConflict, failure_of
 from r2v.storage.files import write_json
 from r2v.storage.integrity import hashed
 
 FOLDER = "R2V_RECORD"
 """The environment variable that names the folder."""
 EVENTS, ERROR = "events.jsonl", "error.json"
+HELD_BY = "held_by_job"
+"""Of a lease conflict: the Slurm job that has the lease, "" where a process outside of Slurm has it."""
 _part: ContextVar[str] = ContextVar("part", default="")
 
 _PACKAGE = Path(__file__).parents[1]
@@ -99,7 +101,10 @@ def describe(error: BaseException) -> dict[str, Any]:
     message = next(iter(str(error).strip().splitlines()), "")
     if isinstance(error, KeyboardInterrupt):
         message = "stopped by a signal; the same command continues"
-    return entry(_type_name(error), kind, code, message, _where(error))
+    told = entry(_type_name(error), kind, code, message, _where(error))
+    if isinstance(error, LeaseConflict) and error.slurm_job is not None:
+        told[HELD_BY] = error.slurm_job
+    return told
 
 
 def entry(type_: str, kind: FailureKind, exit_code: int, message: str, where: str | None = None) -> dict[str, Any]:

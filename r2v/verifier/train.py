@@ -2,7 +2,8 @@
 
 The loop has no state but the weights, the optimizer and the number of updates done: which examples an update
 sees, its learning rate and its dropout are functions of (seed, update). So a run that was cut and resumed
-ends in the same weights as one that was not, and micro-batches only decide how much memory an update takes.
+ends in the same weights as one that was not, and micro-batches only decide how much memory an update takes. Ranks
+(`r2v.distributed`) share the micro-batches of an update and sum what comes of them.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits
 
+from r2v import distributed
 from r2v.config import Phase
 from r2v.errors import EmptyResult, Interrupted, UsageError
 from r2v.log import Progress
@@ -118,9 +120,10 @@ def train(
         for update in range(len(losses), total):
             for group in optimizer.param_groups:
                 group["lr"] = phase.lr * _rate(update, total, phase.warmup_ratio)
-            torch.manual_seed(seed_of(seed, "verifier-dropout", update))
+            own = (distributed.rank(),) if distributed.rank() else ()
+            torch.manual_seed(seed_of(seed, "verifier-dropout", update, *own))
             chosen = [sequences[index] for index in _positions(update, batch, len(sequences), seed)]
-            losses.append(_accumulate(model, chosen, phase.batch_size, scale))
+            losses.append(_sum_over_ranks(parameters, _accumulate(model, chosen, phase.batch_size, scale)))
             norm = torch.nn.utils.clip_grad_norm_(parameters, phase.grad_clip)
             _require_finite(phase, update, loss=losses[-1], **{"gradient's norm": float(norm)})
             optimizer.step()
@@ -156,10 +159,10 @@ def _rate(update: int, total: int, warmup_ratio: float) -> float:
 
 def _accumulate(model: VerifierModel, chosen: Sequence[Strand], micro: int, scale: float) -> float:
     """Add the gradient of the strands' weighted loss times `scale` (one over the rows of an average update), a
-    few strands of like length at a time; the loss."""
+    few strands of like length at a time; the loss. Ranks take these parts in turn."""
     by_length = sorted(chosen, key=lambda strand: len(strand.ids))
     whole = 0.0
-    for start in range(0, len(chosen), micro):
+    for start in range(distributed.rank() * micro, len(chosen), distributed.ranks() * micro):
         part = by_length[start : start + micro]
         ends = [[len(row.ids) for row in strand.marks] for strand in part]
         logits = model.logits_at([strand.ids for strand in part], ends)
@@ -167,6 +170,21 @@ def _accumulate(model: VerifierModel, chosen: Sequence[Strand], micro: int, scal
         loss.backward()  # type: ignore[no-untyped-call]
         whole += loss.item()
     return whole
+
+
+def _sum_over_ranks(parameters: Sequence[torch.nn.Parameter], loss: float) -> float:
+    """Give every parameter the sum of its gradients over all ranks, the same bits on each; the sum of the losses."""
+    if distributed.ranks() == 1:
+        return loss
+    import torch.distributed as group
+
+    for parameter in parameters:
+        if parameter.grad is None:  # a rank without a part of this update
+            parameter.grad = torch.zeros_like(parameter)
+        group.all_reduce(parameter.grad)
+    whole = torch.tensor(loss, dtype=torch.float64, device=parameters[0].device)
+    group.all_reduce(whole)
+    return whole.item()
 
 
 def _loss(logits: Tensor, rows: Sequence[EncodedExample]) -> Tensor:
@@ -187,6 +205,8 @@ def _require_finite(phase: Phase, update: int, **figures: float) -> None:
 
 
 def _checkpoint(folder: Path, model: VerifierModel, optimizer: torch.optim.Optimizer, losses: list[float]) -> None:
+    if distributed.rank():  # all have the same weights
+        return
     trained = {name: value for name, value in model.named_parameters() if value.requires_grad}
     place = folder / f"checkpoint-{len(losses)}"
     with checkpoint.saving(place, 3 * sum(value.numel() * value.element_size() for value in trained.values())):
@@ -200,7 +220,10 @@ def _checkpoint(folder: Path, model: VerifierModel, optimizer: torch.optim.Optim
 def _resume(folder: Path, model: VerifierModel, optimizer: torch.optim.Optimizer, what: str) -> list[float]:
     """Take up the newest whole checkpoint's weights and optimizer, if there is one; the losses of the updates done.
     Raises InputError where it is no checkpoint of this model."""
-    place = checkpoint.settle(folder, what)
+    place = checkpoint.settle(folder, what) if distributed.rank() == 0 else None
+    distributed.wait_for_all()
+    if distributed.rank() and (folder / LATEST).exists():
+        place = (folder / LATEST).resolve()
     if place is None:
         return []
     with checkpoint.resuming(place):

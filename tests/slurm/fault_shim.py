@@ -5,6 +5,8 @@
 
 "error": not carried out, a socket error. "lost": carried out, a socket error. "hang": carried out, and no answer.
 "late": a socket error, carried out half a minute later. "twice": carried out twice, as a message delivered again.
+"full": a submission is refused at the limit on jobs; all else is not answered. "killed": who asks dies, after it was
+carried out. A question of sbatch (--test-only) takes no fault: it submits nothing.
 """
 
 from __future__ import annotations
@@ -14,11 +16,12 @@ from collections.abc import Callable
 
 from tests.slurm.project import Project
 
-FAULTS = ("error", "lost", "hang", "late", "twice")
+FAULTS = ("error", "lost", "hang", "late", "twice", "full", "killed")
 PROGRAMS = ("sbatch", "squeue", "sacct", "scontrol", "scancel")
 _SHIM = """#!/bin/bash
 # A call takes a fault by moving its file away: of many at once, each gets another one or none.
 fault=""
+[[ {program} != sbatch || " $* " != *" --test-only "* ]] || exec {real} "$@"
 for planned in {plan}/{program}-*; do
   mv "$planned" {plan}/done/ 2> /dev/null && fault={fault} && break
 done
@@ -26,9 +29,13 @@ done
 input=$(mktemp {plan}/input-XXXXXX)
 [ {program} = sbatch ] && cat > "$input"
 act() {{ {real} "$@" < "$input"; }}
-failed() {{ echo "{program}: error: Socket timed out on send/recv operation" >&2; exit 1; }}
+refused() {{ echo "{program}: error: $1" >&2; exit 1; }}
+failed() {{ refused "Socket timed out on send/recv operation"; }}
+limit="Batch job submission failed: Job violates accounting/QOS policy (job submit limit)"
 case $fault in
   error) failed;;
+  full) [ {program} = sbatch ] && refused "$limit"; failed;;
+  killed) act "$@" > /dev/null 2>&1; kill -9 $PPID;;
   lost) act "$@" > /dev/null 2>&1; failed;;
   late) (sleep 30; act "$@") > /dev/null 2>&1 & failed;;
   twice) act "$@" > /dev/null 2>&1; act "$@"; exit $?;;

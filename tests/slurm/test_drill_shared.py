@@ -1,9 +1,14 @@
-"""Drill on a real Slurm with stand-in work: three chains of one checkout share what stands before their candidates."""
+"""Drills on a real Slurm with stand-in work: three chains of one checkout share what stands before their candidates;
+what somebody outside of any chain is making is waited for in the queue."""
 
 from __future__ import annotations
 
 import json
+from datetime import datetime
 
+import pytest
+
+from tests import trust
 from tests.slurm.project import Project
 
 JOBS = ("collect", "perturb", "bc", "verifier", "candidates")
@@ -48,3 +53,40 @@ def test_one_bc_job_for_three_chains_and_no_gpu_held_while_they_wait(project: Pr
     assert len(places) == 1 and next(iter(places)).parent.name == ".artifacts"
     for name in ("x1", "x2", "x3"):
         assert project.r2v("status", name, check=False).returncode == 0
+
+
+def minutes_to_start(job: dict[str, str]) -> float:
+    """From now to when Slurm may start a waiting job."""
+    start = job["StartTime"]
+    return 0.0 if start == "Unknown" else (datetime.fromisoformat(start) - datetime.now()).total_seconds() / 60
+
+
+@pytest.mark.skipif(not trust.whole_suites, reason="a minute; --whole-suites plays it")
+def test_what_a_stranger_is_making_is_waited_for_without_a_gpu(made: Project) -> None:
+    words = ("--overrides", "training.preference.lr=3e-4")
+    line = f"sbatch --gres=gpu:a100:1 scripts/slurm/03_train_policy.sh desk noisy preference {' '.join(words)}"
+    made.behave(preference={"hold": "go"})
+    store, cluster = made.folder / "outputs/.artifacts", made.cluster
+    stranger = made.start("train_policy", "--stage", "preference", "--config", "configs/desk/noisy.yaml", *words)
+    cluster.wait(lambda: list(store.glob("preference-*.lease/*")))
+    job = made.sbatch(line)
+    waiting = cluster.wait(
+        lambda: (told := cluster.job(job))["Restarts"] == "1" and told["JobState"] == "PENDING" and told
+    )
+    begin = cluster.wait(lambda: (told := cluster.job(job)["StartTime"]) != "Unknown" and told)
+    assert begin > waiting["SubmitTime"] and not waiting["Dependency"].startswith("after")
+    stranger.kill()
+    stranger.communicate()
+    cluster.run("scontrol", "update", f"jobid={job}", "starttime=now")
+    cluster.wait(lambda: list(store.glob(f"preference-*.lease/*,{job},*")), 120)
+
+    behind = made.sbatch(line)
+    told = cluster.wait(
+        lambda: (told := cluster.job(behind))["Restarts"] == "1" and "after" in told["Dependency"] and told
+    )
+    assert told["JobState"] == "PENDING" and told["Dependency"].startswith(f"afterany:{job}(")
+    (made.folder / "go").touch()
+    made.drained(200)
+    assert [made.record(id_, "exit.json")["rc"] for id_ in (job, behind)] == [0, 0]
+    logs = "".join(path.read_text() for path in made.folder.glob("logs/*.out"))
+    assert logs.count("preference ended at") == 1 and f"back into the queue behind job {job}" in logs

@@ -237,6 +237,20 @@ def test_where_requeue_is_not_allowed_it_ends_with_75(folder: Folder) -> None:
     assert process.returncode == 75 and folder.told("exit")["rc"] == 75
 
 
+def test_what_somebody_else_is_making_is_waited_for_in_the_queue(folder: Folder) -> None:
+    """Behind the Slurm job that makes it, or for a while where none does: with no GPU in hand, and no end recorded."""
+    folder.behave(perturb={"hold": "never"})
+    for holder, told in (("7", "dependency=afterany:7"), ("", "starttime=now+600")):
+        making = folder.start("perturb", "desk", SLURM_JOB_ID=holder)
+        wait(lambda: list((folder.path / "outputs/.artifacts").glob("perturb-*.lease")))
+        code, said = folder.run("perturb", "desk")
+        assert code == 6 and "is held by pid" in said and "back into the queue" in said
+        assert folder.calls[-2:] == [["scontrol", "requeue", "42"], ["scontrol", "update", "jobid=42", told]]
+        assert not (folder.record / "exit.json").exists()
+        making.terminate()
+        making.communicate(timeout=COMMAND_TIMEOUT)
+
+
 @pytest.mark.parametrize("apart", [0.0, 0.3])
 def test_a_SIGTERM_that_slurm_sends_to_everybody_is_not_sent_twice(apart: float, folder: Folder) -> None:
     """Slurm puts a SIGCONT before it, and the stage has had its own."""

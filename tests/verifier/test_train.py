@@ -1,12 +1,15 @@
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from r2v.config import PolicyConfig
+from r2v.distributed import launch
 from r2v.errors import EmptyResult, InputError, Interrupted, UsageError
 from r2v.storage.checkpoint import SEAL, seal
 from r2v.verifier.calibrate import fit_temperature, logits_of, probabilities, report
@@ -14,7 +17,7 @@ from r2v.verifier.labels import in_order
 from r2v.verifier.model import WEIGHTS, VerifierBackend, VerifierModel, load, save
 from r2v.verifier.train import VERIFIER_CHECKPOINT, EncodedExample, encoded, strands, train
 
-from . import toy
+from . import toy, two_ranks
 
 pytestmark = pytest.mark.numerical
 
@@ -231,3 +234,15 @@ def test_a_row_inside_a_longer_one_is_read_with_it_and_scores_the_same() -> None
     together = model.logits_at([(5, 6, 7, 8), (5, 9)], [[4, 2], [2]])
     apart = model.logits([(5, 6, 7, 8), (5, 6), (5, 9)])
     assert torch.allclose(together, apart, atol=1e-12)
+
+
+@pytest.mark.usefixtures("warm_ranks")
+def test_two_ranks_train_what_one_does_and_the_same_after_a_stop(tmp_path: Path) -> None:
+    """In float64, to what the order of a sum changes. Micro-batches are shared: of an odd count one rank has more."""
+    launch(2, "-m", two_ranks.__name__, str(tmp_path))
+    alone = two_ranks.train_toy(tmp_path / "alone")
+    assert json.loads((tmp_path / "losses.json").read_text()) == pytest.approx(alone, rel=1e-9)
+    once, cut, one = (load_file(tmp_path / name / WEIGHTS) for name in ("once", "cut", "alone"))
+    assert once.keys() == one.keys() and all(torch.equal(once[name], cut[name]) for name in once)
+    for name, weights in one.items():
+        torch.testing.assert_close(once[name], weights, rtol=1e-7, atol=1e-9)

@@ -1,0 +1,169 @@
+"""Training of the verifiers: one on all tasks, one for each fold without its tasks; by a rank for each GPU.
+
+    report = fit_verifiers(cfg, examples, work)              # the stage itself
+    python -m r2v.stages.verifier_training FOLDER            # one of its ranks, started by a launch
+
+Ranks train and leave checkpoints; the command then finds every verifier trained, fits its temperature and writes it.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from r2v import config as c
+from r2v import distributed
+from r2v.data.registry import DataRegistry
+from r2v.data.tools import tools_of_runs
+from r2v.randomness import digest
+from r2v.stages.train_verifier import VerifierSettings
+from r2v.storage.artifact import Work, attempt_of
+
+if TYPE_CHECKING:
+    from r2v.llm.types import ToolSpec
+    from r2v.policy.load import Loaded
+    from r2v.verifier.labels import VerifierExample
+    from r2v.verifier.model import Encode, VerifierModel
+
+LABELS = "verifier_data.jsonl"
+"""The labelled actions, of both splits."""
+
+
+def fold_of(task_id: str, num_folds: int) -> int:
+    """The fold a task belongs to: fold k's verifier has not seen it."""
+    return int.from_bytes(digest("verifier-fold", task_id)[:4], "big") % num_folds
+
+
+def fit_verifiers(cfg: VerifierSettings, examples: Sequence[VerifierExample], work: Work) -> dict[str, float | None]:
+    """Train and calibrate all verifiers of an attempt whose labels are written; the figures of the one that is used."""
+    ranks = distributed.ranks_for(cfg.phase.ranks, cfg.policy.device)
+    if ranks > 1:
+        distributed.launch(ranks, "-m", "r2v.stages.verifier_training", str(work.folder))
+    train = [example for example in examples if example.split == "train"]
+    held = [example for example in examples if example.split == "calibration"]
+    bases, tools, figures = _bases(cfg), _tools(cfg, work), []
+    for folder, part in _verifiers(cfg, train, work.folder):
+        trained = _train_one(cfg, bases, part, tools=tools, folder=folder)
+        figures.append(_calibrated(cfg, *trained, held=held or train, folder=folder, calibrated=bool(held)))
+    return figures[0]
+
+
+def _tools(cfg: VerifierSettings, work: Work) -> tuple[ToolSpec, ...]:
+    """What the verifier is told: the tools that were recorded with the runs, as the policy is."""
+    from r2v.policy.training_tools import of_fresh_world, told
+
+    if cfg.policy.tools != "auto":
+        return ()
+    registry = DataRegistry(work.root / "data")
+    recorded = tools_of_runs([registry.get(run_id) for run_id in work.inputs["collect"].summary["run_ids"]])
+    return told(of_fresh_world(cfg.env) if recorded is None else recorded)
+
+
+def _bases(cfg: VerifierSettings) -> Iterator[Loaded]:
+    """A model to train for each verifier: one base with new adapters each time, or whole weights loaded anew."""
+    from r2v.policy.load import load_policy, with_fresh_adapters
+
+    loaded = load_policy(cfg.policy, for_training=True, seed=cfg.seed)
+    while True:
+        yield loaded
+        if cfg.policy.lora_r > 0:
+            loaded = with_fresh_adapters(loaded, cfg.policy, cfg.seed)
+        else:
+            del loaded  # before the next is in memory
+            loaded = load_policy(cfg.policy, for_training=True, seed=cfg.seed)
+
+
+def _verifiers(
+    cfg: VerifierSettings, train: Sequence[VerifierExample], folder: Path
+) -> Iterator[tuple[Path, Sequence[VerifierExample]]]:
+    """Every verifier's folder, and what it learns from: the one that is used, then one for each fold."""
+    yield folder / "final", train
+    for fold in range(cfg.num_folds):
+        others = [example for example in train if fold_of(example.task_id, cfg.num_folds) != fold]
+        yield folder / "folds" / str(fold), others
+
+
+def _train_one(
+    cfg: VerifierSettings,
+    bases: Iterator[Loaded],
+    train_on: Sequence[VerifierExample],
+    *,
+    tools: tuple[ToolSpec, ...],
+    folder: Path,
+) -> tuple[VerifierModel, Encode, Loaded]:
+    """Train one verifier; where its folder holds it trained already, it is taken from there."""
+    from r2v.rollout.model_factory import scoring_encoder
+    from r2v.verifier.model import VerifierModel
+    from r2v.verifier.train import encoded, train
+
+    loaded = next(bases)
+    encode = scoring_encoder(loaded.tokenizer, cfg.policy, cfg.inference, tools)
+    model = VerifierModel(loaded.model)
+    folder.mkdir(parents=True, exist_ok=True)
+    with distributed.stopping() as asked:
+        train(
+            model,
+            encoded(train_on, encode),
+            cfg.phase,
+            seed=cfg.seed,
+            folder=folder,
+            stop=asked,
+            what="verifier" if folder.name == "final" else f"verifier fold {folder.name}",
+        )
+    return model, encode, loaded
+
+
+def _calibrated(
+    cfg: VerifierSettings,
+    model: VerifierModel,
+    encode: Encode,
+    loaded: Loaded,
+    *,
+    held: Sequence[VerifierExample],
+    folder: Path,
+    calibrated: bool,
+) -> dict[str, float | None]:
+    """Fit the temperature of a trained verifier and write it; its figures on the held-out examples."""
+    from r2v.policy.export import export_adapters
+    from r2v.verifier.calibrate import fit_temperature, logits_of, probabilities, report
+    from r2v.verifier.labels import in_order
+    from r2v.verifier.model import save
+    from r2v.verifier.train import encoded
+
+    rows = encoded(held, encode)
+    logits = logits_of(model, rows)
+    if calibrated:
+        model.temperature = fit_temperature(logits, [row.target for row in rows], [row.weight for row in rows])
+    if cfg.policy.lora_r > 0:
+        export_adapters(loaded, folder)
+    save(model, folder, adapted=cfg.policy.lora_r > 0)
+    figures = report(in_order(held), probabilities(logits, model.temperature))
+    return {**figures, "temperature": model.temperature}
+
+
+def _train_as_rank(folder: Path) -> None:
+    """Train the attempt's verifiers as one of the ranks: everything it takes lies in its folder."""
+    import torch
+    import torch.distributed as group
+
+    from r2v.verifier.labels import read_examples
+
+    _, inputs = attempt_of(folder)
+    config = c.load(folder / "config.yaml")
+    device = distributed.own_device(config.policy.device)
+    if device.startswith("cuda"):
+        torch.cuda.set_device(torch.device(device))
+    group.init_process_group("nccl" if device.startswith("cuda") else "gloo")
+    cfg = VerifierSettings.of(replace(config, policy=replace(config.policy, device=device)))
+    work = Work(folder=folder, fingerprint="", inputs=inputs, root=Path())
+    bases, tools = _bases(cfg), _tools(cfg, work)
+    train = [example for example in read_examples(folder / LABELS) if example.split == "train"]
+    for place, part in _verifiers(cfg, train, folder):
+        _train_one(cfg, bases, part, tools=tools, folder=place)
+
+
+if __name__ == "__main__":
+    sys.exit(distributed.run_rank(lambda: _train_as_rank(Path(sys.argv[1]))))
