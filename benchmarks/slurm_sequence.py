@@ -10,9 +10,9 @@
     requeued   one stage gets the warning of its time limit: it stops, and goes back into the queue under its id
 
 First come the calls that change the queue (sbatch, scontrol update, scontrol requeue), in order, then every start of
-every job as accounting has it. A job is named by its place, `preference#2` is the second one submitted for that stage
-and `heal:preference#1` the sentinel of the first. The checkout is driven through its own command line and stand-in
-stages (tests/slurm), so only behaviour is compared, whatever its modules are called.
+every job as accounting has it. A job is named by its place: `preference#2` is the second one submitted for that stage,
+`heal#1` the first sentinel of the chain, which watches all of its stages. The checkout is driven through its own
+command line and stand-in stages (tests/slurm), so only behaviour is compared, whatever its modules are called.
 """
 
 from __future__ import annotations
@@ -101,8 +101,8 @@ def sequence(project: Any) -> list[str]:
     names: dict[str, str] = {}
     count: Counter[str] = Counter()
     for call in calls:
-        if submitted := re.match(r"sbatch (\d+) .*--comment=r2v:[^/]+/(\w+)(~heal)?/", call):
-            job = f"heal:{submitted[2]}" if submitted[3] else submitted[2]
+        if submitted := re.match(r"sbatch (\d+) .*--comment=r2v:[^/]+/([\w-]*)(~heal)?/", call):
+            job = "heal" if submitted[3] else submitted[2]
             count[job] += 1
             names[submitted[1]] = f"{job}#{count[job]}"
     lines = []
