@@ -5,7 +5,8 @@
 
 Each chain is a random graph of stages. They end well or fail in ways that healing answers, and in one that it does not;
 runners, sentinels and submitters are killed in the middle of a call. What is between is R2V's own: reconciliation, its
-files and its one door to Slurm, behind which stands tests/slurm/simulator.py. Printed, and all to be 0:
+files and its one door to Slurm, behind which stands tests/slurm/simulator.py. Every second time two chains of one
+checkout begin alike: their first stage is one job, which one makes and both wait for. Printed, and all to be 0:
 
     hangs           jobs that are neither done nor given up nor behind one that is, when a person has looked last
     orphans         jobs left in the queue that no chain waits for
@@ -27,13 +28,17 @@ import tempfile
 import time
 from collections import Counter
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
+from r2v.config import load  # noqa: E402
 from r2v.errors import R2VError  # noqa: E402
+from r2v.pipeline import jobs as jobs_table  # noqa: E402
+from r2v.pipeline.graph import as_configured  # noqa: E402
+from r2v.pipeline.inputs import fingerprint_of  # noqa: E402
 from r2v.randomness import generator  # noqa: E402
 from r2v.slurm import chain as chains  # noqa: E402
 from r2v.slurm import client  # noqa: E402
@@ -41,15 +46,20 @@ from r2v.slurm.chain import Attempt, Chain, ChainJob  # noqa: E402
 from r2v.slurm.command import through  # noqa: E402
 from r2v.slurm.comparison import Comparison  # noqa: E402
 from r2v.slurm.configuration import config_sha  # noqa: E402
+from r2v.slurm.headers import Resources  # noqa: E402
 from r2v.slurm.reconcile import bring_in_line, by_sentinel, from_job, reconcile, surplus  # noqa: E402
+from r2v.slurm.shared_stages import publish_for_waiters, share  # noqa: E402
 from r2v.slurm.views import status  # noqa: E402
 from r2v.slurm.views.states import SlurmSnapshot  # noqa: E402
+from r2v.storage.artifact import build, look  # noqa: E402
 from r2v.storage.files import write_json  # noqa: E402
 from r2v.storage.integrity import hashed  # noqa: E402
+from r2v.storage.paths import ARTIFACTS  # noqa: E402
 from tests.slurm.simulator import FAULTS, Faults, Killed, SimulatedJob, SimulatedSlurm  # noqa: E402
 
 MEASURES = ("hangs", "orphans", "duplicates", "lost attempts", "false waiting")
-NAME = "chaos"
+SHARED = "hierarchical"
+"""The stage of the table that needs nothing of a chain: what two chains begin with, and publish for each other."""
 FATES = {
     "done": (0, "COMPLETED", "0:0"),
     "host_oom": (137, "FAILED", "137:0"),
@@ -70,23 +80,33 @@ class ChaosRun:
     slurm: SimulatedSlurm
     draw: random.Random
     worked: list[tuple[str, str, float, float, bool]] = field(default_factory=list)
-    """Of every job that worked at a stage: job, id, from, to, whether it ended well."""
+    """Of every job that worked at a stage: what it makes, id, from, to, whether it ended well."""
     ends: list[tuple[float, SimulatedJob, str]] = field(default_factory=list)
     failures: Counter[str] = field(default_factory=Counter)
+    names: tuple[str, ...] = ("chaos",)
 
     def submit(self) -> None:
-        """What run_all does: plan, write, bring in line; typed again where it was killed or refused."""
+        """What run_all does of each chain: plan, write, bring in line."""
+        list(map(self._submit, self.names))
+
+    def _submit(self, name: str) -> None:
         count = self.draw.randint(2, 6)
         jobs = {}
         for at in range(count):
             needs = {f"s{self.draw.randrange(at)}" for _ in range(self.draw.randint(1, 2))} if at else set()
             planned = Attempt(id="", resources={"mem": "1G", "time": "60"}, reason="first")
             jobs[f"s{at}"] = ChainJob(needs=tuple(sorted(needs)), command=("stamp",), script="", planned=planned)
-        sha = config_sha("seed: 0\n")
-        chain = Chain(name=NAME, benchmark="desk", condition="noisy", config_sha=sha, jobs=jobs)
+        if len(self.names) > 1:
+            jobs = _beginning_alike(jobs)
+        text = f"seed: 0\nprefix: {name}\nhierarchical: {{enabled: true}}\n"
+        chain = Chain(name=name, benchmark="desk", condition="noisy", config_sha=config_sha(text), jobs=jobs)
+        resources = {job: Resources(directives={"mem": "1G", "time": "60"}) for job in jobs}
+        drawn, self.slurm.faults.share = self.slurm.faults.share, 0.0
+        chain, _ = share(self.root, chain, list(jobs), resources)
+        self.slurm.faults.share = drawn
         chains.write(self.root, chain)
-        (chains.folder(self.root, NAME) / "config.yaml").write_text("seed: 0\n")
-        with suppress(R2VError, Killed), chains.lock(self.root, NAME):
+        (chains.folder(self.root, name) / "config.yaml").write_text(text)
+        with suppress(R2VError, Killed), chains.lock(self.root, name):
             bring_in_line(self.root, chain, strict=True)
 
     def play(self) -> None:
@@ -107,8 +127,9 @@ class ChaosRun:
 
     def look(self) -> None:
         """A person types `r2v status`."""
-        with suppress(R2VError, Killed):
-            reconcile(NAME, root=self.root)
+        for name in self.names:
+            with suppress(R2VError, Killed):
+                reconcile(name, root=self.root)
 
     def _begin(self, job: SimulatedJob) -> None:
         os.environ["SLURM_JOB_ID"] = job.id
@@ -116,31 +137,32 @@ class ChaosRun:
             mark = chains.parse_comment(job.options.get("comment", ""))
             assert mark is not None
             if mark.sentinel:
-                self._watch(mark.job)
+                self._watch(mark.name, mark.job)
                 self.slurm.finish(job, "COMPLETED")
                 return
-            if surplus(self.root, NAME, mark.job, job.id):
+            if surplus(self.root, mark.name, mark.job, job.id):
                 self.slurm.finish(job, "FAILED", "6:0")
                 return
             fate = "done" if self.draw.random() < 0.6 else self.draw.choice([*FATES])
             if fate != "no_log":
                 self._record(job, "start.json", {"job": mark.job, "restart": 0, "at": chains.now(), "gpus": 0})
-                self.worked.append((mark.job, job.id, self.slurm.now, -1.0, False))
+                made = SHARED if mark.job == SHARED else f"{mark.name}/{mark.job}"
+                self.worked.append((made, job.id, self.slurm.now, -1.0, False))
             self.ends.append((self.slurm.now + self.draw.uniform(1, 100), job, fate))
-            from_job(self.root, NAME, job.id)
+            from_job(self.root, mark.name, job.id)
         except Killed:
             if all(job is not ending for _, ending, _ in self.ends):
                 self.slurm.finish(job, "FAILED", "0:9")
         finally:
             os.environ.pop("SLURM_JOB_ID", None)
 
-    def _watch(self, name: str) -> None:
+    def _watch(self, name: str, job: str) -> None:
         """What a sentinel's script does: three times where it is killed."""
         for _ in range(2):
             with suppress(Killed):
-                by_sentinel(NAME, name, root=self.root)
+                by_sentinel(name, job, root=self.root)
                 return
-        by_sentinel(NAME, name, root=self.root)
+        by_sentinel(name, job, root=self.root)
 
     def _end(self, job: SimulatedJob, fate: str) -> None:
         code, state, slurm_code = FATES[fate]
@@ -152,13 +174,19 @@ class ChaosRun:
         if job.state != "RUNNING":
             return
         self.failures[fate] += fate != "done"
+        mark = chains.parse_comment(job.options["comment"])
+        assert mark is not None
+        if well and mark.job == SHARED:
+            _finish_artifact(self.root, mark.name)
         os.environ["SLURM_JOB_ID"] = job.id
         try:
             if code is not None:
                 kind = None if fate == "done" else fate
                 record = {"rc": code, "signal": 0, "kind": kind, "line": fate, "at": chains.now(), "restart": 0}
                 self._record(job, "exit.json", record)
-                from_job(self.root, NAME, job.id, failed=bool(code))
+                if not code:
+                    publish_for_waiters(self.root, mark.name, mark.job)
+                from_job(self.root, mark.name, job.id, failed=bool(code))
         except Killed:
             pass
         finally:
@@ -166,31 +194,41 @@ class ChaosRun:
         self.slurm.finish(job, state, slurm_code)
 
     def _record(self, job: SimulatedJob, file: str, value: dict[str, object]) -> None:
-        write_json(chains.record_folder(self.root, NAME, job.id) / file, hashed(value))
+        mark = chains.parse_comment(job.options["comment"])
+        assert mark is not None
+        write_json(chains.record_folder(self.root, mark.name, job.id) / file, hashed(value))
 
     def measures(self) -> Counter[str]:
-        """What is wrong with the chain as it stands."""
-        chain = chains.read(self.root, NAME)
-        rows = {row.id: row for row in client.queue(ended=True)}
-        now = Comparison(root=self.root, chain=chain, rows=rows)
-        given_up = {job for job, entry in chain.jobs.items() if now.standing(job) == "failed" and entry.latest.failure}  # type: ignore[union-attr]
-        settled = given_up | set(chain.after(given_up)) | {job for job in chain.jobs if now.standing(job) == "done"}
+        """What is wrong with the chains as they stand."""
+        everybody = client.queue(ended=True)
+        wrong, latest, known = Counter(dict.fromkeys(MEASURES, 0)), set[str | None](), set[str]()
+        for name in self.names:
+            wrong.update(self._measures_of(name, everybody, latest, known))
         alive = [job for job in self.slurm.jobs.values() if job.state in ("PENDING", "RUNNING")]
-        latest = {
-            id_
-            for job, entry in chain.jobs.items()
-            if entry.latest and now.standing(job) == "active"
-            for id_ in (entry.latest.id, entry.latest.sentinel)
-        }
-        wrong = Counter(dict.fromkeys(MEASURES, 0))
-        wrong["hangs"] = len(set(chain.jobs) - settled)
         wrong["orphans"] = sum(job.id not in latest for job in alive)
-        wrong["lost attempts"] = sum(id_ not in chain.slurm_ids for _, id_, *_ in self.worked)
-        for job in chain.jobs:
-            spans = sorted((begun, ended, well) for name, _, begun, ended, well in self.worked if name == job)
+        wrong["lost attempts"] = sum(id_ not in known for _, id_, *_ in self.worked)
+        for made in {one for one, *_ in self.worked}:
+            spans = sorted((begun, ended, well) for one, _, begun, ended, well in self.worked if one == made)
             wrong["duplicates"] += max(0, sum(well for *_, well in spans) - 1)
             wrong["duplicates"] += sum(a[1] > b[0] for a, b in zip(spans, spans[1:], strict=False))
-        records = {id_: chains.record(self.root, NAME, id_) for id_ in chain.slurm_ids}
+        return wrong
+
+    def _measures_of(
+        self, name: str, everybody: list[client.Queued], latest: set[str | None], known: set[str]
+    ) -> Counter[str]:
+        """Those of one chain by itself; its jobs that are alive are added to `latest`, all of them to `known`."""
+        chain, wrong = chains.read(self.root, name), Counter[str]()
+        rows = {row.id: row for row in client.of_chain(everybody, name, self.root)}
+        now = Comparison(root=self.root, chain=chain, rows=rows)
+        now.everybody = everybody
+        given_up = {job for job in chain.jobs if now.standing(job) == "failed" and now.latest(job).failure}
+        settled = given_up | set(chain.after(given_up)) | {job for job in chain.jobs if now.standing(job) == "done"}
+        for job, entry in chain.jobs.items():
+            if entry.latest and now.standing(job) == "active":
+                latest |= {entry.latest.id, entry.latest.sentinel}
+        known |= chain.slurm_ids
+        wrong["hangs"] = len(set(chain.jobs) - settled)
+        records = {id_: chains.record(self.root, name, id_) for id_ in chain.slurm_ids}
         queue = {id_: row for id_, row in rows.items() if row.state in ("PENDING", "RUNNING")}
         accounting = client.accounting([id_ for id_ in chain.slurm_ids if id_ not in queue])
         told = status.fold(chain, records, SlurmSnapshot(queue=queue, accounting=accounting), self.root)
@@ -199,11 +237,34 @@ class ChaosRun:
         return wrong
 
 
+def _text(path: Path) -> str:
+    return path.read_text() if path.exists() else ""
+
+
+def _beginning_alike(jobs: dict[str, ChainJob]) -> dict[str, ChainJob]:
+    """The chain with its first job as one that another chain makes too."""
+    renamed = {job: job for job in jobs} | {"s0": SHARED}
+    needs = {job: tuple(renamed[need] for need in entry.needs) for job, entry in jobs.items()}
+    recipes = {"s0": "alike"}
+    return {renamed[job]: replace(jobs[job], needs=needs[job], recipe=recipes.get(job, "")) for job in jobs}
+
+
+def _finish_artifact(root: Path, name: str) -> None:
+    """What the shared stage leaves when it ends well."""
+    config = load(chains.folder(root, name) / "config.yaml")
+    row = as_configured(config, jobs_table.job(SHARED))
+    key, store = fingerprint_of(config, row, {}), root / ARTIFACTS
+    if look(store, SHARED, key) is None:
+        with build(store, SHARED, key, row.stage, "", {}, root) as work:
+            write_json(work.folder / "metrics.json", {})
+
+
 def play(root: Path, seed: int, share: float) -> tuple[Counter[str], str, Faults, Counter[str]]:
     """One random chain; what is wrong at its end, what a person had to look after, the faults and the failures."""
     faults = Faults(seed=seed, share=share)
     slurm = SimulatedSlurm(faults=faults, folder=str(root.resolve()))
-    run = ChaosRun(root=root, slurm=slurm, draw=generator(seed, "chaos"))
+    names = ("chaos", "chaos2") if seed % 2 else ("chaos",)
+    run = ChaosRun(root=root, slurm=slurm, draw=generator(seed, "chaos"), names=names)
     with through(slurm):
         run.submit()
         run.play()
@@ -233,7 +294,7 @@ def main() -> int:
     parser.add_argument("--share", type=float, default=0.2, help="of the calls that go wrong (default: 0.2)")
     values = parser.parse_args()
     total, injected, failures = Counter(dict.fromkeys(MEASURES, 0)), Counter[tuple[str, str]](), Counter[str]()
-    persons, calls, begun = Counter[str](), 0, time.process_time()
+    persons, calls, shared, begun = Counter[str](), 0, 0, time.process_time()
     with tempfile.TemporaryDirectory(dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None) as folder:
         for seed in range(values.seed, values.seed + values.chains):
             wrong, person, faults, failed = play(Path(folder) / str(seed), seed, values.share)
@@ -243,8 +304,10 @@ def main() -> int:
             injected.update(faults.injected)
             failures.update(failed)
             persons[person] += 1
+            shared += '"made by the chain' in _text(Path(folder, str(seed), "outputs/.chains/chaos2/chain.json"))
             calls += faults.calls
-    print(f"{values.chains} chains, {calls} calls, {sum(injected.values())} faults, {sum(failures.values())} failures")
+    print(f"{values.chains} times, {calls} calls, {sum(injected.values())} faults, {sum(failures.values())} failures")
+    print(f"shared    {shared} times a stage was made once, for two chains")
     print("faults   ", ", ".join(f"{kind} {sum(n for (_, k), n in injected.items() if k == kind)}" for kind in FAULTS))
     print("failures ", ", ".join(f"{kind} {count}" for kind, count in sorted(failures.items())))
     print("\n".join(f"{name:14} {total[name]}" for name in MEASURES))

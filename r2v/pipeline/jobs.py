@@ -301,8 +301,7 @@ JOBS = (
         imputed=("bc",),
     ),
 )
-COMMANDS = tuple(dict.fromkeys(row.command for row in JOBS))
-"""Every command of the pipeline, in the order of the table."""
+COMMANDS = tuple(dict.fromkeys(row.command for row in JOBS))  # in the order of the table
 
 
 def job(name: str) -> Job:
