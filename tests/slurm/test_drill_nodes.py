@@ -28,7 +28,8 @@ def record_of(project: Project, id_: str) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("name", ["bc", pytest.param("verifier", marks=WHOLE)])
+@WHOLE
+@pytest.mark.parametrize("name", ["bc", "verifier"])
 def test_two_ranks_on_two_nodes_train_what_two_ranks_on_one_train(name: str, slurm: Cluster, tmp_path: Path) -> None:
     project = Project(slurm, tmp_path / "one", fake_stages=False)
     for command in ("collect", "perturb"):
