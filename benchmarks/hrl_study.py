@@ -1,13 +1,14 @@
 """What makes hierarchical training's second answer better? Arms at equal compute, the same grid of rates for each.
 
-    python benchmarks/hrl_study.py --arms full "actor frozen" --seeds 1 --factors 1     # one piece of it
-    python benchmarks/hrl_study.py --table                                              # of all that has run so far
+    python benchmarks/hrl_study.py --minutes 90                     # a piece: goes on where the last one ended
+    python benchmarks/hrl_study.py --arms full --seeds 1            # a piece of one's own choice
+    python benchmarks/hrl_study.py --page                           # docs/hierarchical-study.md, of all that has run
 
-Every run starts from the toy policy, checks as many answers and makes as many updates as
-configs/hierarchical/words.yaml, and is measured greedily on 200 problems of the split `tune` and 200 of `eval`, before
-and after, both answers. One line a run goes to benchmarks/outcomes/hrl_study.jsonl, a 0 or 1 for every problem; a run
-that is there is not run again, so pieces may be of any size (a run is about a CPU-minute). The table takes each arm's
-rates by `tune` and shows `eval`.
+Every run starts from the toy policy, checks as many answers (1,728) as each other and makes as many updates, with
+configs/hierarchical/words.yaml at 24 problems an iteration and in float32. It is measured greedily, before and after,
+on 200 problems of the split `eval`, both answers; with the first seed on 200 of `tune` too, where each arm is run at
+three rates and keeps the one with the most right last answers for the other seeds. One line a run goes to
+benchmarks/outcomes/hrl_study.jsonl, a 0 or 1 for every problem; a run that is there is not run again.
 
     full             actor and guidance learn
     actor frozen     the guidance alone learns
@@ -27,20 +28,21 @@ import argparse
 import json
 import os
 import re
+import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-import numpy as np
 import torch
 
+from benchmarks.hrl_study_page import known, page, picture, right
 from r2v.config import Config, HierarchicalConfig, load
-from r2v.evaluation.statistics import FloatArray, cluster_bootstrap_ci
 from r2v.hrl.algorithm.training_batch import POLICY_STATISTICS, TrainingBatch, policy_loss_fn
 from r2v.hrl.rollout.episode import play_many
 from r2v.hrl.tasks.problems import Problem
@@ -52,8 +54,10 @@ from r2v.hrl.training.trainer import Trainer
 from r2v.hrl.types import Completion
 from r2v.randomness import generator
 
-OUTCOMES = Path("benchmarks/outcomes/hrl_study.jsonl")
-FACTORS = (1 / 3, 1.0, 3.0)
+FACTORS = (1.0, round(1 / 3, 4), 3.0)
+SEEDS = (1, 2, 3, 4, 5)
+SMALLER = ["hierarchical.episodes=24", "policy.dtype=float32"]
+"""What a run has less of than the configuration, so that all can be made: a third of the answers, and half the bits."""
 FROZEN = 1e-12
 NO_HINTS = ["hierarchical.guidance.enabled=false"]
 GROUPS = [*NO_HINTS, "hierarchical.turns=1", "hierarchical.rewards=[1]", "hierarchical.group=8"]
@@ -65,8 +69,8 @@ STUDY_ARMS: dict[str, list[str]] = {
     "oracle hints": NO_HINTS,
     "random hints": NO_HINTS,
     "grpo": [*GROUPS, "hierarchical.advantage=grpo"],
-    "rloo": [*GROUPS, "hierarchical.advantage=rloo"],
     "sft": NO_HINTS,
+    "rloo": [*GROUPS, "hierarchical.advantage=rloo"],
 }
 WORDS = {"buys": "sum", "finds": "sum", "loses": "difference", "sells": "difference", "of": "product"}
 
@@ -94,8 +98,8 @@ class ToldPrompter(Prompter):
 
 def configured(path: Path, arm: str, seed: int, factor: float, iterations: int | None) -> Config:
     """An arm's configuration, with the answers checked an iteration of the whole method."""
-    own = [*STUDY_ARMS[arm], f"seed={seed}"]
-    h, whole = load(path, own).hierarchical, load(path).hierarchical
+    own = [*SMALLER, *STUDY_ARMS[arm], f"seed={seed}"]
+    h, whole = load(path, own).hierarchical, load(path, SMALLER).hierarchical
     answers = whole.episodes * (1 + whole.guidance.hints)
     each = h.group if h.turns == 1 else 2 if not h.guidance.enabled else 1 + h.guidance.hints
     count = iterations or whole.iterations
@@ -152,17 +156,32 @@ def _label(trainer: Trainer, problem: Problem, end: int) -> Completion:
     )
 
 
-def run(path: Path, arm: str, seed: int, factor: float, iterations: int | None) -> dict[str, Any]:
+class Untrained:
+    """The outcomes of the untrained policy, which neither seed nor rate change: measured once for each kind of arm."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[Any, ...], list[str]] = {}
+
+    def of(self, arm: str, trainer: Trainer, split: str) -> list[str]:
+        """As of `measured`."""
+        told = arm if arm.endswith("hints") else ""
+        key = (told, split, trainer.h.guidance.enabled, trainer.h.longest_answer)
+        if key not in self._known:
+            self._known[key] = measured(trainer, word_problems(200, 0, split))
+        return self._known[key]
+
+
+def run(path: Path, arm: str, seed: int, factor: float, iterations: int | None, before: Untrained) -> dict[str, Any]:
     """One run: its outcomes, its curve and what it took."""
     torch.set_num_threads(1)
     config = configured(path, arm, seed, factor, iterations)
-    h, splits = config.hierarchical, {name: word_problems(200, 0, name) for name in ("tune", "eval")}
+    h, splits = config.hierarchical, ("tune", "eval") if seed == SEEDS[0] else ("eval",)
     with tempfile.TemporaryDirectory() as folder:
         began = time.process_time()
         trainer = build_trainer(config, Path(folder))
         if arm in ("oracle hints", "random hints"):
             trainer.prompter = ToldPrompter(trainer.roles.tokenizer, arm == "oracle hints")
-        before = {name: measured(trainer, problems) for name, problems in splits.items()}
+        untrained = {name: before.of(arm, trainer, name) for name in splits}
         trainer.held_out = trainer.held_out[:8]
         lines: list[dict[str, Any]] = []
         if arm == "sft":
@@ -170,7 +189,7 @@ def run(path: Path, arm: str, seed: int, factor: float, iterations: int | None) 
         else:
             trainer.run()
             lines = [json.loads(line) for line in (Path(folder) / "metrics.jsonl").read_text().splitlines()]
-        after = {name: measured(trainer, problems) for name, problems in splits.items()}
+        after = {name: measured(trainer, word_problems(200, 0, name)) for name in splits}
         seconds = time.process_time() - began
     curve = [[round(line.get(f"acc/turn{turn}", float("nan")), 4) for turn in (1, 2)] for line in lines]
     return {
@@ -178,75 +197,64 @@ def run(path: Path, arm: str, seed: int, factor: float, iterations: int | None) 
         "seed": seed,
         "factor": round(factor, 4),
         "iterations": h.iterations,
+        "episodes": load(path, SMALLER).hierarchical.episodes,
         "cpu_s": round(seconds),
-        "before": before,
+        "before": untrained,
         "after": after,
         "curve": [[one if one == one else None for one in pair] for pair in curve],
     }
 
 
-def known() -> list[dict[str, Any]]:
-    """The runs that there are."""
-    return [json.loads(line) for line in OUTCOMES.read_text().splitlines()] if OUTCOMES.exists() else []
+def to_run(
+    arms: Sequence[str], seeds: Sequence[int], runs: Sequence[dict[str, Any]]
+) -> Iterator[tuple[str, int, float]]:
+    """What has not run, in order: every arm's grid under the first seed, then the other seeds at its best rate."""
+    there = {(one["arm"], one["seed"], one["factor"]) for one in runs}
+    for seed in seeds:
+        for factor in FACTORS if seed == SEEDS[0] else (None,):
+            for arm in arms:
+                chosen = factor or best_factor(arm, runs)
+                if chosen is not None and (arm, seed, chosen) not in there:
+                    yield arm, seed, chosen
 
 
-def _digits(runs: list[dict[str, Any]], when: str, split: str, turn: int) -> FloatArray:
-    """(problems, seeds) of 0 and 1."""
-    return np.array([[float(digit) for digit in one[when][split][turn]] for one in runs]).T
-
-
-def _percent(values: FloatArray) -> str:
-    low, high = cluster_bootstrap_ci(values)
-    return f"{100 * values.mean():.1f} [{100 * low:.1f}, {100 * high:.1f}]"
-
-
-def table(iterations: int) -> list[str]:
-    """Markdown: per arm the factor that was best on `tune`, and `eval` under it; intervals over problems."""
-    rows = [
-        "| arm | rates | seeds | answer 1, untrained | trained | answer 2, untrained | trained | CPU-s |",
-        "|---|---|---|---|---|---|---|---|",
-    ]
-    for arm in STUDY_ARMS:
-        mine = [one for one in known() if one["arm"] == arm and one["iterations"] == iterations]
-        groups = {
-            factor: [one for one in mine if one["factor"] == factor] for factor in {one["factor"] for one in mine}
-        }
-        if not groups:
-            rows.append(f"| {arm} | not run | | | | | | |")
-            continue
-        best = max(groups, key=lambda factor: (_digits(groups[factor], "after", "tune", 1).mean(), -factor))
-        runs = groups[best]
-        cells = [_percent(_digits(runs, when, "eval", turn)) for turn in range(2) for when in ("before", "after")]
-        tried = f"x{best:g} of {len(groups)}"
-        seconds = np.mean([one["cpu_s"] for one in runs])
-        rows.append(f"| {arm} | {tried} | {len(runs)} | {' | '.join(cells)} | {seconds:.0f} |")
-    return rows
+def best_factor(arm: str, runs: Sequence[dict[str, Any]]) -> float | None:
+    """Of an arm's rates under the first seed, the one with the most right last answers on `tune`; None where one of
+    them has not run."""
+    tried = {
+        one["factor"]: right(one["after"]["tune"][1]) for one in runs if (one["arm"], one["seed"]) == (arm, SEEDS[0])
+    }
+    return max(FACTORS, key=lambda factor: tried[factor]) if set(FACTORS) <= set(tried) else None
 
 
 def main() -> None:
-    """Run what is asked for and has not run, or print the table."""
+    """Run what is asked for and has not run, or write the page."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--config", type=Path, default=Path("configs/hierarchical/words.yaml"))
     parser.add_argument("--arms", choices=STUDY_ARMS, nargs="+", default=list(STUDY_ARMS))
-    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3, 4, 5])
-    parser.add_argument("--factors", type=float, nargs="+", default=list(FACTORS))
+    parser.add_argument("--seeds", type=int, nargs="+", default=list(SEEDS))
     parser.add_argument("--iterations", type=int, help="fewer than the configuration's, for a look")
-    parser.add_argument("--table", action="store_true")
+    parser.add_argument("--minutes", type=float, default=90.0, help="no run begins after so many; default: 90")
+    parser.add_argument("--outcomes", type=Path, default=Path("benchmarks/outcomes/hrl_study.jsonl"))
+    parser.add_argument("--page", action="store_true", help="write the page and its picture of all that has run")
     asked = parser.parse_args()
-    iterations = asked.iterations or load(asked.config).hierarchical.iterations
-    if not asked.table:
-        OUTCOMES.parent.mkdir(exist_ok=True)
-        for seed in asked.seeds:
-            for factor in asked.factors:
-                for arm in asked.arms:
-                    key = (arm, seed, round(factor, 4), iterations)
-                    if key in {(one["arm"], one["seed"], one["factor"], one["iterations"]) for one in known()}:
-                        continue
-                    done = run(asked.config, arm, seed, factor, asked.iterations)
-                    with OUTCOMES.open("a") as file:
-                        file.write(json.dumps(done, separators=(",", ":")) + "\n")
-                    print(arm, seed, round(factor, 4), f"{done['cpu_s']} CPU-s", flush=True)
-    print("\n".join(table(iterations)))
+    h = load(asked.config, SMALLER).hierarchical
+    size = (asked.iterations or h.iterations, h.episodes)
+    if asked.page:
+        runs = known(asked.outcomes, *size)
+        picture(runs, STUDY_ARMS, best_factor)
+        page(runs, STUDY_ARMS, best_factor, len(STUDY_ARMS) * (len(FACTORS) + len(SEEDS) - 1))
+        return
+    asked.outcomes.parent.mkdir(exist_ok=True)
+    began, before = time.monotonic(), Untrained()
+    while time.monotonic() - began < 60 * asked.minutes:
+        following = next(to_run(asked.arms, asked.seeds, known(asked.outcomes, *size)), None)
+        if following is None:
+            break
+        done = run(asked.config, *following, asked.iterations, before)
+        with asked.outcomes.open("a") as file:
+            file.write(json.dumps(done, separators=(",", ":")) + "\n")
+        print(*following, f"{done['cpu_s']} CPU-s, eval {[right(one) for one in done['after']['eval']]}", flush=True)
 
 
 if __name__ == "__main__":
