@@ -10,6 +10,9 @@ rows. The sum of the gradients is that of the step as it was meant. `step` must 
 could not answer the others. Sharded weights (FSDP, ZeRO-3) are gathered in the forward pass, so their step communicates
 all the time and cannot be retried here: the error ends all ranks, and healing (r2v.slurm.healing.heal) resubmits the
 job with a smaller micro-batch.
+
+Generation is each rank's own business: ranks make different numbers of calls, and what one makes in smaller parts the
+others need not know (`alone`).
 """
 
 from __future__ import annotations
@@ -38,9 +41,15 @@ class RetryResult(Generic[T]):
 
 
 def retry_on_oom(
-    step: Callable[[int], T], rows: int, parameters: Iterable[torch.nn.Parameter] = (), *, phase: str
+    step: Callable[[int], T],
+    rows: int,
+    parameters: Iterable[torch.nn.Parameter] = (),
+    *,
+    phase: str,
+    alone: bool = False,
 ) -> RetryResult[T]:
-    """Run step(rows), halving rows until no rank runs out of GPU memory. All ranks call it with the same rows.
+    """Run step(rows), halving rows until no rank runs out of GPU memory. All ranks call it with the same rows; or, with
+    `alone`, this rank by itself, telling the others nothing.
 
     `step` takes its batch `rows` at a time and leaves, for any `rows`, the same sum of gradients in `parameters`; they
     are dropped before each attempt. Raises EnvironmentFault on all ranks, recorded as cuda_oom, where one row at a
@@ -50,7 +59,7 @@ def retry_on_oom(
     while True:
         _drop_gradients(trained)
         result, failure = _attempt(step, rows)
-        out_of_memory = _ranks_where(failure is not None)
+        out_of_memory = _ranks_where(failure is not None, alone)
         if not out_of_memory:
             assert result is not None
             return RetryResult(result=result[0], rows=rows)
@@ -86,10 +95,12 @@ def _attempt(step: Callable[[int], T], rows: int) -> tuple[tuple[T] | None, str 
         return None, str(record["message"])
 
 
-def _ranks_where(condition: bool) -> list[int]:
-    """The ranks where the condition holds, the same list on all of them; [0] or [] outside a process group."""
+def _ranks_where(condition: bool, alone: bool) -> list[int]:
+    """The ranks where the condition holds, the same list on all of them; of a rank by itself at most its own."""
     if not (group.is_available() and group.is_initialized()):
         return [0] if condition else []
+    if alone:
+        return [group.get_rank()] if condition else []
     device = "cuda" if group.get_backend() == "nccl" else "cpu"
     if condition and device == "cuda":
         _free_memory()  # else there may be none for the flags

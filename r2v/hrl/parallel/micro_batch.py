@@ -1,7 +1,8 @@
 """The micro-batch sizes that fit the GPUs at hand, a network's each, by the memory planner's arithmetic (`r2v.memory`).
 
-They change no result: an update's batch stays the same, only the number of gradient accumulation steps differs. Where a
-GPU runs out of memory all the same, the micro-batch is halved (`r2v.memory.retry_on_oom`).
+They change no result: an update's batch stays the same, only the number of gradient accumulation steps differs, and a
+rollout generates as many completions in more parts. Where a GPU runs out of memory all the same, the rows are halved
+(`r2v.memory.retry_on_oom`).
 """
 
 from __future__ import annotations
@@ -33,15 +34,31 @@ class MicroBatchSizes:
 
     smallest: int
     by_network: Mapping[str, int] = field(default_factory=dict)
+    by_rollout: Mapping[str, int] = field(default_factory=dict)
+    """Completions generated at a time, by the role that generates; empty where there is no plan."""
 
     def of(self, network: str) -> int:
         """The network's; the smallest for one that nobody planned."""
         return self.by_network.get(network, self.smallest)
 
+    def rollout_rows(self, most: int) -> RolloutRows:
+        """What generation begins with: the planned rows, and `most` (`rollout.batch_size`) of them."""
+        rows = {role: min(most, self.by_rollout.get(role, most)) for role in ("actor", "guidance")}
+        return RolloutRows(rows=rows, read=min(most, self.of("reference")))
+
     def __str__(self) -> str:
         """`8`, or `5 (critic 54)` where networks differ."""
         others = [f"{name} {size}" for name, size in sorted(self.by_network.items()) if size != self.smallest]
         return f"{self.smallest} ({', '.join(others)})" if others else str(self.smallest)
+
+
+@dataclass(kw_only=True)
+class RolloutRows:
+    """Completions at a time that generation has room for, by role, and those whose log-probabilities are read. Halved
+    where they turn out to be too many, for the rest of the run."""
+
+    rows: dict[str, int]
+    read: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,7 +93,7 @@ def fit(
     gpu = torch.cuda.get_device_name(min(used))
     best = planned(policy, h, placement, memory, len(used) * distributed.ranks(), gpu)
     return MicroBatchFit(
-        sizes=MicroBatchSizes(smallest=h.micro_batch) if h.micro_batch else largest_micro_batches(best),
+        sizes=largest_micro_batches(best, h.micro_batch),
         gradient_checkpointing=best.strategy.checkpoint,
         plan=best if len(used) == 1 else None,
     )
@@ -102,7 +119,12 @@ def planned(
     return best
 
 
-def largest_micro_batches(best: Plan) -> MicroBatchSizes:
-    """The largest micro-batch with which each network's phase fits."""
+def largest_micro_batches(best: Plan, asked: int | None = None) -> MicroBatchSizes:
+    """The largest micro-batch with which each network's phase fits, or the one `asked` for; and the rows with which
+    each rollout fits."""
+    rows = {peak.phase.name: max(1, peak.micro_batch) for peak in best.phases if peak.phase.action == "generate"}
+    rollouts = {name.removeprefix("rollout, "): size for name, size in rows.items()}
+    if asked:
+        return MicroBatchSizes(smallest=asked, by_rollout=rollouts)
     sizes = {peak.phase.name: max(1, peak.micro_batch) for peak in best.phases if peak.phase.action != "generate"}
-    return MicroBatchSizes(smallest=min(sizes.values()), by_network=sizes)
+    return MicroBatchSizes(smallest=min(sizes.values()), by_network=sizes, by_rollout=rollouts)

@@ -18,6 +18,7 @@ from typing import Any, Protocol
 from r2v.config import HierarchicalConfig, RolloutConfig
 from r2v.hrl.models.roles import Roles
 from r2v.hrl.parallel import ranks
+from r2v.hrl.parallel.micro_batch import MicroBatchSizes, RolloutRows
 from r2v.hrl.rollout.generator import GenerationRequest, Generator
 from r2v.hrl.rollout.prompt_limit import limited
 from r2v.hrl.tasks.checkers import Checker, checked_score
@@ -230,17 +231,19 @@ def play_many(
     rollout: RolloutConfig | None = None,
     group: int = 1,
     prompt_tokens: int | None = None,
+    rows: RolloutRows | None = None,
 ) -> list[GuidedEpisode]:
     """This rank's episodes, `group` of each problem side by side: every `ranks`-th of them from `rank` on, in order;
     `ranks.all_gather` puts all ranks' together. A prompt has `prompt_tokens` at most.
 
     `key` begins every draw's key, e.g. (seed, iteration). With temperature 0 everything is greedy and comes without
-    log-probabilities. `versions` of the policies, by role, are noted in their completions.
+    log-probabilities. `versions` of the policies, by role, are noted in their completions. `rows` are those that fit.
     """
     rollout, versions = rollout or RolloutConfig(), versions or {}
+    rows = rows or MicroBatchSizes(smallest=rollout.batch_size).rollout_rows(rollout.batch_size)
     waves = Waves(workers=rollout.world_threads(), max_conversations=rollout.max_conversations, max_age=_PATIENCE)
     actor, guidance = (
-        waves.port(Generator(roles, role, versions.get(role, 0), rollout.batch_size)) for role in ("actor", "guidance")
+        waves.port(Generator(roles, role, versions.get(role, 0), rows)) for role in ("actor", "guidance")
     )
     context = EpisodeContext(
         actor=actor,

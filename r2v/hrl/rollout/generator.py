@@ -10,17 +10,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 
 from r2v.hrl.algorithm.logprobs import completion_logprobs, pad_sequences
 from r2v.hrl.models.roles import GeneratingRole, Roles
+from r2v.hrl.parallel.micro_batch import RolloutRows
 from r2v.hrl.types import Completion, TokenIds
 from r2v.llm.local.decode import Draw, Drawn, generate
 from r2v.llm.local.prefix_cache import PrefixCache
+from r2v.memory.retry_on_oom import retry_on_oom
 from r2v.randomness import Key
 
+_ROWS = 64
+"""Completions at a time of a generator that was told of no rows."""
 _DIGITS = 9
 """Log-probabilities are rounded to these decimals: far above what a batch's composition changes in float64."""
 
@@ -41,14 +46,16 @@ class Generator:
     """The generation backend of one role.
 
     The model's weights must not change while it is in use: it caches the prompts that it has read. A call may be of
-    any size; `in_flight` bounds how many completions are generated together. The role's base model is held while it
-    generates, so two generators on a shared base never run with each other's adapter.
+    any size; `rows` bounds how many completions are generated together, and how many are read for their
+    log-probabilities. A batch that does not fit a GPU is made again in halves, and so are all after it. The role's base
+    model is held while it generates, so two generators on a shared base never run with each other's adapter.
     """
 
     max_batch = 1 << 30
 
-    def __init__(self, roles: Roles, role: GeneratingRole, version: int = 0, in_flight: int = 64) -> None:
-        self.roles, self.role, self.version, self.in_flight = roles, role, version, in_flight
+    def __init__(self, roles: Roles, role: GeneratingRole, version: int = 0, rows: RolloutRows | None = None) -> None:
+        self.roles, self.role, self.version = roles, role, version
+        self.rows = rows or RolloutRows(rows={role: _ROWS}, read=_ROWS)
         self.passes = 0
         """Batches generated so far."""
         with roles.using(role) as model:
@@ -65,9 +72,21 @@ class Generator:
     def generate(self, requests: Sequence[GenerationRequest]) -> list[Completion]:
         """One completion per request, in order, however many."""
         completions: dict[int, Completion] = {}
-        for batch in _batches(requests, self.in_flight):
-            completions.update(zip(batch, self._generate_batch([requests[i] for i in batch]), strict=True))
+        order = _by_length(requests)
+        while len(completions) < len(order):
+            size = self.rows.rows[self.role]
+            some = order[len(completions) : len(completions) + size]
+            batch = [requests[i] for i in some]
+            done = retry_on_oom(partial(self._in_parts, batch), size, phase=f"rollout, {self.role}", alone=True)
+            if done.rows < size:
+                self.rows.rows[self.role] = done.rows
+            completions.update(zip(some, done.result, strict=True))
         return [completions[i] for i in range(len(requests))]
+
+    def _in_parts(self, requests: Sequence[GenerationRequest], rows: int) -> list[Completion]:
+        self.rows.read = min(rows, self.rows.read)
+        parts = [requests[start : start + rows] for start in range(0, len(requests), rows)]
+        return [completion for part in parts for completion in self._generate_batch(part)]
 
     def _generate_batch(self, requests: Sequence[GenerationRequest]) -> Iterator[Completion]:
         prompts = {prompt: index for index, prompt in enumerate(dict.fromkeys(request.prompt for request in requests))}
@@ -107,25 +126,26 @@ class Generator:
         indices = [index for index, request in enumerate(requests) if request.return_logprobs]
         if not indices:
             return {}
-        batch = pad_sequences(
-            [requests[i].prompt for i in indices], [drawn[i].tokens for i in indices], device=model.device
-        )
-        with torch.no_grad():
-            logprobs = completion_logprobs(model, batch).double().cpu()
-        return {
-            # + 0.0 makes -0.0 a 0.0: the two print differently, and records are compared as bytes
-            index: tuple(round(value, _DIGITS) + 0.0 for value in row[mask].tolist())
-            for index, row, mask in zip(indices, logprobs, batch.completion.cpu(), strict=True)
-        }
+        found: dict[int, tuple[float, ...]] = {}
+        for start in range(0, len(indices), self.rows.read):
+            some = indices[start : start + self.rows.read]
+            batch = pad_sequences(
+                [requests[i].prompt for i in some], [drawn[i].tokens for i in some], device=model.device
+            )
+            with torch.no_grad():
+                logprobs = completion_logprobs(model, batch).double().cpu()
+            for index, row, mask in zip(some, logprobs, batch.completion.cpu(), strict=True):
+                # + 0.0 makes -0.0 a 0.0: the two print differently, and records are compared as bytes
+                found[index] = tuple(round(value, _DIGITS) + 0.0 for value in row[mask].tolist())
+        return found
 
 
-def _batches(requests: Sequence[GenerationRequest], size: int) -> Iterator[list[int]]:
-    """Requests by length of prompt, at most `size` at a time. The order is total, so that the order in which requests
-    arrived decides nothing, to the last bit."""
-    order = sorted(
+def _by_length(requests: Sequence[GenerationRequest]) -> list[int]:
+    """Requests by length of prompt. The order is total, so that the order in which they arrived decides nothing, to the
+    last bit."""
+    return sorted(
         range(len(requests)), key=lambda i: (len(requests[i].prompt), requests[i].prompt, str(requests[i].key))
     )
-    yield from (order[start : start + size] for start in range(0, len(order), size))
 
 
 def _end_ids(model: Any, tokenizer: Any) -> frozenset[int]:

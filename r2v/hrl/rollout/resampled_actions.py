@@ -11,19 +11,18 @@ from collections.abc import Sequence
 
 from r2v.config import HierarchicalConfig
 from r2v.hrl.models.roles import Roles
+from r2v.hrl.parallel.micro_batch import RolloutRows
 from r2v.hrl.rollout.generator import GenerationRequest, Generator
 from r2v.hrl.types import TokenIds
 from r2v.randomness import Key, digest
-
-_BATCH = 64
 
 
 class ActionResampler:
     """`critic.draws` answers per state, generated once per version of the actor. `key` begins the key of every draw."""
 
-    def __init__(self, roles: Roles, h: HierarchicalConfig, key: Key, batch_size: int = _BATCH) -> None:
+    def __init__(self, roles: Roles, h: HierarchicalConfig, key: Key, rows: RolloutRows | None = None) -> None:
         self.roles, self.count, self.max_tokens = roles, h.critic.draws, h.longest_answer
-        self.key, self.batch_size = key, batch_size
+        self.key, self.rows = key, rows
         self.generated = 0
         """Answers generated so far."""
         self.reused = 0
@@ -52,7 +51,7 @@ class ActionResampler:
             for prompt in prompts
             for k in range(self.count)
         ]
-        completions = iter(Generator(self.roles, "actor", version, self.batch_size).generate(requests))
+        completions = iter(Generator(self.roles, "actor", version, self.rows).generate(requests))
         for prompt in prompts:
             self._cache[prompt] = tuple(next(completions).tokens for _ in range(self.count))
         self.generated += len(requests)

@@ -20,6 +20,7 @@ from r2v.hrl.algorithm import losses
 from r2v.hrl.algorithm.critic import CriticValues, DoubleCritic, Text
 from r2v.hrl.models.encoders import padded_text
 from r2v.hrl.models.roles import Roles
+from r2v.hrl.parallel.micro_batch import RolloutRows
 from r2v.hrl.rollout.resampled_actions import ActionResampler
 from r2v.hrl.rollout.transitions import Transitions
 from r2v.hrl.training import metrics
@@ -45,7 +46,13 @@ class CriticTrainer:
     """The critic's learner. `prompt_tokens` is the longest prompt that its replay buffer can hold."""
 
     def __init__(
-        self, roles: Roles, h: HierarchicalConfig, seed: int, micro_batch_size: int, prompt_tokens: int
+        self,
+        roles: Roles,
+        h: HierarchicalConfig,
+        seed: int,
+        micro_batch_size: int,
+        prompt_tokens: int,
+        rows: RolloutRows | None = None,
     ) -> None:
         if h.critic.batch_size < distributed.ranks():
             raise UsageError(
@@ -72,7 +79,7 @@ class CriticTrainer:
         }
         if h.critic.draws:
             columns |= {"prompt": torch.zeros(prompt_tokens, dtype=torch.int32), "prompt_length": torch.tensor(0)}
-        self.resampler = ActionResampler(roles, h, (seed, "again"))
+        self.resampler = ActionResampler(roles, h, (seed, "again"), rows)
         self.replay_buffer = ReplayBuffer(h.replay.capacity, columns, former_names=_FORMER_COLUMNS)
 
     def insert(self, transitions: Transitions) -> dict[str, Tensor]:

@@ -85,7 +85,10 @@ class Trainer:
         self.prompter, self.checker, self.rollout = prompter, checker, rollout
         self.h, self.seed, self.folder, self.stop = h, seed, folder, stop
         sizes, self.prompt_tokens = micro_batch_sizes or MicroBatchSizes(smallest=CPU_MICRO_BATCH), prompt_tokens
-        self.critic_trainer = CriticTrainer(roles, h, seed, sizes.of("critic"), prompt_tokens) if h.has_critic else None
+        self.rows = sizes.rollout_rows((rollout or RolloutConfig()).batch_size)
+        self.critic_trainer = (
+            CriticTrainer(roles, h, seed, sizes.of("critic"), prompt_tokens, self.rows) if h.has_critic else None
+        )
         self.policies = Policies(roles, h, sizes)
         self.tracking = Tracking(set(vars(roles.devices).values()), plan, sizes)
         self.state, self.metrics_file, self._shown = TrainingState(), metrics.MetricsFile(folder), dict[str, float]()
@@ -212,6 +215,7 @@ class Trainer:
                 rollout=self.rollout,
                 group=group,
                 prompt_tokens=self.prompt_tokens,
+                rows=self.rows,
                 versions={"actor": self.state.actor, "guidance": self.state.guidance},
             )
 

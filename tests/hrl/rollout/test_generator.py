@@ -11,6 +11,7 @@ import torch
 
 from r2v.hrl.algorithm.logprobs import completion_logprobs, pad_sequences
 from r2v.hrl.models.roles import Roles
+from r2v.hrl.parallel.micro_batch import RolloutRows
 from r2v.hrl.rollout.generator import GenerationRequest, Generator
 from r2v.hrl.tasks.prompts import Prompter
 from r2v.hrl.types import Completion
@@ -37,10 +38,39 @@ def requests(roles: Roles, **options: Any) -> list[GenerationRequest]:
 def test_a_segment_depends_on_its_question_alone(roles: Roles) -> None:
     """Not on its company, its place, the size of batches, nor on what was read before."""
     wanted = Generator(roles, "actor").generate(requests(roles))
-    backwards = Generator(roles, "actor", in_flight=3)
+    backwards = Generator(roles, "actor", rows=RolloutRows(rows={"actor": 3}, read=2))
     assert backwards.generate(requests(roles)[::-1])[::-1] == wanted and backwards.passes == 14
     assert [backwards.generate([ask])[0] for ask in requests(roles)] == wanted
     assert len({one.tokens for one in wanted}) > 20
+
+
+class Narrow(torch.nn.Module):
+    """An embedding with room for `most` rows at a time."""
+
+    def __init__(self, inner: torch.nn.Module, most: int) -> None:
+        super().__init__()
+        self.inner, self.most = inner, most
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        if len(ids) > self.most:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+        embedded: torch.Tensor = self.inner(ids)
+        return embedded
+
+
+def test_a_batch_that_does_not_fit_is_made_again_in_halves(roles: Roles, caplog: pytest.LogCaptureFixture) -> None:
+    wanted = Generator(roles, "actor").generate(requests(roles))
+    rows = RolloutRows(rows={"actor": 32, "guidance": 32}, read=32)
+    with roles.using("actor") as model:
+        base = model.get_base_model()
+    whole = base.get_input_embeddings()
+    base.set_input_embeddings(Narrow(whole, 5))
+    try:
+        assert Generator(roles, "actor", rows=rows).generate(requests(roles)) == wanted
+    finally:
+        base.set_input_embeddings(whole)
+    assert rows == RolloutRows(rows={"actor": 4, "guidance": 32}, read=4), "and so are the batches after it"
+    assert "rollout, actor ran out of GPU memory with a micro-batch of 32" in caplog.text
 
 
 def test_ids_and_log_probabilities_are_those_that_an_update_finds(roles: Roles) -> None:
@@ -122,7 +152,7 @@ def test_two_voices_on_one_base_at_the_same_time_keep_their_own(roles: Roles) ->
 
     def speak(role: Any, number: int) -> None:
         start.wait(10)
-        heard[role, number] = Generator(roles, role, in_flight=2).generate(requests(roles))
+        heard[role, number] = Generator(roles, role, rows=RolloutRows(rows={role: 2}, read=2)).generate(requests(roles))
 
     threads = [threading.Thread(target=speak, args=(role, i)) for i in range(2) for role in ("actor", "guidance")]
     for thread in threads:

@@ -8,6 +8,7 @@ import pytest
 
 from r2v.config import CriticConfig
 from r2v.hrl.models.roles import Roles
+from r2v.hrl.parallel.micro_batch import RolloutRows
 from r2v.hrl.rollout.resampled_actions import ActionResampler
 from r2v.hrl.tasks.prompts import Prompter
 
@@ -38,7 +39,7 @@ def test_a_state_is_drawn_for_once_in_a_version(roles: Roles) -> None:
 def test_draws_depend_on_state_and_version_alone(roles: Roles) -> None:
     own = states(roles)
     wanted = ActionResampler(roles, settings(), (3,)).sample(own, 2)
-    other = ActionResampler(roles, settings(), (3,), batch_size=3)
+    other = ActionResampler(roles, settings(), (3,), RolloutRows(rows={"actor": 3}, read=2))
     other.sample(own[:2], 1)
     assert [other.sample([state], 2)[0] for state in own[::-1]][::-1] == wanted
     assert ActionResampler(roles, settings(), (4,)).sample(own, 2) != wanted
