@@ -2,7 +2,7 @@
 
     python benchmarks/hrl_study.py --minutes 90                     # a piece: goes on where the last one ended
     python benchmarks/hrl_study.py --arms full --seeds 1            # a piece of one's own choice
-    python benchmarks/hrl_study.py --page                           # docs/hierarchical-study.md, of all that has run
+    python benchmarks/hrl_study.py --table                          # of all that has run
 
 Every run starts from the toy policy, checks as many answers (1,728) as each other and makes as many updates, with
 configs/hierarchical/words.yaml at 24 problems an iteration and in float32. It is measured greedily, before and after,
@@ -41,7 +41,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import torch
 
-from benchmarks.hrl_study_page import known, page, picture, right
+from benchmarks.hrl_study_page import known, right, table
 from r2v.config import Config, HierarchicalConfig, load
 from r2v.hrl.algorithm.training_batch import POLICY_STATISTICS, TrainingBatch, policy_loss_fn
 from r2v.hrl.rollout.episode import play_many
@@ -228,7 +228,7 @@ def best_factor(arm: str, runs: Sequence[dict[str, Any]]) -> float | None:
 
 
 def main() -> None:
-    """Run what is asked for and has not run, or write the page."""
+    """Run what is asked for and has not run, or print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--config", type=Path, default=Path("configs/hierarchical/words.yaml"))
     parser.add_argument("--arms", choices=STUDY_ARMS, nargs="+", default=list(STUDY_ARMS))
@@ -236,14 +236,13 @@ def main() -> None:
     parser.add_argument("--iterations", type=int, help="fewer than the configuration's, for a look")
     parser.add_argument("--minutes", type=float, default=90.0, help="no run begins after so many; default: 90")
     parser.add_argument("--outcomes", type=Path, default=Path("benchmarks/outcomes/hrl_study.jsonl"))
-    parser.add_argument("--page", action="store_true", help="write the page and its picture of all that has run")
+    parser.add_argument("--table", action="store_true", help="run nothing: print the table of all that has run")
     asked = parser.parse_args()
     h = load(asked.config, SMALLER).hierarchical
     size = (asked.iterations or h.iterations, h.episodes)
-    if asked.page:
+    if asked.table:
         runs = known(asked.outcomes, *size)
-        picture(runs, STUDY_ARMS, best_factor)
-        page(runs, STUDY_ARMS, best_factor, len(STUDY_ARMS) * (len(FACTORS) + len(SEEDS) - 1))
+        print("\n".join(table(runs, list(STUDY_ARMS), best_factor, len(STUDY_ARMS) * (len(FACTORS) + len(SEEDS) - 1))))
         return
     asked.outcomes.parent.mkdir(exist_ok=True)
     began, before = time.monotonic(), Untrained()

@@ -1,4 +1,4 @@
-"""The page of benchmarks/hrl_study.py: its table and the picture of its curves, made of the runs that there are."""
+"""The table of benchmarks/hrl_study.py, made of the runs that there are."""
 
 from __future__ import annotations
 
@@ -6,6 +6,10 @@ import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
+
+import numpy as np
+
+from r2v.evaluation.statistics import cluster_bootstrap_ci
 
 Runs = Sequence[dict[str, Any]]
 BestFactor = Callable[[str, Runs], float | None]
@@ -23,11 +27,27 @@ def right(digits: str) -> float:
     return 100 * digits.count("1") / len(digits)
 
 
-def page(runs: Runs, arms: Sequence[str], best_factor: BestFactor, count: int) -> None:
-    """Write the page."""
-    raise NotImplementedError
+def table(runs: Runs, arms: Sequence[str], best_factor: BestFactor, count: int) -> list[str]:
+    """Markdown: each arm at its best rate on the split `eval`, with intervals over problems drawn whole."""
+    spent = sum(one["cpu_s"] for one in runs) / 3600
+    rows = [
+        f"{len(runs)} of {count} runs, {spent:.2f} CPU-hours.",
+        "",
+        "| arm | rates | seeds | answer 1, untrained | trained | answer 2, untrained | trained |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for arm in arms:
+        best = best_factor(arm, runs)
+        own = [one for one in runs if (one["arm"], one["factor"]) == (arm, best)]
+        if not own:
+            rows.append(f"| {arm} | not all run | | | | | |")
+            continue
+        cells = [_percent(own, when, turn) for turn in range(2) for when in ("before", "after")]
+        rows.append(f"| {arm} | x{best:g} | {len(own)} | {' | '.join(cells)} |")
+    return rows
 
 
-def picture(runs: Runs, arms: Sequence[str], best_factor: BestFactor) -> None:
-    """Draw the curves."""
-    raise NotImplementedError
+def _percent(runs: Runs, when: str, turn: int) -> str:
+    outcomes = np.array([[float(digit) for digit in one[when]["eval"][turn]] for one in runs]).T
+    low, high = cluster_bootstrap_ci(outcomes)
+    return f"{100 * outcomes.mean():.1f} [{100 * low:.1f}, {100 * high:.1f}]"

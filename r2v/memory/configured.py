@@ -31,7 +31,7 @@ def job_of_hierarchical(policy: PolicyConfig, h: HierarchicalConfig) -> Training
         stage="hierarchical",
         critic=None if critic == TINY_CRITIC else shape_of(critic),
         value=h.guidance.enabled and h.guidance.baseline == "value",
-        precision="mixed" if rank else "float32",
+        precision="mixed" if rank and policy.dtype != "float32" else "float32",
         prompt_tokens=policy.max_seq_len,
         completion_tokens=max(h.longest_answer, h.longest_hint),
         critic_tokens=h.critic.max_tokens,

@@ -44,7 +44,8 @@ class MicroBatchSizes:
     def rollout_rows(self, most: int) -> RolloutRows:
         """What generation begins with: the planned rows, and `most` (`rollout.batch_size`) of them."""
         rows = {role: min(most, self.by_rollout.get(role, most)) for role in ("actor", "guidance")}
-        return RolloutRows(rows=rows, read=min(most, self.of("reference")))
+        read = min(self.of("actor"), self.of("guidance"))  # whose updates read as many, and keep more of them
+        return RolloutRows(rows=rows, read=min(most, read))
 
     def __str__(self) -> str:
         """`8`, or `5 (critic 54)` where networks differ."""

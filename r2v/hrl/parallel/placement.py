@@ -76,6 +76,12 @@ def ranks_of(placement: Placement, gpus: int, asked: int | None) -> int:
     return max(1, gpus // _GPUS if placement == "split" else gpus)
 
 
+def first_device(placement: str, device: str) -> str:
+    """The device that a process whose own is `device` communicates on: in `split` the first of its pair of GPUs, so
+    that no two processes have one in common."""
+    return devices_of("split", device).actor if placement == "split" and device.startswith("cuda") else device
+
+
 def devices_of(placement: Placement, device: str, offload: bool = False) -> Devices:
     """The roles' devices of a process whose own device is `device`. In `split` its number counts pairs of GPUs.
     Raises UsageError for an `offload` (`hierarchical.offload`) that would move nothing."""

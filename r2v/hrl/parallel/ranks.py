@@ -7,6 +7,7 @@ are the same bits on all ranks, so ranks that branch on a sum take the same bran
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from datetime import timedelta
 from typing import Any, TypeVar
 
 import torch
@@ -17,8 +18,14 @@ from r2v import distributed
 T = TypeVar("T")
 
 
+WAITING_TIME = timedelta(hours=2)
+"""How long a rank waits for the others, as it does while the first one writes a checkpoint: NCCL's own ten minutes are
+too few for 190 GB on a network's disk."""
+
+
 def join(device: str) -> None:
-    """Initialise the process group of this launch, if it has several ranks: NCCL between GPUs, gloo on a CPU."""
+    """Initialise the process group of this launch, if it has several ranks: NCCL between GPUs, gloo on a CPU. `device`
+    is this rank's (`r2v.hrl.parallel.placement.first_device`)."""
     if distributed.ranks() == 1:
         return
     import torch.distributed as group
@@ -26,7 +33,7 @@ def join(device: str) -> None:
     if device.startswith("cuda"):
         torch.cuda.set_device(torch.device(device))
     if not group.is_initialized():
-        group.init_process_group("nccl" if device.startswith("cuda") else "gloo")
+        group.init_process_group("nccl" if device.startswith("cuda") else "gloo", timeout=WAITING_TIME)
 
 
 def all_reduce(tensors: Iterable[Tensor]) -> None:

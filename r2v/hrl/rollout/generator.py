@@ -53,14 +53,21 @@ class Generator:
 
     max_batch = 1 << 30
 
-    def __init__(self, roles: Roles, role: GeneratingRole, version: int = 0, rows: RolloutRows | None = None) -> None:
+    def __init__(
+        self,
+        roles: Roles,
+        role: GeneratingRole,
+        version: int = 0,
+        rows: RolloutRows | None = None,
+        prompt_cache: bool = True,
+    ) -> None:
         self.roles, self.role, self.version = roles, role, version
         self.rows = rows or RolloutRows(rows={role: _ROWS}, read=_ROWS)
         self.passes = 0
         """Batches generated so far."""
         with roles.using(role) as model:
             self._end_ids = _end_ids(model, roles.tokenizer)
-            self._prefixes = PrefixCache(model) if PrefixCache.serve(model) else None
+            self._prefixes = PrefixCache(model) if prompt_cache and PrefixCache.serve(model) else None
         pad = roles.tokenizer.pad_token_id
         self._pad_id: int = min(self._end_ids) if pad is None else pad
 

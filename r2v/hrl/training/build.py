@@ -12,6 +12,7 @@ from r2v.errors import InputError
 from r2v.hrl.models.roles import build_roles
 from r2v.hrl.parallel import ranks
 from r2v.hrl.parallel.micro_batch import fit
+from r2v.hrl.parallel.placement import first_device
 from r2v.hrl.tasks.checkers import checker_of, kind_of
 from r2v.hrl.tasks.lengths import with_lengths
 from r2v.hrl.tasks.problems import Problem, read_problems
@@ -39,7 +40,7 @@ def build_trainer(
     checker = checker_of(kind, [*problems, *held_out], unsafe=h.problems.unsafe)
     if config.policy.lora_dropout > 0 and distributed.rank() == 0:
         logger.info("  hierarchical: adapters without dropout (policy.lora_dropout is for bc and preference)")
-    ranks.join(device_of(config.policy))
+    ranks.join(first_device(h.placement, device_of(config.policy)))
     roles = build_roles(config.policy, h, config.seed, weights)
     with roles.using("actor") as model:
         family = str(model.config.model_type)

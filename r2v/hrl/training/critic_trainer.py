@@ -33,6 +33,8 @@ PaddedTexts = tuple[Tensor, Tensor]
 SampleActions = Callable[[Sequence[TokenIds]], Sequence[Sequence[TokenIds]]]
 """Per prompt, a few actions of the current actor."""
 
+_PART = 1 << 16
+"""Weights that are compared with the target network's at a time."""
 _TEXTS = ("observation", "action", "next_observation")
 _FORMER_COLUMNS = {
     f"{former}_{part}": f"{name}_{part}"
@@ -229,7 +231,11 @@ class CriticTrainer:
     def target_distance(self) -> float:
         """The norm of the difference between the weights of the critic and its target network."""
         pairs = zip(self.roles.target.critic.parameters(), self.roles.critic.parameters(), strict=True)
-        squares = [(online.detach().to(target) - target).square().sum().double().cpu() for target, online in pairs]
+        squares = [
+            (online.to(target) - target).square().sum().double().cpu()
+            for whole in pairs  # in parts, for their differences take memory
+            for target, online in zip(*(one.detach().flatten().split(_PART) for one in whole), strict=True)
+        ]
         return float(torch.stack(squares).sum().sqrt())
 
 

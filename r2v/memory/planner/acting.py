@@ -20,11 +20,18 @@ base, so this errs on the large side.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Literal
 
-from r2v.memory.planner import passes
-from r2v.memory.planner.layers import Layers, Widths
-from r2v.memory.planner.passes import ModelPass, Peak
+from r2v.memory.planner.generation import (
+    GenerationShape,
+    Sampling,
+    choosing,
+    generation_peak,
+    grown_cache,
+    read_cache,
+    reading_peak,
+)
+from r2v.memory.planner.layers import Widths
+from r2v.memory.planner.passes import Peak
 from r2v.memory.planner.phases import PhaseMemory
 from r2v.memory.planner.planner import PlannedDevice, PlannedPhase
 from r2v.memory.planner.roles import Device, MemoryPhase, ModelRole
@@ -34,13 +41,6 @@ from r2v.memory.planner.training_job import Machine
 from r2v.memory.shapes import Shape, score_head
 from r2v.memory.sizes import GIB
 
-Sampling = Literal["greedy", "sampled", "nucleus"]
-_CHOOSING: dict[Sampling, int] = {"greedy": 40, "sampled": 48, "nucleus": 88}
-"""Bytes for each token of the vocabulary and row while `r2v.llm.local.decode` chooses, logits aside; float64 is 8.
-Greedy: log-probabilities, their rounded twins, and three copies for the entropy. Sampled: the distribution too.
-Nucleus: 11 copies while it is cut, those of the log-probabilities and of the rounded ones, the rows that are sampled,
-their distribution, its rows that are cut, and of these the ranked ones, their order, the mass before each, what is
-kept, zeros, and what is scattered into them."""
 _PROCESS = 4 * GIB
 
 
@@ -77,6 +77,20 @@ class ActingJob:
     def shared(self) -> bool:
         """Whether one base serves all."""
         return self.lora_rank > 0
+
+    @property
+    def generation(self) -> GenerationShape:
+        """How completions are made."""
+        return GenerationShape(
+            model=self.model,
+            widths=self.widths,
+            lora_rank=self.lora_rank,
+            four_bit=self.four_bit,
+            prompt_tokens=self.prompt_tokens,
+            completion_tokens=self.completion_tokens,
+            samples=self.samples,
+            sampling=self.sampling,
+        )
 
     @property
     def widths(self) -> Widths:
@@ -181,65 +195,21 @@ def _largest(job: ActingJob, machine: Machine, phase: MemoryPhase) -> PlannedPha
     return PlannedPhase(phase=phase, micro_batch=low, memory=acting_memory(job, phase.name, max(1, low)))
 
 
-def _reading(job: ActingJob, rows: int, tokens: int) -> Peak:
-    """One pass over whole texts, and the KV cache that it leaves."""
-    layers = Layers(
-        shape=job.model,
-        rows=rows,
-        tokens=tokens,
-        widths=job.widths,
-        full=False,
-        rank=job.lora_rank,
-        four_bit=job.four_bit,
-    )
-    peak = passes.inference_peak(ModelPass(layers=layers, top="states"))
-    return Peak(size=peak.size + _read_cache(job, rows, tokens), at=peak.at)
-
-
-def _read_cache(job: ActingJob, rows: int, tokens: int) -> float:
-    """Sliding layers cut a view from what they have read: all of it stays until the first token is added."""
-    shape, width = job.model, job.width
-    return rows * (tokens * shape.kv_bytes_per_token(width) + shape.fixed_cache_entries * width)
-
-
-def _grown_cache(job: ActingJob, rows: int) -> float:
-    shape, width = job.model, job.width
-    return rows * (shape.kv_bytes(job.tokens, width) + shape.fixed_cache_entries * width)
-
-
-def _choosing(job: ActingJob, rows: int) -> float:
-    """The logits, those of the rows that go on, and what a token is chosen from."""
-    return rows * job.model.vocab * (2 * job.width + _CHOOSING[job.sampling])
-
-
 def _generating(job: ActingJob, rows: int) -> Peak:
-    shape, width = job.model, job.width
-    prompts = -(-rows // job.samples)
-    prompt = _reading(job, prompts, job.prompt_tokens)
-    cache, logits = _grown_cache(job, rows), rows * shape.vocab * width
-    # The cache of a layer grows by concatenation: its old and its new keys are there together.
-    keys = rows * job.tokens * shape.kv_heads * shape.head_dim * width
-    copied = _read_cache(job, prompts, job.prompt_tokens) / len(shape.kinds) if job.samples > 1 else 0
-    peaks = (
-        Peak(size=prompt.size, at=f"prompt, {prompt.at}"),
-        Peak(size=_read_cache(job, rows, job.prompt_tokens) + copied + logits, at="prompt, a row for each sample"),
-        Peak(size=_read_cache(job, rows, job.prompt_tokens) + _choosing(job, rows), at="first token, chosen"),
-        Peak(size=cache + keys + 2 * logits, at="last token, cache grows"),
-        Peak(size=cache + _choosing(job, rows), at="last token, chosen"),
-    )
-    return max(peaks, key=lambda peak: peak.size)
+    return generation_peak(job.generation, rows)
 
 
 def _scoring(job: ActingJob, rows: int) -> Peak:
-    return _reading(job, rows, job.tokens)
+    return reading_peak(job.generation, rows, job.tokens)
 
 
 def _both(job: ActingJob, rows: int) -> Peak:
-    generate, score, count = _generating(job, rows), _scoring(job, rows), len(job.verifiers)
+    generate, score, count = generation_peak(job.generation, rows), _scoring(job, rows), len(job.verifiers)
     if not job.shared:
         return Peak(size=generate.size + count * score.size, at="passes side by side")
-    held = _read_cache(job, rows, job.tokens)
-    between = max(_grown_cache(job, rows), _read_cache(job, rows, job.prompt_tokens)) + _choosing(job, rows)
+    shape = job.generation
+    held = read_cache(shape, rows, job.tokens)
+    between = max(grown_cache(shape, rows), read_cache(shape, rows, job.prompt_tokens)) + choosing(shape, rows)
     peaks = (
         Peak(size=between + score.size + (count - 1) * held, at=f"score, {score.at}, beside a token that is chosen"),
         Peak(size=generate.size + count * held, at=f"generate, {generate.at}, beside what was scored"),

@@ -26,6 +26,8 @@ class ModelPass:
     """Layers save their input alone and run again in backward (gradient checkpointing)."""
     chunk: int | None = None
     """Tokens whose logits exist at a time; None: all of them."""
+    predicted: int | None = None
+    """Tokens whose log-probabilities are computed: those of completions; None: all."""
     top: PassOutput = "logprobs"
     """What is computed from the last layer: log-probabilities of the tokens, or hidden states."""
 
@@ -165,8 +167,13 @@ def _log_probabilities(model_pass: ModelPass) -> SegmentProfile:
     tape = Tape(fresh=layers.fresh or shape.tied)
     x = tape.input(n * shape.hidden * layers.widths.stream, layers.trains)
     y = layers.norm(tape, x, shape.hidden)
-    tokens = min(model_pass.chunk or n, n)
-    chosen = _all_logits(layers, tape, y) if model_pass.chunk is None else _logits_in_chunks(layers, tape, y, tokens)
+    if model_pass.chunk is None:
+        return tape.profile(x, tape.op(_all_logits(layers, tape, y), out=4))
+    count = n
+    if model_pass.predicted is not None and model_pass.predicted < n:
+        count = model_pass.predicted
+        y = tape.op(y, out=count * shape.hidden * layers.widths.stream)
+    chosen = _logits_in_chunks(layers, tape, y, min(model_pass.chunk, count), count)
     return tape.profile(x, tape.op(chosen, out=4))
 
 
@@ -192,19 +199,19 @@ def _all_logits(layers: Layers, tape: Tape, y: SizedTensor, chunked: bool = Fals
     return tape.op(logs, out=4 * n, reads=(logits,), extra=8 * n)
 
 
-def _logits_in_chunks(layers: Layers, tape: Tape, y: SizedTensor, tokens: int) -> SizedTensor:
-    """`tokens` at a time; each chunk is checkpointed: freed, and computed again in backward."""
+def _logits_in_chunks(layers: Layers, tape: Tape, y: SizedTensor, tokens: int, count: int) -> SizedTensor:
+    """Of `count` tokens, `tokens` at a time; each chunk is checkpointed: freed, and computed again in backward."""
     chunk = replace(layers, rows=1, tokens=tokens, fresh=False)
     inner = Tape()
     part = inner.input(tokens * layers.shape.hidden * layers.widths.stream, layers.trains)
     profile = inner.profile(part, _all_logits(chunk, inner, part, chunked=True))
     table = layers.shape.embedding if layers.full else 0
     # The table's gradient from earlier chunks waits in the type it is computed in; a single chunk has no earlier one.
-    several = tokens < layers.count
+    several = tokens < count
     waiting = table * (layers.widths.compute - layers.widths.trained if several else -layers.widths.trained)
     return tape.op(
         y,
-        out=4 * layers.count,
+        out=4 * count,
         saves=(y,),
         temp=profile.no_grad,
         weights=table * layers.widths.trained,

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from r2v.memory.planner import passes
+from r2v.memory.planner.generation import GenerationShape, generation_peak
 from r2v.memory.planner.layers import Layers, Widths, widths_of
 from r2v.memory.planner.passes import ModelPass, Peak
 from r2v.memory.planner.roles import Device, MemoryPhase
@@ -104,7 +105,9 @@ def _model_pass(
     )
     if not language or job.stage == "verifier":
         return ModelPass(layers=layers, checkpoint=strategy.checkpoint and language, top="states")
-    return ModelPass(layers=layers, checkpoint=strategy.checkpoint, chunk=strategy.chunk)
+    completions = job.stage == "hierarchical" and not strategy.predicts_all
+    predicted = micro_batch * min(job.completion_tokens, phase.tokens) if completions else None
+    return ModelPass(layers=layers, checkpoint=strategy.checkpoint, chunk=strategy.chunk, predicted=predicted)
 
 
 def _widths(job: TrainingJob, phase: MemoryPhase) -> Widths:
@@ -115,28 +118,15 @@ def _widths(job: TrainingJob, phase: MemoryPhase) -> Widths:
 
 
 def _generating(job: TrainingJob, phase: MemoryPhase, micro_batch: int) -> Peak:
-    """The larger of two peaks: at the prompt, its forward pass and the KV cache it leaves; at the last token, the full
-    KV cache, the copy made when one layer's cache grows, logits and probabilities."""
-    widths, shape = _widths(job, phase), phase.shape
-    width = widths.compute
-    prompt_cache = micro_batch * job.prompt_tokens * shape.kv_bytes_per_token(width)
-    full_cache = micro_batch * (job.tokens * shape.kv_bytes_per_token(width) + shape.fixed_cache_entries * width)
-    # A dynamic cache grows by concatenation: old and new tensor of one layer's keys are there together.
-    copied_layer = micro_batch * job.tokens * shape.kv_heads * shape.head_dim * width
-    # Logits as computed, and logits and probabilities in float32.
-    sampling = micro_batch * shape.vocab * (width + 8)
-    prompt = Layers(
-        shape=shape,
-        rows=micro_batch,
-        tokens=job.prompt_tokens,
-        full=False,
-        rank=job.lora_rank,
+    widths = _widths(job, phase)
+    shape = GenerationShape(
+        model=phase.shape,
         widths=widths,
+        lora_rank=job.lora_rank,
         four_bit=job.four_bit,
+        prompt_tokens=job.prompt_tokens,
+        completion_tokens=job.completion_tokens,
+        samples=min(job.hints, micro_batch) if phase.role == "guidance" else 1,
+        sampling="sampled",
     )
-    reading = passes.inference_peak(ModelPass(layers=prompt, top="states"))
-    peaks = (
-        Peak(size=full_cache + copied_layer + sampling, at="last token, cache full"),
-        Peak(size=prompt_cache + reading.size, at=f"prompt, {reading.at}"),
-    )
-    return max(peaks, key=lambda peak: peak.size)
+    return generation_peak(shape, micro_batch)

@@ -141,6 +141,9 @@ class Strategy:
     """Tokens whose logits exist at a time; None: all of them. Hierarchical training has just these; TRL, which trains
     bc and preference, computes tiles of 4 096 tokens and a part of the vocabulary, and folds them where they are."""
 
+    predicts_all: bool = False
+    """Whether log-probabilities are computed of prompts too. Hierarchical training computes those of completions."""
+
     def __str__(self) -> str:
         parts = [
             self.placement,

@@ -111,11 +111,10 @@ class _PhaseRun:
             **arguments
             | {"input_ids": arguments["input_ids"][:, :-1], "attention_mask": arguments["attention_mask"][:, :-1]}
         )
-        prompt.logits.float().softmax(-1)
+        _choose(prompt.logits[:, -1])
         cache, prompt = prompt.past_key_values, None  # frees the prompt's logits
-        self.model(**arguments | {"input_ids": arguments["input_ids"][:, -1:]}, past_key_values=cache)[
-            0
-        ].float().softmax(-1)
+        last = self.model(**arguments | {"input_ids": arguments["input_ids"][:, -1:]}, past_key_values=cache).logits
+        _choose(last[:, -1])
 
     def _language(self, roles: Sequence[str]) -> Any:
         model = decoder(self.case, roles)
@@ -153,6 +152,17 @@ class _PhaseRun:
             optimizer.zero_grad()
             self.tracker.label("optimizer", _moments(optimizer))
             self.optimizers[role] = optimizer
+
+
+def _choose(logits: Tensor) -> Tensor:
+    """As r2v.llm.sampling.choose draws a token, which this layer must not import: its copies of the logits."""
+    alive = list(range(len(logits)))
+    logits = logits[alive]
+    logprobs = torch.log_softmax(logits.double(), dim=-1)
+    grained = torch.round(logprobs * 1e9) / 1e9
+    tempered = torch.softmax(grained[alive] / 1.0, dim=-1)
+    entropy = -(logprobs.exp() * logprobs.clamp_min(-1e300)).sum(dim=-1)
+    return tempered.cumsum(dim=-1).argmax(dim=-1) + entropy
 
 
 def _moments(optimizer: torch.optim.Optimizer) -> Iterable[Tensor]:

@@ -76,7 +76,7 @@ def _as_planned(case: PhaseCase) -> tuple[TrainingJob, Strategy, Device, MemoryP
         batch=case.micro_batch * case.micro_batches,
     )
     placement: Placement = "shared" if stage == "hierarchical" and case.lora_rank else "full"
-    strategy = Strategy(placement=placement, checkpoint=case.checkpoint, chunk=case.chunk)
+    strategy = Strategy(placement=placement, checkpoint=case.checkpoint, chunk=case.chunk, predicts_all=True)
     device = devices(job, strategy, 1)[0]
     name = "rollout, actor" if case.phase == "rollout" else case.phase
     return job, strategy, device, next(phase for phase in device.phases if phase.name == name)

@@ -10,7 +10,7 @@ import torch
 from r2v.config import HierarchicalConfig, PolicyConfig
 from r2v.errors import UsageError
 from r2v.hrl.models.roles import build_roles
-from r2v.hrl.parallel.placement import Devices, devices_of, placement_of, ranks_of
+from r2v.hrl.parallel.placement import Devices, devices_of, first_device, placement_of, ranks_of
 
 from ..playing import save_model
 
@@ -88,3 +88,8 @@ def test_copies_may_leave_to_the_cpu_what_does_not_learn(tmp_path: Path) -> None
 )
 def test_processes_for_the_gpus_there_are(placement: str, gpus: int, asked: int | None, found: int) -> None:
     assert ranks_of(placement, gpus, asked) == found  # type: ignore[arg-type]
+
+
+def test_processes_of_split_communicate_on_gpus_of_their_own() -> None:
+    assert [first_device("split", f"cuda:{rank}") for rank in range(3)] == ["cuda:0", "cuda:2", "cuda:4"]
+    assert first_device("shared", "cuda:1") == "cuda:1" and first_device("split", "cpu") == "cpu"
