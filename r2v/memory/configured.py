@@ -6,7 +6,8 @@ from typing import Any
 
 from r2v.config import Config, HierarchicalConfig, Phase, PolicyConfig
 from r2v.config.engines import VLLM
-from r2v.memory.planner.acting import ActingJob, Sampling
+from r2v.memory.planner.acting import ActingJob
+from r2v.memory.planner.generation import Sampling
 from r2v.memory.planner.stage_names import ActingStage
 from r2v.memory.planner.training_job import StageName, TrainingJob
 from r2v.memory.shapes import shape_of

@@ -234,7 +234,7 @@ class CriticTrainer:
         squares = [
             (online.to(target) - target).square().sum().double().cpu()
             for whole in pairs  # in parts, for their differences take memory
-            for target, online in zip(*(one.detach().flatten().split(_PART) for one in whole), strict=True)
+            for target, online in zip(*(torch.split(one.detach().flatten(), _PART) for one in whole), strict=True)
         ]
         return float(torch.stack(squares).sum().sqrt())
 
