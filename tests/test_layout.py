@@ -184,6 +184,7 @@ MIXED = {
     "tests/envs/browser/test_pipeline.py",
     "tests/envs/swe/test_perturbed.py",
     "tests/envs/swe/test_pipeline.py",
+    "tests/envs/webarena/test_perturbed.py",
     "tests/envs/webarena/test_pipeline.py",
     "tests/hrl/test_extending.py",
     "tests/hrl/test_ranks_training.py",

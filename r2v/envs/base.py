@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
 from r2v.data.episode import AppliedPerturbation
-from r2v.errors import R2VError, UsageError, nearest
+from r2v.errors import InputError, R2VError, UsageError, nearest
 from r2v.extensions import is_dotted, load_class
 from r2v.llm.types import Request, ToolSpec
 
@@ -159,6 +159,20 @@ class Sited(Protocol):
     def make_at(self, site: str) -> Environment:
         """A fresh world on this site set."""
         ...
+
+
+@runtime_checkable
+class Judged(Protocol):
+    """A benchmark some of whose outcomes a model decides."""
+
+    def judge_by_record(self) -> str | None:
+        """Ask nobody from here on: a model's replies are those that this project has journaled, and a step that needs
+        another one raises `Unjudged`. Who judged, or None where no task needs it."""
+        ...
+
+
+class Unjudged(InputError):
+    """An outcome that a model decided whose reply this project has not."""
 
 
 @runtime_checkable

@@ -81,9 +81,9 @@ UNDECLARED = _with_basis(Pace())
 PACES = {
     "webarena": _with_basis(
         Pace(
-            reset_seconds=5.0,
+            reset_seconds=7.0,
             step_seconds=1.5,
-            cpu_share=0.25,
+            cpu_share=0.3,
             student_steps=22,
             teacher_steps=12,
             differing=0.6,
@@ -94,7 +94,7 @@ PACES = {
             tasks=812,
             changing=374 / 812,
         ),
-        reset_seconds__step_seconds="measured in Chromium against stub sites, with the benchmark's own delays",
+        reset_seconds__step_seconds__cpu_share="measured on stub sites in Chromium, with the benchmark's own delays",
         tasks__changing="of the benchmark",
     ),
     "swebench": _with_basis(

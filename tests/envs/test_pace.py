@@ -30,5 +30,5 @@ def test_each_value_has_its_basis_and_measured_ones_replace_declared_ones() -> N
     found = PACES["webarena"].measured("measured in run x", teacher_steps=9.5)
     assert found.teacher_steps == 9.5 and found.step_seconds == 1.5
     assert "measured in run x: teacher_steps 9.5" in found.lines()
-    assert any(line.startswith("measured in Chromium") and "reset_seconds 5" in line for line in found.lines())
+    assert any(line.startswith("measured on stub sites") and "reset_seconds 7" in line for line in found.lines())
     assert Pace(step_seconds=2).lines()[0].startswith("declared by the benchmark: ")

@@ -13,6 +13,7 @@ from r2v.slurm import headers
 from r2v.slurm.estimate import allotted, estimate_lines, estimates
 from r2v.slurm.headers import Resources
 from r2v.storage.paths import SCRIPTS
+from tests.envs.webarena import listed
 
 REPOSITORY = Path(__file__).parents[2]
 SHIPPED = sorted((REPOSITORY / "configs").glob("*/clean.yaml")) + sorted((REPOSITORY / "configs").glob("*/noisy.yaml"))
@@ -85,7 +86,7 @@ def test_helpers_of_a_collection_by_batches_come_to_nothing_and_the_estimate_say
     assert not any("none of the 4" in line for line in estimate_lines(calls, asked, tmp_path))
 
 
-@pytest.mark.parametrize("name", ["swebench", "miniwob"])
+@pytest.mark.parametrize("name", ["swebench", "miniwob", pytest.param("webarena", marks=listed)])
 def test_the_page_says_what_the_estimate_says_and_its_limits_are_those_of_the_headers(
     name: str, tmp_path: Path
 ) -> None:

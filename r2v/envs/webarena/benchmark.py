@@ -118,6 +118,13 @@ class WebArena:
         need a judge where none is named."""
         return self._tasks
 
+    def judge_by_record(self) -> str | None:
+        """Take fuzzy answers' verdicts from this project's journals alone: `AnswerJudge.by_record`."""
+        if self._judge is None or not any(task.payload["judged"] for task in self.tasks()):
+            return None
+        self._judge.by_record = True
+        return self._judge.name
+
     def make(self) -> WebArenaEnvironment:
         """A fresh world on the site set of WA_SHOPPING, WA_MAP, ... Raises UsageError where one of them lacks."""
         return self._made(None)

@@ -16,7 +16,7 @@ from typing import Any
 
 from r2v.config import CONDITIONS, EnvConfig, InferenceConfig, PerturbationsConfig, identity, load, section
 from r2v.config.methods import METHODS, ORACLE
-from r2v.envs.base import BENCHMARKS, Benchmark, load_benchmark
+from r2v.envs.base import BENCHMARKS, Benchmark, Judged, load_benchmark
 from r2v.errors import InputError, R2VError
 from r2v.evaluation.audit.findings import Findings, shown
 from r2v.evaluation.settings import EVALUATE_STAGE, EVALUATE_VERSION, EvaluateSettings
@@ -115,6 +115,17 @@ def _require_own(env: EnvConfig, perturbations: PerturbationsConfig) -> None:
 
 def _in_range(value: float) -> bool:
     return math.isfinite(value) and 0 <= value <= _LARGEST_OPTION
+
+
+def judge_of(benchmark: Benchmark) -> str | None:
+    """Who decided on outcomes beside the world, None where nobody did; from here on nobody is asked. Raises InputError
+    where the tasks cannot be listed."""
+    if not isinstance(benchmark, Judged):
+        return None
+    try:
+        return benchmark.judge_by_record()
+    except R2VError as error:
+        raise InputError(f"setup.json: {error}") from None
 
 
 def _made(env: EnvConfig) -> Benchmark:

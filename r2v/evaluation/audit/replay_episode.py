@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from r2v.data.episode import Episode, to_dict
+from r2v.envs.base import Unjudged
 from r2v.rollout.actors import Act, StepView
 from r2v.rollout.session import EpisodeSpec, RolloutWorld, Session
 
@@ -47,6 +48,8 @@ def replay_episode(world: RolloutWorld, spec: EpisodeSpec, episode: Episode) -> 
                 return _outcome(session, views, [("replay", text)])
             views.append(session.view())
             session.apply(Act(text=step.action.raw_text, source=step.action_source, decision=step.decision))
+    except Unjudged as error:
+        return Replay(views=(), seconds=0.0, problems=(("unjudged", str(error)),), fault_given=False)
     except Exception as error:  # an action is a stranger's text, and a world may raise anything at it
         return Replay(
             views=(), seconds=0.0, problems=(("replay", f"{type(error).__name__}: {error}"),), fault_given=False

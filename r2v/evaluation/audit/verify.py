@@ -28,6 +28,7 @@ from r2v.evaluation.audit.check_inputs import check_tools, input_artifacts
 from r2v.evaluation.audit.check_setup import (
     check_fingerprint,
     check_setup,
+    judge_of,
     require_names,
     require_size,
     settings_of,
@@ -96,9 +97,14 @@ def _verified(results: Path, trust: bool) -> Verified:
     setup = read_setup(results)
     require_names(setup, results / SETUP)
     world = world_of(setup, trust=trust)
+    judge = judge_of(world.benchmark)
     settings = settings_of(results)
     require_size(len(settings.evaluation.seeds) * len(world.benchmark.tasks()), results / CONFIGURATION)
     findings = Findings()
+    if judge is not None:
+        findings.unproven["answers that a model judged"] = (
+            f"{judge} is not asked again; its replies are those of this project's journals"
+        )
     findings.extend(CONFIGURATION, sorted(config_problems(results / CONFIGURATION)))
     findings.extend(CONFIGURATION, imputed_problems(settings))
     specs = _specs(settings, world)

@@ -44,18 +44,25 @@ class Anthropic:
     """One model of Anthropic or of a compatible endpoint; a `BatchProvider`.
 
     base_url: the endpoint's root; None: ANTHROPIC_BASE_URL, or Anthropic itself. api_key_env: the environment variable
-    that holds the key; None: ANTHROPIC_API_KEY. timeout: seconds of one call. Raises UsageError where no key is set.
+    that holds the key; None: ANTHROPIC_API_KEY. timeout: seconds of one call. keyless: it only makes
+    bodies, and calls nobody. Raises UsageError where no key is set.
     """
 
     name = "anthropic"
     limits = BatchLimits(requests=100_000, bytes=256_000_000, endpoint="/v1/messages", uploads=False)
 
     def __init__(
-        self, rate: Rate, *, base_url: str | None = None, api_key_env: str | None = None, timeout: float = 600.0
+        self,
+        rate: Rate,
+        *,
+        base_url: str | None = None,
+        api_key_env: str | None = None,
+        timeout: float = 600.0,
+        keyless: bool = False,
     ) -> None:
         variable = api_key_env or ANTHROPIC_KEY_ENV
         self._key = os.environ.get(variable, "")
-        if not self._key:
+        if not self._key and not keyless:
             raise UsageError(f"teacher.provider=anthropic: {variable} is not set in the environment")
         self._rate, self._base_url, self._timeout = rate, base_url, timeout
         self._client: AsyncAnthropic | None = None

@@ -34,3 +34,12 @@ def make_provider(spec: str, rate: Rate, *, base_url: str | None = None, api_key
     if not hasattr(provider, "name"):
         raise UsageError(f"teacher.provider={spec}: is no Provider: it lacks name")
     return provider
+
+
+def make_reader(spec: str, rate: Rate) -> Provider:
+    """A provider of R2V's own that has no key: it says under which body a request was journaled, and calls nobody.
+    Raises UsageError for any other, whose code nobody has agreed to run."""
+    if spec not in PROVIDER_CLASSES:
+        raise UsageError(f"{spec:.60}: not one of R2V's own providers ({', '.join(PROVIDER_CLASSES)})")
+    reader: Provider = load_class("provider", PROVIDER_CLASSES[spec], PROVIDER_CLASSES, Provider)(rate, keyless=True)
+    return reader

@@ -42,20 +42,26 @@ class OpenAI:
 
     base_url: the endpoint's root, such as http://localhost:8000/v1; None: OPENAI_BASE_URL, or OpenAI itself.
     api_key_env: the environment variable that holds the key; None: OPENAI_API_KEY. timeout: seconds of one call.
-    Raises UsageError where no key is set.
+    keyless: it only makes bodies, and calls nobody. Raises UsageError where no key is set.
     """
 
     name = "openai"
     limits = BatchLimits(requests=50_000, bytes=200_000_000, endpoint=CHAT, uploads=True)
 
     def __init__(
-        self, rate: Rate, *, base_url: str | None = None, api_key_env: str | None = None, timeout: float = 600.0
+        self,
+        rate: Rate,
+        *,
+        base_url: str | None = None,
+        api_key_env: str | None = None,
+        timeout: float = 600.0,
+        keyless: bool = False,
     ) -> None:
         variable = api_key_env or OPENAI_KEY_ENV
         self._key = os.environ.get(variable, "")
-        if not self._key:
-            keyless = " (any text, if the endpoint asks for no key)" if base_url else ""
-            raise UsageError(f"teacher.provider=openai: {variable} is not set in the environment{keyless}")
+        if not self._key and not keyless:
+            anyhow = " (any text, if the endpoint asks for no key)" if base_url else ""
+            raise UsageError(f"teacher.provider=openai: {variable} is not set in the environment{anyhow}")
         self._rate, self._base_url, self._timeout = rate, base_url, timeout
         if rate.shape.responses:
             self.limits = replace(self.limits, endpoint=RESPONSES)

@@ -21,6 +21,7 @@ from r2v.errors import UsageError
 from r2v.llm.types import Message, Request
 from r2v.perturb import wrap
 from tests.envs.browser import real_browser
+from tests.envs.remembered import Remembered
 
 GOLDEN = Path(__file__).parent / "perturbed_pages.json"
 
@@ -126,18 +127,19 @@ def test_a_page_that_is_not_there_is_a_fault_of_the_site(miniwob: MiniWoB) -> No
 def test_every_perturbation_shows_what_was_recorded(miniwob: MiniWoB) -> None:
     """`R2V_RECORD=1` writes the golden anew."""
     task = task_of(miniwob, "login-user")
-    pages = {}
+    real = GuardedEnv(miniwob)
+    played, pages = Remembered(real), {}
     for name in PerturbationsConfig.categories():
         off = {other: CategoryConfig(prob=0.0) for other in PerturbationsConfig.categories()}
         config = PerturbationsConfig(**{**off, name: CategoryConfig(prob=1.0)}, held_out=[])
-        world = wrap(GuardedEnv(miniwob), miniwob, config, "noisy", 901)
+        world = wrap(played, miniwob, config, "noisy", 901)
         shown = [world.reset(seed=5, task=task)[0]]
         for action in ('{"tool":"fill","bid":"16","value":"x"}', '{"tool":"click","bid":"17"}'):
             observation, *_, info = world.step(action)
             shown.append(observation)
             assert info.env_fault is None
         pages[name] = {"goal": getattr(world, "goal", task.goal), "pages": shown, "seconds": info.sim_seconds}
-        world.close()
+    real.close()
     if os.environ.get("R2V_RECORD"):
         GOLDEN.write_text(json.dumps(pages, indent=1, ensure_ascii=False) + "\n")
     assert pages == json.loads(GOLDEN.read_text())

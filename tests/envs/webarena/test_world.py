@@ -10,10 +10,12 @@ import pytest
 
 from r2v.emulator import Emulator
 from r2v.emulator.answers import EmulatedRequest
+from r2v.envs.base import Unjudged
 from r2v.envs.webarena.benchmark import WebArena
 from r2v.envs.webarena.home import child_package
 from r2v.envs.webarena.judging import AnswerJudge
 from r2v.envs.webarena.tasks import is_judged, official_tasks
+from r2v.errors import UsageError
 from tests import trust
 from tests.envs.webarena import listed, real_worlds
 from tests.envs.webarena.playing import Call, play
@@ -165,7 +167,7 @@ def test_no_kind_of_evaluator_is_left_out() -> None:
     assert sum(map(is_judged, listed.values())) == 118
 
 
-def test_the_judge_is_asked_once_about_the_same_answer_whoever_asks(
+def test_the_judge_is_asked_once_about_the_same_answer_whoever_asks_and_an_audit_asks_nobody(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     question = [[{"role": "user", "content": "none is so near"}]]
@@ -176,3 +178,18 @@ def test_the_judge_is_asked_once_about_the_same_answer_whoever_asks(
             judge = AnswerJudge({"provider": "openai", "model_name": "gpt-6.1-terra"}, tmp_path)
             assert [*judge.replies(question).values()] == [*judge.replies(question).values()] == ["correct"]
         assert len(emulator.ledger().bills) == 1, "the second process finds the project's reply"
+    monkeypatch.delenv("OPENAI_API_KEY")
+    written = files_of(tmp_path)
+    audit = AnswerJudge("openai:gpt-6.1-terra", tmp_path)
+    audit.by_record = True
+    assert [*audit.replies(question).values()] == ["correct"] and files_of(tmp_path) == written
+    with pytest.raises(Unjudged, match="openai:gpt-6.1-terra judged this answer, and its reply is not in this project"):
+        audit.replies([[{"role": "user", "content": "another"}]])
+    foreign = AnswerJudge({"provider": "os.path:join", "model_name": "m", "usd_in": 1, "usd_out": 1}, tmp_path)
+    foreign.by_record = True
+    with pytest.raises(UsageError, match="not one of R2V's own providers"):
+        foreign.replies(question)
+
+
+def files_of(folder: Path) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}

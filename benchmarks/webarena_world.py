@@ -1,0 +1,63 @@
+"""How long a world of WebArena takes on stub sites: a reset with its login, a step with its grading, by the clock and
+in CPU-seconds, with the benchmark's own second of `slow_mo` and without.
+
+r2v webarena install && python -m benchmarks.webarena_world
+
+The sites are loopback pages (tests/envs/webarena/stubs.py), so what real ones take to answer comes on top.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import statistics
+import time
+from collections.abc import Callable
+
+from r2v.envs.webarena.addresses import PUBLIC_NAMES
+from r2v.envs.webarena.benchmark import WebArena
+from tests.envs.webarena.playing import call
+from tests.envs.webarena.stubs import Stub
+
+TASKS = (7, 377, 389, 118, 600)
+"""Of the map, GitLab, the shop and the forum: with and without a login."""
+
+
+def main() -> None:
+    """Print the medians of either pace, task by task in turns."""
+    stub = Stub()
+    os.environ |= stub.variables()
+    paces: dict[str, int | None] = {"slow_mo 1000, the benchmark's own": None, "slow_mo 0": 0}
+    worlds = {name: WebArena(tasks=TASKS, slow_mo=slow, traces="") for name, slow in paces.items()}
+    spent: dict[tuple[str, str], list[float]] = {(name, part): [] for name in paces for part in ("reset", "step")}
+
+    def timed(name: str, part: str, play: Callable[[], tuple[object, ...]]) -> str:
+        began = time.perf_counter()
+        observation = play()[0]
+        spent[name, part].append(time.perf_counter() - began)
+        return str(observation)
+
+    for number in range(len(TASKS)):
+        for name, benchmark in worlds.items():
+            world, task = benchmark.make(), benchmark.tasks()[number]
+            timed(name, "reset", lambda world=world, task=task: world.reset(seed=1, task=task))
+            page = ("goto", f"url={PUBLIC_NAMES[task.payload['sites'][0]]}/a")
+            filled = ("fill", "bid=[textbox Search]", "value=x")
+            shown = ""
+            for words in (page, filled, page):
+                action = call(shown, words)
+                shown = timed(name, "step", lambda world=world, action=action: world.step(action))
+            world.close()
+    for benchmark in worlds.values():
+        benchmark.close()
+    stub.close()
+    for (name, part), seconds in spent.items():
+        print(f"{name}: {part} median {statistics.median(seconds):.2f} s of {len(seconds)}")
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    calls = sum(map(len, spent.values()))
+    print(f"{(used.ru_utime + used.ru_stime) / calls:.2f} CPU-seconds a call, the workers' starts among them")
+    print(f"{os.cpu_count()} processors, {os.getloadavg()[1]:.1f} processes that wanted one")
+
+
+if __name__ == "__main__":
+    main()
