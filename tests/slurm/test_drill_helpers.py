@@ -46,6 +46,12 @@ def plays(folder: Path) -> int:
     return sum(file.read_bytes().count(b"\n") for path in attempts for file in path.glob("*.jsonl"))
 
 
+def seconds_of_starts(slurm: Cluster, array: str) -> list[int]:
+    """Seconds of every start of every task of an array, as accounting has them."""
+    rows = slurm.run("sacct", "-nXP", "--duplicates", "-j", array, "-o", "ElapsedRaw").stdout.split()
+    return [int(row) for row in rows]
+
+
 @pytest.mark.skipif(not trust.whole_suites, reason="minutes; --whole-suites plays it")
 def test_helpers_that_are_preempted_cancelled_or_lose_their_node_change_nothing(
     slurm: Cluster, micro_run: Path, tmp_path: Path
@@ -58,7 +64,7 @@ def test_helpers_that_are_preempted_cancelled_or_lose_their_node_change_nothing(
     project = Project(slurm, tmp_path / "project", config=configuration(), fake_stages=False)
     project.env["PYTHONPATH"] = f"{BESIDE}:{ROOT}"
     put_into(project.folder, micro_run)
-    project.header("08_evaluate.sh", helpers="3", gres="gpu:a100:2", mem="2G")  # two jobs fill a node
+    project.header("08_evaluate.sh", helpers="3")
     project.r2v("run_all", "desk", "--without", "ablations")
     record = project.folder / "outputs/.chains" / CHAIN / "chain.json"
     (job,) = [one["attempts"][-1]["id"] for one in json.loads(record.read_text())["jobs"].values() if one["attempts"]]
@@ -85,7 +91,15 @@ def test_helpers_that_are_preempted_cancelled_or_lose_their_node_change_nothing(
     status = json.loads(project.r2v("status", CHAIN, "--json").stdout)
     assert {one["state"] for one in status["chains"][0]["jobs"]} <= {"done", "up to date"}
     (array,) = {id_.partition("_")[0] for id_ in helpers}
+    slurm.wait(lambda: "RUNNING" not in slurm.run("sacct", "-nXP", "--duplicates", "-o", "State").stdout, 300)
     costs = json.loads(project.r2v("cost", CHAIN, "--json").stdout)["chains"][0]["attempts"]
     helping = {cost["id"]: cost for cost in costs if cost["job"] == "evaluate helpers"}  # and a restart's own array
-    assert helping[array]["gpu_hours"] > 0, "those of a restart may find nothing left, and end within a second"
-    assert sum(cost["starts"] for cost in helping.values()) >= 3
+    accounted = {id_: seconds_of_starts(slurm, id_) for id_ in helping}
+    assert sum(accounted[array]) > 0, "its three tasks played"
+    assert {id_: cost["starts"] for id_, cost in helping.items()} == {
+        id_: sum(seconds > 0 for seconds in starts) for id_, starts in accounted.items()
+    }
+    assert {id_: round(cost["hours"] * 3600) for id_, cost in helping.items()} == {
+        id_: sum(starts) for id_, starts in accounted.items()
+    }
+    assert {cost["gpu_hours"] for cost in helping.values()} == {0}, "those of the bundled student ask for no GPU"

@@ -36,6 +36,7 @@ from tests.pipeline.plan.counting import (
     planned,
     without_weights,
 )
+from tests.trust import drawn
 
 WORLDS = pytest.mark.parametrize("world", [Copied, Replayed, Shared], ids=["copied", "replayed", "shared"])
 COUNTS = ("resets", "steps", "student", "drawn", "llm", "verifier")
@@ -236,28 +237,41 @@ def test_thresholds_routed_rows_frontier_and_gains(world: type, models: None, tm
     )
 
 
-@WORLDS
-def test_limits_of_oracle_frontier_and_gains(world: type, models: None, tmp_path: Path) -> None:
+OFF = ("oracle_tasks", "frontier_tasks", "gains_tasks")
+LIMITED = zip(OFF, (2 * LENGTH, 0, LENGTH), strict=True)
+"""Limits of tasks, and the branches of an episode that each leaves out."""
+
+
+@pytest.mark.parametrize(
+    ("limit", "each", "world"),
+    [
+        (limit, each, world)
+        for limit, each in LIMITED
+        for world in drawn([Copied, Replayed, Shared], 1, f"worlds that {limit} leaves out")
+    ],
+)
+def test_limits_of_oracle_frontier_and_gains(limit: str, each: int, world: type, models: None, tmp_path: Path) -> None:
     """Each limit makes the stage smaller by exactly what the plan says: thresholds are the same on both sides."""
-    methods = "evaluation.methods=[slm_only,random_router,oracle_router]"
 
     def seen(name: str, *overrides: str) -> tuple[Counter[str], Workload]:
-        limits = ("evaluation.oracle_tasks=1", "evaluation.frontier_tasks=1", "evaluation.gains_tasks=1")
-        config = configured(world, *SMALL, methods, "evaluation.budgets=[0.5]", *limits, *overrides)
+        limits = [f"evaluation.{name}=1" for name in OFF]
+        config = configured(world, *SMALL, METHODS, "evaluation.budgets=[0.5]", *limits, *overrides)
         return evaluated(config, tmp_path / name), planned("evaluate", config)
 
     least, plan = seen("least")
-    for limit, each in (("oracle_tasks", 2 * LENGTH), ("frontier_tasks", 0), ("gains_tasks", LENGTH)):
-        more, larger = seen(limit, f"evaluation.{limit}=2")
-        for name in ("resets", "steps", "student"):
-            assert more[name] - least[name] == getattr(larger, name) - getattr(plan, name), (limit, name)
-        assert larger.episodes - plan.episodes == 2 * 2 and larger.branches - plan.branches == 2 * 2 * each
-    none = configured(world, *SMALL, methods, *(f"evaluation.{name}=0" for name in OFF))
-    parts = {part.name for part in parts_of("evaluate", none, known(none))}
-    assert parts == {"thresholds", "main table"}
+    more, larger = seen("more", f"evaluation.{limit}=2")
+    for name in ("resets", "steps", "student"):
+        assert more[name] - least[name] == getattr(larger, name) - getattr(plan, name), name
+    assert larger.episodes - plan.episodes == 2 * 2 and larger.branches - plan.branches == 2 * 2 * each
 
 
-OFF = ("oracle_tasks", "frontier_tasks", "gains_tasks")
+@WORLDS
+def test_no_tasks_are_no_part_of_the_plan(world: type) -> None:
+    none = configured(world, *SMALL, METHODS, *(f"evaluation.{name}=0" for name in OFF))
+    assert {part.name for part in parts_of("evaluate", none, known(none))} == {"thresholds", "main table"}
+
+
+METHODS = "evaluation.methods=[slm_only,random_router,oracle_router]"
 
 
 def test_limits_are_no_part_of_a_fingerprint_unless_they_are_set() -> None:
