@@ -16,8 +16,9 @@ from __future__ import annotations
 
 import contextlib
 import io
+import os
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -77,7 +78,8 @@ def submitted_run(
 ) -> ChainRun | JobRun:
     """A run that is about to be submitted, or was (`run.chain` says as what)."""
     if spec.stage is not None:
-        return ChainRun(run=run, name=run.chain or chain_name(folder, run.run), stage=spec.stage, looks=looks)
+        name = run.chain or chain_name(folder, run.run)
+        return ChainRun(run=run, name=name, stage=spec.stage, experiment=folder, looks=looks)
     attempt = 1 + len(list(Path(run.run_dir).parent.glob(f"{run.run}.attempt*")))
     mark = run.chain or f"{MARK}:{folder.name}/{run.run}/{attempt}"
     adopted = run.chain is not None
@@ -98,6 +100,19 @@ def require_accepted(spec: ExperimentSpec) -> None:
         )
 
 
+@contextlib.contextmanager
+def _in_group(experiment: Path) -> Iterator[None]:
+    """Within the block, what is submitted shows itself to wandb as the experiment's, whatever heals it later."""
+    before = os.environ.get(WANDB_GROUP)
+    os.environ[WANDB_GROUP] = experiment.name
+    try:
+        yield
+    finally:
+        os.environ.pop(WANDB_GROUP)
+        if before is not None:
+            os.environ[WANDB_GROUP] = before
+
+
 @dataclass(kw_only=True)
 class ChainRun:
     """A run over a stage of the pipeline, as a chain of Slurm jobs."""
@@ -105,6 +120,7 @@ class ChainRun:
     run: RunRecord
     name: str
     stage: str
+    experiment: Path
     looks: SlurmLooks
     _seen: int = 0
     _broken: int = 0
@@ -126,7 +142,7 @@ class ChainRun:
         wanted = upstream(jobs_of(self.stage, config), rows)
         without = [row.name for row in rows if row.name not in wanted]
         try:
-            with contextlib.redirect_stdout(told):
+            with contextlib.redirect_stdout(told), _in_group(self.experiment):
                 run_all.submit(config=self.run.config_path, without=without)
         except EnvironmentFault as error:
             logger.warning("%s: %s", self.run.run, error)

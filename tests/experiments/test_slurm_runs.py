@@ -201,5 +201,8 @@ def test_a_point_over_a_stage_is_a_chain_of_its_own_and_what_they_share_is_one_j
     assert f"prefix: {first.chain}" in Path(first.config_path).read_text()
     latest = made[str(first.chain)].jobs["collect"].latest
     assert latest is not None
+    assert {json.loads(path.read_text())["group"] for path in (cluster.faked.folder / "kept").iterdir()} == {
+        folder.name
+    }
     assert main(["experiments", "cancel", folder.name]) == 0
     assert rows(cluster.faked) == [] and {run.status for run in read_record(folder).runs} == {"pending"}
