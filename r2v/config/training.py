@@ -199,10 +199,18 @@ class CandidatesConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class PreferenceConfig:
-    """Preference training: how candidates become pairs, and the DPO loss."""
+    """Policy improvement on executed candidates: what is learnt from them, and what of it is kept."""
 
     enabled: bool = True
     """Whether to train; false passes the bc policy on unchanged."""
+    method: Literal["dpo", "rft", "dagger"] = "dpo"
+    """What is learnt. dpo: of two actions the better; rft (rejection fine-tuning, a round of expert iteration): the
+    policy's own best actions, where their continuation succeeded; dagger: the teacher's at states of the policy."""
+    accept: Literal["interval", "higher", "always"] = "interval"
+    """When the trained policy replaces the cloned one. interval: its success on calibration tasks is higher, and so is
+    the 95 % interval's lower end; higher: it is higher; always: unseen. Else the clone is published, and says so."""
+    accept_tasks: Count = 60
+    """Calibration tasks that both policies play for that, under `router.seeds`."""
     pair_mode: Literal["outcome", "verifier_margin", "consensus", "teacher_vs_slm"] = "outcome"
     """What orders two actions at the same state. outcome: executed values; verifier_margin: verifier scores; consensus:
     verifier scores where executed values agree; teacher_vs_slm: the teacher's action over the policy's."""
@@ -223,5 +231,14 @@ class PreferenceConfig:
         check_fields("preference", self)
 
     def pairing(self) -> PreferenceConfig:
-        """What the pairs depend on: fields of DPO alone are set to constants, and so not in its fingerprint."""
-        return dataclasses.replace(self, enabled=True, beta=1.0, sft_weight=0.0)
+        """What the pairs depend on: fields of training alone are set to constants, and so not in its fingerprint."""
+        default = PreferenceConfig()
+        return dataclasses.replace(
+            self,
+            enabled=True,
+            beta=1.0,
+            sft_weight=0.0,
+            method=default.method,
+            accept=default.accept,
+            accept_tasks=default.accept_tasks,
+        )

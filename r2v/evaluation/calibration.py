@@ -53,8 +53,15 @@ class CalibrationPlay:
 
 def calibration_cell(runner: MethodRunner, method: str, specs: Sequence[EpisodeSpec], tau: float) -> Cell:
     """A routed method on calibration tasks, at a threshold."""
-    cell = runner.cell(method, specs, tau, what=f"{method} at threshold {tau:.3f}")
+    return _kept_small(runner.cell(method, specs, tau, what=f"{method} at threshold {tau:.3f}"))
 
+
+def played_cell(runner: MethodRunner, method: str, specs: Sequence[EpisodeSpec]) -> Cell:
+    """A method without a threshold on calibration tasks."""
+    return _kept_small(runner.cell(method, specs))
+
+
+def _kept_small(cell: Cell) -> Cell:
     async def play(spec: EpisodeSpec) -> list[CalibrationPlay]:
         return [CalibrationPlay.of(episode) for episode in await cell.play(spec)]
 

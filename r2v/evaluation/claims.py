@@ -153,7 +153,7 @@ def _untrained(main: list[TableRow], scores: Iterable[RouterScores]) -> Iterator
     pairs = [(row, by_id.get(f"main/{row['condition']}/{CLONE}")) for row in main if row["method"] == WEAK]
     alike = [(row, clone) for row, clone in pairs if clone and all(row[name] == clone[name] for name in _OUTCOMES)]
     yield (
-        "preference training changed no figure, as where it is off or had no pairs: the cloned policy acted",
+        "preference training changed no figure, as where it is off, had no pairs or was thrown away: the clone acted",
         [row["id"] for pair in alike for row in pair],
     )
 

@@ -233,6 +233,7 @@ JOBS = (
         command=TRAIN_POLICY,
         spreads=True,
         stage="r2v.stages.train_policy:PREFERENCE",
+        parts="r2v.pipeline.plan.stage_parts:preference",
         place="outputs/{prefix}policy/{pipeline}/preference",
         outputs=("final",),
         needs=("candidates",),

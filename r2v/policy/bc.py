@@ -92,7 +92,7 @@ def train_bc(
         )
     assert max(len(row.ids) for row in rows) <= encoder.max_seq_len
     order = schedule([len(row.ids) for row in rows], phase, seed)
-    trainer = _trainer(rows, order, loaded, phase, out, seed)
+    trainer = make_bc_trainer(rows, order, loaded, phase, out, seed)
     log = fit(trainer, "bc", out, [len(rows[i].ids) for i in order])
     loaded = gather_model(trainer, loaded)
     if distributed.rank():
@@ -134,9 +134,10 @@ def _spared(rows: Sequence[TrainingRow]) -> dict[str, int]:
     return spared
 
 
-def _trainer(
+def make_bc_trainer(
     rows: Sequence[TrainingRow], order: Sequence[int], loaded: Loaded, phase: Phase, out: Path, seed: int
 ) -> Any:
+    """TRL's trainer of rows in the order given."""
     from datasets import Dataset
     from trl import SFTConfig
 

@@ -4,7 +4,8 @@
 
 `counts` has `pairs` and one entry per reason; they sum to the number of states. A pair compares two actions
 at one state, so a hard task is no reason to prefer anything. Pairs too alike push down the likelihood
-of both actions (arXiv 2410.08847) and are dropped, as are lopsided ones.
+of both actions (arXiv 2410.08847) and are dropped, as are lopsided ones: a call far longer or shorter than calls of its
+tool are, so that no length is preferred. Tools of unlike length are no reason.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 from pathlib import Path
+from statistics import median
 from typing import Literal
 
 from r2v.config import PreferenceConfig
@@ -66,8 +68,10 @@ def make_pairs(states: Iterable[CandidateState], cfg: PreferenceConfig) -> tuple
     counts: Counter[str] = Counter(dict.fromkeys(REASONS, 0))
     seen: set[tuple[str, str, str]] = set()
     per_task: Counter[str] = Counter()
-    for state in sorted(states, key=lambda state: state.state_id):
-        found = _pair(state, cfg)
+    ordered = sorted(states, key=lambda state: state.state_id)
+    lengths = typical_lengths(ordered)
+    for state in ordered:
+        found = _pair(state, cfg, lengths)
         if isinstance(found, str):
             counts[found] += 1
             continue
@@ -92,7 +96,7 @@ def why_none(counts: Mapping[str, int], cfg: PreferenceConfig) -> str:
     )
 
 
-def _pair(state: CandidateState, cfg: PreferenceConfig) -> PreferencePair | str:
+def _pair(state: CandidateState, cfg: PreferenceConfig, lengths: Mapping[str, float]) -> PreferencePair | str:
     """The state's pair, or the reason why it has none."""
     if state.split != "train":
         return "not_train"
@@ -110,7 +114,7 @@ def _pair(state: CandidateState, cfg: PreferenceConfig) -> PreferencePair | str:
     margin, chosen, rejected = max(margins, key=lambda m: (m[0], _likelihood(m[1]), -m[1].k, -m[2].k))
     if margin < (cfg.min_value_gap if cfg.pair_mode == "outcome" else cfg.min_margin):
         return "margin"
-    reason = _unfit(chosen, rejected, state.canaries, cfg)
+    reason = _unfit(chosen, rejected, state.canaries, cfg, lengths)
     return reason or PreferencePair(
         prompt=state.prompt,
         chosen=chosen.text,
@@ -157,7 +161,11 @@ def _likelihood(action: CandidateAction) -> float:
 
 
 def _unfit(
-    chosen: CandidateAction, rejected: CandidateAction, canaries: Sequence[str], cfg: PreferenceConfig
+    chosen: CandidateAction,
+    rejected: CandidateAction,
+    canaries: Sequence[str],
+    cfg: PreferenceConfig,
+    lengths: Mapping[str, float],
 ) -> str | None:
     """Why these two make no good pair, if they don't."""
     if not parse_action(chosen.text).action_type or chosen.finish_reason != "stop":
@@ -166,9 +174,23 @@ def _unfit(
         return "canary"
     if similarity(chosen.text, rejected.text) > cfg.max_similarity:
         return "similar"
-    if not 1 / 3 <= len(chosen.text) / max(1, len(rejected.text)) <= 3:
+    if not 1 / 3 <= _length(chosen, lengths) / max(1e-9, _length(rejected, lengths)) <= 3:
         return "length_ratio"
     return None
+
+
+def typical_lengths(states: Iterable[CandidateState]) -> dict[str, float]:
+    """Characters of a call of each tool: the median over all that was proposed and shown."""
+    lengths: dict[str, list[int]] = {}
+    for state in states:
+        for action in (*state.candidates, *([state.teacher] if state.teacher else [])):
+            lengths.setdefault(parse_action(action.text).action_type, []).append(len(action.text))
+    return {tool: median(found) for tool, found in lengths.items()}
+
+
+def _length(action: CandidateAction, lengths: Mapping[str, float]) -> float:
+    """An action's length in calls of its tool, so that a pair of two tools is not lopsided for their sake."""
+    return len(action.text) / max(1.0, lengths[parse_action(action.text).action_type])
 
 
 def similarity(a: str, b: str) -> float:

@@ -55,7 +55,7 @@ def build_rows(episodes: Iterable[Episode], encoder: Encoder, trees: Callable[[]
     rows: list[TrainingRow] = []
     dropped = 0
     for episode in episodes:
-        steps = [_step_row(context, action, encoder) for context, action in steps_of(episode)]
+        steps = [step_row(context, action, encoder) for context, action in steps_of(episode)]
         kept = [row for row in steps if row is not None]
         dropped += len(steps) - len(kept)
         whole = _episode_row(kept) if len(kept) == len(steps) else None
@@ -93,7 +93,8 @@ def steps_of(episode: Episode) -> Iterator[tuple[Any, str]]:
             yield build_messages(episode.metadata.goal, observations[: t + 1], actions[:t], system), action
 
 
-def _step_row(context: Any, action: str, encoder: Encoder) -> TrainingRow | None:
+def step_row(context: Any, action: str, encoder: Encoder) -> TrainingRow | None:
+    """One action after what was seen before it; None where it is too long even elided."""
     target = encoder.action_ids(action)
     try:
         prompt = encoder.prompt(context, reserve=max(len(target), encoder.reserve))

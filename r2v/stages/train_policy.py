@@ -3,6 +3,9 @@
     r2v train_policy --stage bc           # perturbed trajectories -> final/, bc_report.json
     r2v train_policy --stage preference   # bc's weights and candidate pairs -> final/, dpo_report.json
 
+What preference training learnt replaces the cloned policy only where it succeeds more often on calibration tasks
+(`preference.accept`): else the clone is what it publishes, and manifest, status and report say so.
+
 Both leave checkpoint-* and checkpoint-latest; a killed run goes on from there to the same weights. Where there is
 more than one GPU (or `training.ranks`), the training alone is done by one process for each: this module, given the
 attempt's folder. The command that runs the stage stays as it is, with its lease and its manifest.
@@ -11,7 +14,6 @@ attempt's folder. The command that runs the stage stays as it is, with its lease
 from __future__ import annotations
 
 import json
-import shutil
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -21,15 +23,19 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 from r2v import config as c
 from r2v import distributed
 from r2v.data.tools import TOOLS_FILE, Tools, read_tools, write_tools
+from r2v.envs.base import WORLDLESS, require_playable
 from r2v.errors import UsageError
+from r2v.evaluation.acting_settings import ActingSettings
 from r2v.log import logger
 from r2v.stages import Stage
+from r2v.stages.accept_policy import accept_or_hand_on, hand_on
 from r2v.storage.artifact import Work, attempt_of
 from r2v.storage.files import write_json
 from r2v.storage.integrity import Artifact
 
 if TYPE_CHECKING:
     from r2v.data.episode import Episode
+    from r2v.policy.imitation import ShownAction
     from r2v.policy.load import Loaded
     from r2v.policy.prompt_encoder import Encoder
 
@@ -80,11 +86,16 @@ class PreferenceSettings:
     seed: int
     env: c.EnvConfig | None = field(default=None, metadata=c.IF_GIVEN)
     """As of `BCSettings`."""
+    acting: ActingSettings | None = field(default=None, metadata=c.IF_GIVEN)
+    """How the trained policy is compared with the cloned one; None: nothing is played."""
     needs_world: ClassVar = False
+    """For its tools; the world that is played in is asked of `acting`."""
 
     def require_possible(self) -> None:
-        """Raises UsageError for weights that cannot be trained."""
+        """Raises UsageError for weights that cannot be trained, or a world that cannot be played in."""
         self.policy.require_trainable()
+        if self.acting is not None:
+            require_playable(self.acting.env.benchmark, self.acting.env.options)
 
     @classmethod
     def of(cls, config: c.Config) -> PreferenceSettings:
@@ -96,7 +107,13 @@ class PreferenceSettings:
             seed=config.seed,
             max_new_tokens=config.inference.max_new_tokens,
             env=_env_told(config),
+            acting=ActingSettings.of(config) if _compares(config) else None,
         )
+
+
+def _compares(config: c.Config) -> bool:
+    chosen = config.preference
+    return chosen.enabled and chosen.accept != "always" and config.env.benchmark not in WORLDLESS
 
 
 def _env_told(config: c.Config) -> c.EnvConfig | None:
@@ -116,18 +133,44 @@ def run_bc(cfg: BCSettings, work: Work) -> None:
 
 
 def run_preference(cfg: PreferenceSettings, work: Work) -> None:
-    """Train bc's weights on the pairs of the candidates, or hand them on where there is nothing to learn."""
-    pairs = work.inputs["candidates"].file("preference_pairs.jsonl")
-    if not cfg.preference.enabled or pairs.stat().st_size == 0:
-        reason = "there are no preference pairs" if cfg.preference.enabled else "preference.enabled=false"
+    """Improve bc's weights by what the candidates came to, and publish them where executed success speaks for them;
+    else, and where there is nothing to learn, hand bc's on."""
+    reason = _nothing_to_learn(cfg, work)
+    if reason is not None:
         logger.warning("  preference: %s; the cloned policy is handed on as it is", reason)
-        shutil.copytree(work.inputs["bc"].file("final"), work.folder / "final", dirs_exist_ok=True)
+        hand_on(work)
         work.summary.update(enabled=cfg.preference.enabled, n_pairs=0)
         return
-    report = _trained(cfg, work, _prefer, "dpo_report.json")
-    work.summary.update(
-        _figures(report, "n_pairs", "n_tasks", "reward_margin", "before", "after", "warnings", "weights_sha256")
+    by_pairs = cfg.preference.method == "dpo"
+    report = _trained(cfg, work, _prefer, "dpo_report.json" if by_pairs else "imitation_report.json")
+    if by_pairs:
+        work.summary.update(_figures(report, "n_pairs", "n_tasks", "reward_margin", "before", "after", "warnings"))
+    else:
+        work.summary.update(_figures(report, "method", "n_examples", "n_tasks", "final_loss"))
+    work.summary.update(weights_sha256=report["weights_sha256"])
+    if cfg.acting is not None:
+        accept_or_hand_on(cfg.preference, cfg.acting, work)
+
+
+def _nothing_to_learn(cfg: PreferenceSettings, work: Work) -> str | None:
+    """Why nothing is trained, if nothing is."""
+    if not cfg.preference.enabled:
+        return "preference.enabled=false"
+    if cfg.preference.method == "dpo":
+        pairs = work.inputs["candidates"].file("preference_pairs.jsonl")
+        return None if pairs.stat().st_size else "there are no preference pairs"
+    return (
+        None if _shown(cfg, work) else f"no state shows an action to learn by preference.method={cfg.preference.method}"
     )
+
+
+def _shown(cfg: PreferenceSettings, work: Work) -> list[ShownAction]:
+    """The actions that rft or dagger learns."""
+    from r2v.policy.candidates import read_states
+    from r2v.policy.imitation import shown_actions
+
+    assert cfg.preference.method != "dpo"
+    return shown_actions(read_states(work.inputs["candidates"].file("candidates.jsonl")), cfg.preference.method)
 
 
 def _trained(cfg: P, work: Work, train: Callable[[P, Work], dict[str, Any]], report: str) -> dict[str, Any]:
@@ -200,15 +243,18 @@ def _measured_on(episode: Episode, left_out: frozenset[str]) -> bool:
 
 
 def _prefer(cfg: PreferenceSettings, work: Work) -> dict[str, Any]:
+    from r2v.policy.imitation import train_imitation
     from r2v.policy.load import load_policy
     from r2v.policy.preference import read_pairs, train_preference
 
-    pairs = read_pairs(work.inputs["candidates"].file("preference_pairs.jsonl"))
-    tools = _tools(cfg, work.inputs["bc"])
     loaded = load_policy(cfg.policy, work.inputs["bc"].file("final"), for_training=True, sharded=cfg.phase.fsdp)
-    return train_preference(
-        pairs, loaded, _encoder(cfg, loaded, tools), cfg.phase, cfg.preference, work.folder, seed=cfg.seed
-    )
+    encoder = _encoder(cfg, loaded, _tools(cfg, work.inputs["bc"]))
+    if cfg.preference.method != "dpo":
+        return train_imitation(
+            _shown(cfg, work), cfg.preference.method, loaded, encoder, cfg.phase, work.folder, seed=cfg.seed
+        )
+    pairs = read_pairs(work.inputs["candidates"].file("preference_pairs.jsonl"))
+    return train_preference(pairs, loaded, encoder, cfg.phase, cfg.preference, work.folder, seed=cfg.seed)
 
 
 def _train_as_rank(folder: Path) -> None:
@@ -244,7 +290,7 @@ def _figures(report: dict[str, Any], *names: str) -> dict[str, Any]:
 
 
 BC = Stage(version=1, settings=BCSettings, run=run_bc)
-PREFERENCE = Stage(version=1, settings=PreferenceSettings, run=run_preference)
+PREFERENCE = Stage(version=2, settings=PreferenceSettings, run=run_preference)
 
 if __name__ == "__main__":
     sys.exit(distributed.run_rank(lambda: _train_as_rank(Path(sys.argv[1]))))

@@ -47,7 +47,7 @@ FIXTURE = [
     state("12", act(0, "a", 1.0), act(1, "b"), act(2, "c", 0.0), task="02"),
 ]
 MORE = [
-    state("20", act(0, LONG, 1.0), act(1, "b", 0.0)),
+    state("20", act(0, LONG.replace("reply", "b"), 1.0), act(1, "b", 0.0)),
     state("21", act(0, "a", 0.0), act(1, "b", 1.0), context="01"),
     state("22", act(0, "d", 0.0), act(1, "e", 1.0), task="02"),
     state("23", act(0, "d", 0.0), act(1, "e", 1.0, finish_reason="length")),
@@ -74,6 +74,17 @@ def test_the_other_reasons() -> None:
     pairs, counts = make_pairs([*FIXTURE, *MORE], PreferenceConfig(max_pairs_per_task=2))
     assert len(pairs) == counts["pairs"] == 5
     assert (counts["length_ratio"], counts["duplicate"], counts["task_cap"], counts["unparseable"]) == (1, 1, 1, 2)
+
+
+def test_a_call_is_held_to_the_length_of_calls_of_its_tool() -> None:
+    """`done` beside a call with six fields is no lopsided pair; a call three times as long as its tool's is."""
+    long = '{"tool":"get","name":"ann lee","team":"net","item":"laptop","id":"r204"}'
+    short, padded = '{"tool":"done"}', long.replace("ann lee", "ann lee " * 30)
+    two_tools = [state(f"s{i}", act(0, long, 1.0), act(1, short, 0.0)) for i in range(3)]
+    one_tool = [state("t", act(0, padded, 1.0), act(1, long, 0.0))]
+    pairs, counts = make_pairs([*two_tools, *one_tool], PreferenceConfig())
+    assert [(pair.chosen, pair.rejected) for pair in pairs] == [(long, short)] * 3
+    assert counts["length_ratio"] == 1
 
 
 def test_equal_candidates_give_no_pair_and_say_why() -> None:

@@ -67,6 +67,7 @@ def config(tmp_path_factory: pytest.TempPathFactory) -> c.Config:
             "training.bc.batch_size=4",
             "training.preference.num_epochs=1",
             "training.preference.batch_size=4",
+            "preference.accept=always",
         ],
     )
 

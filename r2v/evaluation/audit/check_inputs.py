@@ -28,6 +28,7 @@ from r2v.storage.integrity import Artifact
 
 LogProb = Annotated[float, Range(at_least=-1e6, at_most=0)]
 """A mean log-probability of an action, in nats."""
+Difference = Annotated[float, Range(at_least=-1, at_most=1)]
 Margin = Annotated[float, Range(at_least=-1e6, at_most=1e6)]
 Digest = Annotated[str, Text(pattern="[0-9a-f]{64}", meaning="a SHA-256 in hex")]
 
@@ -66,6 +67,19 @@ class MeanLogProbs:
 
 
 @dataclass(frozen=True, kw_only=True)
+class AcceptanceFigures:
+    """The trained policy beside the cloned one on calibration tasks, and which was published."""
+
+    accepted: bool
+    rule: Annotated[str, OneOf(values=("interval", "higher"))]
+    cloned: Share
+    trained: Share
+    difference: Difference
+    interval: list[Difference]
+    n_tasks: Count
+
+
+@dataclass(frozen=True, kw_only=True)
 class PreferenceSummary:
     """What preference training says of itself."""
 
@@ -78,6 +92,19 @@ class PreferenceSummary:
     after: MeanLogProbs
     warnings: list[Annotated[str, Text()]]
     weights_sha256: Digest
+    acceptance: AcceptanceFigures | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImitationSummary:
+    """The same where it imitated (preference.method=rft or dagger)."""
+
+    method: Annotated[str, OneOf(values=("rft", "dagger"))]
+    n_examples: Count
+    n_tasks: Count
+    final_loss: NotNegative
+    weights_sha256: Digest
+    acceptance: AcceptanceFigures | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -256,5 +283,7 @@ def _problems(name: str, one: InputRecord) -> Iterator[str]:
 
 
 def _variant(summary: type[Any], one: InputRecord) -> type[Any]:
-    """What the input says of itself where it was handed on and not trained."""
-    return HandedOnSummary if summary is PreferenceSummary and "enabled" in one.summary else summary
+    """What the input says of itself where it was handed on and not trained, or trained in another way."""
+    if summary is not PreferenceSummary:
+        return summary
+    return HandedOnSummary if "enabled" in one.summary else ImitationSummary if "method" in one.summary else summary

@@ -123,6 +123,27 @@ def candidates(case: Case) -> Sequence[Part]:
     ]
 
 
+def preference(case: Case) -> Sequence[Part]:
+    """Calibration tasks by the trained policy and by the cloned one."""
+    config, steps = case.config, case.student_steps
+    chosen, limit = config.preference, config.preference.accept_tasks
+    if not chosen.enabled or chosen.accept == "always" or config.env.benchmark in WORLDLESS:
+        return []
+    one = case.with_tokens(episode(steps, student=1), steps)
+    tasks, seeds = case.known.of_split("calibration", limit), len(config.router.seeds)
+    return [
+        Part(
+            name="acceptance",
+            total=one.times(2 * tasks * seeds),
+            unit=one,
+            blocks=case.blocks(tasks, seeds),
+            alone=case.alone("calibration", limit),
+            at_most="nothing is played where there is nothing to learn",
+            remedy="preference.accept_tasks, preference.accept=always",
+        )
+    ]
+
+
 def features_of_episode(case: Case, futures: int = 1) -> Workload:
     """A roll-out of the small policy with a branch wherever the LLM acts otherwise, and two in each further future."""
     steps, each = case.student_steps, case.known.pace.differing * (2 * futures - 1)

@@ -116,7 +116,11 @@ def test_a_world_that_is_not_there_is_named_before_anything_starts() -> None:
         require_worlds(config, JOBS)
     with pytest.raises(UsageError, match="webarena"):
         require_worlds(config, [job("perturb")])
-    require_worlds(config, [job("bc"), job("preference")])  # they read the tools that were recorded
+    require_worlds(config, [job("bc")])  # it reads the tools that were recorded
+    with pytest.raises(UsageError, match="webarena"):
+        require_worlds(config, [job("preference")])
+    unseen = load("configs/webarena/noisy.yaml", ["preference.accept=always"])
+    require_worlds(unseen, [job("preference")])
 
 
 def test_which_jobs_a_change_concerns() -> None:

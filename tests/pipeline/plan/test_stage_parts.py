@@ -14,6 +14,8 @@ from r2v.data.split import assign
 from r2v.data.store import TrajectoryStore
 from r2v.envs.base import load_benchmark
 from r2v.errors import UsageError
+from r2v.evaluation.acceptance import compare_policies
+from r2v.evaluation.acting_settings import ActingSettings
 from r2v.pipeline.jobs import job
 from r2v.pipeline.plan.evaluation_parts import plays_of_thresholds
 from r2v.pipeline.plan.stage_parts import MOST_PLAYS, parts_of
@@ -121,6 +123,18 @@ def test_candidates(world: type, teacher: str, models: None, tmp_path: Path) -> 
     actions = 3 + (teacher == "true")
     if world is Replayed:
         assert seen["resets"] == 3 * (1 + actions * LENGTH) and seen["steps"] == seen["resets"] * LENGTH
+
+
+def test_the_acceptance_of_a_policy(models: None, tmp_path: Path) -> None:
+    config = configured(Copied, *SMALL, "preference.accept_tasks=3", "router.seeds=[1,2]")
+    SEEN.clear()
+    attempt = Attempt(folder=tmp_path, fingerprint="f" * 16, inputs={}, root=tmp_path)
+    acting = ActingSettings.of(config)
+    cloned, trained = (made(tmp_path / name).file("final") for name in ("bc", "preference"))
+    verdict = compare_policies(acting, attempt, cloned=cloned, trained=trained, limit=3, rule="higher")
+    assert same(planned("preference", config), SEEN) and SEEN["resets"] == 2 * 3 * 2
+    assert (verdict.n_tasks, verdict.difference, verdict.accepted) == (3, 0.0, False), "the same policy twice"
+    assert planned("preference", configured(Copied, *SMALL, "preference.accept=always")) == Workload()
 
 
 def features(config: Config, root: Path) -> tuple[Any, Counter[str]]:

@@ -1,0 +1,38 @@
+"""Acting settings: what an episode of a small policy depends on. A stage's settings import it on login nodes,
+so it imports nothing heavy."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from r2v import config as c
+
+
+@dataclass(frozen=True, kw_only=True)
+class ActingSettings:
+    """What an episode of a small policy depends on, and which are played."""
+
+    env: c.EnvConfig
+    teacher: c.TeacherConfig
+    policy: c.PolicyConfig
+    perturbations: c.PerturbationsConfig
+    inference: c.InferenceConfig
+    cost: c.CostConfig
+    rollout: c.RolloutConfig
+    tasks: c.TaskSelection
+    seeds: list[int]
+
+    @classmethod
+    def of(cls, config: c.Config) -> ActingSettings:
+        """The parts of the whole configuration that are read here."""
+        return cls(
+            env=config.env,
+            teacher=config.teacher,
+            policy=config.policy,
+            perturbations=config.perturbations,
+            inference=config.inference.acting(),
+            cost=config.cost,
+            rollout=config.rollout,
+            tasks=c.TaskSelection.training(config),
+            seeds=config.router.seeds,
+        )

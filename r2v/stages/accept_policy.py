@@ -1,0 +1,42 @@
+"""What preference training learnt is published where executed success speaks for it, and thrown away elsewhere."""
+
+from __future__ import annotations
+
+import shutil
+
+from r2v import config as c
+from r2v.evaluation.acting_settings import ActingSettings
+from r2v.log import logger
+from r2v.storage.artifact import Work
+from r2v.storage.files import write_json
+
+
+def accept_or_hand_on(preference: c.PreferenceConfig, acting: ActingSettings, work: Work) -> None:
+    """Keep the trained weights, or put the cloned ones in their place."""
+    from r2v.evaluation.acceptance import compare_policies
+
+    assert preference.accept != "always"
+    trained = work.folder / "final"
+    verdict = compare_policies(
+        acting,
+        work,
+        cloned=work.inputs["bc"].file("final"),
+        trained=trained,
+        limit=preference.accept_tasks,
+        rule=preference.accept,
+    )
+    work.summary.update(acceptance=verdict.summary())
+    write_json(work.folder / "acceptance.json", verdict.summary())
+    logger.info("  preference: %s", verdict)
+    if not verdict.accepted:
+        logger.warning(
+            "  preference: not accepted (preference.accept=%s): the cloned policy is published", preference.accept
+        )
+        shutil.rmtree(trained)
+        hand_on(work)
+        work.summary.update(weights_sha256=work.inputs["bc"].summary.get("weights_sha256", ""))
+
+
+def hand_on(work: Work) -> None:
+    """Publish the cloned policy."""
+    shutil.copytree(work.inputs["bc"].file("final"), work.folder / "final", dirs_exist_ok=True)
