@@ -186,6 +186,7 @@ class Equipped(Protocol):
 
 
 BENCHMARKS = {
+    "babyai": "r2v.envs.babyai:BabyAI",
     "browser": "r2v.envs.browser.benchmark:BrowserBenchmark",
     "chain": "r2v.envs.chain:ChainBenchmark",
     "desk": "r2v.envs.desk:Desk",

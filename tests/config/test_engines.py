@@ -10,7 +10,7 @@ from r2v.errors import UsageError
 from r2v.pipeline.jobs import JOBS
 
 SERVED = {"model_name": "/models/llama", "lora_r": 8}
-PLAYED = {"candidates", "router_features", "router", "evaluate", "ablations"}
+PLAYED = {"candidates", "preference", "router_features", "router", "evaluate", "ablations"}
 
 
 def test_a_local_policy_has_the_identity_it_always_had() -> None:

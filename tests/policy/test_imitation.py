@@ -68,11 +68,13 @@ def test_what_is_shown_becomes_likelier(tmp_path: Path) -> None:
     )
     tokenizer = tiny_models.tokenizer()
     loaded = Loaded(model=tiny_models.model(len(tokenizer), 0, torch.float32), tokenizer=tokenizer, name="base")
-    encoder = Encoder(tokenizer, 64, 6)
+    encoder = Encoder(tokenizer, max_seq_len=64, reserve=6)
     shown = [ShownAction(prompt=PROMPT, action=f"get w{i}", task_id=f"t{i // 2}") for i in range(8)]
     report = train_imitation(shown, "dagger", loaded, encoder, phase, tmp_path, seed=1)
     assert (report["n_examples"], report["n_tasks"], report["dropped"]) == (8, 4, 0)
     assert report["losses"][-1]["loss"] < report["losses"][0]["loss"]
     assert (tmp_path / "final" / "model.safetensors").exists()
     with pytest.raises(EmptyResult, match="longer than policy.max_seq_len 8"):
-        train_imitation(shown, "rft", loaded, Encoder(tokenizer, 8, 6), phase, tmp_path / "none", seed=1)
+        train_imitation(
+            shown, "rft", loaded, Encoder(tokenizer, max_seq_len=8, reserve=6), phase, tmp_path / "none", seed=1
+        )

@@ -1,0 +1,243 @@
+"""BabyAI (Chevalier-Boisvert et al., 2019), of PyPI's minigrid: a small agent in a grid of rooms, told in words.
+
+    env: {benchmark: babyai, options: {levels: GoToLocal PickupLoc UnlockLocal PutNextLocal, instances: 60}}
+
+Others wrote the world, its missions and its planner. A task is a level and the number of a layout, which the goal
+names, so that goals are unique. An agent sees what stands in the seven by seven cells before it, as lines of text. The
+expert is minigrid's own bot, from any state: it walks the actions of the conversation again in a copy of the layout, so
+it knows what no reader of the pages can, and stays an upper bound for one. All depends on the task, nothing on the seed.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import re
+from collections.abc import Iterator, Sequence
+from functools import cache
+from importlib.util import find_spec
+from typing import Any
+
+from r2v.constraints import Range, require
+from r2v.data.action import parse_action
+from r2v.envs.base import Capabilities, Info, Task
+from r2v.envs.pace import Pace
+from r2v.errors import UsageError, nearest
+from r2v.llm.types import Message, Request, ToolSpec
+
+LEVELS = "GoToLocal PickupLoc UnlockLocal PutNextLocal"
+"""The default: one room each, 2 to 25 steps."""
+_NUMBERS = {"left": 0, "right": 1, "forward": 2, "pick": 3, "drop": 4, "toggle": 5, "wait": 6}
+_TOLD = {
+    "left": "Turn left where you stand.",
+    "right": "Turn right where you stand.",
+    "forward": "Go one cell forward; walls, closed doors and objects are in the way.",
+    "pick": "Pick up the object in the cell before you; you carry one at most.",
+    "drop": "Put what you carry into the cell before you, which must be empty.",
+    "toggle": "Open or close the door or box in the cell before you; a locked door needs a key of its colour.",
+    "wait": "Do nothing.",
+}
+_LAYOUT = re.compile(r'\(layout "(\w+) (\d+)"\)')
+
+
+def call(tool: str) -> str:
+    """The action that calls a tool."""
+    return json.dumps({"tool": tool}, separators=(",", ":"))
+
+
+class BabyAIWorld:
+    """One layout as an `Environment` that `Snapshots`: a state is a copy of the whole grid."""
+
+    def __init__(self) -> None:
+        self._grid: Any = None
+
+    def reset(self, *, seed: int, task: Task) -> tuple[str, Info]:
+        """The layout's first view."""
+        self._grid = laid_out(task.payload["level"], task.payload["layout"])
+        return view(self._grid), Info()
+
+    def step(self, action: str) -> tuple[str, float, bool, bool, Info]:
+        """Act. What is no tool of the world changes nothing, and answers one error line."""
+        if self._grid is None:
+            raise RuntimeError("no task yet: reset first")
+        number = _NUMBERS.get(parse_action(action).action_type)
+        if number is None:
+            return f'{{"error":"no such tool; one of {", ".join(_NUMBERS)}"}}', 0.0, False, False, Info(is_error=True)
+        _, reward, terminated, truncated, _ = self._grid.step(number)
+        over = bool(terminated or truncated)
+        info = Info(success=float(reward) > 0 if over else None, partial_score=float(float(reward) > 0))
+        return view(self._grid), float(reward), bool(terminated), bool(truncated), info
+
+    def tool_specs(self) -> tuple[ToolSpec, ...]:
+        """The seven actions of the grid."""
+        empty: dict[str, Any] = {"type": "object", "properties": {}, "additionalProperties": False}
+        return tuple(ToolSpec(name=name, description=text, parameters=empty) for name, text in _TOLD.items())
+
+    def snapshot(self) -> Any:
+        """A copy of the grid."""
+        return copy.deepcopy(self._grid)
+
+    def restore(self, state: Any) -> None:
+        """Go on from a copy."""
+        self._grid = copy.deepcopy(state)
+
+
+class BabyAI:
+    """Levels of BabyAI, `instances` layouts each. Raises UsageError for a level that minigrid has not."""
+
+    name = "babyai"
+    version = "1"
+    capabilities = Capabilities(snapshot=True, expert=True)
+    more_tasks = "raise env.options.instances, or name more levels (env.options.levels)"
+    pace = Pace(
+        reset_seconds=0.005, step_seconds=0.001, teacher_steps=10, prompt_tokens=250, page_tokens=120, action_tokens=8
+    )
+
+    def __init__(self, *, levels: str = LEVELS, instances: int = 60) -> None:
+        require("env.options.instances", Range(at_least=1, at_most=100_000), instances)
+        self.require_set_up()
+        self._levels = levels.replace(",", " ").split()
+        if not self._levels:
+            raise UsageError("env.options.levels: got '', a text that names at least one level is asked for")
+        for level in self._levels:
+            _id_of(level)
+        self._tasks = [self._task(level, layout) for layout in range(instances) for level in self._levels]
+
+    @staticmethod
+    def require_set_up(**options: Any) -> None:
+        """Raises UsageError where minigrid is not installed."""
+        if find_spec("minigrid") is None:
+            raise UsageError("env.benchmark=babyai: minigrid is not installed; pip install 'r2v[babyai]'")
+
+    def tasks(self) -> Sequence[Task]:
+        """Layout by layout, every level of it."""
+        return self._tasks
+
+    def make(self) -> BabyAIWorld:
+        """A fresh world."""
+        return BabyAIWorld()
+
+    def expert(self, request: Request) -> str:
+        """What minigrid's bot does next."""
+        goal = next(message.content for message in request.messages if message.role == "user")
+        named = _LAYOUT.search(goal)
+        if named is None:
+            raise UsageError(f'babyai: the goal names no layout, as in (layout "GoToLocal 7"): {goal:.80}')
+        return call(_planned(named[1], int(named[2]), tuple(_carried_out(request.messages))))
+
+    def _task(self, level: str, layout: int) -> Task:
+        return Task(
+            task_id=f"babyai-{level.lower()}-{layout:04}",
+            goal=f'{_mission(level, layout)} (layout "{level} {layout}")',
+            template_id=level,
+            payload={"level": level, "layout": layout},
+        )
+
+
+def laid_out(level: str, layout: int) -> Any:
+    """The grid of a layout, at its start."""
+    import gymnasium
+    import minigrid.envs.babyai.core.roomgrid_level as generator
+
+    generator.print = lambda *words: None  # it prints each layout that it rejects
+    grid: Any = gymnasium.make(_id_of(level)).unwrapped
+    grid.reset(seed=layout)
+    return grid
+
+
+@cache
+def _id_of(level: str) -> str:
+    import gymnasium
+    import minigrid  # registers its levels
+
+    assert minigrid
+    known = {name.split("-")[1]: name for name in gymnasium.registry if name.startswith("BabyAI-")}
+    if level not in known:
+        raise UsageError(f"env.options.levels: {level}: no level of BabyAI; {nearest(level, known)}")
+    return str(known[level])
+
+
+@cache
+def _mission(level: str, layout: int) -> str:
+    return str(laid_out(level, layout).mission)
+
+
+def view(grid: Any) -> str:
+    """What the agent sees, in words: a header, then a line for each object and door, the nearest first, and how far
+    the wall is. Cells are counted forward and to the side."""
+    from minigrid.core.constants import IDX_TO_COLOR, IDX_TO_OBJECT
+
+    seen = grid.gen_obs()["image"]
+    width, height, _ = seen.shape
+    held = grid.carrying
+    lines = [
+        f"you carry {f'a {held.color} {held.type}' if held else 'nothing'}; {grid.max_steps - grid.step_count} left"
+    ]
+    rows: list[tuple[int, int, str]] = []
+    for x in range(width):
+        for y in range(height):
+            kind, colour, state = IDX_TO_OBJECT[seen[x, y, 0]], IDX_TO_COLOR[seen[x, y, 1]], int(seen[x, y, 2])
+            ahead, aside = height - 1 - y, x - width // 2
+            if kind in ("unseen", "empty", "floor", "agent") or (ahead, aside) == (0, 0):
+                continue
+            if kind == "wall" and aside:
+                continue
+            rows.append((ahead + abs(aside), aside, f"{_named(kind, colour, state)}: {_place(ahead, aside)}"))
+    wall = next((row for row in sorted(rows) if row[2].startswith("wall")), None)
+    return "\n".join(
+        [*lines, *(text for *_, text in sorted(row for row in rows if row[2][:4] != "wall" or row == wall))]
+    )
+
+
+def _named(kind: str, colour: str, state: int) -> str:
+    if kind == "wall":
+        return kind
+    return f"{('open', 'closed', 'locked')[state]} {colour} door" if kind == "door" else f"{colour} {kind}"
+
+
+def _place(ahead: int, aside: int) -> str:
+    side = f"{abs(aside)} {'left' if aside < 0 else 'right'}" if aside else ""
+    return ", ".join(part for part in (f"{ahead} forward" if ahead else "", side) if part)
+
+
+def _carried_out(messages: Sequence[Message]) -> Iterator[str]:
+    """The actions of a conversation that reached the grid: those that no error line answers."""
+    for message, answer in zip(messages, messages[1:], strict=False):
+        if message.role == "assistant" and not answer.content.startswith('{"error"'):
+            tool = parse_action(message.content).action_type
+            if tool in _NUMBERS:
+                yield tool
+
+
+@cache
+def _names() -> dict[int, str]:
+    return {number: name for name, number in _NUMBERS.items()}
+
+
+def _planned(level: str, layout: int, done: tuple[str, ...]) -> str:
+    """The bot's next action after these. Where it has lost its way (its plan is of what it has seen), one that has seen
+    nothing yet plans from where the agent stands; where that cannot either, it waits."""
+    from minigrid.utils.baby_ai_bot import BabyAIBot
+
+    grid = laid_out(level, layout)
+    bot, number = BabyAIBot(grid), None
+    try:
+        for tool in done:
+            bot.replan(number)
+            number = _NUMBERS[tool]
+            grid.step(number)
+        return _names()[int(bot.replan(number))]
+    except Exception:  # of the bot, which asserts that the agent does what it said
+        return _planned_anew(level, layout, done)
+
+
+def _planned_anew(level: str, layout: int, done: tuple[str, ...]) -> str:
+    from minigrid.utils.baby_ai_bot import BabyAIBot
+
+    grid = laid_out(level, layout)
+    for tool in done:
+        grid.step(_NUMBERS[tool])
+    try:
+        return _names()[int(BabyAIBot(grid).replan(None))]
+    except Exception:
+        return "wait"
