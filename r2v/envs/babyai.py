@@ -5,7 +5,7 @@
 Others wrote the world, its missions and its planner. A task is a level and the number of a layout, which the goal
 names, so that goals are unique. An agent sees what stands in the seven by seven cells before it, as lines of text. The
 expert is minigrid's own bot, from any state: it walks the actions of the conversation again in a copy of the layout, so
-it knows what no reader of the pages can, and stays an upper bound for one. All depends on the task, nothing on the seed.
+it knows what no reader of the pages can, and stays an upper bound for one. All depends on the task alone.
 """
 
 from __future__ import annotations
