@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from r2v import config as c
 from r2v.errors import UsageError, nearest
+from r2v.experiments.ablation_table import ABLATION_ROWS, PARTS
 from r2v.stages import Stage
 from r2v.storage.artifact import Work
 from r2v.storage.files import write_json
@@ -22,105 +23,6 @@ from r2v.storage.integrity import Artifact
 
 if TYPE_CHECKING:
     from r2v.data.store import StoredEpisodes
-
-
-@dataclass(frozen=True, kw_only=True)
-class Ablation:
-    """One row: what is changed, and which method of the changed pipeline is compared with which of the whole."""
-
-    name: str
-    description: str
-    overrides: tuple[str, ...] = ()
-    base_method: str = "r2v"
-    ablated_method: str = "r2v"
-
-
-ABLATION_ROWS = {
-    row.name: row
-    for row in (
-        Ablation(name="none", description="nothing is changed"),
-        Ablation(
-            name="with_verifier",
-            description="the router sees the verifier too",
-            overrides=("router.features=[uncertainty,verifier,progress,page,tool]",),
-        ),
-        Ablation(
-            name="no_dpo", description="the policy after behaviour cloning", overrides=("preference.enabled=false",)
-        ),
-        Ablation(
-            name="no_perturbation",
-            description="the policy is cloned from clean episodes only",
-            overrides=("perturb.constructions=[]",),
-        ),
-        Ablation(
-            name="no_reroll",
-            description="noisy episodes by edits and inserted retries only, none re-played",
-            overrides=("perturb.constructions=[annotate,insert]",),
-        ),
-        Ablation(
-            name="candidates_k2", description="two candidates a state for DPO", overrides=("candidates.num_samples=2",)
-        ),
-        Ablation(
-            name="candidates_k8",
-            description="eight candidates a state for DPO",
-            overrides=("candidates.num_samples=8",),
-        ),
-        Ablation(
-            name="best_of_2",
-            description="the verifier's favourite of 2 against one greedy action, no router",
-            overrides=("inference.num_candidates=2",),
-            base_method="slm_only",
-            ablated_method="best_of_k",
-        ),
-        Ablation(
-            name="best_of_4",
-            description="the verifier's favourite of 4 against one greedy action, no router",
-            overrides=("inference.num_candidates=4",),
-            base_method="slm_only",
-            ablated_method="best_of_k",
-        ),
-        Ablation(
-            name="feat_uncertainty_only",
-            description="the router sees uncertainty only",
-            overrides=("router.features=[uncertainty]",),
-        ),
-        Ablation(
-            name="feat_verifier_only",
-            description="the router sees the verifier only",
-            overrides=("router.features=[verifier]",),
-        ),
-        Ablation(
-            name="feat_no_uncertainty",
-            description="the router sees no uncertainty",
-            overrides=("router.features=[progress,page,tool]",),
-        ),
-        Ablation(
-            name="feat_no_page",
-            description="the router sees nothing of the page",
-            overrides=("router.features=[uncertainty,progress,tool]",),
-        ),
-        Ablation(
-            name="label_episode",
-            description="the router blames every step of a failed episode",
-            overrides=("router.label=episode",),
-        ),
-        Ablation(
-            name="label_disagreement",
-            description="the router learns where the LLM would act otherwise",
-            overrides=("router.label=disagreement",),
-        ),
-        Ablation(
-            name="router_logistic",
-            description="a logistic router, which can be read, for boosted trees",
-            overrides=("router.model=logistic",),
-        ),
-        Ablation(
-            name="no_rounds",
-            description="the router learns from the small policy's own states, where it plays on alone",
-            overrides=("router.rounds=0",),
-        ),
-    )
-}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -151,8 +53,8 @@ def play(cfg: AblationsSettings, work: Work) -> dict[str, dict[str, Artifact]]:
 
 
 def run(cfg: AblationsSettings, work: Work) -> None:
-    """Play the base and every ablation, and write structured_results/ablations.csv."""
-    from r2v.evaluation.tables.ablation_rows import ablation_rows, write_ablations
+    """Play the base and every ablation, and write structured_results/ablations.csv and earns_its_place.csv."""
+    from r2v.evaluation.tables.ablation_rows import ablation_rows, earnings, write_ablations
 
     rows = [ABLATION_ROWS[name] for name in cfg.whole.ablations.names]
     made = play(cfg, work)
@@ -175,7 +77,7 @@ def run(cfg: AblationsSettings, work: Work) -> None:
             for row in rows
         ],
     )
-    write_ablations(work.folder / "structured_results", table)
+    write_ablations(work.folder / "structured_results", table, earnings(table, PARTS))
     write_json(work.folder / "changes.json", {row.name: list(row.overrides) for row in rows})
     played = {
         f"{job}-{artifact.fingerprint}" for chain in (base_made, *made.values()) for job, artifact in chain.items()
@@ -225,4 +127,4 @@ def _episodes(config: c.Config, artifact: Artifact, method: str) -> StoredEpisod
     return StoredEpisodes(artifact.file(path.relative_to(artifact.folder).as_posix()))
 
 
-STAGE = Stage(version=1, settings=AblationsSettings, run=run, chains=chains_of, play=play)
+STAGE = Stage(version=2, settings=AblationsSettings, run=run, chains=chains_of, play=play)

@@ -13,7 +13,7 @@ from r2v.data.store import write_episodes
 from r2v.evaluation.setup import Setup, episodes_path, write_setup
 from r2v.evaluation.tables.ablation_rows import ablation_rows, write_ablations
 from r2v.evaluation.tables.build import write_results_folder
-from r2v.experiments.ablations import ABLATION_ROWS
+from r2v.experiments.ablation_table import ABLATION_ROWS
 from r2v.pipeline.jobs import job
 from r2v.storage.paths import Places
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -61,11 +61,35 @@ def ablation_rows(
     return rows
 
 
-def write_ablations(folder: Path, rows: Sequence[dict[str, Any]]) -> None:
-    """Write ablations.csv and its manifest."""
+def earnings(rows: Sequence[dict[str, Any]], parts: Mapping[str, tuple[str, int]]) -> list[dict[str, Any]]:
+    """A row for each learned part (part -> ablation, +1 where that adds the part and -1 where it takes it away) whose
+    ablation is among the rows: what the part gains in executed success. It earns its place where the 95 % interval of
+    that gain lies above 0; else the row says no, which on few tasks is no proof that it gains nothing."""
+    by_name = {row["name"]: row for row in rows}
+    found = []
+    for part, (name, sign) in parts.items():
+        if (row := by_name.get(name)) is not None:
+            gain, interval = sign * row["delta"], sorted(sign * end for end in row["delta_ci"])
+            found.append(
+                {
+                    "part": part,
+                    "earns_its_place": "yes" if interval[0] > 0 else "no",
+                    "gain": gain,
+                    "gain_ci": interval,
+                    "ablation": name,
+                    "condition": row["condition"],
+                    "n_tasks": row["n_tasks"],
+                }
+            )
+    return found
+
+
+def write_ablations(folder: Path, rows: Sequence[dict[str, Any]], earned: Sequence[dict[str, Any]] = ()) -> None:
+    """Write ablations.csv, earns_its_place.csv and their manifest."""
     if not rows:
         raise EmptyResult("ablations.names is empty: no row to write; name at least one")
-    write_results(folder, {"ablations.csv": csv_text("ablations.csv", round_figures(rows))})
+    tables = {"ablations.csv": rows, "earns_its_place.csv": earned}
+    write_results(folder, {name: csv_text(name, round_figures(table)) for name, table in tables.items()})
 
 
 def _paired(name: str, base: Iterable[Episode], ablated: Iterable[Episode]) -> tuple[FloatArray, FloatArray]:

@@ -143,6 +143,7 @@ COLUMNS: dict[str, tuple[str, ...]] = {
         "p_holm",
         "retrained_stages",
     ),
+    "earns_its_place.csv": ("part", "earns_its_place", "gain", "gain_ci", "ablation", "condition", "n_tasks"),
 }
 
 GLOSSARY = {

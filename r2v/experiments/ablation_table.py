@@ -1,0 +1,196 @@
+"""Every ablation: configuration overrides and nothing else. Earnings: what each learned part gains over its absence."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ablation:
+    """One row: what is changed, and which method of the changed pipeline is compared with which of the whole."""
+
+    name: str
+    description: str
+    overrides: tuple[str, ...] = ()
+    base_method: str = "r2v"
+    ablated_method: str = "r2v"
+
+
+ABLATION_ROWS = {
+    row.name: row
+    for row in (
+        Ablation(name="none", description="nothing is changed"),
+        Ablation(
+            name="with_verifier",
+            description="the router sees the verifier too",
+            overrides=("router.features=[uncertainty,verifier,progress,page,tool]",),
+        ),
+        Ablation(
+            name="no_dpo", description="the policy after behaviour cloning", overrides=("preference.enabled=false",)
+        ),
+        Ablation(
+            name="no_perturbation",
+            description="the policy is cloned from clean episodes only",
+            overrides=("perturb.constructions=[]",),
+        ),
+        Ablation(
+            name="no_reroll",
+            description="noisy episodes by edits and inserted retries only, none re-played",
+            overrides=("perturb.constructions=[annotate,insert]",),
+        ),
+        Ablation(
+            name="candidates_k2", description="two candidates a state for DPO", overrides=("candidates.num_samples=2",)
+        ),
+        Ablation(
+            name="candidates_k8",
+            description="eight candidates a state for DPO",
+            overrides=("candidates.num_samples=8",),
+        ),
+        Ablation(
+            name="best_of_2",
+            description="the verifier's favourite of 2 against one greedy action, no router",
+            overrides=("inference.num_candidates=2",),
+            base_method="slm_only",
+            ablated_method="best_of_k",
+        ),
+        Ablation(
+            name="best_of_4",
+            description="the verifier's favourite of 4 against one greedy action, no router",
+            overrides=("inference.num_candidates=4",),
+            base_method="slm_only",
+            ablated_method="best_of_k",
+        ),
+        Ablation(
+            name="feat_uncertainty_only",
+            description="the router sees uncertainty only",
+            overrides=("router.features=[uncertainty]",),
+        ),
+        Ablation(
+            name="feat_verifier_only",
+            description="the router sees the verifier only",
+            overrides=("router.features=[verifier]",),
+        ),
+        Ablation(
+            name="feat_no_uncertainty",
+            description="the router sees no uncertainty",
+            overrides=("router.features=[progress,page,tool]",),
+        ),
+        Ablation(
+            name="feat_no_page",
+            description="the router sees nothing of the page",
+            overrides=("router.features=[uncertainty,progress,tool]",),
+        ),
+        Ablation(
+            name="label_episode",
+            description="the router blames every step of a failed episode",
+            overrides=("router.label=episode",),
+        ),
+        Ablation(
+            name="label_disagreement",
+            description="the router learns where the LLM would act otherwise",
+            overrides=("router.label=disagreement",),
+        ),
+        Ablation(
+            name="router_logistic",
+            description="a logistic router, which can be read, for boosted trees",
+            overrides=("router.model=logistic",),
+        ),
+        Ablation(
+            name="no_rounds",
+            description="the router learns from the small policy's own states, where it plays on alone",
+            overrides=("router.rounds=0",),
+        ),
+        Ablation(
+            name="dpo_unseen",
+            description="preference training is published whatever it does on calibration tasks",
+            overrides=("preference.accept=always",),
+        ),
+        Ablation(
+            name="rft",
+            description="the policy learns its own best actions (expert iteration) for DPO",
+            overrides=("preference.method=rft",),
+        ),
+        Ablation(
+            name="dagger",
+            description="the policy learns the teacher's actions at its own states for DPO",
+            overrides=("preference.method=dagger",),
+        ),
+        Ablation(
+            name="pairs_by_verifier",
+            description="pairs by the verifier's scores for executed values",
+            overrides=("preference.pair_mode=verifier_margin",),
+        ),
+        Ablation(
+            name="pairs_by_consensus",
+            description="pairs by the verifier's scores where executed values agree",
+            overrides=("preference.pair_mode=consensus",),
+        ),
+        Ablation(name="beta_005", description="DPO's beta .05", overrides=("preference.beta=0.05",)),
+        Ablation(name="beta_02", description="DPO's beta .2", overrides=("preference.beta=0.2",)),
+        Ablation(name="beta_05", description="DPO's beta .5", overrides=("preference.beta=0.5",)),
+        Ablation(
+            name="margin_0",
+            description="pairs of any difference in executed value",
+            overrides=("preference.min_value_gap=0.0",),
+        ),
+        Ablation(
+            name="margin_05",
+            description="pairs that differ by half an executed success",
+            overrides=("preference.min_value_gap=0.5",),
+        ),
+        Ablation(
+            name="candidates_k1",
+            description="one candidate a state for DPO, beside the teacher's",
+            overrides=("candidates.num_samples=1",),
+        ),
+        Ablation(name="lora_r4", description="adapters of rank 4", overrides=("policy.lora_r=4",)),
+        Ablation(name="lora_r8", description="adapters of rank 8", overrides=("policy.lora_r=8",)),
+        Ablation(name="lora_r16", description="adapters of rank 16", overrides=("policy.lora_r=16",)),
+        Ablation(name="lora_r32", description="adapters of rank 32", overrides=("policy.lora_r=32",)),
+        Ablation(name="lora_r64", description="adapters of rank 64", overrides=("policy.lora_r=64",)),
+        Ablation(
+            name="no_clean",
+            description="the policy is cloned from perturbed episodes only",
+            overrides=("perturb.include_clean=false",),
+        ),
+        Ablation(
+            name="nothing_held_out",
+            description="no category of perturbation is held out of training",
+            overrides=("perturbations.held_out=[]",),
+        ),
+        Ablation(
+            name="verifier_by_outcome",
+            description="the verifier learns recorded outcomes alone",
+            overrides=("verifier.label_sources=[outcome]",),
+        ),
+        Ablation(
+            name="feat_progress_only",
+            description="the router sees progress only",
+            overrides=("router.features=[progress]",),
+        ),
+        Ablation(
+            name="feat_no_progress",
+            description="the router sees no progress",
+            overrides=("router.features=[uncertainty,page,tool]",),
+        ),
+        Ablation(
+            name="feat_no_tool",
+            description="the router does not see the tool",
+            overrides=("router.features=[uncertainty,progress,page]",),
+        ),
+    )
+}
+
+
+PARTS = {
+    "verifier among the router's features": ("with_verifier", +1),
+    "preference training": ("no_dpo", -1),
+    "feature group: uncertainty": ("feat_no_uncertainty", -1),
+    "feature group: progress": ("feat_no_progress", -1),
+    "feature group: page": ("feat_no_page", -1),
+    "feature group: tool": ("feat_no_tool", -1),
+    "rounds of policy iteration": ("no_rounds", -1),
+    "boosting": ("router_logistic", -1),
+    "re-rolled episodes": ("no_reroll", -1),
+}
+"""Learned part -> the ablation that tells of it, and whether that adds the part (+1) or takes it away (-1)."""
