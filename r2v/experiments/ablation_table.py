@@ -182,7 +182,7 @@ ABLATION_ROWS = {
 }
 
 
-PARTS = {
+LEARNED_PARTS = {
     "verifier among the router's features": ("with_verifier", +1),
     "preference training": ("no_dpo", -1),
     "feature group: uncertainty": ("feat_no_uncertainty", -1),

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from r2v import config as c
 from r2v.errors import UsageError, nearest
-from r2v.experiments.ablation_table import ABLATION_ROWS, PARTS
+from r2v.experiments.ablation_table import ABLATION_ROWS, LEARNED_PARTS
 from r2v.stages import Stage
 from r2v.storage.artifact import Work
 from r2v.storage.files import write_json
@@ -77,7 +77,7 @@ def run(cfg: AblationsSettings, work: Work) -> None:
             for row in rows
         ],
     )
-    write_ablations(work.folder / "structured_results", table, earnings(table, PARTS))
+    write_ablations(work.folder / "structured_results", table, earnings(table, LEARNED_PARTS))
     write_json(work.folder / "changes.json", {row.name: list(row.overrides) for row in rows})
     played = {
         f"{job}-{artifact.fingerprint}" for chain in (base_made, *made.values()) for job, artifact in chain.items()

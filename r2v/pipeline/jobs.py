@@ -4,8 +4,7 @@
     JOBS        what is made: the stage behind it, its number, what it reads, where its result is published
 
 The command line, the sbatch scripts' positional arguments, the Slurm chain, the places of results and the tables in
-README and docs are derived from these rows or tested against them. A command may make several jobs (`train_policy`
-makes bc and preference). Rows are of `r2v.pipeline.rows`; what follows from their order: `r2v.pipeline.graph`.
+README and docs are derived from these rows or tested against them. A command may make several. `r2v.pipeline.rows`.
 """
 
 from __future__ import annotations

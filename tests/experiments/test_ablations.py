@@ -8,7 +8,7 @@ import pytest
 
 from r2v.config import Config, identity, load
 from r2v.evaluation.tables.ablation_rows import earnings
-from r2v.experiments.ablation_table import ABLATION_ROWS, PARTS
+from r2v.experiments.ablation_table import ABLATION_ROWS, LEARNED_PARTS
 
 
 def flat(values: dict[str, Any], stem: str = "") -> dict[str, Any]:
@@ -36,8 +36,8 @@ def test_the_default_rows_exist() -> None:
 
 
 def test_every_part_that_has_to_earn_its_place_has_an_ablation() -> None:
-    assert {name for name, _ in PARTS.values()} <= set(ABLATION_ROWS)
-    assert {part for part in PARTS if part.startswith("feature group")} == {
+    assert {name for name, _ in LEARNED_PARTS.values()} <= set(ABLATION_ROWS)
+    assert {part for part in LEARNED_PARTS if part.startswith("feature group")} == {
         f"feature group: {group}" for group in Config().router.features
     }
 
@@ -50,7 +50,7 @@ def test_a_part_earns_its_place_by_its_interval() -> None:
         {"name": "with_verifier", "delta": 0.02, "delta_ci": [-0.01, 0.05], **common},
         {"name": "none", "delta": 0.0, "delta_ci": [0.0, 0.0], **common},
     ]
-    found = {row["part"]: row for row in earnings(rows, PARTS)}
+    found = {row["part"]: row for row in earnings(rows, LEARNED_PARTS)}
     trained, verifier = found["preference training"], found["verifier among the router's features"]
     assert (trained["earns_its_place"], trained["gain"], trained["gain_ci"]) == ("yes", 0.1, [0.05, 0.15])
     assert (verifier["earns_its_place"], verifier["gain"], verifier["gain_ci"]) == ("no", 0.02, [-0.01, 0.05])
