@@ -19,12 +19,12 @@ import shutil
 from pathlib import Path
 
 from r2v.errors import InputError
+from r2v.evaluation.tables.summary import ABLATIONS_FILE, llm_summary, results_page
 from r2v.plotting import STYLE, save
 from r2v.report.figures import draw
 from r2v.report.page import page
 from r2v.report.series import Series, series
 from r2v.report.sources import read_sources
-from r2v.report.summary import llm_summary, results_page
 from r2v.report.viewer_data import write_episodes
 from r2v.storage.files import write_text
 
@@ -43,9 +43,10 @@ def build_report(results: Path, output: Path | None = None, ablations: Path | No
     draft = folder.with_name(f".{folder.name}.draft")
     shutil.rmtree(draft, ignore_errors=True)
     drawn = {name: (one, _drawn(name, one, draft)) for name, one in series(sources).items()}
+    ablations_of = sources.tables.get(ABLATIONS_FILE, [])
     index = write_episodes(results, sources.setup, draft)
-    write_text(draft / SUMMARY, llm_summary(sources))
-    write_text(draft / RESULTS, results_page(sources))
+    write_text(draft / SUMMARY, llm_summary(sources.bundle, ablations_of, sources.missing))
+    write_text(draft / RESULTS, results_page(sources.bundle, ablations_of, sources.missing))
     write_text(draft / PAGE, page(sources, drawn, index))
     shutil.rmtree(folder, ignore_errors=True)
     draft.rename(folder)

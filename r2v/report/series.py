@@ -17,7 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from r2v.report.sources import ABLATIONS_FILE, Row, Sources
+from r2v.evaluation.tables.summary import ABLATIONS_FILE
+from r2v.report.sources import Row, Sources
 
 _BINS = 10
 

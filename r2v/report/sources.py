@@ -18,13 +18,13 @@ from typing import Any
 from r2v.errors import InputError, R2VError
 from r2v.evaluation.setup import Setup, read_setup
 from r2v.evaluation.tables.build import STRUCTURED
+from r2v.evaluation.tables.summary import ABLATIONS_FILE
 from r2v.storage import durations
 from r2v.storage.artifact import attempt_of
 from r2v.storage.integrity import Artifact
 from r2v.storage.paths import ARTIFACTS
 from r2v.utils.results import ResultsManager
 
-ABLATIONS_FILE = "ablations.csv"
 Row = dict[str, str]
 """A row of a CSV file, by column."""
 

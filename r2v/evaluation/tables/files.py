@@ -11,14 +11,15 @@ import csv
 import hashlib
 import io
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 from r2v.console import printable
-from r2v.evaluation.tables.columns import COLUMNS, GLOSSARY, RenderedRow
+from r2v.evaluation.tables.columns import COLUMNS, RenderedRow
 from r2v.evaluation.tables.latex import latex_table
+from r2v.evaluation.tables.summary import llm_summary, results_page
 from r2v.storage.files import write_text
 
 BUNDLE_SCHEMA = "1"
@@ -73,74 +74,9 @@ def render(bundle: Mapping[str, Any]) -> dict[str, str]:
         BUNDLE: json_text(bundle),
         **tables,
         "main_table.tex": latex_table(bundle),
-        "llm_summary.json": json_text(summary(bundle, tables)),
+        "llm_summary.json": llm_summary(bundle),
+        "results.md": results_page(bundle),
     }
-
-
-def summary(bundle: Mapping[str, Any], tables: Mapping[str, str]) -> dict[str, Any]:
-    """What a paper-writing model may know: no result here that is not in a CSV, no prose but templates."""
-    main = bundle["main_table"]
-    return {
-        "schema_version": BUNDLE_SCHEMA,
-        "generated_from": [{"path": name, "sha256": sha256_of(text)} for name, text in tables.items()],
-        "setup": bundle["setup"],
-        "metrics_glossary": GLOSSARY,
-        "main_results": [record for row in main for record in _records(row)],
-        "comparisons": [_comparison(row) for row in bundle["comparisons"]],
-        "ablations": [],
-        "frontier": [_plain(row, "frontier.csv") for row in bundle["frontier"]],
-        "per_category": [_plain(row, "per_category.csv") for row in bundle["per_category"]],
-        "claims": bundle["claims"],
-        "caveats": bundle["caveats"],
-        "not_measured": [*_absent(main), {"figure": "ablations", "rows": ["see ablations.csv"]}],
-        "reproduction": bundle["reproduction"],
-    }
-
-
-def _records(row: RenderedRow) -> Iterator[dict[str, Any]]:
-    for metric in GLOSSARY:
-        if row[metric] is not None:
-            yield {
-                "id": f"{row['id']}/{metric}",
-                "method": row["method"],
-                "condition": row["condition"],
-                "metric": metric,
-                "value": row[metric],
-                "ci": row.get(f"{metric}_ci"),
-                "ci_method": row.get(f"{metric}_ci_method"),
-                "n_tasks": row["n_tasks"],
-                "n_seeds": row["n_seeds"],
-                "source": "main_table.csv",
-            }
-
-
-def _comparison(row: RenderedRow) -> dict[str, Any]:
-    same = ("metric", "condition", "p_holm", "verdict", "n_tasks", "n_seeds", "family")
-    return {
-        "id": row["id"],
-        "a": row["method_a"],
-        "b": row["method_b"],
-        "diff": row["difference"],
-        "ci": [row["ci_lower"], row["ci_upper"]],
-        "p": row["p_value"],
-        "test": row["test_name"],
-        **{key: row[key] for key in same},
-        "source": "comparisons.csv",
-    }
-
-
-def _plain(row: RenderedRow, source: str) -> dict[str, Any]:
-    columns = {"id", *COLUMNS[source]} - {"benchmark"}
-    return {**{key: value for key, value in row.items() if key in columns}, "source": source}
-
-
-def _absent(main: Iterable[RenderedRow]) -> list[dict[str, Any]]:
-    rows = list(main)
-    return [
-        {"figure": metric, "rows": absent}
-        for metric in GLOSSARY
-        if (absent := [row["id"] for row in rows if row[metric] is None])
-    ]
 
 
 def sha256_of(text: str) -> str:

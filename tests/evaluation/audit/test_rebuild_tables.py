@@ -39,7 +39,7 @@ def test_setup_round_trip(results, setup):
 
 def test_tables_are_what_the_episodes_say(results):
     report = verify_tables(results)
-    assert report.identical and report.num_files == 9
+    assert report.identical and report.num_files == 10
 
 
 def test_a_flipped_success_changes_the_tables(results, episodes, setup):
