@@ -9,7 +9,6 @@ export TOKENIZERS_PARALLELISM ?= false
 
 mrp: .venv/.core  ## the whole pipeline on the bundled benchmark, in this process
 	$(BIN)/python -m r2v run --config configs/mrp.yaml
-	$(BIN)/python -m r2v report results/mrp
 
 WORKERS ?= 3  # of two processors: much of what the tests do is waiting, for Slurm, ranks, servers, browsers
 PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from io import StringIO
 from typing import Any, cast
@@ -107,3 +107,22 @@ def text_table(rows: Iterable[Sequence[str]], *, right: Collection[int] = (), ga
     with screen.capture() as capture:
         screen.print(table)
     return "\n".join(line.rstrip() for line in capture.get().splitlines())
+
+
+def duration(seconds: float) -> str:
+    """A duration given in seconds: 42 s, 17 min, 3.4 h."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
+def figures_line(figures: Mapping[str, Any]) -> str:
+    """Figures as a line of a log: `n_tasks 22, auroc 0.42, margin: mean 0.1`. Lists, and what is none, are left to the
+    file that holds them."""
+    parts = []
+    for name, value in figures.items():
+        if isinstance(value, Mapping):
+            parts += [f"{name}: {inner}"] if (inner := figures_line(value)) else []
+        elif isinstance(value, (str, int, float)):
+            parts.append(f"{name} {value:.4g}" if isinstance(value, float) else f"{name} {value}")
+    return ", ".join(parts)

@@ -16,17 +16,21 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 from urllib.parse import urlsplit
 
-from r2v.console import printable, unfiltered
+from r2v.console import duration, figures_line, printable, unfiltered
 from r2v.storage import record
 
 _EVERY = 10.0
 """Seconds between two lines of the record: readers poll it seldom, and shared disks are slow."""
+_EVERY_LINE = 60.0
+"""Seconds between two lines of a log that is no terminal, such as that of a batch job."""
+_stage: ContextVar[str] = ContextVar("stage", default="")
 
 CURVES_FILE = "R2V_CURVES"
 """The environment variable that names the file which wandb's own process reads."""
@@ -161,8 +165,18 @@ def _numbers(figures: Mapping[str, Any], stem: str = "") -> Iterator[tuple[str, 
             yield stem + name, value
 
 
+@contextmanager
+def in_stage(text: str) -> Iterator[None]:
+    """What is done in this block is this stage's, such as `stage 9 of 10`: its progress says so."""
+    token = _stage.set(text)
+    try:
+        yield
+    finally:
+        _stage.reset(token)
+
+
 class Progress:
-    """How far something is: a bar on a terminal, lines in the record of a Slurm job, nothing in a log file.
+    """How far something is: a bar on a terminal, lines in the record of a Slurm job, one line a minute elsewhere.
 
         with Progress("collect", 100) as bar:
             bar.advance()
@@ -174,12 +188,14 @@ class Progress:
         self._what, self._total, self._done = what, total, done
         self._figures: dict[str, float] = {}
         self._reported_at = -_EVERY
+        self._began = self._line_at = time.monotonic()
+        self._done_before = done
         self._bar: Any = None
         if what and sys.stderr.isatty():
             from tqdm import tqdm
 
             self._bar = tqdm(
-                desc=f"  {printable(what)}",
+                desc="  " + ", ".join(filter(None, (printable(what), _stage.get()))),
                 total=total,
                 initial=done,
                 leave=False,
@@ -193,8 +209,20 @@ class Progress:
         self._figures |= figures
         if self._bar is not None:
             self._bar.update(by)
+            self._bar.set_postfix_str(figures_line(self._figures), refresh=False)
+        elif self._what and time.monotonic() - self._line_at >= _EVERY_LINE:
+            self._line_at = time.monotonic()
+            logger.info("  %s", self.line(self._line_at - self._began))
         if time.monotonic() - self._reported_at >= _EVERY:
             self._report()
+
+    def line(self, seconds: float) -> str:
+        """How far it is after so many seconds: `cloning, stage 3 of 10: 40 of 113, loss 0.7, 12 min left`."""
+        fresh = self._done - self._done_before
+        left = f"{duration((self._total - self._done) * seconds / fresh)} left" if fresh > 0 else ""
+        name = ", ".join(filter(None, (self._what, _stage.get())))
+        parts = (f"{self._done} of {self._total}", figures_line(self._figures), left)
+        return f"{name}: {', '.join(filter(None, parts))}"
 
     def _report(self) -> None:
         if self._what:

@@ -1,8 +1,8 @@
-"""The commands of a cluster: `r2v run_all, resume, cancel`, the views of what they left, and the headers.
+"""The commands of a chain of jobs: `r2v run_all, resume, cancel`, and the views of what they left.
 
-r2v run_all webarena --dry-run          r2v status                     r2v explain webarena_noisy
+r2v run_all webarena --dry-run          r2v status --watch             r2v explain webarena_noisy
 r2v resume --from preference            r2v logs preference --errors   r2v cost
-r2v cluster set partition=gpu gpu=h100  r2v doctor                     r2v graph --format mermaid
+                                                                       r2v graph --format mermaid
 """
 
 from __future__ import annotations
@@ -16,16 +16,10 @@ from typing import Any, TypeVar
 
 from r2v.cli.options import SEED, decimal, whole
 from r2v.constraints import Range, Text, require
-from r2v.errors import EnvironmentFault, InputError, UsageError
+from r2v.errors import InputError, UsageError
 from r2v.log import logger
-from r2v.storage.paths import SCRIPTS
 
 _CHAIN = "<benchmark>_<condition>, or the prefix of the configuration; may be left out where there is only one"
-_SETTINGS = (
-    "profile (nersc, tacc, pyxis, gpu, cpu, none), partition, cpu_partition, account, qos, gpu (a type, or none), mem, "
-    "time, nodes or any other directive, of one script as train_policy.mem=120G; none at all: write scripts/slurm/"
-    "site.yaml into the headers again (default)"
-)
 ClusterParser = TypeVar("ClusterParser", bound=argparse.ArgumentParser)
 
 
@@ -34,6 +28,11 @@ def add_commands(commands: argparse._SubParsersAction[ClusterParser]) -> None:
     _add_submitting(commands)
     status = _add(commands, "status", "the state of every job; exit code 0 done, 1 failed, 10 active", _status)
     status.add_argument("names", nargs="*", metavar="CHAIN", help=_CHAIN)
+    status.add_argument(
+        "--watch",
+        action="store_true",
+        help="show it again and again until no job is active; Slurm is asked once a minute (default: once)",
+    )
     logs = _add(commands, "logs", "the log of a job's last attempt", _logs)
     logs.add_argument("words", nargs="+", metavar="[CHAIN] JOB", help="a job's name, its number, or a Slurm id")
     logs.add_argument("-f", "--follow", action="store_true", help="go on reading until the job ends")
@@ -50,10 +49,6 @@ def add_commands(commands: argparse._SubParsersAction[ClusterParser]) -> None:
     graph = _add(commands, "graph", "which job waits for which", _graph)
     graph.add_argument("name", nargs="?", metavar="CHAIN", help=_CHAIN)
     graph.add_argument("--format", choices=["ascii", "mermaid", "json"], default="ascii", help="default: ascii")
-    _add(commands, "doctor", "whether a pipeline would run here; inside a job, the GPUs too", _doctor)
-    cluster = _add(commands, "cluster", "the headers of scripts/slurm: show them, or set all at once", _cluster)
-    cluster.add_argument("what", choices=["show", "set"], help="show: print the headers; set: change them all")
-    cluster.add_argument("values", nargs="*", metavar="KEY=VALUE", help=_SETTINGS)
     for parser in (status, cost):
         parser.add_argument("--json", action="store_true", help="print JSON, for a program to read")
 
@@ -200,6 +195,8 @@ def _status(values: argparse.Namespace) -> int:
 
     wanted = _wanted(values)
     readable = status.readable(wanted)
+    if values.watch:
+        return _watch(values, readable)
     statuses = status.statuses(settle.settled_inputs(readable))
     if values.json:
         print(json.dumps({"chains": [status.as_json(chain) for chain in statuses]}, indent=2))
@@ -207,6 +204,14 @@ def _status(values: argparse.Namespace) -> int:
         print("\n".join("\n".join(status.lines(chain)) for chain in statuses))
     code = status.overall(chain.exit_code for chain in statuses)
     return code if readable == wanted else InputError.exit_code
+
+
+def _watch(values: argparse.Namespace, wanted: Sequence[str]) -> int:
+    from r2v.slurm.views import watch
+
+    if values.json:
+        raise UsageError("status --watch --json: --watch is for people; a program asks `r2v status --json`")
+    return watch.show(wanted)
 
 
 def _wanted(values: argparse.Namespace) -> list[str]:
@@ -291,29 +296,4 @@ def _graph(values: argparse.Namespace) -> int:
         print(json.dumps(graph.as_json(chain, found), indent=2))
     else:
         print("\n".join((graph.mermaid_lines if values.format == "mermaid" else graph.ascii_lines)(chain, found)))
-    return 0
-
-
-def _doctor(values: argparse.Namespace) -> int:
-    from r2v.slurm.doctor import check_results, doctor
-
-    wrong = False
-    for one in doctor.examine():
-        print("\n".join(check_results.lines([one])), flush=True)
-        wrong = wrong or one.state == "bad"
-    return EnvironmentFault.exit_code if wrong else 0
-
-
-def _cluster(values: argparse.Namespace) -> int:
-    from r2v.slurm import cluster_settings, headers
-
-    paths = headers.scripts()
-    if not paths:
-        raise UsageError(f"no scripts in {SCRIPTS}; run this in R2V's checkout")
-    if values.what == "show" and values.values:
-        raise UsageError(f"cluster show takes no values; r2v cluster set {' '.join(values.values)}")
-    if values.what == "set":
-        changed = cluster_settings.set_words(values.values)
-        logger.info("%d files changed", len(changed))
-    print("\n".join(headers.lines(paths)))
     return 0

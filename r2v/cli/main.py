@@ -57,6 +57,7 @@ def build_parser() -> argparse.ArgumentParser:
         gc,
         interchange,
         plan,
+        project,
         providers,
         results,
         swebench,
@@ -66,6 +67,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser, commands = _empty_parser()
     results.add_run(commands)
     stages.add_commands(commands)
+    project.add_commands(commands)
     cluster.add_commands(commands)
     providers.add_commands(commands)
     plan.add_commands(commands)

@@ -106,6 +106,7 @@ def add_commands(commands: argparse._SubParsersAction[Parser]) -> None:
 
 def _run(arguments: argparse.Namespace) -> int:
     from r2v.pipeline.inputs import place_of, places_of
+    from r2v.pipeline.report import report_of
     from r2v.pipeline.run import run_here
     from r2v.report.console import closing_lines
 
@@ -122,8 +123,10 @@ def _run(arguments: argparse.Namespace) -> int:
             sum(one.cpu_seconds for one in done),
         )
     results = place_of(config, "evaluate")
-    if not {one.job for one in done} & {"evaluate", "ablations"}:
+    ended = [one.job for one in done]
+    if not any(job(name).shown for name in ended):
         return 0
+    page = report_of(config, ended)
     folders = (
         ("tables", results / "structured_results"),
         ("episodes", results / "episodes"),
@@ -131,7 +134,7 @@ def _run(arguments: argparse.Namespace) -> int:
         ("models", place_of(config, "bc").parent),
         ("runs", places_of(config).runs),
     )
-    print(closing_lines(results, folders))
+    print(closing_lines(results, folders, page))
     return 0
 
 

@@ -140,6 +140,10 @@ def _make(config: Config, row: Command, arguments: argparse.Namespace) -> int:
                 force=arguments.force or item.place is None,
                 publish_at=output / name if output and len(own) > 1 else output,
             ).artifact
+    if not getattr(arguments, "output", None) and any(job(name).shown for name in made):
+        from r2v.pipeline.report import report_of
+
+        report_of(config, made)
     return 0
 
 

@@ -63,6 +63,8 @@ class LoggingConfig:
     are written to logs/wandb, from which `wandb sync` sends what was not sent."""
     project: Line = field(default="r2v-agent", metadata=RUNTIME)
     """Name of the wandb project."""
+    report: bool = field(default=True, metadata=RUNTIME)
+    """Write the report (`r2v report`) whenever evaluate or ablations has ended, by whichever door."""
 
     def __post_init__(self) -> None:
         check_fields("logging", self)

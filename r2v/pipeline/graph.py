@@ -41,6 +41,13 @@ def in_chain(config: Config, row: Job) -> bool:
     return row.enabled(config) and not _needs_execution(config, row)
 
 
+def place_in_chain(config: Config, row: Job) -> str:
+    """`stage 9 of 10`: where a job stands among those of this configuration's chain; one that is no part of it stands
+    alone."""
+    names = [one.name for one in JOBS if in_chain(config, one)]
+    return f"stage {names.index(row.name) + 1} of {len(names)}" if row.name in names else "alone"
+
+
 def possible(config: Config, names: Sequence[str]) -> tuple[str, ...]:
     """Those of these jobs that can be made where the router's labels are imputed; otherwise all. Raises UsageError
     where it is none."""

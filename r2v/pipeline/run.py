@@ -21,9 +21,9 @@ from typing import Any
 from r2v.config import Config, to_yaml
 from r2v.config.engines import LOCAL
 from r2v.errors import EmptyResult, InputError, UsageError
-from r2v.log import WANDB_GROUP, WandbRun, in_wandb, logger
+from r2v.log import WANDB_GROUP, WandbRun, in_stage, in_wandb, logger
 from r2v.pipeline.counts import fewer_than_asked
-from r2v.pipeline.graph import selection
+from r2v.pipeline.graph import place_in_chain, selection
 from r2v.pipeline.inputs import (
     fingerprint_of,
     made_already,
@@ -107,7 +107,8 @@ def run_job(
             verify(item)
         if force:
             forget_finished(root, f"{row.name}-{key}")
-        logger.info("%-16s running", row.name)
+        where = place_in_chain(config, row)
+        logger.info("%-16s running, %s", row.name, where)
         logged = WandbRun(
             mode=config.logging.wandb,
             project=config.logging.project,
@@ -118,6 +119,7 @@ def run_job(
             folder=root / LOGS,
         )
         with (
+            in_stage(where),
             in_wandb(logged) as log_end,
             artifacts.build(
                 places.artifacts, row.name, key, row.stage, to_yaml(config), inputs, root, again=force, mend=damaged

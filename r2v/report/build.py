@@ -25,32 +25,46 @@ from r2v.report.figures import draw
 from r2v.report.page import page
 from r2v.report.series import Series, series
 from r2v.report.sources import read_sources
-from r2v.report.viewer_data import write_episodes
+from r2v.report.viewer_data import COPYABLE, ViewerLimits, write_episodes
 from r2v.storage.files import write_text
+from r2v.storage.lease import lease
 
 PAGE, SUMMARY, RESULTS = "index.html", "llm_summary.json", "results.md"
 _OURS = (PAGE, SUMMARY, RESULTS, "data", "figures")
+_PATIENCE = 600.0
+"""Seconds that a report waits for another one at the same place."""
 
 
-def build_report(results: Path, output: Path | None = None, ablations: Path | None = None) -> Path:
+def build_report(
+    results: Path, output: Path | None = None, ablations: Path | None = None, limits: ViewerLimits = COPYABLE
+) -> Path:
     """Write the report of a results folder and return its page. `output` is `results/report/mrp` for
-    `results/mrp` where None; what an
-    earlier report left there is replaced. Raises InputError where there are no finished results, or `output` holds
-    something else."""
+    `results/mrp` where None; what an earlier report left there is replaced, and two makers wait for each other.
+    Raises InputError where there are no finished results, or `output` holds something else."""
     folder = output or results.absolute().parent / "report" / results.absolute().name
     _require_ours(folder)
     sources = read_sources(results, ablations)
-    draft = folder.with_name(f".{folder.name}.draft")
-    shutil.rmtree(draft, ignore_errors=True)
-    drawn = {name: (one, _drawn(name, one, draft)) for name, one in series(sources).items()}
-    ablations_of = sources.tables.get(ABLATIONS_FILE, [])
-    index = write_episodes(results, sources.setup, draft)
-    write_text(draft / SUMMARY, llm_summary(sources.bundle, ablations_of, sources.missing))
-    write_text(draft / RESULTS, results_page(sources.bundle, ablations_of, sources.missing))
-    write_text(draft / PAGE, page(sources, drawn, index))
-    shutil.rmtree(folder, ignore_errors=True)
-    draft.rename(folder)
+    with lease(folder.with_name(f".{folder.name}.lease"), wait=_PATIENCE):
+        draft, before = folder.with_name(f".{folder.name}.draft"), folder.with_name(f".{folder.name}.before")
+        shutil.rmtree(draft, ignore_errors=True)
+        drawn = {name: (one, _drawn(name, one, draft)) for name, one in series(sources).items()}
+        ablations_of = sources.tables.get(ABLATIONS_FILE, [])
+        index = write_episodes(results, sources.setup, draft, limits)
+        write_text(draft / SUMMARY, llm_summary(sources.bundle, ablations_of, sources.missing))
+        write_text(draft / RESULTS, results_page(sources.bundle, ablations_of, sources.missing))
+        write_text(draft / PAGE, page(sources, drawn, index))
+        _exchange(draft, folder, before)
     return folder / PAGE
+
+
+def _exchange(draft: Path, folder: Path, before: Path) -> None:
+    """Put the draft in the folder's place. Killed between the two renames it leaves the earlier report as `before`,
+    whole, and the next one goes on from there."""
+    if folder.exists():
+        shutil.rmtree(before, ignore_errors=True)
+        folder.rename(before)
+    draft.rename(folder)
+    shutil.rmtree(before, ignore_errors=True)
 
 
 def _require_ours(folder: Path) -> None:

@@ -45,8 +45,8 @@ def _short(text: str) -> str:
     return f"[{', '.join(numbers)}]" if text.startswith("[") else numbers[0]
 
 
-def closing_lines(results: Path, places: Iterable[tuple[str, Path]]) -> str:
-    """What a run ends with."""
+def closing_lines(results: Path, places: Iterable[tuple[str, Path]], page: Path | None) -> str:
+    """What a run ends with; `page` is that of its report, if there is one."""
     table = results / "structured_results" / "main_table.csv"
     return "\n".join(
         [
@@ -54,6 +54,6 @@ def closing_lines(results: Path, places: Iterable[tuple[str, Path]]) -> str:
             "",
             *(f"  {what:<12} {place}" for what, place in places),
             f"  check it     r2v verify-results {results}",
-            f"  look at it   r2v report {results}",
+            f"  look at it   {f'file://{page.absolute()}' if page else f'r2v report {results}'}",
         ]
     )

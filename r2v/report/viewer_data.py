@@ -8,7 +8,7 @@ page itself.
 A perturbed step is shown beside the page as the world gave it, wherever some episode of the task was shown that very
 page (by its SHA-256): nothing is executed to make a report.
 
-The folder stays copyable: no observation above `MOST_CHARACTERS`, and once `MOST_PACKED_BYTES` are written the steps of
+The folder stays copyable (`ViewerLimits`): longer observations are cut, and once there are too many bytes the steps of
 the tasks that are left stay out. Both are said in the page.
 """
 
@@ -31,12 +31,23 @@ from r2v.router.labels import read_rows
 from r2v.storage.files import write_text
 
 SHARD = "data/episodes-{:04d}.js"
-SHARD_BYTES = 1 << 20
-"""Of text in a shard, before it is packed."""
-MOST_PACKED_BYTES = 24 << 20
-"""Of all shards, packed."""
-MOST_CHARACTERS = 20_000
 Gains = dict[tuple[str, str, int], float]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ViewerLimits:
+    """What keeps the folder copyable."""
+
+    shard_bytes: int = 1 << 20
+    """Of text in a shard, before it is packed."""
+    packed_bytes: int = 24 << 20
+    """Of all shards, packed."""
+    characters: int = 20_000
+    """Of one observation."""
+
+
+COPYABLE = ViewerLimits()
+"""Below some 30 MB in all."""
 
 
 @dataclass(kw_only=True)
@@ -57,7 +68,7 @@ class Index:
         return known.index(name)
 
 
-def write_episodes(results: Path, setup: Setup, folder: Path) -> Index:
+def write_episodes(results: Path, setup: Setup, folder: Path, limits: ViewerLimits = COPYABLE) -> Index:
     """Write every shard into `folder` and return the index. Raises InputError for an episodes file that is missing or
     bad."""
     index, shard, written = Index(), 0, 0
@@ -66,8 +77,8 @@ def write_episodes(results: Path, setup: Setup, folder: Path) -> Index:
     size = 0
     for task, episodes in _by_task(results, setup):
         pages, gained = _pages(episodes), _gained(episodes, gains)
-        shown = [_shown(episode, pages, gained) for episode in episodes]
-        fits = written + size // 4 < MOST_PACKED_BYTES
+        shown = [_shown(episode, pages, gained, limits.characters) for episode in episodes]
+        fits = written + size // 4 < limits.packed_bytes
         for episode in episodes:
             index.rows.append(_row(index, episode, shard if fits else -1))
         if not fits:
@@ -75,7 +86,7 @@ def write_episodes(results: Path, setup: Setup, folder: Path) -> Index:
             continue
         held[task] = shown
         size += sum(len(step.observation.raw_text) for episode in episodes for step in episode.steps)
-        if size >= SHARD_BYTES:
+        if size >= limits.shard_bytes:
             written += _write_shard(folder, shard, held)
             shard, held, size = shard + 1, {}, 0
     if held:
@@ -137,10 +148,10 @@ def _gained(episodes: Iterable[Episode], gains: Gains) -> dict[tuple[str, str, t
     return found
 
 
-def _shown(episode: Episode, pages: dict[str, str], gained: dict[Any, float]) -> dict[str, Any]:
+def _shown(episode: Episode, pages: dict[str, str], gained: dict[Any, float], most: int) -> dict[str, Any]:
     """An episode as the viewer reads it; its place in the index finds it: (condition, method, seed)."""
     actions = tuple(step.action.raw_text for step in episode.steps)
-    steps = [_step(step, pages) for step in episode.steps]
+    steps = [_step(step, pages, most) for step in episode.steps]
     for number, step in enumerate(steps):
         if (gain := gained.get((episode.condition, episode.episode_id, actions[:number]))) is not None:
             step["gain"] = gain
@@ -157,8 +168,8 @@ def _shown(episode: Episode, pages: dict[str, str], gained: dict[Any, float]) ->
     }
 
 
-def _step(step: Step, pages: dict[str, str]) -> dict[str, Any]:
-    shown: dict[str, Any] = {"page": _cut(step.observation.raw_text), "action": step.action.raw_text}
+def _step(step: Step, pages: dict[str, str], most: int) -> dict[str, Any]:
+    shown: dict[str, Any] = {"page": _cut(step.observation.raw_text, most), "action": step.action.raw_text}
     shown["by"] = step.action_source
     if step.reward:
         shown["reward"] = step.reward
@@ -166,7 +177,7 @@ def _step(step: Step, pages: dict[str, str]) -> dict[str, Any]:
         shown["hits"] = [[hit.category, hit.mode, hit.canary] for hit in step.perturbations]
         clean = pages.get(step.clean_observation_sha256 or "")
         if clean is not None and clean != step.observation.raw_text:
-            shown["clean"] = _cut(clean)
+            shown["clean"] = _cut(clean, most)
     if (decision := step.decision) is not None:
         shown["score"], shown["threshold"], shown["reason"] = decision.p_escalate, decision.threshold, decision.reason
         if decision.candidates:
@@ -177,10 +188,10 @@ def _step(step: Step, pages: dict[str, str]) -> dict[str, Any]:
     return shown
 
 
-def _cut(text: str) -> str:
-    if len(text) <= MOST_CHARACTERS:
+def _cut(text: str, most: int) -> str:
+    if len(text) <= most:
         return text
-    half = MOST_CHARACTERS // 2
+    half = most // 2
     left_out = len(text) - 2 * half
     line = f"[... {left_out:,} characters are left out of this report; the episodes file has them ...]"
     return f"{text[:half]}\n{line}\n{text[-half:]}"

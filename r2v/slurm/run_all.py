@@ -23,6 +23,7 @@ from r2v.pipeline.graph import as_configured
 from r2v.pipeline.inputs import flat, place_of, places_of
 from r2v.pipeline.jobs import JOBS
 from r2v.pipeline.plan.jobs_to_do import PlannedJob, plan, require_worlds, touched, waiting
+from r2v.pipeline.report import report_of
 from r2v.pipeline.run import run_here
 from r2v.slurm import chain as chains
 from r2v.slurm import client, requests
@@ -70,7 +71,8 @@ def submit(
     configs = [configured(path, overrides) for path in paths]
     if here:
         for loaded in configs:
-            run_here(loaded, start=start, without=without, root=root)
+            done = run_here(loaded, start=start, without=without, root=root)
+            report_of(loaded, [one.job for one in done], root)
         return 0
     plans = [plan(loaded, start=start, without=without, root=root) for loaded in configs]
     if dry_run:

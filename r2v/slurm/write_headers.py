@@ -59,7 +59,8 @@ def require_written(root: Path = Path()) -> SiteProfile:
     site = project_profile(root)
     path = root / ENVIRONMENT
     match = _BLOCK.search(path.read_text()) if path.exists() else None
-    if (root / SITE).exists() and path.exists() and (match is None or match[2] != site.mark):
+    written = match[2] if match else SiteProfile().mark  # one that says nothing leaves no block
+    if (root / SITE).exists() and path.exists() and written != site.mark:
         raise UsageError(f"{SITE} has changed since it was written into the headers; type r2v cluster set")
     return site
 

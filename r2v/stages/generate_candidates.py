@@ -9,13 +9,13 @@ gave one, preference training has nothing to learn: it hands the cloned policy o
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
 from r2v import config as c
 from r2v.config import identity
+from r2v.console import figures_line
 from r2v.log import logger
 from r2v.stages import Stage
 from r2v.storage.artifact import Work
@@ -126,7 +126,7 @@ def run(cfg: CandidatesSettings, work: Work) -> None:
     write_json(work.folder / "pairs_report.json", counts)
     work.summary.update(n_states=len(states), pairs=counts, n_env_faults=len(faults))
     work.summary.update(n_never_branched=never_branched)
-    logger.info("  %d states: %s", len(states), json.dumps(counts))
+    logger.info("  %d states: %s", len(states), figures_line(counts))
     if not pairs:
         logger.warning("  candidates: %s", why_none(counts, cfg.preference))
 

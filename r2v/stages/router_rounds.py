@@ -9,9 +9,11 @@ is still to come, and states are those that a routed policy meets; cf. fitted Q 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from r2v.config.methods import OURS
+from r2v.console import figures_line
 from r2v.log import logger
 
 if TYPE_CHECKING:
@@ -52,7 +54,7 @@ def play_rounds(
         rows += new
         before, model = model, _fitted(cfg, rows) if cfg.router.routed_rounds and rows else None
         figures.append(RoundFigures.of(number, thresholds, new, before, model))
-        logger.info("  %s", figures[-1])
+        logger.info("  %s", figures_line(asdict(figures[-1])))
     return rows, figures
 
 

@@ -14,12 +14,12 @@ is more than one GPU (or `training.ranks`), one process for each does the traini
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from r2v import config as c
 from r2v.config import identity
+from r2v.console import figures_line
 from r2v.data.episode import Condition
 from r2v.data.registry import DataRegistry
 from r2v.errors import InputError
@@ -101,7 +101,7 @@ def run(cfg: VerifierSettings, work: Work) -> None:
     report = fit_verifiers(cfg, examples, work)
     write_json(work.folder / "verifier_report.json", report)
     work.summary.update(n_examples=len(examples), report=report)
-    logger.info("  %s", json.dumps(report))
+    logger.info("  verifier: %s", figures_line(report))
 
 
 def label_source(cfg: VerifierSettings, benchmark: Benchmark | None) -> str:
@@ -174,7 +174,7 @@ def _executed(cfg: VerifierSettings, work: Work, benchmark: Benchmark) -> list[V
     tell_faults(what, faults, len(specs))
     work.summary.update(n_env_faults=len(faults), n_never_branched=every - len(specs))
     examples, counts = executed_examples(records)
-    logger.info("  %d corrupted actions executed to the end: %s", len(records), json.dumps(counts))
+    logger.info("  %d corrupted actions executed to the end: %s", len(records), figures_line(counts))
     return [*outcome_examples(episodes, build_messages), *examples]
 
 
@@ -221,7 +221,7 @@ def _judged(cfg: VerifierSettings, work: Work) -> list[VerifierExample]:
     opinions = ask_all(judge, examples, waves)
     found = {"judge": {"provider": teacher.provider, "model": teacher.model_name}, **figures(examples, opinions)}
     write_json(work.folder / "judge_report.json", found)
-    logger.info("  judge answered: %s", json.dumps(found))
+    logger.info("  judge answered: %s", figures_line(found))
     return judged_examples(examples, opinions.scores)
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
 
-from r2v.report.build import build_report
+from tests import warm
+from tests.trust import MICRO
 
 
 @pytest.fixture(scope="session")
@@ -16,6 +18,12 @@ def micro_results(micro_run: Path) -> Path:
 
 
 @pytest.fixture(scope="session")
-def micro_report(micro_results: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of its report."""
-    return build_report(micro_results, tmp_path_factory.mktemp("report") / "micro").parent
+def micro_report(micro_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of its report, as `r2v run` leaves it with no further command."""
+    folder = tmp_path_factory.mktemp("report") / "run"
+    shutil.copytree(micro_run, folder, symlinks=True)
+    done = warm.run(folder, "run", "--config", str(MICRO), "--overrides", "logging.report=true")
+    assert done.returncode == 0, done.stderr
+    report = folder / "results" / "report" / "micro"
+    assert f"look at it   file://{report}/index.html" in done.stdout
+    return report

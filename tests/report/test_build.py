@@ -9,7 +9,11 @@ import pytest
 
 from r2v import errors
 from r2v.cli import main as cli
+from r2v.config import load
+from r2v.log import logger
+from r2v.pipeline.report import report_of
 from r2v.report.build import build_report
+from tests.trust import MICRO
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -71,3 +75,36 @@ def test_what_is_no_results_folder_is_one_line(
     assert len(said.splitlines()) == 1 and str(tmp_path) in said
     assert what != "another folder" or (tmp_path / "work" / "thesis.tex").read_text() == "mine"
     assert not (tmp_path / "results" / "report").exists()
+
+
+def test_a_kill_between_the_two_renames_leaves_the_earlier_report_and_the_next_one_mends_it(
+    micro_results: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    output, rename = tmp_path / "mine", Path.rename
+    build_report(micro_results, output)
+    before = contents(output)
+
+    def killed(self: Path, target: Path) -> Path:
+        if self.name.endswith(".draft"):
+            raise KeyboardInterrupt
+        return rename(self, target)
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(Path, "rename", killed)
+        build_report(micro_results, output)
+    assert not output.exists() and contents(tmp_path / ".mine.before") == before
+    build_report(micro_results, output)
+    assert contents(output) == before and [path.name for path in tmp_path.iterdir()] == ["mine"]
+
+
+def test_a_report_that_fails_takes_no_result_away(
+    micro_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    config = load(MICRO, ["logging.report=true"])
+    assert report_of(config, ["bc"], micro_run) is None and report_of(config, ["evaluate"], tmp_path) is None
+    monkeypatch.setattr("r2v.report.build.page", lambda *_: 1 / 0)
+    monkeypatch.setattr(logger, "propagate", True)
+    shutil.copytree(micro_run / "results" / "micro", tmp_path / "results" / "micro")
+    assert report_of(config, ["evaluate"], tmp_path) is None
+    assert "no report: ZeroDivisionError" in caplog.text and "r2v report" in caplog.text
+    assert not (tmp_path / "results" / "report" / "micro").exists()

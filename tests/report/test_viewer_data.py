@@ -9,11 +9,8 @@ import re
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from r2v.evaluation.setup import MAIN, OPERATING_POINT, read_setup, stored_episodes
-from r2v.report import viewer_data
-from r2v.report.viewer_data import write_episodes
+from r2v.report.viewer_data import ViewerLimits, write_episodes
 
 
 def unpacked(folder: Path) -> dict[str, Any]:
@@ -46,14 +43,9 @@ def test_every_episode_of_the_main_table_is_there_step_by_step(micro_results: Pa
     assert all(step["clean"] != step["page"] for step in steps if "clean" in step)
 
 
-def test_what_is_too_much_is_cut_and_counted(
-    micro_results: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    setup = read_setup(micro_results)
-    monkeypatch.setattr(viewer_data, "MOST_CHARACTERS", 40)
-    monkeypatch.setattr(viewer_data, "SHARD_BYTES", 1)
-    monkeypatch.setattr(viewer_data, "MOST_PACKED_BYTES", 4000)
-    index = write_episodes(micro_results, setup, tmp_path)
+def test_what_is_too_much_is_cut_and_counted(micro_results: Path, tmp_path: Path) -> None:
+    limits = ViewerLimits(characters=40, shard_bytes=1, packed_bytes=4000)
+    index = write_episodes(micro_results, read_setup(micro_results), tmp_path, limits)
     tasks = unpacked(tmp_path)
     assert 0 < index.left_out < len(index.rows) == index.left_out + sum(map(len, tasks.values()))
     assert sum(row[8] < 0 for row in index.rows) == index.left_out

@@ -1,4 +1,4 @@
-"""Humanized values: why a job waits, durations, sizes and times as a person reads them."""
+"""Humanized values: why a job waits, sizes and times as a person reads them."""
 
 from __future__ import annotations
 
@@ -48,13 +48,6 @@ def reason_text(reason: str, job_id: str = "") -> str:
         if bare.startswith(stem):
             return f"a limit of {whose} is reached ({bare})"
     return f"Slurm says {bare}"
-
-
-def duration(seconds: float) -> str:
-    """A duration given in seconds: 42 s, 17 min, 3.4 h."""
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
 def size(count: int) -> str:

@@ -12,11 +12,12 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Literal
 
+from r2v.console import duration
 from r2v.slurm import chain as chains
 from r2v.slurm.chain import Attempt, JobRecord
 from r2v.slurm.client import Accounting, Queued, SacctRow
 from r2v.slurm.healing.classify import ALIVE, Evidence, classify
-from r2v.slurm.views.humanize import clock, duration, reason_text, size
+from r2v.slurm.views.humanize import clock, reason_text, size
 
 JobState = Literal[
     "done",

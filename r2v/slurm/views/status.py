@@ -273,7 +273,7 @@ def lines(status: ChainStatus) -> list[str]:
                 job.id,
                 str(job.attempt or ""),
                 memory_text(job),
-                job.words,
+                _with_place(job, status),
             )
             for job in status.jobs
         ),
@@ -281,6 +281,14 @@ def lines(status: ChainStatus) -> list[str]:
     table = [f"  {line}" for line in text_table(rows).splitlines()]
     hint = [f"  r2v explain {status.name}"] if status.exit_code == 1 else []
     return [head, *table, *(f"  ! {line}" for line in status.banners), *hint]
+
+
+def _with_place(job: JobStatus, status: ChainStatus) -> str:
+    """What a job does, and, while it runs, which of how many stages it is."""
+    if job.state != "running" or job.by_hand:
+        return job.words
+    own = [one.job for one in status.jobs if not one.by_hand]
+    return ", ".join(filter(None, (f"stage {own.index(job.job) + 1} of {len(own)}", job.words)))
 
 
 def as_json(status: ChainStatus) -> dict[str, Any]:

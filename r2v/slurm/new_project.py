@@ -1,0 +1,95 @@
+"""New project: a folder of one's own in which an installed R2V runs, here or on a cluster, without a checkout.
+
+    begin(Path("mine"), profile="nersc", benchmark="parcels:Parcels")
+
+It gets the shipped configurations, the sbatch scripts with `run_all.sh`, a site profile, and for a benchmark of one's
+own `configs/<name>/{noisy,clean}.yaml`. The scripts use the Python that made it, which `scripts/slurm/env.sh` names.
+"""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from importlib.metadata import PackageNotFoundError, files
+from pathlib import Path
+
+from r2v.errors import InputError, UsageError
+from r2v.slurm import write_headers
+from r2v.slurm.site_profile import NONE, SHIPPED, SITE, shipped
+from r2v.storage.code_identity import OWN_PACKAGE
+from r2v.storage.files import write_text, writing
+from r2v.storage.paths import CONFIGS, LOGS, ROOMS, SCRIPTS
+
+SHARE = "share/r2v/"
+"""Where a wheel puts what a project begins with, below the environment."""
+_FOLDERS = (*ROOMS, str(LOGS))
+_CONDITIONS = {
+    "noisy": "data:\n  condition: noisy\nevaluation:\n  conditions: [clean, noisy]\n",
+    "clean": "data:\n  condition: clean\nevaluation:\n  conditions: [clean]\n",
+}
+
+
+def begin(folder: Path, *, profile: str = NONE, benchmark: str | None = None) -> list[Path]:
+    """Write the project; returns its files. Raises UsageError for a profile or benchmark that cannot be, InputError
+    where a file of it is there already: nothing is ever replaced, and nothing is then written."""
+    shipped(profile)
+    texts = {name: path.read_text() for name, path in shipped_files().items()}
+    texts[f"{SCRIPTS}/env.sh"] = _with_python(texts[f"{SCRIPTS}/env.sh"], folder)
+    texts[".gitignore"] = "".join(f"/{name}/\n" for name in _FOLDERS)
+    texts |= _of_benchmark(benchmark, set(texts)) if benchmark else {}
+    if there := [name for name in texts if (folder / name).exists()]:
+        raise InputError(f"{folder / there[0]}: is there already; name an empty folder, or move it away")
+    for name, text in texts.items():
+        write_text(folder / name, text)
+        if name.endswith(".sh"):
+            (folder / name).chmod(0o755)
+    with writing(folder):
+        for name in _FOLDERS:
+            (folder / name).mkdir(exist_ok=True)
+    if profile == NONE:
+        write_text(folder / SITE, (SHIPPED / "template.yaml").read_text())
+        write_headers.write(folder)
+    else:
+        write_headers.choose(profile, folder)
+    return [folder / name for name in (*texts, SITE)]
+
+
+def shipped_files() -> dict[str, Path]:
+    """What a project begins with, by its place in it: of the checkout that R2V is run from, else of the wheel. Raises
+    InputError where neither has it."""
+    checkout = OWN_PACKAGE.parent
+    if (checkout / "pyproject.toml").exists():
+        found = [*(checkout / CONFIGS).rglob("*.yaml"), *(checkout / SCRIPTS).glob("*.sh"), checkout / "run_all.sh"]
+        return {path.relative_to(checkout).as_posix(): path for path in sorted(found)}
+    try:
+        listed = files("r2v") or []
+    except PackageNotFoundError:
+        listed = []
+    kept = {str(one).partition(SHARE)[2]: Path(str(one.locate())) for one in listed if SHARE in str(one)}
+    if not kept:
+        raise InputError(f"{OWN_PACKAGE}: no configurations lie beside it; install R2V again: pip install r2v")
+    return {name: path.resolve() for name, path in sorted(kept.items())}
+
+
+def _with_python(text: str, folder: Path) -> str:
+    """env.sh with the environment that runs this, unless the project has its own."""
+    before = "if [ -f .venv/bin/activate ]; then source .venv/bin/activate; fi\n"
+    if before not in text:
+        raise InputError(f"{SCRIPTS}/env.sh: not as it was shipped; copy that of R2V's release into {folder}")
+    own = shlex.quote(str(Path(sys.prefix) / "bin"))
+    return text.replace(before, before.replace("fi\n", f"else PATH={own}:$PATH; fi  # as `r2v init` found it\n"))
+
+
+def _of_benchmark(benchmark: str, taken: set[str]) -> dict[str, str]:
+    """The configurations of a benchmark of one's own, by their place."""
+    module, colon, name = benchmark.partition(":")
+    if not (module and colon and name.isidentifier()):
+        raise UsageError(f"--benchmark {benchmark}: written package.module:Class, as in env.benchmark")
+    places = {condition: f"{CONFIGS}/{name.lower()}/{condition}.yaml" for condition in _CONDITIONS}
+    if clash := [place for place in places.values() if place in taken]:
+        raise UsageError(f"--benchmark {benchmark}: {clash[0]} is R2V's own; give the class another name")
+    return {
+        places[condition]: f"# {benchmark}. What is not said here is a default: r2v config --reference\n"
+        f"env:\n  benchmark: {benchmark}\n{text}"
+        for condition, text in _CONDITIONS.items()
+    }
