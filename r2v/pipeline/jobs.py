@@ -276,7 +276,6 @@ JOBS = (
         also_reads=("bc", "preference", "verifier", "router_features"),
         uses_inputs=lambda config: config.evaluation.of_trained,
         task_counts=(("evaluation.num_tasks", "evaluation"),),
-        shown=True,
     ),
     Job(
         name="ablations",
@@ -286,7 +285,6 @@ JOBS = (
         remakes="evaluate",
         place="results/ablations/{benchmark}",
         outputs=("structured_results", "changes.json"),
-        shown=True,
         needs=("router",),
     ),
     Job(

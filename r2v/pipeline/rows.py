@@ -104,8 +104,6 @@ class Job:
     """Whether it can use several nodes: its ranks train together."""
     remakes: str = ""
     """The job up to which it makes the chain again under each configuration of `Stage.chains`."""
-    shown: bool = False
-    """Whether the report shows its result, so that it is made again once this has ended."""
     imputed: tuple[str, ...] | None = None
     """What it reads where the router's labels are imputed (router.label=imputed); None: it executes something, and is
     then no part of the chain."""
@@ -114,6 +112,11 @@ class Job:
     def inputs(self) -> tuple[str, ...]:
         """Names of the jobs whose artifacts this one reads."""
         return self.needs + self.also_reads
+
+    @property
+    def shown(self) -> bool:
+        """Whether the report shows its result, so that it is made again once this has ended."""
+        return (self.place or "").startswith("results/")
 
     @property
     def argv(self) -> tuple[str, ...]:

@@ -955,6 +955,7 @@ OUTSIDE = {
     "sandbox.supervising:main": "inside the sandbox, which is removed with its program",
     "sandbox.working_folder:unpack": "inside the sandbox, which is removed with its program",
     "slurm.headers:rewrite": "the user's sbatch scripts",
+    "slurm.new_project:begin": "a project of the user's own, where nothing was before",
     "slurm.write_headers:choose": "the user's scripts/slurm/site.yaml",
     "slurm.write_headers:write": "the user's sbatch scripts",
     "data.registry:DataRegistry._new_folder": "folders",
