@@ -483,6 +483,7 @@ ARTIFACT_FILES = (
         name="result figures",
         paths=(
             "{evaluate}/structured_results/*.json",
+            "{evaluate}/structured_results/*.md",
             "{evaluate}/structured_results/*.tex",
             "{ablations}/structured_results/*.json",
         ),
