@@ -51,7 +51,7 @@ def begin(folder: Path, *, profile: str = NONE, benchmark: str | None = None) ->
         write_headers.write(folder)
     else:
         write_headers.choose(profile, folder)
-    return [folder / name for name in (*texts, SITE)]
+    return [*(folder / name for name in texts), folder / SITE]
 
 
 def shipped_files() -> dict[str, Path]:
