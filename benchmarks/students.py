@@ -61,10 +61,15 @@ CHUNK = 64
 """Trees in memory at once."""
 
 
-def fresh_specs(config: Config, runner: MethodRunner, condition: str, count: int) -> list[EpisodeSpec]:
+FIRST_TASK = 2_000 + int(FROZEN[:8], 16) % 50_000
+"""The first of the tasks that all pieces play."""
+
+
+def fresh_specs(
+    config: Config, runner: MethodRunner, condition: str, count: int, offset: int = FIRST_TASK
+) -> list[EpisodeSpec]:
     """Desk tasks that no stage, test or table has seen, one evaluation seed, under a condition."""
     benchmark = type(runner.world.benchmark)
-    offset = 2_000 + int(FROZEN[:8], 16) % 50_000
     tasks = benchmark(num_tasks=offset + count, num_heldout=0).tasks()[offset:]
     selection = TaskSelection.evaluation(config, condition)
     return [
@@ -169,7 +174,7 @@ def thresholds(runner: MethodRunner, config: Config, everybody: dict[str, Rival]
     return known
 
 
-def piece(config: Config, number: int, condition: str, count: int, path: Path) -> None:
+def piece(config: Config, number: int, condition: str, count: int, offset: int, path: Path) -> None:
     """Make a student, place everybody, play one condition, and write it down."""
     folder = Path("outputs/students") / str(number)
     folder.mkdir(parents=True, exist_ok=True)
@@ -190,7 +195,7 @@ def piece(config: Config, number: int, condition: str, count: int, path: Path) -
     plans = [(everybody.get(name, everybody[OURS]), tau) for name, _, tau in keys]
     cells: list[list[Walked]] = [[] for _ in keys]
     rescues: list[list[float | None]] = []
-    specs = fresh_specs(config, runner, condition, count)
+    specs = fresh_specs(config, runner, condition, count, offset)
     for at in range(0, count, CHUNK):
         trees = [RoutingTree(runner, spec) for spec in specs[at : at + CHUNK]]
         for cell, played in zip(cells, walks(trees, plans), strict=True):
@@ -217,14 +222,17 @@ def main() -> None:
     parser.add_argument(
         "--num-tasks", type=int, default=100, help="fresh tasks of each condition (default: %(default)s)"
     )
-    parser.add_argument("--out", type=Path, default=OUTCOMES)
+    parser.add_argument(
+        "--first-task", type=int, default=FIRST_TASK, help="others are for pilots (default: %(default)s)"
+    )
+    parser.add_argument("--out", type=Path, default=OUTCOMES, help="where pieces lie (default: %(default)s)")
     asked = parser.parse_args()
     for condition in asked.conditions:
         for number in asked.students:
             path = asked.out / f"student-{number}-{condition}.jsonl.zst"
             if not path.exists():
                 config = load(asked.config, [f"seed={number}", f"prefix=student{number}"])
-                piece(config, number, condition, asked.num_tasks, path)
+                piece(config, number, condition, asked.num_tasks, asked.first_task, path)
 
 
 if __name__ == "__main__":

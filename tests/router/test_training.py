@@ -189,7 +189,7 @@ def test_a_constant_can_be_asked_for_and_is_the_base_rate() -> None:
 
 @pytest.mark.parametrize("kind", ["logistic", "boosting"])
 def test_shuffled_labels_teach_nothing(kind: str) -> None:
-    rows = [make_row(number) for number in range(8_000)]
+    rows = [make_row(number) for number in range(4_000)]
     labels = [row.q_llm for row in rows]
     generator("shuffled").shuffle(labels)
     shuffled = labelled([replace(row, q_llm=label) for row, label in zip(rows, labels, strict=True)], "counterfactual")
