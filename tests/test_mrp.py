@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import shutil
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from r2v.config import load
+from r2v.pipeline.inputs import published
+from r2v.pipeline.jobs import JOBS as ROWS
+from r2v.pipeline.run import run_job
 from tests.trust import MICRO
 from tests.trust.alter import read_records, write_records
 from tests.warm import run, start
@@ -129,3 +135,41 @@ def test_seeds_results_manager_block_runs_on_the_results(copy: Path) -> None:
     manager.generate_latex_table()
     manager.generate_llm_summary()
     assert {path.name: path.read_bytes() for path in tables.iterdir()} == before
+
+
+@pytest.fixture
+def opened() -> Iterator[set[Path]]:
+    """Every file that this process opens meanwhile."""
+    paths: set[Path] = set()
+    listening = [True]
+
+    def note(event: str, arguments: tuple[object, ...]) -> None:
+        if event == "open" and listening and isinstance(arguments[0], (str, os.PathLike)):
+            paths.add(Path(arguments[0]).absolute())
+
+    sys.addaudithook(note)  # there is no taking it off again
+    yield paths
+    listening.clear()
+
+
+def test_tuning_opens_no_evaluation_task(copy: Path, opened: set[Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    setup = json.loads((copy / "results" / "micro" / "setup.json").read_text())
+    evaluated = {task for tasks in setup["tasks"].values() for task in tasks}
+    jobs = {row.name: row for row in ROWS}
+    for name in JOBS[: JOBS.index("evaluate")]:
+        assert not {"evaluate", "ablations"} & set(jobs[name].inputs)
+    monkeypatch.chdir(copy)
+    config, row = load(MICRO), jobs["router"]
+    inputs = {name: published(config, name) for name in row.inputs}
+    opened.clear()
+    run_job(config, row, inputs, force=True)
+    here = copy.resolve()
+    inside = {path.relative_to(here) for path in map(Path.resolve, opened) if path.is_relative_to(here)}
+    made = [path.parts[2] for path in inside if path.parts[:2] == ("outputs", ".artifacts")]
+    rooms = {name.strip(".").rsplit("-", 1)[0] for name in made}
+    assert "router_features" in rooms and rooms <= {"router", *row.inputs}, rooms
+    assert evaluated and not [path for path in inside if path.parts[0] == "results"]
+    for path in (copy / path for path in inside):
+        if path.suffix in (".json", ".jsonl") and path.exists():
+            text = path.read_text()
+            assert not [task for task in evaluated if f'"{task}"' in text or f'"{task}/' in text], path
