@@ -56,7 +56,7 @@ def test_a_sweep_over_the_router_makes_the_router_and_the_evaluation_alone(
     made: Counter[str] = Counter()
     for run in runs:
         log = (Path(run.run_dir) / "output.log").read_text()
-        made.update(re.findall(r"^(\w+) +running$", log, re.M))
+        made.update(re.findall(r"^(\w+) +running, stage \d+ of \d+$", log, re.M))
         assert "bc               up to date" in log
         artifacts = json.loads((Path(run.run_dir) / "artifacts.json").read_text())
         assert set(artifacts) >= {"collect", "bc", "router", "evaluate"}

@@ -272,7 +272,7 @@ def test_a_rank_without_rows_trains_on_blanks(tmp_path: Path) -> None:
     rows = build_rows([_episode(0)], encoder, lambda: True).rows
     loaded = Loaded(model=_small("llama", len(encoder.tokenizer)), tokenizer=encoder.tokenizer, name="small")
     plain = replace(rows[0], depths=None, ends=None)
-    trainer = bc._trainer([rows[0], plain], [0, 1], loaded, PHASE, tmp_path, 0)
+    trainer = bc.make_bc_trainer([rows[0], plain], [0, 1], loaded, PHASE, tmp_path, 0)
     batch = next(iter(trainer.get_train_dataloader()))
     assert batch["ends"][1].tolist() == [len(plain.ids)] * len(plain.ids)
     assert batch["depths"][1].tolist() == list(range(len(plain.ids)))

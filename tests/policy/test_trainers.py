@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from r2v.config import load
-from r2v.policy.bc import _trainer
+from r2v.policy.bc import make_bc_trainer
 from r2v.policy.load import Loaded
 from r2v.policy.prefix_tree import IGNORED
 from r2v.policy.training_rows import TrainingRow
@@ -26,7 +26,7 @@ def test_the_cloning_loss_in_tiles_and_its_gradients_are_those_of_whole_logits(t
     model = tiny_models.model(VOCABULARY, dtype=torch.float32)
     loaded = Loaded(model=model, tokenizer=tiny_models.tokenizer(), name="random")
     phase = load(None, ["training.batch_size=3"]).training.phase("bc")
-    trainer = _trainer(rows, [0, 1, 2], loaded, phase, tmp_path, 0)
+    trainer = make_bc_trainer(rows, [0, 1, 2], loaded, phase, tmp_path, 0)
     batch = next(iter(trainer.get_train_dataloader()))
     model.train()
     loss = trainer.compute_loss(model, batch)

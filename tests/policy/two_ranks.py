@@ -113,7 +113,7 @@ def trainer_of(what: str, model: Loaded, phase: Phase, out: Path) -> Any:
     """The trainer that the phase itself would make."""
     if what == "bc":
         rows = bc.build_rows(EPISODES, encoder()).rows
-        return bc._trainer(rows, schedule([len(row.ids) for row in rows], phase, 0), model, phase, out, 0)
+        return bc.make_bc_trainer(rows, schedule([len(row.ids) for row in rows], phase, 0), model, phase, out, 0)
     pairs, _ = preference.build_rows(PAIRS, encoder())
     order = schedule([len(row) for row in pairs], phase, 0)
     return preference.make_trainer([pairs[i] for i in order], model, phase, PreferenceConfig(sft_weight=0.7), out, 0)

@@ -293,7 +293,7 @@ def test_every_kind_of_record_in_a_results_folder_is_in_the_table(small_results:
     results = copy_results(small_results, tmp_path / "results")
     covered = {path for kind in KINDS for path in files_of(results, kind)}
     rest = {path for path in results.rglob("*") if path.is_file() and path not in covered}
-    assert {path.suffix for path in rest} <= {".csv", ".tex"}
+    assert {path.suffix for path in rest} <= {".csv", ".md", ".tex"}
 
 
 def test_an_audit_loads_no_torch(small_results: Path) -> None:

@@ -38,7 +38,8 @@ def test_a_page_that_fails_or_never_comes_is_a_fault_of_its_site_and_a_mistake_i
     world.reset(seed=1, task=task_of(benchmark, 7))
     observation, _, _, truncated, info = world.step('{"tool":"click","bid":"999"}')
     assert info.is_error and info.env_fault is None and not truncated and "\nerror: " in observation
-    _, _, terminated, _, info = world.step(goto("http://127.0.0.1:9/"))
+    elsewhere = f"http://localhost:{stub.servers['map'].server_address[1]}/"
+    _, _, terminated, _, info = world.step(goto(elsewhere))
     assert (terminated, info.success, info.env_fault) == (True, False, None), "an address of no site ends the task"
     world.close()
     benchmark.close()

@@ -115,10 +115,10 @@ def test_rows_at_a_time_are_what_the_planner_finds() -> None:
 
 def test_layers_run_again_where_the_plan_finds_that_they_must() -> None:
     policy = PolicyConfig(model_name="meta-llama/Llama-3.2-3B", lora_r=16, max_seq_len=512)
-    small, large = (planned(policy, LARGE, "shared", size * 2**30, 1) for size in (16, 140))
+    small, large = (planned(policy, LARGE, "shared", size * 2**30, 1) for size in (13, 140))
     assert small.strategy.checkpoint and not large.strategy.checkpoint
     with pytest.raises(UsageError, match="does not fit"):
-        planned(policy, replace(LARGE, gradient_checkpointing=False), "shared", 16 * 2**30, 1)
+        planned(policy, replace(LARGE, gradient_checkpointing=False), "shared", 13 * 2**30, 1)
     assert planned(policy, replace(LARGE, gradient_checkpointing=True), "shared", 140 * 2**30, 1).strategy.checkpoint
 
 

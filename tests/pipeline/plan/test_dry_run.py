@@ -27,15 +27,15 @@ DAY = Allotted(cpus=8, gpus=1, card="a100", seconds=86400)
 
 
 def test_webarenas_world_hours_by_hand() -> None:
-    """5 s a reset and 1.5 s a step: 38 s an episode of 22 steps, 23 s one of the teacher's 12."""
+    """7 s a reset and 1.5 s a step: 40 s an episode of 22 steps, 25 s one of the teacher's 12."""
     job = planned_work("collect", WEBARENA, KNOWN, DAY)
-    assert job.world_seconds == 500 * 3 * (5 + 12 * 1.5) and job.usd == pytest.approx(
+    assert job.world_seconds == 500 * 3 * (7 + 12 * 1.5) and job.usd == pytest.approx(
         sum(one.usd or 0 for one in job.parts)
     )
     parts = {one.name: one for one in planned_work("evaluate", WEBARENA, KNOWN, DAY).parts}
     played = 163 * 5 * 3
-    assert parts["gains"].world_seconds == pytest.approx(60 * 5 * 3 * 38 * (1 + 22 * 0.6))
-    assert parts["main table"].world_seconds == pytest.approx(played * (8 * 38 + 23))
+    assert parts["gains"].world_seconds == pytest.approx(60 * 5 * 3 * 40 * (1 + 22 * 0.6))
+    assert parts["main table"].world_seconds == pytest.approx(played * (8 * 40 + 25))
     assert not training_seconds("evaluate", WEBARENA, DAY) < 0 < planned_work("bc", WEBARENA, KNOWN, DAY).training
 
 
