@@ -105,7 +105,7 @@ def resume(
     """
     name = chains.only(root, name)
     client.require()
-    with chains.lock(root, name):
+    with chains.lock(root, name, wait=30.0):  # a job that has just failed, or its sentinel, may be writing it down
         before = chains.read(root, name)
         require_configuration(root, before)
         path = chains.folder(root, name) / "config.yaml"
