@@ -16,8 +16,6 @@ from r2v.storage.durations import cpus_here
 
 USABLE = 0.9
 """The share of the free memory that runs may take."""
-_EVERY = 2.0
-"""Seconds between two looks at the GPUs."""
 _QUERY = ("nvidia-smi", "--query-gpu=memory.free", "--format=csv,noheader,nounits")
 
 
@@ -58,15 +56,18 @@ def slots_that_fit(runs: Sequence[MeasuredRun], free: FreeMemory, cpus: int | No
 
 
 class GpuWatch:
-    """What runs take of the GPUs: what was free before them, less the least that was free while each worked alone."""
+    """What runs take of the GPUs: what was free before them, less the least that was free while each worked alone.
 
-    def __init__(self, before: tuple[int, ...]) -> None:
-        self._before, self._at = before, float("-inf")
+    every: seconds between two looks at the GPUs.
+    """
+
+    def __init__(self, before: tuple[int, ...], *, every: float = 2.0) -> None:
+        self._before, self._every, self._at = before, every, float("-inf")
         self._least: dict[str, tuple[int, ...]] = {}
 
     def look(self, working: Sequence[str]) -> None:
         """Look at the GPUs, where there are any and just one run works."""
-        if not self._before or len(working) != 1 or time.monotonic() - self._at < _EVERY:
+        if not self._before or len(working) != 1 or time.monotonic() - self._at < self._every:
             return
         self._at, free = time.monotonic(), free_gpu_memory()
         if len(free) == len(self._before):

@@ -109,18 +109,9 @@ def run_job(
             forget_finished(root, f"{row.name}-{key}")
         where = place_in_chain(config, row)
         logger.info("%-16s running, %s", row.name, where)
-        logged = WandbRun(
-            mode=config.logging.wandb,
-            project=config.logging.project,
-            id=f"{places.name}-{row.name}-{key}"[-100:].replace(":", "."),
-            job=row.name,
-            group=os.environ.get(WANDB_GROUP, places.name),
-            config=asdict(config),
-            folder=root / LOGS,
-        )
         with (
             in_stage(where),
-            in_wandb(logged) as log_end,
+            in_wandb(_wandb_run(config, row, key, root)) as log_end,
             artifacts.build(
                 places.artifacts, row.name, key, row.stage, to_yaml(config), inputs, root, again=force, mend=damaged
             ) as work,
@@ -131,17 +122,8 @@ def run_job(
             work.summary.update(_engine_of(sections))
             log_end(work.summary)
         if not (resumes or work.found_played or row.remakes):
-            record(
-                root,
-                Duration(
-                    job=row.name,
-                    fingerprint=key,
-                    seconds=round(time.monotonic() - began, 3),
-                    cpu_seconds=round(time.process_time() - cpu, 3),
-                    device=device_here(),
-                    cpus=cpus_here(),
-                ),
-            )
+            wall, used = time.monotonic() - began, time.process_time() - cpu
+            record(root, _duration(row, key, wall, used))
         found = made_already(config, row, key, root)
         assert found is not None
     settle(root, found.folder.name, found.files)
@@ -151,6 +133,32 @@ def run_job(
     if fresh or not quiet:
         logger.info("%-16s %s", row.name, f"done, {seconds:.1f} CPU-s" if fresh else "up to date")
     return StageResult(job=row.name, artifact=found, fresh=fresh, cpu_seconds=seconds)
+
+
+def _wandb_run(config: Config, row: Job, key: str, root: Path) -> WandbRun:
+    """How a job's making shows itself to wandb."""
+    name = places_of(config, root).name
+    return WandbRun(
+        mode=config.logging.wandb,
+        project=config.logging.project,
+        id=f"{name}-{row.name}-{key}"[-100:].replace(":", "."),
+        job=row.name,
+        group=os.environ.get(WANDB_GROUP, name),
+        config=asdict(config),
+        folder=root / LOGS,
+    )
+
+
+def _duration(row: Job, key: str, seconds: float, cpu_seconds: float) -> Duration:
+    """What making a job's artifact took on this machine."""
+    return Duration(
+        job=row.name,
+        fingerprint=key,
+        seconds=round(seconds, 3),
+        cpu_seconds=round(cpu_seconds, 3),
+        device=device_here(),
+        cpus=cpus_here(),
+    )
 
 
 def _engine_of(sections: Any) -> dict[str, Any]:

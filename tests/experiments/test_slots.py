@@ -38,7 +38,6 @@ def test_gpus_bound_them_where_runs_take_them_and_an_unmeasured_one_has_one_slot
 
 
 def test_a_run_is_measured_while_it_works_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("r2v.experiments.slots._EVERY", 0.0)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     assert GpuWatch(()).taken("run_001") == []
     smi = tmp_path / "nvidia-smi"
@@ -48,7 +47,7 @@ def test_a_run_is_measured_while_it_works_alone(tmp_path: Path, monkeypatch: pyt
         smi.chmod(0o755)
 
     has_free(40000, 80000)
-    watch = GpuWatch(free_gpu_memory())
+    watch = GpuWatch(free_gpu_memory(), every=0.0)
     has_free(10000, 80000)
     watch.look(["run_001"])
     has_free(30000, 80000)

@@ -102,9 +102,11 @@ def test_a_report_that_fails_takes_no_result_away(
 ) -> None:
     config = load(MICRO, ["logging.report=true"])
     assert report_of(config, ["bc"], micro_run) is None and report_of(config, ["evaluate"], tmp_path) is None
-    monkeypatch.setattr("r2v.report.build.page", lambda *_: 1 / 0)
     monkeypatch.setattr(logger, "propagate", True)
     shutil.copytree(micro_run / "results" / "micro", tmp_path / "results" / "micro")
+    own = tmp_path / "results" / "report" / "micro" / "notes.txt"
+    own.parent.mkdir(parents=True)
+    own.write_text("a person's")
     assert report_of(config, ["evaluate"], tmp_path) is None
-    assert "no report: ZeroDivisionError" in caplog.text and "r2v report" in caplog.text
-    assert not (tmp_path / "results" / "report" / "micro").exists()
+    assert "no report: InputError" in caplog.text and "r2v report" in caplog.text
+    assert [*own.parent.iterdir()] == [own] and own.read_text() == "a person's"

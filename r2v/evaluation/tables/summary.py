@@ -11,6 +11,7 @@ everything is too much, whole tables are left out, the least wanted first, and n
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -119,7 +120,7 @@ def _settled(cells: Iterable[Any]) -> list[Any]:
 
 
 def _number(cell: Any) -> Any:
-    """A cell as JSON, to four significant digits; text that is no number stays text, an empty one is null."""
+    """A cell as JSON, to four significant digits; text that is no finite number stays text, an empty one is null."""
     if isinstance(cell, str) and cell.startswith("["):
         cell = cell.strip("[]").split(",")
     if isinstance(cell, Sequence) and not isinstance(cell, str):
@@ -128,6 +129,8 @@ def _number(cell: Any) -> Any:
         value = float(f"{float(cell):.4g}")
     except (TypeError, ValueError):
         return cell or None
+    if not math.isfinite(value):  # a category may be called nan, and JSON has no such number
+        return str(cell)
     return int(value) if value == int(value) else value
 
 

@@ -82,3 +82,9 @@ def test_what_is_not_there_or_does_not_fit_is_named(bundle):
     summary = json.loads(text)
     assert len(text.encode()) <= SUMMARY_BYTES and "frontier" not in summary and "per_category" in summary
     assert any("frontier.csv" in line for line in summary["not_here"])
+
+
+@pytest.mark.parametrize("name", ["nan", "inf", "-Infinity", "1e999"])
+def test_a_name_that_reads_as_no_finite_number_stays_a_name(bundle, name):
+    summary = json.loads(llm_summary(bundle, [{**ABLATIONS[0], "name": name}]))
+    assert [row["name"] for row in rows_of(summary["ablations"])] == [name]
