@@ -13,7 +13,6 @@ from r2v.errors import UsageError
 from r2v.llm.types import Request
 from r2v.policy.prompt_encoder import build_messages
 from r2v.randomness import generator
-from tests import trust
 from tests.seeds.workspace import REPOSITORY, standing_in
 
 pytest.importorskip("minigrid", reason="minigrid is not installed: pip install 'r2v[babyai]'")
@@ -77,7 +76,7 @@ def test_what_is_no_tool_changes_nothing_and_a_level_is_named() -> None:
         load_benchmark("babyai", {"levels": "GoToLocl"})
 
 
-@pytest.mark.skipif(not trust.whole_suites, reason="a minute: --whole-suites")
+@pytest.mark.whole
 def test_the_shipped_configuration_ends_well_in_ten_stages(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     model = hub_model("llama", tmp_path / "model", [call(tool) for tool in TOOLS])
     config = str(REPOSITORY / "configs/babyai/noisy.yaml")

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import pytest
 
-from tests import trust
 from tests.slurm.fault_shim import FAULTS, PROGRAMS, shim
 from tests.slurm.project import NAME, Project
 
@@ -49,7 +48,7 @@ def settled(project: Project) -> tuple[int, dict[str, str]]:
     return found
 
 
-@pytest.mark.skipif(not trust.whole_suites, reason="a minute or more each; --whole-suites plays them")
+@pytest.mark.whole
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_real_slurm_that_answers_badly_leaves_nothing_wrong(fault: str, made: Project) -> None:
     injected = shim(made, fault, times=1 if fault in ("hang", "killed") else 2)

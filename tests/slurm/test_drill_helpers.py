@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests import trust, warm
+from tests import warm
 from tests.pipeline.test_helping import content
 from tests.slurm.cluster import Cluster
 from tests.slurm.project import ROOT, Project
@@ -52,7 +52,7 @@ def seconds_of_starts(slurm: Cluster, array: str) -> list[int]:
     return [int(row) for row in rows]
 
 
-@pytest.mark.skipif(not trust.whole_suites, reason="minutes; --whole-suites plays it")
+@pytest.mark.whole
 def test_helpers_that_are_preempted_cancelled_or_lose_their_node_change_nothing(
     slurm: Cluster, micro_run: Path, tmp_path: Path
 ) -> None:

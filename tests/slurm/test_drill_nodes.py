@@ -7,11 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from tests import trust
 from tests.slurm.cluster import Cluster
 from tests.slurm.project import Project
 
-WHOLE = pytest.mark.skipif(not trust.whole_suites, reason="minutes; --whole-suites plays it")
+WHOLE = pytest.mark.whole
 SPREAD = "--nodes=2 --ntasks=2 --ntasks-per-node=1"
 OPTIONS = "training.ranks=2 policy.device=cpu training.bc.num_epochs=1 verifier.num_tasks=6 candidates.num_folds=2"
 LINE = f"sbatch --cpus-per-task=1 --mem=4G {{}} scripts/slurm/{{}} desk noisy {{}} --overrides {OPTIONS}"

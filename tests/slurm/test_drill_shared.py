@@ -8,7 +8,6 @@ from datetime import datetime
 
 import pytest
 
-from tests import trust
 from tests.slurm.project import Project
 
 JOBS = ("collect", "perturb", "bc", "verifier", "candidates")
@@ -61,7 +60,7 @@ def minutes_to_start(job: dict[str, str]) -> float:
     return 0.0 if start == "Unknown" else (datetime.fromisoformat(start) - datetime.now()).total_seconds() / 60
 
 
-@pytest.mark.skipif(not trust.whole_suites, reason="a minute; --whole-suites plays it")
+@pytest.mark.whole
 def test_what_a_stranger_is_making_is_waited_for_without_a_gpu(made: Project) -> None:
     words = ("--overrides", "training.preference.lr=3e-4")
     line = f"sbatch --gres=gpu:a100:1 scripts/slurm/03_train_policy.sh desk noisy preference {' '.join(words)}"

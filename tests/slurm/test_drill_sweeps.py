@@ -7,11 +7,10 @@ from typing import Any
 
 import pytest
 
-from tests import trust
 from tests.experiments.programs import PROGRAM
 from tests.slurm.project import Project
 
-pytestmark = pytest.mark.skipif(not trust.whole_suites, reason="some minutes: --whole-suites")
+pytestmark = pytest.mark.whole
 
 COMMAND = """\
 name: points

@@ -9,7 +9,6 @@ import pytest
 from examples.hub_models import hub_model
 from r2v.emulator.answers import first_of
 from r2v.envs.webarena.tasks import chosen_tasks
-from tests import trust
 from tests.envs.webarena import real_worlds
 from tests.envs.webarena.answers import answer
 from tests.envs.webarena.stubs import Stub
@@ -19,7 +18,7 @@ from tests.slurm.shipped import ten_jobs
 
 
 @real_worlds
-@pytest.mark.skipif(not trust.whole_suites, reason="some minutes: --whole-suites")
+@pytest.mark.whole
 def test_the_shipped_configuration_and_headers_end_well_in_ten_jobs(slurm: Cluster, tmp_path: Path) -> None:
     model = hub_model("llama", tmp_path / "model", [task.goal for task in chosen_tasks(TASKS, None)])
     words, stub = [*SMALL, f"policy.model_name={model}"], Stub()

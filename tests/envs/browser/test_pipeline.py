@@ -87,7 +87,7 @@ def test_the_shipped_configuration_ends_well_in_a_real_browser(
 
 
 @real_browser
-@pytest.mark.skipif(not trust.whole_suites, reason="minutes: --whole-suites")
+@pytest.mark.whole
 def test_the_noisy_configuration_ends_well_with_every_perturbation(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

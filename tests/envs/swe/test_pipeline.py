@@ -12,7 +12,6 @@ from r2v.cli.main import main
 from r2v.emulator import Emulator
 from r2v.emulator.answers import first_of
 from r2v.envs.swe.recipes import recipes
-from tests import trust
 from tests.envs.swe.made import graded, walls
 from tests.envs.swe.test_recipes import installed
 from tests.llm.talk import environment
@@ -49,7 +48,7 @@ SMALL = [
 @walls
 @graded
 @installed
-@pytest.mark.skipif(not trust.whole_suites, reason="some minutes: --whole-suites")
+@pytest.mark.whole
 def test_the_shipped_configuration_ends_well_on_bundled_instances(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -12,7 +12,6 @@ from r2v.cli.main import main
 from r2v.emulator import Emulator
 from r2v.emulator.answers import first_of
 from r2v.envs.webarena.tasks import chosen_tasks
-from tests import trust
 from tests.envs.webarena import real_worlds
 from tests.envs.webarena.answers import answer
 from tests.envs.webarena.stubs import Stub
@@ -52,7 +51,7 @@ SMALL = [
 
 
 @real_worlds
-@pytest.mark.skipif(not trust.whole_suites, reason="some minutes: --whole-suites")
+@pytest.mark.whole
 @pytest.mark.parametrize("condition", ["noisy", "clean"])
 def test_the_shipped_configuration_ends_well_on_stub_sites(
     condition: str, stub: Stub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

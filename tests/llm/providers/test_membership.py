@@ -209,7 +209,7 @@ def test_a_run_of_a_project_that_was_answered_needs_no_call_before_it(project: P
     assert sum(path.read_text().count('"preflight"') for path in journals) == 1
 
 
-@pytest.mark.skipif(not trust.whole_suites, reason="plays the micro run eight times over: --whole-suites")
+@pytest.mark.whole
 def test_six_routers_and_killed_ablations_pay_each_draw_once(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with Emulator(answer="desk", lifecycle=Lifecycle(polls=1)) as emulator:
         sent_to(emulator, monkeypatch)
