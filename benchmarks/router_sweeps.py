@@ -4,8 +4,10 @@
     python benchmarks/router_sweeps.py
 
 Six budgets: which stages ran, by the logs of the runs, and per point the CPU-seconds of the run beside those of the
-stages that it made. Then ASHA over the same six by evaluation tasks, 10 and then 60, which is held to the grid's best:
-steps are evaluation tasks, and seconds say nothing, for what the grid has played is found again.
+stages that it made. Then nine routers, three sets of features by three labels, at the same share of LLM steps, as a grid
+of 60 evaluation tasks each and by ASHA as it comes: eta 3, the three rungs of its default rule (7, 20 and 60 tasks). Both
+were written down before either was run. Steps are evaluation tasks: those that are played, for a point goes on from what
+it has, and those that would be if it began again on every rung. `--only six` or `--only nine` runs one of the two.
 It works in the current project, and leaves the experiments there.
 """
 
@@ -19,23 +21,36 @@ import tempfile
 from collections import Counter
 from pathlib import Path
 
-from r2v.experiments.asha import replayed
+from r2v.experiments.asha import point_of, replayed
+from r2v.experiments.asha_rule import AshaRule, levels_of
 from r2v.experiments.compare import compare
+from r2v.experiments.expansion import expand
 from r2v.experiments.metrics import metric_of
-from r2v.experiments.records import RunRecord, experiments, read_record
+from r2v.experiments.records import SPEC_COPY, RunRecord, experiments, read_record
+from r2v.experiments.spec import read_spec
 
 METRIC = "r2v/noisy/success_rate"
-LEVELS = (10, 60)
+TASKS = 60
 HEAD = f"mode: training\nstage: evaluate\nbase_config: configs/mrp.yaml\nmetric: {METRIC}\n"
 EVALUATION = "{num_tasks: %d, seeds: [1], conditions: [noisy], methods: [%s], budgets: [], gains_tasks: 0}"
 SIX = f"""\
 name: six_budgets
 {HEAD}fixed_overrides:
-  evaluation: {EVALUATION % (LEVELS[-1], "slm_only, r2v")}
+  evaluation: {EVALUATION % (TASKS, "slm_only, r2v")}
 sweep:
   router.budget: [0.05, 0.1, 0.15, 0.2, 0.25, 0.3]
 """
-ASHA = f"asha: {{resource: evaluation.num_tasks, levels: {list(LEVELS)}}}\n"
+NINE = f"""\
+name: nine_routers
+{HEAD}fixed_overrides:
+  evaluation: {EVALUATION % (TASKS, "r2v")}
+  router.rounds: 0
+sweep:
+  router.features: [[uncertainty], [uncertainty, progress], [uncertainty, progress, page, tool]]
+  router.label: [counterfactual, disagreement, episode]
+"""
+ETA = 3
+ASHA = f"asha: {{resource: evaluation.num_tasks, eta: {ETA}}}\n"
 
 
 def run(text: str) -> Path:
@@ -65,27 +80,42 @@ def six_budgets(folder: Path) -> None:
     subprocess.run([sys.executable, "-m", "r2v", "experiments", "compare", folder.name], check=True)
 
 
-def early_stopping(whole: Path) -> None:
-    stopped = run(SIX.replace("six_budgets", "six_budgets_asha") + ASHA)
-    count, wrong = replayed(stopped, 3, "max")
-    best = compare(whole, METRIC).settings[0]
+def early_stopping(whole: Path, stopped: Path) -> None:
+    found = compare(whole, METRIC).settings
+    print(f"{'grid of nine routers':<75}{METRIC}, 95 % interval over tasks")
+    for one in found:
+        low, high = one.interval or (one.mean, one.mean)
+        print(f"{one.label:<75}{one.mean:.4f} [{low:.4f}, {high:.4f}]")
+    spec = read_spec(stopped / SPEC_COPY)
+    levels = levels_of(AshaRule(resource="evaluation.num_tasks", levels=(), eta=ETA), [p.text for p in expand(spec)])
     runs = [one for one in read_record(stopped).runs if one.status == "completed"]
-    top = max(runs, key=lambda one: (one.rung or 0, metric_of(Path(one.run_dir), METRIC)))
-    steps, full = sum(LEVELS[one.rung or 0] for one in runs), len(read_record(whole).runs) * LEVELS[-1]
-    reached = metric_of(Path(top.run_dir), METRIC)
+    for rung, level in enumerate(levels):
+        rows = {point_of(one): metric_of(Path(one.run_dir), METRIC) for one in runs if one.rung == rung}
+        print(f"ASHA, {level} tasks: " + ", ".join(f"{point} {figure:.3f}" for point, figure in rows.items()))
+    last: dict[str, int] = {}
+    for one in runs:
+        last[point_of(one)] = max(last.get(point_of(one), 0), levels[one.rung or 0])
+    full, again = len(found) * TASKS, sum(levels[one.rung or 0] for one in runs)
+    played = sum(last.values())
+    print(f"steps: {played} of {full} tasks played ({played / full:.0%}); each rung from its start {again / full:.0%}")
+    pick = compare(stopped, METRIC).settings[0]
+    best = found[0]
     low, high = best.interval or (best.mean, best.mean)
-    print(f"grid: {best.label} {best.mean:.4f} [{low:.4f}, {high:.4f}] at {full} tasks")
-    print(f"ASHA: {top.values} {reached:.4f} at {steps} tasks, {steps / full:.0%}; inside: {low <= reached <= high}")
-    print(f"{count} decisions, {len(wrong)} come out otherwise")
+    rank = 1 + sum(one.mean > pick.mean for one in found)
+    print(f"best of the grid: {best.label} {best.mean:.4f} [{low:.4f}, {high:.4f}]")
+    print(f"ASHA's: {pick.label} {pick.mean:.4f}, number {rank} of the grid; inside: {low <= pick.mean <= high}")
+    count, wrong = replayed(stopped, ETA, "max")
+    print(f"{count} decisions taken again, {len(wrong)} come out otherwise")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--read", type=Path, metavar="DIR", help="six budgets that have run (default: run them)")
+    parser.add_argument("--only", choices=("six", "nine"), help="one of the two (default: both)")
     values = parser.parse_args()
-    whole = values.read or run(SIX)
-    six_budgets(whole)
-    early_stopping(whole)
+    if values.only != "nine":
+        six_budgets(run(SIX))
+    if values.only != "six":
+        early_stopping(run(NINE), run(NINE.replace("nine_routers", "nine_routers_asha") + ASHA))
 
 
 if __name__ == "__main__":

@@ -1,8 +1,10 @@
 """ASHA: early stopping by asynchronous successive halving, from files alone (Li et al., arXiv 1810.05934).
 
 Every point is run at the lowest level of the resource; of those that have ended on a rung the best 1/eta are run again
-on the next, as soon as they are known to be among them, and points that never are have been stopped there. A stage of
-the pipeline goes on from what it has: what was played or paid at a lower level is found again.
+on the next, as soon as they are known to be among them, and points that never are have been stopped there. Who ties
+with the last of the best goes on with it: on few tasks a tie is common, and says nothing against the one of the two
+whose name comes later. A stage of the pipeline goes on from what it has: what was played or paid at a lower level is
+found again.
 
 Each decision is a line of `decisions.jsonl`, with all that it was taken from, so that `replayed` can take it again. A
 decision depends on the runs that had ended, in their order, and on nothing else.
@@ -17,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from r2v.errors import InputError
-from r2v.experiments.asha_rule import AshaRule
+from r2v.experiments.asha_rule import AshaRule, levels_of
 from r2v.experiments.expansion import Point, with_value
 from r2v.experiments.metrics import metric_of
 from r2v.experiments.records import ExperimentRecord, RunRecord
@@ -39,11 +41,15 @@ class AshaDecision:
 
 
 def promotable(among: dict[str, float], promoted: Iterable[str], eta: int, goal: Goal) -> str | None:
-    """The best point of a rung that is among its best 1/eta and has not gone on; None where there is none. Ties go to
-    the point that comes first."""
-    ranked = sorted(among, key=lambda point: (-among[point] if goal == "max" else among[point], point))
-    gone = set(promoted)
-    return next((point for point in ranked[: len(among) // eta] if point not in gone), None)
+    """The best point of a rung that is among its best 1/eta, or ties with the last of them, and has not gone on; None
+    where there is none."""
+    loss = {point: -figure if goal == "max" else figure for point, figure in among.items()}
+    ranked = sorted(loss, key=lambda point: (loss[point], point))
+    best = len(ranked) // eta
+    if best == 0:
+        return None
+    bar, gone = loss[ranked[best - 1]], set(promoted)
+    return next((point for point in ranked if loss[point] <= bar and point not in gone), None)
 
 
 def replayed(folder: Path, eta: int, goal: Goal) -> tuple[int, list[AshaDecision]]:
@@ -72,6 +78,7 @@ class AshaSchedule:
     def __init__(self, folder: Path, spec: ExperimentSpec, rule: AshaRule, points: Sequence[Point]) -> None:
         self._folder, self._spec, self._rule = folder, spec, rule
         self._points = {point.identity: point for point in points}
+        self._levels = levels_of(rule, [point.text for point in points])
 
     def next(self, record: ExperimentRecord, untried: Sequence[RunRecord]) -> tuple[RunRecord, str] | None:
         """An unfinished run of a higher rung, else a point that may go on, highest rung first, else a new point."""
@@ -79,7 +86,7 @@ class AshaSchedule:
         for run in sorted(open_runs, key=lambda run: -(run.rung or 0)):
             if run.rung:
                 return run, self._at(self._first(record, run), run.rung, run.run).text
-        for rung in reversed(range(len(self._rule.levels) - 1)):
+        for rung in reversed(range(len(self._levels) - 1)):
             found = self._promotion(record, rung)
             if found is not None:
                 return found
@@ -93,7 +100,7 @@ class AshaSchedule:
         """What follows is decided when the next run is asked for."""
 
     def _at(self, point: Point, rung: int, run: str) -> Point:
-        return with_value(self._spec, point, self._rule.resource, self._rule.levels[rung], run)
+        return with_value(self._spec, point, self._rule.resource, self._levels[rung], run)
 
     def _first(self, record: ExperimentRecord, run: RunRecord) -> Point:
         """The point of which a run is a higher rung."""

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from r2v.console import text_table
+from r2v.experiments.asha_rule import AshaRule, levels_of
 from r2v.experiments.expansion import Point, shown_value
 from r2v.experiments.opening import completed_elsewhere
 from r2v.experiments.spec import ExperimentSpec
@@ -57,7 +58,15 @@ def dry_run_lines(spec: ExperimentSpec, points: Sequence[Point]) -> list[str]:
         f"{spec.name}: {len(points)} points",
         *text_table(rows).splitlines(),
         *([_total(costs)] if costs else []),
+        *([_rungs(spec.asha, points)] if spec.asha is not None else []),
     ]
+
+
+def _rungs(rule: AshaRule, points: Sequence[Point]) -> str:
+    levels = " -> ".join(map(shown_value, levels_of(rule, [point.text for point in points])))
+    return (
+        f"asha: {rule.resource} {levels}; of each rung the best 1/{rule.eta} go on, and who ties with the last of them"
+    )
 
 
 def _total(costs: Sequence[PointCost]) -> str:

@@ -19,6 +19,7 @@ from typing import Literal
 
 from r2v.constraints import shown
 from r2v.errors import EnvironmentFault, R2VError, UsageError
+from r2v.experiments.asha_rule import levels_of
 from r2v.experiments.expansion import Point, expand, label_of
 from r2v.experiments.launcher import ActiveRun, RunEnd, adopt_run, left_code, start_run
 from r2v.experiments.metrics import headline
@@ -58,6 +59,8 @@ def run_experiment(spec_path: Path, options: RunOptions, sleep: Callable[[float]
     points = expand(spec)
     if options.flags and spec.mode != "simulation":
         raise UsageError(f"{options.flags[0]}: is for mode: simulation; {spec.name} is mode: {spec.mode}")
+    if spec.asha is not None:
+        levels_of(spec.asha, [point.text for point in points])
     if options.slurm is not None:
         require_accepted(spec)
     folder = folder_of(spec, options)

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from r2v.cli.main import main
-from r2v.errors import InputError
+from r2v.errors import InputError, UsageError
 from r2v.experiments.asha import promotable, read_decisions, replayed
+from r2v.experiments.asha_rule import AshaRule, levels_of
 from r2v.experiments.compare import compare
 from r2v.experiments.opening import RunOptions
 from r2v.experiments.orchestrator import run_experiment
@@ -42,6 +43,29 @@ def test_only_the_best_third_of_a_rung_goes_on() -> None:
     assert promotable({"a": 1.0, "b": 2.0}, (), 3, "max") is None
 
 
+def test_who_ties_with_the_last_of_the_best_goes_on_too() -> None:
+    among = {"a": 0.9, "b": 0.9, "c": 1.0, "d": 0.9, "e": 0.8, "f": 0.1}
+    gone: list[str] = []
+    while (point := promotable(among, gone, 3, "max")) is not None:
+        gone.append(point)
+    assert gone == ["c", "a", "b", "d"]
+    assert promotable({"a": 0.0, "b": -0.0, "c": 1.0}, ("a",), 3, "min") == "b"
+
+
+@pytest.mark.parametrize(
+    ("whole", "eta", "levels"),
+    [(60, 3, (7, 20, 60)), (9, 3, (1, 3, 9)), (8, 2, (2, 4, 8)), (4.5, 3, (0.5, 1.5, 4.5)), (4, 2, (1, 2, 4))],
+)
+def test_without_levels_there_are_three_rungs(whole: float, eta: int, levels: tuple[float, ...]) -> None:
+    assert levels_of(AshaRule(resource="a.b", levels=(), eta=eta), [f"a: {{b: {whole}}}\n"] * 2) == levels
+
+
+@pytest.mark.parametrize("values", [["3"], ["true"], ["-9"], ["[9]"], ["9", "18"], ["9", "null"]])
+def test_a_resource_from_which_no_levels_follow_is_named_before_anything_runs(values: list[str]) -> None:
+    with pytest.raises(UsageError, match=r"asha: epochs.* levels: \["):
+        levels_of(AshaRule(resource="epochs", levels=()), [f"epochs: {value}\n" for value in values])
+
+
 def test_the_best_point_is_found_at_less_than_half_of_the_steps_and_decisions_replay(sweep: Sweep) -> None:
     folder = run_experiment(sweep.write(POINTS, more=RULE), RunOptions())
     found = compare(folder)
@@ -57,6 +81,16 @@ def test_the_best_point_is_found_at_less_than_half_of_the_steps_and_decisions_re
     (folder / "decisions.jsonl").write_text("\n".join(lines) + "\n")
     assert replayed(folder, 3, "max")[1] == [replace(first, point=worst)]
     assert main(["experiments", "replay", folder.name]) == 3
+
+
+def test_rungs_of_the_default_rule_run_and_are_told_before(sweep: Sweep, capsys: pytest.CaptureFixture[str]) -> None:
+    spec = sweep.write(9, more="asha: {resource: epochs}\n")
+    assert main(["experiments", "run", "--exp", str(spec), "--dry-run"]) == 0
+    assert "asha: epochs 1 -> 3 -> 9; " in capsys.readouterr().out
+    folder = run_experiment(spec, RunOptions())
+    texts = {run.rung: Path(run.config_path).read_text() for run in read_record(folder).runs}
+    assert ["epochs: 1" in texts[0], "epochs: 3" in texts[1], "epochs: 9" in texts[2]] == [True] * 3
+    assert compare(folder).settings[0].values["x"] == 9 and replayed(folder, 3, "max")[1] == []
 
 
 def test_it_goes_on_where_it_was_interrupted_with_the_same_decisions(sweep: Sweep) -> None:
