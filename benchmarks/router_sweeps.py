@@ -4,10 +4,11 @@
     python benchmarks/router_sweeps.py
 
 Six budgets: which stages ran, by the logs of the runs, and per point the CPU-seconds of the run beside those of the
-stages that it made. Then nine routers, three sets of features by three labels, at the same share of LLM steps, as a grid
-of 60 evaluation tasks each and by ASHA as it comes: eta 3, the three rungs of its default rule (7, 20 and 60 tasks). Both
-were written down before either was run. Steps are evaluation tasks: those that are played, for a point goes on from what
-it has, and those that would be if it began again on every rung. `--only six` or `--only nine` runs one of the two.
+stages that it made. Then nine routers, three sets of features by three labels, at the same share of LLM steps, as a
+grid of 60 evaluation tasks each and by ASHA as it comes: eta 3, the three rungs of its default rule (7, 20 and 60
+tasks). Both were written down before either was run. Steps are evaluation tasks: those that are played, for a point
+goes on from what it has, and those that would be if it began again on every rung. `--only six` or `--only nine` runs
+one of the two.
 It works in the current project, and leaves the experiments there.
 """
 

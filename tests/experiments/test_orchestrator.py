@@ -170,3 +170,33 @@ def _until(reached: Callable[[], bool]) -> None:
     while not reached():
         assert time.monotonic() < deadline
         time.sleep(0.05)
+
+
+MEETING = """\
+touch "$R2V_RUN_DIR/begun"
+looks=0
+until [ "$(ls outputs/experiments/*/runs/run_001/begun 2>/dev/null | wc -l)" = 2 ]; do
+  looks=$((looks + 1)); [ $looks -lt 3000 ] || exit 4
+  sleep 0.1
+done
+cp "$1" "$R2V_RUN_DIR/read.yaml"
+echo "{\\"score\\": $(sed -n 's/^x: //p' "$1")}" > "$R2V_RUN_DIR/metrics.json"
+"""
+"""A program whose first run ends only when two experiments have begun theirs."""
+
+
+def test_two_experiments_begun_at_one_moment_in_one_checkout_keep_apart(sweep: Sweep) -> None:
+    spec = sweep.write(2)
+    (sweep.folder / "program.sh").write_text(MEETING)
+    words = [sys.executable, "-m", "r2v", "experiments", "run", "--exp", str(spec)]
+    both = [subprocess.Popen(words, stderr=subprocess.PIPE, text=True) for _ in range(2)]
+    told = [process.communicate()[1] for process in both]
+    assert [process.returncode for process in both] == [0, 0], told
+    folders = list(experiments())
+    assert len(folders) == 2
+    for folder in folders:
+        runs = read_record(folder).runs
+        assert [(run.status, run.reused_from) for run in runs] == [("completed", None)] * 2
+        for run in runs:
+            assert Path(run.run_dir) == folder / "runs" / run.run and Path(run.run_dir, "metrics.json").is_file()
+            assert Path(run.run_dir, "read.yaml").read_bytes() == Path(run.config_path).read_bytes()

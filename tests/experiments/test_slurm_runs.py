@@ -17,11 +17,13 @@ import pytest
 
 from r2v.cli.main import main
 from r2v.errors import EnvironmentFault, Interrupted, UsageError
+from r2v.experiments.background import background_runs, stop
 from r2v.experiments.opening import RunOptions
 from r2v.experiments.orchestrator import run_experiment
 from r2v.experiments.records import read_record, write_record
 from r2v.slurm import chain as chains
 from tests.experiments.programs import Sweep
+from tests.experiments.test_background import until
 from tests.slurm.faked import Faked
 from tests.slurm.faked import faked as faked
 from tests.slurm.test_run_all import ROOT, calls, put, rows
@@ -169,6 +171,25 @@ def test_what_is_in_the_queue_is_cancelled_by_its_experiment(sweep: Sweep, clust
         run_experiment(sweep.write(3), QUEUE, cluster)
     assert main(["experiments", "cancel"]) == 0
     assert rows(cluster.faked) == [] and {run.status for run in sweep.record().runs} == {"pending"}
+
+
+def test_stopping_it_in_the_background_cancels_what_it_has_in_the_queue(
+    sweep: Sweep, cluster: Cluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    spec = sweep.write(3)
+    assert main(["experiments", "background", "--experiment", str(spec), "--slurm", "2"]) == 0
+    (run,) = background_runs()
+    try:
+        until(lambda: len(rows(cluster.faked)) == 2)
+        assert main(["experiments", "background", "--stop", "sweep"]) == 0
+    finally:
+        stop(run)
+    told = capsys.readouterr().out
+    assert f"{run.id}: stopped" in told and "sweep: 2 runs cancelled in Slurm's queue" in told
+    assert rows(cluster.faked) == [] and len(calls(cluster.faked, "scancel")) > 0
+    assert {one.status for one in sweep.record().runs} == {"pending"} and run.state == "stopped"
+    assert main(["experiments", "background", "--stop", "sweep"]) == 0
+    assert "cancelled" not in capsys.readouterr().out
 
 
 STAGED = """\
