@@ -1,12 +1,13 @@
 """The tables of benchmarks.students, from the pieces that are there.
 
-    python -m benchmarks.students_table [--condition noisy]
+    python -m benchmarks.students_table [--condition noisy] [--pieces benchmarks/outcomes/students]
 
 Of each condition: APGR over USD as billed (the interquartile mean over students, with a 95 % bootstrap over students
 and tasks, arXiv 2108.13264), r2v's lead with its interval, Holm's p over all rivals, the least lead that these students
 and tasks show with 80 % power, in how many students the lead's interval over tasks is off 0, success at each of the
-points that cost what r2v costs, and the share of episodes whose actions are r2v's. The multi-step oracle stands below:
-the best success that a search over at most three LLM steps an episode finds for so many dollars, on its own tasks.
+points that cost what r2v costs, and the share of episodes whose actions are r2v's, over all points and the main one.
+The multi-step oracle stands below: the best success that a search over a few LLM steps an episode finds for so many
+dollars, on its own tasks. Then each aim, and whether it is met: with fewer students than planned one may be open.
 """
 
 from __future__ import annotations
@@ -14,21 +15,29 @@ from __future__ import annotations
 import argparse
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import zstandard
+from numpy.typing import NDArray
 
 from benchmarks.students import OUTCOMES, POINTS
 from r2v.config.methods import OURS
+from r2v.errors import UsageError
 from r2v.evaluation.frontier import Curve
 from r2v.evaluation.statistics import FloatArray, holm, minimum_detectable_difference, percentile_interval
 from r2v.randomness import seed_of
 
-DRAWS = 2000
+DRAWS, ORACLE_DRAWS = 2000, 1000
+PLANNED = 5
+"""Students of the final table."""
+MAIN_POINT = POINTS[2]
+REFERENCE = "entropy"
+MUST_BEAT = ("entropy", "entropy_nonfree", "disagreement", "verifier")
+"""The rivals that the aims name: raw and masked entropy, on-policy disagreement, the verifier."""
 
 
 @dataclass(frozen=True)
@@ -71,50 +80,79 @@ def iqm(values: FloatArray) -> FloatArray:
     return np.asarray(np.tensordot(weights / weights.sum(), ordered, axes=1))
 
 
-def table(pieces: Sequence[Piece], condition: str) -> list[str]:
-    """The lines of a condition's table."""
+def table(pieces: Sequence[Piece], condition: str, planned: int = PLANNED) -> list[str]:
+    """The lines of a condition's table. Raises UsageError where pieces are of unlike numbers of tasks."""
+    counts = _resamples(pieces, condition)
+    chosen = _students(len(pieces))
     methods = list(dict.fromkeys(method for at, method, point in pieces[0].cells if at == condition and point))
-    count = len(pieces[0].cells[condition, OURS, POINTS[0]]["success"])
-    rng = np.random.default_rng(seed_of("students", count))
-    counts = np.concatenate([np.ones((1, count)), rng.multinomial(count, [1 / count] * count, size=DRAWS)]).astype(
-        float
-    )
-    chosen = np.concatenate([[range(len(pieces))], rng.integers(len(pieces), size=(DRAWS, len(pieces)))])
     areas = {method: np.stack([piece.areas(condition, method, counts) for piece in pieces]) for method in methods}
 
     def over_students(values: FloatArray) -> FloatArray:
         return iqm(np.take_along_axis(values, chosen.T, axis=0))
 
-    leads = {method: over_students(areas[OURS] - areas[method]) for method in methods if method != OURS}
+    each = {method: areas[OURS] - areas[method] for method in methods if method != OURS}
+    leads = {method: over_students(values) for method, values in each.items()}
     p = holm([min(1.0, 2 * min((d[1:] <= 0).mean(), (d[1:] >= 0).mean()) + 1 / DRAWS) for d in leads.values()])
     adjusted = dict(zip(leads, p, strict=True))
+    numbers = ", ".join(str(piece.head["student"]) for piece in pieces)
     rows = [
-        f"{condition}: {len(pieces)} students, {count} tasks; slm_only "
+        f"{condition}: {len(pieces)} of {planned} students ({numbers}), {counts.shape[1]} tasks; slm_only "
         + _ends(pieces, condition, "slm_only", counts)
         + ", llm_only "
         + _ends(pieces, condition, "llm_only", counts),
         "",
-        "| method | APGR | r2v leads by | Holm's p | detectable | students off 0 | "
+        "| method | APGR | r2v leads by | Holm's p | detectable | students ahead | "
         + " | ".join(f"at r2v's {point}" for point in POINTS)
-        + " | same episodes |",
-        "|" + "---|" * (7 + len(POINTS)),
+        + f" | same episodes | at {MAIN_POINT} |",
+        "|" + "---|" * (8 + len(POINTS)),
     ]
     for method in sorted(methods, key=lambda name: -over_students(areas[name])[0]):
         own = over_students(areas[method])
         cells = [f"{own[0]:.3f} {_bounds(own[1:])}", "", "", "", ""]
         if method != OURS:
-            lead, each = leads[method], areas[OURS] - areas[method]
-            off = sum(bool(found and found[0] > 0) for found in (percentile_interval(one[1:]) for one in each))
-            least = minimum_detectable_difference(float(lead[1:].std()))
+            lead = leads[method]
             cells[1:] = [
                 f"{lead[0]:+.3f} {_bounds(lead[1:])}",
                 f"{adjusted[method]:.3f}",
-                f"{least:.3f}",
-                f"{off} of {len(pieces)}",
+                f"{minimum_detectable_difference(float(lead[1:].std())):.3f}",
+                _counted(*ahead(each[method]), len(pieces)),
             ]
         at = [_success(pieces, condition, method, point, counts) for point in POINTS]
-        rows.append(f"| {method} | {' | '.join(cells)} | {' | '.join(at)} | {_alike(pieces, condition, method)} |")
-    return [*rows, "", *_oracle(pieces, condition)]
+        alike = _alike(pieces, condition, method)
+        rows.append(f"| {method} | {' | '.join(cells)} | {' | '.join(at)} | {' | '.join(alike)} |")
+    closed, lines = oracle(pieces, condition)
+    return [*rows, "", *lines, *_aims({m: ahead(d)[0] for m, d in each.items()}, closed, pieces, condition, planned)]
+
+
+def _resamples(pieces: Sequence[Piece], condition: str) -> FloatArray:
+    """How often each task counts: once in the estimate, then in every draw, (1 + DRAWS, tasks)."""
+    sizes = {len(piece.cells[condition, OURS, POINTS[0]]["success"]) for piece in pieces}
+    if len(sizes) > 1:
+        raise UsageError(f"{condition}: pieces of {sorted(sizes)} tasks; one number is asked for: make them alike")
+    count = sizes.pop()
+    draws = generator_of(count).multinomial(count, [1 / count] * count, size=DRAWS)
+    return np.concatenate([np.ones((1, count)), draws]).astype(float)
+
+
+def _students(count: int) -> NDArray[np.int64]:
+    """Which students count: all in the estimate, then those of every draw, (1 + DRAWS, students)."""
+    draws = generator_of(-count).integers(count, size=(DRAWS, count))
+    return np.concatenate([[range(count)], draws])
+
+
+def generator_of(number: int) -> np.random.Generator:
+    """Keyed draws."""
+    return np.random.default_rng(seed_of("students", number))
+
+
+def ahead(leads: FloatArray) -> tuple[int, int]:
+    """In how many students r2v's lead, (students, 1 + draws), has an interval above 0, and in how many below."""
+    found = [bounds for bounds in (percentile_interval(one[1:]) for one in leads) if bounds is not None]
+    return sum(low > 0 for low, _ in found), sum(high < 0 for _, high in found)
+
+
+def _counted(above: int, below: int, students: int) -> str:
+    return f"{above} of {students}" + (f", {below} behind" if below else "")
 
 
 def _bounds(draws: FloatArray) -> str:
@@ -135,59 +173,101 @@ def _success(pieces: Sequence[Piece], condition: str, method: str, point: str, c
     return f"{success:.3f} for {1e3 * cost:.2f}"
 
 
-def _alike(pieces: Sequence[Piece], condition: str, method: str) -> str:
+def _alike(pieces: Sequence[Piece], condition: str, method: str) -> tuple[str, str]:
+    """Shares of episodes that are r2v's action by action: over all points, and at the main one."""
     if method == OURS:
-        return ""
-    return f"{np.mean([np.mean(_same(piece, condition, method, point)) for piece in pieces for point in POINTS]):.2f}"
+        return "", ""
+    return tuple(f"{same(pieces, condition, method, points):.2f}" for points in (POINTS, (MAIN_POINT,)))  # type: ignore[return-value]
 
 
-def _same(piece: Piece, condition: str, method: str, point: str) -> list[bool]:
-    ours, theirs = (piece.cells[condition, name, point]["actions"] for name in (OURS, method))
-    return [a == b for a, b in zip(ours, theirs, strict=True)]
+def same(pieces: Sequence[Piece], condition: str, method: str, points: Sequence[str]) -> float:
+    """The share of episodes, over students, tasks and points, whose actions are r2v's."""
+    pairs = [
+        [piece.cells[condition, name, point]["actions"] for name in (OURS, method)]
+        for piece in pieces
+        for point in points
+    ]
+    return float(np.mean([a == b for ours, theirs in pairs for a, b in zip(ours, theirs, strict=True)]))
 
 
-def _oracle(pieces: Sequence[Piece], condition: str) -> list[str]:
-    """The multi-step oracle, and r2v on the oracle's tasks for the same dollars."""
+def oracle(pieces: Sequence[Piece], condition: str) -> tuple[FloatArray, list[str]]:
+    """(what share of the gap between entropy and the multi-step oracle r2v closes: estimate, then draws over the
+    oracle's tasks, all students together; empty where no piece has an oracle), and the line that says so."""
     known = [piece for piece in pieces if piece.oracle.get(condition)]
     if not known:
-        return []
+        return np.array([]), []
     count, most = len(known[0].oracle[condition]), len(known[0].oracle[condition][0])
-    counts = np.zeros((1, len(known[0].cells[condition, OURS, POINTS[0]]["success"])))
-    counts[0, :count] = 1
-    areas = [_oracle_area(piece, condition, counts) for piece in known]
-    ours = [float(piece.areas(condition, OURS, counts)[0]) for piece in known]
-    theirs = [float(piece.areas(condition, "entropy", counts)[0]) for piece in known]
+    drawn = generator_of(count).multinomial(count, [1 / count] * count, size=ORACLE_DRAWS)
+    counts = np.zeros((1 + ORACLE_DRAWS, len(known[0].cells[condition, OURS, POINTS[0]]["success"])))
+    counts[:, :count] = np.concatenate([np.ones((1, count)), drawn])
+    best, ours, theirs = (
+        np.mean([area(piece) for piece in known], axis=0)
+        for area in (
+            lambda piece: _oracle_areas(piece, condition, counts),
+            lambda piece: piece.areas(condition, OURS, counts),
+            lambda piece: piece.areas(condition, REFERENCE, counts),
+        )
+    )
     rescued = [
         np.mean([[task[calls] is not None for task in piece.oracle[condition]] for piece in known])
         for calls in range(most)
     ]
-    gap, closed = np.mean(areas) - np.mean(theirs), np.mean(ours) - np.mean(theirs)
-    share = f"{closed / gap:.2f}" if gap > 0 and not math.isnan(gap) else "undefined"
-    return [
-        f"Multi-step oracle, the first {count} tasks: APGR {np.mean(areas):.3f}, r2v there {np.mean(ours):.3f}, "
-        f"entropy {np.mean(theirs):.3f}: r2v closes {share} of the gap. Solvable with at most "
+    closed = np.where(best > theirs, (ours - theirs) / np.where(best > theirs, best - theirs, 1), np.nan)
+    said = "undefined" if np.isnan(closed[0]) else f"{closed[0]:.2f} {_bounds(closed[1:])}"
+    line = (
+        f"Multi-step oracle, the first {count} tasks: APGR {best[0]:.3f}, r2v there {ours[0]:.3f}, "
+        f"{REFERENCE} {theirs[0]:.3f}: r2v closes {said} of the gap. Solvable with at most "
         + ", ".join(f"{calls}: {value:.3f}" for calls, value in enumerate(rescued))
-        + " LLM steps.",
-        "",
-    ]
+        + " LLM steps."
+    )
+    return closed, [line, ""]
 
 
-def _oracle_area(piece: Piece, condition: str, counts: FloatArray) -> float:
-    """Area under the curve that takes tasks' cheapest rescues in the order of their price."""
+def _oracle_areas(piece: Piece, condition: str, counts: FloatArray) -> FloatArray:
+    """Area under the curve that takes tasks' cheapest rescues in the order of their price, in every draw of tasks."""
     low, high = (piece.means(condition, end, "", counts) for end in ("slm_only", "llm_only"))
     tasks = piece.oracle[condition]
     slm = np.array(piece.cells[condition, "slm_only", ""]["micro_usd"][: len(tasks)], float)
-    solved = np.array([task[0] is not None for task in tasks], float)
-    further = sorted(
-        max(0.0, min(usd for usd in task if usd is not None) - own)
-        for task, own in zip(tasks, slm, strict=True)
+    further = {
+        index: max(0.0, min(usd for usd in task if usd is not None) - slm[index])
+        for index, task in enumerate(tasks)
         if task[0] is None and any(usd is not None for usd in task)
-    )
-    cost = (slm.sum() + np.concatenate([[0.0], np.cumsum(further)])) / len(tasks) / 1e6
-    success = (solved.sum() + np.arange(len(further) + 1)) / len(tasks)
-    x, y = (cost - low[0]) / (high[0] - low[0]), (success - low[1]) / (high[1] - low[1])
-    x, y = np.append(x.clip(0, 1), 1.0), np.append(y, max(1.0, y[-1]))
-    return float(np.trapezoid(y, x))
+    }
+    order = sorted(further, key=lambda index: further[index])
+    weights, total = counts[:, : len(tasks)], counts[:, : len(tasks)].sum(axis=1, keepdims=True)
+    solved = weights @ np.array([float(task[0] is not None) for task in tasks])
+    first = np.zeros((len(counts), 1))
+    spent = np.cumsum(np.hstack([first, weights[:, order] * [further[index] for index in order]]), axis=1)
+    cost = ((weights @ slm)[:, None] + spent) / total / 1e6
+    success = (solved[:, None] + np.cumsum(np.hstack([first, weights[:, order]]), axis=1)) / total
+    gaps = [np.where(up > down, up - down, np.nan)[:, None] for down, up in zip(low, high, strict=True)]
+    x = ((cost - low[0][:, None]) / gaps[0]).clip(0, 1)
+    y = (success - low[1][:, None]) / gaps[1]
+    x, y = np.hstack([x, 1 + first]), np.hstack([y, np.maximum(1.0, y[:, -1:])])
+    return np.asarray(np.trapezoid(y, x, axis=1))
+
+
+def _aims(
+    above: Mapping[str, int], closed: FloatArray, pieces: Sequence[Piece], condition: str, planned: int
+) -> list[str]:
+    """Each aim of the final table and what came of it."""
+    enough = math.ceil(0.8 * planned)
+    lines = ["Aims:"]
+    for name in (name for name in MUST_BEAT if name in above):
+        verdict = (
+            "met" if above[name] >= enough else "missed" if above[name] + planned - len(pieces) < enough else "open"
+        )
+        lines.append(
+            f"- above {name}, its 95 % interval off 0, in at least {enough} of {planned} students: "
+            f"{above[name]} of {len(pieces)} ({verdict})"
+        )
+    if len(closed):
+        lines.append(
+            f"- half of the gap to the oracle closed: {closed[0]:.2f} ({'met' if closed[0] >= 0.5 else 'missed'})"
+        )
+    alike = same(pieces, condition, REFERENCE, POINTS)
+    lines.append(f"- fewer than half of the episodes {REFERENCE}'s: {alike:.2f} ({'met' if alike < 0.5 else 'missed'})")
+    return [*lines, ""]
 
 
 def main() -> None:
@@ -195,12 +275,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--pieces", type=Path, default=OUTCOMES)
     parser.add_argument("--condition", nargs="+", default=["noisy", "shift", "clean"])
+    parser.add_argument("--planned", type=int, default=PLANNED, help="students (default: %(default)s)")
     asked = parser.parse_args()
     for condition in asked.condition:
         pieces = [Piece.read(path) for path in sorted(asked.pieces.glob(f"student-*-{condition}.jsonl.zst"))]
         for head in (piece.head for piece in pieces):
             print(f"student {head['student']}: commit {head['commit'][:7]}, CPU-s {head['cpu_seconds']}")
-        print("\n".join(table(pieces, condition)) if pieces else f"{condition}: no piece (benchmarks/students.py)")
+        print(
+            "\n".join(table(pieces, condition, asked.planned))
+            if pieces
+            else f"{condition}: no piece (benchmarks/students.py)"
+        )
 
 
 if __name__ == "__main__":

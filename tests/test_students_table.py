@@ -1,0 +1,112 @@
+"""The tables of several students, on made-up pieces whose figures are known in closed form."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import zstandard
+
+from benchmarks.students import POINTS
+from benchmarks.students_table import Piece, ahead, iqm, oracle, same, table
+from r2v.errors import UsageError
+
+TASKS = 40
+PAID = (10, 20, 30, 40, 50)
+"""Micro-USD at each point, of 100 that llm_only costs: all tasks alike."""
+
+
+def _cell(method: str, point: str, solved: int, paid: int, actions: str) -> dict[str, Any]:
+    return {
+        "condition": "noisy",
+        "method": method,
+        "point": point,
+        "success": "1" * solved + "0" * (TASKS - solved),
+        "micro_usd": [paid] * TASKS,
+        "actions": [actions] * (TASKS // 2) + ["equal"] * (TASKS // 2),
+    }
+
+
+def _piece(folder: Path, number: int, solved: dict[str, int], rescue: int | None = 20) -> Piece:
+    """A student: slm_only solves none for nothing, llm_only all for 100, and each method this many at every point."""
+    lines = [_cell("slm_only", "", 0, 0, ""), _cell("llm_only", "", TASKS, 100, "")]
+    lines += [
+        _cell(method, point, many, paid, method)
+        for method, many in solved.items()
+        for point, paid in zip(POINTS, PAID, strict=True)
+    ]
+    lines.append({"condition": "noisy", "method": "oracle", "micro_usd_by_calls": [[None, rescue]] * 10})
+    head = {"student": number, "commit": "0" * 40, "cpu_seconds": {}}
+    path = folder / f"student-{number}-noisy.jsonl.zst"
+    text = "".join(json.dumps(line) + "\n" for line in [head, *lines])
+    path.write_bytes(zstandard.ZstdCompressor().compress(text.encode()))
+    return Piece.read(path)
+
+
+def _area(share: float) -> float:
+    """Under (0, 0), this share of the gap from .1 to .5 of its cost, and (1, 1)."""
+    return 0.05 * share + 0.4 * share + 0.5 * (share + 1) / 2
+
+
+@pytest.fixture
+def three(tmp_path: Path) -> list[Piece]:
+    rivals = {"entropy": 20, "verifier": 30}
+    return [_piece(tmp_path, number, {"r2v": 30, **rivals}) for number in (0, 1, 4)]
+
+
+def _row(lines: list[str], method: str) -> list[str]:
+    return next([part.strip() for part in line.split("|")[1:-1]] for line in lines if line.startswith(f"| {method} |"))
+
+
+def test_the_table_prints_areas_leads_and_detectable_leads_as_they_are_in_closed_form(three: list[Piece]) -> None:
+    lines = table(three, "noisy")
+    assert lines[0].startswith("noisy: 3 of 5 students (0, 1, 4), 40 tasks; slm_only 0.000 for 0.00 mUSD")
+    assert _row(lines, "r2v")[1].startswith(f"{_area(0.75):.3f} [")
+    entropy = _row(lines, "entropy")
+    assert entropy[2].startswith(f"+{_area(0.75) - _area(0.5):.3f} [")
+    # The lead is the mean over tasks of .7 where r2v alone solves one, a quarter of them: its error is known.
+    error = 0.7 * math.sqrt(0.25 * 0.75 / TASKS)
+    assert float(entropy[4]) == pytest.approx(2.80 * error, rel=0.1)
+    assert entropy[5:7] == ["3 of 3", "0.500 for 0.01"]
+    assert entropy[-2:] == ["0.50", "0.50"]
+    assert _row(lines, "verifier")[5] == "0 of 3"
+
+
+def test_an_aim_that_the_students_left_cannot_reach_is_missed_and_another_is_open(three: list[Piece]) -> None:
+    lines = table(three, "noisy")
+    assert any("above entropy," in line and line.endswith("3 of 3 (open)") for line in lines)
+    assert any("above verifier," in line and line.endswith("0 of 3 (missed)") for line in lines)
+    assert any("above entropy," in line and line.endswith("(met)") for line in table(three, "noisy", planned=3))
+
+
+def test_the_oracle_takes_the_cheapest_rescues_first_and_the_share_closed_is_of_its_gap(three: list[Piece]) -> None:
+    closed, lines = oracle(three, "noisy")  # all its ten tasks for 20 micro-USD each: straight from 0 to 1, then 1
+    best, ours, theirs = 0.1 + 0.8, _area(1.0), _area(1.0)  # of the first ten tasks both solve all
+    assert f"APGR {best:.3f}, r2v there {ours:.3f}, entropy {theirs:.3f}" in lines[0]
+    assert np.isnan(closed).all() and "closes undefined of the gap" in lines[0]  # there is no gap
+    assert "0: 0.000, 1: 1.000 LLM steps" in lines[0]
+
+
+def test_the_oracles_gap_is_closed_by_the_share_that_the_areas_say(tmp_path: Path) -> None:
+    piece = _piece(tmp_path, 0, {"r2v": 6, "entropy": 2}, rescue=10)
+    closed, _ = oracle([piece], "noisy")
+    best, ours, theirs = 0.05 + 0.9, _area(0.6), _area(0.2)
+    assert closed[0] == pytest.approx((ours - theirs) / (best - theirs))
+
+
+def test_a_piece_of_another_number_of_tasks_is_refused(three: list[Piece]) -> None:
+    cell = three[0].cells["noisy", "r2v", POINTS[0]]
+    cell["success"] = cell["success"][:-1]
+    with pytest.raises(UsageError, match=r"pieces of \[39, 40\] tasks"):
+        table(three, "noisy")
+
+
+def test_students_and_episodes_are_counted_as_they_are(three: list[Piece]) -> None:
+    assert iqm(np.array([100.0, 0.0, 3.0, 1.0, 2.0])) == pytest.approx(2.0)
+    draws = np.linspace(0.1, 0.2, 50)
+    assert ahead(np.array([draws, -draws, draws - 0.15])) == (1, 1)
+    assert same(three, "noisy", "entropy", POINTS) == pytest.approx(0.5)
