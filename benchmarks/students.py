@@ -8,7 +8,8 @@ learns from the same teacher's episodes, its router from its own rounds. All are
 shares of LLM steps, every rival where it costs what r2v costs there, in USD as billed. Then all of them play desk tasks
 behind the last one that any configuration counts to, at an offset that the hash of the commit that froze the method
 fixes (`FROZEN`): nobody has looked at these tasks, and a second look after a change is forbidden. Episodes are walks
-over trees of executed steps (`benchmarks/routing_tree.py`).
+over trees of executed steps (`benchmarks/routing_tree.py`). Under another world's `--config` the tasks are the first
+ones of its evaluation split.
 
 A piece is benchmarks/outcomes/students/student-<n>-<condition>.jsonl.zst: the commit, the seed, and of every method and
 operating point the outcome, the bill and the calls of each task's episode.
@@ -21,7 +22,7 @@ import json
 import os
 import time
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from statistics import fmean
@@ -35,6 +36,10 @@ from benchmarks.rivals import rivals
 from benchmarks.routing_tree import Rival, RoutingTree, Walked, cheapest_rescues, walk
 from r2v.config import Config, TaskSelection, load
 from r2v.config.methods import OURS
+from r2v.data.split import assign
+from r2v.envs.base import Task, more_tasks
+from r2v.envs.desk import Desk
+from r2v.errors import UsageError, nearest
 from r2v.evaluation.methods import MethodRunner
 from r2v.evaluation.settings import EvaluateSettings
 from r2v.pipeline.graph import upstream
@@ -50,6 +55,7 @@ from r2v.storage.code_identity import git_commit
 from r2v.storage.files import write_json
 
 OUTCOMES = Path("benchmarks/outcomes/students")
+DESK = Path("configs/desk-full.yaml")
 FROZEN = "ea97fb8202927013ced50f5ee35e34905c2cf5d0"
 """The commit that froze the method: no task of the final table was made before."""
 SHARES = (0.05, 0.1, 0.2, 0.3, 0.45)
@@ -68,10 +74,16 @@ FIRST_TASK = 2_000 + int(FROZEN[:8], 16) % 50_000
 def fresh_specs(
     config: Config, runner: MethodRunner, condition: str, count: int, offset: int = FIRST_TASK
 ) -> list[EpisodeSpec]:
-    """Desk tasks that no stage, test or table has seen, one evaluation seed, under a condition."""
-    benchmark = type(runner.world.benchmark)
-    tasks = benchmark(num_tasks=offset + count, num_heldout=0).tasks()[offset:]
-    selection = TaskSelection.evaluation(config, condition)
+    """Tasks that no stage, test or table has seen, one evaluation seed, under a condition."""
+    benchmark, selection = runner.world.benchmark, TaskSelection.evaluation(config, condition)
+    if isinstance(benchmark, Desk):
+        tasks: Sequence[Task] = Desk(num_tasks=offset + count, num_heldout=0).tasks()[offset:]
+    else:
+        split = assign(benchmark.tasks(), by=config.data.split_by, seed=config.data.split_seed)
+        held = [task for task in benchmark.tasks() if split[task.task_id] == "evaluation"]
+        if len(held) < count:
+            raise UsageError(f"--num-tasks {count}: the evaluation split has {len(held)}; {more_tasks(benchmark)}")
+        tasks = held[:count]
     return [
         EpisodeSpec(
             task=task,
@@ -174,14 +186,33 @@ def thresholds(runner: MethodRunner, config: Config, everybody: dict[str, Rival]
     return known
 
 
-def piece(config: Config, number: int, condition: str, count: int, offset: int, path: Path) -> None:
+@dataclass(frozen=True, kw_only=True)
+class Size:
+    """What a piece plays: how many tasks, from which on where the world is desk, which rivals (all where none is
+    named), and the multi-step oracle on how many of the tasks with at most how many LLM steps."""
+
+    num_tasks: int
+    first_task: int = FIRST_TASK
+    rivals: Sequence[str] = ()
+    oracle_tasks: int = ORACLE_TASKS
+    oracle_calls: int = ORACLE_CALLS
+
+    def named(self, everybody: dict[str, Rival]) -> dict[str, Rival]:
+        """r2v and the rivals that are asked for. Raises UsageError for one that there is none of."""
+        for name in self.rivals:
+            if name not in everybody:
+                raise UsageError(f"--rivals {name}: no such rival; {nearest(name, everybody)}")
+        return {name: one for name, one in everybody.items() if not self.rivals or name in (OURS, *self.rivals)}
+
+
+def piece(config: Config, number: int, condition: str, size: Size, path: Path) -> None:
     """Make a student, place everybody, play one condition, and write it down."""
-    folder = Path("outputs/students") / str(number)
+    folder = Path("outputs/students") / config.prefix.removeprefix("student")
     folder.mkdir(parents=True, exist_ok=True)
     runner, rows, took = student(config, folder)
     began = time.process_time()
     goals = {task.task_id: task.goal for task in runner.world.benchmark.tasks()}
-    everybody = rivals(config, rows, goals)
+    everybody = size.named(rivals(config, rows, goals))
     chosen = thresholds(runner, config, everybody, folder / "thresholds.json")
     took["placing"] = round(time.process_time() - began, 1)
     print(f"student {number}: placed, {took}", flush=True)
@@ -195,13 +226,13 @@ def piece(config: Config, number: int, condition: str, count: int, offset: int, 
     plans = [(everybody.get(name, everybody[OURS]), tau) for name, _, tau in keys]
     cells: list[list[Walked]] = [[] for _ in keys]
     rescues: list[list[float | None]] = []
-    specs = fresh_specs(config, runner, condition, count, offset)
-    for at in range(0, count, CHUNK):
+    specs = fresh_specs(config, runner, condition, size.num_tasks, size.first_task)
+    for at in range(0, len(specs), CHUNK):
         trees = [RoutingTree(runner, spec) for spec in specs[at : at + CHUNK]]
         for cell, played in zip(cells, walks(trees, plans), strict=True):
             cell += played
-        if for_oracle := trees[: max(0, ORACLE_TASKS - at)]:
-            rescues += runner.waves.run(partial(cheapest_rescues, tree, ORACLE_CALLS) for tree in for_oracle)
+        if for_oracle := trees[: max(0, size.oracle_tasks - at)]:
+            rescues += runner.waves.run(partial(cheapest_rescues, tree, size.oracle_calls) for tree in for_oracle)
     took["playing"] = round(time.process_time() - began, 1)
     head = {"student": number, "commit": git_commit(), "frozen": FROZEN, "cpu_seconds": took, "thresholds": chosen}
     lines = [line_of(condition, *key, played) for key, played in zip(keys, cells, strict=True)]
@@ -216,7 +247,7 @@ def piece(config: Config, number: int, condition: str, count: int, offset: int, 
 def main() -> None:
     """Make the pieces that are not there."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--config", type=Path, default=Path("configs/desk-full.yaml"))
+    parser.add_argument("--config", type=Path, default=DESK, help="default: %(default)s")
     parser.add_argument("--students", type=int, nargs="+", default=[0, 1, 2, 3, 4], help="seeds")
     parser.add_argument("--conditions", nargs="+", default=["noisy", "shift", "clean"])
     parser.add_argument(
@@ -225,14 +256,25 @@ def main() -> None:
     parser.add_argument(
         "--first-task", type=int, default=FIRST_TASK, help="others are for pilots (default: %(default)s)"
     )
+    parser.add_argument("--rivals", nargs="+", default=[], help="those named before the run (default: all)")
+    parser.add_argument("--oracle-tasks", type=int, default=ORACLE_TASKS, help="default: %(default)s")
+    parser.add_argument("--oracle-calls", type=int, default=ORACLE_CALLS, help="LLM steps (default: %(default)s)")
     parser.add_argument("--out", type=Path, default=OUTCOMES, help="where pieces lie (default: %(default)s)")
     asked = parser.parse_args()
+    size = Size(
+        num_tasks=asked.num_tasks,
+        first_task=asked.first_task,
+        rivals=asked.rivals,
+        oracle_tasks=asked.oracle_tasks,
+        oracle_calls=asked.oracle_calls,
+    )
     for condition in asked.conditions:
         for number in asked.students:
             path = asked.out / f"student-{number}-{condition}.jsonl.zst"
             if not path.exists():
-                config = load(asked.config, [f"seed={number}", f"prefix=student{number}"])
-                piece(config, number, condition, asked.num_tasks, asked.first_task, path)
+                name = "student" if asked.config == DESK else asked.config.stem
+                config = load(asked.config, [f"seed={number}", f"prefix={name}{number}"])
+                piece(config, number, condition, size, path)
 
 
 if __name__ == "__main__":

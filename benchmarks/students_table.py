@@ -36,6 +36,12 @@ PLANNED = 5
 """Students of the final table."""
 MAIN_POINT = POINTS[2]
 REFERENCE = "entropy"
+PARTS = (
+    ("verifier, as a threshold instead of entropy", "verifier", "entropy"),
+    ("labels by value instead of disagreement, same states and model", "r2v", "disagreement"),
+    ("rounds and boosting instead of round 0 and logistic", "r2v", "round 0 alone"),
+)
+"""Learned parts: what each is called, the method with it, the method with its replacement."""
 MUST_BEAT = ("entropy", "entropy_nonfree", "disagreement", "verifier")
 """The rivals that the aims name: raw and masked entropy, on-policy disagreement, the verifier."""
 
@@ -121,7 +127,26 @@ def table(pieces: Sequence[Piece], condition: str, planned: int = PLANNED) -> li
         alike = _alike(pieces, condition, method)
         rows.append(f"| {method} | {' | '.join(cells)} | {' | '.join(at)} | {' | '.join(alike)} |")
     closed, lines = oracle(pieces, condition)
-    return [*rows, "", *lines, *_aims({m: ahead(d)[0] for m, d in each.items()}, closed, pieces, condition, planned)]
+    earned = [
+        (name, over_students(areas[part] - areas[without]), ahead(areas[part] - areas[without]))
+        for name, part, without in PARTS
+        if part in areas and without in areas
+    ]
+    aims = _aims({method: ahead(one)[0] for method, one in each.items()}, closed, pieces, condition, planned)
+    return [*rows, "", *lines, *_parts(earned, len(pieces)), *aims]
+
+
+def _parts(earned: Sequence[tuple[str, FloatArray, tuple[int, int]]], students: int) -> list[str]:
+    """A line for each learned part that stands beside its cheapest replacement: whether it earns its place."""
+    lines = []
+    for name, lead, counted in earned:
+        bounds = percentile_interval(lead[1:])
+        verdict = "yes" if bounds is not None and bounds[0] > 0 else "no"
+        lines.append(
+            f"- {name}: earns its place: {verdict}, {lead[0]:+.3f} {_bounds(lead[1:])} APGR, "
+            f"in {_counted(*counted, students)} students"
+        )
+    return ["Parts:", *lines, ""] if lines else []
 
 
 def _resamples(pieces: Sequence[Piece], condition: str) -> FloatArray:

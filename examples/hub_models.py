@@ -67,10 +67,12 @@ def byte_level_tokenizer(texts: Iterable[str], vocabulary: int = 400, template: 
     )
 
 
-def hub_model(family: str, folder: Path, texts: Iterable[str] = (), *, seed: int = 0, **shape: Any) -> Path:
+def hub_model(
+    family: str, folder: Path, texts: Iterable[str] = (), *, seed: int = 0, vocabulary: int = 400, **shape: Any
+) -> Path:
     """A folder as the hub has them, of a family's architecture with random weights. The tokenizer's merges are learnt
-    from `texts`; without any it reads byte by byte."""
-    tokenizer = byte_level_tokenizer(texts)
+    from `texts`, up to `vocabulary` tokens; without any it reads byte by byte."""
+    tokenizer = byte_level_tokenizer(texts, vocabulary)
     torch.manual_seed(seed)
     ids = {"pad_token_id": tokenizer.pad_token_id, "eos_token_id": tokenizer.eos_token_id, "bos_token_id": None}
     config = AutoConfig.for_model(family, vocab_size=len(tokenizer), **ids, **{**HALF_A_MILLION, **shape})

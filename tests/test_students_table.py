@@ -76,6 +76,13 @@ def test_the_table_prints_areas_leads_and_detectable_leads_as_they_are_in_closed
     assert _row(lines, "verifier")[5] == "0 of 3"
 
 
+def test_a_part_earns_its_place_where_the_interval_over_its_replacement_is_above_0(three: list[Piece]) -> None:
+    line = next(line for line in table(three, "noisy") if line.startswith("- verifier, as a threshold"))
+    lead, error = _area(0.75) - _area(0.5), 0.7 * math.sqrt(0.25 * 0.75 / TASKS)
+    assert lead - 1.96 * error > 0 and f"earns its place: yes, +{lead:.3f} [" in line
+    assert line.endswith("in 3 of 3 students")
+
+
 def test_an_aim_that_the_students_left_cannot_reach_is_missed_and_another_is_open(three: list[Piece]) -> None:
     lines = table(three, "noisy")
     assert any("above entropy," in line and line.endswith("3 of 3 (open)") for line in lines)

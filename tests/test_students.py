@@ -1,0 +1,44 @@
+"""What a student of a table of several is played on, and by whom."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from benchmarks.students import FIRST_TASK, Size, fresh_specs
+from r2v.config import Config
+from r2v.data.split import assign
+from r2v.envs.base import Benchmark
+from r2v.envs.chain import ChainBenchmark
+from r2v.envs.desk import Desk
+from r2v.errors import UsageError
+
+
+def _specs(benchmark: Benchmark, count: int, first: int = FIRST_TASK) -> list[str]:
+    runner: Any = SimpleNamespace(world=SimpleNamespace(benchmark=benchmark))
+    return [spec.task.task_id for spec in fresh_specs(Config(), runner, "noisy", count, first)]
+
+
+def test_desk_tasks_are_behind_those_of_every_configuration() -> None:
+    read = {task.task_id for task in Desk().tasks()}
+    fresh = _specs(Desk(), 5, 3_000)
+    assert len(set(fresh)) == 5 and not read & set(fresh) and len(read) < FIRST_TASK
+
+
+def test_elsewhere_they_are_the_first_of_the_evaluation_split_and_no_more_than_there_are() -> None:
+    chain = ChainBenchmark(num_tasks=60)
+    split = assign(chain.tasks())
+    held = [task.task_id for task in chain.tasks() if split[task.task_id] == "evaluation"]
+    assert _specs(chain, 4) == held[:4]
+    with pytest.raises(UsageError, match=rf"the evaluation split has {len(held)}; raise env.options.num_tasks"):
+        _specs(chain, 61)
+
+
+def test_rivals_are_those_named_before_the_run_and_r2v() -> None:
+    everybody: Any = {"r2v": 0, "entropy": 1, "verifier": 2}
+    assert list(Size(num_tasks=1, rivals=["verifier"]).named(everybody)) == ["r2v", "verifier"]
+    assert Size(num_tasks=1).named(everybody) == everybody
+    with pytest.raises(UsageError, match="--rivals entropi: no such rival"):
+        Size(num_tasks=1, rivals=["entropi"]).named(everybody)
