@@ -104,13 +104,13 @@ def main() -> int:
     marks: list[tuple[int, float]] = []
 
     class Watched(EpisodeCache):
-        count = 0
+        played = 0
 
         def add(self, block: str, key: str, records: Any) -> None:
             super().add(block, key, records)
-            self.count += 1
-            if self.count % max(1, arguments.episodes // 10) == 0:
-                marks.append((self.count, resident_mb()))
+            self.played += 1
+            if self.played % max(1, arguments.episodes // 10) == 0:
+                marks.append((self.played, resident_mb()))
 
     with tempfile.TemporaryDirectory() as folder:
         player = BlockPlayer(waves, Watched(Path(folder), "evaluate-0"), 16)

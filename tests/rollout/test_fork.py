@@ -79,6 +79,9 @@ def test_live_worlds_are_the_conversations_and_the_running_branches(play: Any) -
     counted = Counted(length=10 if play is oracle else 30)
     assert play(counted, elsewhere) == counted.num_tasks * counted.length
     census = counted.census
+    print(
+        f"{play.__name__}: {census.made} worlds made, {census.peak} at once, {STAGES[play]} allowed, {census.live} left"
+    )
     assert 1 < census.peak <= STAGES[play]
     assert census.live == 0
     assert census.made >= counted.num_tasks * (5 if play is corruptions else counted.length), "the branches were played"

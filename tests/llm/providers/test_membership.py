@@ -181,7 +181,9 @@ def test_four_helpers_and_failing_calls_never_pass_the_cap(
         cap = cost / 2 + RATE.worst_case(12_000, 64, batch=False)
         words = ["evaluate", "--overrides", *SMALL, "teacher.mode=concurrent", f"teacher.max_usd={cap}"]
         assert main([*words, "--helpers", "4"]) == 5
-        assert "teacher.max_usd=" in capsys.readouterr().err and 0 < billed(emulator) <= cap
+        said = capsys.readouterr().err
+        print(f"four helpers and failing calls were billed ${billed(emulator):.6f} under a cap of ${cap:.6f}")
+        assert "teacher.max_usd=" in said and 0 < billed(emulator) <= cap
         answered = _answered(project)
         assert main(words[:-1]) == 0
         assert max(_answers(project).values()) == 1 and answered <= _answered(project)
