@@ -58,6 +58,8 @@ from r2v.storage.paths import ARTIFACTS  # noqa: E402
 from tests.slurm.simulator import FAULTS, Faults, Killed, SimulatedJob, SimulatedSlurm  # noqa: E402
 
 MEASURES = ("hangs", "orphans", "duplicates", "lost attempts", "false waiting")
+SETTLES = (0.0, 1.0, 8.0)
+"""Seconds by which what waits for a job, and accounting, learn of its end: one of them a chain."""
 SHARED = "hierarchical"
 """The stage of the table that needs nothing of a chain: what two chains begin with, and publish for each other."""
 FATES = {
@@ -262,7 +264,8 @@ def _finish_artifact(root: Path, name: str) -> None:
 def play(root: Path, seed: int, share: float) -> tuple[Counter[str], str, Faults, Counter[str]]:
     """One random chain; what is wrong at its end, what a person had to look after, the faults and the failures."""
     faults = Faults(seed=seed, share=share)
-    slurm = SimulatedSlurm(faults=faults, folder=str(root.resolve()))
+    settle = generator(seed, "settle").choice(SETTLES)
+    slurm = SimulatedSlurm(faults=faults, folder=str(root.resolve()), settle=settle)
     names = ("chaos", "chaos2") if seed % 2 else ("chaos",)
     run = ChaosRun(root=root, slurm=slurm, draw=generator(seed, "chaos"), names=names)
     with through(slurm):

@@ -39,6 +39,8 @@ class Comparison:
     """The job of which the end is waited for; `WHOLE`: of whichever has ended."""
     undone: list[str] = field(default_factory=list)
     """What could not be done now, a line each."""
+    untold: set[str] = field(default_factory=set)
+    """Jobs that have ended, nobody says yet how: their sentinel stays."""
     submitted: list[str] = field(default_factory=list)
     refusal: str = ""
     """Of what a person asked to be submitted: why the rest was left."""

@@ -203,10 +203,12 @@ def _answer(now: Comparison, jobs: Sequence[str]) -> None:
             evidence, failure = examine(now.root, now.chain, job, latest, patient=waited)
         except EnvironmentFault as error:
             now.undone.append(f"how {job} ended is not known: {error}")
+            now.untold.add(job)
             continue
         if failure is None and waited and now.standing(job) != "done":
             failure = Failure(kind="unknown", line="it ended, and neither its own record nor Slurm says how")
         if failure is None:
+            now.untold.add(job)
             continue
         if failure.kind == "dependency":  # killed by Slurm as it waited: it comes back with what it waits for
             if {now.standing(need) for need in entry.needs} <= {"active", "planned", "done"}:

@@ -70,13 +70,13 @@ def watched_by(root: Path, name: str) -> list[str]:
 
 
 def _watched(now: Comparison) -> dict[str, str]:
-    """The attempts in the queue, by job. One that tells its own end is watched to it: what it leaves undone, and whom
-    a failure is told, is its sentinel's."""
+    """The attempts in the queue, by job. One that tells its own end is watched to it, and beyond while nobody says how it
+    ended: what it leaves undone, and whom a failure is told, is its sentinel's."""
     entries = {job: now.chain.jobs[job] for job in now.jobs}
     return {
         job: entry.latest.id
         for job, entry in entries.items()
-        if entry.latest is not None and not entry.planned and now.in_queue(entry.latest.id)
+        if entry.latest is not None and not entry.planned and (now.in_queue(entry.latest.id) or job in now.untold)
     }
 
 

@@ -95,6 +95,8 @@ class SimulatedSlurm:
     begun: list[SimulatedJob] = field(default_factory=list)
     later: list[tuple[float, Callable[[], str]]] = field(default_factory=list)
     folder: str = ""
+    settle: float = 0.0
+    """Seconds after a job's end until what depends on it, and accounting, know of it; squeue and scontrol do at once."""
 
     def monotonic(self) -> float:
         """The simulated time, in seconds."""
@@ -177,9 +179,12 @@ class SimulatedSlurm:
         if parent is None or (parent.ended is not None and self.now - parent.ended > MIN_JOB_AGE):
             return "yes"  # forgotten: taken for met, as Slurm does
         well = parent.state == "COMPLETED"
-        if parent.state not in _ENDED:
+        if not self._known_to_have_ended(parent):
             return "no"
         return "never" if (kind == "afterok" and not well) or (kind == "afternotok" and well) else "yes"
+
+    def _known_to_have_ended(self, job: SimulatedJob) -> bool:
+        return job.state in _ENDED and (job.ended is None or self.now - job.ended >= self.settle)
 
     def _carry_out(self, command: list[str], stdin: str) -> str:
         program, words = command[0], command[1:]
@@ -222,7 +227,10 @@ class SimulatedSlurm:
         names, ids = words[words.index("-o") + 1].split(","), words[words.index("-j") + 1].split(",")
         lines = []
         for job in (self.jobs[id_] for id_ in ids if id_ in self.jobs):
-            values = {"JobID": job.id, "State": job.state, "ExitCode": job.code, "ElapsedRaw": "1", "NodeList": "g1"}
+            state, code = (
+                (job.state, job.code) if job.ended is None or self._known_to_have_ended(job) else ("RUNNING", "0:0")
+            )
+            values = {"JobID": job.id, "State": state, "ExitCode": code, "ElapsedRaw": "1", "NodeList": "g1"}
             lines.append("|".join(values.get(name, "") for name in names) + "\n")
         return "".join(lines)
 

@@ -192,6 +192,25 @@ def test_the_sentinel_watches_a_dying_job_to_its_end_and_then_what_was_made_of_i
     assert sentinels(slurm) == ["?".join(f"afternotok:{id_}" for id_ in (again.id, first["b"], first["c"]))]
 
 
+def test_a_look_before_accounting_knows_leaves_the_sentinel_of_a_failure(slurm: SimulatedSlurm) -> None:
+    """Somebody else's look at the second of the end took it away as one that watches nothing: nobody healed the job."""
+    slurm.settle = 5.0
+    first = [job.latest.id for job in submitted().jobs.values() if job.latest]
+    for id_ in first[:2]:
+        slurm.finish(slurm.jobs[id_], "COMPLETED")
+        slurm.sleep(10.0)
+    failed(slurm, first[2], "bug")
+    slurm.finish(slurm.jobs[first[2]], "FAILED", "1:0")
+    from_job(Path(), NAME, "99")  # a job submitted by hand, that starts
+    assert chains.read(Path(), NAME).jobs["c"].latest.failure is None  # type: ignore[union-attr]
+    slurm.sleep(10.0)
+    (sentinel,) = [job for job in slurm.begun if "~heal/" in job.options["comment"]]
+    assert by_sentinel(NAME) == 0
+    assert chains.read(Path(), NAME).jobs["c"].latest.failure.kind == "bug"  # type: ignore[union-attr]
+    slurm.finish(sentinel, "COMPLETED")
+    assert reconcile(NAME) == [] and sentinels(slurm) == []
+
+
 def test_where_a_site_forbids_the_flag_a_sentinel_starts_in_any_case(slurm: SimulatedSlurm) -> None:
     made = submitted()
     chains.write(Path(), replace(made, sentinel=SiteProfile(kill_on_invalid_dep=False).sentinel_directives({})))
