@@ -134,6 +134,13 @@ class SimulatedSlurm:
             return subprocess.CompletedProcess(list(command), 1, "", f"{program}: error: {output[1:]}")
         return subprocess.CompletedProcess(list(command), 0, output, "")
 
+    @property
+    def settling(self) -> bool:
+        """Whether something will yet happen by itself: a call that is late, an end that is not known everywhere."""
+        return bool(self.later) or any(
+            job.ended is not None and not self._known_to_have_ended(job) for job in self.jobs.values()
+        )
+
     def finish(self, job: SimulatedJob, state: str, code: str = "0:0") -> None:
         """A running job ends."""
         if job.state == "RUNNING":
