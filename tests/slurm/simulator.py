@@ -96,7 +96,7 @@ class SimulatedSlurm:
     later: list[tuple[float, Callable[[], str]]] = field(default_factory=list)
     folder: str = ""
     settle: float = 0.0
-    """Seconds after a job's end until what depends on it, and accounting, know of it; squeue and scontrol do at once."""
+    """Seconds from an end until what depends on it, and accounting, know of it; squeue and scontrol do at once."""
 
     def monotonic(self) -> float:
         """The simulated time, in seconds."""
