@@ -70,7 +70,7 @@ def watched_by(root: Path, name: str) -> list[str]:
 
 
 def _watched(now: Comparison) -> dict[str, str]:
-    """The attempts in the queue, by job. One that tells its own end is watched to it, and beyond while nobody says how it
+    """The attempts in the queue, by job. One that tells its own end is watched to it, and on while nobody says how it
     ended: what it leaves undone, and whom a failure is told, is its sentinel's."""
     entries = {job: now.chain.jobs[job] for job in now.jobs}
     return {
