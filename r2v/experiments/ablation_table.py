@@ -174,6 +174,39 @@ ABLATION_ROWS = {
             overrides=("router.features=[uncertainty,page,tool]",),
         ),
         Ablation(
+            name="best_of_8",
+            description="the verifier's favourite of 8 against one greedy action, no router",
+            overrides=("inference.num_candidates=8",),
+            base_method="slm_only",
+            ablated_method="best_of_k",
+        ),
+        Ablation(
+            name="no_bc",
+            description="the small policy's base model, neither cloned nor preferred, no router",
+            base_method="slm_bc_only",
+            ablated_method="slm_base",
+        ),
+        Ablation(
+            name="three_noisy_seeds",
+            description="three perturbed episodes of each kind for a clean one",
+            overrides=("data.perturbation_seeds.train=[101,102,103]",),
+        ),
+        Ablation(
+            name="held_out_family",
+            description="a family of prompt injection, exfiltration, is held out of training too",
+            overrides=("perturbations.held_out_families=[exfiltration]",),
+        ),
+        Ablation(
+            name="futures_3",
+            description="disputed states are labelled by three futures for one",
+            overrides=("router.num_futures=3",),
+        ),
+        Ablation(
+            name="router_constant",
+            description="a router that sees nothing: all steps or none",
+            overrides=("router.model=constant",),
+        ),
+        Ablation(
             name="feat_no_tool",
             description="the router does not see the tool",
             overrides=("router.features=[uncertainty,progress,page]",),
@@ -184,6 +217,7 @@ ABLATION_ROWS = {
 
 LEARNED_PARTS = {
     "verifier among the router's features": ("with_verifier", +1),
+    "behaviour cloning": ("no_bc", -1),
     "preference training": ("no_dpo", -1),
     "feature group: uncertainty": ("feat_no_uncertainty", -1),
     "feature group: progress": ("feat_no_progress", -1),
@@ -191,6 +225,7 @@ LEARNED_PARTS = {
     "feature group: tool": ("feat_no_tool", -1),
     "rounds of policy iteration": ("no_rounds", -1),
     "boosting": ("router_logistic", -1),
+    "the router's model": ("router_constant", -1),
     "re-rolled episodes": ("no_reroll", -1),
 }
 """Learned part -> the ablation that tells of it, and whether that adds the part (+1) or takes it away (-1)."""

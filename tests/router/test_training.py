@@ -68,6 +68,18 @@ def test_leak_permuting_what_a_router_must_not_know_changes_no_byte(tmp_path: Pa
     assert saved(ROWS, tmp_path / "a.json") == saved(masked, tmp_path / "b.json")
 
 
+def test_permuting_perturbation_ids_changes_no_decision() -> None:
+    rows = [replace(row, perturbation_seed=100 + number % 7) for number, row in enumerate(ROWS)]
+    seeds = [row.perturbation_seed for row in rows]
+    generator("permuted ids").shuffle(seeds)
+    permuted = [replace(row, perturbation_seed=seed) for row, seed in zip(rows, seeds, strict=True)]
+    assert permuted != rows
+    before, after = (fit(some, replace(CONFIG, model="boosting"), seed=0) for some in (rows, permuted))
+    for tau in (0.1, 0.3, 0.5, 0.7):
+        asked = [escalates(before.predict(row.features), tau) for row in rows]
+        assert asked == [escalates(after.predict(row.features), tau) for row in permuted] and 0 < sum(asked) < len(rows)
+
+
 @pytest.mark.parametrize("kind", ["logistic", "boosting"])
 def test_run_time_arithmetic_equals_scikit_learn(kind: str, tmp_path: Path) -> None:
     from sklearn.ensemble import GradientBoostingClassifier

@@ -1,0 +1,90 @@
+"""How r2v's router does on calibration tasks that it was neither fitted nor scaled on: calibration, and ranking.
+
+    python -m benchmarks.held_out_scores outputs/.artifacts/router_features-*/router_features.jsonl
+
+Of each file of router features (a student each): the calibration tasks are cut into two halves; the router is fitted on
+the training tasks, Platt's two numbers on one half, and the other is scored; then the halves change places. ECE (15
+bins), Brier beside that of the base rate, and AUROC of "the LLM's step gains here", over all states and over those that
+can still be saved, where entropy's stands beside the router's.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+
+from r2v.config import RouterConfig
+from r2v.router.labels import FeatureRow, labelled, read_rows
+from r2v.router.training import fit
+from r2v.verifier.scores import auroc, brier, ece
+
+ENTROPY = "uncertainty.entropy_max"
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeldOut:
+    """Of a student's held-out states: calibration of the router, and AUROCs of router and entropy."""
+
+    states: int
+    ece: float
+    brier: float
+    brier_constant: float
+    router: float | None
+    entropy: float | None
+    savable: int
+    router_savable: float | None
+    entropy_savable: float | None
+
+
+def held_out(rows: Sequence[FeatureRow], cfg: RouterConfig, seed: int = 0) -> HeldOut:
+    """Scores of every calibration task by a router that has not seen it."""
+    known = labelled(rows, "counterfactual")
+    train = [row for row in known if row.split == "train"]
+    tasks = sorted({row.task_id for row in known if row.split == "calibration"})
+    scored: list[tuple[FeatureRow, float]] = []
+    for half in (tasks[::2], tasks[1::2]):
+        calibrates = [row for row in known if row.split == "calibration" and row.task_id not in half]
+        model = fit([*train, *calibrates], cfg, seed)
+        scored += [(row, model.predict(row.features)) for row in known if row.task_id in half]
+    y, p = [float(row.y_escalate or 0) for row, _ in scored], [score for _, score in scored]
+    doubt = [row.features[ENTROPY] for row, _ in scored]
+    can = [number for number, (row, _) in enumerate(scored) if (row.q_llm or 0) > 0]
+
+    def among(values: Sequence[float]) -> list[float]:
+        return [values[number] for number in can]
+
+    return HeldOut(
+        states=len(scored),
+        ece=ece(p, y),
+        brier=brier(p, y),
+        brier_constant=fmean(y) * (1 - fmean(y)),
+        router=auroc(p, y),
+        entropy=auroc(doubt, y),
+        savable=len(can),
+        router_savable=auroc(among(p), among(y)),
+        entropy_savable=auroc(among(doubt), among(y)),
+    )
+
+
+def main() -> None:
+    """Print a line a file."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("files", type=Path, nargs="+")
+    parser.add_argument("--model", nargs="+", default=["boosting"], help="default: %(default)s")
+    asked = parser.parse_args()
+    print("| model | states | ECE | Brier | of the base rate | AUROC | entropy | savable | AUROC there | entropy |")
+    print("|" + "---|" * 10)
+    for path in asked.files:
+        for model in asked.model:
+            one = held_out(read_rows(path), RouterConfig(model=model))
+            figures = [one.ece, one.brier, one.brier_constant, one.router, one.entropy]
+            there = [one.router_savable, one.entropy_savable]
+            texts = ["" if figure is None else f"{figure:.3f}" for figure in (*figures, *there)]
+            print(f"| {model} | {one.states} | {' | '.join(texts[:5])} | {one.savable} | {' | '.join(texts[5:])} |")
+
+
+if __name__ == "__main__":
+    main()
