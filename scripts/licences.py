@@ -1,0 +1,108 @@
+"""Check the licences of everything that R2V installs, as the installed packages state them.
+
+    make licences
+
+Every package of requirements/*.txt that is installed here is looked at: an SPDX expression where it has one, else its
+licence field or its classifiers. Permissive licences are allowed, and MPL-2.0, whose copyleft is of its own files and
+which R2V does not change; anything else, and a package that states nothing, ends in exit 3. CUDA's libraries
+(requirements/cuda.txt) are NVIDIA's, under terms of its own: they are PyTorch's choice, not looked at here.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections import Counter
+from importlib import metadata
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+SETS = ("core", "dev", "miniwob")
+"""Files of requirements/; what R2V runs on first."""
+PERMISSIVE = {
+    *("0BSD", "Apache-2.0", "BSD-2-Clause", "BSD-3-Clause", "BSL-1.0", "CC0-1.0", "CNRI-Python", "ISC", "MIT"),
+    *("MIT-0", "MIT-CMU", "PSF-2.0", "Zlib", "LLVM-exception"),
+}
+OWN_FILES = {"MPL-2.0"}
+"""Copyleft of the licensed files alone: allowed, and named."""
+SPELLINGS = (
+    (r"MPL-2\.0|Mozilla Public License 2\.0.*", "MPL-2.0"),
+    (r"Apache([- ]Software)?([- ]License)?[-, ]*(Version )?(2\.0)?( License)?", "Apache-2.0"),
+    (r"MIT( License)?(\s+Copyright .*)?", "MIT"),
+    (r"BSD 2-Clause License", "BSD-2-Clause"),
+    (r"BSD|BSD License|3-Clause BSD License|BSD 3-Clause License", "BSD-3-Clause"),
+    (r"ISC License.*", "ISC"),
+    (r"PSFL|Python Software Foundation License", "PSF-2.0"),
+)
+"""What packages without an SPDX expression write, and what it means; BSD alone is taken for the one that asks more."""
+PACKAGE = re.compile(r"^([\w.-]+)==", re.MULTILINE)
+
+
+def locked() -> dict[str, str]:
+    """Every package of the sets, and the first set that names it."""
+    found: dict[str, str] = {}
+    for name in SETS:
+        for package in PACKAGE.findall((ROOT / "requirements" / f"{name}.txt").read_text()):
+            found.setdefault(package, name)
+    return found
+
+
+def licence(package: metadata.PackageMetadata) -> str:
+    """The licence as an SPDX expression; as it is written where it is none that is known."""
+    if expression := package.get("License-Expression"):
+        return expression
+    field = (package.get("License") or "").strip()
+    classifiers = [
+        text.rpartition(" :: ")[2] for text in package.get_all("Classifier") or [] if text.startswith("License ::")
+    ]
+    if "\n" not in field and _spdx(field) is not None:
+        return str(_spdx(field))
+    if classifiers:
+        return " OR ".join(_spdx(text) or text for text in classifiers)
+    return field.splitlines()[0] if field else "none stated"
+
+
+def refused(expression: str) -> list[str]:
+    """The parts of an expression that are not allowed; of alternatives one has to be."""
+    if " OR " in expression and "(" not in expression:
+        each = [refused(part) for part in expression.split(" OR ")]
+        return min(each, key=len)
+    words = re.split(r" AND | WITH | OR |[()]", expression)
+    return [word.strip() for word in words if word.strip() and word.strip() not in PERMISSIVE | OWN_FILES]
+
+
+def main() -> int:
+    counts: Counter[str] = Counter()
+    copyleft, wrong, absent = [], [], []
+    for package, origin in sorted(locked().items()):
+        try:
+            found = licence(metadata.metadata(package))
+        except metadata.PackageNotFoundError:
+            absent.append(package)
+            continue
+        counts[found] += 1
+        if refused(found):
+            wrong.append(f"{package} ({origin}): {found}")
+        elif any(name in found for name in OWN_FILES):
+            copyleft.append(f"{package} ({origin}): {found}")
+    for name, count in counts.most_common():
+        print(f"{count:4}  {name}")
+    print(f"copyleft of their own files: {', '.join(copyleft) or 'none'}")
+    print(f"not installed here, so not looked at: {', '.join(absent) or 'none'}")
+    if wrong:
+        print(
+            f"licences.py: not allowed: {'; '.join(wrong)}; another package, or a line in PERMISSIVE", file=sys.stderr
+        )
+        return 3
+    print(f"{sum(counts.values())} packages, all allowed")
+    return 0
+
+
+def _spdx(text: str) -> str | None:
+    if all(word in PERMISSIVE | OWN_FILES for word in re.split(r" AND | OR | WITH ", text)):
+        return text
+    return next((name for pattern, name in SPELLINGS if re.fullmatch(pattern, text, re.DOTALL)), None)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,55 @@
+"""Make the picture of a report: the top of its page as Chromium shows it.
+
+make picture                                                    # docs/report.png, of results/report/mrp
+python scripts/picture.py results/report/mrp docs/report.png --size 1200x900
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from PIL import Image
+
+from r2v.envs.browser.chromium import chromium_flags, find_chromium
+from r2v.errors import R2VError
+
+COLOURS = 128
+"""Of the picture: a page has few, and a picture in a repository is to be small."""
+
+
+def picture(report: Path, output: Path, size: tuple[int, int]) -> None:
+    """Draw the report's page at a size in pixels. Raises UsageError without a Chromium, CalledProcessError or
+    FileNotFoundError where it draws nothing."""
+    page = (report / "index.html").resolve(strict=True)
+    with tempfile.TemporaryDirectory() as folder:
+        drawn = Path(folder) / "page.png"
+        flags = ["--headless", "--hide-scrollbars", "--force-color-profile=srgb", f"--user-data-dir={folder}/profile"]
+        where = [f"--window-size={size[0]},{size[1]}", f"--screenshot={drawn}", page.as_uri()]
+        words = [str(find_chromium()), *chromium_flags(), *flags, *where]
+        subprocess.run(words, check=True, capture_output=True, timeout=300)
+        with Image.open(drawn) as image:
+            image.convert("RGB").quantize(COLOURS, dither=Image.Dither.NONE).save(output, optimize=True)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Make the picture of a report.")
+    parser.add_argument("report", type=Path, metavar="DIR", help="the report's folder, such as results/report/mrp")
+    parser.add_argument("output", type=Path, metavar="FILE", help="the PNG to write")
+    parser.add_argument("--size", default="1200x900", metavar="WxH", help="pixels (default: 1200x900)")
+    values = parser.parse_args()
+    try:
+        width, height = map(int, values.size.split("x"))
+        picture(values.report, values.output, (width, height))
+    except (R2VError, OSError, ValueError, subprocess.SubprocessError) as error:
+        print(f"picture.py: {error}", file=sys.stderr)
+        return 3
+    print(f"{values.output}: {values.output.stat().st_size / 1000:.0f} kB")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
