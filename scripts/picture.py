@@ -1,7 +1,7 @@
-"""Make the picture of a report: the top of its page as Chromium shows it.
+"""Make the picture of a report: a part of its page as Chromium shows it.
 
 make picture                                                    # docs/report.png, of results/report/mrp
-python scripts/picture.py results/report/mrp docs/report.png --size 1200x900
+python scripts/picture.py results/report/mrp docs/report.png --part verdicts
 """
 
 from __future__ import annotations
@@ -21,12 +21,16 @@ COLOURS = 128
 """Of the picture: a page has few, and a picture in a repository is to be small."""
 
 
-def picture(report: Path, output: Path, size: tuple[int, int]) -> None:
-    """Draw the report's page at a size in pixels. Raises UsageError without a Chromium, CalledProcessError or
-    FileNotFoundError where it draws nothing."""
-    page = (report / "index.html").resolve(strict=True)
+def picture(report: Path, output: Path, size: tuple[int, int], part: str) -> None:
+    """Draw the head of a report's page and one part of it, at a size in pixels.
+
+    Raises UsageError without a Chromium, FileNotFoundError or CalledProcessError where it draws nothing.
+    """
+    text = (report / "index.html").read_text(encoding="utf-8")
+    others = f"<style>section:not(#{part}) {{ display: none }}</style></head>"
     with tempfile.TemporaryDirectory() as folder:
-        drawn = Path(folder) / "page.png"
+        page, drawn = Path(folder) / "index.html", Path(folder) / "page.png"
+        page.write_text(text.replace("</head>", others, 1), encoding="utf-8")
         flags = ["--headless", "--hide-scrollbars", "--force-color-profile=srgb", f"--user-data-dir={folder}/profile"]
         where = [f"--window-size={size[0]},{size[1]}", f"--screenshot={drawn}", page.as_uri()]
         words = [str(find_chromium()), *chromium_flags(), *flags, *where]
@@ -40,10 +44,13 @@ def main() -> int:
     parser.add_argument("report", type=Path, metavar="DIR", help="the report's folder, such as results/report/mrp")
     parser.add_argument("output", type=Path, metavar="FILE", help="the PNG to write")
     parser.add_argument("--size", default="1200x900", metavar="WxH", help="pixels (default: 1200x900)")
+    parser.add_argument(
+        "--part", default="figures", metavar="ID", help="section of the page to show (default: figures)"
+    )
     values = parser.parse_args()
     try:
         width, height = map(int, values.size.split("x"))
-        picture(values.report, values.output, (width, height))
+        picture(values.report, values.output, (width, height), values.part)
     except (R2VError, OSError, ValueError, subprocess.SubprocessError) as error:
         print(f"picture.py: {error}", file=sys.stderr)
         return 3
