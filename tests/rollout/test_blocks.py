@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from benchmarks.blocks import main as memory_of_blocks
 from r2v.config import RolloutConfig
 from r2v.data.episode import Episode
 from r2v.envs.chain import ChainBenchmark
@@ -215,3 +216,11 @@ def test_a_world_that_broke_everywhere_is_tried_again_by_the_same_command(tmp_pa
 
 def test_a_block_is_wider_than_the_engine() -> None:
     assert block_size(RolloutConfig(max_conversations=16)) >= 2 * 16
+
+
+def test_what_playing_in_blocks_keeps_is_measured(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.argv", ["blocks", "--episodes", "20", "--pages", "3"])
+    memory_of_blocks()
+    assert "grown after the first tenth" in capsys.readouterr().out
