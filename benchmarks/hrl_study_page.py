@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,6 @@ import numpy as np
 from r2v.evaluation.statistics import cluster_bootstrap_ci
 
 Runs = Sequence[dict[str, Any]]
-BestFactor = Callable[[str, Runs], float | None]
 
 
 def known(path: Path, iterations: int, episodes: int) -> list[dict[str, Any]]:
@@ -27,23 +26,22 @@ def right(digits: str) -> float:
     return 100 * digits.count("1") / len(digits)
 
 
-def table(runs: Runs, arms: Sequence[str], best_factor: BestFactor, count: int) -> list[str]:
-    """Markdown: each arm at its best rate on the split `eval`, with intervals over problems drawn whole."""
+def table(runs: Runs, arms: Sequence[str]) -> list[str]:
+    """Markdown: each arm and rate on the split `eval`, with intervals over problems drawn whole."""
     spent = sum(one["cpu_s"] for one in runs) / 3600
     rows = [
-        f"{len(runs)} of {count} runs, {spent:.2f} CPU-hours.",
+        f"{len(runs)} runs, {spent:.2f} CPU-hours.",
         "",
-        "| arm | rates | seeds | answer 1, untrained | trained | answer 2, untrained | trained |",
+        "| arm | seeds | answer 1, untrained | trained | answer 2, untrained | trained | each seed |",
         "|---|---|---|---|---|---|---|",
     ]
     for arm in arms:
-        best = best_factor(arm, runs)
-        own = [one for one in runs if (one["arm"], one["factor"]) == (arm, best)]
-        if not own:
-            rows.append(f"| {arm} | not all run | | | | | |")
-            continue
-        cells = [_percent(own, when, turn) for turn in range(2) for when in ("before", "after")]
-        rows.append(f"| {arm} | x{best:g} | {len(own)} | {' | '.join(cells)} |")
+        for factor in sorted({one["factor"] for one in runs if one["arm"] == arm}):
+            own = [one for one in runs if (one["arm"], one["factor"]) == (arm, factor)]
+            cells = [_percent(own, when, turn) for turn in range(2) for when in ("before", "after")]
+            each = ", ".join(f"{right(one['after']['eval'][1]):.1f}" for one in own)
+            name = arm if factor == 1.0 else f"{arm}, rates x{factor:g}"
+            rows.append(f"| {name} | {len(own)} | {' | '.join(cells)} | {each} |")
     return rows
 
 
